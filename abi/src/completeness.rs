@@ -46,7 +46,10 @@ impl<const N: usize> Symbols<N> {
         while line < N {
             let (first, after) = cut(rest, b'\n');
             (symbols[line], _) = cut(first, b'\t');
-            assert!(line == 0 || precedes(symbols[line - 1], symbols[line]), "the data file is not in order");
+            assert!(
+                line == 0 || precedes(symbols[line - 1], symbols[line]),
+                "the data file is not in order"
+            );
             rest = after;
             line += 1;
         }

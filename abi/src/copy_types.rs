@@ -72,9 +72,10 @@ impl CUmemcpy3DOperand {
                 row_length: second,
                 layer_height: third,
             }),
-            CU_MEMCPY_OPERAND_TYPE_ARRAY => {
-                Some(CopyOperand::Array(CUarray(first), CUoffset3D { x: second, y: third, z: fourth }))
-            }
+            CU_MEMCPY_OPERAND_TYPE_ARRAY => Some(CopyOperand::Array(
+                CUarray(first),
+                CUoffset3D { x: second, y: third, z: fourth },
+            )),
             _ => None,
         }
     }

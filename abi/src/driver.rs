@@ -49,8 +49,10 @@ pub enum Lookup {
 #[must_use]
 pub fn look_up(name: &str, version: u32, stream: DefaultStream, driver: u32) -> Lookup {
     let known = || {
-        let rows =
-            DRIVER.iter().enumerate().filter(|(_, row)| row.name == name && row.flavour != Flavour::None);
+        let rows = DRIVER
+            .iter()
+            .enumerate()
+            .filter(|(_, row)| row.name == name && row.flavour != Flavour::None);
         rows.filter(|(_, row)| row.is_exported_by(driver))
     };
     let per_thread = |row: &Row| row.flavour != Flavour::Legacy;

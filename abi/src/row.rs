@@ -171,7 +171,9 @@ impl NvmlRow {
         let before = NVML_BEFORE.iter().find(|(beginning, _)| self.symbol.starts_with(beginning));
         match (self.symbol, self.since, before) {
             ("nvmlDeviceCcuGetStreamState" | "nvmlDeviceCcuSetStreamState", ..) => false,
-            ("nvmlDeviceGetLastBBXFlushTime" | "nvmlDeviceGetSramEccErrorStatus", ..) => driver >= 12_020,
+            ("nvmlDeviceGetLastBBXFlushTime" | "nvmlDeviceGetSramEccErrorStatus", ..) => {
+                driver >= 12_020
+            }
             (_, 0..=1200, None) => true,
             (_, 0..=1200, Some(&(_, version))) => version <= driver,
             (_, since, _) => since * 10 <= driver,

@@ -43,7 +43,9 @@ fn since_is_the_first_header_of_the_data() {
 fn name_flavour_and_version_are_those_of_proc_address() {
     let measured: BTreeSet<(&str, &str, u32, &str)> = lines(PROC_ADDRESS)
         .chain(lines(PROC_ADDRESS_EXPORTS))
-        .map(|fields| (fields[0], fields[1].trim_start_matches('_'), fields[2].parse().unwrap(), fields[3]))
+        .map(|fields| {
+            (fields[0], fields[1].trim_start_matches('_'), fields[2].parse().unwrap(), fields[3])
+        })
         .collect();
     let tabled: BTreeSet<_> = DRIVER
         .iter()
@@ -212,7 +214,12 @@ fn what_nvml_tells_of_memory_processes_accounts_and_utilisation_is_ours_or_has_i
     let tells = |symbol: &str| TELLING.iter().any(|word| symbol.contains(word));
     let mut unused: BTreeSet<&str> = SHOWN_AS_IT_IS.into();
     for row in NVML.iter().filter(|row| row.role == Role::Reports || tells(row.symbol)) {
-        assert_eq!(row.kind == Kind::Hook, row.treatment == Treatment::Virtualised, "{}", row.symbol);
+        assert_eq!(
+            row.kind == Kind::Hook,
+            row.treatment == Treatment::Virtualised,
+            "{}",
+            row.symbol
+        );
         let shown = SHOWN_AS_IT_IS.contains(&row.reason);
         assert!(row.kind == Kind::Hook || shown, "{}: {}", row.symbol, row.reason);
         unused.remove(row.reason);
@@ -238,7 +245,10 @@ fn whatever_launches_waits_for_its_turn() {
         assert_eq!(row.treatment != Treatment::Gated, excused, "{}", row.symbol);
     }
     for (name, reason) in NO_COMPUTING {
-        assert!(DRIVER.iter().any(|row| row.name == *name && row.role == Role::Launches), "{name}: {reason}");
+        assert!(
+            DRIVER.iter().any(|row| row.name == *name && row.role == Role::Launches),
+            "{name}: {reason}"
+        );
     }
 }
 
@@ -255,8 +265,11 @@ fn nothing_that_is_called_a_launch_has_another_role() {
 
 #[test]
 fn what_moves_bytes_within_the_gpu_waits_for_its_turn_or_says_why_not() {
-    for row in DRIVER.iter().filter(|row| row.role == Role::Copies && row.treatment != Treatment::Gated) {
-        let excused = ["not gated", "managed ranges"].iter().any(|reason| row.reason.contains(reason));
+    for row in
+        DRIVER.iter().filter(|row| row.role == Role::Copies && row.treatment != Treatment::Gated)
+    {
+        let excused =
+            ["not gated", "managed ranges"].iter().any(|reason| row.reason.contains(reason));
         assert!(excused, "{}: {}", row.symbol, row.reason);
         let within = ["cuMemset", "cuMemcpyDtoD", "cuMemcpyAtoA", "cuMemcpyAtoD", "cuMemcpyDtoA"];
         let within = within.iter().any(|beginning| row.symbol.starts_with(beginning));
@@ -310,8 +323,13 @@ fn symbol(name: &str, version: u32, stream: DefaultStream) -> Option<&'static st
 #[test]
 fn proc_address_finds_what_the_data_say_at_the_very_version() {
     for fields in lines(PROC_ADDRESS) {
-        let stream = if fields[1] == "legacy" { DefaultStream::Legacy } else { DefaultStream::PerThread };
-        assert_eq!(symbol(fields[0], fields[2].parse().unwrap(), stream), Some(fields[3]), "{fields:?}");
+        let stream =
+            if fields[1] == "legacy" { DefaultStream::Legacy } else { DefaultStream::PerThread };
+        assert_eq!(
+            symbol(fields[0], fields[2].parse().unwrap(), stream),
+            Some(fields[3]),
+            "{fields:?}"
+        );
     }
 }
 

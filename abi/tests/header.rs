@@ -57,7 +57,8 @@ macro_rules! prototype {
 /// The same type in C's words.
 fn in_c(rust: &str) -> String {
     if let Some(pointee) = rust.strip_prefix('*') {
-        let (mutability, pointee) = pointee.trim().split_once(' ').expect("a pointer says mut or const");
+        let (mutability, pointee) =
+            pointee.trim().split_once(' ').expect("a pointer says mut or const");
         return format!("{} {}*", in_c(pointee), if mutability == "const" { "const " } else { "" });
     }
     match rust {
@@ -84,7 +85,9 @@ struct Header {
 }
 
 fn named(results: &[CUresult]) -> Vec<(&'static str, u32)> {
-    let text = |name: Option<&'static CStr>| name.expect("ALL holds named results").to_str().expect("ASCII");
+    let text = |name: Option<&'static CStr>| {
+        name.expect("ALL holds named results").to_str().expect("ASCII")
+    };
     results.iter().map(|result| (text(result.name()), result.0)).collect()
 }
 
@@ -93,7 +96,8 @@ fn driver_header() -> Header {
     let constants = types::CONSTANTS.iter().copied().chain(named(CUresult::ALL));
     Header {
         // This view declares every symbol under its own name: with and without version, in all flavours.
-        preamble: "#define __CUDA_API_VERSION_INTERNAL\n#include <stddef.h>\n#include <cuda.h>\n".to_owned(),
+        preamble: "#define __CUDA_API_VERSION_INTERNAL\n#include <stddef.h>\n#include <cuda.h>\n"
+            .to_owned(),
         prototypes: prototypes.into_iter().flatten().collect(),
         layouts: types::LAYOUTS,
         constants: constants.collect(),
@@ -102,9 +106,9 @@ fn driver_header() -> Header {
 
 fn nvml_header() -> Header {
     let prototypes: Vec<Option<Prototype>> = cgpu_abi::nvml_table!(nvml_prototypes);
-    let results = nvmlReturn_t::ALL
-        .iter()
-        .map(|result| (result.name().expect("ALL holds named results").to_str().expect("ASCII"), result.0));
+    let results = nvmlReturn_t::ALL.iter().map(|result| {
+        (result.name().expect("ALL holds named results").to_str().expect("ASCII"), result.0)
+    });
     Header {
         preamble: "#define NVML_NO_UNVERSIONED_FUNC_DEFS\n#include <stddef.h>\n#include <nvml.h>\n"
             .to_owned(),
@@ -137,7 +141,9 @@ fn names(include: &Path, source: &Path) -> (HashSet<String>, u32) {
         .find_map(|line| line.strip_prefix("#define CUDA_VERSION ")?.trim().parse().ok())
         .unwrap_or_default();
     let mut found = words(&text(&["-E", "-P"]));
-    found.extend(macros.lines().filter_map(|line| line.split_whitespace().nth(1)).map(str::to_owned));
+    found.extend(
+        macros.lines().filter_map(|line| line.split_whitespace().nth(1)).map(str::to_owned),
+    );
     (found, version)
 }
 
@@ -160,7 +166,8 @@ fn check(include: &Path, name: &str, header: &Header) -> usize {
         }
         let arguments: Vec<String> = arguments.iter().map(|argument| in_c(argument)).collect();
         let arguments = if arguments.is_empty() { "void".to_owned() } else { arguments.join(", ") };
-        writeln!(code, "{} (*const check_{symbol})({arguments}) = {symbol};", in_c(answer)).expect("memory");
+        writeln!(code, "{} (*const check_{symbol})({arguments}) = {symbol};", in_c(answer))
+            .expect("memory");
         checks += 1;
     }
     for (name, size, align) in header.layouts.iter().filter(|(name, ..)| declared.contains(*name)) {
@@ -180,7 +187,8 @@ fn check(include: &Path, name: &str, header: &Header) -> usize {
     for (name, value) in
         header.constants.iter().filter(|(name, _)| declared.contains(*name) && !renamed(name))
     {
-        writeln!(code, "_Static_assert((unsigned){name} == {value}u, \"{name}\");").expect("memory");
+        writeln!(code, "_Static_assert((unsigned){name} == {value}u, \"{name}\");")
+            .expect("memory");
         checks += 1;
     }
     fs::write(&source, code).expect("the target folder is writable");
@@ -204,8 +212,11 @@ fn include() -> Option<PathBuf> {
 fn skip(reason: &str) {
     println!("skipped: {reason}");
     if let Some(list) = std::env::var_os("CGPU_SKIPPED") {
-        let mut list =
-            fs::OpenOptions::new().append(true).create(true).open(list).expect("the list is writable");
+        let mut list = fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(list)
+            .expect("the list is writable");
         writeln!(list, "header: {reason}").expect("the list is writable");
     }
 }

@@ -128,12 +128,19 @@ fn roles(out: &mut String, entries: &[Entry]) {
         writeln!(out, "\n### {name} ({})\n", of_role.len()).unwrap();
         writeln!(out, "| treatment | why | simulated | functions |\n|---|---|---|---|").unwrap();
         for (treatment, treated, _) in TREATMENTS {
-            let treated_so: Vec<_> = of_role.iter().filter(|entry| entry.treatment == treatment).collect();
+            let treated_so: Vec<_> =
+                of_role.iter().filter(|entry| entry.treatment == treatment).collect();
             for group in groups(&treated_so) {
-                let (first, symbols) = (group[0], group.iter().map(|entry| entry.symbol).collect::<Vec<_>>());
+                let (first, symbols) =
+                    (group[0], group.iter().map(|entry| entry.symbol).collect::<Vec<_>>());
                 let simulated = if first.simulated { "yes" } else { "no" };
-                writeln!(out, "| {treated} | {} | {simulated} | {} |", first.reason, listed(&symbols))
-                    .unwrap();
+                writeln!(
+                    out,
+                    "| {treated} | {} | {simulated} | {} |",
+                    first.reason,
+                    listed(&symbols)
+                )
+                .unwrap();
             }
         }
     }
@@ -199,7 +206,11 @@ fn the_support_page_is_that_of_the_tables() {
 fn every_role_and_treatment_is_on_the_page() {
     for entry in entries!(DRIVER).iter().chain(&entries!(NVML)) {
         assert!(ROLES.iter().any(|(role, _)| *role == entry.role), "{}", entry.symbol);
-        assert!(TREATMENTS.iter().any(|(treatment, ..)| *treatment == entry.treatment), "{}", entry.symbol);
+        assert!(
+            TREATMENTS.iter().any(|(treatment, ..)| *treatment == entry.treatment),
+            "{}",
+            entry.symbol
+        );
     }
 }
 
@@ -207,6 +218,9 @@ fn every_role_and_treatment_is_on_the_page() {
 fn a_suffix_is_a_version_a_flavour_or_both() {
     assert_eq!(stem("cuMemAlloc"), ("cuMemAlloc", ""));
     assert_eq!(stem("cuMemcpyHtoD_v2_ptds"), ("cuMemcpyHtoD", "_v2_ptds"));
-    assert_eq!(stem("nvmlVgpuInstanceGetLicenseInfo_v2"), ("nvmlVgpuInstanceGetLicenseInfo", "_v2"));
+    assert_eq!(
+        stem("nvmlVgpuInstanceGetLicenseInfo_v2"),
+        ("nvmlVgpuInstanceGetLicenseInfo", "_v2")
+    );
     assert_eq!(listed(&["cuMemFree", "cuMemFree_v2", "cuInit"]), "`cuMemFree` `_v2`, `cuInit`");
 }

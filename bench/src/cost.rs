@@ -61,7 +61,8 @@ pub(crate) fn measure(built: &Built, wanted: &Wanted, measured: &mut Measured) {
     });
     take("launch_threads_scaling", &|| scaling(built, rounds));
     take("alloc_free_added_cpu_ns_procs8", &|| processes(built, rounds.min(7)));
-    for (key, probe) in [("launch_instructions", "launch"), ("dlsym_instructions", "dlsym:driver")] {
+    for (key, probe) in [("launch_instructions", "launch"), ("dlsym_instructions", "dlsym:driver")]
+    {
         if !wanted.has(key) {
             continue;
         }
@@ -88,8 +89,10 @@ fn added(built: &Built, difference: &Difference, rounds: usize) -> Result<f64> {
     let _contended = difference.contended.then(|| Contended::start(region.path())).transpose()?;
     let mut differences = Vec::with_capacity(rounds);
     for _ in 0..rounds {
-        let bare = number(&built.run(difference.probe, Side::Bare, region.path())?, difference.field)?;
-        let shimmed = number(&built.run(difference.probe, Side::Shimmed, region.path())?, difference.field)?;
+        let bare =
+            number(&built.run(difference.probe, Side::Bare, region.path())?, difference.field)?;
+        let shimmed =
+            number(&built.run(difference.probe, Side::Shimmed, region.path())?, difference.field)?;
         differences.push(shimmed - bare);
     }
     Ok(median(&mut differences))
@@ -100,7 +103,8 @@ fn scaling(built: &Built, rounds: usize) -> Result<f64> {
     let mut ratios = Vec::with_capacity(rounds);
     for _ in 0..rounds {
         let bare = number(&built.run("launch_threads", Side::Bare, region.path())?, "scaling")?;
-        let shimmed = number(&built.run("launch_threads", Side::Shimmed, region.path())?, "scaling")?;
+        let shimmed =
+            number(&built.run("launch_threads", Side::Shimmed, region.path())?, "scaling")?;
         ratios.push(shimmed / bare);
     }
     Ok(median(&mut ratios))
@@ -109,7 +113,8 @@ fn scaling(built: &Built, rounds: usize) -> Result<f64> {
 fn processes(built: &Built, rounds: usize) -> Result<f64> {
     let region = region()?;
     let mean = |values: Vec<Value>| -> Result<f64> {
-        let numbers = values.iter().map(|value| number(value, "cpu_ns")).collect::<Result<Vec<_>>>()?;
+        let numbers =
+            values.iter().map(|value| number(value, "cpu_ns")).collect::<Result<Vec<_>>>()?;
         Ok(numbers.iter().sum::<f64>() / numbers.len() as f64)
     };
     let mut differences = Vec::with_capacity(rounds);

@@ -79,7 +79,8 @@ pub(crate) const FIGURES: &[Figure] = &[
         .peers("HAMi-core 21-26 with its limiter on; ~38 published elsewhere")
         .quick(),
     at_most("launch_turn_added_p99_ns", "p99 of it", 200.0).quick(),
-    at_least("launch_threads_scaling", "2 threads over 1, with the shim over without", 0.95).quick(),
+    at_least("launch_threads_scaling", "2 threads over 1, with the shim over without", 0.95)
+        .quick(),
     at_most("memcpy_added_ns", "added to cuMemcpyHtoDAsync", 2.0).peers("HAMi-core 4-6").quick(),
     at_most("alloc_free_added_ns", "added to a cuMemAlloc + cuMemFree pair, one live", 60.0)
         .peers("HAMi-core 552-600")
@@ -121,17 +122,26 @@ pub(crate) const FIGURES: &[Figure] = &[
         Goal::TimesOf(1.2, "alloc_free_added_ns_2mib"),
     )
     .quick(),
-    at_most("alloc_free_added_cpu_ns_procs8", "8 processes of one container at once, CPU per pair", 150.0)
-        .peers("HAMi-core 2,800 wall, 8 on 2 cores")
-        .quick(),
+    at_most(
+        "alloc_free_added_cpu_ns_procs8",
+        "8 processes of one container at once, CPU per pair",
+        150.0,
+    )
+    .peers("HAMi-core 2,800 wall, 8 on 2 cores")
+    .quick(),
     at_most("dlsym_added_ns", "added to dlsym: another's name, a driver name not hooked", 10.0)
         .peers("HAMi-core 147-152")
         .quick(),
-    at_most("getproc_added_ns", "added to cuGetProcAddress", 60.0).peers("HAMi-core 1,640-1,950").quick(),
+    at_most("getproc_added_ns", "added to cuGetProcAddress", 60.0)
+        .peers("HAMi-core 1,640-1,950")
+        .quick(),
     recorded("launch_instructions", "instructions added to a launch (callgrind)").quick(),
     recorded("dlsym_instructions", "instructions added to a dlsym (callgrind)").quick(),
     // Start of a program: 40 modules, 2,000 kernels, NVML takes 20 ms; on the simulated GPU
-    recorded("startup_slow_nvml_ratio_monitored", "start with the shim over without, under a monitor"),
+    recorded(
+        "startup_slow_nvml_ratio_monitored",
+        "start with the shim over without, under a monitor",
+    ),
     recorded("startup_slow_nvml_ratio_first", "first process of a container without a monitor"),
     recorded("startup_slow_nvml_ratio_later", "its third process, and later ones"),
     recorded("startup_slow_nvml_ratio_own", "a first one that starts NVML itself"),
@@ -149,17 +159,26 @@ pub(crate) const FIGURES: &[Figure] = &[
     at_most("share_error_mixed_pct", "5 ms kernels at 25, 60 us kernels at 75", 1.0)
         .peers("~60 where overrun is forgotten")
         .quick(),
-    at_most("share_error_graph_pct", "one replays graphs", 1.0).peers("HAMi: graphs are not limited"),
+    at_most("share_error_graph_pct", "one replays graphs", 1.0)
+        .peers("HAMi: graphs are not limited"),
     at_most("share_error_streams_pct", "one uses 8 streams", 1.0),
     at_most("share_error_threads_pct", "one has 8 threads", 1.0),
     at_most("share_error_procs_pct", "one has 4 processes", 1.0),
     at_most("share_error_copies_pct", "one copies much", 2.0),
-    at_most("share_error_drift_pct", "the GPU's clock fast or slow, last 20 s of 120, virtual time", 1.0),
+    at_most(
+        "share_error_drift_pct",
+        "the GPU's clock fast or slow, last 20 s of 120, virtual time",
+        1.0,
+    ),
     at_most("share_error_50ms_pct", "50 ms kernels at 25, 60 us kernels at 75", 2.0)
         .peers("200 where overrun is forgotten"),
     recorded("share_error_1s_pct_50ms", "worst window of a second of it"),
     at_least("shapes_throughput_ratio", "10 us kernels in many launch shapes, over one shape", 0.9),
-    at_most("share_error_shapes_pct", "of these, of costs that shapes do not tell, of 50 functions", 1.0),
+    at_most(
+        "share_error_shapes_pct",
+        "of these, of costs that shapes do not tell, of 50 functions",
+        1.0,
+    ),
     at_most("tenants_20_error_pct", "20 tenants alike", 2.0).peers("20 is cGPU's bound"),
     at_most("tenants_25_error_pct", "25 tenants alike", 2.0).peers("20 is cGPU's bound"),
     at_most("cap_error_points_10", "policy 3, alone and beside, points off 10 %", 0.5)
@@ -167,16 +186,21 @@ pub(crate) const FIGURES: &[Figure] = &[
     at_most("cap_error_points_30", "points off 30 %", 0.5)
         .peers("vgpu-manager 17-21; HAMi 50 runs at ~100")
         .quick(),
-    at_most("cap_error_points_50", "points off 50 %", 0.5).peers("vgpu-manager 17-21; HAMi 50 runs at ~100"),
-    at_most("cap_error_points_80", "points off 80 %", 0.5).peers("vgpu-manager 17-21; HAMi 50 runs at ~100"),
+    at_most("cap_error_points_50", "points off 50 %", 0.5)
+        .peers("vgpu-manager 17-21; HAMi 50 runs at ~100"),
+    at_most("cap_error_points_80", "points off 80 %", 0.5)
+        .peers("vgpu-manager 17-21; HAMi 50 runs at ~100"),
     at_least("soft_least_pct", "policy 4: the least share of three over 1/3", 90.0),
     at_least("soft_aggregate_ratio", "policy 4: all work over policy 1's", 1.0),
     at_least("aggregate_pct_75_25", "work of all over the same work alone", 99.0)
         .peers("XSched 95, 98; native slicing 90")
         .quick(),
-    at_least("solo_pct", "alone, with the shim over without, 20 us kernels", 99.5).peers("98.5-99.2").quick(),
+    at_least("solo_pct", "alone, with the shim over without, 20 us kernels", 99.5)
+        .peers("98.5-99.2")
+        .quick(),
     at_least("policy_5_pct", "two under policy 5, with the shim over without, 20 us kernels", 99.5),
-    at_most("idle_reclaim_ms", "neighbour idle: until the other has the GPU", 50.0).peers("nvshare: seconds"),
+    at_most("idle_reclaim_ms", "neighbour idle: until the other has the GPU", 50.0)
+        .peers("nvshare: seconds"),
     at_least("idle_reclaim_pct", "and how much of it", 97.0),
     at_most("reaction_ms", "weight written: until the shares are new", 50.0),
     at_most("reaction_error_1s_pct", "error of the next second", 5.0),
@@ -188,31 +212,57 @@ pub(crate) const FIGURES: &[Figure] = &[
         .peers("11.5 in the document itself")
         .quick(),
     at_most("shim_cpu_pct", "CPU that gating adds to a saturating tenant", 2.0),
-    at_most("monitor_cpu_pct", "CPU of the monitor, two saturating tenants", 0.5).peers("XSched < 5"),
+    at_most("monitor_cpu_pct", "CPU of the monitor, two saturating tenants", 0.5)
+        .peers("XSched < 5"),
     at_most("scrape_cpu_pct", "CPU of the monitor that 100 scrapes a second add", 1.0),
     // Progress: completed work over the rate alone, in virtual time
-    at_least("pattern_sum_ratio", "policy 1: progress of program and neighbour, over native; worst", 0.97)
-        .of("patterns"),
+    at_least(
+        "pattern_sum_ratio",
+        "policy 1: progress of program and neighbour, over native; worst",
+        0.97,
+    )
+    .of("patterns"),
     at_least("pattern_bound_ratio", "the same over the max-min bound", 0.95).of("patterns"),
-    at_least("pattern_own_ratio", "the program's, over the smaller of its fair share and native's", 0.97)
+    at_least(
+        "pattern_own_ratio",
+        "the program's, over the smaller of its fair share and native's",
+        0.97,
+    )
+    .of("patterns"),
+    at_most("pattern_latency_ratio", "mean latency of its requests, over native", 1.0)
         .of("patterns"),
-    at_most("pattern_latency_ratio", "mean latency of its requests, over native", 1.0).of("patterns"),
-    at_least("backlog_newcomer_ratio", "newcomer's work in its third second over its fair share", 0.95),
-    at_most("mixes_worst_pct", "random mixes, policy 2: worst share of progress off its weight", 5.0)
-        .of("mixes"),
+    at_least(
+        "backlog_newcomer_ratio",
+        "newcomer's work in its third second over its fair share",
+        0.95,
+    ),
+    at_most(
+        "mixes_worst_pct",
+        "random mixes, policy 2: worst share of progress off its weight",
+        5.0,
+    )
+    .of("mixes"),
     at_most("mixes_median_pct", "median over the mixes of their worst", 1.5).of("mixes"),
     at_least("mixes_sum_min", "least sum of progress", 0.95).of("mixes"),
     at_most("many_streams_worst_pct", "the same of 4 and 32 streams beside one stream; worst", 5.0)
         .of("mixes"),
-    at_most("share_measured_error_points", "measured share as shown, off the GPU's own count; worst", 1.0),
+    at_most(
+        "share_measured_error_points",
+        "measured share as shown, off the GPU's own count; worst",
+        1.0,
+    ),
     // The same two tenants without turns, for comparison
     recorded("bucket_share_error_pct_75_25", "75:25 by buckets that overlap, charged event times"),
     recorded("bucket_aggregate_pct_75_25", "and the work of all over the same work alone"),
     recorded("native_share_error_pct_75_25", "75:25 by the GPU's own slicing"),
     recorded("native_aggregate_pct_75_25", "and the work of all over the same work alone"),
     // Faults
-    at_most("mem_overshoot_bytes", "most beyond the limit when no call was under way, 8 processes", 0.0)
-        .quick(),
+    at_most(
+        "mem_overshoot_bytes",
+        "most beyond the limit when no call was under way, 8 processes",
+        0.0,
+    )
+    .quick(),
     at_most("mem_leak_bytes", "still charged after random calls and kill -9", 0.0).quick(),
     at_most("holder_kill_recover_ms", "turn holder killed: until others run", 50.0).quick(),
     at_most("holder_stop_recover_ms", "turn holder stopped", 50.0),
@@ -343,7 +393,10 @@ impl Measured {
     fn line(&self, figure: &Figure, reading: Reading) -> String {
         let by_time = reading.by_time.map_or(String::new(), |value| format!("{value:.2}"));
         let compared = self.compared(figure, reading.value);
-        format!("{:<34} {:>12.2} {by_time:>10}   {compared:<28} {}\n", figure.key, reading.value, figure.what)
+        format!(
+            "{:<34} {:>12.2} {by_time:>10}   {compared:<28} {}\n",
+            figure.key, reading.value, figure.what
+        )
     }
 
     /// One flat object: the figures by key, those by the GPU's time with `_by_time` behind it.
@@ -365,8 +418,10 @@ impl Measured {
 
     /// The table for people.
     pub(crate) fn table(&self) -> String {
-        let mut text =
-            format!("{:<34} {:>12} {:>10}   {:<28} what\n", "figure", "measured", "by time", "goal");
+        let mut text = format!(
+            "{:<34} {:>12} {:>10}   {:<28} what\n",
+            "figure", "measured", "by time", "goal"
+        );
         for (figure, reading) in &self.values {
             text += &self.line(figure, *reading);
         }
@@ -414,7 +469,8 @@ mod tests {
         // The start of programs takes a minute by itself.
         let cost = cost.iter().filter(|figure| !figure.key.starts_with("startup_"));
         assert!(cost.map(|figure| figure.key).all(|key| quick.has(key)));
-        let rest: Vec<&str> = rest.iter().map(|figure| figure.key).filter(|key| quick.has(key)).collect();
+        let rest: Vec<&str> =
+            rest.iter().map(|figure| figure.key).filter(|key| quick.has(key)).collect();
         let expected = [
             "share_error_pct_75_25",
             "share_error_1s_pct_75_25",

@@ -61,12 +61,17 @@ impl Fixture {
     ///
     /// # Errors
     /// As [`Fixture::set`].
-    pub fn configured(dist: &Path, simulated: Option<Simulated>, configuration: &str) -> Result<Self> {
+    pub fn configured(
+        dist: &Path,
+        simulated: Option<Simulated>,
+        configuration: &str,
+    ) -> Result<Self> {
         let dist = dist
             .canonicalize()
             .with_context(|| format!("{}: not there; run `cargo xtask demo` (target/demo) or `cargo xtask build` (target/dist) first", dist.display()))?;
         let memory = Path::new("/dev/shm");
-        let root = if memory.is_dir() { tempfile::tempdir_in(memory)? } else { tempfile::tempdir()? };
+        let root =
+            if memory.is_dir() { tempfile::tempdir_in(memory)? } else { tempfile::tempdir()? };
         fs::create_dir(root.path().join("gpus"))?;
         fs::write(root.path().join("monitor.toml"), configuration)?;
         let monitor = start_monitor(&dist, root.path(), simulated.as_ref())?;
@@ -254,7 +259,8 @@ pub fn real_gpu() -> bool {
     // SAFETY: loading the vendor's driver runs its initialisers, as in every program that uses it.
     let Ok(library) = (unsafe { libloading::Library::new("libcuda.so.1") }) else { return false };
     // SAFETY: the type is that of cuInit.
-    let Ok(init) = (unsafe { library.get::<unsafe extern "C" fn(c_uint) -> i32>(b"cuInit\0") }) else {
+    let Ok(init) = (unsafe { library.get::<unsafe extern "C" fn(c_uint) -> i32>(b"cuInit\0") })
+    else {
         return false;
     };
     // SAFETY: cuInit takes flags, which must be 0.

@@ -25,8 +25,13 @@ fn host() -> String {
 }
 
 fn output(program: &str, arguments: &[&str]) -> String {
-    Command::new(program).args(arguments).output().ok().filter(|output| output.status.success()).map_or_else(
-        || "unknown".to_owned(),
-        |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
-    )
+    Command::new(program)
+        .args(arguments)
+        .output()
+        .ok()
+        .filter(|output| output.status.success())
+        .map_or_else(
+            || "unknown".to_owned(),
+            |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+        )
 }

@@ -40,7 +40,9 @@ fn race(dist: &Path, quick: bool) -> Result<Vec<(&'static str, f64)>> {
     ensure!(output.status.success(), "cgpu-differential: {}", output.status);
     let told: Value = serde_json::from_slice(&output.stdout)?;
     let number = |(key, name): (&'static str, &str)| {
-        let value = told[name].as_f64().with_context(|| format!("cgpu-differential does not tell {name}"))?;
+        let value = told[name]
+            .as_f64()
+            .with_context(|| format!("cgpu-differential does not tell {name}"))?;
         Ok((key, value))
     };
     KEYS.into_iter().map(number).collect()

@@ -27,9 +27,9 @@ pub(crate) enum Side {
 impl Built {
     /// Finds the files under `dist`.
     pub(crate) fn find(dist: &Path) -> Result<Self> {
-        let dist = dist
-            .canonicalize()
-            .with_context(|| format!("{}: not there; run `cargo xtask build` first", dist.display()))?;
+        let dist = dist.canonicalize().with_context(|| {
+            format!("{}: not there; run `cargo xtask build` first", dist.display())
+        })?;
         let built = Self { shim: dist.join("libcgpu.so"), null: dist.join("null") };
         for file in [&built.shim, &built.null.join("libcuda.so.1")] {
             ensure!(file.is_file(), "{}: not there; run `cargo xtask build` first", file.display());
@@ -40,7 +40,11 @@ impl Built {
     /// The command that runs `probe` on one side. `region` is the container's directory.
     fn command(&self, probe: &str, side: Side, region: &Path) -> Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("--probe").arg(probe).env("LD_LIBRARY_PATH", &self.null).env_remove("LD_PRELOAD");
+        command
+            .arg("--probe")
+            .arg(probe)
+            .env("LD_LIBRARY_PATH", &self.null)
+            .env_remove("LD_PRELOAD");
         if side == Side::Shimmed {
             command
                 .env("LD_PRELOAD", &self.shim)
@@ -67,16 +71,28 @@ impl Built {
         processes: usize,
     ) -> Result<Vec<Value>> {
         let children = (0..processes)
-            .map(|_| Ok(self.command(probe, side, region)?.stdout(std::process::Stdio::piped()).spawn()?))
+            .map(|_| {
+                Ok(self
+                    .command(probe, side, region)?
+                    .stdout(std::process::Stdio::piped())
+                    .spawn()?)
+            })
             .collect::<Result<Vec<_>>>()?;
         children.into_iter().map(|child| read(probe, &child.wait_with_output()?)).collect()
     }
 
     /// Instructions that `probe` executes in all, by callgrind; `None` where there is no valgrind.
-    pub(crate) fn instructions(&self, probe: &str, side: Side, region: &Path) -> Result<Option<f64>> {
+    pub(crate) fn instructions(
+        &self,
+        probe: &str,
+        side: Side,
+        region: &Path,
+    ) -> Result<Option<f64>> {
         let plain = self.command(probe, side, region)?;
         let mut command = Command::new("valgrind");
-        command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(plain.get_program());
+        command
+            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+            .arg(plain.get_program());
         command.args(plain.get_args());
         for (name, value) in plain.get_envs() {
             match value {
@@ -86,7 +102,8 @@ impl Built {
         }
         let Ok(output) = command.output() else { return Ok(None) };
         let text = String::from_utf8_lossy(&output.stderr);
-        let collected = text.lines().find_map(|line| line.split_once("Collected :")).map(|(_, n)| n.trim());
+        let collected =
+            text.lines().find_map(|line| line.split_once("Collected :")).map(|(_, n)| n.trim());
         match collected.and_then(|count| count.parse().ok()) {
             Some(count) => Ok(Some(count)),
             None => bail!("valgrind ran the probe {probe} and counted nothing:\n{text}"),

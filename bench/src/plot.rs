@@ -54,7 +54,8 @@ impl Gallery {
     /// One whose pictures go into this folder, if any.
     pub(crate) fn new(folder: Option<PathBuf>, switch: u32) -> Result<Self> {
         if let Some(folder) = &folder {
-            fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+            fs::create_dir_all(folder)
+                .with_context(|| format!("cannot make {}", folder.display()))?;
         }
         let (shares, windows, gaps, seed) = Default::default();
         Ok(Self { folder, switch, shares, windows, gaps, seed })
@@ -68,7 +69,11 @@ impl Gallery {
     /// Where a picture goes. Those of the usual switch cost have plain names; a run at another one beside it keeps them.
     fn file(&self, folder: &Path, name: &str) -> PathBuf {
         let usual = self.switch == USUAL_SWITCH;
-        folder.join(if usual { format!("{name}.svg") } else { format!("{name}-{}us.svg", self.switch) })
+        folder.join(if usual {
+            format!("{name}.svg")
+        } else {
+            format!("{name}-{}us.svg", self.switch)
+        })
     }
 
     /// A tenant's share, of 1.
@@ -86,7 +91,11 @@ impl Gallery {
 
     /// A tenant with gaps: of its throughput alone, by turns and by the GPU's own slicing.
     pub(crate) fn gap(&mut self, gap_us: u32, got: f64, native: f64) {
-        self.gaps.push(Pair { name: format!("gap {gap_us} us"), set: 100.0 * native, got: 100.0 * got });
+        self.gaps.push(Pair {
+            name: format!("gap {gap_us} us"),
+            set: 100.0 * native,
+            got: 100.0 * got,
+        });
     }
 
     /// A row of the 1:2 table: the ratio here, and in the document.
@@ -104,9 +113,19 @@ impl Gallery {
         name: &str,
     ) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
-        command.arg("trace").arg(journal).args(["--from", &from.to_string(), "--to", &to.to_string()]);
-        let output = command.arg("--svg").arg(self.file(folder, name)).output().context("cgpu-sim trace")?;
-        ensure!(output.status.success(), "cgpu-sim trace: {}", String::from_utf8_lossy(&output.stderr));
+        command.arg("trace").arg(journal).args([
+            "--from",
+            &from.to_string(),
+            "--to",
+            &to.to_string(),
+        ]);
+        let output =
+            command.arg("--svg").arg(self.file(folder, name)).output().context("cgpu-sim trace")?;
+        ensure!(
+            output.status.success(),
+            "cgpu-sim trace: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         Ok(())
     }
 
@@ -149,11 +168,14 @@ impl Gallery {
     fn lines(&self, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
         let last = self.windows.iter().map(|window| window.from).fold(0.0, f64::max) + 1.0;
         let off =
-            self.windows.iter().map(|window| (window.got - 100.0).abs()).fold(4.0, f64::max).ceil() + 1.0;
+            self.windows.iter().map(|window| (window.got - 100.0).abs()).fold(4.0, f64::max).ceil()
+                + 1.0;
         let area = SVGBackend::new(path, (WIDTH, 360)).into_drawing_area();
         area.fill(&WHITE)?;
-        let title =
-            format!("Windows of a second: percent of the share as set; a switch costs {} us", self.switch);
+        let title = format!(
+            "Windows of a second: percent of the share as set; a switch costs {} us",
+            self.switch
+        );
         let mut chart = ChartBuilder::on(&area)
             .caption(title, ("sans-serif", 18))
             .margin(12)
@@ -184,8 +206,12 @@ impl Gallery {
             chart
                 .draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?
                 .label(name)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
-            chart.draw_series(points.into_iter().map(|point| Circle::new(point, 3, colour.filled())))?;
+                .legend(move |(x, y)| {
+                    PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2))
+                });
+            chart.draw_series(
+                points.into_iter().map(|point| Circle::new(point, 3, colour.filled())),
+            )?;
         }
         chart
             .configure_series_labels()
@@ -207,7 +233,8 @@ fn bars(
 ) -> Result<(), Box<dyn std::error::Error>> {
     let most = pairs.iter().map(|pair| pair.set.max(pair.got)).fold(0.0, f64::max) * 1.15;
     let rows = pairs.len();
-    let area = SVGBackend::new(path, (WIDTH, rows as u32 * (2 * BAR + 8) + 130)).into_drawing_area();
+    let area =
+        SVGBackend::new(path, (WIDTH, rows as u32 * (2 * BAR + 8) + 130)).into_drawing_area();
     area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&area)
         .caption(title, ("sans-serif", 18))
@@ -216,7 +243,13 @@ fn bars(
         .x_label_area_size(30)
         .y_label_area_size(190)
         .build_cartesian_2d(0.0..most, 0.0..rows as f64)?;
-    chart.configure_mesh().disable_y_mesh().disable_y_axis().light_line_style(WHITE).y_labels(0).draw()?;
+    chart
+        .configure_mesh()
+        .disable_y_mesh()
+        .disable_y_axis()
+        .light_line_style(WHITE)
+        .y_labels(0)
+        .draw()?;
     let pixels = 2.0 * f64::from(BAR) + 8.0;
     let part = |count: f64| count / pixels;
     for (place, pair) in pairs.iter().enumerate() {
@@ -224,18 +257,21 @@ fn bars(
         let middle = top - part(f64::from(BAR));
         let bottom = middle - part(f64::from(BAR));
         let label = |text: String, at: (f64, f64), anchor: HPos| {
-            let style = ("sans-serif", 12).into_font().color(&BLACK).pos(Pos::new(anchor, VPos::Center));
+            let style =
+                ("sans-serif", 12).into_font().color(&BLACK).pos(Pos::new(anchor, VPos::Center));
             Text::new(text, at, style)
         };
         let digits = if most < 10.0 { 3 } else { 2 };
-        for (value, high, low, colour) in [(pair.set, top, middle, OTHERS), (pair.got, middle, bottom, OURS)]
+        for (value, high, low, colour) in
+            [(pair.set, top, middle, OTHERS), (pair.got, middle, bottom, OURS)]
         {
             chart.draw_series([Rectangle::new([(0.0, low), (value, high)], colour.filled())])?;
             let text = format!(" {value:.digits$}");
             chart.draw_series([label(text, (value, f64::midpoint(high, low)), HPos::Left)])?;
         }
         let (x, y) = chart.backend_coord(&(0.0, middle));
-        let style = ("sans-serif", 13).into_font().color(&BLACK).pos(Pos::new(HPos::Right, VPos::Center));
+        let style =
+            ("sans-serif", 13).into_font().color(&BLACK).pos(Pos::new(HPos::Right, VPos::Center));
         area.draw(&Text::new(pair.name.clone(), (x - 8, y), style))?;
     }
     // What the colours mean, below the chart.
@@ -243,7 +279,8 @@ fn bars(
     let y = height.cast_signed() - 22;
     for (x, name, colour) in [(200, grey, OTHERS), (400, blue, OURS)] {
         area.draw(&Rectangle::new([(x, y - 6), (x + 16, y + 6)], colour.filled()))?;
-        let style = ("sans-serif", 13).into_font().color(&BLACK).pos(Pos::new(HPos::Left, VPos::Center));
+        let style =
+            ("sans-serif", 13).into_font().color(&BLACK).pos(Pos::new(HPos::Left, VPos::Center));
         area.draw(&Text::new(name.to_owned(), (x + 24, y), style))?;
     }
     area.present()?;

@@ -31,7 +31,8 @@ type Launch = unsafe extern "C" fn(
 type Alloc = unsafe extern "C" fn(*mut u64, usize) -> c_int;
 type Free = unsafe extern "C" fn(u64) -> c_int;
 type Copy = unsafe extern "C" fn(u64, *const c_void, usize, *mut c_void) -> c_int;
-type GetProc = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
+type GetProc =
+    unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
 
 /// The client's side of the driver: what a program gets by dlopen and dlsym.
 struct Client {
@@ -42,7 +43,8 @@ impl Client {
     /// Opens the driver, initialises it and makes the first GPU's primary context current.
     fn start() -> Result<Self> {
         // SAFETY: loading the driver runs its initialisers; this is what every client of it does.
-        let library = unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW) }.context("libcuda.so.1")?;
+        let library =
+            unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW) }.context("libcuda.so.1")?;
         let client = Self { library };
         let mut context = std::ptr::null_mut::<c_void>();
         // SAFETY: the type is that of cuInit.
@@ -117,7 +119,9 @@ pub(crate) fn run(name: &str) -> Result<()> {
         None => (name, None),
     };
     let (what, argument) = name.split_once(':').unwrap_or((name, ""));
-    let repeat = |timed: u64| calls.map_or(Repeat::Timed { calls: timed }, |calls| Repeat::Counted { calls });
+    let repeat = |timed: u64| {
+        calls.map_or(Repeat::Timed { calls: timed }, |calls| Repeat::Counted { calls })
+    };
     let client = Client::start()?;
     let result = match what {
         "launch" => json!({ "ns": launch(&client, &repeat(2_000_000))? }),
@@ -201,7 +205,9 @@ fn memcpy(client: &Client, repeat: &Repeat) -> Result<f64> {
     let source = [0_u8; 64];
     repeat.run(|| {
         // SAFETY: the source is 64 readable bytes; the null driver reads neither side.
-        check("cuMemcpyHtoDAsync_v2", unsafe { copy(4096, source.as_ptr().cast(), 64, std::ptr::null_mut()) })
+        check("cuMemcpyHtoDAsync_v2", unsafe {
+            copy(4096, source.as_ptr().cast(), 64, std::ptr::null_mut())
+        })
     })
 }
 
@@ -236,7 +242,12 @@ impl Memory {
 }
 
 /// A pair of cuMemAlloc and cuMemFree on top of `live` allocations, last in first out.
-fn alloc(client: &Client, live: usize, bytes: usize, calls: Option<u64>) -> Result<serde_json::Value> {
+fn alloc(
+    client: &Client,
+    live: usize,
+    bytes: usize,
+    calls: Option<u64>,
+) -> Result<serde_json::Value> {
     let memory = Memory::of(client, bytes)?;
     let held = (1..live).map(|_| memory.alloc()).collect::<Result<Vec<_>>>()?;
     let mut pairs = 0_u64;

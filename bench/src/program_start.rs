@@ -24,7 +24,8 @@ const OWN: &str = "startup_slow_nvml_ratio_own";
 /// Modules and kernels of the program, and milliseconds of a start of NVML.
 const PROGRAM: [&str; 2] = ["40", "2000"];
 const NVML_INIT_MS: &str = "20";
-const LIMIT: [(&str, &str); 2] = [("ALIYUN_COM_GPU_MEM_CONTAINER", "4096"), ("CGPU_MEM_UNIT", "MiB")];
+const LIMIT: [(&str, &str); 2] =
+    [("ALIYUN_COM_GPU_MEM_CONTAINER", "4096"), ("CGPU_MEM_UNIT", "MiB")];
 const ROUNDS: usize = 15;
 /// Processes until a container without a monitor knows what a context costs.
 const WARM_UP: usize = 3;
@@ -71,7 +72,8 @@ fn ratios(dist: &Path) -> Result<[f64; 4]> {
     }
     let mut columns = [(); 4].map(|()| Vec::new());
     for _ in 0..ROUNDS {
-        let (fresh, other) = (tempfile::tempdir_in(fixture.root())?, tempfile::tempdir_in(fixture.root())?);
+        let (fresh, other) =
+            (tempfile::tempdir_in(fixture.root())?, tempfile::tempdir_in(fixture.root())?);
         let bare = run(None, &[])?;
         let directories = [container.directory.as_path(), fresh.path(), folder.path()];
         for (column, directory) in columns.iter_mut().zip(directories) {
@@ -98,7 +100,12 @@ impl Occupied {
         let directory = fixture.root().join("containers").join(name);
         let occupied = Self { directory, process };
         let begun = Instant::now();
-        while !fixture.status()?.containers.iter().any(|container| container.dir == occupied.directory) {
+        while !fixture
+            .status()?
+            .containers
+            .iter()
+            .any(|container| container.dir == occupied.directory)
+        {
             ensure!(
                 begun.elapsed() < TIMEOUT,
                 "the monitor does not know of {}",
@@ -122,6 +129,10 @@ fn milliseconds(mut command: Command) -> Result<f64> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let begun = Instant::now();
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
-    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    ensure!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
     Ok(begun.elapsed().as_secs_f64() * 1e3)
 }

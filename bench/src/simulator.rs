@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 
 use crate::figure::{Measured, Wanted};
 
-const KEYS: [&str; 3] = ["sim_launches_per_s", "sim_launches_per_s_4", "sim_virtual_seconds_per_minute"];
+const KEYS: [&str; 3] =
+    ["sim_launches_per_s", "sim_launches_per_s_4", "sim_virtual_seconds_per_minute"];
 
 /// Measures those of the figures that are wanted, all in one run.
 pub(crate) fn measure(dist: &Path, wanted: &Wanted, measured: &mut Measured) {

@@ -31,7 +31,9 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Measures those of the figures that are wanted.
 pub(crate) fn measure(dist: &Path, wanted: &Wanted, measured: &mut Measured) {
     type Way = fn(&Place) -> Result<f64>;
-    for (key, way, monitored) in [(ALONE, runc as Way, false), (RUNC, runc, true), (DOCKER, docker, true)] {
+    for (key, way, monitored) in
+        [(ALONE, runc as Way, false), (RUNC, runc, true), (DOCKER, docker, true)]
+    {
         if !wanted.has(key) {
             continue;
         }
@@ -57,7 +59,8 @@ struct Place {
 impl Place {
     fn new(dist: &Path, monitored: bool) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("cgpu-start-").tempdir()?;
-        let dist = dist.canonicalize().with_context(|| format!("{} is not there", dist.display()))?;
+        let dist =
+            dist.canonicalize().with_context(|| format!("{} is not there", dist.display()))?;
         let memory = Path::new("/dev/shm");
         let memory = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let root = tempfile::Builder::new().prefix("cgpu-start-").tempdir_in(memory)?;
@@ -132,8 +135,13 @@ fn needed(program: &Path) -> Result<Vec<PathBuf>> {
 
 /// Runs it to its end, which must be a good one.
 fn done(command: &mut Command) -> Result<Output> {
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {command:?}"))?;
-    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    let output =
+        command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {command:?}"))?;
+    ensure!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
     Ok(output)
 }
 
@@ -197,8 +205,10 @@ fn runc(place: &Place) -> Result<f64> {
         fs::write(bundle.join("config.json"), config.to_string())?;
         Ok(bundle)
     };
-    let (plain, sliced) =
-        (bundle("plain", &["PATH=/bin"])?, bundle("sliced", &[&["PATH=/bin"][..], &SLICE].concat())?);
+    let (plain, sliced) = (
+        bundle("plain", &["PATH=/bin"])?,
+        bundle("sliced", &[&["PATH=/bin"][..], &SLICE].concat())?,
+    );
     let live = |program: &Path, ours: &[&str], bundle: &Path| -> Result<()> {
         let command = |words: &[&str]| {
             let mut command = Command::new(program);
@@ -206,10 +216,16 @@ fn runc(place: &Place) -> Result<f64> {
             command
         };
         let (bundle, pid) = (bundle.to_string_lossy(), place.at("pid"));
-        let mut create = command(&["create", "--bundle", &bundle, "--pid-file", &pid.to_string_lossy()]);
+        let mut create =
+            command(&["create", "--bundle", &bundle, "--pid-file", &pid.to_string_lossy()]);
         // Its first process keeps what it is given.
         ensure!(
-            create.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?.success(),
+            create
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()?
+                .success(),
             "{create:?} failed"
         );
         done(&mut command(&["start"]))?;
@@ -289,10 +305,13 @@ impl Drop for Daemon {
 fn docker(place: &Place) -> Result<f64> {
     let daemon = Daemon::start(place)?;
     let mut import = Command::new("sh");
-    import.args(["-c", "tar -C \"$1\" -c . | docker import - local/start", "sh"]).arg(place.at("rootfs"));
+    import
+        .args(["-c", "tar -C \"$1\" -c . | docker import - local/start", "sh"])
+        .arg(place.at("rootfs"));
     done(import.env("DOCKER_HOST", &daemon.host))?;
     let run = |options: &[&str]| -> Result<()> {
-        let words = [&["run", "--rm", "--network=none"], options, &["local/start", "true"]].concat();
+        let words =
+            [&["run", "--rm", "--network=none"], options, &["local/start", "true"]].concat();
         done(&mut daemon.docker(&words)).map(|_| ())
     };
     let sliced = ["--runtime=cgpu", "-e", SLICE[0], "-e", SLICE[1]];

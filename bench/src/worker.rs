@@ -22,8 +22,9 @@ impl Worker {
     /// When it cannot be started, or says anything but that it is ready.
     pub fn start(mut command: Command, name: &str) -> Result<(Self, Value)> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child =
-            command.spawn().with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("cannot start {}", command.get_program().display()))?;
         let commands = child.stdin.take().context("a pipe that was asked for")?;
         let answers = BufReader::new(child.stdout.take().context("a pipe that was asked for")?);
         let mut worker = Self { child, commands, answers, name: name.to_owned() };

@@ -44,8 +44,12 @@ pub(crate) struct Generate {
 pub(crate) fn run(command: &Command) -> Result<ExitCode, Failure> {
     let Command::Generate(arguments) = command;
     let runtime = setup::program(arguments.runtime.as_deref(), true)?;
-    let config =
-        arguments.config.as_deref().map(std::path::absolute).transpose().map_err(anyhow::Error::from)?;
+    let config = arguments
+        .config
+        .as_deref()
+        .map(std::path::absolute)
+        .transpose()
+        .map_err(anyhow::Error::from)?;
     let text = format!("{:#}\n", specification(&runtime, config.as_deref(), &arguments.gib)?);
     match &arguments.output {
         Some(file) => {
@@ -67,8 +71,11 @@ fn specification(runtime: &str, config: Option<&Path>, gib: &[u32]) -> Result<Va
         }
         json!({ "hookName": name, "path": runtime, "args": words })
     };
-    let hooks =
-        json!([hook("createRuntime", "plan"), hook("createContainer", "mount"), hook("poststop", "clear")]);
+    let hooks = json!([
+        hook("createRuntime", "plan"),
+        hook("createContainer", "mount"),
+        hook("poststop", "clear")
+    ]);
     let mut devices = vec![json!({ "name": ALL, "containerEdits": { "hooks": hooks } })];
     let mut amounts = gib.to_vec();
     amounts.sort_unstable();
@@ -87,7 +94,8 @@ mod tests {
     /// The rules of the specification, as far as they concern what is used.
     #[test]
     fn specification_follows_the_cdi_format() {
-        let text = specification("/usr/bin/cgpu-runtime", Some(Path::new("/c.toml")), &[8, 6, 6]).unwrap();
+        let text =
+            specification("/usr/bin/cgpu-runtime", Some(Path::new("/c.toml")), &[8, 6, 6]).unwrap();
         let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         assert_eq!(keys(&text), ["cdiVersion", "kind", "devices"]);
         let plain = |name: &str, inner: &str| {
@@ -97,13 +105,19 @@ mod tests {
         };
         let (vendor, class) = text["kind"].as_str().unwrap().split_once('/').unwrap();
         assert!(plain(vendor, "_-.") && plain(class, "_-"));
-        let names: Vec<&str> =
-            text["devices"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
+        let names: Vec<&str> = text["devices"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["name"].as_str().unwrap())
+            .collect();
         assert_eq!(names, ["all", "6GiB", "8GiB"]);
         for device in text["devices"].as_array().unwrap() {
             assert!(plain(device["name"].as_str().unwrap(), "_-.:"));
             assert!(
-                keys(&device["containerEdits"]).iter().all(|key| ["env", "hooks"].contains(&key.as_str()))
+                keys(&device["containerEdits"])
+                    .iter()
+                    .all(|key| ["env", "hooks"].contains(&key.as_str()))
             );
             for hook in device["containerEdits"]["hooks"].as_array().unwrap() {
                 assert_eq!(keys(hook), ["hookName", "path", "args"]);

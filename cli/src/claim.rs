@@ -39,12 +39,18 @@ pub(crate) struct Variables(Vec<(String, String)>);
 
 impl Claim {
     /// Makes the container with these variables or joins it.
-    pub(crate) fn take(folder: &Path, wanted: &Variables, is_alive: impl Fn(&Path) -> bool) -> Result<Self> {
+    pub(crate) fn take(
+        folder: &Path,
+        wanted: &Variables,
+        is_alive: impl Fn(&Path) -> bool,
+    ) -> Result<Self> {
         // Each turn is lost to somebody who left in that instant; nobody leaves that often.
         for _ in 0..MAX_ATTEMPTS {
             match fs::create_dir_all(folder) {
                 // Was there, and is gone: create_dir_all looks twice.
-                Err(error) if error.kind() == ErrorKind::AlreadyExists && !folder.is_file() => continue,
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && !folder.is_file() => {
+                    continue;
+                }
                 other => other.map_err(|error| cannot_make(folder, &error))?,
             }
             let path = folder.join(ENVIRONMENT);
@@ -137,7 +143,8 @@ impl Variables {
     /// Reads only variables that mean something to the shim: a container may have written the text.
     fn from_text(text: &str) -> Self {
         let lines = text.lines().filter_map(|line| line.split_once('='));
-        let lines = lines.filter(|(name, _)| name.starts_with("ALIYUN_COM_GPU_") || *name == "CGPU_MEM_UNIT");
+        let lines = lines
+            .filter(|(name, _)| name.starts_with("ALIYUN_COM_GPU_") || *name == "CGPU_MEM_UNIT");
         Self(lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 }
@@ -193,7 +200,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("containers/a");
         let no_process = |_: &std::path::Path| false;
-        let first = Claim::take(&folder, &variables(&[(MEM, "6144"), (WEIGHT, "2")]), no_process).unwrap();
+        let first =
+            Claim::take(&folder, &variables(&[(MEM, "6144"), (WEIGHT, "2")]), no_process).unwrap();
         assert!(first.first);
         let second = Claim::take(&folder, &variables(&[(WEIGHT, "2")]), no_process).unwrap();
         assert!(!second.first);
@@ -246,7 +254,8 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..200 {
-                        let claim = Claim::take(&folder, &variables(&[(MEM, "1")]), |_| false).unwrap();
+                        let claim =
+                            Claim::take(&folder, &variables(&[(MEM, "1")]), |_| false).unwrap();
                         assert_eq!(claim.variables, variables(&[(MEM, "1")]));
                         assert!(folder.join("environment").exists());
                         claim.leave(|_| false);

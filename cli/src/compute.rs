@@ -38,8 +38,14 @@ impl Compute {
         let number = |name: &str, least: u32, most: u32, remedy: &str| -> Result<Option<u32>> {
             let Some(value) = read(name) else { return Ok(None) };
             let text = value.as_ref().to_string_lossy();
-            let digits = !text.trim().is_empty() && text.trim().bytes().all(|byte| byte.is_ascii_digit());
-            match text.trim().parse::<u32>().ok().filter(|found| digits && (least..=most).contains(found)) {
+            let digits =
+                !text.trim().is_empty() && text.trim().bytes().all(|byte| byte.is_ascii_digit());
+            match text
+                .trim()
+                .parse::<u32>()
+                .ok()
+                .filter(|found| digits && (least..=most).contains(found))
+            {
                 Some(found) => Ok(Some(found)),
                 None => bail!(
                     "{name} is `{}`, expected a whole number from {least} to {most}; {remedy}",
@@ -55,7 +61,8 @@ impl Compute {
             Some(percent) => Some(percent),
             None => number(PERCENT, 1, 100, "correct or unset it")?,
         };
-        let prefers = number(HIGH, 0, 1, "set 1 for high priority, or unset it")?.map(|high| high == 1);
+        let prefers =
+            number(HIGH, 0, 1, "set 1 for high priority, or unset it")?.map(|high| high == 1);
         Ok(Self { weight, percent, prefers, ..self })
     }
 
@@ -80,7 +87,8 @@ mod tests {
     use super::*;
 
     fn with(options: Compute, variables: &[(&str, &str)]) -> Result<Compute> {
-        options.with(|name| variables.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned()))
+        options
+            .with(|name| variables.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned()))
     }
 
     #[test]

@@ -75,7 +75,9 @@ pub(crate) fn connect(root: &Root) -> Result<Client, Failure> {
 /// Why there is no answer, and what to do where nobody is there.
 pub(crate) fn unavailable(failure: Absence) -> Failure {
     match failure {
-        Absence::Absent(..) => anyhow!("{failure}; start cgpu-monitor, or name its root with --root").into(),
+        Absence::Absent(..) => {
+            anyhow!("{failure}; start cgpu-monitor, or name its root with --root").into()
+        }
         other => other.into(),
     }
 }

@@ -31,7 +31,12 @@ mod upgrade;
 mod watched;
 
 #[derive(Parser)]
-#[command(name = "cgpu", version, about = "One GPU for several containers", disable_help_subcommand = true)]
+#[command(
+    name = "cgpu",
+    version,
+    about = "One GPU for several containers",
+    disable_help_subcommand = true
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -128,8 +133,9 @@ mod tests {
     use super::command;
 
     fn pages(command: &clap::Command, name: &str) -> Vec<String> {
-        let more =
-            command.get_subcommands().flat_map(|sub| pages(sub, &format!("{name}-{}", sub.get_name())));
+        let more = command
+            .get_subcommands()
+            .flat_map(|sub| pages(sub, &format!("{name}-{}", sub.get_name())));
         std::iter::once(name.to_owned()).chain(more).collect()
     }
 

@@ -35,7 +35,9 @@ fn amount(text: &str) -> Result<u64> {
         "M" | "MiB" => 1,
         "T" | "TiB" => 1024 * 1024,
         _ => {
-            bail!("{text:?} is no amount of memory: expected a number and GiB or MiB, such as 6GiB or 512MiB")
+            bail!(
+                "{text:?} is no amount of memory: expected a number and GiB or MiB, such as 6GiB or 512MiB"
+            )
         }
     };
     let mib = whole(number, unit).with_context(|| {
@@ -50,7 +52,8 @@ fn whole(number: &str, unit: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let scale = 10_u64.checked_pow(u32::try_from(fraction.len()).ok()?)?;
     let fraction = if fraction.is_empty() { 0 } else { fraction.parse::<u64>().ok()? };
-    let scaled = whole.parse::<u64>().ok()?.checked_mul(scale)?.checked_add(fraction)?.checked_mul(unit)?;
+    let scaled =
+        whole.parse::<u64>().ok()?.checked_mul(scale)?.checked_add(fraction)?.checked_mul(unit)?;
     (scaled % scale == 0).then_some(scaled / scale)
 }
 
@@ -97,7 +100,10 @@ mod tests {
             "1..5",
         ] {
             let error = list(text).expect_err(text);
-            assert!(error.contains("such as") || error.contains("leave --mem out"), "{text}: {error}");
+            assert!(
+                error.contains("such as") || error.contains("leave --mem out"),
+                "{text}: {error}"
+            );
         }
     }
 }

@@ -101,18 +101,27 @@ mod tests {
         let mut gpus = vec![GpuStatus::default()];
         apply(&[note], &mut container, &mut gpus);
         let share = &container.gpus[0];
-        assert_eq!((share.share_set, share.share_second, share.share_estimated), (33.333, Some(30.0), true));
+        assert_eq!(
+            (share.share_set, share.share_second, share.share_estimated),
+            (33.333, Some(30.0), true)
+        );
         assert_eq!((share.gate, share.gpu_time_ms), (Gate::Wait, 700.0));
         assert_eq!((container.weight, gpus[0].policy, gpus[0].sharing), (3, 2, Sharing::Contended));
         apply(&[GpuGrant { measured: None, ..note }], &mut container, &mut gpus);
-        assert_eq!((container.gpus[0].share_second, container.gpus[0].share_estimated), (None, false));
+        assert_eq!(
+            (container.gpus[0].share_second, container.gpus[0].share_estimated),
+            (None, false)
+        );
     }
 
     #[test]
     fn beat_without_heartbeat_is_none() {
         let folder = tempfile::tempdir().unwrap();
-        Region::make(folder.path(), RegionSpec { name: "a", created: Nanos::ZERO, time_scale: None })
-            .unwrap();
+        Region::make(
+            folder.path(),
+            RegionSpec { name: "a", created: Nanos::ZERO, time_scale: None },
+        )
+        .unwrap();
         let container = Container::new(folder.path().to_owned());
         assert!(container.beat().is_none(), "it never had one");
         let grantor = GrantWriter::open(folder.path()).unwrap();

@@ -24,9 +24,9 @@ fn find(name: &str) -> Result<PathBuf> {
 /// The shim: CGPU_LIB, else `libcgpu.so` beside us.
 pub(crate) fn shim() -> Result<PathBuf> {
     let shim = match env::var_os("CGPU_LIB") {
-        Some(file) => {
-            PathBuf::from(&file).canonicalize().with_context(|| format!("CGPU_LIB is {}", file.display()))?
-        }
+        Some(file) => PathBuf::from(&file)
+            .canonicalize()
+            .with_context(|| format!("CGPU_LIB is {}", file.display()))?,
         None => find("libcgpu.so")?,
     };
     // The loader ignores what it cannot find, and the limit would vanish with it.
@@ -48,7 +48,10 @@ pub(crate) fn add_simulator(variables: &mut Variables, root: &Path, gpus: &str) 
     let driver = find("sim/libcuda.so.1")?;
     let state = paths::simulated(root);
     std::fs::create_dir_all(&state).with_context(|| format!("cannot make {}", state.display()))?;
-    variables.set("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", driver.parent().unwrap_or(Path::new("/"))));
+    variables.set(
+        "LD_LIBRARY_PATH",
+        before("LD_LIBRARY_PATH", driver.parent().unwrap_or(Path::new("/"))),
+    );
     variables.set("CGPU_SIM_GPUS", gpus);
     variables.set("CGPU_SIM_STATE", state.join(paths::simulated_name(gpus)).to_string_lossy());
     Ok(())

@@ -13,7 +13,8 @@ use cgpu_shm::units::{Nanos, SlotIndex, TimeScale};
 
 /// Makes what is missing of them.
 pub(crate) fn make(folder: &Path, name: &str, time_scale: Option<TimeScale>) -> Result<()> {
-    let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(Nanos::ZERO, Nanos::from);
+    let created =
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(Nanos::ZERO, Nanos::from);
     Region::make(folder, RegionSpec { name, created, time_scale })?;
     Ok(())
 }
@@ -25,6 +26,7 @@ pub(crate) fn is_alive(folder: &Path) -> bool {
         Err(error) => return !matches!(error.fault, Fault::Missing),
     };
     // One byte of the file is locked for each living process, whatever the file says about itself.
-    SlotIndex::all()
-        .any(|slot| liveness::liveness(file.as_fd(), slot).map_or(true, |life| life == Liveness::Alive))
+    SlotIndex::all().any(|slot| {
+        liveness::liveness(file.as_fd(), slot).map_or(true, |life| life == Liveness::Alive)
+    })
 }

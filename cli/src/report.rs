@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use cgpu_client::connection::{Client, Failure as Absence};
 use cgpu_client::device_id::DeviceId;
-use cgpu_client::message::{ContainerStatus, GpuStatus, ProcessGpu, ProcessStatus, ShareStatus, Status};
+use cgpu_client::message::{
+    ContainerStatus, GpuStatus, ProcessGpu, ProcessStatus, ShareStatus, Status,
+};
 use cgpu_shm::file::Fault;
 use cgpu_shm::grant_snapshot::GrantReader;
 use cgpu_shm::limits::Limits;
@@ -76,7 +78,9 @@ impl Source {
 fn of_host(root: &Path) -> Result<Report> {
     match Client::connect(&paths::socket(root)).and_then(|mut monitor| monitor.status()) {
         Ok(status) => Ok(Report { monitor: true, view: View::Host, status }),
-        Err(Absence::Absent(..)) => Ok(Report { monitor: false, view: View::Host, status: observe(root)? }),
+        Err(Absence::Absent(..)) => {
+            Ok(Report { monitor: false, view: View::Host, status: observe(root)? })
+        }
         Err(other) => Err(other.into()),
     }
 }
@@ -110,7 +114,8 @@ fn short(name: &str) -> String {
 /// One container; None for a folder that is none.
 pub(crate) fn container(folder: &Path, gpus: &mut Vec<GpuStatus>) -> Option<ContainerStatus> {
     let id = short(&folder.file_name()?.to_string_lossy());
-    let limits: Limits = read(&folder.join("limits")).and_then(|text| text.parse().ok()).unwrap_or_default();
+    let limits: Limits =
+        read(&folder.join("limits")).and_then(|text| text.parse().ok()).unwrap_or_default();
     let mut container = ContainerStatus {
         name: limits.name.unwrap_or_else(|| id.clone()),
         id,
@@ -138,12 +143,21 @@ pub(crate) fn container(folder: &Path, gpus: &mut Vec<GpuStatus>) -> Option<Cont
     Some(container)
 }
 
-fn fill(container: &mut ContainerStatus, snapshot: &Snapshot, reader: &Reader, gpus: &mut Vec<GpuStatus>) {
-    let index: Vec<DeviceId> =
-        snapshot.gpus.iter().map(|gpu| number(gpus, &gpu.uuid.to_string(), gpu.total.get())).collect();
+fn fill(
+    container: &mut ContainerStatus,
+    snapshot: &Snapshot,
+    reader: &Reader,
+    gpus: &mut Vec<GpuStatus>,
+) {
+    let index: Vec<DeviceId> = snapshot
+        .gpus
+        .iter()
+        .map(|gpu| number(gpus, &gpu.uuid.to_string(), gpu.total.get()))
+        .collect();
     let is_alive = |slot: usize| {
         SlotIndex::new(slot).is_some_and(|slot| {
-            liveness::liveness(reader.file(), slot).is_ok_and(|liveness| liveness == Liveness::Alive)
+            liveness::liveness(reader.file(), slot)
+                .is_ok_and(|liveness| liveness == Liveness::Alive)
         })
     };
     let live: Vec<bool> = (0..snapshot.slots.len()).map(is_alive).collect();

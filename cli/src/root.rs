@@ -53,7 +53,8 @@ impl Root {
         if self.root.is_some() {
             return host.map(View::Host);
         }
-        let given = std::env::var_os("CGPU_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
+        let given =
+            std::env::var_os("CGPU_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
         // With limits from outside no variable counts.
         let given = given.filter(|_| !Path::new(paths::RUN).join("limits").exists());
         if let Some(folder) = given.or_else(|| marked(paths::RUN.into())) {

@@ -50,12 +50,18 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
     program: Vec<OsString>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let (claim, mut command) = prepare(arguments).map_err(|error| Failure { error, code: CANNOT_RUN })?;
+    let (claim, mut command) =
+        prepare(arguments).map_err(|error| Failure { error, code: CANNOT_RUN })?;
     let caught = signals::catch()?;
     let outcome = match command.spawn() {
         Ok(mut child) => {
@@ -144,8 +150,12 @@ fn register(root: &Path, folder: &Path, id: &str, compute: Compute) -> Result<()
         limits: Vec::new(),
         pid: i32::try_from(std::process::id()).ok(),
     };
-    match Client::connect(&paths::socket(root)).and_then(|mut monitor| monitor.register(registration)) {
-        Ok(registered) => registered.warnings.iter().for_each(|warning| eprintln!("cgpu: {warning}")),
+    match Client::connect(&paths::socket(root))
+        .and_then(|mut monitor| monitor.register(registration))
+    {
+        Ok(registered) => {
+            registered.warnings.iter().for_each(|warning| eprintln!("cgpu: {warning}"))
+        }
         Err(Absence::Refused(refusal)) => return Err(refusal.into()),
         Err(absent) => eprintln!("cgpu: {absent}; memory limits hold, time is not shared out"),
     }
@@ -172,7 +182,8 @@ fn name(text: &str) -> Result<String> {
 /// are is the simulator's to know.
 fn gpus(text: &str) -> Result<String> {
     let name = |model: &str| {
-        !model.is_empty() && model.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+        !model.is_empty()
+            && model.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
     };
     let gpu = |gpu: &str| match gpu.split_once(':') {
         Some((model, mib)) => name(model) && mib.parse::<u64>().is_ok_and(|mib| mib > 0),

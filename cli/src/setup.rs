@@ -89,17 +89,25 @@ impl Engine {
         match (self, arguments.undo) {
             (Self::Docker, false) => {
                 let config = arguments.config.as_deref().map(std::path::absolute).transpose()?;
-                let cgpu =
-                    docker::CgpuRuntime { runtime, config: config.as_deref().map(Path::to_string_lossy) };
+                let cgpu = docker::CgpuRuntime {
+                    runtime,
+                    config: config.as_deref().map(Path::to_string_lossy),
+                };
                 docker::set(before, &cgpu, !arguments.no_default).map(Some)
             }
             (Self::Docker, true) => docker::unset(before, runtime),
-            (Self::Containerd, false) => containerd::set(before, runtime, arguments.default).map(Some),
-            (Self::Containerd, true) => containerd::unset(before),
-            (Self::Podman, undo) => own_file(before, podman::HEADER, (!undo).then(|| podman::text(runtime))),
-            (Self::Crio, undo) => {
-                own_file(before, crio::HEADER, (!undo).then(|| crio::text(runtime, arguments.default)))
+            (Self::Containerd, false) => {
+                containerd::set(before, runtime, arguments.default).map(Some)
             }
+            (Self::Containerd, true) => containerd::unset(before),
+            (Self::Podman, undo) => {
+                own_file(before, podman::HEADER, (!undo).then(|| podman::text(runtime)))
+            }
+            (Self::Crio, undo) => own_file(
+                before,
+                crio::HEADER,
+                (!undo).then(|| crio::text(runtime, arguments.default)),
+            ),
         }
     }
 
@@ -139,14 +147,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         output::write(format_args!("{}: nothing to change\n", file.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let change = difference(before.as_deref().unwrap_or_default(), after.as_deref().unwrap_or_default());
+    let change =
+        difference(before.as_deref().unwrap_or_default(), after.as_deref().unwrap_or_default());
     output::write(format_args!("{}:\n{change}", file.display()))?;
     if arguments.dry_run {
         return Ok(ExitCode::SUCCESS);
     }
     match after {
-        Some(text) => put(&file, &text).with_context(|| format!("cannot write {}", file.display()))?,
-        None => fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?,
+        Some(text) => {
+            put(&file, &text).with_context(|| format!("cannot write {}", file.display()))?
+        }
+        None => {
+            fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?
+        }
     }
     output::write(format_args!("{}\n", engine.advice()))?;
     Ok(ExitCode::SUCCESS)
@@ -193,7 +206,10 @@ pub(crate) fn program(given: Option<&Path>, must_be_there: bool) -> Result<Strin
         "{} is not there: build it with `cargo xtask build`, or name it with --runtime",
         program.display()
     );
-    program.into_os_string().into_string().map_err(|path| anyhow::anyhow!("{} is no text", path.display()))
+    program
+        .into_os_string()
+        .into_string()
+        .map_err(|path| anyhow::anyhow!("{} is no text", path.display()))
 }
 
 /// Whether it is a device or a pipe (`/dev/null`, `/dev/stdout`): that has no text of its own, is written to, and never replaced or removed.
@@ -238,8 +254,11 @@ fn difference(before: &str, after: &str) -> String {
     let mut common = vec![vec![0_usize; new.len() + 1]; old.len() + 1];
     for (i, line) in old.iter().enumerate().rev() {
         for (j, other) in new.iter().enumerate().rev() {
-            common[i][j] =
-                if line == other { common[i + 1][j + 1] + 1 } else { common[i + 1][j].max(common[i][j + 1]) };
+            common[i][j] = if line == other {
+                common[i + 1][j + 1] + 1
+            } else {
+                common[i + 1][j].max(common[i][j + 1])
+            };
         }
     }
     let (mut i, mut j) = (0, 0);
@@ -279,7 +298,9 @@ mod tests {
     fn own_file_refuses_foreign_file() {
         let ours = podman::text("/a");
         for after in [None, Some(podman::text("/c"))] {
-            assert!(own_file("[engine]\nruntime = \"crun\"\n", podman::HEADER, after.clone()).is_err());
+            assert!(
+                own_file("[engine]\nruntime = \"crun\"\n", podman::HEADER, after.clone()).is_err()
+            );
             assert_eq!(own_file(&ours, podman::HEADER, after.clone()).unwrap(), after);
         }
     }
@@ -318,7 +339,11 @@ mod tests {
         };
         assert!(check(&["podman", "--no-default"]).unwrap_err().contains("podman --runtime"));
         for engine in ["podman", "containerd", "crio"] {
-            assert!(check(&[engine, "--config", "/c.toml"]).unwrap_err().contains("--config is for docker"));
+            assert!(
+                check(&[engine, "--config", "/c.toml"])
+                    .unwrap_err()
+                    .contains("--config is for docker")
+            );
             check(&[engine]).unwrap();
         }
         check(&["docker", "--no-default", "--config", "/c.toml"]).unwrap();

@@ -41,7 +41,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut source = Source::of(&arguments.root)?;
     loop {
         let report = source.report()?;
-        let text = if arguments.json { serde_json::to_string(&report)? } else { table::render(&report) };
+        let text =
+            if arguments.json { serde_json::to_string(&report)? } else { table::render(&report) };
         let reader = show(&text, arguments.watch.is_some() && !arguments.json)?;
         let (Some(interval), Reader::Open) = (arguments.watch, reader) else {
             return Ok(ExitCode::SUCCESS);

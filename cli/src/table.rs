@@ -65,11 +65,20 @@ fn gpu_lines(gpu: &GpuStatus, report: &Report) -> String {
     };
     let used = gpu.memory_used.map(|used| format!("{} / ", mib(used))).unwrap_or_default();
     let busy = gpu.utilization.map(|percent| format!("  busy {percent} %")).unwrap_or_default();
-    let mut text =
-        format!("GPU {}{name}  {}  {used}{} MiB{busy}\n", gpu.index, gpu.uuid, mib(gpu.memory_total));
+    let mut text = format!(
+        "GPU {}{name}  {}  {used}{} MiB{busy}\n",
+        gpu.index,
+        gpu.uuid,
+        mib(gpu.memory_total)
+    );
     if report.monitor {
-        let _ =
-            write!(text, "        policy {} ({}), {}", gpu.policy, policy(gpu.policy), sharing(gpu.sharing));
+        let _ = write!(
+            text,
+            "        policy {} ({}), {}",
+            gpu.policy,
+            policy(gpu.policy),
+            sharing(gpu.sharing)
+        );
     }
     if report.monitor && report.view == View::Host {
         let taken = gpu.max_inst.saturating_sub(gpu.free_weight);
@@ -91,7 +100,8 @@ fn columns() -> Row {
 
 fn add(table: &mut Table, container: &ContainerStatus, share: &ShareStatus, report: &Report) {
     table.add_row(container_row(container, share, report));
-    if let Some(image) = container.image.as_ref().filter(|_| container.gpus.first() == Some(share)) {
+    if let Some(image) = container.image.as_ref().filter(|_| container.gpus.first() == Some(share))
+    {
         table.add_row(row(
             [String::new(), format!("image {}", plain(image))],
             std::array::from_fn(|_| String::new()),
@@ -99,13 +109,17 @@ fn add(table: &mut Table, container: &ContainerStatus, share: &ShareStatus, repo
     }
     for process in &container.processes {
         if let Some(part) = process.gpus.iter().find(|part| part.gpu == share.gpu)
-            && (container.gpus.len() == 1 || *part != ProcessGpu { gpu: part.gpu, ..ProcessGpu::default() })
+            && (container.gpus.len() == 1
+                || *part != ProcessGpu { gpu: part.gpu, ..ProcessGpu::default() })
         {
             table.add_row(process_row(process, part));
         }
     }
-    let parts =
-        [("implicit", share.implicit), ("exported, owner dead", share.orphan), ("draining", share.draining)];
+    let parts = [
+        ("implicit", share.implicit),
+        ("exported, owner dead", share.orphan),
+        ("draining", share.draining),
+    ];
     for (what, bytes) in parts.into_iter().filter(|(_, bytes)| *bytes > 0) {
         table.add_row(part_row(String::new(), what.into(), share.gpu, bytes));
     }
@@ -153,7 +167,8 @@ fn process_row(process: &ProcessStatus, part: &ProcessGpu) -> Row {
 
 fn part_row(pid: String, what: String, gpu: DeviceId, bytes: u64) -> Row {
     let none = String::new;
-    let right = [gpu.to_string(), none(), none(), none(), none(), mib(bytes), none(), none(), none()];
+    let right =
+        [gpu.to_string(), none(), none(), none(), none(), mib(bytes), none(), none(), none()];
     row([pid, what], right)
 }
 
@@ -164,13 +179,15 @@ fn row(left: [String; 2], right: [String; 9]) -> Row {
 
 /// One line for everything that somebody should look at.
 pub(crate) fn warnings(status: &Status) -> Vec<String> {
-    let mut lines: Vec<String> = status.warnings.iter().map(|line| format!("monitor: {line}")).collect();
+    let mut lines: Vec<String> =
+        status.warnings.iter().map(|line| format!("monitor: {line}")).collect();
     for container in &status.containers {
         let name = plain(&container.name);
         if let Some(message) = &container.refused {
             lines.push(format!("{name}: refused to start: {}", plain(message.trim_end())));
         }
-        lines.extend(container.faults.values().map(|message| format!("{name}: {}", plain(message))));
+        lines
+            .extend(container.faults.values().map(|message| format!("{name}: {}", plain(message))));
     }
     lines.extend(watched::lines(status));
     lines
@@ -334,7 +351,8 @@ GPU 0: on it without the shim, and no container's: process 99 (train)
 
     #[test]
     fn compute_column_follows_the_policy() {
-        let container = ContainerStatus { weight: 3, percent: Some(30), ..ContainerStatus::default() };
+        let container =
+            ContainerStatus { weight: 3, percent: Some(30), ..ContainerStatus::default() };
         let plain = ContainerStatus { percent: None, ..container.clone() };
         for (policy, of, expected) in [
             (0, &container, "1 of 20"),

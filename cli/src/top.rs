@@ -64,8 +64,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (events, received) = mpsc::channel();
     let (requests, requested) = mpsc::channel();
     // Asks once before anything is drawn: without a monitor there is nothing to draw.
-    let feed =
-        Feed::start(socket, arguments.interval, requested, events.clone()).map_err(control::unavailable)?;
+    let feed = Feed::start(socket, arguments.interval, requested, events.clone())
+        .map_err(control::unavailable)?;
     read_signals(events.clone())?;
     let mut screen = Screen::enter()?;
     read_keys(events);

@@ -92,9 +92,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 return Ok(ExitCode::SUCCESS);
             }
             _ if Instant::now() > deadline => {
-                return Err(
-                    anyhow::anyhow!("no successor has taken over; the log of the monitor says why").into()
-                );
+                return Err(anyhow::anyhow!(
+                    "no successor has taken over; the log of the monitor says why"
+                )
+                .into());
             }
             _ => thread::sleep(Duration::from_millis(20)),
         }
@@ -121,12 +122,14 @@ fn report(status: &Status) -> Report {
 
 fn container(status: &ContainerStatus) -> Container {
     let live = || status.processes.iter().filter(|process| process.live);
-    let replaced = live().map(|process| is_replaced(process.host_pid?)).collect::<Option<Vec<bool>>>();
+    let replaced =
+        live().map(|process| is_replaced(process.host_pid?)).collect::<Option<Vec<bool>>>();
     Container {
         id: status.id.clone(),
         layout: layout(&status.dir.join("use")).ok(),
         processes: live().count(),
-        replaced: replaced.map(|replaced| replaced.into_iter().filter(|replaced| *replaced).count()),
+        replaced: replaced
+            .map(|replaced| replaced.into_iter().filter(|replaced| *replaced).count()),
     }
 }
 
@@ -149,7 +152,8 @@ fn text(report: &Report) -> String {
         report.monitor.release, report.monitor.pid, report.release
     );
     for container in &report.containers {
-        let layout = container.layout.map_or_else(|| "no files".into(), |layout| format!("layout {layout}"));
+        let layout =
+            container.layout.map_or_else(|| "no files".into(), |layout| format!("layout {layout}"));
         let library = match container.replaced {
             None => "their library is not ours to see".into(),
             Some(0) => "with the library that is there".into(),
@@ -160,7 +164,9 @@ fn text(report: &Report) -> String {
     }
     match &report.obstacles[..] {
         [] => text.push_str("can be upgraded now: cgpu upgrade\n"),
-        obstacles => obstacles.iter().for_each(|obstacle| text.push_str(&format!("not now: {obstacle}\n"))),
+        obstacles => {
+            obstacles.iter().for_each(|obstacle| text.push_str(&format!("not now: {obstacle}\n")))
+        }
     }
     text
 }

@@ -9,8 +9,10 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
     let mut lines: Vec<String> =
         status.findings.iter().filter_map(|finding| about(finding, status)).collect();
     for gpu in &status.gpus {
-        let hosts = status.findings.iter().filter(|it| it.gpu == gpu.index && it.container.is_none());
-        let named: Vec<String> = hosts.map(|it| format!("{} ({})", it.pid, plain(&it.comm))).collect();
+        let hosts =
+            status.findings.iter().filter(|it| it.gpu == gpu.index && it.container.is_none());
+        let named: Vec<String> =
+            hosts.map(|it| format!("{} ({})", it.pid, plain(&it.comm))).collect();
         if !named.is_empty() {
             lines.push(format!(
                 "GPU {}: on it without the shim, and no container's: process {}",
@@ -28,8 +30,11 @@ fn about(finding: &Finding, status: &Status) -> Option<String> {
     let (id, comm) = (plain(finding.container.as_ref()?), plain(&finding.comm));
     Some(match cause {
         Cause::Unshimmed => {
-            let shim =
-                if *shim == Shim::Loaded { "with the shim loaded, but off" } else { "without the shim" };
+            let shim = if *shim == Shim::Loaded {
+                "with the shim loaded, but off"
+            } else {
+                "without the shim"
+            };
             let memory = finding.memory.map_or_else(|| "?".to_owned(), mib);
             format!(
                 "GPU {gpu}: process {pid} ({comm}) of {id} uses it {shim}, {memory} MiB: cgpu doctor --pid {pid} tells why"
@@ -46,7 +51,8 @@ fn about(finding: &Finding, status: &Status) -> Option<String> {
 
 /// The limit that a finding is about, in MiB.
 pub(crate) fn limit(finding: &Finding, status: &Status) -> String {
-    let container = status.containers.iter().find(|one| Some(&one.id) == finding.container.as_ref());
+    let container =
+        status.containers.iter().find(|one| Some(&one.id) == finding.container.as_ref());
     let share = container.and_then(|one| one.gpus.iter().find(|share| share.gpu == finding.gpu));
     share.map_or_else(|| "?".to_owned(), |share| mib(share.limit))
 }
@@ -91,7 +97,8 @@ mod tests {
     #[test]
     fn lines_name_each_process_that_was_found() {
         let share = ShareStatus { limit: 1 << 30, ..ShareStatus::default() };
-        let container = ContainerStatus { id: "a".into(), gpus: vec![share], ..ContainerStatus::default() };
+        let container =
+            ContainerStatus { id: "a".into(), gpus: vec![share], ..ContainerStatus::default() };
         let gone = Ended {
             pid: 6,
             comm: "hold".into(),

@@ -10,7 +10,9 @@ use cgpu_shm::peer;
 
 use crate::health::Health;
 use crate::inventory::Inventory;
-use crate::message::{Errno, GpuTurns, Kind, Refusal, Registered, Registration, Reply, Request, Status};
+use crate::message::{
+    Errno, GpuTurns, Kind, Refusal, Registered, Registration, Reply, Request, Status,
+};
 
 /// A monitor answers at once or not at all.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -256,7 +258,10 @@ impl Client {
         match reply {
             Reply::Refused(refusal) => Failure::Refused(refusal),
             other => {
-                let what = io::Error::new(io::ErrorKind::InvalidData, format!("unexpected reply {other:?}"));
+                let what = io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("unexpected reply {other:?}"),
+                );
                 Failure::Broken(self.socket.clone(), what)
             }
         }

@@ -96,7 +96,11 @@ enum Written {
 
 impl From<DeviceId> for Written {
     fn from(number: DeviceId) -> Self {
-        if number.is_instance() { Self::Instance(number.to_string()) } else { Self::Gpu(number.gpu) }
+        if number.is_instance() {
+            Self::Instance(number.to_string())
+        } else {
+            Self::Gpu(number.gpu)
+        }
     }
 }
 

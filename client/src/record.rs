@@ -53,7 +53,8 @@ mod tests {
         };
         assert_eq!(image(folder.path()), None);
         assert_eq!(
-            noted(r#"{"bundle":"/b","image":"local/cuda","first":{"pid":1,"started":2}}"#).as_deref(),
+            noted(r#"{"bundle":"/b","image":"local/cuda","first":{"pid":1,"started":2}}"#)
+                .as_deref(),
             Some("local/cuda")
         );
         for text in [r#"{"bundle":"/b"}"#, r#"{"image":""}"#, r#"{"image":7}"#, "[]", ""] {

@@ -125,7 +125,8 @@ impl<C: Cause> Findings<C> {
                 text += &format!("{}\n", help(entry.question).1);
             }
             let mark = if entry.severity == Severity::ByDesign { ", by design" } else { "" };
-            let _ = writeln!(text, "  {} ({}{mark})\n    {}", it.subject, entry.name, entry.message);
+            let _ =
+                writeln!(text, "  {} ({}{mark})\n    {}", it.subject, entry.name, entry.message);
             if !it.found.is_empty() {
                 let _ = writeln!(text, "    found: {}", it.found);
             }

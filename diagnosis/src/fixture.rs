@@ -30,7 +30,8 @@ pub fn check_table<C: Cause>() {
 /// Where one is not named.
 pub fn check_planted<C: Cause>(tests: &str) {
     for name in C::ALL.iter().map(|cause| cause.entry().name) {
-        let is_planted = tests.contains(&format!("\"{name}\"")) || tests.contains(&format!("({name})"));
+        let is_planted =
+            tests.contains(&format!("\"{name}\"")) || tests.contains(&format!("({name})"));
         assert!(is_planted, "no test plants {name}");
     }
 }
@@ -52,7 +53,10 @@ pub fn check_page<C: Cause>(path: &str, mark: &str) {
         let entries = C::ALL.iter().map(|cause| cause.entry());
         for entry in entries.filter(|entry| entry.question == *question) {
             let by_design = if entry.severity == Severity::ByDesign { " (by design)" } else { "" };
-            tables += &format!("| `{}`{by_design} | {} | {} |\n", entry.name, entry.message, entry.remedy);
+            tables += &format!(
+                "| `{}`{by_design} | {} | {} |\n",
+                entry.name, entry.message, entry.remedy
+            );
         }
         tables.push('\n');
     }

@@ -7,7 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use cgpu_shm::region::{RegionSpec, Region};
+use cgpu_shm::region::{Region, RegionSpec};
 use cgpu_shm::units::Nanos;
 use tempfile::TempDir;
 
@@ -30,9 +30,13 @@ impl Container {
     /// If it cannot be made.
     #[must_use]
     pub fn new() -> Self {
-        let directory = TempDir::with_prefix_in("cgpu-fuzz-", "/dev/shm").expect("a folder in /dev/shm");
-        Region::make(directory.path(), RegionSpec { name: "fuzz", created: Nanos(1), time_scale: None })
-            .expect("a region");
+        let directory =
+            TempDir::with_prefix_in("cgpu-fuzz-", "/dev/shm").expect("a folder in /dev/shm");
+        Region::make(
+            directory.path(),
+            RegionSpec { name: "fuzz", created: Nanos(1), time_scale: None },
+        )
+        .expect("a region");
         let open = |name: &str| {
             let path = directory.path().join(name);
             let fresh = std::fs::read(&path).expect("the file was just made");

@@ -2,11 +2,11 @@
 //! one; and what is handed on has everything that came, as it came: a container never gets less isolation than its engine has asked for.
 #![no_main]
 
-use cgpu_shm::units::Bytes;
-use cgpu_shm::uuid::Uuid;
 use cgpu_kubernetes_core::binding::OVERRULED;
 use cgpu_runtime::edit::{Additions, Configuration, bind, hook, preloading};
 use cgpu_runtime::plan::{Declared, HostGpu, Plan, plan};
+use cgpu_shm::units::Bytes;
+use cgpu_shm::uuid::Uuid;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use std::path::Path;
@@ -14,7 +14,10 @@ use std::path::Path;
 fn gpu(number: u8) -> HostGpu {
     let name = if number < 3 { number.to_string() } else { format!("3.{}", number - 3) };
     let name = name.parse().expect("a GPU's number");
-    HostGpu { is_partitioned: number == 2, ..HostGpu::new(Uuid([number + 1; 16]), Bytes::from_mib(15109), name) }
+    HostGpu {
+        is_partitioned: number == 2,
+        ..HostGpu::new(Uuid([number + 1; 16]), Bytes::from_mib(15109), name)
+    }
 }
 
 /// Says "no limit" in a way that anybody understands.
@@ -39,7 +42,10 @@ fn is_kept(place: &str, before: &Value, after: &Value) {
         ("" | "/hooks" | "/process", Value::Object(before), Value::Object(after)) => {
             let others = after.keys().filter(|name| !before.contains_key(*name));
             let may = |name: &String| {
-                matches!(name.as_str(), "mounts" | "hooks" | "process" | "createRuntime" | "poststop" | "env")
+                matches!(
+                    name.as_str(),
+                    "mounts" | "hooks" | "process" | "createRuntime" | "poststop" | "env"
+                )
             };
             assert!(others.into_iter().all(may), "{after:?}");
             for (name, value) in before {
@@ -61,11 +67,19 @@ fn is_kept(place: &str, before: &Value, after: &Value) {
         ("/process/env", Value::Array(before), Value::Array(after)) => {
             assert!(after.len() >= before.len());
             for (one, other) in before.iter().zip(after) {
-                assert!(one == other || one.as_str().is_some_and(|text| text.starts_with("LD_PRELOAD=")));
+                assert!(
+                    one == other
+                        || one.as_str().is_some_and(|text| text.starts_with("LD_PRELOAD="))
+                );
             }
         }
         (
-            "/mounts" | "/hooks" | "/process" | "/hooks/createRuntime" | "/hooks/poststop" | "/process/env",
+            "/mounts"
+            | "/hooks"
+            | "/process"
+            | "/hooks/createRuntime"
+            | "/hooks/poststop"
+            | "/process/env",
             Value::Null,
             _,
         ) => {}
@@ -88,20 +102,25 @@ fn is_bound(configuration: &Configuration, document: &Value, gpus: &[HostGpu]) {
     let bound = configuration.clone().with_variables(&given, &OVERRULED);
     let bound = Configuration::parse(&bound.text()).expect("what we write can be read");
     let name = |variable: &String| variable.split('=').next().unwrap_or_default().to_owned();
-    let is_overruled =
-        |variable: &&String| OVERRULED.contains(&&name(variable)[..]) || given.iter().any(|own| own.0 == name(variable));
+    let is_overruled = |variable: &&String| {
+        OVERRULED.contains(&&name(variable)[..]) || given.iter().any(|own| own.0 == name(variable))
+    };
     let others: Vec<&String> = before.iter().filter(|variable| !is_overruled(variable)).collect();
     let after = bound.variables();
     let (kept, added) = after.split_at(others.len());
     assert!(kept.iter().eq(others), "{before:?} {after:?}");
-    assert!(added.iter().eq(given.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().iter()));
+    assert!(added.iter().eq(
+        given.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().iter()
+    ));
     let mut edited: Value = serde_json::from_slice(&bound.text()).expect("JSON");
     edited["process"]["env"] = document["process"]["env"].clone();
     assert_eq!(edited, *document, "the rest is as it came");
     let Ok(declared) = Declared::new(&after) else { return };
     assert!(declared.request_memory());
     match plan(&declared, "fuzz", || Ok(gpus.to_vec())) {
-        Ok(Plan::Slice(limits)) => assert_eq!(limits.gpus, [(gpus[1].gpu.uuid, Bytes::from_mib(6043))]),
+        Ok(Plan::Slice(limits)) => {
+            assert_eq!(limits.gpus, [(gpus[1].gpu.uuid, Bytes::from_mib(6043))])
+        }
         Ok(Plan::Native) => panic!("{after:?} is held to nothing"),
         Err(_) => {}
     }
@@ -113,14 +132,19 @@ fn is_preloading(input: &[u8]) {
     let Ok(text) = preloading(input, shim) else { return };
     let before: Value = serde_json::from_slice(input).expect("what was understood is JSON");
     let after: Value = serde_json::from_slice(&text).expect("JSON");
-    let (before, after) = (before.as_object().expect("an object"), after.as_object().expect("an object"));
+    let (before, after) =
+        (before.as_object().expect("an object"), after.as_object().expect("an object"));
     assert!(after.keys().all(|name| name == "env" || before.contains_key(name)));
     for (name, value) in before {
         let place = if name == "env" { "/process/env" } else { name };
         is_kept(place, value, &after[name]);
     }
-    let all: Vec<&str> = after["env"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
-    let is_ours = |text: &&&str| text.strip_prefix("LD_PRELOAD=").is_some_and(|list| list.split([':', ' ']).any(|file| file == shim));
+    let all: Vec<&str> =
+        after["env"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+    let is_ours = |text: &&&str| {
+        text.strip_prefix("LD_PRELOAD=")
+            .is_some_and(|list| list.split([':', ' ']).any(|file| file == shim))
+    };
     let preloads = all.iter().filter(|text| text.starts_with("LD_PRELOAD="));
     assert!(preloads.clone().count() > 0 && preloads.clone().all(|text| is_ours(&text)), "{all:?}");
     assert_eq!(preloading(&text, shim).as_ref(), Ok(&text), "a second time changes nothing");
@@ -170,12 +194,14 @@ fuzz_target!(|input: &[u8]| {
         is_kept("", &document, &after);
         // Nothing of the container's can cover ours: they come last.
         let mounts = after["mounts"].as_array().expect("a list");
-        let last: Vec<_> = mounts.iter().rev().take(3).map(|mount| mount["destination"].as_str()).collect();
+        let last: Vec<_> =
+            mounts.iter().rev().take(3).map(|mount| mount["destination"].as_str()).collect();
         assert!(last.iter().rev().eq(own.map(Some).iter()), "{mounts:?}");
         assert!(after["hooks"]["createRuntime"].as_array().is_some_and(|list| !list.is_empty()));
         if preload.is_some() {
-            let is_ours =
-                |text: &String| text.starts_with("LD_PRELOAD=") && text.contains("/run/cgpu/libcgpu.so");
+            let is_ours = |text: &String| {
+                text.starts_with("LD_PRELOAD=") && text.contains("/run/cgpu/libcgpu.so")
+            };
             assert!(edited.variables().iter().any(is_ours));
         }
         assert_eq!(again.with(&additions).text(), edited.text(), "a second time changes nothing");

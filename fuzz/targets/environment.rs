@@ -6,8 +6,8 @@
 use std::ffi::{CStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 
-use cgpu_settings::{Variables, Decision};
-use cgpu_settings::{GpuInfo, Environment, Inventory};
+use cgpu_settings::{Decision, Variables};
+use cgpu_settings::{Environment, GpuInfo, Inventory};
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
 use libfuzzer_sys::fuzz_target;
@@ -55,7 +55,10 @@ fn gpus(shape: u8) -> Vec<GpuInfo> {
         let total = Bytes::from_mib(15109 + 1000 * u64::from(number));
         GpuInfo { uuid: Uuid(uuid), total, order: u64::from(number / 3) << 8 | instance }
     };
-    (0..shape & 7).chain((0..10).filter(|_| shape & 64 != 0).map(|extra| extra + 8)).map(gpu).collect()
+    (0..shape & 7)
+        .chain((0..10).filter(|_| shape & 64 != 0).map(|extra| extra + 8))
+        .map(gpu)
+        .collect()
 }
 
 fuzz_target!(|input: &[u8]| {
@@ -76,15 +79,25 @@ fuzz_target!(|input: &[u8]| {
         Ok(Decision::On(settings)) => {
             assert!((1..=16).contains(&settings.gpus.len()) && (1..=25).contains(&settings.weight));
             for (index, limited) in settings.gpus.iter().enumerate() {
-                assert!(limited.limit > Bytes::ZERO && limited.limit <= limited.total, "{limited:?}");
-                let gpu = gpus.iter().find(|gpu| gpu.uuid == limited.uuid).expect("a GPU that is there");
+                assert!(
+                    limited.limit > Bytes::ZERO && limited.limit <= limited.total,
+                    "{limited:?}"
+                );
+                let gpu =
+                    gpus.iter().find(|gpu| gpu.uuid == limited.uuid).expect("a GPU that is there");
                 assert_eq!(gpu.total, limited.total);
-                assert!(settings.gpus[..index].iter().all(|other| other.uuid != limited.uuid), "once each");
+                assert!(
+                    settings.gpus[..index].iter().all(|other| other.uuid != limited.uuid),
+                    "once each"
+                );
             }
         }
         Err(refusal) => {
             let message = refusal.message();
-            assert!(!message.is_empty() && !message.contains('\n') && message.len() < 1000, "{message}");
+            assert!(
+                !message.is_empty() && !message.contains('\n') && message.len() < 1000,
+                "{message}"
+            );
         }
     }
 });

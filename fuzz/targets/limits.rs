@@ -14,6 +14,8 @@ fuzz_target!(|input: &[u8]| {
             let written = limits.to_text().expect("what was read can be written");
             assert_eq!(written.parse(), Ok(limits));
         }
-        Err(refused) => assert!((1..=text.lines().count() + 1).contains(&refused.line), "{refused}"),
+        Err(refused) => {
+            assert!((1..=text.lines().count() + 1).contains(&refused.line), "{refused}")
+        }
     }
 });

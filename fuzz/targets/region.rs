@@ -7,10 +7,10 @@ use std::ffi::{CStr, OsString};
 use std::path::PathBuf;
 
 use cgpu_fuzz::Container;
-use cgpu_shm::atomic::{AtomicU64, Ordering};
 use cgpu_memory::{
-    Address, Bytes, GpuInfo, Clock, Environment, Inventory, Monotonic, Nanos, Start, Tenant, Uuid,
+    Address, Bytes, Clock, Environment, GpuInfo, Inventory, Monotonic, Nanos, Start, Tenant, Uuid,
 };
+use cgpu_shm::atomic::{AtomicU64, Ordering};
 use libfuzzer_sys::fuzz_target;
 
 const GPU: GpuInfo = GpuInfo { uuid: Uuid([7; 16]), total: Bytes::from_mib(1 << 14), order: 16 };
@@ -62,7 +62,11 @@ impl Environment for Inside {
 
 fn start(container: &Container) -> Option<Tenant> {
     let inside = Inside(container.path().to_owned());
-    match Tenant::start(&inside, Inventory { gpus: &[GPU], partitioned: &[], complete: true }, &CLOCK) {
+    match Tenant::start(
+        &inside,
+        Inventory { gpus: &[GPU], partitioned: &[], complete: true },
+        &CLOCK,
+    ) {
         Ok(Start::On(tenant)) => Some(tenant),
         Ok(Start::Off(_)) => None,
         Err(refusal) => {

@@ -16,7 +16,9 @@ fuzz_target!(|input: &[u8]| {
         // Adopted before it was spoilt, as a monitor does, and after.
         let mut early = Reader::open(container.path()).expect("a region as it was made");
         container.spoil(input);
-        for reader in [Some(&mut early), Reader::open(container.path()).ok().as_mut()].into_iter().flatten() {
+        for reader in
+            [Some(&mut early), Reader::open(container.path()).ok().as_mut()].into_iter().flatten()
+        {
             if let Ok(seen) = reader.read() {
                 assert!(seen.slots.len() <= 256 && seen.gpus.len() <= 16);
                 for gpu in &seen.gpus {

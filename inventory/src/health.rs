@@ -33,7 +33,8 @@ pub fn health_checks(nvml: &Nvml) -> Result<Vec<HealthCheck>, NvmlError> {
     let health_check = |index| {
         let device = nvml.device_by_index(index);
         let answers = device.as_ref().is_ok_and(|device| device.memory_info().is_ok());
-        let needs_reset = device.is_ok_and(|device| device.are_pages_pending_retired().unwrap_or(false));
+        let needs_reset =
+            device.is_ok_and(|device| device.are_pages_pending_retired().unwrap_or(false));
         HealthCheck { index, answers, needs_reset }
     };
     Ok((0..nvml.device_count()?).map(health_check).collect())

@@ -102,7 +102,12 @@ fn gpu(nvml: &Nvml, index: u32) -> Result<Vec<HostDevice>, NvmlError> {
 
 fn told(device: &Device<'_>, number: DeviceId) -> Result<HostDevice, NvmlError> {
     let uuid: Uuid = device.uuid()?.parse().map_err(|_| NvmlError::Unknown)?;
-    Ok(HostDevice { uuid, number, total: Bytes(device.memory_info()?.total), is_partitioned: false })
+    Ok(HostDevice {
+        uuid,
+        number,
+        total: Bytes(device.memory_info()?.total),
+        is_partitioned: false,
+    })
 }
 
 /// Where the state of this process's GPUs lies, if its environment says that they are simulated.

@@ -200,7 +200,10 @@ impl Start {
     fn find(&self, index: DeviceId, uuid: Uuid) -> GpuStart {
         let of = |which| self.gpus.get(&which).copied().unwrap_or_default();
         let (own, by_index) = (of(Which::Uuid(uuid)), of(Which::Index(index)));
-        GpuStart { settings: own.settings.over(by_index.settings), base: own.base.or(by_index.base) }
+        GpuStart {
+            settings: own.settings.over(by_index.settings),
+            base: own.base.or(by_index.base),
+        }
     }
 
     /// What a GPU starts with.
@@ -255,7 +258,9 @@ impl Config {
     pub fn load(source: Sources) -> Result<Self> {
         let name = source.path.clone().unwrap_or_else(|| paths::MONITOR_CONFIG.into());
         let text = match fs::read_to_string(&name) {
-            Err(error) if source.path.is_none() && error.kind() == ErrorKind::NotFound => String::new(),
+            Err(error) if source.path.is_none() && error.kind() == ErrorKind::NotFound => {
+                String::new()
+            }
             text => text.with_context(|| format!("cannot read {}", name.display()))?,
         };
         let file = Source { name: &name, text: &text };
@@ -271,7 +276,8 @@ impl Config {
         let root = std::path::absolute(&root)?;
         let is_host = root == Path::new(paths::RUN);
         let tree = source.tree.clone().or(contents.tree.clone());
-        let tree = tree.unwrap_or_else(|| if is_host { DEFAULT_TREE.into() } else { root.join("cgpu_km") });
+        let tree = tree
+            .unwrap_or_else(|| if is_host { DEFAULT_TREE.into() } else { root.join("cgpu_km") });
         Ok(Self {
             state: contents
                 .state
@@ -308,9 +314,13 @@ impl Config {
             };
             gpus.insert(which, file.gpu(text)?);
         }
-        let memsize = file.number("default_memsize", contents.default_memsize.as_ref(), &bounds::BYTES)?;
-        let over_limit =
-            file.number("end_over_limit_mib", contents.end_over_limit_mib.as_ref(), &OVER_LIMIT_MIB)?;
+        let memsize =
+            file.number("default_memsize", contents.default_memsize.as_ref(), &bounds::BYTES)?;
+        let over_limit = file.number(
+            "end_over_limit_mib",
+            contents.end_over_limit_mib.as_ref(),
+            &OVER_LIMIT_MIB,
+        )?;
         // Checked just above.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let percent = (scale * 100.0) as u32;
@@ -355,7 +365,10 @@ mod tests {
         let contents =
             load("root = '/x'\nmetrics = '[::1]:1'\nmetrics_hami = true").unwrap().metrics.unwrap();
         assert!(contents.hami && contents.listen.port() == 1);
-        assert_eq!(load("root = '/x'\ntree = '/t'").unwrap().tree.as_deref(), Some(Path::new("/t")));
+        assert_eq!(
+            load("root = '/x'\ntree = '/t'").unwrap().tree.as_deref(),
+            Some(Path::new("/t"))
+        );
     }
 
     #[test]
@@ -373,7 +386,10 @@ mod tests {
         // An instance goes by its own number, not by its GPU's.
         let instance = |start: &Start| start.gpu(DeviceId::of_instance(0, 1), Uuid([3; 16])).policy;
         assert_eq!(instance(&start), None);
-        assert_eq!(instance(&load("root = '/x'\n[gpu.\"0.1\"]\npolicy = 4").unwrap().start), Some(4));
+        assert_eq!(
+            instance(&load("root = '/x'\n[gpu.\"0.1\"]\npolicy = 4").unwrap().start),
+            Some(4)
+        );
         assert_eq!(start.tuning(DeviceId::of_gpu(1), Uuid([2; 16])), Tuning::DEFAULT);
     }
 
@@ -382,25 +398,40 @@ mod tests {
         for (text, message) in [
             ("rooot = '/x'", "line 1: unknown field `rooot`"),
             ("root = '/x'\nbase_slice_ms = 0", "line 2: base_slice_ms: expected 1 to 20, found 0"),
-            ("root = '/x'\n\ntime_scale = 0.0", "line 3: time_scale: expected 0.1 to 1000, found 0"),
+            (
+                "root = '/x'\n\ntime_scale = 0.0",
+                "line 3: time_scale: expected 0.1 to 1000, found 0",
+            ),
             ("root", "line 1: "),
             ("root = '/x'\n[gpu.0]\npolicy = 6", "line 3: policy: expected 0 to 5, found 6"),
             ("root = '/x'\n[gpu.0]\nmax_inst = 26", "line 3: max_inst: expected 1 to 25, found 26"),
-            ("root = '/x'\n[gpu.0]\n\nprio_ratio = -1", "line 4: prio_ratio: expected 20 to 99, found -1"),
-            ("root = '/x'\n[gpu.0]\nwork_conserving = 2", "line 3: work_conserving: expected 0 to 1"),
+            (
+                "root = '/x'\n[gpu.0]\n\nprio_ratio = -1",
+                "line 4: prio_ratio: expected 20 to 99, found -1",
+            ),
+            (
+                "root = '/x'\n[gpu.0]\nwork_conserving = 2",
+                "line 3: work_conserving: expected 0 to 1",
+            ),
             ("root = '/x'\n[gpu.0]\npolicy = 'fair'", "line 3: invalid type: string"),
             ("root = '/x'\n[gpu.0]\ncolour = 3", "line 3: unknown field `colour`"),
             (
                 "root = '/x'\n[gpu.first]\npolicy = 1",
                 "line 2: expected a GPU's index such as 0 or \"0.1\", or its UUID",
             ),
-            ("root = '/x'\ndefault_memsize = -5", "line 2: default_memsize: expected a number of bytes"),
+            (
+                "root = '/x'\ndefault_memsize = -5",
+                "line 2: default_memsize: expected a number of bytes",
+            ),
             (
                 "root = '/x'\nend_over_limit_mib = -1",
                 "line 2: end_over_limit_mib: expected 0 to 1048576, found -1",
             ),
             ("root = '/x'\nend_unshimmed = 1", "line 2: invalid type: integer"),
-            ("root = '/x'\nmetrics = '9445'", "line 2: metrics: expected \"off\" or an address and port"),
+            (
+                "root = '/x'\nmetrics = '9445'",
+                "line 2: metrics: expected \"off\" or an address and port",
+            ),
             ("root = '/x'\nallow_overcommit = 1", "line 2: invalid type: integer"),
         ] {
             let error = format!("{:#}", load(text).unwrap_err());

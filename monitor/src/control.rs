@@ -36,7 +36,9 @@ pub(crate) fn answer(host: &mut Host, now: Nanos, request: Request, may_write: b
         Request::Transfer => {
             host.is_transferred = true;
             let state = serde_json::to_value(host.transfer(now));
-            state.map(Reply::UpgradeState).map_err(|error| Refusal::new(Errno::EIO, error.to_string()))
+            state
+                .map(Reply::UpgradeState)
+                .map_err(|error| Refusal::new(Errno::EIO, error.to_string()))
         }
         Request::List { path } => access::list(host, &path).map(Reply::Names),
         Request::Turns => Ok(Reply::Turns(status::turns(host, now))),

@@ -37,7 +37,8 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
     cgpu_shm::truncation::survive().context("no handler for files that are cut short")?;
     allow_descriptors();
     let containers = paths::containers(&config.root);
-    std::fs::create_dir_all(&containers).with_context(|| format!("cannot make {}", containers.display()))?;
+    std::fs::create_dir_all(&containers)
+        .with_context(|| format!("cannot make {}", containers.display()))?;
     let path = paths::socket(&config.root);
     let predecessor = if replace { Client::connect(&path).ok() } else { None };
     let mut socket = match &predecessor {
@@ -50,20 +51,23 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
         Found::Settings(settings) => (settings, None),
         Found::Refused(message) => (Settings::default(), Some(message)),
     };
-    let prober =
-        Prober::start(config.nvml.clone(), config.state.clone()).context("cannot start the prober thread")?;
+    let prober = Prober::start(config.nvml.clone(), config.state.clone())
+        .context("cannot start the prober thread")?;
     let mut host = Host::new(config, settings, prober, Monotonic.now());
     host.warn(refused);
     // A client that connects meanwhile waits for the answer.
     host.wait_for_first_sample(Monotonic.now());
     if let Some(mut predecessor) = predecessor {
         let state = predecessor.transfer().context("the running monitor does not hand over")?;
-        let state: UpgradeState = serde_json::from_value(state).context("its state cannot be read")?;
+        let state: UpgradeState =
+            serde_json::from_value(state).context("its state cannot be read")?;
         tracing::info!("taking over from a monitor of {}", state.release);
         host.restore(Monotonic.now(), state);
         // The predecessor ends when the socket's name is ours.
         service::is_main_process();
-        socket = Some(Socket::take_over(&path).with_context(|| format!("cannot open {}", path.display()))?);
+        socket = Some(
+            Socket::take_over(&path).with_context(|| format!("cannot open {}", path.display()))?,
+        );
     }
     let socket = socket.context("no socket")?;
     let (tree_sender, tree_requests) = channel::open().context("no descriptor for the tree")?;
@@ -76,7 +80,8 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
     }
     let mut daemon = EventLoop::new(host, socket, tree_requests, config.clone())?;
     if let Some(endpoint) = &config.metrics {
-        crate::metrics::serve(endpoint.clone(), path.clone()).context("no thread for the metrics")?;
+        crate::metrics::serve(endpoint.clone(), path.clone())
+            .context("no thread for the metrics")?;
     }
     tracing::info!("monitor of {}", config.root.display());
     service::ready();
@@ -112,7 +117,10 @@ fn allow_descriptors() {
 fn open_socket(path: &Path) -> Result<Socket> {
     match Socket::open(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
-            bail!("another monitor answers at {}: stop it first, or replace it (--replace)", path.display())
+            bail!(
+                "another monitor answers at {}: stop it first, or replace it (--replace)",
+                path.display()
+            )
         }
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             bail!(
@@ -128,7 +136,10 @@ fn open_socket(path: &Path) -> Result<Socket> {
 fn mount(config: &Config, tree_sender: RequestSender) -> Result<Option<Tree>, String> {
     let Some(at) = &config.tree else { return Ok(None) };
     Tree::mount(at, &config.root, tree_sender).map(Some).map_err(|error| {
-        format!("no control tree at {}: {error}; cgpu get and cgpu set do the same without it", at.display())
+        format!(
+            "no control tree at {}: {error}; cgpu get and cgpu set do the same without it",
+            at.display()
+        )
     })
 }
 

@@ -138,7 +138,8 @@ pub(crate) struct GpuSample {
 impl GpuSample {
     /// It is not told of any more: what it is stays, what it holds and does is not known.
     pub(crate) fn forget(&mut self) {
-        let (index, uuid, name, total) = (self.index, self.uuid, std::mem::take(&mut self.name), self.total);
+        let (index, uuid, name, total) =
+            (self.index, self.uuid, std::mem::take(&mut self.name), self.total);
         *self = Self { index, uuid, name, total, ..Self::default() };
     }
 
@@ -287,7 +288,8 @@ fn run(
             let health_checks = library.as_ref().ok().and_then(Library::health_checks);
             let partitioned = library.as_ref().map_or_else(|_| Vec::new(), Library::partitioned);
             let searched = searched(&identities);
-            let sample = gpus.map(|gpus| Sample { at, gpus, all, partitioned, health_checks, searched });
+            let sample =
+                gpus.map(|gpus| Sample { at, gpus, all, partitioned, health_checks, searched });
             let sample = sample.map(|sample| identify(sample, &identities));
             if results.send(ProbeResult::Sampled(sample)).is_err() {
                 return;
@@ -326,7 +328,10 @@ fn run(
             }
             ProbeRequest::Sync => {
                 if let Err(error) = Settings::sync(state) {
-                    tracing::warn!("settings may not outlive a power cut in {}: {error}", state.display());
+                    tracing::warn!(
+                        "settings may not outlive a power cut in {}: {error}",
+                        state.display()
+                    );
                 }
                 Ok(())
             }
@@ -377,7 +382,8 @@ mod tests {
     #[test]
     fn prober_without_nvml_reports_so_and_goes_on() {
         let state = tempfile::tempdir().unwrap();
-        let prober = Prober::start("libno-such-nvml.so".into(), state.path().join("state")).unwrap();
+        let prober =
+            Prober::start("libno-such-nvml.so".into(), state.path().join("state")).unwrap();
         let result = prober.results.recv_timeout(Duration::from_secs(60)).unwrap();
         assert!(matches!(result, ProbeResult::Sampled(None)));
         Settings::default().save(&state.path().join("state")).unwrap();

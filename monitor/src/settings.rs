@@ -128,7 +128,9 @@ impl GpuSettings {
 
 fn within(name: &str, value: Option<u32>, bounds: &RangeInclusive<u64>) -> Result<(), String> {
     match value.filter(|value| !bounds.contains(&u64::from(*value))) {
-        Some(value) => Err(format!("{name}: expected {} to {}, found {value}", bounds.start(), bounds.end())),
+        Some(value) => {
+            Err(format!("{name}: expected {} to {}, found {value}", bounds.start(), bounds.end()))
+        }
         None => Ok(()),
     }
 }
@@ -230,7 +232,9 @@ mod tests {
         let state = directory.path().join("state");
         assert_eq!(Settings::load(&state).unwrap(), Found::Settings(Settings::default()));
         let mut settings = Settings { default_memsize: Some(7), ..Settings::default() };
-        settings.gpus.insert("GPU-1".into(), GpuSettings { policy: Some(2), ..GpuSettings::default() });
+        settings
+            .gpus
+            .insert("GPU-1".into(), GpuSettings { policy: Some(2), ..GpuSettings::default() });
         let container = ContainerSettings {
             weight: Some(3),
             high: Some(true),
@@ -249,7 +253,10 @@ mod tests {
             "containers":{"a":{"weight":3,"high":null,"memsize":{}}}}"#;
         fs::write(directory.path().join(SETTINGS_FILE), text).unwrap();
         let Found::Settings(settings) = Settings::load(directory.path()).unwrap() else { panic!() };
-        assert_eq!((settings.default_memsize, settings.gpus["GPU-1"].max_inst), (Some(5), Some(20)));
+        assert_eq!(
+            (settings.default_memsize, settings.gpus["GPU-1"].max_inst),
+            (Some(5), Some(20))
+        );
     }
 
     #[test]

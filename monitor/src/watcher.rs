@@ -183,13 +183,18 @@ pub struct Watcher {
 impl Watcher {
     /// Takes a look at a GPU; what is to be done.
     pub fn take(&mut self, observation: &GpuObservation, rules: Rules) -> Vec<Event> {
-        if self.observed_at.get(&observation.gpu).is_some_and(|last| observation.at - *last < MIN_INTERVAL) {
+        if self
+            .observed_at
+            .get(&observation.gpu)
+            .is_some_and(|last| observation.at - *last < MIN_INTERVAL)
+        {
             return Vec::new();
         }
         self.observed_at.insert(observation.gpu, observation.at);
         let mut found = self.unshimmed(observation);
         found.extend(self.over_limit(observation));
-        let before: Vec<Key> = self.known.keys().filter(|key| key.0 == observation.gpu).copied().collect();
+        let before: Vec<Key> =
+            self.known.keys().filter(|key| key.0 == observation.gpu).copied().collect();
         for key in before {
             if !found.iter().any(|finding| key == (finding.gpu, finding.id, finding.cause)) {
                 self.known.remove(&key);
@@ -259,14 +264,17 @@ impl Watcher {
     fn unshimmed(&self, observation: &GpuObservation) -> Vec<Finding> {
         let unshimmed = observation.seen.iter().filter(|seen| seen.shim != Shim::Bound);
         unshimmed
-            .map(|seen| finding(observation, seen, Cause::Unshimmed, seen.memory.unwrap_or_default()))
+            .map(|seen| {
+                finding(observation, seen, Cause::Unshimmed, seen.memory.unwrap_or_default())
+            })
             .collect()
     }
 
     /// The one that holds most of each container that holds too much.
     fn over_limit(&mut self, observation: &GpuObservation) -> Vec<Finding> {
-        self.allowed
-            .retain(|(gpu, tenant), _| *gpu != observation.gpu || observation.limits.contains_key(tenant));
+        self.allowed.retain(|(gpu, tenant), _| {
+            *gpu != observation.gpu || observation.limits.contains_key(tenant)
+        });
         let mut found = Vec::new();
         for (&tenant, &limit) in &observation.limits {
             if self.is_unsure(observation, tenant) {

@@ -31,7 +31,10 @@ const CONTAINER: Names = ["io.kubernetes.cri.container-name", "io.kubernetes.con
 ///
 /// # Errors
 /// The container must not be started: why, in a sentence.
-pub fn bound(configuration: &Configuration, config: &Config) -> Result<Option<Configuration>, Refusal> {
+pub fn bound(
+    configuration: &Configuration,
+    config: &Config,
+) -> Result<Option<Configuration>, Refusal> {
     let variables = configuration.variables();
     let declared = Declared::new(&variables)?;
     let socket = config.root.join(SOCKET);
@@ -48,7 +51,9 @@ pub fn bound(configuration: &Configuration, config: &Config) -> Result<Option<Co
         ))
     };
     match query(&socket, &question) {
-        Ok(Answer::Bound(given)) => Ok(Some(configuration.clone().with_variables(&given, &OVERRULED))),
+        Ok(Answer::Bound(given)) => {
+            Ok(Some(configuration.clone().with_variables(&given, &OVERRULED)))
+        }
         Ok(Answer::Refused(message)) => Err(refuse(message)),
         Err(error) => Err(refuse(format!(
             "the node's device plugin does not answer at {} ({error}); see that cgpu-device-plugin runs",
@@ -58,7 +63,11 @@ pub fn bound(configuration: &Configuration, config: &Config) -> Result<Option<Co
 }
 
 /// A pod that asks by variables alone came past the scheduler, and what it took would be somebody else's. Where no device plugin is, nobody else's is counted.
-fn refuse_past(configuration: &Configuration, declared: &Declared<'_>, socket: &Path) -> Result<(), Refusal> {
+fn refuse_past(
+    configuration: &Configuration,
+    declared: &Declared<'_>,
+    socket: &Path,
+) -> Result<(), Refusal> {
     let is_pods = CONTAINER.iter().any(|name| configuration.annotation(name).is_some());
     if is_pods && declared.request_memory() && socket.exists() {
         return Err(Refusal(
@@ -203,7 +212,8 @@ mod tests {
                 "ALIYUN_COM_GPU_VISIBLE_DEVICES=0",
                 "ALIYUN_COM_GPU_SCHD_WEIGHT=2",
             ];
-            let given = bound(&configuration(&env, &annotations), &config(root.path())).unwrap().unwrap();
+            let given =
+                bound(&configuration(&env, &annotations), &config(root.path())).unwrap().unwrap();
             assert_eq!(
                 given.variables(),
                 [
@@ -257,7 +267,10 @@ mod tests {
     fn container_without_a_slice_is_not_queried() {
         let root = tempfile::tempdir().unwrap();
         let by_variables = |annotations: &Value| {
-            bound(&configuration(&["ALIYUN_COM_GPU_MEM_CONTAINER=2"], annotations), &config(root.path()))
+            bound(
+                &configuration(&["ALIYUN_COM_GPU_MEM_CONTAINER=2"], annotations),
+                &config(root.path()),
+            )
         };
         assert_eq!(by_variables(&containerds()), Ok(None));
         let _listener = UnixListener::bind(root.path().join(SOCKET)).unwrap();

@@ -51,7 +51,8 @@ impl Bundle {
     /// # Errors
     /// It cannot be read or understood.
     pub fn read(&self) -> Result<Configuration> {
-        let text = fs::read(&self.file).with_context(|| format!("cannot read {}", self.file.display()))?;
+        let text =
+            fs::read(&self.file).with_context(|| format!("cannot read {}", self.file.display()))?;
         Ok(Configuration::parse(&text)?)
     }
 
@@ -87,7 +88,8 @@ pub fn replace(path: &Path, text: &[u8]) -> Result<()> {
         let fresh = path.with_extension(format!("cgpu.{}", std::process::id()));
         // What an earlier process of the same number left.
         let _ = fs::remove_file(&fresh);
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+        let mut file =
+            fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
         file.write_all(text)?;
         // Only root may give files away, and only root need.
         let _ = std::os::unix::fs::fchown(&file, Some(about.uid()), Some(about.gid()));

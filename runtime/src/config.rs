@@ -91,9 +91,9 @@ impl Config {
     /// It is not there.
     pub fn shim(&self) -> Result<PathBuf> {
         match &self.shim {
-            Some(shim) => {
-                shim.canonicalize().with_context(|| format!("the shim {} is not there", shim.display()))
-            }
+            Some(shim) => shim
+                .canonicalize()
+                .with_context(|| format!("the shim {} is not there", shim.display())),
             None => beside("libcgpu.so"),
         }
     }
@@ -161,7 +161,11 @@ fn beside(name: &str) -> Result<PathBuf> {
     let folder = program.parent().context("this program is in no folder")?;
     let candidates = [folder.join(name), folder.join("../lib/cgpu").join(name)];
     let found = candidates.iter().find(|file| file.exists());
-    ensure!(found.is_some(), "{name} is neither in {} nor in ../lib/cgpu from there", folder.display());
+    ensure!(
+        found.is_some(),
+        "{name} is neither in {} nor in ../lib/cgpu from there",
+        folder.display()
+    );
     Ok(found.unwrap_or(&candidates[0]).canonicalize()?)
 }
 
@@ -205,7 +209,10 @@ mod tests {
     #[test]
     fn unknown_key_is_refused() {
         let config = load("root = '/x'\nsim = 'T4:15109'\nruntime = '/usr/bin/crun'").unwrap();
-        assert_eq!((config.root.as_path(), config.sim.as_deref()), (Path::new("/x"), Some("T4:15109")));
+        assert_eq!(
+            (config.root.as_path(), config.sim.as_deref()),
+            (Path::new("/x"), Some("T4:15109"))
+        );
         assert_eq!(config.states(), Path::new("/x/gpus"));
         assert_eq!(config.runtime.as_deref(), Some(Path::new("/usr/bin/crun")));
         let wrong = load("root = '/x'\nsimm = 'T4'").unwrap_err().to_string();

@@ -90,7 +90,10 @@ impl<'de> Visitor<'de> for Unambiguous {
         while let Some(name) = entries.next_key::<String>()? {
             let value = entries.next_value_seed(Unambiguous)?;
             if object.contains_key(&name) {
-                return Err(A::Error::custom(format!("`{}` is there twice", name.escape_default())));
+                return Err(A::Error::custom(format!(
+                    "`{}` is there twice",
+                    name.escape_default()
+                )));
             }
             object.insert(name, value);
         }
@@ -133,7 +136,9 @@ mod tests {
         for name in ["Process", "PROCESS", "proce\u{17f}s"] {
             assert!(is_taken_for(name, "process"), "{name}");
         }
-        assert!(is_taken_for("HOO\u{212a}S", "hooks") && is_taken_for("createruntime", "createRuntime"));
+        assert!(
+            is_taken_for("HOO\u{212a}S", "hooks") && is_taken_for("createruntime", "createRuntime")
+        );
         assert!(!is_taken_for("process", "process") && !is_taken_for("procéss", "process"));
     }
 }

@@ -45,13 +45,18 @@ impl Configuration {
     /// # Errors
     /// It is no JSON, or the parts that concern us are of another shape.
     pub fn parse(text: &[u8]) -> Result<Self, Refusal> {
-        let wrong = |what: String| Refusal(format!("config.json of the container is not understood: {what}"));
+        let wrong = |what: String| {
+            Refusal(format!("config.json of the container is not understood: {what}"))
+        };
         let document = document::parse(text).map_err(|error| wrong(error.to_string()))?;
-        let Value::Object(document) = document else { return Err(wrong("expected an object".into())) };
+        let Value::Object(document) = document else {
+            return Err(wrong("expected an object".into()));
+        };
         let configuration = Self { document };
         for (parent, names) in READ {
             let Some(object) = configuration.object(parent) else {
-                let present = configuration.document.get(*parent).is_some_and(|value| !value.is_null());
+                let present =
+                    configuration.document.get(*parent).is_some_and(|value| !value.is_null());
                 if present {
                     return Err(wrong(format!("expected an object `{parent}`")));
                 }
@@ -66,7 +71,11 @@ impl Configuration {
                 return Err(wrong(format!("expected a list `{name}`")));
             }
         }
-        if !configuration.document.get("mounts").is_none_or(|mounts| mounts.is_array() || mounts.is_null()) {
+        if !configuration
+            .document
+            .get("mounts")
+            .is_none_or(|mounts| mounts.is_array() || mounts.is_null())
+        {
             return Err(wrong("expected a list `mounts`".into()));
         }
         let mounts = configuration.document.get("mounts").and_then(Value::as_array);
@@ -122,8 +131,13 @@ impl Configuration {
             let text = |name: &str| mount.get(name).and_then(Value::as_str);
             let options = mount.get("options").and_then(Value::as_array).into_iter().flatten();
             let is_bind = text("type") == Some("bind")
-                || options.filter_map(Value::as_str).any(|option| matches!(option, "bind" | "rbind"));
-            Some((text("destination")?.into(), text("source").filter(|_| is_bind).map(PathBuf::from)))
+                || options
+                    .filter_map(Value::as_str)
+                    .any(|option| matches!(option, "bind" | "rbind"));
+            Some((
+                text("destination")?.into(),
+                text("source").filter(|_| is_bind).map(PathBuf::from),
+            ))
         };
         mounts.filter_map(paths).collect()
     }
@@ -165,7 +179,9 @@ impl Configuration {
             })
         };
         append(&mut self.document, "mounts", additions.mounts.iter().map(value), ours);
-        for (name, hook) in [("createRuntime", &additions.created), ("poststop", &additions.stopped)] {
+        for (name, hook) in
+            [("createRuntime", &additions.created), ("poststop", &additions.stopped)]
+        {
             let Some(own) = hook.as_ref().map(value) else { continue };
             let hooks = self.document.entry("hooks").or_insert(Value::Null);
             if !hooks.is_object() {
@@ -176,7 +192,8 @@ impl Configuration {
             }
         }
         if let Some(preload) = &additions.preload {
-            let process = self.document.entry("process").or_insert_with(|| Value::Object(Map::new()));
+            let process =
+                self.document.entry("process").or_insert_with(|| Value::Object(Map::new()));
             if let Some(process) = process.as_object_mut() {
                 add_preload(process, preload);
             }
@@ -190,7 +207,8 @@ impl Configuration {
         let process = self.document.entry("process").or_insert_with(|| Value::Object(Map::new()));
         if let Some(process) = process.as_object_mut() {
             let goes = |variable: &Value| {
-                let name = variable.as_str().and_then(|text| text.split('=').next()).unwrap_or_default();
+                let name =
+                    variable.as_str().and_then(|text| text.split('=').next()).unwrap_or_default();
                 left_out.contains(&name) || given.iter().any(|(other, _)| other == name)
             };
             let added = given.iter().map(|(name, value)| Value::String(format!("{name}={value}")));
@@ -223,8 +241,10 @@ pub fn preloading(process: &[u8], shim: &str) -> Result<Vec<u8>, Refusal> {
 /// As for [`preloading`].
 pub fn bound_as(process: &[u8], first: &Configuration, names: &[&str]) -> Result<Vec<u8>, Refusal> {
     let mut process = read_process(process)?;
-    let name = |variable: &str| variable.split('=').next().is_some_and(|name| names.contains(&name));
-    let theirs: Vec<String> = first.variables().into_iter().filter(|variable| name(variable)).collect();
+    let name =
+        |variable: &str| variable.split('=').next().is_some_and(|name| names.contains(&name));
+    let theirs: Vec<String> =
+        first.variables().into_iter().filter(|variable| name(variable)).collect();
     append(&mut process, "env", theirs.into_iter().map(Value::String), |variable| {
         variable.as_str().is_some_and(name)
     });
@@ -232,7 +252,8 @@ pub fn bound_as(process: &[u8], first: &Configuration, names: &[&str]) -> Result
 }
 
 fn read_process(text: &[u8]) -> Result<Map<String, Value>, Refusal> {
-    let wrong = |what: String| Refusal(format!("the process for the container is not understood: {what}"));
+    let wrong =
+        |what: String| Refusal(format!("the process for the container is not understood: {what}"));
     let document = document::parse(text).map_err(|error| wrong(error.to_string()))?;
     let Value::Object(process) = document else { return Err(wrong("expected an object".into())) };
     spelt(&process, &["env"]).map_err(wrong)?;
@@ -257,7 +278,10 @@ fn strings(process: &Map<String, Value>) -> Result<Vec<String>, String> {
         Some(_) => return Err("expected a list `env`".into()),
     };
     let text = |value: &Value| value.as_str().map(str::to_owned);
-    variables.iter().map(|value| text(value).ok_or_else(|| "expected text in `env`".to_owned())).collect()
+    variables
+        .iter()
+        .map(|value| text(value).ok_or_else(|| "expected text in `env`".to_owned()))
+        .collect()
 }
 
 /// Before whatever is preloaded already: another one that hooks `dlsym` would hide the driver from ours.
@@ -269,7 +293,8 @@ fn add_preload(process: &mut Map<String, Value>, shim: &str) {
     let Some(variables) = variables.as_array_mut() else { return };
     let mut found = false;
     for variable in variables.iter_mut() {
-        let Some(present) = variable.as_str().and_then(|text| text.strip_prefix("LD_PRELOAD=")) else {
+        let Some(present) = variable.as_str().and_then(|text| text.strip_prefix("LD_PRELOAD="))
+        else {
             continue;
         };
         found = true;

@@ -161,7 +161,8 @@ impl Files {
 /// It cannot be read, or is too large.
 pub fn read_plain(path: &Path) -> io::Result<Option<Vec<u8>>> {
     // Who opens a pipe would wait for its writer.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let flags =
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
         return Ok(None);
@@ -252,21 +253,28 @@ pub(crate) mod tests {
             put(folder.path(), name, name.as_bytes());
         }
         let mounted = |binds: &[(&str, &str)]| {
-            let binds = binds.iter().map(|(to, from)| (PathBuf::from(to), Some(folder.path().join(from))));
+            let binds =
+                binds.iter().map(|(to, from)| (PathBuf::from(to), Some(folder.path().join(from))));
             Files::new(&root, binds.collect()).unwrap()
         };
         assert_eq!(text(&mounted(&[("/usr/lib/x", "mine")]), "/lib/x").as_deref(), Some("mine"));
         assert_eq!(text(&mounted(&[("/lib/x", "mine")]), "/usr/lib/x").as_deref(), Some("mine"));
         // Engines make the folders of a destination that the image has not got.
-        assert_eq!(text(&mounted(&[("/new/place", "mine")]), "/new/place").as_deref(), Some("mine"));
+        assert_eq!(
+            text(&mounted(&[("/new/place", "mine")]), "/new/place").as_deref(),
+            Some("mine")
+        );
         assert_eq!(text(&mounted(&[("/new/place", "mine")]), "/new"), None);
         // A later mount hides earlier ones below it.
-        let late = mounted(&[("/usr/lib/x", "hidden"), ("/usr/lib", "late"), ("/usr/lib/deep/x", "mine")]);
+        let late =
+            mounted(&[("/usr/lib/x", "hidden"), ("/usr/lib", "late"), ("/usr/lib/deep/x", "mine")]);
         assert_eq!(text(&late, "/lib/x").as_deref(), Some("late/x"));
         assert_eq!(text(&late, "/lib/deep/x").as_deref(), Some("mine"));
         // What is mounted and shows nothing of the host cannot be looked at.
         let own = |more: &[(&str, Option<&str>)]| {
-            let mounts = more.iter().map(|(to, from)| (to.into(), from.map(|from| folder.path().join(from))));
+            let mounts = more
+                .iter()
+                .map(|(to, from)| (to.into(), from.map(|from| folder.path().join(from))));
             Files::new(&root, mounts.collect()).unwrap()
         };
         assert_eq!(text(&own(&[("/usr", None)]), "/lib/x"), None);
@@ -274,7 +282,10 @@ pub(crate) mod tests {
             text(&own(&[("/usr", None), ("/usr/lib", Some("late"))]), "/lib/x").as_deref(),
             Some("late/x")
         );
-        assert_eq!(own(&[]).resolve(Path::new("/lib/x/../gone")).unwrap(), Path::new("/usr/lib/gone"));
+        assert_eq!(
+            own(&[]).resolve(Path::new("/lib/x/../gone")).unwrap(),
+            Path::new("/usr/lib/gone")
+        );
         // Links in a volume lead where they lead in the container.
         symlink("/usr/lib/x", folder.path().join("late/away")).unwrap();
         assert_eq!(text(&mounted(&[("/data", "late")]), "/data/away").as_deref(), Some("image"));

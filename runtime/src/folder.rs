@@ -90,7 +90,11 @@ impl Process {
         if fields.starts_with(['Z', 'X']) {
             return None;
         }
-        Some(Self { pid, started: fields.split(' ').nth(19)?.parse().ok()?, namespace: own_namespace() })
+        Some(Self {
+            pid,
+            started: fields.split(' ').nth(19)?.parse().ok()?,
+            namespace: own_namespace(),
+        })
     }
 
     /// Counted by another namespace than ours.
@@ -103,7 +107,8 @@ impl Process {
         if self.is_elsewhere() {
             return may_have_process(self.namespace, INITIAL, Path::new("/proc"));
         }
-        Self::find(self.pid).is_some_and(|found| (found.pid, found.started) == (self.pid, self.started))
+        Self::find(self.pid)
+            .is_some_and(|found| (found.pid, found.started) == (self.pid, self.started))
     }
 }
 
@@ -196,10 +201,11 @@ impl Folder {
     pub fn make(spec: &FolderSpec<'_>) -> Result<Self> {
         let folder = Self::of(spec.root, spec.id)?;
         let containers = paths::containers(spec.root);
-        fs::create_dir_all(&containers).with_context(|| format!("cannot make {}", containers.display()))?;
+        fs::create_dir_all(&containers)
+            .with_context(|| format!("cannot make {}", containers.display()))?;
         // Whoever comes at the same time waits: both might find room that is there once.
-        let lock =
-            File::open(&containers).with_context(|| format!("cannot open {}", containers.display()))?;
+        let lock = File::open(&containers)
+            .with_context(|| format!("cannot open {}", containers.display()))?;
         rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
         if folder.path.exists() {
             if folder.is_in_the_way(spec.bundle, own_namespace()) {
@@ -232,8 +238,9 @@ impl Folder {
         }
         // Whatever the umask: the container's users must get in.
         fs::set_permissions(&self.path, Permissions::from_mode(0o755))?;
-        let created =
-            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(Nanos::ZERO, Nanos::from);
+        let created = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(Nanos::ZERO, Nanos::from);
         let name = spec.limits.name.as_deref().unwrap_or(spec.id);
         self.record(&Record {
             bundle: spec.bundle.to_owned(),
@@ -312,8 +319,9 @@ impl Folder {
     /// # Errors
     /// It is not there, or as the system says.
     pub fn record_first_process(&self, pid: i32) -> Result<()> {
-        let mut record =
-            self.recorded().with_context(|| format!("{} is no container of ours", self.path.display()))?;
+        let mut record = self
+            .recorded()
+            .with_context(|| format!("{} is no container of ours", self.path.display()))?;
         record.first = Process::find(pid);
         self.record(&record)
     }
@@ -329,9 +337,9 @@ impl Folder {
     /// engine has been started anew in its container: there who has the region open decides. In the initial namespace no engine's container is started anew, and an
     /// idle container of another one is not to be taken for such a life.
     fn is_in_the_way(&self, bundle: &Path, own: u64) -> bool {
-        let is_earlier_run = self
-            .recorded()
-            .is_some_and(|record| record.bundle == bundle && record.first.is_some_and(Process::is_elsewhere));
+        let is_earlier_run = self.recorded().is_some_and(|record| {
+            record.bundle == bundle && record.first.is_some_and(Process::is_elsewhere)
+        });
         if self.has_limits_only() && !tmpfs::is_the_hosts() {
             return true;
         }
@@ -346,12 +354,13 @@ impl Folder {
         };
         let Some(record) = self.recorded() else {
             // Others make folders here, too; those are theirs. What lies below of ours goes when its engine has forgotten it; and what was only just mounted.
-            let bundle = fs::read(self.path.join(BELOW)).map(|path| PathBuf::from(OsString::from_vec(path)));
+            let bundle =
+                fs::read(self.path.join(BELOW)).map(|path| PathBuf::from(OsString::from_vec(path)));
             let is_forgotten = bundle.is_ok_and(|bundle| !bundle.join("config.json").exists());
             let is_unmade =
                 self.names().is_some_and(|names| names.is_empty()) && tmpfs::is_mounted(&self.path);
-            let is_ours =
-                (self.has_limits_only() && is_forgotten && is_old(LIMITS)) || (is_unmade && is_old("."));
+            let is_ours = (self.has_limits_only() && is_forgotten && is_old(LIMITS))
+                || (is_unmade && is_old("."));
             return is_ours && tmpfs::is_the_hosts();
         };
         // Who has become the next runtime (`run`) is not there to take it away when that refuses. The first process is noted before it ends: looked at in this order,
@@ -374,7 +383,8 @@ impl Folder {
     /// What is to be seen of it, in order.
     fn names(&self) -> Option<Vec<OsString>> {
         let entries = fs::read_dir(&self.path).ok()?;
-        let mut names: Vec<_> = entries.map_while(Result::ok).map(|entry| entry.file_name()).collect();
+        let mut names: Vec<_> =
+            entries.map_while(Result::ok).map(|entry| entry.file_name()).collect();
         names.sort_unstable();
         Some(names)
     }
@@ -387,7 +397,9 @@ impl Folder {
         tmpfs::unmount(&self.path);
         match fs::remove_dir_all(&self.path) {
             // Busy: it is mounted once more elsewhere in our mount namespace; empty it is.
-            Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ResourceBusy) => {
+            Err(error)
+                if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ResourceBusy) =>
+            {
                 Err(error).with_context(|| format!("cannot remove {}", self.path.display()))
             }
             _ => Ok(()),
@@ -401,8 +413,9 @@ fn has_live_slot(folder: &Path) -> bool {
         Ok(file) => file,
         Err(error) => return !matches!(error.fault, Fault::Missing),
     };
-    SlotIndex::all()
-        .any(|slot| liveness::liveness(file.as_fd(), slot).map_or(true, |life| life == Liveness::Alive))
+    SlotIndex::all().any(|slot| {
+        liveness::liveness(file.as_fd(), slot).map_or(true, |life| life == Liveness::Alive)
+    })
 }
 
 /// Removes what was left behind; returns what the others may have.
@@ -471,7 +484,9 @@ mod tests {
 
     impl Drop for Root {
         fn drop(&mut self) {
-            for entry in fs::read_dir(paths::containers(self.path())).into_iter().flatten().flatten() {
+            for entry in
+                fs::read_dir(paths::containers(self.path())).into_iter().flatten().flatten()
+            {
                 tmpfs::unmount(&entry.path());
             }
         }
@@ -479,7 +494,10 @@ mod tests {
 
     fn root() -> Root {
         let memory = Path::new("/dev/shm");
-        Root(if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap())
+        Root(
+            if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }
+                .unwrap(),
+        )
     }
 
     fn make(root: &Path, id: &str, mib: u64) -> Result<Folder> {
@@ -487,7 +505,8 @@ mod tests {
         fs::create_dir_all(&bundle)?;
         fs::write(bundle.join("config.json"), "{}")?;
         let limits = Limits { gpus: vec![(GPU, Bytes(mib << 20))], ..Limits::default() };
-        let gpus = [GpuCapacity { uuid: GPU, number: DeviceId::of_gpu(0), total: Bytes(15109 << 20) }];
+        let gpus =
+            [GpuCapacity { uuid: GPU, number: DeviceId::of_gpu(0), total: Bytes(15109 << 20) }];
         Folder::make(&FolderSpec {
             root,
             id,
@@ -507,8 +526,9 @@ mod tests {
         let b = make(root.path(), "b", 8058).unwrap();
         let refused = make(root.path(), "c", 1009).unwrap_err().to_string();
         assert!(
-            refused
-                .contains("15109 MiB, of which 14101 MiB are given to 2 containers, so that 1009 MiB more"),
+            refused.contains(
+                "15109 MiB, of which 14101 MiB are given to 2 containers, so that 1009 MiB more"
+            ),
             "{refused}"
         );
         make(root.path(), "c", 1008).unwrap();
@@ -535,7 +555,9 @@ mod tests {
         assert!(!gone.exists() && starting.exists());
         let living = make(root.path(), "lives", 6000).unwrap();
         living.record_first_process(std::process::id().cast_signed()).unwrap();
-        assert!(make(root.path(), "lives", 1).unwrap_err().to_string().contains("is there already"));
+        assert!(
+            make(root.path(), "lives", 1).unwrap_err().to_string().contains("is there already")
+        );
         let dead = make(root.path(), "dead", 1000).unwrap();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         dead.record_first_process(child.id().cast_signed()).unwrap();
@@ -571,7 +593,8 @@ mod tests {
         elsewhere.record(&record).unwrap();
         make(root.path(), "next", 1).unwrap();
         // No process is of that namespace: from the initial one this can be told.
-        let may_be_alive = may_have_process(record.first.unwrap().namespace, INITIAL, Path::new("/proc"));
+        let may_be_alive =
+            may_have_process(record.first.unwrap().namespace, INITIAL, Path::new("/proc"));
         assert_eq!((elsewhere.exists(), elsewhere.is_alive()), (may_be_alive, may_be_alive));
         record.first.as_mut().unwrap().namespace -= 1;
         elsewhere.remove().unwrap();
@@ -593,7 +616,8 @@ mod tests {
             fs::write(proc.join(name), "").unwrap();
             (proc.join(name), fs::metadata(proc.join(name)).unwrap().ino())
         };
-        let ((initial_path, initial), (other_path, other)) = (namespace("initial"), namespace("other"));
+        let ((initial_path, initial), (other_path, other)) =
+            (namespace("initial"), namespace("other"));
         process("self", &initial_path);
         assert!(may_have_process(other, initial, proc), "process 1 is hidden");
         process("1", &initial_path);
@@ -625,11 +649,16 @@ mod tests {
         // No engine's container is started anew there.
         assert_eq!(earlier.is_in_the_way(&bundle, INITIAL), earlier.is_alive());
         let region = Region::open(&earlier.path).unwrap();
-        let claim =
-            region.claim(SlotOwner { pid: 1, comm: b"program" }, Nanos::ZERO, false).unwrap().unwrap();
+        let claim = region
+            .claim(SlotOwner { pid: 1, comm: b"program" }, Nanos::ZERO, false)
+            .unwrap()
+            .unwrap();
         assert!(earlier.is_in_the_way(&bundle, elsewhere), "a process has the region open");
         drop((claim, region));
-        assert_eq!(make(root.path(), "a", 15109).is_ok(), own_namespace() != INITIAL || !earlier.is_alive());
+        assert_eq!(
+            make(root.path(), "a", 15109).is_ok(),
+            own_namespace() != INITIAL || !earlier.is_alive()
+        );
     }
 
     /// An engine in a container sees of the host's containers what they may have, and not what is mounted there.
@@ -649,7 +678,12 @@ mod tests {
         // Where it would be seen, its maker was killed; it may also be just about to go on.
         assert!(!hosts.is_abandoned());
         let old = SystemTime::now() - 2 * START_TIMEOUT;
-        File::options().write(true).open(hosts.path.join(LIMITS)).unwrap().set_modified(old).unwrap();
+        File::options()
+            .write(true)
+            .open(hosts.path.join(LIMITS))
+            .unwrap()
+            .set_modified(old)
+            .unwrap();
         assert_eq!(hosts.is_abandoned(), tmpfs::is_the_hosts());
         // Its engine knows it still: what was mounted has been taken away from it.
         fs::create_dir(&bundle).unwrap();

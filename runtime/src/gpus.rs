@@ -59,20 +59,25 @@ fn checked(inventory: &Inventory, state: Option<&Path>, kernels: &Path) -> Optio
     if Duration::from_millis(inventory.age_ms) > MAX_AGE {
         return None;
     }
-    let gpus: Vec<HostDevice> =
-        inventory.gpus.iter().map(|listed| HostDevice::try_from(listed).ok()).collect::<Option<_>>()?;
+    let gpus: Vec<HostDevice> = inventory
+        .gpus
+        .iter()
+        .map(|listed| HostDevice::try_from(listed).ok())
+        .collect::<Option<_>>()?;
     let is_meant = match (state, &inventory.simulated) {
         (Some(state), Some(theirs)) => state.canonicalize().ok().as_ref() == Some(theirs),
         (None, None) => {
             let numbers: BTreeSet<u32> = gpus.iter().map(|gpu| gpu.number.gpu()).collect();
-            std::fs::read_dir(kernels).is_ok_and(|entries| entries.flatten().count() == numbers.len())
+            std::fs::read_dir(kernels)
+                .is_ok_and(|entries| entries.flatten().count() == numbers.len())
         }
         _ => false,
     };
     // Instances may have been made and removed since: the number of GPUs stays what it is.
     let is_whole = |gpu: &HostDevice| !gpu.number.is_instance() && !gpu.is_partitioned;
     let all_count = gpus.iter().all(|gpu| gpu.total.0 > 0 && is_whole(gpu));
-    (is_meant && all_count && !gpus.is_empty()).then(|| gpus.into_iter().map(HostGpu::from).collect())
+    (is_meant && all_count && !gpus.is_empty())
+        .then(|| gpus.into_iter().map(HostGpu::from).collect())
 }
 
 /// Asks NVML for all of them.
@@ -85,9 +90,12 @@ pub fn by_nvml(config: &Config) -> Result<Vec<HostGpu>> {
     command.arg("--list-gpus");
     let Some(list) = &config.sim else { return listed_by(command.arg(NVML)) };
     let states = config.states();
-    std::fs::create_dir_all(&states).with_context(|| format!("cannot make {}", states.display()))?;
+    std::fs::create_dir_all(&states)
+        .with_context(|| format!("cannot make {}", states.display()))?;
     command.arg(config.simulated(NVML)?);
-    command.env("CGPU_SIM_GPUS", list).env("CGPU_SIM_STATE", states.join(paths::simulated_name(list)));
+    command
+        .env("CGPU_SIM_GPUS", list)
+        .env("CGPU_SIM_STATE", states.join(paths::simulated_name(list)));
     // Containers' users share the GPUs' state.
     let usual = rustix::process::umask(Mode::empty());
     let gpus = listed_by(&mut command);
@@ -116,7 +124,9 @@ fn listed_by(command: &mut Command) -> Result<Vec<HostGpu>> {
                     "NVML tells nothing of this host's GPUs: {reason}; install the driver, or set sim in {PATH}"
                 )
             }
-            None => bail!("{program} lists no GPUs ({}: {}); {ADVICE}", output.status, stderr.trim()),
+            None => {
+                bail!("{program} lists no GPUs ({}: {}); {ADVICE}", output.status, stderr.trim())
+            }
         }
     }
     let listed: Vec<ListedDevice> = serde_json::from_slice(&output.stdout)
@@ -149,7 +159,8 @@ mod tests {
         for name in ["0000:01:00.0", "0000:02:00.0"] {
             std::fs::create_dir_all(kernels.join(name)).unwrap();
         }
-        let found = |inventory: &Inventory| checked(inventory, None, &kernels).map(|gpus| gpus.len());
+        let found =
+            |inventory: &Inventory| checked(inventory, None, &kernels).map(|gpus| gpus.len());
         assert_eq!(found(&inventory(&["0", "1"])), Some(2));
         assert_eq!(
             found(&inventory(&["0", "1.0", "1.1"])),
@@ -165,11 +176,16 @@ mod tests {
         assert_eq!(with(|it| it.gpus.clear()), None);
         assert_eq!(with(|it| it.age_ms = 3001), None, "old");
         assert_eq!(with(|it| it.gpus[1].memory_total = 0), None);
-        assert_eq!(with(|it| it.gpus[1].is_partitioned = true), None, "cut into what nobody can name");
+        assert_eq!(
+            with(|it| it.gpus[1].is_partitioned = true),
+            None,
+            "cut into what nobody can name"
+        );
         assert_eq!(with(|it| it.gpus[1].uuid = "GPU-1".into()), None);
         assert_eq!(with(|it| it.simulated = Some("".into())), None, "simulated ones");
         assert_eq!(
-            checked(&inventory(&["0", "1"]), None, &folder.path().join("none")).map(|gpus| gpus.len()),
+            checked(&inventory(&["0", "1"]), None, &folder.path().join("none"))
+                .map(|gpus| gpus.len()),
             None
         );
     }
@@ -181,10 +197,15 @@ mod tests {
         let list = r#"echo '[{"index":0,"uuid":"GPU-8f0e6a8c-0000-4000-8000-00000000002a","memory_total":15842934784}]'"#;
         assert_eq!(outcome(list).unwrap()[0].gpu.total.0, 15109 << 20);
         assert_eq!(outcome("echo '[]'").unwrap().len(), 0);
-        let absent =
-            refusal("echo ERROR: ld.so: no >&2; echo cgpu-monitor: libnvidia-ml.so.1: absent >&2; exit 1");
-        assert!(absent.contains("host's GPUs: libnvidia-ml.so.1: absent; install the driver"), "{absent}");
-        let better = refusal("echo cgpu-sim: no such model >&2; echo cgpu-monitor: no driver >&2; exit 1");
+        let absent = refusal(
+            "echo ERROR: ld.so: no >&2; echo cgpu-monitor: libnvidia-ml.so.1: absent >&2; exit 1",
+        );
+        assert!(
+            absent.contains("host's GPUs: libnvidia-ml.so.1: absent; install the driver"),
+            "{absent}"
+        );
+        let better =
+            refusal("echo cgpu-sim: no such model >&2; echo cgpu-monitor: no driver >&2; exit 1");
         assert!(better.contains("host's GPUs: no such model; "), "{better}");
         for other in [
             "echo cgpu-monitor: unexpected argument >&2; exit 2",
@@ -197,7 +218,8 @@ mod tests {
             let refused = refusal(other);
             assert!(refused.contains("of one release"), "{other}: {refused}");
         }
-        let gone = format!("{:#}", listed_by(&mut Command::new("/nowhere/cgpu-monitor")).unwrap_err());
+        let gone =
+            format!("{:#}", listed_by(&mut Command::new("/nowhere/cgpu-monitor")).unwrap_err());
         assert!(
             gone.contains("/nowhere/cgpu-monitor cannot be run") && gone.contains("of one release"),
             "{gone}"
@@ -218,6 +240,10 @@ mod tests {
             checked(&inventory, Some(&states.join(ours)), Path::new("/nowhere")).is_some()
         };
         assert!(of(Some("T4:15109"), "T4:15109") && of(Some("T4:15109"), "link"));
-        assert!(!of(Some("A10:23028"), "T4:15109") && !of(Some("T4:15109"), "gone") && !of(None, "T4:15109"));
+        assert!(
+            !of(Some("A10:23028"), "T4:15109")
+                && !of(Some("T4:15109"), "gone")
+                && !of(None, "T4:15109")
+        );
     }
 }

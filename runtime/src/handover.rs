@@ -18,7 +18,8 @@ use crate::invocation::Invocation;
 const VENDORS: &str = "nvidia-container-runtime";
 const OTHERS: &[&str] = &["runc", "crun"];
 /// Where programs lie, for engines that run without PATH.
-const FOLDERS: &[&str] = &["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+const FOLDERS: &[&str] =
+    &["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// The next runtime: as told; else for a slice of a real GPU the vendor's, where it is there, and for all others what they would have had without us.
 ///
@@ -67,7 +68,9 @@ pub fn exec(next: &Path, invocation: &Invocation) -> anyhow::Error {
 /// # Errors
 /// It cannot be started.
 pub fn run(next: &Path, invocation: &Invocation) -> Result<ExitStatus> {
-    command(next, &invocation.arguments).status().with_context(|| format!("cannot run {}", next.display()))
+    command(next, &invocation.arguments)
+        .status()
+        .with_context(|| format!("cannot run {}", next.display()))
 }
 
 /// Takes back the container that it has made; what it says about that is not for our caller.
@@ -106,8 +109,8 @@ pub fn exit_code(status: ExitStatus) -> u8 {
 /// Says why a container is not started, to people and where its engine looks for it.
 pub fn report(invocation: Option<&Invocation>, message: &str) {
     eprintln!("cgpu-runtime: {message}");
-    let Some(log) =
-        invocation.and_then(|invocation| invocation.log.as_ref().map(|log| (log, invocation.logs_json)))
+    let Some(log) = invocation
+        .and_then(|invocation| invocation.log.as_ref().map(|log| (log, invocation.logs_json)))
     else {
         return;
     };

@@ -32,8 +32,12 @@ const MOUNTS: &str = "mounts";
 pub fn run(arguments: &[OsString]) -> Result<()> {
     let words: Vec<&str> = arguments.iter().filter_map(|word| word.to_str()).collect();
     let mut text = Vec::new();
-    std::io::stdin().lock().read_to_end(&mut text).context("the container's state cannot be read")?;
-    let state: State = serde_json::from_slice(&text).context("the container's state is not understood")?;
+    std::io::stdin()
+        .lock()
+        .read_to_end(&mut text)
+        .context("the container's state cannot be read")?;
+    let state: State =
+        serde_json::from_slice(&text).context("the container's state is not understood")?;
     match words[..] {
         ["created", "--root", root] => {
             created(Path::new(root), &Folder::of(Path::new(root), state.id())?, *state.pid())
@@ -65,7 +69,8 @@ fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
             if !Declared::new(&variables)?.request_memory() {
                 return Ok(());
             }
-            let Some(slice) = Slice::make(&bundle, &configuration, config, state.id(), true)? else {
+            let Some(slice) = Slice::make(&bundle, &configuration, config, state.id(), true)?
+            else {
                 return Ok(());
             };
             let ready = if slice.by_file {
@@ -78,9 +83,11 @@ fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
                 )
                 .into())
             };
-            let root = bundle.root(&configuration).context("config.json of the container names no root");
+            let root =
+                bundle.root(&configuration).context("config.json of the container names no root");
             let placed = ready.and_then(|_| mounting::prepare(&root?, &slice.mounts));
-            let registered = placed.and_then(|()| created(&config.root, &slice.folder, *state.pid()));
+            let registered =
+                placed.and_then(|()| created(&config.root, &slice.folder, *state.pid()));
             // The next hook is in the container's mount namespace, which is there already.
             let done = registered.and_then(|()| {
                 slice.folder.show(state.pid().context("the container's state tells no process")?)
@@ -94,14 +101,19 @@ fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
             let configuration = bundle.read()?;
             let text = match fs::read(folder.path().join(MOUNTS)) {
                 Err(error)
-                    if error.kind() == ErrorKind::NotFound && needs_no_mounts(&configuration, &folder)? =>
+                    if error.kind() == ErrorKind::NotFound
+                        && needs_no_mounts(&configuration, &folder)? =>
                 {
                     return Ok(());
                 }
-                text => text.context("the mounts that were planned for the slice cannot be read")?,
+                text => {
+                    text.context("the mounts that were planned for the slice cannot be read")?
+                }
             };
             let mounts: Vec<Mount> = serde_json::from_slice(&text)?;
-            let root = bundle.root(&configuration).context("config.json of the container names no root")?;
+            let root = bundle
+                .root(&configuration)
+                .context("config.json of the container names no root")?;
             mounting::all(&root, &mounts)
         }
         _ => bail!("expected plan, mount or clear, found {what}"),
@@ -110,7 +122,10 @@ fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
 
 /// Whether the container's folder is mounted already, where it belongs.
 fn has_ours(configuration: &Configuration, folder: &Folder) -> bool {
-    configuration.binds().iter().any(|(to, source)| to == Path::new(paths::RUN) && source == folder.path())
+    configuration
+        .binds()
+        .iter()
+        .any(|(to, source)| to == Path::new(paths::RUN) && source == folder.path())
 }
 
 /// Whether it is no wonder that nothing was planned: `cgpu-runtime` has done all of it, or the variables ask for no limit, whatever GPUs there are.
@@ -138,8 +153,12 @@ pub(crate) fn created(root: &Path, folder: &Folder, pid: Option<i32>) -> Result<
         limits: Vec::new(),
         pid: Some(pid),
     };
-    match Client::connect(&paths::socket(root)).and_then(|mut monitor| monitor.register(registration)) {
-        Ok(registered) => registered.warnings.iter().for_each(|warning| eprintln!("cgpu: {warning}")),
+    match Client::connect(&paths::socket(root))
+        .and_then(|mut monitor| monitor.register(registration))
+    {
+        Ok(registered) => {
+            registered.warnings.iter().for_each(|warning| eprintln!("cgpu: {warning}"))
+        }
         Err(Failure::Refused(refusal)) => return Err(refusal.into()),
         Err(Failure::Absent(..) | Failure::Broken(..)) => {}
     }

@@ -162,7 +162,9 @@ pub fn needed(library: &std::path::Path) -> io::Result<Option<Version>> {
 /// Read piece by piece: a library is large, and little of it is asked for.
 type Cache = ReadCache<File>;
 
-fn sections(cache: &Cache) -> Option<(Endianness, SectionTable<'_, FileHeader64<Endianness>, &Cache>)> {
+fn sections(
+    cache: &Cache,
+) -> Option<(Endianness, SectionTable<'_, FileHeader64<Endianness>, &Cache>)> {
     let header = FileHeader64::<Endianness>::parse(cache).ok()?;
     let endian = header.endian().ok()?;
     Some((endian, header.sections(endian, cache).ok()?))
@@ -173,8 +175,9 @@ fn sections(cache: &Cache) -> Option<(Endianness, SectionTable<'_, FileHeader64<
 pub fn merged(shim: &str, present: &[u8]) -> Vec<u8> {
     let mut text = format!("{shim}\n").into_bytes();
     let ours = |line: &[u8]| line.trim_ascii() == shim.as_bytes();
-    for line in
-        present.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty() && !ours(line))
+    for line in present
+        .split(|byte| *byte == b'\n')
+        .filter(|line| !line.trim_ascii().is_empty() && !ours(line))
     {
         text.extend_from_slice(line);
         text.push(b'\n');
@@ -201,7 +204,11 @@ mod tests {
         assert_eq!(image_at(folder.path()), Image::Musl);
         put(folder.path(), "lib64/ld-linux-x86-64.so.2", b"xx/etc/ld.so.preloadxx");
         put(folder.path(), "lib64/libc.so.6", b"no library");
-        assert_eq!(image_at(folder.path()), Image::Bare, "a loader without a library loads nothing");
+        assert_eq!(
+            image_at(folder.path()),
+            Image::Bare,
+            "a loader without a library loads nothing"
+        );
     }
 
     #[test]

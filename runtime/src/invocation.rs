@@ -292,8 +292,10 @@ fn check_spelling(argument: &OsStr, name: &str) -> Result<(), Refusal> {
     } else {
         // Letters that take no value stand before one that does; and what follows such a one is its value, whatever Go's programs take it for.
         let letters = argument.as_bytes().get(1..).unwrap_or_default();
-        let is_grouped = letters.starts_with(b"d") && letters.iter().any(|letter| b"bf".contains(letter));
-        is_grouped || [&b"b="[..], b"f=", b"bundle"].iter().any(|prefix| letters.starts_with(prefix))
+        let is_grouped =
+            letters.starts_with(b"d") && letters.iter().any(|letter| b"bf".contains(letter));
+        is_grouped
+            || [&b"b="[..], b"f=", b"bundle"].iter().any(|prefix| letters.starts_with(prefix))
     };
     if is_unsupported {
         return Err(Refusal(format!(
@@ -327,7 +329,10 @@ fn option(argument: &OsStr) -> Option<(String, Option<OsString>)> {
             (name, (!value.is_empty()).then_some(value))
         }
     };
-    Some((String::from_utf8_lossy(name).into_owned(), value.map(|value| OsStr::from_bytes(value).to_owned())))
+    Some((
+        String::from_utf8_lossy(name).into_owned(),
+        value.map(|value| OsStr::from_bytes(value).to_owned()),
+    ))
 }
 
 #[cfg(test)]
@@ -399,7 +404,8 @@ mod tests {
 
     #[test]
     fn parse_removes_own_options() {
-        let invocation = parse("--cgpu-next /usr/bin/runc --root /r --cgpu-config=/c.toml state ID").unwrap();
+        let invocation =
+            parse("--cgpu-next /usr/bin/runc --root /r --cgpu-config=/c.toml state ID").unwrap();
         assert_eq!(invocation.next.as_deref(), Some(std::path::Path::new("/usr/bin/runc")));
         assert_eq!(invocation.config.as_deref(), Some(std::path::Path::new("/c.toml")));
         assert_eq!(passed_on(&invocation), "--root /r state ID");

@@ -66,8 +66,11 @@ fn run(invocation: &Invocation) -> Result<ExitCode> {
         config => config?,
     };
     let folder = invocation.id.as_deref().and_then(|id| Folder::of(&config.root, id).ok());
-    let prepared =
-        if invocation.creates() { start::prepare(invocation, &config)? } else { Prepared::Untouched };
+    let prepared = if invocation.creates() {
+        start::prepare(invocation, &config)?
+    } else {
+        Prepared::Untouched
+    };
     let (prepared, has_gpus) = match prepared {
         Prepared::Untouched => (None, false),
         Prepared::Gpus => (None, true),

@@ -21,7 +21,9 @@ pub fn prepare(root: &Path, mounts: &[Mount]) -> Result<()> {
     let root = open(root)?;
     let covered = |mount: &&Mount| {
         let others = mounts.iter().map(Mount::destination);
-        others.into_iter().any(|other| other != mount.destination() && mount.destination().starts_with(other))
+        others
+            .into_iter()
+            .any(|other| other != mount.destination() && mount.destination().starts_with(other))
     };
     for mount in mounts.iter().filter(|mount| !covered(mount)) {
         let is_folder = mount.source().as_deref().is_some_and(Path::is_dir);
@@ -38,14 +40,16 @@ pub fn prepare(root: &Path, mounts: &[Mount]) -> Result<()> {
 pub fn all(root: &Path, mounts: &[Mount]) -> Result<()> {
     let root = open(root)?;
     for mount in mounts {
-        one(&root, mount).with_context(|| format!("cannot mount {}", mount.destination().display()))?;
+        one(&root, mount)
+            .with_context(|| format!("cannot mount {}", mount.destination().display()))?;
     }
     Ok(())
 }
 
 fn open(root: &Path) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::open(root, flags, Mode::empty()).with_context(|| format!("cannot open {}", root.display()))
+    rustix::fs::open(root, flags, Mode::empty())
+        .with_context(|| format!("cannot open {}", root.display()))
 }
 
 fn one(root: &OwnedFd, mount: &Mount) -> Result<()> {
@@ -66,7 +70,8 @@ fn one(root: &OwnedFd, mount: &Mount) -> Result<()> {
 fn mount_point(root: &OwnedFd, path: &Path, folder: bool) -> Result<OwnedFd> {
     let mut so_far = PathBuf::new();
     let mut parent = root.try_clone()?;
-    let parts: Vec<_> = path.components().filter(|part| matches!(part, Component::Normal(_))).collect();
+    let parts: Vec<_> =
+        path.components().filter(|part| matches!(part, Component::Normal(_))).collect();
     for (number, part) in parts.iter().enumerate() {
         so_far.push(part);
         let found = match find(root, &so_far) {
@@ -111,7 +116,8 @@ mod tests {
         fs::create_dir_all(root.join("etc")).unwrap();
         symlink("../../../..", root.join("up")).unwrap();
         symlink("/elsewhere", root.join("away")).unwrap();
-        let open = rustix::fs::open(&root, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let open =
+            rustix::fs::open(&root, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
         if matches!(find(&open, Path::new("etc")), Err(Errno::NOSYS)) {
             return;
         }

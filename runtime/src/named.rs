@@ -43,7 +43,8 @@ fn kubernetes(configuration: &Configuration) -> Option<Named> {
 /// anything may be called so.
 fn docker(configuration: &Configuration) -> Option<Named> {
     let binds = configuration.binds();
-    let (_, hostname) = binds.iter().find(|(destination, _)| destination == Path::new("/etc/hostname"))?;
+    let (_, hostname) =
+        binds.iter().find(|(destination, _)| destination == Path::new("/etc/hostname"))?;
     let text = files::read_plain(&hostname.with_file_name("config.v2.json")).ok()??;
     let record: Value = serde_json::from_slice(&text).ok()?;
     let name = record["Name"].as_str().map(|name| name.trim_start_matches('/').to_owned());
@@ -58,7 +59,8 @@ fn stored(bundle: &Path, id: &str) -> Option<Named> {
         let all: Vec<Value> = serde_json::from_slice(&text).ok()?;
         let own = all.iter().find(|one| one["id"] == *id)?;
         let about: Value = serde_json::from_str(own["metadata"].as_str()?).ok()?;
-        let word = |name: &str| about[name].as_str().filter(|word| !word.is_empty()).map(str::to_owned);
+        let word =
+            |name: &str| about[name].as_str().filter(|word| !word.is_empty()).map(str::to_owned);
         Some(Named {
             name: word("name").or_else(|| own["names"][0].as_str().map(str::to_owned)),
             image: word("image-name"),
@@ -100,8 +102,9 @@ mod tests {
         )
         .unwrap();
         let hostname = folder.path().join("hostname");
-        let docker =
-            named(&json!({"mounts": [{"destination": "/etc/hostname", "type": "bind", "source": hostname}]}));
+        let docker = named(
+            &json!({"mounts": [{"destination": "/etc/hostname", "type": "bind", "source": hostname}]}),
+        );
         assert_eq!(
             (docker.name.as_deref(), docker.image.as_deref()),
             (Some("gpu_test1"), Some("tensorflow:19.10-py3"))
@@ -121,7 +124,10 @@ mod tests {
             "io.kubernetes.cri.sandbox-name": "p", "io.kubernetes.cri.container-name": "c", "io.kubernetes.cri.image-name": "i"}}));
         assert_eq!((pod.name.as_deref(), pod.image.as_deref()), (Some("p/c"), Some("i")));
         assert_eq!(named(&json!({})), Named::default());
-        assert_eq!(named_by(b"conmon\0--api-version\x001\0-n\0jolly\0-u\0x\0").as_deref(), Some("jolly"));
+        assert_eq!(
+            named_by(b"conmon\0--api-version\x001\0-n\0jolly\0-u\0x\0").as_deref(),
+            Some("jolly")
+        );
         assert_eq!(named_by(b"bash\0-n"), None);
     }
 }

@@ -92,7 +92,8 @@ impl<'a> Declared<'a> {
     /// Whether they name GPUs at all, as the vendor's runtime reads them.
     #[must_use]
     pub fn wants_gpus(&self) -> bool {
-        self.get("NVIDIA_VISIBLE_DEVICES").is_some_and(|value| !matches!(value, "" | "none" | "void"))
+        self.get("NVIDIA_VISIBLE_DEVICES")
+            .is_some_and(|value| !matches!(value, "" | "none" | "void"))
     }
 }
 
@@ -144,7 +145,10 @@ impl HostGpu {
 
 impl From<HostDevice> for HostGpu {
     fn from(found: HostDevice) -> Self {
-        Self { is_partitioned: found.is_partitioned, ..Self::new(found.uuid, found.total, found.number) }
+        Self {
+            is_partitioned: found.is_partitioned,
+            ..Self::new(found.uuid, found.total, found.number)
+        }
     }
 }
 
@@ -176,11 +180,13 @@ pub fn plan(
     }
     check_indexes(declared, gpus.iter().map(|gpu| gpu.number.gpu()).collect())?;
     let known: Vec<GpuInfo> = gpus.iter().map(|gpu| gpu.gpu).collect();
-    let settings = match variables.decide(Inventory { gpus: &known, partitioned: &[], complete: true })? {
-        Decision::Off(_) => return Ok(Plan::Native),
-        Decision::On(settings) => settings,
-    };
-    if let Some(partitioned) = settings.gpus.iter().find(|limit| is_partitioned(&gpus, limit.uuid)) {
+    let settings =
+        match variables.decide(Inventory { gpus: &known, partitioned: &[], complete: true })? {
+            Decision::Off(_) => return Ok(Plan::Native),
+            Decision::On(settings) => settings,
+        };
+    if let Some(partitioned) = settings.gpus.iter().find(|limit| is_partitioned(&gpus, limit.uuid))
+    {
         return Err(Refusal(format!(
             "the GPU {} is cut into MIG instances that have no names of their own; install a driver from R470 on, or name other GPUs in NVIDIA_VISIBLE_DEVICES",
             partitioned.uuid
@@ -204,7 +210,9 @@ fn is_partitioned(gpus: &[HostGpu], uuid: Uuid) -> bool {
 /// Inside a container an index may be any number, because GPUs are numbered anew there. Here it is the host's.
 fn check_indexes(declared: &Declared<'_>, gpus: BTreeSet<u32>) -> Result<(), Refusal> {
     let Some(list) = declared.get("NVIDIA_VISIBLE_DEVICES") else { return Ok(()) };
-    for index in list.split(',').filter_map(|name| name.trim_matches([' ', '\t']).parse::<u64>().ok()) {
+    for index in
+        list.split(',').filter_map(|name| name.trim_matches([' ', '\t']).parse::<u64>().ok())
+    {
         if !u32::try_from(index).is_ok_and(|index| gpus.contains(&index)) {
             return Err(Refusal(format!(
                 "NVIDIA_VISIBLE_DEVICES is `{}`, but there is no GPU {index}: this host has {}; name only GPUs that are there",

@@ -107,8 +107,10 @@ pub fn follow(invocation: &Invocation, config: &Config, folder: &Folder) -> Resu
     let Some(file) = invocation.pid_file.as_deref().filter(|_| is_followed(invocation)) else {
         return Ok(());
     };
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let pid = text.trim().parse().with_context(|| format!("{} holds no process id", file.display()))?;
+    let text =
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let pid =
+        text.trim().parse().with_context(|| format!("{} holds no process id", file.display()))?;
     created(&config.root, folder, Some(pid))
 }
 
@@ -168,7 +170,8 @@ impl Slice {
             return Ok(None);
         };
         let shim = config.shim()?;
-        let root = bundle.root(configuration).context("config.json of the container names no root")?;
+        let root =
+            bundle.root(configuration).context("config.json of the container names no root")?;
         if !configuration.has_own_mounts() {
             return Err(Refusal(
                 "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit that could not be kept: the container has no mount namespace of its own; give it one".into(),
@@ -237,7 +240,8 @@ impl Planned {
     fn of(declared: &Declared<'_>, config: &Config, name: &str) -> Result<Option<Self>, Refusal> {
         let mut reported = None;
         let by_monitor = || {
-            let known = gpus::by_monitor(config).ok_or_else(|| Refusal("no monitor tells".into()))?;
+            let known =
+                gpus::by_monitor(config).ok_or_else(|| Refusal("no monitor tells".into()))?;
             Ok(reported.insert(known).gpus.clone())
         };
         let planned = plan(declared, name, by_monitor);
@@ -296,8 +300,9 @@ fn are_seen(configuration: &Configuration, files: &Files, mounts: &[Mount]) -> R
     let ours: Vec<_> =
         mounts.iter().map(|mount| files.resolve(mount.destination())).collect::<Result<_, _>>()?;
     for masked in configuration.masked() {
-        let path =
-            files.resolve(masked).with_context(|| format!("cannot tell what {} is", masked.display()))?;
+        let path = files
+            .resolve(masked)
+            .with_context(|| format!("cannot tell what {} is", masked.display()))?;
         // Below our folder lie the limits, and elsewhere nothing of ours.
         let hides = |own: &std::path::PathBuf| own.starts_with(&path) || path.starts_with(own);
         if ours.iter().any(hides) {
@@ -331,7 +336,8 @@ fn mounts(
         bind(shim, SHIM, &["ro"]),
     ];
     for name in preloads {
-        let present = files.read(name).with_context(|| format!("the image's {name} cannot be read"))?;
+        let present =
+            files.read(name).with_context(|| format!("the image's {name} cannot be read"))?;
         let text = image::merged(SHIM, &present.unwrap_or_default());
         let own = name.trim_start_matches("/etc/");
         let file = folder.put(own, &text, 0o644)?;
@@ -350,7 +356,8 @@ fn simulator(folder: &Folder, config: &Config, list: &str, libraries: &Path) -> 
         Path::new(STATES).join(paths::simulated_name(list)),
         folder.path().join(STATE),
     )?;
-    let mut mounts = vec![bind(&config.states(), &format!("{}/{STATES}", paths::RUN), &["rw", "noexec"])];
+    let mut mounts =
+        vec![bind(&config.states(), &format!("{}/{STATES}", paths::RUN), &["rw", "noexec"])];
     for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
         let library = config.simulated(name)?;
         mounts.push(bind(&library, &libraries.join(name).to_string_lossy(), &["ro"]));
@@ -359,8 +366,11 @@ fn simulator(folder: &Folder, config: &Config, list: &str, libraries: &Path) -> 
 }
 
 fn capacities(gpus: &[HostGpu]) -> Vec<GpuCapacity> {
-    let capacities =
-        |gpu: &HostGpu| GpuCapacity { uuid: gpu.gpu.uuid, number: gpu.number, total: gpu.gpu.total };
+    let capacities = |gpu: &HostGpu| GpuCapacity {
+        uuid: gpu.gpu.uuid,
+        number: gpu.number,
+        total: gpu.gpu.total,
+    };
     gpus.iter().map(capacities).collect()
 }
 

@@ -82,8 +82,11 @@ pub fn unmount(folder: &Path) {
 pub fn show(folder: &Path, pid: i32) -> io::Result<()> {
     let (open, within) = (OpenTreeFlags::OPEN_TREE_CLONE, OpenTreeFlags::OPEN_TREE_CLOEXEC);
     let tree = rustix::mount::open_tree(CWD, folder, open | within)?;
-    let theirs =
-        rustix::fs::open(format!("/proc/{pid}/ns/mnt"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let theirs = rustix::fs::open(
+        format!("/proc/{pid}/ns/mnt"),
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
     rustix::thread::move_into_link_name_space(theirs.as_fd(), Some(LinkNameSpaceType::Mount))?;
     // Where the host's mounts are shared, it has come there by itself.
     if is_mounted(folder) {
@@ -95,7 +98,8 @@ pub fn show(folder: &Path, pid: i32) -> io::Result<()> {
 /// Whether what we mount is mounted for the host: among all its processes and users, where its first process is.
 #[must_use]
 pub fn is_the_hosts() -> bool {
-    let of = |name: &str| std::fs::metadata(Path::new("/proc").join(name)).map(|about| about.ino()).ok();
+    let of =
+        |name: &str| std::fs::metadata(Path::new("/proc").join(name)).map(|about| about.ino()).ok();
     of("self/ns/pid") == Some(crate::folder::INITIAL)
         && of("self/ns/user") == Some(INITIAL_USERS)
         // Of the first process it may not be told to whom has fewer rights than that has.
@@ -116,10 +120,12 @@ mod tests {
         }
         let outcome = std::panic::catch_unwind(|| {
             let file = folder.path().join("use");
-            let written = io::copy(&mut io::repeat(1).take(16 << 20), &mut fs::File::create(&file).unwrap());
+            let written =
+                io::copy(&mut io::repeat(1).take(16 << 20), &mut fs::File::create(&file).unwrap());
             let held = fs::metadata(&file).unwrap().blocks() * 512;
-            let made =
-                (0..1000).take_while(|n| fs::create_dir(folder.path().join(n.to_string())).is_ok()).count();
+            let made = (0..1000)
+                .take_while(|n| fs::create_dir(folder.path().join(n.to_string())).is_ok())
+                .count();
             (written.is_err(), held, made)
         });
         unmount(folder.path());

@@ -46,7 +46,11 @@ pub(crate) fn is_known() -> bool {
 }
 
 /// Begins a capture.
-pub(crate) fn begin(order: Order, mode: CUstreamCaptureMode, call: impl FnOnce() -> CUresult) -> CUresult {
+pub(crate) fn begin(
+    order: Order,
+    mode: CUstreamCaptureMode,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
     let global = mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     // Before the driver is asked: from then on another thread's call may break it. Where one goes
     // on already, it stays.
@@ -112,6 +116,7 @@ fn forget(which: impl Fn(u64) -> bool) {
 /// forgotten early. Without the bit [`GLOBAL`].
 fn key(lane: Lane) -> u64 {
     let mix = |word: u64, by: u64| word.wrapping_mul(by).rotate_left(23);
-    let own = mix(lane.context as u64, 0x9E37_79B9_7F4A_7C15) ^ mix(lane.thread, 0xD6E8_FEB8_6659_FD93);
+    let own =
+        mix(lane.context as u64, 0x9E37_79B9_7F4A_7C15) ^ mix(lane.thread, 0xD6E8_FEB8_6659_FD93);
     ((lane.stream as u64 ^ own) & !GLOBAL).max(GLOBAL << 1)
 }

@@ -37,7 +37,10 @@ impl Devices {
 
     /// Whether there is a limit to keep on any of them.
     pub(crate) fn any_limited(&self, tenant: &Tenant) -> bool {
-        self.devices.iter().filter_map(|device| device.gpu).any(|gpu| tenant.view().limit(gpu).is_some())
+        self.devices
+            .iter()
+            .filter_map(|device| device.gpu)
+            .any(|gpu| tenant.view().limit(gpu).is_some())
     }
 
     /// The primary context of a device, as last retained.
@@ -54,7 +57,8 @@ impl Devices {
 
     /// All of them.
     pub(crate) fn all(&self) -> impl Iterator<Item = DriverOrdinal> {
-        (0..self.devices.len()).filter_map(|place| CUdevice::try_from(place).ok().map(DriverOrdinal))
+        (0..self.devices.len())
+            .filter_map(|place| CUdevice::try_from(place).ok().map(DriverOrdinal))
     }
 
     /// The only one there is.

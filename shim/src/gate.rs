@@ -54,7 +54,14 @@ impl Launch {
 
     const fn of(default: DefaultStream) -> Launch {
         let (kernel, stream) = (Kernel::new(0, [0; 3], [0; 3]), CUstream::NULL);
-        Launch { kernel, stream, default, config: ptr::null(), by_stream: false, variable_cost: false }
+        Launch {
+            kernel,
+            stream,
+            default,
+            config: ptr::null(),
+            by_stream: false,
+            variable_cost: false,
+        }
     }
 
     /// As a record says it. A null one is for the driver to refuse.
@@ -84,7 +91,13 @@ impl Launch {
 
     /// An executable graph.
     pub(crate) fn graph(graph: CUgraphExec, stream: CUstream, flavour: Launch) -> Launch {
-        Launch { kernel: Kernel::graph(graph.0), stream, by_stream: true, variable_cost: true, ..flavour }
+        Launch {
+            kernel: Kernel::graph(graph.0),
+            stream,
+            by_stream: true,
+            variable_cost: true,
+            ..flavour
+        }
     }
 
     #[inline(always)]
@@ -147,8 +160,10 @@ pub(crate) fn watch(tenant: &'static Tenant) {
     let region = tenant.region();
     progress::reset();
     thread::prepare();
-    let own =
-        ProcessGate { gate: Gate::new(region, tenant.slot_owner().slot(), &OPEN), host: Host::new(region) };
+    let own = ProcessGate {
+        gate: Gate::new(region, tenant.slot_owner().slot(), &OPEN),
+        host: Host::new(region),
+    };
     // Release: the gate is whole. A parent's gate stays where it is.
     GATE.store(Box::into_raw(Box::new(own)), Ordering::Release);
     WORD.store(ptr::from_ref(region.grant().gate_word()).cast_mut(), Relaxed);
@@ -180,7 +195,8 @@ pub(crate) fn is_open() -> bool {
 pub(crate) fn spend(launch: &Launch) -> bool {
     // SAFETY: null, or this thread's own part, which stays until it ends.
     let thread = unsafe { thread::current().as_ref() };
-    !captures::any() && thread.is_some_and(|thread| thread.spend(word(), launch.kernel, launch.stream()))
+    !captures::any()
+        && thread.is_some_and(|thread| thread.spend(word(), launch.kernel, launch.stream()))
 }
 
 /// What a kernel, or whatever is launched under that name, costs is not known any more.
@@ -214,7 +230,10 @@ fn log_answer(answer: CUresult) {
 /// the first.
 #[cold]
 #[inline(never)]
-pub(crate) fn enter_all(launches: impl Iterator<Item = Launch>, call: impl FnOnce() -> CUresult) -> CUresult {
+pub(crate) fn enter_all(
+    launches: impl Iterator<Item = Launch>,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
     let admitted = boundary::or(Vec::new(), || {
         let tenant = process::tenant();
         let mut launches: Vec<_> = launches.collect();
@@ -259,7 +278,8 @@ fn report_completion(synchronized: Synchronized) {
     }
     let mut current = CUcontext::NULL;
     // SAFETY: the handle is writable.
-    if accepted(unsafe { driver::cuCtxGetCurrent(&raw mut current) }).is_err() || current.is_null() {
+    if accepted(unsafe { driver::cuCtxGetCurrent(&raw mut current) }).is_err() || current.is_null()
+    {
         return;
     }
     let stream = match synchronized {
@@ -287,7 +307,9 @@ struct MeteredLaunch {
 impl MeteredLaunch {
     fn after_launch(self, accepted: bool) {
         let Self { own, thread, context, markers, admitted } = self;
-        context.with_current(|| own.gate.after_launch(thread, admitted, accepted, &markers, &own.host));
+        context.with_current(|| {
+            own.gate.after_launch(thread, admitted, accepted, &markers, &own.host)
+        });
     }
 }
 
@@ -309,7 +331,8 @@ fn before_launch(launch: &Launch) -> Option<MeteredLaunch> {
     };
     let (gpu, stream, handle) = (context.gpu.get(), launch.stream.handle, context.handle.0);
     debug!(gpu, "launch into stream {stream:#x} of context {handle:#x} is at the gate");
-    let admitted = context.with_current(|| own.gate.before_launch(thread, launch, &markers, &own.host));
+    let admitted =
+        context.with_current(|| own.gate.before_launch(thread, launch, &markers, &own.host));
     debug!(metered = admitted.is_some(), "launch admitted");
     let admitted = admitted?;
     Some(MeteredLaunch { own, thread, context, markers, admitted })
@@ -344,8 +367,8 @@ impl LaunchContext {
     /// Does something with the context current: events are made in it.
     fn with_current<T>(&self, what: impl FnOnce() -> T) -> T {
         // SAFETY: the context is the driver's word.
-        let pushed =
-            self.elsewhere && unsafe { driver::cuCtxPushCurrent_v2(self.handle) } == CUresult::SUCCESS;
+        let pushed = self.elsewhere
+            && unsafe { driver::cuCtxPushCurrent_v2(self.handle) } == CUresult::SUCCESS;
         let done = what();
         if pushed {
             let mut popped = CUcontext::NULL;

@@ -91,7 +91,8 @@ fn devices() -> impl Iterator<Item = DriverOrdinal> {
     (0..count).filter_map(|place| {
         let mut device = DriverOrdinal::default();
         // SAFETY: the device is writable.
-        (unsafe { driver::cuDeviceGet(&raw mut device.0, place) } == CUresult::SUCCESS).then_some(device)
+        (unsafe { driver::cuDeviceGet(&raw mut device.0, place) } == CUresult::SUCCESS)
+            .then_some(device)
     })
 }
 
@@ -131,11 +132,12 @@ fn driver_order(device: DriverOrdinal) -> u64 {
 /// `domain:bus:device.function`, in hexadecimal, as a number that orders as they do.
 fn bus_order(text: &[u8]) -> u64 {
     let digits = text.iter().copied().take_while(|byte| *byte != 0);
-    let fields = digits.fold((0_u64, 0_u64), |(order, field), byte| match char::from(byte).to_digit(16) {
-        Some(digit) => (order, field << 4 | u64::from(digit)),
-        // A separator: a bus and a device have eight bits each at most.
-        None => (order << 8 | field, 0),
-    });
+    let fields =
+        digits.fold((0_u64, 0_u64), |(order, field), byte| match char::from(byte).to_digit(16) {
+            Some(digit) => (order, field << 4 | u64::from(digit)),
+            // A separator: a bus and a device have eight bits each at most.
+            None => (order << 8 | field, 0),
+        });
     fields.0 << 8 | fields.1
 }
 
@@ -183,7 +185,11 @@ fn parts() -> impl Iterator<Item = Part> {
         let partitioned = is_partitioned(gpu);
         let whole = (!partitioned).then_some(Part { handle: gpu, gpu, instance: 0 });
         let instances = partitioned.then(|| instances(gpu)).into_iter().flatten();
-        whole.into_iter().chain(instances.map(move |(handle, instance)| Part { handle, gpu, instance }))
+        whole.into_iter().chain(instances.map(move |(handle, instance)| Part {
+            handle,
+            gpu,
+            instance,
+        }))
     })
 }
 
@@ -208,7 +214,8 @@ fn instances(gpu: nvmlDevice_t) -> impl Iterator<Item = (nvmlDevice_t, u64)> {
     places.filter_map(move |(index, place)| {
         let mut handle = nvmlDevice_t::NULL;
         // SAFETY: the handle is writable.
-        let answer = unsafe { nvml::nvmlDeviceGetMigDeviceHandleByIndex(gpu, index, &raw mut handle) };
+        let answer =
+            unsafe { nvml::nvmlDeviceGetMigDeviceHandleByIndex(gpu, index, &raw mut handle) };
         (answer == nvmlReturn_t::SUCCESS).then_some((handle, place))
     })
 }

@@ -6,7 +6,9 @@ use core::ptr;
 use std::collections::TryReserveError;
 
 use cgpu_abi::types::*;
-use cgpu_memory::{Address, Bodies, Bytes, DeviceIndex, Footprint, NodeId, PoolDriver, PoolId, Tenant};
+use cgpu_memory::{
+    Address, Bodies, Bytes, DeviceIndex, Footprint, NodeId, PoolDriver, PoolId, Tenant,
+};
 use cgpu_shm::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::devices::DriverOrdinal;
@@ -128,7 +130,9 @@ fn nodes(graph: CUgraph) -> Result<Vec<CUgraphNode>, TryReserveError> {
     let (mut nodes, mut count) = (Vec::new(), 0);
     // SAFETY: the count is writable, and without a list nothing else is written; the graph is the
     // program's, or a part of it.
-    if unsafe { driver::cuGraphGetNodes(graph, ptr::null_mut(), &raw mut count) } != CUresult::SUCCESS {
+    if unsafe { driver::cuGraphGetNodes(graph, ptr::null_mut(), &raw mut count) }
+        != CUresult::SUCCESS
+    {
         return Ok(nodes);
     }
     nodes.try_reserve_exact(count)?;

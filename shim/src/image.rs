@@ -106,7 +106,8 @@ fn elf<'a>(bytes: impl Fn(usize, usize) -> Option<&'a [u8]>) -> Option<Size> {
         let section = section(number)?;
         let name = names.checked_add(usize::try_from(word(section, NAME)?).ok()?)?;
         let is = |prefix: &&[u8]| {
-            (0..prefix.len()).all(|at| bytes(name + at, 1).and_then(<[u8]>::first) == prefix.get(at))
+            (0..prefix.len())
+                .all(|at| bytes(name + at, 1).and_then(<[u8]>::first) == prefix.get(at))
         };
         if quad(section, FLAGS)? & ALLOCATED != 0 && !ELSEWHERE.iter().any(is) {
             let size = quad(section, SIZE)?;
@@ -145,7 +146,8 @@ mod tests {
         let mut headers = Vec::new();
         for (name, flags, size) in sections {
             let mut header = [0; 64];
-            header[NAME..NAME + 4].copy_from_slice(&u32::try_from(names.len()).unwrap().to_le_bytes());
+            header[NAME..NAME + 4]
+                .copy_from_slice(&u32::try_from(names.len()).unwrap().to_le_bytes());
             header[FLAGS..FLAGS + 8].copy_from_slice(&flags.to_le_bytes());
             header[OFFSET..OFFSET + 8].copy_from_slice(&(HEADER as u64).to_le_bytes());
             header[SIZE..SIZE + 8].copy_from_slice(&size.to_le_bytes());

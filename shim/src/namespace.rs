@@ -16,7 +16,9 @@ impl cgpu_memory::Namespace for Namespace {
     }
 
     fn has(&self, pid: u32) -> bool {
-        let Some(pid) = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0) else { return false };
+        let Some(pid) = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0) else {
+            return false;
+        };
         // SAFETY: no signal is sent: the call only says whether one could be.
         let answer = unsafe { libc::kill(pid, 0) };
         // One that we may not signal is there all the same.

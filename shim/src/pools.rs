@@ -49,9 +49,15 @@ pub(crate) enum Source {
 
 impl Source {
     /// What a location is.
-    pub(crate) fn of(tenant: &Tenant, kind: CUmemAllocationType, location: CUmemLocation) -> Source {
+    pub(crate) fn of(
+        tenant: &Tenant,
+        kind: CUmemAllocationType,
+        location: CUmemLocation,
+    ) -> Source {
         let gpu = |device| {
-            process::devices(tenant).gpu(DriverOrdinal(device)).map_or(Source::Elsewhere, Source::Gpu)
+            process::devices(tenant)
+                .gpu(DriverOrdinal(device))
+                .map_or(Source::Elsewhere, Source::Gpu)
         };
         match location.kind {
             _ if kind == CU_MEM_ALLOCATION_TYPE_MANAGED => Source::Managed,
@@ -74,7 +80,9 @@ impl Source {
         let kind = number(CU_MEMPOOL_ATTR_ALLOCATION_TYPE).unwrap_or(CU_MEM_ALLOCATION_TYPE_PINNED);
         let location = CUmemLocation {
             kind: number(CU_MEMPOOL_ATTR_LOCATION_TYPE).unwrap_or(CU_MEM_LOCATION_TYPE_DEVICE),
-            id: number(CU_MEMPOOL_ATTR_LOCATION_ID).and_then(|id| id.try_into().ok()).unwrap_or(asking.0),
+            id: number(CU_MEMPOOL_ATTR_LOCATION_ID)
+                .and_then(|id| id.try_into().ok())
+                .unwrap_or(asking.0),
         };
         Source::of(tenant, kind, location)
     }
@@ -101,8 +109,9 @@ pub(crate) fn pool_of(address: CUdeviceptr) -> Option<CUmemoryPool> {
     let mut pool = CUmemoryPool::NULL;
     let place = ptr::from_mut(&mut pool).cast::<c_void>();
     // SAFETY: the attribute is a handle, for which there is room.
-    let answer =
-        unsafe { driver::cuPointerGetAttribute(place, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) };
+    let answer = unsafe {
+        driver::cuPointerGetAttribute(place, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address)
+    };
     (answer == CUresult::SUCCESS && pool != CUmemoryPool::NULL).then_some(pool)
 }
 
@@ -123,7 +132,8 @@ pub(crate) fn retire(tenant: &Tenant, pool: CUmemoryPool) {
     let value = ptr::from_mut(&mut threshold).cast::<c_void>();
     // SAFETY: the attribute is a number of that size. Where it is refused, the pool is trimmed all
     // the same.
-    let _ = unsafe { driver::cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, value) };
+    let _ =
+        unsafe { driver::cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, value) };
     for device in process::devices(tenant).all() {
         if current_pool(device) == Ok(pool)
             && let Some(default) = default_pool(device)
@@ -153,7 +163,8 @@ fn retire_from_domain(pool: CUmemoryPool) {
         return;
     }
     // SAFETY: as above.
-    let found = unsafe { driver::cuMemGetDefaultMemPool(&raw mut default, &raw mut domain, pinned) };
+    let found =
+        unsafe { driver::cuMemGetDefaultMemPool(&raw mut default, &raw mut domain, pinned) };
     if found == CUresult::SUCCESS {
         // SAFETY: the default pool is the domain's own.
         let _ = unsafe { driver::cuMemSetMemPool(&raw mut domain, pinned, default) };

@@ -102,7 +102,9 @@ fn decide(trigger: Trigger) -> State {
             )))
         }
         Ok(Start::On(tenant)) => State::On(tenant),
-        Ok(Start::Off(Reason::NoGpus)) if by_driver && found.is_empty() && gpus::driver_has_gpus() => {
+        Ok(Start::Off(Reason::NoGpus))
+            if by_driver && found.is_empty() && gpus::driver_has_gpus() =>
+        {
             State::Refused(Refusal::new(
                 "expected GPUs with a UUID, by which limits are kept; the driver gives none: use a newer driver",
             ))

@@ -145,7 +145,12 @@ pub(crate) fn publish_devices(learn: impl FnOnce() -> Option<Devices>) -> &'stat
     let Some(page) = page() else { return Devices::NONE };
     let Some(devices) = learn() else { return Devices::NONE };
     let devices = Box::into_raw(Box::new(devices));
-    match page.devices.compare_exchange(ptr::null_mut(), devices, Ordering::AcqRel, Ordering::Acquire) {
+    match page.devices.compare_exchange(
+        ptr::null_mut(),
+        devices,
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    ) {
         // SAFETY: just published, and never freed.
         Ok(_) => unsafe { &*devices },
         Err(first) => {
@@ -198,7 +203,8 @@ fn page() -> Option<&'static Page> {
 #[cold]
 fn map() -> Option<*mut Page> {
     let length = size_of::<Page>();
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let (protection, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping, at an address of the kernel's choice.
     let mapping = unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, -1, 0) };
     if mapping == libc::MAP_FAILED {

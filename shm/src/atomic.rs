@@ -10,8 +10,8 @@ pub use core::sync::atomic::{Ordering, compiler_fence};
 pub use core::{
     hint::spin_loop,
     sync::atomic::{
-        AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
-        fence,
+        AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
+        AtomicUsize, fence,
     },
 };
 

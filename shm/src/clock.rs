@@ -105,6 +105,10 @@ mod tests {
     #[test]
     fn both_clocks_run() {
         let (before, after) = (Clocks::now(), Clocks::now());
-        assert!(before.raw <= after.raw && before.monotonic <= after.monotonic && before.raw > Nanos::ZERO);
+        assert!(
+            before.raw <= after.raw
+                && before.monotonic <= after.monotonic
+                && before.raw > Nanos::ZERO
+        );
     }
 }

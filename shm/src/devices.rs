@@ -113,7 +113,11 @@ pub(crate) fn free(page: &Grant, uuid: Uuid) -> Option<(Bytes, Nanos)> {
 }
 
 /// Says what of each device's memory was free at a time, in the order of the list; none: not told.
-pub(crate) fn publish_free(page: &Grant, free: impl Iterator<Item = Option<Bytes>>, sampled: Nanos) {
+pub(crate) fn publish_free(
+    page: &Grant,
+    free: impl Iterator<Item = Option<Bytes>>,
+    sampled: Nanos,
+) {
     for (record, free) in page.device.iter().zip(free) {
         record.free.store(free.and_then(steps).unwrap_or(UNKNOWN), Ordering::Relaxed);
     }
@@ -158,11 +162,14 @@ mod tests {
     fn what_was_told_is_read_and_later_told_anew() {
         let (_directory, region, grantor) = sides();
         let cut = Device { is_partitioned: true, ..device(2, 1, 0) };
-        for list in [vec![device(1, 0, 0), cut, device(3, 1, 1), device(4, 1, 15)], vec![device(9, 5, 0)]] {
+        for list in
+            [vec![device(1, 0, 0), cut, device(3, 1, 1), device(4, 1, 15)], vec![device(9, 5, 0)]]
+        {
             grantor.set_devices(&list, 7);
             assert_eq!((region.grant().devices(), region.grant().pid_namespace()), (Some(list), 7));
         }
-        let orders = [device(1, 0, 0), device(1, 0, 1), device(1, 1, 0)].map(|device| device.order());
+        let orders =
+            [device(1, 0, 0), device(1, 0, 1), device(1, 1, 0)].map(|device| device.order());
         assert!(orders.is_sorted());
         grantor.set_devices(&[], 7);
         assert_eq!(region.grant().devices(), None);
@@ -171,7 +178,8 @@ mod tests {
     #[test]
     fn more_devices_than_there_is_room_for_are_not_told() {
         let (_directory, region, grantor) = sides();
-        let many: Vec<Device> = (0..57).map(|number| device(number, u32::from(number), 0)).collect();
+        let many: Vec<Device> =
+            (0..57).map(|number| device(number, u32::from(number), 0)).collect();
         grantor.set_devices(&many[..DEVICES], 7);
         assert_eq!(region.grant().devices().map(|list| list.len()), Some(DEVICES));
         grantor.set_devices(&many, 7);

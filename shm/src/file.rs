@@ -116,7 +116,10 @@ impl Error {
     /// Whether another directory is worth a try: nothing is wrong with a file here, there is none and none can be made.
     #[must_use]
     pub fn is_elsewhere(&self) -> bool {
-        matches!(self.fault, Fault::Missing | Fault::ReadOnly | Fault::Unsupported | Fault::NoSpace { .. })
+        matches!(
+            self.fault,
+            Fault::Missing | Fault::ReadOnly | Fault::Unsupported | Fault::NoSpace { .. }
+        )
     }
 }
 
@@ -175,7 +178,8 @@ pub fn open(directory: &Path, kind: Kind, access: Access) -> Result<File, Error>
 /// Looks at a file's first bytes and its length.
 fn look(file: &File, kind: Kind) -> io::Result<Result<(), InvalidPreamble>> {
     let about = file.metadata()?;
-    let wrong_size = Ok(Err(InvalidPreamble::WrongSize { found: about.len(), expected: kind.size() }));
+    let wrong_size =
+        Ok(Err(InvalidPreamble::WrongSize { found: about.len(), expected: kind.size() }));
     let mut first = [0; 16];
     if !about.is_file() || about.len() < 16 {
         return wrong_size;
@@ -266,7 +270,13 @@ impl Draft {
         // SAFETY: both strings are NUL-terminated and outlive the call, which keeps neither. Through /proc the link must be
         // followed; a named draft is no link, so following changes nothing.
         let answer = unsafe {
-            libc::linkat(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), libc::AT_SYMLINK_FOLLOW)
+            libc::linkat(
+                libc::AT_FDCWD,
+                from.as_ptr(),
+                libc::AT_FDCWD,
+                to.as_ptr(),
+                libc::AT_SYMLINK_FOLLOW,
+            )
         };
         if answer == 0 {
             return Ok(true);

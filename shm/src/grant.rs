@@ -221,9 +221,16 @@ impl<'a> GrantView<'a> {
     ///
     /// `slot_word` and `ended` say which user and which contexts, as for [`UnaccountedDelta::bytes`].
     #[must_use]
-    pub fn is_confirmed(self, gpu: DeviceIndex, slot: SlotIndex, slot_word: Word, ended: u32) -> bool {
+    pub fn is_confirmed(
+        self,
+        gpu: DeviceIndex,
+        slot: SlotIndex,
+        slot_word: Word,
+        ended: u32,
+    ) -> bool {
         let (word, bit) = confirmation(self.gpu(gpu), slot);
-        word.load(Ordering::Acquire) & bit != 0 && self.unaccounted_of(gpu, slot).applies_to(slot_word, ended)
+        word.load(Ordering::Acquire) & bit != 0
+            && self.unaccounted_of(gpu, slot).applies_to(slot_word, ended)
     }
 
     /// When NVML was last asked what is free on the devices; zero: never.
@@ -343,7 +350,10 @@ impl GrantWriter {
         let fail = |fault| Error::new(&directory.join(Kind::Grant.name()), fault);
         let file = file::open(directory, Kind::Grant, Access::Write)?;
         let page = Mapping::<Grant>::writable(&file).map_err(|error| fail(Fault::System(error)))?;
-        page.get().preamble().check(Kind::Grant).map_err(|unfit| fail(Fault::InvalidPreamble(unfit)))?;
+        page.get()
+            .preamble()
+            .check(Kind::Grant)
+            .map_err(|unfit| fail(Fault::InvalidPreamble(unfit)))?;
         let watched = Watched::new(ptr::from_ref(page.get()).cast(), size_of::<Grant>());
         Ok(Self { watched, page })
     }
@@ -451,7 +461,13 @@ impl GrantWriter {
     }
 
     /// Says what the user of a slot has on a GPU beyond its cell. `risen`: more than before, so that spare parts are compared anew.
-    pub fn set_unaccounted(&self, gpu: DeviceIndex, slot: SlotIndex, growth: UnaccountedDelta, risen: bool) {
+    pub fn set_unaccounted(
+        &self,
+        gpu: DeviceIndex,
+        slot: SlotIndex,
+        growth: UnaccountedDelta,
+        risen: bool,
+    ) {
         let edition = risen.then(|| &self.gpu(gpu).unaccounted_epoch);
         ledger::publish_unaccounted(self.growth_word(gpu, slot), growth, edition);
     }
@@ -467,7 +483,8 @@ impl GrantWriter {
     /// spare parts are compared anew.
     pub fn set_returned(&self, gpu: DeviceIndex, returned: u64) {
         let gpu = self.gpu(gpu);
-        let edition = (returned < gpu.returned.load(Ordering::Relaxed)).then_some(&gpu.unaccounted_epoch);
+        let edition =
+            (returned < gpu.returned.load(Ordering::Relaxed)).then_some(&gpu.unaccounted_epoch);
         ledger::publish_returned(&gpu.returned, returned, edition);
     }
 

@@ -58,8 +58,9 @@ impl Measured {
     /// As the page has it.
     #[must_use]
     pub fn encode(measured: Option<Self>) -> u32 {
-        measured
-            .map_or(0, |Self { share, exact }| (share.min(100_000) + 1) | if exact { 0 } else { ESTIMATE })
+        measured.map_or(0, |Self { share, exact }| {
+            (share.min(100_000) + 1) | if exact { 0 } else { ESTIMATE }
+        })
     }
 
     fn decode(word: u32) -> Option<Self> {
@@ -101,8 +102,9 @@ impl GrantReader {
             page.u64(offset_of!(Grant, size)),
         )
         .map_err(|unfit| failed(Fault::InvalidPreamble(unfit)))?;
-        let gpu =
-            |place| page.part(offset_of!(Grant, gpu) + place * size_of::<GrantGpu>(), size_of::<GrantGpu>());
+        let gpu = |place| {
+            page.part(offset_of!(Grant, gpu) + place * size_of::<GrantGpu>(), size_of::<GrantGpu>())
+        };
         Ok(GrantSnapshot {
             heartbeat: page.u64(offset_of!(Grant, heartbeat)),
             monitor: page.u64(offset_of!(Grant, monitor)),
@@ -134,8 +136,11 @@ mod tests {
     #[test]
     fn what_a_monitor_wrote_is_read() {
         let folder = tempfile::tempdir().unwrap();
-        Region::make(folder.path(), RegionSpec { name: "a", created: Nanos::ZERO, time_scale: None })
-            .unwrap();
+        Region::make(
+            folder.path(),
+            RegionSpec { name: "a", created: Nanos::ZERO, time_scale: None },
+        )
+        .unwrap();
         let reader = GrantReader::open(folder.path()).unwrap();
         assert_eq!(reader.read().unwrap().monitor, 0);
         let grantor = GrantWriter::open(folder.path()).unwrap();
@@ -152,9 +157,11 @@ mod tests {
         let note = after.gpus[1];
         assert_eq!((note.turn.state(), note.share, note.busy), (TurnState::Wait, 33_333, Nanos(5)));
         assert_eq!((after.gpus[0].share, after.gpus[0].measured), (0, None));
-        for measured in
-            [None, Some(Measured { share: 0, exact: true }), Some(Measured { share: 100_000, exact: false })]
-        {
+        for measured in [
+            None,
+            Some(Measured { share: 0, exact: true }),
+            Some(Measured { share: 100_000, exact: false }),
+        ] {
             grantor.gpu(gpu).measured.store(Measured::encode(measured), Ordering::Relaxed);
             assert_eq!(reader.read().unwrap().gpus[1].measured, measured);
         }

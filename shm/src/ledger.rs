@@ -292,7 +292,8 @@ impl<'a> Account<'a> {
             Column::Used => _ = self.mine.update(|held| Some(held.raised_at_most(bytes))),
             Column::Implicit => {
                 let raise = |implicit: u64| Some(implicit.saturating_add(bytes.0));
-                let _ = self.mine.0.implicit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
+                let _ =
+                    self.mine.0.implicit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
             }
         });
         self.mine.raise_peak();
@@ -386,7 +387,8 @@ impl<'a> Account<'a> {
         self.close();
         let limit = current_limit(limit_word).limit;
         let there = held(cell).left(get(&cell.exported));
-        let (claimed, wanted) = (self.claimed(), held(cell).used() - there.used() + get(&cell.implicit));
+        let (claimed, wanted) =
+            (self.claimed(), held(cell).used() - there.used() + get(&cell.implicit));
         if !fits(claimed, wanted, limit) {
             return Err(Refused::Short { used: claimed, wanted, limit });
         }

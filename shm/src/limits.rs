@@ -76,23 +76,38 @@ impl fmt::Display for Reason {
         match self {
             Self::NoVersion => write!(f, "expected `version {VERSION}` before anything else"),
             Self::Version(found) => {
-                write!(f, "expected version {VERSION}, found `{found}`: use the release that wrote it")
+                write!(
+                    f,
+                    "expected version {VERSION}, found `{found}`: use the release that wrote it"
+                )
             }
             Self::Word(found) => {
-                write!(f, "expected version, name, weight, percent, high_priority or GPU, found `{found}`")
+                write!(
+                    f,
+                    "expected version, name, weight, percent, high_priority or GPU, found `{found}`"
+                )
             }
             Self::Missing(what) => write!(f, "expected {what}, found the line's end"),
             Self::Extra(found) => write!(f, "expected the line's end, found `{found}`"),
             Self::Twice(what) => write!(f, "expected one line `{what}`, found a second"),
-            Self::GpuTwice(uuid) => write!(f, "expected one line for each GPU, found a second for {uuid}"),
+            Self::GpuTwice(uuid) => {
+                write!(f, "expected one line for each GPU, found a second for {uuid}")
+            }
             Self::Name => {
-                write!(f, "expected a name of 1 to {LONGEST_NAME} printable characters without blanks")
+                write!(
+                    f,
+                    "expected a name of 1 to {LONGEST_NAME} printable characters without blanks"
+                )
             }
             Self::Weight(found) => {
                 write!(f, "expected a weight from 1 to {GREATEST_WEIGHT}, found `{found}`")
             }
-            Self::Percent(found) => write!(f, "expected a part of 1 to 100 percent, found `{found}`"),
-            Self::Priority(found) => write!(f, "expected 0 or 1 for high priority, found `{found}`"),
+            Self::Percent(found) => {
+                write!(f, "expected a part of 1 to 100 percent, found `{found}`")
+            }
+            Self::Priority(found) => {
+                write!(f, "expected 0 or 1 for high priority, found `{found}`")
+            }
             Self::Uuid(found) => write!(f, "{NotAUuid}, found `{found}`"),
             Self::Bytes(found) => write!(
                 f,
@@ -113,7 +128,9 @@ impl FromStr for Limits {
         for (index, line) in text.lines().enumerate() {
             lines = index + 1;
             let content = line.split('#').next().unwrap_or_default();
-            draft.take(content.split_whitespace()).map_err(|reason| Refused { line: lines, reason })?;
+            draft
+                .take(content.split_whitespace())
+                .map_err(|reason| Refused { line: lines, reason })?;
         }
         if !draft.version {
             return Err(Refused { line: lines + 1, reason: Reason::NoVersion });
@@ -160,13 +177,21 @@ impl Draft {
                 let found = next(&mut words, "a weight")?;
                 let weight = number(found).and_then(|weight| u32::try_from(weight).ok());
                 let weight = weight.filter(|weight| (1..=GREATEST_WEIGHT).contains(weight));
-                set(&mut self.weight, weight.ok_or_else(|| Reason::Weight(found.into()))?, "weight")?;
+                set(
+                    &mut self.weight,
+                    weight.ok_or_else(|| Reason::Weight(found.into()))?,
+                    "weight",
+                )?;
             }
             Some("percent") => {
                 let found = next(&mut words, "a percentage")?;
                 let percent = number(found).and_then(|percent| u32::try_from(percent).ok());
                 let percent = percent.filter(|percent| (1..=100).contains(percent));
-                set(&mut self.percent, percent.ok_or_else(|| Reason::Percent(found.into()))?, "percent")?;
+                set(
+                    &mut self.percent,
+                    percent.ok_or_else(|| Reason::Percent(found.into()))?,
+                    "percent",
+                )?;
             }
             Some("high_priority") => {
                 let found = next(&mut words, "0 or 1")?;

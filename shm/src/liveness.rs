@@ -77,7 +77,10 @@ impl LivenessLocks {
         if identity(&file)? != self.identity {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
-                format!("{}: another file has taken this name since it was opened", self.path.display()),
+                format!(
+                    "{}: another file has taken this name since it was opened",
+                    self.path.display()
+                ),
             ));
         }
         Ok(file)
@@ -156,7 +159,14 @@ impl LivenessLock {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that exists; nobody can access it
         // (PROT_NONE), so that neither the file's length nor its other writers matter.
         let page = unsafe {
-            libc::mmap(ptr::null_mut(), Self::LENGTH, libc::PROT_NONE, libc::MAP_SHARED, file.as_raw_fd(), 0)
+            libc::mmap(
+                ptr::null_mut(),
+                Self::LENGTH,
+                libc::PROT_NONE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
         };
         if page == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());

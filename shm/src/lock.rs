@@ -129,7 +129,11 @@ impl SlotLock {
     pub fn try_acquire(&self, me: Owner) -> Option<Guard<'_>> {
         // HB lock: Acquire sees everything that the last owner did before its Release in `Guard::drop`.
         // HB name: Release lets whoever reads our name in the word see the slot that we claimed under it.
-        if self.exchange(0, me.0.get(), Ordering::AcqRel) { Some(Guard { lock: self, me }) } else { None }
+        if self.exchange(0, me.0.get(), Ordering::AcqRel) {
+            Some(Guard { lock: self, me })
+        } else {
+            None
+        }
     }
 
     /// Takes the lock, waiting for it if need be; takes it over from an owner that `life` calls dead.
@@ -199,7 +203,9 @@ impl SlotLock {
             match futex::wait(&self.word, word | SLEEPERS, DOUBT) {
                 // A signal hides how long we slept. To count it in full may end the patience early; not to count it would let
                 // a program with a fast timer wait for ever.
-                Waited::TimedOut | Waited::Interrupted if doubted == Some(owner) => waited = waited + DOUBT,
+                Waited::TimedOut | Waited::Interrupted if doubted == Some(owner) => {
+                    waited = waited + DOUBT
+                }
                 Waited::TimedOut | Waited::Interrupted => (doubted, waited) = (Some(owner), DOUBT),
                 Waited::Woken | Waited::Changed => (doubted, waited) = (None, Nanos::ZERO),
             }
@@ -266,7 +272,10 @@ mod tests {
         let lock = SlotLock::default();
         let guard = lock.try_acquire(owner(1)).unwrap();
         assert_eq!(lock.owner(), Some(owner(1)));
-        assert!(lock.try_acquire(owner(1)).is_none(), "not even to its owner, whose other thread may ask");
+        assert!(
+            lock.try_acquire(owner(1)).is_none(),
+            "not even to its owner, whose other thread may ask"
+        );
         drop(guard);
         assert_eq!(lock.owner(), None);
     }
@@ -313,7 +322,10 @@ mod tests {
     fn a_bit_without_an_owner_is_a_free_lock() {
         let lock = SlotLock::default();
         lock.word.store(SLEEPERS, Ordering::Relaxed);
-        assert!(matches!(lock.acquire(owner(2), TIMEOUT, |_| Liveness::Alive), Ok(Acquired::Clean(_))));
+        assert!(matches!(
+            lock.acquire(owner(2), TIMEOUT, |_| Liveness::Alive),
+            Ok(Acquired::Clean(_))
+        ));
     }
 
     #[test]

@@ -32,8 +32,9 @@ impl Table<'_> {
         // HB opened: meets the fence in `Table::set_opened_handles`, in the order in which the driver has answered the two.
         fence(Ordering::SeqCst);
         // Those of the dead count until their memory is gone.
-        let opened =
-            |(slot, _)| self.slot(slot).map_or(0, |slot| slot.opened_handles.load(Ordering::Relaxed));
+        let opened = |(slot, _)| {
+            self.slot(slot).map_or(0, |slot| slot.opened_handles.load(Ordering::Relaxed))
+        };
         self.occupied().map(opened).fold(0, |all, opened| all | opened)
     }
 
@@ -56,7 +57,8 @@ impl Table<'_> {
             // Nobody lives who could have had it; whoever had it last may still be on the GPU. Who came and died later never had it: short-lived
             // processes, one after the other, do not keep it.
             0 => others.all(|(other, state)| {
-                state != State::Draining || self.slot(other).is_some_and(|other| since(other) > since(entry))
+                state != State::Draining
+                    || self.slot(other).is_some_and(|other| since(other) > since(entry))
             }),
             lent if lent & EXPORTED_UNSEEN != 0 => others.next().is_none(),
             lent => self.opened_handles() & lent == 0,
@@ -88,8 +90,10 @@ impl Table<'_> {
         entry.opened_handles.store(0, Ordering::Relaxed);
         if state == State::Draining {
             // All of them: none may be left out for what another one keeps.
-            let kept =
-                cells.clone().filter(|(cell, withdrawn)| ledger::keep_exported(cell, withdrawn)).count();
+            let kept = cells
+                .clone()
+                .filter(|(cell, withdrawn)| ledger::keep_exported(cell, withdrawn))
+                .count();
             if kept > 0 {
                 return State::Orphan;
             }

@@ -77,7 +77,10 @@ impl fmt::Display for InvalidPreamble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotYet => {
-                write!(f, "it is still being made, or whoever made it died: if this stays so, remove it")
+                write!(
+                    f,
+                    "it is still being made, or whoever made it died: if this stays so, remove it"
+                )
             }
             Self::WrongVersion { found } => write!(
                 f,

@@ -123,7 +123,9 @@ const _: () = assert!(Reason::ALL.len() <= COUNTERS);
 pub fn counted(counters: &[u32; COUNTERS]) -> impl Iterator<Item = (Cow<'static, str>, u32)> + '_ {
     let named = |place: usize| Reason::ALL.get(place).map(|reason| Cow::Borrowed(reason.name()));
     let happened = counters.iter().enumerate().filter(|(_, count)| **count > 0);
-    happened.map(move |(place, count)| (named(place).unwrap_or_else(|| place.to_string().into()), *count))
+    happened.map(move |(place, count)| {
+        (named(place).unwrap_or_else(|| place.to_string().into()), *count)
+    })
 }
 
 #[cfg(test)]

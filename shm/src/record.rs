@@ -26,6 +26,7 @@ impl<'a> Record<'a> {
     /// Text up to the first zero.
     pub(crate) fn text<const N: usize>(self, offset: usize) -> String {
         let bytes: [u8; N] = self.array(offset);
-        String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
+        String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default())
+            .into_owned()
     }
 }

@@ -121,7 +121,9 @@ impl Region {
             let directory = &candidate.directory;
             match prepare(candidate).and_then(|()| Self::make(directory, birth)) {
                 Ok(_) => return Self::open_when_ready(directory),
-                Err(error) if error.is_elsewhere() && !directory.join(Kind::Use.name()).exists() => {
+                Err(error)
+                    if error.is_elsewhere() && !directory.join(Kind::Use.name()).exists() =>
+                {
                     last = error
                 }
                 Err(error) => return Err(error),
@@ -133,8 +135,9 @@ impl Region {
     /// Opens the region of the first candidate that has one which can be used; none: no candidate has.
     #[must_use]
     pub fn find(candidates: &[Candidate]) -> Option<Self> {
-        let open =
-            |candidate: &Candidate| vouch(candidate).and_then(|()| Self::open(&candidate.directory)).ok();
+        let open = |candidate: &Candidate| {
+            vouch(candidate).and_then(|()| Self::open(&candidate.directory)).ok()
+        };
         candidates.iter().find_map(open)
     }
 
@@ -301,7 +304,8 @@ impl Region {
     /// at work in it.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.slots().is_valid(|slot| DeviceIndex::all().all(|gpu| ledger::is_clear(self.cell(gpu, slot))))
+        self.slots()
+            .is_valid(|slot| DeviceIndex::all().all(|gpu| ledger::is_clear(self.cell(gpu, slot))))
     }
 
     /// Leaves of a dead process what it had exported, if it had; else zeroes all that belongs to its slot, for the next process.
@@ -360,8 +364,9 @@ fn vouch(candidate: &Candidate) -> Result<(), Error> {
     if about.is_dir() && about.uid() == owner && about.mode() & 0o022 == 0 {
         return Ok(());
     }
-    let stranger =
-        format!("expected a directory of user {owner} alone, found another's: remove it, or set CGPU_DIR");
+    let stranger = format!(
+        "expected a directory of user {owner} alone, found another's: remove it, or set CGPU_DIR"
+    );
     let error = io::Error::new(io::ErrorKind::PermissionDenied, stranger);
     Err(Error::new(&candidate.directory, Fault::System(error)))
 }

@@ -43,7 +43,10 @@ mod tests {
         let before = attributes().expect("attributes");
         request_short_slices().expect("no rights are needed");
         let after = attributes().expect("attributes");
-        assert_eq!((after.sched_policy, after.sched_nice), (before.sched_policy, before.sched_nice));
+        assert_eq!(
+            (after.sched_policy, after.sched_nice),
+            (before.sched_policy, before.sched_nice)
+        );
         // Old kernels say 0.
         assert!(matches!(after.sched_runtime, 0 | SLICE_NS), "{}", after.sched_runtime);
     }

@@ -239,7 +239,9 @@ impl<'a> Table<'a> {
                             entry.since.store(now.0, Ordering::Relaxed);
                         }
                         // HB death: who reads that the process is no more sees all that it ever wrote, by our own reading of the word.
-                        entry.state.store(Word::new(word.generation(), becomes).0, Ordering::Release);
+                        entry
+                            .state
+                            .store(Word::new(word.generation(), becomes).0, Ordering::Release);
                     }
                     match becomes {
                         State::Draining => swept.draining += 1,
@@ -251,7 +253,9 @@ impl<'a> Table<'a> {
                 Some(State::Live) | None => {
                     entry.since.store(now.0, Ordering::Relaxed);
                     // HB death: whoever reads that the slot drains sees all that its process ever wrote.
-                    entry.state.store(Word::new(word.generation(), State::Draining).0, Ordering::Release);
+                    entry
+                        .state
+                        .store(Word::new(word.generation(), State::Draining).0, Ordering::Release);
                     swept.mourned += 1;
                     swept.draining += 1;
                 }
@@ -271,7 +275,8 @@ impl<'a> Table<'a> {
     }
 
     fn states(&self) -> impl Iterator<Item = (SlotIndex, State)> + use<'a> {
-        self.entries(self.high_water()).filter_map(|(slot, entry)| Some((slot, load(entry).state()?)))
+        self.entries(self.high_water())
+            .filter_map(|(slot, entry)| Some((slot, load(entry).state()?)))
     }
 
     /// Whether the owner named in a shared lock lives.

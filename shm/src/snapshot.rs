@@ -200,7 +200,9 @@ impl Reader {
         let mut snapshot = self.read_header()?;
         let slots = snapshot.slots.capacity();
         let bytes = self.read_at(offset_of!(Use, slot), slots * size_of::<layout::Slot>())?;
-        snapshot.slots.extend((0..slots).map(|slot| decode_slot(part::<layout::Slot>(bytes, slot))));
+        snapshot
+            .slots
+            .extend((0..slots).map(|slot| decode_slot(part::<layout::Slot>(bytes, slot))));
         for (index, gpu) in DeviceIndex::all().zip(&mut snapshot.gpus) {
             self.read_cells(index, slots, &mut gpu.cells)?;
             self.read_measured(index, &snapshot.slots, gpu);
@@ -233,7 +235,12 @@ impl Reader {
     ///
     /// # Errors
     /// [`Error`] when the file is no longer what it was when it was opened.
-    pub fn read_cells(&mut self, gpu: DeviceIndex, slots: usize, cells: &mut Vec<Cell>) -> Result<(), Error> {
+    pub fn read_cells(
+        &mut self,
+        gpu: DeviceIndex,
+        slots: usize,
+        cells: &mut Vec<Cell>,
+    ) -> Result<(), Error> {
         let slots = slots.min(SLOTS);
         let row = offset_of!(Use, cell) + gpu.get() * SLOTS * size_of::<layout::Cell>();
         // HB interval: read(2) takes the place of an Acquire; it copies upwards, and a span lies after the sequence that counts it,
@@ -253,7 +260,8 @@ impl Reader {
             bytes.u32(offset_of!(UseHeader, magic)),
             bytes.u64(offset_of!(UseHeader, size)),
         );
-        let count = |offset, most: usize| usize::try_from(bytes.u32(offset)).unwrap_or(most).min(most);
+        let count =
+            |offset, most: usize| usize::try_from(bytes.u32(offset)).unwrap_or(most).min(most);
         let gpus = count(offset_of!(UseHeader, gpus), GPUS);
         let slots = count(offset_of!(UseHeader, high_water), SLOTS);
         let snapshot = Snapshot {
@@ -282,7 +290,10 @@ impl Reader {
             Err(error) => {
                 let fault = if error.kind() == io::ErrorKind::UnexpectedEof {
                     let found = self.file.metadata().map_or(0, |about| about.len());
-                    Fault::InvalidPreamble(InvalidPreamble::WrongSize { found, expected: Kind::Use.size() })
+                    Fault::InvalidPreamble(InvalidPreamble::WrongSize {
+                        found,
+                        expected: Kind::Use.size(),
+                    })
                 } else {
                     Fault::Unreadable(error)
                 };
@@ -318,7 +329,9 @@ fn decode_slot(bytes: Record<'_>) -> Slot {
         comm: bytes.text::<16>(offset_of!(At, comm)),
         acked: bytes.u64(offset_of!(At, acked)),
         exported_handles: bytes.u64(offset_of!(At, exported_handles)),
-        counters: core::array::from_fn(|index| bytes.u32(offset_of!(At, counter) + index * size_of::<u32>())),
+        counters: core::array::from_fn(|index| {
+            bytes.u32(offset_of!(At, counter) + index * size_of::<u32>())
+        }),
     }
 }
 

@@ -48,7 +48,10 @@ impl Watched {
     /// Watches a mapping, until dropped: before the mapping is.
     pub(crate) fn new(begin: *const u8, length: usize) -> Self {
         let free = |place: &&Entry| {
-            place.begin.compare_exchange(0, begin.addr(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            place
+                .begin
+                .compare_exchange(0, begin.addr(), Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
         };
         if let Some(place) = entries().find(free) {
             place.lost.store(false, Ordering::Relaxed);
@@ -134,11 +137,14 @@ extern "C" fn on_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut libc::c
 
 /// Puts memory of our own in a mapping's place.
 fn replace(begin: usize, length: usize) -> bool {
-    let (protection, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
+    let (protection, flags) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+    );
     // SAFETY: the pages are a watched mapping's, whose owner unmaps them only after it is no longer watched; whatever it holds are
     // atomics, for which any bytes will do.
-    let mapped =
-        unsafe { libc::mmap(ptr::with_exposed_provenance_mut(begin), length, protection, flags, -1, 0) };
+    let mapped = unsafe {
+        libc::mmap(ptr::with_exposed_provenance_mut(begin), length, protection, flags, -1, 0)
+    };
     mapped != libc::MAP_FAILED
 }

@@ -89,7 +89,8 @@ impl TimeScale {
     /// From a factor as people write it (`CGPU_SIM_DILATION`), 10 being ten times slower; none: no number from 0.001 to 10000.
     #[must_use]
     pub fn of_factor(text: &str) -> Option<Self> {
-        let factor = text.parse::<f64>().ok().filter(|factor| (0.001..=10_000.0).contains(factor))?;
+        let factor =
+            text.parse::<f64>().ok().filter(|factor| (0.001..=10_000.0).contains(factor))?;
         // Within these bounds it is a small positive number.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let thousandths = (factor * 1000.0).round() as u32;
@@ -255,9 +256,11 @@ mod tests {
 
     #[test]
     fn no_generation_looks_free_in_a_lock_word() {
-        for start in
-            [Generation::FIRST, Generation(Generation::LOW - 1), Generation((1 << Generation::BITS) - 2)]
-        {
+        for start in [
+            Generation::FIRST,
+            Generation(Generation::LOW - 1),
+            Generation((1 << Generation::BITS) - 2),
+        ] {
             let mut generation = start;
             for _ in 0..4 {
                 let next = generation.next();

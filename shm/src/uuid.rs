@@ -27,13 +27,16 @@ impl FromStr for Uuid {
     fn from_str(text: &str) -> Result<Self, NotAUuid> {
         const GROUPS: [usize; 5] = [8, 4, 4, 4, 12];
         let text = whole_gpu(text).unwrap_or(text);
-        let digits = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-")).ok_or(NotAUuid)?;
+        let digits =
+            text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-")).ok_or(NotAUuid)?;
         if !digits.split('-').map(str::len).eq(GROUPS) {
             return Err(NotAUuid);
         }
-        let mut nibbles = digits.chars().filter(|digit| *digit != '-').map(|digit| digit.to_digit(16));
-        let mut nibble =
-            || nibbles.next().flatten().and_then(|nibble| u8::try_from(nibble).ok()).ok_or(NotAUuid);
+        let mut nibbles =
+            digits.chars().filter(|digit| *digit != '-').map(|digit| digit.to_digit(16));
+        let mut nibble = || {
+            nibbles.next().flatten().and_then(|nibble| u8::try_from(nibble).ok()).ok_or(NotAUuid)
+        };
         let mut bytes = [0; 16];
         for byte in &mut bytes {
             *byte = nibble()? << 4 | nibble()?;

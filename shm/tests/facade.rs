@@ -41,7 +41,9 @@ fn atomics_come_from_the_facade() {
         .iter()
         .filter_map(|path| path.strip_prefix(root).ok().map(|name| (name, path)))
         .filter(|(name, _)| !EXCEPTIONS.iter().any(|exception| name.starts_with(exception)))
-        .filter(|(_, path)| fs::read_to_string(path).is_ok_and(|text| text.contains("sync::atomic")))
+        .filter(|(_, path)| {
+            fs::read_to_string(path).is_ok_and(|text| text.contains("sync::atomic"))
+        })
         .map(|(name, _)| name)
         .collect();
     assert!(found.len() > 10, "the sources were not found below {}", root.display());

@@ -71,8 +71,11 @@ impl Container {
     /// What the monitor says of a slot's process.
     fn measure(&self, slot: usize, bytes: i64) {
         let word = Word(self.slots[slot].state.load(Ordering::Relaxed));
-        let growth =
-            UnaccountedDelta::new(word, self.cells[slot].implicit_epoch.load(Ordering::Relaxed), bytes);
+        let growth = UnaccountedDelta::new(
+            word,
+            self.cells[slot].implicit_epoch.load(Ordering::Relaxed),
+            bytes,
+        );
         ledger::publish_unaccounted(&self.growth[slot], growth, Some(&self.edition));
     }
 
@@ -131,7 +134,8 @@ impl Model {
     }
 
     fn draining(&self) -> u64 {
-        let draining = self.processes.values().filter(|process| matches!(process.dead, Some(Some(_))));
+        let draining =
+            self.processes.values().filter(|process| matches!(process.dead, Some(Some(_))));
         draining.map(Process::total).sum()
     }
 }
@@ -278,14 +282,20 @@ proptest! {
 #[test]
 fn sums_of_garbage_refuse() {
     let container = Container::default();
-    let claim =
-        || container.table().claim(&container.kernel, SlotOwner::default(), Nanos(1)).unwrap().unwrap();
+    let claim = || {
+        container.table().claim(&container.kernel, SlotOwner::default(), Nanos(1)).unwrap().unwrap()
+    };
     let (me, sibling) = (claim().owner(), claim().slot);
     container.cells[sibling.get()].held.store(u64::MAX, Ordering::Relaxed);
     container.cells[sibling.get()].implicit.store(u64::MAX, Ordering::Relaxed);
     for limit in [LIMIT, Bytes::MAX] {
-        let charged =
-            container.account(me).charge(Column::Used, Bytes(1), || limit, Nanos::ZERO, |_| Liveness::Alive);
+        let charged = container.account(me).charge(
+            Column::Used,
+            Bytes(1),
+            || limit,
+            Nanos::ZERO,
+            |_| Liveness::Alive,
+        );
         assert!(matches!(charged, Err(Refused::Short { used: Bytes::MAX, .. })), "{charged:?}");
     }
     container.high_water.store(u32::MAX, Ordering::Relaxed);
@@ -298,11 +308,22 @@ fn sums_of_garbage_refuse() {
 fn orphans_count() {
     let container = Container::default();
     let claim = || {
-        container.table().claim(&container.kernel, SlotOwner::default(), Nanos(1)).unwrap().unwrap().owner()
+        container
+            .table()
+            .claim(&container.kernel, SlotOwner::default(), Nanos(1))
+            .unwrap()
+            .unwrap()
+            .owner()
     };
     let (me, other) = (claim(), claim());
     let charge = |who, bytes| {
-        container.account(who).charge(Column::Used, Bytes(bytes), || LIMIT, Nanos::ZERO, |_| Liveness::Alive)
+        container.account(who).charge(
+            Column::Used,
+            Bytes(bytes),
+            || LIMIT,
+            Nanos::ZERO,
+            |_| Liveness::Alive,
+        )
     };
     assert_eq!(charge(other, LIMIT.0), Ok(()));
     container.account(other).force_charge(
@@ -318,7 +339,9 @@ fn orphans_count() {
     let sweep = |gone: bool| {
         let cell = |slot: SlotIndex| &container.cells[slot.get()];
         let reclaim = |slot, state| match state {
-            State::Draining if ledger::keep_exported(cell(slot), &container.gpu.withdrawn) => State::Orphan,
+            State::Draining if ledger::keep_exported(cell(slot), &container.gpu.withdrawn) => {
+                State::Orphan
+            }
             _ => {
                 ledger::clear(cell(slot), &container.gpu.withdrawn);
                 State::Free
@@ -346,8 +369,13 @@ fn orphans_count() {
 
 /// What the next tests do: processes of one container, each with its account.
 fn charge(container: &Container, me: Owner, bytes: Bytes, limit: Bytes) -> bool {
-    let charged =
-        container.account(me).charge(Column::Used, bytes, || limit, Nanos::ZERO, |_| Liveness::Alive);
+    let charged = container.account(me).charge(
+        Column::Used,
+        bytes,
+        || limit,
+        Nanos::ZERO,
+        |_| Liveness::Alive,
+    );
     assert!(!matches!(charged, Err(Refused::Held(_))), "{charged:?}");
     charged.is_ok()
 }
@@ -356,14 +384,24 @@ fn charge(container: &Container, me: Owner, bytes: Bytes, limit: Bytes) -> bool 
 fn charge_without_the_lock(container: &Container, me: Owner, bytes: Bytes, limit: Bytes) -> bool {
     let other = Owner::new(SlotIndex(3), Generation::FIRST);
     let _guard = container.gpu.lock.try_acquire(other).unwrap();
-    let charged =
-        container.account(me).charge(Column::Used, bytes, || limit, Nanos::ZERO, |_| Liveness::Alive);
+    let charged = container.account(me).charge(
+        Column::Used,
+        bytes,
+        || limit,
+        Nanos::ZERO,
+        |_| Liveness::Alive,
+    );
     assert!(matches!(charged, Ok(()) | Err(Refused::Held(_))), "{charged:?}");
     charged.is_ok()
 }
 
 fn claimed(container: &Container) -> Owner {
-    container.table().claim(&container.kernel, SlotOwner::default(), Nanos(1)).unwrap().unwrap().owner()
+    container
+        .table()
+        .claim(&container.kernel, SlotOwner::default(), Nanos(1))
+        .unwrap()
+        .unwrap()
+        .owner()
 }
 
 #[test]
@@ -374,7 +412,10 @@ fn what_is_given_back_is_taken_again_without_the_lock() {
     assert!(!charge_without_the_lock(&container, me, bytes, limit), "nothing is spare at first");
     assert!(charge(&container, me, bytes, limit));
     assert_eq!(container.account(me).own().refund(Column::Used, bytes), bytes);
-    assert!(!charge_without_the_lock(&container, me, bytes + Bytes(1), limit), "more than is spare");
+    assert!(
+        !charge_without_the_lock(&container, me, bytes + Bytes(1), limit),
+        "more than is spare"
+    );
     assert!(charge_without_the_lock(&container, me, bytes, limit));
     assert_eq!(container.account(me).total(), bytes);
 }
@@ -452,7 +493,13 @@ fn two_exporters(container: &Container) -> [Owner; 2] {
     for me in both {
         assert!(charge(container, me, Bytes(4096), LIMIT));
         container.account(me).own().export(Bytes(4096));
-        container.account(me).force_charge(Column::Implicit, Bytes(512), || LIMIT, Nanos::ZERO, NEVER_HELD);
+        container.account(me).force_charge(
+            Column::Implicit,
+            Bytes(512),
+            || LIMIT,
+            Nanos::ZERO,
+            NEVER_HELD,
+        );
     }
     both
 }
@@ -466,7 +513,10 @@ fn returned_memory_is_taken_off_once_whoever_gives_it_back() {
     assert_eq!(total(), Bytes(2 * 4608 - 3000));
     let usage = container.account(first).usage();
     assert_eq!(usage.total(), total());
-    assert_eq!(container.account(first).shares().map(|(_, _, bytes)| bytes).sum::<Bytes>(), total());
+    assert_eq!(
+        container.account(first).shares().map(|(_, _, bytes)| bytes).sum::<Bytes>(),
+        total()
+    );
     // The sum does not tell whose it was: it may be just this.
     container.account(second).withdraw(Bytes(1000), true, || LIMIT, Nanos::ZERO, NEVER_HELD);
     assert_eq!(total(), Bytes(2 * 4608 - 2000), "it counts until it is given back");
@@ -487,10 +537,19 @@ fn implicit_memory_that_goes_may_have_been_found_as_returned() {
     let mut before = total();
     assert_eq!(container.account(second).shrink(Bytes(400)), Bytes(400));
     assert_eq!(total(), before);
-    assert_eq!(container.account(second).end(Bytes(112), || LIMIT, Nanos::ZERO, NEVER_HELD), Bytes(112));
+    assert_eq!(
+        container.account(second).end(Bytes(112), || LIMIT, Nanos::ZERO, NEVER_HELD),
+        Bytes(112)
+    );
     assert_eq!(total(), before);
     let cell = &container.cells[second.slot().get()];
-    container.account(second).force_charge(Column::Implicit, Bytes(512), || LIMIT, Nanos::ZERO, NEVER_HELD);
+    container.account(second).force_charge(
+        Column::Implicit,
+        Bytes(512),
+        || LIMIT,
+        Nanos::ZERO,
+        NEVER_HELD,
+    );
     before = total();
     assert!(ledger::keep_exported(cell, &container.gpu.withdrawn));
     assert_eq!(total(), before, "an exited process's");
@@ -518,12 +577,21 @@ fn a_correction_that_ends_leaves_nothing_spare_over_the_limit() {
     let container = Container::default();
     let (me, other) = (claimed(&container), claimed(&container));
     let (limit, half) = (Bytes(8192), Bytes(4096));
-    container.account(me).force_charge(Column::Implicit, limit, || limit, Nanos::ZERO, |_| Liveness::Alive);
+    container.account(me).force_charge(
+        Column::Implicit,
+        limit,
+        || limit,
+        Nanos::ZERO,
+        |_| Liveness::Alive,
+    );
     container.measure(0, -half.0.cast_signed());
     container.edition.store(0, Ordering::Relaxed);
     assert!(charge(&container, other, half, limit));
     assert_eq!(container.account(other).own().refund(Column::Used, half), half);
-    assert_eq!(container.account(me).end(Bytes(512), || limit, Nanos::ZERO, |_| Liveness::Alive), Bytes(512));
+    assert_eq!(
+        container.account(me).end(Bytes(512), || limit, Nanos::ZERO, |_| Liveness::Alive),
+        Bytes(512)
+    );
     assert!(!charge_without_the_lock(&container, other, half, limit));
     assert!(!charge(&container, other, half, limit));
 }
@@ -572,7 +640,11 @@ fn bring_back_restores_a_process_only_if_all_it_had_fits() {
 
     let account = container.account(tool);
     let bring_back = || account.restore(worker.slot(), || limit, Nanos::ZERO, NEVER_HELD);
-    assert_eq!(bring_back(), Err(Refused::Short { used, wanted: returning, limit }), "a byte short");
+    assert_eq!(
+        bring_back(),
+        Err(Refused::Short { used, wanted: returning, limit }),
+        "a byte short"
+    );
     assert_eq!(account.total(), used, "a refusal leaves the process away");
     account.own().refund(Column::Used, Bytes(1));
     assert_eq!(bring_back(), Ok(true));
@@ -672,7 +744,12 @@ fn usage_tells_living_draining_and_orphaned_memory_apart() {
             assert!(ledger::keep_exported(&container.cells[slot.get()], &container.gpu.withdrawn));
             State::Orphan
         };
-        container.table().sweep(&container.kernel, Nanos(2), |slot, _, _| gone == Some(slot), reclaim)
+        container.table().sweep(
+            &container.kernel,
+            Nanos(2),
+            |slot, _, _| gone == Some(slot),
+            reclaim,
+        )
     };
     assert_eq!(sweep(None).unwrap().mourned, 2);
     assert_eq!(sweep(Some(orphan.slot())).unwrap().orphans, 1);
@@ -687,7 +764,9 @@ fn usage_tells_living_draining_and_orphaned_memory_apart() {
     let expected = states.map(|state| Word::new(Generation::FIRST, state));
     let shares: Vec<_> = account.shares().collect();
     assert_eq!(shares.len(), SLOTS);
-    for (share, (place, (word, part))) in shares.iter().zip(expected.into_iter().zip(parts).enumerate()) {
+    for (share, (place, (word, part))) in
+        shares.iter().zip(expected.into_iter().zip(parts).enumerate())
+    {
         assert_eq!(*share, (SlotIndex::new(place).unwrap(), word, part));
     }
     let usage = account.usage();
@@ -705,7 +784,13 @@ fn booked_memory_does_not_depend_on_what_was_measured() {
     let (me, worker) = (claimed(&container), claimed(&container));
     checkpoint(&container, me, worker, LIMIT);
     assert!(charge(&container, me, Bytes(2048), LIMIT));
-    container.account(me).force_charge(Column::Implicit, Bytes(512), || LIMIT, Nanos::ZERO, NEVER_HELD);
+    container.account(me).force_charge(
+        Column::Implicit,
+        Bytes(512),
+        || LIMIT,
+        Nanos::ZERO,
+        NEVER_HELD,
+    );
     container.measure(0, 4096);
     container.measure(1, 4096);
     // Of a process that is away only what it exported counts.
@@ -728,7 +813,10 @@ fn accounting_is_valid_only_within_the_limit_and_below_the_peak() {
 #[test]
 fn refusal_names_the_amounts_and_the_process_in_the_way() {
     let short = Refused::Short { used: Bytes(10), wanted: Bytes(20), limit: Bytes(25) };
-    assert_eq!(short.to_string(), "20 bytes do not fit: 10 bytes are in use of a limit of 25 bytes");
+    assert_eq!(
+        short.to_string(),
+        "20 bytes do not fit: 10 bytes are in use of a limit of 25 bytes"
+    );
     let held = Refused::Held(HeldBy(Owner::new(SlotIndex(5), Generation::FIRST))).to_string();
     assert!(held.contains("held by the process of slot 5"), "{held}");
 }
@@ -744,7 +832,10 @@ fn cached_memory_of_an_older_edition_is_not_taken() {
     let account = container.account(me);
     assert_eq!(account.charge(Column::Used, bytes, || terms(1), Nanos::ZERO, NEVER_HELD), Ok(()));
     account.own().refund(Column::Used, bytes);
-    assert!(!account.own().take(bytes, terms(2)), "growth that was published since was not compared");
+    assert!(
+        !account.own().take(bytes, terms(2)),
+        "growth that was published since was not compared"
+    );
     assert!(account.own().take(bytes, terms(1)));
 }
 
@@ -757,7 +848,13 @@ fn booking_up_to_the_limit_leaves_cached_memory_and_beyond_it_none() {
         assert!(charge(&container, me, half, limit));
         container.account(me).own().refund(Column::Used, half);
         let growth = half + Bytes(excess);
-        container.account(other).force_charge(Column::Implicit, growth, || limit, Nanos::ZERO, NEVER_HELD);
+        container.account(other).force_charge(
+            Column::Implicit,
+            growth,
+            || limit,
+            Nanos::ZERO,
+            NEVER_HELD,
+        );
         assert_eq!(charge_without_the_lock(&container, me, half, limit), keeps, "{excess} over");
     }
 }
@@ -785,7 +882,13 @@ fn exited_process_that_exported_nothing_leaves_nothing() {
     let me = claimed(&container);
     let cell = &container.cells[me.slot().get()];
     assert!(charge(&container, me, Bytes(4096), LIMIT));
-    container.account(me).force_charge(Column::Implicit, Bytes(512), || LIMIT, Nanos::ZERO, NEVER_HELD);
+    container.account(me).force_charge(
+        Column::Implicit,
+        Bytes(512),
+        || LIMIT,
+        Nanos::ZERO,
+        NEVER_HELD,
+    );
     assert!(!ledger::keep_exported(cell, &container.gpu.withdrawn));
     assert_eq!(container.account(me).total(), Bytes::ZERO);
 }
@@ -800,7 +903,11 @@ fn exited_process_leaves_what_it_exported_however_often_it_is_wound_up() {
     container.measure(me.slot().get(), 2048);
     for _ in 0..2 {
         assert!(ledger::keep_exported(cell, &container.gpu.withdrawn));
-        assert_eq!(container.account(me).total(), Bytes(1024), "not what was measured of the process");
+        assert_eq!(
+            container.account(me).total(),
+            Bytes(1024),
+            "not what was measured of the process"
+        );
     }
     ledger::clear(cell, &container.gpu.withdrawn);
     assert!(ledger::is_clear(cell));
@@ -835,7 +942,8 @@ fn claim_at(container: &Container, now: Nanos) -> Option<slots::Claim<()>> {
 #[test]
 fn slot_word_says_user_and_state() {
     let generation = Generation::from_bits(0x12_3456);
-    for (number, state) in [State::Free, State::Live, State::Draining, State::Orphan].into_iter().enumerate()
+    for (number, state) in
+        [State::Free, State::Live, State::Draining, State::Orphan].into_iter().enumerate()
     {
         let word = Word::new(generation, state);
         assert_eq!(word, Word(0x1234_5600 + number as u64));
@@ -852,7 +960,10 @@ fn memory_is_gone_when_the_monitor_says_so_or_without_one_after_a_time() {
     assert!(slots::is_gone(word, since, later, None));
     assert!(slots::is_gone(word, since, since, Some(word)));
     let former = Word::new(Generation::FIRST.next(), State::Draining);
-    assert!(!slots::is_gone(word, since, later, Some(former)), "the monitor speaks of another process");
+    assert!(
+        !slots::is_gone(word, since, later, Some(former)),
+        "the monitor speaks of another process"
+    );
 }
 
 /// A kernel under which another process claims a slot, and is killed, just before ours takes its byte.
@@ -885,7 +996,11 @@ fn claim_passes_over_a_slot_that_was_claimed_since_it_was_seen_free() {
     let claim = container.table().claim(&kernel, SlotOwner::default(), Nanos(1)).unwrap().unwrap();
     assert_eq!((claim.slot, claim.generation), (SlotIndex(1), Generation::FIRST));
     let other = container.table().word(SlotIndex(0)).unwrap();
-    assert_eq!(other, Word::new(Generation::FIRST, State::Live), "its exited user is still to be found");
+    assert_eq!(
+        other,
+        Word::new(Generation::FIRST, State::Live),
+        "its exited user is still to be found"
+    );
 }
 
 #[test]
@@ -895,12 +1010,18 @@ fn claim_names_the_process_and_marks_its_slot_as_used() {
     let who = SlotOwner { pid: 77, comm: b"a-name-of-twenty-byt" };
     let claim = container.table().claim(&container.kernel, who, Nanos(5)).unwrap().unwrap();
     let entry = &container.slots[0];
-    assert_eq!((claim.slot, claim.owner()), (SlotIndex(0), Owner::new(SlotIndex(0), Generation::FIRST)));
+    assert_eq!(
+        (claim.slot, claim.owner()),
+        (SlotIndex(0), Owner::new(SlotIndex(0), Generation::FIRST))
+    );
     assert_eq!(entry.pid.load(Ordering::Relaxed), 77);
     assert_eq!(entry.since.load(Ordering::Relaxed), 5);
     assert!(bytes_of(&entry.comm).eq(*b"a-name-of-twent\0"), "15 bytes of the name are kept");
     assert_eq!(container.table().high_water(), 1);
-    assert_eq!(container.table().word(SlotIndex(0)), Some(Word::new(Generation::FIRST, State::Live)));
+    assert_eq!(
+        container.table().word(SlotIndex(0)),
+        Some(Word::new(Generation::FIRST, State::Live))
+    );
     assert_eq!(container.table().word(SlotIndex(200)), None);
 }
 
@@ -983,7 +1104,8 @@ fn sweep_takes_an_invalid_word_for_an_exited_process() {
     set_word(&container, 0, Word(7 << 8 | 99));
     container.high_water.store(1, Ordering::Relaxed);
     let gone = |_, _, _| panic!("its exit is found only now");
-    let swept = container.table().sweep(&container.kernel, Nanos(1), gone, |_, state| state).unwrap();
+    let swept =
+        container.table().sweep(&container.kernel, Nanos(1), gone, |_, state| state).unwrap();
     assert_eq!(swept, Swept { mourned: 1, draining: 1, ..Swept::default() });
     let draining = Word::new(Generation::from_bits(7), State::Draining);
     assert_eq!(container.table().word(SlotIndex(0)), Some(draining));
@@ -995,8 +1117,16 @@ fn owner_lives_only_as_the_present_user_of_its_slot() {
     let (me, other) = (claimed(&container), claimed(&container));
     let life = |owner| container.table().liveness(&container.kernel, owner);
     assert_eq!(life(me), Liveness::Alive);
-    assert_eq!(life(Owner::new(me.slot(), Generation::FIRST.next())), Liveness::Dead, "not the present user");
-    assert_eq!(life(Owner::new(SlotIndex(200), Generation::FIRST)), Liveness::Dead, "beyond the table");
+    assert_eq!(
+        life(Owner::new(me.slot(), Generation::FIRST.next())),
+        Liveness::Dead,
+        "not the present user"
+    );
+    assert_eq!(
+        life(Owner::new(SlotIndex(200), Generation::FIRST)),
+        Liveness::Dead,
+        "beyond the table"
+    );
     // The byte is taken by the process that winds the slot up.
     set_word(&container, other.slot().get(), Word::new(Generation::FIRST, State::Draining));
     assert_eq!(life(other), Liveness::Dead);

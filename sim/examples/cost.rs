@@ -34,9 +34,14 @@ fn measure(
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let state = std::env::temp_dir().join(format!("cgpu-sim-cost-{}", std::process::id()));
-    let figures = Figures { launch_cost: Nanos::ZERO, call_cost: Nanos::ZERO, ..Figures::default() };
-    let machine =
-        Machine::open(&Settings { state: state.clone(), gpus: None, dilation_milli: 1_000, figures })?;
+    let figures =
+        Figures { launch_cost: Nanos::ZERO, call_cost: Nanos::ZERO, ..Figures::default() };
+    let machine = Machine::open(&Settings {
+        state: state.clone(),
+        gpus: None,
+        dilation_milli: 1_000,
+        figures,
+    })?;
     let context = machine.create_context(0)?;
     let stream = machine.create_stream(context, StreamKind::NonBlocking)?;
     let event = machine.create_event(context, true)?;
@@ -51,8 +56,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         machine.launch(stream, kernel(60)).map(drop)
     })?;
     machine.synchronize_stream(stream)?;
-    measure("launch into a queue", 900, Nanos::ZERO, || machine.launch(stream, kernel(60)).map(drop))?;
-    measure("query of a busy stream", 1_000, Nanos::ZERO, || machine.is_stream_done(stream).map(drop))?;
+    measure("launch into a queue", 900, Nanos::ZERO, || {
+        machine.launch(stream, kernel(60)).map(drop)
+    })?;
+    measure("query of a busy stream", 1_000, Nanos::ZERO, || {
+        machine.is_stream_done(stream).map(drop)
+    })?;
     machine.synchronize_stream(stream)?;
     measure("event record, GPU idle", 20_000, Nanos::from_micros(15), || {
         machine.record_event(event, stream).map(drop)
@@ -84,10 +93,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             machine.free(machine.allocate(context, Bytes(size))?)
         })?;
     }
-    let live: Vec<u64> = (0..1_000_000).filter_map(|_| machine.allocate(context, Bytes(512)).ok()).collect();
-    measure(&format!("the same of 512 bytes with {} live", live.len()), 20_000, Nanos::ZERO, || {
-        machine.free(machine.allocate(context, Bytes(512))?)
-    })?;
+    let live: Vec<u64> =
+        (0..1_000_000).filter_map(|_| machine.allocate(context, Bytes(512)).ok()).collect();
+    measure(
+        &format!("the same of 512 bytes with {} live", live.len()),
+        20_000,
+        Nanos::ZERO,
+        || machine.free(machine.allocate(context, Bytes(512))?),
+    )?;
     drop(machine);
     std::fs::remove_file(state)?;
     Ok(())

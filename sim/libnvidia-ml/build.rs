@@ -4,7 +4,8 @@
 // -z nodelete: a thread of ours runs until the process ends, whatever the program closes.
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    for argument in ["-soname,libnvidia-ml.so.1", "-Bsymbolic", "-z,nodelete", "--hash-style=sysv"] {
+    for argument in ["-soname,libnvidia-ml.so.1", "-Bsymbolic", "-z,nodelete", "--hash-style=sysv"]
+    {
         println!("cargo:rustc-cdylib-link-arg=-Wl,{argument}");
     }
 }

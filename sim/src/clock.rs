@@ -40,7 +40,8 @@ impl Clock {
         match self {
             Self::Real { dilation_milli: 1_000 } | Self::Virtual(_) => span,
             Self::Real { dilation_milli } => Nanos(
-                u64::try_from(u128::from(span.0) * u128::from(*dilation_milli) / 1_000).unwrap_or(u64::MAX),
+                u64::try_from(u128::from(span.0) * u128::from(*dilation_milli) / 1_000)
+                    .unwrap_or(u64::MAX),
             ),
         }
     }

@@ -62,7 +62,9 @@ impl fmt::Display for Error {
             Self::NoPool => f.write_str("not a memory pool of this process"),
             Self::NotShareable => f.write_str("memory that cannot be sent to other processes"),
             Self::Invalid(what) | Self::State(what) | Self::Unsupported(what) => f.write_str(what),
-            Self::Forked => f.write_str("this process was forked from the one that opened the simulated GPU"),
+            Self::Forked => {
+                f.write_str("this process was forked from the one that opened the simulated GPU")
+            }
         }
     }
 }

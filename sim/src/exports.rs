@@ -123,7 +123,9 @@ fn segments() -> &'static [Segment] {
     // SAFETY: the header is mapped with the image, and nobody changes it.
     let header: &Header = unsafe { &IMAGE };
     // SAFETY: the table that the header names, mapped with it; nobody changes it.
-    unsafe { core::slice::from_raw_parts(in_image(header.segments), usize::from(header.segment_count)) }
+    unsafe {
+        core::slice::from_raw_parts(in_image(header.segments), usize::from(header.segment_count))
+    }
 }
 
 impl Tables {
@@ -149,7 +151,11 @@ impl Tables {
         // SAFETY: it begins with these two.
         let [_, count] = unsafe { sizes.read() };
         let symbols: *const Symbol = located(symbols?);
-        Some(Self { symbols: symbols.cast_mut(), strings: located(strings?), count: count as usize })
+        Some(Self {
+            symbols: symbols.cast_mut(),
+            strings: located(strings?),
+            count: count as usize,
+        })
     }
 }
 
@@ -157,7 +163,8 @@ impl Tables {
 fn protection_of(address: usize) -> Option<i32> {
     let lies_in = |segment: &&Segment| {
         let start = in_image::<u8>(segment.address).addr();
-        segment.kind == LOAD && (start..start + crate::words::index(segment.memory_size)).contains(&address)
+        segment.kind == LOAD
+            && (start..start + crate::words::index(segment.memory_size)).contains(&address)
     };
     let flags = segments().iter().find(lies_in)?.flags;
     let allow = |bit: u32, protection| if flags & bit != 0 { protection } else { 0 };

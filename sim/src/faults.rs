@@ -89,11 +89,14 @@ impl Library {
 
     /// The code of that name.
     fn code(self, name: &str) -> Option<u32> {
-        let is_it =
-            |text: Option<&core::ffi::CStr>| text.is_some_and(|text| text.to_bytes() == name.as_bytes());
+        let is_it = |text: Option<&core::ffi::CStr>| {
+            text.is_some_and(|text| text.to_bytes() == name.as_bytes())
+        };
         match self {
             Self::Driver => CUresult::ALL.iter().find(|code| is_it(code.name())).map(|code| code.0),
-            Self::Nvml => nvmlReturn_t::ALL.iter().find(|code| is_it(code.name())).map(|code| code.0),
+            Self::Nvml => {
+                nvmlReturn_t::ALL.iter().find(|code| is_it(code.name())).map(|code| code.0)
+            }
         }
     }
 }
@@ -104,7 +107,8 @@ impl Faults {
     /// # Errors
     /// [`Error::Settings`] naming the variable, what was expected and what came.
     pub fn from_environment(library: Library) -> Result<Self, Error> {
-        let variable = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        let variable =
+            |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         let seed = match variable("CGPU_SIM_SEED").filter(|text| !text.is_empty()) {
             None => 0,
             Some(text) => crate::settings::seed(&text)?,
@@ -118,7 +122,9 @@ impl Faults {
     /// [`Error::Settings`] with the first entry that cannot be understood.
     pub fn parse(list: &str, seed: u64, library: Library) -> Result<Self, Error> {
         let mut rules = Vec::new();
-        for (place, entry) in list.split(',').map(str::trim).filter(|entry| !entry.is_empty()).enumerate() {
+        for (place, entry) in
+            list.split(',').map(str::trim).filter(|entry| !entry.is_empty()).enumerate()
+        {
             let seed = mix(seed ^ mix(place as u64 + 1));
             rules.extend(Rule::parse(entry, seed, library).map_err(Error::Settings)?);
         }
@@ -175,15 +181,17 @@ impl Rule {
         if !any(&driver) && !any(&nvml) {
             return Err(wrong("neither the driver nor NVML has a function of that name"));
         }
-        let when =
-            When::parse(when).ok_or_else(|| wrong("the second part is no count and no probability"))?;
+        let when = When::parse(when)
+            .ok_or_else(|| wrong("the second part is no count and no probability"))?;
         let answers = |code: Option<u32>| code.map(Strike::Answers);
         let (of_driver, of_nvml) = match (code, code.parse()) {
             ("KILL", _) => (Some(Strike::Kills), Some(Strike::Kills)),
             ("KILL_AFTER", _) => (Some(Strike::KillsAfter), Some(Strike::KillsAfter)),
             ("HANG", _) => (Some(Strike::Hangs), Some(Strike::Hangs)),
             (_, Ok(code)) => (answers(Some(code)), answers(Some(code))),
-            (name, Err(_)) => (answers(Library::Driver.code(name)), answers(Library::Nvml.code(name))),
+            (name, Err(_)) => {
+                (answers(Library::Driver.code(name)), answers(Library::Nvml.code(name)))
+            }
         };
         if of_driver == Some(Strike::Answers(0)) && of_nvml == of_driver {
             return Err(wrong("0 is success"));
@@ -212,7 +220,11 @@ impl When {
         if let Some(chance) = text.strip_prefix('p') {
             let chance: f64 = chance.parse().ok()?;
             // Rounds to the nearest that there is; 1 becomes the greatest.
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                clippy::cast_precision_loss
+            )]
             let parts = (chance * u64::MAX as f64) as u64;
             return (0.0..=1.0).contains(&chance).then_some(Self::Chance(parts));
         }
@@ -305,7 +317,8 @@ mod tests {
 
     #[test]
     fn each_library_takes_its_own() {
-        let list = "nvmlDeviceGetMemoryInfo:1:NVML_ERROR_GPU_IS_LOST,cuInit:1:3,*:3+:NVML_ERROR_UNKNOWN";
+        let list =
+            "nvmlDeviceGetMemoryInfo:1:NVML_ERROR_GPU_IS_LOST,cuInit:1:3,*:3+:NVML_ERROR_UNKNOWN";
         let nvml = Faults::parse(list, 0, Library::Nvml).unwrap();
         assert_eq!(strikes(&nvml, nvml_index::nvmlDeviceGetMemoryInfo, 4), [15, 0, 999, 999]);
         let driver = driver(list);

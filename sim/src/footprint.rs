@@ -24,10 +24,12 @@ impl Footprint {
     pub(crate) const GPU: u64 = 1 << 23;
 
     /// Many waves of blocks: all that there is.
-    pub const WHOLE: Self = Self { share: Self::GPU, block: 1, waves: true, cooperative: false, urgency: 0 };
+    pub const WHOLE: Self =
+        Self { share: Self::GPU, block: 1, waves: true, cooperative: false, urgency: 0 };
 
     /// No multiprocessor's business: event records and memory writes are the front end's.
-    pub(crate) const NONE: Self = Self { share: 0, block: 0, waves: false, cooperative: false, urgency: 0 };
+    pub(crate) const NONE: Self =
+        Self { share: 0, block: 0, waves: false, cooperative: false, urgency: 0 };
 
     /// That many blocks on a GPU that holds `resident` of them, and at most `grids` kernels, at once.
     #[must_use]
@@ -58,7 +60,10 @@ impl Footprint {
         if self.share <= most {
             return (self, None);
         }
-        (Self { share: most, block: self.block.min(most), waves: true, ..self }, Some((self.share, most)))
+        (
+            Self { share: most, block: self.block.min(most), waves: true, ..self },
+            Some((self.share, most)),
+        )
     }
 
     /// The same, of a priority of its own instead of its stream's
@@ -115,11 +120,15 @@ mod tests {
     #[test]
     fn kernels_that_fill_a_gpu_together_fit_it() {
         for resident in 1..3_000 {
-            for part in
-                [1, resident / 3, resident / 2].into_iter().filter(|&part| part > 0 && part < resident)
+            for part in [1, resident / 3, resident / 2]
+                .into_iter()
+                .filter(|&part| part > 0 && part < resident)
             {
                 let share = |blocks| Footprint::of_blocks(blocks, resident, u64::MAX).share;
-                assert!(share(part) + share(resident - part) <= Footprint::GPU, "{part} of {resident}");
+                assert!(
+                    share(part) + share(resident - part) <= Footprint::GPU,
+                    "{part} of {resident}"
+                );
             }
         }
     }

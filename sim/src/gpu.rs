@@ -68,7 +68,11 @@ impl Model {
             (8, _) => (100, 24, 128),
             _ => (228, 32, 128),
         };
-        Generation { shared_per_multiprocessor: shared_kib << 10, blocks_per_multiprocessor: blocks, grids }
+        Generation {
+            shared_per_multiprocessor: shared_kib << 10,
+            blocks_per_multiprocessor: blocks,
+            grids,
+        }
     }
 
     /// Blocks of so many threads, bytes of shared memory and registers per thread that one multiprocessor holds at
@@ -85,7 +89,10 @@ impl Model {
         let by_registers = REGISTERS
             .checked_div((registers * WARP).next_multiple_of(REGISTER_STEP) * warps)
             .unwrap_or(u64::MAX);
-        by_threads.min(by_shared).min(by_registers).min(u64::from(generation.blocks_per_multiprocessor))
+        by_threads
+            .min(by_shared)
+            .min(by_registers)
+            .min(u64::from(generation.blocks_per_multiprocessor))
     }
 }
 
@@ -187,7 +194,11 @@ impl GpuSpec {
         MODELS
             .iter()
             .filter(|model| model.key == "A10")
-            .map(|model| Self { model, total: Bytes::from_mib(model.memory_mib), part: Part::Whole })
+            .map(|model| Self {
+                model,
+                total: Bytes::from_mib(model.memory_mib),
+                part: Part::Whole,
+            })
             .collect()
     }
 
@@ -295,7 +306,13 @@ impl GpuSpec {
 
     /// How much of the GPU a kernel takes; `None`: not one block of it fits a multiprocessor.
     #[must_use]
-    pub fn footprint(&self, blocks: u64, threads: u64, shared: u64, registers: u64) -> Option<Footprint> {
+    pub fn footprint(
+        &self,
+        blocks: u64,
+        threads: u64,
+        shared: u64,
+        registers: u64,
+    ) -> Option<Footprint> {
         let grids = u64::from(self.model.generation().grids);
         let resident = self.resident(threads, shared, registers)?;
         Some(Footprint::of_blocks(blocks, resident, grids))

@@ -44,7 +44,9 @@ impl Anchor {
 
     fn new() -> io::Result<Self> {
         // SAFETY: the name is a C string; nothing else is passed.
-        let made = unsafe { libc::syscall(libc::SYS_memfd_create, c"cgpu-sim".as_ptr(), libc::MFD_CLOEXEC) };
+        let made = unsafe {
+            libc::syscall(libc::SYS_memfd_create, c"cgpu-sim".as_ptr(), libc::MFD_CLOEXEC)
+        };
         let descriptor = libc::c_int::try_from(made).unwrap_or(-1);
         if descriptor == -1 {
             return Err(io::Error::last_os_error());
@@ -102,8 +104,9 @@ impl Asker {
         if who.namespace == self.namespace || who.anchor == (0, 0) {
             return Some(who.pid);
         }
-        let locks =
-            self.locks.get_or_insert_with(|| std::fs::read_to_string("/proc/locks").unwrap_or_default());
+        let locks = self
+            .locks
+            .get_or_insert_with(|| std::fs::read_to_string("/proc/locks").unwrap_or_default());
         holder(locks, who.anchor)
     }
 }

@@ -52,7 +52,8 @@ impl Instance {
 
     /// Whether a GPU can be divided so.
     pub(crate) fn check(all: &[Self], model: &Model) -> Result<(), Error> {
-        let refuse = |why: &str| Err(Error::Settings(format!("CGPU_SIM_GPUS: {} {why}", model.key)));
+        let refuse =
+            |why: &str| Err(Error::Settings(format!("CGPU_SIM_GPUS: {} {why}", model.key)));
         if !can_be_divided(model) {
             return refuse("cannot be divided; A100, A30, H100 and H200 can");
         }
@@ -64,7 +65,9 @@ impl Instance {
         }
         let sum = |of: fn(&Self) -> u32| all.iter().map(of).sum::<u32>();
         if sum(|each| each.slices) > SLICES || sum(|each| each.eighths) > EIGHTHS {
-            return refuse("has 7 slices that compute and 8 parts of memory, and more were asked for");
+            return refuse(
+                "has 7 slices that compute and 8 parts of memory, and more were asked for",
+            );
         }
         Ok(())
     }
@@ -167,7 +170,10 @@ mod tests {
             ("A30/mig=4g.24gb", 8),
         ] {
             let gpus = GpuSpec::parse_list(list).unwrap();
-            assert!(matches!(gpus[1].part, Part::Instance(each) if each.eighths == eighths), "{list}");
+            assert!(
+                matches!(gpus[1].part, Part::Instance(each) if each.eighths == eighths),
+                "{list}"
+            );
         }
     }
 

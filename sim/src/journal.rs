@@ -243,7 +243,10 @@ mod tests {
             .add([Line::Span(SpanLine::from(&span)), Line::Lost { spans: 3 }])
             .unwrap();
         let read: Vec<Line> = lines(&std::fs::read_to_string(&path).unwrap()).collect();
-        assert_eq!(read, [Line::Call(call), Line::Span(SpanLine::from(&span)), Line::Lost { spans: 3 }]);
+        assert_eq!(
+            read,
+            [Line::Call(call), Line::Span(SpanLine::from(&span)), Line::Lost { spans: 3 }]
+        );
         let Line::Span(line) = &read[1] else { panic!("{read:?}") };
         assert_eq!(line.span(), Some(span));
     }

@@ -52,7 +52,8 @@ impl Kernel {
         if let Some(length) = name.strip_prefix("spin_").and_then(span) {
             return Self::Spin(Some(length));
         }
-        if let Some((mean, sigma)) = name.strip_prefix("lognormal_").and_then(|rest| rest.split_once('_'))
+        if let Some((mean, sigma)) =
+            name.strip_prefix("lognormal_").and_then(|rest| rest.split_once('_'))
             && let (Some(mean), Ok(sigma)) = (span(mean), sigma.parse::<f64>())
             && (0.0..=4.0).contains(&sigma)
         {
@@ -128,7 +129,8 @@ pub fn noisy(length: Nanos, noise: u64, seed: u64) -> Nanos {
 
 /// `60us`, `5ms`.
 fn span(text: &str) -> Option<Nanos> {
-    let number = |suffix| text.strip_suffix(suffix)?.parse::<u64>().ok().filter(|&n| n <= 3_600_000_000);
+    let number =
+        |suffix| text.strip_suffix(suffix)?.parse::<u64>().ok().filter(|&n| n <= 3_600_000_000);
     number("us").map(Nanos::from_micros).or_else(|| number("ms").map(Nanos::from_millis))
 }
 
@@ -141,7 +143,11 @@ fn parts(text: &str) -> Option<[&str; 3]> {
 fn demangled(name: &str) -> &str {
     let Some(rest) = name.strip_prefix("_Z") else { return name };
     let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    rest[..digits].parse().ok().and_then(|length: usize| rest[digits..].get(..length)).unwrap_or(name)
+    rest[..digits]
+        .parse()
+        .ok()
+        .and_then(|length: usize| rest[digits..].get(..length))
+        .unwrap_or(name)
 }
 
 /// The finaliser of splitmix64: every bit of the answer depends on every bit of the state.
@@ -161,8 +167,8 @@ fn lognormal(mean: Nanos, sigma: f64, seed: u64) -> Nanos {
         let fraction = ((draw >> 11) + 1) as f64 / (1_u64 << 53) as f64;
         fraction
     };
-    let normal =
-        (-2.0 * unit(mix(seed)).ln()).sqrt() * (core::f64::consts::TAU * unit(mix(seed ^ u64::MAX))).cos();
+    let normal = (-2.0 * unit(mix(seed)).ln()).sqrt()
+        * (core::f64::consts::TAU * unit(mix(seed ^ u64::MAX))).cos();
     #[allow(clippy::cast_precision_loss)] // at most an hour of nanoseconds
     let drawn = mean.0 as f64 * (sigma * normal - sigma * sigma / 2.0).exp();
     // Positive and, at sigma 4 and nine standard deviations, below e^36 times the mean: the cast saturates.
@@ -186,10 +192,16 @@ mod tests {
         );
         assert_eq!(Kernel::named("wave_10us"), Kernel::Wave(Nanos::from_micros(10)));
         let lengths = [Nanos::from_micros(10), Nanos::from_millis(5)];
-        assert_eq!(Kernel::named("alternating_10us_5ms_3"), Kernel::Alternating { lengths, run: 3 });
+        assert_eq!(
+            Kernel::named("alternating_10us_5ms_3"),
+            Kernel::Alternating { lengths, run: 3 }
+        );
         assert_eq!(Kernel::named("persistent"), Kernel::Persistent);
         assert_eq!(Kernel::named("wait_peer_7"), Kernel::WaitPeer(7));
-        assert!(matches!(Kernel::named("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), Kernel::Collective(_)));
+        assert!(matches!(
+            Kernel::named("ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
+            Kernel::Collective(_)
+        ));
         for plain in [
             "gemm",
             "spin_",
@@ -226,7 +238,9 @@ mod tests {
     fn alternating_kernel_changes_its_length_after_every_run_of_launches() {
         let took = |name: &str| -> Vec<u64> {
             let kernel = Kernel::named(name);
-            (0..7).map(|number| kernel.at_launch(number).duration(Nanos::ZERO, 0).0 / 1000).collect()
+            (0..7)
+                .map(|number| kernel.at_launch(number).duration(Nanos::ZERO, 0).0 / 1000)
+                .collect()
         };
         assert_eq!(took("alternating_10us_5ms_1"), [10, 5000, 10, 5000, 10, 5000, 10]);
         assert_eq!(took("alternating_10us_5ms_3"), [10, 10, 10, 5000, 5000, 5000, 10]);
@@ -239,7 +253,10 @@ mod tests {
         let mean = (0..100_000).map(draw).sum::<u64>() / 100_000;
         assert!((59_900..60_100).contains(&mean), "{mean}");
         let spread = (0..10_000).filter(|&seed| draw(seed).abs_diff(60_000) < 1_200).count();
-        assert!((6_400..7_200).contains(&spread), "{spread} of 10000 within one standard deviation");
+        assert!(
+            (6_400..7_200).contains(&spread),
+            "{spread} of 10000 within one standard deviation"
+        );
         assert_eq!(draw(7), draw(7));
         assert_eq!(noisy(length, 0, 7), length);
         assert_eq!(noisy(NEVER, 20_000, 7), NEVER);

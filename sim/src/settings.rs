@@ -178,7 +178,9 @@ impl Settings {
         let micros = |name, least, default: Nanos| match get(name) {
             None => Ok(default),
             Some(text) => match text.parse::<u64>() {
-                Ok(micros) if (least..=3_600_000_000).contains(&micros) => Ok(Nanos::from_micros(micros)),
+                Ok(micros) if (least..=3_600_000_000).contains(&micros) => {
+                    Ok(Nanos::from_micros(micros))
+                }
                 _ => Err(Error::Settings(format!(
                     "{name}={text}: expected whole microseconds from {least} to 3600000000"
                 ))),
@@ -198,8 +200,12 @@ impl Settings {
             Some(text) => match text.parse::<f64>() {
                 // In this range the product is a whole number far below 2^53.
                 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-                Ok(percent) if (0.0..=most).contains(&percent) => Ok((percent * 10_000.0).round() as u64),
-                _ => Err(Error::Settings(format!("{name}={text}: expected percent from 0 to {most}"))),
+                Ok(percent) if (0.0..=most).contains(&percent) => {
+                    Ok((percent * 10_000.0).round() as u64)
+                }
+                _ => Err(Error::Settings(format!(
+                    "{name}={text}: expected percent from 0 to {most}"
+                ))),
             },
         };
         let switch = |name| match get(name).as_deref() {
@@ -259,7 +265,8 @@ fn default_state() -> PathBuf {
 
 /// Reads `CGPU_SIM_SEED`.
 pub(crate) fn seed(text: &str) -> Result<u64, Error> {
-    text.parse().map_err(|_| Error::Settings(format!("CGPU_SIM_SEED={text}: expected a whole number")))
+    text.parse()
+        .map_err(|_| Error::Settings(format!("CGPU_SIM_SEED={text}: expected a whole number")))
 }
 
 fn clock_rate(text: &str) -> Result<ClockRate, Error> {

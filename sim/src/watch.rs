@@ -72,7 +72,8 @@ impl Watch {
         let faults = Faults::from_environment(library)?;
         let path = std::env::var_os("CGPU_SIM_JOURNAL").filter(|path| !path.is_empty());
         let open = |path: &Path| {
-            let failed = |error| Error::Settings(format!("CGPU_SIM_JOURNAL={}: {error}", path.display()));
+            let failed =
+                |error| Error::Settings(format!("CGPU_SIM_JOURNAL={}: {error}", path.display()));
             Journal::open(path).map_err(failed)
         };
         let journal = path.as_deref().map(Path::new).map(open).transpose()?;
@@ -131,7 +132,8 @@ impl Watch {
     pub fn note<V: Into<Value>>(&self, name: &str, value: impl FnOnce() -> V) {
         if self.journal.is_some() {
             // A thread that is about to end has lost its notes.
-            let _ = NOTES.try_with(|notes| notes.borrow_mut().insert(name.to_owned(), value().into()));
+            let _ =
+                NOTES.try_with(|notes| notes.borrow_mut().insert(name.to_owned(), value().into()));
         }
     }
 
@@ -214,7 +216,11 @@ fn this_process(machine: &Machine) -> Process {
         pid: std::process::id(),
         program: program.to_string_lossy().into_owned(),
         dilation_milli: machine.dilation_milli(),
-        gpus: machine.gpus().iter().map(|gpu| format!("{}:{}", gpu.model.key, gpu.total.0 >> 20)).collect(),
+        gpus: machine
+            .gpus()
+            .iter()
+            .map(|gpu| format!("{}:{}", gpu.model.key, gpu.total.0 >> 20))
+            .collect(),
         at: monotonic(),
     }
 }

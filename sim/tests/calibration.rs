@@ -10,7 +10,10 @@ use fixture::{Fixture, Habit, ratio};
 const SECOND: Nanos = Nanos::from_millis(1_000);
 
 fn assert_near(what: &str, value: f64, expected: f64, tolerance: f64) {
-    assert!((value - expected).abs() <= tolerance, "{what}: {value:.4}, expected {expected} +- {tolerance}");
+    assert!(
+        (value - expected).abs() <= tolerance,
+        "{what}: {value:.4}, expected {expected} +- {tolerance}"
+    );
 }
 
 /// XSched (OSDI'25): two identical saturating processes get .45/.45 of a GV100.
@@ -28,7 +31,8 @@ fn two_saturating_tenants_get_45_percent_each() {
 /// The same paper: .48/.48 on a K40m, which a switch cost of about 40 us explains.
 #[test]
 fn two_saturating_tenants_get_48_percent_each_where_switching_is_cheap() {
-    let mut fixture = Fixture::new(1, Figures { switch: Nanos::from_micros(40), ..Figures::default() });
+    let mut fixture =
+        Fixture::new(1, Figures { switch: Nanos::from_micros(40), ..Figures::default() });
     fixture.tenant(0, "spin_60us", Habit::Saturate);
     fixture.tenant(0, "spin_60us", Habit::Saturate);
     fixture.run_until(SECOND);
@@ -67,7 +71,12 @@ fn waiting_for_every_launch_costs_8_to_150_percent() {
         let completed = fixture.completed(0);
         ratio(SECOND, Nanos::from_micros(micros * completed)) - 1.0
     };
-    let losses = [loss("spin_6us", 6), loss("spin_20us", 20), loss("spin_60us", 60), loss("spin_113us", 113)];
+    let losses = [
+        loss("spin_6us", 6),
+        loss("spin_20us", 20),
+        loss("spin_60us", 60),
+        loss("spin_113us", 113),
+    ];
     assert_near("6 us", losses[0], 1.5, 0.15);
     assert_near("113 us", losses[3], 0.08, 0.01);
     assert!(losses.is_sorted_by(|longer, shorter| longer > shorter), "{losses:?}");
@@ -170,7 +179,8 @@ fn events_on_the_null_stream_serialise_streams() {
     let rounds = 50;
     // One stream copies while the other computes.
     let end = |with_events: bool| {
-        let figures = Figures { launch_latency: Nanos::ZERO, switch: Nanos::ZERO, ..Figures::default() };
+        let figures =
+            Figures { launch_latency: Nanos::ZERO, switch: Nanos::ZERO, ..Figures::default() };
         let mut fixture = Fixture::new(1, figures);
         let mut timeline = fixture.timeline();
         timeline.attach(0, 1);

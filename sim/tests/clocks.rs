@@ -49,8 +49,9 @@ fn several_clients_on_one_virtual_clock_give_the_same_trace_byte_for_byte() {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let settings = settings(&directory, Figures { seed, ..Figures::default() });
         let clock = VirtualClock::default();
-        let clients: Vec<Machine> =
-            (0..3).map(|_| Machine::open_with(&settings, Clock::Virtual(clock.clone())).unwrap()).collect();
+        let clients: Vec<Machine> = (0..3)
+            .map(|_| Machine::open_with(&settings, Clock::Virtual(clock.clone())).unwrap())
+            .collect();
         clients[0].trace().unwrap();
         let sources = [7_u8; 64];
         let source = core::ptr::from_ref(&sources).expose_provenance() as u64;
@@ -110,7 +111,12 @@ fn the_real_clock_agrees_with_the_virtual_one_on_shares_within_2_percent() {
             let machine = Machine::open(&settings).unwrap();
             let context = machine.create_context(gpu).unwrap();
             let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
-            (machine, context, stream, Launch::whole(Kernel::Spin(Some(Nanos::from_micros(micros)))))
+            (
+                machine,
+                context,
+                stream,
+                Launch::whole(Kernel::Spin(Some(Nanos::from_micros(micros)))),
+            )
         })
         .collect();
     // More than will be computed, and never so much that a call blocks.

@@ -162,7 +162,8 @@ fn kernels_with_all_blocks_on_the_gpu_keep_it() {
     let context = gpu.context(0);
     let [stream] = gpu.streams(context);
     let urgent = gpu.timeline().create_stream_with_priority(context, false, -3).unwrap();
-    let tickets = [gpu.launch(stream, 100, percent(75), 0), gpu.launch(urgent, 100, percent(50), 20)];
+    let tickets =
+        [gpu.launch(stream, 100, percent(75), 0), gpu.launch(urgent, 100, percent(50), 20)];
     // Half of the urgent one has room until the other ends: 80 us of it are 40.
     assert_eq!(gpu.ends(tickets), [100, 160]);
 }
@@ -240,7 +241,8 @@ fn event_records_do_not_wait_for_kernels_of_other_streams() {
     let kernel = gpu.launch(a, 100, Footprint::WHOLE, 0);
     let mut timeline = gpu.timeline();
     let event = timeline.create_event(context, true).unwrap();
-    let record = timeline.enqueue(b, cgpu_sim::timeline::Command::Mark(event), 0, Nanos::ZERO).unwrap();
+    let record =
+        timeline.enqueue(b, cgpu_sim::timeline::Command::Mark(event), 0, Nanos::ZERO).unwrap();
     assert_eq!(gpu.ends([kernel, record]), [100, 1]);
 }
 

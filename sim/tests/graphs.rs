@@ -29,7 +29,8 @@ impl Setup {
             dilation_milli: 1_000,
             figures: Figures::default(),
         };
-        let machine = Machine::open_with(&settings, Clock::Virtual(VirtualClock::default())).unwrap();
+        let machine =
+            Machine::open_with(&settings, Clock::Virtual(VirtualClock::default())).unwrap();
         let context = machine.create_context(0).unwrap();
         let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
         // The first kernel of a context brings a switch with it.
@@ -157,8 +158,10 @@ fn a_graph_has_its_place_in_the_stream() {
     };
     setup.machine.launch(setup.stream, spin(500)).unwrap();
     setup.machine.host_function(setup.stream, Box::new(note("before"))).unwrap();
-    let steps =
-        vec![(Work::Call(Arc::new(note("one"))), vec![]), (Work::Call(Arc::new(note("two"))), vec![0])];
+    let steps = vec![
+        (Work::Call(Arc::new(note("one"))), vec![]),
+        (Work::Call(Arc::new(note("two"))), vec![0]),
+    ];
     let plan = setup.plan(steps);
     setup.launch_on(setup.stream, &plan, &mut Flight::default());
     setup.machine.host_function(setup.stream, Box::new(note("after"))).unwrap();
@@ -203,12 +206,13 @@ fn a_graph_spans_gpus() {
 #[test]
 fn a_crowd_of_graphs_shares_the_tracks_there_are() {
     let setup = Setup::new();
-    let graph =
-        setup.plan((0..64).map(|n| (kernel(1), if n < 32 { vec![] } else { vec![n - 32] })).collect());
+    let graph = setup
+        .plan((0..64).map(|n| (kernel(1), if n < 32 { vec![] } else { vec![n - 32] })).collect());
     let mut flights: Vec<Flight> = (0..40).map(|_| Flight::default()).collect();
     for _ in 0..4 {
         for flight in &mut flights {
-            let stream = setup.machine.create_stream(setup.context, StreamKind::NonBlocking).unwrap();
+            let stream =
+                setup.machine.create_stream(setup.context, StreamKind::NonBlocking).unwrap();
             setup.launch_on(stream, &graph, flight);
             setup.machine.destroy_stream(stream).unwrap();
         }
@@ -270,7 +274,8 @@ fn a_context_takes_its_graphs_with_it() {
 const STATE: &str = "CGPU_SIM_TEST_GRAPHS";
 
 fn hasty(state: std::path::PathBuf) -> Settings {
-    let figures = Figures { launch_cost: Nanos::ZERO, call_cost: Nanos::ZERO, ..Figures::default() };
+    let figures =
+        Figures { launch_cost: Nanos::ZERO, call_cost: Nanos::ZERO, ..Figures::default() };
     let figures = Figures { death_delay: Nanos::from_millis(1), ..figures };
     let gpus = Some(GpuSpec::parse_list("A10:23028").unwrap());
     Settings { state, gpus, dilation_milli: 1_000, figures }
@@ -291,7 +296,8 @@ fn play_a_role() {
     let mut flights = [Flight::default(), Flight::default()];
     for round in 0.. {
         // SAFETY: no step uses host memory.
-        unsafe { machine.launch_plan(streams[round % 3], &plan, &works, &mut flights[round % 2]) }.unwrap();
+        unsafe { machine.launch_plan(streams[round % 3], &plan, &works, &mut flights[round % 2]) }
+            .unwrap();
     }
 }
 

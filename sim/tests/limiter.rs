@@ -77,7 +77,15 @@ impl Program {
         timeline.attach(process, pid(process));
         let context = timeline.create_context(process, 0).unwrap();
         let stream = timeline.create_stream(context, false).unwrap();
-        Self { process, context, stream, limiter, launches_at: Nanos::ZERO, looks_at: WATCH, awaits: None }
+        Self {
+            process,
+            context,
+            stream,
+            limiter,
+            launches_at: Nanos::ZERO,
+            looks_at: WATCH,
+            awaits: None,
+        }
     }
 
     fn next(&self) -> Nanos {

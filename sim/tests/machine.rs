@@ -56,7 +56,8 @@ fn a_launch_takes_latency_length_and_visibility() {
     machine.synchronize_stream(stream).unwrap();
     // The first kernel of a context brings a switch with it.
     let figures = machine.figures();
-    let first = Nanos::from_micros(10) + figures.launch_latency + figures.switch + figures.visibility;
+    let first =
+        Nanos::from_micros(10) + figures.launch_latency + figures.switch + figures.visibility;
     assert_eq!(machine.now(), Nanos::from_millis(1) + first);
     let before = machine.now();
     machine.launch(stream, spin(10)).unwrap();
@@ -79,7 +80,8 @@ fn a_full_queue_blocks_until_there_is_room() {
     (0..16).for_each(|_| drop(machine.launch(stream, spin(1_000))));
     assert_eq!(machine.now() - begun, Nanos(16 * figures.launch_cost.0), "there was room");
     machine.launch(stream, spin(1_000)).unwrap();
-    let one_done = figures.launch_latency + figures.switch + Nanos::from_millis(1) + figures.visibility;
+    let one_done =
+        figures.launch_latency + figures.switch + Nanos::from_millis(1) + figures.visibility;
     assert_eq!(machine.now() - begun, one_done);
 }
 
@@ -138,7 +140,8 @@ fn an_event_recorded_again_forgets_its_first_record() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
-    let [fast, slow] = [(); 2].map(|()| machine.create_stream(context, StreamKind::NonBlocking).unwrap());
+    let [fast, slow] =
+        [(); 2].map(|()| machine.create_stream(context, StreamKind::NonBlocking).unwrap());
     let event = machine.create_event(context, true).unwrap();
     machine.launch(slow, spin(5_000)).unwrap();
     machine.record_event(event, slow).unwrap();
@@ -146,7 +149,11 @@ fn an_event_recorded_again_forgets_its_first_record() {
     machine.synchronize_event(event).unwrap();
     let at = machine.recorded_at(event).unwrap().unwrap();
     machine.synchronize_stream(slow).unwrap();
-    assert_eq!(machine.recorded_at(event).unwrap(), Some(at), "the first record changes nothing any more");
+    assert_eq!(
+        machine.recorded_at(event).unwrap(),
+        Some(at),
+        "the first record changes nothing any more"
+    );
 }
 
 #[test]
@@ -154,8 +161,8 @@ fn a_stream_waits_for_an_event_of_another_gpu() {
     let setup = Setup::new();
     let machine = setup.machine();
     let [here, there] = [0, 1].map(|gpu| machine.create_context(gpu).unwrap());
-    let [first, second] =
-        [here, there].map(|context| machine.create_stream(context, StreamKind::NonBlocking).unwrap());
+    let [first, second] = [here, there]
+        .map(|context| machine.create_stream(context, StreamKind::NonBlocking).unwrap());
     let [event, after] = [here, there].map(|context| machine.create_event(context, true).unwrap());
     machine.launch(first, spin(3_000)).unwrap();
     machine.record_event(event, first).unwrap();
@@ -183,7 +190,8 @@ fn the_legacy_stream_is_a_barrier_for_blocking_streams_only() {
         event
     });
     machine.synchronize_context(context).unwrap();
-    let [before, barrier, after, beside] = marks.map(|event| machine.recorded_at(event).unwrap().unwrap());
+    let [before, barrier, after, beside] =
+        marks.map(|event| machine.recorded_at(event).unwrap().unwrap());
     assert!(before < barrier && barrier < after);
     assert!(beside < barrier, "a non-blocking stream knows no barrier");
     assert_eq!(
@@ -207,8 +215,9 @@ fn memory_operations_happen_in_the_order_of_the_stream() {
     machine.launch(stream, spin(50)).unwrap();
     let first = write(&words[0], 1);
     // SAFETY: as above.
-    let opened =
-        unsafe { machine.wait_value(stream, address_of(&gate), Width::Four, WaitCondition::AtLeast, 3) };
+    let opened = unsafe {
+        machine.wait_value(stream, address_of(&gate), Width::Four, WaitCondition::AtLeast, 3)
+    };
     let second = write(&words[1], 2);
     assert_eq!(words[0].load(Ordering::Acquire), 0, "the kernel before it has not run");
     machine.wait(first).unwrap();
@@ -257,27 +266,32 @@ fn copies_carry_bytes_and_take_the_time_of_their_engine() {
     let back = target.as_mut_ptr().expose_provenance() as u64;
     let begun = machine.now();
     // SAFETY: both vectors live until the stream is waited for, and nobody touches them meanwhile.
-    unsafe { machine.copy(stream, CopyKind::HostToDevice, Pitched::line(device[0], there, size)) }.unwrap();
+    unsafe { machine.copy(stream, CopyKind::HostToDevice, Pitched::line(device[0], there, size)) }
+        .unwrap();
     machine.synchronize_stream(stream).unwrap();
     let figures = *machine.figures();
     // 12 MB at 12 GB/s.
-    let expected = figures.launch_latency + figures.copy_latency + Nanos::from_millis(1) + figures.visibility;
+    let expected =
+        figures.launch_latency + figures.copy_latency + Nanos::from_millis(1) + figures.visibility;
     assert_eq!(machine.now() - begun, expected);
-    for (kind, to, from) in
-        [(CopyKind::DeviceToDevice, device[1], device[0]), (CopyKind::DeviceToHost, back, device[1])]
-    {
+    for (kind, to, from) in [
+        (CopyKind::DeviceToDevice, device[1], device[0]),
+        (CopyKind::DeviceToHost, back, device[1]),
+    ] {
         // SAFETY: as above.
         unsafe { machine.copy(stream, kind, Pitched::line(to, from, size)) }.unwrap();
     }
     machine.synchronize_stream(stream).unwrap();
     assert!(target == source);
     // SAFETY: refused before anything is touched.
-    let beyond =
-        unsafe { machine.copy(stream, CopyKind::DeviceToHost, Pitched::line(back, device[0] + 1, size)) };
+    let beyond = unsafe {
+        machine.copy(stream, CopyKind::DeviceToHost, Pitched::line(back, device[0] + 1, size))
+    };
     assert_eq!(beyond, Err(Error::NoAllocation));
     machine.free(device[0]).unwrap();
     // SAFETY: as above.
-    let freed = unsafe { machine.copy(stream, CopyKind::DeviceToHost, Pitched::line(back, device[0], 1)) };
+    let freed =
+        unsafe { machine.copy(stream, CopyKind::DeviceToHost, Pitched::line(back, device[0], 1)) };
     assert_eq!(freed, Err(Error::NoAllocation));
 }
 
@@ -291,7 +305,10 @@ fn pitched_copies_and_fills_touch_their_rows_only() {
     let whole = Fill { to: device, value: 0xEE, size: 1, elements: 512, rows: 1, pitch: 0 };
     machine.fill(stream, whole).unwrap();
     machine
-        .fill(stream, Fill { value: 0x0102_0304, size: 4, elements: 2, rows: 3, pitch: 64, ..whole })
+        .fill(
+            stream,
+            Fill { value: 0x0102_0304, size: 4, elements: 2, rows: 3, pitch: 64, ..whole },
+        )
         .unwrap();
     let mut target = [0_u8; 24];
     let down = Pitched {
@@ -318,16 +335,17 @@ fn copies_run_beside_kernels_of_others() {
     let setup = Setup::new();
     let machine = setup.machine();
     let [computes, copies] = [(); 2].map(|()| machine.create_context(0).unwrap());
-    let [kernels, bytes] =
-        [computes, copies].map(|context| machine.create_stream(context, StreamKind::NonBlocking).unwrap());
+    let [kernels, bytes] = [computes, copies]
+        .map(|context| machine.create_stream(context, StreamKind::NonBlocking).unwrap());
     machine.launch(kernels, Launch::whole(Kernel::Persistent)).unwrap();
     let device = machine.allocate(copies, Bytes(1 << 20)).unwrap();
     let source = vec![7_u8; 1 << 20];
     let there = source.as_ptr().expose_provenance() as u64;
     let begun = machine.now();
     // SAFETY: the vector lives until the ticket is done.
-    let ticket =
-        unsafe { machine.copy(bytes, CopyKind::HostToDevice, Pitched::line(device, there, 1 << 20)) };
+    let ticket = unsafe {
+        machine.copy(bytes, CopyKind::HostToDevice, Pitched::line(device, there, 1 << 20))
+    };
     machine.wait(ticket.unwrap()).unwrap();
     assert!(machine.now() - begun < Nanos::from_micros(200), "no slice, no switch");
     // The mark after a copy does not need the context's turn either.
@@ -353,16 +371,28 @@ fn memory_is_exact_to_the_byte() {
     assert_eq!(machine.allocate(context, most + Bytes(1)), Err(Error::OutOfMemory));
     let all = machine.allocate(context, most).unwrap();
     assert_ne!(all, 0);
-    assert_eq!(other.allocate(foreign, Bytes(1)), Err(Error::OutOfMemory), "the GPU is full for everybody");
+    assert_eq!(
+        other.allocate(foreign, Bytes(1)),
+        Err(Error::OutOfMemory),
+        "the GPU is full for everybody"
+    );
     assert_eq!(other.create_context(1).unwrap_err(), Error::OutOfMemory);
     machine.free(all).unwrap();
     let small = other.allocate(foreign, Bytes(1)).unwrap();
     assert_eq!(other.memory_info(1).unwrap().free, free - Bytes(2 << 20));
-    assert_eq!(machine.free(small), Err(Error::NoAllocation), "another process's address says nothing here");
+    assert_eq!(
+        machine.free(small),
+        Err(Error::NoAllocation),
+        "another process's address says nothing here"
+    );
     let mine = other.processes(1).unwrap();
     assert_eq!(mine.iter().map(|each| each.memory.0).sum::<u64>(), 2 * cost.0 + (2 << 20));
     drop(other);
-    assert_eq!(machine.memory_info(1).unwrap().used, cost, "who leaves in good order leaves nothing");
+    assert_eq!(
+        machine.memory_info(1).unwrap().used,
+        cost,
+        "who leaves in good order leaves nothing"
+    );
     machine.destroy_context(context).unwrap();
     assert_eq!(machine.memory_info(1).unwrap(), start);
 }
@@ -399,12 +429,17 @@ fn a_destroyed_context_takes_everything_with_it() {
     let held = Arc::clone(&called);
     machine.launch(stream, Launch::whole(Kernel::Persistent)).unwrap();
     machine.record_event(event, stream).unwrap();
-    let never = machine.host_function(stream, Box::new(move || held.store(1, Ordering::Relaxed))).unwrap();
+    let never =
+        machine.host_function(stream, Box::new(move || held.store(1, Ordering::Relaxed))).unwrap();
     setup.clock.set(machine.now() + Nanos::from_millis(5));
     assert!(!machine.is_done(never).unwrap());
     machine.destroy_context(context).unwrap();
     machine.wait(never).unwrap();
-    assert_eq!((called.load(Ordering::Relaxed), Arc::strong_count(&called)), (0, 1), "dropped, not called");
+    assert_eq!(
+        (called.load(Ordering::Relaxed), Arc::strong_count(&called)),
+        (0, 1),
+        "dropped, not called"
+    );
     assert_eq!(machine.launch(stream, spin(1)), Err(Error::NoStream));
     assert_eq!(machine.is_event_done(event), Err(Error::NoEvent));
     assert_eq!(machine.allocate(context, Bytes(1)), Err(Error::NoContext));
@@ -580,7 +615,10 @@ fn merged_processes_compute_beside_each_other() {
     let spent = machines[0].engine_time(0).unwrap();
     assert_eq!(spent.switches, 1);
     let uses = machines[0].processes(0).unwrap();
-    assert!(uses.iter().all(|each| each.busy == Nanos::from_millis(5) && each.kernels == 1), "{uses:?}");
+    assert!(
+        uses.iter().all(|each| each.busy == Nanos::from_millis(5) && each.kernels == 1),
+        "{uses:?}"
+    );
     assert!(spent.busy < Nanos::from_millis(6), "{spent:?}");
 }
 
@@ -595,7 +633,10 @@ fn host_functions_are_never_called_by_a_thread_of_the_program() {
     for _ in 0..50 {
         let calls = calls.clone();
         let ticket = machine
-            .host_function(stream, Box::new(move || calls.send(std::thread::current().id()).unwrap()))
+            .host_function(
+                stream,
+                Box::new(move || calls.send(std::thread::current().id()).unwrap()),
+            )
             .unwrap();
         // Comes by as often as it can while the stream comes to it.
         while !machine.is_done(ticket).unwrap() {

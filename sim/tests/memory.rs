@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use cgpu_sim::clock::{Clock, VirtualClock};
 use cgpu_sim::kernel::mix;
 use cgpu_sim::machine::{
-    Access, ContextId, Member, Offer, PhysicalId, PhysicalPlace, PoolId, PoolSettings, Side, StreamId,
-    StreamKind,
+    Access, ContextId, Member, Offer, PhysicalId, PhysicalPlace, PoolId, PoolSettings, Side,
+    StreamId, StreamKind,
 };
 use cgpu_sim::settings::Figures;
 use cgpu_sim::{Bytes, Error, GpuSpec, Machine, Nanos, Settings};
@@ -149,15 +149,17 @@ impl Harness {
     }
 
     fn machine(&self) -> Machine {
-        Machine::open_with(&settings(self.directory.path()), Clock::Virtual(self.clock.clone())).unwrap()
+        Machine::open_with(&settings(self.directory.path()), Clock::Virtual(self.clock.clone()))
+            .unwrap()
     }
 
     fn join(&mut self, who: usize) {
         let machine = self.machine();
         let Ok(context) = machine.create_context(0) else { return };
         let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
-        let pool =
-            machine.create_pool(PoolSettings { site: 0.into(), shareable: true, most: Bytes::ZERO }).unwrap();
+        let pool = machine
+            .create_pool(PoolSettings { site: 0.into(), shareable: true, most: Bytes::ZERO })
+            .unwrap();
         self.players[who] = Some(Player {
             machine,
             context,
@@ -205,9 +207,14 @@ impl Harness {
             0 => {
                 let team = machine.create_team(1, Bytes(ROOM * GRANULE), true).unwrap();
                 machine.add_to_team(team, 0).unwrap();
-                self.team_descriptors.push((machine.export_physical(team).unwrap(), self.teams.len()));
+                self.team_descriptors
+                    .push((machine.export_physical(team).unwrap(), self.teams.len()));
                 player.teams.push((team, self.teams.len()));
-                self.teams.push(Team { holders: vec![who], descriptors: 1, bound: BTreeMap::new() });
+                self.teams.push(Team {
+                    holders: vec![who],
+                    descriptors: 1,
+                    bound: BTreeMap::new(),
+                });
             }
             1 => {
                 if let Some((descriptor, team)) = self.team_descriptors.last() {
@@ -220,8 +227,12 @@ impl Harness {
                 let Some(&(team, its)) = player.teams.last() else { return };
                 let Some(&(id, export)) = player.shareable.last() else { return };
                 let place = self.draws.below(usize::try_from(ROOM).unwrap()) as u64;
-                let bound =
-                    machine.bind(team, (place * GRANULE, Bytes(GRANULE)), Member::Handle(id, 0), Some(0));
+                let bound = machine.bind(
+                    team,
+                    (place * GRANULE, Bytes(GRANULE)),
+                    Member::Handle(id, 0),
+                    Some(0),
+                );
                 if self.teams[its].bound.contains_key(&place) {
                     assert!(matches!(bound, Err(Error::Invalid(_))), "{bound:?}");
                     return;
@@ -234,7 +245,9 @@ impl Harness {
             5 | 6 => {
                 let bound = |(_, team): &&(PhysicalId, usize)| !self.teams[*team].bound.is_empty();
                 let Some(&(team, its)) = player.teams.iter().find(bound) else { return };
-                let Some((place, (binder, export))) = self.teams[its].bound.pop_first() else { return };
+                let Some((place, (binder, export))) = self.teams[its].bound.pop_first() else {
+                    return;
+                };
                 machine.unbind(team, 0, (place * GRANULE, Bytes(GRANULE))).unwrap();
                 self.exports[export].let_go(binder);
                 self.tell(if binder == who { "unbound" } else { "another's unbound" });
@@ -286,7 +299,11 @@ impl Harness {
                 if let Some(&(address, bytes)) = player.linear.last() {
                     let offer = machine.offer_memory(address).unwrap();
                     player.offered.entry(address).or_insert_with(|| {
-                        self.exports.push(Export { bytes, holders: vec![(who, 1)], descriptors: 0 });
+                        self.exports.push(Export {
+                            bytes,
+                            holders: vec![(who, 1)],
+                            descriptors: 0,
+                        });
                         (self.exports.len() - 1, offer)
                     });
                 }
@@ -311,10 +328,18 @@ impl Harness {
                     }
                 }
             }
-            7 | 8 => match machine.create_physical(PhysicalPlace::On(0.into()), Bytes(rounded), what == 8) {
+            7 | 8 => match machine.create_physical(
+                PhysicalPlace::On(0.into()),
+                Bytes(rounded),
+                what == 8,
+            ) {
                 Ok(id) if what == 7 => player.private.push((id, rounded)),
                 Ok(id) => {
-                    self.exports.push(Export { bytes: rounded, holders: vec![(who, 1)], descriptors: 0 });
+                    self.exports.push(Export {
+                        bytes: rounded,
+                        holders: vec![(who, 1)],
+                        descriptors: 0,
+                    });
                     player.shareable.push((id, self.exports.len() - 1));
                 }
                 Err(error) => self.refused(&error),
@@ -375,10 +400,12 @@ impl Harness {
                     self.exports[export].descriptors -= 1;
                 }
             }
-            15 | 16 => match machine.allocate_from(player.pool, Bytes(size / 3), Some(player.stream)) {
-                Ok(address) => player.pooled.push(address),
-                Err(error) => self.refused(&error),
-            },
+            15 | 16 => {
+                match machine.allocate_from(player.pool, Bytes(size / 3), Some(player.stream)) {
+                    Ok(address) => player.pooled.push(address),
+                    Err(error) => self.refused(&error),
+                }
+            }
             17 => {
                 if let Some(address) = self.draws.take(&mut player.pooled) {
                     machine.free_in(address, player.stream).unwrap();
@@ -404,10 +431,13 @@ impl Harness {
 
     /// Bytes that a process must have.
     fn due(&self, who: usize, player: &Player) -> u64 {
-        let linear = player.linear.iter().filter(|(address, _)| !player.offered.contains_key(address));
+        let linear =
+            player.linear.iter().filter(|(address, _)| !player.offered.contains_key(address));
         let mapped = player.mapped.iter().filter_map(|(_, _, kept)| kept.err());
-        let owned =
-            self.exports.iter().filter(|export| export.holders.first().is_some_and(|(h, _)| *h == who));
+        let owned = self
+            .exports
+            .iter()
+            .filter(|export| export.holders.first().is_some_and(|(h, _)| *h == who));
         player.machine.figures().context_memory.0
             + linear.map(|(_, bytes)| bytes).sum::<u64>()
             + player.private.iter().map(|(_, bytes)| bytes).sum::<u64>()
@@ -431,7 +461,11 @@ impl Harness {
             .enumerate()
             .filter_map(|(who, player)| Some(self.due(who, player.as_ref()?)))
             .collect();
-        assert_eq!(used, due.iter().sum::<u64>() + orphaned, "step {step}: {due:?}, {orphaned} orphaned");
+        assert_eq!(
+            used,
+            due.iter().sum::<u64>() + orphaned,
+            "step {step}: {due:?}, {orphaned} orphaned"
+        );
         // The order of processes on the GPU is that of their slots, not of these players.
         let mut told: Vec<u64> =
             any.machine.processes(0).unwrap().iter().map(|process| process.memory.0).collect();
@@ -508,24 +542,31 @@ fn play_with_memory() {
 
 fn play(machine: &Machine, context: ContextId, draws: &mut Draws, offers: &Path) {
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
-    let pool =
-        machine.create_pool(PoolSettings { site: 0.into(), shareable: true, most: Bytes::ZERO }).unwrap();
-    let (mut linear, mut opened, mut pooled, mut physical) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let pool = machine
+        .create_pool(PoolSettings { site: 0.into(), shareable: true, most: Bytes::ZERO })
+        .unwrap();
+    let (mut linear, mut opened, mut pooled, mut physical) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut descriptors, mut teams) = (Vec::new(), Vec::new());
     for _ in 0..60 {
         match draws.below(12) {
             0 | 1 => linear.extend(machine.allocate(context, Bytes(700_000 << draws.below(5)))),
             2 => {
                 if let Some(&address) = linear.last() {
-                    let Offer { export, serial, offset, size } = machine.offer_memory(address).unwrap();
+                    let Offer { export, serial, offset, size } =
+                        machine.offer_memory(address).unwrap();
                     // Half a line is no offer, and neither is one that is not there any more.
                     fs::write(offers, format!("{export} {serial} {offset} {}", size.0)).unwrap();
                 }
             }
-            3 => {
-                opened.extend(read_offer(offers).and_then(|offer| machine.open_memory(context, &offer).ok()))
-            }
-            4 => pooled.extend(machine.allocate_from(pool, Bytes(300_000 << draws.below(6)), Some(stream))),
+            3 => opened.extend(
+                read_offer(offers).and_then(|offer| machine.open_memory(context, &offer).ok()),
+            ),
+            4 => pooled.extend(machine.allocate_from(
+                pool,
+                Bytes(300_000 << draws.below(6)),
+                Some(stream),
+            )),
             5 => {
                 if let Some(address) = draws.take(&mut pooled) {
                     machine.free_in(address, stream).unwrap();
@@ -533,7 +574,8 @@ fn play(machine: &Machine, context: ContextId, draws: &mut Draws, offers: &Path)
             }
             6 => {
                 let size = Bytes(GRANULE << draws.below(4));
-                let made = machine.create_physical(PhysicalPlace::On(0.into()), size, draws.below(2) == 0);
+                let made =
+                    machine.create_physical(PhysicalPlace::On(0.into()), size, draws.below(2) == 0);
                 physical.extend(made.ok().map(|id| (id, size)));
             }
             7 => {
@@ -543,7 +585,8 @@ fn play(machine: &Machine, context: ContextId, draws: &mut Draws, offers: &Path)
                 }
             }
             8 => {
-                let received = descriptors.last().map(|fd: &OwnedFd| machine.import_physical(fd.as_fd()));
+                let received =
+                    descriptors.last().map(|fd: &OwnedFd| machine.import_physical(fd.as_fd()));
                 let size = |id| machine.physical(id).map(|info| (id, info.size));
                 physical.extend(received.and_then(Result::ok).and_then(|id| size(id).ok()));
             }

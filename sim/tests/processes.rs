@@ -41,7 +41,8 @@ impl Setup {
     /// Calls cost nothing, so that programs are inside the segment's lock as often as can be; and the dead go soon. Children find
     /// these figures in the segment.
     fn hasty() -> Self {
-        let free = Figures { launch_cost: Nanos::ZERO, call_cost: Nanos::ZERO, ..Figures::default() };
+        let free =
+            Figures { launch_cost: Nanos::ZERO, call_cost: Nanos::ZERO, ..Figures::default() };
         Self { figures: Figures { death_delay: Nanos::from_millis(1), ..free }, ..Self::new() }
     }
 
@@ -57,8 +58,11 @@ impl Setup {
     /// A child that is the first process of a PID namespace; `None` where that cannot be had.
     fn child_in_a_namespace(&self, role: &str) -> Option<Watched> {
         let enter = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child"];
-        let can =
-            Command::new("unshare").args(enter).arg("true").status().is_ok_and(|status| status.success());
+        let can = Command::new("unshare")
+            .args(enter)
+            .arg("true")
+            .status()
+            .is_ok_and(|status| status.success());
         let mut command = Command::new("unshare");
         command.args(enter).arg(std::env::current_exe().unwrap());
         can.then(|| self.start(role, command))
@@ -133,7 +137,9 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Not a test of its own: what children run.
 #[test]
 fn play_a_role() {
-    let (Some(role), Some(state)) = (std::env::var_os(ROLE), std::env::var_os(STATE)) else { return };
+    let (Some(role), Some(state)) = (std::env::var_os(ROLE), std::env::var_os(STATE)) else {
+        return;
+    };
     let machine = Machine::open(&settings(Path::new(&state))).unwrap();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
@@ -185,8 +191,8 @@ fn churn_once(machine: &Machine, seed: u64, word: &'static AtomicU64) {
         Err(Error::OutOfMemory) => return,
         context => context.unwrap(),
     };
-    let streams =
-        [StreamKind::Blocking, StreamKind::NonBlocking].map(|k| machine.create_stream(context, k).unwrap());
+    let streams = [StreamKind::Blocking, StreamKind::NonBlocking]
+        .map(|k| machine.create_stream(context, k).unwrap());
     let event = machine.create_event(context, true).unwrap();
     let source = *Box::leak(Box::new([5_u8; 4]));
     for round in 0..12 {
@@ -199,7 +205,11 @@ fn churn_once(machine: &Machine, seed: u64, word: &'static AtomicU64) {
         if let Ok(address) = machine.allocate(context, Bytes(700_000 << (round % 3))) {
             // SAFETY: the bytes are never freed.
             unsafe {
-                machine.copy(stream, CopyKind::HostToDevice, Pitched::line(address, address_of(&source), 4))
+                machine.copy(
+                    stream,
+                    CopyKind::HostToDevice,
+                    Pitched::line(address, address_of(&source), 4),
+                )
             }
             .unwrap();
             machine.free(address).unwrap();
@@ -221,7 +231,9 @@ fn two_processes_share_a_gpu_equally_and_lose_a_tenth() {
         let uses = machine.processes(0).unwrap();
         uses.iter().find(|each| each.pid == pid).map_or(Nanos::ZERO, |each| each.busy)
     };
-    eventually("both compute", || children.iter().all(|child| busy(child.pid()) > Nanos::from_millis(20)));
+    eventually("both compute", || {
+        children.iter().all(|child| busy(child.pid()) > Nanos::from_millis(20))
+    });
     let read = || (machine.now(), children.each_ref().map(|child| busy(child.pid())));
     // Whoever waits for a processor leaves the GPU to the other one, who loses nothing then: one window without that is enough.
     let mut seen = Vec::new();
@@ -269,7 +281,8 @@ fn a_wait_on_memory_ends_when_the_program_writes() {
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let gate = AtomicU32::new(0);
     // SAFETY: the word outlives the wait for the stream below.
-    unsafe { machine.wait_value(stream, address_of(&gate), Width::Four, WaitCondition::Equal, 9) }.unwrap();
+    unsafe { machine.wait_value(stream, address_of(&gate), Width::Four, WaitCondition::Equal, 9) }
+        .unwrap();
     machine.launch(stream, launch("spin_20us")).unwrap();
     std::thread::sleep(Duration::from_millis(20));
     assert!(!machine.is_stream_done(stream).unwrap());
@@ -352,7 +365,8 @@ fn a_forked_child_has_a_machine_of_its_own() {
             && machine.is_inherited();
         drop(machine);
         let own = setup.machine();
-        let works = own.create_context(0).and_then(|context| own.allocate(context, Bytes(1))).is_ok();
+        let works =
+            own.create_context(0).and_then(|context| own.allocate(context, Bytes(1))).is_ok();
         // SAFETY: ends this process at once.
         unsafe { libc::_exit(i32::from(!(told && works))) };
     }
@@ -441,7 +455,9 @@ fn stops_at_any_instant_hold_nobody_up() {
     });
     for round in 0..60 {
         let child = &children[round % children.len()];
-        std::thread::sleep(Duration::from_micros(2_000 + cgpu_sim::kernel::mix(round as u64) % 3_000));
+        std::thread::sleep(Duration::from_micros(
+            2_000 + cgpu_sim::kernel::mix(round as u64) % 3_000,
+        ));
         child.signal(libc::SIGSTOP);
         machine.launch(stream, launch("spin_20us")).unwrap();
         machine.synchronize_stream(stream).unwrap();
@@ -463,7 +479,8 @@ fn a_process_of_another_pid_namespace_goes_by_its_id_in_ours() {
         return;
     };
     let children = |pid: u32| -> Vec<u32> {
-        let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        let list =
+            std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
         list.split_ascii_whitespace().map(|pid| pid.parse().unwrap()).collect()
     };
     eventually("it is listed", || machine.processes(0).unwrap().len() == 1);
@@ -476,6 +493,7 @@ fn a_process_of_another_pid_namespace_goes_by_its_id_in_ours() {
     inside.kill();
     // Dead, it has no id any more; whoever asks for processes looks for the dead.
     eventually("it is gone", || {
-        machine.processes(0).unwrap().is_empty() && machine.memory_info(0).unwrap().used == Bytes::ZERO
+        machine.processes(0).unwrap().is_empty()
+            && machine.memory_info(0).unwrap().used == Bytes::ZERO
     });
 }

@@ -223,7 +223,8 @@ impl Harness {
             Deed::Stream { context, blocking, priority } => {
                 if let Some(&(context, _)) = pick(&self.contexts, context) {
                     let mut timeline = self.timeline();
-                    let stream = timeline.create_stream_with_priority(context, blocking, priority).unwrap();
+                    let stream =
+                        timeline.create_stream_with_priority(context, blocking, priority).unwrap();
                     self.streams.push((stream, context));
                 }
             }
@@ -252,19 +253,26 @@ impl Harness {
             Deed::Meet { stream, key } => {
                 if let Some(&(stream, _)) = pick(&self.streams, stream) {
                     let footprint = Footprint::of_blocks(1, 10, 8);
-                    let _ = self.timeline().launch_in(stream, Kernel::WaitPeer(key), footprint, now);
+                    let _ =
+                        self.timeline().launch_in(stream, Kernel::WaitPeer(key), footprint, now);
                 }
             }
             Deed::Random { stream } => {
                 if let Some(&(stream, _)) = pick(&self.streams, stream) {
-                    let _ = self.timeline().launch(stream, Kernel::named("lognormal_200us_1.0"), now);
+                    let _ =
+                        self.timeline().launch(stream, Kernel::named("lognormal_200us_1.0"), now);
                 }
             }
             Deed::Move { stream, micros } => {
                 let cost = Nanos::from_micros(micros);
                 self.enqueue(
                     stream,
-                    Command::Compute { cost, kernel: false, meeting: None, footprint: Footprint::WHOLE },
+                    Command::Compute {
+                        cost,
+                        kernel: false,
+                        meeting: None,
+                        footprint: Footprint::WHOLE,
+                    },
                     0,
                 );
             }
@@ -278,7 +286,11 @@ impl Harness {
                 if let Some(&(context, _)) = pick(&self.contexts, context) {
                     let mut timeline = self.timeline();
                     let legacy = timeline.legacy_stream(context);
-                    let _ = timeline.launch(legacy, Kernel::Spin(Some(Nanos::from_micros(micros))), now);
+                    let _ = timeline.launch(
+                        legacy,
+                        Kernel::Spin(Some(Nanos::from_micros(micros))),
+                        now,
+                    );
                 }
             }
             Deed::Record { stream, event } => {
@@ -311,8 +323,12 @@ impl Harness {
                     return;
                 }
                 self.timeline().die(process, now);
-                let its: Vec<_> =
-                    self.contexts.iter().filter(|each| each.1 == process).map(|each| each.0).collect();
+                let its: Vec<_> = self
+                    .contexts
+                    .iter()
+                    .filter(|each| each.1 == process)
+                    .map(|each| each.0)
+                    .collect();
                 // It does nothing any more, and is not asked about.
                 self.contexts.retain(|each| each.1 != process);
                 self.streams.retain(|each| !its.contains(&each.1));
@@ -326,7 +342,11 @@ impl Harness {
     }
 
     /// Plays deeds; `glance` looks in at every deed, at an instant between two.
-    fn play(mut self, deeds: &[Deed], mut glance: impl FnMut(&mut Timeline<'_, Plain>, Nanos)) -> History {
+    fn play(
+        mut self,
+        deeds: &[Deed],
+        mut glance: impl FnMut(&mut Timeline<'_, Plain>, Nanos),
+    ) -> History {
         let mut history = History::default();
         for deed in deeds {
             self.act(deed);
@@ -343,7 +363,9 @@ impl Harness {
         let mut timeline = self.timeline();
         timeline.advance(now);
         for event in events {
-            if let (Some(record), Some(at)) = (timeline.last_record(event), timeline.recorded_at(event)) {
+            if let (Some(record), Some(at)) =
+                (timeline.last_record(event), timeline.recorded_at(event))
+            {
                 history.records.push((record, at));
             }
         }

@@ -17,7 +17,8 @@ impl Setup {
     fn new() -> Self {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let state = directory.path().join("segment");
-        let settings = Settings { state, gpus: None, dilation_milli: 1_000, figures: Figures::default() };
+        let settings =
+            Settings { state, gpus: None, dilation_milli: 1_000, figures: Figures::default() };
         Self { _directory: directory, settings, clock: VirtualClock::default() }
     }
 
@@ -41,7 +42,8 @@ fn event_times_are_those_of_the_timeline_within_half_a_microsecond() {
     let beside = neighbour.create_context(0).unwrap();
     let beside = neighbour.create_stream(beside, StreamKind::NonBlocking).unwrap();
     let context = machine.create_context(0).unwrap();
-    let streams = [(); 3].map(|()| machine.create_stream(context, StreamKind::NonBlocking).unwrap());
+    let streams =
+        [(); 3].map(|()| machine.create_stream(context, StreamKind::NonBlocking).unwrap());
     let base = machine.create_event(context, true).unwrap();
     machine.record_event(base, streams[0]).unwrap();
     let mut events = streams.map(|_| Vec::new());
@@ -102,7 +104,9 @@ fn elapsed_times_lose_precision_as_a_float_of_milliseconds_does() {
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let [base, early, late] = [(); 3].map(|()| machine.create_event(context, true).unwrap());
-    let spin = |micros| machine.launch(stream, Launch::whole(Kernel::Spin(Some(Nanos::from_micros(micros)))));
+    let spin = |micros| {
+        machine.launch(stream, Launch::whole(Kernel::Spin(Some(Nanos::from_micros(micros)))))
+    };
     machine.record_event(base, stream).unwrap();
     machine.synchronize_event(base).unwrap();
     // 1000 s later, 20 us apart.
@@ -117,7 +121,10 @@ fn elapsed_times_lose_precision_as_a_float_of_milliseconds_does() {
     let step = elapsed(base, late).next_up() - elapsed(base, late);
     assert!((0.06..0.07).contains(&step), "a step of {step} ms");
     assert!(apart == 0.0 || (apart - step).abs() < f32::EPSILON, "{apart} ms");
-    assert_eq!(machine.elapsed(late, base), Ok(Some(-machine.elapsed(base, late).unwrap().unwrap())));
+    assert_eq!(
+        machine.elapsed(late, base),
+        Ok(Some(-machine.elapsed(base, late).unwrap().unwrap()))
+    );
     let untimed = machine.create_event(context, false).unwrap();
     machine.record_event(untimed, stream).unwrap();
     assert_eq!(machine.elapsed(base, untimed), Err(Error::NotRecorded));
@@ -147,7 +154,8 @@ fn a_clock_that_drifts_or_steps_shows_in_elapsed_times_and_nowhere_else() {
         let (told, was) = times(&machine, from, to);
         told - was
     };
-    let near = |off: i64, expected: i64| assert!((off - expected).abs() <= 1_000, "{off} for {expected}");
+    let near =
+        |off: i64, expected: i64| assert!((off - expected).abs() <= 1_000, "{off} for {expected}");
     near(off(events[0], events[1]), -1_000_000);
     near(off(events[1], events[2]), 500_000);
     near(off(events[2], events[3]), -19_999_950_000);

@@ -100,7 +100,11 @@ pub(crate) fn place(from: &Path, to: &Path) -> Result<()> {
 /// Leaves out what only debuggers read: three quarters of it all. Names stay, for backtraces.
 pub(crate) fn lighten(file: &Path) -> Result<()> {
     let status = Command::new("strip").arg("--strip-debug").arg(file).status();
-    ensure!(status.context("cannot run strip (binutils)")?.success(), "strip failed on {}", file.display());
+    ensure!(
+        status.context("cannot run strip (binutils)")?.success(),
+        "strip failed on {}",
+        file.display()
+    );
     Ok(())
 }
 

@@ -31,11 +31,14 @@ impl Workspace {
     /// Asks cargo, in the copy of the sources that we were started from.
     pub(crate) fn find() -> Result<Self> {
         // `cargo run` says which. What was compiled in may be another copy with the same target folder.
-        let here =
-            std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let here = std::env::var_os("CARGO_MANIFEST_DIR")
+            .unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let metadata = metadata(Path::new(&here))?;
         let path = |key: &str| -> Result<PathBuf> {
-            Ok(metadata[key].as_str().with_context(|| format!("cargo metadata has no {key}"))?.into())
+            Ok(metadata[key]
+                .as_str()
+                .with_context(|| format!("cargo metadata has no {key}"))?
+                .into())
         };
         Ok(Self { root: path("workspace_root")?, target: path("target_directory")? })
     }
@@ -58,7 +61,11 @@ impl Workspace {
     }
 
     /// The same with a cargo command that has its own environment.
-    pub(crate) fn build_by(&self, command: &mut Command, arguments: &[&str]) -> Result<Vec<Artifact>> {
+    pub(crate) fn build_by(
+        &self,
+        command: &mut Command,
+        arguments: &[&str],
+    ) -> Result<Vec<Artifact>> {
         let mut child = command
             .arg("--message-format=json-render-diagnostics")
             .args(arguments)
@@ -86,8 +93,9 @@ pub(crate) fn find<'a>(
     target: &str,
 ) -> Result<&'a Path> {
     let folder = root.join(folder);
-    let made =
-        |artifact: &&Artifact| artifact.folder == folder && artifact.target == target && !artifact.is_test;
+    let made = |artifact: &&Artifact| {
+        artifact.folder == folder && artifact.target == target && !artifact.is_test
+    };
     match artifacts.iter().find(made) {
         Some(artifact) => Ok(&artifact.file),
         None => bail!("the build made no {target} from {}", folder.display()),
@@ -114,7 +122,8 @@ fn artifacts_of(message: &Value) -> Vec<Artifact> {
     let target = &message["target"];
     let kinds: Vec<&str> =
         target["kind"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let Some(folder) = message["manifest_path"].as_str().and_then(|path| Path::new(path).parent()) else {
+    let Some(folder) = message["manifest_path"].as_str().and_then(|path| Path::new(path).parent())
+    else {
         return Vec::new();
     };
     let is_test = message["profile"]["test"] == true;

@@ -88,8 +88,18 @@ impl Collection {
 pub(crate) const ITEMS: &[Item] = &[
     Item { package: "cgpu-shim", folder: "shim", target: "cgpu", name: "libcgpu.so" },
     Item { package: "cgpu-cli", folder: "cli", target: "cgpu", name: "cgpu" },
-    Item { package: "cgpu-monitor", folder: "monitor", target: "cgpu-monitor", name: "cgpu-monitor" },
-    Item { package: "cgpu-runtime", folder: "runtime", target: "cgpu-runtime", name: "cgpu-runtime" },
+    Item {
+        package: "cgpu-monitor",
+        folder: "monitor",
+        target: "cgpu-monitor",
+        name: "cgpu-monitor",
+    },
+    Item {
+        package: "cgpu-runtime",
+        folder: "runtime",
+        target: "cgpu-runtime",
+        name: "cgpu-runtime",
+    },
     Item {
         package: "cgpu-scheduler-extender",
         folder: "kubernetes/extender",
@@ -108,7 +118,12 @@ pub(crate) const ITEMS: &[Item] = &[
         target: "kubectl-inspect-gpushare",
         name: "kubectl-inspect-gpushare",
     },
-    Item { package: "cgpu-sim-command", folder: "sim/command", target: "cgpu-sim", name: "cgpu-sim" },
+    Item {
+        package: "cgpu-sim-command",
+        folder: "sim/command",
+        target: "cgpu-sim",
+        name: "cgpu-sim",
+    },
     Item { package: "cgpu-bench", folder: "bench", target: "cgpu-demo", name: "cgpu-demo" },
     Item { package: "cgpu-bench", folder: "bench", target: "cgpu-bench", name: "cgpu-bench" },
     Item {

@@ -41,7 +41,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     // A target triple keeps the flags away from build scripts.
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     build.args(["--target", &triple]).env("RUSTFLAGS", FLAGS).env("CARGO_TARGET_DIR", &folder);
-    ensure!(build.status().context("cannot run cargo build")?.success(), "the fuzz targets do not build");
+    ensure!(
+        build.status().context("cannot run cargo build")?.success(),
+        "the fuzz targets do not build"
+    );
     for target in chosen {
         let seeds = workspace.root.join("fuzz/seeds").join(target);
         let corpus = folder.join("corpus").join(target);

@@ -54,10 +54,19 @@ pub(crate) fn run() -> Result<PathBuf> {
         names.iter().try_for_each(|name| build::lighten(&dist.join(name)))?;
     }
     let prepared = portable::compiler(&workspace)?;
-    programs::compile_by(&workspace, || portable::again(&prepared), PROGRAMS, &dist.join("programs"))?;
+    programs::compile_by(
+        &workspace,
+        || portable::again(&prepared),
+        PROGRAMS,
+        &dist.join("programs"),
+    )?;
     let bytes = size(&kit)?;
     ensure!(bytes <= MOST_BYTES, "the kit has {bytes} bytes, more than {MOST_BYTES}");
-    eprintln!("xtask: {} MiB in {}; on the machine with the GPU: ./run.sh", bytes >> 20, kit.display());
+    eprintln!(
+        "xtask: {} MiB in {}; on the machine with the GPU: ./run.sh",
+        bytes >> 20,
+        kit.display()
+    );
     Ok(kit)
 }
 
@@ -68,7 +77,9 @@ pub(crate) fn collect_for_tests(workspace: &Workspace) -> Result<()> {
     copy_scripts(workspace, &kit)?;
     let tools = SHIM.iter().chain(TOOLS).map(|&name| name.to_owned());
     let programs = PROGRAMS.iter().map(|name| format!("programs/{name}"));
-    tools.chain(programs).try_for_each(|name| share(&built.join(&name), &kit.join(DIST).join(&name)))
+    tools
+        .chain(programs)
+        .try_for_each(|name| share(&built.join(&name), &kit.join(DIST).join(&name)))
 }
 
 /// Clears the kit and copies what it has of the sources.
@@ -86,7 +97,8 @@ fn copy_scripts(workspace: &Workspace, kit: &Path) -> Result<()> {
 /// The kit's own files; what Python leaves beside them is in a folder.
 fn scripts(workspace: &Workspace) -> Result<Vec<PathBuf>> {
     let folder = workspace.root.join(SCRIPTS);
-    let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let entries =
+        fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<PathBuf>>>()?;
     Ok(files.into_iter().filter(|file| file.is_file()).collect())
 }
@@ -101,11 +113,13 @@ fn share(from: &Path, to: &Path) -> Result<()> {
 /// The commit, and whether the sources differ from it.
 fn commit(workspace: &Workspace) -> String {
     let git = |arguments: &[&str]| {
-        let output = Command::new("git").arg("-C").arg(&workspace.root).args(arguments).output().ok()?;
+        let output =
+            Command::new("git").arg("-C").arg(&workspace.root).args(arguments).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let Some(commit) = git(&["rev-parse", "HEAD"]) else { return "unknown".to_owned() };
-    let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_none_or(|text| !text.is_empty());
+    let changed =
+        git(&["status", "--porcelain", "--untracked-files=no"]).is_none_or(|text| !text.is_empty());
     if changed { format!("{commit} with changes") } else { commit }
 }
 
@@ -128,9 +142,11 @@ mod tests {
     /// The names in all calls `FUNCTION("NAME")` of the kit's scripts.
     fn named(function: &str) -> BTreeSet<String> {
         let scripts = scripts(&Workspace::find().unwrap()).unwrap();
-        let python = scripts.iter().filter(|file| file.extension().is_some_and(|found| found == "py"));
+        let python =
+            scripts.iter().filter(|file| file.extension().is_some_and(|found| found == "py"));
         let text: String = python.map(|file| fs::read_to_string(file).unwrap()).collect();
-        let calls = text.split(&format!("{function}(\"")).skip(1).map(str::to_owned).collect::<Vec<_>>();
+        let calls =
+            text.split(&format!("{function}(\"")).skip(1).map(str::to_owned).collect::<Vec<_>>();
         calls.iter().filter_map(|rest| rest.split('"').next()).map(str::to_owned).collect()
     }
 
@@ -141,7 +157,8 @@ mod tests {
         let mut run = named("kit.program");
         run.insert("worker".to_owned());
         assert_eq!(run, programs);
-        let files: BTreeSet<String> = SHIM.iter().chain(TOOLS).map(|&name| name.to_owned()).collect();
+        let files: BTreeSet<String> =
+            SHIM.iter().chain(TOOLS).map(|&name| name.to_owned()).collect();
         assert_eq!(named("kit.file"), files);
     }
 }

@@ -46,7 +46,12 @@ pub(crate) fn collect(workspace: &Workspace, shim: &Path) -> Result<PathBuf> {
     build::place(shim, &folder.join("libcgpu.so"))?;
     build::runtime(workspace, PROFILE, &folder)?;
     let compiler = portable::compiler(workspace)?;
-    programs::compile_by(workspace, || portable::again(&compiler), PROGRAMS, &folder.join("programs"))?;
+    programs::compile_by(
+        workspace,
+        || portable::again(&compiler),
+        PROGRAMS,
+        &folder.join("programs"),
+    )?;
     Ok(folder)
 }
 
@@ -100,7 +105,8 @@ impl System {
     fn fetch(&self, folder: &Path) -> Result<()> {
         let fresh = folder.join(format!("{}.new", self.suite));
         if fresh.exists() {
-            fs::remove_dir_all(&fresh).with_context(|| format!("cannot remove {}", fresh.display()))?;
+            fs::remove_dir_all(&fresh)
+                .with_context(|| format!("cannot remove {}", fresh.display()))?;
         }
         fs::create_dir_all(&fresh).with_context(|| format!("cannot make {}", fresh.display()))?;
         eprintln!("xtask: unpacking {} (half a minute or so)", self.suite);
@@ -111,7 +117,8 @@ impl System {
             self.debootstrap(&fresh, &["--no-check-gpg".into(), with("--make-tarball=")])?;
             check_packed(self.suite, &packed, expected)?;
             self.debootstrap(&fresh, &["--foreign".into(), with("--unpack-tarball=")])?;
-            fs::remove_file(&packed).with_context(|| format!("cannot remove {}", packed.display()))?;
+            fs::remove_file(&packed)
+                .with_context(|| format!("cannot remove {}", packed.display()))?;
         } else {
             self.debootstrap(&fresh, &["--foreign".into()])?;
         }
@@ -142,7 +149,8 @@ impl System {
         if !output.status.success() {
             let said = [output.stdout, output.stderr].concat();
             let said = String::from_utf8_lossy(&said);
-            let last = said.lines().rev().find(|line| line.contains("E: ")).or(said.lines().next_back());
+            let last =
+                said.lines().rev().find(|line| line.contains("E: ")).or(said.lines().next_back());
             bail!("debootstrap: {}", last.unwrap_or("it says nothing").trim());
         }
         Ok(())
@@ -152,7 +160,8 @@ impl System {
     fn check_root(&self, root: &Path) -> Result<()> {
         let Some(expected) = self.packages else { return Ok(()) };
         let lists = root.join("var/lib/apt/lists");
-        let all = fs::read_dir(&lists).with_context(|| format!("cannot read {}", lists.display()))?;
+        let all =
+            fs::read_dir(&lists).with_context(|| format!("cannot read {}", lists.display()))?;
         let mut lists = all.flatten().map(|entry| entry.path());
         let list = lists
             .find(|path| path.to_string_lossy().ends_with("_Packages"))
@@ -219,9 +228,15 @@ mod tests {
         let system = System { suite: "some", packages: Some(SUM) };
         system.check_root(&folder).unwrap();
         let other = check(&[("m_Packages", "Package: b\n")]).unwrap_err().to_string();
-        assert!(other.contains("not those that were released") && other.contains("some.tgz"), "{other}");
+        assert!(
+            other.contains("not those that were released") && other.contains("some.tgz"),
+            "{other}"
+        );
         assert!(system.check_root(&folder).is_err());
-        assert!(check(&[("m_Packages", "Package: a\n"), ("n_Packages", "x")]).is_err(), "another list");
+        assert!(
+            check(&[("m_Packages", "Package: a\n"), ("n_Packages", "x")]).is_err(),
+            "another list"
+        );
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -46,7 +46,8 @@ const BUILT: &[&str] = &[
 /// The files below this folder that `install.sh` installs, by its own list.
 fn installed(workspace: &Workspace, folder: &str) -> Result<Vec<String>> {
     let list = workspace.root.join("deploy/files.sh");
-    let text = std::fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
+    let text = std::fs::read_to_string(&list)
+        .with_context(|| format!("cannot read {}", list.display()))?;
     let files = text.lines().filter_map(|line| line.split_whitespace().next());
     Ok(files.filter(|file| file.starts_with(folder)).map(str::to_owned).collect())
 }
@@ -63,7 +64,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<PathBuf> {
     let folder = workspace.target.join("package");
     let inside = folder.join(&name);
     if inside.exists() {
-        std::fs::remove_dir_all(&inside).with_context(|| format!("cannot remove {}", inside.display()))?;
+        std::fs::remove_dir_all(&inside)
+            .with_context(|| format!("cannot remove {}", inside.display()))?;
     }
     for file in BUILT {
         build::place(&chosen(&dist, file), &inside.join(file))?;

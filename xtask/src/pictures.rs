@@ -14,7 +14,8 @@ pub(crate) fn run() -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     build::collect(&workspace, &TEST)?;
     let folder = workspace.root.join("docs/pictures");
-    let mut command = workspace.cargo(&["test", "--quiet", "--package", "cgpu-e2e", "--test", "plain"]);
+    let mut command =
+        workspace.cargo(&["test", "--quiet", "--package", "cgpu-e2e", "--test", "plain"]);
     command.args(["--", "--exact", "terminal::pictures"]).stdout(std::io::stderr());
     command.env("CGPU_PICTURES", &folder).env("CGPU_REQUIRE", "tmux");
     let status = command.status().context("cannot start the test that makes them")?;

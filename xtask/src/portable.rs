@@ -24,7 +24,8 @@ const FOLDER: &str = "portable";
 /// The names of what is shipped beside it: programs, and the simulated driver for hosts without a GPU. One more is the same for all systems ([`build::runtime`]).
 const TOOLS: &[&str] = &["cgpu", "cgpu-monitor", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"];
 /// What runs in a cluster's own images, or beside kubectl: shipped, and not tried on systems that old.
-const OF_CLUSTERS: &[&str] = &["cgpu-scheduler-extender", "cgpu-device-plugin", "kubectl-inspect-gpushare"];
+const OF_CLUSTERS: &[&str] =
+    &["cgpu-scheduler-extender", "cgpu-device-plugin", "kubectl-inspect-gpushare"];
 
 /// Makes the environment, if it is not there; its interpreter.
 pub(crate) fn prepare(workspace: &Workspace) -> Result<PathBuf> {
@@ -63,8 +64,14 @@ pub(crate) fn tools(workspace: &Workspace, profile: &str, to: &Path) -> Result<(
 }
 
 /// Builds these files of [`collection::ITEMS`] in a profile, into a folder.
-pub(crate) fn programs(workspace: &Workspace, profile: &str, to: &Path, names: &[&str]) -> Result<()> {
-    let items: Vec<_> = collection::ITEMS.iter().filter(|item| names.contains(&item.name)).collect();
+pub(crate) fn programs(
+    workspace: &Workspace,
+    profile: &str,
+    to: &Path,
+    names: &[&str],
+) -> Result<()> {
+    let items: Vec<_> =
+        collection::ITEMS.iter().filter(|item| names.contains(&item.name)).collect();
     let packages: Vec<&str> = items.iter().map(|item| item.package).collect();
     let folder = against(workspace, profile, &packages)?;
     items.into_iter().try_for_each(|item| {

@@ -41,7 +41,9 @@ pub(crate) fn compile(workspace: &Workspace, names: Option<&[&str]>, to: &Path) 
         let parts = sources.chunks(sources.len().div_ceil(threads).max(1));
         let started: Vec<_> =
             parts.map(|part| scope.spawn(move || part.iter().try_for_each(compile))).collect();
-        started.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| bail!("a panic")))
+        started
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|_| bail!("a panic")))
     })
 }
 
@@ -53,7 +55,8 @@ pub(crate) fn compile_by(
     to: &Path,
 ) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
-    let source = |name: &str| workspace.root.join("tests/cuda/programs").join(name).with_extension("c");
+    let source =
+        |name: &str| workspace.root.join("tests/cuda/programs").join(name).with_extension("c");
     let one = |name: &&str| compile_one(workspace, compiler(), &source(name), &to.join(name), None);
     names.iter().try_for_each(one)
 }

@@ -18,7 +18,8 @@ const RUNTIMES: &str = "tests/e2e/clients/runtimes.txt";
 pub(crate) fn environment(workspace: &Workspace) -> Result<PathBuf> {
     let python = make(workspace, "venv", REQUIREMENTS)?;
     let list = workspace.root.join(RUNTIMES);
-    let list = fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
+    let list =
+        fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
     // A test of them says which it has not found; the others need none.
     if let Err(error) = fetch(&python, &workspace.target.join("venv/lib/runtimes"), &list) {
         eprintln!("xtask: {error:#}");
@@ -44,9 +45,13 @@ fn fetch(python: &Path, folder: &Path, list: &str) -> Result<()> {
     };
     std::thread::scope(|scope| {
         let fetch = &fetch;
-        let started: Vec<_> =
-            lacking.iter().map(|(package, place)| scope.spawn(move || fetch(package, place))).collect();
-        started.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| bail!("a panic")))
+        let started: Vec<_> = lacking
+            .iter()
+            .map(|(package, place)| scope.spawn(move || fetch(package, place)))
+            .collect();
+        started
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|_| bail!("a panic")))
     })
 }
 
@@ -91,7 +96,8 @@ fn interpreter() -> Result<&'static Path> {
 }
 
 fn step(command: &mut Command, what: &str) -> Result<()> {
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {what}"))?;
+    let output =
+        command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {what}"))?;
     let text = String::from_utf8_lossy(&output.stderr);
     let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no message");
     ensure!(output.status.success(), "{what} failed: {last}");

@@ -50,13 +50,15 @@ fn measure(root: &Path) -> Result<BTreeMap<String, usize>> {
     let mut tests = BTreeSet::new();
     for file in sources::files(root, &["rs"])?.into_iter().filter(|file| is_product(file)) {
         let text = fs::read_to_string(root.join(&file))?;
-        let stream: TokenStream = text.parse().map_err(|error| anyhow!("{}: {error}", file.display()))?;
+        let stream: TokenStream =
+            text.parse().map_err(|error| anyhow!("{}: {error}", file.display()))?;
         let mut tokens = Tokens::default();
         tokens.add(stream);
         tests.extend(tokens.test_modules.iter().map(|module| folder_of(&file).join(module)));
         files.insert(file, tokens.count);
     }
-    let is_test = |file: &Path| file.ancestors().any(|part| tests.contains(&part.with_extension("")));
+    let is_test =
+        |file: &Path| file.ancestors().any(|part| tests.contains(&part.with_extension("")));
     let mut folders = BTreeMap::new();
     for (file, count) in files.iter().filter(|(file, _)| !is_test(file)) {
         *folders.entry(package_of(root, file)).or_insert(0) += count;
@@ -99,7 +101,9 @@ impl Tokens {
         let mut tokens = stream.into_iter().peekable();
         while let Some(token) = tokens.next() {
             match (&token, tokens.peek()) {
-                (TokenTree::Punct(hash), Some(TokenTree::Group(attribute))) if hash.as_char() == '#' => {
+                (TokenTree::Punct(hash), Some(TokenTree::Group(attribute)))
+                    if hash.as_char() == '#' =>
+                {
                     let attribute = attribute.clone();
                     if is_test(&attribute) {
                         tokens.next();
@@ -192,10 +196,12 @@ mod tests {
 
     #[test]
     fn module_for_tests_in_a_file_of_its_own_is_named() {
-        let text =
-            "#[cfg(test)]\nmod tests;\n#[cfg(any(test, feature = \"doubles\"))]\npub mod declared;\nmod own;";
+        let text = "#[cfg(test)]\nmod tests;\n#[cfg(any(test, feature = \"doubles\"))]\npub mod declared;\nmod own;";
         assert_eq!(tokens(text), (3, vec!["tests".to_owned(), "declared".to_owned()]));
-        assert_eq!(folder_of(Path::new("a/src/gate.rs")).join("tests"), Path::new("a/src/gate/tests"));
+        assert_eq!(
+            folder_of(Path::new("a/src/gate.rs")).join("tests"),
+            Path::new("a/src/gate/tests")
+        );
         assert_eq!(folder_of(Path::new("a/src/lib.rs")).join("tests"), Path::new("a/src/tests"));
     }
 }

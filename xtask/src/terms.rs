@@ -106,7 +106,9 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let (before, now) = (Counts::parse(&text)?, Counts::of(&workspace.root)?);
     let risen = now.risen_since(&before);
     if !risen.is_empty() {
-        bail!("new text has terms that the project does not use, or lines over {WIDTH} columns:\n{risen}");
+        bail!(
+            "new text has terms that the project does not use, or lines over {WIDTH} columns:\n{risen}"
+        );
     }
     let (was, is) = (before.sum(), now.sum());
     if is < was {
@@ -143,7 +145,8 @@ impl Counts {
             let mut fields = line.split('\t');
             let file = fields.next().unwrap_or_default();
             for field in fields {
-                let (term, count) = field.split_once('=').with_context(|| format!("{BASELINE}: {line}"))?;
+                let (term, count) =
+                    field.split_once('=').with_context(|| format!("{BASELINE}: {line}"))?;
                 let count = count.parse().with_context(|| format!("{BASELINE}: {line}"))?;
                 counts.0.entry(file.to_owned()).or_default().insert(term.to_owned(), count);
             }
@@ -180,9 +183,11 @@ impl Counts {
             if is <= was {
                 continue;
             }
-            let _ = writeln!(text, "  {term}: {is}, {} more than before; write: {instead}", is - was);
+            let _ =
+                writeln!(text, "  {term}: {is}, {} more than before; write: {instead}", is - was);
             for (file, terms) in &self.0 {
-                let count = |counts: &BTreeMap<String, usize>| counts.get(term).copied().unwrap_or(0);
+                let count =
+                    |counts: &BTreeMap<String, usize>| counts.get(term).copied().unwrap_or(0);
                 let (was, is) = (before.0.get(file).map_or(0, count), count(terms));
                 if is > was {
                     let _ = writeln!(text, "    {file}: {is}, was {was}");
@@ -241,7 +246,9 @@ fn words(line: &str) -> impl Iterator<Item = String> {
 /// The parts of a word in camel case.
 fn humps(word: &str) -> Vec<&str> {
     let bytes = word.as_bytes();
-    let begins = |place: &usize| bytes[*place].is_ascii_uppercase() && bytes[*place - 1].is_ascii_lowercase();
+    let begins = |place: &usize| {
+        bytes[*place].is_ascii_uppercase() && bytes[*place - 1].is_ascii_lowercase()
+    };
     let mut parts = Vec::new();
     let mut from = 0;
     for place in (1..word.len()).filter(begins).chain([word.len()]) {

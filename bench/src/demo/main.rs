@@ -62,7 +62,11 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<ExitCode> {
-    ensure!((3.0..=600.0).contains(&arguments.seconds), "--seconds {}: expected 3 to 600", arguments.seconds);
+    ensure!(
+        (3.0..=600.0).contains(&arguments.seconds),
+        "--seconds {}: expected 3 to 600",
+        arguments.seconds
+    );
     let simulated = match &arguments.sim {
         Some(gpus) => Some(Simulated::new(gpus)),
         None if fixture::real_gpu() => None,
@@ -110,7 +114,8 @@ fn measure(fixture: &mut Fixture, time: Duration) -> Result<Report> {
         rounds.push(Round { alone, together: together(fixture, &mut tenants, time / ROUNDS)? });
     }
     let after = fixture.status()?;
-    let observed = Observed { memory, rounds, seconds: (time / ROUNDS).as_secs_f64(), full, before, after };
+    let observed =
+        Observed { memory, rounds, seconds: (time / ROUNDS).as_secs_f64(), full, before, after };
     Ok(Report::of(fixture, &tenants, &observed))
 }
 

@@ -84,8 +84,11 @@ impl Report {
                 let plan = tenant.plan;
                 let limit_mib = plan.limit_mib(fixture.total_mib());
                 let limit = limit_mib << 20;
-                let taken = share(&observed.full, plan.name).map_or(0, |share| share.used + share.implicit);
-                let time = |status: &Status| share(status, plan.name).map_or(0.0, |share| share.gpu_time_ms);
+                let taken =
+                    share(&observed.full, plan.name).map_or(0, |share| share.used + share.implicit);
+                let time = |status: &Status| {
+                    share(status, plan.name).map_or(0.0, |share| share.gpu_time_ms)
+                };
                 Judged {
                     name: plan.name,
                     weight: plan.weight,
@@ -95,7 +98,9 @@ impl Report {
                     gpu_time_ms: time(&observed.after) - time(&observed.before),
                     share_pct: 100.0 * launches as f64 / all as f64,
                     set_pct: 100.0 * f64::from(plan.weight) / f64::from(weights),
-                    limit_held: memory.refused_as_usual && memory.granted <= limit && taken <= limit,
+                    limit_held: memory.refused_as_usual
+                        && memory.granted <= limit
+                        && taken <= limit,
                     // Both workers were refused the smallest piece while less than one was left for each.
                     limit_reached: taken + 2 * PIECE > limit,
                     shown_as_size: memory.shown.iter().all(|&bytes| bytes == limit),
@@ -109,15 +114,18 @@ impl Report {
             .fold(0.0, f64::max);
         // Alone, only a pause of the program itself costs work: the most of all rounds is what the GPU can do.
         let most = observed.rounds.iter().map(|round| round.alone).fold(0.0, f64::max);
-        let aggregate =
-            |round: &Round| 100.0 * round.together.iter().sum::<u64>() as f64 / observed.seconds / most;
+        let aggregate = |round: &Round| {
+            100.0 * round.together.iter().sum::<u64>() as f64 / observed.seconds / most
+        };
         let mut aggregate_pct: Vec<f64> = observed.rounds.iter().map(aggregate).collect();
         aggregate_pct.sort_by(f64::total_cmp);
         Self { tenants: judged, share_error_pct, aggregate_pct }
     }
 
     fn oom_enforced(&self) -> bool {
-        self.tenants.iter().all(|tenant| tenant.limit_held && tenant.limit_reached && tenant.shown_as_size)
+        self.tenants
+            .iter()
+            .all(|tenant| tenant.limit_held && tenant.limit_reached && tenant.shown_as_size)
     }
 
     fn managed_refused(&self) -> bool {

@@ -7,7 +7,8 @@ use std::time::Duration;
 /// `~` before an estimate, and `-` while nothing is metered.
 fn measured(share: &ShareStatus) -> String {
     let sign = if share.share_estimated { "~" } else { "" };
-    let percent = share.share_second.map_or_else(|| "-".into(), |percent| format!("{sign}{percent:.1} %"));
+    let percent =
+        share.share_second.map_or_else(|| "-".into(), |percent| format!("{sign}{percent:.1} %"));
     format!("{percent:>8}")
 }
 

@@ -29,8 +29,10 @@ impl Plan {
 }
 
 /// The two tenants.
-pub(crate) const PLANS: [Plan; 2] =
-    [Plan { name: "a", mem_container: 8, weight: 1 }, Plan { name: "b", mem_container: 12, weight: 2 }];
+pub(crate) const PLANS: [Plan; 2] = [
+    Plan { name: "a", mem_container: 8, weight: 1 },
+    Plan { name: "b", mem_container: 12, weight: 2 },
+];
 
 /// What a tenant's processes saw and got of memory.
 #[derive(Debug)]
@@ -54,10 +56,15 @@ pub(crate) struct Tenant {
 
 impl Tenant {
     /// Starts both workers. `iterations` is the length of a kernel as another tenant's worker has calibrated it.
-    pub(crate) fn start(fixture: &Fixture, plan: &'static Plan, iterations: Option<u64>) -> Result<Self> {
+    pub(crate) fn start(
+        fixture: &Fixture,
+        plan: &'static Plan,
+        iterations: Option<u64>,
+    ) -> Result<Self> {
         let mut first = worker(fixture, plan, iterations)?;
-        let iterations =
-            first.ask("info")?["iterations"].as_u64().context("a worker that does not calibrate")?;
+        let iterations = first.ask("info")?["iterations"]
+            .as_u64()
+            .context("a worker that does not calibrate")?;
         let second = worker(fixture, plan, Some(iterations))?;
         Ok(Self { plan, workers: vec![first, second], iterations })
     }
@@ -83,7 +90,10 @@ impl Tenant {
     /// Waits for what [`Tenant::start_running`] began; kernels done.
     pub(crate) fn ran(&mut self) -> Result<u64> {
         let answers = self.hear()?;
-        answers.iter().map(|answer| answer["launches"].as_u64().context("a worker that does not count")).sum()
+        answers
+            .iter()
+            .map(|answer| answer["launches"].as_u64().context("a worker that does not count"))
+            .sum()
     }
 
     /// Both workers begin to take memory.

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use cgpu_launch::gate::{Clocks, ContextKey, Driver as GateDriver, DriverError, Event, Platform, Stream};
+use cgpu_launch::gate::{
+    Clocks, ContextKey, Driver as GateDriver, DriverError, Event, Platform, Stream,
+};
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_sim::machine::{ContextId, EventId, StreamId, Ticket, milliseconds};
@@ -74,7 +76,12 @@ impl Driver<'_> {
     }
 
     /// Puts a command into a stream; a full queue blocks until it has drained by a sixteenth.
-    fn enqueue(&self, stream: Stream, command: Command, cost: Nanos) -> Result<Ticket, DriverError> {
+    fn enqueue(
+        &self,
+        stream: Stream,
+        command: Command,
+        cost: Nanos,
+    ) -> Result<Ticket, DriverError> {
         let stream = self.stream(stream)?;
         loop {
             match self.role.gpu(|timeline, now| timeline.enqueue(stream, command, 0, now)) {
@@ -139,7 +146,9 @@ impl Driver<'_> {
         self.role.spend(self.call_cost());
         let last = self.made(|made| made.last.get(&stream).copied());
         let is_over = |last| {
-            self.role.gpu(|timeline, now| timeline.visible_at(last).is_some_and(|visible| visible <= now))
+            self.role.gpu(|timeline, now| {
+                timeline.visible_at(last).is_some_and(|visible| visible <= now)
+            })
         };
         Ok(last.is_none_or(is_over))
     }

@@ -77,8 +77,12 @@ impl<'h> Harness<'h> {
         timeline.install(0, Bytes::from_mib(64 << 10));
         timeline.advance(BEGIN);
         let next = actors.iter().map(|_| Condvar::new()).collect();
-        let sleeping =
-            |tenant: &Option<usize>| Actor { tenant: *tenant, wakes: BEGIN, word: None, over: false };
+        let sleeping = |tenant: &Option<usize>| Actor {
+            tenant: *tenant,
+            wakes: BEGIN,
+            word: None,
+            over: false,
+        };
         let actors = actors.iter().map(sleeping).collect();
         let (writes, notified, draws) = (Vec::new(), Vec::new(), seed);
         let state = State { now: BEGIN, running: 0, actors, words, writes, notified, draws };
@@ -100,7 +104,8 @@ impl<'h> Harness<'h> {
 
     /// Lets the actor run that wakes first.
     fn run_next(&self, state: &mut State) {
-        let gate = |tenant: Option<usize>| Some(self.containers.get(tenant?)?.region.grant().gate());
+        let gate =
+            |tenant: Option<usize>| Some(self.containers.get(tenant?)?.region.grant().gate());
         for number in 0..state.actors.len() {
             let Actor { tenant, word, .. } = state.actors[number];
             if word.is_some() && word != gate(tenant) {
@@ -129,7 +134,8 @@ impl<'h> Harness<'h> {
         writes.retain(|write| {
             let done = timeline.is_done(write.ticket);
             if done {
-                self.containers[write.tenant].progress[write.word].store(write.value, Ordering::Release);
+                self.containers[write.tenant].progress[write.word]
+                    .store(write.value, Ordering::Release);
             }
             !done
         });
@@ -138,8 +144,10 @@ impl<'h> Harness<'h> {
 
 impl State {
     fn draw(&mut self, (least, most): (u64, u64)) -> Nanos {
-        self.draws =
-            self.draws.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.draws = self
+            .draws
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         Nanos(least + (self.draws >> 33) % (most - least))
     }
 }
@@ -194,7 +202,8 @@ impl<'w, 'h> Role<'w, 'h> {
         let mut state = self.harness.state();
         let wakes = state.now + time;
         let sleeps = |actor: &Actor| actor.over || actor.wakes > wakes;
-        let mut others = state.actors.iter().enumerate().filter(|(number, _)| *number != self.number);
+        let mut others =
+            state.actors.iter().enumerate().filter(|(number, _)| *number != self.number);
         // No other actor would run meanwhile: there is nothing to wait for. Gate words change only
         // when others run.
         if others.all(|(_, actor)| sleeps(actor)) {
@@ -250,7 +259,8 @@ impl<'w, 'h> Role<'w, 'h> {
     fn wait_for_turn(&self) {
         let mut state = self.harness.state();
         while state.running != self.number {
-            state = self.harness.next[self.number].wait(state).unwrap_or_else(PoisonError::into_inner);
+            state =
+                self.harness.next[self.number].wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.actors[self.number].word = None;
     }

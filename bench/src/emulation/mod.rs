@@ -160,7 +160,8 @@ pub(crate) fn observe(setup: &Setup<'_>, instants: &[Nanos]) -> Result<Vec<Vec<O
         }
         let observer = observer.map(|actor| {
             let (harness, controller) = (&harness, controller.as_ref());
-            scope.spawn(move || observer::observe(&Role::take(harness, actor), controller, instants))
+            scope
+                .spawn(move || observer::observe(&Role::take(harness, actor), controller, instants))
         });
         let role = Role::take(&harness, monitor);
         match &controller {

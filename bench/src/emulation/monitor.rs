@@ -69,7 +69,9 @@ pub(super) fn run(role: &Role<'_, '_>, monitor: &Monitor, tenants: &[Tenant<'_>]
         polled.dedup();
         let observations: Vec<Observation> = polled
             .into_iter()
-            .map(|number| observe_container(&containers[number], number, notified.contains(&number)))
+            .map(|number| {
+                observe_container(&containers[number], number, notified.contains(&number))
+            })
             .collect();
         let plan = scheduler.advance(now, &observations);
         plan.orders.iter().for_each(|order| apply_order(containers, order));
@@ -80,7 +82,9 @@ pub(super) fn run(role: &Role<'_, '_>, monitor: &Monitor, tenants: &[Tenant<'_>]
             }
         }
         drop(scheduler);
-        role.wait_for_doorbell(plan.next_step.max(now + Nanos::from_micros(1)).min(beat).min(role.end()));
+        role.wait_for_doorbell(
+            plan.next_step.max(now + Nanos::from_micros(1)).min(beat).min(role.end()),
+        );
     }
 }
 
@@ -100,11 +104,19 @@ fn observe_container(container: &Container, number: usize, notified: bool) -> Ob
         last: read(&cell.last),
     };
     let (tenant, presence) = (TenantId(number as u64), Presence { created: true, open: true });
-    Observation { tenant, presence, has_doorbell: true, notified, unreadable: false, reports: vec![report] }
+    Observation {
+        tenant,
+        presence,
+        has_doorbell: true,
+        notified,
+        unreadable: false,
+        reports: vec![report],
+    }
 }
 
 fn apply_order(containers: &[Container], order: &Order) {
-    let Some(container) = usize::try_from(order.tenant.0).ok().and_then(|number| containers.get(number))
+    let Some(container) =
+        usize::try_from(order.tenant.0).ok().and_then(|number| containers.get(number))
     else {
         return;
     };

@@ -40,7 +40,8 @@ fn tenants(role: &Role<'_, '_>, monitor: Option<&Monitor>) -> Vec<Observed> {
     });
     let observed = role.containers().iter().enumerate().map(|(number, container)| {
         let used = used.iter().find(|used| used.process == number);
-        let (kernels, computed) = used.map_or_else(Default::default, |used| (used.kernels, used.busy));
+        let (kernels, computed) =
+            used.map_or_else(Default::default, |used| (used.kernels, used.busy));
         let reported = container.region.cell(gpu(), SLOT).busy.load(Ordering::Relaxed);
         let measured = monitor.and_then(|monitor| monitor.measured(role.now(), number));
         Observed { kernels, computed, reported: Nanos(reported), measured }

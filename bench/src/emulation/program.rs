@@ -111,7 +111,12 @@ impl<'a> Program<'a> {
     }
 
     /// Launches a kernel that fills the GPU for `cost`, as the shim does it.
-    pub(crate) fn launch(&self, kernel: Kernel, stream: u32, cost: Nanos) -> Result<(), DriverError> {
+    pub(crate) fn launch(
+        &self,
+        kernel: Kernel,
+        stream: u32,
+        cost: Nanos,
+    ) -> Result<(), DriverError> {
         self.launch_as(kernel, stream, Work::full(cost), false)
     }
 
@@ -137,7 +142,8 @@ impl<'a> Program<'a> {
         let stream = handle(stream);
         let launch = || self.driver.launch(stream, work.grid.footprint(), work.length);
         let word = container.region.grant().gate();
-        if word == container.open.load(Ordering::Relaxed) || self.thread.spend(word, kernel, stream) {
+        if word == container.open.load(Ordering::Relaxed) || self.thread.spend(word, kernel, stream)
+        {
             return launch();
         }
         let (context, gpu) = (ContextKey(1), gpu());
@@ -179,7 +185,12 @@ impl<'a> Program<'a> {
     fn after_synchronize(&self, stream: Option<Stream>) {
         let gate = &self.process.gate;
         if gate.wants_completion(&self.thread) {
-            gate.after_synchronize(&self.thread, (ContextKey(1), stream), &self.driver, &self.driver);
+            gate.after_synchronize(
+                &self.thread,
+                (ContextKey(1), stream),
+                &self.driver,
+                &self.driver,
+            );
         }
     }
 

@@ -30,7 +30,12 @@ fn ran(policy: Option<Policy>, weights: [u32; 2], seed: u64) -> [u64; 2] {
     };
     let [first, second] = &sums;
     let tenants = [
-        Tenant { weight: weights[0], percent: None, script: &|program| saturate(program, first), threads: 1 },
+        Tenant {
+            weight: weights[0],
+            percent: None,
+            script: &|program| saturate(program, first),
+            threads: 1,
+        },
         Tenant {
             weight: weights[1],
             percent: None,
@@ -81,7 +86,8 @@ fn kernels_run(policy: Option<Policy>, gap: Nanos) -> u64 {
     };
     let tenants = [Tenant::new(1, &with_gaps), Tenant::new(1, &saturate)];
     let length = Nanos::from_millis(3 * SECOND);
-    run(&Setup { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
+    run(&Setup { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length })
+        .unwrap();
     count.into_inner().unwrap()
 }
 
@@ -105,7 +111,11 @@ fn ran_with_pauses(policy: Option<Policy>, pause: Nanos) -> u64 {
         let mut before = None;
         while program.goes_on() {
             for _ in 0..100 {
-                program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1]), 0, Nanos::from_micros(20))?;
+                program.launch(
+                    Kernel::new(1, [64, 1, 1], [256, 1, 1]),
+                    0,
+                    Nanos::from_micros(20),
+                )?;
             }
             if before.is_none() && program.now() > Nanos::from_millis(SECOND) {
                 before = Some(program.ran());
@@ -123,7 +133,8 @@ fn ran_with_pauses(policy: Option<Policy>, pause: Nanos) -> u64 {
     };
     let tenants = [Tenant::new(1, &with_pauses), Tenant::new(1, &saturate)];
     let length = Nanos::from_millis(3 * SECOND);
-    run(&Setup { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
+    run(&Setup { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length })
+        .unwrap();
     sum.into_inner().unwrap()
 }
 
@@ -132,7 +143,8 @@ fn ran_with_pauses(policy: Option<Policy>, pause: Nanos) -> u64 {
 fn program_that_runs_ahead_of_its_pauses_does_as_well_as_by_native_slicing() {
     for millis in [5, 10] {
         let pause = Nanos::from_millis(millis);
-        let (native, ours) = (ran_with_pauses(None, pause), ran_with_pauses(Some(Policy::Preemptive), pause));
+        let (native, ours) =
+            (ran_with_pauses(None, pause), ran_with_pauses(Some(Policy::Preemptive), pause));
         println!("pauses of {millis} ms: {ours} ns, {native} by the GPU's own slicing");
         assert!(ours * 100 >= native * 97, "pauses of {millis} ms: {ours} of {native} ns");
     }
@@ -166,7 +178,8 @@ fn eager(policy: Option<Policy>) -> (u64, u64) {
     };
     let tenants = [Tenant::new(1, &launch), Tenant::new(1, &saturate)];
     let length = Nanos::from_millis(3 * SECOND);
-    run(&Setup { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
+    run(&Setup { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length })
+        .unwrap();
     sums.into_inner().unwrap()
 }
 
@@ -195,7 +208,11 @@ fn newcomer(policy: Option<Policy>, micros: u64, streams: u32) -> u64 {
             if !program.goes_on() {
                 break;
             }
-            program.launch(Kernel::new(1, [64, 1, 1], [256, 1, 1]), stream, Nanos::from_micros(micros))?;
+            program.launch(
+                Kernel::new(1, [64, 1, 1], [256, 1, 1]),
+                stream,
+                Nanos::from_micros(micros),
+            )?;
         }
         Ok(())
     };
@@ -213,19 +230,24 @@ fn newcomer(policy: Option<Policy>, micros: u64, streams: u32) -> u64 {
     };
     let tenants = [Tenant::new(1, &queue), Tenant::new(1, &come)];
     let length = Nanos::from_millis(4 * SECOND);
-    run(&Setup { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length }).unwrap();
+    run(&Setup { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length })
+        .unwrap();
     ran.into_inner().unwrap() / 20_000
 }
 
 #[test]
 fn newcomer_beside_a_queue_filled_while_alone_has_its_share() {
     for (micros, streams) in [(100, 1), (1_000, 4), (5_000, 1), (5_000, 4)] {
-        let (native, ours) = (newcomer(None, micros, streams), newcomer(Some(WEIGHTED), micros, streams));
+        let (native, ours) =
+            (newcomer(None, micros, streams), newcomer(Some(WEIGHTED), micros, streams));
         println!(
             "beside {streams} streams of {micros} us: {ours} kernels, {native} by the GPU's own slicing"
         );
         // Half of two seconds are 50,000.
-        assert!(ours >= 47_500, "beside {streams} streams of {micros} us: {ours} kernels, {native} natively");
+        assert!(
+            ours >= 47_500,
+            "beside {streams} streams of {micros} us: {ours} kernels, {native} natively"
+        );
     }
 }
 
@@ -261,8 +283,14 @@ fn ran_programmatically(programmatic: bool, micros: u64) -> [u64; 2] {
         },
     ];
     let length = Nanos::from_millis(3 * SECOND);
-    run(&Setup { figures: Figures::default(), policy: Some(WEIGHTED), tenants: &tenants, seed: 1, length })
-        .unwrap();
+    run(&Setup {
+        figures: Figures::default(),
+        policy: Some(WEIGHTED),
+        tenants: &tenants,
+        seed: 1,
+        length,
+    })
+    .unwrap();
     sums.map(|sum| sum.into_inner().unwrap())
 }
 
@@ -271,8 +299,11 @@ fn ran_programmatically(programmatic: bool, micros: u64) -> [u64; 2] {
 #[test]
 fn programmatic_launches_cost_a_few_percent() {
     for micros in [5, 20, 60, 300] {
-        let (plain, programmatic) = (ran_programmatically(false, micros), ran_programmatically(true, micros));
-        println!("kernels of {micros} us: {programmatic:?} ns programmatically, {plain:?} ns otherwise");
+        let (plain, programmatic) =
+            (ran_programmatically(false, micros), ran_programmatically(true, micros));
+        println!(
+            "kernels of {micros} us: {programmatic:?} ns programmatically, {plain:?} ns otherwise"
+        );
         assert!(programmatic[0] * 100 >= plain[0] * 94, "{programmatic:?} of {plain:?} ns");
         assert!(programmatic[1] * 100 >= plain[1] * 99, "{programmatic:?} of {plain:?} ns");
     }
@@ -303,8 +334,12 @@ fn tenant_that_starts_later_leaves_the_gpu_to_the_others_until_then() {
     let observed = observe(&setup, &[at(SECOND), at(2 * SECOND), length]).unwrap();
     let alone = observed[0][0].computed;
     assert!(alone > at(990) && observed[0][1].computed == Nanos::ZERO, "{observed:?}");
-    let beside = [0, 1].map(|tenant| (observed[2][tenant].computed - observed[1][tenant].computed).0);
-    assert!(beside.iter().all(|computed| (480_000_000..500_000_000).contains(computed)), "{observed:?}");
+    let beside =
+        [0, 1].map(|tenant| (observed[2][tenant].computed - observed[1][tenant].computed).0);
+    assert!(
+        beside.iter().all(|computed| (480_000_000..500_000_000).contains(computed)),
+        "{observed:?}"
+    );
     // What each reports is what it did.
     for tenant in [0, 1] {
         let reported = (observed[2][tenant].reported - observed[1][tenant].reported).0;

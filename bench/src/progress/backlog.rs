@@ -25,8 +25,14 @@ const fn queue(micros: u64, streams: u32) -> Queue {
     Queue { length: Nanos::from_micros(micros), streams }
 }
 
-const QUEUES: [Queue; 6] =
-    [queue(100, 1), queue(100, 4), queue(1_000, 1), queue(1_000, 4), queue(5_000, 1), queue(5_000, 4)];
+const QUEUES: [Queue; 6] = [
+    queue(100, 1),
+    queue(100, 4),
+    queue(1_000, 1),
+    queue(1_000, 4),
+    queue(5_000, 1),
+    queue(5_000, 4),
+];
 /// The longest: those of a quick run.
 const QUICK: usize = 4;
 
@@ -35,7 +41,9 @@ pub(super) fn measure(options: &Options) -> Result<Figures> {
     let queues = if options.quick { &QUEUES[QUICK..] } else { &QUEUES[..] };
     let alone = [Tenant::new(1, &saturate)];
     let solo = between(model, None, &alone, &[seconds(0), seconds(1)])?[0][0].kernels as f64;
-    eprintln!("    backlog: the newcomer's work over its fair share in its first {WATCHED} seconds");
+    eprintln!(
+        "    backlog: the newcomer's work over its fair share in its first {WATCHED} seconds"
+    );
     let mut worst = f64::INFINITY;
     for queue in queues {
         let mut line = format!("    {} us on {} streams:", queue.length.0 / 1_000, queue.streams);
@@ -67,7 +75,8 @@ fn saturate(program: &Program<'_>) -> Result<(), DriverError> {
 fn got(queue: &Queue, model: Model, sharing: Sharing) -> Result<[f64; WATCHED as usize]> {
     let fill = |program: &Program<'_>| {
         while program.goes_on() {
-            (0..queue.streams).try_for_each(|stream| program.submit(Work::full(queue.length), stream))?;
+            (0..queue.streams)
+                .try_for_each(|stream| program.submit(Work::full(queue.length), stream))?;
         }
         Ok(())
     };

@@ -54,7 +54,8 @@ mod tests {
     const TURNS: Turns = Turns { switch: 100e-6, turn: 6e-3 };
 
     fn assert_near(found: [f64; 2], expected: [f64; 2]) {
-        let near = found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 0.002);
+        let near =
+            found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 0.002);
         assert!(near, "{found:?}, not {expected:?}");
     }
 

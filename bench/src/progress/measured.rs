@@ -29,11 +29,14 @@ const fn us(micros: u64) -> Nanos {
 const SATURATING: Client =
     Client { name: "saturating", cycle: saturate, weight: 1, percent: 40, fills: true };
 const HEAVY: Client = Client { name: "saturating, 9 : 1", weight: 9, percent: 50, ..SATURATING };
-const LONG: Client = Client { name: "5 ms kernels", cycle: long, weight: 1, percent: 30, fills: true };
-const EAGER: Client = Client { name: "eager", cycle: run_eagerly, weight: 1, percent: 25, fills: false };
+const LONG: Client =
+    Client { name: "5 ms kernels", cycle: long, weight: 1, percent: 30, fills: true };
+const EAGER: Client =
+    Client { name: "eager", cycle: run_eagerly, weight: 1, percent: 25, fills: false };
 const LOADER: Client = Client { name: "loader", cycle: load, weight: 1, percent: 20, fills: false };
 const STREAMS: Client = Client { name: "four streams", cycle: streams, ..LONG };
-const REQUESTS: Client = Client { name: "requests", cycle: serve, weight: 3, percent: 10, fills: false };
+const REQUESTS: Client =
+    Client { name: "requests", cycle: serve, weight: 3, percent: 10, fills: false };
 
 const SCENES: &[&[Client]] = &[
     &[SATURATING],

@@ -144,8 +144,10 @@ impl Streams {
     /// Beside a tenant with one stream, of the same weight.
     fn beside_one(&self) -> Vec<Loop> {
         let Self { number, grid, length } = *self;
-        let many = Loop { work: Work { grid, length }, streams: number, batch: 8 * number, weight: 1 };
-        let one = Loop { work: Work::full(Nanos::from_micros(60)), streams: 1, batch: 512, weight: 1 };
+        let many =
+            Loop { work: Work { grid, length }, streams: number, batch: 8 * number, weight: 1 };
+        let one =
+            Loop { work: Work::full(Nanos::from_micros(60)), streams: 1, batch: 512, weight: 1 };
         vec![many, one]
     }
 }
@@ -186,17 +188,20 @@ fn progress(loops: &[Loop], model: Model) -> Result<Vec<f64>> {
 fn deviations(progress: &[f64], weights: &[u32]) -> Vec<f64> {
     let sum: f64 = progress.iter().sum();
     let weight: u32 = weights.iter().sum();
-    let off = progress
-        .iter()
-        .zip(weights)
-        .map(|(progress, own)| 100.0 * ((progress / sum) / (f64::from(*own) / f64::from(weight)) - 1.0));
+    let off = progress.iter().zip(weights).map(|(progress, own)| {
+        100.0 * ((progress / sum) / (f64::from(*own) / f64::from(weight)) - 1.0)
+    });
     off.collect()
 }
 
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let half = values.len() / 2;
-    if values.len().is_multiple_of(2) { f64::midpoint(values[half - 1], values[half]) } else { values[half] }
+    if values.len().is_multiple_of(2) {
+        f64::midpoint(values[half - 1], values[half])
+    } else {
+        values[half]
+    }
 }
 
 pub(super) fn measure(options: &Options) -> Result<Figures> {
@@ -246,7 +251,9 @@ mod tests {
         let loops: Vec<Loop> = (0..500).flat_map(|number| drawn(1, number)).collect();
         let all = |holds: fn(&Loop) -> bool| loops.iter().all(holds);
         assert!(all(|tenant| (5_000..=20_000_000).contains(&tenant.work.length.0)));
-        assert!(all(|tenant| (1..=4).contains(&tenant.streams) && (1..=4).contains(&tenant.weight)));
+        assert!(
+            all(|tenant| (1..=4).contains(&tenant.streams) && (1..=4).contains(&tenant.weight))
+        );
         assert!(all(|tenant| (2..=1_024).contains(&tenant.batch)));
         // As many below 316 us, the middle of the magnitudes, as above it.
         let short = loops.iter().filter(|tenant| tenant.work.length.0 < 316_000).count();
@@ -271,7 +278,8 @@ mod tests {
         let rate = tenant.solo(Model::default()).unwrap();
         // 10 ms, and some 20 us until the next batch's first kernel begins.
         assert!((990.0..1_000.0).contains(&rate), "{rate}");
-        let quarters = Loop { work: Work { grid: Grid::Quarter, ..work }, streams: 4, batch: 400, ..tenant };
+        let quarters =
+            Loop { work: Work { grid: Grid::Quarter, ..work }, streams: 4, batch: 400, ..tenant };
         let rate = quarters.solo(Model::default()).unwrap();
         assert!((3_980.0..4_000.0).contains(&rate), "{rate}");
     }

@@ -48,7 +48,12 @@ struct Experiment {
 
 const EXPERIMENTS: &[Experiment] = &[
     Experiment {
-        keys: &["pattern_sum_ratio", "pattern_bound_ratio", "pattern_own_ratio", "pattern_latency_ratio"],
+        keys: &[
+            "pattern_sum_ratio",
+            "pattern_bound_ratio",
+            "pattern_own_ratio",
+            "pattern_latency_ratio",
+        ],
         measure: patterns::measure,
     },
     Experiment { keys: &["backlog_newcomer_ratio"], measure: backlog::measure },
@@ -79,8 +84,11 @@ const WEIGHTED: Policy = Policy::Weighted { conserving: false };
 type Sharing = Option<Policy>;
 
 /// Sharings that rows compare, and how they are called.
-const SHARINGS: [(&str, Sharing); 3] =
-    [("weighted (2)", Some(WEIGHTED)), ("preemptive (1)", Some(Policy::Preemptive)), ("native", None)];
+const SHARINGS: [(&str, Sharing); 3] = [
+    ("weighted (2)", Some(WEIGHTED)),
+    ("preemptive (1)", Some(Policy::Preemptive)),
+    ("native", None),
+];
 
 const fn seconds(seconds: u64) -> Nanos {
     Nanos::from_millis(1_000 * seconds)

@@ -142,7 +142,11 @@ pub(super) fn measure(options: &Options) -> Result<Figures> {
         // What is no goal, as policy 2, is measured once.
         let is_usual = *profile == Profile::USUAL;
         let sharings = if is_usual { &SHARINGS[..] } else { &SHARINGS[1..] };
-        eprintln!("    patterns, {}: program + neighbour = sum; {}", profile.describe(), heads(sharings));
+        eprintln!(
+            "    patterns, {}: program + neighbour = sum; {}",
+            profile.describe(),
+            heads(sharings)
+        );
         for alone in alone.iter().filter(|alone| is_usual || alone.pattern.is_goal) {
             let row = Row::measure(alone, profile, sharings)?;
             eprintln!("    {}", row.line());
@@ -165,7 +169,9 @@ pub(super) fn measure(options: &Options) -> Result<Figures> {
             break;
         }
     }
-    for (what, worst) in ["sum over native", "sum over the bound", "own progress"].iter().zip(&worst) {
+    for (what, worst) in
+        ["sum over native", "sum over the bound", "own progress"].iter().zip(&worst)
+    {
         eprintln!("    worst {what}: {:.3} ({})", worst.value, worst.at);
     }
     let [sum, bound, own] = worst.map(|worst| worst.value);

@@ -70,5 +70,10 @@ fn picture(bench: &mut Bench, scheme: Scheme, name: &str) -> Result<()> {
     let mut setup = Setup::journalled(bench.dist, bench.switch, &journal)?;
     let mut tenants = scheme.join(&mut setup, Load::saturating(200))?;
     together(&mut tenants, 1.0, 0.01, |_| Ok(()))?;
-    bench.gallery.trace(&mut setup.fixture.native(&setup.fixture.file("cgpu-sim")?), &journal, PICTURE, name)
+    bench.gallery.trace(
+        &mut setup.fixture.native(&setup.fixture.file("cgpu-sim")?),
+        &journal,
+        PICTURE,
+        name,
+    )
 }

@@ -78,8 +78,18 @@ fn error_of(case: &Case, switch_us: u32) -> Result<f64> {
         ..Model::default()
     };
     let tenants = [
-        Tenant { weight: 1, percent: None, script: &|program| saturate(program, first), threads: 1 },
-        Tenant { weight: 3, percent: None, script: &|program| saturate(program, second), threads: 1 },
+        Tenant {
+            weight: 1,
+            percent: None,
+            script: &|program| saturate(program, first),
+            threads: 1,
+        },
+        Tenant {
+            weight: 3,
+            percent: None,
+            script: &|program| saturate(program, second),
+            threads: 1,
+        },
     ];
     let policy = Some(Policy::Weighted { conserving: true });
     run(&Setup { figures, policy, tenants: &tenants, seed: 1, length: seconds(end) })?;

@@ -64,7 +64,10 @@ pub(super) fn persistent_kernel(bench: &mut Bench) -> Result<Figures> {
     let natives = (setup.native(&Load::persistent())?, setup.native(&SATURATING.load)?);
     let native = beside_forever(natives)?;
     let tenants = (setup.join(&Party::of(Load::persistent()))?, setup.join(&SATURATING)?);
-    Ok(vec![("persistent_kernel_neighbour_pct", (100.0 * beside_forever(tenants)? / native).into())])
+    Ok(vec![(
+        "persistent_kernel_neighbour_pct",
+        (100.0 * beside_forever(tenants)? / native).into(),
+    )])
 }
 
 fn beside_forever((mut forever, mut other): (Tenant, Tenant)) -> Result<f64> {

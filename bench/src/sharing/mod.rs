@@ -42,7 +42,10 @@ struct Experiment {
     measure: fn(&mut Bench) -> Result<Figures>,
 }
 
-const fn experiment(keys: &'static [&'static str], measure: fn(&mut Bench) -> Result<Figures>) -> Experiment {
+const fn experiment(
+    keys: &'static [&'static str],
+    measure: fn(&mut Bench) -> Result<Figures>,
+) -> Experiment {
     Experiment { keys, measure }
 }
 
@@ -62,7 +65,9 @@ const EXPERIMENTS: &[Experiment] = &[
     experiment(&["share_error_pct_40_30_20_10"], |bench| {
         bench.weighed("share_error_pct_40_30_20_10", &[4, 3, 2, 1])
     }),
-    experiment(&["share_error_pct_8equal"], |bench| bench.weighed("share_error_pct_8equal", &[1; 8])),
+    experiment(&["share_error_pct_8equal"], |bench| {
+        bench.weighed("share_error_pct_8equal", &[1; 8])
+    }),
     experiment(&["share_error_mixed_pct"], shares::mixed),
     experiment(&["share_error_graph_pct"], shares::graph),
     experiment(&["share_error_streams_pct"], shares::streams),
@@ -178,7 +183,8 @@ impl Bench<'_> {
 
     /// Saturating tenants of these weights: the greatest error of a share.
     fn weighed(&mut self, key: &'static str, weights: &[u32]) -> Result<Figures> {
-        let parties: Vec<Party> = weights.iter().map(|weight| shares::SATURATING.weighing(*weight)).collect();
+        let parties: Vec<Party> =
+            weights.iter().map(|weight| shares::SATURATING.weighing(*weight)).collect();
         // Of more there is no place for all, as the control tree comes.
         Ok(vec![(key, shares::error(self, key, &parties, &[("0/max_inst", "25")])?)])
     }

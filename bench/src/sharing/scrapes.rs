@@ -50,6 +50,9 @@ fn scrape(at: std::net::SocketAddr) -> Result<()> {
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
-    ensure!(text.contains("cgpu_build_info") && text.contains("tenant-2"), "not the metrics: {text}");
+    ensure!(
+        text.contains("cgpu_build_info") && text.contains("tenant-2"),
+        "not the metrics: {text}"
+    );
     Ok(())
 }

@@ -89,11 +89,16 @@ impl Setup {
     pub(crate) fn gpu_seconds(&self, tenants: &[Vec<i32>]) -> Result<Vec<f64>> {
         let mut status = self.fixture.native(&self.fixture.file("cgpu-sim")?);
         let output = status.args(["status", "--json"]).output().context("cgpu-sim status")?;
-        ensure!(output.status.success(), "cgpu-sim status: {}", String::from_utf8_lossy(&output.stderr));
+        ensure!(
+            output.status.success(),
+            "cgpu-sim status: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         let told: Value = serde_json::from_slice(&output.stdout)?;
         let processes = told["gpus"][0]["processes"].as_array().context("a GPU with processes")?;
         let seconds = |programs: &Vec<i32>| {
-            let ours = processes.iter().filter(|process| programs.iter().any(|id| process["pid"] == *id));
+            let ours =
+                processes.iter().filter(|process| programs.iter().any(|id| process["pid"] == *id));
             ours.filter_map(|process| process["busy_ns"].as_f64()).sum::<f64>() / 1e9
         };
         Ok(tenants.iter().map(seconds).collect())
@@ -120,9 +125,9 @@ impl Tenant {
 
     /// Waits for what [`Tenant::begin`] began.
     pub(crate) fn end(&mut self, step: f64) -> Result<Track> {
-        self.workers
-            .iter_mut()
-            .try_fold(Track::default(), |sum, worker| Ok(sum.with(&Track::read(step, &worker.hear()?)?)))
+        self.workers.iter_mut().try_fold(Track::default(), |sum, worker| {
+            Ok(sum.with(&Track::read(step, &worker.hear()?)?))
+        })
     }
 
     /// Runs alone.
@@ -136,7 +141,8 @@ impl Tenant {
         let program = |worker: &Worker| {
             let started = worker.id();
             let list = fs::read_to_string(format!("/proc/{started}/task/{started}/children"));
-            let child = list.ok().and_then(|list| list.split_whitespace().next()?.parse::<i32>().ok());
+            let child =
+                list.ok().and_then(|list| list.split_whitespace().next()?.parse::<i32>().ok());
             child.map_or_else(|| Ok(i32::try_from(started)?), Ok)
         };
         self.workers.iter().map(program).collect()

@@ -16,7 +16,8 @@ use super::{Bench, Figures, WARM};
 const SHORT: Load = Load::saturating(10);
 
 /// Sets of shapes whose throughput is compared with one shape's.
-const SETS: [Shapes; 4] = [Shapes::Drawn(1_000), Shapes::Drawn(4_000), Shapes::Drawn(100_000), Shapes::New];
+const SETS: [Shapes; 4] =
+    [Shapes::Drawn(1_000), Shapes::Drawn(4_000), Shapes::Drawn(100_000), Shapes::New];
 
 /// Throughput in each set of shapes over throughput in one, and the greatest error of a share: of all
 /// these, and of loads whose costs the shapes do not tell.

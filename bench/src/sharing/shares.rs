@@ -34,8 +34,11 @@ pub(super) fn judge(bench: &mut Bench, key: &str, parties: &[Party], seen: &Seen
     for (place, (set, got)) in set.iter().zip(&got).enumerate() {
         bench.gallery.share(key, place, *set, *got);
     }
-    let busy =
-        seen.tracks.iter().zip(&lengths).map(|(track, us)| track.rate(from, to) * f64::from(*us) / 1e4);
+    let busy = seen
+        .tracks
+        .iter()
+        .zip(&lengths)
+        .map(|(track, us)| track.rate(from, to) * f64::from(*us) / 1e4);
     eprintln!("    {key}: {} % of the GPU's time, {} cycles", join(busy), cycles.len() - 1);
     let all: f64 = seen.gpu.iter().sum();
     let by_time: Vec<f64> = seen.gpu.iter().map(|time| time / all).collect();
@@ -117,15 +120,27 @@ pub(super) fn long_kernels(bench: &mut Bench) -> Result<Figures> {
 }
 
 pub(super) fn graph(bench: &mut Bench) -> Result<Figures> {
-    one_like(bench, "share_error_graph_pct", Party::of(Load { graph: true, ..Load::saturating(60) }))
+    one_like(
+        bench,
+        "share_error_graph_pct",
+        Party::of(Load { graph: true, ..Load::saturating(60) }),
+    )
 }
 
 pub(super) fn streams(bench: &mut Bench) -> Result<Figures> {
-    one_like(bench, "share_error_streams_pct", Party::of(Load { streams: 8, ..Load::saturating(60) }))
+    one_like(
+        bench,
+        "share_error_streams_pct",
+        Party::of(Load { streams: 8, ..Load::saturating(60) }),
+    )
 }
 
 pub(super) fn threads(bench: &mut Bench) -> Result<Figures> {
-    one_like(bench, "share_error_threads_pct", Party::of(Load { threads: 8, ..Load::saturating(60) }))
+    one_like(
+        bench,
+        "share_error_threads_pct",
+        Party::of(Load { threads: 8, ..Load::saturating(60) }),
+    )
 }
 
 pub(super) fn processes(bench: &mut Bench) -> Result<Figures> {
@@ -195,7 +210,8 @@ pub(super) fn native_policy(bench: &mut Bench) -> Result<Figures> {
 fn over_native(bench: &mut Bench, tenants: usize, settings: &[(&str, &str)]) -> Result<f64> {
     let load = Load::saturating(20);
     let mut setup = bench.setup()?;
-    let mut shimmed = (0..tenants).map(|_| setup.join(&Party::of(load))).collect::<Result<Vec<_>>>()?;
+    let mut shimmed =
+        (0..tenants).map(|_| setup.join(&Party::of(load))).collect::<Result<Vec<_>>>()?;
     let mut native = (0..tenants).map(|_| setup.native(&load)).collect::<Result<Vec<_>>>()?;
     settings.iter().try_for_each(|(path, value)| setup.write(path, value))?;
     let mut ratios = Vec::new();
@@ -217,7 +233,8 @@ fn join(percents: impl Iterator<Item = f64>) -> String {
 /// CPU time of all threads of a process.
 pub(super) fn cpu_seconds(process: u32) -> Result<f64> {
     let folder = PathBuf::from(format!("/proc/{process}/task"));
-    let threads = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let threads =
+        fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut nanoseconds = 0.0;
     for thread in threads {
         let text = fs::read_to_string(thread?.path().join("schedstat"))?;

@@ -22,9 +22,12 @@ impl Track {
     /// What one process told.
     pub(crate) fn read(step: f64, told: &Value) -> Result<Self> {
         let list = |key: &str| {
-            told[key].as_array().with_context(|| format!("a worker's answer has no list '{key}': {told}"))
+            told[key]
+                .as_array()
+                .with_context(|| format!("a worker's answer has no list '{key}': {told}"))
         };
-        let floats = |key| Ok::<_, anyhow::Error>(list(key)?.iter().filter_map(Value::as_f64).collect());
+        let floats =
+            |key| Ok::<_, anyhow::Error>(list(key)?.iter().filter_map(Value::as_f64).collect());
         Ok(Self {
             step,
             done: list("done")?.iter().filter_map(Value::as_u64).collect(),
@@ -101,11 +104,13 @@ impl Track {
 /// number of turns. Where there are none, all of the time at once.
 pub(crate) fn cycles(tracks: &[Track], batches_us: &[u32], from: f64) -> Vec<f64> {
     // The tenant with the smallest pieces of work shows its turns best.
-    let Some((track, batch)) = tracks.iter().zip(batches_us).rev().min_by_key(|(_, batch)| **batch) else {
+    let Some((track, batch)) = tracks.iter().zip(batches_us).rev().min_by_key(|(_, batch)| **batch)
+    else {
         return Vec::new();
     };
     let pause = 1.5e-6 * f64::from(*batch) + 0.001;
-    let moments: Vec<f64> = track.resumptions(pause).into_iter().filter(|moment| *moment >= from).collect();
+    let moments: Vec<f64> =
+        track.resumptions(pause).into_iter().filter(|moment| *moment >= from).collect();
     if moments.len() < 2 { vec![from, track.length()] } else { moments }
 }
 
@@ -188,8 +193,11 @@ mod tests {
 
     #[test]
     fn batches_are_counted_from_end_to_end() {
-        let track =
-            Track { ends: vec![0.1, 0.6, 1.1, 1.6], latencies: vec![0.4, 0.1, 0.3, 0.2], ..Track::default() };
+        let track = Track {
+            ends: vec![0.1, 0.6, 1.1, 1.6],
+            latencies: vec![0.4, 0.1, 0.3, 0.2],
+            ..Track::default()
+        };
         assert_eq!(track.batch_rate(0.5), Some(2.0));
         assert_eq!(track.batch_rate(1.5), None);
         assert_eq!((track.quantile(0.5), track.quantile(0.99)), (Some(0.2), Some(0.4)));

@@ -41,7 +41,9 @@ pub(crate) fn check_settings(view: &View, subject: &str, findings: &mut Findings
     if has_limits(view) {
         return;
     }
-    if let Some(value) = view.variable(DISABLE).filter(|value| ["1", "true"].contains(&value.trim())) {
+    if let Some(value) =
+        view.variable(DISABLE).filter(|value| ["1", "true"].contains(&value.trim()))
+    {
         return findings.add(Cause::SwitchedOff, subject, format!("{DISABLE} is {value}"));
     }
     match view.variables.get(MEMORY) {
@@ -60,10 +62,18 @@ pub(crate) fn check_files(view: &View, folder: &Path, subject: &str, findings: &
     let folder = match view.folder(folder) {
         Ok(folder) => folder,
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return findings.add(Cause::NotStarted, subject, format!("{} is not there", known.display()));
+            return findings.add(
+                Cause::NotStarted,
+                subject,
+                format!("{} is not there", known.display()),
+            );
         }
         Err(error) => {
-            return findings.add(Cause::RegionUnreadable, subject, format!("{}: {error}", known.display()));
+            return findings.add(
+                Cause::RegionUnreadable,
+                subject,
+                format!("{}: {error}", known.display()),
+            );
         }
     };
     if check_region(&folder.path, subject, findings) {
@@ -85,7 +95,11 @@ pub(crate) fn check_region(folder: &Path, subject: &str, findings: &mut Findings
             if !matches!(error.fault, Fault::Missing) {
                 findings.add(unusable(&error), subject, error.to_string());
             } else if !is_refused {
-                findings.add(Cause::NotStarted, subject, format!("{} is not there", error.path.display()));
+                findings.add(
+                    Cause::NotStarted,
+                    subject,
+                    format!("{} is not there", error.path.display()),
+                );
             }
             return false;
         }
@@ -126,10 +140,18 @@ pub(crate) fn check_memory(container: &ContainerStatus, subject: &str, findings:
             findings.add(Cause::UseOverLimit, subject, describe(share));
         }
         if share.draining > 0 {
-            findings.add(Cause::Draining, subject, format!("GPU {}: {} MiB", share.gpu, mib(share.draining)));
+            findings.add(
+                Cause::Draining,
+                subject,
+                format!("GPU {}: {} MiB", share.gpu, mib(share.draining)),
+            );
         }
         if share.orphan > 0 {
-            findings.add(Cause::Orphans, subject, format!("GPU {}: {} MiB", share.gpu, mib(share.orphan)));
+            findings.add(
+                Cause::Orphans,
+                subject,
+                format!("GPU {}: {} MiB", share.gpu, mib(share.orphan)),
+            );
         }
     }
 }
@@ -139,10 +161,16 @@ fn use_of(share: &ShareStatus) -> u64 {
 }
 
 fn describe(share: &ShareStatus) -> String {
-    let limit =
-        if share.limit == 0 { "no limit".to_owned() } else { format!("a limit of {} MiB", mib(share.limit)) };
+    let limit = if share.limit == 0 {
+        "no limit".to_owned()
+    } else {
+        format!("a limit of {} MiB", mib(share.limit))
+    };
     let (used, implicit) = (mib(use_of(share)), mib(share.implicit));
-    format!("GPU {}: {used} MiB in use, {implicit} of it by contexts and modules, {limit}", share.gpu)
+    format!(
+        "GPU {}: {used} MiB in use, {implicit} of it by contexts and modules, {limit}",
+        share.gpu
+    )
 }
 
 /// What its processes have counted.
@@ -177,7 +205,9 @@ pub(crate) fn check_counters(
 
 fn cause(reason: Reason) -> Option<Cause> {
     match reason {
-        Reason::OverLimit | Reason::ContextOverLimit | Reason::CodeOverLimit => Some(Cause::OverLimit),
+        Reason::OverLimit | Reason::ContextOverLimit | Reason::CodeOverLimit => {
+            Some(Cause::OverLimit)
+        }
         Reason::ManagedRefused => Some(Cause::ManagedMemory),
         Reason::DriverRefused => Some(Cause::GpuFull),
         Reason::LockHeld => Some(Cause::StoppedProcess),
@@ -192,7 +222,11 @@ fn check_monitor(folder: &Path, subject: &str, findings: &mut Findings) {
     let page = match GrantReader::open(folder) {
         Ok(page) => page,
         Err(error) if matches!(error.fault, Fault::Missing) => {
-            return findings.add(Cause::NeverMet, subject, format!("{} is not there", error.path.display()));
+            return findings.add(
+                Cause::NeverMet,
+                subject,
+                format!("{} is not there", error.path.display()),
+            );
         }
         Err(error) => return findings.add(unusable(&error), subject, error.to_string()),
     };
@@ -207,8 +241,9 @@ fn check_monitor(folder: &Path, subject: &str, findings: &mut Findings) {
         }
         thread::sleep(POLL_INTERVAL);
     }
-    let gpus =
-        Reader::open(folder).and_then(|mut reader| reader.read()).map_or(0, |snapshot| snapshot.gpus.len());
+    let gpus = Reader::open(folder)
+        .and_then(|mut reader| reader.read())
+        .map_or(0, |snapshot| snapshot.gpus.len());
     for (gpu, note) in first.gpus.iter().enumerate().take(gpus) {
         if note.policy == NATIVE {
             findings.add(Cause::NativePolicy, &format!("GPU {gpu} of {subject}"), "");

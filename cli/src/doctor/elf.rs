@@ -2,7 +2,9 @@
 
 use std::fs::File;
 
-use object::elf::{ET_DYN, FileClass, FileHeader32, FileHeader64, Machine, PN_XNUM, PT_DYNAMIC, PT_INTERP};
+use object::elf::{
+    ET_DYN, FileClass, FileHeader32, FileHeader64, Machine, PN_XNUM, PT_DYNAMIC, PT_INTERP,
+};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{LittleEndian, ReadCache, ReadRef};
 
@@ -30,7 +32,8 @@ impl Elf {
     /// None: it is no ELF file of this machine's byte order, or cannot be read.
     pub(crate) fn of(file: &File) -> Option<Self> {
         // Little-endian, as all machines with such GPUs are.
-        read::<FileHeader64<LittleEndian>>(file).or_else(|| read::<FileHeader32<LittleEndian>>(file))
+        read::<FileHeader64<LittleEndian>>(file)
+            .or_else(|| read::<FileHeader32<LittleEndian>>(file))
     }
 }
 
@@ -65,7 +68,8 @@ pub(crate) fn glibc_versions(bytes: &[u8]) -> Vec<String> {
         let digits = rest.iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.').count();
         // Names end with a zero byte; what goes on is something else's text.
         if digits > 0 && rest.get(digits) == Some(&0) {
-            let name = String::from_utf8_lossy(&bytes[start..start + PREFIX.len() + digits]).into_owned();
+            let name =
+                String::from_utf8_lossy(&bytes[start..start + PREFIX.len() + digits]).into_owned();
             if !found.contains(&name) {
                 found.push(name);
             }
@@ -122,7 +126,10 @@ pub(crate) mod tests {
         let made = |loader, dynamic| read(&made(62, loader, dynamic)).unwrap();
         assert_eq!(made(None, false).loader, None);
         assert!(!made(None, false).dynamic && made(None, true).dynamic);
-        assert_eq!(made(Some("/lib/ld-musl-x86_64.so.1"), true).loader.unwrap(), "/lib/ld-musl-x86_64.so.1");
+        assert_eq!(
+            made(Some("/lib/ld-musl-x86_64.so.1"), true).loader.unwrap(),
+            "/lib/ld-musl-x86_64.so.1"
+        );
     }
 
     #[test]
@@ -144,7 +151,9 @@ pub(crate) mod tests {
     #[test]
     fn glibc_versions_finds_each_name_once() {
         assert_eq!(
-            glibc_versions(b"x\0GLIBC_2.14\0GLIBC_2.2.5\0GLIBC_2.14\0GLIBC_2.x GLIBC_2.9, GLIBC_2."),
+            glibc_versions(
+                b"x\0GLIBC_2.14\0GLIBC_2.2.5\0GLIBC_2.14\0GLIBC_2.x GLIBC_2.9, GLIBC_2."
+            ),
             ["GLIBC_2.14", "GLIBC_2.2.5"]
         );
     }

@@ -19,7 +19,11 @@ use crate::watched;
 const MONITOR: &str = "the monitor";
 
 /// Looks at a host, or at one container of it.
-pub(crate) fn examine(root: &Path, only: Option<&str>, findings: &mut Findings) -> anyhow::Result<()> {
+pub(crate) fn examine(
+    root: &Path,
+    only: Option<&str>,
+    findings: &mut Findings,
+) -> anyhow::Result<()> {
     findings.examined(format!("the monitor of {}", root.display()));
     match Client::connect(&paths::socket(root)).and_then(|mut client| client.status()) {
         Ok(status) => {
@@ -33,18 +37,27 @@ pub(crate) fn examine(root: &Path, only: Option<&str>, findings: &mut Findings) 
             check_status(&status, only, findings);
         }
         Err(failure) => {
-            let cause =
-                if matches!(failure, Failure::Absent(..)) { Cause::NoMonitor } else { Cause::MonitorSilent };
+            let cause = if matches!(failure, Failure::Absent(..)) {
+                Cause::NoMonitor
+            } else {
+                Cause::MonitorSilent
+            };
             findings.add(cause, MONITOR, failure.to_string());
             let status = report::observe(root)?;
-            for container in status.containers.iter().filter(|one| only.is_none_or(|id| is_called(one, id))) {
+            for container in
+                status.containers.iter().filter(|one| only.is_none_or(|id| is_called(one, id)))
+            {
                 let subject = format!("container {}", container.id);
                 findings.examined(&subject);
                 container::check_region(&container.dir, &subject, findings);
             }
             if let Some(id) = only {
                 let folder = root::container(root, id);
-                anyhow::ensure!(folder.is_dir(), "there is no container {id} in {}", root.display());
+                anyhow::ensure!(
+                    folder.is_dir(),
+                    "there is no container {id} in {}",
+                    root.display()
+                );
             }
         }
     }
@@ -97,11 +110,14 @@ pub(crate) fn check_status(status: &Status, only: Option<&str>, findings: &mut F
             check_finding(finding, status, findings);
         }
     }
-    for ended in
-        status.ended.iter().filter(|it| wanted.iter().any(|one| one.id == it.container) || only.is_none())
+    for ended in status
+        .ended
+        .iter()
+        .filter(|it| wanted.iter().any(|one| one.id == it.container) || only.is_none())
     {
         let signal = watched::signal(ended.signal);
-        let (comm, id, cause, ago) = (&ended.comm, &ended.container, ended.cause.name(), ended.ago_ms / 1000);
+        let (comm, id, cause, ago) =
+            (&ended.comm, &ended.container, ended.cause.name(), ended.ago_ms / 1000);
         let subject = format!("process {} ({comm}) of container {id}", ended.pid);
         findings.add(Cause::EndedProcess, &subject, format!("{signal} {ago} s ago, for {cause}"));
     }
@@ -113,12 +129,15 @@ fn check_container(container: &ContainerStatus, findings: &mut Findings) {
     if let Some(message) = &container.refused {
         findings.add(Cause::Refused, &subject, message);
     }
-    let version =
-        || Reader::open(&container.dir).err().filter(|error| !matches!(error.fault, Fault::Missing));
+    let version = || {
+        Reader::open(&container.dir).err().filter(|error| !matches!(error.fault, Fault::Missing))
+    };
     for (kind, message) in &container.faults {
         let cause = match kind.as_str() {
             "no_weight" => Cause::NoWeight,
-            "region" => version().map_or(Cause::ContainerFault, |error| container::unusable(&error)),
+            "region" => {
+                version().map_or(Cause::ContainerFault, |error| container::unusable(&error))
+            }
             "unreadable" => Cause::RegionUnreadable,
             _ => Cause::ContainerFault,
         };
@@ -141,8 +160,10 @@ fn check_finding(finding: &message::Finding, status: &Status, findings: &mut Fin
         }
         (Some(id), message::Cause::OverLimit) => {
             let (used, limit) = (mib(finding.container_memory), watched::limit(finding, status));
-            let found =
-                format!("GPU {}: {used} MiB by NVML, most of it {process}, limit {limit} MiB", finding.gpu);
+            let found = format!(
+                "GPU {}: {used} MiB by NVML, most of it {process}, limit {limit} MiB",
+                finding.gpu
+            );
             findings.add(Cause::UseOverLimit, &format!("container {id}"), found);
         }
     }

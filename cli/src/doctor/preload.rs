@@ -28,11 +28,13 @@ pub(crate) fn named(view: &View) -> Option<(PathBuf, By)> {
 /// Everything that is preloaded, in order: the variable's come before the file's.
 fn list(view: &View) -> Vec<(PathBuf, By)> {
     let split = |text: &str, by| -> Vec<_> {
-        let words = text.split(|c: char| c.is_whitespace() || c == ':').filter(|word| !word.is_empty());
+        let words =
+            text.split(|c: char| c.is_whitespace() || c == ':').filter(|word| !word.is_empty());
         words.map(|word| (PathBuf::from(word), by)).collect()
     };
     let lines = view.text(FILE).unwrap_or_default();
-    let lines: Vec<&str> = lines.lines().map(|line| line.split('#').next().unwrap_or_default()).collect();
+    let lines: Vec<&str> =
+        lines.lines().map(|line| line.split('#').next().unwrap_or_default()).collect();
     let mut all = split(view.variable("LD_PRELOAD").unwrap_or_default(), By::Variable);
     all.extend(split(&lines.join("\n"), By::File));
     all
@@ -46,9 +48,10 @@ fn is_shim(path: &Path) -> bool {
 pub(crate) fn examine(view: &View, subject: &str, kind: Option<Kind>, findings: &mut Findings) {
     let all = list(view);
     let Some(at) = all.iter().position(|(path, _)| is_shim(path)) else {
-        let found = view
-            .variable("LD_PRELOAD")
-            .map_or_else(|| "LD_PRELOAD is not set".to_owned(), |value| format!("LD_PRELOAD is {value}"));
+        let found = view.variable("LD_PRELOAD").map_or_else(
+            || "LD_PRELOAD is not set".to_owned(),
+            |value| format!("LD_PRELOAD is {value}"),
+        );
         return findings.add(Cause::NoPreload, subject, found);
     };
     let (shim, by) = &all[at];
@@ -66,8 +69,9 @@ pub(crate) fn examine(view: &View, subject: &str, kind: Option<Kind>, findings: 
         view.library(&shim.to_string_lossy())
     };
     let found = format!("{} by {source}", shim.display());
-    let is_there =
-        |path: &PathBuf| view.about(path).is_ok_and(|about| about.is_file()) || is_hidden(view, path);
+    let is_there = |path: &PathBuf| {
+        view.about(path).is_ok_and(|about| about.is_file()) || is_hidden(view, path)
+    };
     let Some(path) = path.filter(is_there) else {
         return findings.add(Cause::PreloadMissing, subject, found);
     };
@@ -84,7 +88,9 @@ pub(crate) fn examine(view: &View, subject: &str, kind: Option<Kind>, findings: 
         Some(kind) if kind != library.kind && own != Some(library.kind) => {
             return findings.add(Cause::PreloadInvalid, subject, found);
         }
-        Some(kind) if kind != library.kind => return findings.add(Cause::OtherArchitecture, subject, found),
+        Some(kind) if kind != library.kind => {
+            return findings.add(Cause::OtherArchitecture, subject, found);
+        }
         None if own.is_some_and(|own| own != library.kind) => {
             return findings.add(Cause::PreloadInvalid, subject, found);
         }
@@ -93,8 +99,10 @@ pub(crate) fn examine(view: &View, subject: &str, kind: Option<Kind>, findings: 
     let libc = view.library("libc.so.6").and_then(|path| view.bytes(path));
     if let (Some(shim), Some(libc)) = (view.bytes(&path), libc) {
         let there = elf::glibc_versions(&libc);
-        let lacks: Vec<String> =
-            elf::glibc_versions(&shim).into_iter().filter(|needed| !there.contains(needed)).collect();
+        let lacks: Vec<String> = elf::glibc_versions(&shim)
+            .into_iter()
+            .filter(|needed| !there.contains(needed))
+            .collect();
         if !there.is_empty() && !lacks.is_empty() {
             findings.add(Cause::PreloadTooNew, subject, format!("it needs {}", lacks.join(", ")));
         }

@@ -25,7 +25,8 @@ struct Loaded {
 fn loaded(maps: &str) -> Loaded {
     let mut loaded = Loaded::default();
     for path in maps.lines().filter_map(|line| line.splitn(6, ' ').nth(5)).map(str::trim_start) {
-        let (path, gone) = path.strip_suffix(" (deleted)").map_or((path, false), |path| (path, true));
+        let (path, gone) =
+            path.strip_suffix(" (deleted)").map_or((path, false), |path| (path, true));
         let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy();
         if name.starts_with("libcgpu.so") {
             loaded.shim = true;
@@ -58,7 +59,10 @@ pub(crate) fn examine(pid: u32, findings: &mut Findings) -> Result<()> {
     let view = View::of(pid)?;
     let subject = name(pid);
     let maps = fs::read(format!("/proc/{pid}/maps"));
-    ensure!(maps.is_ok(), "{subject} is not ours to see: only its own user and root may look at it");
+    ensure!(
+        maps.is_ok(),
+        "{subject} is not ours to see: only its own user and root may look at it"
+    );
     let loaded = loaded(&String::from_utf8_lossy(&maps.unwrap_or_default()));
     findings.examined(&subject);
     if loaded.replaced {

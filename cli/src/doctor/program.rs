@@ -37,15 +37,22 @@ fn runs(view: &View, path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     for _ in 0..MAX_SCRIPT_DEPTH {
         let mut first = [0; 256];
-        let Some(length) = view.open(&path).and_then(|mut file| file.read(&mut first).ok()) else { break };
+        let Some(length) = view.open(&path).and_then(|mut file| file.read(&mut first).ok()) else {
+            break;
+        };
         let text = String::from_utf8_lossy(&first[..length]);
-        let Some(line) = text.strip_prefix("#!").and_then(|rest| rest.lines().next()) else { break };
+        let Some(line) = text.strip_prefix("#!").and_then(|rest| rest.lines().next()) else {
+            break;
+        };
         let mut words = line.split_whitespace();
         let Some(next) = words.next() else { break };
         // `#!/usr/bin/env python3`: what env runs is what counts.
         let named = Path::new(next).file_name().is_some_and(|name| name == "env");
-        let meant =
-            if named { words.find(|word| !word.starts_with('-') && !word.contains('=')) } else { None };
+        let meant = if named {
+            words.find(|word| !word.starts_with('-') && !word.contains('='))
+        } else {
+            None
+        };
         path = meant.and_then(|name| find(view, name).ok()).unwrap_or_else(|| next.into());
     }
     path
@@ -84,8 +91,10 @@ pub(crate) fn examine(
         Some(_) => {}
     }
     let by_variable = preload::named(view).is_none_or(|(_, by)| by == By::Variable);
-    let rights = secure
-        .map_or_else(|| extra_rights(view, &real), |secure| secure.then(|| "the kernel says so".to_owned()));
+    let rights = secure.map_or_else(
+        || extra_rights(view, &real),
+        |secure| secure.then(|| "the kernel says so".to_owned()),
+    );
     if let Some(rights) = rights.filter(|_| by_variable) {
         findings.add(Cause::SecureProgram, subject, about(&rights));
     }
@@ -103,7 +112,7 @@ fn extra_rights(view: &View, path: &Path) -> Option<String> {
         return Some(format!("it runs as group {}", about.gid()));
     }
     let mut room = [0_u8; 64];
-    let has =
-        rustix::fs::fgetxattr(&file, "security.capability", &mut room[..]).is_ok_and(|length| length > 0);
+    let has = rustix::fs::fgetxattr(&file, "security.capability", &mut room[..])
+        .is_ok_and(|length| length > 0);
     (has && view.user != 0).then(|| "it has capabilities".to_owned())
 }

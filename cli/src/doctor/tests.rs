@@ -137,7 +137,9 @@ fn program_without_the_loader_has_a_cause() {
         fixture.put("/opt/program", script.as_bytes());
         assert_eq!(fixture.program(), ["static_program"], "{script}");
     }
-    assert!(examine_program(&fixture.view, "/opt/nothing", true, &mut Findings::default()).is_err());
+    assert!(
+        examine_program(&fixture.view, "/opt/nothing", true, &mut Findings::default()).is_err()
+    );
 }
 
 #[test]
@@ -199,7 +201,8 @@ fn settings_of_the_shim_name_each_cause() {
     fixture.put("/run/cgpu/limits", b"version 1\n");
     assert_eq!(fixture.settings(), [""; 0]);
 
-    for (name, cause) in [("libcuda.so.1", "driver_missing"), ("libnvidia-ml.so.1", "nvml_missing")] {
+    for (name, cause) in [("libcuda.so.1", "driver_missing"), ("libnvidia-ml.so.1", "nvml_missing")]
+    {
         let fixture = Fixture::new();
         fs::remove_file(fixture.view.path(format!("/usr/lib/{name}"))).unwrap();
         assert_eq!(fixture.settings(), [cause]);
@@ -344,7 +347,10 @@ fn status_of_monitor_and_gpus_has_causes() {
 
 #[test]
 fn status_of_containers_has_causes() {
-    assert_eq!(causes_of(|status| status.containers[0].refused = Some("A sentence.".into())), ["refused"]);
+    assert_eq!(
+        causes_of(|status| status.containers[0].refused = Some("A sentence.".into())),
+        ["refused"]
+    );
     assert_eq!(fault("no_weight"), ["no_weight"]);
     assert_eq!(fault("unreadable"), ["region_unreadable"]);
     assert_eq!(fault("no_doorbell"), ["container_fault"]);
@@ -377,8 +383,14 @@ fn watcher_findings_have_causes() {
         causes_of(|status| status.findings.push(finding(Unshimmed, Some("a")))),
         ["unshimmed_process"]
     );
-    assert_eq!(causes_of(|status| status.findings.push(finding(Unshimmed, None))), ["host_process"]);
-    assert_eq!(causes_of(|status| status.findings.push(finding(OverLimit, Some("a")))), ["use_over_limit"]);
+    assert_eq!(
+        causes_of(|status| status.findings.push(finding(Unshimmed, None))),
+        ["host_process"]
+    );
+    assert_eq!(
+        causes_of(|status| status.findings.push(finding(OverLimit, Some("a")))),
+        ["use_over_limit"]
+    );
     let ended = Ended {
         pid: 1,
         comm: "x".into(),
@@ -434,7 +446,9 @@ fn findings_are_reported_as_text_and_json_wrong_first() {
     assert_eq!(findings.names(), ["limits_off", "no_monitor", "alone"]);
     let text = findings.text();
     assert!(
-        text.starts_with("Why is the shim not active?\n  it (limits_off, by design)\n    No memory limit"),
+        text.starts_with(
+            "Why is the shim not active?\n  it (limits_off, by design)\n    No memory limit"
+        ),
         "{text}"
     );
     assert!(text.contains("    found: no?[2J\n    do:    Start cgpu-monitor"), "{text}");

@@ -34,8 +34,9 @@ pub(crate) struct Folder {
 impl View {
     /// Of this process.
     pub(crate) fn own() -> anyhow::Result<Self> {
-        let variables = std::env::vars_os()
-            .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()));
+        let variables = std::env::vars_os().map(|(name, value)| {
+            (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
+        });
         let (user, group) = owner_of(Path::new("/proc/self"))?;
         Ok(Self { root: "/".into(), variables: variables.collect(), user, group })
     }
@@ -46,7 +47,8 @@ impl View {
         let bytes = fs::read(process.join("environ")).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
         let variables = text.split('\0').filter_map(|one| one.split_once('='));
-        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let variables =
+            variables.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let (user, group) = owner_of(&process)?;
         Ok(Self { root: process.join("root"), variables, user, group })
     }
@@ -68,11 +70,21 @@ impl View {
         if self.root == Path::new("/") {
             return Ok(openat(CWD, path, flags, Mode::empty())?.into());
         }
-        let root =
-            openat(CWD, &self.root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let root = openat(
+            CWD,
+            &self.root,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
         let within = path.strip_prefix("/").unwrap_or(path);
-        Ok(openat2(root, within, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)?
-            .into())
+        Ok(openat2(
+            root,
+            within,
+            flags,
+            Mode::empty(),
+            ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+        )?
+        .into())
     }
 
     /// A folder, to look at what is in it. It is held, so that it stays the one that was found, whatever is put in its place.
@@ -123,7 +135,9 @@ impl View {
         let cached: Vec<PathBuf> = cached
             .split(|byte| *byte == 0)
             .filter_map(|text| std::str::from_utf8(text).ok())
-            .filter(|text| text.starts_with('/') && Path::new(text).file_name().is_some_and(|it| it == name))
+            .filter(|text| {
+                text.starts_with('/') && Path::new(text).file_name().is_some_and(|it| it == name)
+            })
             .map(PathBuf::from)
             .collect();
         let usual = FOLDERS.iter().map(|folder| Path::new(folder).join(name));
@@ -146,7 +160,7 @@ const FOLDERS: &[&str] = &[
 /// The owner of a process's entry in /proc is its effective user; what it may not show is root's.
 fn owner_of(process: &Path) -> anyhow::Result<(u32, u32)> {
     use std::os::unix::fs::MetadataExt;
-    let about =
-        fs::metadata(process).map_err(|_| anyhow::anyhow!("there is no process at {}", process.display()))?;
+    let about = fs::metadata(process)
+        .map_err(|_| anyhow::anyhow!("there is no process at {}", process.display()))?;
     Ok((about.uid(), about.gid()))
 }

@@ -37,7 +37,8 @@ pub(super) fn set(before: &str, runtime: &str, default: bool) -> Result<String> 
         bail!("it has a runtime cgpu that is not ours: take that out first");
     }
     // CRI then names the pod's control group as systemd does, which a runtime that is not told takes for a folder of that name elsewhere.
-    let is_told = |line: &str| line.split_whitespace().collect::<String>().starts_with("SystemdCgroup=true");
+    let is_told =
+        |line: &str| line.split_whitespace().collect::<String>().starts_with("SystemdCgroup=true");
     let systemd = if rest.lines().any(is_told) { "    SystemdCgroup = true\n" } else { "" };
     let head = if version.is_none() { "version = 2\n" } else { "" };
     let mut table_of_default = String::new();
@@ -55,10 +56,13 @@ pub(super) fn set(before: &str, runtime: &str, default: bool) -> Result<String> 
 
 /// The file with our line in the plugin's table; none: it has no such table.
 fn with_default(text: &str, plugin: &str) -> Result<Option<String>> {
-    let plain = |line: &str| line.split('#').next().unwrap_or_default().replace(['"', '\'', ' ', '\t'], "");
+    let plain =
+        |line: &str| line.split('#').next().unwrap_or_default().replace(['"', '\'', ' ', '\t'], "");
     let header = format!("[plugins.{plugin}.containerd]");
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
-    let Some(at) = lines.iter().position(|line| plain(line).trim_end() == header) else { return Ok(None) };
+    let Some(at) = lines.iter().position(|line| plain(line).trim_end() == header) else {
+        return Ok(None);
+    };
     let end = lines[at + 1..].iter().position(|line| line.trim_start().starts_with('['));
     let table = &lines[at + 1..end.map_or(lines.len(), |end| at + 1 + end)];
     let key = |line: &&str| plain(line).starts_with("default_runtime_name=");
@@ -74,10 +78,9 @@ fn with_default(text: &str, plugin: &str) -> Result<Option<String>> {
              /etc/cgpu/runtime.toml, and make runc containerd's default"
         );
     }
-    let indent: String = table
-        .iter()
-        .find(|line| key(line))
-        .map_or("  ".into(), |line| line.chars().take_while(|letter| letter.is_whitespace()).collect());
+    let indent: String = table.iter().find(|line| key(line)).map_or("  ".into(), |line| {
+        line.chars().take_while(|letter| letter.is_whitespace()).collect()
+    });
     after.push_str(&format!("{indent}{DEFAULT}{MARK}\n"));
     for line in &lines[at + 1..] {
         if table.iter().any(|own| std::ptr::eq(*own, *line)) && key(line) {
@@ -109,8 +112,9 @@ pub(super) fn unset(before: &str) -> Result<Option<String>> {
 /// The number on the line `version`, which stands before all tables.
 fn version(text: &str) -> Option<u32> {
     let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with('['));
-    let value =
-        lines.filter_map(|line| line.strip_prefix("version")?.trim_start().strip_prefix('=')).next()?;
+    let value = lines
+        .filter_map(|line| line.strip_prefix("version")?.trim_start().strip_prefix('='))
+        .next()?;
     value.split('#').next()?.trim().parse().ok()
 }
 
@@ -122,7 +126,9 @@ mod tests {
     fn set_keeps_the_engines_control_groups() {
         let before = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n  SystemdCgroup = true\n";
         assert!(
-            set(before, "/c", false).unwrap().contains("BinaryName = \"/c\"\n    SystemdCgroup = true\n")
+            set(before, "/c", false)
+                .unwrap()
+                .contains("BinaryName = \"/c\"\n    SystemdCgroup = true\n")
         );
     }
 
@@ -155,7 +161,9 @@ mod tests {
         }
         let fresh = set("", "/c", false).unwrap();
         assert!(
-            fresh.contains("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]"),
+            fresh.contains(
+                "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]"
+            ),
             "{fresh}"
         );
         assert_eq!(set(&fresh, "/c", false).unwrap(), fresh);
@@ -179,7 +187,9 @@ mod tests {
     /// What TOML makes of it.
     fn default_of(text: &str, plugin: &str) -> Option<String> {
         let read: toml::Table = text.parse().unwrap();
-        Some(read["plugins"][plugin]["containerd"].get("default_runtime_name")?.as_str()?.to_owned())
+        Some(
+            read["plugins"][plugin]["containerd"].get("default_runtime_name")?.as_str()?.to_owned(),
+        )
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! CRI-O's configuration: a file of our own among those it reads.
 
 /// Its first line.
-pub(super) const HEADER: &str = "# Written by `cgpu setup crio`; `cgpu setup crio --undo` removes it.\n";
+pub(super) const HEADER: &str =
+    "# Written by `cgpu setup crio`; `cgpu setup crio --undo` removes it.\n";
 
 /// Its text: a runtime for a RuntimeClass with that handler; and, with `default`, for pods that name none.
 pub(super) fn text(runtime: &str, default: bool) -> String {

@@ -36,7 +36,8 @@ impl CgpuRuntime<'_> {
     fn entry(&self, next: Option<&str>, rest: Vec<Value>) -> Value {
         let config = self.config.as_ref().map(|file| format!("{CONFIG}{file}"));
         let next = next.map(|program| format!("{NEXT}{program}"));
-        let arguments: Vec<Value> = config.into_iter().chain(next).map(Value::from).chain(rest).collect();
+        let arguments: Vec<Value> =
+            config.into_iter().chain(next).map(Value::from).chain(rest).collect();
         let mut entry = json!({ "path": self.runtime });
         if !arguments.is_empty() {
             entry["runtimeArgs"] = arguments.into();
@@ -61,7 +62,10 @@ pub(super) fn set(before: &str, cgpu: &CgpuRuntime<'_>, default: bool) -> Result
     }
     if !default {
         // One that was the default before us is no more than itself again.
-        runtimes.iter_mut().filter(|(name, _)| *name != VENDORS).for_each(|(_, entry)| unwrap(entry));
+        runtimes
+            .iter_mut()
+            .filter(|(name, _)| *name != VENDORS)
+            .for_each(|(_, entry)| unwrap(entry));
     }
     for name in [Some(VENDORS), former.as_deref().filter(|_| default)].into_iter().flatten() {
         match runtimes.get_mut(name) {
@@ -125,7 +129,9 @@ fn text(document: &Map<String, Value>) -> String {
 /// Whether a runtime of our name is our program, here or where it was installed before.
 fn is_ours(entry: &Value, runtime: &str) -> bool {
     let path = entry.get("path").and_then(Value::as_str);
-    path.is_some_and(|path| path == runtime || Path::new(path).file_name() == Some(PROGRAM.as_ref()))
+    path.is_some_and(|path| {
+        path == runtime || Path::new(path).file_name() == Some(PROGRAM.as_ref())
+    })
 }
 
 /// Puts us before a runtime, or in our own place if we are there already.
@@ -150,9 +156,11 @@ fn wrap(entry: &mut Value, cgpu: &CgpuRuntime<'_>) -> Result<()> {
 fn unwrap(entry: &mut Value) {
     let Some(entry) = entry.as_object_mut() else { return };
     let Some(Value::Array(arguments)) = entry.get_mut("runtimeArgs") else { return };
-    let after = |argument: &Value, option: &str| argument.as_str()?.strip_prefix(option).map(str::to_owned);
+    let after =
+        |argument: &Value, option: &str| argument.as_str()?.strip_prefix(option).map(str::to_owned);
     let Some(path) = arguments.iter().find_map(|argument| after(argument, NEXT)) else { return };
-    arguments.retain(|argument| after(argument, NEXT).or_else(|| after(argument, CONFIG)).is_none());
+    arguments
+        .retain(|argument| after(argument, NEXT).or_else(|| after(argument, CONFIG)).is_none());
     if arguments.is_empty() {
         entry.shift_remove("runtimeArgs");
     }
@@ -220,9 +228,13 @@ mod tests {
 
     #[test]
     fn set_refuses_malformed_file() {
-        for text in
-            ["[]", "{", "{\"runtimes\": []}", "{\"default-runtime\": 1}", "{\"default-runtime\": \"kata\"}"]
-        {
+        for text in [
+            "[]",
+            "{",
+            "{\"runtimes\": []}",
+            "{\"default-runtime\": 1}",
+            "{\"default-runtime\": \"kata\"}",
+        ] {
             assert!(set(text, true).is_err(), "{text}");
         }
         let shim = json!({"runtimes": {"nvidia": {"runtimeType": "io.containerd.kata.v2"}}});
@@ -235,10 +247,17 @@ mod tests {
     #[test]
     fn set_names_the_configuration_for_each_runtime() {
         let before = json!({"runtimes": {"nvidia": {"path": "/n"}}}).to_string();
-        let after = super::set(&before, &CgpuRuntime { runtime: OURS, config: Some("/c.toml".into()) }, true)
-            .unwrap();
+        let after = super::set(
+            &before,
+            &CgpuRuntime { runtime: OURS, config: Some("/c.toml".into()) },
+            true,
+        )
+        .unwrap();
         let text: Value = serde_json::from_str(&after).unwrap();
-        assert_eq!(text["runtimes"]["cgpu"], json!({"path": OURS, "runtimeArgs": ["--cgpu-config=/c.toml"]}));
+        assert_eq!(
+            text["runtimes"]["cgpu"],
+            json!({"path": OURS, "runtimeArgs": ["--cgpu-config=/c.toml"]})
+        );
         assert_eq!(
             text["runtimes"]["nvidia"],
             json!({"path": OURS, "runtimeArgs": ["--cgpu-config=/c.toml", "--cgpu-next=/n"]})
@@ -271,7 +290,8 @@ mod tests {
 
     #[test]
     fn set_refuses_foreign_runtime_of_the_same_name() {
-        let foreign = json!({"default-runtime": "cgpu", "runtimes": {"cgpu": {"path": "/opt/other/cgpu"}}});
+        let foreign =
+            json!({"default-runtime": "cgpu", "runtimes": {"cgpu": {"path": "/opt/other/cgpu"}}});
         for default in [true, false] {
             let refused = set(&foreign.to_string(), default).unwrap_err().to_string();
             assert!(refused.contains("not ours ({\"path\":\"/opt/other/cgpu\"})"), "{refused}");

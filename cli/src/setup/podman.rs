@@ -1,7 +1,8 @@
 //! podman's configuration: a file of our own among those it reads.
 
 /// Its first line.
-pub(super) const HEADER: &str = "# Written by `cgpu setup podman`; `cgpu setup podman --undo` removes it.\n";
+pub(super) const HEADER: &str =
+    "# Written by `cgpu setup podman`; `cgpu setup podman --undo` removes it.\n";
 
 /// Its text. podman takes errors from a runtime's log only of runtimes that it is told write JSON there.
 pub(super) fn text(runtime: &str) -> String {

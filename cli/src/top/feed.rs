@@ -49,8 +49,11 @@ impl Feed {
         let _end = ThreadEnd(self.events.clone(), "what asks the monitor has ended");
         let mut last = Instant::now();
         loop {
-            let interval =
-                if self.client.is_some() { self.interval } else { self.interval.min(RETRY_INTERVAL) };
+            let interval = if self.client.is_some() {
+                self.interval
+            } else {
+                self.interval.min(RETRY_INTERVAL)
+            };
             match self.requests.recv_timeout(interval) {
                 Ok(Request::Write(write)) => self.send(Event::Answered(self.write(&write))),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -76,7 +79,8 @@ impl Feed {
 
     /// On a connection of its own: what was asked for is not lost with the other.
     fn write(&self, write: &Write) -> Note {
-        let done = Client::connect(&self.socket).and_then(|mut client| client.set(&write.path, &write.value));
+        let done = Client::connect(&self.socket)
+            .and_then(|mut client| client.set(&write.path, &write.value));
         match done {
             Ok(()) => Note::Done(format!("done: {}", write.meaning)),
             Err(failure) => Note::Refused(failure.to_string()),

@@ -89,8 +89,10 @@ mod tests {
     use cgpu_client::message::{ContainerStatus, ShareStatus};
 
     fn status(id: &str, percent: Option<f64>) -> Status {
-        let share = ShareStatus { limit: 4, used: 1, share_second: percent, ..ShareStatus::default() };
-        let container = ContainerStatus { id: id.into(), gpus: vec![share], ..ContainerStatus::default() };
+        let share =
+            ShareStatus { limit: 4, used: 1, share_second: percent, ..ShareStatus::default() };
+        let container =
+            ContainerStatus { id: id.into(), gpus: vec![share], ..ContainerStatus::default() };
         Status { containers: vec![container], ..Status::default() }
     }
 

@@ -198,7 +198,11 @@ impl Model {
 
     /// The GPUs that are shown.
     pub(crate) fn gpus(&self) -> impl Iterator<Item = &GpuStatus> {
-        self.sample.status.gpus.iter().filter(|gpu| self.gpu.is_none_or(|chosen| chosen == gpu.index))
+        self.sample
+            .status
+            .gpus
+            .iter()
+            .filter(|gpu| self.gpu.is_none_or(|chosen| chosen == gpu.index))
     }
 
     /// The rows that are shown, in order.
@@ -207,7 +211,9 @@ impl Model {
         let containers = self.sample.status.containers.iter().enumerate();
         let mut rows: Vec<Row<'_>> = containers
             .filter(|(_, container)| {
-                [&container.id, &container.name].iter().any(|text| text.to_lowercase().contains(&wanted))
+                [&container.id, &container.name]
+                    .iter()
+                    .any(|text| text.to_lowercase().contains(&wanted))
             })
             .flat_map(|(number, container)| {
                 container.gpus.iter().map(move |share| Row { number, container, share })

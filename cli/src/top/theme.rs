@@ -119,9 +119,14 @@ mod tests {
     #[test]
     fn theme_without_colours_has_none() {
         let plain = Theme::new(false, true);
-        for style in
-            [plain.title(), plain.heading(), plain.faint(), plain.warning(), plain.memory(), plain.tenant(3)]
-        {
+        for style in [
+            plain.title(),
+            plain.heading(),
+            plain.faint(),
+            plain.warning(),
+            plain.memory(),
+            plain.tenant(3),
+        ] {
             assert_eq!((style.fg, style.bg), (None, None));
         }
     }
@@ -129,8 +134,10 @@ mod tests {
     #[test]
     fn level_spans_empty_to_full() {
         let theme = Theme::new(true, true);
-        let levels: String =
-            [None, Some(0.0), Some(0.5), Some(1.0)].map(|value| theme.level(value)).iter().collect();
+        let levels: String = [None, Some(0.0), Some(0.5), Some(1.0)]
+            .map(|value| theme.level(value))
+            .iter()
+            .collect();
         assert_eq!(levels, " ▁▄█");
         assert_eq!(Theme::new(true, false).level(Some(9.0)), '#');
     }

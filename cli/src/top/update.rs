@@ -170,7 +170,8 @@ fn choose_policy(model: &mut Model, key: KeyCode, gpu: DeviceId, choice: u32) {
         KeyCode::Char(digit) => digit.to_digit(POLICIES).unwrap_or(choice),
         KeyCode::Enter => {
             let from = model.gpu(gpu).map_or("?", |gpu| table::policy(gpu.policy));
-            let meaning = format!("GPU {gpu}: policy {choice} ({}) instead of {from}", table::policy(choice));
+            let meaning =
+                format!("GPU {gpu}: policy {choice} ({}) instead of {from}", table::policy(choice));
             let (path, value) = (format!("{gpu}/policy"), choice.to_string());
             model.mode = Mode::Confirm(Write { path, value, meaning });
             return;
@@ -184,7 +185,9 @@ fn type_weight(model: &mut Model, key: KeyCode, row: RowKey, mut text: String) {
     match key {
         KeyCode::Esc | KeyCode::Char('q') => return,
         KeyCode::Backspace => drop(text.pop()),
-        KeyCode::Char(digit) if digit.is_ascii_digit() && text.len() < MAX_WEIGHT_DIGITS => text.push(digit),
+        KeyCode::Char(digit) if digit.is_ascii_digit() && text.len() < MAX_WEIGHT_DIGITS => {
+            text.push(digit)
+        }
         KeyCode::Enter if !text.is_empty() => {
             let (id, gpu) = &row;
             let meaning = format!("{} on GPU {gpu}: weight {text}", table::plain(id));
@@ -211,7 +214,8 @@ mod tests {
             '^' => KeyCode::Up,
             letter => KeyCode::Char(letter),
         };
-        let press = |letter| update(model, Event::Key(KeyEvent::new(key(letter), KeyModifiers::NONE)));
+        let press =
+            |letter| update(model, Event::Key(KeyEvent::new(key(letter), KeyModifiers::NONE)));
         text.chars().map(press).filter(|step| *step != Step::Stay).collect()
     }
 
@@ -312,7 +316,8 @@ mod tests {
     fn leave_keys_end_the_program() {
         let mut model = fixtures::two_gpus();
         assert_eq!(keys(&mut model, "q"), [Step::Leave]);
-        let control = |letter| Event::Key(KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL));
+        let control =
+            |letter| Event::Key(KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL));
         // In whatever one is.
         model.mode = Mode::Filter;
         assert_eq!(update(&mut model, control('c')), Step::Leave);

@@ -62,10 +62,14 @@ fn title(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
     let containers = status.containers.len();
     let mut spans = vec![
         Span::styled("cgpu top", theme.title()),
-        Span::raw(format!("  monitor {} ({})  up {up}  containers {containers}", status.version, status.pid)),
+        Span::raw(format!(
+            "  monitor {} ({})  up {up}  containers {containers}",
+            status.version, status.pid
+        )),
     ];
     if !model.filter.is_empty() {
-        spans.push(Span::styled(format!("  filter {}", table::plain(&model.filter)), theme.title()));
+        spans
+            .push(Span::styled(format!("  filter {}", table::plain(&model.filter)), theme.title()));
     }
     if let Some(gpu) = model.gpu {
         spans.push(Span::styled(format!("  GPU {gpu}"), theme.title()));
@@ -75,9 +79,11 @@ fn title(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
     }
     let pace = format!("every {} s", model.interval.as_secs_f64());
     let line = Line::from(spans);
-    let [left, right] =
-        Layout::horizontal([Constraint::Min(0), Constraint::Length(u16::try_from(pace.len()).unwrap_or(0))])
-            .areas(area);
+    let [left, right] = Layout::horizontal([
+        Constraint::Min(0),
+        Constraint::Length(u16::try_from(pace.len()).unwrap_or(0)),
+    ])
+    .areas(area);
     let fits = line.width() < usize::from(left.width);
     frame.render_widget(Paragraph::new(line), if fits { left } else { area });
     if fits {
@@ -155,7 +161,11 @@ mod tests {
         if std::env::var_os("BLESS").is_some() {
             std::fs::write(path, picture).unwrap();
         } else {
-            assert_eq!(picture, std::fs::read_to_string(path).unwrap(), "BLESS=1 takes it as it is");
+            assert_eq!(
+                picture,
+                std::fs::read_to_string(path).unwrap(),
+                "BLESS=1 takes it as it is"
+            );
         }
     }
 
@@ -210,7 +220,8 @@ mod tests {
     fn render_uses_colours_only_if_enabled() {
         for (coloured, expected) in [(true, true), (false, false)] {
             let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
-            let model = Model { mode: Mode::Policy { gpu: 0.into(), choice: 2 }, ..fixtures::one_gpu() };
+            let model =
+                Model { mode: Mode::Policy { gpu: 0.into(), choice: 2 }, ..fixtures::one_gpu() };
             terminal.draw(|frame| render(&model, &Theme::new(coloured, true), frame)).unwrap();
             let cells = terminal.backend().buffer().content();
             let any = cells.iter().any(|cell| {

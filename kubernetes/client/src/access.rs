@@ -56,7 +56,9 @@ fn time(text: &str) -> Result<Duration, String> {
     };
     let number: Option<u64> = number.parse().ok();
     let millis = number.zip(per_second).and_then(|(number, millis)| number.checked_mul(millis));
-    millis.map(Duration::from_millis).ok_or_else(|| "expected a time such as 30, 30s, 500ms or 2m".to_owned())
+    millis
+        .map(Duration::from_millis)
+        .ok_or_else(|| "expected a time such as 30, 30s, 500ms or 2m".to_owned())
 }
 
 impl Access {
@@ -84,7 +86,9 @@ impl Access {
         let file = match &self.kubeconfig {
             Some(path) => Some(Kubeconfig::read_from(path).map_err(|error| setup(&error))?),
             // One that was named and cannot be read is an error; one that nobody named may be missing.
-            None if named || is_set("KUBECONFIG") => Some(Kubeconfig::read().map_err(|error| setup(&error))?),
+            None if named || is_set("KUBECONFIG") => {
+                Some(Kubeconfig::read().map_err(|error| setup(&error))?)
+            }
             None => Kubeconfig::read().ok(),
         };
         let mut config = match (file, &self.server) {
@@ -121,12 +125,13 @@ impl Access {
 }
 
 fn address(text: &str) -> Result<http::Uri, Failure> {
-    let uri: http::Uri = text.parse().map_err(|error| Failure::Setup(format!("`{text}`: {error}")))?;
+    let uri: http::Uri =
+        text.parse().map_err(|error| Failure::Setup(format!("`{text}`: {error}")))?;
     match uri.scheme_str() {
         Some("http" | "https") => Ok(uri),
-        _ => {
-            Err(Failure::Setup(format!("`{text}` is no address; expected one such as https://10.0.0.1:6443")))
-        }
+        _ => Err(Failure::Setup(format!(
+            "`{text}` is no address; expected one such as https://10.0.0.1:6443"
+        ))),
     }
 }
 
@@ -140,9 +145,14 @@ mod tests {
 
     #[test]
     fn timeouts_parse_as_kubectl_parses_them() {
-        for (text, millis) in
-            [("30", 30_000), ("5s", 5_000), ("500ms", 500), ("2m", 120_000), ("1h", 3_600_000), ("0", 0)]
-        {
+        for (text, millis) in [
+            ("30", 30_000),
+            ("5s", 5_000),
+            ("500ms", 500),
+            ("2m", 120_000),
+            ("1h", 3_600_000),
+            ("0", 0),
+        ] {
             assert_eq!(time(text), Ok(Duration::from_millis(millis)), "{text}");
         }
         for text in ["", "s", "-1", "1.5s", "1d", "99999999999999999999", "18446744073709551615h"] {

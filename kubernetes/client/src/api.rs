@@ -94,7 +94,8 @@ impl Api {
         loop {
             let mut parameters = vec![("limit", PAGE)];
             parameters.extend(next.as_deref().map(|next| ("continue", next)));
-            let page: Page<R> = self.send(Method::GET, &path::<R>(query, &parameters), None).await?;
+            let page: Page<R> =
+                self.send(Method::GET, &path::<R>(query, &parameters), None).await?;
             all.items.extend(page.items.into_iter().map(&mut keep));
             all.version = page.metadata.resource_version;
             next = page.metadata.next.filter(|next| !next.is_empty());
@@ -116,7 +117,12 @@ impl Api {
     ///
     /// # Errors
     /// As [`Self::change`].
-    pub async fn patch<R: Record>(&self, namespace: &str, name: &str, patch: &Value) -> Result<R, Failure> {
+    pub async fn patch<R: Record>(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: &Value,
+    ) -> Result<R, Failure> {
         self.send(Method::PATCH, &record::object::<R>(namespace, name), Some(patch)).await
     }
 
@@ -140,7 +146,8 @@ impl Api {
     /// As [`Self::change`]. A pod that is bound already is a conflict.
     pub async fn bind(&self, pod: &Pod, node: &str) -> Result<(), Failure> {
         let metadata = &pod.metadata;
-        let path = format!("{}/binding", record::object::<Pod>(&metadata.namespace, &metadata.name));
+        let path =
+            format!("{}/binding", record::object::<Pod>(&metadata.namespace, &metadata.name));
         let binding = json!({
             "apiVersion": "v1",
             "kind": "Binding",
@@ -162,7 +169,8 @@ impl Api {
     ) -> Result<T, Failure> {
         let request = request(method, path, body)?;
         let answer = tokio::time::timeout(self.timeout, self.client.request_text(request)).await;
-        let text = answer.map_err(|_| Failure::Unreachable(format!("not within {:?}", self.timeout)))??;
+        let text = answer
+            .map_err(|_| Failure::Unreachable(format!("not within {:?}", self.timeout)))??;
         serde_json::from_str(&text).map_err(|error| Failure::Garbled(format!("{path}: {error}")))
     }
 
@@ -181,8 +189,13 @@ pub(crate) fn path<R: Record>(query: &Query, parameters: &[(&str, &str)]) -> Str
     format!("{}{mark}{text}", record::collection::<R>(query.namespace.as_deref()))
 }
 
-pub(crate) fn request(method: Method, path: &str, body: Option<&Value>) -> Result<Request<Vec<u8>>, Failure> {
-    let kind = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+pub(crate) fn request(
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<Request<Vec<u8>>, Failure> {
+    let kind =
+        if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
     let builder = Request::builder().method(method).uri(path).header("accept", "application/json");
     let built = match body {
         Some(body) => builder.header("content-type", kind).body(body.to_string().into_bytes()),

@@ -56,7 +56,12 @@ pub struct Event {
 impl Event {
     /// A warning about the pod of this metadata.
     #[must_use]
-    pub fn warning(pod: &Metadata, reason: &'static str, message: String, component: &'static str) -> Self {
+    pub fn warning(
+        pod: &Metadata,
+        reason: &'static str,
+        message: String,
+        component: &'static str,
+    ) -> Self {
         Self {
             regarding: Regarding::Pod,
             namespace: pod.namespace.clone(),
@@ -71,7 +76,12 @@ impl Event {
 
     /// A warning about the node of this name.
     #[must_use]
-    pub fn of_node(name: &str, reason: &'static str, message: String, component: &'static str) -> Self {
+    pub fn of_node(
+        name: &str,
+        reason: &'static str,
+        message: String,
+        component: &'static str,
+    ) -> Self {
         Self {
             regarding: Regarding::Node,
             namespace: String::new(),
@@ -152,16 +162,22 @@ mod tests {
 
     #[test]
     fn event_name_of_equal_events_is_equal_and_fits() {
-        let pod =
-            Metadata { name: "p".repeat(253), namespace: "n".into(), uid: "u".into(), ..Metadata::default() };
-        let event = |message: &str| Event::warning(&pod, "GpuRequestRefused", message.to_owned(), "c");
+        let pod = Metadata {
+            name: "p".repeat(253),
+            namespace: "n".into(),
+            uid: "u".into(),
+            ..Metadata::default()
+        };
+        let event =
+            |message: &str| Event::warning(&pod, "GpuRequestRefused", message.to_owned(), "c");
         assert_eq!(event("a").event_name(), event("a").event_name());
         assert_ne!(event("a").event_name(), event("b").event_name());
         assert!(event("a").event_name().len() <= 253);
         let body = event(&"ä".repeat(2000)).body("2026-11-23T00:00:00Z");
         assert_eq!(body["message"].as_str().unwrap().chars().count(), MAX_MESSAGE_CHARS);
         assert_eq!(body["involvedObject"]["uid"], "u");
-        let node = Event::of_node("n1", "GpuNodeLabelIgnored", "m".into(), "c").body("2026-11-23T00:00:00Z");
+        let node = Event::of_node("n1", "GpuNodeLabelIgnored", "m".into(), "c")
+            .body("2026-11-23T00:00:00Z");
         assert_eq!(
             (&node["metadata"]["namespace"], &node["involvedObject"]["kind"]),
             (&json!("default"), &json!("Node"))

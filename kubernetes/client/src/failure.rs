@@ -36,7 +36,9 @@ impl fmt::Display for Failure {
             Self::Conflict(what) | Self::Exists(what) | Self::NotFound(what) | Self::Gone(what) => {
                 f.write_str(what)
             }
-            Self::Refused { code, message } => write!(f, "the API server answers {code}: {message}"),
+            Self::Refused { code, message } => {
+                write!(f, "the API server answers {code}: {message}")
+            }
             Self::Unreachable(what) => write!(f, "the API server does not answer: {what}"),
             Self::Garbled(what) => write!(f, "the API server's answer is not understood: {what}"),
         }
@@ -48,7 +50,9 @@ impl Error for Failure {}
 impl From<kube::Error> for Failure {
     fn from(error: kube::Error) -> Self {
         match error {
-            kube::Error::Api(status) => Self::of_status(status.code, &status.reason, status.message),
+            kube::Error::Api(status) => {
+                Self::of_status(status.code, &status.reason, status.message)
+            }
             kube::Error::SerdeError(error) => Self::Garbled(error.to_string()),
             kube::Error::FromUtf8(error) => Self::Garbled(error.to_string()),
             other => Self::Unreachable(chain(&other)),

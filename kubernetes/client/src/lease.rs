@@ -135,7 +135,8 @@ impl Election {
         let Ok(lease) = self.read().await else { return };
         if lease.as_ref().and_then(Lease::holder) == Some(self.identity.as_str()) {
             let version = lease.map(|lease| lease.metadata.resource_version);
-            let patch = json!({"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": ""}});
+            let patch =
+                json!({"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": ""}});
             // Whoever took it meanwhile may have it.
             let _ = self.api.send::<Value>(Method::PATCH, &self.path(), Some(&patch)).await;
         }
@@ -166,7 +167,8 @@ impl Election {
             Action::Renew => self.spec(false, transitions)?,
             Action::Take => self.spec(true, transitions + 1)?,
         };
-        let patch = json!({"metadata": {"resourceVersion": lease.metadata.resource_version}, "spec": spec});
+        let patch =
+            json!({"metadata": {"resourceVersion": lease.metadata.resource_version}, "spec": spec});
         match self.api.send::<Value>(Method::PATCH, &self.path(), Some(&patch)).await {
             Ok(_) => Ok(true),
             Err(Failure::Conflict(_)) => Ok(false),

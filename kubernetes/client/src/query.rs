@@ -55,7 +55,8 @@ mod tests {
 
     #[test]
     fn query_joins_and_escapes_selectors() {
-        let query = Query::all().field("spec.nodeName=").field("status.phase!=Failed").label("a in (b,c)");
+        let query =
+            Query::all().field("spec.nodeName=").field("status.phase!=Failed").label("a in (b,c)");
         assert_eq!(
             query.parameters(&[("limit", "5")]),
             "fieldSelector=spec.nodeName%3D%2Cstatus.phase%21%3DFailed&labelSelector=a+in+%28b%2Cc%29&limit=5"

@@ -51,7 +51,12 @@ impl Default for Timing {
 }
 
 /// Lists and watches without end, and passes the results to `handler`.
-pub async fn run<R: Record>(api: &Api, query: &Query, timing: &Timing, handler: &impl EventHandler<R>) {
+pub async fn run<R: Record>(
+    api: &Api,
+    query: &Query,
+    timing: &Timing,
+    handler: &impl EventHandler<R>,
+) {
     let mut backoff = Backoff::new(timing.min_backoff, timing.max_backoff);
     loop {
         match api.list_each(query, |record| handler.condense(record)).await {

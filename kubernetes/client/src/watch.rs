@@ -35,13 +35,21 @@ pub(crate) async fn follow<R: Record>(
         ("timeoutSeconds", seconds.as_str()),
     ];
     let request = request(Method::GET, &path::<R>(query, &parameters), None)?;
-    let opened = tokio::time::timeout(api.timeout(), api.client().request_events::<R>(request)).await;
-    let events = opened.map_err(|_| Failure::Unreachable(format!("not within {:?}", api.timeout())))??;
+    let opened =
+        tokio::time::timeout(api.timeout(), api.client().request_events::<R>(request)).await;
+    let events =
+        opened.map_err(|_| Failure::Unreachable(format!("not within {:?}", api.timeout())))??;
     Ok(events.map(|event: kube::Result<WatchEvent<R>>| match event {
-        Ok(WatchEvent::Added(record) | WatchEvent::Modified(record)) => Ok(ObjectChange::Applied(record)),
+        Ok(WatchEvent::Added(record) | WatchEvent::Modified(record)) => {
+            Ok(ObjectChange::Applied(record))
+        }
         Ok(WatchEvent::Deleted(record)) => Ok(ObjectChange::Deleted(record)),
-        Ok(WatchEvent::Bookmark(mark)) => Ok(ObjectChange::Bookmark(mark.metadata.resource_version)),
-        Ok(WatchEvent::Error(status)) => Err(Failure::of_status(status.code, &status.reason, status.message)),
+        Ok(WatchEvent::Bookmark(mark)) => {
+            Ok(ObjectChange::Bookmark(mark.metadata.resource_version))
+        }
+        Ok(WatchEvent::Error(status)) => {
+            Err(Failure::of_status(status.code, &status.reason, status.message))
+        }
         Err(error) => Err(error.into()),
     }))
 }

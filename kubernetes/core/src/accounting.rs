@@ -110,7 +110,8 @@ impl NodeAccounting {
 
     /// The GPUs of which more is held than there is.
     pub fn overfull<'a>(&'a self, node: &'a NodeGpus) -> impl Iterator<Item = u32> + 'a {
-        let over = node.gpus.iter().enumerate().filter(|(position, _)| self.is_overfull(node, *position));
+        let over =
+            node.gpus.iter().enumerate().filter(|(position, _)| self.is_overfull(node, *position));
         over.map(|(_, gpu)| gpu.index)
     }
 
@@ -126,9 +127,10 @@ impl Holder {
     #[must_use]
     pub fn units(&self, position: usize) -> u64 {
         match &self.standing {
-            Standing::Holds(shares) => {
-                shares.iter().find(|(gpu, _)| *gpu as usize == position).map_or(0, |(_, share)| share.units)
-            }
+            Standing::Holds(shares) => shares
+                .iter()
+                .find(|(gpu, _)| *gpu as usize == position)
+                .map_or(0, |(_, share)| share.units),
             Standing::Unclear(_) | Standing::Nothing(_) => 0,
         }
     }
@@ -151,7 +153,8 @@ fn add(held: &mut [Share], holder: &Holder, node: &NodeGpus) {
             let requests = holder.pod.requests.as_deref().unwrap_or_default();
             for (gpu, sum) in node.gpus.iter().zip(held) {
                 // What it asks for cannot even be read: then it may have all of it.
-                *sum = sum.and(if requests.is_empty() { gpu.whole() } else { most_of(requests, gpu) });
+                *sum =
+                    sum.and(if requests.is_empty() { gpu.whole() } else { most_of(requests, gpu) });
             }
         }
         Standing::Nothing(_) => {}

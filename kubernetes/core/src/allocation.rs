@@ -53,7 +53,8 @@ impl Allocation {
             // So gpushare writes that it found none.
             (None, None | Some("-1")) => return Ok(None),
             (None, Some(text)) => Split::Gpu(
-                number(text).ok_or_else(|| invalid(annotation::INDEX, text, "the index of a GPU"))?,
+                number(text)
+                    .ok_or_else(|| invalid(annotation::INDEX, text, "the index of a GPU"))?,
             ),
         };
         let sizes = match text(annotation::DEVICE) {
@@ -63,7 +64,11 @@ impl Allocation {
                 .map(|size| number(size).filter(|size| *size > 0))
                 .collect::<Option<_>>()
                 .ok_or_else(|| {
-                    invalid(annotation::DEVICE, text, "the units of a GPU, or of each joined by commas")
+                    invalid(
+                        annotation::DEVICE,
+                        text,
+                        "the units of a GPU, or of each joined by commas",
+                    )
                 })?,
         };
         // The time only says how patient to be: of one that is not understood it is as if it were long past.
@@ -91,8 +96,9 @@ impl Allocation {
             }
             Split::Containers(containers) => containers,
         };
-        if let Some((index, _)) =
-            containers.iter().find(|(index, _)| requests.iter().all(|request| request.index != **index))
+        if let Some((index, _)) = containers
+            .iter()
+            .find(|(index, _)| requests.iter().all(|request| request.index != **index))
         {
             return Err(Refusal::new(format!(
                 "{} names container {index}, which asks for nothing",
@@ -164,7 +170,8 @@ impl Allocation {
                     node.gpus.len()
                 )));
             };
-            let units = self.sizes.get(position).or(self.sizes.first()).copied().unwrap_or(gpu.units);
+            let units =
+                self.sizes.get(position).or(self.sizes.first()).copied().unwrap_or(gpu.units);
             if !was(gpu, units) {
                 return Err(Refusal::new(format!(
                     "{} says that GPU {index} had {units} units, which {} MiB are not in any unit",
@@ -180,11 +187,16 @@ impl Allocation {
 
 /// Whether a GPU can ever have had so many units: it has as much memory as ever, but what a unit is may have changed.
 fn was(gpu: &Gpu, units: u64) -> bool {
-    units == gpu.units || gpu.mib.is_none_or(|mib| Unit::ALL.iter().any(|unit| unit.units_of(mib) == units))
+    units == gpu.units
+        || gpu.mib.is_none_or(|mib| Unit::ALL.iter().any(|unit| unit.units_of(mib) == units))
 }
 
 /// What a container was given is what it asks for: no more, or others would have less than they think; no less, or it would take more than it has.
-fn agrees(request: &ContainerRequest, by_gpu: &ByGpu, sizes: &BTreeMap<u32, Gpu>) -> Result<(), Refusal> {
+fn agrees(
+    request: &ContainerRequest,
+    by_gpu: &ByGpu,
+    sizes: &BTreeMap<u32, Gpu>,
+) -> Result<(), Refusal> {
     let refuse = |has: u64, requests: u64| {
         Refusal::new(format!(
             "container `{}` was given {has} units, but asks for {requests}",
@@ -198,7 +210,8 @@ fn agrees(request: &ContainerRequest, by_gpu: &ByGpu, sizes: &BTreeMap<u32, Gpu>
             request.container
         )));
     }
-    if let Some((index, units)) = by_gpu.iter().find(|(index, units)| **units > sizes[index].units) {
+    if let Some((index, units)) = by_gpu.iter().find(|(index, units)| **units > sizes[index].units)
+    {
         return Err(Refusal::new(format!(
             "container `{}` was given {units} units of GPU {index}, which has {}",
             request.container, sizes[index].units

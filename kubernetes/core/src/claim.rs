@@ -85,7 +85,12 @@ pub fn claim(
         accounting
     };
     let positions = placement::choose(node, accounting, &request).map_err(|reason| {
-        Refusal::new(format!("{} does not fit on node `{}`: {}", pod.title(), node.name, reason.text))
+        Refusal::new(format!(
+            "{} does not fit on node `{}`: {}",
+            pod.title(),
+            node.name,
+            reason.text
+        ))
     })?;
     let mut split: BTreeMap<usize, BTreeMap<u32, u64>> = BTreeMap::new();
     for need in &request.needs {
@@ -99,7 +104,10 @@ pub fn claim(
         sizes.iter().take(if equal { 1 } else { sizes.len() }).map(u64::to_string).collect();
     let text = |value: String| Some(value);
     let annotations = [
-        (annotation::INDEX, first.filter(|_| positions.len() == 1).map(|gpu| gpu.index.to_string())),
+        (
+            annotation::INDEX,
+            first.filter(|_| positions.len() == 1).map(|gpu| gpu.index.to_string()),
+        ),
         (annotation::DEVICE, text(written.join(","))),
         (annotation::POD, text(units_in_all(requests, first).to_string())),
         (annotation::ASSIGNED, text("false".to_owned())),

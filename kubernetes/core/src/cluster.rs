@@ -111,8 +111,9 @@ impl Cluster {
             match observation {
                 PodObservation::Requests(listed) => {
                     self.deleted.remove(&listed.uid);
-                    let newer =
-                        known.remove(&listed.uid).filter(|known| is_older(&listed.version, &known.version));
+                    let newer = known
+                        .remove(&listed.uid)
+                        .filter(|known| is_older(&listed.version, &known.version));
                     self.add(newer.unwrap_or(listed));
                 }
                 PodObservation::Ended(uid) => ended.push(uid),
@@ -233,16 +234,17 @@ impl Cluster {
         node: &str,
         pods: impl IntoIterator<Item = &'a Arc<PodRequest>>,
     ) -> Result<(), Refusal> {
-        let (gpus, _) = self
-            .node(node)
-            .ok_or_else(|| Refusal::new(format!("the node `{}` has gone", node.escape_default())))?;
+        let (gpus, _) = self.node(node).ok_or_else(|| {
+            Refusal::new(format!("the node `{}` has gone", node.escape_default()))
+        })?;
         claim::confirm(uid, gpus, pods)
     }
 
     /// Claims that have come to nothing: old ones, and those on nodes that are not there.
     pub fn stale(&self, now: u64) -> impl Iterator<Item = &Arc<PodRequest>> {
         self.pods().filter(move |pod| {
-            let lost = pod.bound.is_none() && pod.claimed().is_some_and(|name| self.node(name).is_none());
+            let lost =
+                pod.bound.is_none() && pod.claimed().is_some_and(|name| self.node(name).is_none());
             lost || claim::is_stale(pod, now)
         })
     }
@@ -251,11 +253,20 @@ impl Cluster {
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.nodes.iter().all(|(name, entry)| {
-            let naming: BTreeSet<&String> =
-                self.pods.values().filter(|pod| pod.node() == Some(name)).map(|pod| &pod.uid).collect();
-            let accounting = entry.gpus.as_ref().map(|gpus| NodeAccounting::of(gpus, self.pods.values()));
-            naming == entry.pods.iter().collect() && accounting.unwrap_or_default() == entry.accounting
-        }) && self.pods.values().all(|pod| pod.node().is_none_or(|name| self.nodes.contains_key(name)))
+            let naming: BTreeSet<&String> = self
+                .pods
+                .values()
+                .filter(|pod| pod.node() == Some(name))
+                .map(|pod| &pod.uid)
+                .collect();
+            let accounting =
+                entry.gpus.as_ref().map(|gpus| NodeAccounting::of(gpus, self.pods.values()));
+            naming == entry.pods.iter().collect()
+                && accounting.unwrap_or_default() == entry.accounting
+        }) && self
+            .pods
+            .values()
+            .all(|pod| pod.node().is_none_or(|name| self.nodes.contains_key(name)))
     }
 
     /// The accounting of its node is to be computed then.
@@ -281,7 +292,8 @@ impl Cluster {
             return;
         }
         let pods = entry.pods.iter().filter_map(|uid| self.pods.get(uid));
-        entry.accounting = entry.gpus.as_ref().map(|gpus| NodeAccounting::of(gpus, pods)).unwrap_or_default();
+        entry.accounting =
+            entry.gpus.as_ref().map(|gpus| NodeAccounting::of(gpus, pods)).unwrap_or_default();
     }
 }
 

@@ -87,11 +87,14 @@ impl ContainerRequest {
     pub fn of_pod(pod: &Pod, dialects: Dialects) -> Result<Vec<Self>, Refusal> {
         let containers = &pod.spec.containers;
         let first = pod.spec.init_containers.iter().enumerate().map(|(position, container)| {
-            let role = if container.restart_policy == "Always" { Role::Sidecar } else { Role::Init };
+            let role =
+                if container.restart_policy == "Always" { Role::Sidecar } else { Role::Init };
             (container, role, containers.len() + position)
         });
-        let then =
-            containers.iter().enumerate().map(|(index, container)| (container, Role::Container, index));
+        let then = containers
+            .iter()
+            .enumerate()
+            .map(|(index, container)| (container, Role::Container, index));
         let mut requests = Vec::new();
         for (container, role, index) in first.chain(then) {
             if let Some(amount) = amount_of(container, dialects)? {
@@ -134,10 +137,17 @@ pub fn most_of(requests: &[ContainerRequest], gpu: &Gpu) -> Share {
 pub fn units_in_all(requests: &[ContainerRequest], gpu: Option<&Gpu>) -> u64 {
     let units = |request: &ContainerRequest| match (request.amount, gpu) {
         (Amount::InAll { units, .. }, _) => units,
-        (Amount::Each { gpus, memory, .. }, Some(gpu)) => memory.units_of(gpu).saturating_mul(gpus as u64),
+        (Amount::Each { gpus, memory, .. }, Some(gpu)) => {
+            memory.units_of(gpu).saturating_mul(gpus as u64)
+        }
         (Amount::Each { .. }, None) => 0,
     };
-    most(requests.iter().map(|request| (request.role, Share { units: units(request), ..Share::NONE }))).units
+    most(
+        requests
+            .iter()
+            .map(|request| (request.role, Share { units: units(request), ..Share::NONE })),
+    )
+    .units
 }
 
 /// What limits say; where there is no limit, the request.
@@ -150,8 +160,9 @@ fn amount_of(container: &Container, dialects: Dialects) -> Result<Option<Amount>
             found.push((resource, number));
         }
     }
-    let of =
-        |meaning| found.iter().find(|(resource, _)| resource.meaning == meaning).map(|(_, number)| *number);
+    let of = |meaning| {
+        found.iter().find(|(resource, _)| resource.meaning == meaning).map(|(_, number)| *number)
+    };
     let mut speaks = found.iter().filter(|(_, number)| *number > 0).map(|(resource, _)| resource);
     let Some(first) = speaks.next() else { return Ok(None) };
     if let Some(other) = speaks.find(|other| other.dialect != first.dialect) {
@@ -214,7 +225,11 @@ fn each(
         (None, Some(percent)) => Memory::Percent(percent),
         (None, None) => Memory::Whole,
     };
-    Ok(Some(Amount::Each { gpus: usize::try_from(gpus).unwrap_or(usize::MAX), memory, percent: compute }))
+    Ok(Some(Amount::Each {
+        gpus: usize::try_from(gpus).unwrap_or(usize::MAX),
+        memory,
+        percent: compute,
+    }))
 }
 
 fn number_of(container: &Container, name: &str) -> Result<Option<u64>, Refusal> {

@@ -58,9 +58,12 @@ impl Devices {
             return Ok(devices);
         }
         let unit = node.gpus.first().map_or(Unit::Gib, |gpu| gpu.unit);
-        let other =
-            Unit::ALL.into_iter().filter(|other| other.mib() > unit.mib()).min_by_key(|other| other.mib());
-        let advice = other.map_or_else(String::new, |other| format!("; count in units of {other} instead"));
+        let other = Unit::ALL
+            .into_iter()
+            .filter(|other| other.mib() > unit.mib())
+            .min_by_key(|other| other.mib());
+        let advice =
+            other.map_or_else(String::new, |other| format!("; count in units of {other} instead"));
         Err(Refusal::new(format!(
             "the node's {} GPUs have {} units of {unit}, which take a message of {bytes} bytes, and the kubelet takes {MAX_MESSAGE_BYTES}{advice}",
             node.gpus.len(),
@@ -100,7 +103,9 @@ impl Devices {
             // By lengths of ids: 36 of one digit, 36 x 35 of two, and so on.
             let (mut bytes, mut from, mut digits) = (0_u64, 0_u64, 1_u64);
             while from < up_to {
-                let last = 36_u64.checked_pow(u32::try_from(digits).unwrap_or(u32::MAX)).unwrap_or(u64::MAX);
+                let last = 36_u64
+                    .checked_pow(u32::try_from(digits).unwrap_or(u32::MAX))
+                    .unwrap_or(u64::MAX);
                 let end = last.min(up_to);
                 bytes = bytes.saturating_add((end - from).saturating_mul(digits));
                 (from, digits) = (end, digits + 1);
@@ -140,9 +145,16 @@ mod tests {
 
     #[test]
     fn message_length_equals_the_encoding() {
-        for (healthy, all) in
-            [(0, 0), (1, 1), (36, 36), (37, 37), (1296, 1297), (0, 5), (5120, 5120), (40_000, 50_000)]
-        {
+        for (healthy, all) in [
+            (0, 0),
+            (1, 1),
+            (36, 36),
+            (37, 37),
+            (1296, 1297),
+            (0, 5),
+            (5120, 5120),
+            (40_000, 50_000),
+        ] {
             let devices = Devices { healthy, all };
             assert_eq!(devices.message(), encoded(devices), "{devices:?}");
         }
@@ -150,9 +162,13 @@ mod tests {
 
     #[test]
     fn devices_beyond_the_message_limit_are_refused() {
-        let gpus = |unit: &str, mib: u64, count: usize| NodeGpus::of(&node("n", unit, &vec![mib; count]));
+        let gpus =
+            |unit: &str, mib: u64, count: usize| NodeGpus::of(&node("n", unit, &vec![mib; count]));
         assert_eq!(Devices::of(&gpus("GiB", 81920, 8)), Ok(Devices { healthy: 640, all: 640 }));
-        assert_eq!(Devices::of(&gpus("128MiB", 81920, 8)), Ok(Devices { healthy: 5120, all: 5120 }));
+        assert_eq!(
+            Devices::of(&gpus("128MiB", 81920, 8)),
+            Ok(Devices { healthy: 5120, all: 5120 })
+        );
         // gpushare's ids, a UUID each, were too long from the first such GPU on.
         assert_eq!(Devices::of(&gpus("MiB", 81920, 2)).map(|devices| devices.all), Ok(163_840));
         assert_eq!(

@@ -145,8 +145,9 @@ pub struct Bound {
 /// # Errors
 /// It is not what it should be.
 pub fn decode<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
-    serde_json::from_slice(body)
-        .map_err(|error| Refusal::new(format!("the request is not what kube-scheduler sends: {error}")))
+    serde_json::from_slice(body).map_err(|error| {
+        Refusal::new(format!("the request is not what kube-scheduler sends: {error}"))
+    })
 }
 
 /// Which nodes have room.
@@ -169,11 +170,15 @@ pub fn filter(cluster: &Cluster, candidates: &Candidates) -> Filtered {
             false
         }
     };
-    let names =
-        candidates.node_names.as_ref().map(|names| names.iter().filter(|name| fits(name)).cloned().collect());
+    let names = candidates
+        .node_names
+        .as_ref()
+        .map(|names| names.iter().filter(|name| fits(name)).cloned().collect());
     let nodes = candidates.nodes.as_ref().map(|nodes| {
-        let items =
-            nodes.items.iter().filter(|node| node["metadata"]["name"].as_str().is_some_and(&mut fits));
+        let items = nodes
+            .items
+            .iter()
+            .filter(|node| node["metadata"]["name"].as_str().is_some_and(&mut fits));
         NodeList { items: items.cloned().collect() }
     });
     Filtered { nodes, node_names: names, ..answer }
@@ -181,7 +186,11 @@ pub fn filter(cluster: &Cluster, candidates: &Candidates) -> Filtered {
 
 /// How well nodes would do, by how full they would be.
 #[must_use]
-pub fn prioritize(cluster: &Cluster, candidates: &Candidates, placement: Placement) -> Vec<Priority> {
+pub fn prioritize(
+    cluster: &Cluster,
+    candidates: &Candidates,
+    placement: Placement,
+) -> Vec<Priority> {
     let Some(pod) = &candidates.pod else { return Vec::new() };
     let requesting_pod = RequestingPod::of(pod, cluster);
     let listed = candidates.nodes.iter().flat_map(|nodes| &nodes.items);
@@ -190,12 +199,17 @@ pub fn prioritize(cluster: &Cluster, candidates: &Candidates, placement: Placeme
     // What was asked twice is answered once.
     let mut seen = HashSet::new();
     let names: Vec<&str> = named.chain(listed).filter(|name| seen.insert(*name)).collect();
-    let full: Vec<Option<u64>> = names.iter().map(|name| requesting_pod.fullness(cluster, name)).collect();
+    let full: Vec<Option<u64>> =
+        names.iter().map(|name| requesting_pod.fullness(cluster, name)).collect();
     let known: Vec<u64> = full.iter().copied().flatten().collect();
     let mut scores = placement::scores(&known, placement).into_iter();
     let score = |full: &Option<u64>| full.and_then(|_| scores.next()).unwrap_or(0);
     let scores: Vec<u64> = full.iter().map(score).collect();
-    names.iter().zip(scores).map(|(name, score)| Priority { host: (*name).to_owned(), score }).collect()
+    names
+        .iter()
+        .zip(scores)
+        .map(|(name, score)| Priority { host: (*name).to_owned(), score })
+        .collect()
 }
 
 /// What is to be written on a pod before it is bound. `now` is in nanoseconds since 1970.
@@ -210,7 +224,11 @@ pub fn bind(cluster: &Cluster, binding: &Binding, now: u64) -> Result<Change, Re
         ))
     })?;
     if pod.title() != title {
-        return Err(Refusal::new(format!("the pod {} is {}, not {title}", binding.pod_uid, pod.title())));
+        return Err(Refusal::new(format!(
+            "the pod {} is {}, not {title}",
+            binding.pod_uid,
+            pod.title()
+        )));
     }
     let (node, accounting) = cluster
         .node(&binding.node)
@@ -235,7 +253,9 @@ impl RequestingPod {
         Self {
             uid,
             claimed,
-            resource_request: pod_request.map(|pod_request| pod_request.resource_request()).transpose(),
+            resource_request: pod_request
+                .map(|pod_request| pod_request.resource_request())
+                .transpose(),
         }
     }
 
@@ -345,7 +365,8 @@ pub fn inspect(cluster: &Cluster, only: Option<&str>) -> Inspected {
 
 fn inspected(node: &NodeGpus, accounting: &NodeAccounting) -> InspectedNode {
     let pods = |position: usize| {
-        let holders = accounting.holders.iter().map(move |holder| (&holder.pod, holder.units(position)));
+        let holders =
+            accounting.holders.iter().map(move |holder| (&holder.pod, holder.units(position)));
         holders.filter(|(_, used)| *used > 0).map(|(pod, used)| InspectedPod {
             name: pod.name.clone(),
             namespace: pod.namespace.clone(),

@@ -167,7 +167,8 @@ impl NodeGpus {
         let percent = if matches!(mode, Mode::Both) { 100 } else { 0 };
         Self {
             name: node.metadata.name.clone(),
-            address: address.map_or_else(|| "unknown".to_owned(), |address| address.address.clone()),
+            address: address
+                .map_or_else(|| "unknown".to_owned(), |address| address.address.clone()),
             gpus: gpus.into_iter().map(|gpu| Gpu { percent, ..gpu }).collect(),
             placement,
             isolated: !matches!(mode, Mode::Share) && text(label::NO_ISOLATION) != Some("true"),
@@ -252,14 +253,17 @@ fn listed(text: &str) -> Result<Vec<Gpu>, Refusal> {
 fn divided(node: &Node) -> Result<Vec<Gpu>, Refusal> {
     let number = |name: &str| match node.status.allocatable.get(name) {
         None => Ok(0),
-        Some(written) => quantity::whole(&written.0)
-            .map_err(|invalid| Refusal::new(invalid.of(&format!("{name} of the node"), &written.0))),
+        Some(written) => quantity::whole(&written.0).map_err(|invalid| {
+            Refusal::new(invalid.of(&format!("{name} of the node"), &written.0))
+        }),
     };
     let (units, count) = (number(MEMORY)?, number(COUNT)?);
     if units == 0 {
         return Ok(Vec::new());
     }
-    let Some(count) = u32::try_from(count).ok().filter(|count| (1..=MAX_GPUS_OF_NODE).contains(count)) else {
+    let Some(count) =
+        u32::try_from(count).ok().filter(|count| (1..=MAX_GPUS_OF_NODE).contains(count))
+    else {
         return Err(Refusal::new(format!(
             "{COUNT} of the node is {count}, expected 1 to {MAX_GPUS_OF_NODE} GPUs for its {units} units"
         )));

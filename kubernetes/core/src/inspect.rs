@@ -126,8 +126,9 @@ impl Overview {
         let mut units = nodes.iter().filter(|node| node.total > 0).map(|node| node.unit);
         let first = units.next().flatten();
         let unit = first.filter(|_| units.all(|unit| unit == first));
-        let sum =
-            |of: fn(&NodeView) -> u64| nodes.iter().fold(0_u64, |sum, node| sum.saturating_add(of(node)));
+        let sum = |of: fn(&NodeView) -> u64| {
+            nodes.iter().fold(0_u64, |sum, node| sum.saturating_add(of(node)))
+        };
         let mut waiting: Vec<Waiting> = match only {
             Some(_) => Vec::new(),
             None => cluster
@@ -136,7 +137,9 @@ impl Overview {
                 .map(|pod| Waiting::of(pod, cluster))
                 .collect(),
         };
-        waiting.sort_by(|one, other| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)));
+        waiting.sort_by(|one, other| {
+            (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name))
+        });
         Ok(Self {
             unit,
             allocated: sum(|node| node.allocated),
@@ -191,7 +194,8 @@ impl NodeView {
                 healthy: gpu.healthy,
             })
             .collect();
-        let pods: Vec<PodView> = accounting.holders.iter().map(|holder| PodView::of(holder, node)).collect();
+        let pods: Vec<PodView> =
+            accounting.holders.iter().map(|holder| PodView::of(holder, node)).collect();
         let pending = pods.iter().fold(0_u64, |sum, pod| sum.saturating_add(pod.pending));
         Self {
             name: node.name.clone(),

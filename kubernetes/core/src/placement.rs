@@ -43,15 +43,17 @@ pub fn choose(
             }
         })
         .collect();
-    let mut fitting: Vec<&GpuCandidate> = candidates.iter().filter(|candidate| candidate.fits()).collect();
+    let mut fitting: Vec<&GpuCandidate> =
+        candidates.iter().filter(|candidate| candidate.fits()).collect();
     if fitting.len() < request.gpus {
         return Err(reason::of(node, request.gpus, &candidates));
     }
     match node.placement {
-        Placement::Binpack => fitting.sort_by_key(|candidate| (candidate.free.units, candidate.position)),
-        Placement::Spread => {
-            fitting.sort_by_key(|candidate| (std::cmp::Reverse(candidate.free.units), candidate.position))
+        Placement::Binpack => {
+            fitting.sort_by_key(|candidate| (candidate.free.units, candidate.position))
         }
+        Placement::Spread => fitting
+            .sort_by_key(|candidate| (std::cmp::Reverse(candidate.free.units), candidate.position)),
     }
     let mut positions: Vec<usize> =
         fitting.iter().take(request.gpus).map(|candidate| candidate.position).collect();
@@ -69,9 +71,15 @@ pub fn fullness(
 ) -> u64 {
     let held = accounting.held.iter().fold(0_u64, |sum, share| sum.saturating_add(share.units));
     let new = positions.iter().enumerate().fold(0_u64, |sum, (rank, position)| {
-        sum.saturating_add(node.gpus.get(*position).map_or(0, |gpu| request.of_gpu(rank, gpu).units))
+        sum.saturating_add(
+            node.gpus.get(*position).map_or(0, |gpu| request.of_gpu(rank, gpu).units),
+        )
     });
-    crate::container_request::part(held.saturating_add(new).min(node.units()), 1_000_000, node.units())
+    crate::container_request::part(
+        held.saturating_add(new).min(node.units()),
+        1_000_000,
+        node.units(),
+    )
 }
 
 /// The best that the scheduler can be told.
@@ -80,7 +88,9 @@ pub const MAX_SCORE: u64 = 10;
 /// Scores of nodes that are so full, 0 to [`MAX_SCORE`]: the fullest or the emptiest gets most, and the others are spread out between the two.
 #[must_use]
 pub fn scores(fullness: &[u64], placement: Placement) -> Vec<u64> {
-    let (Some(least), Some(most)) = (fullness.iter().min(), fullness.iter().max()) else { return Vec::new() };
+    let (Some(least), Some(most)) = (fullness.iter().min(), fullness.iter().max()) else {
+        return Vec::new();
+    };
     let score = |full: &u64| match placement {
         _ if least == most => MAX_SCORE,
         Placement::Binpack => (full - least) * MAX_SCORE / (most - least),

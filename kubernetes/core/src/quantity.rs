@@ -60,7 +60,8 @@ impl Quantity {
             Some(b'+') => (false, &text[1..]),
             _ => (false, text),
         };
-        let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+        let end =
+            unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
         let (number, suffix) = unsigned.split_at(end);
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         if whole.len() + fraction.len() == 0 || fraction.contains('.') {
@@ -72,13 +73,17 @@ impl Quantity {
         if whole.is_empty() && fraction.is_empty() {
             return Ok(Self(0));
         }
-        let digits: i128 = format!("{whole}{fraction}").parse().map_err(|_| InvalidQuantity::Huge)?;
+        let digits: i128 =
+            format!("{whole}{fraction}").parse().map_err(|_| InvalidQuantity::Huge)?;
         let decimals = i32::try_from(fraction.len()).map_err(|_| InvalidQuantity::Huge)?;
         let (digits, tens) = match scale {
             Scale::Ten(tens) => (digits, tens.saturating_sub(decimals)),
-            Scale::Two(twos) => (digits.checked_mul(1 << twos).ok_or(InvalidQuantity::Huge)?, -decimals),
+            Scale::Two(twos) => {
+                (digits.checked_mul(1 << twos).ok_or(InvalidQuantity::Huge)?, -decimals)
+            }
         };
-        let nanos = shifted(digits, tens.saturating_add(NANO_DIGITS)).ok_or(InvalidQuantity::Huge)?;
+        let nanos =
+            shifted(digits, tens.saturating_add(NANO_DIGITS)).ok_or(InvalidQuantity::Huge)?;
         if nanos > i128::from(i64::MAX) * 10_i128.pow(NANO_DIGITS.unsigned_abs()) {
             return Err(InvalidQuantity::Huge);
         }
@@ -199,15 +204,17 @@ mod tests {
     #[test]
     fn invalid_quantity_names_its_defect() {
         for text in [
-            "", "x", "1x", "1KiB", "1ki", "1K", "1 ", " 1", "--1", "1.2.3", ".", "1e", "1e+", "Gi", "1e1.5",
-            "0x10", "1,5", "٣",
+            "", "x", "1x", "1KiB", "1ki", "1K", "1 ", " 1", "--1", "1.2.3", ".", "1e", "1e+", "Gi",
+            "1e1.5", "0x10", "1,5", "٣",
         ] {
             assert_eq!(whole(text), Err(InvalidQuantity::Malformed), "{text:?}");
         }
         for text in ["-1", "-1Gi", "-0.5", "-1e9"] {
             assert_eq!(whole(text), Err(InvalidQuantity::Negative), "{text}");
         }
-        for text in ["1.5", "1500m", "1n", "0.1Ki", "1e-3", "0.0000000000000000001", "1e-99999999999"] {
+        for text in
+            ["1.5", "1500m", "1n", "0.1Ki", "1e-3", "0.0000000000000000001", "1e-99999999999"]
+        {
             assert_eq!(whole(text), Err(InvalidQuantity::Fraction), "{text}");
         }
         for text in [

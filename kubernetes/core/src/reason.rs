@@ -81,7 +81,8 @@ pub(crate) fn of(node: &NodeGpus, gpus: usize, candidates: &[GpuCandidate]) -> R
     };
     let small = take(&|candidate| candidate.need.units > node.gpus[candidate.position].units);
     if !small.is_empty() {
-        let largest = small.iter().map(|candidate| node.gpus[candidate.position].units).max().unwrap_or(0);
+        let largest =
+            small.iter().map(|candidate| node.gpus[candidate.position].units).max().unwrap_or(0);
         let (count, _, requested) = most(&small, |share| share.units);
         parts.push(format!("{count}/{all} GPUs: {largest} units in all of {requested}"));
     }
@@ -92,8 +93,11 @@ pub(crate) fn of(node: &NodeGpus, gpus: usize, candidates: &[GpuCandidate]) -> R
             .iter()
             .filter(|candidate| candidate.healthy)
             .fold(0_u64, |sum, candidate| sum.saturating_add(candidate.free.units));
-        let apart =
-            if sum >= requested && gpus == 1 { format!(", {sum} on all together") } else { String::new() };
+        let apart = if sum >= requested && gpus == 1 {
+            format!(", {sum} on all together")
+        } else {
+            String::new()
+        };
         parts.push(format!("{count}/{all} GPUs: {free} of {requested} units free{apart}"));
     }
     let busy = take(&|candidate| candidate.need.percent > candidate.free.percent);

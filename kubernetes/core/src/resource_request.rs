@@ -88,11 +88,21 @@ impl ResourceRequest {
     /// What the pod has of `gpu` at most at any time, if that is its GPU of this place (0 is the first).
     #[must_use]
     pub fn of_gpu(&self, position: usize, gpu: &Gpu) -> Share {
-        most(self.needs.iter().filter(|need| need.gpus > position).map(|need| (need.role, need.of(gpu))))
+        most(
+            self.needs
+                .iter()
+                .filter(|need| need.gpus > position)
+                .map(|need| (need.role, need.of(gpu))),
+        )
     }
 }
 
-fn divided(request: &ContainerRequest, units: u64, percent: u32, gpus: usize) -> Result<Need, Refusal> {
+fn divided(
+    request: &ContainerRequest,
+    units: u64,
+    percent: u32,
+    gpus: usize,
+) -> Result<Need, Refusal> {
     let wrong = |name: &str, amount: u64| {
         Refusal::new(format!(
             "{name} of container `{}` is {amount}, which does not divide by the {gpus} GPUs of the label {COUNT}; expected a multiple of {gpus}",
@@ -148,7 +158,8 @@ mod tests {
     #[test]
     fn memory_is_divided_over_the_gpus() {
         // Document 000: 8 over 4 GPUs.
-        let request = ResourceRequest::of(&[container(0, Role::Container, 8, 0)], &label("4")).unwrap();
+        let request =
+            ResourceRequest::of(&[container(0, Role::Container, 8, 0)], &label("4")).unwrap();
         assert_eq!(request.gpus, 4);
         let gpu = Gpu::plain(0, 15);
         assert_eq!(request.of_gpu(3, &gpu), Share { units: 2, percent: 0, containers: 1 });
@@ -159,7 +170,8 @@ mod tests {
         )
         .unwrap();
         assert_eq!(both.of_gpu(1, &gpu), Share { units: 6, percent: 50, containers: 2 });
-        let plain = ResourceRequest::of(&[container(0, Role::Container, 8, 30)], &Texts::new()).unwrap();
+        let plain =
+            ResourceRequest::of(&[container(0, Role::Container, 8, 30)], &Texts::new()).unwrap();
         assert_eq!((plain.gpus, plain.of_gpu(0, &gpu).units), (1, 8));
     }
 
@@ -179,24 +191,33 @@ mod tests {
                 "aliyun.com/gpu-core.percentage of container `c0` is 30, which does not divide by the 4 GPUs",
             ),
             (8, 400, "2", "is 400 over 2 GPUs, expected at most 100 for each"),
-            (8, 0, "0", "the label aliyun.com/gpu-count is `0`, expected a number of GPUs from 1 to 16"),
+            (
+                8,
+                0,
+                "0",
+                "the label aliyun.com/gpu-count is `0`, expected a number of GPUs from 1 to 16",
+            ),
             (8, 0, "17", "is `17`, expected a number of GPUs from 1 to 16"),
             (8, 0, "-2", "is `-2`, expected"),
             (8, 0, "two", "is `two`, expected"),
             (8, 0, "", "is ``, expected"),
             (8, 0, "99999999999999999999999", "expected a number of GPUs"),
         ] {
-            let refusal = ResourceRequest::of(&[container(0, Role::Container, units, percent)], &label(text))
-                .unwrap_err()
-                .to_string();
+            let refusal =
+                ResourceRequest::of(&[container(0, Role::Container, units, percent)], &label(text))
+                    .unwrap_err()
+                    .to_string();
             assert!(refusal.contains(sentence), "{text}: {refusal}");
         }
     }
 
     #[test]
     fn unknown_labels_are_noted() {
-        let labels =
-            [("aliyun.com/gpu-cout".to_owned(), "4".to_owned()), ("app".to_owned(), "x".to_owned())].into();
+        let labels = [
+            ("aliyun.com/gpu-cout".to_owned(), "4".to_owned()),
+            ("app".to_owned(), "x".to_owned()),
+        ]
+        .into();
         let request = ResourceRequest::of(&[container(0, Role::Container, 8, 0)], &labels).unwrap();
         assert_eq!(
             request.notes,
@@ -215,7 +236,10 @@ mod tests {
         };
         let request = ResourceRequest::of(&[each(0, 2), each(1, 1)], &label("9")).unwrap();
         let gpu = Gpu::plain(0, 14);
-        assert_eq!((request.gpus, request.of_gpu(0, &gpu).units, request.of_gpu(1, &gpu).units), (2, 6, 3));
+        assert_eq!(
+            (request.gpus, request.of_gpu(0, &gpu).units, request.of_gpu(1, &gpu).units),
+            (2, 6, 3)
+        );
         assert_eq!(request.notes.len(), 1);
         assert!(ResourceRequest::of(&[each(0, 17)], &Texts::new()).is_err());
     }

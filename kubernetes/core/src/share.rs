@@ -48,7 +48,9 @@ impl Share {
     /// Whether it can be had from `free`.
     #[must_use]
     pub fn fits(self, free: Self) -> bool {
-        self.units <= free.units && self.percent <= free.percent && self.containers <= free.containers
+        self.units <= free.units
+            && self.percent <= free.percent
+            && self.containers <= free.containers
     }
 }
 

@@ -31,7 +31,10 @@ impl Token {
     ///
     /// # Errors
     /// There is none, one twice, or one that nobody told the kubelet of.
-    pub fn of_ids<'a>(dialect: Dialect, ids: impl IntoIterator<Item = &'a str>) -> Result<Self, Refusal> {
+    pub fn of_ids<'a>(
+        dialect: Dialect,
+        ids: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, Refusal> {
         let mut numbers = Vec::new();
         for id in ids {
             let number = devices::number(id);
@@ -57,8 +60,12 @@ impl Token {
     /// # Errors
     /// It is not what [`fmt::Display`] writes.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
-        let refuse =
-            || Refusal::new(format!("the slice is called {}, which no device plugin wrote", quoted(text)));
+        let refuse = || {
+            Refusal::new(format!(
+                "the slice is called {}, which no device plugin wrote",
+                quoted(text)
+            ))
+        };
         let (dialect, numbers) = match text.strip_prefix(HAMIS) {
             Some(numbers) => (Dialect::Hami, numbers),
             None => (Dialect::Aliyun, text),
@@ -103,11 +110,14 @@ impl Slices {
         let tokens: BTreeMap<String, String> = serde_json::from_str(annotation).unwrap_or_default();
         for request in pod.requests.as_deref().unwrap_or_default() {
             let token = tokens.get(&request.container).and_then(|token| Token::parse(token).ok());
-            let Some(token) = token.filter(|token| counted(request) == (token.dialect, token.count)) else {
+            let Some(token) =
+                token.filter(|token| counted(request) == (token.dialect, token.count))
+            else {
                 continue;
             };
             let owner = Owner { token, uid: pod.uid.clone(), container: request.container.clone() };
-            let is_known = |other: &Owner| other.uid == owner.uid && other.container == owner.container;
+            let is_known =
+                |other: &Owner| other.uid == owner.uid && other.container == owner.container;
             if !self.owners.values().any(is_known) {
                 self.owners.entry((token.dialect, token.first)).or_insert(owner);
             }
@@ -169,7 +179,9 @@ impl Slices {
             .find(|request| request.container == container)
             .map_or((Dialect::Aliyun, 0), counted);
         if dialect != token.dialect {
-            return Err(Refusal::new(format!("the slice {token} is of other names than {title} asks by")));
+            return Err(Refusal::new(format!(
+                "the slice {token} is of other names than {title} asks by"
+            )));
         }
         if units != token.count {
             return Err(Refusal::new(format!(
@@ -182,20 +194,23 @@ impl Slices {
         self.retain(lives);
         let own = Owner { token, uid: pod.uid.clone(), container: container.to_owned() };
         let key = (token.dialect, token.first);
-        if let Some(owner) =
-            self.owners.get(&key).filter(|owner| **owner != own && !may_take_over(requests, owner, &own))
+        if let Some(owner) = self
+            .owners
+            .get(&key)
+            .filter(|owner| **owner != own && !may_take_over(requests, owner, &own))
         {
             return Err(Refusal::new(format!(
                 "the slice {token} is container `{}`'s of pod {}, not {title}'s",
                 owner.container, owner.uid
             )));
         }
-        let another = self
-            .owners
-            .iter()
-            .find(|(at, owner)| **at != key && owner.uid == own.uid && owner.container == own.container);
+        let another = self.owners.iter().find(|(at, owner)| {
+            **at != key && owner.uid == own.uid && owner.container == own.container
+        });
         if let Some((_, Owner { token: other, .. })) = another {
-            return Err(Refusal::new(format!("{title} has the slice {other} already, and not {token}")));
+            return Err(Refusal::new(format!(
+                "{title} has the slice {other} already, and not {token}"
+            )));
         }
         self.owners.insert(key, own);
         Ok(variables)
@@ -206,7 +221,9 @@ impl Slices {
 /// init container's again.
 fn may_take_over(requests: &[ContainerRequest], owner: &Owner, own: &Owner) -> bool {
     let is_init = |name: &str| {
-        requests.iter().any(|request| request.container == name && request.role == crate::share::Role::Init)
+        requests
+            .iter()
+            .any(|request| request.container == name && request.role == crate::share::Role::Init)
     };
     owner.uid == own.uid && (is_init(&owner.container) || is_init(&own.container))
 }
@@ -234,7 +251,9 @@ mod tests {
 
     fn placed(mut pod: Pod) -> PodRequest {
         let waiting = PodRequest::of(&pod, Dialects::default()).unwrap();
-        claim::claim(&waiting, &here(), &NodeAccounting::of(&here(), []), 1).unwrap().apply(&mut pod);
+        claim::claim(&waiting, &here(), &NodeAccounting::of(&here(), []), 1)
+            .unwrap()
+            .apply(&mut pod);
         pod.spec.node_name = "n".into();
         PodRequest::of(&pod, Dialects::default()).unwrap()
     }
@@ -243,7 +262,12 @@ mod tests {
         Token::of_ids(Dialect::Aliyun, ids.iter().copied()).unwrap()
     }
 
-    fn given(slices: &mut Slices, ids: &[&str], pod: &PodRequest, container: &str) -> Result<String, String> {
+    fn given(
+        slices: &mut Slices,
+        ids: &[&str],
+        pod: &PodRequest,
+        container: &str,
+    ) -> Result<String, String> {
         let given = slices.assign(token(ids), pod, container, &here(), |_| true);
         given.map(|variables| variables[3].1.clone()).map_err(|refusal| refusal.to_string())
     }
@@ -256,7 +280,9 @@ mod tests {
         assert_eq!(Token::parse(&longest.to_string()), Ok(longest));
         assert_eq!(longest.to_string().len(), 32);
         assert_eq!(Token::of_ids(Dialect::Hami, ["7"]).unwrap().to_string(), "hami.7-1");
-        for text in ["", "7", "7-", "-3", "7-0", "7-3-1", "hami.7", "hami.hami.7-1", "07-3", "A-1", "7 -3"] {
+        for text in
+            ["", "7", "7-", "-3", "7-0", "7-3-1", "hami.7", "hami.hami.7-1", "07-3", "A-1", "7 -3"]
+        {
             assert!(Token::parse(text).is_err(), "{text}");
         }
         for ids in [&[][..], &["1", "1"], &["GPU-x-_-1"], &[""]] {
@@ -282,22 +308,36 @@ mod tests {
         );
         assert_eq!(
             given(&mut slices, &["8", "9"], &pod, "main").unwrap_err(),
-            "container `main` of test/p has the slice 8-2 already, and not 8-2".replacen("8-2", "1-2", 1)
+            "container `main` of test/p has the slice 8-2 already, and not 8-2"
+                .replacen("8-2", "1-2", 1)
         );
         assert_eq!(
             given(&mut slices, &["8"], &other, "main").unwrap_err(),
             "container `main` of test/q asks for 2 units, but the kubelet counted 1 for it"
         );
-        assert!(given(&mut slices, &["8", "9"], &other, "sidecar").unwrap_err().contains("asks for 0 units"));
+        assert!(
+            given(&mut slices, &["8", "9"], &other, "sidecar")
+                .unwrap_err()
+                .contains("asks for 0 units")
+        );
         assert!(
             slices
-                .assign(Token::of_ids(Dialect::Hami, ["8", "9"]).unwrap(), &other, "main", &here(), |_| true)
+                .assign(
+                    Token::of_ids(Dialect::Hami, ["8", "9"]).unwrap(),
+                    &other,
+                    "main",
+                    &here(),
+                    |_| true
+                )
                 .unwrap_err()
                 .sentence()
-                .starts_with("the slice hami.8-2 is of other names than container `main` of test/q asks by")
+                .starts_with(
+                    "the slice hami.8-2 is of other names than container `main` of test/q asks by"
+                )
         );
         // When a pod has gone its ids are given again.
-        let again = slices.assign(token(&["4", "5"]), &other, "main", &here(), |uid| uid != "uid-p");
+        let again =
+            slices.assign(token(&["4", "5"]), &other, "main", &here(), |uid| uid != "uid-p");
         assert!(again.is_ok(), "{again:?}");
     }
 
@@ -311,8 +351,12 @@ mod tests {
         let mut after = Slices::default();
         after.restore(&pod, &tokens);
         assert_eq!(after.annotation("uid-p"), Some(tokens));
-        assert!(given(&mut after, &["4", "5"], &other, "main").unwrap_err().contains("of pod uid-p"));
-        assert!(given(&mut after, &["6", "7"], &pod, "main").unwrap_err().contains("has the slice 4-2"));
+        assert!(
+            given(&mut after, &["4", "5"], &other, "main").unwrap_err().contains("of pod uid-p")
+        );
+        assert!(
+            given(&mut after, &["6", "7"], &pod, "main").unwrap_err().contains("has the slice 4-2")
+        );
         assert!(given(&mut after, &["4", "5"], &pod, "main").is_ok());
         // Who edits the annotation takes nothing from others, and nothing from itself.
         after.restore(&other, r#"{"main":"4-2","x":"y"}"#);

@@ -17,7 +17,8 @@ pub(crate) fn aligned(text: &str) -> String {
         let start = out.len();
         let (last, cells) = line.split_last().expect("split gives at least one");
         for (column, cell) in cells.iter().enumerate() {
-            columns.truncate(columns.iter().position(|(_, end)| *end <= row).unwrap_or(columns.len()));
+            columns
+                .truncate(columns.iter().position(|(_, end)| *end <= row).unwrap_or(columns.len()));
             if column == columns.len() {
                 columns.push(measured(&lines, row, column));
             }

@@ -61,7 +61,10 @@ pub fn of(
     let exact = exact_mib(request, &gpus);
     let sizes = allocation.sizes_of(&own.keys().copied().collect(), node)?;
     let mut variables = vec![
-        (variable::VISIBLE, list(&|gpu, _| gpu.uuid.clone().unwrap_or_else(|| gpu.index.to_string()))),
+        (
+            variable::VISIBLE,
+            list(&|gpu, _| gpu.uuid.clone().unwrap_or_else(|| gpu.index.to_string())),
+        ),
         (variable::INDEX, list(&|gpu, _| gpu.index.to_string())),
         (variable::POD, units_in_all(requests, gpus.first().map(|(gpu, _)| *gpu)).to_string()),
         (variable::CONTAINER, amounts(variable::CONTAINER, &|_, units| exact.unwrap_or(units))?),
@@ -75,7 +78,9 @@ pub fn of(
     ];
     let percent = match request.amount {
         // As the accounting holds it; rounded down, 1 percent over two GPUs would be no limit.
-        Amount::InAll { percent, .. } => percent.div_ceil(u32::try_from(gpus.len().max(1)).unwrap_or(1)),
+        Amount::InAll { percent, .. } => {
+            percent.div_ceil(u32::try_from(gpus.len().max(1)).unwrap_or(1))
+        }
         Amount::Each { percent, .. } => percent,
     };
     if percent > 0 {
@@ -90,7 +95,9 @@ pub fn of(
 /// MiB, where these were asked for and all GPUs have said how many they have: then the limit is that, and not whole units.
 fn exact_mib(request: &ContainerRequest, gpus: &[(&Gpu, u64)]) -> Option<u64> {
     match request.amount {
-        Amount::Each { memory: Memory::Mib(mib), .. } if gpus.iter().all(|(gpu, _)| gpu.mib.is_some()) => {
+        Amount::Each { memory: Memory::Mib(mib), .. }
+            if gpus.iter().all(|(gpu, _)| gpu.mib.is_some()) =>
+        {
             Some(mib)
         }
         _ => None,

@@ -90,8 +90,9 @@ impl Api {
 
     /// A patch that is refused if the pod is not the one that was looked at.
     fn patch(&mut self, what: &'static str, change: &Change) -> Option<Pod> {
-        let same =
-            |pod: &&Pod| pod.metadata.uid == change.uid && pod.metadata.resource_version == change.version;
+        let same = |pod: &&Pod| {
+            pod.metadata.uid == change.uid && pod.metadata.resource_version == change.version
+        };
         if self.pods.get(&change.uid).filter(same).is_none() {
             self.count("conflicts");
             return None;
@@ -101,10 +102,9 @@ impl Api {
     }
 
     fn bind(&mut self, uid: &str, version: &str, node: &str) {
-        let bound = self
-            .pods
-            .get(uid)
-            .filter(|pod| pod.metadata.resource_version == version && pod.spec.node_name.is_empty());
+        let bound = self.pods.get(uid).filter(|pod| {
+            pod.metadata.resource_version == version && pod.spec.node_name.is_empty()
+        });
         let Some(pod) = bound else {
             self.count("conflicts");
             return;
@@ -197,7 +197,8 @@ struct Extender {
 
 impl Extender {
     fn new(api: &Api) -> Self {
-        let mut new = Self { cluster: Cluster::new(Dialects::default()), read: 0, attempts: Vec::new() };
+        let mut new =
+            Self { cluster: Cluster::new(Dialects::default()), read: 0, attempts: Vec::new() };
         new.list(api);
         new
     }
@@ -239,7 +240,8 @@ impl Extender {
                 }
                 // Once more what was some time ago. Of nodes there is no telling: the API server sends none of them so.
                 100..150 => {
-                    let late = api.event(random.usize(self.read.saturating_sub(20)..self.read)).cloned();
+                    let late =
+                        api.event(random.usize(self.read.saturating_sub(20)..self.read)).cloned();
                     if let Some(late @ (Event::Pod(_) | Event::PodGone(_))) = late {
                         api.count("late");
                         self.apply(&late);
@@ -254,8 +256,10 @@ impl Extender {
     /// What kube-scheduler asks for a pod: filter, prioritize, bind.
     fn place(&mut self, api: &mut Api, uid: &str, now: u64, is_received: bool) {
         let Some(pod) = api.pods.get(uid).cloned() else { return };
-        let request = |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
-        let filtered = extender::filter(&self.cluster, &request(api.nodes.keys().cloned().collect()));
+        let request =
+            |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
+        let filtered =
+            extender::filter(&self.cluster, &request(api.nodes.keys().cloned().collect()));
         let ranked = extender::prioritize(
             &self.cluster,
             &request(filtered.node_names.unwrap_or_default()),
@@ -276,7 +280,12 @@ impl Extender {
             }
             self.cluster.apply_pod(&pod);
             let version = pod.metadata.resource_version;
-            self.attempts.push(Attempt { uid: uid.to_owned(), node: best.host, version, confirmed: false });
+            self.attempts.push(Attempt {
+                uid: uid.to_owned(),
+                node: best.host,
+                version,
+                confirmed: false,
+            });
         }
     }
 
@@ -291,7 +300,9 @@ impl Extender {
             attempt.confirmed = true;
             let pods = on_or_nowhere(api, &attempt.node);
             if self.cluster.confirm(&attempt.uid, &attempt.node, &pods).is_err() {
-                let own = pods.iter().find(|pod| pod.uid == attempt.uid && pod.version == attempt.version);
+                let own = pods
+                    .iter()
+                    .find(|pod| pod.uid == attempt.uid && pod.version == attempt.version);
                 if let Some(pod) = own.map(|pod| api.patch("withdrawn", &claim::withdraw(pod))) {
                     pod.iter().for_each(|pod| self.cluster.apply_pod(pod));
                 }
@@ -305,7 +316,8 @@ impl Extender {
 
     /// Takes back what came to nothing.
     fn sweep(&mut self, api: &mut Api, now: u64) {
-        let changes: Vec<Change> = self.cluster.stale(now).map(|pod| claim::withdraw(pod)).collect();
+        let changes: Vec<Change> =
+            self.cluster.stale(now).map(|pod| claim::withdraw(pod)).collect();
         for change in changes {
             if let Some(pod) = api.patch("withdrawn", &change) {
                 self.cluster.apply_pod(&pod);
@@ -316,7 +328,8 @@ impl Extender {
 
 /// What the API server lists of a node: its pods, and those that are bound nowhere.
 fn on_or_nowhere(api: &Api, node: &str) -> Vec<Arc<PodRequest>> {
-    let listed = api.pods.values().filter(|pod| pod.spec.node_name.is_empty() || pod.spec.node_name == node);
+    let listed =
+        api.pods.values().filter(|pod| pod.spec.node_name.is_empty() || pod.spec.node_name == node);
     listed.filter_map(|pod| PodRequest::of(pod, Dialects::default()).map(Arc::new)).collect()
 }
 
@@ -335,8 +348,9 @@ impl Harness {
         let mut api = Api::default();
         for number in 0..NODES {
             let name = format!("node-{number:02}");
-            let mib: Vec<u64> =
-                (0..random.usize(1..=8)).map(|_| [15109, 15109, 23028, 8192][random.usize(0..4)]).collect();
+            let mib: Vec<u64> = (0..random.usize(1..=8))
+                .map(|_| [15109, 15109, 23028, 8192][random.usize(0..4)])
+                .collect();
             api.set_node(node(&name, &mib, &[]));
             api.sizes.insert(name, mib.iter().map(|mib| mib / 1024).collect());
         }
@@ -382,7 +396,9 @@ impl Harness {
                     self.extenders[which].place(&mut self.api, uid, self.now, is_received);
                 }
             }
-            650..850 => self.extenders[which].advance(&mut self.api, &mut self.random, self.confirms),
+            650..850 => {
+                self.extenders[which].advance(&mut self.api, &mut self.random, self.confirms)
+            }
             _ => self.extenders[which].watch(&mut self.api, &mut self.random),
         }
     }
@@ -406,17 +422,26 @@ impl Harness {
         match random.u32(0..20) {
             0..3 => {
                 let gpus = random.u64(2..5);
-                pod = self::pod(number, &json!([container("main", &json!(units.div_ceil(2) * gpus))]));
-                pod.metadata.labels = [("aliyun.com/gpu-count".to_owned(), gpus.to_string())].into();
+                pod = self::pod(
+                    number,
+                    &json!([container("main", &json!(units.div_ceil(2) * gpus))]),
+                );
+                pod.metadata.labels =
+                    [("aliyun.com/gpu-count".to_owned(), gpus.to_string())].into();
             }
             3..6 => {
-                pod =
-                    self::pod(number, &json!([container("one", &json!(units)), container("two", &json!(2))]))
+                pod = self::pod(
+                    number,
+                    &json!([container("one", &json!(units)), container("two", &json!(2))]),
+                )
             }
             6 => {
                 pod = self::pod(
                     number,
-                    &json!([container("main", &json!(["-3", "1.5", "99E", "x"][random.usize(0..4)]))]),
+                    &json!([container(
+                        "main",
+                        &json!(["-3", "1.5", "99E", "x"][random.usize(0..4)])
+                    )]),
                 )
             }
             7 => {
@@ -480,8 +505,11 @@ impl Harness {
         for extender in &self.extenders {
             let cluster = &extender.cluster;
             assert!(cluster.is_valid());
-            let held: u64 =
-                cluster.nodes().flat_map(|(_, accounting)| &accounting.held).map(|share| share.units).sum();
+            let held: u64 = cluster
+                .nodes()
+                .flat_map(|(_, accounting)| &accounting.held)
+                .map(|share| share.units)
+                .sum();
             assert_eq!(held, taken, "what the accounting says and what was taken");
             for (node, accounting) in cluster.nodes() {
                 assert_eq!(accounting.overfull(node).count(), 0);
@@ -493,7 +521,8 @@ impl Harness {
         let names: Vec<String> = self.api.nodes.keys().cloned().collect();
         for uid in self.api.waiting() {
             let pod = self.api.pods[&uid].clone();
-            let requested = Candidates { pod: Some(pod), nodes: None, node_names: Some(names.clone()) };
+            let requested =
+                Candidates { pod: Some(pod), nodes: None, node_names: Some(names.clone()) };
             assert_eq!(
                 extender::filter(cluster, &requested).node_names.unwrap(),
                 [""; 0],
@@ -546,8 +575,10 @@ fn node(name: &str, mib: &[u64], sick: &[usize]) -> Node {
         .map(|(index, mib)| json!({"uuid": format!("GPU-{name}-{index}"), "mib": mib, "healthy": !sick.contains(&index)}))
         .collect();
     let gpus = json!({"unit": "GiB", "gpus": gpus}).to_string();
-    serde_json::from_value(json!({"metadata": {"name": name, "annotations": {"cgpu.dev/gpus": gpus}}}))
-        .unwrap()
+    serde_json::from_value(
+        json!({"metadata": {"name": name, "annotations": {"cgpu.dev/gpus": gpus}}}),
+    )
+    .unwrap()
 }
 
 fn container(name: &str, units: &serde_json::Value) -> serde_json::Value {

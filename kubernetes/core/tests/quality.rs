@@ -13,8 +13,9 @@ use serde_json::json;
 const UNITS: u64 = 14;
 
 fn node(name: &str, gpus: usize, placement: &str) -> Node {
-    let gpus: Vec<_> =
-        (0..gpus).map(|gpu| json!({"uuid": format!("GPU-{name}-{gpu}"), "mib": UNITS * 1024})).collect();
+    let gpus: Vec<_> = (0..gpus)
+        .map(|gpu| json!({"uuid": format!("GPU-{name}-{gpu}"), "mib": UNITS * 1024}))
+        .collect();
     let text = json!({"unit": "GiB", "gpus": gpus}).to_string();
     serde_json::from_value(json!({"metadata": {
         "name": name, "annotations": {"cgpu.dev/gpus": text}, "labels": {"ack.node.gpu.placement": placement},
@@ -40,7 +41,8 @@ fn placed(nodes: usize, gpus: usize, sizes: &[u64], placement: Placement) -> (u6
     for (number, units) in sizes.iter().enumerate() {
         let mut pod = pod(number, *units);
         cluster.apply_pod(&pod);
-        let request = |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
+        let request =
+            |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
         let fitting = extender::filter(&cluster, &request(names.clone())).node_names.unwrap();
         let ranked = extender::prioritize(&cluster, &request(fitting), placement);
         let Some(best) = ranked.into_iter().max_by_key(|priority| priority.score) else {
@@ -59,7 +61,9 @@ fn placed(nodes: usize, gpus: usize, sizes: &[u64], placement: Placement) -> (u6
         cluster.apply_pod(&pod);
     }
     let held = cluster.nodes().flat_map(|(_, accounting)| &accounting.held);
-    held.fold((0, 0), |(units, gpus), share| (units + share.units, gpus + usize::from(share.units > 0)))
+    held.fold((0, 0), |(units, gpus), share| {
+        (units + share.units, gpus + usize::from(share.units > 0))
+    })
 }
 
 /// The most units that GPUs of this many can hold of these: each pod on each GPU, or on none.
@@ -120,7 +124,10 @@ fn binpack_opens_few_more_gpus_than_an_optimal_packer() {
         let (units, gpus) = placed(4, 2, &sizes, Placement::Binpack);
         assert_eq!(units, sizes.iter().sum::<u64>(), "there is a GPU for each");
         let fewest = fewest(&sizes);
-        assert!(gpus >= fewest && gpus * 10 <= fewest * 17, "{sizes:?}: {gpus} GPUs, {fewest} would do");
+        assert!(
+            gpus >= fewest && gpus * 10 <= fewest * 17,
+            "{sizes:?}: {gpus} GPUs, {fewest} would do"
+        );
         (ours, best) = (ours + gpus, best + fewest);
     }
     println!("{ours} GPUs, {best} would do");

@@ -127,7 +127,9 @@ impl Binder {
                 }
                 // What we knew of it was old, or somebody else has just written.
                 Err(failure @ Failure::Conflict(_)) => conflict = Some(failure),
-                Err(failure) => return Err(BindError::Failed("the claim was not written", failure)),
+                Err(failure) => {
+                    return Err(BindError::Failed("the claim was not written", failure));
+                }
             }
         }
         let failure = conflict.unwrap_or_else(|| Failure::Conflict(String::new()));
@@ -153,7 +155,10 @@ impl Binder {
             }
         }
         let cluster = self.cache.read();
-        if cluster.pod(&binding.pod_uid).is_some_and(|pod| pod.bound.as_ref() == Some(&binding.node)) {
+        if cluster
+            .pod(&binding.pod_uid)
+            .is_some_and(|pod| pod.bound.as_ref() == Some(&binding.node))
+        {
             return Ok(Plan::Bound);
         }
         Ok(Plan::Claim(extender::bind(&cluster, binding, now())?))
@@ -181,7 +186,8 @@ impl Binder {
         let dialects = self.cache.read().dialects();
         let mut found = BTreeMap::new();
         for name in ["", node] {
-            let list = self.api.list::<Pod>(&Query::all().field(format!("spec.nodeName={name}"))).await?;
+            let list =
+                self.api.list::<Pod>(&Query::all().field(format!("spec.nodeName={name}"))).await?;
             for pod in &list.items {
                 if let Some(pod_request) = PodRequest::of(pod, dialects) {
                     found.insert(pod_request.uid.clone(), Arc::new(pod_request));
@@ -197,14 +203,17 @@ impl Binder {
         match self.api.change(&claim::withdraw(&pod_request)).await {
             Ok(pod) => self.cache.apply(&pod),
             // It is withdrawn after a minute.
-            Err(failure) => debug!(pod = pod_request.title(), %failure, "the claim was not withdrawn"),
+            Err(failure) => {
+                debug!(pod = pod_request.title(), %failure, "the claim was not withdrawn")
+            }
         }
     }
 
     /// Binds a claimed pod, as long as its claim is unchanged.
     async fn bind_claimed(&self, binding: &Binding, mut pod: Pod) -> Result<(), BindError> {
         let dialects = self.cache.read().dialects();
-        let claim = |pod: &Pod| PodRequest::of(pod, dialects).map(|pod_request| pod_request.allocation);
+        let claim =
+            |pod: &Pod| PodRequest::of(pod, dialects).map(|pod_request| pod_request.allocation);
         let claimed = claim(&pod);
         let mut failure = Failure::Conflict(String::new());
         for _ in 0..MAX_ATTEMPTS {
@@ -213,7 +222,10 @@ impl Binder {
                 Err(new) => failure = new,
             }
             // Whether it was bound all the same, or what came in between.
-            let Ok(now) = self.api.get::<Pod>(&binding.pod_namespace, &binding.pod_name).await else { break };
+            let Ok(now) = self.api.get::<Pod>(&binding.pod_namespace, &binding.pod_name).await
+            else {
+                break;
+            };
             self.cache.apply(&now);
             if now.metadata.uid != binding.pod_uid {
                 break;

@@ -116,7 +116,9 @@ pub(crate) async fn publish_all(api: Api, mut events: Receiver<Event>) {
         let object = format!("{}/{}", event.namespace, event.name);
         match api.publish(&event).await {
             Ok(()) => debug!(object, reason = event.reason, "published"),
-            Err(failure) => warn!(object, reason = event.reason, %failure, "cannot publish an event"),
+            Err(failure) => {
+                warn!(object, reason = event.reason, %failure, "cannot publish an event")
+            }
         }
     }
 }

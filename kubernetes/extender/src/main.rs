@@ -94,7 +94,8 @@ async fn serve(options: Options) -> Result<()> {
     let api = options.access.api().await?;
     let identity = tls_files(&options).map(Identity::read).transpose()?;
     let address = SocketAddr::new(options.address, options.port);
-    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen at {address}"))?;
+    let listener =
+        TcpListener::bind(address).await.with_context(|| format!("cannot listen at {address}"))?;
     let address = listener.local_addr()?;
 
     let cache = Arc::new(ClusterCache::new(Dialects { hami: options.hami }));
@@ -111,7 +112,13 @@ async fn serve(options: Options) -> Result<()> {
     }
     tokio::spawn(show_leadership(leading.clone(), Arc::clone(&metrics)));
     let every = Duration::from_secs(options.sweep);
-    tokio::spawn(sweep::run(api.clone(), Arc::clone(&cache), Arc::clone(&events), leading.clone(), every));
+    tokio::spawn(sweep::run(
+        api.clone(),
+        Arc::clone(&cache),
+        Arc::clone(&events),
+        leading.clone(),
+        every,
+    ));
 
     let binder = Binder::new(api.clone(), Arc::clone(&cache));
     let placement = options.node_placement.into();
@@ -164,13 +171,20 @@ async fn answer(
 
 /// Starts the reflectors that fill the copy.
 fn follow(api: &Api, cache: &Arc<ClusterCache>, options: &Options) {
-    let timing = Timing { resync_interval: Duration::from_secs(options.resync), ..Timing::default() };
+    let timing =
+        Timing { resync_interval: Duration::from_secs(options.resync), ..Timing::default() };
     // Those that have ended hold nothing. One that ends while it is watched is told as one that went.
     let living = Query::all().field("status.phase!=Succeeded").field("status.phase!=Failed");
-    let (one, other) =
-        ((api.clone(), Arc::clone(cache), timing.clone()), (api.clone(), Arc::clone(cache), timing));
-    tokio::spawn(async move { reflector::run::<Node>(&one.0, &Query::all(), &one.2, &*one.1).await });
-    tokio::spawn(async move { reflector::run::<Pod>(&other.0, &living, &other.2, &*other.1).await });
+    let (one, other) = (
+        (api.clone(), Arc::clone(cache), timing.clone()),
+        (api.clone(), Arc::clone(cache), timing),
+    );
+    tokio::spawn(
+        async move { reflector::run::<Node>(&one.0, &Query::all(), &one.2, &*one.1).await },
+    );
+    tokio::spawn(
+        async move { reflector::run::<Pod>(&other.0, &living, &other.2, &*other.1).await },
+    );
 }
 
 fn election(api: &Api, options: &Options) -> Election {
@@ -196,7 +210,8 @@ fn tls_files(options: &Options) -> Option<Files> {
 /// Returns a flag that becomes true on SIGTERM or SIGINT.
 fn ended() -> Result<watch::Receiver<bool>> {
     let (sender, receiver) = watch::channel(false);
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::spawn(async move {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -216,7 +231,8 @@ mod tests {
 
     #[test]
     fn log_of_kube_client_is_disabled_unless_named() {
-        let mutes = |directives: &str| filter(directives).unwrap().to_string().contains("kube_client=off");
+        let mutes =
+            |directives: &str| filter(directives).unwrap().to_string().contains("kube_client=off");
         assert!(mutes("info") && mutes("trace") && mutes("info,cgpu_kubernetes_core=debug"));
         assert!(!mutes("info,kube_client=debug"));
     }

@@ -54,7 +54,11 @@ impl Metrics {
         registry.register("binds", "What came of bindings", binds.clone());
         registry.register("nodes", "Nodes that are known", nodes.clone());
         registry.register("pods", "Pods that are known and ask for GPUs", pods.clone());
-        registry.register("leader", "Whether this replica does what only one need do", leads.clone());
+        registry.register(
+            "leader",
+            "Whether this replica does what only one need do",
+            leads.clone(),
+        );
         Self { registry, took, binds, nodes, pods, leads }
     }
 

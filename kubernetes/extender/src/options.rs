@@ -43,7 +43,12 @@ pub(crate) struct Options {
     #[arg(long, env = "CGPU_LEADER_ELECT", action = ArgAction::Set, default_value_t = true)]
     pub leader_elect: bool,
     /// The lease that it is decided by
-    #[arg(long, env = "CGPU_LEASE_NAME", value_name = "NAME", default_value = "cgpu-scheduler-extender")]
+    #[arg(
+        long,
+        env = "CGPU_LEASE_NAME",
+        value_name = "NAME",
+        default_value = "cgpu-scheduler-extender"
+    )]
     pub lease_name: String,
     /// The namespace of that lease [default: the one of this pod, or of the kubeconfig's context]
     #[arg(long, env = "CGPU_LEASE_NAMESPACE", value_name = "NAME")]

@@ -60,7 +60,12 @@ async fn metrics(State(handlers): State<Arc<Handlers>>) -> Response {
     )
 }
 
-async fn call(State(handlers): State<Arc<Handlers>>, method: Method, uri: Uri, body: Bytes) -> Response {
+async fn call(
+    State(handlers): State<Arc<Handlers>>,
+    method: Method,
+    uri: Uri,
+    body: Bytes,
+) -> Response {
     let started = Instant::now();
     let Some(call) = Call::of(method.as_str(), uri.path()) else {
         let others = ["GET", "POST"].into_iter().any(|other| Call::of(other, uri.path()).is_some());
@@ -70,7 +75,9 @@ async fn call(State(handlers): State<Arc<Handlers>>, method: Method, uri: Uri, b
     // For those who must see what a scheduler sends.
     trace!(path = uri.path(), body = %String::from_utf8_lossy(&body), "asked");
     let (verb, response) = match call {
-        Call::Version => return answer(StatusCode::OK, "text/plain", extender::version().to_owned()),
+        Call::Version => {
+            return answer(StatusCode::OK, "text/plain", extender::version().to_owned());
+        }
         Call::Filter => ("filter", handlers.filter(&body)),
         Call::Prioritize => ("prioritize", handlers.prioritize(&body)),
         Call::Inspect(node) => ("inspect", handlers.inspect(node)),
@@ -104,7 +111,9 @@ impl Handlers {
 
     fn prioritize(&self, body: &[u8]) -> Response {
         match extender::decode::<Candidates>(body) {
-            Ok(candidates) => json(&extender::prioritize(&self.cache.read(), &candidates, self.placement)),
+            Ok(candidates) => {
+                json(&extender::prioritize(&self.cache.read(), &candidates, self.placement))
+            }
             Err(refusal) => answer(StatusCode::BAD_REQUEST, "text/plain", refusal.to_string()),
         }
     }

@@ -32,7 +32,8 @@ pub(crate) async fn run(
 }
 
 async fn withdraw(api: &Api, cache: &ClusterCache) {
-    let stale: Vec<_> = cache.read().stale(now()).map(|pod| (pod.title(), claim::withdraw(pod))).collect();
+    let stale: Vec<_> =
+        cache.read().stale(now()).map(|pod| (pod.title(), claim::withdraw(pod))).collect();
     for (pod, change) in stale {
         match api.change(&change).await {
             Ok(new) => {

@@ -66,7 +66,9 @@ impl Identity {
                     now.1 = config;
                 }
                 // Perhaps one of two has been written; the other changes the stamp again.
-                Err(error) => warn!("the new certificate will not do, the old one stays: {error:#}"),
+                Err(error) => {
+                    warn!("the new certificate will not do, the old one stays: {error:#}")
+                }
             }
             now.0 = stamp;
         }
@@ -81,8 +83,9 @@ impl Files {
 
     fn stamp(&self) -> Stamp {
         let stamp = |path: &PathBuf| {
-            fs::metadata(path)
-                .map_or((0, 0, 0, 0), |file| (file.ino(), file.size(), file.mtime(), file.mtime_nsec()))
+            fs::metadata(path).map_or((0, 0, 0, 0), |file| {
+                (file.ino(), file.size(), file.mtime(), file.mtime_nsec())
+            })
         };
         self.all().map(stamp).collect()
     }
@@ -99,15 +102,17 @@ impl Files {
                     roots.add(certificate).with_context(|| path.display().to_string())?;
                 }
                 let verifier =
-                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                        .build()?;
                 builder.with_client_cert_verifier(verifier)
             }
         };
         let key = PrivateKeyDer::from_pem_file(&self.key)
             .with_context(|| format!("{} holds no private key in PEM", self.key.display()))?;
-        let config = builder
-            .with_single_cert(certificates(&self.certificate)?, key)
-            .with_context(|| format!("{} and {}", self.certificate.display(), self.key.display()))?;
+        let config =
+            builder.with_single_cert(certificates(&self.certificate)?, key).with_context(|| {
+                format!("{} and {}", self.certificate.display(), self.key.display())
+            })?;
         Ok(Arc::new(config))
     }
 }

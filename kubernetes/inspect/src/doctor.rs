@@ -126,7 +126,8 @@ impl Scope<'_> {
 }
 
 fn diagnose(facts: &Facts, scope: &Scope<'_>, findings: &mut Findings) -> Result<(), Error> {
-    let pods: Vec<&ObservedPod> = facts.pods.iter().filter(|observed| scope.has(observed)).collect();
+    let pods: Vec<&ObservedPod> =
+        facts.pods.iter().filter(|observed| scope.has(observed)).collect();
     let nodes: Vec<&str> = match (scope.pod, scope.node) {
         (Some(name), _) if pods.is_empty() => {
             return Err(Error::new(format!(
@@ -155,7 +156,9 @@ fn diagnose(facts: &Facts, scope: &Scope<'_>, findings: &mut Findings) -> Result
         pod::examine(facts, observed, scope.pod.is_some(), findings);
     }
     match scope.pod {
-        Some(_) => pods.iter().for_each(|observed| findings.examined(format!("pod {}", observed.title()))),
+        Some(_) => {
+            pods.iter().for_each(|observed| findings.examined(format!("pod {}", observed.title())))
+        }
         None => findings.examined(format!("{} nodes, {} pods", nodes.len(), pods.len())),
     }
     Ok(())

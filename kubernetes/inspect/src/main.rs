@@ -93,9 +93,12 @@ fn main() -> ExitCode {
                 let (access, dialects) = (&arguments.access, arguments.names.dialects());
                 match &arguments.command {
                     Some(_) if arguments.tables.are_requested() => {
-                        Err(Error::new("what stands before `doctor`, which takes none of it").with_code(2))
+                        Err(Error::new("what stands before `doctor`, which takes none of it")
+                            .with_code(2))
                     }
-                    Some(Command::Doctor(arguments)) => doctor::run(access, dialects, arguments).await,
+                    Some(Command::Doctor(arguments)) => {
+                        doctor::run(access, dialects, arguments).await
+                    }
                     None => tables(access, dialects, &arguments.tables).await,
                 }
             })
@@ -109,8 +112,8 @@ fn main() -> ExitCode {
 async fn tables(access: &Access, dialects: Dialects, tables: &Tables) -> Result<ExitCode, Error> {
     let api = access.api().await?;
     let cluster = listing::cluster(&api, dialects).await?;
-    let overview =
-        Overview::of(&cluster, tables.node.as_deref()).map_err(|refusal| Error::new(refusal.to_string()))?;
+    let overview = Overview::of(&cluster, tables.node.as_deref())
+        .map_err(|refusal| Error::new(refusal.to_string()))?;
     match (tables.output, tables.details) {
         (Some(Format::Json), _) => {
             println!("{}", serde_json::to_string_pretty(&overview).map_err(Error::new)?)

@@ -37,8 +37,10 @@ mod tests {
         fn check(message: &impl Message, bytes: &[u8]) {
             assert_eq!(message.encode_to_vec(), bytes);
         }
-        let options =
-            DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true };
+        let options = DevicePluginOptions {
+            pre_start_required: true,
+            get_preferred_allocation_available: true,
+        };
         check(&options, b"\x08\x01\x10\x01");
         let register = RegisterRequest {
             version: "v".into(),
@@ -47,8 +49,9 @@ mod tests {
             options: Some(DevicePluginOptions { pre_start_required: false, ..options }),
         };
         check(&register, b"\x0a\x01v\x12\x01e\x1a\x01r\x22\x02\x10\x01");
-        let devices =
-            ListAndWatchResponse { devices: vec![Device { id: "a1".into(), health: HEALTHY.into() }] };
+        let devices = ListAndWatchResponse {
+            devices: vec![Device { id: "a1".into(), health: HEALTHY.into() }],
+        };
         check(&devices, b"\x0a\x0d\x0a\x02a1\x12\x07Healthy");
         let preferred = PreferredAllocationRequest {
             container_requests: vec![ContainerPreferredAllocationRequest {
@@ -59,7 +62,9 @@ mod tests {
         };
         check(&preferred, b"\x0a\x0b\x0a\x011\x0a\x012\x12\x012\x18\x01");
         let preference = PreferredAllocationResponse {
-            container_responses: vec![ContainerPreferredAllocationResponse { device_ids: vec!["1".into()] }],
+            container_responses: vec![ContainerPreferredAllocationResponse {
+                device_ids: vec!["1".into()],
+            }],
         };
         check(&preference, b"\x0a\x03\x0a\x011");
         let allocate = AllocateRequest {

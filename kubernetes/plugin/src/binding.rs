@@ -100,7 +100,9 @@ impl Binding {
         match self.bind(question).await {
             Ok(variables) => {
                 info!(slice, namespace, pod, container, "bound");
-                Answer::Bound(variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+                Answer::Bound(
+                    variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+                )
             }
             Err(refusal) => {
                 warn!(slice, namespace, pod, container, "refused: {refusal}");
@@ -122,12 +124,14 @@ impl Binding {
                 "the device plugin does not know the node's GPUs and pods yet; its log says what it waits for",
             ));
         };
-        let pod = tokio::time::timeout(LOOKUP_TIMEOUT, self.pod(question)).await.unwrap_or_else(|_| {
-            Err(Refusal::new(format!(
-                "the API server was asked for {}/{} and does not answer",
-                question.namespace, question.pod
-            )))
-        })?;
+        let pod = tokio::time::timeout(LOOKUP_TIMEOUT, self.pod(question)).await.unwrap_or_else(
+            |_| {
+                Err(Refusal::new(format!(
+                    "the API server was asked for {}/{} and does not answer",
+                    question.namespace, question.pod
+                )))
+            },
+        )?;
         let pod_request = PodRequest::of(&pod, self.pods.dialects()).ok_or_else(|| {
             Refusal::new(format!(
                 "{}/{} asks for nothing of this node's GPUs, or has ended",
@@ -141,7 +145,11 @@ impl Binding {
         };
         // The kubelet knows that a pod has ended before the API server does, and that before us.
         match self.pods.owner(token) {
-            Some(owner) if owner.metadata.uid != pod_request.uid && self.has_ended(&owner).await => assign(),
+            Some(owner)
+                if owner.metadata.uid != pod_request.uid && self.has_ended(&owner).await =>
+            {
+                assign()
+            }
             _ => Err(refusal),
         }
     }
@@ -158,8 +166,12 @@ impl Binding {
             return Ok(known);
         }
         let found: Pod = self.api.get(namespace, pod).await.map_err(|failure| match failure {
-            Failure::NotFound(_) => Refusal::new(format!("the API server knows no pod {namespace}/{pod}")),
-            other => Refusal::new(format!("the API server was asked for {namespace}/{pod}: {other}")),
+            Failure::NotFound(_) => {
+                Refusal::new(format!("the API server knows no pod {namespace}/{pod}"))
+            }
+            other => {
+                Refusal::new(format!("the API server was asked for {namespace}/{pod}: {other}"))
+            }
         })?;
         if found.metadata.uid != *uid {
             return Err(Refusal::new(format!(

@@ -72,7 +72,8 @@ impl Cdi {
                 .and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX))
                 .and_then(|token| Token::parse(token).ok());
             let Some(token) = token else { continue };
-            let age = entry.metadata().and_then(|about| about.modified())?.elapsed().unwrap_or_default();
+            let age =
+                entry.metadata().and_then(|about| about.modified())?.elapsed().unwrap_or_default();
             if age > UNCLAIMED_RETENTION && !is_assigned(token) {
                 fs::remove_file(entry.path())?;
             }

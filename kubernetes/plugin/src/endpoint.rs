@@ -17,9 +17,10 @@ use std::time::Duration;
 
 use cgpu_kubelet_api::device_plugin_server::{DevicePlugin, DevicePluginServer};
 use cgpu_kubelet_api::{
-    AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateRequest, ContainerAllocateResponse,
-    ContainerPreferredAllocationRequest, ContainerPreferredAllocationResponse, DevicePluginOptions, Empty,
-    ListAndWatchResponse, PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
+    AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateRequest,
+    ContainerAllocateResponse, ContainerPreferredAllocationRequest,
+    ContainerPreferredAllocationResponse, DevicePluginOptions, Empty, ListAndWatchResponse,
+    PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
     PreferredAllocationResponse,
 };
 use cgpu_kubernetes_core::devices::{self, Devices};
@@ -62,7 +63,10 @@ impl Endpoint {
         loop {
             let kubelet = kubelet::socket(&self.folder);
             let Some(identity) = Identity::of(&kubelet) else {
-                warn_on_change(&mut last_message, format!("no kubelet at {} yet", kubelet.display()));
+                warn_on_change(
+                    &mut last_message,
+                    format!("no kubelet at {} yet", kubelet.display()),
+                );
                 tokio::time::sleep(POLL_INTERVAL).await;
                 continue;
             };
@@ -114,7 +118,9 @@ impl Endpoint {
                 info!(resource = self.resource.name(), "the kubelet has gone, or is another one");
                 Ok(())
             }
-            Err(status) => Err(format!("the kubelet answers {:?}: {}", status.code(), status.message())),
+            Err(status) => {
+                Err(format!("the kubelet answers {:?}: {}", status.code(), status.message()))
+            }
         };
         drop(end);
         // It would wait for the kubelet to let go of its streams.
@@ -186,8 +192,8 @@ impl Endpoint {
             }
         }
         info!(%token, resource = self.resource.name(), "allocated");
-        let variables =
-            cgpu_kubernetes_core::binding::provisional(token).map(|(name, value)| (name.to_owned(), value));
+        let variables = cgpu_kubernetes_core::binding::provisional(token)
+            .map(|(name, value)| (name.to_owned(), value));
         Ok(ContainerAllocateResponse { envs: variables.into(), cdi_devices })
     }
 }
@@ -203,7 +209,10 @@ impl DevicePlugin for Endpoint {
         Ok(Response::new(kubelet::options()))
     }
 
-    async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
+    async fn list_and_watch(
+        &self,
+        _: Request<Empty>,
+    ) -> Result<Response<Self::ListAndWatchStream>, Status> {
         Ok(Response::new(self.listed().boxed()))
     }
 

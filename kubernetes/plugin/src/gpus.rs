@@ -81,7 +81,14 @@ struct DeviceWatcher {
 impl DeviceWatcher {
     fn new(health: Health, sender: watch::Sender<Gpus>) -> Self {
         let (known, last_message) = (Vec::new(), String::new());
-        Self { start: Instant::now(), known, health, last_report: Uptime::ZERO, last_message, sender }
+        Self {
+            start: Instant::now(),
+            known,
+            health,
+            last_report: Uptime::ZERO,
+            last_message,
+            sender,
+        }
     }
 
     fn now(&self) -> Uptime {
@@ -118,7 +125,11 @@ impl DeviceWatcher {
         }
         let mut errors = Vec::new();
         loop {
-            self.record(&inventory::health::health_checks(nvml).unwrap_or_default(), &errors, self.now());
+            self.record(
+                &inventory::health::health_checks(nvml).unwrap_or_default(),
+                &errors,
+                self.now(),
+            );
             errors.clear();
             if self.sender.is_closed() {
                 return String::new();
@@ -152,8 +163,10 @@ impl DeviceWatcher {
         }
         let lists = match monitor.inventory() {
             Ok(inventory) => {
-                let found = inventory.gpus.iter().map(HostDevice::try_from).collect::<Result<_, _>>();
-                self.known = found.map_err(|_| "the monitor tells of a GPU without a name".to_owned())?;
+                let found =
+                    inventory.gpus.iter().map(HostDevice::try_from).collect::<Result<_, _>>();
+                self.known =
+                    found.map_err(|_| "the monitor tells of a GPU without a name".to_owned())?;
                 true
             }
             Err(failure) if self.known.is_empty() => return Err(failure.to_string()),
@@ -194,12 +207,20 @@ impl DeviceWatcher {
     }
 
     /// How the GPUs answer, and what they have reported so long ago.
-    fn record(&mut self, health_checks: &[HealthCheck], errors: &[(Report, Duration)], now: Uptime) {
+    fn record(
+        &mut self,
+        health_checks: &[HealthCheck],
+        errors: &[(Report, Duration)],
+        now: Uptime,
+    ) {
         for gpu in &self.known {
             let (index, uuid) = (gpu.number.gpu(), name(gpu));
             // What does not answer has fallen off its bus; what wants to retire pages wants to be reset before.
-            let health_check = health_checks.iter().find(|health_check| health_check.index == index);
-            if health_check.is_none_or(|health_check| !health_check.answers || health_check.needs_reset) {
+            let health_check =
+                health_checks.iter().find(|health_check| health_check.index == index);
+            if health_check
+                .is_none_or(|health_check| !health_check.answers || health_check.needs_reset)
+            {
                 self.health.worsen(&uuid, now);
             }
             for (Report { gpu: reported, xid }, ago) in errors {
@@ -309,7 +330,10 @@ mod tests {
         };
         assert_eq!(becomes(&|_| {}, 1000), [true; 3]);
         assert_eq!(becomes(&|report| report.gpus[0].answers = false, 1000), [false, true, true]);
-        assert_eq!(becomes(&|report| report.gpus[1].needs_reset = true, 1000), [true, false, false]);
+        assert_eq!(
+            becomes(&|report| report.gpus[1].needs_reset = true, 1000),
+            [true, false, false]
+        );
         assert_eq!(becomes(&|report| report.age_ms = 60_000, 1000), [false; 3]);
         assert_eq!(becomes(&|report| drop(report.gpus.pop()), 1000), [true, false, false]);
         assert_eq!(becomes(&reports(1, 48, 299), 1000), [true, false, false]);
@@ -347,7 +371,12 @@ mod tests {
         let refuses = |errno| Reply::Refused(Refusal::new(errno, "no"));
         let lists = || {
             let gpus = found().iter().map(ListedDevice::from).collect();
-            Reply::Inventory(Inventory { gpus, age_ms: 0, simulated: None, allow_overcommit: false })
+            Reply::Inventory(Inventory {
+                gpus,
+                age_ms: 0,
+                simulated: None,
+                allow_overcommit: false,
+            })
         };
         let (mut watcher, receiver) = watcher();
         assert!(poll(&mut watcher, [refuses(Errno::ENOENT), refuses(Errno::ENOENT)]).is_err());
@@ -363,7 +392,10 @@ mod tests {
             assert!(poll(&mut watcher, [gpus, refuses(Errno::ENOENT)]).is_err());
         }
         assert!(poll(&mut watcher, [refuses(Errno::ENOENT), refuses(Errno::EINVAL)]).is_err());
-        assert_eq!((healthy_gpus(&receiver), watcher.last_report), (vec![false, true, true], last_report));
+        assert_eq!(
+            (healthy_gpus(&receiver), watcher.last_report),
+            (vec![false, true, true], last_report)
+        );
         watcher.check_silence(last_report + SILENCE_TIMEOUT - seconds(1));
         assert_eq!(healthy_gpus(&receiver), [false, true, true]);
         watcher.check_silence(last_report + SILENCE_TIMEOUT);

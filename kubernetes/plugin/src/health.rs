@@ -102,8 +102,9 @@ mod tests {
     #[test]
     fn repeated_error_is_not_reported_again() {
         let mut health = Health::new(at(300), []);
-        let reported = [(48, 0, 10), (48, 2, 12), (48, 0, 69), (63, 0, 69), (48, 0, 70), (48, 1, 71)]
-            .map(|(xid, ago, now)| health.report("a", xid, at(ago), at(now)));
+        let reported =
+            [(48, 0, 10), (48, 2, 12), (48, 0, 69), (63, 0, 69), (48, 0, 70), (48, 1, 71)]
+                .map(|(xid, ago, now)| health.report("a", xid, at(ago), at(now)));
         assert_eq!(reported, [true, false, false, true, true, false]);
         assert!(health.report("b", 48, at(1), at(71)));
     }

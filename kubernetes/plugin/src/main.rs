@@ -78,7 +78,8 @@ async fn run(options: Options) -> Result<()> {
     let own = node::OwnNode(watch::Sender::new(None));
     let (mut node, sender) = (own.0.subscribe(), watch::Sender::new(None));
     let mut observed = sender.subscribe();
-    let binding = Arc::new(Binding { api: api.clone(), pods: Arc::clone(&pods), observed: observed.clone() });
+    let binding =
+        Arc::new(Binding { api: api.clone(), pods: Arc::clone(&pods), observed: observed.clone() });
     tokio::spawn(binding.serve(listener));
     tokio::spawn(reflect_node(
         api.clone(),
@@ -94,7 +95,8 @@ async fn run(options: Options) -> Result<()> {
     };
     let found = watch::Sender::new(None);
     let gpus = found.subscribe();
-    let health = Health::new(Duration::from_secs(options.recovery), options.ignore_xids.iter().copied());
+    let health =
+        Health::new(Duration::from_secs(options.recovery), options.ignore_xids.iter().copied());
     gpus::start_watcher(&options.root, health, &sick, found);
     let unit = options.memory_unit;
     tokio::spawn({

@@ -20,7 +20,12 @@ pub(super) struct Allowance {
 
 impl Allowance {
     pub(super) fn new(percent: u32) -> Self {
-        Self { ratio: u64::from(percent) * WHOLE / 100, credit: Nanos::ZERO, spent: true, back: Nanos::ZERO }
+        Self {
+            ratio: u64::from(percent) * WHOLE / 100,
+            credit: Nanos::ZERO,
+            spent: true,
+            back: Nanos::ZERO,
+        }
     }
 
     /// Bound of its share, in parts of [`WHOLE`].
@@ -45,9 +50,12 @@ impl Allowance {
     pub(super) fn pass(&mut self, ratio: u64, time: Nanos, taken: Nanos, tuning: &Tuning) {
         let rest = WHOLE.saturating_sub(ratio);
         let most = part(tuning.priority_window.0, rest, WHOLE).max(tuning.min_grant);
-        let slice =
-            part(tuning.max_round.0, rest, WHOLE).min(tuning.base_slice).max(tuning.min_grant).min(most);
-        self.credit = ((self.credit + part(time.0, ratio, WHOLE)).min(most + taken) - taken).min(most);
+        let slice = part(tuning.max_round.0, rest, WHOLE)
+            .min(tuning.base_slice)
+            .max(tuning.min_grant)
+            .min(most);
+        self.credit =
+            ((self.credit + part(time.0, ratio, WHOLE)).min(most + taken) - taken).min(most);
         self.back = part((slice - self.credit).0, WHOLE, ratio);
         if self.credit == Nanos::ZERO {
             self.spent = true;

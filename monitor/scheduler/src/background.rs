@@ -83,7 +83,8 @@ const MIN_GAP: u64 = 750;
 impl Gpu {
     /// Finds out who runs beside the others' turns.
     pub(super) fn update_background(&mut self, from: Nanos, now: Nanos) {
-        let hosts = self.sharing == Sharing::Contended && !self.has_high(now) && self.rule.has_background();
+        let hosts =
+            self.sharing == Sharing::Contended && !self.has_high(now) && self.rule.has_background();
         for at in 0..self.queue.len() {
             let tenant = &self.queue[at];
             let may = hosts
@@ -103,7 +104,11 @@ impl Gpu {
                         Some(Why::Sparse(None))
                     } else {
                         (!unsure && self.gains_by_sharing(now, at, limit)).then(|| {
-                            Why::HostBound(SharedTurns::new(now, self.tuning.shared_turns_period, reported))
+                            Why::HostBound(SharedTurns::new(
+                                now,
+                                self.tuning.shared_turns_period,
+                                reported,
+                            ))
                         })
                     };
                     self.queue[at].background =
@@ -114,7 +119,13 @@ impl Gpu {
         }
     }
 
-    fn grant_background(&mut self, now: Nanos, why: Why, limit: u64, reported: Nanos) -> Background {
+    fn grant_background(
+        &mut self,
+        now: Nanos,
+        why: Why,
+        limit: u64,
+        reported: Nanos,
+    ) -> Background {
         let limit = if let Why::HostBound(_) = why { shared_turns::limit(limit) } else { limit };
         let granted = part(self.tuning.background_period.0, limit, 1000).max(self.tuning.min_grant);
         let word = self.word(now, YOURS);
@@ -122,7 +133,13 @@ impl Gpu {
     }
 
     /// Books what a background tenant has used, and looks whether it may stay.
-    fn update_background_tenant(&mut self, from: Nanos, now: Nanos, at: usize, background: Background) {
+    fn update_background_tenant(
+        &mut self,
+        from: Nanos,
+        now: Nanos,
+        at: usize,
+        background: Background,
+    ) {
         let tenant = &mut self.queue[at];
         let reported = tenant.account.reported;
         // Reports come in lumps. What this time is too short for is charged later.
@@ -160,7 +177,12 @@ impl Gpu {
         let mut next = Background { seen, why, ..background };
         if used_up || (over && half) {
             let Background { since, start, .. } = background;
-            next = Background { since, start, seen, ..self.grant_background(now, why, limit, reported) };
+            next = Background {
+                since,
+                start,
+                seen,
+                ..self.grant_background(now, why, limit, reported)
+            };
         }
         if over {
             (next.since, next.start) = (now, reported);
@@ -170,7 +192,13 @@ impl Gpu {
 
     /// Whether a sparse background tenant may stay after a period. One that costs too much shares turns, if it
     /// gains by that; its own turns show before long whether it has gaps at all any more.
-    fn judge_sparse(&self, now: Nanos, at: usize, background: Background, before: Option<Period>) -> Outcome {
+    fn judge_sparse(
+        &self,
+        now: Nanos,
+        at: usize,
+        background: Background,
+        before: Option<Period>,
+    ) -> Outcome {
         let (tenant, limit) = (&self.queue[at], self.limit(now, &self.queue[at]));
         let reported = tenant.account.reported;
         let time = (now - background.since).0.max(1);
@@ -188,7 +216,8 @@ impl Gpu {
         }
         let gap = Nanos(self.tuning.background_gap.0 * MIN_GAP / 1000);
         let worth = used.saturating_mul(1000) / tenant.duty().max(1);
-        let is_worth_it = worth.saturating_mul(1000) >= time.saturating_mul(limit * MIN_WORTH / 1000);
+        let is_worth_it =
+            worth.saturating_mul(1000) >= time.saturating_mul(limit * MIN_WORTH / 1000);
         if tenant.gap < gap || !is_worth_it {
             return Outcome::Leaves(self.tuning.background_cooldown);
         }
@@ -198,7 +227,8 @@ impl Gpu {
     /// What a background tenant may cost, in thousandths of the GPU: its share among those who are busy, and a tenth more where the policy
     /// leaves that to it.
     pub(super) fn limit(&self, now: Nanos, tenant: &Tenant) -> u64 {
-        let busy = self.queue.iter().filter(|one| self.is_member(one) && one.is_active(now, &self.tuning));
+        let busy =
+            self.queue.iter().filter(|one| self.is_member(one) && one.is_active(now, &self.tuning));
         let whole = busy.map(|one| self.rule.weight(&one.entitlement)).sum::<u64>();
         let share = 1000 * self.rule.weight(&tenant.entitlement) / whole.max(1);
         (if self.rule == Policy::Soft { share * 11 / 10 } else { share }).min(1000)
@@ -231,7 +261,8 @@ impl Tenant {
 
     /// The same of what it has used in some time.
     fn cost_of(&self, used: u64, time: u64, switch_cost: Nanos) -> u64 {
-        let switches = part(time - used, 2 * switch_cost.0, self.gap.0.saturating_add(2 * switch_cost.0)).0;
+        let switches =
+            part(time - used, 2 * switch_cost.0, self.gap.0.saturating_add(2 * switch_cost.0)).0;
         part(used + switches, 1000, time).0
     }
 }
@@ -299,7 +330,8 @@ mod tests {
     /// The background tenant has seen its grant, used so much of it, and waits or not.
     fn take(gpu: &mut Gpu, spent: Nanos, waiting: bool) {
         let turn = background(gpu).word;
-        let process = TenantReport { turn, spent: spent.0, waiting: u64::from(waiting), ..report(0) };
+        let process =
+            TenantReport { turn, spent: spent.0, waiting: u64::from(waiting), ..report(0) };
         see(&mut gpu.queue[0], NOW, &[process]);
     }
 
@@ -338,7 +370,10 @@ mod tests {
         assert!(!is_admitted(|gpu| gpu.queue[0].distrusted_until = NOW + ms(1)));
         assert!(!is_admitted(|gpu| gpu.queue[0].background_not_before = NOW + ms(1)));
         assert!(!is_admitted(|gpu| gpu.queue[0].active = NOW - ms(20)));
-        assert!(!is_admitted(|gpu| gpu.queue[0].duty.1 = SAMPLES - 1), "too few turns were measured");
+        assert!(
+            !is_admitted(|gpu| gpu.queue[0].duty.1 = SAMPLES - 1),
+            "too few turns were measured"
+        );
         let closed = |gpu: &mut Gpu| {
             let turn = gpu.turn.clone().unwrap();
             gpu.queue[0].closed = Some(turn.close(NOW, Cause::Spent, NOW));

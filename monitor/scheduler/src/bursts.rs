@@ -69,7 +69,8 @@ impl Bursts {
             self.samples = 0;
             return;
         }
-        let learn = |mean: Nanos, seen: Nanos| Nanos(mean.0.saturating_mul(3).saturating_add(seen.0) / 4);
+        let learn =
+            |mean: Nanos, seen: Nanos| Nanos(mean.0.saturating_mul(3).saturating_add(seen.0) / 4);
         (self.length, self.silence) = match self.samples {
             0 => (length, silence),
             _ => (learn(self.length, length), learn(self.silence, silence)),
@@ -176,7 +177,8 @@ impl Tenant {
     /// Whether it was silent for no more than a few times as long as usual, and for a second at
     /// most.
     fn was_silent_as_usual(&self, now: Nanos, tuning: &Tuning) -> bool {
-        let usual = Nanos(self.bursts.silence.0.saturating_mul(EXPECTED_SILENCES)).min(tuning.idle_after);
+        let usual =
+            Nanos(self.bursts.silence.0.saturating_mul(EXPECTED_SILENCES)).min(tuning.idle_after);
         self.bursts.samples == 0 || now - self.active <= usual
     }
 }
@@ -234,16 +236,25 @@ mod tests {
 
     #[test]
     fn container_is_not_expected_where_its_work_has_changed_or_ended() {
-        assert!(!is_known(|gpu| gpu.queue[0].burst_duty = HOST_BOUND - 1), "its host is the bottleneck");
+        assert!(
+            !is_known(|gpu| gpu.queue[0].burst_duty = HOST_BOUND - 1),
+            "its host is the bottleneck"
+        );
         assert!(is_known(|gpu| gpu.queue[0].account.reported = ms(108)));
-        assert!(!is_known(|gpu| gpu.queue[0].account.reported = ms(108) + us(1)), "it pauses no more");
+        assert!(
+            !is_known(|gpu| gpu.queue[0].account.reported = ms(108) + us(1)),
+            "it pauses no more"
+        );
         assert!(is_known(|gpu| gpu.queue[0].active = NOW - ms(16)));
         assert!(!is_known(|gpu| gpu.queue[0].active = NOW - ms(16) - us(1)), "it has stopped");
         let rare = |gpu: &mut Gpu| {
             (gpu.queue[0].bursts.silence, gpu.queue[0].active) = (ms(1_000), NOW - ms(1_001));
         };
         assert!(!is_known(rare), "no neighbour waits for it for longer than a second");
-        assert!(!is_known(|gpu| gpu.queue[0].distrusted_until = NOW + ms(1)), "it cannot be trusted");
+        assert!(
+            !is_known(|gpu| gpu.queue[0].distrusted_until = NOW + ms(1)),
+            "it cannot be trusted"
+        );
         let keeps_idle_time = Policy::Weighted { conserving: false };
         assert!(!is_known(|gpu| gpu.rule = keeps_idle_time));
     }
@@ -254,7 +265,11 @@ mod tests {
         let last = now - silence;
         let quiet = TenantReport { busy: busy.0, active: last.0, last: last.0, ..report(0) };
         let closed = core::mem::replace(&mut tenant.gate.turn, 0x101);
-        tenant.see(last, &Observation { notified: waits, ..observation(&[quiet]) }, &Tuning::DEFAULT);
+        tenant.see(
+            last,
+            &Observation { notified: waits, ..observation(&[quiet]) },
+            &Tuning::DEFAULT,
+        );
         tenant.gate.turn = closed;
         see(tenant, now, &[TenantReport { active: now.0, waiting: 1, ..quiet }]);
     }
@@ -283,7 +298,8 @@ mod tests {
         let mut gpu = known(FAIR);
         let tenant = &mut gpu.queue[0];
         (tenant.gap, tenant.duty, tenant.active) = (ms(5), (20, 4), NOW - ms(1));
-        for (samples, admitted) in [(0, false), (1, false), (SAMPLES - 1, false), (SAMPLES, false)] {
+        for (samples, admitted) in [(0, false), (1, false), (SAMPLES - 1, false), (SAMPLES, false)]
+        {
             gpu.queue[0].bursts.samples = samples;
             gpu.queue[0].background = None;
             gpu.update_background(NOW, NOW);
@@ -306,7 +322,8 @@ mod tests {
         }
         // In its own burst it waits for no other.
         let mut gpu = known(FAIR);
-        (gpu.queue[0].active, gpu.queue[1].active, gpu.queue[1].waiting) = (NOW, Nanos::ZERO, false);
+        (gpu.queue[0].active, gpu.queue[1].active, gpu.queue[1].waiting) =
+            (NOW, Nanos::ZERO, false);
         gpu.advance(NOW, &[]);
         assert_eq!(gpu.sharing, Sharing::Watched, "alone");
     }
@@ -369,7 +386,11 @@ mod tests {
         let tolerance = |gpu: &Gpu| gpu.tolerance(NOW, gpu.turn.as_ref().unwrap(), &gpu.queue[0]);
         assert_eq!(tolerance(&gpu), ms(1), "it has not begun");
         let settled = TenantReport { last: NOW.0 + 1, ..report(0) };
-        see(&mut gpu.queue[0], NOW + us(1), &[TenantReport { inflight: 1, ends: NOW.0 + 1, ..settled }]);
+        see(
+            &mut gpu.queue[0],
+            NOW + us(1),
+            &[TenantReport { inflight: 1, ends: NOW.0 + 1, ..settled }],
+        );
         assert_eq!(tolerance(&gpu), ms(1), "some of it may run for longer than predicted");
         see(&mut gpu.queue[0], NOW + us(1), &[settled]);
         assert_eq!(tolerance(&gpu), MIN_PAUSE);
@@ -382,7 +403,11 @@ mod tests {
     #[test]
     fn holder_with_pauses_is_asked_to_tell_when_its_work_has_run() {
         let gate = |gpu: &mut Gpu| {
-            see(&mut gpu.queue[0], NOW, &[report(1), TenantReport { active: NOW.0 - 1, ..report(3) }]);
+            see(
+                &mut gpu.queue[0],
+                NOW,
+                &[report(1), TenantReport { active: NOW.0 - 1, ..report(3) }],
+            );
             let gate = gpu.gate(NOW, 0);
             assert_eq!(gate.turn & 0xff, YOURS);
             (gate.notify_slot.map(|slot| slot.0), gate.notify_requested)

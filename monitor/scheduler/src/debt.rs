@@ -91,9 +91,11 @@ mod tests {
         let holder = gpu.holder().unwrap();
         gpu.find_mut(holder).unwrap().queued = true;
         let turn = gpu.turn.take().unwrap();
-        for (cause, word, queued) in
-            [(Cause::Silent, 0, true), (Cause::Overrun, turn.word, true), (Cause::Spent, turn.word, false)]
-        {
+        for (cause, word, queued) in [
+            (Cause::Silent, 0, true),
+            (Cause::Overrun, turn.word, true),
+            (Cause::Spent, turn.word, false),
+        ] {
             let holder = gpu.find_mut(turn.holder).unwrap();
             see(holder, NOW, &[TenantReport { turn: word, ..report(0) }]);
             gpu.close(NOW, NOW + ms(1), cause, turn.clone());
@@ -101,7 +103,10 @@ mod tests {
         }
         gpu.queue.iter_mut().for_each(|tenant| (tenant.queued, tenant.overrun) = (true, true));
         gpu.watch_overruns(NOW + ms(50));
-        assert!(gpu.queue.iter().all(|tenant| !tenant.queued && !tenant.overrun), "nothing is in flight");
+        assert!(
+            gpu.queue.iter().all(|tenant| !tenant.queued && !tenant.overrun),
+            "nothing is in flight"
+        );
     }
 
     #[test]
@@ -115,7 +120,9 @@ mod tests {
         gpu.sharing = Sharing::Contended;
         gpu.write_off(NOW + ms(4), NOW + ms(8));
         assert_eq!(gpu.queue[0].debt, ms(6));
-        gpu.queue.iter_mut().for_each(|tenant| (tenant.active, tenant.waiting) = (Nanos::ZERO, false));
+        gpu.queue
+            .iter_mut()
+            .for_each(|tenant| (tenant.active, tenant.waiting) = (Nanos::ZERO, false));
         (gpu.queue[0].overrun, gpu.queue[1].active) = (true, NOW);
         gpu.queue[0].presence.open = false;
         gpu.set_sharing(NOW + ms(8));

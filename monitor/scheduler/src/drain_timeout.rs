@@ -24,7 +24,10 @@ impl Gpu {
     pub(super) fn drain_timeout(&self, now: Nanos, holder: &Tenant) -> Nanos {
         let usual = self.tuning.drain_timeout();
         let wait = holder.long.wait;
-        if wait <= usual || self.is_outranked(now, holder.id) || self.is_summoned_away(now, holder.id) {
+        if wait <= usual
+            || self.is_outranked(now, holder.id)
+            || self.is_summoned_away(now, holder.id)
+        {
             usual
         } else {
             wait
@@ -42,8 +45,11 @@ impl Tenant {
             let wanted = Nanos(took.0 + took.0 / 2).min(tuning.max_drain_timeout);
             self.long.wait = wanted.max(Nanos(self.long.wait.0 / 4 * 3 + wanted.0 / 4));
         } else if self.long.wait > tuning.drain_timeout() && took >= self.long.wait {
-            self.long =
-                LongWork { wait: Nanos::ZERO, beside: None, retry_at: now + tuning.background_cooldown };
+            self.long = LongWork {
+                wait: Nanos::ZERO,
+                beside: None,
+                retry_at: now + tuning.background_cooldown,
+            };
         } else {
             self.long.beside = Some((since, now, self.active));
         }

@@ -41,7 +41,8 @@ impl Gpu {
             self.next_bump = now + self.cadence(now);
         }
         // Who came to its gate before it was armed did not ring.
-        let next_step = if anew { now + self.tuning.min_step_interval } else { self.next_step_at(now) };
+        let next_step =
+            if anew { now + self.tuning.min_step_interval } else { self.next_step_at(now) };
         Plan { orders, next_step }
     }
 
@@ -76,18 +77,23 @@ impl Gpu {
         }
         let runs = |other: &&Tenant| {
             other.overrun
-                || (tenant.overrun && self.turn.as_ref().is_some_and(|turn| turn.holder == other.id))
+                || (tenant.overrun
+                    && self.turn.as_ref().is_some_and(|turn| turn.holder == other.id))
         };
-        let concurrent = self.queue.iter().filter(|other| other.id != tenant.id).filter(runs).count();
-        let runs_beside =
-            self.background_tenants(at) + usize::from(tenant.background.is_some() && self.turn.is_some());
+        let concurrent =
+            self.queue.iter().filter(|other| other.id != tenant.id).filter(runs).count();
+        let runs_beside = self.background_tenants(at)
+            + usize::from(tenant.background.is_some() && self.turn.is_some());
         let concurrent = u32::try_from(concurrent.saturating_add(runs_beside)).unwrap_or(u32::MAX);
         if let Some(background) = tenant.background {
             // It rings when its grant is used up. What it has in flight runs by the GPU's own slices, as
             // it would without us, so a program may run ahead of a pause of its own.
             let max_inflight = background.granted;
-            let notify_slot =
-                if self.requests_wait_notification(now, tenant) { tenant.last_active() } else { None };
+            let notify_slot = if self.requests_wait_notification(now, tenant) {
+                tenant.last_active()
+            } else {
+                None
+            };
             let without_grant = Gate::without_grant(background.word);
             return Gate {
                 granted: background.granted,
@@ -138,7 +144,9 @@ impl Gpu {
     }
 
     pub(super) fn is_any_active(&self, now: Nanos) -> bool {
-        self.queue.iter().any(|tenant| self.is_member(tenant) && tenant.is_active(now, &self.tuning))
+        self.queue
+            .iter()
+            .any(|tenant| self.is_member(tenant) && tenant.is_active(now, &self.tuning))
     }
 
     pub(super) fn next_step_at(&self, now: Nanos) -> Nanos {
@@ -159,12 +167,16 @@ impl Gpu {
                 let steady = holder.steady && !self.may_be_bursty(now, holder);
                 let close = (!self.rule.burns() || turn.high) && (quiet_since <= now || !steady);
                 let pending = self.queue.iter().filter(|other| other.id != turn.holder);
-                let back =
-                    pending.filter(|other| other.returned > turn.start && self.wants(now, other)).count();
+                let back = pending
+                    .filter(|other| other.returned > turn.start && self.wants(now, other))
+                    .count();
                 let run = turn.start + tuning.min_run;
                 let run = if back > 0 && run > now { run } else { Nanos::MAX };
                 let quiet = if close { quiet } else { Nanos::MAX };
-                (turn.end - self.lead(now, holder)).min(quiet).min(run).min(self.next_allowance(now))
+                (turn.end - self.lead(now, holder))
+                    .min(quiet)
+                    .min(run)
+                    .min(self.next_allowance(now))
             }
             Phase::Closing { least, .. } if holder.is_distrusted(now) => least - tuning.wakeup_lead,
             Phase::Closing { since, least, .. } => {

@@ -152,7 +152,9 @@ impl Gpu {
     /// Whether the container has something to do on the GPU, or had a moment ago.
     #[must_use]
     pub fn is_used_by(&self, id: TenantId) -> bool {
-        self.find(id).is_some_and(|tenant| self.is_member(tenant) && tenant.is_active(self.now, &self.tuning))
+        self.find(id).is_some_and(|tenant| {
+            self.is_member(tenant) && tenant.is_active(self.now, &self.tuning)
+        })
     }
 
     /// The container that has the turn.

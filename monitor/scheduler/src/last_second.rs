@@ -79,11 +79,16 @@ mod tests {
 
     #[test]
     fn time_of_more_than_the_window_counts_as_far_as_it_is_in_it() {
-        for (now, time, sum) in [(ms(3), ms(10), ms(3)), (ms(5020), ms(4000), ms(970)), (ms(0), ms(1), ms(0))]
+        for (now, time, sum) in
+            [(ms(3), ms(10), ms(3)), (ms(5020), ms(4000), ms(970)), (ms(0), ms(1), ms(0))]
         {
             let mut window = LastSecond::default();
             window.add(now, time);
-            assert_eq!((window.sum(now), now - LastSecond::since(now)), (sum, sum), "{time} at {now}");
+            assert_eq!(
+                (window.sum(now), now - LastSecond::since(now)),
+                (sum, sum),
+                "{time} at {now}"
+            );
         }
     }
 }

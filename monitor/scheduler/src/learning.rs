@@ -18,10 +18,17 @@ fn high(duty: u64, reported: Nanos, time: Nanos) -> u64 {
 
 impl Tenant {
     /// Learns how well the end of its work is foretold: how long before or after the end of its turn it was over.
-    pub(super) fn learn_end(&mut self, closed: &Closed, early: Nanos, late: Nanos, tuning: &Tuning) {
+    pub(super) fn learn_end(
+        &mut self,
+        closed: &Closed,
+        early: Nanos,
+        late: Nanos,
+        tuning: &Tuning,
+    ) {
         if closed.cause == Cause::Spent {
-            let learn =
-                |mean: Nanos, seen: Nanos| Nanos((mean.0 * 7 + seen.min(tuning.base_drain_timeout).0) / 8);
+            let learn = |mean: Nanos, seen: Nanos| {
+                Nanos((mean.0 * 7 + seen.min(tuning.base_drain_timeout).0) / 8)
+            };
             // Three halves of the mean.
             self.late = learn(self.late, Nanos(late.min(tuning.base_drain_timeout).0 * 3 / 2))
                 .min(tuning.default_inflight);
@@ -30,9 +37,17 @@ impl Tenant {
     }
 
     /// Learns from an accounted turn: what a switch costs, and how much its processes overlap.
-    pub(super) fn learn(&mut self, closed: &Closed, reported: Nanos, finding: Finding, tuning: &Tuning) {
+    pub(super) fn learn(
+        &mut self,
+        closed: &Closed,
+        reported: Nanos,
+        finding: Finding,
+        tuning: &Tuning,
+    ) {
         let held = closed.end - closed.start;
-        if finding == Finding::Distrusted || held < tuning.silence_tolerance || closed.excluded > Nanos::ZERO
+        if finding == Finding::Distrusted
+            || held < tuning.silence_tolerance
+            || closed.excluded > Nanos::ZERO
         {
             return;
         }
@@ -48,15 +63,22 @@ impl Tenant {
         }
         // Where it fell silent, its gap was longer than what was waited for.
         let cycle = held
-            + if closed.cause == Cause::Silent { self.gap - tuning.silence_tolerance } else { Nanos::ZERO };
+            + if closed.cause == Cause::Silent {
+                self.gap - tuning.silence_tolerance
+            } else {
+                Nanos::ZERO
+            };
         let duty = (reported.0.saturating_mul(1000) / cycle.0.max(1)).min(1000);
         // A report of more than was held is in part of work from before the turn.
         if finding != Finding::Over {
             let (mean, samples) = self.duty;
             let mean = if samples == 0 { duty } else { u64::midpoint(mean, duty) };
             self.duty = (mean, samples.saturating_add(1));
-            let switch =
-                if closed.handed { self.switch_cost.0.max(tuning.assumed_switch_cost) } else { Nanos::ZERO };
+            let switch = if closed.handed {
+                self.switch_cost.0.max(tuning.assumed_switch_cost)
+            } else {
+                Nanos::ZERO
+            };
             self.high_duty = high(self.high_duty, reported, cycle);
             // Silence at the end of a turn says nothing of how much it computes before.
             let worked = match closed.cause {
@@ -216,7 +238,11 @@ mod tests {
             let mut tenant = tenant_of(processes);
             tenant.learn(&closed(6000, true), ms(reported_ms), Finding::Over, &TUNING);
             // A quarter of the way with each turn.
-            assert_eq!(tenant.overlap, (3000 + overlap) / 4, "{processes} processes, {reported_ms} ms");
+            assert_eq!(
+                tenant.overlap,
+                (3000 + overlap) / 4,
+                "{processes} processes, {reported_ms} ms"
+            );
         }
     }
 

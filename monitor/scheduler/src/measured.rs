@@ -40,7 +40,9 @@ impl Gpu {
             return None;
         }
         let running = self.turn.as_ref().filter(|turn| {
-            turn.holder == tenant.id && turn.start < now && !matches!(turn.phase, Phase::Vacant { .. })
+            turn.holder == tenant.id
+                && turn.start < now
+                && !matches!(turn.phase, Phase::Vacant { .. })
         });
         // It goes on as it uses to since it was looked at.
         let since = running.map_or(now, |turn| turn.start.max(tenant.looked));

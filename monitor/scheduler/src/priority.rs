@@ -20,7 +20,9 @@ use super::tenants::Tenant;
 impl Gpu {
     /// Whether a container of high priority has the GPU open.
     pub(super) fn has_high(&self, now: Nanos) -> bool {
-        self.queue.iter().any(|tenant| tenant.presence.open && tenant.is_high(now) && !tenant.is_barred())
+        self.queue
+            .iter()
+            .any(|tenant| tenant.presence.open && tenant.is_high(now) && !tenant.is_barred())
     }
 
     /// Whether high priority may take the GPU from the others.
@@ -44,7 +46,8 @@ impl Gpu {
 
     /// Keeps the allowance over the stretch since the last step.
     pub(super) fn keep_allowance(&mut self, from: Nanos, to: Nanos) {
-        let high = || self.queue.iter().filter(|tenant| tenant.is_high(to) && self.is_member(tenant));
+        let high =
+            || self.queue.iter().filter(|tenant| tenant.is_high(to) && self.is_member(tenant));
         if high().count() == 0 {
             return;
         }
@@ -55,7 +58,8 @@ impl Gpu {
             self.queue.iter().filter(|tenant| self.is_member(tenant)).map(weight).sum()
         };
         let own = high().map(weight).sum::<u64>() * WHOLE / whole.max(1);
-        let ratio = if high().count() == self.queue.len() { WHOLE } else { self.allowance.ratio.max(own) };
+        let ratio =
+            if high().count() == self.queue.len() { WHOLE } else { self.allowance.ratio.max(own) };
         let taken = match &self.turn {
             Some(turn) if self.holder_is_high(to) => to - from.max(turn.start),
             _ => Nanos::ZERO,
@@ -81,7 +85,8 @@ impl Gpu {
     /// will have run: else it would be taken to be silent while it does.
     pub(super) fn is_supreme(&self, now: Nanos, holder: &Tenant) -> bool {
         let tuning = &self.tuning;
-        let rival = |other: &Tenant| other.id != holder.id && other.is_high(now) && self.is_member(other);
+        let rival =
+            |other: &Tenant| other.id != holder.id && other.is_high(now) && self.is_member(other);
         let tells = holder.foretold > Nanos::ZERO && now - holder.foretold < tuning.idle_after;
         tells
             && self.allowance.lasts() > tuning.base_slice + tuning.uncontested_inflight
@@ -90,7 +95,10 @@ impl Gpu {
 
     /// The first in the queue of high priority that wants the GPU.
     pub(super) fn first_high(&self, now: Nanos, queue: &[Candidate]) -> Option<usize> {
-        queue.iter().zip(&self.queue).position(|(candidate, tenant)| candidate.wants && tenant.is_high(now))
+        queue
+            .iter()
+            .zip(&self.queue)
+            .position(|(candidate, tenant)| candidate.wants && tenant.is_high(now))
     }
 
     /// Whether a container of high priority must have the GPU instead of this holder.
@@ -127,9 +135,12 @@ mod tests {
 
     #[test]
     fn high_priority_is_there_while_a_container_of_it_has_the_gpu_open_and_weight() {
-        for (high, open, weight, expected) in
-            [(true, true, 1, true), (false, true, 1, false), (true, false, 1, false), (true, true, 0, false)]
-        {
+        for (high, open, weight, expected) in [
+            (true, true, 1, true),
+            (false, true, 1, false),
+            (true, false, 1, false),
+            (true, true, 0, false),
+        ] {
             let mut gpu = idle(FAIR, &[1, weight]);
             gpu.queue[1].entitlement.high = high;
             gpu.queue[1].presence.open = open;

@@ -78,7 +78,8 @@ impl Gpu {
             let missing = needed(tenant.debt, Nanos(u64::try_from(missing).unwrap_or(0)));
             now + part(missing.0, whole, self.rule.weight(&tenant.entitlement).max(1))
         };
-        let wanting = self.queue.iter().filter(|tenant| self.wants(now, tenant) && !tenant.is_high(now));
+        let wanting =
+            self.queue.iter().filter(|tenant| self.wants(now, tenant) && !tenant.is_high(now));
         wanting.map(due).min().unwrap_or(Nanos::MAX)
     }
 }

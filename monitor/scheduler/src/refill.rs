@@ -75,7 +75,8 @@ impl Candidate {
 #[must_use]
 pub fn next(queue: &[Candidate], favoured: Option<usize>, least: Nanos) -> Option<(u64, usize)> {
     let places = favoured.into_iter().chain(0..queue.len());
-    let wanting = || places.clone().filter_map(|at| Some((at, queue.get(at)?))).filter(|(_, one)| one.wants);
+    let wanting =
+        || places.clone().filter_map(|at| Some((at, queue.get(at)?))).filter(|(_, one)| one.wants);
     let rounds = wanting().map(|(_, candidate)| candidate.rounds(least)).min()?;
     let (first, _) = wanting().find(|(_, candidate)| candidate.rounds(least) <= rounds)?;
     Some((rounds, first))
@@ -162,7 +163,11 @@ mod tests {
         let queue = [candidate(0, 6, true), candidate(6, 6, false), candidate(6, 6, true)];
         assert_eq!(next(&queue, None, LEAST), Some((0, 2)));
         assert_eq!(next(&queue[..2], None, LEAST), Some((1, 0)));
-        assert_eq!(next(&queue, Some(0), LEAST), Some((0, 2)), "who has nothing left is no favourite");
+        assert_eq!(
+            next(&queue, Some(0), LEAST),
+            Some((0, 2)),
+            "who has nothing left is no favourite"
+        );
         assert_eq!(next(&[queue[0]; 3], Some(1), LEAST), Some((1, 1)));
         assert_eq!(next(&queue[1..2], None, LEAST), None);
     }
@@ -177,13 +182,23 @@ mod tests {
 
     #[test]
     fn debt_is_repaid_from_half_of_what_rounds_bring() {
-        let owing =
-            |balance, debt_ms, wants| Candidate { debt: Nanos(debt_ms * MS), ..candidate(balance, 6, wants) };
-        assert_eq!((owing(0, 10, true).repaid(2), owing(0, 10, true).after(2)), (Nanos(6 * MS), 6_000_000));
-        assert_eq!((owing(0, 10, true).repaid(4), owing(0, 10, true).after(4)), (Nanos(10 * MS), 14_000_000));
+        let owing = |balance, debt_ms, wants| Candidate {
+            debt: Nanos(debt_ms * MS),
+            ..candidate(balance, 6, wants)
+        };
+        assert_eq!(
+            (owing(0, 10, true).repaid(2), owing(0, 10, true).after(2)),
+            (Nanos(6 * MS), 6_000_000)
+        );
+        assert_eq!(
+            (owing(0, 10, true).repaid(4), owing(0, 10, true).after(4)),
+            (Nanos(10 * MS), 14_000_000)
+        );
         assert_eq!(owing(0, 10, false).repaid(1), Nanos(6 * MS), "it has no use for it");
         // A quarter of 6 ms is enough: 1.5 ms and as much for the debt, or what is left of that.
-        for (balance, debt_ms, rounds) in [(0, 10, 1), (-3, 10, 2), (-3, 1, 1), (-10, 1, 3), (2, 10, 0)] {
+        for (balance, debt_ms, rounds) in
+            [(0, 10, 1), (-3, 10, 2), (-3, 1, 1), (-10, 1, 3), (2, 10, 0)]
+        {
             let one = owing(balance, debt_ms, true);
             assert_eq!(next(&[one], None, LEAST), Some((rounds, 0)), "{balance} and {debt_ms} ms");
             assert!(one.after(rounds) >= 1_500_000);
@@ -202,7 +217,8 @@ mod tests {
         let (base, round) = (Nanos::from_millis(6), Nanos::from_millis(50));
         for (small, large) in [([1, 1], [7, 7]), ([1, 3], [20, 60]), ([1, 9], [11, 99])] {
             for (one, other) in small.into_iter().zip(large) {
-                let quanta = (quantum(one, &small, base, round), quantum(other, &large, base, round));
+                let quanta =
+                    (quantum(one, &small, base, round), quantum(other, &large, base, round));
                 assert_eq!(quanta.0, quanta.1, "{one} of {small:?}, {other} of {large:?}");
             }
         }
@@ -211,7 +227,8 @@ mod tests {
     #[test]
     fn credit_lasts_while_a_quarter_of_the_quantum_is_left() {
         // The floor of 500 us keeps a turn worth its switch. A quantum below the floor is enough by itself.
-        for (quantum_us, enough_us) in [(6_000, 1_500), (48_000, 12_000), (1_000, 500), (300, 300)] {
+        for (quantum_us, enough_us) in [(6_000, 1_500), (48_000, 12_000), (1_000, 500), (300, 300)]
+        {
             let quantum = Nanos::from_micros(quantum_us);
             let enough = signed(Nanos::from_micros(enough_us));
             let left = |balance| {
@@ -226,7 +243,8 @@ mod tests {
     fn slice_is_due_once_the_whole_quantum_is_there() {
         let quantum = Nanos::from_millis(5);
         let due = |balance| {
-            Candidate { balance, debt: Nanos::ZERO, quantum, most: quantum, wants: true }.has_slice()
+            Candidate { balance, debt: Nanos::ZERO, quantum, most: quantum, wants: true }
+                .has_slice()
         };
         assert!(!due(0) && !due(4_999_999));
         assert!(due(5_000_000) && due(9_000_000));

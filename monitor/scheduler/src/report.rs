@@ -56,7 +56,11 @@ const MAX_THREADS: u64 = 65_536;
 const CLOCK_SKEW: u64 = 1_000_000;
 
 /// A process as accepted, how much its GPU time has grown, and how many values were invalid.
-pub(super) fn validate(report: &TenantReport, before: Option<&Process>, now: Nanos) -> (Process, Nanos, u64) {
+pub(super) fn validate(
+    report: &TenantReport,
+    before: Option<&Process>,
+    now: Nanos,
+) -> (Process, Nanos, u64) {
     let mut invalid = 0;
     let mut check = |value: u64, possible: bool| {
         if possible {
@@ -71,9 +75,11 @@ pub(super) fn validate(report: &TenantReport, before: Option<&Process>, now: Nan
     let last = check(report.last, report.last <= soon);
     let waiting = check(report.waiting, report.waiting <= MAX_THREADS);
     let inflight = check(report.inflight, report.inflight <= MAX_INFLIGHT);
-    let ends = check(report.ends, inflight == 0 || report.ends <= now.0.saturating_add(MAX_INFLIGHT));
+    let ends =
+        check(report.ends, inflight == 0 || report.ends <= now.0.saturating_add(MAX_INFLIGHT));
     let spent = check(report.spent, report.spent <= MAX_INFLIGHT.saturating_mul(10));
-    let known = before.filter(|before| before.slot == report.slot && before.generation == report.generation);
+    let known = before
+        .filter(|before| before.slot == report.slot && before.generation == report.generation);
     let growth = match known {
         // The first sight of a process is where its time begins for us.
         None => 0,
@@ -94,7 +100,9 @@ pub(super) fn validate(report: &TenantReport, before: Option<&Process>, now: Nan
         report.last,
     ]
     .iter()
-    .fold(report.generation, |print, &word| print.rotate_left(7).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ word);
+    .fold(report.generation, |print, &word| {
+        print.rotate_left(7).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ word
+    });
     let process = Process {
         slot: report.slot,
         generation: report.generation,
@@ -138,7 +146,8 @@ mod tests {
         let (first, growth, invalid) = validate(&honest(), None, NOW);
         assert_eq!((growth, invalid), (Nanos::ZERO, 0));
         let later = TenantReport { busy: 5_500_000, ..honest() };
-        let (process, growth, invalid) = validate(&later, Some(&first), NOW + Nanos::from_millis(1));
+        let (process, growth, invalid) =
+            validate(&later, Some(&first), NOW + Nanos::from_millis(1));
         assert_eq!((growth, invalid), (Nanos(500_000), 0));
         assert!(process.waiting);
         assert_ne!(process.print, first.print);
@@ -152,7 +161,10 @@ mod tests {
             ("more time than there was", TenantReport { busy: u64::MAX / 2, ..honest() }),
             ("a launch in the future", TenantReport { active: NOW.0 + 2_000_000, ..honest() }),
             ("an end in the future", TenantReport { last: u64::MAX, ..honest() }),
-            ("two hours in flight", TenantReport { inflight: 7_200_000_000_000, ends: NOW.0, ..honest() }),
+            (
+                "two hours in flight",
+                TenantReport { inflight: 7_200_000_000_000, ends: NOW.0, ..honest() },
+            ),
             ("two hours ahead", TenantReport { ends: NOW.0 + 7_200_000_000_000, ..honest() }),
             ("a million threads", TenantReport { waiting: 1_000_000, ..honest() }),
         ] {

@@ -195,7 +195,8 @@ mod tests {
     fn waiting_container_with_credit_comes_before_one_in_debt_and_an_idle_one() {
         let mut gpu = busy(FAIR, &[1, 1, 1]);
         gpu.queue[0].waiting = false;
-        (gpu.queue[0].balance, gpu.queue[1].balance, gpu.queue[2].balance) = (6 * MS, -20 * MS, 2 * MS);
+        (gpu.queue[0].balance, gpu.queue[1].balance, gpu.queue[2].balance) =
+            (6 * MS, -20 * MS, 2 * MS);
         assert_eq!(next(&gpu), Some((0, 2)));
         gpu.queue[2].balance = -50 * MS;
         // Four rounds of 6 ms.

@@ -65,7 +65,11 @@ impl SharedTurns {
 /// that each has its part of what both compute.
 pub(super) fn limit(share: u64) -> u64 {
     let slices = SLICED_SHARE / 2;
-    if share >= slices { share } else { share * slices / (slices + (1000 - SLICED_SHARE) * share / 1000) }
+    if share >= slices {
+        share
+    } else {
+        share * slices / (slices + (1000 - SLICED_SHARE) * share / 1000)
+    }
 }
 
 impl Tenant {
@@ -96,12 +100,22 @@ impl Gpu {
     /// of them computed could not be told apart.
     fn in_line(&self, now: Nanos, at: usize) -> usize {
         let has_turns = |one: &Tenant| one.background.is_none() && one.is_active(now, &self.tuning);
-        let others = self.queue.iter().enumerate().filter(|(other, one)| *other != at && self.is_member(one));
+        let others = self
+            .queue
+            .iter()
+            .enumerate()
+            .filter(|(other, one)| *other != at && self.is_member(one));
         others.filter(|(_, one)| has_turns(one)).count()
     }
 
     /// Whether a container goes on sharing turns. `over`: a period is.
-    pub(super) fn judge_shared(&mut self, now: Nanos, at: usize, shared: SharedTurns, over: bool) -> Outcome {
+    pub(super) fn judge_shared(
+        &mut self,
+        now: Nanos,
+        at: usize,
+        shared: SharedTurns,
+        over: bool,
+    ) -> Outcome {
         let in_turns = self.limit(now, &self.queue[at]) * self.queue[at].duty() / 1000;
         let alone_with_one = self.in_line(now, at) <= 1;
         let (trial, base) =
@@ -200,7 +214,8 @@ mod tests {
     #[test]
     fn host_bound_container_with_a_large_share_keeps_its_own_turns() {
         let policy = Policy::Weighted { conserving: true };
-        let with = |weights: &[u32], duty| background(&shared(policy, weights, us(20), duty)).is_some();
+        let with =
+            |weights: &[u32], duty| background(&shared(policy, weights, us(20), duty)).is_some();
         assert!(with(&[1, 3], 790) && with(&[1, 1], 790) && with(&[3, 1], 590));
         assert!(!with(&[3, 1], 610));
     }

@@ -62,7 +62,15 @@ impl Gate {
     /// With this turn word, nothing granted, no notification requested.
     pub(super) const fn without_grant(turn: u64) -> Self {
         let (granted, until, max_inflight) = (Nanos::ZERO, Nanos::ZERO, Nanos::ZERO);
-        Self { turn, granted, until, notify_slot: None, notify_requested: false, concurrent: 0, max_inflight }
+        Self {
+            turn,
+            granted,
+            until,
+            notify_slot: None,
+            notify_requested: false,
+            concurrent: 0,
+            max_inflight,
+        }
     }
 }
 

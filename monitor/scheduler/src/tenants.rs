@@ -169,7 +169,8 @@ impl Tenant {
             grown = grown + growth;
             busy += u32::from(growth > Nanos::ZERO);
             if invalid > 0 {
-                self.account.anomalies.invalid = self.account.anomalies.invalid.saturating_add(invalid);
+                self.account.anomalies.invalid =
+                    self.account.anomalies.invalid.saturating_add(invalid);
                 self.distrusted_until = now + tuning.distrust_period;
             }
             processes.push(process);
@@ -182,8 +183,9 @@ impl Tenant {
         if self.latest_end() > now {
             self.foretold = now;
         }
-        self.active =
-            self.active.max(self.processes.iter().map(|process| process.active).max().unwrap_or_default());
+        self.active = self
+            .active
+            .max(self.processes.iter().map(|process| process.active).max().unwrap_or_default());
         let waiting = self.processes.iter().any(|process| process.waiting);
         // Silence at the gate is the monitor's doing.
         let held = self.waiting;
@@ -203,8 +205,8 @@ impl Tenant {
             self.bursts.note_wait();
         }
         // Who rings has a reason, and writes it down first.
-        let silent =
-            !waiting && now - self.active.max(self.last()).max(self.latest_end()) > tuning.active_window;
+        let silent = !waiting
+            && now - self.active.max(self.last()).max(self.latest_end()) > tuning.active_window;
         if observation.unreadable || (observation.notified && silent && observation.presence.open) {
             self.account.anomalies.invalid = self.account.anomalies.invalid.saturating_add(1);
             self.distrusted_until = now + tuning.distrust_period;
@@ -251,7 +253,8 @@ impl Tenant {
     /// Whether it has launched lately, or has something to do.
     pub(super) fn is_active(&self, now: Nanos, tuning: &Tuning) -> bool {
         let launched = self.active > Nanos::ZERO && now - self.active < tuning.active_window;
-        let busy = (self.waiting && self.dormant.is_none()) || self.latest_end() > now || self.overrun;
+        let busy =
+            (self.waiting && self.dormant.is_none()) || self.latest_end() > now || self.overrun;
         launched || busy || self.is_distrusted(now)
     }
 
@@ -307,7 +310,11 @@ impl Tenant {
 
     /// GPU time of this turn, by its own reports.
     pub(super) fn spent(&self, turn: u64) -> Nanos {
-        self.processes.iter().filter(|process| process.turn == turn).map(|process| process.spent).sum()
+        self.processes
+            .iter()
+            .filter(|process| process.turn == turn)
+            .map(|process| process.spent)
+            .sum()
     }
 
     /// The process whose work ends last.
@@ -322,7 +329,11 @@ impl Tenant {
     /// How long it may be silent and keep its turn.
     pub(super) fn tolerance(&self, tuning: &Tuning) -> Nanos {
         let four = Nanos(self.gap.0.saturating_mul(4));
-        if four <= self.quantum { tuning.silence_tolerance.max(four) } else { tuning.silence_tolerance }
+        if four <= self.quantum {
+            tuning.silence_tolerance.max(four)
+        } else {
+            tuning.silence_tolerance
+        }
     }
 
     /// The process that launched last.

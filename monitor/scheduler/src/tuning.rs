@@ -125,7 +125,8 @@ impl Tuning {
     /// The mean slice of which a switch of this cost is [`MAX_SWITCH_LOSS`], within the bounds.
     #[must_use]
     pub fn base_for(&self, switch: Nanos) -> Nanos {
-        Nanos(switch.0.saturating_mul(1000) / MAX_SWITCH_LOSS).clamp(self.slice_range.0, self.slice_range.1)
+        Nanos(switch.0.saturating_mul(1000) / MAX_SWITCH_LOSS)
+            .clamp(self.slice_range.0, self.slice_range.1)
     }
 
     /// How long a drain is waited for.

@@ -43,7 +43,8 @@ impl Gpu {
             if tenant.overrun {
                 // Beside others it takes longer than was predicted when it was launched.
                 tenant.left = tenant.left.max(end - now);
-                tenant.overrun = end > Nanos::ZERO && (tenant.left > Nanos::ZERO || end + tolerance > now);
+                tenant.overrun =
+                    end > Nanos::ZERO && (tenant.left > Nanos::ZERO || end + tolerance > now);
                 tenant.queued &= tenant.overrun;
             } else if Some(tenant.id) != holder && tenant.gate.turn & 0xff == WAIT {
                 // Work under WAIT: a backlog from before, or launches that had to be let through.
@@ -87,7 +88,8 @@ impl Gpu {
             && turn.phase == Phase::Running
         {
             // For a moment the GPU goes on with what it has; after that they have it in turns.
-            let part = late.min(tuning.default_inflight) + Nanos((late - tuning.default_inflight).0 / 2);
+            let part =
+                late.min(tuning.default_inflight) + Nanos((late - tuning.default_inflight).0 / 2);
             turn.end = turn.end + part;
             turn.start = turn.start + part;
             closed.end = closed.end + part;
@@ -119,7 +121,9 @@ impl Gpu {
 
     /// What a switch costs, by the honest ones: who claims the least decides, so that a claim of much gains nothing.
     pub(super) fn switch_cost(&self) -> Nanos {
-        self.learned_switch_cost().unwrap_or(self.tuning.assumed_switch_cost).min(self.tuning.max_switch_cost)
+        self.learned_switch_cost()
+            .unwrap_or(self.tuning.assumed_switch_cost)
+            .min(self.tuning.max_switch_cost)
     }
 }
 

@@ -60,11 +60,14 @@ impl Gpu {
         if holder.processes.is_empty() && !strict {
             return gone;
         }
-        let others = self.queue.iter().filter(|other| other.id != turn.holder && self.wants(now, other));
+        let others =
+            self.queue.iter().filter(|other| other.id != turn.holder && self.wants(now, other));
         let remaining = if distrusted { Nanos::ZERO } else { holder.remaining(now) };
         match turn.phase {
             // Nothing but the clock tells what a distrusted holder has in flight.
-            Phase::Closing { least, cause, .. } if remaining <= tuning.wakeup_lead || distrusted => {
+            Phase::Closing { least, cause, .. }
+                if remaining <= tuning.wakeup_lead || distrusted =>
+            {
                 let boundary = (now + remaining).max(least).max(turn.start);
                 if now + tuning.wakeup_lead < least {
                     Decision::Keep
@@ -156,7 +159,11 @@ impl Gpu {
     /// Whether it could have a turn at once.
     fn has_credit(&self, now: Nanos, tenant: &Tenant) -> bool {
         let candidate = self.candidate(now, tenant);
-        if self.rule.is_fixed() { candidate.has_slice() } else { candidate.has_credit(self.tuning.min_grant) }
+        if self.rule.is_fixed() {
+            candidate.has_slice()
+        } else {
+            candidate.has_credit(self.tuning.min_grant)
+        }
     }
 
     /// Whether another container is to have its turn here at the same time as on its other GPUs.
@@ -170,7 +177,9 @@ impl Gpu {
         let Some(holder) = self.find(turn.holder) else { return Nanos::ZERO };
         if self.has_high(now) {
             return match holder.is_high(now) {
-                true if turn.high && self.is_supreme(now, holder) => self.tuning.uncontested_inflight,
+                true if turn.high && self.is_supreme(now, holder) => {
+                    self.tuning.uncontested_inflight
+                }
                 true => Nanos::ZERO,
                 false => self.tuning.priority_inflight,
             };
@@ -179,15 +188,22 @@ impl Gpu {
         if holder.is_distrusted(now) {
             return Nanos::ZERO;
         }
-        let in_line = |other: &Tenant| self.wants(now, other) && !self.comes_back(now, other, turn.start);
-        let mut others = self.queue.iter().filter(|other| other.id != turn.holder && self.is_member(other));
+        let in_line =
+            |other: &Tenant| self.wants(now, other) && !self.comes_back(now, other, turn.start);
+        let mut others =
+            self.queue.iter().filter(|other| other.id != turn.holder && self.is_member(other));
         let waits = |other: &Tenant| other.waiting && !self.comes_back(now, other, turn.start);
         if others.clone().any(|other| self.is_bursty(now, other) && !waits(other)) {
             return self.tuning.priority_inflight;
         }
-        let is_uncontested = others.all(|other| in_line(other) || !other.is_active(now, &self.tuning));
+        let is_uncontested =
+            others.all(|other| in_line(other) || !other.is_active(now, &self.tuning));
         // Turns that follow another GPU's end when those do.
-        if is_uncontested && self.summoned.is_none() { self.tuning.uncontested_inflight } else { Nanos::ZERO }
+        if is_uncontested && self.summoned.is_none() {
+            self.tuning.uncontested_inflight
+        } else {
+            Nanos::ZERO
+        }
     }
 
     /// What an honest holder, who was told so, has in flight at most.
@@ -254,7 +270,8 @@ impl Gpu {
             holder.given = now;
         }
         let high = self.find(turn.holder).is_some_and(|holder| holder.is_high(now));
-        self.turn = Some(Turn { word, end: from + grant, granted, high, phase: Phase::Running, ..turn });
+        self.turn =
+            Some(Turn { word, end: from + grant, granted, high, phase: Phase::Running, ..turn });
         self.turns += 1;
     }
 
@@ -277,12 +294,18 @@ impl Gpu {
         // No container wanted a vacant turn: its time is charged to none. What it cost before was
         // charged when it fell vacant.
         let end = if let Phase::Vacant { since } = turn.phase { since } else { boundary };
-        self.history.note(PastTurn { holder: turn.holder, start: turn.start, end: end.max(turn.start) });
+        self.history.note(PastTurn {
+            holder: turn.holder,
+            start: turn.start,
+            end: end.max(turn.start),
+        });
         let switch_cost = if turn.handed { self.switch_cost() } else { Nanos::ZERO };
         let turn = if idle { turn } else { self.charge(end - switch_cost, turn) };
         let (start, by, presumed) =
             (turn.start, now + self.tuning.report_timeout, now + self.tuning.silence_tolerance);
-        let Some(at) = self.queue.iter().position(|tenant| tenant.id == turn.holder) else { return };
+        let Some(at) = self.queue.iter().position(|tenant| tenant.id == turn.holder) else {
+            return;
+        };
         let tenant = &mut self.queue[at];
         tenant.steady = cause == Cause::Spent || (cause == Cause::Preempted && tenant.steady);
         match cause {
@@ -301,7 +324,8 @@ impl Gpu {
         if cause == Cause::Preempted {
             let tenant = self.queue.remove(at);
             self.queue.insert(0, tenant);
-            let back = self.queue.iter().skip(1).position(|tenant| self.comes_back(now, tenant, start));
+            let back =
+                self.queue.iter().skip(1).position(|tenant| self.comes_back(now, tenant, start));
             if let Some(back) = back {
                 let tenant = self.queue.remove(back + 1);
                 self.queue.insert(0, tenant);
@@ -311,7 +335,8 @@ impl Gpu {
 
     /// Begins the next turn, if a container wants one.
     pub(super) fn begin(&mut self, now: Nanos, boundary: Nanos, from: Option<TenantId>) {
-        let queue: Vec<Candidate> = self.queue.iter().map(|tenant| self.candidate(now, tenant)).collect();
+        let queue: Vec<Candidate> =
+            self.queue.iter().map(|tenant| self.candidate(now, tenant)).collect();
         let Some((rounds, at)) = self.choose(now, &queue) else { return };
         let (holder, high) = (self.queue[at].id, self.queue[at].is_high(now));
         self.account_closed_turn(now, at);

@@ -120,7 +120,12 @@ impl Turn {
 
 impl Closed {
     /// What the turn is charged, given what was reported for it and what a switch costs.
-    pub(super) fn charge(&self, reported: Nanos, trusted: bool, switch_cost: Nanos) -> (Nanos, Finding) {
+    pub(super) fn charge(
+        &self,
+        reported: Nanos,
+        trusted: bool,
+        switch_cost: Nanos,
+    ) -> (Nanos, Finding) {
         let held = self.end - self.start - self.excluded;
         let switch_cost = if self.handed { switch_cost } else { Nanos::ZERO };
         let allowance = Nanos(switch_cost.0 + switch_cost.0 / 2);

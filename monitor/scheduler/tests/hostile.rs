@@ -35,20 +35,22 @@ fn report() -> impl Strategy<Value = TenantReport> {
         [number(), number(), number(), number()],
         [number(), number(), number(), number()],
     )
-        .prop_map(|(slot, generation, [turn, waiting, active, busy], [inflight, ends, spent, last])| {
-            TenantReport {
-                slot: SlotIndex(slot),
-                generation,
-                turn,
-                waiting,
-                active,
-                busy,
-                inflight,
-                ends,
-                spent,
-                last,
-            }
-        })
+        .prop_map(
+            |(slot, generation, [turn, waiting, active, busy], [inflight, ends, spent, last])| {
+                TenantReport {
+                    slot: SlotIndex(slot),
+                    generation,
+                    turn,
+                    waiting,
+                    active,
+                    busy,
+                    inflight,
+                    ends,
+                    spent,
+                    last,
+                }
+            },
+        )
 }
 
 fn entitlement() -> impl Strategy<Value = Entitlement> {
@@ -62,15 +64,21 @@ fn entitlement() -> impl Strategy<Value = Entitlement> {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let presence = (any::<bool>(), any::<bool>()).prop_map(|(created, open)| Presence { created, open });
+    let presence =
+        (any::<bool>(), any::<bool>()).prop_map(|(created, open)| Presence { created, open });
     let flags = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.1));
     let observation = (0..6_u64, presence, flags, prop::collection::vec(report(), 0..4)).prop_map(
         |(tenant, presence, (has_doorbell, notified, unreadable), reports)| {
             (tenant, presence, has_doorbell, notified, unreadable, reports)
         },
     );
-    let time =
-        prop_oneof![0..10_000_000_u64, 0..100_000_u64, Just(0), Just(u64::MAX / 4), Just(3_600_000_000_000)];
+    let time = prop_oneof![
+        0..10_000_000_u64,
+        0..100_000_u64,
+        Just(0),
+        Just(u64::MAX / 4),
+        Just(3_600_000_000_000)
+    ];
     prop_oneof![
         8 => (time, prop::collection::vec(observation, 0..6)).prop_map(|(time, observations)| Event::Step(time, observations)),
         1 => (0..6_u64, entitlement()).prop_map(|(tenant, entitlement)| Event::Admit(tenant, entitlement)),

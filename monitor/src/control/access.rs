@@ -20,7 +20,10 @@ fn refuse<T>(errno: Errno, message: impl Into<String>) -> Result<T, Refusal> {
 fn node(host: &Host, path: &str) -> Result<Node, Refusal> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let missing = || {
-        Refusal::new(Errno::ENOENT, format!("There is no node {path:?}; list (cgpu ls) shows what there is."))
+        Refusal::new(
+            Errno::ENOENT,
+            format!("There is no node {path:?}; list (cgpu ls) shows what there is."),
+        )
     };
     let gpu = |name: &str| {
         let index = name.parse::<DeviceId>().ok();
@@ -33,12 +36,13 @@ fn node(host: &Host, path: &str) -> Result<Node, Refusal> {
         })
     };
     let container = |at: usize, id: &str| {
-        let found = host
-            .containers
-            .values()
-            .find(|container| container.id == id && container.gpus().contains(&host.devices[at].uuid));
+        let found = host.containers.values().find(|container| {
+            container.id == id && container.gpus().contains(&host.devices[at].uuid)
+        });
         let tenant = found.map(|container| container.tenant);
-        tenant.ok_or_else(|| Refusal::new(Errno::ENOENT, format!("There is no container {id} on this GPU.")))
+        tenant.ok_or_else(|| {
+            Refusal::new(Errno::ENOENT, format!("There is no container {id} on this GPU."))
+        })
     };
     match parts[..] {
         [] => Ok(Node::Root),
@@ -84,9 +88,13 @@ pub(crate) fn get(host: &mut Host, path: &str) -> Result<String, Refusal> {
         Node::MaxInst(at) => host.devices[at].in_force().max_inst().to_string(),
         Node::FreeWeight(at) => host.capacity(&host.devices[at]).free().to_string(),
         Node::PrioRatio(at) => host.devices[at].in_force().prio_ratio().to_string(),
-        Node::WorkConserving(at) => u32::from(host.devices[at].in_force().work_conserving()).to_string(),
+        Node::WorkConserving(at) => {
+            u32::from(host.devices[at].in_force().work_conserving()).to_string()
+        }
         Node::Id(_, tenant) => host.containers[&tenant].id.clone(),
-        Node::Memsize(at, tenant) => host.containers[&tenant].limit(host.devices[at].uuid).0.to_string(),
+        Node::Memsize(at, tenant) => {
+            host.containers[&tenant].limit(host.devices[at].uuid).0.to_string()
+        }
         Node::Meminfo(at, tenant) => meminfo(host, at, tenant),
         Node::Weight(at, tenant) => {
             host.capacity(&host.devices[at]).of(&host.containers[&tenant]).weight.to_string()
@@ -100,7 +108,9 @@ pub(crate) fn list(host: &Host, path: &str) -> Result<Vec<String>, Refusal> {
     match node(host, path)? {
         Node::Root => {
             let nodes = ROOT_NODES.iter().map(|(name, _)| (*name).to_owned());
-            Ok(nodes.chain(host.devices.iter().map(|device| format!("{}/", device.index))).collect())
+            Ok(nodes
+                .chain(host.devices.iter().map(|device| format!("{}/", device.index)))
+                .collect())
         }
         Node::Gpu(at) => {
             let uuid = host.devices[at].uuid;
@@ -113,7 +123,9 @@ pub(crate) fn list(host: &Host, path: &str) -> Result<Vec<String>, Refusal> {
             ids.sort();
             Ok(GPU_NODES.iter().map(|(name, _)| (*name).to_owned()).chain(ids).collect())
         }
-        Node::Container(..) => Ok(CONTAINER_NODES.iter().map(|(name, _)| (*name).to_owned()).collect()),
+        Node::Container(..) => {
+            Ok(CONTAINER_NODES.iter().map(|(name, _)| (*name).to_owned()).collect())
+        }
         _ => refuse(Errno::EINVAL, format!("{path:?} is no folder; get (cgpu get) reads it.")),
     }
 }
@@ -127,7 +139,9 @@ pub(crate) fn set(host: &mut Host, now: Nanos, path: &str, value: &str) -> Resul
         Node::Version | Node::FreeWeight(_) | Node::Id(..) | Node::Meminfo(..) => {
             return refuse(Errno::EACCES, format!("{path:?} is read-only."));
         }
-        Node::DefaultMemsize => host.settings.default_memsize = Some(number(value, &bounds::BYTES)?),
+        Node::DefaultMemsize => {
+            host.settings.default_memsize = Some(number(value, &bounds::BYTES)?)
+        }
         Node::Policy(at) => host.devices[at].settings.policy = Some(small(value, &bounds::POLICY)?),
         Node::MaxInst(at) => {
             let wanted = small(value, &bounds::MAX_INST)?;
@@ -227,7 +241,8 @@ fn meminfo(host: &mut Host, at: usize, tenant: TenantId) -> String {
     };
     let mut text = format!("Free: {}\n", (limit - seen.used()).0);
     for &(slot, generation) in &region.live {
-        let (Some(cell), Some(about)) = (seen.cells.get(slot.get()), region.seen.slots.get(slot.get()))
+        let (Some(cell), Some(about)) =
+            (seen.cells.get(slot.get()), region.seen.slots.get(slot.get()))
         else {
             continue;
         };
@@ -250,7 +265,10 @@ fn number(text: &str, bounds: &RangeInclusive<u64>) -> Result<u64, Refusal> {
         }
         None => {
             let (least, most) = (bounds.start(), bounds.end());
-            refuse(Errno::EINVAL, format!("Expected a number from {least} to {most}, got {text:?}."))
+            refuse(
+                Errno::EINVAL,
+                format!("Expected a number from {least} to {most}, got {text:?}."),
+            )
         }
     }
 }

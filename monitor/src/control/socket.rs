@@ -214,7 +214,9 @@ impl Client {
             let line = std::mem::replace(&mut self.line, rest);
             let reply = match serde_json::from_slice::<Request>(&line) {
                 Ok(request) => answer(host, now, request, self.may_write),
-                Err(error) => Reply::Refused(Refusal::new(Errno::EINVAL, format!("Not a request: {error}."))),
+                Err(error) => {
+                    Reply::Refused(Refusal::new(Errno::EINVAL, format!("Not a request: {error}.")))
+                }
             };
             let Ok(text) = serde_json::to_vec(&reply) else { return false };
             self.reply.extend_from_slice(&text);

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use cgpu_client::health::Health;
 use cgpu_client::inventory::{Inventory, ListedDevice};
 use cgpu_client::message::{
-    ContainerStatus, Errno, Gate, GpuStatus, GpuTurns, ProcessGpu, ProcessStatus, Refusal, ShareStatus,
-    Sharing, Status, TurnAnomalies, TurnStatus,
+    ContainerStatus, Errno, Gate, GpuStatus, GpuTurns, ProcessGpu, ProcessStatus, Refusal,
+    ShareStatus, Sharing, Status, TurnAnomalies, TurnStatus,
 };
 use cgpu_scheduler::accounting;
 use cgpu_scheduler::turn_history::PastTurn;
@@ -123,11 +123,15 @@ fn gpu(host: &Host, at: usize) -> GpuStatus {
 
 fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus {
     let (devices, gpus) = (&host.devices, container.gpus());
-    let mut faults: BTreeMap<String, String> =
-        container.faults.iter().map(|(kind, message)| ((*kind).to_owned(), message.clone())).collect();
+    let mut faults: BTreeMap<String, String> = container
+        .faults
+        .iter()
+        .map(|(kind, message)| ((*kind).to_owned(), message.clone()))
+        .collect();
     let shares = devices.iter().filter(|device| gpus.contains(&device.uuid));
     for device in shares.clone() {
-        if device.scheduler.share(now, container.tenant).is_some_and(|share| share.is_misreporting) {
+        if device.scheduler.share(now, container.tenant).is_some_and(|share| share.is_misreporting)
+        {
             let message = "What it writes cannot be: its turns go by the clock alone.";
             faults.insert("misreporting".into(), message.into());
         }
@@ -199,11 +203,13 @@ fn share(container: &Container, device: &DeviceState, now: Nanos) -> ShareStatus
     let Some(seen) = region.gpu(device.uuid).and_then(|gpu| region.seen.gpus.get(gpu.get())) else {
         return status;
     };
-    let (orphan, used) = (region.seen.orphan(seen), seen.cells.iter().map(Cell::kept).sum::<Bytes>());
+    let (orphan, used) =
+        (region.seen.orphan(seen), seen.cells.iter().map(Cell::kept).sum::<Bytes>());
     status.orphan = orphan.0;
     status.used = (used - orphan).0;
     status.implicit = seen.cells.iter().map(Cell::corrected).sum::<Bytes>().0;
-    status.unaccounted = seen.cells.iter().map(|cell| cell.unaccounted).fold(0, i64::saturating_add);
+    status.unaccounted =
+        seen.cells.iter().map(|cell| cell.unaccounted).fold(0, i64::saturating_add);
     let dead = container.draining.keys().filter_map(|(slot, _)| seen.cells.get(slot.get()));
     status.draining = dead.map(Cell::total).sum::<Bytes>().0;
     status
@@ -239,7 +245,9 @@ fn processes(container: &Container, devices: &[DeviceState], now: Nanos) -> Vec<
                 live: region.live.contains(&key),
                 since_ms: (now - slot.since).0 / 1_000_000,
                 gpus: gpus.collect(),
-                counters: counted(&slot.counters).map(|(name, count)| (name.into(), count)).collect(),
+                counters: counted(&slot.counters)
+                    .map(|(name, count)| (name.into(), count))
+                    .collect(),
             }
         })
         .collect()

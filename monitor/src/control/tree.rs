@@ -56,7 +56,8 @@ impl Tree {
             Some(session) => session,
             None => {
                 clear(&at, &name)?;
-                if let Some(source) = mounts::top(&at)?.filter(|source| source.starts_with("cgpu:")) {
+                if let Some(source) = mounts::top(&at)?.filter(|source| source.starts_with("cgpu:"))
+                {
                     let what = format!("the tree of another monitor is mounted there ({source})");
                     return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
                 }
@@ -96,7 +97,8 @@ fn options(name: &str) -> Config {
         MountOption::NoExec,
     ];
     // Another user than root may open it to others only where /etc/fuse.conf says so.
-    config.acl = if rustix::process::geteuid().is_root() { SessionACL::All } else { SessionACL::Owner };
+    config.acl =
+        if rustix::process::geteuid().is_root() { SessionACL::All } else { SessionACL::Owner };
     config
 }
 

@@ -48,7 +48,8 @@ pub(super) enum End {
 const STOP: u64 = 0;
 const RELOAD: u64 = 1;
 const UPGRADE: u64 = 2;
-const SIGNALS: [(i32, u64); 4] = [(SIGTERM, STOP), (SIGINT, STOP), (SIGHUP, RELOAD), (SIGUSR2, UPGRADE)];
+const SIGNALS: [(i32, u64); 4] =
+    [(SIGTERM, STOP), (SIGINT, STOP), (SIGHUP, RELOAD), (SIGUSR2, UPGRADE)];
 
 pub(super) struct EventLoop {
     pub(super) host: Host,
@@ -143,7 +144,9 @@ impl EventLoop {
                     Source::RegistrantExit(number) => {
                         self.host.registrant_exited(time, i32::try_from(number).unwrap_or(0))
                     }
-                    Source::ProcessExit(number) => self.host.process_exited(time, Process::of_number(number)),
+                    Source::ProcessExit(number) => {
+                        self.host.process_exited(time, Process::of_number(number))
+                    }
                     Source::Timer => {}
                 }
             }
@@ -222,7 +225,8 @@ impl EventLoop {
         self.host.notified(time, tenant);
         let container = self.host.containers.get(&tenant);
         if let Some(container) = container.filter(|container| container.doorbell.muted_until > time)
-            && let Some(doorbell) = container.region.as_ref().and_then(|region| region.doorbell.as_ref())
+            && let Some(doorbell) =
+                container.region.as_ref().and_then(|region| region.doorbell.as_ref())
         {
             self.poll.remove(doorbell);
             self.muted.push(tenant);
@@ -243,12 +247,14 @@ impl EventLoop {
                         None => Ok(()),
                     }
                 }
-                Change::Registrant(_, pid) => match (container.registrants.get(&pid), u64::try_from(pid)) {
-                    (Some(registrant), Ok(number)) => {
-                        self.poll.add(&registrant.pidfd, Source::RegistrantExit(number))
+                Change::Registrant(_, pid) => {
+                    match (container.registrants.get(&pid), u64::try_from(pid)) {
+                        (Some(registrant), Ok(number)) => {
+                            self.poll.add(&registrant.pidfd, Source::RegistrantExit(number))
+                        }
+                        _ => Ok(()),
                     }
-                    _ => Ok(()),
-                },
+                }
                 Change::Process(process) => match container.exits.get(&process.slot) {
                     Some((_, pidfd)) => self.poll.add(pidfd, Source::ProcessExit(process.number())),
                     None => Ok(()),

@@ -11,7 +11,8 @@ use cgpu_shm::units::Nanos;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
 };
 
 /// What happened. The number tells whose.
@@ -128,8 +129,10 @@ impl Poll {
     }
 
     fn use_timer(&mut self) -> rustix::io::Result<()> {
-        let timer =
-            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let timer = timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+        )?;
         // At its edge: once for each time that it is set, without being read.
         epoll::add(&self.epoll, &timer, Source::Timer.data(), EventFlags::IN | EventFlags::ET)?;
         self.alarm = Alarm::Timer { timer, set_for: Nanos::MAX };

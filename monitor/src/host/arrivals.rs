@@ -59,7 +59,8 @@ impl Host {
 
     /// The name of its folder; of the long names of container engines the first twelve digits, as they do.
     pub(super) fn fresh_id(&self, dir: &Path, wanted: Option<&str>) -> String {
-        let name = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let name =
+            dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let name: String = name.chars().filter(|c| !c.is_control() && *c != '/').collect();
         let long = name.len() == 64 && name.bytes().all(|digit| digit.is_ascii_hexdigit());
         let short = if long { name[..12].to_owned() } else { name };
@@ -111,7 +112,10 @@ impl Host {
         }
         for limit in &registration.limits {
             if limit.uuid.parse::<Uuid>().is_err() {
-                return Err(invalid(format!("Expected a GPU's UUID such as GPU-..., got {:?}.", limit.uuid)));
+                return Err(invalid(format!(
+                    "Expected a GPU's UUID such as GPU-..., got {:?}.",
+                    limit.uuid
+                )));
             }
         }
         let registrant = match registration.pid {
@@ -123,7 +127,8 @@ impl Host {
         };
         // By the name under which a scan finds it, where it does.
         let within = paths::containers(&self.root).join(dir.file_name().unwrap_or_default());
-        let dir = if fs::canonicalize(&within).is_ok_and(|other| other == dir) { within } else { dir };
+        let dir =
+            if fs::canonicalize(&within).is_ok_and(|other| other == dir) { within } else { dir };
         let tenant = self.adopt(&dir, None);
         let Some(container) = self.containers.get_mut(&tenant) else {
             return Err(Refusal::new(Errno::EIO, "The container was lost."));
@@ -141,9 +146,11 @@ impl Host {
     pub(crate) fn registered(&self, tenant: TenantId) -> Registered {
         let Some(container) = self.containers.get(&tenant) else { return Registered::default() };
         let gpus = container.gpus();
-        let concerned = self.devices.iter().filter(|device| gpus.is_empty() || gpus.contains(&device.uuid));
+        let concerned =
+            self.devices.iter().filter(|device| gpus.is_empty() || gpus.contains(&device.uuid));
         let gated = concerned.filter(|device| device.scheduler.policy() != Policy::Native);
-        let shortfalls = gated.filter_map(|device| self.capacity(device).shortfall(device.index, container));
+        let shortfalls =
+            gated.filter_map(|device| self.capacity(device).shortfall(device.index, container));
         Registered { id: container.id.clone(), warnings: shortfalls.collect() }
     }
 

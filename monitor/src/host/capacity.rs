@@ -28,7 +28,8 @@ impl Capacity {
             if container.presence(gpu).created {
                 capacity.free -= weight;
             }
-            let entitlement = Entitlement { weight, percent: container.percent(), high: container.is_high() };
+            let entitlement =
+                Entitlement { weight, percent: container.percent(), high: container.is_high() };
             capacity.taken.insert(container.tenant, entitlement);
         }
         capacity

@@ -22,7 +22,9 @@ use super::doorbell::Doorbell;
 use super::region::Region;
 use crate::memory::exported::ExportedMemory;
 use crate::memory::unaccounted::Unaccounted;
-use crate::probe::{ContainerIdentity, FoundProcess, GpuSample, SampledContainer, Search, SlotProcess};
+use crate::probe::{
+    ContainerIdentity, FoundProcess, GpuSample, SampledContainer, Search, SlotProcess,
+};
 use crate::watcher::ProcessId;
 
 /// Processes of a container whose death is heard of at once; of more, at the next beat. A container may have a great many, and descriptors
@@ -165,10 +167,18 @@ impl Container {
 
     /// The name shown to people.
     pub(crate) fn name(&self) -> String {
-        let registered = self.registration.as_ref().and_then(|registration| registration.name.clone());
-        let own =
-            || self.region.as_ref().map(|region| region.seen.name.clone()).filter(|name| !name.is_empty());
-        registered.or_else(|| self.limits.name.clone()).or_else(own).unwrap_or_else(|| self.id.clone())
+        let registered =
+            self.registration.as_ref().and_then(|registration| registration.name.clone());
+        let own = || {
+            self.region
+                .as_ref()
+                .map(|region| region.seen.name.clone())
+                .filter(|name| !name.is_empty())
+        };
+        registered
+            .or_else(|| self.limits.name.clone())
+            .or_else(own)
+            .unwrap_or_else(|| self.id.clone())
     }
 
     /// As set, else as registered, else as its limits say.
@@ -185,7 +195,8 @@ impl Container {
 
     /// As set, else as registered, else as its limits say.
     pub(crate) fn is_high(&self) -> bool {
-        let registered = self.registration.as_ref().and_then(|registration| registration.high_priority);
+        let registered =
+            self.registration.as_ref().and_then(|registration| registration.high_priority);
         self.high.or(registered).unwrap_or(self.limits.high_priority)
     }
 
@@ -234,8 +245,10 @@ impl Container {
     /// How its processes are recognised.
     pub(crate) fn identity(&self) -> ContainerIdentity {
         let names = |lives: bool| {
-            let live = self.region.as_ref().map(|region| region.live.as_slice()).unwrap_or_default();
-            let of = self.host_ids.iter().filter(move |(process, _)| live.contains(process) == lives);
+            let live =
+                self.region.as_ref().map(|region| region.live.as_slice()).unwrap_or_default();
+            let of =
+                self.host_ids.iter().filter(move |(process, _)| live.contains(process) == lives);
             of.filter_map(|(_, name)| *name).collect()
         };
         let region = self.region.as_ref();
@@ -268,15 +281,19 @@ impl Container {
     /// The limit that its registration or its limits file sets for a GPU.
     pub(crate) fn requested_limit(&self, uuid: Uuid) -> Option<Bytes> {
         let limits = self.registration.iter().flat_map(|registration| &registration.limits);
-        let limit =
-            limits.filter(|limit| limit.uuid.parse() == Ok(uuid)).map(|limit| Bytes(limit.bytes)).next();
+        let limit = limits
+            .filter(|limit| limit.uuid.parse() == Ok(uuid))
+            .map(|limit| Bytes(limit.bytes))
+            .next();
         limit.or_else(|| self.limits.gpus.iter().find(|gpu| gpu.0 == uuid).map(|gpu| gpu.1))
     }
 
     /// The limit that it was started with on a GPU, by registration, else by itself; zero: none.
     pub(crate) fn registered_limit(&self, uuid: Uuid) -> Bytes {
-        let own =
-            self.region.as_ref().and_then(|region| region.seen.gpus.iter().find(|gpu| gpu.uuid == uuid));
+        let own = self
+            .region
+            .as_ref()
+            .and_then(|region| region.seen.gpus.iter().find(|gpu| gpu.uuid == uuid));
         self.requested_limit(uuid).or(own.map(|gpu| gpu.limit)).unwrap_or(Bytes::ZERO)
     }
 
@@ -289,14 +306,17 @@ impl Container {
 
     /// Where it stands with a GPU that it has or is made for.
     pub(crate) fn presence(&self, uuid: Uuid) -> Presence {
-        let open =
-            self.region.as_ref().is_some_and(|region| !region.live.is_empty() && region.gpu(uuid).is_some());
+        let open = self
+            .region
+            .as_ref()
+            .is_some_and(|region| !region.live.is_empty() && region.gpu(uuid).is_some());
         Presence { created: open || !self.registrants.is_empty(), open }
     }
 
     /// Whether no registrant lives and no process of it does.
     pub(crate) fn is_deserted(&self) -> bool {
-        self.registrants.is_empty() && self.region.as_ref().is_none_or(|region| region.live.is_empty())
+        self.registrants.is_empty()
+            && self.region.as_ref().is_none_or(|region| region.live.is_empty())
     }
 
     /// How much of the time a GPU computed for it, in percent; none: NVML does not tell, or not of these processes.
@@ -329,12 +349,15 @@ impl Container {
         }
         self.draining = dead;
         let live = &region.live;
-        self.host_ids.retain(|process, _| live.contains(process) || self.draining.contains_key(process));
+        self.host_ids
+            .retain(|process, _| live.contains(process) || self.draining.contains_key(process));
         self.exits.retain(|slot, (generation, _)| live.contains(&(*slot, *generation)));
         self.unaccounted.retain(|(slot, generation, _), _| live.contains(&(*slot, *generation)));
         let seen = &region.seen;
         self.left.retain(|(slot, generation, _)| {
-            seen.slots.get(slot.get()).is_some_and(|slot| slot.word.generation().get() == *generation)
+            seen.slots
+                .get(slot.get())
+                .is_some_and(|slot| slot.word.generation().get() == *generation)
         });
     }
 
@@ -361,13 +384,19 @@ impl Container {
     }
 
     /// Processes were found on the host, or not; the container is told. Those whose death is to be listened to from now on.
-    pub(crate) fn found(&mut self, search: &Search, found: Vec<Option<FoundProcess>>) -> Vec<SlotIndex> {
+    pub(crate) fn found(
+        &mut self,
+        search: &Search,
+        found: Vec<Option<FoundProcess>>,
+    ) -> Vec<SlotIndex> {
         self.searching = false;
         let mut heard = Vec::new();
-        let Some(region) = self.region.as_ref().filter(|region| region.identity() == search.file) else {
+        let Some(region) = self.region.as_ref().filter(|region| region.identity() == search.file)
+        else {
             return heard;
         };
-        for (&SlotProcess { slot, generation, .. }, verified) in search.processes.iter().zip(found) {
+        for (&SlotProcess { slot, generation, .. }, verified) in search.processes.iter().zip(found)
+        {
             let name = verified.as_ref().map(|verified| verified.id);
             self.host_ids.insert((slot, generation), name);
             if let Some(exit) = verified.and_then(|verified| verified.exit)
@@ -384,8 +413,9 @@ impl Container {
     /// The processes whose ledger is sampled when NVML is asked; none: there are none.
     pub(crate) fn sampled(&self) -> Option<SampledContainer> {
         let region = self.region.as_ref().filter(|region| region.unreadable.is_none())?;
-        let found =
-            |&(slot, generation)| Some((slot, generation, (*self.host_ids.get(&(slot, generation))?)?.pid));
+        let found = |&(slot, generation)| {
+            Some((slot, generation, (*self.host_ids.get(&(slot, generation))?)?.pid))
+        };
         let processes: Vec<_> = region.live.iter().filter_map(found).collect();
         (!processes.is_empty()).then(|| SampledContainer {
             tenant: self.tenant.0,
@@ -407,7 +437,9 @@ impl Container {
 /// What a directory's `limits` says; a directory without has none.
 fn read_limits(dir: &Path) -> Result<Limits, String> {
     match read_text(&dir.join("limits")) {
-        Some(text) => text.parse().map_err(|refused| format!("{}: {refused}", dir.join("limits").display())),
+        Some(text) => {
+            text.parse().map_err(|refused| format!("{}: {refused}", dir.join("limits").display()))
+        }
         None => Ok(Limits::default()),
     }
 }

@@ -45,7 +45,8 @@ impl Counters {
             add(&mut totals, counts);
         }
         // What this version does not know has no name, and a container may write anything there.
-        let named = |(place, sum): (usize, u64)| Some((Reason::ALL.get(place)?.name().to_owned(), sum));
+        let named =
+            |(place, sum): (usize, u64)| Some((Reason::ALL.get(place)?.name().to_owned(), sum));
         totals.into_iter().filter_map(named).collect()
     }
 }

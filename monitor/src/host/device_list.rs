@@ -58,7 +58,8 @@ impl Host {
     pub(super) fn take_devices(&mut self, sample: &Sample) {
         let Some(device_list) = DeviceList::of(sample) else { return };
         self.device_list = device_list;
-        let regions = self.containers.values_mut().filter_map(|container| container.region.as_mut());
+        let regions =
+            self.containers.values_mut().filter_map(|container| container.region.as_mut());
         regions.for_each(|region| region.publish_devices(&self.device_list));
     }
 }

@@ -15,14 +15,20 @@ use crate::watcher::{Event, Finding, GpuObservation, ObservedProcess, Order, Rul
 impl Host {
     /// Tells the prober how to identify containers' processes, when that has changed.
     pub(super) fn update_identities(&mut self) {
-        let identities: Vec<ContainerIdentity> = self.containers.values().map(Container::identity).collect();
+        let identities: Vec<ContainerIdentity> =
+            self.containers.values().map(Container::identity).collect();
         if identities != self.identities && self.prober.identify(identities.clone()) {
             self.identities = identities;
         }
     }
 
     /// Takes in who is on the GPUs that a sample told of.
-    pub(super) fn observe_gpus(&mut self, now: Nanos, sampled: &BTreeSet<Uuid>, searched: &BTreeSet<u64>) {
+    pub(super) fn observe_gpus(
+        &mut self,
+        now: Nanos,
+        sampled: &BTreeSet<Uuid>,
+        searched: &BTreeSet<u64>,
+    ) {
         let rules = self.start.rules;
         for at in 0..self.devices.len() {
             let observation = sampled
@@ -43,19 +49,29 @@ impl Host {
     }
 
     /// None: NVML does not tell who is on it.
-    fn observe_gpu(&self, now: Nanos, at: usize, searched: &BTreeSet<u64>) -> Option<GpuObservation> {
+    fn observe_gpu(
+        &self,
+        now: Nanos,
+        at: usize,
+        searched: &BTreeSet<u64>,
+    ) -> Option<GpuObservation> {
         let device = &self.devices[at];
         let processes = device.sample.processes.as_ref()?;
         // What a container says itself hides none of its processes.
         let may = |container: &&Container| container.may_share(device.uuid) != Some(false);
-        let sharing: BTreeMap<TenantId, &Container> =
-            self.containers.values().filter(may).map(|container| (container.tenant, container)).collect();
+        let sharing: BTreeMap<TenantId, &Container> = self
+            .containers
+            .values()
+            .filter(may)
+            .map(|container| (container.tenant, container))
+            .collect();
         let seen = device.sample.gpu_processes.iter().filter_map(|gpu_process| {
             let owner = gpu_process.owner.map(TenantId);
             let container = owner.map(|owner| sharing.get(&owner).copied());
             // A container's GPU that it is not to share is its own business.
             let spared = container.map_or(Some(false), |container| {
-                container.map(|one| one.may_share(device.uuid).is_none() && one.disowns(device.uuid))
+                container
+                    .map(|one| one.may_share(device.uuid).is_none() && one.disowns(device.uuid))
             })?;
             Some(ObservedProcess {
                 id: gpu_process.id,
@@ -66,9 +82,11 @@ impl Host {
                 spared,
             })
         });
-        let limits =
-            sharing.iter().map(|(tenant, container)| (*tenant, self.watched_limit(container, device.uuid)));
-        let unsure = sharing.keys().copied().filter(|tenant| !searched.contains(&tenant.0)).collect();
+        let limits = sharing
+            .iter()
+            .map(|(tenant, container)| (*tenant, self.watched_limit(container, device.uuid)));
+        let unsure =
+            sharing.keys().copied().filter(|tenant| !searched.contains(&tenant.0)).collect();
         Some(GpuObservation {
             unsure,
             at: now,
@@ -84,7 +102,9 @@ impl Host {
         let set = self.settings.containers.get(&container.id);
         let set = set.and_then(|set| set.memsize.get(&gpu.to_string())).map(|bytes| Bytes(*bytes));
         let said = || Some(container.limit(gpu)).filter(|limit| *limit > Bytes::ZERO);
-        set.or_else(|| container.requested_limit(gpu)).or_else(said).unwrap_or_else(|| self.default_memsize())
+        set.or_else(|| container.requested_limit(gpu))
+            .or_else(said)
+            .unwrap_or_else(|| self.default_memsize())
     }
 
     fn id(&self, owner: Option<TenantId>) -> Option<String> {
@@ -104,9 +124,9 @@ impl Host {
                 tracing::warn!(pid, comm, container, %gpu, bytes, ?shim, ends, "a container's process uses a GPU without the shim");
             }
             Cause::OverLimit => {
-                let limit = finding
-                    .owner
-                    .and_then(|owner| Some(self.watched_limit(self.containers.get(&owner)?, *gpu).0));
+                let limit = finding.owner.and_then(|owner| {
+                    Some(self.watched_limit(self.containers.get(&owner)?, *gpu).0)
+                });
                 let (container_memory, ends) =
                     (container_memory.0, rules.end_over_limit.map(|margin| margin.0));
                 tracing::warn!(pid, comm, container, %gpu, bytes, container_memory, limit, ends, "a container holds more of a GPU than its limit, and this process most of that");
@@ -151,15 +171,18 @@ impl Host {
                 since_ms: (now - finding.since).0 / 1_000_000,
             })
         };
-        let mut all: Vec<message::Finding> = self.watcher.findings().filter_map(to_message).collect();
+        let mut all: Vec<message::Finding> =
+            self.watcher.findings().filter_map(to_message).collect();
         all.sort_by_key(|finding| (finding.gpu, finding.pid, finding.cause));
         all
     }
 
     /// Sums of what was found, and of who was ended for it.
     pub(crate) fn finding_counts(&self) -> (Vec<FindingCount>, Vec<FindingCount>) {
-        let entry = |(cause, owner, count)| FindingCount { cause, container: self.id(owner), count };
-        let ends = self.watcher.ends().map(|(cause, owner, count)| entry((cause, Some(owner), count)));
+        let entry =
+            |(cause, owner, count)| FindingCount { cause, container: self.id(owner), count };
+        let ends =
+            self.watcher.ends().map(|(cause, owner, count)| entry((cause, Some(owner), count)));
         (self.watcher.found().map(entry).collect(), ends.collect())
     }
 

@@ -20,7 +20,9 @@ impl Host {
     /// The GPU of this name. One that NVML does not know is no GPU, unless there is no NVML.
     pub(super) fn find_gpu(&mut self, uuid: Uuid) {
         let is_known = self.devices.iter().any(|device| device.known);
-        if is_known || self.devices.len() >= MAX_GPUS || self.devices.iter().any(|device| device.uuid == uuid)
+        if is_known
+            || self.devices.len() >= MAX_GPUS
+            || self.devices.iter().any(|device| device.uuid == uuid)
         {
             return;
         }
@@ -44,7 +46,8 @@ impl Host {
     /// monitor gives any: their gates open.
     pub(super) fn drop_gpus(&mut self, is_kept: impl Fn(&DeviceState) -> bool) {
         for gone in self.devices.extract_if(.., |device| !is_kept(device)) {
-            let regions = self.containers.values().filter_map(|container| container.region.as_ref());
+            let regions =
+                self.containers.values().filter_map(|container| container.region.as_ref());
             let gates = regions.filter_map(|region| Some((region, region.gpu(gone.uuid)?)));
             gates.for_each(|(region, gpu)| region.open_gate(gpu));
         }
@@ -52,8 +55,10 @@ impl Host {
 
     /// A GPU has this number. One whose number was made up starts anew, with what the configuration says of it by its own.
     pub(super) fn number(&mut self, now: Nanos, at: usize, index: DeviceId) {
-        let taken = |device: &DeviceState| device.in_force().max_inst() - self.capacity(device).free();
-        let Some(taken) = self.devices.get(at).filter(|device| device.index != index).map(taken) else {
+        let taken =
+            |device: &DeviceState| device.in_force().max_inst() - self.capacity(device).free();
+        let Some(taken) = self.devices.get(at).filter(|device| device.index != index).map(taken)
+        else {
             return;
         };
         let device = &mut self.devices[at];
@@ -105,7 +110,9 @@ impl Host {
         match self.settings.save(&self.state) {
             Ok(()) => self.prober.sync(),
             // They are in force all the same, until this monitor ends.
-            Err(error) => tracing::warn!("settings are not kept in {}: {error}", self.state.display()),
+            Err(error) => {
+                tracing::warn!("settings are not kept in {}: {error}", self.state.display())
+            }
         }
     }
 
@@ -117,7 +124,8 @@ impl Host {
             .map(|device| device.in_force().max_inst() - self.capacity(device).free())
             .collect();
         let devices = self.devices.iter_mut().zip(taken);
-        let kept = devices.filter_map(|(device, taken)| device.restart(now, &start, taken)).collect();
+        let kept =
+            devices.filter_map(|(device, taken)| device.restart(now, &start, taken)).collect();
         self.start = start;
         self.apply_settings(now);
         kept

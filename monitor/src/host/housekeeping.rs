@@ -46,9 +46,10 @@ impl Host {
             None => container.faults.remove("unreadable"),
         };
         if region.doorbell.is_none() {
-            container
-                .faults
-                .insert("no_doorbell", "It has no doorbell: it is polled every 5 ms instead.".into());
+            container.faults.insert(
+                "no_doorbell",
+                "It has no doorbell: it is polled every 5 ms instead.".into(),
+            );
         } else {
             container.faults.remove("no_doorbell");
         }
@@ -99,7 +100,8 @@ impl Host {
         let set = self.settings.containers.get(&container.id);
         for uuid in container.gpus() {
             let Some(gpu) = region.gpu(uuid) else { continue };
-            let limit = set.and_then(|set| set.memsize.get(&uuid.to_string())).map(|bytes| Bytes(*bytes));
+            let limit =
+                set.and_then(|set| set.memsize.get(&uuid.to_string())).map(|bytes| Bytes(*bytes));
             let registered = container.registered_limit(uuid);
             let own = region.seen.gpus.get(gpu.get()).map_or(Bytes::ZERO, |seen| seen.limit);
             let wanted = limit.unwrap_or(if registered == Bytes::ZERO {
@@ -128,11 +130,13 @@ impl Host {
             let has = gpus.contains(&device.uuid);
             if has && (known || !deserted) {
                 if !known {
-                    let capacity = Capacity::on(device.uuid, device.in_force().max_inst(), &self.containers);
+                    let capacity =
+                        Capacity::on(device.uuid, device.in_force().max_inst(), &self.containers);
                     device.scheduler.admit(now, tenant, capacity.of(container));
                     let uuid = device.uuid.to_string();
                     let gpu = self.transferred.iter().find(|gpu| gpu.uuid == uuid);
-                    let own = gpu.and_then(|gpu| gpu.containers.iter().find(|own| own.0 == container.dir));
+                    let own = gpu
+                        .and_then(|gpu| gpu.containers.iter().find(|own| own.0 == container.dir));
                     if let Some((_, state)) = own {
                         device.scheduler.restore_tenant(tenant, state);
                     }
@@ -149,11 +153,14 @@ impl Host {
     pub(crate) fn apply_settings(&mut self, now: Nanos) {
         for device in &mut self.devices {
             let on = |container: &&Container| container.gpus().contains(&device.uuid);
-            let weighted = self.containers.values().filter(on).any(|container| container.weight() > 1);
+            let weighted =
+                self.containers.values().filter(on).any(|container| container.weight() > 1);
             device.apply_settings(now, weighted);
-            let capacity = Capacity::on(device.uuid, device.in_force().max_inst(), &self.containers);
+            let capacity =
+                Capacity::on(device.uuid, device.in_force().max_inst(), &self.containers);
             for container in self.containers.values() {
-                let changed = device.scheduler.set_entitlement(now, container.tenant, capacity.of(container));
+                let changed =
+                    device.scheduler.set_entitlement(now, container.tenant, capacity.of(container));
                 device.stale |= changed;
             }
         }

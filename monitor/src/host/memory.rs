@@ -32,10 +32,11 @@ impl Host {
             return;
         }
         let word = Word::new(Generation::from_bits(generation), State::Live);
-        let unaccounted = container.unaccounted.entry((slot, generation, gpu)).or_insert_with(|| {
-            let ended = sample.reading.map_or(0, |reading| reading.after.ended);
-            Unaccounted::from_published(region.growth(gpu, slot).bytes(word, ended), ended)
-        });
+        let unaccounted =
+            container.unaccounted.entry((slot, generation, gpu)).or_insert_with(|| {
+                let ended = sample.reading.map_or(0, |reading| reading.after.ended);
+                Unaccounted::from_published(region.growth(gpu, slot).bytes(word, ended), ended)
+            });
         let correction = match &sample.reading {
             Some(reading) => unaccounted.take(reading),
             None => unaccounted.forget(),
@@ -54,7 +55,12 @@ impl Host {
             let bytes = |growth: UnaccountedDelta| growth.bytes(word, unaccounted.ended());
             let fallen = bytes(region.growth(gpu, slot)).saturating_sub(bytes(growth)).max(0);
             region.set_returned(gpu, region.returned(gpu).saturating_sub(fallen.unsigned_abs()));
-            region.set_unaccounted(gpu, slot, growth, correction.is_some_and(|correction| correction.risen));
+            region.set_unaccounted(
+                gpu,
+                slot,
+                growth,
+                correction.is_some_and(|correction| correction.risen),
+            );
         }
         if is_confirmed {
             region.set_confirmed(gpu, slot, true);
@@ -90,8 +96,10 @@ impl Container {
             let none = after.used + after.implicit == Bytes::ZERO;
             let measured = sample.reading.map(|reading| reading.measured);
             let measured = measured.or_else(|| none.then_some(Bytes::ZERO))?;
-            let growth =
-                self.unaccounted.get(&(sample.slot, sample.generation, gpu)).map_or(0, Unaccounted::growth);
+            let growth = self
+                .unaccounted
+                .get(&(sample.slot, sample.generation, gpu))
+                .map_or(0, Unaccounted::growth);
             Some(ExportingProcess {
                 name: (sample.slot.0, sample.generation),
                 before,
@@ -106,7 +114,8 @@ impl Container {
         };
         let at = samples.iter().map(|sample| sample.at).max().unwrap_or_default();
         let ContainerTotals { orphans, withdrawn } = container;
-        let found = exported.observe(&ExportSample { at, members: &members, orphans, unowned, withdrawn });
+        let found =
+            exported.observe(&ExportSample { at, members: &members, orphans, unowned, withdrawn });
         if let Some(most) = found.most.map(|most| (withdrawn + most).0)
             && region.returned(gpu) > most
         {

@@ -29,7 +29,11 @@ impl Host {
         self.take_results(now, results);
     }
 
-    pub(super) fn take_results(&mut self, now: Nanos, results: impl IntoIterator<Item = ProbeResult>) {
+    pub(super) fn take_results(
+        &mut self,
+        now: Nanos,
+        results: impl IntoIterator<Item = ProbeResult>,
+    ) {
         for results in results {
             match results {
                 ProbeResult::Sampled(sample) => self.take_sample(now, sample),
@@ -37,7 +41,8 @@ impl Host {
                     let tenant = TenantId(search.tenant);
                     if let Some(container) = self.containers.get_mut(&tenant) {
                         let heard = container.found(&search, found).into_iter();
-                        self.changes.extend(heard.map(|slot| Change::Process(Process { tenant, slot })));
+                        self.changes
+                            .extend(heard.map(|slot| Change::Process(Process { tenant, slot })));
                     }
                 }
                 ProbeResult::Ended(order, outcome) => self.ended(now, order, outcome),
@@ -54,7 +59,9 @@ impl Host {
         };
         if self.sampled.is_none() && !sample.gpus.is_empty() {
             // Now it is told which GPUs there are: those that were made up go, and the numbers are NVML's.
-            self.drop_gpus(|device| device.known || sample.gpus.iter().any(|gpu| gpu.uuid == device.uuid));
+            self.drop_gpus(|device| {
+                device.known || sample.gpus.iter().any(|gpu| gpu.uuid == device.uuid)
+            });
         }
         self.sampled = Some(sample.at);
         self.take_devices(&sample);
@@ -71,7 +78,9 @@ impl Host {
                 device.known = false;
                 device.sample.forget();
             }
-            self.drop_gpus(|device| listed.contains(&device.uuid) || !numbers.contains(&device.index));
+            self.drop_gpus(|device| {
+                listed.contains(&device.uuid) || !numbers.contains(&device.index)
+            });
         }
         for mut gpu in sample.gpus {
             let samples = std::mem::take(&mut gpu.samples);

@@ -53,8 +53,10 @@ impl Region {
         let grantor = GrantWriter::open(directory)?;
         grantor.adopt(monitor);
         // Of what is open, and not of what is called so by now.
-        let about = fstat(reader.file())
-            .map_err(|error| Error { path: directory.join("use"), fault: Fault::System(error.into()) })?;
+        let about = fstat(reader.file()).map_err(|error| Error {
+            path: directory.join("use"),
+            fault: Fault::System(error.into()),
+        })?;
         let seen = reader.read()?;
         let mut region = Self {
             reader,
@@ -114,7 +116,8 @@ impl Region {
             Err(error) => {
                 self.unreadable = Some(error.to_string());
                 // What was written over the file does not unlock it.
-                self.live = before.iter().copied().filter(|(slot, _)| self.is_locked(*slot)).collect();
+                self.live =
+                    before.iter().copied().filter(|(slot, _)| self.is_locked(*slot)).collect();
             }
         }
         self.moved |= self.live != before;
@@ -280,7 +283,8 @@ impl Region {
 
     /// Says that the memory of a dead process is gone, whether or not its container has noticed that it is dead.
     pub(crate) fn set_reclaimed(&self, slot: SlotIndex, generation: u64) {
-        self.grantor.set_drained(slot, Word::new(Generation::from_bits(generation), State::Draining));
+        self.grantor
+            .set_drained(slot, Word::new(Generation::from_bits(generation), State::Draining));
     }
 
     /// Says that no process holds what an exited process had exported.

@@ -45,10 +45,16 @@ impl Host {
 
     /// When something is due.
     pub(crate) fn next_step(&self) -> Nanos {
-        let step =
-            self.devices.iter().map(|device| if device.stale { Nanos::ZERO } else { device.next_step }).min();
-        let resting =
-            self.containers.values().map(|container| container.doorbell).filter(Doorbell::is_cooling_down);
+        let step = self
+            .devices
+            .iter()
+            .map(|device| if device.stale { Nanos::ZERO } else { device.next_step })
+            .min();
+        let resting = self
+            .containers
+            .values()
+            .map(|container| container.doorbell)
+            .filter(Doorbell::is_cooling_down);
         let rest = resting.map(|doorbell| doorbell.cooldown_until).min();
         step.unwrap_or(Nanos::MAX).min(rest.unwrap_or(Nanos::MAX))
     }
@@ -58,7 +64,9 @@ impl Host {
         let rested: Vec<TenantId> = self
             .containers
             .values_mut()
-            .filter_map(|container| container.doorbell.ends_cooldown(now).then_some(container.tenant))
+            .filter_map(|container| {
+                container.doorbell.ends_cooldown(now).then_some(container.tenant)
+            })
             .collect();
         for tenant in rested {
             self.update_notification(tenant);
@@ -79,7 +87,11 @@ impl Host {
         let device = &mut self.devices[at];
         let stale = std::mem::take(&mut device.stale);
         let mut tenants: BTreeSet<TenantId> = if stale {
-            self.containers.keys().copied().filter(|id| device.scheduler.share(now, *id).is_some()).collect()
+            self.containers
+                .keys()
+                .copied()
+                .filter(|id| device.scheduler.share(now, *id).is_some())
+                .collect()
         } else {
             device.scheduler.interest(now, notified.is_some()).collect()
         };
@@ -144,7 +156,8 @@ impl Host {
 
     /// Asks for a container's bell if any of its GPUs wants it, and it has had its rest.
     pub(super) fn update_notification(&mut self, tenant: TenantId) {
-        let wanted = self.devices.iter().any(|device| device.scheduler.requests_notification(tenant));
+        let wanted =
+            self.devices.iter().any(|device| device.scheduler.requests_notification(tenant));
         let Some(container) = self.containers.get_mut(&tenant) else { return };
         let is_cooling_down = container.doorbell.is_cooling_down();
         if let Some(region) = &mut container.region {
@@ -154,7 +167,8 @@ impl Host {
 
     /// Beats, and writes what people may see in the pages.
     pub(crate) fn beat(&mut self, now: Nanos) {
-        let capacities: Vec<Capacity> = self.devices.iter().map(|device| self.capacity(device)).collect();
+        let capacities: Vec<Capacity> =
+            self.devices.iter().map(|device| self.capacity(device)).collect();
         for container in self.containers.values() {
             let Some(region) = &container.region else { continue };
             region.beat();

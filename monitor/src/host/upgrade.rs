@@ -23,10 +23,14 @@ impl Host {
             self.settings.gpus.insert(device.uuid.to_string(), device.settings);
             let (gpu, states) = device.scheduler.transfer(now);
             device.stale = true;
-            let named = states
-                .into_iter()
-                .filter_map(|(tenant, state)| Some((self.containers.get(&tenant)?.dir.clone(), state)));
-            gpus.push(TransferredGpu { uuid: device.uuid.to_string(), gpu, containers: named.collect() });
+            let named = states.into_iter().filter_map(|(tenant, state)| {
+                Some((self.containers.get(&tenant)?.dir.clone(), state))
+            });
+            gpus.push(TransferredGpu {
+                uuid: device.uuid.to_string(),
+                gpu,
+                containers: named.collect(),
+            });
         }
         let dir = |owner| self.containers.get(&owner).map(|container| container.dir.as_path());
         UpgradeState {
@@ -60,7 +64,10 @@ impl Host {
         }
         self.scan(now);
         let of = |dir: &Path| {
-            self.containers.values().find(|container| container.dir == dir).map(|container| container.tenant)
+            self.containers
+                .values()
+                .find(|container| container.dir == dir)
+                .map(|container| container.tenant)
         };
         self.watcher.restore(state.watcher, of);
         self.refresh_containers(now);

@@ -89,16 +89,22 @@ struct LastSample {
 impl ExportedMemory {
     /// Takes an observation.
     pub fn observe(&mut self, seen: &ExportSample<'_>) -> Outcome {
-        let creating = seen.members.iter().any(|member| member.before.creating + member.after.creating > 0);
+        let creating =
+            seen.members.iter().any(|member| member.before.creating + member.after.creating > 0);
         let most = (!creating).then(|| surplus(seen));
         // Memory that came and went during one sample is measured, and not accounted.
         let last = std::mem::replace(&mut self.most, most);
-        Outcome { most: most.zip(last).map(|(now, last)| now.max(last)), released: self.stable(seen) }
+        Outcome {
+            most: most.zip(last).map(|(now, last)| now.max(last)),
+            released: self.stable(seen),
+        }
     }
 
     fn stable(&mut self, seen: &ExportSample<'_>) -> Option<Released> {
         let ExportSample { at, members, orphans, withdrawn, .. } = *seen;
-        let still = members.iter().all(|member| member.before == member.after && member.after.creating == 0);
+        let still = members
+            .iter()
+            .all(|member| member.before == member.after && member.after.creating == 0);
         if !still {
             self.last = None;
             return None;
@@ -130,7 +136,8 @@ fn surplus(seen: &ExportSample<'_>) -> Bytes {
         let greater = accounted(&member.before).max(accounted(&member.after));
         sum.saturating_add(signed(greater)).saturating_add(member.growth)
     });
-    let there: Bytes = seen.members.iter().map(|member| member.measured).sum::<Bytes>() + seen.unowned;
+    let there: Bytes =
+        seen.members.iter().map(|member| member.measured).sum::<Bytes>() + seen.unowned;
     Bytes(u64::try_from(booked.saturating_sub(signed(there))).unwrap_or(0))
 }
 
@@ -147,7 +154,8 @@ mod tests {
     }
 
     fn member(slot: u8, used: u64, exported: u64, measured: u64) -> ExportingProcess {
-        let accounted = Accounted { used: mib(used), exported: mib(exported), ..Accounted::default() };
+        let accounted =
+            Accounted { used: mib(used), exported: mib(exported), ..Accounted::default() };
         ExportingProcess {
             name: (slot, 1),
             before: accounted,
@@ -173,10 +181,17 @@ mod tests {
             unowned: u64,
         ) -> Option<Released> {
             let (orphans, unowned, withdrawn) = (mib(orphans), mib(unowned), Bytes(7));
-            self.exported_memory.observe(&ExportSample { at, members, orphans, unowned, withdrawn }).released
+            self.exported_memory
+                .observe(&ExportSample { at, members, orphans, unowned, withdrawn })
+                .released
         }
 
-        fn see(&mut self, members: &[ExportingProcess], orphans: u64, unowned: u64) -> Option<Released> {
+        fn see(
+            &mut self,
+            members: &[ExportingProcess],
+            orphans: u64,
+            unowned: u64,
+        ) -> Option<Released> {
             self.seconds += 1;
             self.at(Nanos::from_millis(self.seconds * 1000), members, orphans, unowned)
         }
@@ -248,7 +263,8 @@ mod tests {
         };
         assert_eq!(seen.see(&[moving], 0, 0), None);
         let creating = Accounted { creating: 1, ..member(0, 10, 6, 4).after };
-        let creating = ExportingProcess { before: creating, after: creating, ..member(0, 10, 6, 4) };
+        let creating =
+            ExportingProcess { before: creating, after: creating, ..member(0, 10, 6, 4) };
         let still = [member(0, 10, 6, 4)];
         assert_eq!(seen.see(&still, 0, 0), None);
         assert_eq!(seen.see(&[creating], 0, 0), None);
@@ -264,7 +280,11 @@ mod tests {
             unowned: Bytes::ZERO,
             withdrawn,
         };
-        assert_eq!(seen.exported_memory.observe(&look(21, Bytes(8))).released, None, "some was withdrawn");
+        assert_eq!(
+            seen.exported_memory.observe(&look(21, Bytes(8))).released,
+            None,
+            "some was withdrawn"
+        );
         assert!(seen.exported_memory.observe(&look(22, Bytes(8))).released.is_some());
     }
 
@@ -275,8 +295,13 @@ mod tests {
         let mut exported_memory = ExportedMemory::default();
         let mut most = |member: ExportingProcess| {
             let (orphans, unowned) = (Bytes::ZERO, Bytes::ZERO);
-            let look =
-                ExportSample { at: Nanos(1), members: &[member], orphans, unowned, withdrawn: Bytes(7) };
+            let look = ExportSample {
+                at: Nanos(1),
+                members: &[member],
+                orphans,
+                unowned,
+                withdrawn: Bytes(7),
+            };
             exported_memory.observe(&look).most.map(|most| most.0 >> 20)
         };
         let moving = |before: ExportingProcess, after: ExportingProcess| ExportingProcess {

@@ -159,7 +159,8 @@ impl Unaccounted {
         let measured = signed(measured);
 
         let greatest = before.greatest().max(after.greatest());
-        let excess = (!creating).then(|| measured.saturating_sub(greatest).saturating_sub(signed(imported)));
+        let excess =
+            (!creating).then(|| measured.saturating_sub(greatest).saturating_sub(signed(imported)));
         let last = std::mem::replace(&mut self.excess, excess);
         let unseen = before.charges != after.charges;
         let rises = if unseen { excess.zip(last).map(|(now, last)| now.min(last)) } else { excess };
@@ -180,12 +181,19 @@ impl Unaccounted {
         let allocates = before.used + after.used > Bytes::ZERO;
         let is_exact = stable.is_some() || (!creating && !allocates && before == after);
         let accounted = after.implicit;
-        self.confirmed = is_exact.then_some(accounted).or(self.confirmed.filter(|known| *known == accounted));
+        self.confirmed =
+            is_exact.then_some(accounted).or(self.confirmed.filter(|known| *known == accounted));
         self.publish(growth)
     }
 
     /// How far the figure may be if nothing that is under way explains it; none: something may.
-    fn stable(&mut self, at: Nanos, before: Accounted, after: Accounted, bound: i64) -> Option<i64> {
+    fn stable(
+        &mut self,
+        at: Nanos,
+        before: Accounted,
+        after: Accounted,
+        bound: i64,
+    ) -> Option<i64> {
         if before != after || before.creating > 0 {
             self.still = None;
             return None;
@@ -206,7 +214,11 @@ impl Unaccounted {
 
     fn publish(&mut self, growth: i64) -> Option<Correction> {
         let before = std::mem::replace(&mut self.growth, growth);
-        (growth != before).then_some(Correction { growth, ended: self.ended, risen: growth > before })
+        (growth != before).then_some(Correction {
+            growth,
+            ended: self.ended,
+            risen: growth > before,
+        })
     }
 }
 

@@ -56,9 +56,9 @@ impl Collector for Picture {
             for (labels, value) in samples {
                 match family.kind {
                     Kind::Gauge => metric.encode_family(labels)?.encode_gauge(value)?,
-                    Kind::Counter => {
-                        metric.encode_family(labels)?.encode_counter::<NoLabelSet, _, f64>(value, None)?
-                    }
+                    Kind::Counter => metric
+                        .encode_family(labels)?
+                        .encode_counter::<NoLabelSet, _, f64>(value, None)?,
                     Kind::Info => metric.encode_info(labels)?,
                 }
             }

@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_client::message::{Cause, ContainerStatus, FindingCount, GpuStatus, ShareStatus, Sharing, Status};
+use cgpu_client::message::{
+    Cause, ContainerStatus, FindingCount, GpuStatus, ShareStatus, Sharing, Status,
+};
 use cgpu_shm::reason::{Kind as ReasonKind, Reason};
 
 use super::own::Usage;
@@ -257,7 +259,10 @@ fn reasons(of: Source<'_>, put: Samples<'_>, kind: ReasonKind) {
     for container in &of.status.containers {
         for (name, sum) in &container.counters {
             if Reason::named(name).is_some_and(|reason| reason.kind() == kind) {
-                put(vec![("container", text(&container.id)), ("reason", name.clone())], float(*sum));
+                put(
+                    vec![("container", text(&container.id)), ("reason", name.clone())],
+                    float(*sum),
+                );
             }
         }
     }

@@ -42,7 +42,10 @@ const RETRY: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// When the system does not let us wait for connections.
-pub(super) fn serve(listener: TcpListener, text: impl FnMut() -> Option<String> + 'static) -> io::Result<()> {
+pub(super) fn serve(
+    listener: TcpListener,
+    text: impl FnMut() -> Option<String> + 'static,
+) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     LocalSet::new().block_on(&runtime, accept(listener, Rc::new(RefCell::new(text))))
@@ -76,8 +79,9 @@ async fn accept(
 /// Reads a request, writes the reply, and waits until the client closes: closing before would take
 /// the reply from a client that is still writing.
 async fn converse(stream: TcpStream, reply: impl Fn(Request<Incoming>) -> Reply) {
-    let service =
-        service_fn(|request| -> Ready<Result<Reply, Infallible>> { future::ready(Ok(reply(request))) });
+    let service = service_fn(|request| -> Ready<Result<Reply, Infallible>> {
+        future::ready(Ok(reply(request)))
+    });
     let mut connection = http1::Builder::new()
         .keep_alive(false)
         .title_case_headers(true)
@@ -169,8 +173,10 @@ mod tests {
     #[test]
     fn client_that_is_still_writing_gets_its_reply() {
         let at = server(Some("# EOF\n"));
-        let request =
-            format!("POST /metrics HTTP/1.1\r\nContent-Length: 400000\r\n\r\n{}", "x".repeat(400_000));
+        let request = format!(
+            "POST /metrics HTTP/1.1\r\nContent-Length: 400000\r\n\r\n{}",
+            "x".repeat(400_000)
+        );
         assert!(ask(at, &request).starts_with("HTTP/1.1 405 "));
     }
 }

@@ -16,17 +16,29 @@ impl Usage {
     pub(super) fn read() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
-        Self::of(&stat, &statm, rustix::param::clock_ticks_per_second(), rustix::param::page_size() as u64)
+        Self::of(
+            &stat,
+            &statm,
+            rustix::param::clock_ticks_per_second(),
+            rustix::param::page_size() as u64,
+        )
     }
 
     fn of(stat: &str, statm: &str, ticks: u64, page: u64) -> Self {
         // The name may hold blanks and brackets: what follows the last one are fields 3 and on.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
         let time: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
-        let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+        let pages = statm
+            .split_whitespace()
+            .nth(1)
+            .and_then(|pages| pages.parse::<u64>().ok())
+            .unwrap_or(0);
         // Far from 2^52 ticks.
         #[allow(clippy::cast_precision_loss)]
-        Self { cpu_seconds: time as f64 / ticks.max(1) as f64, resident: pages.saturating_mul(page) }
+        Self {
+            cpu_seconds: time as f64 / ticks.max(1) as f64,
+            resident: pages.saturating_mul(page),
+        }
     }
 }
 

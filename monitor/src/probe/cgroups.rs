@@ -22,7 +22,8 @@ impl Cgroups {
 
     /// The names of the container itself, and of none that it is in. One, but for strange set-ups.
     fn own(&self) -> BTreeSet<&str> {
-        let last = |line| str::split(line, |c: char| !c.is_ascii_alphanumeric()).rfind(|word| is_id(word));
+        let last =
+            |line| str::split(line, |c: char| !c.is_ascii_alphanumeric()).rfind(|word| is_id(word));
         self.0.lines().filter_map(last).collect()
     }
 

@@ -22,8 +22,8 @@ pub(super) fn end(
     identities: &[ContainerIdentity],
 ) -> Result<(), String> {
     let pid = i32::try_from(order.id.pid).ok().and_then(Pid::from_raw).ok_or("it is no process")?;
-    let process =
-        pidfd_open(pid, PidfdFlags::empty()).map_err(|error| format!("it cannot be got hold of: {error}"))?;
+    let process = pidfd_open(pid, PidfdFlags::empty())
+        .map_err(|error| format!("it cannot be got hold of: {error}"))?;
     let library = library.ok_or("NVML does not answer")?;
     let on_gpu = library.processes(order.gpu).ok_or("NVML does not tell who is on the GPU")?;
     let index = ProcessIndex::new(identities);
@@ -103,8 +103,13 @@ mod tests {
         let (absent, bound, unknown) = (Shim::Absent, Shim::Bound, Shim::Unknown);
         let other = |memory| gpu_process(6, 1, bound, memory);
         let strange = || gpu_process(7, 2, absent, 5000);
-        let later =
-            (GpuProcess { id: ProcessId { pid: 5, start_time: 4 }, ..gpu_process(5, 1, absent, 0).0 }, None);
+        let later = (
+            GpuProcess {
+                id: ProcessId { pid: 5, start_time: 4 },
+                ..gpu_process(5, 1, absent, 0).0
+            },
+            None,
+        );
         for (cause, on_gpu, goes_on) in [
             (Cause::Unshimmed, vec![gpu_process(5, 1, absent, 9)], true),
             (Cause::Unshimmed, vec![gpu_process(5, 1, Shim::Loaded, 9), strange()], true),

@@ -27,7 +27,10 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// When no thread can be made.
-pub(super) fn listen(library: String, opened: Receiver<Weak<Nvml>>) -> io::Result<Arc<Mutex<Reports>>> {
+pub(super) fn listen(
+    library: String,
+    opened: Receiver<Weak<Nvml>>,
+) -> io::Result<Arc<Mutex<Reports>>> {
     let reports = Arc::default();
     let weak = Arc::downgrade(&reports);
     thread::Builder::new().name("errors".into()).spawn(move || run(&library, &opened, &weak))?;
@@ -37,7 +40,8 @@ pub(super) fn listen(library: String, opened: Receiver<Weak<Nvml>>) -> io::Resul
 fn run(library: &str, opened: &Receiver<Weak<Nvml>>, weak: &Weak<Mutex<Reports>>) {
     let (mut nvml, mut reported_reason) = (Weak::new(), String::new());
     while weak.strong_count() > 0 {
-        let heard = Weak::upgrade(&nvml).map(|nvml| wait_for_errors(&nvml, weak, &mut reported_reason));
+        let heard =
+            Weak::upgrade(&nvml).map(|nvml| wait_for_errors(&nvml, weak, &mut reported_reason));
         if let Some(reports) = weak.upgrade() {
             reports.lock().listening = false;
         }
@@ -45,7 +49,9 @@ fn run(library: &str, opened: &Receiver<Weak<Nvml>>, weak: &Weak<Mutex<Reports>>
             && reported_reason != why.to_string()
         {
             reported_reason = why.to_string();
-            tracing::warn!("{library} does not tell of errors (XID) of the GPUs: {reported_reason}");
+            tracing::warn!(
+                "{library} does not tell of errors (XID) of the GPUs: {reported_reason}"
+            );
         }
         match opened.recv_timeout(WAIT_TIMEOUT) {
             Ok(newer) => nvml = newer,
@@ -113,8 +119,9 @@ mod tests {
     #[test]
     fn repeated_error_is_logged_once_a_minute() {
         let mut lines = Lines::default();
-        let mut due =
-            |gpu, xid, second: u64| lines.is_due(Report { gpu, xid }, Nanos(second * 1_000_000_000));
+        let mut due = |gpu, xid, second: u64| {
+            lines.is_due(Report { gpu, xid }, Nanos(second * 1_000_000_000))
+        };
         let same = (0..180).filter(|second| due(Some(0), 31, *second)).count();
         assert_eq!(same, 3);
         assert!(due(Some(0), 43, 180) && due(Some(1), 31, 180) && due(None, 31, 180));

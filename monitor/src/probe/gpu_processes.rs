@@ -98,8 +98,9 @@ impl KnownProcess {
 
 impl<'a> ProcessIndex<'a> {
     pub(super) fn new(identities: &'a [ContainerIdentity]) -> Self {
-        let places =
-            identities.iter().map(|identity| fs::metadata(&identity.dir).ok().map(|at| (at.dev(), at.ino())));
+        let places = identities
+            .iter()
+            .map(|identity| fs::metadata(&identity.dir).ok().map(|at| (at.dev(), at.ino())));
         Self {
             identities,
             places: places.collect(),
@@ -130,11 +131,18 @@ impl<'a> ProcessIndex<'a> {
             None => Shim::Unknown,
             // Its slot is about to be verified, or is in a region that cannot be read.
             Some(mapped) if bound(mapped) => Shim::Bound,
-            Some(mapped) if mapped.shim && owner.is_some_and(|identity| identity.closed) => Shim::Unknown,
+            Some(mapped) if mapped.shim && owner.is_some_and(|identity| identity.closed) => {
+                Shim::Unknown
+            }
             Some(mapped) if mapped.shim => Shim::Loaded,
             Some(_) => Shim::Absent,
         };
-        Some(GpuProcess { id, comm: about.comm, owner: owner.map(|identity| identity.tenant), shim })
+        Some(GpuProcess {
+            id,
+            comm: about.comm,
+            owner: owner.map(|identity| identity.tenant),
+            shim,
+        })
     }
 
     fn owner(&self, pid: u32) -> Option<&'a ContainerIdentity> {
@@ -160,21 +168,28 @@ impl<'a> ProcessIndex<'a> {
 
     fn by_place(&self, pid: u32) -> Option<usize> {
         let (place, file) = view(pid)?;
-        self.one(|at| self.places[at] == Some(place) || file.is_some() && self.identities[at].file == file)
+        self.one(|at| {
+            self.places[at] == Some(place) || file.is_some() && self.identities[at].file == file
+        })
     }
 
     fn by_descent(&self, pid: u32, groups: &Cgroups) -> Option<usize> {
         let known = |at: usize| self.known[at].iter();
         let line = ancestry(pid);
         let own = line.iter().filter(|id| !self.ancestors.contains(id));
-        let nearest = own.copied().find(|id| self.known.iter().flatten().any(|process| process.id == *id))?;
-        self.one(|at| known(at).any(|process| process.id == nearest && groups.can_be_with(&process.groups)))
+        let nearest =
+            own.copied().find(|id| self.known.iter().flatten().any(|process| process.id == *id))?;
+        self.one(|at| {
+            known(at).any(|process| process.id == nearest && groups.can_be_with(&process.groups))
+        })
     }
 
     fn by_space(&self, pid: u32, groups: &Cgroups) -> Option<usize> {
         let own = space(pid).filter(|own| Some(*own) != self.own_space)?;
         self.one(|at| {
-            self.known[at].iter().any(|process| process.space == own && groups.are_with(&process.groups))
+            self.known[at]
+                .iter()
+                .any(|process| process.space == own && groups.are_with(&process.groups))
         })
     }
 }

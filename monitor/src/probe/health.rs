@@ -31,7 +31,8 @@ impl Reports {
     /// Errors of a GPU, and those that NVML attributes to no GPU.
     fn of(&self, gpu: u32, now: Nanos) -> Vec<GpuError> {
         let mut errors: BTreeMap<u64, Nanos> = BTreeMap::new();
-        for (xid, at) in [None, Some(gpu)].iter().filter_map(|whose| self.last.get(whose)).flatten() {
+        for (xid, at) in [None, Some(gpu)].iter().filter_map(|whose| self.last.get(whose)).flatten()
+        {
             let last = errors.entry(*xid).or_insert(*at);
             *last = (*last).max(*at);
         }

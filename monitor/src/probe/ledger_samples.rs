@@ -71,9 +71,9 @@ impl LedgerSampler {
         self.sampled = containers
             .into_iter()
             .filter_map(|container| {
-                let at = known
-                    .iter()
-                    .position(|(old, _)| old.tenant == container.tenant && old.file == container.file);
+                let at = known.iter().position(|(old, _)| {
+                    old.tenant == container.tenant && old.file == container.file
+                });
                 let reader = match at {
                     Some(at) => known.swap_remove(at).1,
                     None => Reader::open(&container.dir).ok()?,
@@ -86,13 +86,18 @@ impl LedgerSampler {
 
     /// Asks for a GPU's processes, and reads the ledgers of the containers that have it before and
     /// after.
-    pub(super) fn sample_around(&mut self, gpu: Uuid, ask: &dyn Fn() -> Processes) -> ProcessesWithSamples {
+    pub(super) fn sample_around(
+        &mut self,
+        gpu: Uuid,
+        ask: &dyn Fn() -> Processes,
+    ) -> ProcessesWithSamples {
         let at = Monotonic.now();
         let before = self.read(gpu);
         let processes = ask();
         let after = self.read(gpu);
         let mut samples = Vec::new();
-        for ((container, _), (before, after)) in self.sampled.iter().zip(before.iter().zip(&after)) {
+        for ((container, _), (before, after)) in self.sampled.iter().zip(before.iter().zip(&after))
+        {
             let (Some(before), Some(after)) = (before, after) else { continue };
             let around = Bracket { at, gpu, before, after };
             let totals = around.container(container);
@@ -132,9 +137,19 @@ impl Bracket<'_> {
         let (gpu, before, _) = self.accounted(self.before, slot, generation)?;
         let (_, after, imported) = self.accounted(self.after, slot, generation)?;
         let measured = processes.as_ref().and_then(|list| list.get(&pid).copied().flatten());
-        let reading = measured.map(|measured| Reading { at: self.at, before, measured, after, imported });
+        let reading =
+            measured.map(|measured| Reading { at: self.at, before, measured, after, imported });
         let accounted = (before, after);
-        Some(LedgerSample { tenant, slot, generation, gpu, at: self.at, accounted, container, reading })
+        Some(LedgerSample {
+            tenant,
+            slot,
+            generation,
+            gpu,
+            at: self.at,
+            accounted,
+            container,
+            reading,
+        })
     }
 
     /// What the container's ledger said before and after. None: not the same, or some of its
@@ -146,14 +161,19 @@ impl Bracket<'_> {
                 let name = (slot, about.word.generation().get());
                 let mut read = ask.processes.iter();
                 match about.word.state() {
-                    Some(State::Live) => read.any(|(slot, generation, _)| (*slot, *generation) == name),
+                    Some(State::Live) => {
+                        read.any(|(slot, generation, _)| (*slot, *generation) == name)
+                    }
                     Some(State::Draining) => false,
                     _ => true,
                 }
             };
             let gpu = seen.gpus.iter().find(|gpu| gpu.uuid == self.gpu)?;
             let all = SlotIndex::all().zip(&seen.slots).all(is_read);
-            all.then_some(ContainerTotals { orphans: seen.orphan_charged(gpu), withdrawn: gpu.withdrawn })
+            all.then_some(ContainerTotals {
+                orphans: seen.orphan_charged(gpu),
+                withdrawn: gpu.withdrawn,
+            })
         };
         accounted(self.before).filter(|before| accounted(self.after) == Some(*before))
     }

@@ -35,18 +35,21 @@ impl Mapped {
         let text = |field: &[u8]| std::str::from_utf8(field).map(str::to_owned).ok();
         let device = fields.nth(3).and_then(text);
         let inode = fields.next().and_then(text).and_then(|inode| inode.parse::<u64>().ok());
-        let (Some(device), Some(inode)) = (device, inode.filter(|inode| *inode > 0)) else { return };
+        let (Some(device), Some(inode)) = (device, inode.filter(|inode| *inode > 0)) else {
+            return;
+        };
         let number = |part: &str| u32::from_str_radix(part, 16).ok();
         if let Some((major, minor)) = device.split_once(':')
             && let (Some(major), Some(minor)) = (number(major), number(minor))
         {
             self.files.insert((rustix::fs::makedev(major, minor), inode));
         }
-        let path =
-            Path::new(std::ffi::OsStr::from_bytes(fields.next().unwrap_or_default().trim_ascii_start()));
+        let path = Path::new(std::ffi::OsStr::from_bytes(
+            fields.next().unwrap_or_default().trim_ascii_start(),
+        ));
         let name = path.file_name().unwrap_or_default().as_bytes();
         self.shim |= name.starts_with(b"libcgpu.so");
-        self.driver |=
-            name.starts_with(b"libcuda.so") || path.as_os_str().as_bytes().starts_with(b"/dev/nvidia");
+        self.driver |= name.starts_with(b"libcuda.so")
+            || path.as_os_str().as_bytes().starts_with(b"/dev/nvidia");
     }
 }

@@ -64,7 +64,9 @@ impl Library {
                 total: memory.as_ref().map_or(0, |memory| memory.total),
                 used: memory.as_ref().map(|memory| memory.used),
                 free: memory.map(|memory| memory.free),
-                unowned: used.zip(least(listed.as_ref(), again.as_ref())).map(|(used, owned)| used - owned),
+                unowned: used
+                    .zip(least(listed.as_ref(), again.as_ref()))
+                    .map(|(used, owned)| used - owned),
                 processes: listed,
                 samples,
                 gpu_processes: Vec::new(),
@@ -145,7 +147,8 @@ fn is_partitioned(device: &Device<'_>) -> bool {
 /// A GPU's instances, or the GPU itself where there are none. Drivers before R470 name instances after their GPU, and so do we then: all
 /// of them are that one GPU.
 fn places(gpu: Place<'_>) -> Vec<Place<'_>> {
-    let most = if is_partitioned(&gpu.device) { gpu.device.mig_device_count().unwrap_or(0) } else { 0 };
+    let most =
+        if is_partitioned(&gpu.device) { gpu.device.mig_device_count().unwrap_or(0) } else { 0 };
     // An instance that is destroyed leaves its number empty.
     let instance = |number| {
         let device = gpu.device.mig_device_by_index(number).ok()?;
@@ -200,7 +203,11 @@ mod tests {
         let both = |first: &[_], second: &[_]| least(Some(&list(first)), Some(&list(second)));
         let same = [(1, Some(5)), (2, Some(7))];
         assert_eq!(both(&same, &same), Some(Bytes::from_mib(12)));
-        assert_eq!(both(&[(1, Some(5)), (2, Some(700))], &same), Some(Bytes::from_mib(12)), "a spike");
+        assert_eq!(
+            both(&[(1, Some(5)), (2, Some(700))], &same),
+            Some(Bytes::from_mib(12)),
+            "a spike"
+        );
         assert_eq!(both(&same, &[(1, Some(4))]), Some(Bytes::from_mib(4)), "one that has ended");
         assert_eq!(both(&[(1, None)], &same), None, "not told");
         assert_eq!(least(None, Some(&list(&same))), None);

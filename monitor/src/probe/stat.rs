@@ -30,7 +30,8 @@ impl Stat {
         let field = |number: usize| rest.split_whitespace().nth(number - 3);
         // A dead one whose parent has not noticed is on no GPU.
         let dead = matches!(field(3), Some("Z" | "X"));
-        let stat = Self { comm, parent: field(4)?.parse().ok()?, start_time: field(22)?.parse().ok()? };
+        let stat =
+            Self { comm, parent: field(4)?.parse().ok()?, start_time: field(22)?.parse().ok()? };
         (!dead).then_some(stat)
     }
 }

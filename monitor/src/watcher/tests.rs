@@ -17,7 +17,13 @@ fn seen(pid: u32, owner: Option<TenantId>, shim: Shim, memory: u64) -> ObservedP
 
 fn observation(second: u64, seen: Vec<ObservedProcess>, limit: u64) -> GpuObservation {
     let limits = [(A, Bytes(limit))].into_iter().filter(|(_, limit)| limit.0 > 0).collect();
-    GpuObservation { at: Nanos::from_millis(1000 * second), gpu: GPU, seen, limits, unsure: BTreeSet::new() }
+    GpuObservation {
+        at: Nanos::from_millis(1000 * second),
+        gpu: GPU,
+        seen,
+        limits,
+        unsure: BTreeSet::new(),
+    }
 }
 
 /// Found, and signals, one a second from 0 on.
@@ -49,8 +55,11 @@ fn texts(events: &[(u64, String)]) -> Vec<(u64, &str)> {
 #[test]
 fn unshimmed_process_is_reported_once_then_terminated_and_killed() {
     let mut watcher = Watcher::default();
-    let events =
-        observe_all(&mut watcher, BOTH, (0..26).map(|at| (at, vec![seen(5, Some(A), Shim::Absent, 9)], 0)));
+    let events = observe_all(
+        &mut watcher,
+        BOTH,
+        (0..26).map(|at| (at, vec![seen(5, Some(A), Shim::Absent, 9)], 0)),
+    );
     assert_eq!(
         texts(&events),
         [
@@ -78,8 +87,11 @@ fn no_process_is_ended_unless_configured() {
 #[test]
 fn host_processes_are_reported_and_never_ended() {
     let mut watcher = Watcher::default();
-    let events =
-        observe_all(&mut watcher, BOTH, (0..30).map(|at| (at, vec![seen(5, None, Shim::Unknown, 9)], 1)));
+    let events = observe_all(
+        &mut watcher,
+        BOTH,
+        (0..30).map(|at| (at, vec![seen(5, None, Shim::Unknown, 9)], 1)),
+    );
     assert_eq!(texts(&events), [(1, "found 5 unshimmed")]);
 }
 
@@ -88,8 +100,11 @@ fn one_observation_reports_nothing() {
     let mut watcher = Watcher::default();
     // Its slot is proved between the looks.
     let shim = |at| if at % 2 == 0 { Shim::Absent } else { Shim::Bound };
-    let events =
-        observe_all(&mut watcher, BOTH, (0..30).map(|at| (at, vec![seen(5, Some(A), shim(at), 9)], 0)));
+    let events = observe_all(
+        &mut watcher,
+        BOTH,
+        (0..30).map(|at| (at, vec![seen(5, Some(A), shim(at), 9)], 0)),
+    );
     assert_eq!(texts(&events), []);
     assert_eq!(watcher.findings().count(), 0);
 }
@@ -105,7 +120,10 @@ fn observations_that_come_together_count_once() {
         assert_eq!(watcher.take(&observation, BOTH), []);
     }
     assert_eq!(watcher.findings().count(), 0);
-    assert_eq!(watcher.take(&observation(1, vec![seen(5, Some(A), Shim::Absent, 9)], 0), BOTH).len(), 1);
+    assert_eq!(
+        watcher.take(&observation(1, vec![seen(5, Some(A), Shim::Absent, 9)], 0), BOTH).len(),
+        1
+    );
 }
 
 #[test]
@@ -132,7 +150,8 @@ fn largest_process_of_a_container_over_its_limit_is_reported() {
             seen(3, None, Shim::Unknown, 9000),
         ]
     };
-    let observations = (0..3).map(|at| (at, all(500), 1000)).chain((3..9).map(|at| (at, all(800), 1000)));
+    let observations =
+        (0..3).map(|at| (at, all(500), 1000)).chain((3..9).map(|at| (at, all(800), 1000)));
     let events = observe_all(&mut watcher, BOTH, observations);
     assert_eq!(
         texts(&events),
@@ -146,7 +165,9 @@ fn process_within_the_margin_is_reported_and_not_ended() {
     let events = observe_all(
         &mut watcher,
         BOTH,
-        (0..20).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, if at == 0 { 1000 } else { 1100 })], 1000)),
+        (0..20).map(|at| {
+            (at, vec![seen(1, Some(A), Shim::Bound, if at == 0 { 1000 } else { 1100 })], 1000)
+        }),
     );
     assert_eq!(texts(&events), [(2, "found 1 over_limit")]);
 }
@@ -219,22 +240,29 @@ fn process_that_got_no_sigterm_gets_no_sigkill() {
     let mut watcher = Watcher::default();
     let mut events = Vec::new();
     for at in 0..16 {
-        for event in watcher.take(&observation(at, vec![seen(5, Some(A), Shim::Absent, 9)], 0), BOTH) {
+        for event in
+            watcher.take(&observation(at, vec![seen(5, Some(A), Shim::Absent, 9)], 0), BOTH)
+        {
             if let Event::End(order) = event {
                 events.push((at, order.signal));
                 watcher.refused(&order);
             }
         }
     }
-    assert_eq!(events, [(3, Signal::Term), (7, Signal::Term), (11, Signal::Term), (15, Signal::Term)]);
+    assert_eq!(
+        events,
+        [(3, Signal::Term), (7, Signal::Term), (11, Signal::Term), (15, Signal::Term)]
+    );
 }
 
 #[test]
 fn order_carries_what_its_container_may_hold() {
     let mut watcher = Watcher::default();
     let held = |at| if at == 0 { 900 } else { 1200 };
-    let observations = (0..5).map(|at| observation(at, vec![seen(1, Some(A), Shim::Bound, held(at))], 1000));
-    let events: Vec<Event> = observations.flat_map(|observation| watcher.take(&observation, BOTH)).collect();
+    let observations =
+        (0..5).map(|at| observation(at, vec![seen(1, Some(A), Shim::Bound, held(at))], 1000));
+    let events: Vec<Event> =
+        observations.flat_map(|observation| watcher.take(&observation, BOTH)).collect();
     let bounds: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
@@ -248,8 +276,11 @@ fn order_carries_what_its_container_may_hold() {
 #[test]
 fn process_with_unknown_shim_is_reported_and_never_ended() {
     let mut watcher = Watcher::default();
-    let events =
-        observe_all(&mut watcher, BOTH, (0..30).map(|at| (at, vec![seen(5, Some(A), Shim::Unknown, 9)], 0)));
+    let events = observe_all(
+        &mut watcher,
+        BOTH,
+        (0..30).map(|at| (at, vec![seen(5, Some(A), Shim::Unknown, 9)], 0)),
+    );
     assert_eq!(texts(&events), [(1, "found 5 unshimmed")]);
 }
 
@@ -278,8 +309,10 @@ fn process_on_several_gpus_is_reported_once() {
     let mut events = 0;
     for at in 0..5 {
         for gpu in [GPU, Uuid([8; 16])] {
-            let observation =
-                GpuObservation { gpu, ..observation(at, vec![seen(5, Some(A), Shim::Absent, 9)], 0) };
+            let observation = GpuObservation {
+                gpu,
+                ..observation(at, vec![seen(5, Some(A), Shim::Absent, 9)], 0)
+            };
             events += watcher.take(&observation, Rules::default()).len();
         }
     }
@@ -295,8 +328,9 @@ fn findings_are_transferred_to_a_successor() {
     use std::path::Path;
     let mut before = Watcher::default();
     let observations = |seconds: std::ops::Range<u64>| {
-        seconds
-            .map(|at| (at, vec![seen(5, Some(A), Shim::Absent, 900), seen(6, None, Shim::Unknown, 1)], 500))
+        seconds.map(|at| {
+            (at, vec![seen(5, Some(A), Shim::Absent, 900), seen(6, None, Shim::Unknown, 1)], 500)
+        })
     };
     let events = observe_all(&mut before, BOTH, observations(0..5));
     assert_eq!(

@@ -62,8 +62,18 @@ impl Watcher {
     pub fn transfer<'a>(&self, dir: impl Fn(TenantId) -> Option<&'a Path>) -> WatcherState {
         let place = |owner: TenantId| dir(owner).map(Path::to_owned);
         let findings = self.known.values().filter_map(|known| {
-            let Finding { gpu, id, comm, cause, owner, shim, memory, container_memory, spared, since } =
-                known.finding.clone();
+            let Finding {
+                gpu,
+                id,
+                comm,
+                cause,
+                owner,
+                shim,
+                memory,
+                container_memory,
+                spared,
+                since,
+            } = known.finding.clone();
             Some(Found {
                 gpu: gpu.to_string(),
                 pid: id.pid,
@@ -85,8 +95,8 @@ impl Watcher {
             })
         });
         let allowed = self.allowed.iter();
-        let allowed =
-            allowed.filter_map(|((gpu, owner), bytes)| Some((gpu.to_string(), place(*owner)?, bytes.0)));
+        let allowed = allowed
+            .filter_map(|((gpu, owner), bytes)| Some((gpu.to_string(), place(*owner)?, bytes.0)));
         let found = self.found.iter().filter_map(|((cause, owner), count)| {
             let owner = match owner {
                 Some(owner) => Some(place(*owner)?),
@@ -95,7 +105,8 @@ impl Watcher {
             Some((*cause, owner, *count))
         });
         let ends = self.counts.iter();
-        let ends = ends.filter_map(|((cause, owner), count)| Some((*cause, place(*owner)?, *count)));
+        let ends =
+            ends.filter_map(|((cause, owner), count)| Some((*cause, place(*owner)?, *count)));
         let ended = self.ended.iter().map(|Ended { order, container, at }| Gone {
             gpu: order.gpu.to_string(),
             pid: order.id.pid,
@@ -136,7 +147,10 @@ impl Watcher {
             };
             let (wanted, sent) = (one.wanted.map(Nanos), one.sent.map(Nanos));
             let key = (gpu, finding.id, finding.cause);
-            self.known.insert(key, TrackedFinding { finding, observations: one.observations, wanted, sent });
+            self.known.insert(
+                key,
+                TrackedFinding { finding, observations: one.observations, wanted, sent },
+            );
         }
         for (gpu, dir, bytes) in state.allowed {
             if let (Ok(gpu), Some(owner)) = (gpu.parse(), tenant(&dir)) {

@@ -81,7 +81,10 @@ fn invalid_settings_are_set_aside_and_reported() {
     fs::write(state.join("settings.json"), "{\"version\":1,\"default_memsize\":-3}").unwrap();
     let monitor = Monitor::start_with(fixture.root(), "default_memsize = 77\n");
     let warnings = status(&monitor).warnings;
-    assert!(warnings[0].contains("set aside as") && warnings[0].contains("invalid value"), "{warnings:?}");
+    assert!(
+        warnings[0].contains("set aside as") && warnings[0].contains("invalid value"),
+        "{warnings:?}"
+    );
     assert_eq!(monitor.client().get("default_memsize").unwrap(), "77");
     monitor.client().set("default_memsize", "5").unwrap();
     assert!(fs::read_to_string(state.join("settings.json.refused")).unwrap().contains("-3"));

@@ -31,7 +31,9 @@ pub(crate) fn uuid(n: u8) -> Uuid {
 
 pub(crate) fn now() -> Nanos {
     let time = clock_gettime(ClockId::Monotonic);
-    Nanos(u64::try_from(time.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap())
+    Nanos(
+        u64::try_from(time.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap(),
+    )
 }
 
 /// A container's directory with its files.
@@ -60,7 +62,8 @@ impl Process {
         // The flags are small positive numbers.
         #[allow(clippy::cast_possible_wrap)]
         let flags = OFlags::NONBLOCK.bits() as i32;
-        let doorbell = OpenOptions::new().write(true).custom_flags(flags).open(dir.join("doorbell")).ok();
+        let doorbell =
+            OpenOptions::new().write(true).custom_flags(flags).open(dir.join("doorbell")).ok();
         Self { slot: claim.slot, region, gpu, doorbell, _claim: claim }
     }
 

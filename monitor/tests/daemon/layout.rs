@@ -30,7 +30,9 @@ pub(crate) fn recording(layout: u32) -> PathBuf {
 /// Its length, then every row that is not all zero: place and bytes.
 fn dump(bytes: &[u8]) -> String {
     let mut text = format!("size {}\n", bytes.len());
-    for (number, row) in bytes.chunks(ROW).enumerate().filter(|(_, row)| row.iter().any(|byte| *byte != 0)) {
+    for (number, row) in
+        bytes.chunks(ROW).enumerate().filter(|(_, row)| row.iter().any(|byte| *byte != 0))
+    {
         let _ = write!(text, "{:06x} ", number * ROW);
         row.iter().for_each(|byte| _ = write!(text, "{byte:02x}"));
         text.push('\n');
@@ -56,8 +58,11 @@ pub(crate) fn restore(text: &str, path: &Path, mode: u32) {
 #[ignore = "writes the recording of the present layout"]
 fn record() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
-    Region::make(directory.path(), RegionSpec { name: "recorded", created: Nanos(1), time_scale: None })
-        .unwrap();
+    Region::make(
+        directory.path(),
+        RegionSpec { name: "recorded", created: Nanos(1), time_scale: None },
+    )
+    .unwrap();
     let process = Process::start(directory.path(), 1, Bytes::from_mib(8000));
     process.cell().held.store(5000, Relaxed);
     process.cell().implicit.store(24, Relaxed);
@@ -65,7 +70,8 @@ fn record() {
     let folder = recording(LAYOUT_VERSION);
     fs::create_dir_all(&folder).unwrap();
     for (name, _) in FILES {
-        fs::write(folder.join(name), dump(&fs::read(directory.path().join(name)).unwrap())).unwrap();
+        fs::write(folder.join(name), dump(&fs::read(directory.path().join(name)).unwrap()))
+            .unwrap();
     }
 }
 
@@ -83,7 +89,11 @@ fn recorded_regions_are_supported() {
         let monitor = Monitor::start(fixture.root());
         monitor.client().register(registration(&dir)).unwrap();
         let old = find(&status(&monitor), "old");
-        assert!(old.faults.keys().all(|fault| fault == "no_doorbell"), "layout {layout}: {:?}", old.faults);
+        assert!(
+            old.faults.keys().all(|fault| fault == "no_doorbell"),
+            "layout {layout}: {:?}",
+            old.faults
+        );
         assert_eq!((old.name.as_str(), old.gpus[0].limit), ("recorded", Bytes::from_mib(8000).0));
         assert_eq!((old.gpus[0].uuid.clone(), old.gpus[0].used), (uuid(1).to_string(), 5000));
         assert_eq!(status(&monitor).gpus[0].memory_total, TOTAL.0);
@@ -98,7 +108,8 @@ fn recorded_regions_are_supported() {
         let limit = || process.region.grant().limit(process.gpu, Bytes::from_mib(8000));
         assert_eq!(limit(), Bytes(1_048_576), "layout {layout}: the page is written");
         let heart = Heartbeat::default();
-        let beats = || heart.observe(process.region.grant(), super::fake_container::now()) == Life::Lives;
+        let beats =
+            || heart.observe(process.region.grant(), super::fake_container::now()) == Life::Lives;
         eventually("a beating heart", beats);
     }
 }
@@ -113,7 +124,8 @@ fn other_layouts_are_refused_by_name() {
         let monitor = Monitor::start(fixture.root());
         eventually("a word about it", || {
             let status = status(&monitor);
-            let faults = status.containers.first().map(|other| other.faults.clone()).unwrap_or_default();
+            let faults =
+                status.containers.first().map(|other| other.faults.clone()).unwrap_or_default();
             faults.get("region").is_some_and(|fault| {
                 fault.contains(&format!("expected layout version {LAYOUT_VERSION}, found {layout}"))
             })

@@ -52,7 +52,8 @@ impl Library {
 
     fn text(&self, frame: &str) -> String {
         let file = folder(self.layout).join(frame);
-        fs::read_to_string(&file).unwrap_or_else(|error| panic!("no recording {}: {error}", file.display()))
+        fs::read_to_string(&file)
+            .unwrap_or_else(|error| panic!("no recording {}: {error}", file.display()))
     }
 
     /// So many of its processes live, from the first slot on.
@@ -92,7 +93,11 @@ fn recorded_library_is_supported() {
         monitor.client().register(registration(&dir)).unwrap();
         let seen = || find(&status(&monitor), "old");
         let old = seen();
-        assert!(old.faults.keys().all(|fault| fault == "no_doorbell"), "layout {layout}: {:?}", old.faults);
+        assert!(
+            old.faults.keys().all(|fault| fault == "no_doorbell"),
+            "layout {layout}: {:?}",
+            old.faults
+        );
         let told = |old: &cgpu_client::message::ContainerStatus| -> Vec<(String, bool)> {
             old.processes.iter().map(|process| (process.comm.clone(), process.live)).collect()
         };

@@ -34,7 +34,9 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         // On a tmpfs, as in life: a lock is kept by a mapping there.
-        Self { root: tempfile::Builder::new().prefix("cgpu-monitor-").tempdir_in("/dev/shm").unwrap() }
+        Self {
+            root: tempfile::Builder::new().prefix("cgpu-monitor-").tempdir_in("/dev/shm").unwrap(),
+        }
     }
 
     fn root(&self) -> &Path {
@@ -84,7 +86,8 @@ fn other_user_can_read_and_not_write() {
         return skip::skip("daemon", "root", "only root can become another user");
     }
     let fixture = Fixture::new();
-    fs::set_permissions(fixture.root(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    fs::set_permissions(fixture.root(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
     let dir = fixture.container("a");
     let monitor = Monitor::start(fixture.root());
     monitor.client().register(registration(&dir)).unwrap();
@@ -133,7 +136,10 @@ fn control_tree_reads_and_writes_as_documented() {
         client.list("/0").unwrap(),
         ["policy", "max_inst", "free_weight", "prio_ratio", "work_conserving", "trainer/"]
     );
-    assert_eq!(client.list("0/trainer").unwrap(), ["id", "memsize", "meminfo", "weight", "highprio"]);
+    assert_eq!(
+        client.list("0/trainer").unwrap(),
+        ["id", "memsize", "meminfo", "weight", "highprio"]
+    );
     for (path, value) in [
         ("version", env!("CARGO_PKG_VERSION")),
         ("default_memsize", "0"),
@@ -213,7 +219,10 @@ fn control_tree_reads_and_writes_as_documented() {
         Errno::EINVAL
     );
     let limits = vec![Limit { uuid: "GPU-1".into(), bytes: 1 }];
-    assert_eq!(errno(client.register(Registration { limits, ..registration(&dir) })), Errno::EINVAL);
+    assert_eq!(
+        errno(client.register(Registration { limits, ..registration(&dir) })),
+        Errno::EINVAL
+    );
 }
 
 #[test]
@@ -290,7 +299,9 @@ fn settings_survive_a_monitor() {
     client.set("0/a/highprio", "1").unwrap();
     client.set("0/a/memsize", "4096").unwrap();
     let file = fixture.root().join("state/settings.json");
-    eventually("the settings on disk", || fs::read_to_string(&file).is_ok_and(|text| text.contains("4096")));
+    eventually("the settings on disk", || {
+        fs::read_to_string(&file).is_ok_and(|text| text.contains("4096"))
+    });
     drop(client);
     monitor.replace();
     eventually("the container found again", || {
@@ -371,7 +382,10 @@ fn two_busy_containers_take_turns() {
     let status = self::status(&monitor);
     let (a, b) = (find(&status, "a").gpus[0].clone(), find(&status, "b").gpus[0].clone());
     let percent = spent.as_secs_f64() * 100.0 / 3.0;
-    println!("monitor: {percent:.2} % of a core, {sleeps} sleeps/s, {} turns", status.gpus[0].turns);
+    println!(
+        "monitor: {percent:.2} % of a core, {sleeps} sleeps/s, {} turns",
+        status.gpus[0].turns
+    );
     println!("a: {:?} {:?}, b: {:?} {:?}", a, one.held(), b, two.held());
     assert!((a.share_set - 75.0).abs() < 0.01 && (b.share_set - 25.0).abs() < 0.01);
     // The machine is shared with other tests; the virtual GPU judges to the tenth of a percent.
@@ -434,7 +448,8 @@ fn regions_of_a_killed_monitor_are_adopted_by_the_next() {
     assert!(witness.region.grant().turn(witness.gpu).epoch() > turn.epoch(), "epochs only grow");
     let before = (one.held(), two.held());
     eventually("time for both", || {
-        one.held() > before.0 + Nanos::from_millis(50) && two.held() > before.1 + Nanos::from_millis(50)
+        one.held() > before.0 + Nanos::from_millis(50)
+            && two.held() > before.1 + Nanos::from_millis(50)
     });
 }
 
@@ -484,7 +499,9 @@ fn hostile_files_affect_no_other_container() {
     let monitor = Monitor::start(fixture.root());
     let honest = FakeContainer::start(Process::start(&good, 1, Bytes::ZERO));
     let misreporting = Process::start(&bad, 1, Bytes::ZERO);
-    eventually("both on the books", || status(&monitor).containers.iter().all(|one| !one.gpus.is_empty()));
+    eventually("both on the books", || {
+        status(&monitor).containers.iter().all(|one| !one.gpus.is_empty())
+    });
     let file = fs::OpenOptions::new().write(true).open(bad.join("use")).unwrap();
     let size = file.metadata().unwrap().len();
     let survives = |what: &str| {
@@ -529,7 +546,9 @@ fn truncated_grant_page_affects_no_other_container() {
     let monitor = Monitor::start(fixture.root());
     let honest = FakeContainer::start(Process::start(&good, 1, Bytes::ZERO));
     let _other = Process::start(&bad, 1, Bytes::ZERO);
-    eventually("both on the books", || status(&monitor).containers.iter().all(|one| !one.gpus.is_empty()));
+    eventually("both on the books", || {
+        status(&monitor).containers.iter().all(|one| !one.gpus.is_empty())
+    });
     let pid = status(&monitor).pid;
     let file = fs::OpenOptions::new().write(true).open(bad.join("grant")).unwrap();
     file.set_len(0).unwrap();
@@ -599,11 +618,14 @@ fn bad_requests_are_answered_and_flooders_dropped() {
         }
         String::from_utf8(reply).unwrap()
     };
-    for text in ["\n", "{}\n", "[1,2\n", "{\"op\":\"get\"}\n", "\u{0}\u{1}\n", "{\"op\":\"reboot\"}\n"] {
+    for text in
+        ["\n", "{}\n", "[1,2\n", "{\"op\":\"get\"}\n", "\u{0}\u{1}\n", "{\"op\":\"reboot\"}\n"]
+    {
         assert!(ask(text.as_bytes()).contains("EINVAL"), "{text:?}");
     }
     assert_eq!(ask(&vec![b'x'; 1 << 20]), "", "a line without end is not kept");
-    let idle: Vec<UnixStream> = (0..200).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
+    let idle: Vec<UnixStream> =
+        (0..200).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
     drop(idle);
     eventually("an answer", || {
         Client::connect(&socket).is_ok_and(|mut client| client.get("version").is_ok())

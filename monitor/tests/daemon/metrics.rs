@@ -43,7 +43,9 @@ fn scrape(at: SocketAddr) -> String {
     let reply = ask(at, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     let (head, body) = reply.split_once("\r\n\r\n").unwrap();
     assert!(
-        head.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text; version=1.0.0"),
+        head.starts_with(
+            "HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text; version=1.0.0"
+        ),
         "{head}"
     );
     assert!(body.ends_with("# EOF\n"), "{body}");
@@ -67,11 +69,16 @@ fn metrics_match_the_status() {
     counter(Reason::OverLimit).store(3, Relaxed);
     counter(Reason::OtherGpu).store(2, Relaxed);
     counter(Reason::PoolGrew).store(1, Relaxed);
-    let named = cgpu_client::message::Registration { name: Some("a \"b\"\\\n".into()), ..registration(&dir) };
+    let named = cgpu_client::message::Registration {
+        name: Some("a \"b\"\\\n".into()),
+        ..registration(&dir)
+    };
     monitor.client().register(named).unwrap();
     let on = "{container=\"trainer\",gpu=\"0\"}";
     let reads = |sample: &str, expected: f64| {
-        eventually(&format!("{sample} = {expected}"), || value(&scrape(at), sample) == Some(expected));
+        eventually(&format!("{sample} = {expected}"), || {
+            value(&scrape(at), sample) == Some(expected)
+        });
     };
     reads(&format!("cgpu_memory_used_bytes{on}"), 1024.0);
     reads(&format!("cgpu_memory_implicit_bytes{on}"), 24.0);
@@ -80,13 +87,17 @@ fn metrics_match_the_status() {
     reads("cgpu_refusals_total{container=\"trainer\",reason=\"over_limit\"}", 3.0);
     reads("cgpu_bypasses_total{container=\"trainer\",reason=\"other_gpu\"}", 2.0);
     reads("cgpu_notices_total{container=\"trainer\",reason=\"pool_grew\"}", 1.0);
-    reads("cgpu_container_info{container=\"trainer\",name=\"a \\\"b\\\"\\\\?\",image=\"local/cuda:1\"}", 1.0);
+    reads(
+        "cgpu_container_info{container=\"trainer\",name=\"a \\\"b\\\"\\\\?\",image=\"local/cuda:1\"}",
+        1.0,
+    );
     reads("cgpu_container_processes{container=\"trainer\"}", 1.0);
     reads("cgpu_gpu_capacity_units{gpu=\"0\"}", 20.0);
     let text = scrape(at);
     assert!(
         text.lines()
-            .any(|line| line.starts_with("hami_vgpu_memory_used_bytes{") && line.ends_with(" 1024.0")),
+            .any(|line| line.starts_with("hami_vgpu_memory_used_bytes{")
+                && line.ends_with(" 1024.0")),
         "{text}"
     );
     // Counts outlive who counted.
@@ -120,12 +131,15 @@ fn slow_clients_delay_neither_endpoint_nor_monitor() {
         .collect();
     scrape(at);
     assert!(ask(at, b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n").starts_with("HTTP/1.1 400 "));
-    assert!(ask(at, format!("GET /{} HTTP/1.1\r\n", "x".repeat(20_000)).as_bytes()).contains(" 431 "));
+    assert!(
+        ask(at, format!("GET /{} HTTP/1.1\r\n", "x".repeat(20_000)).as_bytes()).contains(" 431 ")
+    );
     assert!(ask(at, b"DELETE /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
     assert!(ask(at, b"GET /passwd HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
     let mut seed = fastrand_like(7);
     for _ in 0..200 {
-        let garbage: Vec<u8> = (0..seed() % 300).map(|_| u8::try_from(seed() % 256).unwrap()).collect();
+        let garbage: Vec<u8> =
+            (0..seed() % 300).map(|_| u8::try_from(seed() % 256).unwrap()).collect();
         let mut stream = connect(at);
         // It may have been refused before all of it was written.
         let _ = stream.write_all(&garbage);
@@ -139,7 +153,8 @@ fn slow_clients_delay_neither_endpoint_nor_monitor() {
 fn fastrand_like(seed: u64) -> impl FnMut() -> u64 {
     let mut state = seed;
     move || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         state >> 33
     }
 }
@@ -161,7 +176,9 @@ fn repository() -> PathBuf {
 fn names(text: &str) -> BTreeSet<String> {
     let fields = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     fields
-        .filter(|word| word.starts_with("cgpu_") || word.starts_with("hami_") || word.starts_with("process_"))
+        .filter(|word| {
+            word.starts_with("cgpu_") || word.starts_with("hami_") || word.starts_with("process_")
+        })
         .map(str::to_owned)
         .collect()
 }
@@ -183,15 +200,20 @@ fn dashboard_and_alerts_name_what_exists() {
 }
 
 /// What a dashboard has no use for.
-const ELSEWHERE: [&str; 4] =
-    ["cgpu_uptime_seconds", "cgpu_gpu_policy", "cgpu_container_high_priority", "cgpu_container_info"];
+const ELSEWHERE: [&str; 4] = [
+    "cgpu_uptime_seconds",
+    "cgpu_gpu_policy",
+    "cgpu_container_high_priority",
+    "cgpu_container_info",
+];
 
 #[test]
 fn every_metric_is_on_the_dashboard_or_in_an_alert() {
-    let shown: BTreeSet<String> = ["deploy/grafana-dashboard.json", "deploy/prometheus-alerts.yaml"]
-        .iter()
-        .flat_map(|file| names(&fs::read_to_string(repository().join(file)).unwrap()))
-        .collect();
+    let shown: BTreeSet<String> =
+        ["deploy/grafana-dashboard.json", "deploy/prometheus-alerts.yaml"]
+            .iter()
+            .flat_map(|file| names(&fs::read_to_string(repository().join(file)).unwrap()))
+            .collect();
     let missing: Vec<String> = OURS
         .iter()
         .map(Family::name)
@@ -226,7 +248,8 @@ fn docs_list_every_metric() {
     let (before, rest) = text.split_once("<!-- metrics -->").unwrap();
     let (found, after) = rest.split_once("<!-- end of metrics -->").unwrap();
     if std::env::var_os("BLESS").is_some() {
-        fs::write(&file, format!("{before}<!-- metrics -->{table}<!-- end of metrics -->{after}")).unwrap();
+        fs::write(&file, format!("{before}<!-- metrics -->{table}<!-- end of metrics -->{after}"))
+            .unwrap();
     } else {
         assert_eq!(found, table, "BLESS=1 writes it anew");
     }

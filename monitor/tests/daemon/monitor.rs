@@ -34,16 +34,19 @@ impl Monitor {
         // Most tests want no mount that a killed monitor leaves behind, nor metrics at the port of the host's own monitor.
         let tree = if more.contains("tree =") { "" } else { "tree = \"none\"\n" };
         let metrics = if more.contains("metrics =") { "" } else { "metrics = \"off\"\n" };
-        std::fs::write(&config, format!("nvml = \"libno-such-nvml.so\"\n{tree}{metrics}{more}")).unwrap();
+        std::fs::write(&config, format!("nvml = \"libno-such-nvml.so\"\n{tree}{metrics}{more}"))
+            .unwrap();
         let child = spawn(root, &config, &[], &[]);
-        let monitor = Self { child, successor: None, predecessor: None, root: root.to_owned(), config };
+        let monitor =
+            Self { child, successor: None, predecessor: None, root: root.to_owned(), config };
         monitor.wait();
         monitor
     }
 
     fn wait(&self) {
         eventually("a monitor that answers", || {
-            Client::connect(&paths::socket(&self.root)).is_ok_and(|mut client| client.get("version").is_ok())
+            Client::connect(&paths::socket(&self.root))
+                .is_ok_and(|mut client| client.get("version").is_ok())
         });
     }
 
@@ -79,7 +82,9 @@ impl Monitor {
     pub(crate) fn end_upgrade(&mut self) {
         let before = self.predecessor.take().unwrap();
         let successor = self.successor.take().unwrap();
-        eventually("a predecessor that ends", || rustix::process::test_kill_process(before).is_err());
+        eventually("a predecessor that ends", || {
+            rustix::process::test_kill_process(before).is_err()
+        });
         assert!(self.child.wait().unwrap().success());
         self.child = successor;
         self.wait();
@@ -99,7 +104,8 @@ impl Monitor {
     /// A line of its status in `/proc`, in KiB.
     pub(crate) fn memory(&self, what: &str) -> u64 {
         let status =
-            std::fs::read_to_string(format!("/proc/{}/status", self.pid().as_raw_nonzero())).unwrap();
+            std::fs::read_to_string(format!("/proc/{}/status", self.pid().as_raw_nonzero()))
+                .unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap();
         line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap()
     }
@@ -118,22 +124,32 @@ impl Monitor {
     /// How often it has slept.
     pub(crate) fn sleeps(&self) -> u64 {
         let status =
-            std::fs::read_to_string(format!("/proc/{}/status", self.pid().as_raw_nonzero())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+            std::fs::read_to_string(format!("/proc/{}/status", self.pid().as_raw_nonzero()))
+                .unwrap();
+        let line =
+            status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
         line.trim().parse().unwrap()
     }
 
     /// CPU time it has used so far.
     pub(crate) fn cpu(&self) -> Duration {
         let stat =
-            std::fs::read_to_string(format!("/proc/{}/schedstat", self.pid().as_raw_nonzero())).unwrap();
+            std::fs::read_to_string(format!("/proc/{}/schedstat", self.pid().as_raw_nonzero()))
+                .unwrap();
         Duration::from_nanos(stat.split_whitespace().next().unwrap().parse().unwrap())
     }
 }
 
 fn spawn(root: &Path, config: &Path, more: &[&str], variables: &[(&str, &Path)]) -> Child {
     Command::new("timeout")
-        .args(["--kill-after=1", "300", env!("CARGO_BIN_EXE_cgpu-monitor"), "--log", "warn", "--root"])
+        .args([
+            "--kill-after=1",
+            "300",
+            env!("CARGO_BIN_EXE_cgpu-monitor"),
+            "--log",
+            "warn",
+            "--root",
+        ])
         .arg(root)
         .arg("--config")
         .arg(config)

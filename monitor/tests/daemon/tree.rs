@@ -58,8 +58,14 @@ const UNPRIVILEGED: u32 = 65534;
 
 fn as_unprivileged(program: &str, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new("timeout");
-    let output =
-        command.arg("60").arg(program).args(arguments).uid(UNPRIVILEGED).gid(UNPRIVILEGED).output().unwrap();
+    let output = command
+        .arg("60")
+        .arg(program)
+        .args(arguments)
+        .uid(UNPRIVILEGED)
+        .gid(UNPRIVILEGED)
+        .output()
+        .unwrap();
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
@@ -102,7 +108,10 @@ fn each_node_reads_writes_and_refuses_as_documented() {
     }
     let meminfo = read("0/a/meminfo");
     assert_eq!(meminfo, client.get("0/a/meminfo").unwrap());
-    assert!(meminfo.starts_with("Free: 8388608000\nPID: ") && meminfo.ends_with(" Mem: 0\n"), "{meminfo}");
+    assert!(
+        meminfo.starts_with("Free: 8388608000\nPID: ") && meminfo.ends_with(" Mem: 0\n"),
+        "{meminfo}"
+    );
 
     // With and without a newline; what one way writes the other reads.
     for (path, value) in [
@@ -127,7 +136,8 @@ fn each_node_reads_writes_and_refuses_as_documented() {
         ("0/a/highprio", "1\n"),
         ("0/a/highprio", "0\n"),
     ] {
-        fs::write(tree.join(path), value).unwrap_or_else(|error| panic!("{path} = {value:?}: {error}"));
+        fs::write(tree.join(path), value)
+            .unwrap_or_else(|error| panic!("{path} = {value:?}: {error}"));
         let number: u64 = value.trim_end().parse().unwrap();
         assert_eq!(read(path), format!("{number}\n"), "{path}");
         assert_eq!(client.get(path).unwrap(), number.to_string(), "{path}, over the socket");
@@ -178,7 +188,12 @@ fn each_node_reads_writes_and_refuses_as_documented() {
         assert_eq!(fs::read(tree.join(path)).ok(), before, "{path} is what it was");
         if !matches!(errno, Errno::NOTDIR | Errno::ISDIR) {
             let told = client.set(path, value).unwrap_err().errno().unwrap();
-            let names = [(invalid, "EINVAL"), (busy, "EBUSY"), (denied, "EACCES"), (Errno::NOENT, "ENOENT")];
+            let names = [
+                (invalid, "EINVAL"),
+                (busy, "EBUSY"),
+                (denied, "EACCES"),
+                (Errno::NOENT, "ENOENT"),
+            ];
             let name = names.iter().find(|(number, _)| *number == errno).unwrap().1;
             assert_eq!(told.to_string(), name, "{path} = {value:?}, over the socket");
         }
@@ -213,14 +228,18 @@ fn control_tree_works_with_file_tools() {
 
     // As the documents of cGPU have it.
     let shell = |line: &str| {
-        let output = Command::new("timeout").args(["60", "sh", "-c", line]).current_dir(&tree).output();
+        let output =
+            Command::new("timeout").args(["60", "sh", "-c", line]).current_dir(&tree).output();
         let output = output.unwrap();
         (output.status.success(), String::from_utf8(output.stdout).unwrap())
     };
     assert_eq!(shell("echo 2 > 0/policy && cat 0/policy"), (true, "2\n".into()));
     assert_eq!(shell("printf 3 > 0/policy && cat < 0/policy"), (true, "3\n".into()));
     assert_eq!(shell("echo 1 >> 0/policy; head -c 1 0/policy"), (true, "1".into()));
-    assert_eq!(shell("{ echo 4; echo 5; } > 0/policy; cat 0/policy version | wc -l"), (true, "2\n".into()));
+    assert_eq!(
+        shell("{ echo 4; echo 5; } > 0/policy; cat 0/policy version | wc -l"),
+        (true, "2\n".into())
+    );
     assert!(!shell("echo 9 > 0/policy").0);
     assert_eq!(shell("cat 0/policy 0/free_weight"), (true, "5\n19\n".into()));
     assert!(shell("ls -l 0/a").1.contains("-r--r--r--"));
@@ -343,7 +362,11 @@ fn monitor_without_a_mount_point_reports_so_and_continues() {
     let fixture = Fixture::new();
     let monitor = Monitor::start_with(fixture.root(), "tree = \"/proc/cgpu_km\"\n");
     let status = monitor.client().status().unwrap();
-    assert!(status.warnings[0].starts_with("no control tree at /proc/cgpu_km: "), "{:?}", status.warnings);
+    assert!(
+        status.warnings[0].starts_with("no control tree at /proc/cgpu_km: "),
+        "{:?}",
+        status.warnings
+    );
     monitor.client().set("default_memsize", "5").unwrap();
     assert_eq!(monitor.client().get("default_memsize").unwrap(), "5");
 }
@@ -373,7 +396,9 @@ fn twenty_tenants_fit_into_thirty_mebibytes() {
     for dir in &dirs {
         monitor.client().register(registration(dir)).unwrap();
     }
-    eventually("all on the GPU", || monitor.client().get("0/free_weight").is_ok_and(|left| left == "0"));
+    eventually("all on the GPU", || {
+        monitor.client().get("0/free_weight").is_ok_and(|left| left == "0")
+    });
     for _ in 0..20 {
         let mut client = Client::connect(&paths::socket(fixture.root())).unwrap();
         client.status().unwrap();

@@ -33,11 +33,16 @@ fn successor_takes_over_accounting_settings_registrations_and_tree() {
     let mut client = monitor.client();
     let own = i32::try_from(std::process::id()).unwrap();
     client
-        .register(Registration { weight: Some(3), name: Some("Trainer".into()), ..registration(&a) })
+        .register(Registration {
+            weight: Some(3),
+            name: Some("Trainer".into()),
+            ..registration(&a)
+        })
         .unwrap();
     client.register(registration(&b)).unwrap();
     // Created, and without a process of its own: only its maker tells so.
-    let limits = vec![cgpu_client::message::Limit { uuid: super::uuid(1).to_string(), bytes: 4096 }];
+    let limits =
+        vec![cgpu_client::message::Limit { uuid: super::uuid(1).to_string(), bytes: 4096 }];
     let told = Registration { pid: Some(own), weight: Some(2), limits, ..registration(&idle) };
     client.register(told).unwrap();
     client.set("0/policy", "2").unwrap();
@@ -69,7 +74,8 @@ fn successor_takes_over_accounting_settings_registrations_and_tree() {
         })
     };
     let reader = {
-        let (stop, looks, socket) = (Arc::clone(&stop), Arc::clone(&looks), paths::socket(fixture.root()));
+        let (stop, looks, socket) =
+            (Arc::clone(&stop), Arc::clone(&looks), paths::socket(fixture.root()));
         let version = with_fuse.then(|| monitor.tree().join("version"));
         let never_empty = puts_beneath();
         spawn(move || {
@@ -78,7 +84,9 @@ fn successor_takes_over_accounting_settings_registrations_and_tree() {
                 told.unwrap_or_else(|failure| panic!("the socket failed: {failure}"));
                 match version.as_ref().map(fs::read_to_string) {
                     // Where a mount cannot be put beneath another the place is empty between the two.
-                    Some(Err(error)) if never_empty || error.kind() != std::io::ErrorKind::NotFound => {
+                    Some(Err(error))
+                        if never_empty || error.kind() != std::io::ErrorKind::NotFound =>
+                    {
                         panic!("the tree failed: {error}")
                     }
                     _ => {}
@@ -114,7 +122,8 @@ fn successor_takes_over_accounting_settings_registrations_and_tree() {
         assert_eq!(client.get("0/work_conserving").unwrap(), "1");
         let held = (one.held(), two.held());
         eventually("time for both", || {
-            one.held() > held.0 + Nanos::from_millis(30) && two.held() > held.1 + Nanos::from_millis(30)
+            one.held() > held.0 + Nanos::from_millis(30)
+                && two.held() > held.1 + Nanos::from_millis(30)
         });
         assert!(witness.region.grant().turn(witness.gpu).epoch() > epoch, "epochs only grow");
         // Who had no time to want the GPU for a moment has it open until it does.
@@ -137,7 +146,8 @@ fn successor_takes_over_accounting_settings_registrations_and_tree() {
 /// Whether this kernel puts a mount beneath another (Linux 6.5), and we may.
 fn puts_beneath() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
+    let mut parts =
+        release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
     let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     rustix::process::geteuid().is_root() && version >= (6, 5)
 }
@@ -204,7 +214,9 @@ struct Watchdog(std::process::Child);
 impl Watchdog {
     fn of(pid: Pid) -> Self {
         let line = format!("sleep 120; kill -9 {}", pid.as_raw_nonzero());
-        Self(std::process::Command::new("timeout").args(["150", "sh", "-c", &line]).spawn().unwrap())
+        Self(
+            std::process::Command::new("timeout").args(["150", "sh", "-c", &line]).spawn().unwrap(),
+        )
     }
 }
 
@@ -242,7 +254,9 @@ fn successor_that_cannot_start_leaves_the_monitor_running() {
     let _watchdog = Watchdog::of(monitor.pid());
     eventually("its end", || {
         let last = Client::connect(&root).and_then(|mut client| client.status());
-        if let Some(pid) = last.ok().and_then(|status| Pid::from_raw(i32::try_from(status.pid).ok()?)) {
+        if let Some(pid) =
+            last.ok().and_then(|status| Pid::from_raw(i32::try_from(status.pid).ok()?))
+        {
             let _ = kill_process(pid, Signal::TERM);
         }
         !root.exists()

@@ -68,7 +68,8 @@ impl Graph {
         let mut queue = Vec::new();
         for &(from, to, kind) in self.steps.iter().filter(|step| may(step.2)) {
             before[to as usize].push(from);
-            if kind == Kind::Launch(container) && !std::mem::replace(&mut free[from as usize], true) {
+            if kind == Kind::Launch(container) && !std::mem::replace(&mut free[from as usize], true)
+            {
                 queue.push(from);
             }
         }
@@ -83,7 +84,11 @@ impl Graph {
             let thread = state.containers[container].thread;
             state.monitor_lives() == monitor && !matches!(thread, Thread::Dead | Thread::Idle)
         };
-        self.states.iter().zip(free).find(|(state, free)| !free && waits(state)).map(|found| found.0)
+        self.states
+            .iter()
+            .zip(free)
+            .find(|(state, free)| !free && waits(state))
+            .map(|found| found.0)
     }
 
     /// What is wrong, if anything.
@@ -94,7 +99,9 @@ impl Graph {
         for container in 0..2 {
             for monitor in [true, false] {
                 if let Some(state) = self.hung(container, monitor) {
-                    return Err(format!("{container} waits for ever (monitor lives: {monitor}): {state:#?}"));
+                    return Err(format!(
+                        "{container} waits for ever (monitor lives: {monitor}): {state:#?}"
+                    ));
                 }
             }
         }

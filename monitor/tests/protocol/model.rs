@@ -229,7 +229,11 @@ impl State {
             one.free &= one.fresh;
             match one.thread {
                 Thread::Idle | Thread::Launches if one.free => one.read = Turn::Open,
-                Thread::Idle | Thread::Launches | Thread::ReadsGate | Thread::Sleeps | Thread::Dead => {
+                Thread::Idle
+                | Thread::Launches
+                | Thread::ReadsGate
+                | Thread::Sleeps
+                | Thread::Dead => {
                     (one.read, one.fresh, one.free) = (Turn::Open, false, false);
                 }
                 Thread::ReadsTurn => (one.read, one.free) = (Turn::Open, false),
@@ -240,7 +244,8 @@ impl State {
             }
         }
         let other = &mut self.containers[OTHER];
-        (other.fresh, other.free, other.doorbell, other.notify_requested) = (false, false, false, false);
+        (other.fresh, other.free, other.doorbell, other.notify_requested) =
+            (false, false, false, false);
         if self.monitor != Monitor::Dead {
             let active = other.active || other.waiting || other.inflight;
             let seen = &mut self.seen[OTHER];
@@ -274,7 +279,10 @@ impl State {
         }
         match own.thread {
             Thread::Idle => {
-                out.push((Kind::Arbitrary, self.with(container, |one| one.thread = Thread::Launches)));
+                out.push((
+                    Kind::Arbitrary,
+                    self.with(container, |one| one.thread = Thread::Launches),
+                ));
                 // Silence: the monitor forgets that it was active.
                 if own.active && !own.inflight {
                     out.push((Kind::Fair, self.with(container, |one| one.active = false)));
@@ -307,7 +315,9 @@ impl State {
             step(Kind::Arbitrary, &|one| one.inflight = false);
         }
         match own.thread {
-            Thread::Idle => step(Kind::Arbitrary, &|one| (one.thread, one.active) = (Thread::Launches, true)),
+            Thread::Idle => {
+                step(Kind::Arbitrary, &|one| (one.thread, one.active) = (Thread::Launches, true))
+            }
             Thread::Launches => {
                 step(Kind::Arbitrary, &|one| (one.thread, one.active) = (Thread::Idle, false));
                 if own.turn == Turn::Open || (own.turn == Turn::Yours && own.left) {
@@ -331,8 +341,9 @@ impl State {
         let own = &self.containers[container];
         let rings_first = mutation == Mutation::NotifiesBeforeReport;
         let to = |thread| Some((Kind::Fair, self.with(container, |one| one.thread = thread)));
-        let fair =
-            |change: &dyn Fn(&mut Container)| Some((Kind::Fair, self.with(container, |one| change(one))));
+        let fair = |change: &dyn Fn(&mut Container)| {
+            Some((Kind::Fair, self.with(container, |one| change(one))))
+        };
         let launch = |change: &dyn Fn(&mut Container)| {
             let launched = |one: &mut Container| {
                 change(one);
@@ -344,7 +355,9 @@ impl State {
             Thread::Launches if own.free && own.fresh => launch(&|_| {}),
             Thread::Launches => to(Thread::ReadsGate),
             Thread::ReadsGate => fair(&|one| (one.fresh, one.thread) = (true, Thread::ReadsTurn)),
-            Thread::ReadsTurn => fair(&|one| (one.read, one.thread) = (one.turn, Thread::ReadsAgain)),
+            Thread::ReadsTurn => {
+                fair(&|one| (one.read, one.thread) = (one.turn, Thread::ReadsAgain))
+            }
             Thread::ReadsAgain if !own.fresh => to(Thread::ReadsGate),
             Thread::ReadsAgain => match own.read {
                 Turn::Open if own.active => launch(&|one| one.free = true),
@@ -395,8 +408,10 @@ impl State {
         // Whose gate has opened since launches on until the next monitor says something.
         dead.containers.iter_mut().for_each(|one| (one.told, one.late) = (false, 0));
         // What is wrong about the others shows without it.
-        let matters =
-            matches!(mutation, Mutation::None | Mutation::StaleHeartbeatUnnoticed | Mutation::NoAdoption);
+        let matters = matches!(
+            mutation,
+            Mutation::None | Mutation::StaleHeartbeatUnnoticed | Mutation::NoAdoption
+        );
         if matters && !self.succeeded {
             out.push((Kind::Failure, dead));
         }
@@ -410,7 +425,10 @@ impl State {
                 }
                 // Its own timer, and what the other one does: it looks at whose turn it is, and at who launches freely.
                 let free = self.containers[CLOSE].turn == Turn::Open && self.seen[CLOSE].active;
-                out.push((Kind::Fair, if free { self.poll_next(CLOSE) } else { self.poll_next(OTHER) }));
+                out.push((
+                    Kind::Fair,
+                    if free { self.poll_next(CLOSE) } else { self.poll_next(OTHER) },
+                ));
             }
             Monitor::Polls => out.push((Kind::Fair, self.poll())),
             Monitor::Decides => self.decide(mutation, out),
@@ -420,7 +438,8 @@ impl State {
             Monitor::RequestsNotification => {
                 let mut next = Self { monitor: Monitor::Sleeps, ..*self };
                 let (one, seen) = (&mut next.containers[CLOSE], &mut next.seen[CLOSE]);
-                let is_background = self.is_background && mutation != Mutation::BackgroundGrantUnnotified;
+                let is_background =
+                    self.is_background && mutation != Mutation::BackgroundGrantUnnotified;
                 let held = one.turn == Turn::Wait || (one.turn == Turn::Yours && is_background);
                 let wanted = one.turn == Turn::Open || (held && !seen.waiting);
                 if wanted && !one.notify_requested && mutation != Mutation::NoPollAfterRequest {
@@ -464,7 +483,8 @@ impl State {
             // Who is active launches freely, who is silent asks first; nobody: all freely.
             next.forget_accounting();
             for container in 0..2 {
-                let turn = if active[container] || active == [false; 2] { Turn::Open } else { Turn::Wait };
+                let turn =
+                    if active[container] || active == [false; 2] { Turn::Open } else { Turn::Wait };
                 next.order(container, turn);
             }
             out.push((Kind::Fair, next));
@@ -520,14 +540,17 @@ impl State {
     }
 
     fn forget_accounting(&mut self) {
-        (self.holder, self.is_background, self.closing, self.contended) = (None, false, false, false);
+        (self.holder, self.is_background, self.closing, self.contended) =
+            (None, false, false, false);
     }
 
     /// Gives the turn to somebody who waits; `from` has had it, and is the last choice.
     fn pass_on(self, from: Option<usize>, out: &mut Vec<(Kind, Self)>) {
         let mut successors: Vec<usize> = (0..2)
             .filter(|container| {
-                self.in_queue(*container) && self.seen[*container].waiting && Some(*container) != from
+                self.in_queue(*container)
+                    && self.seen[*container].waiting
+                    && Some(*container) != from
             })
             .collect();
         if successors.is_empty() {
@@ -563,7 +586,9 @@ impl State {
         // What takes the GPU away comes before what gives it.
         let revokes = |seen: &Seen| seen.order == Some(Turn::Wait);
         let first = self.seen.iter().position(revokes);
-        let Some(container) = first.or_else(|| self.seen.iter().position(|seen| seen.order.is_some())) else {
+        let Some(container) =
+            first.or_else(|| self.seen.iter().position(|seen| seen.order.is_some()))
+        else {
             next.monitor = Monitor::RequestsNotification;
             return next;
         };
@@ -621,8 +646,11 @@ impl State {
 
     /// What must hold in every state; else why it does not.
     pub(crate) fn fault(&self) -> Option<&'static str> {
-        let yours =
-            self.containers.iter().filter(|one| one.turn == Turn::Yours && !one.runs_in_background).count();
+        let yours = self
+            .containers
+            .iter()
+            .filter(|one| one.turn == Turn::Yours && !one.runs_in_background)
+            .count();
         if yours > 1 {
             return Some("two containers are told that the turn is theirs");
         }

@@ -65,8 +65,7 @@ fn preload_comes_before_other_libraries() {
 
 #[test]
 fn exec_gets_the_preload_variable() {
-    let process =
-        json!({"args": ["sh"], "env": ["A=1"], "capabilities": {"bounding": []}, "noNewPrivileges": true});
+    let process = json!({"args": ["sh"], "env": ["A=1"], "capabilities": {"bounding": []}, "noNewPrivileges": true});
     let edited: Value =
         serde_json::from_slice(&preloading(process.to_string().as_bytes(), "/s").unwrap()).unwrap();
     assert_eq!(edited["env"], json!(["A=1", "LD_PRELOAD=/s"]));
@@ -231,9 +230,13 @@ proptest! {
 fn exec_gets_the_variables_of_the_first_process() {
     let first = json!({"process": {"env": ["PATH=/bin", "GPU=GPU-1", "UNIT=MiB", "SLICE=7-2"]}});
     let first = Configuration::parse(first.to_string().as_bytes()).unwrap();
-    let process = json!({"args": ["env"], "env": ["GPU=provisional", "TERM=x", "OFF=1", "SLICE=7-2"]});
+    let process =
+        json!({"args": ["env"], "env": ["GPU=provisional", "TERM=x", "OFF=1", "SLICE=7-2"]});
     let text = bound_as(process.to_string().as_bytes(), &first, &["GPU", "UNIT", "OFF"]).unwrap();
     let process: Value = serde_json::from_slice(&text).unwrap();
-    assert_eq!(process, json!({"args": ["env"], "env": ["TERM=x", "SLICE=7-2", "GPU=GPU-1", "UNIT=MiB"]}));
+    assert_eq!(
+        process,
+        json!({"args": ["env"], "env": ["TERM=x", "SLICE=7-2", "GPU=GPU-1", "UNIT=MiB"]})
+    );
     assert!(bound_as(b"[]", &first, &[]).is_err());
 }

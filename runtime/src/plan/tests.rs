@@ -9,7 +9,8 @@ fn gpu(number: u8, mib: u64) -> HostGpu {
 }
 
 fn planned(variables: &[(&str, &str)], gpus: &[HostGpu]) -> Result<Plan, Refusal> {
-    let variables: Vec<String> = variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let variables: Vec<String> =
+        variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
     plan(&Declared::new(&variables)?, "a", || Ok(gpus.to_vec()))
 }
 
@@ -63,14 +64,29 @@ const CGPU_UNIT: &str = "CGPU_MEM_UNIT";
 
 #[test]
 fn limits_follow_the_named_gpus() {
-    assert_eq!(limits(&[(MEM, "3,4"), (VISIBLE, "2,0")], &four()), Some(vec![(2, 3072), (0, 4096)]));
+    assert_eq!(
+        limits(&[(MEM, "3,4"), (VISIBLE, "2,0")], &four()),
+        Some(vec![(2, 3072), (0, 4096)])
+    );
     assert_eq!(limits(&[(MEM, "3"), (VISIBLE, "1")], &four()), Some(vec![(1, 3072)]));
-    assert_eq!(limits(&[(MEM, "3"), (VISIBLE, "all")], &four()).map(|limits| limits.len()), Some(4));
+    assert_eq!(
+        limits(&[(MEM, "3"), (VISIBLE, "all")], &four()).map(|limits| limits.len()),
+        Some(4)
+    );
     // Without the variable the GPUs come by another way, or not at all: none is left without a limit.
     assert_eq!(limits(&[(MEM, "3")], &four()).map(|limits| limits.len()), Some(4));
-    assert_eq!(limits(&[(MEM, "3"), (VISIBLE, "void")], &four()).map(|limits| limits.len()), Some(4));
-    assert_eq!(limits(&[(MEM, "3"), (VISIBLE, "0,1,2"), (SLICED, "2")], &four()), Some(vec![(2, 3072)]));
-    assert_eq!(limits(&[(MEM, "3,5,7"), (VISIBLE, "0,1,2"), (SLICED, "1")], &four()), Some(vec![(1, 5120)]));
+    assert_eq!(
+        limits(&[(MEM, "3"), (VISIBLE, "void")], &four()).map(|limits| limits.len()),
+        Some(4)
+    );
+    assert_eq!(
+        limits(&[(MEM, "3"), (VISIBLE, "0,1,2"), (SLICED, "2")], &four()),
+        Some(vec![(2, 3072)])
+    );
+    assert_eq!(
+        limits(&[(MEM, "3,5,7"), (VISIBLE, "0,1,2"), (SLICED, "1")], &four()),
+        Some(vec![(1, 5120)])
+    );
     assert_eq!(limits(&[(MEM, "3"), (SLICED, "none")], &four()), None);
     assert_eq!(limits(&[(MEM, "3"), ("CGPU_DISABLE", "1")], &four()), None);
 }
@@ -109,8 +125,9 @@ fn invalid_variables_are_refused_in_one_line() {
 
 #[test]
 fn instances_count_as_gpus_and_keep_indexes() {
-    let part =
-        |number: u8, name: DeviceId, mib: u64| HostGpu::new(Uuid([number + 1; 16]), Bytes(mib * MIB), name);
+    let part = |number: u8, name: DeviceId, mib: u64| {
+        HostGpu::new(Uuid([number + 1; 16]), Bytes(mib * MIB), name)
+    };
     let partitioned = [
         gpu(0, 15109),
         part(1, DeviceId::of_instance(1, 0), 20480),
@@ -124,8 +141,14 @@ fn instances_count_as_gpus_and_keep_indexes() {
         Some(vec![(0, 3072), (1, 4096), (2, 2048), (3, 5120)])
     );
     let both = format!("{},{}", mig(2), &mig(1)[..13]);
-    assert_eq!(limits(&[(MEM, "1,2"), (VISIBLE, &both)], &partitioned), Some(vec![(2, 1024), (1, 2048)]));
-    assert_eq!(limits(&[(MEM, "1"), (DEV, "2"), (VISIBLE, &mig(1))], &partitioned), Some(vec![(1, 10240)]));
+    assert_eq!(
+        limits(&[(MEM, "1,2"), (VISIBLE, &both)], &partitioned),
+        Some(vec![(2, 1024), (1, 2048)])
+    );
+    assert_eq!(
+        limits(&[(MEM, "1"), (DEV, "2"), (VISIBLE, &mig(1))], &partitioned),
+        Some(vec![(1, 10240)])
+    );
     assert_eq!(limits(&[(MEM, "1"), (VISIBLE, "2")], &partitioned), Some(vec![(3, 1024)]));
     let sliced = [(MEM, "1"), (VISIBLE, &format!("0,{both}")), (SLICED, &mig(1))];
     assert_eq!(limits(&sliced, &partitioned), Some(vec![(1, 1024)]));
@@ -137,16 +160,19 @@ fn instances_count_as_gpus_and_keep_indexes() {
         // More than the instance has, though not more than its GPU.
         (&mig(2), "6", "more than"),
     ] {
-        let message = planned(&[(MEM, memory), (VISIBLE, visible)], &partitioned).unwrap_err().to_string();
+        let message =
+            planned(&[(MEM, memory), (VISIBLE, visible)], &partitioned).unwrap_err().to_string();
         assert!(message.contains(part), "{visible}: {message}");
     }
 }
 
 #[test]
 fn gpus_are_read_only_for_a_limit() {
-    for variables in [vec![], vec![format!("{MEM}=0")], vec![format!("{MEM}=3"), "CGPU_DISABLE=true".into()]]
+    for variables in
+        [vec![], vec![format!("{MEM}=0")], vec![format!("{MEM}=3"), "CGPU_DISABLE=true".into()]]
     {
-        let plan = plan(&Declared::new(&variables).unwrap(), "a", || panic!("nobody wants to know"));
+        let plan =
+            plan(&Declared::new(&variables).unwrap(), "a", || panic!("nobody wants to know"));
         assert_eq!(plan, Ok(Plan::Native));
     }
 }

@@ -56,7 +56,8 @@ impl Driver for Markers {
 
     fn may_query(&self) -> bool {
         let captured = LAST_UNKNOWN_CAPTURE_NANOS.load(Relaxed);
-        !captures::any_global() && (captured == 0 || Monotonic.now() > Nanos(captured) + CAPTURE_COOLDOWN)
+        !captures::any_global()
+            && (captured == 0 || Monotonic.now() > Nanos(captured) + CAPTURE_COOLDOWN)
     }
 
     fn is_idle(&self, stream: Stream) -> Result<bool, DriverError> {
@@ -139,8 +140,8 @@ pub(super) fn relaxed(call: impl FnOnce() -> CUresult) -> Result<(), DriverError
     let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     let known = !DRIVER.known(driver_index::cuThreadExchangeStreamCaptureMode).is_null();
     // SAFETY: the mode is writable; the thread gets its own back below.
-    let exchanged =
-        known && unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) } == CUresult::SUCCESS;
+    let exchanged = known
+        && unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) } == CUresult::SUCCESS;
     let answer = call();
     if exchanged {
         // SAFETY: as above; this is the thread's own mode.

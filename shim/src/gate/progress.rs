@@ -114,7 +114,8 @@ fn map(markers: &Markers, page: &Page) -> Option<CUdeviceptr> {
     }
     let place = words.cast::<c_void>();
     // SAFETY: the page is never unmapped.
-    relaxed(|| unsafe { driver::cuMemHostRegister_v2(place, size_of::<Progress>(), DEVICE_MAP) }).ok()?;
+    relaxed(|| unsafe { driver::cuMemHostRegister_v2(place, size_of::<Progress>(), DEVICE_MAP) })
+        .ok()?;
     let mut address = 0;
     // SAFETY: the address is writable, and the page was just registered.
     relaxed(|| unsafe { driver::cuMemHostGetDevicePointer_v2(&raw mut address, place, 0) }).ok()?;
@@ -123,9 +124,11 @@ fn map(markers: &Markers, page: &Page) -> Option<CUdeviceptr> {
 
 /// A page of zeros.
 fn make() -> Option<*mut Progress> {
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let (protection, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: asks for a new mapping anywhere; no memory that is in use is touched.
-    let page = unsafe { libc::mmap(ptr::null_mut(), size_of::<Progress>(), protection, flags, -1, 0) };
+    let page =
+        unsafe { libc::mmap(ptr::null_mut(), size_of::<Progress>(), protection, flags, -1, 0) };
     (page != libc::MAP_FAILED).then(|| page.cast())
 }
 

@@ -108,9 +108,14 @@ fn destroy(array: ArrayId, call: impl FnOnce() -> CUresult) -> CUresult {
 
 /// Charges an array of that shape, makes the call, and records what it `made`. No shape: the driver
 /// will say what is wrong.
-fn create(shape: Option<Shape>, call: impl Fn() -> CUresult, made: impl FnOnce() -> ArrayId) -> CUresult {
+fn create(
+    shape: Option<Shape>,
+    call: impl Fn() -> CUresult,
+    made: impl FnOnce() -> ArrayId,
+) -> CUresult {
     let tenant = tenant_or_return!(call());
-    let (Some(shape), Some(context)) = (shape.filter(|shape| !shape.is_mapped_later()), current(tenant))
+    let (Some(shape), Some(context)) =
+        (shape.filter(|shape| !shape.is_mapped_later()), current(tenant))
     else {
         return call();
     };
@@ -139,8 +144,10 @@ fn create(shape: Option<Shape>, call: impl Fn() -> CUresult, made: impl FnOnce()
 /// What the driver says that an array takes in the current context: asked of one whose memory is
 /// mapped later, which has none.
 fn required(shape: &Shape) -> Option<Bytes> {
-    let answers =
-        [driver_index::cuArrayGetMemoryRequirements, driver_index::cuMipmappedArrayGetMemoryRequirements];
+    let answers = [
+        driver_index::cuArrayGetMemoryRequirements,
+        driver_index::cuMipmappedArrayGetMemoryRequirements,
+    ];
     if !answers.into_iter().all(driver::has) {
         return None;
     }
@@ -161,7 +168,9 @@ fn required(shape: &Shape) -> Option<Bytes> {
     let answer = if shape.levels == 0 {
         let mut array = CUarray::NULL;
         // SAFETY: the handle is writable, the record readable.
-        if unsafe { driver::cuArray3DCreate_v2(&raw mut array, &raw const twin) } != CUresult::SUCCESS {
+        if unsafe { driver::cuArray3DCreate_v2(&raw mut array, &raw const twin) }
+            != CUresult::SUCCESS
+        {
             return None;
         }
         // SAFETY: the record is writable, the array just made.
@@ -172,12 +181,15 @@ fn required(shape: &Shape) -> Option<Bytes> {
     } else {
         let mut array = CUmipmappedArray::NULL;
         // SAFETY: the handle is writable, the record readable.
-        let made = unsafe { driver::cuMipmappedArrayCreate(&raw mut array, &raw const twin, shape.levels) };
+        let made = unsafe {
+            driver::cuMipmappedArrayCreate(&raw mut array, &raw const twin, shape.levels)
+        };
         if made != CUresult::SUCCESS {
             return None;
         }
         // SAFETY: the record is writable, the array just made.
-        let answer = unsafe { driver::cuMipmappedArrayGetMemoryRequirements(&raw mut needs, array, device) };
+        let answer =
+            unsafe { driver::cuMipmappedArrayGetMemoryRequirements(&raw mut needs, array, device) };
         // SAFETY: just made, and not known elsewhere. What it answers changes nothing.
         let _ = unsafe { driver::cuMipmappedArrayDestroy(array) };
         answer

@@ -20,13 +20,21 @@ pub(crate) unsafe fn cuStreamBeginCapture_ptsz(stream: CUstream) -> CUresult {
 }
 
 /// In a mode.
-pub(crate) unsafe fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode) -> CUresult {
+pub(crate) unsafe fn cuStreamBeginCapture_v2(
+    stream: CUstream,
+    mode: CUstreamCaptureMode,
+) -> CUresult {
     // SAFETY: the program's own call.
-    captures::begin(Order::legacy(stream), mode, || unsafe { driver::cuStreamBeginCapture_v2(stream, mode) })
+    captures::begin(Order::legacy(stream), mode, || unsafe {
+        driver::cuStreamBeginCapture_v2(stream, mode)
+    })
 }
 
 /// The same, for programs compiled for each thread's own default stream.
-pub(crate) unsafe fn cuStreamBeginCapture_v2_ptsz(stream: CUstream, mode: CUstreamCaptureMode) -> CUresult {
+pub(crate) unsafe fn cuStreamBeginCapture_v2_ptsz(
+    stream: CUstream,
+    mode: CUstreamCaptureMode,
+) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuStreamBeginCapture_v2_ptsz(stream, mode) };
     captures::begin(Order::per_thread(stream), mode, call)
@@ -43,7 +51,14 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
 ) -> CUresult {
     // SAFETY: the program's own call.
     captures::begin(Order::legacy(stream), mode, || unsafe {
-        driver::cuStreamBeginCaptureToGraph(stream, graph, dependencies, dependency_data, count, mode)
+        driver::cuStreamBeginCaptureToGraph(
+            stream,
+            graph,
+            dependencies,
+            dependency_data,
+            count,
+            mode,
+        )
     })
 }
 
@@ -58,7 +73,14 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph_ptsz(
 ) -> CUresult {
     // SAFETY: the program's own call.
     captures::begin(Order::per_thread(stream), mode, || unsafe {
-        driver::cuStreamBeginCaptureToGraph_ptsz(stream, graph, dependencies, dependency_data, count, mode)
+        driver::cuStreamBeginCaptureToGraph_ptsz(
+            stream,
+            graph,
+            dependencies,
+            dependency_data,
+            count,
+            mode,
+        )
     })
 }
 
@@ -99,7 +121,9 @@ pub(crate) unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -
 /// The same, for programs compiled for each thread's own default stream.
 pub(crate) unsafe fn cuStreamEndCapture_ptsz(stream: CUstream, graph: *mut CUgraph) -> CUresult {
     // SAFETY: the program's own call.
-    captures::end(Order::per_thread(stream), || unsafe { driver::cuStreamEndCapture_ptsz(stream, graph) })
+    captures::end(Order::per_thread(stream), || unsafe {
+        driver::cuStreamEndCapture_ptsz(stream, graph)
+    })
 }
 
 /// The first version.

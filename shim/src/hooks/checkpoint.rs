@@ -15,7 +15,8 @@ pub(crate) unsafe fn cuCheckpointProcessCheckpoint(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuCheckpointProcessCheckpoint(pid, arguments) };
-    if let (CUresult::SUCCESS, Some((tenant, pid))) = (answer, process::tenant().zip(u32::try_from(pid).ok()))
+    if let (CUresult::SUCCESS, Some((tenant, pid))) =
+        (answer, process::tenant().zip(u32::try_from(pid).ok()))
     {
         tenant.checkpoints().checkpointed(pid);
     }
@@ -36,7 +37,9 @@ pub(crate) unsafe fn cuCheckpointProcessRestore(
         return refuse(Role::Allocates, call);
     }
     let Ok(id) = u32::try_from(pid) else { return call() };
-    let Ok(restoring) = tenant.checkpoints().begin_restore(id) else { return CUresult::ERROR_OUT_OF_MEMORY };
+    let Ok(restoring) = tenant.checkpoints().begin_restore(id) else {
+        return CUresult::ERROR_OUT_OF_MEMORY;
+    };
     let answer = call();
     if answer == CUresult::SUCCESS || !is_checkpointed(pid) {
         restoring.restored();

@@ -1,7 +1,9 @@
 //! Contexts: each costs memory of the GPU that was not requested, and takes with it, when it
 //! goes, all that was in it.
 
-use cgpu_abi::types::{CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUresult, c_int, c_uint};
+use cgpu_abi::types::{
+    CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUresult, c_int, c_uint,
+};
 use cgpu_memory::{ContextId, Reason};
 use tracing::debug;
 
@@ -15,15 +17,27 @@ use crate::process;
 use crate::{driver, gate};
 
 /// The first version.
-pub(crate) unsafe fn cuCtxCreate(context: *mut CUcontext, flags: c_uint, device: CUdevice) -> CUresult {
+pub(crate) unsafe fn cuCtxCreate(
+    context: *mut CUcontext,
+    flags: c_uint,
+    device: CUdevice,
+) -> CUresult {
     // SAFETY: the program's own call.
-    create(context, DriverOrdinal(device), || unsafe { driver::cuCtxCreate(context, flags, device) })
+    create(context, DriverOrdinal(device), || unsafe {
+        driver::cuCtxCreate(context, flags, device)
+    })
 }
 
 /// With 64-bit addresses.
-pub(crate) unsafe fn cuCtxCreate_v2(context: *mut CUcontext, flags: c_uint, device: CUdevice) -> CUresult {
+pub(crate) unsafe fn cuCtxCreate_v2(
+    context: *mut CUcontext,
+    flags: c_uint,
+    device: CUdevice,
+) -> CUresult {
     // SAFETY: the program's own call.
-    create(context, DriverOrdinal(device), || unsafe { driver::cuCtxCreate_v2(context, flags, device) })
+    create(context, DriverOrdinal(device), || unsafe {
+        driver::cuCtxCreate_v2(context, flags, device)
+    })
 }
 
 /// With affinity.
@@ -73,7 +87,9 @@ pub(crate) unsafe fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) -> CUre
     let Some(tenant) = process::tenant() else { return call() };
     // It is the current one. A primary context's uses are counted by the driver alone.
     let attached = current_handle().filter(|current| device_of_primary(*current).is_none());
-    let Some(attached) = attached.filter(|current| known(tenant, *current).is_some()) else { return call() };
+    let Some(attached) = attached.filter(|current| known(tenant, *current).is_some()) else {
+        return call();
+    };
     tenant.contexts().attached(ContextId(attached.0));
     let answer = call();
     if answer != CUresult::SUCCESS {
@@ -92,7 +108,8 @@ pub(crate) unsafe fn cuCtxDetach(context: CUcontext) -> CUresult {
         // A primary context's uses are counted by the driver alone.
         return release(device, call);
     }
-    let Some(tenant) = process::tenant().filter(|tenant| tenant.contexts().detaching(ContextId(context.0)))
+    let Some(tenant) =
+        process::tenant().filter(|tenant| tenant.contexts().detaching(ContextId(context.0)))
     else {
         return end(context, call);
     };
@@ -106,16 +123,24 @@ pub(crate) unsafe fn cuCtxDetach(context: CUcontext) -> CUresult {
 }
 
 /// The first reference makes the context.
-pub(crate) unsafe fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) -> CUresult {
+pub(crate) unsafe fn cuDevicePrimaryCtxRetain(
+    context: *mut CUcontext,
+    device: CUdevice,
+) -> CUresult {
     // SAFETY: the program's own call.
-    retain(context, DriverOrdinal(device), || unsafe { driver::cuDevicePrimaryCtxRetain(context, device) })
+    retain(context, DriverOrdinal(device), || unsafe {
+        driver::cuDevicePrimaryCtxRetain(context, device)
+    })
 }
 
 /// One more reference to a device's primary context, which `call` writes to `context`: the first
 /// one makes it.
 fn retain(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUresult) -> CUresult {
-    let answer =
-        if primary_is_active(device) { keep(context, device, call) } else { create(context, device, call) };
+    let answer = if primary_is_active(device) {
+        keep(context, device, call)
+    } else {
+        create(context, device, call)
+    };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
         // SAFETY: the driver has just written there.
         process::devices(tenant).set_primary(device, unsafe { context.read() });
@@ -188,7 +213,8 @@ fn keep(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUres
 /// Uncharged before the call: the driver may give the handle to another thread before it
 /// returns here.
 fn end(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
-    let leaving = process::tenant().and_then(|tenant| tenant.contexts().begin_destroy(ContextId(context.0)));
+    let leaving =
+        process::tenant().and_then(|tenant| tenant.contexts().begin_destroy(ContextId(context.0)));
     gate::forget_context(context);
     let answer = call();
     if let (CUresult::SUCCESS, Some(leaving)) = (answer, leaving) {
@@ -202,7 +228,11 @@ fn end(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
 pub(super) fn release(device: DriverOrdinal, call: impl FnOnce() -> CUresult) -> CUresult {
     let context = primary(device);
     let answer = call();
-    if answer == CUresult::SUCCESS && !primary_is_active(device) { end(context, || answer) } else { answer }
+    if answer == CUresult::SUCCESS && !primary_is_active(device) {
+        end(context, || answer)
+    } else {
+        answer
+    }
 }
 
 /// The device's primary context, as last retained here.
@@ -218,6 +248,7 @@ fn device_of_primary(context: CUcontext) -> Option<DriverOrdinal> {
 fn primary_is_active(device: DriverOrdinal) -> bool {
     let (mut flags, mut active) = (0, 0);
     // SAFETY: both are writable.
-    let answer = unsafe { driver::cuDevicePrimaryCtxGetState(device.0, &raw mut flags, &raw mut active) };
+    let answer =
+        unsafe { driver::cuDevicePrimaryCtxGetState(device.0, &raw mut flags, &raw mut active) };
     answer == CUresult::SUCCESS && active != 0
 }

@@ -214,7 +214,8 @@ unsafe fn line(to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> Option<usize
 unsafe fn rectangle(copy: *const CUDA_MEMCPY2D) -> Option<usize> {
     // SAFETY: the caller vouches for it.
     let copy = unsafe { copy.as_ref() }?;
-    let within = side(copy.src_memory_type, copy.src_device) && side(copy.dst_memory_type, copy.dst_device);
+    let within =
+        side(copy.src_memory_type, copy.src_device) && side(copy.dst_memory_type, copy.dst_device);
     within.then(|| area(1, copy.width_in_bytes, copy.height))
 }
 
@@ -224,7 +225,8 @@ unsafe fn rectangle(copy: *const CUDA_MEMCPY2D) -> Option<usize> {
 unsafe fn solid(copy: *const CUDA_MEMCPY3D) -> Option<usize> {
     // SAFETY: the caller vouches for it.
     let copy = unsafe { copy.as_ref() }?;
-    let within = side(copy.src_memory_type, copy.src_device) && side(copy.dst_memory_type, copy.dst_device);
+    let within =
+        side(copy.src_memory_type, copy.src_device) && side(copy.dst_memory_type, copy.dst_device);
     within.then(|| area(copy.depth, copy.width_in_bytes, copy.height))
 }
 
@@ -246,7 +248,11 @@ unsafe fn lines(
     // SAFETY: the caller vouches for it.
     let bytes = unsafe { all(bytes, count) }?;
     // SAFETY: it has no obligations.
-    sum(to.iter().zip(from).zip(bytes).map(|((to, from), bytes)| unsafe { line(*to, *from, *bytes) }))
+    sum(to
+        .iter()
+        .zip(from)
+        .zip(bytes)
+        .map(|((to, from), bytes)| unsafe { line(*to, *from, *bytes) }))
 }
 
 /// The same of a batch of boxes.
@@ -316,7 +322,8 @@ fn is_on_a_gpu(address: CUdeviceptr) -> bool {
     let mut kind: CUmemorytype = 0;
     let value = ptr::from_mut(&mut kind).cast::<c_void>();
     // SAFETY: the attribute is a number of that size.
-    let answer = unsafe { driver::cuPointerGetAttribute(value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) };
+    let answer =
+        unsafe { driver::cuPointerGetAttribute(value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) };
     answer == CUresult::SUCCESS && kind == CU_MEMORYTYPE_DEVICE
 }
 

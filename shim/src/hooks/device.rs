@@ -37,7 +37,10 @@ pub(crate) unsafe fn cuDeviceGetAttribute(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuDeviceGetAttribute(value, attribute, device) };
-    if answer == CUresult::SUCCESS && announces_refused(attribute) && limit(DriverOrdinal(device)).is_some() {
+    if answer == CUresult::SUCCESS
+        && announces_refused(attribute)
+        && limit(DriverOrdinal(device)).is_some()
+    {
         // SAFETY: the driver has just written there.
         unsafe { value.write(0) };
     }

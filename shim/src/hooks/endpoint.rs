@@ -30,7 +30,8 @@ pub(crate) unsafe fn cuLogicalEndpointImport(
 
 /// Unbinds what this process has bound.
 pub(crate) unsafe fn cuLogicalEndpointDestroy(endpoint: CUlogicalEndpointId) -> CUresult {
-    let release = process::tenant().and_then(|tenant| tenant.physical().begin_release(handle(endpoint)));
+    let release =
+        process::tenant().and_then(|tenant| tenant.physical().begin_release(handle(endpoint)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuLogicalEndpointDestroy(endpoint) };
     if let (CUresult::SUCCESS, Some(release)) = (answer, release) {
@@ -49,9 +50,16 @@ pub(crate) unsafe fn cuLogicalEndpointBindAddr(
     flags: c_ulonglong,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    let call =
-        || unsafe { driver::cuLogicalEndpointBindAddr(endpoint, device, offset, address, size, flags) };
-    bind_at(handle(endpoint), Some(DriverOrdinal(device)), (offset, size), address.addr() as u64, call)
+    let call = || unsafe {
+        driver::cuLogicalEndpointBindAddr(endpoint, device, offset, address, size, flags)
+    };
+    bind_at(
+        handle(endpoint),
+        Some(DriverOrdinal(device)),
+        (offset, size),
+        address.addr() as u64,
+        call,
+    )
 }
 
 /// Physical memory.
@@ -66,7 +74,15 @@ pub(crate) unsafe fn cuLogicalEndpointBindMem(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe {
-        driver::cuLogicalEndpointBindMem(endpoint, device, offset, memory, memory_offset, size, flags)
+        driver::cuLogicalEndpointBindMem(
+            endpoint,
+            device,
+            offset,
+            memory,
+            memory_offset,
+            size,
+            flags,
+        )
     };
     bind(
         handle(endpoint),

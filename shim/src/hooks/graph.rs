@@ -26,8 +26,9 @@ pub(crate) unsafe fn cuGraphInstantiate(
     buffer_size: usize,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    let call =
-        || unsafe { driver::cuGraphInstantiate(graph_exec, graph, error_node, log_buffer, buffer_size) };
+    let call = || unsafe {
+        driver::cuGraphInstantiate(graph_exec, graph, error_node, log_buffer, buffer_size)
+    };
     // SAFETY: the handle is that of the call.
     unsafe { instantiate(graph_exec, graph, false, call) }
 }
@@ -41,8 +42,9 @@ pub(crate) unsafe fn cuGraphInstantiate_v2(
     buffer_size: usize,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    let call =
-        || unsafe { driver::cuGraphInstantiate_v2(graph_exec, graph, error_node, log_buffer, buffer_size) };
+    let call = || unsafe {
+        driver::cuGraphInstantiate_v2(graph_exec, graph, error_node, log_buffer, buffer_size)
+    };
     // SAFETY: the handle is that of the call.
     unsafe { instantiate(graph_exec, graph, false, call) }
 }
@@ -66,7 +68,8 @@ pub(crate) unsafe fn cuGraphInstantiateWithParams(
     instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuGraphInstantiateWithParams(graph_exec, graph, instantiate_params) };
+    let call =
+        || unsafe { driver::cuGraphInstantiateWithParams(graph_exec, graph, instantiate_params) };
     // SAFETY: all are those of the call.
     unsafe { instantiate_with(graph_exec, graph, instantiate_params, call) }
 }
@@ -78,7 +81,9 @@ pub(crate) unsafe fn cuGraphInstantiateWithParams_ptsz(
     instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuGraphInstantiateWithParams_ptsz(graph_exec, graph, instantiate_params) };
+    let call = || unsafe {
+        driver::cuGraphInstantiateWithParams_ptsz(graph_exec, graph, instantiate_params)
+    };
     // SAFETY: all are those of the call.
     unsafe { instantiate_with(graph_exec, graph, instantiate_params, call) }
 }
@@ -152,7 +157,9 @@ pub(crate) unsafe fn cuGraphExecUpdate(
     update_result_out: *mut CUgraphExecUpdateResult,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuGraphExecUpdate(graph_exec, graph, error_node_out, update_result_out) };
+    let call = || unsafe {
+        driver::cuGraphExecUpdate(graph_exec, graph, error_node_out, update_result_out)
+    };
     update(graph_exec, graph, Graphs::updated, call)
 }
 
@@ -174,7 +181,8 @@ pub(crate) unsafe fn cuGraphExecChildGraphNodeSetParams(
     child_graph: CUgraph,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuGraphExecChildGraphNodeSetParams(graph_exec, node, child_graph) };
+    let call =
+        || unsafe { driver::cuGraphExecChildGraphNodeSetParams(graph_exec, node, child_graph) };
     update(graph_exec, child_graph, Graphs::part_updated, call)
 }
 
@@ -329,9 +337,15 @@ fn update(
 }
 
 /// Sends an executable graph to the GPU.
-fn send(graph: CUgraphExec, submission: Submission, order: Order, call: impl Fn() -> CUresult) -> CUresult {
+fn send(
+    graph: CUgraphExec,
+    submission: Submission,
+    order: Order,
+    call: impl Fn() -> CUresult,
+) -> CUresult {
     let graph = GraphId(graph.0);
-    let Some((tenant, gpu)) = allocating().and_then(|tenant| Some((tenant, tenant.graphs().gpu(graph)?)))
+    let Some((tenant, gpu)) =
+        allocating().and_then(|tenant| Some((tenant, tenant.graphs().gpu(graph)?)))
     else {
         return call();
     };

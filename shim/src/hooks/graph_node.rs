@@ -18,7 +18,13 @@ pub(crate) unsafe fn cuGraphAddMemAllocNode(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe {
-        driver::cuGraphAddMemAllocNode(graph_node, graph, dependencies, num_dependencies, node_params)
+        driver::cuGraphAddMemAllocNode(
+            graph_node,
+            graph,
+            dependencies,
+            num_dependencies,
+            node_params,
+        )
     };
     // SAFETY: null, or what the driver would read.
     allocate(unsafe { node_params.as_ref() }.map(|params| params.pool_props), call)
@@ -33,8 +39,9 @@ pub(crate) unsafe fn cuGraphAddNode(
     node_params: *mut CUgraphNodeParams,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    let call =
-        || unsafe { driver::cuGraphAddNode(graph_node, graph, dependencies, num_dependencies, node_params) };
+    let call = || unsafe {
+        driver::cuGraphAddNode(graph_node, graph, dependencies, num_dependencies, node_params)
+    };
     // SAFETY: the node and its parameters are those of the call.
     unsafe { add(graph_node, node_params, call) }
 }
@@ -127,7 +134,9 @@ unsafe fn add(
                 // SAFETY: the kind says that this member is the one that was set.
                 let conditional = unsafe { made.node.conditional };
                 let list = conditional.graph_out.expose_provenance();
-                tenant.graphs().conditional_made(NodeId(node.0), Bodies { list, count: conditional.size });
+                tenant
+                    .graphs()
+                    .conditional_made(NodeId(node.0), Bodies { list, count: conditional.size });
             }
             answer
         }

@@ -45,7 +45,8 @@ fn make(
     // SAFETY: the handle is the driver's own, and the program has not seen it.
     let undo = || unsafe { driver::cuGreenCtxDestroy(made()) };
     let free = || free::of_context(whole);
-    let answer = module::make(tenant, context, Bytes::ZERO, free, call, undo, || Cause::Green(made().0));
+    let answer =
+        module::make(tenant, context, Bytes::ZERO, free, call, undo, || Cause::Green(made().0));
     if answer == CUresult::SUCCESS {
         tenant.green_contexts().made(GreenId(made().0), context);
     }

@@ -9,7 +9,10 @@ use crate::driver;
 use crate::process;
 
 /// From now on others may open it.
-pub(crate) unsafe fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdeviceptr) -> CUresult {
+pub(crate) unsafe fn cuIpcGetMemHandle(
+    handle: *mut CUipcMemHandle,
+    address: CUdeviceptr,
+) -> CUresult {
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuIpcGetMemHandle(handle, address) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
@@ -45,7 +48,8 @@ pub(crate) unsafe fn cuIpcOpenMemHandle_v2(
 
 /// What was opened as often as this is closed, is no longer open.
 pub(crate) unsafe fn cuIpcCloseMemHandle(address: CUdeviceptr) -> CUresult {
-    let closing = process::tenant().and_then(|tenant| tenant.exports().begin_close(Address(address)));
+    let closing =
+        process::tenant().and_then(|tenant| tenant.exports().begin_close(Address(address)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuIpcCloseMemHandle(address) };
     if let (CUresult::SUCCESS, Some(closing)) = (answer, closing) {

@@ -62,7 +62,11 @@ pub(crate) unsafe fn cuLibraryGetGlobal(
 /// # Safety
 ///
 /// `call` writes an address and a size where it succeeds, each where its place is not null.
-unsafe fn look_up<A, S>(place: *mut A, size: *mut S, call: impl Fn(*mut A, *mut S) -> CUresult) -> CUresult
+unsafe fn look_up<A, S>(
+    place: *mut A,
+    size: *mut S,
+    call: impl Fn(*mut A, *mut S) -> CUresult,
+) -> CUresult
 where
     A: Copy + Default + Into<u64>,
     S: Default,
@@ -94,6 +98,7 @@ fn is_managed(address: CUdeviceptr) -> bool {
     let mut managed = 0_u64;
     let data = ptr::from_mut(&mut managed).cast::<c_void>();
     // SAFETY: the place is writable, and the attribute fits.
-    let answer = unsafe { driver::cuPointerGetAttribute(data, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) };
+    let answer =
+        unsafe { driver::cuPointerGetAttribute(data, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) };
     answer == CUresult::SUCCESS && managed != 0
 }

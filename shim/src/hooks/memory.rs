@@ -43,7 +43,8 @@ pub(crate) unsafe fn cuMemAllocPitch(
     // SAFETY: read after the driver has succeeded, so it has written there.
     let made = || (u64::from(unsafe { address.read() }), u64::from(unsafe { pitch.read() }));
     // SAFETY: the address is the driver's own, and the program has not seen it.
-    let unmake = |address| unsafe { driver::cuMemFree(CUdeviceptr_v1::try_from(address).unwrap_or(0)) };
+    let unmake =
+        |address| unsafe { driver::cuMemFree(CUdeviceptr_v1::try_from(address).unwrap_or(0)) };
     allocate_pitched(width.into(), height.into(), call, made, unmake)
 }
 
@@ -121,7 +122,12 @@ fn allocate(size: Bytes, call: impl Fn() -> CUresult, made: impl FnOnce() -> u64
         Ok(charge) => charge,
         Err(over) => return denied(over),
     };
-    debug!(gpu = context.gpu().get(), requested = size.0, charged = charge.bytes().0, "memory charged");
+    debug!(
+        gpu = context.gpu().get(),
+        requested = size.0,
+        charged = charge.bytes().0,
+        "memory charged"
+    );
     let answer = call_retrying(tenant, context.gpu(), call);
     debug!(result = answer.0, "driver called for memory");
     if answer == CUresult::SUCCESS {
@@ -169,7 +175,11 @@ fn allocate_pitched(
 
 /// Makes the call, and while the memory of a process that has just ended is in the way, makes it
 /// again.
-pub(super) fn call_retrying(tenant: &Tenant, gpu: DeviceIndex, call: impl Fn() -> CUresult) -> CUresult {
+pub(super) fn call_retrying(
+    tenant: &Tenant,
+    gpu: DeviceIndex,
+    call: impl Fn() -> CUresult,
+) -> CUresult {
     let mut budget = WaitBudget::default();
     loop {
         let answer = call();
@@ -204,7 +214,12 @@ pub(super) fn free(address: u64, call: impl FnOnce() -> CUresult) -> CUresult {
 /// What is not on the table of addresses. What another process's pool has lent is freed like one's
 /// own.
 #[inline(never)]
-fn free_untold(tenant: &Tenant, address: u64, pooled: bool, call: impl FnOnce() -> CUresult) -> CUresult {
+fn free_untold(
+    tenant: &Tenant,
+    address: u64,
+    pooled: bool,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
     let closing = tenant.exports().begin_close(Address(address));
     let answer = call();
     if let (CUresult::SUCCESS, Some(closing)) = (answer, closing) {

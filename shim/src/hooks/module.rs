@@ -51,7 +51,8 @@ pub(crate) unsafe fn cuModuleLoadDataEx(
     values: *mut *mut c_void,
 ) -> CUresult {
     // SAFETY: the program's own call, with its place or one of ours.
-    let call = |module| unsafe { driver::cuModuleLoadDataEx(module, image, count, options, values) };
+    let call =
+        |module| unsafe { driver::cuModuleLoadDataEx(module, image, count, options, values) };
     // SAFETY: the image is the program's, which the driver reads too.
     let size = || unsafe { image::size_at(image) };
     // SAFETY: the place is that of the program's call.
@@ -59,7 +60,10 @@ pub(crate) unsafe fn cuModuleLoadDataEx(
 }
 
 /// Several images of the same code.
-pub(crate) unsafe fn cuModuleLoadFatBinary(module: *mut CUmodule, fat_cubin: *const c_void) -> CUresult {
+pub(crate) unsafe fn cuModuleLoadFatBinary(
+    module: *mut CUmodule,
+    fat_cubin: *const c_void,
+) -> CUresult {
     // SAFETY: the program's own call, with its place or one of ours.
     let call = |module| unsafe { driver::cuModuleLoadFatBinary(module, fat_cubin) };
     // SAFETY: the place is that of the program's call.
@@ -92,7 +96,16 @@ pub(crate) unsafe fn cuLibraryLoadData(
 ) -> CUresult {
     // SAFETY: the program's own call, with its place or one of ours.
     let call = |library| unsafe {
-        driver::cuLibraryLoadData(library, code, jit_options, jit_values, jit_count, options, values, count)
+        driver::cuLibraryLoadData(
+            library,
+            code,
+            jit_options,
+            jit_values,
+            jit_count,
+            options,
+            values,
+            count,
+        )
     };
     // SAFETY: the image is the program's, which the driver reads too.
     let size = || unsafe { image::size_at(code) };
@@ -180,14 +193,19 @@ pub(crate) unsafe fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
     let beyond = |each: usize| bytes(each) - came;
     // What cannot be told is whether it is taken at once or when a kernel first needs it: it is
     // charged from here on.
-    let Ok(growing) = tenant.implicit().begin(context, beyond(value) - beyond(former), || None) else {
+    let Ok(growing) = tenant.implicit().begin(context, beyond(value) - beyond(former), || None)
+    else {
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
     let _going = tenant.implicit().begin_unload(Cause::Limit(limit));
     let answer = call_retrying(tenant, context.gpu(), call);
     if answer == CUresult::SUCCESS {
         growing.grown(Cause::Limit(limit), None);
-        tenant.implicit().unloaded(Cause::Limit(limit), Some(context), beyond(former) - beyond(value));
+        tenant.implicit().unloaded(
+            Cause::Limit(limit),
+            Some(context),
+            beyond(former) - beyond(value),
+        );
     }
     answer
 }
@@ -202,7 +220,8 @@ fn copies(tenant: &Tenant, context: Context, limit: CUlimit) -> Option<u64> {
             let attribute = |attribute| {
                 let mut value: c_int = 0;
                 // SAFETY: the value is writable.
-                let answer = unsafe { driver::cuDeviceGetAttribute(&raw mut value, attribute, device.0) };
+                let answer =
+                    unsafe { driver::cuDeviceGetAttribute(&raw mut value, attribute, device.0) };
                 u64::try_from(value).ok().filter(|_| answer == CUresult::SUCCESS)
             };
             let threads = attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?;
@@ -338,11 +357,12 @@ fn bring(what: usize, library: Option<CUlibrary>, call: impl Fn() -> CUresult) -
     let Accounting::On(tenant) = process::accounting() else { return call() };
     let Some(context) = current(tenant) else { return call() };
     let free = || free::of_current_at_rest(tenant, context.gpu());
-    let growing = match tenant.implicit().begin_load(context, what, library.map(|library| library.0), free) {
-        Ok(Some(growing)) => growing,
-        Ok(None) => return call(),
-        Err(_) => return CUresult::ERROR_OUT_OF_MEMORY,
-    };
+    let growing =
+        match tenant.implicit().begin_load(context, what, library.map(|library| library.0), free) {
+            Ok(Some(growing)) => growing,
+            Ok(None) => return call(),
+            Err(_) => return CUresult::ERROR_OUT_OF_MEMORY,
+        };
     let answer = call_retrying(tenant, context.gpu(), call);
     if answer == CUresult::SUCCESS {
         growing.brought(free());

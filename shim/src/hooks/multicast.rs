@@ -32,7 +32,9 @@ pub(crate) unsafe fn cuMulticastBindMem(
     flags: c_ulonglong,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuMulticastBindMem(object, offset, memory, memory_offset, size, flags) };
+    let call = || unsafe {
+        driver::cuMulticastBindMem(object, offset, memory, memory_offset, size, flags)
+    };
     bind(
         PhysicalHandle(object),
         None,
@@ -88,8 +90,15 @@ pub(crate) unsafe fn cuMulticastBindAddr_v2(
     flags: c_ulonglong,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuMulticastBindAddr_v2(object, device, offset, address, size, flags) };
-    bind_at(PhysicalHandle(object), Some(DriverOrdinal(device)), (offset as u64, size as u64), address, call)
+    let call =
+        || unsafe { driver::cuMulticastBindAddr_v2(object, device, offset, address, size, flags) };
+    bind_at(
+        PhysicalHandle(object),
+        Some(DriverOrdinal(device)),
+        (offset as u64, size as u64),
+        address,
+        call,
+    )
 }
 
 /// Ends bindings of a GPU, of a range of the object.

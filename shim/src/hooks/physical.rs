@@ -64,8 +64,8 @@ pub(crate) unsafe fn cuMemCreate(
 
 /// The last reference gives the memory back.
 pub(crate) unsafe fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
-    let release =
-        process::tenant().and_then(|tenant| tenant.physical().begin_release(PhysicalHandle(handle)));
+    let release = process::tenant()
+        .and_then(|tenant| tenant.physical().begin_release(PhysicalHandle(handle)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemRelease(handle) };
     if let (CUresult::SUCCESS, Some(release)) = (answer, release) {
@@ -82,7 +82,8 @@ pub(crate) unsafe fn cuMemMap(
     handle: CUmemGenericAllocationHandle,
     flags: c_ulonglong,
 ) -> CUresult {
-    let reference = process::tenant().and_then(|tenant| tenant.physical().reference(PhysicalHandle(handle)));
+    let reference =
+        process::tenant().and_then(|tenant| tenant.physical().reference(PhysicalHandle(handle)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemMap(pointer, size, offset, handle, flags) };
     if let (CUresult::SUCCESS, Some(reference)) = (answer, reference) {
@@ -108,7 +109,8 @@ pub(crate) unsafe fn cuMemRetainAllocationHandle(
     address: *mut c_void,
 ) -> CUresult {
     let tenant = process::tenant();
-    let reference = tenant.and_then(|tenant| tenant.physical().reference_at(Address(address.addr() as u64)));
+    let reference =
+        tenant.and_then(|tenant| tenant.physical().reference_at(Address(address.addr() as u64)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemRetainAllocationHandle(handle, address) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, tenant) {
@@ -129,7 +131,8 @@ pub(crate) unsafe fn cuMemExportToShareableHandle(
     kind: CUmemAllocationHandleType,
     flags: c_ulonglong,
 ) -> CUresult {
-    let reference = process::tenant().and_then(|tenant| tenant.physical().reference(PhysicalHandle(handle)));
+    let reference =
+        process::tenant().and_then(|tenant| tenant.physical().reference(PhysicalHandle(handle)));
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemExportToShareableHandle(shareable, handle, kind, flags) };
     if let (CUresult::SUCCESS, Some(reference)) = (answer, reference) {
@@ -147,7 +150,8 @@ pub(crate) unsafe fn cuMemGetHandleForAddressRange(
     flags: c_ulonglong,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    let answer = unsafe { driver::cuMemGetHandleForAddressRange(handle, address, size, kind, flags) };
+    let answer =
+        unsafe { driver::cuMemGetHandleForAddressRange(handle, address, size, kind, flags) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
         tenant.physical().range_exported(Address(address), Bytes(size as u64));
         // Where nothing is mapped by hand it is linear memory, of this process or of another one,
@@ -185,7 +189,9 @@ fn charged_to(tenant: &Tenant, prop: &CUmemAllocationProp) -> ChargedTo {
     let device = match prop.location.kind {
         CU_MEM_LOCATION_TYPE_DEVICE => prop.location.id,
         // The device is the first byte of a record of two; the second is the domain.
-        CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => CUdevice::from(prop.location.id.to_ne_bytes()[0]),
+        CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => {
+            CUdevice::from(prop.location.id.to_ne_bytes()[0])
+        }
         CU_MEM_LOCATION_TYPE_HOST
         | CU_MEM_LOCATION_TYPE_HOST_NUMA
         | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT

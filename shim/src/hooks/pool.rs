@@ -4,8 +4,8 @@
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
 use cgpu_memory::{
-    Address, Bytes, PendingClose, PendingFree, PoolDestroy, PoolError, PoolId, Reason, Route, Tenant,
-    WaitBudget,
+    Address, Bytes, PendingClose, PendingFree, PoolDestroy, PoolError, PoolId, Reason, Route,
+    Tenant, WaitBudget,
 };
 
 use super::answer::{denied, refuse};
@@ -16,7 +16,11 @@ use crate::process;
 use crate::{boundary, driver, graphs};
 
 /// From the current pool of the stream's device.
-pub(crate) unsafe fn cuMemAllocAsync(address: *mut CUdeviceptr, size: usize, stream: CUstream) -> CUresult {
+pub(crate) unsafe fn cuMemAllocAsync(
+    address: *mut CUdeviceptr,
+    size: usize,
+    stream: CUstream,
+) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMemAllocAsync(address, size, stream) };
     // SAFETY: the address is that of the call.
@@ -70,11 +74,16 @@ pub(crate) unsafe fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> C
 /// The same, for programs compiled for each thread's own default stream.
 pub(crate) unsafe fn cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) -> CUresult {
     // SAFETY: the program's own call.
-    free(address, Order::per_thread(stream), || unsafe { driver::cuMemFreeAsync_ptsz(address, stream) })
+    free(address, Order::per_thread(stream), || unsafe {
+        driver::cuMemFreeAsync_ptsz(address, stream)
+    })
 }
 
 /// A new pool holds nothing; where it will take memory from is noted.
-pub(crate) unsafe fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> CUresult {
+pub(crate) unsafe fn cuMemPoolCreate(
+    pool: *mut CUmemoryPool,
+    properties: *const CUmemPoolProps,
+) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMemPoolCreate(pool, properties) };
     let tenant = tenant_or_return!(call());
@@ -318,11 +327,19 @@ fn record(
 
 /// Makes the call, and while the memory of a process that has just ended is in the way, makes it
 /// again.
-fn call_retrying(tenant: &Tenant, pool: CUmemoryPool, call: impl Fn() -> CUresult) -> Result<(), CUresult> {
+fn call_retrying(
+    tenant: &Tenant,
+    pool: CUmemoryPool,
+    call: impl Fn() -> CUresult,
+) -> Result<(), CUresult> {
     let mut budget = WaitBudget::default();
     loop {
-        let again =
-            || tenant.pools().gpu(PoolId(pool.0)).is_some_and(|gpu| tenant.should_retry(gpu, &mut budget));
+        let again = || {
+            tenant
+                .pools()
+                .gpu(PoolId(pool.0))
+                .is_some_and(|gpu| tenant.should_retry(gpu, &mut budget))
+        };
         match call() {
             CUresult::SUCCESS => return Ok(()),
             CUresult::ERROR_OUT_OF_MEMORY if { again }() => {}

@@ -6,8 +6,8 @@ use core::ptr;
 use cgpu_abi::driver::DefaultStream;
 use cgpu_abi::types::{
     CU_GET_PROC_ADDRESS_LEGACY_STREAM, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
-    CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, CUdriverProcAddressQueryResult, CUresult, c_char, c_int, c_void,
-    cuuint64_t,
+    CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, CUdriverProcAddressQueryResult, CUresult, c_char, c_int,
+    c_void, cuuint64_t,
 };
 
 use crate::driver;
@@ -23,7 +23,8 @@ pub(crate) unsafe fn cuGetProcAddress(
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuGetProcAddress(name, function, version, flags) };
     // SAFETY: the arguments are those of the call.
-    match unsafe { exchange(answer, name, function, version, stream(flags, DefaultStream::Legacy)) } {
+    match unsafe { exchange(answer, name, function, version, stream(flags, DefaultStream::Legacy)) }
+    {
         Exchanged::Done => answer,
         Exchanged::Refused => CUresult::ERROR_NOT_FOUND,
     }
@@ -39,7 +40,9 @@ pub(crate) unsafe fn cuGetProcAddress_ptsz(
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuGetProcAddress_ptsz(name, function, version, flags) };
     // SAFETY: the arguments are those of the call.
-    match unsafe { exchange(answer, name, function, version, stream(flags, DefaultStream::PerThread)) } {
+    match unsafe {
+        exchange(answer, name, function, version, stream(flags, DefaultStream::PerThread))
+    } {
         Exchanged::Done => answer,
         Exchanged::Refused => CUresult::ERROR_NOT_FOUND,
     }
@@ -72,10 +75,12 @@ pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
     status: *mut CUdriverProcAddressQueryResult,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    let answer = unsafe { driver::cuGetProcAddress_v2_ptsz(name, function, version, flags, status) };
+    let answer =
+        unsafe { driver::cuGetProcAddress_v2_ptsz(name, function, version, flags, status) };
     // SAFETY: the arguments are those of the call.
-    let exchanged =
-        unsafe { exchange(answer, name, function, version, stream(flags, DefaultStream::PerThread)) };
+    let exchanged = unsafe {
+        exchange(answer, name, function, version, stream(flags, DefaultStream::PerThread))
+    };
     // SAFETY: `status` is that of the call.
     unsafe { tell(exchanged, status) };
     answer

@@ -2,8 +2,9 @@
 //! ([`super::refuse`]).
 
 use cgpu_abi::types::{
-    CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
-    CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, CUdevice_attribute,
+    CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
+    CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
+    CUdevice_attribute,
 };
 
 /// Whether an attribute announces what is refused; it reads 0 under a limit.

@@ -87,8 +87,10 @@ struct Entry {
 impl Entry {
     fn refer<'a>(&self, tenant: &'a Tenant) -> Option<cgpu_memory::PendingTileMap<'a>> {
         let maps = self.entry.mem_operation_type == CU_MEM_OPERATION_TYPE_MAP;
-        maps.then(|| tenant.physical().begin_tile_map(PhysicalHandle(self.entry.mem_handle), self.tiles))
-            .flatten()
+        maps.then(|| {
+            tenant.physical().begin_tile_map(PhysicalHandle(self.entry.mem_handle), self.tiles)
+        })
+        .flatten()
     }
 }
 
@@ -111,7 +113,10 @@ fn tiles(entry: &CUarrayMapInfo) -> Tiles {
         },
         // SAFETY: as above.
         ArrayId::Mipmapped(array) => unsafe {
-            driver::cuMipmappedArrayGetSparseProperties(&raw mut properties, CUmipmappedArray(array))
+            driver::cuMipmappedArrayGetSparseProperties(
+                &raw mut properties,
+                CUmipmappedArray(array),
+            )
         },
     };
     if answer != CUresult::SUCCESS {
@@ -132,5 +137,9 @@ fn tiles(entry: &CUarrayMapInfo) -> Tiles {
     };
     let [tile_x, tile_y, tile_z] = tile;
     let [x, y, z] = [along(x, width, tile_x), along(y, height, tile_y), along(z, depth, tile_z)];
-    Tiles { part: (level & 0x1f) << 11 | (layer & 0x7ff), from: [x.0, y.0, z.0], to: [x.1, y.1, z.1] }
+    Tiles {
+        part: (level & 0x1f) << 11 | (layer & 0x7ff),
+        from: [x.0, y.0, z.0],
+        to: [x.1, y.1, z.1],
+    }
 }

@@ -16,8 +16,10 @@ pub(super) fn variables(text: &[u8]) -> u64 {
     while let Some(at) = rest.windows(GLOBAL.len()).position(|window| window == GLOBAL) {
         let (head, tail) = rest.split_at(at);
         let (_, declared) = tail.split_at(GLOBAL.len());
-        let begins =
-            head.last().or(before.last()).is_none_or(|byte| byte.is_ascii_whitespace() || *byte == b';');
+        let begins = head
+            .last()
+            .or(before.last())
+            .is_none_or(|byte| byte.is_ascii_whitespace() || *byte == b';');
         let ends = declared.first().is_some_and(|byte| byte.is_ascii_whitespace() || *byte == b'.');
         // `ld.global` and its like are instructions.
         if begins && ends && !head.trim_ascii_end().ends_with(b".extern") {
@@ -42,14 +44,18 @@ fn declaration(text: &[u8]) -> Option<u64> {
     }
     let (mut each, mut many, mut rest) = (None, 1, text.trim_start());
     while let Some(word) = rest.strip_prefix('.') {
-        let length = word.find(|letter: char| !letter.is_ascii_alphanumeric()).unwrap_or(word.len());
+        let length =
+            word.find(|letter: char| !letter.is_ascii_alphanumeric()).unwrap_or(word.len());
         let (word, after) = word.split_at(length);
         rest = after.trim_start();
         match word {
-            "align" => rest = rest.trim_start_matches(|letter: char| letter.is_ascii_digit()).trim_start(),
+            "align" => {
+                rest = rest.trim_start_matches(|letter: char| letter.is_ascii_digit()).trim_start()
+            }
             "attribute" => {
                 let after = rest.split_once(')')?.1;
-                rest = after.trim_start_matches(|letter: char| letter == ')' || letter.is_whitespace());
+                rest = after
+                    .trim_start_matches(|letter: char| letter == ')' || letter.is_whitespace());
             }
             "v2" => many = 2,
             "v4" => many = 4,
@@ -58,8 +64,10 @@ fn declaration(text: &[u8]) -> Option<u64> {
             // The width in bits: `b8`, `u32`, `bf16`, `f16x2`.
             kind => {
                 let (bits, twice) = kind.strip_suffix("x2").map_or((kind, 1), |kind| (kind, 2));
-                let bits: u64 =
-                    bits.trim_start_matches(|letter: char| letter.is_ascii_alphabetic()).parse().ok()?;
+                let bits: u64 = bits
+                    .trim_start_matches(|letter: char| letter.is_ascii_alphabetic())
+                    .parse()
+                    .ok()?;
                 each = Some(bits.div_ceil(8) * twice);
             }
         }

@@ -59,7 +59,11 @@ extern "C" fn choose(arguments: &mut Arguments) -> Exit {
         // SAFETY: the program's own arguments, but for the cleared flag.
         let handle = unsafe { real::open_in(namespace, path, flags) };
         if handle.is_null() {
-            return if name.contains(&b'/') { Exit::answer(handle) } else { Exit::jump(DLMOPEN.address()) };
+            return if name.contains(&b'/') {
+                Exit::answer(handle)
+            } else {
+                Exit::jump(DLMOPEN.address())
+            };
         }
         if has_a_driver(handle) {
             process::count(Reason::NamespaceRefused);

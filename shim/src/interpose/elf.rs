@@ -167,7 +167,11 @@ pub(crate) fn definition_after(caller: usize, name: &[u8]) -> Option<*const c_vo
     }
 
     /// The loader holds its lock meanwhile, so nothing is unloaded.
-    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
+    unsafe extern "C" fn visit(
+        info: *mut libc::dl_phdr_info,
+        _size: usize,
+        search: *mut c_void,
+    ) -> c_int {
         // SAFETY: the loader's record of a loaded object, valid during this call.
         let info = unsafe { &*info };
         // SAFETY: the search is the one that was given to `dl_iterate_phdr`, and no other code uses
@@ -195,7 +199,8 @@ pub(crate) fn definition_after(caller: usize, name: &[u8]) -> Option<*const c_vo
 fn covers(info: &libc::dl_phdr_info, address: usize) -> bool {
     segments(info).any(|segment| {
         segment.p_type == libc::PT_LOAD
-            && address.wrapping_sub(start(info, segment)) < usize::try_from(segment.p_memsz).unwrap_or(0)
+            && address.wrapping_sub(start(info, segment))
+                < usize::try_from(segment.p_memsz).unwrap_or(0)
     })
 }
 
@@ -286,7 +291,8 @@ impl Object {
         let mut map: *const LinkMap = ptr::null();
         // SAFETY: `info` and `map` are writable and outlive the call, and a link_map is what the
         // flag asks for.
-        let found = unsafe { dladdr1(address, info.as_mut_ptr(), (&raw mut map).cast(), RTLD_DL_LINKMAP) };
+        let found =
+            unsafe { dladdr1(address, info.as_mut_ptr(), (&raw mut map).cast(), RTLD_DL_LINKMAP) };
         if found == 0 || map.is_null() {
             return None;
         }
@@ -316,7 +322,9 @@ impl Object {
     /// Where the object defines `name`, in its default version.
     pub(crate) fn symbol(&self, name: &[u8]) -> Option<*const c_void> {
         let matching = |index: u32| {
-            self.definition(index).filter(|(found, _)| same(*found, name)).map(|(_, address)| address)
+            self.definition(index)
+                .filter(|(found, _)| same(*found, name))
+                .map(|(_, address)| address)
         };
         self.hash.find(name, matching)
     }
@@ -343,7 +351,11 @@ impl Object {
         // Above are sections, files, thread-local data and indirect functions: none is an address
         // to call.
         let addressable = symbol.info & 15 <= OBJECT_FUNCTION_OR_NONE;
-        if symbol.section == 0 || symbol.value == 0 || !addressable || !matches!(binding, GLOBAL | WEAK) {
+        if symbol.section == 0
+            || symbol.value == 0
+            || !addressable
+            || !matches!(binding, GLOBAL | WEAK)
+        {
             return None;
         }
         if !self.versions.is_null() {

@@ -36,7 +36,8 @@ const fn table() -> Table {
         if let Some(slots) = fill(multiplier) {
             return Table { multiplier, slots };
         }
-        multiplier = multiplier.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814e) | 1;
+        multiplier =
+            multiplier.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814e) | 1;
     }
 }
 
@@ -45,7 +46,9 @@ const fn fill(multiplier: u64) -> Option<[Option<Symbol>; SLOTS]> {
     let mut slots = [None; SLOTS];
     let mut row = 0;
     while row < DRIVER.len() {
-        if matches!(DRIVER[row].kind, Kind::Hook) && !put(&mut slots, Symbol::driver(row), multiplier) {
+        if matches!(DRIVER[row].kind, Kind::Hook)
+            && !put(&mut slots, Symbol::driver(row), multiplier)
+        {
             return None;
         }
         row += 1;
@@ -104,9 +107,14 @@ mod tests {
 
     #[test]
     fn every_hooked_name_is_found_and_no_other() {
-        let driver =
-            DRIVER.iter().enumerate().map(|(row, entry)| (entry.symbol, entry.kind, Symbol::driver(row)));
-        let nvml = NVML.iter().enumerate().map(|(row, entry)| (entry.symbol, entry.kind, Symbol::nvml(row)));
+        let driver = DRIVER
+            .iter()
+            .enumerate()
+            .map(|(row, entry)| (entry.symbol, entry.kind, Symbol::driver(row)));
+        let nvml = NVML
+            .iter()
+            .enumerate()
+            .map(|(row, entry)| (entry.symbol, entry.kind, Symbol::nvml(row)));
         for (name, kind, symbol) in driver.chain(nvml) {
             let found = find(&CString::new(name).unwrap());
             assert_eq!(found, (kind == Kind::Hook).then_some(symbol), "{name}");

@@ -114,7 +114,8 @@ pub(super) fn libc_handle() -> *mut c_void {
         return known;
     }
     // SAFETY: the name is NUL-ended; the C library is loaded already, and nothing of it runs.
-    let handle = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    let handle =
+        unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     HANDLE.store(handle, Relaxed);
     handle
 }

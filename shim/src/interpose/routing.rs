@@ -58,7 +58,11 @@ pub(crate) fn route(found: *const c_void, request: Request<'_>) -> Route {
 }
 
 /// The hooked row that `found` belongs to; `None`: it is no exported address.
-fn hook(table: &Table<DRIVER_SYMBOLS>, found: *const c_void, request: Request<'_>) -> Option<Option<usize>> {
+fn hook(
+    table: &Table<DRIVER_SYMBOLS>,
+    found: *const c_void,
+    request: Request<'_>,
+) -> Option<Option<usize>> {
     let mut rows = table.exported(found)?;
     let Some(first) = rows.next() else {
         return Some(None);
@@ -66,7 +70,8 @@ fn hook(table: &Table<DRIVER_SYMBOLS>, found: *const c_void, request: Request<'_
     if rows.next().is_none() {
         return Some(Some(first));
     }
-    let asked = expected(request).and_then(|row| ROWS.iter().position(|other| other.symbol == row.symbol));
+    let asked =
+        expected(request).and_then(|row| ROWS.iter().position(|other| other.symbol == row.symbol));
     let same = table.exported(found)?.find(|row| Some(*row) == asked);
     Some(same.or(Some(first)))
 }

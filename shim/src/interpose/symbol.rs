@@ -52,7 +52,9 @@ impl Symbol {
     pub(crate) fn hook(self) -> *const c_void {
         match self {
             Symbol::Driver(row) => driver_hook(row.into()),
-            Symbol::Nvml(row) => entry::NVML_HOOKS.get(usize::from(row)).map_or(ptr::null(), |hook| hook.0),
+            Symbol::Nvml(row) => {
+                entry::NVML_HOOKS.get(usize::from(row)).map_or(ptr::null(), |hook| hook.0)
+            }
         }
     }
 

@@ -36,8 +36,10 @@ impl<const N: usize> Table<N> {
     /// The functions of `object`, which is a copy of `library`.
     pub(super) fn of(object: Object, library: &Library<N>) -> Table<N> {
         let mut addresses = [ptr::null(); N];
-        let mut exports: Vec<Export> =
-            object.definitions().map(|address| Export { address: address.addr(), row: None }).collect();
+        let mut exports: Vec<Export> = object
+            .definitions()
+            .map(|address| Export { address: address.addr(), row: None })
+            .collect();
         for (row, address) in addresses.iter_mut().enumerate() {
             let Some(found) = object.symbol(library.name(row).as_bytes()) else {
                 continue;
@@ -72,8 +74,12 @@ impl<const N: usize> Table<N> {
     pub(crate) fn exported(&self, address: *const c_void) -> Option<impl Iterator<Item = usize>> {
         let address = address.addr();
         let first = self.exports.partition_point(|export| export.address < address);
-        let mut same =
-            self.exports.get(first..)?.iter().take_while(move |export| export.address == address).peekable();
+        let mut same = self
+            .exports
+            .get(first..)?
+            .iter()
+            .take_while(move |export| export.address == address)
+            .peekable();
         same.peek()?;
         Some(same.filter_map(|export| export.row).map(usize::from))
     }

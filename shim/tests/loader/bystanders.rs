@@ -40,7 +40,9 @@ fn program_without_a_gpu_runs_unchanged() {
 fn installed(names: &[&str]) -> Option<PathBuf> {
     let multiarch = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
     let folders = [multiarch.as_str(), "/usr/lib64", "/usr/lib", "/usr/local/lib"];
-    let files = folders.iter().flat_map(|folder| names.iter().map(move |name| Path::new(folder).join(name)));
+    let files = folders
+        .iter()
+        .flat_map(|folder| names.iter().map(move |name| Path::new(folder).join(name)));
     files.into_iter().find(|file| file.exists())
 }
 
@@ -54,12 +56,20 @@ fn allocates_with(package: &str, names: &[&str]) {
     for preloads in [[&allocator, &shim], [&shim, &allocator]] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let run = preloads.iter().fold(harness.bare(), |run, file| run.preload(file.to_path_buf()));
-        assert_eq!(run.lines("handles", &[]), harness.shimmed().lines("handles", &[]), "{preloads:?}");
+        assert_eq!(
+            run.lines("handles", &[]),
+            harness.shimmed().lines("handles", &[]),
+            "{preloads:?}"
+        );
         let run = run.variable("CGPU_DIR", &folder.path().display().to_string());
         let run = run.variable("ALIYUN_COM_GPU_MEM_CONTAINER", "6");
         assert_eq!(run.lines("threads", &[]), ["used 33554432", "used 0"], "{preloads:?}");
         let run = run.variable("LIMITED", "1");
-        assert!(run.lines("forks", &[]).iter().all(|line| line.ends_with(": 0") || line.ends_with("with 0")));
+        assert!(
+            run.lines("forks", &[])
+                .iter()
+                .all(|line| line.ends_with(": 0") || line.ends_with("with 0"))
+        );
     }
 }
 
@@ -79,8 +89,15 @@ fn dlsym_interposers_on_both_sides_are_called() {
     // The loader knows one file once, by whatever name: a copy is another library.
     let other = harness.file("hooker-too.so");
     std::fs::copy(harness.file("hooker.so"), &other).expect("a copy");
-    let run =
-        harness.bare().preload(harness.file("hooker.so")).preload(harness.file("libcgpu.so")).preload(other);
+    let run = harness
+        .bare()
+        .preload(harness.file("hooker.so"))
+        .preload(harness.file("libcgpu.so"))
+        .preload(other);
     let lines = run.lines("hooked", &[]);
-    assert_eq!(lines[..2], ["libcgpu.so:cuMemAlloc_v2", "libcuda.so.1:cuStreamCreate"], "{lines:?}");
+    assert_eq!(
+        lines[..2],
+        ["libcgpu.so:cuMemAlloc_v2", "libcuda.so.1:cuStreamCreate"],
+        "{lines:?}"
+    );
 }

@@ -34,7 +34,8 @@ fn forked_child_under_a_limit_starts_anew() {
 fn threads_initialising_at_once_share_one_tenant() {
     for _ in 0..20 {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let run = Harness::get().shimmed().variable("CGPU_DIR", &folder.path().display().to_string());
+        let run =
+            Harness::get().shimmed().variable("CGPU_DIR", &folder.path().display().to_string());
         let run = run.variable("ALIYUN_COM_GPU_MEM_CONTAINER", "6");
         assert_eq!(run.lines("threads", &[]), ["used 33554432", "used 0"]);
     }

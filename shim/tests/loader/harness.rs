@@ -65,7 +65,8 @@ impl Harness {
         let sources = fs::read_dir(sources()).expect("the programs' sources");
         let sources = sources.map(|entry| entry.expect("a source").path());
         let built = LIBRARIES.iter().map(|(from, _)| Dist::find().release().file(from));
-        let written = |file: PathBuf| fs::metadata(file).and_then(|data| data.modified()).expect("a time");
+        let written =
+            |file: PathBuf| fs::metadata(file).and_then(|data| data.modified()).expect("a time");
         sources.chain(built).map(written).max().expect("a source")
     }
 
@@ -106,7 +107,13 @@ impl Harness {
             (
                 "odd",
                 "odd/libcuda.so.1",
-                &["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic", "-Wl,--hash-style=sysv"],
+                &[
+                    "-shared",
+                    "-fPIC",
+                    "-Wl,-soname,libcuda.so.1",
+                    "-Wl,-Bsymbolic",
+                    "-Wl,--hash-style=sysv",
+                ],
             ),
             ("selfish", "selfish/libcuda.so.1", &["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]),
             ("linked", "linked", &[&driver]),
@@ -117,7 +124,10 @@ impl Harness {
         let wrapper = harness.file("wrapper.so").display().to_string();
         assert!(harness.compile("next", "next", &[&wrapper]), "next.c does not compile");
         let wrapper = harness.file("ucx.so").display().to_string();
-        assert!(harness.compile("wrapping", "wrapping", &[&wrapper, &driver]), "wrapping.c does not compile");
+        assert!(
+            harness.compile("wrapping", "wrapping", &[&wrapper, &driver]),
+            "wrapping.c does not compile"
+        );
     }
 
     /// A file of the stage.
@@ -131,7 +141,16 @@ impl Harness {
         let source = sources().join(source).with_extension("c");
         let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
         let mut command = Command::new(compiler);
-        command.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fno-builtin", "-o"]);
+        command.args([
+            "-std=gnu11",
+            "-O1",
+            "-g",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-fno-builtin",
+            "-o",
+        ]);
         command.arg(self.file(to)).arg(source).args(flags).arg("-ldl").stdin(Stdio::null());
         command.stderr(if flags.iter().any(|flag| flag.starts_with("-fsanitize")) {
             Stdio::null()
@@ -181,11 +200,14 @@ impl Run {
             .stdin(Stdio::null())
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        command.env("LD_LIBRARY_PATH", join(&self.libraries)).env("LD_PRELOAD", join(&self.preloads));
+        command
+            .env("LD_LIBRARY_PATH", join(&self.libraries))
+            .env("LD_PRELOAD", join(&self.preloads));
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         // Each program sets an alarm for itself, so none outlives its test.
         let output = command.output().expect("the program is there");
-        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let (out, err) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{program} {arguments:?}: {}\n{out}{err}", output.status);
         assert_eq!(err, "", "{program} {arguments:?} is not silent");
         out.lines().map(str::to_owned).collect()

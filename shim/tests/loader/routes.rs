@@ -41,16 +41,29 @@ fn walk(bare: &Run, shimmed: &Run, judge: impl Fn(&str, &str, &str)) {
         let mut ours = 0;
         for (without, with) in bare.iter().zip(&shimmed) {
             let expected = |found: &str| match found.split_once(':') {
-                Some(("libcuda.so.1", symbol)) if hooked.contains(symbol) => format!("libcgpu.so:{symbol}"),
+                Some(("libcuda.so.1", symbol)) if hooked.contains(symbol) => {
+                    format!("libcgpu.so:{symbol}")
+                }
                 _ => found.to_owned(),
             };
             assert_eq!(with.first, expected(&without.first), "{}: {}", file.display(), with.asked);
-            assert_eq!(with.second, expected(&without.second), "{}: {}", file.display(), with.asked);
+            assert_eq!(
+                with.second,
+                expected(&without.second),
+                "{}: {}",
+                file.display(),
+                with.asked
+            );
             assert_eq!(with.status, without.status, "{}: {}", file.display(), with.asked);
             judge(&with.asked, &with.second, &with.recorded);
             ours += usize::from(with.second.starts_with("libcgpu.so:"));
         }
-        assert!(shimmed.len() > 300 && ours > 25, "{}: {ours} of {}", file.display(), shimmed.len());
+        assert!(
+            shimmed.len() > 300 && ours > 25,
+            "{}: {ours} of {}",
+            file.display(),
+            shimmed.len()
+        );
         walks += 1;
     }
     assert_eq!(walks, 6);
@@ -62,7 +75,10 @@ fn runtime_lookups_return_hooks_of_the_right_version_and_flavour() {
     let harness = Harness::get();
     walk(&harness.bare(), &harness.shimmed(), |asked, given, recorded| {
         // They were recorded with the newest driver, and that is what the null driver plays.
-        assert!(recorded == "NULL" || given.ends_with(&format!(":{recorded}")), "{asked} -> {given}");
+        assert!(
+            recorded == "NULL" || given.ends_with(&format!(":{recorded}")),
+            "{asked} -> {given}"
+        );
     });
 }
 
@@ -70,7 +86,11 @@ fn runtime_lookups_return_hooks_of_the_right_version_and_flavour() {
 #[test]
 fn real_driver_is_routed_like_the_simulated_one() {
     let Some(folder) = std::env::var_os("CGPU_REAL_DRIVER").map(PathBuf::from) else {
-        return skip("routes", "driver", "CGPU_REAL_DRIVER names no folder with a real libcuda.so.1");
+        return skip(
+            "routes",
+            "driver",
+            "CGPU_REAL_DRIVER names no folder with a real libcuda.so.1",
+        );
     };
     let harness = Harness::get();
     walk(&harness.bare().library(folder.clone()), &harness.shimmed().library(folder), |_, _, _| {});

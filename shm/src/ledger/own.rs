@@ -25,7 +25,9 @@ impl<'a> OwnCell<'a> {
     pub fn take(self, bytes: Bytes, terms: LimitWord) -> bool {
         self.tick();
         let good = |held: &Held| held.is_open() && get(&self.0.limit_word).0 == terms.word();
-        let Some(before) = self.update(|held| Some(held).filter(good)?.take(bytes)) else { return false };
+        let Some(before) = self.update(|held| Some(held).filter(good)?.take(bytes)) else {
+            return false;
+        };
         self.peak_at(before.used() + bytes);
         true
     }
@@ -41,7 +43,8 @@ impl<'a> OwnCell<'a> {
             }
             Column::Implicit => {
                 let lower = |implicit: u64| Some(implicit.saturating_sub(bytes.0));
-                let before = self.0.implicit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
+                let before =
+                    self.0.implicit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
                 bytes.min(Bytes(before.unwrap_or_default()))
             }
         }

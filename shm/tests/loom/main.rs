@@ -52,7 +52,9 @@ impl Drop for Visit<'_> {
 
 impl Kernel {
     fn lock(&self, slot: SlotIndex) -> bool {
-        self.bytes[slot.get()].compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.bytes[slot.get()]
+            .compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
     }
 
     /// The process of `slot` is killed.
@@ -74,7 +76,11 @@ impl<'a> Presence for &'a Kernel {
     }
 
     fn life(&self, slot: SlotIndex) -> io::Result<Liveness> {
-        Ok(if self.bytes[slot.get()].load(Ordering::Acquire) { Liveness::Alive } else { Liveness::Dead })
+        Ok(if self.bytes[slot.get()].load(Ordering::Acquire) {
+            Liveness::Alive
+        } else {
+            Liveness::Dead
+        })
     }
 }
 
@@ -131,7 +137,10 @@ impl Container {
         match self.account(me).charge(
             Column::Used,
             Bytes(bytes),
-            || LimitWord { limit: Bytes(limit), epoch: self.unaccounted_epoch.load(Ordering::Relaxed) },
+            || LimitWord {
+                limit: Bytes(limit),
+                epoch: self.unaccounted_epoch.load(Ordering::Relaxed),
+            },
             FOREVER,
             |owner| self.liveness(owner),
         ) {
@@ -275,7 +284,13 @@ fn growth_closes_what_is_spare() {
         };
         let life = |owner| container.liveness(owner);
         let limit = || Bytes(2 * STEP);
-        container.account(owners[0]).force_charge(Column::Implicit, Bytes(2 * STEP), limit, FOREVER, life);
+        container.account(owners[0]).force_charge(
+            Column::Implicit,
+            Bytes(2 * STEP),
+            limit,
+            FOREVER,
+            life,
+        );
         assert!(!container.allocate(owners[0], 1, 2));
         other.join().unwrap();
         assert!(!container.allocate(owners[1], 1, 2));
@@ -371,7 +386,11 @@ fn returned_memory_is_lowered_before_growth_falls() {
         let monitor = {
             let container = Arc::clone(&container);
             thread::spawn(move || {
-                ledger::publish_returned(&container.returned, 0, Some(&container.unaccounted_epoch));
+                ledger::publish_returned(
+                    &container.returned,
+                    0,
+                    Some(&container.unaccounted_epoch),
+                );
                 container.measure(owners[0], -1);
             })
         };
@@ -389,7 +408,13 @@ fn what_was_measured_ends_before_what_it_was_measured_of() {
         let (container, owners) = two_processes();
         let life = |owner| container.liveness(owner);
         let bytes = |steps| Bytes(steps * STEP);
-        container.account(owners[0]).force_charge(Column::Implicit, bytes(8), || bytes(9), FOREVER, life);
+        container.account(owners[0]).force_charge(
+            Column::Implicit,
+            bytes(8),
+            || bytes(9),
+            FOREVER,
+            life,
+        );
         container.measure(owners[0], -2);
         let other = {
             let container = Arc::clone(&container);
@@ -442,8 +467,15 @@ fn a_death_inside_a_charge_is_taken_over() {
             container.sweep();
             assert!(container.is_valid());
             let total = container.account(owners[0]).total();
-            assert_eq!(total.0, container.gpu_memory.load(SeqCst), "the dead one's bytes are off the books");
-            assert!(total.0 == 2 * STEP || container.allocate(owners[0], 2, 3), "what fits is let in");
+            assert_eq!(
+                total.0,
+                container.gpu_memory.load(SeqCst),
+                "the dead one's bytes are off the books"
+            );
+            assert!(
+                total.0 == 2 * STEP || container.allocate(owners[0], 2, 3),
+                "what fits is let in"
+            );
         });
     }
 }
@@ -473,7 +505,8 @@ fn whoever_hears_of_a_death_sees_what_it_left() {
             let container = Arc::clone(&container);
             thread::spawn(move || {
                 let lock = &container.gpu.lock;
-                let acquired = lock.acquire(owners[0], FOREVER, |owner| container.liveness(owner)).unwrap();
+                let acquired =
+                    lock.acquire(owners[0], FOREVER, |owner| container.liveness(owner)).unwrap();
                 if matches!(acquired, Acquired::TakenOver(..)) {
                     assert_eq!(container.cells[1].held.load(Ordering::Relaxed), 2 * STEP);
                 }
@@ -520,7 +553,9 @@ fn of_two_who_would_take_over_one_does_at_a_time() {
 ///
 /// The asker is a thread of its own: loom lets nobody who has yielded read again what it saw before, and the model's first
 /// thread has seen all beginnings.
-fn a_living_owner_is_never_taken_for_dead(first: impl Fn(&Container) -> bool + Copy + Send + Sync + 'static) {
+fn a_living_owner_is_never_taken_for_dead(
+    first: impl Fn(&Container) -> bool + Copy + Send + Sync + 'static,
+) {
     model(move || {
         let container = Arc::new(Container::default());
         let elder = container.claim().unwrap();
@@ -530,8 +565,11 @@ fn a_living_owner_is_never_taken_for_dead(first: impl Fn(&Container) -> bool + C
             let container = Arc::clone(&container);
             thread::spawn(move || {
                 let me = container.claim().unwrap();
-                let acquired =
-                    container.gpu.lock.acquire(me, FOREVER, |owner| container.liveness(owner)).unwrap();
+                let acquired = container
+                    .gpu
+                    .lock
+                    .acquire(me, FOREVER, |owner| container.liveness(owner))
+                    .unwrap();
                 // Long enough for the other one to doubt and to ask.
                 for _ in 0..3 {
                     thread::yield_now();

@@ -47,7 +47,8 @@ impl Bereaved {
     /// As `Region::sweep` without a monitor, where the memory of the dead goes with them.
     fn sweep(&self) {
         let (container, table) = (&self.container, self.container.table());
-        let gone = |slot, word: Word, _| word.state() != Some(State::Orphan) || table.is_released(slot);
+        let gone =
+            |slot, word: Word, _| word.state() != Some(State::Orphan) || table.is_released(slot);
         let reclaim = |slot: SlotIndex, state| {
             let becomes = table.reclaim(
                 slot,
@@ -55,7 +56,10 @@ impl Bereaved {
                 iter::once((&container.cells[slot.get()], &container.gpu.withdrawn)),
             );
             let kept = becomes == State::Orphan;
-            assert!(kept || slot != SlotIndex(0) || self.holders.load(SeqCst) == 0, "it is still held");
+            assert!(
+                kept || slot != SlotIndex(0) || self.holders.load(SeqCst) == 0,
+                "it is still held"
+            );
             becomes
         };
         table.sweep(&&container.kernel, Nanos(1), gone, reclaim).unwrap();

@@ -34,7 +34,8 @@ impl Member {
         let region = open(directory);
         let who = SlotOwner { pid: std::process::id(), comm: b"member" };
         let claim = region.claim(who, now(), false).unwrap().expect("a slot is free");
-        let facts = gpus::Gpu { uuid: Uuid([7; 16]), total: Bytes(1000), limit: Bytes(100), ordinal: 0 };
+        let facts =
+            gpus::Gpu { uuid: Uuid([7; 16]), total: Bytes(1000), limit: Bytes(100), ordinal: 0 };
         let gpu = region.register(claim.slot, &facts).unwrap();
         Self { region, claim, gpu }
     }
@@ -70,7 +71,13 @@ pub(crate) struct Truth {
 impl Truth {
     pub(crate) fn open(directory: &Path) -> Self {
         let path = directory.join("truth");
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .unwrap();
         file.set_len(8 * WORDS as u64).unwrap();
         Self { map: MmapOptions::new().len(8 * WORDS).map_raw(&file).unwrap() }
     }

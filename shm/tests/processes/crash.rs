@@ -26,8 +26,9 @@ const LIMIT: Bytes = Bytes(100 * STEP);
 /// Role: stops, works, stops.
 pub(crate) fn step(directory: &Path, _: usize) {
     // SAFETY: asks to be traced by the parent; the other arguments are ignored.
-    let traced =
-        unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, ptr::null_mut::<u8>(), ptr::null_mut::<u8>()) };
+    let traced = unsafe {
+        libc::ptrace(libc::PTRACE_TRACEME, 0, ptr::null_mut::<u8>(), ptr::null_mut::<u8>())
+    };
     if traced != 0 {
         // To stop now would be to wait for nobody.
         return;
@@ -63,8 +64,9 @@ fn stopped(pid: libc::pid_t) -> Option<i32> {
 
 fn one_instruction(pid: libc::pid_t) {
     // SAFETY: the child is ours and stopped; no signal is passed on, and the address is ignored.
-    let stepped =
-        unsafe { libc::ptrace(libc::PTRACE_SINGLESTEP, pid, ptr::null_mut::<u8>(), ptr::null_mut::<u8>()) };
+    let stepped = unsafe {
+        libc::ptrace(libc::PTRACE_SINGLESTEP, pid, ptr::null_mut::<u8>(), ptr::null_mut::<u8>())
+    };
     assert_eq!(stepped, 0, "{}", std::io::Error::last_os_error());
 }
 
@@ -79,7 +81,13 @@ fn survive(file: &[u8]) {
     let left = member.account().total();
     assert!(left <= LIMIT, "{left} on the books");
     let charge = |bytes: Bytes| {
-        member.account().charge(Column::Used, bytes, || LIMIT, FOREVER, |owner| region.liveness(owner))
+        member.account().charge(
+            Column::Used,
+            bytes,
+            || LIMIT,
+            FOREVER,
+            |owner| region.liveness(owner),
+        )
     };
     assert_eq!(charge(LIMIT - left), Ok(()), "what is left of the limit is to be had");
     assert!(charge(Bytes(1)).is_err(), "and no more");

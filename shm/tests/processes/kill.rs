@@ -94,8 +94,13 @@ fn a_hundred_kills_leave_nothing_on_the_books() {
     }
     let member = Member::join(directory.path());
     assert_eq!(member.account().total(), Bytes::ZERO);
-    let charged =
-        member.account().charge(Column::Used, LIMIT, || LIMIT, FOREVER, |owner| region.liveness(owner));
+    let charged = member.account().charge(
+        Column::Used,
+        LIMIT,
+        || LIMIT,
+        FOREVER,
+        |owner| region.liveness(owner),
+    );
     assert_eq!(charged, Ok(()), "the whole limit is there again, whoever died inside the lock");
 }
 
@@ -111,7 +116,8 @@ pub(crate) fn guarded(directory: &Path, worker: usize) {
     let (first, second) = (truth.word(FIRST), truth.word(SECOND));
     loop {
         let lock = &member.region.gpu(member.gpu).lock;
-        let acquired = lock.acquire(member.me(), FOREVER, |owner| member.region.liveness(owner)).unwrap();
+        let acquired =
+            lock.acquire(member.me(), FOREVER, |owner| member.region.liveness(owner)).unwrap();
         if let Acquired::TakenOver(..) = acquired {
             second.store(first.load(Ordering::Relaxed), Ordering::Relaxed);
             truth.word(TAKEOVERS).fetch_add(1, Ordering::Relaxed);
@@ -159,9 +165,15 @@ fn a_stopped_owner_is_named_and_not_robbed() {
 
     let member = Member::join(directory.path());
     let lock = &member.region.gpu(member.gpu).lock;
-    let acquire = |timeout| lock.acquire(member.me(), timeout, |owner| member.region.liveness(owner));
-    let Err(HeldBy(holder)) = acquire(Nanos::from_millis(20)) else { panic!("a living owner was robbed") };
-    assert_eq!(member.region.slot(holder.slot()).pid.load(Ordering::Relaxed), owner.pid().cast_unsigned());
+    let acquire =
+        |timeout| lock.acquire(member.me(), timeout, |owner| member.region.liveness(owner));
+    let Err(HeldBy(holder)) = acquire(Nanos::from_millis(20)) else {
+        panic!("a living owner was robbed")
+    };
+    assert_eq!(
+        member.region.slot(holder.slot()).pid.load(Ordering::Relaxed),
+        owner.pid().cast_unsigned()
+    );
 
     owner.signal(libc::SIGCONT);
     owner.tell();
@@ -177,7 +189,8 @@ fn a_release_wakes_who_sleeps() {
     let member = Member::join(directory.path());
     let lock = &member.region.gpu(member.gpu).lock;
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| lock.acquire(member.me(), FOREVER, |_| Liveness::Alive).map(|_| ()));
+        let waiter =
+            scope.spawn(|| lock.acquire(member.me(), FOREVER, |_| Liveness::Alive).map(|_| ()));
         // Whether it sleeps by now or not, it gets the lock; most often it does.
         thread::sleep(Duration::from_millis(20));
         assert!(!waiter.is_finished());

@@ -94,7 +94,11 @@ fn a_byte_is_free_when_its_process_is_killed() {
         assert_eq!(lines.life(slot(3)).unwrap(), Liveness::Alive, "{role}");
         assert!(lines.take(slot(3)).unwrap().is_none(), "{role}");
         assert!(lines.borrow(slot(3)).unwrap().is_none(), "{role}");
-        assert_eq!(lines.life(slot(4)).unwrap(), Liveness::Dead, "another slot's byte is another's");
+        assert_eq!(
+            lines.life(slot(4)).unwrap(),
+            Liveness::Dead,
+            "another slot's byte is another's"
+        );
         owner.kill();
         assert_eq!(lines.life(slot(3)).unwrap(), Liveness::Dead, "{role}");
     }

@@ -46,7 +46,12 @@ fn candidate(directory: &Path) -> Candidate {
 }
 
 fn gpu(number: u8) -> Gpu {
-    Gpu { uuid: Uuid([number; 16]), total: Bytes(1000), limit: Bytes(100), ordinal: u32::from(number) }
+    Gpu {
+        uuid: Uuid([number; 16]),
+        total: Bytes(1000),
+        limit: Bytes(100),
+        ordinal: u32::from(number),
+    }
 }
 
 fn first_gpu() -> DeviceIndex {
@@ -61,7 +66,8 @@ impl Tmpfs {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().join("mounted");
         fs::create_dir(&place).unwrap();
-        let mounted = Command::new("mount").args(["-t", kind, "-o", options, "none"]).arg(&place).output();
+        let mounted =
+            Command::new("mount").args(["-t", kind, "-o", options, "none"]).arg(&place).output();
         if mounted.is_ok_and(|mounted| mounted.status.success()) {
             return Some(Self(place, directory));
         }
@@ -71,7 +77,9 @@ impl Tmpfs {
 
     fn remount(&self, options: &str) {
         let options = format!("remount,{options}");
-        assert!(Command::new("mount").args(["-o", &options]).arg(&self.0).status().unwrap().success());
+        assert!(
+            Command::new("mount").args(["-o", &options]).arg(&self.0).status().unwrap().success()
+        );
     }
 }
 
@@ -121,7 +129,8 @@ fn a_directory_is_made_where_there_is_none() {
 #[test]
 fn a_region_that_is_there_is_preferred_to_making_one() {
     let (empty, full) = (tempfile::tempdir().unwrap(), made());
-    let region = Region::open_or_make(&[candidate(empty.path()), candidate(full.path())], birth()).unwrap();
+    let region =
+        Region::open_or_make(&[candidate(empty.path()), candidate(full.path())], birth()).unwrap();
     assert_eq!(region.directory(), full.path());
 }
 
@@ -129,8 +138,8 @@ fn a_region_that_is_there_is_preferred_to_making_one() {
 fn a_broken_region_is_not_got_around() {
     let (broken, other) = (made(), tempfile::tempdir().unwrap());
     fs::write(broken.path().join("use"), b"").unwrap();
-    let error =
-        Region::open_or_make(&[candidate(broken.path()), candidate(other.path())], birth()).unwrap_err();
+    let error = Region::open_or_make(&[candidate(broken.path()), candidate(other.path())], birth())
+        .unwrap_err();
     assert!(
         matches!(error.fault, Fault::InvalidPreamble(InvalidPreamble::WrongSize { found: 0, .. })),
         "{error}"
@@ -196,7 +205,10 @@ fn each_wrong_file_is_told_apart() {
             edit(directory.path(), kind, offset, bytes);
             open_fault(directory.path())
         };
-        assert!(matches!(edited(0, &0u32.to_ne_bytes()), Fault::InvalidPreamble(InvalidPreamble::NotYet)));
+        assert!(matches!(
+            edited(0, &0u32.to_ne_bytes()),
+            Fault::InvalidPreamble(InvalidPreamble::NotYet)
+        ));
         assert!(matches!(
             edited(0, &9u32.to_ne_bytes()),
             Fault::InvalidPreamble(InvalidPreamble::WrongVersion { found: 9 })
@@ -232,8 +244,8 @@ fn a_file_that_becomes_ready_is_waited_for() {
     let directory = made();
     edit(directory.path(), Kind::Use, 0, &0u32.to_ne_bytes());
     std::thread::scope(|scope| {
-        let opened =
-            scope.spawn(|| Region::open_or_make(&[candidate(directory.path())], birth()).map(|_| ()));
+        let opened = scope
+            .spawn(|| Region::open_or_make(&[candidate(directory.path())], birth()).map(|_| ()));
         edit(directory.path(), Kind::Use, 0, &LAYOUT_VERSION.to_ne_bytes());
         opened.join().unwrap().unwrap();
     });
@@ -256,24 +268,29 @@ fn a_regions_gpus_are_as_slow_as_it_was_told() {
 
 #[test]
 fn a_full_tmpfs_is_no_region_and_no_crash() {
-    let Some(tmpfs) = Tmpfs::mount("a_full_tmpfs_is_no_region_and_no_crash", "tmpfs", "size=1m") else {
+    let Some(tmpfs) = Tmpfs::mount("a_full_tmpfs_is_no_region_and_no_crash", "tmpfs", "size=1m")
+    else {
         return;
     };
     let error = Region::open_or_make(&[candidate(&tmpfs.0)], birth()).unwrap_err();
     assert!(matches!(error.fault, Fault::NoSpace { needed: 1_118_208 }), "{error}");
-    let mut left: Vec<_> = fs::read_dir(&tmpfs.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let mut left: Vec<_> =
+        fs::read_dir(&tmpfs.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     left.sort();
     assert_eq!(left, ["doorbell", "grant"], "only what fitted is there");
     // The next candidate will do.
     let other = tempfile::tempdir().unwrap();
-    let region = Region::open_or_make(&[candidate(&tmpfs.0), candidate(other.path())], birth()).unwrap();
+    let region =
+        Region::open_or_make(&[candidate(&tmpfs.0), candidate(other.path())], birth()).unwrap();
     assert_eq!(region.directory(), other.path());
 }
 
 /// A maker who did not allocate left a hole, and the tmpfs has no room for it any more: a mapped touch would be SIGBUS.
 #[test]
 fn a_hole_on_a_full_tmpfs_is_found_when_opening() {
-    let Some(tmpfs) = Tmpfs::mount("a_hole_on_a_full_tmpfs_is_found_when_opening", "tmpfs", "size=3m") else {
+    let Some(tmpfs) =
+        Tmpfs::mount("a_hole_on_a_full_tmpfs_is_found_when_opening", "tmpfs", "size=3m")
+    else {
         return;
     };
     Region::make(&tmpfs.0, birth()).unwrap();
@@ -293,7 +310,8 @@ fn a_hole_on_a_full_tmpfs_is_found_when_opening() {
 
 #[test]
 fn a_read_only_file_system_is_named_as_such() {
-    let Some(tmpfs) = Tmpfs::mount("a_read_only_file_system_is_named_as_such", "tmpfs", "size=8m") else {
+    let Some(tmpfs) = Tmpfs::mount("a_read_only_file_system_is_named_as_such", "tmpfs", "size=8m")
+    else {
         return;
     };
     tmpfs.remount("ro");
@@ -307,7 +325,8 @@ fn a_read_only_file_system_is_named_as_such() {
     assert!(Reader::open(&tmpfs.0).unwrap().read().is_ok());
     // A region that may only be read is the container's still: another must not be made beside it.
     let other = tempfile::tempdir().unwrap();
-    let error = Region::open_or_make(&[candidate(&tmpfs.0), candidate(other.path())], birth()).unwrap_err();
+    let error =
+        Region::open_or_make(&[candidate(&tmpfs.0), candidate(other.path())], birth()).unwrap_err();
     assert!(matches!(error.fault, Fault::ReadOnly), "{error}");
 }
 
@@ -320,7 +339,8 @@ fn overlayfs_is_refused() {
         fs::create_dir(tmpfs.0.join(name)).unwrap();
     }
     let at = |name: &str| tmpfs.0.join(name).display().to_string();
-    let options = format!("lowerdir={},upperdir={},workdir={}", at("lower"), at("upper"), at("work"));
+    let options =
+        format!("lowerdir={},upperdir={},workdir={}", at("lower"), at("upper"), at("work"));
     let Some(overlay) = Tmpfs::mount(test, "overlay", &options) else { return };
     let error = Region::make(&overlay.0, birth()).unwrap_err();
     assert!(matches!(error.fault, Fault::Unsupported), "{error}");
@@ -339,7 +359,8 @@ fn the_257th_process_finds_no_slot() {
     let directory = made();
     let region = Region::open(directory.path()).unwrap();
     let who = SlotOwner { pid: 42, comm: b"a name of more than fifteen bytes" };
-    let claims: Vec<_> = (0..SLOTS).map(|_| region.claim(who, NOW, false).unwrap().unwrap()).collect();
+    let claims: Vec<_> =
+        (0..SLOTS).map(|_| region.claim(who, NOW, false).unwrap().unwrap()).collect();
     assert!(claims.iter().enumerate().all(|(index, claim)| claim.slot.get() == index));
     assert!(region.claim(who, NOW, false).unwrap().is_none());
     assert_eq!(region.slots().high_water(), SLOTS);
@@ -368,7 +389,8 @@ fn with_a_monitor_only_its_word_frees_a_slot() {
     assert_eq!(region.sweep(NOW, true).unwrap().mourned, 1);
     assert_eq!(region.sweep(later, true).unwrap().draining, 1);
     // A word about an earlier user of the slot says nothing.
-    monitor.set_drained(slot, Word::new(cgpu_shm::units::Generation::from_bits(0), State::Draining));
+    monitor
+        .set_drained(slot, Word::new(cgpu_shm::units::Generation::from_bits(0), State::Draining));
     assert_eq!(region.sweep(later, true).unwrap().draining, 1);
     assert_eq!(region.slots().word(slot), Some(draining));
     monitor.set_drained(slot, draining);
@@ -398,7 +420,8 @@ fn a_buried_slot_is_all_zero() {
     region.sweep(NOW, false).unwrap();
     assert_eq!(region.sweep(NOW + Nanos::from_millis(500), false).unwrap().buried, 1);
     let bytes = fs::read(directory.path().join("use")).unwrap();
-    let zero = |from: usize, length: usize| bytes[from..from + length].iter().all(|byte| *byte == 0);
+    let zero =
+        |from: usize, length: usize| bytes[from..from + length].iter().all(|byte| *byte == 0);
     assert!(zero(4096 + 40, 256 - 40), "counters");
     assert!((0..GPUS).all(|gpu| zero(69_632 + gpu * 65_536, 256)), "cells");
 }
@@ -465,7 +488,10 @@ fn what_is_granted_is_read() {
     assert!(granted.notify_requested() && granted.is_notify_slot(gpu, SlotIndex(255)));
     monitor.set_notify_slot(gpu, None);
     monitor.clear_notification();
-    assert!(!granted.notify_requested() && SlotIndex::all().all(|slot| !granted.is_notify_slot(gpu, slot)));
+    assert!(
+        !granted.notify_requested()
+            && SlotIndex::all().all(|slot| !granted.is_notify_slot(gpu, slot))
+    );
     assert_eq!(Turn(7 << 8 | 99).state(), TurnState::Open, "a state of another version");
 
     // The word that says "never touched" does not come again.
@@ -544,7 +570,10 @@ fn the_monitor_reads_what_the_container_wrote() {
         (Uuid([1; 16]), Bytes(1000), Bytes(100), Bytes(5))
     );
     let cell = &gpu.cells[0];
-    assert_eq!((cell.used, cell.implicit, cell.peak, cell.busy), (Bytes(30), Bytes(20), Bytes(60), Nanos(8)));
+    assert_eq!(
+        (cell.used, cell.implicit, cell.peak, cell.busy),
+        (Bytes(30), Bytes(20), Bytes(60), Nanos(8))
+    );
     assert_eq!(gpu.used(), account.total());
     let slot = &snapshot.slots[0];
     assert_eq!((slot.pid, slot.comm.as_str(), slot.since), (42, "python3", NOW));
@@ -563,7 +592,12 @@ fn a_file_cut_short_under_the_monitor_is_an_error() {
     let mut reader = Reader::open(directory.path()).unwrap();
     for length in [100_000, 4096, 100, 0] {
         edit(directory.path(), Kind::Use, 16, &u64::MAX.to_ne_bytes()); // GPUs and slots: as many as can be
-        OpenOptions::new().write(true).open(directory.path().join("use")).unwrap().set_len(length).unwrap();
+        OpenOptions::new()
+            .write(true)
+            .open(directory.path().join("use"))
+            .unwrap()
+            .set_len(length)
+            .unwrap();
         let error = reader.read().unwrap_err();
         assert!(
             matches!(error.fault, Fault::InvalidPreamble(InvalidPreamble::WrongSize { found, .. }) if found == length),

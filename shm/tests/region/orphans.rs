@@ -5,12 +5,17 @@ use super::*;
 /// A container in which one process has 50 bytes, of which it exported 30, and has died; its memory is gone. And a living one.
 fn bereaved(directory: &Path, lent: u64) -> (Region, SlotIndex, Claim<LivenessLock>) {
     let region = Region::open(directory).unwrap();
-    let [heir, maker] = [(); 2].map(|()| region.claim(SlotOwner::default(), NOW, false).unwrap().unwrap());
+    let [heir, maker] =
+        [(); 2].map(|()| region.claim(SlotOwner::default(), NOW, false).unwrap().unwrap());
     let gpu = region.register(maker.slot, &gpu(1)).unwrap();
     let account = region.account(gpu, maker.owner());
     let limit = || Bytes(100);
-    account.charge(Column::Used, Bytes(50), limit, Nanos::ZERO, |owner| region.liveness(owner)).unwrap();
-    account.force_charge(Column::Implicit, Bytes(7), limit, Nanos::ZERO, |owner| region.liveness(owner));
+    account
+        .charge(Column::Used, Bytes(50), limit, Nanos::ZERO, |owner| region.liveness(owner))
+        .unwrap();
+    account.force_charge(Column::Implicit, Bytes(7), limit, Nanos::ZERO, |owner| {
+        region.liveness(owner)
+    });
     region.mark_exported(maker.slot, lent);
     account.own().export(Bytes(30));
     let slot = maker.slot;
@@ -77,7 +82,8 @@ fn whoever_comes_after_all_have_gone_keeps_no_orphan() {
     let gone = NOW + LINGERS;
     assert_eq!(region.sweep(gone, false).unwrap().orphans, 1);
     drop(heir);
-    let comes_and_goes = |when| drop(region.claim(SlotOwner::default(), when, false).unwrap().unwrap());
+    let comes_and_goes =
+        |when| drop(region.claim(SlotOwner::default(), when, false).unwrap().unwrap());
     comes_and_goes(gone);
     comes_and_goes(gone + Nanos(LINGERS.get() / 2));
     comes_and_goes(gone + LINGERS);
@@ -96,7 +102,11 @@ fn the_monitor_buries_an_orphan_too() {
     let word = |state| Word::new(region.slots().word(slot).unwrap().generation(), state);
     monitor.set_drained(slot, word(State::Draining));
     assert_eq!(region.sweep(NOW, true).unwrap().orphans, 1);
-    assert_eq!(region.sweep(NOW, true).unwrap().orphans, 1, "its word was about the process's own memory");
+    assert_eq!(
+        region.sweep(NOW, true).unwrap().orphans,
+        1,
+        "its word was about the process's own memory"
+    );
     monitor.set_drained(slot, word(State::Orphan));
     assert_eq!(region.sweep(NOW, true).unwrap().buried, 1);
     assert!(region.is_valid());

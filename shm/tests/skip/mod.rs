@@ -9,7 +9,10 @@ use std::io::Write;
 /// If CGPU_REQUIRE lists the tool: then its lack is a failure.
 pub(crate) fn skip(test: &str, tool: &str, reason: &str) {
     let required = std::env::var("CGPU_REQUIRE").unwrap_or_default();
-    assert!(!required.split(',').any(|name| name.trim() == tool), "CGPU_REQUIRE lists {tool}, but {reason}");
+    assert!(
+        !required.split(',').any(|name| name.trim() == tool),
+        "CGPU_REQUIRE lists {tool}, but {reason}"
+    );
     println!("skipped: {reason}");
     if let Some(file) = std::env::var_os("CGPU_SKIPPED") {
         let mut file = OpenOptions::new().append(true).create(true).open(file).unwrap();

@@ -25,8 +25,9 @@ pub(crate) struct Arguments {
 }
 
 fn rate(text: &str) -> Result<ClockRate, String> {
-    ClockRate::parse_ppm(text)
-        .ok_or_else(|| "expected parts per million from -500 to 500, negative for a slow clock".to_owned())
+    ClockRate::parse_ppm(text).ok_or_else(|| {
+        "expected parts per million from -500 to 500, negative for a slow clock".to_owned()
+    })
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<String> {

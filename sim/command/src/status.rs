@@ -108,7 +108,8 @@ fn model(gpu: &GpuSpec) -> String {
 }
 
 fn text(status: &Status) -> String {
-    let mut rows = table(&["gpu", "process", "memory", "of", "use", "computed", "switches", "kernels"], 2);
+    let mut rows =
+        table(&["gpu", "process", "memory", "of", "use", "computed", "switches", "kernels"], 2);
     for gpu in &status.gpus {
         let name = format!("{} {}", gpu.gpu, gpu.model);
         let spent = gpu.busy_ns + gpu.switching_ns;

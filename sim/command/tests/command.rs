@@ -86,11 +86,15 @@ fn a_journal_becomes_a_trace_a_picture_and_figures() {
 
     let picture = std::fs::read_to_string(at("trace.svg")).unwrap();
     assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
-    assert!(picture.contains("&lt;tenant> 71") && picture.contains("computing 90.9 %"), "{picture}");
+    assert!(
+        picture.contains("&lt;tenant> 71") && picture.contains("computing 90.9 %"),
+        "{picture}"
+    );
 
     let cut = cgpu_sim(&["trace", &at("journal"), "--from", "1.1", "--to", "2.2"], folder.path());
     assert!(text(&cut.stdout).starts_with("1.100 ms of device time"), "{}", text(&cut.stdout));
-    let turned = cgpu_sim(&["trace", &at("journal"), "--from", "2.2", "--to", "1.1"], folder.path());
+    let turned =
+        cgpu_sim(&["trace", &at("journal"), "--from", "2.2", "--to", "1.1"], folder.path());
     assert!(!turned.status.success() && text(&turned.stderr).contains("more than --from 2.2"));
 }
 
@@ -146,7 +150,8 @@ fn an_error_of_a_gpu_reaches_the_machine() {
     let gpus = Some(GpuSpec::parse_list("T4,A100:40960/mig=2g.10gb").unwrap());
     let figures = Figures::default();
     let machine =
-        Machine::open(&Settings { state: state.clone(), gpus, dilation_milli: 1_000, figures }).unwrap();
+        Machine::open(&Settings { state: state.clone(), gpus, dilation_milli: 1_000, figures })
+            .unwrap();
     let output = cgpu_sim(&["xid", "1", "79"], &state);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let xids = machine.xids_after(0).unwrap();
@@ -165,7 +170,8 @@ fn clock_changed_by_command_is_changed_for_every_process() {
     let gpus = Some(GpuSpec::parse_list("T4,A10").unwrap());
     let figures = Figures { clock_rate: ClockRate(-2_500), ..Figures::default() };
     let machine =
-        Machine::open(&Settings { state: state.clone(), gpus, dilation_milli: 1_000, figures }).unwrap();
+        Machine::open(&Settings { state: state.clone(), gpus, dilation_milli: 1_000, figures })
+            .unwrap();
     let shown = cgpu_sim(&["clock", "1"], &state);
     assert!(shown.status.success(), "{}", text(&shown.stderr));
     assert_eq!(text(&shown.stdout), "GPU 1: -2.5 ppm beside the host's clock\n");

@@ -95,7 +95,11 @@ impl<T> Out<T> {
     }
 
     /// Gives the caller as many of the values as it has room for.
-    pub(crate) fn put_all(self, values: impl IntoIterator<Item = T>, room: usize) -> Result<(), NullPointer> {
+    pub(crate) fn put_all(
+        self,
+        values: impl IntoIterator<Item = T>,
+        room: usize,
+    ) -> Result<(), NullPointer> {
         if room > 0 {
             self.required()?;
         }

@@ -200,7 +200,8 @@ pub(crate) fn cuArrayCreate_v2(
 ) -> Answer {
     let (handle, flat) = (handle.required()?, allocate_array.read()?);
     let CUDA_ARRAY_DESCRIPTOR { width, height, format, num_channels } = flat;
-    let descriptor = CUDA_ARRAY3D_DESCRIPTOR { width, height, depth: 0, format, num_channels, flags: 0 };
+    let descriptor =
+        CUDA_ARRAY3D_DESCRIPTOR { width, height, depth: 0, format, num_channels, flags: 0 };
     handle.put(CUarray(create(call, descriptor, None)?))?;
     Ok(())
 }
@@ -213,7 +214,8 @@ pub(crate) fn cuArrayCreate(
     let (handle, old) = (handle.required()?, allocate_array.read()?);
     let (width, height) = (count(old.width)?, count(old.height)?);
     let (format, num_channels) = (old.format, old.num_channels);
-    let descriptor = CUDA_ARRAY3D_DESCRIPTOR { width, height, depth: 0, format, num_channels, flags: 0 };
+    let descriptor =
+        CUDA_ARRAY3D_DESCRIPTOR { width, height, depth: 0, format, num_channels, flags: 0 };
     handle.put(CUarray(create(call, descriptor, None)?))?;
     Ok(())
 }

@@ -21,7 +21,9 @@ pub(crate) fn value(attrib: CUdevice_attribute, spec: &GpuSpec, gpu: usize) -> O
     let hopper = model.capability >= (9, 0);
     Some(match attrib {
         CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => spec.multiprocessors().cast_signed(),
-        CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR => model.threads_per_multiprocessor.cast_signed(),
+        CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR => {
+            model.threads_per_multiprocessor.cast_signed()
+        }
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => model.capability.0.cast_signed(),
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => model.capability.1.cast_signed(),
         CU_DEVICE_ATTRIBUTE_CLOCK_RATE => (model.core_mhz * 1000).cast_signed(),
@@ -33,7 +35,9 @@ pub(crate) fn value(attrib: CUdevice_attribute, spec: &GpuSpec, gpu: usize) -> O
         CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID => device.cast_signed(),
         CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID => model.pci_device.cast_signed(),
         CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => shared_per_multiprocessor,
-        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN if ampere => shared_per_multiprocessor - 1024,
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN if ampere => {
+            shared_per_multiprocessor - 1024
+        }
         CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => shared_per_multiprocessor,
         CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR => {
             generation.blocks_per_multiprocessor.cast_signed()
@@ -47,7 +51,9 @@ pub(crate) fn value(attrib: CUdevice_attribute, spec: &GpuSpec, gpu: usize) -> O
         | CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED
         | CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS => c_int::from(hopper),
         CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_SUPPORTED
-        | CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_MULTICAST_SUPPORTED => c_int::from(endpoint::supports(spec)),
+        | CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_MULTICAST_SUPPORTED => {
+            c_int::from(endpoint::supports(spec))
+        }
         CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_SUPPORTED_HANDLE_TYPES if endpoint::supports(spec) => {
             CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC.cast_signed()
         }
@@ -78,7 +84,8 @@ pub(crate) fn value(attrib: CUdevice_attribute, spec: &GpuSpec, gpu: usize) -> O
         CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH
         | CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_WIDTH
         | CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_WIDTH => 131_072,
-        CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_HEIGHT | CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_HEIGHT => 65_536,
+        CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_HEIGHT
+        | CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_HEIGHT => 65_536,
         CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH
         | CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT
         | CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH => 16_384,

@@ -167,7 +167,8 @@ impl Attributes {
         let starts = starts.read_all(count).map_err(Refused::batch)?;
         let attributes = attributes.read_all(count).map_err(Refused::batch)?;
         let rises = starts.is_sorted_by(|before, after| before < after);
-        if starts.first() != Some(&0) || !rises || starts.last().is_some_and(|&last| last >= copies) {
+        if starts.first() != Some(&0) || !rises || starts.last().is_some_and(|&last| last >= copies)
+        {
             return Err(Refused::batch(INVALID_VALUE));
         }
         let access = |(of, start): (&CUmemcpyAttributes, &usize)| {
@@ -198,7 +199,9 @@ fn lines(
     let to = dsts.read_all(count).map_err(Refused::batch)?;
     let from = srcs.read_all(count).map_err(Refused::batch)?;
     let bytes = sizes.read_all(count).map_err(Refused::batch)?;
-    let line = |index| Ok((Pitched::line(to[index], from[index], bytes[index] as u64), attributes.of(index)));
+    let line = |index| {
+        Ok((Pitched::line(to[index], from[index], bytes[index] as u64), attributes.of(index)))
+    };
     enqueue(target, (0..count).map(line))
 }
 
@@ -241,7 +244,10 @@ pub(crate) fn cuMemcpyBatchAsync(
     fail_idx: Out<usize>,
     stream: CUstream,
 ) -> Answer {
-    answer(lines(call, (dsts, srcs, sizes), count, (attrs, attrs_idxs, num_attrs), stream), fail_idx)
+    answer(
+        lines(call, (dsts, srcs, sizes), count, (attrs, attrs_idxs, num_attrs), stream),
+        fail_idx,
+    )
 }
 pub(crate) use cuMemcpyBatchAsync as cuMemcpyBatchAsync_ptsz;
 
@@ -256,7 +262,10 @@ pub(crate) fn cuMemcpyBatchAsync_v2(
     num_attrs: usize,
     stream: CUstream,
 ) -> Answer {
-    answer(lines(call, (dsts, srcs, sizes), count, (attrs, attrs_idxs, num_attrs), stream), Out::NONE)
+    answer(
+        lines(call, (dsts, srcs, sizes), count, (attrs, attrs_idxs, num_attrs), stream),
+        Out::NONE,
+    )
 }
 pub(crate) use cuMemcpyBatchAsync_v2 as cuMemcpyBatchAsync_v2_ptsz;
 

@@ -35,7 +35,14 @@ enum Place {
 }
 
 /// One row.
-fn row(call: &Call, manner: Manner, stream: CUstream, to: Place, from: Place, bytes: usize) -> Answer {
+fn row(
+    call: &Call,
+    manner: Manner,
+    stream: CUstream,
+    to: Place,
+    from: Place,
+    bytes: usize,
+) -> Answer {
     let ends = |place: &Place| match place {
         Place::Array(..) => CU_MEMORYTYPE_ARRAY,
         Place::Device(_) => CU_MEMORYTYPE_DEVICE,

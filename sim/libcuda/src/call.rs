@@ -66,7 +66,8 @@ pub(crate) fn play(
 ) -> CUresult {
     let per_thread = matches!(flavour, Flavour::PerThreadStream | Flavour::PerThreadDefault);
     // A process that is locked keeps its calls waiting, but for those that could unlock it.
-    let _entered = if checkpoint::is_about(position) { None } else { machine().and_then(Machine::enter) };
+    let _entered =
+        if checkpoint::is_about(position) { None } else { machine().and_then(Machine::enter) };
     let simulated = || capture::admit(position).and_then(|()| function(&Call { per_thread }));
     CUresult(WATCH.around(position, describe, machine, || match simulated() {
         Ok(()) => CUresult::SUCCESS.0,

@@ -58,7 +58,11 @@ fn demand(condition: bool) -> Answer {
     if condition { Ok(()) } else { Err(INVALID_VALUE) }
 }
 
-pub(crate) fn cuCheckpointProcessLock(_call: &Call, pid: c_int, args: Out<CUcheckpointLockArgs>) -> Answer {
+pub(crate) fn cuCheckpointProcessLock(
+    _call: &Call,
+    pid: c_int,
+    args: Out<CUcheckpointLockArgs>,
+) -> Answer {
     let args = if args.is_null() { CUcheckpointLockArgs::default() } else { args.read()? };
     demand(args.reserved0 == 0 && args.reserved1 == [0; 7])?;
     let timeout = (args.timeout_ms != 0).then(|| Nanos::from_millis(u64::from(args.timeout_ms)));
@@ -83,7 +87,8 @@ pub(crate) fn cuCheckpointProcessCheckpoint(
 fn check_pairs(machine: &Machine, pid: u32, pairs: &[CUcheckpointGpuPair]) -> Answer {
     let uuid = |gpu: usize| machine.gpus()[gpu].uuid(gpu);
     for gpu in machine.checkpointed_gpus(pid)? {
-        let pair = pairs.iter().find(|pair| pair.old_uuid.bytes == uuid(gpu)).ok_or(INVALID_VALUE)?;
+        let pair =
+            pairs.iter().find(|pair| pair.old_uuid.bytes == uuid(gpu)).ok_or(INVALID_VALUE)?;
         let mut all = 0..machine.gpus().len();
         let to = all.find(|&to| uuid(to) == pair.new_uuid.bytes).ok_or(INVALID_VALUE)?;
         demand(machine.gpus()[to].model.key == machine.gpus()[gpu].model.key)?;
@@ -128,7 +133,11 @@ pub(crate) fn cuCheckpointProcessUnlock(
 }
 
 /// One that is being locked still runs.
-pub(crate) fn cuCheckpointProcessGetState(_call: &Call, pid: c_int, state: Out<CUprocessState>) -> Answer {
+pub(crate) fn cuCheckpointProcessGetState(
+    _call: &Call,
+    pid: c_int,
+    state: Out<CUprocessState>,
+) -> Answer {
     let state = state.required()?;
     state.put(match with(pid, |machine, pid| Ok(machine.progress(pid)?))? {
         Progress::Running | Progress::Locking => CU_PROCESS_STATE_RUNNING,
@@ -139,7 +148,11 @@ pub(crate) fn cuCheckpointProcessGetState(_call: &Call, pid: c_int, state: Out<C
 }
 
 /// No thread of the process takes part in it here; its first one is named.
-pub(crate) fn cuCheckpointProcessGetRestoreThreadId(_call: &Call, pid: c_int, tid: Out<c_int>) -> Answer {
+pub(crate) fn cuCheckpointProcessGetRestoreThreadId(
+    _call: &Call,
+    pid: c_int,
+    tid: Out<c_int>,
+) -> Answer {
     let tid = tid.required()?;
     with(pid, |machine, pid| Ok(machine.progress(pid)?))?;
     tid.put(pid)?;
@@ -147,6 +160,9 @@ pub(crate) fn cuCheckpointProcessGetRestoreThreadId(_call: &Call, pid: c_int, ti
 }
 
 /// Of custom storage, which is not played: there is none to complete.
-pub(crate) fn cuCheckpointOperationComplete(_call: &Call, _handle: CUcheckpointOperationHandle) -> Answer {
+pub(crate) fn cuCheckpointOperationComplete(
+    _call: &Call,
+    _handle: CUcheckpointOperationHandle,
+) -> Answer {
     Err(INVALID_VALUE)
 }

@@ -165,7 +165,13 @@ pub(crate) fn find(driver: &Driver, handle: CUcontext) -> Answer<Arc<Context>> {
     driver.contexts.get(handle.0).ok_or(INVALID_CONTEXT)
 }
 
-fn create(call: &Call, pctx: Out<CUcontext>, flags: c_uint, dev: CUdevice, api_version: c_uint) -> Answer {
+fn create(
+    call: &Call,
+    pctx: Out<CUcontext>,
+    flags: c_uint,
+    dev: CUdevice,
+    api_version: c_uint,
+) -> Answer {
     let driver = call.driver()?;
     let pctx = pctx.required()?;
     let gpu = driver.gpu(dev)?;
@@ -178,11 +184,21 @@ fn create(call: &Call, pctx: Out<CUcontext>, flags: c_uint, dev: CUdevice, api_v
     Ok(())
 }
 
-pub(crate) fn cuCtxCreate(call: &Call, pctx: Out<CUcontext>, flags: c_uint, dev: CUdevice) -> Answer {
+pub(crate) fn cuCtxCreate(
+    call: &Call,
+    pctx: Out<CUcontext>,
+    flags: c_uint,
+    dev: CUdevice,
+) -> Answer {
     create(call, pctx, flags, dev, 3010)
 }
 
-pub(crate) fn cuCtxCreate_v2(call: &Call, pctx: Out<CUcontext>, flags: c_uint, dev: CUdevice) -> Answer {
+pub(crate) fn cuCtxCreate_v2(
+    call: &Call,
+    pctx: Out<CUcontext>,
+    flags: c_uint,
+    dev: CUdevice,
+) -> Answer {
     create(call, pctx, flags, dev, 3020)
 }
 
@@ -238,7 +254,11 @@ pub(crate) fn cuCtxDetach(call: &Call, ctx: CUcontext) -> Answer {
         return Err(INVALID_CONTEXT);
     }
     // Relaxed: each use is ended once, and whoever ends the last one sees 1.
-    if context.uses.fetch_sub(1, Ordering::Relaxed) == 1 { cuCtxDestroy_v2(call, ctx) } else { Ok(()) }
+    if context.uses.fetch_sub(1, Ordering::Relaxed) == 1 {
+        cuCtxDestroy_v2(call, ctx)
+    } else {
+        Ok(())
+    }
 }
 
 pub(crate) fn cuCtxGetCurrent(call: &Call, pctx: Out<CUcontext>) -> Answer {
@@ -418,7 +438,11 @@ pub(crate) fn cuCtxResetPersistingL2Cache(call: &Call) -> Answer {
     Ok(())
 }
 
-pub(crate) fn cuCtxEnablePeerAccess(call: &Call, peer_context: CUcontext, _flags: c_uint) -> Answer {
+pub(crate) fn cuCtxEnablePeerAccess(
+    call: &Call,
+    peer_context: CUcontext,
+    _flags: c_uint,
+) -> Answer {
     let driver = call.driver()?;
     driver.current()?;
     find(driver, peer_context)?;

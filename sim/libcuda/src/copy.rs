@@ -68,7 +68,10 @@ pub(crate) fn copy(call: &Call, manner: Manner, stream: CUstream, what: Pitched)
     };
     let kind = kind(to.side, from.side);
     let what = Pitched { to: to.address, from: from.address, ..what };
-    if manner == Manner::Asynchronous && from.side == Side::Pageable && what.rows == 1 && what.width <= STAGED
+    if manner == Manner::Asynchronous
+        && from.side == Side::Pageable
+        && what.rows == 1
+        && what.width <= STAGED
     {
         return setup(driver, stream, kind, what);
     }
@@ -97,8 +100,9 @@ pub(crate) fn setup(driver: &Driver, stream: StreamId, kind: CopyKind, what: Pit
     let bytes = usize::try_from(what.width).map_err(|_| INVALID_VALUE)?;
     let source = usize::try_from(what.from).map_err(|_| INVALID_VALUE)?;
     // SAFETY: the program says that it may be read, and nobody changes it while the call lasts.
-    let source =
-        unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<u8>(source), bytes) };
+    let source = unsafe {
+        core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<u8>(source), bytes)
+    };
     let buffer: Box<[u8]> = source.into();
     let what = Pitched { from: buffer.as_ptr().expose_provenance() as u64, ..what };
     let mut staging = lock(&driver.staging);
@@ -127,7 +131,12 @@ pub(crate) fn cuMemcpyAsync(
 }
 pub(crate) use cuMemcpyAsync as cuMemcpyAsync_ptsz;
 
-pub(crate) fn cuMemcpy(call: &Call, dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize) -> Answer {
+pub(crate) fn cuMemcpy(
+    call: &Call,
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    byte_count: usize,
+) -> Answer {
     copy(call, Manner::Synchronous, CUstream::NULL, Pitched::line(dst, src, byte_count as u64))
 }
 pub(crate) use cuMemcpy as cuMemcpy_ptds;
@@ -139,7 +148,8 @@ pub(crate) fn cuMemcpyHtoDAsync_v2(
     byte_count: usize,
     stream: CUstream,
 ) -> Answer {
-    let what = Pitched::line(device(call, dst_device)?, src_host.address() as u64, byte_count as u64);
+    let what =
+        Pitched::line(device(call, dst_device)?, src_host.address() as u64, byte_count as u64);
     copy(call, Manner::Asynchronous, stream, what)
 }
 pub(crate) use cuMemcpyHtoDAsync_v2 as cuMemcpyHtoDAsync_v2_ptsz;
@@ -150,7 +160,8 @@ pub(crate) fn cuMemcpyHtoD_v2(
     src_host: In<c_void>,
     byte_count: usize,
 ) -> Answer {
-    let what = Pitched::line(device(call, dst_device)?, src_host.address() as u64, byte_count as u64);
+    let what =
+        Pitched::line(device(call, dst_device)?, src_host.address() as u64, byte_count as u64);
     copy(call, Manner::Synchronous, CUstream::NULL, what)
 }
 pub(crate) use cuMemcpyHtoD_v2 as cuMemcpyHtoD_v2_ptds;
@@ -162,7 +173,8 @@ pub(crate) fn cuMemcpyDtoHAsync_v2(
     byte_count: usize,
     stream: CUstream,
 ) -> Answer {
-    let what = Pitched::line(dst_host.address() as u64, device(call, src_device)?, byte_count as u64);
+    let what =
+        Pitched::line(dst_host.address() as u64, device(call, src_device)?, byte_count as u64);
     copy(call, Manner::Asynchronous, stream, what)
 }
 pub(crate) use cuMemcpyDtoHAsync_v2 as cuMemcpyDtoHAsync_v2_ptsz;
@@ -173,7 +185,8 @@ pub(crate) fn cuMemcpyDtoH_v2(
     src_device: CUdeviceptr,
     byte_count: usize,
 ) -> Answer {
-    let what = Pitched::line(dst_host.address() as u64, device(call, src_device)?, byte_count as u64);
+    let what =
+        Pitched::line(dst_host.address() as u64, device(call, src_device)?, byte_count as u64);
     copy(call, Manner::Synchronous, CUstream::NULL, what)
 }
 pub(crate) use cuMemcpyDtoH_v2 as cuMemcpyDtoH_v2_ptds;
@@ -185,7 +198,8 @@ pub(crate) fn cuMemcpyDtoDAsync_v2(
     byte_count: usize,
     stream: CUstream,
 ) -> Answer {
-    let what = Pitched::line(device(call, dst_device)?, device(call, src_device)?, byte_count as u64);
+    let what =
+        Pitched::line(device(call, dst_device)?, device(call, src_device)?, byte_count as u64);
     copy(call, Manner::Asynchronous, stream, what)
 }
 pub(crate) use cuMemcpyDtoDAsync_v2 as cuMemcpyDtoDAsync_v2_ptsz;
@@ -196,7 +210,8 @@ pub(crate) fn cuMemcpyDtoD_v2(
     src_device: CUdeviceptr,
     byte_count: usize,
 ) -> Answer {
-    let what = Pitched::line(device(call, dst_device)?, device(call, src_device)?, byte_count as u64);
+    let what =
+        Pitched::line(device(call, dst_device)?, device(call, src_device)?, byte_count as u64);
     copy(call, Manner::Synchronous, CUstream::NULL, what)
 }
 pub(crate) use cuMemcpyDtoD_v2 as cuMemcpyDtoD_v2_ptds;
@@ -213,7 +228,8 @@ fn side(
         CU_MEMORYTYPE_DEVICE | CU_MEMORYTYPE_UNIFIED => (device, pitch as u64),
         CU_MEMORYTYPE_ARRAY => {
             let extent = [width as u64, height as u64, 1];
-            let (first, level) = array::find(driver, array)?.base([x as u64, y as u64, 0], extent)?;
+            let (first, level) =
+                array::find(driver, array)?.base([x as u64, y as u64, 0], extent)?;
             (first, level.pitch)
         }
         _ => return Err(INVALID_VALUE),

@@ -107,7 +107,12 @@ pub(crate) fn cuDeviceGetProperties(call: &Call, prop: Out<CUdevprop>, dev: CUde
     Ok(())
 }
 
-pub(crate) fn cuDeviceGetPCIBusId(call: &Call, pci_bus_id: Out<c_char>, len: c_int, dev: CUdevice) -> Answer {
+pub(crate) fn cuDeviceGetPCIBusId(
+    call: &Call,
+    pci_bus_id: Out<c_char>,
+    len: c_int,
+    dev: CUdevice,
+) -> Answer {
     let driver = call.driver()?;
     let (domain, bus, device) = driver.spec(dev)?.pci(driver.gpu(dev)?);
     pci_bus_id.put_text(&format!("{domain:04X}:{bus:02X}:{device:02X}.0"), count(len)?)?;
@@ -115,7 +120,11 @@ pub(crate) fn cuDeviceGetPCIBusId(call: &Call, pci_bus_id: Out<c_char>, len: c_i
 }
 
 /// Takes `domain:bus:device.function`, `domain:bus:device` and `bus:device.function`, in hexadecimal.
-pub(crate) fn cuDeviceGetByPCIBusId(call: &Call, dev: Out<CUdevice>, pci_bus_id: In<c_char>) -> Answer {
+pub(crate) fn cuDeviceGetByPCIBusId(
+    call: &Call,
+    dev: Out<CUdevice>,
+    pci_bus_id: In<c_char>,
+) -> Answer {
     let driver = call.driver()?;
     let dev = dev.required()?;
     let place = parse_place(&pci_bus_id.text()?).ok_or(INVALID_VALUE)?;
@@ -129,8 +138,11 @@ pub(crate) fn cuDeviceGetByPCIBusId(call: &Call, dev: Out<CUdevice>, pci_bus_id:
 /// Domain, bus and device.
 fn parse_place(text: &str) -> Option<(u32, u32, u32)> {
     let place = text.split_once('.').map_or(text, |(place, _function)| place);
-    let numbers: Vec<u32> =
-        place.split(':').map(|part| u32::from_str_radix(part, 16)).collect::<Result<_, _>>().ok()?;
+    let numbers: Vec<u32> = place
+        .split(':')
+        .map(|part| u32::from_str_radix(part, 16))
+        .collect::<Result<_, _>>()
+        .ok()?;
     match numbers[..] {
         [domain, bus, device] => Some((domain, bus, device)),
         [bus, device] => Some((0, bus, device)),

@@ -159,7 +159,11 @@ impl Driver {
 
     /// The machine's stream behind a handle, default streams included, and its context; for a call that uses the GPU. What can be
     /// captured instead asks for a [`capture::lane`].
-    pub(crate) fn stream(&self, handle: CUstream, per_thread: bool) -> Answer<(StreamId, Arc<Context>)> {
+    pub(crate) fn stream(
+        &self,
+        handle: CUstream,
+        per_thread: bool,
+    ) -> Answer<(StreamId, Arc<Context>)> {
         capture::refuse(self, handle, per_thread)
     }
 }

@@ -67,7 +67,10 @@ impl Endpoints {
     }
 
     /// A range of ids, all reserved.
-    fn range(id: CUlogicalEndpointId, count: cuuint32_t) -> Answer<core::ops::Range<CUlogicalEndpointId>> {
+    fn range(
+        id: CUlogicalEndpointId,
+        count: cuuint32_t,
+    ) -> Answer<core::ops::Range<CUlogicalEndpointId>> {
         let end = id.checked_add(count).ok_or(INVALID_VALUE)?;
         if count == 0 { Err(INVALID_VALUE) } else { Ok(id..end) }
     }
@@ -92,7 +95,8 @@ struct Wanted {
 fn wanted(driver: &Driver, prop: &CUlogicalEndpointProp) -> Answer<Wanted> {
     some_gpu_supports(driver)?;
     let memory = |gpu: usize| driver.machine.gpus()[gpu].usable().0 / GRANULARITY * GRANULARITY;
-    let able = || (0..driver.machine.gpus().len()).filter(|&gpu| supports(&driver.machine.gpus()[gpu]));
+    let able =
+        || (0..driver.machine.gpus().len()).filter(|&gpu| supports(&driver.machine.gpus()[gpu]));
     if prop.ipc_handle_types & !CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC != 0 {
         return Err(INVALID_VALUE);
     }
@@ -177,7 +181,11 @@ pub(crate) fn cuLogicalEndpointCreate(
     Ok(())
 }
 
-pub(crate) fn cuLogicalEndpointAddDevice(call: &Call, le_id: CUlogicalEndpointId, dev: CUdevice) -> Answer {
+pub(crate) fn cuLogicalEndpointAddDevice(
+    call: &Call,
+    le_id: CUlogicalEndpointId,
+    dev: CUdevice,
+) -> Answer {
     let driver = call.driver()?;
     let gpu = driver.gpu(dev)?;
     let endpoint = *lock(&driver.endpoints).find(le_id)?;
@@ -304,10 +312,12 @@ pub(crate) fn cuLogicalEndpointImport(
     if handle_type != CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC {
         return Err(INVALID_VALUE);
     }
-    let (multicast, offer) = unpack(MAGIC, &handle.cast::<[u8; 64]>().read()?).ok_or(INVALID_VALUE)?;
+    let (multicast, offer) =
+        unpack(MAGIC, &handle.cast::<[u8; 64]>().read()?).ok_or(INVALID_VALUE)?;
     let mut endpoints = lock(&driver.endpoints);
     let place = endpoints.vacant(le_id)?;
-    let team = driver.machine.import_numbered(Number { export: offer.export, serial: offer.serial })?;
+    let team =
+        driver.machine.import_numbered(Number { export: offer.export, serial: offer.serial })?;
     let multicast = multicast != 0;
     *place = Some(Endpoint { team, multicast, imported: true, exportable: true, ready: false });
     Ok(())

@@ -51,7 +51,9 @@ pub(crate) fn cuEventCreate(call: &Call, event: Out<CUevent>, flags: c_uint) -> 
     let event = event.required()?;
     let known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
     // An event for several processes has no times.
-    if flags & !known != 0 || flags & CU_EVENT_INTERPROCESS != 0 && flags & CU_EVENT_DISABLE_TIMING == 0 {
+    if flags & !known != 0
+        || flags & CU_EVENT_INTERPROCESS != 0 && flags & CU_EVENT_DISABLE_TIMING == 0
+    {
         return Err(INVALID_VALUE);
     }
     let id = driver.machine.create_event(context.id, flags & CU_EVENT_DISABLE_TIMING == 0)?;
@@ -101,7 +103,12 @@ pub(crate) fn cuEventRecord(call: &Call, event: CUevent, stream: CUstream) -> An
 }
 pub(crate) use cuEventRecord as cuEventRecord_ptsz;
 
-pub(crate) fn cuEventRecordWithFlags(call: &Call, event: CUevent, stream: CUstream, flags: c_uint) -> Answer {
+pub(crate) fn cuEventRecordWithFlags(
+    call: &Call,
+    event: CUevent,
+    stream: CUstream,
+    flags: c_uint,
+) -> Answer {
     if flags & !CU_EVENT_RECORD_EXTERNAL != 0 {
         return Err(INVALID_VALUE);
     }
@@ -148,11 +155,18 @@ pub(crate) use cuEventElapsedTime as cuEventElapsedTime_v2;
 const MAGIC: [u8; 8] = *b"cgpusimE";
 
 /// Only of events made to be shared.
-pub(crate) fn cuIpcGetEventHandle(call: &Call, handle: Out<CUipcEventHandle>, event: CUevent) -> Answer {
+pub(crate) fn cuIpcGetEventHandle(
+    call: &Call,
+    handle: Out<CUipcEventHandle>,
+    event: CUevent,
+) -> Answer {
     let driver = call.driver()?;
     let (handle, event) = (handle.required()?, find(driver, event)?);
-    let name =
-        driver.machine.event_name(event.id)?.filter(|_| event.opened.is_none()).ok_or(INVALID_HANDLE)?;
+    let name = driver
+        .machine
+        .event_name(event.id)?
+        .filter(|_| event.opened.is_none())
+        .ok_or(INVALID_HANDLE)?;
     let mut bytes = [0; 64];
     for (place, part) in
         bytes.chunks_exact_mut(8).zip([MAGIC, event.id.get().to_le_bytes(), name.to_le_bytes()])
@@ -164,7 +178,11 @@ pub(crate) fn cuIpcGetEventHandle(call: &Call, handle: Out<CUipcEventHandle>, ev
 }
 
 /// An event of another process, in the current context. One's own cannot be opened.
-pub(crate) fn cuIpcOpenEventHandle(call: &Call, event: Out<CUevent>, handle: CUipcEventHandle) -> Answer {
+pub(crate) fn cuIpcOpenEventHandle(
+    call: &Call,
+    event: Out<CUevent>,
+    handle: CUipcEventHandle,
+) -> Answer {
     let driver = call.driver()?;
     let (event, context) = (event.required()?, driver.current()?);
     let bytes = handle.reserved.map(i8::cast_unsigned);

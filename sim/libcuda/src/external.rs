@@ -115,7 +115,8 @@ impl Buffers {
 
 /// Ends a buffer, when all that its context holds is done; `None` for an address that is not one's first.
 pub(crate) fn free(driver: &Driver, address: CUdeviceptr) -> Option<Answer> {
-    let context = lock(&driver.buffers).0.get(&address).map(|buffer| Arc::clone(&buffer.context))?;
+    let context =
+        lock(&driver.buffers).0.get(&address).map(|buffer| Arc::clone(&buffer.context))?;
     let waited = driver.machine.synchronize_context(context.id);
     let buffer = lock(&driver.buffers).0.remove(&address);
     drop(buffer);
@@ -193,7 +194,9 @@ pub(crate) fn cuExternalMemoryGetMappedBuffer(
     let window = Window::open(driver, &memory)?;
     let address = window.at(wanted.offset);
     let context = Arc::clone(&memory.context);
-    lock(&driver.buffers).0.insert(address, Buffer { context, bytes: wanted.size, _window: window });
+    lock(&driver.buffers)
+        .0
+        .insert(address, Buffer { context, bytes: wanted.size, _window: window });
     to.put(address)?;
     Ok(())
 }

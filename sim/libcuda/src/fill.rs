@@ -20,7 +20,8 @@ fn fill(call: &Call, stream: CUstream, fill: Fill) -> Answer {
     if fill.elements == 0 || fill.rows == 0 {
         return Ok(());
     }
-    if !fill.to.is_multiple_of(fill.size) || fill.rows > 1 && fill.pitch < fill.elements * fill.size {
+    if !fill.to.is_multiple_of(fill.size) || fill.rows > 1 && fill.pitch < fill.elements * fill.size
+    {
         return Err(INVALID_VALUE);
     }
     match (lane, work(driver, fill)?) {
@@ -75,7 +76,9 @@ fn host_rows(driver: &Driver, fill: Fill) -> Answer<Vec<Row>> {
     let row = |index| {
         let first = count(fill.to + index * fill.pitch)?;
         let inside = host.holds(first, bytes);
-        inside.then_some(Row { first, bytes, pattern: fill.value.to_le_bytes(), size }).ok_or(INVALID_VALUE)
+        inside
+            .then_some(Row { first, bytes, pattern: fill.value.to_le_bytes(), size })
+            .ok_or(INVALID_VALUE)
     };
     (0..fill.rows).map(row).collect()
 }

@@ -36,7 +36,12 @@ pub(crate) struct Function {
 
 impl Function {
     /// A function of a module. One that the image declares is on the GPU already if modules are loaded whole.
-    pub(crate) fn new(shape: KernelShape, declared: bool, module: CUmodule, context: Arc<Context>) -> Self {
+    pub(crate) fn new(
+        shape: KernelShape,
+        declared: bool,
+        module: CUmodule,
+        context: Arc<Context>,
+    ) -> Self {
         Self {
             behaviour: Behaviour::named(&shape.name),
             // A name that came from C holds no NUL.
@@ -90,7 +95,10 @@ pub(crate) fn find(driver: &Driver, handle: CUfunction) -> Answer<Arc<Function>>
 }
 
 /// What an attribute is before it is set.
-pub(crate) fn default_attribute(attrib: CUfunction_attribute, capability: (u32, u32)) -> Option<c_int> {
+pub(crate) fn default_attribute(
+    attrib: CUfunction_attribute,
+    capability: (u32, u32),
+) -> Option<c_int> {
     let version = (capability.0 * 10 + capability.1).cast_signed();
     Some(match attrib {
         CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => 1024,
@@ -123,7 +131,8 @@ pub(crate) fn cuFuncSetAttribute(
     value: c_int,
 ) -> Answer {
     let function = find(call.driver()?, hfunc)?;
-    if attrib < CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || default_attribute(attrib, (0, 0)).is_none()
+    if attrib < CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        || default_attribute(attrib, (0, 0)).is_none()
     {
         return Err(INVALID_VALUE);
     }
@@ -131,12 +140,20 @@ pub(crate) fn cuFuncSetAttribute(
     Ok(())
 }
 
-pub(crate) fn cuFuncSetCacheConfig(call: &Call, hfunc: CUfunction, _config: CUfunc_cache) -> Answer {
+pub(crate) fn cuFuncSetCacheConfig(
+    call: &Call,
+    hfunc: CUfunction,
+    _config: CUfunc_cache,
+) -> Answer {
     find(call.driver()?, hfunc)?;
     Ok(())
 }
 
-pub(crate) fn cuFuncSetSharedMemConfig(call: &Call, hfunc: CUfunction, _config: CUsharedconfig) -> Answer {
+pub(crate) fn cuFuncSetSharedMemConfig(
+    call: &Call,
+    hfunc: CUfunction,
+    _config: CUsharedconfig,
+) -> Answer {
     find(call.driver()?, hfunc)?;
     Ok(())
 }
@@ -152,7 +169,11 @@ pub(crate) fn cuFuncGetName(call: &Call, name: Out<*const c_char>, hfunc: CUfunc
     Ok(())
 }
 
-pub(crate) fn cuFuncGetParamCount(call: &Call, function: CUfunction, param_count: Out<usize>) -> Answer {
+pub(crate) fn cuFuncGetParamCount(
+    call: &Call,
+    function: CUfunction,
+    param_count: Out<usize>,
+) -> Answer {
     let function = find(call.driver()?, function)?;
     param_count.put(function.parameters.as_ref().ok_or(INVALID_VALUE)?.len())?;
     Ok(())
@@ -184,14 +205,24 @@ pub(crate) fn cuFuncIsLoaded(
     function: CUfunction,
 ) -> Answer {
     let loaded = *lock(&find(call.driver()?, function)?.loaded);
-    state.put(if loaded { CU_FUNCTION_LOADING_STATE_LOADED } else { CU_FUNCTION_LOADING_STATE_UNLOADED })?;
+    state.put(if loaded {
+        CU_FUNCTION_LOADING_STATE_LOADED
+    } else {
+        CU_FUNCTION_LOADING_STATE_UNLOADED
+    })?;
     Ok(())
 }
 
 /// Blocks that one multiprocessor holds.
-fn resident_blocks(driver: &Driver, function: &Function, threads: c_int, shared: usize) -> Answer<c_int> {
+fn resident_blocks(
+    driver: &Driver,
+    function: &Function,
+    threads: c_int,
+    shared: usize,
+) -> Answer<c_int> {
     let spec = &driver.machine.gpus()[function.context.gpu];
-    let threads = u64::try_from(threads).ok().filter(|&threads| threads > 0).ok_or(INVALID_VALUE)?;
+    let threads =
+        u64::try_from(threads).ok().filter(|&threads| threads > 0).ok_or(INVALID_VALUE)?;
     let blocks = spec.model.resident_blocks(threads, shared as u64, function.registers(spec)?);
     c_int::try_from(blocks).map_err(|_| INVALID_VALUE)
 }
@@ -310,7 +341,8 @@ pub(crate) fn cuOccupancyMaxActiveClusters(
     let driver = call.driver()?;
     let function = find(driver, function)?;
     let config = config.read()?;
-    let threads = config.block_dim_x.saturating_mul(config.block_dim_y).saturating_mul(config.block_dim_z);
+    let threads =
+        config.block_dim_x.saturating_mul(config.block_dim_y).saturating_mul(config.block_dim_z);
     let threads = c_int::try_from(threads).map_err(|_| INVALID_VALUE)?;
     let blocks = resident_blocks(driver, &function, threads, count(config.shared_mem_bytes)?)?;
     let multiprocessors = driver.machine.gpus()[function.context.gpu].multiprocessors();

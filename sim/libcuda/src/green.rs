@@ -54,7 +54,12 @@ fn grain(driver: &Driver, gpu: usize) -> (c_uint, c_uint) {
 }
 
 /// Describes multiprocessors of a GPU; none is a resource of no kind.
-fn resource(driver: &Driver, gpu: usize, part: Multiprocessors, manner: Option<Manner>) -> CUdevResource {
+fn resource(
+    driver: &Driver,
+    gpu: usize,
+    part: Multiprocessors,
+    manner: Option<Manner>,
+) -> CUdevResource {
     let (least, alignment) = grain(driver, gpu);
     let manner = manner.unwrap_or(Manner { coscheduled: alignment, flags: 0, domain: 0 });
     let mut internal = [0; 92];
@@ -92,9 +97,20 @@ fn described(driver: &Driver, resource: &CUdevResource) -> Answer<(usize, Multip
     Ok((gpu, part))
 }
 
-fn put(driver: &Driver, to: Out<CUdevResource>, kind: CUdevResourceType, context: &Context) -> Answer {
+fn put(
+    driver: &Driver,
+    to: Out<CUdevResource>,
+    kind: CUdevResourceType,
+    context: &Context,
+) -> Answer {
     let its = driver.greens.find(|green| green.context.number == context.number);
-    put_part(driver, to, kind, context.gpu, its.map(|(_, green)| (green.multiprocessors, green.manner)))
+    put_part(
+        driver,
+        to,
+        kind,
+        context.gpu,
+        its.map(|(_, green)| (green.multiprocessors, green.manner)),
+    )
 }
 
 fn put_part(
@@ -170,8 +186,8 @@ pub(crate) fn cuDevSmResourceSplitByCount(
     flags: c_uint,
     min_count: c_uint,
 ) -> Answer {
-    const KNOWN: c_uint =
-        CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING | CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE;
+    const KNOWN: c_uint = CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING
+        | CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE;
     let driver = call.driver()?;
     nb_groups.required()?;
     let (gpu, mut left) = described(driver, &input.read()?)?;

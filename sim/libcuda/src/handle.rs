@@ -65,7 +65,8 @@ impl<T> Table<T> {
     pub(crate) fn all(&self, fits: impl Fn(&T) -> bool) -> Vec<(usize, Arc<T>)> {
         let objects = self.read();
         let fitting = objects.iter().filter(|(_, object)| fits(object));
-        let mut all: Vec<_> = fitting.map(|(&handle, object)| (handle, Arc::clone(object))).collect();
+        let mut all: Vec<_> =
+            fitting.map(|(&handle, object)| (handle, Arc::clone(object))).collect();
         all.sort_unstable_by_key(|(handle, _)| *handle);
         all
     }

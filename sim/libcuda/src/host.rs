@@ -9,7 +9,8 @@ use cgpu_abi::types::*;
 use cgpu_sim::machine::ContextId;
 
 use crate::answer::{
-    Answer, HOST_MEMORY_ALREADY_REGISTERED, HOST_MEMORY_NOT_REGISTERED, INVALID_VALUE, OUT_OF_MEMORY,
+    Answer, HOST_MEMORY_ALREADY_REGISTERED, HOST_MEMORY_NOT_REGISTERED, INVALID_VALUE,
+    OUT_OF_MEMORY,
 };
 use crate::argument::Out;
 use crate::call::Call;
@@ -55,14 +56,24 @@ impl HostMemory {
         self.find(address).is_some_and(|range| bytes <= range.bytes - (address - range.first))
     }
 
-    fn add(&mut self, first: usize, bytes: usize, kind: Kind, flags: c_uint, context: &Context) -> Answer {
+    fn add(
+        &mut self,
+        first: usize,
+        bytes: usize,
+        kind: Kind,
+        flags: c_uint,
+        context: &Context,
+    ) -> Answer {
         let end = first.checked_add(bytes).ok_or(INVALID_VALUE)?;
         let before = self.0.range(..end).next_back();
         if before.is_some_and(|(_, range)| range.first + range.bytes > first) {
             return Err(HOST_MEMORY_ALREADY_REGISTERED);
         }
         let context_handle = context.handle;
-        self.0.insert(first, HostRange { first, bytes, kind, flags, context: context.id, context_handle });
+        self.0.insert(
+            first,
+            HostRange { first, bytes, kind, flags, context: context.id, context_handle },
+        );
         Ok(())
     }
 
@@ -116,7 +127,12 @@ impl HostMemory {
     }
 }
 
-pub(crate) fn cuMemHostAlloc(call: &Call, pp: Out<*mut c_void>, bytesize: usize, flags: c_uint) -> Answer {
+pub(crate) fn cuMemHostAlloc(
+    call: &Call,
+    pp: Out<*mut c_void>,
+    bytesize: usize,
+    flags: c_uint,
+) -> Answer {
     let driver = call.driver()?;
     let context = driver.current()?;
     let pp = pp.required()?;
@@ -144,7 +160,12 @@ pub(crate) fn cuMemFreeHost(call: &Call, p: Out<c_void>) -> Answer {
     lock(&driver.host).unmap(p.address(), Kind::Pinned)
 }
 
-pub(crate) fn cuMemHostRegister_v2(call: &Call, p: Out<c_void>, bytesize: usize, flags: c_uint) -> Answer {
+pub(crate) fn cuMemHostRegister_v2(
+    call: &Call,
+    p: Out<c_void>,
+    bytesize: usize,
+    flags: c_uint,
+) -> Answer {
     let driver = call.driver()?;
     let context = driver.current()?;
     if p.is_null() || bytesize == 0 {

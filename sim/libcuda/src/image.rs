@@ -89,7 +89,9 @@ fn behind_body(text: &str) -> &str {
 fn kernel(statement: &str) -> Option<KernelShape> {
     let (_, head) = statement.split_once(".entry")?;
     let (name, parameters) = match head.split_once('(') {
-        Some((name, rest)) => (name, rest.split_once(')').map_or(rest, |(parameters, _)| parameters)),
+        Some((name, rest)) => {
+            (name, rest.split_once(')').map_or(rest, |(parameters, _)| parameters))
+        }
         None => (head, ""),
     };
     let name = name.split_whitespace().next()?.to_owned();
@@ -109,7 +111,8 @@ fn kernel(statement: &str) -> Option<KernelShape> {
 /// `.visible .global .align 4 .b8 name[40]`, with or without ` = {...}`
 fn global(statement: &str) -> Option<Global> {
     let declaration = statement.split_once('=').map_or(statement, |(declaration, _)| declaration);
-    let (_, rest) = declaration.split_once(".global").or_else(|| declaration.split_once(".const"))?;
+    let (_, rest) =
+        declaration.split_once(".global").or_else(|| declaration.split_once(".const"))?;
     let (name, bytes, _) = variable(rest)?;
     Some(Global { name, bytes: bytes as u64, managed: statement.contains(".managed") })
 }
@@ -189,11 +192,18 @@ mod tests {
     #[test]
     fn globals_and_their_sizes() {
         let globals = Image::parse(PTX).globals;
-        let sizes: Vec<_> =
-            globals.iter().map(|global| (global.name.as_str(), global.bytes, global.managed)).collect();
+        let sizes: Vec<_> = globals
+            .iter()
+            .map(|global| (global.name.as_str(), global.bytes, global.managed))
+            .collect();
         assert_eq!(
             sizes,
-            [("table", 40, false), ("counter", 4, false), ("weights", 24, false), ("shared_word", 8, true)]
+            [
+                ("table", 40, false),
+                ("counter", 4, false),
+                ("weights", 24, false),
+                ("shared_word", 8, true)
+            ]
         );
     }
 

@@ -40,7 +40,11 @@ pub(crate) fn unpack(magic: u64, bytes: &[u8; 64]) -> Option<(u64, Offer)> {
 }
 
 /// Takes any address within an allocation of a context; the handle is the allocation's.
-pub(crate) fn cuIpcGetMemHandle(call: &Call, handle: Out<CUipcMemHandle>, dptr: CUdeviceptr) -> Answer {
+pub(crate) fn cuIpcGetMemHandle(
+    call: &Call,
+    handle: Out<CUipcMemHandle>,
+    dptr: CUdeviceptr,
+) -> Answer {
     let driver = call.driver()?;
     let handle = handle.required()?;
     driver.current()?;
@@ -62,7 +66,8 @@ pub(crate) fn cuIpcOpenMemHandle_v2(
     if flags != LAZY_ENABLE_PEER_ACCESS {
         return Err(INVALID_VALUE);
     }
-    let (_, offer) = unpack(MAGIC, &handle.reserved.map(i8::cast_unsigned)).ok_or(INVALID_HANDLE)?;
+    let (_, offer) =
+        unpack(MAGIC, &handle.reserved.map(i8::cast_unsigned)).ok_or(INVALID_HANDLE)?;
     pdptr.put(driver.machine.open_memory(context.id, &offer)?)?;
     Ok(())
 }

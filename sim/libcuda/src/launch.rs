@@ -40,7 +40,10 @@ type Values = (Out<*mut c_void>, Out<*mut c_void>);
 fn volume(dimensions: [c_uint; 3]) -> Answer<u64> {
     let [x, y, z] = dimensions.map(u64::from);
     // Two factors are below 2^32 each; the third one could overflow only if it is not one of a grid's (65535 at most).
-    x.checked_mul(y).and_then(|xy| xy.checked_mul(z)).filter(|&volume| volume > 0).ok_or(INVALID_VALUE)
+    x.checked_mul(y)
+        .and_then(|xy| xy.checked_mul(z))
+        .filter(|&volume| volume > 0)
+        .ok_or(INVALID_VALUE)
 }
 
 /// What a kernel is to the GPU in a shape. Its code goes onto the GPU, if it is not there.
@@ -50,12 +53,14 @@ pub(crate) fn prepare(driver: &Driver, function: &Function, shape: Shape) -> Ans
     let spec = &driver.machine.gpus()[gpu];
     let value = |attrib| attribute::value(attrib, spec, gpu).unwrap_or(0);
     if threads > THREADS
-        || count(shape.shared)? > count(value(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN))?
+        || count(shape.shared)?
+            > count(value(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN))?
     {
         return Err(INVALID_VALUE);
     }
     let (shared, registers) = (u64::from(shape.shared), function.registers(spec)?);
-    let footprint = spec.footprint(blocks, threads, shared, registers).ok_or(LAUNCH_OUT_OF_RESOURCES)?;
+    let footprint =
+        spec.footprint(blocks, threads, shared, registers).ok_or(LAUNCH_OUT_OF_RESOURCES)?;
     let waves = spec.waves(blocks, threads, shared, registers).ok_or(LAUNCH_OUT_OF_RESOURCES)?;
     let footprint = match shape.cooperative {
         // All blocks must be on the GPU at once.
@@ -71,7 +76,13 @@ pub(crate) fn prepare(driver: &Driver, function: &Function, shape: Shape) -> Ans
     Ok(Launch { kernel: function.behaviour.in_waves(waves), footprint })
 }
 
-fn launch(call: &Call, f: CUfunction, shape: Shape, stream: CUstream, (values, extra): Values) -> Answer {
+fn launch(
+    call: &Call,
+    f: CUfunction,
+    shape: Shape,
+    stream: CUstream,
+    (values, extra): Values,
+) -> Answer {
     if f.is_null() {
         return Err(INVALID_HANDLE);
     }
@@ -201,7 +212,12 @@ pub(crate) fn cuLaunchKernelEx(
 pub(crate) use cuLaunchKernelEx as cuLaunchKernelEx_ptsz;
 
 /// Launches as they were before CUDA 4: block and parameters are the function's, set before.
-fn launch_shaped(call: &Call, f: CUfunction, (width, height): (c_int, c_int), stream: CUstream) -> Answer {
+fn launch_shaped(
+    call: &Call,
+    f: CUfunction,
+    (width, height): (c_int, c_int),
+    stream: CUstream,
+) -> Answer {
     let (block, shared) = *lock(&function::find(call.driver()?, f)?.block);
     let grid = [width.cast_unsigned(), height.cast_unsigned(), 1];
     let shape = Shape { grid, block, shared, cooperative: false, priority: None };
@@ -212,7 +228,12 @@ pub(crate) fn cuLaunch(call: &Call, f: CUfunction) -> Answer {
     launch_shaped(call, f, (1, 1), CUstream::NULL)
 }
 
-pub(crate) fn cuLaunchGrid(call: &Call, f: CUfunction, grid_width: c_int, grid_height: c_int) -> Answer {
+pub(crate) fn cuLaunchGrid(
+    call: &Call,
+    f: CUfunction,
+    grid_width: c_int,
+    grid_height: c_int,
+) -> Answer {
     launch_shaped(call, f, (grid_width, grid_height), CUstream::NULL)
 }
 
@@ -226,7 +247,13 @@ pub(crate) fn cuLaunchGridAsync(
     launch_shaped(call, f, (grid_width, grid_height), stream)
 }
 
-pub(crate) fn cuFuncSetBlockShape(call: &Call, hfunc: CUfunction, x: c_int, y: c_int, z: c_int) -> Answer {
+pub(crate) fn cuFuncSetBlockShape(
+    call: &Call,
+    hfunc: CUfunction,
+    x: c_int,
+    y: c_int,
+    z: c_int,
+) -> Answer {
     let function = function::find(call.driver()?, hfunc)?;
     let block = [x, y, z].map(c_int::cast_unsigned);
     volume(block)?;
@@ -297,7 +324,8 @@ pub(crate) fn cuLaunchCooperativeKernelMultiDevice(
         };
         // The default streams are none that a launch on several GPUs could be in.
         driver.streams.get(part.stream.0).ok_or(INVALID_HANDLE)?;
-        let Lane::Gpu(stream, context) = capture::lane(driver, part.stream, call.per_thread)? else {
+        let Lane::Gpu(stream, context) = capture::lane(driver, part.stream, call.per_thread)?
+        else {
             return Err(STREAM_CAPTURE_UNSUPPORTED);
         };
         let function = function::find(driver, part.function)?;
@@ -321,8 +349,10 @@ pub(crate) fn cuLaunchCooperativeKernelMultiDevice(
         .map(|(stream, function, shape)| Ok((*stream, prepare(driver, function, *shape)?)))
         .collect::<Answer<Vec<_>>>()?;
     let meet = || -> Answer {
-        let tails =
-            prepared.iter().map(|&(stream, _)| driver.machine.tail(stream)).collect::<Result<Vec<_>, _>>()?;
+        let tails = prepared
+            .iter()
+            .map(|&(stream, _)| driver.machine.tail(stream))
+            .collect::<Result<Vec<_>, _>>()?;
         for &(stream, _) in &prepared {
             for tail in tails.iter().filter(|tail| tail.stream != stream) {
                 driver.machine.wait_ticket(stream, *tail)?;

@@ -96,7 +96,10 @@ pub(crate) fn most_levels(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> c_uint {
 }
 
 /// The levels of an array that was checked, and the bytes of all of them.
-pub(crate) fn levels(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, count: c_uint) -> Answer<(Vec<Level>, u64)> {
+pub(crate) fn levels(
+    descriptor: &CUDA_ARRAY3D_DESCRIPTOR,
+    count: c_uint,
+) -> Answer<(Vec<Level>, u64)> {
     let element = element(descriptor)?;
     let layers = if descriptor.flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) != 0 {
         descriptor.depth
@@ -111,9 +114,13 @@ pub(crate) fn levels(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, count: c_uint) -> Ans
         let slices = if layers == 0 { at(descriptor.depth) } else { layers as u64 };
         let flat = descriptor.height == 0;
         let pitch = width.next_multiple_of(if flat { ROW } else { TILE.0 });
-        let height =
-            if flat { 1 } else { rows.next_multiple_of(TILE.1 * block(rows.div_ceil(TILE.1), BLOCK.0)) };
-        let depth = if layers == 0 { slices.next_multiple_of(block(slices, BLOCK.1)) } else { slices };
+        let height = if flat {
+            1
+        } else {
+            rows.next_multiple_of(TILE.1 * block(rows.div_ceil(TILE.1), BLOCK.0))
+        };
+        let depth =
+            if layers == 0 { slices.next_multiple_of(block(slices, BLOCK.1)) } else { slices };
         let slice = pitch * height;
         levels.push(Level { offset, pitch, slice, extent: (width, rows, slices) });
         offset += slice * depth;
@@ -141,7 +148,11 @@ mod tests {
             (array(1024, 1025, 0, 0), 1, (4 << 20) + (512 << 10)),
             (array(1000, 17, 0, 0), 1, 128 << 10),
             (array(64, 64, 33, 0), 1, 64 * 4 * 64 * 64),
-            (array(64, 64, 33, CUDA_ARRAY3D_LAYERED), 1, (64_u64 * 4 * 64 * 33).next_multiple_of(64 << 10)),
+            (
+                array(64, 64, 33, CUDA_ARRAY3D_LAYERED),
+                1,
+                (64_u64 * 4 * 64 * 33).next_multiple_of(64 << 10),
+            ),
             // 4 MiB, 1, 1/4, ...
             (array(1024, 1024, 0, 0), 11, (4096 + 1024 + 256 + 64 + 64) << 10),
         ] {

@@ -33,7 +33,12 @@ impl LowAddresses {
     const STEP: u32 = 512;
 
     /// A low address for `bytes` bytes at `address`: the first gap that is wide enough.
-    fn add(&mut self, address: CUdeviceptr, bytes: u32, context: ContextId) -> Option<CUdeviceptr_v1> {
+    fn add(
+        &mut self,
+        address: CUdeviceptr,
+        bytes: u32,
+        context: ContextId,
+    ) -> Option<CUdeviceptr_v1> {
         let room = bytes.checked_next_multiple_of(Self::STEP)?;
         let mut start = Self::FIRST;
         for (&first, low) in &self.0 {
@@ -97,8 +102,12 @@ pub(crate) fn cuMemAllocPitch(
     element_size_bytes: c_uint,
 ) -> Answer {
     let (dptr, pitch) = (dptr.required()?, pitch.required()?);
-    let (address, row) =
-        memory::allocate_pitched(call, u64::from(width_in_bytes), u64::from(height), element_size_bytes)?;
+    let (address, row) = memory::allocate_pitched(
+        call,
+        u64::from(width_in_bytes),
+        u64::from(height),
+        element_size_bytes,
+    )?;
     let sizes = (u32::try_from(row), u32::try_from(row * u64::from(height)));
     let (Ok(row), Ok(bytes)) = sizes else {
         call.driver()?.machine.free(address)?;
@@ -127,7 +136,8 @@ pub(crate) fn cuMemGetAddressRange(
 ) -> Answer {
     let driver = call.driver()?;
     let low = lock(&driver.low);
-    let allocation = low.high(dptr).and_then(|high| driver.machine.allocation(high)).ok_or(INVALID_VALUE)?;
+    let allocation =
+        low.high(dptr).and_then(|high| driver.machine.allocation(high)).ok_or(INVALID_VALUE)?;
     pbase.put_if_asked(low.low(allocation.address).ok_or(INVALID_VALUE)?);
     psize.put_if_asked(clamp(allocation.size.0));
     Ok(())

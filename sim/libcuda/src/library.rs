@@ -221,7 +221,11 @@ pub(crate) fn cuLibraryGetUnifiedFunction(
     Err(NOT_FOUND)
 }
 
-pub(crate) fn cuKernelGetFunction(call: &Call, function: Out<CUfunction>, kernel: CUkernel) -> Answer {
+pub(crate) fn cuKernelGetFunction(
+    call: &Call,
+    function: Out<CUfunction>,
+    kernel: CUkernel,
+) -> Answer {
     function.put(function_of(call.driver()?, kernel)?)?;
     Ok(())
 }
@@ -237,7 +241,11 @@ pub(crate) fn cuKernelGetName(call: &Call, name: Out<*const c_char>, hfunc: CUke
     Ok(())
 }
 
-pub(crate) fn cuKernelGetParamCount(call: &Call, kernel: CUkernel, param_count: Out<usize>) -> Answer {
+pub(crate) fn cuKernelGetParamCount(
+    call: &Call,
+    kernel: CUkernel,
+    param_count: Out<usize>,
+) -> Answer {
     let kernel = find_kernel(call.driver()?, kernel)?;
     if !kernel.declared {
         return Err(INVALID_VALUE);

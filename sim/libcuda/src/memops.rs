@@ -36,13 +36,16 @@ pub(crate) fn kind(operation: &Operation) -> CUstreamBatchMemOpType {
 pub(crate) fn work(driver: &Driver, operation: &Operation) -> Answer<Work> {
     let params = CUstreamBatchMemOpParams { pad: *operation };
     // SAFETY: every member begins with the operation, and every byte of the union may be read as numbers.
-    let CUstreamMemOpValueParams { operation: kind, address, value, flags, .. } = unsafe { params.value };
+    let CUstreamMemOpValueParams { operation: kind, address, value, flags, .. } =
+        unsafe { params.value };
     let low = value & u64::from(u32::MAX);
     let (width, value) = match kind {
         CU_STREAM_MEM_OP_WRITE_VALUE_32 | CU_STREAM_MEM_OP_WAIT_VALUE_32 => (Width::Four, low),
         CU_STREAM_MEM_OP_WRITE_VALUE_64 | CU_STREAM_MEM_OP_WAIT_VALUE_64 => (Width::Eight, value),
         // One processor's order is everybody's here.
-        CU_STREAM_MEM_OP_BARRIER | CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES => return Ok(Work::Nothing),
+        CU_STREAM_MEM_OP_BARRIER | CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES => {
+            return Ok(Work::Nothing);
+        }
         _ => return Err(NOT_SUPPORTED),
     };
     if matches!(kind, CU_STREAM_MEM_OP_WRITE_VALUE_32 | CU_STREAM_MEM_OP_WRITE_VALUE_64) {
@@ -80,17 +83,28 @@ fn perform(driver: &Driver, stream: StreamId, work: &Work) -> Answer {
 fn put(call: &Call, stream: CUstream, operations: Vec<Operation>, flags: c_uint) -> Answer {
     let driver = call.driver()?;
     let lane = capture::lane(driver, stream, call.per_thread)?;
-    let works = operations.iter().map(|operation| work(driver, operation)).collect::<Answer<Vec<Work>>>()?;
+    let works = operations
+        .iter()
+        .map(|operation| work(driver, operation))
+        .collect::<Answer<Vec<Work>>>()?;
     match lane {
         Lane::Gpu(stream, _) => works.iter().try_for_each(|work| perform(driver, stream, work)),
         Lane::Graph(recorder) => {
             let context = Arc::clone(&recorder.context);
-            recorder.add(driver, Body::Words(WordsNode { operations: operations.into(), flags, context }))
+            recorder.add(
+                driver,
+                Body::Words(WordsNode { operations: operations.into(), flags, context }),
+            )
         }
     }
 }
 
-fn value(operation: CUstreamBatchMemOpType, address: CUdeviceptr, value: u64, flags: c_uint) -> Operation {
+fn value(
+    operation: CUstreamBatchMemOpType,
+    address: CUdeviceptr,
+    value: u64,
+    flags: c_uint,
+) -> Operation {
     let mut params = CUstreamBatchMemOpParams { pad: [0; 6] };
     params.value = CUstreamMemOpValueParams { operation, address, value, flags, alias: 0 };
     // SAFETY: all bytes are initialised: the whole union before the member, whose padding is no number's business.

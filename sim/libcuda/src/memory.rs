@@ -20,7 +20,12 @@ pub(crate) fn allocate(call: &Call, bytes: u64) -> Answer<u64> {
 }
 
 /// Allocates pitched memory; address and pitch.
-pub(crate) fn allocate_pitched(call: &Call, width: u64, height: u64, element: c_uint) -> Answer<(u64, u64)> {
+pub(crate) fn allocate_pitched(
+    call: &Call,
+    width: u64,
+    height: u64,
+    element: c_uint,
+) -> Answer<(u64, u64)> {
     if !matches!(element, 4 | 8 | 16) {
         return Err(INVALID_VALUE);
     }
@@ -45,7 +50,8 @@ pub(crate) fn cuMemAllocPitch_v2(
     element_size_bytes: c_uint,
 ) -> Answer {
     let (dptr, pitch) = (dptr.required()?, pitch.required()?);
-    let (address, row) = allocate_pitched(call, width_in_bytes as u64, height as u64, element_size_bytes)?;
+    let (address, row) =
+        allocate_pitched(call, width_in_bytes as u64, height as u64, element_size_bytes)?;
     pitch.put(count(row)?)?;
     dptr.put(address)?;
     Ok(())

@@ -23,7 +23,11 @@ pub(crate) fn cuMipmappedArrayCreate(
 ) -> Answer {
     let (handle, descriptor) = (handle.required()?, mipmapped_array_desc.read()?);
     let most = layout::most_levels(&descriptor);
-    handle.put(CUmipmappedArray(create(call, descriptor, Some(num_mipmap_levels.clamp(1, most)))?))?;
+    handle.put(CUmipmappedArray(create(
+        call,
+        descriptor,
+        Some(num_mipmap_levels.clamp(1, most)),
+    )?))?;
     Ok(())
 }
 

@@ -31,13 +31,18 @@ pub(crate) struct Module {
 
 impl Module {
     /// Loads an image into a context; its handle.
-    pub(crate) fn load(driver: &Driver, context: Arc<Context>, image: Arc<Image>) -> Answer<CUmodule> {
+    pub(crate) fn load(
+        driver: &Driver,
+        context: Arc<Context>,
+        image: Arc<Image>,
+    ) -> Answer<CUmodule> {
         if loading::is_eager() {
             for _ in &image.kernels {
                 driver.machine.load_code(context.id)?;
             }
         }
-        let module = Self { context, image, functions: Mutex::default(), globals: Mutex::default() };
+        let module =
+            Self { context, image, functions: Mutex::default(), globals: Mutex::default() };
         if let Err(error) = module.place_globals(driver) {
             module.free_globals(driver)?;
             return Err(error);
@@ -74,7 +79,12 @@ impl Module {
     }
 
     /// The function of a name.
-    pub(crate) fn function(&self, driver: &Driver, handle: CUmodule, name: &str) -> Answer<CUfunction> {
+    pub(crate) fn function(
+        &self,
+        driver: &Driver,
+        handle: CUmodule,
+        name: &str,
+    ) -> Answer<CUfunction> {
         if name.is_empty() {
             return Err(NOT_FOUND);
         }
@@ -101,10 +111,12 @@ impl Module {
         if let Some(found) = globals.get(name) {
             return Ok(*found);
         }
-        let declared = self.image.globals.iter().find(|global| global.name == name).ok_or(NOT_FOUND)?;
+        let declared =
+            self.image.globals.iter().find(|global| global.name == name).ok_or(NOT_FOUND)?;
         let address = if declared.managed {
             let bytes = count(declared.bytes)?;
-            lock(&driver.host).map(bytes, Kind::Managed, CU_MEM_ATTACH_GLOBAL, &self.context)? as CUdeviceptr
+            lock(&driver.host).map(bytes, Kind::Managed, CU_MEM_ATTACH_GLOBAL, &self.context)?
+                as CUdeviceptr
         } else {
             driver.machine.allocate(self.context.id, Bytes(declared.bytes))?
         };
@@ -173,7 +185,11 @@ pub(crate) fn cuModuleGetFunction(
     Ok(())
 }
 
-pub(crate) fn cuModuleGetFunctionCount(call: &Call, count: Out<c_uint>, module: CUmodule) -> Answer {
+pub(crate) fn cuModuleGetFunctionCount(
+    call: &Call,
+    count: Out<c_uint>,
+    module: CUmodule,
+) -> Answer {
     let kernels = find(call.driver()?, module)?.image.kernels.len();
     count.put(c_uint::try_from(kernels).map_err(|_| INVALID_VALUE)?)?;
     Ok(())

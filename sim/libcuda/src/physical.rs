@@ -33,7 +33,9 @@ pub(crate) fn id_of(
 /// Where memory behind a handle is to lie.
 fn place_of(driver: &Driver, location: CUmemLocation) -> Answer<PhysicalPlace> {
     match location.kind {
-        CU_MEM_LOCATION_TYPE_HOST | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Ok(PhysicalPlace::Host),
+        CU_MEM_LOCATION_TYPE_HOST | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => {
+            Ok(PhysicalPlace::Host)
+        }
         // Of nodes there is one.
         CU_MEM_LOCATION_TYPE_HOST_NUMA if location.id == 0 => Ok(PhysicalPlace::Host),
         CU_MEM_LOCATION_TYPE_HOST_NUMA => Err(INVALID_VALUE),
@@ -68,7 +70,8 @@ fn check(driver: &Driver, prop: &CUmemAllocationProp) -> Answer<(PhysicalPlace, 
         _ => return Err(INVALID_VALUE),
     }
     let place = place_of(driver, prop.location)?;
-    let fabric = matches!(place, PhysicalPlace::On(site) if driver.machine.gpus()[site.gpu].has_switch());
+    let fabric =
+        matches!(place, PhysicalPlace::On(site) if driver.machine.gpus()[site.gpu].has_switch());
     Ok((place, sendable(prop.requested_handle_types, fabric)?))
 }
 

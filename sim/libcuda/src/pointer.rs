@@ -3,7 +3,9 @@
 use core::ptr;
 
 use cgpu_abi::types::*;
-use cgpu_sim::machine::{Access, Allocation, MappedRange, Origin, PhysicalPlace, Side as MachineSide};
+use cgpu_sim::machine::{
+    Access, Allocation, MappedRange, Origin, PhysicalPlace, Side as MachineSide,
+};
 
 use crate::answer::{Answer, INVALID_VALUE, NOT_FOUND};
 use crate::argument::{Out, Received};
@@ -64,8 +66,9 @@ impl About {
         let mut about = Self::device(allocation.address, allocation.size.0, allocation.gpu);
         match allocation.origin {
             Origin::Context(its) | Origin::Opened(its) => {
-                let owner =
-                    driver.contexts.find(|context| context.id == its && context.multiprocessors.is_none());
+                let owner = driver
+                    .contexts
+                    .find(|context| context.id == its && context.multiprocessors.is_none());
                 about.context = owner.map(|(handle, _)| CUcontext(handle)).unwrap_or_default();
                 about.legacy_ipc = matches!(allocation.origin, Origin::Context(_));
             }
@@ -189,7 +192,9 @@ fn put(
         CU_POINTER_ATTRIBUTE_RANGE_SIZE | CU_POINTER_ATTRIBUTE_MAPPING_SIZE => {
             data.cast::<usize>().put(count(about.bytes)?)?;
         }
-        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => data.cast::<u64>().put(about.handle_types.into())?,
+        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => {
+            data.cast::<u64>().put(about.handle_types.into())?
+        }
         CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
             data.cast::<CUmemAccess_flags>().put(about.access)?;
         }

@@ -7,7 +7,9 @@ use cgpu_abi::types::*;
 use cgpu_sim::Bytes;
 use cgpu_sim::machine::{PoolId, PoolSettings, Site};
 
-use crate::answer::{Answer, Failure, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
+use crate::answer::{
+    Answer, Failure, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED,
+};
 use crate::argument::{In, Out, Received, values};
 use crate::call::Call;
 use crate::capture::{self, Lane, Recorder};
@@ -40,7 +42,8 @@ impl Pool {
         max_size: u64,
     ) -> Answer<CUmemoryPool> {
         let shareable = handle_types != CU_MEM_HANDLE_TYPE_NONE;
-        let id = driver.machine.create_pool(PoolSettings { site, shareable, most: Bytes(max_size) })?;
+        let id =
+            driver.machine.create_pool(PoolSettings { site, shareable, most: Bytes(max_size) })?;
         Ok(CUmemoryPool(driver.pools.add(Self { id, site, handle_types, max_size })))
     }
 }
@@ -51,7 +54,11 @@ pub(crate) fn find(driver: &Driver, pool: CUmemoryPool) -> Answer<Arc<Pool>> {
 
 /// The handle of one of the machine's pools; NULL when it is gone.
 pub(crate) fn handle_of(driver: &Driver, id: PoolId) -> CUmemoryPool {
-    driver.pools.find(|pool| pool.id == id).map(|(handle, _)| CUmemoryPool(handle)).unwrap_or_default()
+    driver
+        .pools
+        .find(|pool| pool.id == id)
+        .map(|(handle, _)| CUmemoryPool(handle))
+        .unwrap_or_default()
 }
 
 /// The pools of a GPU or locality domain, default and current, made when first asked for.
@@ -71,7 +78,9 @@ pub(crate) fn check_handle_types(types: CUmemAllocationHandleType) -> Answer {
         CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT | CU_MEM_HANDLE_TYPE_FABRIC;
     match types {
         CU_MEM_HANDLE_TYPE_NONE | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => Ok(()),
-        _ if types & !(ELSEWHERE | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0 => Err(NOT_SUPPORTED),
+        _ if types & !(ELSEWHERE | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0 => {
+            Err(NOT_SUPPORTED)
+        }
         _ => Err(INVALID_VALUE),
     }
 }
@@ -199,8 +208,12 @@ pub(crate) fn cuMemPoolGetAttribute(
     match attr {
         CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES => short(reuse.follow_events.into()),
         CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC => short(reuse.opportunistic.into()),
-        CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES => short(reuse.internal_dependencies.into()),
-        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => long(driver.machine.pool_threshold(pool.id, |_| ())?.0),
+        CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
+            short(reuse.internal_dependencies.into())
+        }
+        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => {
+            long(driver.machine.pool_threshold(pool.id, |_| ())?.0)
+        }
         CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT => long(usage.reserved.0),
         CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH => long(usage.reserved_high.0),
         CU_MEMPOOL_ATTR_USED_MEM_CURRENT => long(usage.used.0),
@@ -265,7 +278,11 @@ pub(crate) fn cuMemPoolGetAccess(
     let driver = call.driver()?;
     let pool = find(driver, mem_pool)?;
     let own = gpu_of(driver, location.read()?)? == pool.site.gpu;
-    flags.put(if own { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE })?;
+    flags.put(if own {
+        CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    } else {
+        CU_MEM_ACCESS_FLAGS_PROT_NONE
+    })?;
     Ok(())
 }
 
@@ -287,7 +304,11 @@ pub(crate) fn cuMemPoolSetAccess(
     Ok(())
 }
 
-pub(crate) fn cuDeviceGetDefaultMemPool(call: &Call, pool_out: Out<CUmemoryPool>, dev: CUdevice) -> Answer {
+pub(crate) fn cuDeviceGetDefaultMemPool(
+    call: &Call,
+    pool_out: Out<CUmemoryPool>,
+    dev: CUdevice,
+) -> Answer {
     let driver = call.driver()?;
     pool_out.put(of_site(driver, driver.gpu(dev)?.into())?.0)?;
     Ok(())

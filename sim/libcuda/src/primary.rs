@@ -102,7 +102,10 @@ pub(crate) fn cuDevicePrimaryCtxGetState(
     state(call, dev, |_, _, primary| {
         let (flags, active) = (flags.required()?, active.required()?);
         flags.put(
-            primary.context.as_ref().map_or(primary.flags, |context| context.flags.load(Ordering::Relaxed)),
+            primary
+                .context
+                .as_ref()
+                .map_or(primary.flags, |context| context.flags.load(Ordering::Relaxed)),
         )?;
         active.put(c_int::from(primary.context.is_some()))?;
         Ok(())

@@ -51,13 +51,16 @@ pub(crate) fn cuImportExternalSemaphore(
         CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD => true,
         // Other systems', and what no GPU here has.
         CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_WIN32
-            ..=CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_WIN32 => return Err(NOT_SUPPORTED),
+            ..=CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_WIN32 => {
+            return Err(NOT_SUPPORTED);
+        }
         _ => return Err(INVALID_VALUE),
     };
     if wanted.flags != 0 {
         return Err(INVALID_VALUE);
     }
-    let id = take(wanted.handle.fd, |descriptor| driver.machine.import_semaphore(descriptor, counts))?;
+    let id =
+        take(wanted.handle.fd, |descriptor| driver.machine.import_semaphore(descriptor, counts))?;
     to.put(CUexternalSemaphore(driver.semaphores.add(Semaphore { context, id })))?;
     Ok(())
 }
@@ -81,8 +84,12 @@ pub(crate) fn work(
 
 fn perform(driver: &Driver, stream: StreamId, work: &Work) -> Answer {
     match *work {
-        Work::Signal(semaphore, value) => driver.machine.signal_semaphore(stream, semaphore, value)?,
-        Work::Acquire(semaphore, value) => driver.machine.await_semaphore(stream, semaphore, value)?,
+        Work::Signal(semaphore, value) => {
+            driver.machine.signal_semaphore(stream, semaphore, value)?
+        }
+        Work::Acquire(semaphore, value) => {
+            driver.machine.await_semaphore(stream, semaphore, value)?
+        }
         _ => return Err(INVALID_VALUE),
     };
     Ok(())
@@ -137,12 +144,22 @@ fn put<P: Params>(
     let lane = capture::lane(driver, stream, call.per_thread)?;
     let (semaphores, params) = received(driver, semaphores, params, number)?;
     match lane {
-        Lane::Gpu(stream, _) => semaphores.into_iter().zip(params).try_for_each(|(semaphore, params)| {
-            perform(driver, stream, &work(driver, signals, semaphore, params.value_and_flags().0)?)
-        }),
+        Lane::Gpu(stream, _) => {
+            semaphores.into_iter().zip(params).try_for_each(|(semaphore, params)| {
+                perform(
+                    driver,
+                    stream,
+                    &work(driver, signals, semaphore, params.value_and_flags().0)?,
+                )
+            })
+        }
         Lane::Graph(recorder) => {
             let context = Arc::clone(&recorder.context);
-            let node = node(SemaphoresNode { semaphores: semaphores.into(), params: params.into(), context });
+            let node = node(SemaphoresNode {
+                semaphores: semaphores.into(),
+                params: params.into(),
+                context,
+            });
             recorder.add(driver, node)
         }
     }

@@ -184,7 +184,8 @@ pub(crate) fn cuMemPoolImportFromShareableHandle(
     }
     let id = borrow(driver, handle.address(), |driver, fd| driver.machine.import_pool(fd))?;
     let site = driver.machine.pool_settings(id)?.site;
-    let pool = Pool { id, site, handle_types: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, max_size: 0 };
+    let pool =
+        Pool { id, site, handle_types: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, max_size: 0 };
     to.put(CUmemoryPool(driver.pools.add(pool)))?;
     Ok(())
 }

@@ -69,14 +69,25 @@ impl Division {
         };
         let layers = if layered { descriptor.depth as u64 } else { 1 };
         let depth = |level: &Level| if layered { 1 } else { level.extent.2 };
-        let extents: Vec<[u64; 3]> =
-            levels.iter().map(|level| [level.extent.0 / element, level.extent.1, depth(level)]).collect();
-        let spans = |extent: &[u64; 3]| extent.iter().zip(tile).all(|(extent, tile)| *extent >= tile);
+        let extents: Vec<[u64; 3]> = levels
+            .iter()
+            .map(|level| [level.extent.0 / element, level.extent.1, depth(level)])
+            .collect();
+        let spans =
+            |extent: &[u64; 3]| extent.iter().zip(tile).all(|(extent, tile)| *extent >= tile);
         let tail_level = extents.iter().position(|extent| !spans(extent)).unwrap_or(extents.len());
         let single = !chain && tail_level == 0;
         let bytes: u64 = levels[tail_level..].iter().map(|level| level.slice * depth(level)).sum();
         let tail = (if single { bytes * layers } else { bytes }).next_multiple_of(TILE);
-        Ok(Self { tile, element, levels: extents, layers, tail_level: tail_level as u64, tail, single })
+        Ok(Self {
+            tile,
+            element,
+            levels: extents,
+            layers,
+            tail_level: tail_level as u64,
+            tail,
+            single,
+        })
     }
 
     fn told(&self) -> Answer<CUDA_ARRAY_SPARSE_PROPERTIES> {
@@ -92,7 +103,13 @@ impl Division {
     }
 
     /// The tiles of a box of a level, which must be whole ones, or end where the level does.
-    fn tiles_of(&self, level: u64, layer: u64, offset: [u64; 3], extent: [u64; 3]) -> Answer<Vec<Tile>> {
+    fn tiles_of(
+        &self,
+        level: u64,
+        layer: u64,
+        offset: [u64; 3],
+        extent: [u64; 3],
+    ) -> Answer<Vec<Tile>> {
         let whole = *self.levels.get(count(level)?).ok_or(INVALID_VALUE)?;
         if level >= self.tail_level || layer >= self.layers {
             return Err(INVALID_VALUE);
@@ -100,7 +117,8 @@ impl Division {
         for axis in 0..3 {
             let (tile, end) = (self.tile[axis], offset[axis].saturating_add(extent[axis]));
             let ends = end.is_multiple_of(tile) || end == whole[axis];
-            if extent[axis] == 0 || end > whole[axis] || !ends || !offset[axis].is_multiple_of(tile) {
+            if extent[axis] == 0 || end > whole[axis] || !ends || !offset[axis].is_multiple_of(tile)
+            {
                 return Err(INVALID_VALUE);
             }
         }
@@ -121,8 +139,9 @@ impl Division {
     fn tiles_of_tail(&self, layer: u64, offset: u64, size: u64) -> Answer<Vec<Tile>> {
         let layers = if self.single { 1 } else { self.layers };
         let end = offset.checked_add(size).filter(|&end| end <= self.tail && size != 0);
-        let end =
-            end.filter(|_| layer < layers && (offset | size).is_multiple_of(TILE)).ok_or(INVALID_VALUE)?;
+        let end = end
+            .filter(|_| layer < layers && (offset | size).is_multiple_of(TILE))
+            .ok_or(INVALID_VALUE)?;
         Ok((offset / TILE..end / TILE).map(|number| (TAIL, layer, [number, 0, 0])).collect())
     }
 }
@@ -152,9 +171,9 @@ impl Sparse {
         let first = machine.reserve_addresses(whole, 0, 0)?;
         let sparse = Self { division, first, whole, tiles: Mutex::default() };
         let bytes = machine.create_physical(PhysicalPlace::Host, whole, false)?;
-        let mapped = machine
-            .map(first, whole, bytes)
-            .and_then(|()| machine.set_access(first, whole, &[(Side::Gpu(context.gpu), Access::ReadWrite)]));
+        let mapped = machine.map(first, whole, bytes).and_then(|()| {
+            machine.set_access(first, whole, &[(Side::Gpu(context.gpu), Access::ReadWrite)])
+        });
         // What is mapped stays.
         machine.release_physical(bytes)?;
         mapped?;
@@ -237,13 +256,20 @@ fn named(division: &Division, info: &CUarrayMapInfo) -> Answer<Vec<Tile>> {
             let ((z, width), (height, depth)) = (halves(third), halves(fourth));
             division.tiles_of(level, layer, [x, y, z], [width, height, depth])
         }
-        CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL => division.tiles_of_tail(halves(first).0, second, third),
+        CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL => {
+            division.tiles_of_tail(halves(first).0, second, third)
+        }
         _ => Err(INVALID_VALUE),
     }
 }
 
 /// An operation on a sparse array; what is no longer needed when the stream comes to it.
-fn map_tiles(driver: &Driver, array: &Array, sparse: &Sparse, info: &CUarrayMapInfo) -> Answer<Kept> {
+fn map_tiles(
+    driver: &Driver,
+    array: &Array,
+    sparse: &Sparse,
+    info: &CUarrayMapInfo,
+) -> Answer<Kept> {
     let named = named(&sparse.division, info)?;
     let mut tiles = sparse.tiles();
     if info.mem_operation_type == CU_MEM_OPERATION_TYPE_UNMAP {
@@ -282,10 +308,18 @@ pub(crate) fn cuMemMapArrayAsync(
     let (stream, context) = driver.stream(stream, call.per_thread)?;
     let mask = 1_u32.checked_shl(context.device().cast_unsigned());
     for info in map_info_list.read_all(count(number)?)? {
-        let kind = matches!(info.resource_type, CU_RESOURCE_TYPE_ARRAY | CU_RESOURCE_TYPE_MIPMAPPED_ARRAY);
-        let operation =
-            matches!(info.mem_operation_type, CU_MEM_OPERATION_TYPE_MAP | CU_MEM_OPERATION_TYPE_UNMAP);
-        if !kind || !operation || info.mem_handle_type != 0 || info.flags != 0 || info.reserved != [0; 2] {
+        let kind =
+            matches!(info.resource_type, CU_RESOURCE_TYPE_ARRAY | CU_RESOURCE_TYPE_MIPMAPPED_ARRAY);
+        let operation = matches!(
+            info.mem_operation_type,
+            CU_MEM_OPERATION_TYPE_MAP | CU_MEM_OPERATION_TYPE_UNMAP
+        );
+        if !kind
+            || !operation
+            || info.mem_handle_type != 0
+            || info.flags != 0
+            || info.reserved != [0; 2]
+        {
             return Err(INVALID_VALUE);
         }
         let array = driver.arrays.get(info.resource).ok_or(INVALID_HANDLE)?;
@@ -294,7 +328,9 @@ pub(crate) fn cuMemMapArrayAsync(
         }
         match &array.memory {
             Memory::Deferred(mapped, bytes) => {
-                if let Some(over) = deferred::map(driver, &array, &info, (&mut lock(mapped), *bytes))? {
+                if let Some(over) =
+                    deferred::map(driver, &array, &info, (&mut lock(mapped), *bytes))?
+                {
                     driver.machine.host_function(stream, Box::new(move || drop(over)))?;
                 }
             }
@@ -340,10 +376,17 @@ pub(crate) fn cuMipmappedArrayGetSparseProperties(
 mod tests {
     use super::*;
 
-    fn division(width: usize, height: usize, depth: usize, flags: c_uint, levels: c_uint) -> Division {
+    fn division(
+        width: usize,
+        height: usize,
+        depth: usize,
+        flags: c_uint,
+        levels: c_uint,
+    ) -> Division {
         let flags = flags | CUDA_ARRAY3D_SPARSE;
         let format = CU_AD_FORMAT_FLOAT;
-        let descriptor = CUDA_ARRAY3D_DESCRIPTOR { width, height, depth, format, num_channels: 1, flags };
+        let descriptor =
+            CUDA_ARRAY3D_DESCRIPTOR { width, height, depth, format, num_channels: 1, flags };
         let (all, _) = layout::levels(&descriptor, levels).unwrap();
         Division::new(&descriptor, &all, levels > 1).unwrap()
     }
@@ -365,7 +408,10 @@ mod tests {
     #[test]
     fn boxes_are_whole_tiles() {
         let flat = division(1000, 1024, 0, 0, 1);
-        assert_eq!(flat.tiles_of(0, 0, [0; 3], [256, 128, 1]).unwrap(), [(0, 0, [0; 3]), (0, 0, [1, 0, 0])]);
+        assert_eq!(
+            flat.tiles_of(0, 0, [0; 3], [256, 128, 1]).unwrap(),
+            [(0, 0, [0; 3]), (0, 0, [1, 0, 0])]
+        );
         // The last one of a row ends where the row does.
         assert_eq!(flat.tiles_of(0, 0, [896, 128, 0], [104, 128, 1]).unwrap(), [(0, 0, [7, 1, 0])]);
         for (layer, offset, extent) in [

@@ -53,7 +53,10 @@ impl Multiprocessors {
     }
 
     pub(crate) fn plus(mut self, other: Self) -> Self {
-        self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count = count.saturating_add(more));
+        self.0
+            .iter_mut()
+            .zip(other.0)
+            .for_each(|(count, more)| *count = count.saturating_add(more));
         self
     }
 
@@ -99,8 +102,11 @@ impl Multiprocessors {
         {
             return Err(INVALID_VALUE);
         }
-        let places =
-            if local { places(group.locality_domain_id, spec, supplemental)? } else { EVERYWHERE.to_vec() };
+        let places = if local {
+            places(group.locality_domain_id, spec, supplemental)?
+        } else {
+            EVERYWHERE.to_vec()
+        };
         let there: c_uint = places.iter().map(|&place| self.0[place]).sum();
         let fitting = there / unit * unit;
         let count = match group.sm_count {
@@ -129,7 +135,9 @@ const OUTSIDE_FIRST: [usize; MAX_DOMAINS + 1] = [MAX_DOMAINS, 0, 1, 2, 3];
 /// The places that a domain's number names; with `more`, also where those lie that are in none.
 fn places(domain: c_uint, spec: &GpuSpec, more: bool) -> Answer<Vec<usize>> {
     let mut places: Vec<usize> = match usize::try_from(domain) {
-        _ if domain == CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_ID_ANY => (0..spec.domains()).collect(),
+        _ if domain == CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_ID_ANY => {
+            (0..spec.domains()).collect()
+        }
         Ok(domain) if domain < spec.domains() => vec![domain],
         _ => return Err(INVALID_VALUE),
     };

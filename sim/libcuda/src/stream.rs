@@ -62,7 +62,11 @@ thread_local! {
 }
 
 /// The machine's stream behind a handle, and its context.
-pub(crate) fn find(driver: &Driver, handle: CUstream, per_thread: bool) -> Answer<(StreamId, Arc<Context>)> {
+pub(crate) fn find(
+    driver: &Driver,
+    handle: CUstream,
+    per_thread: bool,
+) -> Answer<(StreamId, Arc<Context>)> {
     let handle = match handle {
         CUstream::NULL if per_thread => CUstream::PER_THREAD,
         CUstream::NULL => CUstream::LEGACY,
@@ -154,7 +158,12 @@ pub(crate) fn cuStreamSynchronize(call: &Call, stream: CUstream) -> Answer {
 }
 pub(crate) use cuStreamSynchronize as cuStreamSynchronize_ptsz;
 
-pub(crate) fn cuStreamWaitEvent(call: &Call, handle: CUstream, event: CUevent, flags: c_uint) -> Answer {
+pub(crate) fn cuStreamWaitEvent(
+    call: &Call,
+    handle: CUstream,
+    event: CUevent,
+    flags: c_uint,
+) -> Answer {
     let driver = call.driver()?;
     let lane = capture::lane(driver, handle, call.per_thread)?;
     let id = crate::event::find(driver, event)?.id;
@@ -219,7 +228,9 @@ pub(crate) fn cuStreamAddCallback(
     let data = user_data.address();
     let run = move || {
         // SAFETY: the program gave callback and data to be called together, once, when the stream comes to it.
-        unsafe { callback(handle, CUresult::SUCCESS, core::ptr::with_exposed_provenance_mut(data)) };
+        unsafe {
+            callback(handle, CUresult::SUCCESS, core::ptr::with_exposed_provenance_mut(data))
+        };
     };
     driver.machine.host_function(stream, Box::new(move || call::host_function(run)))?;
     Ok(())
@@ -268,7 +279,9 @@ pub(crate) fn cuStreamGetId(call: &Call, handle: CUstream, stream_id: Out<c_ulon
     let (_, context) = find(driver, handle, call.per_thread)?;
     let own = handle == CUstream::PER_THREAD || handle.is_null() && call.per_thread;
     stream_id.put(match handle {
-        CUstream::NULL | CUstream::LEGACY | CUstream::PER_THREAD => context.number + 1 + u64::from(own),
+        CUstream::NULL | CUstream::LEGACY | CUstream::PER_THREAD => {
+            context.number + 1 + u64::from(own)
+        }
         CUstream(made) => made as u64,
     })?;
     Ok(())

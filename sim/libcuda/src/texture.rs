@@ -29,7 +29,9 @@ fn check(driver: &Driver, resource: &CUDA_RESOURCE_DESC) -> Answer<c_uint> {
         CU_RESOURCE_TYPE_ARRAY | CU_RESOURCE_TYPE_MIPMAPPED_ARRAY => {
             Ok(array::find(driver, CUarray(count(first)?))?.descriptor.flags)
         }
-        CU_RESOURCE_TYPE_LINEAR | CU_RESOURCE_TYPE_PITCH2D if driver.machine.is_device(first) => Ok(0),
+        CU_RESOURCE_TYPE_LINEAR | CU_RESOURCE_TYPE_PITCH2D if driver.machine.is_device(first) => {
+            Ok(0)
+        }
         _ => Err(INVALID_VALUE),
     }
 }
@@ -56,7 +58,9 @@ pub(crate) fn cuTexObjectCreate(
     check(driver, &resource)?;
     // NULL: all of it.
     let part = res_view_desc.read().ok();
-    to.put(driver.views.add(View { context, resource, texture: Some(texture), part }) as CUtexObject)?;
+    to.put(
+        driver.views.add(View { context, resource, texture: Some(texture), part }) as CUtexObject
+    )?;
     Ok(())
 }
 

@@ -28,7 +28,9 @@ const RELEASES: &[(u32, &str)] = &[
 /// The version of CUDA that is played, as 12040 for 12.4.
 pub(crate) static CUDA: LazyLock<u32> = LazyLock::new(|| match std::env::var("CGPU_SIM_DRIVER") {
     Ok(text) if !text.is_empty() => parse(&text).unwrap_or_else(|| {
-        eprintln!("cgpu-sim: CGPU_SIM_DRIVER={text}: expected a version such as 12040; playing {DEFAULT}");
+        eprintln!(
+            "cgpu-sim: CGPU_SIM_DRIVER={text}: expected a version such as 12040; playing {DEFAULT}"
+        );
         DEFAULT
     }),
     _ => DEFAULT,

@@ -25,7 +25,8 @@ pub(crate) struct Visible(Vec<usize>);
 impl Visible {
     /// As the process's variables say.
     pub(crate) fn from_environment(gpus: &[GpuSpec]) -> Self {
-        let read = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        let read =
+            |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         let by_bus = read("CUDA_DEVICE_ORDER").as_deref() == Some("PCI_BUS_ID");
         Self::read(gpus, by_bus, read("CUDA_VISIBLE_DEVICES").as_deref())
     }
@@ -34,7 +35,9 @@ impl Visible {
         let is_instance = |gpu: usize| matches!(gpus[gpu].part, Part::Instance(_));
         let mut order: Vec<usize> = (0..gpus.len()).filter(|&gpu| !is_instance(gpu)).collect();
         if !by_bus {
-            order.sort_by_key(|&gpu| Reverse(gpus[gpu].model.multiprocessors * gpus[gpu].model.core_mhz));
+            order.sort_by_key(|&gpu| {
+                Reverse(gpus[gpu].model.multiprocessors * gpus[gpu].model.core_mhz)
+            });
         }
         // A divided GPU computes by its first instance.
         let computing = |gpu: usize| match gpus[gpu].part {
@@ -148,6 +151,9 @@ mod tests {
             (visible.gpu(0), visible.gpu(1), visible.gpu(2), visible.gpu(-1)),
             (Some(2), Some(0), None, None)
         );
-        assert_eq!((visible.device(2), visible.device(0), visible.device(1)), (Some(0), Some(1), None));
+        assert_eq!(
+            (visible.device(2), visible.device(0), visible.device(1)),
+            (Some(0), Some(1), None)
+        );
     }
 }

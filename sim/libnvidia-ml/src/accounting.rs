@@ -14,7 +14,10 @@ use crate::permission::demand_root;
 use crate::processes::put_list;
 use crate::utilisation::stamp;
 
-pub(crate) fn nvmlDeviceGetAccountingMode(device: nvmlDevice_t, mode: Out<nvmlEnableState_t>) -> Answer {
+pub(crate) fn nvmlDeviceGetAccountingMode(
+    device: nvmlDevice_t,
+    mode: Out<nvmlEnableState_t>,
+) -> Answer {
     let gpu = find(device)?;
     mode.put(c_uint::from(gpu.machine.keeps_accounts(gpu.index)?))?;
     Ok(())
@@ -33,7 +36,10 @@ pub(crate) fn nvmlDeviceSetAccountingMode(device: nvmlDevice_t, mode: nvmlEnable
 }
 
 /// Told whether accounts are kept or not, as real GPUs do.
-pub(crate) fn nvmlDeviceGetAccountingBufferSize(device: nvmlDevice_t, buffer_size: Out<c_uint>) -> Answer {
+pub(crate) fn nvmlDeviceGetAccountingBufferSize(
+    device: nvmlDevice_t,
+    buffer_size: Out<c_uint>,
+) -> Answer {
     find(device)?;
     buffer_size.put(c_uint::try_from(ACCOUNTS).unwrap_or(c_uint::MAX))?;
     Ok(())

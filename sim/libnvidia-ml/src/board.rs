@@ -108,7 +108,10 @@ fn generation(gpu: &Gpu) -> c_uint {
     }
 }
 
-pub(crate) fn nvmlDeviceGetTemperatureV(device: nvmlDevice_t, temperature: Out<nvmlTemperature_t>) -> Answer {
+pub(crate) fn nvmlDeviceGetTemperatureV(
+    device: nvmlDevice_t,
+    temperature: Out<nvmlTemperature_t>,
+) -> Answer {
     let gpu = find(device)?.query();
     let version = temperature.start_as::<c_uint>().read()?;
     if version != NVML_TEMPERATURE_V1 {

@@ -35,8 +35,8 @@ impl Gpu {
 
     /// Its instances, if it is divided.
     pub(crate) fn instances(&self) -> Vec<(Self, Instance)> {
-        let gpus =
-            (0..self.machine.gpus().len()).map(|index| Self { machine: Arc::clone(&self.machine), index });
+        let gpus = (0..self.machine.gpus().len())
+            .map(|index| Self { machine: Arc::clone(&self.machine), index });
         let with_instance = gpus.filter_map(|gpu| gpu.instance().map(|instance| (gpu, instance)));
         with_instance.filter(|(_, instance)| instance.gpu == self.index).collect()
     }
@@ -60,7 +60,8 @@ impl Gpu {
 
     /// The UUID as NVML writes it.
     fn uuid(&self) -> String {
-        let digits: String = self.spec().uuid(self.index).iter().map(|byte| format!("{byte:02x}")).collect();
+        let digits: String =
+            self.spec().uuid(self.index).iter().map(|byte| format!("{byte:02x}")).collect();
         let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
         let kind = if self.instance().is_some() { "MIG" } else { "GPU" };
         format!("{kind}-{}", parts.join("-"))
@@ -81,7 +82,8 @@ impl Gpu {
 /// The GPU behind a handle.
 pub(crate) fn find(device: nvmlDevice_t) -> Answer<Gpu> {
     let machine = machine()?;
-    let offset = device.0.checked_sub(FIRST).filter(|offset| offset % STEP == 0).ok_or(INVALID_ARGUMENT)?;
+    let offset =
+        device.0.checked_sub(FIRST).filter(|offset| offset % STEP == 0).ok_or(INVALID_ARGUMENT)?;
     let index = offset / STEP;
     if index < machine.gpus().len() { Ok(Gpu { machine, index }) } else { Err(INVALID_ARGUMENT) }
 }
@@ -130,7 +132,10 @@ pub(crate) fn nvmlDeviceGetHandleBySerial(serial: In<c_char>, device: Out<nvmlDe
 }
 
 /// Takes `domain:bus:device.function`, in hexadecimal, the domain with four digits or eight.
-pub(crate) fn nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id: In<c_char>, device: Out<nvmlDevice_t>) -> Answer {
+pub(crate) fn nvmlDeviceGetHandleByPciBusId_v2(
+    pci_bus_id: In<c_char>,
+    device: Out<nvmlDevice_t>,
+) -> Answer {
     let wanted = parse_place(&pci_bus_id.text()?).ok_or(INVALID_ARGUMENT)?;
     search(device, |gpu| gpu.spec().pci(gpu.index) == wanted)
 }
@@ -139,8 +144,11 @@ pub(crate) use nvmlDeviceGetHandleByPciBusId_v2 as nvmlDeviceGetHandleByPciBusId
 /// Domain, bus and device.
 fn parse_place(text: &str) -> Option<(u32, u32, u32)> {
     let place = text.split_once('.').map_or(text, |(place, _function)| place);
-    let numbers: Vec<u32> =
-        place.split(':').map(|part| u32::from_str_radix(part, 16)).collect::<Result<_, _>>().ok()?;
+    let numbers: Vec<u32> = place
+        .split(':')
+        .map(|part| u32::from_str_radix(part, 16))
+        .collect::<Result<_, _>>()
+        .ok()?;
     match numbers[..] {
         [domain, bus, device] => Some((domain, bus, device)),
         [bus, device] => Some((0, bus, device)),
@@ -171,7 +179,11 @@ pub(crate) fn nvmlDeviceGetUUID(device: nvmlDevice_t, uuid: Out<c_char>, length:
     put_text(uuid, length, &find(device)?.uuid())
 }
 
-pub(crate) fn nvmlDeviceGetSerial(device: nvmlDevice_t, serial: Out<c_char>, length: c_uint) -> Answer {
+pub(crate) fn nvmlDeviceGetSerial(
+    device: nvmlDevice_t,
+    serial: Out<c_char>,
+    length: c_uint,
+) -> Answer {
     put_text(serial, length, &find(device)?.serial())
 }
 
@@ -197,7 +209,10 @@ pub(crate) fn nvmlDeviceGetBrand(device: nvmlDevice_t, kind: Out<nvmlBrandType_t
     Ok(())
 }
 
-pub(crate) fn nvmlDeviceGetArchitecture(device: nvmlDevice_t, arch: Out<nvmlDeviceArchitecture_t>) -> Answer {
+pub(crate) fn nvmlDeviceGetArchitecture(
+    device: nvmlDevice_t,
+    arch: Out<nvmlDeviceArchitecture_t>,
+) -> Answer {
     arch.put(match find(device)?.spec().model.capability {
         (6, _) => NVML_DEVICE_ARCH_PASCAL,
         (7, 0) => NVML_DEVICE_ARCH_VOLTA,
@@ -274,8 +289,9 @@ struct PciInfoOld {
 }
 
 pub(crate) fn nvmlDeviceGetPciInfo_v2(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>) -> Answer {
-    let nvmlPciInfo_t { bus_id_legacy, domain, bus, device, pci_device_id, pci_sub_system_id, .. } =
-        place(device)?;
+    let nvmlPciInfo_t {
+        bus_id_legacy, domain, bus, device, pci_device_id, pci_sub_system_id, ..
+    } = place(device)?;
     let old = PciInfoOld { bus_id_legacy, domain, bus, device, pci_device_id, pci_sub_system_id };
     pci.start_as::<PciInfoOld>().put(old)?;
     Ok(())

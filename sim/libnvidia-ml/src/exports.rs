@@ -75,8 +75,8 @@ fn watched(
     describe: impl FnOnce(&mut Arguments),
     call: impl FnOnce() -> nvmlReturn_t,
 ) -> nvmlReturn_t {
-    let is_init =
-        [nvml_index::nvmlInit, nvml_index::nvmlInit_v2, nvml_index::nvmlInitWithFlags].contains(&position);
+    let is_init = [nvml_index::nvmlInit, nvml_index::nvmlInit_v2, nvml_index::nvmlInitWithFlags]
+        .contains(&position);
     if is_init && library::is_started() {
         return nvmlReturn_t(WATCH.journaled(position, describe, || None, || call().0));
     }

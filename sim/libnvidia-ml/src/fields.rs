@@ -34,14 +34,16 @@ pub(crate) fn nvmlDeviceGetFieldValues(
     values: Out<nvmlFieldValue_t>,
 ) -> Answer {
     let gpu = find(device)?;
-    let count = usize::try_from(values_count).ok().filter(|count| *count > 0).ok_or(INVALID_ARGUMENT)?;
+    let count =
+        usize::try_from(values_count).ok().filter(|count| *count > 0).ok_or(INVALID_ARGUMENT)?;
     let mut asked = values.read_all(count)?;
     for field in &mut asked {
         let begun = Instant::now();
         let found = value(&gpu, field.field_id);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         field.timestamp = c_longlong::try_from(now.as_micros()).unwrap_or(c_longlong::MAX);
-        field.latency_usec = c_longlong::try_from(begun.elapsed().as_micros()).unwrap_or(c_longlong::MAX);
+        field.latency_usec =
+            c_longlong::try_from(begun.elapsed().as_micros()).unwrap_or(c_longlong::MAX);
         field.nvml_return =
             if found.is_some() { nvmlReturn_t::SUCCESS } else { nvmlReturn_t::ERROR_NOT_SUPPORTED };
         let (value_type, bits) = found.unwrap_or((NVML_VALUE_TYPE_UNSIGNED_INT, 0));

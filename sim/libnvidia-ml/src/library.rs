@@ -117,8 +117,11 @@ pub(crate) use nvmlSystemGetCudaDriverVersion_v2 as nvmlSystemGetCudaDriverVersi
 pub(crate) fn nvmlSystemGetProcessName(pid: c_uint, name: Out<c_char>, length: c_uint) -> Answer {
     machine()?;
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).map_err(|_| NOT_FOUND)?;
-    let program =
-        line.split(|byte| *byte == 0).next().filter(|program| !program.is_empty()).ok_or(NOT_FOUND)?;
+    let program = line
+        .split(|byte| *byte == 0)
+        .next()
+        .filter(|program| !program.is_empty())
+        .ok_or(NOT_FOUND)?;
     name.put_text(&String::from_utf8_lossy(program), length as usize)?;
     Ok(())
 }

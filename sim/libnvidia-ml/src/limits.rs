@@ -63,6 +63,11 @@ pub(crate) fn nvmlDeviceGetMemoryLimits_v1(
     let (path, group) = group(asked.name_space)?;
     let GroupLimit { soft, hard } = gpu.machine.group_limit(gpu.index, group)?.ok_or(NOT_FOUND)?;
     let current_used = used(&gpu, &path)?;
-    limits.put(nvmlGetMemoryLimits_v1_t { soft_limit: soft, hard_limit: hard, current_used, ..asked })?;
+    limits.put(nvmlGetMemoryLimits_v1_t {
+        soft_limit: soft,
+        hard_limit: hard,
+        current_used,
+        ..asked
+    })?;
     Ok(())
 }

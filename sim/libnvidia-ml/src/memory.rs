@@ -18,7 +18,10 @@ pub(crate) fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: Out<nvmlMemo
     Ok(())
 }
 
-pub(crate) fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, memory: Out<nvmlMemory_v2_t>) -> Answer {
+pub(crate) fn nvmlDeviceGetMemoryInfo_v2(
+    device: nvmlDevice_t,
+    memory: Out<nvmlMemory_v2_t>,
+) -> Answer {
     let gpu = find(device)?.query();
     let version = memory.start_as::<c_uint>().read()?;
     if version != NVML_MEMORY_V2 {
@@ -42,7 +45,11 @@ pub(crate) fn nvmlDeviceGetBAR1MemoryInfo(
 ) -> Answer {
     find(device)?;
     let (bar1_total, bar1_used) = (256 << 20, 2 << 20);
-    bar1_memory.put(nvmlBAR1Memory_t { bar1_total, bar1_free: bar1_total - bar1_used, bar1_used })?;
+    bar1_memory.put(nvmlBAR1Memory_t {
+        bar1_total,
+        bar1_free: bar1_total - bar1_used,
+        bar1_used,
+    })?;
     Ok(())
 }
 

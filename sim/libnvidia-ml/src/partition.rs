@@ -51,7 +51,10 @@ pub(crate) fn nvmlDeviceGetMigDeviceHandleByIndex(
     Ok(())
 }
 
-pub(crate) fn nvmlDeviceIsMigDeviceHandle(device: nvmlDevice_t, is_mig_device: Out<c_uint>) -> Answer {
+pub(crate) fn nvmlDeviceIsMigDeviceHandle(
+    device: nvmlDevice_t,
+    is_mig_device: Out<c_uint>,
+) -> Answer {
     let is = find(device)?.instance().is_some();
     is_mig_device.put(is.into())?;
     Ok(())

@@ -31,9 +31,11 @@ struct Resident {
 }
 
 fn residents(gpu: &Gpu) -> Answer<Vec<Resident>> {
-    let (gpu_instance, compute_instance) = gpu.instance().map_or((NO_INSTANCE, NO_INSTANCE), partition::ids);
+    let (gpu_instance, compute_instance) =
+        gpu.instance().map_or((NO_INSTANCE, NO_INSTANCE), partition::ids);
     let here = gpu.machine.processes(gpu.index)?.into_iter();
-    let mut all: Vec<_> = here.map(|process| Resident { process, gpu_instance, compute_instance }).collect();
+    let mut all: Vec<_> =
+        here.map(|process| Resident { process, gpu_instance, compute_instance }).collect();
     for (instance, _) in gpu.instances() {
         all.extend(residents(&instance)?);
     }

@@ -10,7 +10,9 @@ use cgpu_abi::nvml_types::*;
 use cgpu_sim::machine::ProcessSample;
 use cgpu_sim::{Machine, Nanos};
 
-use crate::answer::{ARGUMENT_VERSION_MISMATCH, Answer, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND};
+use crate::answer::{
+    ARGUMENT_VERSION_MISMATCH, Answer, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND,
+};
 use crate::argument::{Out, Received};
 use crate::board;
 use crate::device::find;
@@ -32,7 +34,8 @@ static EPOCH: LazyLock<u64> = LazyLock::new(|| {
     let mut since_boot = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the clock exists on every Linux, and the pointer is to a timespec of ours.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut since_boot) };
-    let since_boot = since_boot.tv_sec.unsigned_abs() * 1_000_000 + since_boot.tv_nsec.unsigned_abs() / 1_000;
+    let since_boot =
+        since_boot.tv_sec.unsigned_abs() * 1_000_000 + since_boot.tv_nsec.unsigned_abs() / 1_000;
     u64::try_from(wall.as_micros()).unwrap_or(u64::MAX).saturating_sub(since_boot)
 });
 
@@ -45,7 +48,9 @@ pub(crate) fn stamp(machine: &Machine, at: Nanos) -> c_ulonglong {
 /// The device time of a stamp; never before what was stamped.
 fn unstamp(machine: &Machine, time_stamp: c_ulonglong) -> Nanos {
     let real = u128::from(time_stamp.saturating_sub(*EPOCH)) + u128::from(time_stamp > *EPOCH);
-    Nanos(u64::try_from(real * 1_000_000 / u128::from(machine.dilation_milli())).unwrap_or(u64::MAX))
+    Nanos(
+        u64::try_from(real * 1_000_000 / u128::from(machine.dilation_milli())).unwrap_or(u64::MAX),
+    )
 }
 
 /// What processes did since then, by `describe`.
@@ -59,7 +64,8 @@ fn samples<T>(
     if samples.is_empty() {
         return Err(NOT_FOUND);
     }
-    let described = samples.into_iter().map(|sample| describe(sample, stamp(&gpu.machine, sample.at)));
+    let described =
+        samples.into_iter().map(|sample| describe(sample, stamp(&gpu.machine, sample.at)));
     Ok(described.collect())
 }
 
@@ -141,7 +147,8 @@ pub(crate) fn nvmlDeviceGetSamples(
         NVML_MEMORY_CLK_SAMPLES => Ok(gpu.spec().model.memory_mhz),
         _ => Err(INVALID_ARGUMENT),
     };
-    let windows = gpu.machine.gpu_utilisation(gpu.index, unstamp(&gpu.machine, last_seen_time_stamp))?;
+    let windows =
+        gpu.machine.gpu_utilisation(gpu.index, unstamp(&gpu.machine, last_seen_time_stamp))?;
     let sample = |window: cgpu_sim::machine::GpuSample| {
         let sample_value = nvmlValue_t(value(window.percent)?.into());
         Ok(nvmlSample_t { time_stamp: stamp(&gpu.machine, window.at), sample_value })

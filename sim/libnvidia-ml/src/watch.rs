@@ -97,7 +97,8 @@ fn next(set: nvmlEventSet_t) -> Answer<Option<(nvmlDevice_t, u64)>> {
     let set = sets.get(set)?;
     let Some(told) = set.values().copied().min() else { return Ok(None) };
     let xids = machine.xids_after(told)?;
-    let news = xids.into_iter().find(|xid| set.get(&xid.gpu).is_some_and(|told| *told < xid.number));
+    let news =
+        xids.into_iter().find(|xid| set.get(&xid.gpu).is_some_and(|told| *told < xid.number));
     Ok(news.map(|xid| {
         set.insert(xid.gpu, xid.number);
         (Gpu { machine, index: xid.gpu }.handle(), xid.code)

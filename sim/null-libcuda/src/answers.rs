@@ -223,7 +223,11 @@ impl Driver for Null {
         unsafe { put(total, *MEMORY) }
     }
 
-    unsafe fn cuDeviceGetAttribute(pi: *mut c_int, attrib: CUdevice_attribute, _dev: CUdevice) -> CUresult {
+    unsafe fn cuDeviceGetAttribute(
+        pi: *mut c_int,
+        attrib: CUdevice_attribute,
+        _dev: CUdevice,
+    ) -> CUresult {
         // SAFETY: the caller's out-pointer.
         unsafe { put(pi, attribute(attrib)) }
     }
@@ -238,14 +242,22 @@ impl Driver for Null {
         unsafe { put_text(pci_bus_id, len, PCI_BUS_ID) }
     }
 
-    unsafe fn cuDeviceComputeCapability(major: *mut c_int, minor: *mut c_int, _dev: CUdevice) -> CUresult {
+    unsafe fn cuDeviceComputeCapability(
+        major: *mut c_int,
+        minor: *mut c_int,
+        _dev: CUdevice,
+    ) -> CUresult {
         // SAFETY: the caller's out-pointer.
         let _ = unsafe { put(major, attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)) };
         // SAFETY: the caller's out-pointer.
         unsafe { put(minor, attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)) }
     }
 
-    unsafe fn cuDevicePrimaryCtxGetState(_dev: CUdevice, flags: *mut c_uint, active: *mut c_int) -> CUresult {
+    unsafe fn cuDevicePrimaryCtxGetState(
+        _dev: CUdevice,
+        flags: *mut c_uint,
+        active: *mut c_int,
+    ) -> CUresult {
         // SAFETY: the caller's out-pointer.
         let _ = unsafe { put(flags, 0) };
         // SAFETY: the caller's out-pointer.

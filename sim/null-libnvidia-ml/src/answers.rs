@@ -132,7 +132,10 @@ impl Nvml for Null {
         let version = NVML_MEMORY_V2;
         // SAFETY: the caller's out-pointer.
         unsafe {
-            put(memory, nvmlMemory_v2_t { version, total: *MEMORY, reserved: 0, free: *MEMORY, used: 0 })
+            put(
+                memory,
+                nvmlMemory_v2_t { version, total: *MEMORY, reserved: 0, free: *MEMORY, used: 0 },
+            )
         }
     }
 

@@ -102,7 +102,12 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::NoGpu`], [`Error::Full`].
-    pub fn limit_group(&self, gpu: usize, group: [u64; 2], to: Option<GroupLimit>) -> Result<(), Error> {
+    pub fn limit_group(
+        &self,
+        gpu: usize,
+        group: [u64; 2],
+        to: Option<GroupLimit>,
+    ) -> Result<(), Error> {
         self.check_gpu(gpu)?;
         self.core.with(|timeline, _| timeline.limit_group(gpu, group, to))
     }

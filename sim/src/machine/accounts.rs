@@ -52,7 +52,8 @@ impl Accounting for Core {
     }
 
     fn export_own(&self, site: Site, size: Bytes) -> Result<Exported, Error> {
-        let export = self.with(|timeline, _| timeline.export_own(self.segment.process(), site, size))?;
+        let export =
+            self.with(|timeline, _| timeline.export_own(self.segment.process(), site, size))?;
         self.place(export, size.0).inspect_err(|_| {
             // As it was: the process's own.
             let _ = self.let_go(export).and_then(|()| self.take(site, size));
@@ -78,7 +79,12 @@ impl Accounting for Core {
 
 impl Core {
     /// Makes an export, of memory that is taken for it.
-    pub(super) fn make_export(&self, site: Site, kind: ExportKind, size: Bytes) -> Result<Exported, Error> {
+    pub(super) fn make_export(
+        &self,
+        site: Site,
+        kind: ExportKind,
+        size: Bytes,
+    ) -> Result<Exported, Error> {
         let process = self.segment.process();
         let export = self.with(|timeline, _| timeline.create_export(process, site, kind, size))?;
         self.place_or_let_go(export, size.0)

@@ -53,7 +53,8 @@ impl Machine {
     pub fn free(&self, address: u64) -> Result<(), Error> {
         self.check_lineage()?;
         let found = lock(&self.core.memory).find(address);
-        let allocation = found.filter(|found| found.address == address).ok_or(Error::NoAllocation)?;
+        let allocation =
+            found.filter(|found| found.address == address).ok_or(Error::NoAllocation)?;
         if let Origin::Context(context) = allocation.origin {
             self.synchronize_context(context)?;
         }
@@ -101,13 +102,25 @@ impl Machine {
             .map(|(place, _)| place)
             .collect();
         if !here.is_empty() {
-            let instances =
-                here.into_iter().map(|place| self.memory_info(place)).collect::<Result<Vec<_>, _>>()?;
+            let instances = here
+                .into_iter()
+                .map(|place| self.memory_info(place))
+                .collect::<Result<Vec<_>, _>>()?;
             let used: Bytes = instances.into_iter().map(|info| info.used).sum();
             let reserved = spec.reserved();
-            return Ok(MemoryInfo { total: spec.total, reserved, used, free: spec.total - reserved - used });
+            return Ok(MemoryInfo {
+                total: spec.total,
+                reserved,
+                used,
+                free: spec.total - reserved - used,
+            });
         }
         let (used, usable) = self.core.with(|timeline, _| Ok(timeline.memory(gpu)))?;
-        Ok(MemoryInfo { total: spec.total, reserved: spec.total - usable, used, free: usable - used })
+        Ok(MemoryInfo {
+            total: spec.total,
+            reserved: spec.total - usable,
+            used,
+            free: usable - used,
+        })
     }
 }

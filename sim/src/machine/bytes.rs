@@ -159,7 +159,9 @@ mod tests {
 
     #[test]
     fn row_of_any_length_is_filled_with_whole_elements() {
-        for (elements, element) in [(1, &[7_u8][..]), (5, &[1, 2]), (13, &[1, 2, 3, 4]), (64, &[9, 8])] {
+        for (elements, element) in
+            [(1, &[7_u8][..]), (5, &[1, 2]), (13, &[1, 2, 3, 4]), (64, &[9, 8])]
+        {
             let mut row = vec![0; elements * element.len()];
             repeat(&mut row, element);
             assert_eq!(row, element.repeat(elements));

@@ -56,7 +56,9 @@ impl Machine {
             };
             let all = (0..timeline.process_count()).filter(live);
             Ok(all
-                .map(|process| (self.core.segment.identity(process, timeline.pid_of(process)), process))
+                .map(|process| {
+                    (self.core.segment.identity(process, timeline.pid_of(process)), process)
+                })
                 .collect())
         })?;
         let found = super::utilisation::as_seen(drivers, |process, id| (id, process));
@@ -89,7 +91,10 @@ impl Machine {
             if self.core.segment.is_quiet(process) {
                 break true;
             }
-            if late() || self.core.with(|timeline, _| Ok(timeline.progress(process)))? != Progress::Locking {
+            if late()
+                || self.core.with(|timeline, _| Ok(timeline.progress(process)))?
+                    != Progress::Locking
+            {
                 break false;
             }
             std::thread::sleep(LOOK);
@@ -105,7 +110,9 @@ impl Machine {
     /// [`Error::Invalid`] if there is no such process; [`Error::State`] unless it is locked.
     pub fn unlock_process(&self, pid: u32) -> Result<(), Error> {
         let process = self.driver_of(pid)?;
-        self.core.with(|timeline, _| timeline.step_progress(process, Progress::Locked, Progress::Running))
+        self.core.with(|timeline, _| {
+            timeline.step_progress(process, Progress::Locked, Progress::Running)
+        })
     }
 
     /// Takes the memory of a locked process off the GPUs, when all that it has given them to do is done.

@@ -286,7 +286,9 @@ impl Core {
             tokens.take(token);
         }
         drop(tokens);
-        lock(&self.effects.performing).watches.retain(|watch| !streams.contains(&watch.ticket.stream));
+        lock(&self.effects.performing)
+            .watches
+            .retain(|watch| !streams.contains(&watch.ticket.stream));
         self.tracks.forget(context);
         lock(&self.memory).forget(self, context);
         Ok(())

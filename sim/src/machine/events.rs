@@ -153,7 +153,8 @@ impl Machine {
             let stamps = (timeline.stamp_of(start), timeline.stamp_of(end));
             // By the same rule as cuEventQuery: what that has told as complete has a time.
             let seen = |event| {
-                let visible = timeline.last_record(event).and_then(|record| timeline.visible_at(record));
+                let visible =
+                    timeline.last_record(event).and_then(|record| timeline.visible_at(record));
                 visible.is_some_and(|instant| instant <= now)
             };
             Ok(match stamps {
@@ -177,7 +178,11 @@ impl Machine {
 
 impl Core {
     /// Whether an event is one that this process made.
-    fn made_event(&self, timeline: &Timeline<'_, Transaction<'_>>, event: EventId) -> Result<(), Error> {
+    fn made_event(
+        &self,
+        timeline: &Timeline<'_, Transaction<'_>>,
+        event: EventId,
+    ) -> Result<(), Error> {
         let context = timeline.context_of_event(event).ok_or(Error::NoEvent)?;
         self.own_context(timeline, context).map_err(|_| Error::NoEvent)?;
         Ok(())

@@ -104,13 +104,15 @@ impl Machine {
     ) -> Result<Ticket, Error> {
         self.check_lineage()?;
         let begun = self.now();
-        let cost = self.figures().launch_cost + Nanos(self.figures().node_cost.0 * plan.len() as u64);
+        let cost =
+            self.figures().launch_cost + Nanos(self.figures().node_cost.0 * plan.len() as u64);
         if works.len() != plan.len() {
             return Err(Error::Invalid("a graph's launch says what each of its steps does"));
         }
         let signals = works.iter().any(|work| matches!(work, Work::Signal(..)));
         let shows = signals && (works.iter().any(Work::shows) || self.core.owes_effects()?);
-        let works = works.iter().map(|work| self.prepare(work, shows)).collect::<Result<Vec<_>, _>>()?;
+        let works =
+            works.iter().map(|work| self.prepare(work, shows)).collect::<Result<Vec<_>, _>>()?;
         let tracks = self.core.take_tracks(plan, flight)?;
         let launched = self.core.put(stream, plan, works, &tracks, flight.last);
         self.core.give_tracks(plan, &tracks);
@@ -203,14 +205,15 @@ impl Core {
             let Some(pool) = pools.get_mut(&wanted.context) else { continue };
             let own = flight.tracks.get(number).filter(|_| under_way);
             let fits = |track: &&StreamId| held(track) + wanted.commands < RING;
-            let own = own.filter(fits).and_then(|own| pool.free.iter().position(|track| track == own));
+            let own =
+                own.filter(fits).and_then(|own| pool.free.iter().position(|track| track == own));
             let idle = || pool.free.iter().position(|track| held(track) == 0);
             let track = match own.or_else(idle) {
                 Some(place) => Ok(pool.free.swap_remove(place)),
                 None if pool.made >= TRACKS && !pool.free.is_empty() => Err(Error::Full("tracks")),
-                None => {
-                    self.with(|timeline, _| timeline.create_track(wanted.context)).inspect(|_| pool.made += 1)
-                }
+                None => self
+                    .with(|timeline, _| timeline.create_track(wanted.context))
+                    .inspect(|_| pool.made += 1),
             };
             // With all of them in use, also by other processes, launches share what there is.
             let least = (0..pool.free.len()).min_by_key(|&place| held(&pool.free[place]));
@@ -293,11 +296,14 @@ impl Core {
                 let starts: Vec<Ticket> =
                     tracks.iter().map(|&track| timeline.ticket_after(track, 0)).collect();
                 // In one stream launches are in order anyway.
-                let before = before.filter(|before| before.stream != stream && !timeline.is_done(*before));
+                let before =
+                    before.filter(|before| before.stream != stream && !timeline.is_done(*before));
                 let mut last = None;
                 let end = tracks.last().zip(plan.tracks.last());
-                let end = end.map(|(&track, planned)| timeline.ticket_after(track, planned.commands));
-                let commands = [before.map(Command::Wait), Some(Command::Nothing), end.map(Command::Wait)];
+                let end =
+                    end.map(|(&track, planned)| timeline.ticket_after(track, planned.commands));
+                let commands =
+                    [before.map(Command::Wait), Some(Command::Nothing), end.map(Command::Wait)];
                 let mut begin = None;
                 for command in commands.into_iter().flatten() {
                     match timeline.enqueue(stream, command, 0, now) {
@@ -337,12 +343,15 @@ impl Core {
                 for entry in &rest[put..] {
                     self.own_stream(timeline, entry.track)?;
                     let put = match entry.kind {
-                        Kind::Command(command) => timeline.enqueue(entry.track, command, entry.token, now),
+                        Kind::Command(command) => {
+                            timeline.enqueue(entry.track, command, entry.token, now)
+                        }
                         Kind::Kernel(launch) => {
                             timeline.launch_in(entry.track, launch.kernel, launch.footprint, now)
                         }
                         Kind::Await(event) => {
-                            let record = timeline.last_record(event).map_or(Command::Nothing, Command::Wait);
+                            let record =
+                                timeline.last_record(event).map_or(Command::Nothing, Command::Wait);
                             timeline.enqueue(entry.track, record, 0, now)
                         }
                     };

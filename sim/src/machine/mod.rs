@@ -44,13 +44,13 @@ use cgpu_shm::atomic::AtomicBool;
 use cgpu_shm::units::Nanos;
 
 pub use crate::memory::{
-    Access, Allocation, MappedRange, Member, Offer, Origin, PhysicalId, PhysicalInfo, PhysicalPlace, PoolId,
-    PoolSettings, PoolUsage, Reuse, Sendable, Side,
+    Access, Allocation, MappedRange, Member, Offer, Origin, PhysicalId, PhysicalInfo,
+    PhysicalPlace, PoolId, PoolSettings, PoolUsage, Reuse, Sendable, Side,
 };
 pub use crate::timeline::Progress;
 pub use crate::timeline::{
-    ClockRate, ContextId, EngineTime, EventId, GREATEST_PRIORITY, GpuSample, ProcessSample, ProcessUse,
-    SemaphoreId, Site, StreamId, Team, Ticket, Xid,
+    ClockRate, ContextId, EngineTime, EventId, GREATEST_PRIORITY, GpuSample, ProcessSample,
+    ProcessUse, SemaphoreId, Site, StreamId, Team, Ticket, Xid,
 };
 pub use accounting::Life;
 pub use allocations::MemoryInfo;
@@ -156,7 +156,10 @@ impl Machine {
             tracks: Tracks::default(),
             alarm: Alarm::default(),
         };
-        Self { core: ManuallyDrop::new(Arc::new(core)), helper: ManuallyDrop::new(Mutex::new(None)) }
+        Self {
+            core: ManuallyDrop::new(Arc::new(core)),
+            helper: ManuallyDrop::new(Mutex::new(None)),
+        }
     }
 
     /// Whether this machine is the parent's and this process a forked child.

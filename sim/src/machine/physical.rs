@@ -28,7 +28,8 @@ impl Machine {
         self.check_lineage()?;
         self.start_helper()?;
         let sendable = sendable.into();
-        let create = || lock(&self.core.memory).create_physical(&**self.core, place, size, sendable);
+        let create =
+            || lock(&self.core.memory).create_physical(&**self.core, place, size, sendable);
         match (create(), place) {
             (Err(Error::OutOfMemory), PhysicalPlace::On(site)) => {
                 self.trim_short(site.gpu)?;
@@ -134,7 +135,12 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::Invalid`] for any other range, and for the host's access to a GPU's memory.
-    pub fn set_access(&self, address: u64, size: Bytes, wanted: &[(Side, Access)]) -> Result<(), Error> {
+    pub fn set_access(
+        &self,
+        address: u64,
+        size: Bytes,
+        wanted: &[(Side, Access)],
+    ) -> Result<(), Error> {
         self.check_lineage()?;
         lock(&self.core.memory).set_access(&self.core.files, address, size, wanted)
     }
@@ -164,7 +170,8 @@ impl Machine {
         self.check_lineage()?;
         // Locked all the while, so that nobody ends the handle in between.
         let memory = lock(&self.core.memory);
-        let (export, serial) = memory.physicals.export(physical, |sendable| sendable.by_descriptor)?;
+        let (export, serial) =
+            memory.physicals.export(physical, |sendable| sendable.by_descriptor)?;
         self.core.send(export, serial)
     }
 

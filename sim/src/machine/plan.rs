@@ -49,7 +49,10 @@ pub enum Work {
 impl Work {
     /// Whether the host sees something of it.
     pub(super) fn shows(&self) -> bool {
-        matches!(self, Self::Copy(..) | Self::Fill(_) | Self::Call(_) | Self::Write(..) | Self::Watch(..))
+        matches!(
+            self,
+            Self::Copy(..) | Self::Fill(_) | Self::Call(_) | Self::Write(..) | Self::Watch(..)
+        )
     }
 }
 
@@ -148,7 +151,9 @@ impl Plan {
             plan.tracks[track].last = index;
             places.push(plan.put(track, Item::Work(index)));
         }
-        plan.join(places.iter().zip(&ends).filter(|(_, end)| **end).map(|(place, _)| *place).collect());
+        plan.join(
+            places.iter().zip(&ends).filter(|(_, end)| **end).map(|(place, _)| *place).collect(),
+        );
         plan
     }
 
@@ -164,7 +169,13 @@ impl Plan {
         self.steps
     }
 
-    fn track_for(&mut self, index: usize, context: ContextId, after: &[usize], places: &[Place]) -> usize {
+    fn track_for(
+        &mut self,
+        index: usize,
+        context: ContextId,
+        after: &[usize],
+        places: &[Place],
+    ) -> usize {
         let behind = after.iter().rev().find(|&&before| {
             let track = &self.tracks[places[before].track];
             track.last == before && track.context == context && track.commands < LENGTH
@@ -283,7 +294,10 @@ mod tests {
                     Item::Wait(place) if (done[place.track] as u64) < place.commands => continue,
                     Item::Begin | Item::Wait(_) => {}
                     Item::Work(step) => {
-                        assert!(steps[*step].after.iter().all(|&before| finished[before]), "{seed}: {step}");
+                        assert!(
+                            steps[*step].after.iter().all(|&before| finished[before]),
+                            "{seed}: {step}"
+                        );
                         finished[*step] = true;
                     }
                 }

@@ -39,7 +39,12 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::NoPool`], [`Error::Invalid`] for zero bytes and another process's pool.
-    pub fn allocate_from(&self, pool: PoolId, size: Bytes, stream: Option<StreamId>) -> Result<u64, Error> {
+    pub fn allocate_from(
+        &self,
+        pool: PoolId,
+        size: Bytes,
+        stream: Option<StreamId>,
+    ) -> Result<u64, Error> {
         self.start_helper()?;
         let gpu = lock(&self.core.memory).pools.settings(pool)?.site.gpu;
         self.settle_pools(false)?;
@@ -124,7 +129,11 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::NoPool`].
-    pub fn pool_reuse(&self, pool: PoolId, change: impl FnOnce(&mut Reuse)) -> Result<Reuse, Error> {
+    pub fn pool_reuse(
+        &self,
+        pool: PoolId,
+        change: impl FnOnce(&mut Reuse),
+    ) -> Result<Reuse, Error> {
         let mut memory = lock(&self.core.memory);
         let reuse = memory.pools.reuse(pool)?;
         change(reuse);
@@ -135,7 +144,11 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::NoPool`].
-    pub fn pool_threshold(&self, pool: PoolId, change: impl FnOnce(&mut Bytes)) -> Result<Bytes, Error> {
+    pub fn pool_threshold(
+        &self,
+        pool: PoolId,
+        change: impl FnOnce(&mut Bytes),
+    ) -> Result<Bytes, Error> {
         let mut memory = lock(&self.core.memory);
         let threshold = memory.pools.threshold(pool)?;
         change(threshold);
@@ -262,14 +275,21 @@ impl Core {
             return Ok(());
         }
         let done: HashSet<Ticket> = self.with(|timeline, now| {
-            let done = |ticket: &&Ticket| timeline.visible_at(**ticket).is_some_and(|instant| instant <= now);
+            let done = |ticket: &&Ticket| {
+                timeline.visible_at(**ticket).is_some_and(|instant| instant <= now)
+            };
             Ok(freed.iter().filter(done).copied().collect())
         })?;
         lock(&self.memory).pools.settle(all, |ticket| done.contains(&ticket));
         Ok(())
     }
 
-    fn take_or_grow(&self, pool: PoolId, size: Bytes, stream: Option<StreamId>) -> Result<Taken, Error> {
+    fn take_or_grow(
+        &self,
+        pool: PoolId,
+        size: Bytes,
+        stream: Option<StreamId>,
+    ) -> Result<Taken, Error> {
         let order = lock(&self.order);
         let order = Order { stream, after: stream.and_then(|stream| order.after(stream)) };
         let mut memory = lock(&self.memory);

@@ -17,7 +17,8 @@ impl Machine {
     pub fn create_semaphore(&self, counts: bool) -> Result<SemaphoreId, Error> {
         self.check_lineage()?;
         let core = &self.core;
-        let export = core.with(|timeline, _| timeline.create_semaphore(core.segment.process(), counts))?;
+        let export =
+            core.with(|timeline, _| timeline.create_semaphore(core.segment.process(), counts))?;
         // A byte, for the lock by which its descriptors are known.
         let exported = core.place_or_let_go(export, 1)?;
         Ok(SemaphoreId::new(export, exported.serial))
@@ -36,7 +37,11 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::NoAllocation`] if it keeps none of that kind; [`Error::System`].
-    pub fn import_semaphore(&self, descriptor: BorrowedFd<'_>, counts: bool) -> Result<SemaphoreId, Error> {
+    pub fn import_semaphore(
+        &self,
+        descriptor: BorrowedFd<'_>,
+        counts: bool,
+    ) -> Result<SemaphoreId, Error> {
         self.check_lineage()?;
         let kind = if counts { ExportKind::Counting } else { ExportKind::Binary };
         let received = self.core.receive(descriptor, &[kind])?;

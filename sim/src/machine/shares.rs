@@ -114,7 +114,9 @@ impl Core {
             .files
             .open(serial)
             .map_err(|error| Error::System(format!("memory of another process: {error}")))
-            .and_then(|file| memory.open(gpu, whole, offer, Some(Exported { export, serial, file }), origin));
+            .and_then(|file| {
+                memory.open(gpu, whole, offer, Some(Exported { export, serial, file }), origin)
+            });
         opened.inspect_err(|_| {
             // What cannot be told to the books is told by the process's end.
             let _ = self.let_go(export);
@@ -156,8 +158,14 @@ impl Core {
     }
 
     /// Holds the export of one of those kinds which a number names, if any process holds it.
-    pub(super) fn receive_number(&self, number: Number, kinds: &[ExportKind]) -> Result<Received, Error> {
-        self.with(|timeline, _| self.take_hold(timeline, (ExportId(number.export), number.serial), kinds))
+    pub(super) fn receive_number(
+        &self,
+        number: Number,
+        kinds: &[ExportKind],
+    ) -> Result<Received, Error> {
+        self.with(|timeline, _| {
+            self.take_hold(timeline, (ExportId(number.export), number.serial), kinds)
+        })
     }
 
     fn take_hold(

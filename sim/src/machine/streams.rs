@@ -97,9 +97,9 @@ impl Machine {
     /// # Errors
     /// [`Error::Forked`], [`Error::Stuck`].
     pub fn is_done(&self, ticket: Ticket) -> Result<bool, Error> {
-        let done = self
-            .core
-            .with(|timeline, now| Ok(timeline.visible_at(ticket).is_some_and(|instant| instant <= now)))?;
+        let done = self.core.with(|timeline, now| {
+            Ok(timeline.visible_at(ticket).is_some_and(|instant| instant <= now))
+        })?;
         self.core.perform_due()?;
         Ok(done)
     }
@@ -122,7 +122,8 @@ impl Machine {
             self.core.own_event(timeline, event)?;
             Ok(timeline.last_record(event))
         })?;
-        let ticket = record.map(|record| self.enqueue(stream, Command::Wait(record))).transpose()?;
+        let ticket =
+            record.map(|record| self.enqueue(stream, Command::Wait(record))).transpose()?;
         self.core.ordered(|order| order.waits(stream, event));
         Ok(ticket)
     }

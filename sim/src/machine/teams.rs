@@ -20,10 +20,15 @@ impl Machine {
     ) -> Result<PhysicalId, Error> {
         self.check_lineage()?;
         self.start_helper()?;
-        let team =
-            self.core.with(|timeline, _| timeline.create_team(self.core.segment.process(), gpus, room))?;
+        let team = self
+            .core
+            .with(|timeline, _| timeline.create_team(self.core.segment.process(), gpus, room))?;
         let exported = self.core.place_or_let_go(team, 0)?;
-        Ok(lock(&self.core.memory).physicals.add_team((team, exported.serial), room, sendable.into()))
+        Ok(lock(&self.core.memory).physicals.add_team(
+            (team, exported.serial),
+            room,
+            sendable.into(),
+        ))
     }
 
     /// What is known of a team.
@@ -81,7 +86,12 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::NoAllocation`]; [`Error::Invalid`] for any other part.
-    pub fn unbind(&self, team: PhysicalId, gpu: usize, (offset, size): (u64, Bytes)) -> Result<(), Error> {
+    pub fn unbind(
+        &self,
+        team: PhysicalId,
+        gpu: usize,
+        (offset, size): (u64, Bytes),
+    ) -> Result<(), Error> {
         let team = self.export_of_team(team)?;
         self.core.with(|timeline, _| timeline.unbind(team, gpu, (offset, size.0)))?;
         self.core.bury_exports()

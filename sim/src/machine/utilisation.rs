@@ -30,7 +30,9 @@ impl Machine {
         let uses: Vec<_> = self.core.with(|timeline, now| {
             timeline.settle(gpu, now);
             let uses = timeline.processes(gpu).into_iter();
-            Ok(uses.map(|each| (self.core.segment.identity(each.process, each.pid), each)).collect())
+            Ok(uses
+                .map(|each| (self.core.segment.identity(each.process, each.pid), each))
+                .collect())
         })?;
         Ok(self.named(uses, |each, pid| ProcessUse { pid, ..each }))
     }
@@ -52,12 +54,18 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::NoGpu`].
-    pub fn process_utilisation(&self, gpu: usize, since: Nanos) -> Result<Vec<ProcessSample>, Error> {
+    pub fn process_utilisation(
+        &self,
+        gpu: usize,
+        since: Nanos,
+    ) -> Result<Vec<ProcessSample>, Error> {
         self.check_gpu(gpu)?;
         let samples: Vec<_> = self.core.with(|timeline, now| {
             timeline.settle(gpu, now);
             let samples = timeline.process_samples(gpu, since, now).into_iter();
-            Ok(samples.map(|each| (self.core.segment.identity(each.process, each.pid), each)).collect())
+            Ok(samples
+                .map(|each| (self.core.segment.identity(each.process, each.pid), each))
+                .collect())
         })?;
         Ok(self.named(samples, |each, pid| ProcessSample { pid, ..each }))
     }

@@ -196,7 +196,12 @@ impl Machine {
     /// # Safety
     /// Host ranges must stay valid for the copy, unborrowed by Rust code, until the ticket is done or the context is
     /// gone.
-    pub unsafe fn copy(&self, stream: StreamId, kind: CopyKind, what: Pitched) -> Result<Ticket, Error> {
+    pub unsafe fn copy(
+        &self,
+        stream: StreamId,
+        kind: CopyKind,
+        what: Pitched,
+    ) -> Result<Ticket, Error> {
         self.check_lineage()?;
         match self.copying(kind, &what)? {
             Command::Nothing if what.bytes() == Some(0) => self.enqueue(stream, Command::Nothing),
@@ -260,7 +265,11 @@ impl Machine {
         value: u64,
     ) -> Result<Ticket, Error> {
         self.check_word(address, width)?;
-        self.enqueue_effect(stream, Command::Outside, Effect::Watch { address, width, condition, value })
+        self.enqueue_effect(
+            stream,
+            Command::Outside,
+            Effect::Watch { address, width, condition, value },
+        )
     }
 
     /// Enqueues a host function: called by a thread of the simulator's when the stream comes to it; the stream goes on
@@ -268,7 +277,11 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::NoStream`].
-    pub fn host_function(&self, stream: StreamId, call: Box<dyn FnOnce() + Send>) -> Result<Ticket, Error> {
+    pub fn host_function(
+        &self,
+        stream: StreamId,
+        call: Box<dyn FnOnce() + Send>,
+    ) -> Result<Ticket, Error> {
         self.enqueue_effect(stream, Command::Outside, Effect::Call(call))
     }
 

@@ -48,7 +48,8 @@ impl Files {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o666).open(&path)?;
+        let file =
+            OpenOptions::new().read(true).write(true).create_new(true).mode(0o666).open(&path)?;
         file.set_len(length)?;
         let inode = file.metadata()?.ino();
         Ok((file, inode))
@@ -67,10 +68,18 @@ impl Files {
     }
 
     /// A descriptor that keeps all of these exports.
-    pub(crate) fn descriptor_of(&self, serials: impl IntoIterator<Item = u64>) -> io::Result<OwnedFd> {
+    pub(crate) fn descriptor_of(
+        &self,
+        serials: impl IntoIterator<Item = u64>,
+    ) -> io::Result<OwnedFd> {
         let mut options = OpenOptions::new();
-        let file =
-            options.read(true).write(true).create(true).truncate(false).mode(0o666).open(self.several())?;
+        let file = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o666)
+            .open(self.several())?;
         serials.into_iter().try_for_each(|serial| keep(&file, serial))?;
         Ok(file.into())
     }
@@ -168,7 +177,8 @@ mod tests {
         let made: Vec<_> = (1..=4).map(|serial| files.create(serial, 4096).unwrap()).collect();
         let kept = || (1..=4).filter(|&serial| files.is_kept(serial).unwrap()).collect::<Vec<_>>();
         assert!(kept().is_empty());
-        let (first, second) = (files.descriptor_of([1, 3]).unwrap(), files.descriptor_of([3, 4]).unwrap());
+        let (first, second) =
+            (files.descriptor_of([1, 3]).unwrap(), files.descriptor_of([3, 4]).unwrap());
         assert_eq!(kept(), [1, 3, 4]);
         drop(first);
         assert_eq!(kept(), [3, 4]);

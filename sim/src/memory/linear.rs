@@ -73,7 +73,8 @@ impl Memory {
             }
             block
         };
-        self.live.insert(address, Allocation { address, size, gpu, origin: Origin::Context(context) });
+        self.live
+            .insert(address, Allocation { address, size, gpu, origin: Origin::Context(context) });
         Ok(address)
     }
 

@@ -39,7 +39,9 @@ use crate::words::index;
 
 pub(crate) use files::Files;
 pub(crate) use physical::Physicals;
-pub use physical::{Access, MappedRange, Member, PhysicalId, PhysicalInfo, PhysicalPlace, Sendable, Side};
+pub use physical::{
+    Access, MappedRange, Member, PhysicalId, PhysicalInfo, PhysicalPlace, Sendable, Side,
+};
 pub(crate) use pool::{Order, Pools, Taken};
 pub use pool::{PoolId, PoolSettings, PoolUsage, Reuse};
 pub use shared::Offer;
@@ -229,9 +231,16 @@ impl Memory {
     }
 
     /// Where the bytes of a range lie: its own address for host memory.
-    pub(crate) fn bytes(&mut self, address: u64, length: u64, writes: bool) -> Result<*mut u8, Error> {
+    pub(crate) fn bytes(
+        &mut self,
+        address: u64,
+        length: u64,
+        writes: bool,
+    ) -> Result<*mut u8, Error> {
         match self.span_of(address) {
-            Some(span) => span.bytes(address, length, writes).map_err(system("bytes behind device memory")),
+            Some(span) => {
+                span.bytes(address, length, writes).map_err(system("bytes behind device memory"))
+            }
             None => Ok(std::ptr::with_exposed_provenance_mut(index(address))),
         }
     }
@@ -249,8 +258,12 @@ impl Memory {
 
     /// A context is gone, and its memory with it: the books know it already, but for what others may hold.
     pub(crate) fn forget(&mut self, accounting: &impl Accounting, context: ContextId) {
-        let its: Vec<Allocation> =
-            self.live.values().filter(|allocation| allocation.context() == Some(context)).copied().collect();
+        let its: Vec<Allocation> = self
+            .live
+            .values()
+            .filter(|allocation| allocation.context() == Some(context))
+            .copied()
+            .collect();
         for allocation in its {
             // Each is live: it was found there. What cannot be told to the books is told by the process's end.
             let _ = match allocation.origin {

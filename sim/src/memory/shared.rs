@@ -47,7 +47,11 @@ pub struct Offer {
 
 impl Memory {
     /// Offers the allocation of a context that holds a byte to other processes.
-    pub(crate) fn offer(&mut self, accounting: &impl Accounting, address: u64) -> Result<Offer, Error> {
+    pub(crate) fn offer(
+        &mut self,
+        accounting: &impl Accounting,
+        address: u64,
+    ) -> Result<Offer, Error> {
         let allocation = self.find(address).ok_or(Error::NoAllocation)?;
         let Origin::Context(context) = allocation.origin else { return Err(Error::NoAllocation) };
         let (start, length) = Self::granules_of(&allocation);
@@ -76,7 +80,8 @@ impl Memory {
 
     /// Whether an offer is this process's own.
     pub(crate) fn offers(&self, offer: &Offer) -> bool {
-        let same = |shared: &Shared| shared.export.get() == offer.export && shared.serial == offer.serial;
+        let same =
+            |shared: &Shared| shared.export.get() == offer.export && shared.serial == offer.serial;
         self.shared.values().any(same) || self.pools.offers(offer)
     }
 
@@ -142,13 +147,16 @@ impl Memory {
         origin: Origin,
     ) -> Result<u64, Error> {
         let base = match exported {
-            None => self.opened_at(ExportId(offer.export), offer.serial).ok_or(Error::NoAllocation)?,
+            None => {
+                self.opened_at(ExportId(offer.export), offer.serial).ok_or(Error::NoAllocation)?
+            }
             Some(exported) => self.map_opened(gpu, whole, exported, origin)?,
         };
         let opened = self.opened.get_mut(&base).ok_or(Error::NoAllocation)?;
         *opened.uses.entry(offer.offset).or_default() += 1;
         let address = base + offer.offset;
-        self.live.insert(address, Allocation { address, size: offer.size, gpu, origin: opened.origin });
+        self.live
+            .insert(address, Allocation { address, size: offer.size, gpu, origin: opened.origin });
         Ok(address)
     }
 
@@ -172,8 +180,13 @@ impl Memory {
     }
 
     /// Closes an allocation of another process once.
-    pub(crate) fn close(&mut self, accounting: &impl Accounting, address: u64) -> Result<(), Error> {
-        let (&base, opened) = self.opened.range_mut(..=address).next_back().ok_or(Error::NoAllocation)?;
+    pub(crate) fn close(
+        &mut self,
+        accounting: &impl Accounting,
+        address: u64,
+    ) -> Result<(), Error> {
+        let (&base, opened) =
+            self.opened.range_mut(..=address).next_back().ok_or(Error::NoAllocation)?;
         let uses = opened.uses.get_mut(&(address - base)).ok_or(Error::NoAllocation)?;
         *uses -= 1;
         if *uses > 0 {
@@ -192,7 +205,11 @@ impl Memory {
     }
 
     /// Closes an allocation of another process, however often it is open.
-    pub(super) fn close_all(&mut self, accounting: &impl Accounting, address: u64) -> Result<(), Error> {
+    pub(super) fn close_all(
+        &mut self,
+        accounting: &impl Accounting,
+        address: u64,
+    ) -> Result<(), Error> {
         while self.live.contains_key(&address) {
             self.close(accounting, address)?;
         }

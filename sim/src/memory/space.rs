@@ -25,7 +25,12 @@ impl Space {
 
     /// Gives a range, and returns the free one that it is now part of. It grows together only with what lies within the
     /// bounds.
-    pub(super) fn give(&mut self, mut start: u64, mut length: u64, bounds: Range<u64>) -> (u64, u64) {
+    pub(super) fn give(
+        &mut self,
+        mut start: u64,
+        mut length: u64,
+        bounds: Range<u64>,
+    ) -> (u64, u64) {
         if start > bounds.start
             && let Some((&before, &its)) = self.by_start.range(..start).next_back()
             && before + its == start

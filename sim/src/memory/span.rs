@@ -109,7 +109,12 @@ impl Span {
     }
 
     /// Puts bytes that lie elsewhere behind a range of granules, instead of its own.
-    pub(super) fn alias(&mut self, address: u64, length: u64, source: Source<'_>) -> io::Result<()> {
+    pub(super) fn alias(
+        &mut self,
+        address: u64,
+        length: u64,
+        source: Source<'_>,
+    ) -> io::Result<()> {
         let offset = address - self.addresses.start;
         source.map_over(self.backing()?.at(offset), length)?;
         self.written.extend(granules(address, length));

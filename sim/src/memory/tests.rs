@@ -128,7 +128,8 @@ fn a_refused_reservation_leaves_no_trace() {
 #[test]
 fn sizes_that_no_gpu_has_are_refused_before_they_are_rounded() {
     let (mut memory, accounting) = memory();
-    let pool = memory.pools.create(PoolSettings { site: 0.into(), shareable: false, most: Bytes::ZERO });
+    let pool =
+        memory.pools.create(PoolSettings { site: 0.into(), shareable: false, most: Bytes::ZERO });
     let order = Order { stream: None, after: None };
     for size in [TOTAL.0 + 1, u64::MAX] {
         assert_eq!(memory.allocate(&accounting, CONTEXT, Bytes(size)), Err(Error::OutOfMemory));
@@ -136,7 +137,10 @@ fn sizes_that_no_gpu_has_are_refused_before_they_are_rounded() {
     }
     let huge = Bytes(u64::MAX / GRANULE * GRANULE);
     let place = PhysicalPlace::On(0.into());
-    assert_eq!(memory.create_physical(&accounting, place, huge, false.into()), Err(Error::OutOfMemory));
+    assert_eq!(
+        memory.create_physical(&accounting, place, huge, false.into()),
+        Err(Error::OutOfMemory)
+    );
 }
 
 #[test]
@@ -199,14 +203,19 @@ fn physical_memory_lives_as_long_as_a_handle_or_a_mapping() {
     let files = Files::beside("/nonexistent".as_ref());
     let two = Bytes(2 * GRANULE);
     let at = memory.physicals.reserve(Bytes(8 * GRANULE), 0, 0).unwrap();
-    let id = memory.create_physical(&accounting, PhysicalPlace::On(0.into()), two, false.into()).unwrap();
+    let id = memory
+        .create_physical(&accounting, PhysicalPlace::On(0.into()), two, false.into())
+        .unwrap();
     memory.map(&files, at, two, id).unwrap();
     memory.map(&files, at + 2 * GRANULE, two, id).unwrap();
     assert!(!memory.admits(at, 1, false), "nobody reaches it yet");
     assert!(memory.map(&files, at + GRANULE, two, id).is_err(), "something is there");
     assert!(memory.map(&files, at + 7 * GRANULE, two, id).is_err(), "it leaves the reservation");
     let access = [(Side::Gpu(0), Access::ReadWrite)];
-    assert!(memory.set_access(&files, at, Bytes(3 * GRANULE), &access).is_err(), "part of a mapping");
+    assert!(
+        memory.set_access(&files, at, Bytes(3 * GRANULE), &access).is_err(),
+        "part of a mapping"
+    );
     memory.set_access(&files, at, Bytes(4 * GRANULE), &access).unwrap();
     assert!(memory.admits(at, 4 * GRANULE, true), "across mappings");
     assert!(!memory.admits(at, 4 * GRANULE + 1, true));
@@ -242,17 +251,27 @@ fn host_memory_behind_a_handle_costs_the_gpu_nothing_and_can_be_touched() {
     assert_eq!(read(&mut memory, at + 9), 4);
     memory.unmap(&accounting, at, size).unwrap();
     memory.release_physical(&accounting, id).unwrap();
-    let gpu = memory.create_physical(&accounting, PhysicalPlace::On(0.into()), size, false.into()).unwrap();
+    let gpu = memory
+        .create_physical(&accounting, PhysicalPlace::On(0.into()), size, false.into())
+        .unwrap();
     memory.map(&files, at, size, gpu).unwrap();
-    assert!(memory.set_access(&files, at, size, &both).is_err(), "the host does not reach the GPU's");
-    assert_eq!(memory.physicals.access(at, Side::Gpu(0)), Ok(Access::None), "and nothing of it stays");
+    assert!(
+        memory.set_access(&files, at, size, &both).is_err(),
+        "the host does not reach the GPU's"
+    );
+    assert_eq!(
+        memory.physicals.access(at, Side::Gpu(0)),
+        Ok(Access::None),
+        "and nothing of it stays"
+    );
 }
 
 #[test]
 fn pools_grow_in_chunks_and_give_whole_ones_back() {
     const CHUNK: Bytes = Bytes::from_mib(32);
     let (mut memory, accounting) = memory();
-    let pool = memory.pools.create(PoolSettings { site: 0.into(), shareable: false, most: Bytes::ZERO });
+    let pool =
+        memory.pools.create(PoolSettings { site: 0.into(), shareable: false, most: Bytes::ZERO });
     let order = Order { stream: None, after: None };
     let allocate = |memory: &mut Memory, size: u64| {
         assert_eq!(memory.take_pooled(pool, Bytes(size), &order), Ok(None));
@@ -279,8 +298,11 @@ fn what_was_freed_in_a_stream_is_had_again_where_the_order_allows() {
     use crate::timeline::{StreamId, Ticket};
 
     let (mut memory, accounting) = memory();
-    let pool =
-        memory.pools.create(PoolSettings { site: 0.into(), shareable: false, most: Bytes::from_mib(2) });
+    let pool = memory.pools.create(PoolSettings {
+        site: 0.into(),
+        shareable: false,
+        most: Bytes::from_mib(2),
+    });
     let size = Bytes::from_mib(2);
     let [a, b] = [StreamId(1), StreamId(2)];
     let free = Ticket { stream: a, number: 7 };
@@ -306,7 +328,11 @@ fn what_was_freed_in_a_stream_is_had_again_where_the_order_allows() {
     assert_eq!(take(&mut memory, a, None), Some(None), "the same stream");
     assert_eq!(take(&mut memory, b, None), None, "another one");
     let after = HashMap::from([(a, 7)]);
-    assert_eq!(take(&mut memory, b, Some(&HashMap::from([(a, 6)]))), None, "ordered, but before the free");
+    assert_eq!(
+        take(&mut memory, b, Some(&HashMap::from([(a, 6)]))),
+        None,
+        "ordered, but before the free"
+    );
     assert_eq!(take(&mut memory, b, Some(&after)), Some(None), "ordered after the free");
     reuse(&mut memory, false, false);
     assert_eq!(take(&mut memory, b, Some(&after)), None);

@@ -61,7 +61,8 @@ impl core::fmt::Debug for Area<'_> {
 impl<'a> Area<'a> {
     /// The area `number` of the file's words after the preamble.
     pub(super) fn of(all: &'a [AtomicU64], number: u64) -> Self {
-        let words = &all[index(number) * (LENGTH / size_of::<u64>())..][..LENGTH / size_of::<u64>()];
+        let words =
+            &all[index(number) * (LENGTH / size_of::<u64>())..][..LENGTH / size_of::<u64>()];
         let (front, words) = words.split_at(WORDS_AT / size_of::<u64>());
         let (head, log) = front.split_at(PAGE / size_of::<u64>());
         Self { number, head: &head[0], log, words: &words[..WORDS] }
@@ -116,7 +117,10 @@ pub(super) fn move_on(
         area != from && (who == 0 || is_gone(who))
     };
     let to = (0..AREAS as u64).find(|&area| is_free(area)).ok_or_else(|| {
-        io::Error::other(format!("{} processes are stopped inside calls: continue or end them", AREAS - 1))
+        io::Error::other(format!(
+            "{} processes are stopped inside calls: continue or end them",
+            AREAS - 1
+        ))
     })?;
     let source = Area::of(all, from);
     let round = loop {
@@ -150,7 +154,12 @@ fn clear(file: &File, area: u64) -> io::Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: works on the file by its descriptor, which is open; nobody uses this area.
     let answer = unsafe {
-        libc::fallocate(file.as_raw_fd(), mode, offset(area, 0).cast_signed(), (LENGTH as u64).cast_signed())
+        libc::fallocate(
+            file.as_raw_fd(),
+            mode,
+            offset(area, 0).cast_signed(),
+            (LENGTH as u64).cast_signed(),
+        )
     };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -62,7 +62,8 @@ impl Mapping {
                 continue;
             }
             let identity = (about.dev(), about.ino());
-            let mapping = Self { map: map(&file).map_err(fail)?, path: path.clone(), identity, lifelines };
+            let mapping =
+                Self { map: map(&file).map_err(fail)?, path: path.clone(), identity, lifelines };
             match mapping.unfit(settings)? {
                 None => return Ok(mapping),
                 Some(Unfit { why, fatal }) => match replace(path, &mapping.lifelines, &why) {
@@ -90,11 +91,12 @@ impl Mapping {
         if let Some(asked) = &settings.gpus
             && *asked != there
         {
-            let why = format!("holds the GPUs {}, and {} were asked for", list(&there), list(asked));
+            let why =
+                format!("holds the GPUs {}, and {} were asked for", list(&there), list(asked));
             return Ok(Some(Unfit { why, fatal: true }));
         }
-        let same =
-            preamble.figures() == settings.figures && preamble.dilation_milli() == settings.dilation_milli;
+        let same = preamble.figures() == settings.figures
+            && preamble.dilation_milli() == settings.dilation_milli;
         Ok((!same).then(|| Unfit { why: "has other figures".to_owned(), fatal: false }))
     }
 
@@ -104,7 +106,8 @@ impl Mapping {
 
     #[inline]
     pub(super) fn preamble(&self) -> &Preamble {
-        #[allow(clippy::cast_ptr_alignment)] // a mapping starts at a page, and a Preamble is aligned to one
+        #[allow(clippy::cast_ptr_alignment)]
+        // a mapping starts at a page, and a Preamble is aligned to one
         let preamble = self.map.as_ptr().cast::<Preamble>();
         // SAFETY:
         // - the pointer is aligned, and the mapping longer than a Preamble;
@@ -120,7 +123,9 @@ impl Mapping {
         let start = unsafe { self.map.as_ptr().add(size_of::<Preamble>()) };
         // SAFETY: as for the preamble: aligned (a Preamble is whole pages), within the mapping (LENGTH), atomics,
         // borrowed.
-        unsafe { core::slice::from_raw_parts(start.cast(), AREAS * areas::LENGTH / size_of::<u64>()) }
+        unsafe {
+            core::slice::from_raw_parts(start.cast(), AREAS * areas::LENGTH / size_of::<u64>())
+        }
     }
 
     /// The mapped file once more, by its name.
@@ -176,7 +181,9 @@ fn make(settings: &Settings) -> io::Result<()> {
     let draft = Draft::new(&settings.state)?;
     draft.file.set_len(LENGTH as u64)?;
     let words = Preamble::words(settings);
-    draft.file.write_all_at(&words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>(), 0)?;
+    draft
+        .file
+        .write_all_at(&words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>(), 0)?;
     match fs::hard_link(&draft.path, &settings.state) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
@@ -212,8 +219,10 @@ fn replace(path: &Path, lifelines: &LivenessLocks, why: &str) -> Result<(), Erro
 
 /// Takes away what processes that were all killed at once have left of their exports. What stays is in nobody's way.
 fn remove_exports(segment: &Path) {
-    let beginning = format!("{}.export-", segment.file_name().unwrap_or_default().to_string_lossy());
-    let folder = segment.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let beginning =
+        format!("{}.export-", segment.file_name().unwrap_or_default().to_string_lossy());
+    let folder =
+        segment.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(&beginning) {
             let _ = fs::remove_file(entry.path());
@@ -235,7 +244,8 @@ impl Draft {
                 name.file_name().unwrap_or_default().to_string_lossy(),
                 process::id()
             ));
-            match OpenOptions::new().read(true).write(true).create_new(true).mode(0o666).open(&path) {
+            match OpenOptions::new().read(true).write(true).create_new(true).mode(0o666).open(&path)
+            {
                 Ok(file) => return Ok(Self { file, path }),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 1_000 => {}
                 Err(error) => return Err(error),

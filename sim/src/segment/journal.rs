@@ -98,7 +98,8 @@ impl<'a> Transaction<'a> {
     pub(super) fn begin(preamble: &'a Preamble, area: Area<'a>, guard: Guard<'a>) -> Self {
         let head = Head::of(area.head.load(Ordering::Relaxed));
         let (count, round) = (head.count(), head.round());
-        let mut this = Self { preamble, area, count, round, tried: false, guard: ManuallyDrop::new(guard) };
+        let mut this =
+            Self { preamble, area, count, round, tried: false, guard: ManuallyDrop::new(guard) };
         if this.count != 0 {
             this.roll_back();
         }

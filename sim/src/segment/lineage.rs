@@ -25,7 +25,9 @@ impl Lineage {
         let page = MmapRaw::from(memmap2::MmapMut::map_anon(Self::LENGTH)?);
         // SAFETY: the range is the private anonymous mapping just made, and nothing has been stored there that could be
         // lost.
-        if unsafe { libc::madvise(page.as_mut_ptr().cast(), Self::LENGTH, libc::MADV_WIPEONFORK) } == -1 {
+        if unsafe { libc::madvise(page.as_mut_ptr().cast(), Self::LENGTH, libc::MADV_WIPEONFORK) }
+            == -1
+        {
             return Err(io::Error::last_os_error());
         }
         let this = Self { page };

@@ -86,7 +86,8 @@ impl Segment {
     /// # Errors
     /// [`Error::Segment`]; [`Error::Full`] when every slot is taken.
     pub fn open(settings: &Settings) -> Result<Self, Error> {
-        let system = |error: io::Error| Error::Segment(format!("{}: {error}", settings.state.display()));
+        let system =
+            |error: io::Error| Error::Segment(format!("{}: {error}", settings.state.display()));
         loop {
             let mapping = Mapping::open(settings)?;
             let preamble = mapping.preamble();
@@ -137,8 +138,9 @@ impl Segment {
     /// Who a process is that goes by `pid` in its own PID namespace.
     #[must_use]
     pub fn identity(&self, process: usize, pid: u32) -> Identity {
-        let [namespace, device, inode] =
-            self.mapping.preamble().identity[process].each_ref().map(|word| word.load(Ordering::Relaxed));
+        let [namespace, device, inode] = self.mapping.preamble().identity[process]
+            .each_ref()
+            .map(|word| word.load(Ordering::Relaxed));
         Identity { pid, namespace, anchor: (device, inode) }
     }
 
@@ -151,7 +153,8 @@ impl Segment {
         // other. Hence the fences, which order a store before a load.
         fence(Ordering::SeqCst);
         let area = Area::of(self.mapping.words(), areas::current(self.mapping.preamble()));
-        let progress = Progress::of(area.words[timeline::progress_at(slot).0].load(Ordering::Relaxed));
+        let progress =
+            Progress::of(area.words[timeline::progress_at(slot).0].load(Ordering::Relaxed));
         let enters = progress == Progress::Running;
         if !enters {
             self.leave();
@@ -207,7 +210,11 @@ impl Segment {
     /// How many processes have died while they held the lock.
     #[must_use]
     pub fn takeovers(&self) -> u64 {
-        if self.lineage.is_child() { 0 } else { self.mapping.preamble().takeovers.load(Ordering::Relaxed) }
+        if self.lineage.is_child() {
+            0
+        } else {
+            self.mapping.preamble().takeovers.load(Ordering::Relaxed)
+        }
     }
 
     /// Looks for dead processes, and lets their contexts go after the figures' delay. At most once per `interval`,
@@ -290,10 +297,13 @@ fn attach(mapping: &Mapping, figures: &Figures, gpus: &[GpuSpec]) -> Result<Seat
         word.store(generation.get(), Ordering::Release);
         let Identity { namespace, anchor: (device, inode), .. } = who;
         mapping.preamble().calls[slot.get()][0].store(0, Ordering::Relaxed);
-        for (word, value) in mapping.preamble().identity[slot.get()].iter().zip([namespace, device, inode]) {
+        for (word, value) in
+            mapping.preamble().identity[slot.get()].iter().zip([namespace, device, inode])
+        {
             word.store(value, Ordering::Relaxed);
         }
-        let mut seat = Seat { slot, generation, alone: Mutex::default(), _lifeline: lifeline, _anchor: None };
+        let mut seat =
+            Seat { slot, generation, alone: Mutex::default(), _lifeline: lifeline, _anchor: None };
         let attached = transact(mapping, &seat, figures, |timeline| {
             // Its last user may have attached and died since we looked.
             let free = timeline.process_state(slot.get()) == ProcessState::Free;
@@ -374,7 +384,8 @@ fn acquire<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Guard<'a>, Error> {
     let mut overdue = None;
     let mut copying = 0;
     for _ in 0..PATIENCES {
-        let judge = |owner| if Some(owner) == overdue { Liveness::Dead } else { life(mapping, owner) };
+        let judge =
+            |owner| if Some(owner) == overdue { Liveness::Dead } else { life(mapping, owner) };
         match preamble.lock.acquire(seat.owner(), TIMEOUT, judge) {
             Ok(Acquired::TakenOver(guard, owner)) if life(mapping, owner) == Liveness::Alive => {
                 let generation = preamble.generation[owner.slot().get()].load(Ordering::Acquire);
@@ -395,7 +406,9 @@ fn acquire<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Guard<'a>, Error> {
             Err(HeldBy(owner)) => overdue = Some(owner),
         }
     }
-    Err(Error::Stuck("a thread of this process has held the simulated GPU's lock for a minute".to_owned()))
+    Err(Error::Stuck(
+        "a thread of this process has held the simulated GPU's lock for a minute".to_owned(),
+    ))
 }
 
 #[cold]
@@ -404,8 +417,9 @@ fn move_on(mapping: &Mapping) -> Result<(), Error> {
         let slot = SlotIndex(who.to_le_bytes()[0]);
         life(mapping, Owner::new(slot, Generation::from_bits(who >> 8))) == Liveness::Dead
     };
-    let moved =
-        mapping.reopen().and_then(|file| areas::move_on(mapping.preamble(), mapping.words(), &file, is_gone));
+    let moved = mapping
+        .reopen()
+        .and_then(|file| areas::move_on(mapping.preamble(), mapping.words(), &file, is_gone));
     moved.map_err(|error| Error::System(format!("leaving a stopped process behind: {error}")))
 }
 

@@ -87,10 +87,13 @@ impl Preamble {
     }
 
     pub(super) fn gpus(&self) -> Result<Vec<GpuSpec>, Error> {
-        let numbers = self.gpus.iter().map(|gpu| gpu.each_ref().map(|word| word.load(Ordering::Relaxed)));
+        let numbers =
+            self.gpus.iter().map(|gpu| gpu.each_ref().map(|word| word.load(Ordering::Relaxed)));
         let gpu = |[model, total, part]: [u64; 3]| match MODELS.get(index(model - 1)) {
             Some(model) => Ok(GpuSpec { model, total: Bytes(total), part: Part::of_word(part) }),
-            None => Err(Error::Segment(format!("the segment names model {model} of {}", MODELS.len()))),
+            None => {
+                Err(Error::Segment(format!("the segment names model {model} of {}", MODELS.len())))
+            }
         };
         numbers.take_while(|&[model, ..]| model != 0).map(gpu).collect()
     }

@@ -48,7 +48,9 @@ impl<W: Words> Timeline<'_, W> {
     /// Says who a process is that has attached.
     pub fn introduce(&mut self, process: usize, who: [u64; 3]) {
         let process = Process(process as u64);
-        for (at, value) in [process.namespace(), process.device(), process.inode()].into_iter().zip(who) {
+        for (at, value) in
+            [process.namespace(), process.device(), process.inode()].into_iter().zip(who)
+        {
             self.set(at, value);
         }
     }
@@ -120,7 +122,9 @@ impl<W: Words> Timeline<'_, W> {
     fn account_of(&self, holding: Holding, gpu: Gpu) -> Option<Account> {
         let number = self.get(holding.account());
         let account = Account::of(gpu, number);
-        let its = number != 0 && self.get(account.number()) == number && self.get(account.state()) == RUNNING;
+        let its = number != 0
+            && self.get(account.number()) == number
+            && self.get(account.state()) == RUNNING;
         its.then_some(account)
     }
 
@@ -164,14 +168,19 @@ impl<W: Words> Timeline<'_, W> {
             let lives = open.iter().find(|(number, _)| *number == self.get(account.number()));
             AccountOf {
                 pid: u32::try_from(self.get(account.pid())).unwrap_or(0),
-                who: [account.namespace(), account.device(), account.inode()].map(|at| self.get(at)),
+                who: [account.namespace(), account.device(), account.inode()]
+                    .map(|at| self.get(at)),
                 begun: Nanos(self.get(account.begun())),
                 ended: lives.is_none().then(|| Nanos(self.get(account.ended()))),
                 busy: Nanos(lives.map_or(before, |(_, busy)| busy - before)),
                 highest: Bytes(self.get(account.highest())),
             }
         };
-        self.kept(gpu).into_iter().filter(|account| self.get(account.state()) != 0).map(told).collect()
+        self.kept(gpu)
+            .into_iter()
+            .filter(|account| self.get(account.state()) != 0)
+            .map(told)
+            .collect()
     }
 
     fn limits(gpu: usize) -> impl Iterator<Item = Limit> {
@@ -191,7 +200,12 @@ impl<W: Words> Timeline<'_, W> {
     ///
     /// # Errors
     /// [`Error::Full`].
-    pub fn limit_group(&mut self, gpu: usize, group: [u64; 2], to: Option<GroupLimit>) -> Result<(), Error> {
+    pub fn limit_group(
+        &mut self,
+        gpu: usize,
+        group: [u64; 2],
+        to: Option<GroupLimit>,
+    ) -> Result<(), Error> {
         let is = |limit: &Limit| [self.get(limit.device()), self.get(limit.inode())] == group;
         let free = |limit: &Limit| self.get(limit.inode()) == 0;
         let found = Self::limits(gpu).find(is);
@@ -200,10 +214,14 @@ impl<W: Words> Timeline<'_, W> {
             (Some(limit), None) => (limit, [0; 4]),
             (found, Some(GroupLimit { soft, hard })) => {
                 let limit = found.or_else(|| Self::limits(gpu).find(free));
-                (limit.ok_or(Error::Full("limits of control groups"))?, [group[0], group[1], soft, hard])
+                (
+                    limit.ok_or(Error::Full("limits of control groups"))?,
+                    [group[0], group[1], soft, hard],
+                )
             }
         };
-        for (at, value) in [limit.device(), limit.inode(), limit.soft(), limit.hard()].into_iter().zip(values)
+        for (at, value) in
+            [limit.device(), limit.inode(), limit.soft(), limit.hard()].into_iter().zip(values)
         {
             self.set(at, value);
         }
@@ -272,7 +290,10 @@ mod tests {
         // The next one in its place is another.
         timeline.attach(0, 72);
         timeline.create_context(0, 0).unwrap();
-        assert_eq!(timeline.accounts(0).iter().map(|account| account.pid).collect::<Vec<_>>(), [70, 72]);
+        assert_eq!(
+            timeline.accounts(0).iter().map(|account| account.pid).collect::<Vec<_>>(),
+            [70, 72]
+        );
         timeline.clear_accounts(0);
         assert_eq!(timeline.accounts(0).len(), 1);
         timeline.keep_accounts(0, false);
@@ -309,6 +330,9 @@ mod tests {
         assert_eq!(timeline.group_limit(0, [1, 3]), Some(limit(77)));
         timeline.limit_group(0, [1, 3], None).unwrap();
         timeline.limit_group(0, [2, 3], Some(limit(5))).unwrap();
-        assert_eq!([timeline.group_limit(0, [1, 3]), timeline.group_limit(1, [1, 4])], [None, None]);
+        assert_eq!(
+            [timeline.group_limit(0, [1, 3]), timeline.group_limit(1, [1, 4])],
+            [None, None]
+        );
     }
 }

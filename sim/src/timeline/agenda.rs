@@ -127,7 +127,9 @@ fn settle(words: &mut impl Words, timer: Timer, mut place: u64) {
     let count = words.get(TIMERS);
     while 2 * place <= count {
         let mut child = 2 * place;
-        if child < count && key(words, at_place(words, child + 1)) < key(words, at_place(words, child)) {
+        if child < count
+            && key(words, at_place(words, child + 1)) < key(words, at_place(words, child))
+        {
             child += 1;
         }
         let below = at_place(words, child);
@@ -172,7 +174,10 @@ mod tests {
             }
             assert!(is_valid(&words));
             let least = expected.iter().map(|(&stream, &at)| (at, stream)).min();
-            assert_eq!(first(&words), least.map(|(at, stream)| (Nanos(at), Due::Stream(StreamId(stream)))));
+            assert_eq!(
+                first(&words),
+                least.map(|(at, stream)| (Nanos(at), Due::Stream(StreamId(stream))))
+            );
         }
     }
 }

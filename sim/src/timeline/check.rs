@@ -46,7 +46,8 @@ impl<W: Words> Timeline<'_, W> {
     }
 
     fn check_gpu(&self, gpu: Gpu) -> Result<(), String> {
-        let held: u64 = (0..PROCESSES).map(|p| self.get(Holding::of(Process(p), gpu).memory())).sum();
+        let held: u64 =
+            (0..PROCESSES).map(|p| self.get(Holding::of(Process(p), gpu).memory())).sum();
         let (used, orphaned) = (self.get(gpu.used()), self.get(gpu.orphaned()));
         demand!(
             used == held + orphaned,
@@ -57,7 +58,10 @@ impl<W: Words> Timeline<'_, W> {
         let spent = self.get(gpu.busy()) + self.get(gpu.switching());
         demand!(spent <= self.now().0, "{gpu:?}: busy for {spent} of {}", self.now());
         for group in ring_of(gpu).members(self.words).into_iter().map(Group) {
-            demand!(self.turn(group) == Turn::Waiting, "{group:?} is in the ring and does not wait");
+            demand!(
+                self.turn(group) == Turn::Waiting,
+                "{group:?} is in the ring and does not wait"
+            );
             demand!(!self.is_empty(group), "{group:?} waits and has no work");
         }
         let running = self.get(gpu.running());
@@ -68,7 +72,10 @@ impl<W: Words> Timeline<'_, W> {
             }
             State::Switching => {
                 let group = Group(self.get(gpu.target()));
-                demand!(self.turn(group) == Turn::Current, "{gpu:?} switches to {group:?}, not current");
+                demand!(
+                    self.turn(group) == Turn::Current,
+                    "{gpu:?} switches to {group:?}, not current"
+                );
                 demand!(running == 0, "{gpu:?} switches and computes");
             }
             State::Running => {
@@ -80,7 +87,10 @@ impl<W: Words> Timeline<'_, W> {
                     idles == (running == 0),
                     "{gpu:?} runs {group:?}, idle: {idles}, and {running} compute"
                 );
-                demand!(self.get(gpu.run_start()) <= self.now().0, "{gpu:?} will have begun to run");
+                demand!(
+                    self.get(gpu.run_start()) <= self.now().0,
+                    "{gpu:?} will have begun to run"
+                );
                 self.check_running(gpu, group)?;
             }
         }
@@ -104,7 +114,10 @@ impl<W: Words> Timeline<'_, W> {
             let (share, computes) = (self.get(stream.share()), self.get(stream.rate()) != 0);
             let takes = self.head_footprint(stream);
             let has_some = share != 0 || self.head(stream) == Head::Placed;
-            demand!(computes == has_some, "{stream:?} has {share} of the GPU, computes: {computes}");
+            demand!(
+                computes == has_some,
+                "{stream:?} has {share} of the GPU, computes: {computes}"
+            );
             demand!(share <= takes.share, "{stream:?} has {share} of the GPU and takes {takes:?}");
             demand!(
                 !takes.cooperative || share == 0 || share == takes.share,
@@ -124,7 +137,10 @@ impl<W: Words> Timeline<'_, W> {
         );
         let kernels = if self.figures.corun == 0 { 0 } else { kernels };
         let counted = (self.get(gpu.running()), self.get(gpu.kernels()));
-        demand!(counted == (running, kernels), "{gpu:?} counts {counted:?}, {running}, {kernels} compute");
+        demand!(
+            counted == (running, kernels),
+            "{gpu:?} counts {counted:?}, {running}, {kernels} compute"
+        );
         Ok(())
     }
 
@@ -145,7 +161,10 @@ impl<W: Words> Timeline<'_, W> {
                 queued += tokens;
             }
             for event in events_of(context).members(self.words).into_iter().map(super::EventId) {
-                demand!(self.get(event.context()) == context.0, "{event:?} is listed with {context:?}");
+                demand!(
+                    self.get(event.context()) == context.0,
+                    "{event:?} is listed with {context:?}"
+                );
             }
         }
         for gpu in (0..GPUS).map(Gpu) {
@@ -157,14 +176,20 @@ impl<W: Words> Timeline<'_, W> {
                 away == 0 || checkpointed,
                 "{process:?} has {away} bytes away from {gpu:?} and no checkpoint"
             );
-            demand!(away == 0 || held == 0, "{process:?} holds {held} bytes of {gpu:?} with {away} away");
+            demand!(
+                away == 0 || held == 0,
+                "{process:?} holds {held} bytes of {gpu:?} with {away} away"
+            );
             let held = held + away;
             demand!(held == sum, "{process:?} holds {held} bytes of {gpu:?}, its contexts {sum}");
         }
         self.check_exports(process)?;
         self.check_bindings(process)?;
         let counted = self.get(process.effects_queued());
-        demand!(counted == queued, "{process:?} counts {counted} effects to come, its streams hold {queued}");
+        demand!(
+            counted == queued,
+            "{process:?} counts {counted} effects to come, its streams hold {queued}"
+        );
         Ok(())
     }
 
@@ -172,7 +197,10 @@ impl<W: Words> Timeline<'_, W> {
         demand!(self.get(stream.context()) == context.0, "{stream:?} is listed with {context:?}");
         let (issued, completed) = (self.get(stream.issued()), self.get(stream.completed()));
         let head = self.head(stream);
-        demand!((issued == completed) == (head == Head::Empty), "{stream:?}: {completed}/{issued}, {head:?}");
+        demand!(
+            (issued == completed) == (head == Head::Empty),
+            "{stream:?}: {completed}/{issued}, {head:?}"
+        );
         demand!(self.get(stream.done_at()) <= self.now().0, "{stream:?} completed in the future");
         let group = self.group_of(context);
         let placed = placed_of(group).members(self.words).contains(&stream.0);
@@ -182,26 +210,42 @@ impl<W: Words> Timeline<'_, W> {
         demand!(ready == (head == Head::Computing), "{stream:?} is {head:?}, ready: {ready}");
         let computes = self.get(stream.rate()) != 0;
         if matches!(head, Head::Computing | Head::Placed) {
-            demand!(self.turn(group) != Turn::Parked, "{group:?} is parked, {stream:?} wants to compute");
+            demand!(
+                self.turn(group) != Turn::Parked,
+                "{group:?} is parked, {stream:?} wants to compute"
+            );
             let gpu = Gpu(self.get(context.gpu()));
-            let on_gpu = self.turn(group) == Turn::Current && self.engine_state(gpu) == State::Running;
+            let on_gpu =
+                self.turn(group) == Turn::Current && self.engine_state(gpu) == State::Running;
             demand!(on_gpu || !computes, "{stream:?} computes, {group:?} does not");
         } else {
-            demand!(!computes && self.get(stream.share()) == 0, "{stream:?} is {head:?} and on the GPU");
+            demand!(
+                !computes && self.get(stream.share()) == 0,
+                "{stream:?} is {head:?} and on the GPU"
+            );
         }
         let ends = computes && self.get(stream.remaining()) < NEVER.0;
-        let timed = ends || matches!(head, Head::Arriving | Head::Timed | Head::Woken | Head::Stalled);
-        demand!(timed == agenda::runs(self.words, Due::Stream(stream)), "{stream:?}: {head:?} and its timer");
+        let timed =
+            ends || matches!(head, Head::Arriving | Head::Timed | Head::Woken | Head::Stalled);
+        demand!(
+            timed == agenda::runs(self.words, Due::Stream(stream)),
+            "{stream:?}: {head:?} and its timer"
+        );
         if head == Head::Blocked {
             let slot = self.head_slot(stream);
             let kind = self.kind(slot);
             demand!(matches!(kind, Kind::Wait | Kind::Acquire), "{stream:?} is blocked by no wait");
             if kind == Kind::Wait {
-                let ticket =
-                    Ticket { stream: StreamId(self.get(slot.subject())), number: self.get(slot.number()) };
+                let ticket = Ticket {
+                    stream: StreamId(self.get(slot.subject())),
+                    number: self.get(slot.number()),
+                };
                 demand!(!self.is_done(ticket), "{stream:?} is blocked by what is done");
             } else {
-                demand!(self.is_listed(stream), "{stream:?} waits for a semaphore that does not know");
+                demand!(
+                    self.is_listed(stream),
+                    "{stream:?} waits for a semaphore that does not know"
+                );
             }
         }
         Ok(())

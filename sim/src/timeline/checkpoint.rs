@@ -56,7 +56,12 @@ impl<W: Words> Timeline<'_, W> {
     ///
     /// # Errors
     /// [`Error::State`] if it is elsewhere.
-    pub fn step_progress(&mut self, process: usize, from: Progress, to: Progress) -> Result<(), Error> {
+    pub fn step_progress(
+        &mut self,
+        process: usize,
+        from: Progress,
+        to: Progress,
+    ) -> Result<(), Error> {
         if self.progress(process) != from {
             return Err(WRONG_STATE);
         }

@@ -93,9 +93,13 @@ mod tests {
 
     #[test]
     fn rates_are_read_in_parts_per_million() {
-        for (text, rate) in
-            [("0", Some(0)), ("-2.5", Some(-2_500)), ("500", Some(500_000)), ("501", None), ("", None)]
-        {
+        for (text, rate) in [
+            ("0", Some(0)),
+            ("-2.5", Some(-2_500)),
+            ("500", Some(500_000)),
+            ("501", None),
+            ("", None),
+        ] {
             assert_eq!(ClockRate::parse_ppm(text), rate.map(ClockRate), "{text}");
         }
         assert_eq!(ClockRate::parse_ppm("NaN"), None);

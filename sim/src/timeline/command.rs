@@ -84,7 +84,12 @@ impl<W: Words> Timeline<'_, W> {
     ///
     /// # Errors
     /// As [`Timeline::enqueue`].
-    pub fn launch(&mut self, stream: StreamId, kernel: Kernel, now: Nanos) -> Result<Ticket, QueueFull> {
+    pub fn launch(
+        &mut self,
+        stream: StreamId,
+        kernel: Kernel,
+        now: Nanos,
+    ) -> Result<Ticket, QueueFull> {
         self.launch_in(stream, kernel, Footprint::WHOLE, now)
     }
 
@@ -112,20 +117,30 @@ impl<W: Words> Timeline<'_, W> {
             }
             _ => None,
         };
-        let cost = kernel::noisy(kernel.duration(self.figures.kernel, seed), self.figures.noise, seed);
+        let cost =
+            kernel::noisy(kernel.duration(self.figures.kernel, seed), self.figures.noise, seed);
         self.enqueue(stream, Command::Compute { cost, kernel: true, meeting, footprint }, 0, now)
     }
 
-    pub(super) fn store_command(&mut self, slot: Slot, command: Command, token: u64, available: Nanos) {
+    pub(super) fn store_command(
+        &mut self,
+        slot: Slot,
+        command: Command,
+        token: u64,
+        available: Nanos,
+    ) {
         let (kind, cost, subject, number) = match command {
             Command::Compute { cost, kernel, meeting, footprint } => {
                 // A kernel of no length would let the engine run without time passing.
                 let cost = cost.0.max(1);
-                let (key, size) = meeting.map_or((0, 0), |meeting| (meeting.key, meeting.size.min(MEMBERS)));
+                let (key, size) =
+                    meeting.map_or((0, 0), |meeting| (meeting.key, meeting.size.min(MEMBERS)));
                 let kind = if kernel { Kind::Kernel } else { Kind::Move };
                 (kind, cost, key, footprint.word() | size)
             }
-            Command::Mark(event) => (Kind::Mark, self.figures.event_cost.0, event.0, Footprint::NONE.word()),
+            Command::Mark(event) => {
+                (Kind::Mark, self.figures.event_cost.0, event.0, Footprint::NONE.word())
+            }
             Command::Write => (Kind::Write, self.figures.write_cost.0, 0, Footprint::NONE.word()),
             // What it takes is the figures', so there is room for the value.
             Command::Signal(semaphore, value) => {

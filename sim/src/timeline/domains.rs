@@ -66,7 +66,12 @@ impl<W: Words> Timeline<'_, W> {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], exactly when the GPU, or the domain, has not that much left.
-    pub fn take_memory(&mut self, process: usize, site: impl Into<Site>, size: Bytes) -> Result<(), Error> {
+    pub fn take_memory(
+        &mut self,
+        process: usize,
+        site: impl Into<Site>,
+        size: Bytes,
+    ) -> Result<(), Error> {
         let site = site.into();
         let left = self.get(site.gpu().usable()) - self.get(site.gpu().used());
         let left_there =
@@ -179,11 +184,14 @@ impl<W: Words> Timeline<'_, W> {
         for &domain in &domains {
             let is_here = |&process: &Process| self.get(Holding::of(process, gpu).away()) == 0;
             let here = (0..PROCESSES).map(Process).filter(is_here);
-            let held = here.map(|process| self.get(Lodging::of(process, domain).memory())).sum::<u64>()
-                + self.get(domain.orphaned());
+            let held =
+                here.map(|process| self.get(Lodging::of(process, domain).memory())).sum::<u64>()
+                    + self.get(domain.orphaned());
             let (used, room) = (self.get(domain.used()), self.get(domain.room()));
             if used != held || used > room {
-                return Err(format!("{domain:?} of {gpu:?} has {used} of {room} bytes, held are {held}"));
+                return Err(format!(
+                    "{domain:?} of {gpu:?} has {used} of {room} bytes, held are {held}"
+                ));
             }
         }
         let used = domains.iter().map(|domain| self.get(domain.used())).sum::<u64>();
@@ -191,10 +199,13 @@ impl<W: Words> Timeline<'_, W> {
             return Err(format!("{gpu:?} has less than its domains, {used}"));
         }
         for process in (0..PROCESSES).map(Process) {
-            let lodged = domains.iter().map(|&domain| self.get(Lodging::of(process, domain).memory()));
+            let lodged =
+                domains.iter().map(|&domain| self.get(Lodging::of(process, domain).memory()));
             let (lodged, own) = (lodged.sum::<u64>(), self.get(Holding::of(process, gpu).own()));
             if lodged > own {
-                return Err(format!("{process:?} has {own} bytes of {gpu:?}, and {lodged} in its domains"));
+                return Err(format!(
+                    "{process:?} has {own} bytes of {gpu:?}, and {lodged} in its domains"
+                ));
             }
         }
         Ok(())

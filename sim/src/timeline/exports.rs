@@ -163,7 +163,9 @@ impl<W: Words> Timeline<'_, W> {
 
     fn add_hold(&mut self, process: Process, export: ExportId) -> Result<(), Error> {
         let hold = Hold(HOLDS.take(self.words).ok_or(Error::Full("holds on exports"))?);
-        for (at, value) in [(hold.process(), process.0), (hold.export(), export.0), (hold.count(), 1)] {
+        for (at, value) in
+            [(hold.process(), process.0), (hold.export(), export.0), (hold.count(), 1)]
+        {
             self.set(at, value);
         }
         holds_of(process).push(self.words, hold.0);
@@ -383,7 +385,9 @@ impl<W: Words> Timeline<'_, W> {
         all.filter(|&export| self.get(export.serial()) != 0).try_for_each(|export| {
             match self.kind_of_export(export) {
                 ExportKind::Binary | ExportKind::Counting => self.check_semaphore(export),
-                _ if self.is_awaited(export) => Err(format!("{export:?} is awaited, and no semaphore")),
+                _ if self.is_awaited(export) => {
+                    Err(format!("{export:?} is awaited, and no semaphore"))
+                }
                 _ => Ok(()),
             }
         })

@@ -100,7 +100,8 @@ impl<W: Words> Timeline<'_, W> {
             return self.time(stream, Head::Arriving, available);
         }
         let kind = self.kind(slot);
-        let cost = if kind == Kind::Signal { self.figures.write_cost.0 } else { self.get(slot.cost()) };
+        let cost =
+            if kind == Kind::Signal { self.figures.write_cost.0 } else { self.get(slot.cost()) };
         match kind {
             Kind::Kernel | Kind::Move => {
                 self.set(stream.lane(), COMPUTE);
@@ -163,7 +164,9 @@ impl<W: Words> Timeline<'_, W> {
             }
             let number = self.get(stream.completed()) + 1;
             match kind {
-                Kind::Mark => self.mark(EventId(self.get(slot.subject())), Ticket { stream, number }, t),
+                Kind::Mark => {
+                    self.mark(EventId(self.get(slot.subject())), Ticket { stream, number }, t)
+                }
                 Kind::Signal => self.signal_command(slot, t),
                 Kind::Kernel => {
                     let context = ContextId(self.get(stream.context()));
@@ -232,10 +235,13 @@ impl<W: Words> Timeline<'_, W> {
             }
             Head::Computing | Head::Placed => self.drop_computing(stream, t),
             Head::Copying => {
-                let way = if self.kind(self.head_slot(stream)) == Kind::Up { Way::Up } else { Way::Down };
+                let way =
+                    if self.kind(self.head_slot(stream)) == Kind::Up { Way::Up } else { Way::Down };
                 self.copy_dropped(way, stream, t);
             }
-            Head::Blocked if self.kind(self.head_slot(stream)) == Kind::Acquire => self.give_up(stream),
+            Head::Blocked if self.kind(self.head_slot(stream)) == Kind::Acquire => {
+                self.give_up(stream)
+            }
             Head::Blocked => {
                 let awaited = StreamId(self.get(self.head_slot(stream).subject()));
                 waiters_of(awaited).remove(self.words, stream.0);

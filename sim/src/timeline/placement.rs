@@ -65,7 +65,14 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    fn place_first(&mut self, gpu: Gpu, group: Group, urgency: u64, stream: StreamId, t: Nanos) -> Placed {
+    fn place_first(
+        &mut self,
+        gpu: Gpu,
+        group: Group,
+        urgency: u64,
+        stream: StreamId,
+        t: Nanos,
+    ) -> Placed {
         if urgency == FRONT_END {
             self.run(gpu, stream, t);
             return Placed::All;
@@ -81,7 +88,11 @@ impl<W: Words> Timeline<'_, W> {
             left += self.displace(gpu, group, urgency, missing - left, t);
         }
         let more = left.min(missing);
-        let enough = if footprint.cooperative { missing } else { footprint.block.saturating_sub(has).max(1) };
+        let enough = if footprint.cooperative {
+            missing
+        } else {
+            footprint.block.saturating_sub(has).max(1)
+        };
         if more < enough {
             return Placed::Part;
         }

@@ -126,7 +126,11 @@ impl<W: Words> Timeline<'_, W> {
     /// The contexts of a process.
     #[must_use]
     pub fn contexts(&self, process: usize) -> Vec<ContextId> {
-        contexts_of(Process(process as u64)).members(self.words).into_iter().map(ContextId).collect()
+        contexts_of(Process(process as u64))
+            .members(self.words)
+            .into_iter()
+            .map(ContextId)
+            .collect()
     }
 
     /// On how many GPUs the context's process has contexts.
@@ -163,7 +167,10 @@ impl<W: Words> Timeline<'_, W> {
         let due = self.get(process.effects_due());
         for number in self.get(process.effects_taken())..due {
             let effect = Effect::of(process, number);
-            into.push(EffectDue { at: Nanos(self.get(effect.at())), token: self.get(effect.token()) });
+            into.push(EffectDue {
+                at: Nanos(self.get(effect.at())),
+                token: self.get(effect.token()),
+            });
         }
         self.set(process.effects_taken(), due);
     }

@@ -68,14 +68,23 @@ impl<W: Words> Timeline<'_, W> {
             return Ok(());
         }
         let number = issued.saturating_sub(depth * 15 / 16);
-        Err(QueueFull { room: Ticket { stream, number: number.max(self.get(stream.completed()) + 1) } })
+        Err(QueueFull {
+            room: Ticket { stream, number: number.max(self.get(stream.completed()) + 1) },
+        })
     }
 
-    fn wait_for_blocking(&mut self, legacy: StreamId, context: ContextId, available: Nanos, now: Nanos) {
+    fn wait_for_blocking(
+        &mut self,
+        legacy: StreamId,
+        context: ContextId,
+        available: Nanos,
+        now: Nanos,
+    ) {
         let mut stream = StreamId(streams_of(context).first(self.words));
         while stream.0 != 0 {
             let issued = self.get(stream.issued());
-            let open = self.get(stream.completed()) < issued && self.get(stream.legacy_waits()) < issued;
+            let open =
+                self.get(stream.completed()) < issued && self.get(stream.legacy_waits()) < issued;
             if open && self.get(stream.flags()) & BLOCKING != 0 {
                 self.set(stream.legacy_waits(), issued);
                 let wait = Command::Wait(Ticket { stream, number: issued });
@@ -85,7 +94,13 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    fn wait_for_legacy(&mut self, stream: StreamId, context: ContextId, available: Nanos, now: Nanos) {
+    fn wait_for_legacy(
+        &mut self,
+        stream: StreamId,
+        context: ContextId,
+        available: Nanos,
+        now: Nanos,
+    ) {
         let legacy = StreamId(self.get(context.legacy_stream()));
         let issued = self.get(legacy.issued());
         if self.get(legacy.completed()) < issued && self.get(stream.waits_legacy()) < issued {

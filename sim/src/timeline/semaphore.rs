@@ -77,7 +77,10 @@ impl<W: Words> Timeline<'_, W> {
     /// Whether there is such a semaphore.
     fn is_semaphore(&self, semaphore: SemaphoreId) -> bool {
         self.serial_of_export(semaphore.export) == semaphore.serial
-            && matches!(self.kind_of_export(semaphore.export), ExportKind::Binary | ExportKind::Counting)
+            && matches!(
+                self.kind_of_export(semaphore.export),
+                ExportKind::Binary | ExportKind::Counting
+            )
     }
 
     /// Its value; of a binary one, 1 if it is signalled. `None`: it is gone.

@@ -104,7 +104,12 @@ impl<W: Words> Timeline<'_, W> {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a team of no GPUs or without room; [`Error::Full`].
-    pub fn create_team(&mut self, process: usize, wanted: u64, room: Bytes) -> Result<ExportId, Error> {
+    pub fn create_team(
+        &mut self,
+        process: usize,
+        wanted: u64,
+        room: Bytes,
+    ) -> Result<ExportId, Error> {
         if wanted == 0 || wanted > GPUS || room == Bytes::ZERO {
             return Err(Error::Invalid("a team has GPUs, and room for memory"));
         }
@@ -154,9 +159,13 @@ impl<W: Words> Timeline<'_, W> {
     ) -> Result<(), Error> {
         let its = self.team(team).filter(Team::is_complete).ok_or(Error::NoAllocation)?;
         let (gpu, whole) = self.about_export(memory.export);
-        let within =
-            |start: u64, whole: Bytes| start.checked_add(size).is_some_and(|end| size > 0 && end <= whole.0);
-        if self.team(memory.export).is_some() || !within(offset, its.room) || !within(memory.at, whole) {
+        let within = |start: u64, whole: Bytes| {
+            start.checked_add(size).is_some_and(|end| size > 0 && end <= whole.0)
+        };
+        if self.team(memory.export).is_some()
+            || !within(offset, its.room)
+            || !within(memory.at, whole)
+        {
             return Err(Error::Invalid("a part that the team or the memory has not"));
         }
         if !its.has(gpu) {
@@ -211,7 +220,12 @@ impl<W: Words> Timeline<'_, W> {
     ///
     /// # Errors
     /// [`Error::NoAllocation`] for what is no team; [`Error::Invalid`] for any other part.
-    pub fn unbind(&mut self, team: ExportId, gpu: usize, (offset, size): (u64, u64)) -> Result<(), Error> {
+    pub fn unbind(
+        &mut self,
+        team: ExportId,
+        gpu: usize,
+        (offset, size): (u64, u64),
+    ) -> Result<(), Error> {
         self.team(team).ok_or(Error::NoAllocation)?;
         let end = offset.checked_add(size).ok_or(NOT_BOUND)?;
         let (mut within, mut begins) = (Vec::new(), false);
@@ -272,13 +286,18 @@ impl<W: Words> Timeline<'_, W> {
 
     /// What always holds for the bindings that a process made.
     pub(super) fn check_bindings(&self, process: Process) -> Result<(), String> {
-        let all: Vec<Binding> = bindings_of(process).members(self.words).into_iter().map(Binding).collect();
+        let all: Vec<Binding> =
+            bindings_of(process).members(self.words).into_iter().map(Binding).collect();
         for &binding in &all {
             let team = ExportId(self.get(binding.team()));
             let export = ExportId(self.get(binding.export()));
             let its = self.about_binding(binding);
-            if self.get(binding.process()) != process.0 || !self.team(team).is_some_and(|t| t.has(its.gpu)) {
-                return Err(format!("{binding:?} is listed with {process:?}, and is not its or to no team"));
+            if self.get(binding.process()) != process.0
+                || !self.team(team).is_some_and(|t| t.has(its.gpu))
+            {
+                return Err(format!(
+                    "{binding:?} is listed with {process:?}, and is not its or to no team"
+                ));
             }
             if !bound_to(team).members(self.words).contains(&binding.0) {
                 return Err(format!("{team:?} does not know of {binding:?}"));
@@ -286,10 +305,13 @@ impl<W: Words> Timeline<'_, W> {
             if (its.gpu, true) != (self.about_export(export).0, its.serial != 0) {
                 return Err(format!("{binding:?} binds memory that is not there"));
             }
-            let mine = all.iter().filter(|other| self.get(other.export()) == export.0).count() as u64;
+            let mine =
+                all.iter().filter(|other| self.get(other.export()) == export.0).count() as u64;
             let held = self.hold_of(process, export).map_or(0, |hold: Hold| self.get(hold.count()));
             if held < mine {
-                return Err(format!("{process:?} binds {export:?} {mine} times, and holds it {held} times"));
+                return Err(format!(
+                    "{process:?} binds {export:?} {mine} times, and holds it {held} times"
+                ));
             }
         }
         Ok(())
@@ -301,9 +323,11 @@ impl<W: Words> Timeline<'_, W> {
             let Some(its) = self.team(team) else { continue };
             let mut bound = self.bound(team);
             bound.sort_by_key(|each| (each.gpu, each.offset));
-            let overlap =
-                |pair: &[Bound]| pair[0].gpu == pair[1].gpu && pair[0].offset + pair[0].size > pair[1].offset;
-            if bound.windows(2).any(overlap) || bound.iter().any(|b| b.offset + b.size > its.room.0) {
+            let overlap = |pair: &[Bound]| {
+                pair[0].gpu == pair[1].gpu && pair[0].offset + pair[0].size > pair[1].offset
+            };
+            if bound.windows(2).any(overlap) || bound.iter().any(|b| b.offset + b.size > its.room.0)
+            {
                 return Err(format!("{team:?}: bindings overlap, or leave its room"));
             }
             let members = bound_to(team).members(self.words).into_iter().map(Binding);
@@ -312,7 +336,9 @@ impl<W: Words> Timeline<'_, W> {
                 if self.get(binding.team()) != team.0
                     || !bindings_of(process).members(self.words).contains(&binding.0)
                 {
-                    return Err(format!("{team:?} lists {binding:?}, which is not its, or nobody's"));
+                    return Err(format!(
+                        "{team:?} lists {binding:?}, which is not its, or nobody's"
+                    ));
                 }
             }
             if u64::from(its.gpus.count_ones()) > its.wanted {

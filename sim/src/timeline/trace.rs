@@ -117,8 +117,9 @@ impl<W: Words> Timeline<'_, W> {
         if self.traces() {
             let group = Group(self.get(gpu.target()));
             // For all of a GPU's contexts: for the one that needed it.
-            let needy =
-                self.first_of(group).map_or(ContextId(0), |stream| ContextId(self.get(stream.context())));
+            let needy = self
+                .first_of(group)
+                .map_or(ContextId(0), |stream| ContextId(self.get(stream.context())));
             let context = group.context().unwrap_or(needy);
             self.tell(SpanKind::Switch, gpu, context, StreamId(0), (from, to), true);
         }

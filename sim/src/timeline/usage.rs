@@ -227,7 +227,8 @@ impl<W: Words> Timeline<'_, W> {
                 .filter(|&(record, window)| self.get(record.index()) == window)
                 .map(|(record, _)| self.get(record.busy()))
                 .sum();
-            let percent = u32::try_from((busy * 100).checked_div(span).unwrap_or(0)).unwrap_or(100).min(100);
+            let percent =
+                u32::try_from((busy * 100).checked_div(span).unwrap_or(0)).unwrap_or(100).min(100);
             let (process, pid) = (index(process.0), self.pid(process));
             (percent > 0).then_some(ProcessSample { process, pid, at, percent })
         };
@@ -240,7 +241,9 @@ impl<W: Words> Timeline<'_, W> {
             .map(Process)
             .filter(|process| self.progress(index(process.0)) != Progress::Checkpointed)
             .map(move |process| (process, Holding::of(process, Gpu(gpu as u64))))
-            .filter(|(_, holding)| self.get(holding.contexts()) != 0 || self.get(holding.memory()) != 0)
+            .filter(|(_, holding)| {
+                self.get(holding.contexts()) != 0 || self.get(holding.memory()) != 0
+            })
     }
 
     fn pid(&self, process: Process) -> u32 {

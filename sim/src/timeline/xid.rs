@@ -44,7 +44,8 @@ impl<W: Words> Timeline<'_, W> {
         let first = number.max(last.saturating_sub(Fault::COUNT));
         let xid = |number| {
             let fault = Fault::of(number);
-            let (gpu, code, at) = (self.get(fault.gpu()), self.get(fault.code()), self.get(fault.at()));
+            let (gpu, code, at) =
+                (self.get(fault.gpu()), self.get(fault.code()), self.get(fault.at()));
             Xid { number, gpu: index(gpu), code, at: Nanos(at) }
         };
         (first + 1..=last).map(xid).collect()

@@ -103,9 +103,12 @@ impl Trace {
         let group = GPUS + gpu as u64;
         let name = self.gpu_name(gpu).map_or(String::new(), |name| format!(" · {name}"));
         events.name_group(group, gpu as u64, &format!("GPU {gpu}{name}"));
-        for (track, name) in
-            [(TURNS, "turns"), (SWITCHES, "switches"), (UP, "copies to the GPU"), (DOWN, "copies from it")]
-        {
+        for (track, name) in [
+            (TURNS, "turns"),
+            (SWITCHES, "switches"),
+            (UP, "copies to the GPU"),
+            (DOWN, "copies from it"),
+        ] {
             events.name_track(group, track, name);
         }
         let mut streams: BTreeMap<(u32, u64, u64), u64> = BTreeMap::new();
@@ -141,7 +144,8 @@ impl Trace {
                 _ => self.span_name(span).to_owned(),
             };
             events.slice((group, track), &name, (span.from, span.to), &arguments(span));
-            if span.stream != 0 && begun.insert((span.stream, span.number)) && self.is_called(span) {
+            if span.stream != 0 && begun.insert((span.stream, span.number)) && self.is_called(span)
+            {
                 events.arrow("f", (group, track), span.from, (span.stream, span.number));
             }
         }
@@ -149,7 +153,8 @@ impl Trace {
 
     /// Whether the journal says who put it into its stream.
     fn is_called(&self, span: &Span) -> bool {
-        !self.calls.is_empty() && matches!(span.kind, SpanKind::Kernel | SpanKind::Up | SpanKind::Down)
+        !self.calls.is_empty()
+            && matches!(span.kind, SpanKind::Kernel | SpanKind::Up | SpanKind::Down)
     }
 
     fn call_tracks(&self, events: &mut Events, begun: &HashSet<(u64, u64)>) {
@@ -170,7 +175,12 @@ impl Trace {
             }
             let mut arguments = call.arguments.clone();
             arguments.insert("answer".to_owned(), call.answer.into());
-            events.slice((group, track), &call.name, (Nanos(call.from), Nanos(call.to)), &arguments);
+            events.slice(
+                (group, track),
+                &call.name,
+                (Nanos(call.from), Nanos(call.to)),
+                &arguments,
+            );
             for &command in &call.enqueued {
                 if begun.contains(&command) && copies.contains(&command) {
                     events.arrow("s", (group, track), Nanos(call.from), command);
@@ -183,8 +193,10 @@ impl Trace {
 fn arguments(span: &Span) -> Map<String, Value> {
     object(match span.kind {
         SpanKind::Switch => json!({"pid": span.pid, "context": span.context}),
-        _ => json!({"pid": span.pid, "context": span.context, "stream": span.stream, "number": span.number,
-            "done": span.done}),
+        _ => {
+            json!({"pid": span.pid, "context": span.context, "stream": span.stream, "number": span.number,
+            "done": span.done})
+        }
     })
 }
 

@@ -80,7 +80,8 @@ impl Trace {
         spans.sort_by_key(|span| (span.from, span.to));
         trace.spans = whole(spans);
         // All of a machine's processes have its dilation.
-        let dilation = trace.processes.values().map(|process| process.dilation_milli).next().unwrap_or(1_000);
+        let dilation =
+            trace.processes.values().map(|process| process.dilation_milli).next().unwrap_or(1_000);
         for call in &mut trace.calls {
             call.from = device_time(call.from, dilation);
             call.to = device_time(call.to, dilation);
@@ -140,7 +141,8 @@ impl Trace {
         }
         let spans = self.spans.iter().map(|span| (span.from, span.to));
         let calls = self.calls.iter().map(|call| (Nanos(call.from), Nanos(call.to)));
-        let all: Vec<Stretch> = if self.spans.is_empty() { calls.collect() } else { spans.collect() };
+        let all: Vec<Stretch> =
+            if self.spans.is_empty() { calls.collect() } else { spans.collect() };
         let from = all.iter().map(|stretch| stretch.0).min().unwrap_or(Nanos::ZERO);
         (from, all.iter().map(|stretch| stretch.1).max().unwrap_or(from))
     }
@@ -248,7 +250,9 @@ fn whole(spans: impl IntoIterator<Item = Span>) -> Vec<Span> {
             }
         }
     }
-    whole.sort_by_key(|span| (span.from, span.to, span.gpu, span.kind.name(), span.stream, span.number));
+    whole.sort_by_key(|span| {
+        (span.from, span.to, span.gpu, span.kind.name(), span.stream, span.number)
+    });
     whole
 }
 
@@ -258,7 +262,17 @@ mod tests {
 
     fn span(kind: SpanKind, pid: u32, number: u64, from: u64, to: u64, done: bool) -> Span {
         let stream = if kind == SpanKind::Switch { 0 } else { u64::from(pid) };
-        Span { kind, gpu: 0, pid, context: 1, stream, number, from: Nanos(from), to: Nanos(to), done }
+        Span {
+            kind,
+            gpu: 0,
+            pid,
+            context: 1,
+            stream,
+            number,
+            from: Nanos(from),
+            to: Nanos(to),
+            done,
+        }
     }
 
     fn two_tenants() -> Trace {
@@ -289,7 +303,8 @@ mod tests {
     #[test]
     fn turns_and_bubbles_are_found() {
         let trace = two_tenants();
-        let turns: Vec<_> = trace.turns(0).iter().map(|turn| (turn.pid, turn.from.0, turn.to.0)).collect();
+        let turns: Vec<_> =
+            trace.turns(0).iter().map(|turn| (turn.pid, turn.from.0, turn.to.0)).collect();
         assert_eq!(turns, [(1, 200, 400), (2, 500, 600), (1, 750, 800)]);
         // A copy is no computing.
         assert_eq!(trace.bubbles(0), [(Nanos(300), Nanos(320)), (Nanos(600), Nanos(650))]);

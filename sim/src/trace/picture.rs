@@ -50,7 +50,13 @@ impl Canvas {
         LEFT + (at - self.from).0 as f64 * self.scale
     }
 
-    fn rectangle(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), fill: &str, more: &str) {
+    fn rectangle(
+        &mut self,
+        (x, y): (f64, f64),
+        (width, height): (f64, f64),
+        fill: &str,
+        more: &str,
+    ) {
         let _ = writeln!(
             self.text,
             "<rect x=\"{x:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"{height:.1}\" fill=\"{fill}\"{more}/>"
@@ -59,7 +65,8 @@ impl Canvas {
 
     fn write(&mut self, (x, y): (f64, f64), class: &str, text: &str) {
         let text = text.replace('&', "&amp;").replace('<', "&lt;");
-        let _ = writeln!(self.text, "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{text}</text>");
+        let _ =
+            writeln!(self.text, "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{text}</text>");
     }
 
     /// Stretches of one colour in a lane, those that cannot be told apart as one; one path for all of them.
@@ -130,15 +137,23 @@ impl Trace {
     }
 
     fn all_pids(&self) -> Vec<u32> {
-        let pids: std::collections::BTreeSet<u32> = self.spans.iter().map(|span| span.pid).collect();
+        let pids: std::collections::BTreeSet<u32> =
+            self.spans.iter().map(|span| span.pid).collect();
         pids.into_iter().collect()
     }
 
     /// Title and legend; where the lanes begin.
     fn head(&self, canvas: &mut Canvas, colours: &BTreeMap<u32, &str>, length: Nanos) -> f64 {
-        let processes =
-            if colours.len() == 1 { "1 process".to_owned() } else { format!("{} processes", colours.len()) };
-        canvas.write((20.0, 28.0), "title", &format!("Who had the GPU: {processes}, {}", readable(length)));
+        let processes = if colours.len() == 1 {
+            "1 process".to_owned()
+        } else {
+            format!("{} processes", colours.len())
+        };
+        canvas.write(
+            (20.0, 28.0),
+            "title",
+            &format!("Who had the GPU: {processes}, {}", readable(length)),
+        );
         let mut keys: Vec<(&str, String)> =
             colours.iter().map(|(&pid, &colour)| (colour, self.process_name(pid))).collect();
         keys.push((SWITCH, "changing contexts".to_owned()));
@@ -193,12 +208,17 @@ impl Trace {
             let colour = colours.get(&process.pid).copied().unwrap_or(INK);
             let name = shortened(&process.name);
             canvas.lane(y, PROCESS, &format!("{name} · {}", percent(process.busy_ns)));
-            let its = turns.iter().filter(|turn| turn.pid == process.pid).map(|turn| (turn.from, turn.to));
+            let its = turns
+                .iter()
+                .filter(|turn| turn.pid == process.pid)
+                .map(|turn| (turn.from, turn.to));
             canvas.stretches((y, PROCESS), colour, " opacity=\"0.25\"", its);
             canvas.stretches((y + 4.0, PROCESS - 8.0), colour, "", computing(process.pid));
             y += PROCESS + GAP;
         }
-        for (label, way) in [("copies to the GPU", SpanKind::Up), ("copies from it", SpanKind::Down)] {
+        for (label, way) in
+            [("copies to the GPU", SpanKind::Up), ("copies from it", SpanKind::Down)]
+        {
             let copies: Vec<Stretch> = of(way).collect();
             if !copies.is_empty() {
                 canvas.lane(y, COPIES, label);

@@ -78,8 +78,10 @@ impl Trace {
 
     pub(super) fn gpu_summary(&self, gpu: usize) -> GpuSummary {
         let spans = || self.spans.iter().filter(move |span| span.gpu == gpu);
-        let switches: Vec<Nanos> =
-            spans().filter(|span| span.kind == SpanKind::Switch).map(|span| span.to - span.from).collect();
+        let switches: Vec<Nanos> = spans()
+            .filter(|span| span.kind == SpanKind::Switch)
+            .map(|span| span.to - span.from)
+            .collect();
         let bubbles = self.bubbles(gpu);
         let mut turns: BTreeMap<u32, usize> = BTreeMap::new();
         for turn in self.turns(gpu) {

@@ -134,7 +134,9 @@ impl Costs {
 
     /// What launches are expected to take one by one.
     pub(crate) fn sum(&mut self, batch: &CostEstimate) -> Nanos {
-        let parts = batch.parts().map(|part| Nanos(u64::from(self.expect(part.kernel).cost) * part.launches));
+        let parts = batch
+            .parts()
+            .map(|part| Nanos(u64::from(self.expect(part.kernel).cost) * part.launches));
         parts.fold(batch.other_cost, |sum, part| sum + part)
     }
 
@@ -146,12 +148,23 @@ impl Costs {
 
     /// Learns from one launch that took `measured`: by an event right before it and one right
     /// behind it.
-    pub(crate) fn learn_exactly(&mut self, launch: &CostEstimate, measured: Nanos, contention: Contention) {
+    pub(crate) fn learn_exactly(
+        &mut self,
+        launch: &CostEstimate,
+        measured: Nanos,
+        contention: Contention,
+    ) {
         self.learn_from(launch, measured, contention, true);
     }
 
     #[allow(clippy::cast_precision_loss)] // times far below 2^53 ns
-    fn learn_from(&mut self, batch: &CostEstimate, measured: Nanos, contention: Contention, exactly: bool) {
+    fn learn_from(
+        &mut self,
+        batch: &CostEstimate,
+        measured: Nanos,
+        contention: Contention,
+        exactly: bool,
+    ) {
         if let Some(kernel) = batch.single().filter(|kernel| self.expect(*kernel).fresh) {
             self.function(kernel.function()).measure(kernel.size(), measured);
             return;
@@ -163,8 +176,9 @@ impl Costs {
         }
         let expected = costs.iter().sum::<f64>() + batch.other_cost.0 as f64;
         let excess = measured.0 as f64 - expected;
-        let is_outlier =
-            !exactly && excess > (OUTLIER_EXCESS.0 * batch.launches) as f64 && excess > 7.0 * expected;
+        let is_outlier = !exactly
+            && excess > (OUTLIER_EXCESS.0 * batch.launches) as f64
+            && excess > 7.0 * expected;
         if self.is_first_outlier(batch, is_outlier, exactly) {
             return;
         }
@@ -211,7 +225,8 @@ impl Costs {
     fn function(&mut self, function: Function) -> &mut FunctionCosts {
         let free = |place: &usize| self.functions.get(*place).is_some_and(Option::is_none);
         let known = self.find(function);
-        let place = known.or_else(|| places(function).find(free)).or_else(|| places(function).next());
+        let place =
+            known.or_else(|| places(function).find(free)).or_else(|| places(function).next());
         // Below FUNCTIONS, which is the length.
         #[allow(clippy::indexing_slicing)]
         let entry = &mut self.functions[place.unwrap_or(0)];

@@ -114,7 +114,10 @@ struct DeviceGate {
 
 impl fmt::Debug for Gate<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate").field("slot", &self.slot).field("open", &self.open).finish_non_exhaustive()
+        f.debug_struct("Gate")
+            .field("slot", &self.slot)
+            .field("open", &self.open)
+            .finish_non_exhaustive()
     }
 }
 
@@ -152,7 +155,8 @@ impl<'r> Gate<'r> {
             return None;
         }
         let admitted =
-            SlowPath { gate: self, key: self.key(thread), thread, launch, driver, platform }.before_launch();
+            SlowPath { gate: self, key: self.key(thread), thread, launch, driver, platform }
+                .before_launch();
         thread.leave();
         admitted
     }
@@ -191,7 +195,8 @@ impl<'r> Gate<'r> {
         // Not a launch, but its context and stream.
         let kernel = Kernel::new(0, [0; 3], [0; 3]);
         let at = stream.unwrap_or(Stream { handle: 0, per_thread: false });
-        let launch = Launch { kernel, stream: at, context, gpu, programmatic: false, variable_cost: false };
+        let launch =
+            Launch { kernel, stream: at, context, gpu, programmatic: false, variable_cost: false };
         SlowPath { gate: self, key, thread, launch, driver, platform }.after_synchronize(stream);
         thread.leave();
     }
@@ -257,7 +262,11 @@ impl<'r> Gate<'r> {
         self.region.slot(self.slot).acked.store(reading.word.into(), Ordering::Relaxed);
         // A budget is for one context: with several, every launch on an open GPU would take the slow
         // path.
-        if self.several_contexts.load(Ordering::Relaxed) { reading.unbounded_if_open() } else { reading }
+        if self.several_contexts.load(Ordering::Relaxed) {
+            reading.unbounded_if_open()
+        } else {
+            reading
+        }
     }
 
     /// What the container's other processes report about the GPU and this turn.
@@ -268,8 +277,8 @@ impl<'r> Gate<'r> {
     /// The queue of the live ones among them, for a launch that has waited since `since`.
     fn sibling_queue(&self, gpu: Gpu, since: Nanos, clocks: Clocks) -> SiblingQueue {
         let lives = |slot: usize| {
-            let word =
-                SlotIndex::new(slot).map(|slot| Word(self.region.slot(slot).state.load(Ordering::Relaxed)));
+            let word = SlotIndex::new(slot)
+                .map(|slot| Word(self.region.slot(slot).state.load(Ordering::Relaxed)));
             word.and_then(Word::state) == Some(State::Live)
         };
         let living = self.others(gpu).filter(|(slot, _)| lives(*slot));
@@ -290,12 +299,15 @@ impl<'r> Gate<'r> {
     fn works_elsewhere(&self, gpu: Gpu) -> bool {
         let others = self.devices.iter().enumerate().filter(|(place, _)| *place != gpu.get());
         self.several_contexts.load(Ordering::Relaxed)
-            && others.map(|(_, device)| device.account.lock().gpu_time.work()).any(|work| work.launches > 0)
+            && others
+                .map(|(_, device)| device.account.lock().gpu_time.work())
+                .any(|work| work.launches > 0)
     }
 
     /// Notes a context that launches.
     fn note_context(&self, context: ContextKey) {
-        let first = self.context.compare_exchange(0, context.0, Ordering::Relaxed, Ordering::Relaxed);
+        let first =
+            self.context.compare_exchange(0, context.0, Ordering::Relaxed, Ordering::Relaxed);
         if first.is_err_and(|first| first != context.0) {
             self.several_contexts.store(true, Ordering::Relaxed);
         }

@@ -159,18 +159,20 @@ impl GpuTime {
         let since = self.lanes.iter().filter_map(Lane::since).chain(laneless);
         work.since = since.min().map(|since| since.max(self.union.last()));
         work.all = work.cost - self.ran_early;
-        let longest = self.lanes.iter().map(|lane| lane.cost() - lane.ran).max().unwrap_or_default();
+        let longest =
+            self.lanes.iter().map(|lane| lane.cost() - lane.ran).max().unwrap_or_default();
         work.longest_lane = longest;
         let overlap = self.overlap.among(self.busy_lanes());
         work.cost = self.finish((work.all, longest), None, overlap);
         work.ends = self.lanes.iter().filter_map(Lane::ends).min();
         work.reached = self.lanes.iter().filter_map(Lane::reached).min();
-        work.watched = self
+        work.watched = self.lanes.iter().any(|lane| {
+            !lane.batches.is_empty() || (lane.programmatic && !lane.open.estimate.is_empty())
+        });
+        work.blind = self
             .lanes
             .iter()
-            .any(|lane| !lane.batches.is_empty() || (lane.programmatic && !lane.open.estimate.is_empty()));
-        work.blind =
-            self.lanes.iter().any(|lane| lane.programmatic && lane.open.estimate.cost > MAX_UNMARKED);
+            .any(|lane| lane.programmatic && lane.open.estimate.cost > MAX_UNMARKED);
         work.backlog = self.lanes.iter().flat_map(|lane| &lane.batches).any(|batch| batch.backlog);
         work
     }

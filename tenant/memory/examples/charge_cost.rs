@@ -11,8 +11,8 @@ use std::process::{Command, exit};
 use std::time::Instant;
 
 use cgpu_memory::{
-    Address, Bytes, Context, ContextId, DeviceIndex, Environment, GpuInfo, Inventory, Monotonic, Start,
-    System, Tenant, Uuid,
+    Address, Bytes, Context, ContextId, DeviceIndex, Environment, GpuInfo, Inventory, Monotonic,
+    Start, System, Tenant, Uuid,
 };
 
 const GPU: GpuInfo = GpuInfo { uuid: Uuid([7; 16]), total: Bytes(1 << 50), order: 0 };
@@ -54,7 +54,8 @@ struct Bench {
 impl Bench {
     fn new(directory: OsString, stride: u64) -> Self {
         let inventory = Inventory { gpus: &[GPU], partitioned: &[], complete: true };
-        let Ok(Start::On(tenant)) = Tenant::start(&Benched(directory), inventory, &Monotonic) else {
+        let Ok(Start::On(tenant)) = Tenant::start(&Benched(directory), inventory, &Monotonic)
+        else {
             eprintln!("the tenant does not start");
             exit(1);
         };
@@ -99,7 +100,11 @@ fn main() {
         let children: Vec<_> = (0..peers)
             .map(|_| {
                 let program = std::env::current_exe().expect("this program has a path");
-                Command::new(program).arg(directory.path()).arg("2000000").spawn().expect("it starts")
+                Command::new(program)
+                    .arg(directory.path())
+                    .arg("2000000")
+                    .spawn()
+                    .expect("it starts")
             })
             .collect();
         for mut child in children {

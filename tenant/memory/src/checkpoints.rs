@@ -43,7 +43,8 @@ impl<'a> Checkpoints<'a> {
     /// this container is accounted in its own container.
     pub fn checkpointed(self, pid: u32) {
         if let Some(slot) = self.tables.ledger.checkpointed().slot_of(pid) {
-            DeviceIndex::all().for_each(|gpu| self.tables.ledger.checkpointed().mark_checkpointed(gpu, slot));
+            DeviceIndex::all()
+                .for_each(|gpu| self.tables.ledger.checkpointed().mark_checkpointed(gpu, slot));
         }
     }
 
@@ -59,7 +60,8 @@ impl<'a> Checkpoints<'a> {
         };
         if let Some((slot, _)) = restoring.slot {
             for gpu in DeviceIndex::all() {
-                let Ok(was_checkpointed) = self.tables.ledger.checkpointed().restore(gpu, slot) else {
+                let Ok(was_checkpointed) = self.tables.ledger.checkpointed().restore(gpu, slot)
+                else {
                     self.tables.ledger.count(Reason::OverLimit);
                     return Err(Reason::OverLimit);
                 };
@@ -172,7 +174,8 @@ mod tests {
     #[test]
     fn members_keep_their_ids_while_one_is_checkpointed() {
         let container = Container::limited(10);
-        let (tool, first, second) = (named(&container, 7), named(&container, 8), named(&container, 9));
+        let (tool, first, second) =
+            (named(&container, 7), named(&container, 8), named(&container, 9));
         first.charge(gpu(), mib(1)).expect("it fits").commit(Address(0x20_0000), None);
         second.charge(gpu(), mib(2)).expect("it fits").commit(Address(0x20_0000), None);
         tool.checkpoints().checkpointed(8);

@@ -63,15 +63,20 @@ impl<'a> Contexts<'a> {
         // Others are looked for before and after the readings: who is found by neither has all of
         // its own before them or all after them.
         let already = self.tables.ledger.creations().begin(gpu);
-        if let Err(denied) =
-            charge::charge_or_trim(self.tables, gpu, Column::Implicit, charged, Reason::ContextOverLimit)
-        {
+        if let Err(denied) = charge::charge_or_trim(
+            self.tables,
+            gpu,
+            Column::Implicit,
+            charged,
+            Reason::ContextOverLimit,
+        ) {
             self.tables.ledger.creations().end(gpu);
             return Err(denied);
         }
         // After the charge: where it is short, it makes room first, by trimming pools or waiting
         // for exited processes, and what they give back would be taken off the context's cost.
-        let (physical_free, accounted) = (physical_free(), self.tables.ledger.accounted(gpu) - charged);
+        let (physical_free, accounted) =
+            (physical_free(), self.tables.ledger.accounted(gpu) - charged);
         let concurrent = already.max(self.tables.ledger.creations().count(gpu).saturating_sub(1));
         let baseline = Baseline {
             physical_free,
@@ -223,15 +228,17 @@ impl PendingContext<'_> {
         // Who began without knowing, because the learning process took too long, and sees it known
         // now, takes that.
         let learned = Contexts::new(tables).learned(gpu);
-        let (measured, known) =
-            match (charged, learned) {
-                (Bytes::ZERO, size) if size > Bytes::ZERO => (None, size),
-                _ => (
-                    Baseline { is_alone: baseline.is_alone && ledger.creations().is_alone(), ..baseline }
-                        .size(physical_free, ledger.accounted(gpu) - charged, concurrent),
-                    charged,
-                ),
-            };
+        let (measured, known) = match (charged, learned) {
+            (Bytes::ZERO, size) if size > Bytes::ZERO => (None, size),
+            _ => (
+                Baseline {
+                    is_alone: baseline.is_alone && ledger.creations().is_alone(),
+                    ..baseline
+                }
+                .size(physical_free, ledger.accounted(gpu) - charged, concurrent),
+                charged,
+            ),
+        };
         if let Some(size) = measured {
             let record = ledger.region().gpu(gpu);
             record.context.store(size.0, Ordering::Relaxed);
@@ -272,7 +279,8 @@ impl PendingContextDestroy<'_> {
     /// It is destroyed: everything in it, and its own memory, is refunded.
     pub fn destroyed(self) {
         let Self { tables, context } = *ManuallyDrop::new(self);
-        Contexts::new(tables).release(context, tables.contexts.destroyed(context, &tables.allocations));
+        Contexts::new(tables)
+            .release(context, tables.contexts.destroyed(context, &tables.allocations));
     }
 }
 

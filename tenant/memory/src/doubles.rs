@@ -19,7 +19,10 @@ pub(crate) struct ManualClock {
 impl ManualClock {
     /// One that shows the real time, as of now.
     pub(crate) fn new() -> &'static Self {
-        Box::leak(Box::new(Self { now: AtomicU64::new(Monotonic.now().0), slept: AtomicU64::new(0) }))
+        Box::leak(Box::new(Self {
+            now: AtomicU64::new(Monotonic.now().0),
+            slept: AtomicU64::new(0),
+        }))
     }
 
     pub(crate) fn advance(&self, time: Nanos) {
@@ -85,7 +88,11 @@ impl Container {
 
     /// One more process starts, by a clock of its own.
     pub(crate) fn start_by(&self, clock: &'static dyn Clock) -> Result<Start, Refusal> {
-        Tenant::start(&self.environment, Inventory { gpus: &[GPU], partitioned: &[], complete: true }, clock)
+        Tenant::start(
+            &self.environment,
+            Inventory { gpus: &[GPU], partitioned: &[], complete: true },
+            clock,
+        )
     }
 
     /// One more process, which accounts memory.

@@ -58,11 +58,14 @@ impl<'a> Exports<'a> {
         self.tables.ledger.exported().add_routes(route.0);
         let (bytes, owner) = (bytes(allocation.units), allocation.owner);
         let mut records = self.tables.exports.records.lock();
-        if let Some(exported) = records.exported.get(address.0).filter(|exported| exported.owner == owner) {
+        if let Some(exported) =
+            records.exported.get(address.0).filter(|exported| exported.owner == owner)
+        {
             exported.routes |= route.0;
             return;
         }
-        let inserted = records.exported.insert(address.0, Exported { gpu, bytes, owner, routes: route.0 });
+        let inserted =
+            records.exported.insert(address.0, Exported { gpu, bytes, owner, routes: route.0 });
         drop(records);
         match inserted {
             Ok(None) => self.tables.ledger.exported().export(gpu, bytes),
@@ -124,7 +127,8 @@ impl<'a> Exports<'a> {
                 return;
             }
             let opened = self.tables.ledger.exported().opened();
-            let Some(index) = records.retained.iter().position(|retained| retained.routes & opened == 0)
+            let Some(index) =
+                records.retained.iter().position(|retained| retained.routes & opened == 0)
             else {
                 return;
             };

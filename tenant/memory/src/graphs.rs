@@ -82,7 +82,11 @@ impl<'a> Graphs<'a> {
             } else {
                 // The driver takes the memory later, as far as is known, so what does not fit yet
                 // is no reason to refuse.
-                Ok(self.tables.ledger.try_charge(gpu, Column::Used, bytes).map_or(Bytes::ZERO, |()| bytes))
+                Ok(self
+                    .tables
+                    .ledger
+                    .try_charge(gpu, Column::Used, bytes)
+                    .map_or(Bytes::ZERO, |()| bytes))
             };
             match charged {
                 Ok(charged) => *place = self.begin_call(share, charged),
@@ -104,7 +108,12 @@ impl<'a> Graphs<'a> {
     }
 
     /// An executable graph does from now on what another graph says, the whole of it.
-    pub fn updated(self, graph: GraphId, footprint: &mut Footprint, driver: &'static dyn PoolDriver) {
+    pub fn updated(
+        self,
+        graph: GraphId,
+        footprint: &mut Footprint,
+        driver: &'static dyn PoolDriver,
+    ) {
         let mut shares = [None; GPUS];
         for (place, (gpu, bytes)) in shares.iter_mut().zip(footprint.bounds()) {
             *place = self.share(gpu, bytes, driver);
@@ -114,7 +123,12 @@ impl<'a> Graphs<'a> {
 
     /// A part of an executable graph does from now on what another graph says; what it did before
     /// stays counted.
-    pub fn part_updated(self, graph: GraphId, footprint: &mut Footprint, driver: &'static dyn PoolDriver) {
+    pub fn part_updated(
+        self,
+        graph: GraphId,
+        footprint: &mut Footprint,
+        driver: &'static dyn PoolDriver,
+    ) {
         for (gpu, bytes) in footprint.bounds() {
             let Some(share) = self.share(gpu, bytes, driver) else { continue };
             if self.tables.graphs.add(graph, share).is_err() {
@@ -159,9 +173,12 @@ impl<'a> Graphs<'a> {
             }
         }
         let answer = call();
-        let has = |outcome: CallOutcome| answer.is_ok() && (outcome.seen || submission == Submission::Launch);
+        let has = |outcome: CallOutcome| {
+            answer.is_ok() && (outcome.seen || submission == Submission::Launch)
+        };
         let grown = self.finish(&calls, |share, outcome| {
-            let since = outcome.filter(|outcome| has(*outcome)).map(|outcome| (outcome.retention, lane));
+            let since =
+                outcome.filter(|outcome| has(*outcome)).map(|outcome| (outcome.retention, lane));
             self.tables.graphs.set(graph, share, since);
         });
         if let Some(share) = grown {
@@ -198,7 +215,12 @@ impl<'a> Graphs<'a> {
     }
 
     /// What a graph can take of a GPU. None: no host memory for the accounting of that.
-    fn share(self, gpu: DeviceIndex, bytes: Bytes, driver: &'static dyn PoolDriver) -> Option<Share> {
+    fn share(
+        self,
+        gpu: DeviceIndex,
+        bytes: Bytes,
+        driver: &'static dyn PoolDriver,
+    ) -> Option<Share> {
         let id = PoolId::of_graphs(gpu);
         self.pools().adopt(id, Some(gpu), driver);
         match self.tables.pools.find(id) {
@@ -244,7 +266,11 @@ impl<'a> Graphs<'a> {
     }
 
     /// Looks at what came of a call, and says where more was taken than fits.
-    fn finish(self, calls: &Calls, mut ended: impl FnMut(Share, Option<CallOutcome>)) -> Option<Share> {
+    fn finish(
+        self,
+        calls: &Calls,
+        mut ended: impl FnMut(Share, Option<CallOutcome>),
+    ) -> Option<Share> {
         let mut grown = None;
         for (share, pending_call) in calls.iter().flatten() {
             if !self.pools().call_ended(share.at, pending_call.reservation) {

@@ -42,7 +42,13 @@ impl<'a> GreenContexts<'a> {
     /// The GPU of a green context.
     #[must_use]
     pub fn gpu(self, id: GreenId) -> Option<DeviceIndex> {
-        self.tables.green.0.lock().iter().find(|green| green.id == id).map(|green| green.whole.gpu())
+        self.tables
+            .green
+            .0
+            .lock()
+            .iter()
+            .find(|green| green.id == id)
+            .map(|green| green.whole.gpu())
     }
 
     /// The driver destroyed a green context. What was allocated in it stays.
@@ -73,7 +79,10 @@ mod tests {
         let charge = tenant.charge(gpu(), Bytes(512)).expect("it fits");
         charge.commit(Address(0x1000), tenant.contexts().find(view));
         tenant.green_contexts().destroyed(GreenId(8));
-        assert_eq!((tenant.contexts().find(view), tenant.green_contexts().gpu(GreenId(8))), (None, None));
+        assert_eq!(
+            (tenant.contexts().find(view), tenant.green_contexts().gpu(GreenId(8))),
+            (None, None)
+        );
         assert_eq!(tenant.view().usage(gpu()).used, Bytes(512));
         tenant.contexts().begin_destroy(whole).expect("known").destroyed();
         assert_eq!(tenant.view().usage(gpu()).used, Bytes::ZERO);

@@ -111,13 +111,19 @@ impl<'a> Implicit<'a> {
         let already = self.tables.ledger.creations().begin(gpu);
         // Nothing fits also where there is no room at all: what comes is not known yet.
         if known > Bytes::ZERO
-            && let Err(denied) =
-                charge::charge_or_trim(self.tables, gpu, Column::Implicit, known, Reason::CodeOverLimit)
+            && let Err(denied) = charge::charge_or_trim(
+                self.tables,
+                gpu,
+                Column::Implicit,
+                known,
+                Reason::CodeOverLimit,
+            )
         {
             self.tables.ledger.creations().end(gpu);
             return Err(denied);
         }
-        let (physical_free, accounted) = (physical_free(), self.tables.ledger.accounted(gpu) - known);
+        let (physical_free, accounted) =
+            (physical_free(), self.tables.ledger.accounted(gpu) - known);
         let concurrent = already.max(self.tables.ledger.creations().count(gpu).saturating_sub(1));
         Ok(PendingImplicit {
             tables: self.tables,
@@ -174,7 +180,9 @@ impl PendingImplicit<'_> {
     pub fn exceeds(&self, physical_free: Option<Bytes>) -> bool {
         let ledger = &self.tables.ledger;
         let gpu = self.context.gpu();
-        let more = self.measure(physical_free).map_or(Bytes::ZERO, |growth| growth - self.baseline.charged);
+        let more = self
+            .measure(physical_free)
+            .map_or(Bytes::ZERO, |growth| growth - self.baseline.charged);
         more > Bytes::ZERO && ledger.total(gpu) + more > ledger.limit(gpu)
     }
 
@@ -222,8 +230,10 @@ impl PendingImplicit<'_> {
     fn measure(&self, physical_free: Option<Bytes>) -> Option<Bytes> {
         let (ledger, gpu) = (&self.tables.ledger, self.context.gpu());
         let concurrent = ledger.creations().count(gpu).saturating_sub(1);
-        let baseline =
-            Baseline { is_alone: self.baseline.is_alone && ledger.creations().is_alone(), ..self.baseline };
+        let baseline = Baseline {
+            is_alone: self.baseline.is_alone && ledger.creations().is_alone(),
+            ..self.baseline
+        };
         baseline.growth(physical_free, ledger.accounted(gpu) - baseline.charged, concurrent)
     }
 }

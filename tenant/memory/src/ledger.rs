@@ -200,7 +200,12 @@ impl Ledger {
     /// Gives back implicit memory of a context that has ended: what was measured before counts no
     /// more.
     pub(crate) fn end(&self, gpu: DeviceIndex, bytes: Bytes) {
-        self.account(gpu).end(bytes, || self.terms(gpu), LOCK_TIMEOUT, |owner| self.region.liveness(owner));
+        self.account(gpu).end(
+            bytes,
+            || self.terms(gpu),
+            LOCK_TIMEOUT,
+            |owner| self.region.liveness(owner),
+        );
     }
 
     /// Gives back implicit memory of something that was unloaded or made smaller. What it was
@@ -259,7 +264,8 @@ impl Ledger {
     /// Sleeps while the GPU works: shortly at first, as kernels are. False when there is no
     /// patience left.
     pub(crate) fn sleep_backoff(&self, budget: &mut WaitBudget) -> bool {
-        budget.sleep_backoff(self.clock, |waited| waited.clamp(DRIVER_CALL_TIME, DRAIN_POLL_INTERVAL))
+        budget
+            .sleep_backoff(self.clock, |waited| waited.clamp(DRIVER_CALL_TIME, DRAIN_POLL_INTERVAL))
     }
 
     #[inline]
@@ -279,7 +285,12 @@ impl Ledger {
     }
 
     /// Charges, if it fits as the accounting stands.
-    pub(crate) fn try_charge(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) -> Result<(), Refused> {
+    pub(crate) fn try_charge(
+        &self,
+        gpu: DeviceIndex,
+        column: Column,
+        bytes: Bytes,
+    ) -> Result<(), Refused> {
         let liveness = |owner| self.region.liveness(owner);
         self.account(gpu).charge(column, bytes, || self.terms(gpu), LOCK_TIMEOUT, liveness)
     }
@@ -350,7 +361,8 @@ impl Ledger {
             };
             let usage = self.usage(gpu);
             let stays = usage.total() - usage.draining;
-            let by_exited = matches!(refused, Refused::Short { limit, .. } if stays + bytes <= limit);
+            let by_exited =
+                matches!(refused, Refused::Short { limit, .. } if stays + bytes <= limit);
             if !by_exited || !budget.sleep_for_drain(self.clock) {
                 return Err(refused);
             }

@@ -89,8 +89,8 @@ pub use implicit::{Cause, Implicit, PendingImplicit, PendingLoad, PendingUnload}
 pub use ledger::{Denied, WaitBudget};
 pub use monitor_inventory::MonitorInventory;
 pub use physical::{
-    PendingArrayDestroy, PendingRelease, PendingTileMap, PendingUnbind, PendingUnmap, Physical, Reference,
-    ReplacedTiles, Tiles,
+    PendingArrayDestroy, PendingRelease, PendingTileMap, PendingUnbind, PendingUnmap, Physical,
+    Reference, ReplacedTiles, Tiles,
 };
 pub use pid_map::{Namespace, PidMap};
 pub use pools::{PendingPoolDestroy, PoolDestroy, PoolDriver, PoolError, Pools};

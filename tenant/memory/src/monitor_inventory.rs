@@ -47,11 +47,13 @@ impl MonitorInventory {
     pub fn read(environment: &dyn Environment) -> Option<Self> {
         let is_limited_from_outside = file::counts(&environment.run_directory().join("limits"));
         // Which region it is no variable says then.
-        let directory = (!is_limited_from_outside).then(|| Variables::read(environment).directory().ok());
+        let directory =
+            (!is_limited_from_outside).then(|| Variables::read(environment).directory().ok());
         let candidates = start::candidates(environment, directory.flatten().flatten().as_deref());
         let region = Region::find(&candidates)?;
         let granted = region.grant();
-        let devices = granted.has_monitor().then(|| granted.devices()).flatten().unwrap_or_default();
+        let devices =
+            granted.has_monitor().then(|| granted.devices()).flatten().unwrap_or_default();
         let registered = region.gpus().map(|(_, gpu)| (gpu.uuid, gpu.total)).collect();
         let namespace = environment.pid_namespace();
         let is_beside_monitor = namespace != 0 && namespace == granted.pid_namespace();
@@ -75,7 +77,11 @@ impl MonitorInventory {
             return Some(Found { gpus: all, partitioned, complete: true });
         }
         let complete = !hides && !seen.iter().any(GpuInfo::is_instance);
-        (complete || self.is_limited_from_outside).then_some(Found { gpus: seen, partitioned, complete })
+        (complete || self.is_limited_from_outside).then_some(Found {
+            gpus: seen,
+            partitioned,
+            complete,
+        })
     }
 
     /// The devices that the driver shows, if they are the registered ones. With one that the driver
@@ -190,9 +196,17 @@ mod tests {
         Region::make(container.run(), RegionSpec::default()).expect("a region");
         let monitor = GrantWriter::open(container.run()).expect("the grant file");
         let nothing = MonitorInventory { devices: Vec::new(), ..inventory(false, false) };
-        assert_eq!(MonitorInventory::read(&container.environment), Some(nothing.clone()), "no monitor");
+        assert_eq!(
+            MonitorInventory::read(&container.environment),
+            Some(nothing.clone()),
+            "no monitor"
+        );
         monitor.adopt(1);
-        assert_eq!(MonitorInventory::read(&container.environment), Some(nothing), "nothing is told");
+        assert_eq!(
+            MonitorInventory::read(&container.environment),
+            Some(nothing),
+            "nothing is told"
+        );
         monitor.set_devices(&devices(), container.environment.pid_namespace());
         assert_eq!(MonitorInventory::read(&container.environment), Some(inventory(true, false)));
         monitor.set_devices(&devices(), 1);
@@ -203,7 +217,10 @@ mod tests {
     fn gpus_registered_before_are_known_if_the_driver_shows_just_those() {
         let inventory = |gpus: &[(u8, u64)], is_limited_from_outside| MonitorInventory {
             devices: Vec::new(),
-            registered: gpus.iter().map(|(byte, mib)| (Uuid([*byte; 16]), Bytes::from_mib(*mib))).collect(),
+            registered: gpus
+                .iter()
+                .map(|(byte, mib)| (Uuid([*byte; 16]), Bytes::from_mib(*mib)))
+                .collect(),
             is_beside_monitor: false,
             is_limited_from_outside,
         };
@@ -219,6 +236,10 @@ mod tests {
             inventory(&[(1, 15109)], true).found(&shown(&[1]), true).is_some(),
             "limits name what they mean"
         );
-        assert_eq!(inventory(&[(1, 0)], false).found(&shown(&[1]), false), None, "its size is not known");
+        assert_eq!(
+            inventory(&[(1, 0)], false).found(&shown(&[1]), false),
+            None,
+            "its size is not known"
+        );
     }
 }

@@ -148,9 +148,11 @@ mod tests {
 
     fn is_valid<T: Copy>(ordered: &Ordered<T>) -> bool {
         let runs = || ordered.runs.iter().enumerate();
-        let keys: Vec<u64> = runs().flat_map(|(_, run)| run.entries.iter().map(|entry| entry.0)).collect();
-        runs().all(|(_, run)| (1..=MOST).contains(&run.entries.len()) && run.entries.capacity() == MOST)
-            && runs().all(|(index, run)| index == 0 || run.begins <= run.entries[0].0)
+        let keys: Vec<u64> =
+            runs().flat_map(|(_, run)| run.entries.iter().map(|entry| entry.0)).collect();
+        runs().all(|(_, run)| {
+            (1..=MOST).contains(&run.entries.len()) && run.entries.capacity() == MOST
+        }) && runs().all(|(index, run)| index == 0 || run.begins <= run.entries[0].0)
             && keys.is_sorted_by(|before, after| before < after)
     }
 

@@ -129,7 +129,9 @@ impl<'a> Physical<'a> {
         match outcome {
             FreeOutcome::StillReferenced => {}
             FreeOutcome::ObjectFreed(object, routes) => self.object_freed(object, routes),
-            FreeOutcome::Freed(gpu, bytes, 0) => self.tables.ledger.refund(gpu, Column::Used, bytes),
+            FreeOutcome::Freed(gpu, bytes, 0) => {
+                self.tables.ledger.refund(gpu, Column::Used, bytes)
+            }
             FreeOutcome::Freed(gpu, bytes, routes) => {
                 Exports::new(self.tables).free_exported(gpu, bytes, routes)
             }

@@ -108,7 +108,12 @@ impl<'a> Pools<'a> {
     }
 
     /// As [`Pools::made`], for a pool that may be known. `false`: no host memory for it, refuse.
-    pub fn adopt(self, id: PoolId, gpu: Option<DeviceIndex>, driver: &'static dyn PoolDriver) -> bool {
+    pub fn adopt(
+        self,
+        id: PoolId,
+        gpu: Option<DeviceIndex>,
+        driver: &'static dyn PoolDriver,
+    ) -> bool {
         let seen = self.tables.pools.seen(id, gpu, driver);
         if seen.is_err() {
             self.tables.ledger.count(Reason::Unrecorded);
@@ -204,8 +209,8 @@ impl<'a> Pools<'a> {
         if balance.surplus > kept {
             self.tables.ledger.refund(at.gpu, Column::Used, balance.surplus - kept);
         }
-        let within =
-            balance.shortfall == Bytes::ZERO && !balance.unpaid || self.charge_shortfall(at, balance);
+        let within = balance.shortfall == Bytes::ZERO && !balance.unpaid
+            || self.charge_shortfall(at, balance);
         if balance.exported && balance.shortfall > Bytes::ZERO {
             self.enter_export(at);
         }
@@ -224,7 +229,8 @@ impl<'a> Pools<'a> {
             self.tables.ledger.refund(at.gpu, Column::Used, balance.surplus);
         }
         while balance.shortfall > Bytes::ZERO {
-            let paid = self.tables.ledger.try_charge(at.gpu, Column::Used, balance.shortfall).is_ok();
+            let paid =
+                self.tables.ledger.try_charge(at.gpu, Column::Used, balance.shortfall).is_ok();
             if !paid {
                 // Another thread may have charged it meanwhile, or a later look shown less.
                 let shortfall = self.tables.pools.shortfall(at);
@@ -280,7 +286,8 @@ impl<'a> Pools<'a> {
         let (reserved, used) = (at.driver.reserved(at.id), at.driver.used(at.id));
         self.apply(at, self.tables.pools.record_reading(at, ticket, reserved, None));
         // Where the driver does not say, nothing could be waited for.
-        let empty = reserved.unwrap_or_default() == Bytes::ZERO && used.unwrap_or_default() == Bytes::ZERO;
+        let empty =
+            reserved.unwrap_or_default() == Bytes::ZERO && used.unwrap_or_default() == Bytes::ZERO;
         if !empty || !self.tables.pools.leave(at) {
             return None;
         }

@@ -8,7 +8,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cgpu_settings::{self as settings, Decision, Environment, Inventory, Refusal, Settings, Variables};
+use cgpu_settings::{
+    self as settings, Decision, Environment, Inventory, Refusal, Settings, Variables,
+};
 use cgpu_shm::clock::Clock;
 use cgpu_shm::gpus::Gpu as Registration;
 use cgpu_shm::grant::{Heartbeat, Monitor};
@@ -83,7 +85,10 @@ pub(crate) fn start(
 }
 
 /// Where the region may lie, best first.
-pub(crate) fn candidates(environment: &dyn Environment, directory: Option<&Path>) -> Vec<Candidate> {
+pub(crate) fn candidates(
+    environment: &dyn Environment,
+    directory: Option<&Path>,
+) -> Vec<Candidate> {
     if let Some(directory) = directory {
         return vec![Candidate { directory: directory.to_owned(), owner: None }];
     }
@@ -138,10 +143,12 @@ fn open(
     let host = environment.host_name();
     let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().into();
     // Set for simulated GPUs only, which refuse what is no factor.
-    let dilation = environment.variable(c"CGPU_SIM_DILATION").and_then(|text| text.into_string().ok());
+    let dilation =
+        environment.variable(c"CGPU_SIM_DILATION").and_then(|text| text.into_string().ok());
     let time_scale = dilation.and_then(|text| TimeScale::of_factor(&text));
     let birth = RegionSpec { name: settings.name.as_deref().unwrap_or(&host), created, time_scale };
-    let region = Region::open_or_make(candidates, birth).map_err(|error| Refusal::new(error.to_string()))?;
+    let region =
+        Region::open_or_make(candidates, birth).map_err(|error| Refusal::new(error.to_string()))?;
     join(region, settings, environment, clock, source)
 }
 
@@ -157,12 +164,17 @@ fn join(
     let mut gpus = Vec::new();
     let mut outside_limits = [Bytes::MAX; GPUS];
     for gpu in &settings.gpus {
-        let registration =
-            Registration { uuid: gpu.uuid, total: gpu.total, limit: gpu.limit, ordinal: gpu.ordinal };
+        let registration = Registration {
+            uuid: gpu.uuid,
+            total: gpu.total,
+            limit: gpu.limit,
+            ordinal: gpu.ordinal,
+        };
         let index = region.register(claim.slot, &registration).map_err(|error| {
             Refusal::new(format!("{}: {error}", region.directory().join("use").display()))
         })?;
-        if let (Source::Outside, Some(outside_limits)) = (source, outside_limits.get_mut(index.get()))
+        if let (Source::Outside, Some(outside_limits)) =
+            (source, outside_limits.get_mut(index.get()))
             && gpu.limit > Bytes::ZERO
         {
             *outside_limits = (*outside_limits).min(gpu.limit);

@@ -192,7 +192,11 @@ mod tests {
         allocate(&second, 4);
         assert_eq!((shares(&first), used(&first)), (vec![10, 4, 0], 14));
         let residents = idle.view().members(gpu()).into_iter().filter(Member::is_resident);
-        assert!(residents.map(|member| (member.pid, member.host_pid)).eq([(std::process::id(), None); 2]));
+        assert!(
+            residents
+                .map(|member| (member.pid, member.host_pid))
+                .eq([(std::process::id(), None); 2])
+        );
         second.allocations().begin_free(Address(0x20_0000)).expect("it is there").freed();
         assert_eq!((shares(&idle), used(&idle)), (vec![10, 0, 0], 10));
         assert_eq!(idle.view().members(gpu())[1].peak, Bytes(4 * MIB));

@@ -86,9 +86,10 @@ impl Measure {
                 "MiB" => Bytes(MIB),
                 "128MiB" => Bytes(128 * MIB),
                 _ => {
-                    return Err(
-                        value.refused("`GiB`, `MiB` or `128MiB`", "set one of these, or unset it for GiB")
-                    );
+                    return Err(value.refused(
+                        "`GiB`, `MiB` or `128MiB`",
+                        "set one of these, or unset it for GiB",
+                    ));
                 }
             },
         };
@@ -173,7 +174,8 @@ mod tests {
 
     #[test]
     fn the_last_entry_repeats() {
-        let list = Amounts::read(Value::new(Variable::MemContainer, "3,1")).expect("a well-formed list");
+        let list =
+            Amounts::read(Value::new(Variable::MemContainer, "3,1")).expect("a well-formed list");
         assert_eq!([0, 1, 2, 9].map(|place| list.at(place)), [3, 1, 1, 1]);
     }
 
@@ -186,7 +188,8 @@ mod tests {
     #[test]
     fn only_digits_are_whole_numbers() {
         assert_eq!(whole(" 03\t"), Some(3));
-        for text in ["", " ", "+3", "-3", "3.0", "3e1", "0x3", "٣", "3 4", "18446744073709551616"] {
+        for text in ["", " ", "+3", "-3", "3.0", "3e1", "0x3", "٣", "3 4", "18446744073709551616"]
+        {
             assert_eq!(whole(text), None, "{text:?}");
         }
     }

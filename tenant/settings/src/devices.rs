@@ -32,7 +32,8 @@ pub(crate) enum Listed {
 }
 
 /// What a list of GPUs may hold, for sentences.
-const EXPECTED: &str = "`all`, or indexes and UUIDs joined by commas, such as `0,1` or `GPU-8f0e6a8c-...`";
+const EXPECTED: &str =
+    "`all`, or indexes and UUIDs joined by commas, such as `0,1` or `GPU-8f0e6a8c-...`";
 
 impl Listed {
     pub(crate) fn read(value: Option<Value>) -> Result<Self, Refusal> {
@@ -45,7 +46,10 @@ impl Listed {
         let names: Option<Vec<Name>> = value.text()?.split(',').map(Name::parse).collect();
         match names {
             Some(names) => Ok(Self::Names(value, names)),
-            None => Err(value.refused(EXPECTED, "correct it (MIG devices go by their own UUID, `MIG-...`)")),
+            None => {
+                Err(value
+                    .refused(EXPECTED, "correct it (MIG devices go by their own UUID, `MIG-...`)"))
+            }
         }
     }
 }
@@ -125,7 +129,10 @@ impl Visible {
                     }
                 },
             };
-            if placed.iter().any(|(former, other)| *former == name || (gpu.is_some() && *other == gpu)) {
+            if placed
+                .iter()
+                .any(|(former, other)| *former == name || (gpu.is_some() && *other == gpu))
+            {
                 return Err(value.unfit("which names a GPU twice", "name each GPU once"));
             }
             placed.push((name, gpu));
@@ -139,7 +146,8 @@ impl Visible {
             Self::Placed(placed) => (placed, &[]),
             Self::Unplaced(gpus) => (&[], gpus),
         };
-        let placed = placed.iter().enumerate().filter_map(|(place, (_, gpu))| gpu.map(|gpu| (place, gpu)));
+        let placed =
+            placed.iter().enumerate().filter_map(|(place, (_, gpu))| gpu.map(|gpu| (place, gpu)));
         placed.chain(unplaced.iter().copied().enumerate())
     }
 
@@ -165,7 +173,9 @@ impl Visible {
                     matching(*start, &gpus, value)?.is_some() || !complete
                 }
                 (Name::Uuid(_), Self::Unplaced(_)) => true,
-                (Name::Index(_), Self::Placed(placed)) => placed.iter().any(|(former, _)| former == name),
+                (Name::Index(_), Self::Placed(placed)) => {
+                    placed.iter().any(|(former, _)| former == name)
+                }
                 (Name::Index(_), Self::Unplaced(_)) => return Err(unplaced(value)),
             };
             if !known {

@@ -26,14 +26,19 @@ const LONGEST: u64 = 1 << 16;
 /// The file is there and counts, but cannot be read or understood, or allows more than a GPU has.
 pub fn read(path: &Path, inventory: Inventory<'_>) -> Result<Option<Settings>, Refusal> {
     let refused = |problem: String| {
-        Refusal::new(format!("{}: {problem}; correct it where the container is started", path.display()))
+        Refusal::new(format!(
+            "{}: {problem}; correct it where the container is started",
+            path.display()
+        ))
     };
     // Not to wait for a writer of a FIFO.
     let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = match opened {
         Ok(file) => file,
         Err(error) if is_absent(&error) => return Ok(None),
-        Err(error) => return Err(refused(format!("expected a file that can be read, but {error}"))),
+        Err(error) => {
+            return Err(refused(format!("expected a file that can be read, but {error}")));
+        }
     };
     if could_have_been_written(path, &file) {
         return Ok(None);
@@ -44,7 +49,13 @@ pub fn read(path: &Path, inventory: Inventory<'_>) -> Result<Option<Settings>, R
     let limits: Limits = text.parse().map_err(|problem| refused(format!("{problem}")))?;
     let gpus = gpus(&limits, inventory).map_err(refused)?;
     let name = limits.name;
-    Ok(Some(Settings { gpus, name, weight: limits.weight, core_percentage: None, high_priority: false }))
+    Ok(Some(Settings {
+        gpus,
+        name,
+        weight: limits.weight,
+        core_percentage: None,
+        high_priority: false,
+    }))
 }
 
 /// Whether there is a file at `path` that counts, whatever it says.
@@ -92,7 +103,8 @@ fn gpus(limits: &Limits, inventory: Inventory<'_>) -> Result<Vec<GpuLimit>, Stri
 fn could_have_been_written(path: &Path, file: &File) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
     // SAFETY: the string is NUL-terminated and outlives the call, which keeps nothing.
-    let access = unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::W_OK, libc::AT_EACCESS) };
+    let access =
+        unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::W_OK, libc::AT_EACCESS) };
     if access == 0 {
         return true;
     }
@@ -103,7 +115,8 @@ fn could_have_been_written(path: &Path, file: &File) -> bool {
 /// seems to be the same `nobody`, who may be us. But only an owner, or who has an owner's rights, may ask for O_NOATIME.
 fn is_ours(path: &CStr) -> bool {
     // SAFETY: the string is NUL-terminated and outlives the call.
-    let descriptor = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_NOATIME | libc::O_CLOEXEC) };
+    let descriptor =
+        unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_NOATIME | libc::O_CLOEXEC) };
     if descriptor < 0 {
         return false;
     }

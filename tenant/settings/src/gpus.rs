@@ -31,7 +31,9 @@ impl UuidStart {
     /// Whether `uuid` begins so.
     pub(crate) fn begins(&self, uuid: Uuid) -> bool {
         let nibble = |bytes: &[u8; 16], place: usize| {
-            bytes.get(place / 2).map(|byte| if place.is_multiple_of(2) { byte >> 4 } else { byte & 15 })
+            bytes
+                .get(place / 2)
+                .map(|byte| if place.is_multiple_of(2) { byte >> 4 } else { byte & 15 })
         };
         (0..self.digits).all(|place| nibble(&self.bytes, place) == nibble(&uuid.0, place))
     }
@@ -114,9 +116,14 @@ mod tests {
     #[test]
     fn a_start_matches_digit_by_digit() {
         let uuid = "GPU-8f0e6a8c-0102-0304-0506-0708090a0b0c".parse().expect("a UUID");
-        for (text, begins) in
-            [("8", true), ("8f0", true), ("8F0E6A8C-01", true), ("9", false), ("8f1", false), ("0", false)]
-        {
+        for (text, begins) in [
+            ("8", true),
+            ("8f0", true),
+            ("8F0E6A8C-01", true),
+            ("9", false),
+            ("8f1", false),
+            ("0", false),
+        ] {
             assert_eq!(UuidStart::parse(text).expect("digits").begins(uuid), begins, "{text}");
         }
     }

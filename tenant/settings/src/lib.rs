@@ -134,8 +134,10 @@ impl Variables {
         if path.is_absolute() {
             return Ok(Some(path));
         }
-        Err(value
-            .refused("an absolute path", "set it to the container's directory, or unset it for /run/cgpu"))
+        Err(value.refused(
+            "an absolute path",
+            "set it to the container's directory, or unset it for /run/cgpu",
+        ))
     }
 
     /// The log that `CGPU_LOG` and `CGPU_LOG_FILE` request, if they do.
@@ -180,10 +182,13 @@ impl Variables {
         self.directory()?;
         self.log()?;
         let measure = Measure::read(self.device.clone(), self.unit.clone())?;
-        let weight = number(self.weight.as_ref(), 1..=25, "correct it, or unset it for 1")?.unwrap_or(1);
-        let core_percentage = number(self.core_percentage.as_ref(), 1..=100, "correct or unset it")?;
+        let weight =
+            number(self.weight.as_ref(), 1..=25, "correct it, or unset it for 1")?.unwrap_or(1);
+        let core_percentage =
+            number(self.core_percentage.as_ref(), 1..=100, "correct or unset it")?;
         let high_priority =
-            number(self.high_priority.as_ref(), 0..=1, "set 1 for high priority, or unset it")? == Some(1);
+            number(self.high_priority.as_ref(), 0..=1, "set 1 for high priority, or unset it")?
+                == Some(1);
         let gpus = self.gpus(&amounts, &measure, inventory)?;
         if gpus.is_empty() {
             return Ok(Decision::Off(Reason::NoGpus));
@@ -247,7 +252,12 @@ impl Variables {
 }
 
 /// The limit of the GPU at `place`.
-fn limit(amounts: &Amounts, measure: &Measure, place: usize, gpu: &GpuInfo) -> Result<GpuLimit, Refusal> {
+fn limit(
+    amounts: &Amounts,
+    measure: &Measure,
+    place: usize,
+    gpu: &GpuInfo,
+) -> Result<GpuLimit, Refusal> {
     let amount = amounts.at(place);
     let limit = measure.limit(amount, place, gpu.total);
     match limit {
@@ -296,9 +306,10 @@ fn number(
         .filter(|number| bounds.contains(number));
     match number {
         Some(number) => Ok(Some(number)),
-        None => {
-            Err(value.refused(&format!("a whole number from {} to {}", bounds.start(), bounds.end()), remedy))
-        }
+        None => Err(value.refused(
+            &format!("a whole number from {} to {}", bounds.start(), bounds.end()),
+            remedy,
+        )),
     }
 }
 

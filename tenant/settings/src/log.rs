@@ -30,15 +30,16 @@ pub struct Log {
 impl Log {
     /// Reads the values of `CGPU_LOG` and `CGPU_LOG_FILE`. Without a file there is no log.
     pub(crate) fn of(level: Option<&Value>, file: Option<&Value>) -> Result<Option<Self>, Refusal> {
-        let level =
-            level.map_or(Ok(LogLevel::Info), |level| match level.text()? {
-                "warn" => Ok(LogLevel::Warn),
-                "info" => Ok(LogLevel::Info),
-                "debug" => Ok(LogLevel::Debug),
-                "trace" => Ok(LogLevel::Trace),
-                _ => Err(level
-                    .refused("`warn`, `info`, `debug` or `trace`", "set one of these, or unset it for info")),
-            })?;
+        let level = level.map_or(Ok(LogLevel::Info), |level| match level.text()? {
+            "warn" => Ok(LogLevel::Warn),
+            "info" => Ok(LogLevel::Info),
+            "debug" => Ok(LogLevel::Debug),
+            "trace" => Ok(LogLevel::Trace),
+            _ => Err(level.refused(
+                "`warn`, `info`, `debug` or `trace`",
+                "set one of these, or unset it for info",
+            )),
+        })?;
         let Some(value) = file else { return Ok(None) };
         let file = PathBuf::from(value.raw());
         if !file.is_absolute() {

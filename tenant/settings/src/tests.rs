@@ -26,17 +26,22 @@ fn gpus(sizes: &[u64]) -> Vec<GpuInfo> {
 }
 
 fn decide(variables: &[&str], gpus: &[GpuInfo], complete: bool) -> Result<Decision, Refusal> {
-    Variables::read(&Declared::with(variables)).decide(Inventory { gpus, partitioned: &[], complete })
+    Variables::read(&Declared::with(variables)).decide(Inventory {
+        gpus,
+        partitioned: &[],
+        complete,
+    })
 }
 
 /// The limits in MiB by GPU number; a GPU that is not sliced is missing.
 fn limits(variables: &[&str], gpus: &[GpuInfo]) -> Vec<(u8, u64)> {
-    let mut limits: Vec<(u8, u64)> = match decide(variables, gpus, true).expect("well-formed settings") {
-        Decision::On(settings) => {
-            settings.gpus.iter().map(|gpu| (gpu.uuid.0[15], gpu.limit.0 >> 20)).collect()
-        }
-        Decision::Off(reason) => panic!("off: {reason:?}"),
-    };
+    let mut limits: Vec<(u8, u64)> =
+        match decide(variables, gpus, true).expect("well-formed settings") {
+            Decision::On(settings) => {
+                settings.gpus.iter().map(|gpu| (gpu.uuid.0[15], gpu.limit.0 >> 20)).collect()
+            }
+            Decision::Off(reason) => panic!("off: {reason:?}"),
+        };
     limits.sort_unstable();
     limits
 }
@@ -60,7 +65,11 @@ fn unset_zero_and_any_zero_in_the_list_are_off() {
         &["ALIYUN_COM_GPU_MEM_DEV=15"],
         &["ALIYUN_COM_GPU_SCHD_WEIGHT=4"],
     ] {
-        assert_eq!(decide(variables, &gpus, true), Ok(Decision::Off(Reason::NoLimit)), "{variables:?}");
+        assert_eq!(
+            decide(variables, &gpus, true),
+            Ok(Decision::Off(Reason::NoLimit)),
+            "{variables:?}"
+        );
     }
 }
 
@@ -69,8 +78,8 @@ fn disable_switches_off() {
     let gpus = gpus(&[15109]);
     for (value, off) in [("true", true), ("1", true), ("false", false), ("0", false)] {
         let disable = format!("CGPU_DISABLE={value}");
-        let decision =
-            decide(&["ALIYUN_COM_GPU_MEM_CONTAINER=3", &disable], &gpus, true).expect("well-formed");
+        let decision = decide(&["ALIYUN_COM_GPU_MEM_CONTAINER=3", &disable], &gpus, true)
+            .expect("well-formed");
         assert_eq!(decision == Decision::Off(Reason::Disabled), off, "{value}");
     }
 }
@@ -85,10 +94,16 @@ fn the_documented_limits_come_out() {
         (23028, "12", "22", 12560),
         (23028, "22", "22", 23028),
     ] {
-        let variables =
-            [format!("ALIYUN_COM_GPU_MEM_CONTAINER={container}"), format!("ALIYUN_COM_GPU_MEM_DEV={device}")];
+        let variables = [
+            format!("ALIYUN_COM_GPU_MEM_CONTAINER={container}"),
+            format!("ALIYUN_COM_GPU_MEM_DEV={device}"),
+        ];
         let variables: Vec<&str> = variables.iter().map(String::as_str).collect();
-        assert_eq!(limits(&variables, &gpus(&[total])), [(0, limit)], "{total} x {container} / {device}");
+        assert_eq!(
+            limits(&variables, &gpus(&[total])),
+            [(0, limit)],
+            "{total} x {container} / {device}"
+        );
     }
 }
 
@@ -101,7 +116,10 @@ fn units_count_when_the_gpus_memory_is_not_given() {
         (&["ALIYUN_COM_GPU_MEM_CONTAINER=3", "CGPU_MEM_UNIT=MiB"], 3),
         (&["ALIYUN_COM_GPU_MEM_CONTAINER=3", "CGPU_MEM_UNIT=128MiB"], 384),
         (&["ALIYUN_COM_GPU_MEM_CONTAINER=15109", "CGPU_MEM_UNIT=MiB"], 15109),
-        (&["ALIYUN_COM_GPU_MEM_CONTAINER=3", "CGPU_MEM_UNIT=MiB", "ALIYUN_COM_GPU_MEM_DEV=15"], 3021),
+        (
+            &["ALIYUN_COM_GPU_MEM_CONTAINER=3", "CGPU_MEM_UNIT=MiB", "ALIYUN_COM_GPU_MEM_DEV=15"],
+            3021,
+        ),
     ] {
         assert_eq!(limits(variables, &gpus), [(0, limit)], "{variables:?}");
     }
@@ -116,12 +134,37 @@ fn lists_follow_the_order_of_the_visible_gpus_and_the_last_entry_repeats() {
         (&four, "3", None, vec![(0, 3), (1, 3), (2, 3), (3, 3)]),
         (&four, "3,1", None, vec![(0, 3), (1, 1), (2, 1), (3, 1)]),
         (&four, "3,4,5,6", None, vec![(0, 3), (1, 4), (2, 5), (3, 6)]),
-        (&four, "3,4,5,6", Some("NVIDIA_VISIBLE_DEVICES=0,1,2,3"), vec![(0, 3), (1, 4), (2, 5), (3, 6)]),
-        (&four, "3,4,5,6", Some("NVIDIA_VISIBLE_DEVICES=3,2,1,0"), vec![(0, 6), (1, 5), (2, 4), (3, 3)]),
-        (&four, "3,4,5,6", Some("NVIDIA_VISIBLE_DEVICES=all"), vec![(0, 3), (1, 4), (2, 5), (3, 6)]),
+        (
+            &four,
+            "3,4,5,6",
+            Some("NVIDIA_VISIBLE_DEVICES=0,1,2,3"),
+            vec![(0, 3), (1, 4), (2, 5), (3, 6)],
+        ),
+        (
+            &four,
+            "3,4,5,6",
+            Some("NVIDIA_VISIBLE_DEVICES=3,2,1,0"),
+            vec![(0, 6), (1, 5), (2, 4), (3, 3)],
+        ),
+        (
+            &four,
+            "3,4,5,6",
+            Some("NVIDIA_VISIBLE_DEVICES=all"),
+            vec![(0, 3), (1, 4), (2, 5), (3, 6)],
+        ),
         // The toolkit says `void` where a device plugin put the GPUs in by another way.
-        (&four, "3,4,5,6", Some("NVIDIA_VISIBLE_DEVICES=void"), vec![(0, 3), (1, 4), (2, 5), (3, 6)]),
-        (&four, "3,4,5,6", Some("NVIDIA_VISIBLE_DEVICES=none"), vec![(0, 3), (1, 4), (2, 5), (3, 6)]),
+        (
+            &four,
+            "3,4,5,6",
+            Some("NVIDIA_VISIBLE_DEVICES=void"),
+            vec![(0, 3), (1, 4), (2, 5), (3, 6)],
+        ),
+        (
+            &four,
+            "3,4,5,6",
+            Some("NVIDIA_VISIBLE_DEVICES=none"),
+            vec![(0, 3), (1, 4), (2, 5), (3, 6)],
+        ),
         (&four, "3,4,5,6", Some("NVIDIA_VISIBLE_DEVICES="), vec![(0, 3), (1, 4), (2, 5), (3, 6)]),
         // Fewer named than visible: places.
         (&four, "3,4", Some("NVIDIA_VISIBLE_DEVICES=2,0"), vec![(0, 4), (2, 3)]),
@@ -133,8 +176,10 @@ fn lists_follow_the_order_of_the_visible_gpus_and_the_last_entry_repeats() {
         (&two, "3,4", Some("NVIDIA_VISIBLE_DEVICES=7, GPU-10"), vec![(0, 4), (1, 3)]),
     ] {
         let container = format!("ALIYUN_COM_GPU_MEM_CONTAINER={container}");
-        let variables: Vec<&str> = [Some(container.as_str()), visible].into_iter().flatten().collect();
-        let expected: Vec<(u8, u64)> = expected.into_iter().map(|(gpu, gib)| (gpu, gib * 1024)).collect();
+        let variables: Vec<&str> =
+            [Some(container.as_str()), visible].into_iter().flatten().collect();
+        let expected: Vec<(u8, u64)> =
+            expected.into_iter().map(|(gpu, gib)| (gpu, gib * 1024)).collect();
         assert_eq!(limits(&variables, gpus), expected, "{variables:?}");
     }
 }
@@ -150,7 +195,10 @@ fn a_list_of_totals_serves_unequal_gpus() {
 fn gpus_come_in_pci_order_however_the_driver_lists_them() {
     let mut shuffled = gpus(&[20480; 3]);
     shuffled.rotate_left(1);
-    assert_eq!(limits(&["ALIYUN_COM_GPU_MEM_CONTAINER=3,4,5"], &shuffled), [(0, 3072), (1, 4096), (2, 5120)]);
+    assert_eq!(
+        limits(&["ALIYUN_COM_GPU_MEM_CONTAINER=3,4,5"], &shuffled),
+        [(0, 3072), (1, 4096), (2, 5120)]
+    );
 }
 
 #[test]
@@ -164,13 +212,18 @@ fn only_the_named_gpus_are_sliced_and_places_stay() {
         ("GPU-11", "all", vec![(1, 4096)]),
         ("GPU-11,2", "0,1,2", vec![(1, 4096), (2, 5120)]),
     ] {
-        let variables =
-            [format!("ALIYUN_COM_GPU_VISIBLE_DEVICES={sliced}"), format!("NVIDIA_VISIBLE_DEVICES={visible}")];
+        let variables = [
+            format!("ALIYUN_COM_GPU_VISIBLE_DEVICES={sliced}"),
+            format!("NVIDIA_VISIBLE_DEVICES={visible}"),
+        ];
         let variables = ["ALIYUN_COM_GPU_MEM_CONTAINER=3,4,5", &variables[0], &variables[1]];
         assert_eq!(limits(&variables, &gpus), expected, "{variables:?}");
     }
-    let none =
-        decide(&["ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_VISIBLE_DEVICES=none"], &gpus, true);
+    let none = decide(
+        &["ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_VISIBLE_DEVICES=none"],
+        &gpus,
+        true,
+    );
     assert_eq!(none, Ok(Decision::Off(Reason::NoGpus)));
 }
 
@@ -212,7 +265,8 @@ fn instances_go_by_their_own_names() {
             format!("ALIYUN_COM_GPU_VISIBLE_DEVICES={sliced}"),
         ];
         let variables: Vec<&str> = variables.iter().map(String::as_str).collect();
-        let expected: Vec<(u8, u64)> = expected.into_iter().map(|(gpu, gib)| (gpu, gib * 1024)).collect();
+        let expected: Vec<(u8, u64)> =
+            expected.into_iter().map(|(gpu, gib)| (gpu, gib * 1024)).collect();
         assert_eq!(limits(&variables, &gpus), expected, "{variables:?}");
     }
     for (visible, expected) in [
@@ -237,11 +291,15 @@ fn hiding_gpus_from_oneself_moves_no_limit() {
     let seen = [all[2], all[1]];
     let named = format!("NVIDIA_VISIBLE_DEVICES={},{},{}", uuid(0), uuid(1), uuid(2));
     let with_uuids = ["ALIYUN_COM_GPU_MEM_CONTAINER=3,4,5", &named];
-    let Ok(Decision::On(settings)) = decide(&with_uuids, &seen, false) else { panic!("UUIDs need no NVML") };
-    let limits: Vec<_> = settings.gpus.iter().map(|gpu| (gpu.uuid, gpu.limit.0 >> 30, gpu.ordinal)).collect();
+    let Ok(Decision::On(settings)) = decide(&with_uuids, &seen, false) else {
+        panic!("UUIDs need no NVML")
+    };
+    let limits: Vec<_> =
+        settings.gpus.iter().map(|gpu| (gpu.uuid, gpu.limit.0 >> 30, gpu.ordinal)).collect();
     assert_eq!(limits, [(uuid(1), 4, 1), (uuid(2), 5, 2)]);
     // The same amount for all: places do not matter.
-    let Ok(Decision::On(settings)) = decide(&["ALIYUN_COM_GPU_MEM_CONTAINER=3"], &seen, false) else {
+    let Ok(Decision::On(settings)) = decide(&["ALIYUN_COM_GPU_MEM_CONTAINER=3"], &seen, false)
+    else {
         panic!("one amount needs no places")
     };
     assert_eq!(settings.gpus.len(), 2);
@@ -266,17 +324,28 @@ fn shares_of_compute_are_read() {
         "ALIYUN_COM_GPU_CORE_PERCENTAGE=30",
         "ALIYUN_COM_GPU_HIGH_PRIO=1",
     ];
-    let Ok(Decision::On(settings)) = decide(&variables, &gpus(&[15109]), true) else { panic!("well-formed") };
-    assert_eq!((settings.weight, settings.core_percentage, settings.high_priority), (4, Some(30), true));
+    let Ok(Decision::On(settings)) = decide(&variables, &gpus(&[15109]), true) else {
+        panic!("well-formed")
+    };
+    assert_eq!(
+        (settings.weight, settings.core_percentage, settings.high_priority),
+        (4, Some(30), true)
+    );
     let Ok(Decision::On(settings)) = decide(&variables[..1], &gpus(&[15109]), true) else {
         panic!("well-formed")
     };
-    assert_eq!((settings.weight, settings.core_percentage, settings.high_priority), (1, None, false));
+    assert_eq!(
+        (settings.weight, settings.core_percentage, settings.high_priority),
+        (1, None, false)
+    );
 }
 
 #[test]
 fn no_gpu_is_nothing_to_limit() {
-    assert_eq!(decide(&["ALIYUN_COM_GPU_MEM_CONTAINER=3"], &[], true), Ok(Decision::Off(Reason::NoGpus)));
+    assert_eq!(
+        decide(&["ALIYUN_COM_GPU_MEM_CONTAINER=3"], &[], true),
+        Ok(Decision::Off(Reason::NoGpus))
+    );
 }
 
 /// The table of `docs/settings.md`: value, and what is said to it.
@@ -286,13 +355,27 @@ fn every_malformed_value_is_refused_with_its_sentence() {
     let container = "ALIYUN_COM_GPU_MEM_CONTAINER";
     let numbers = "expected whole numbers joined by commas, one for each GPU, such as `3` or `3,1`; \
                    correct it, or unset ALIYUN_COM_GPU_MEM_CONTAINER to run without a limit";
-    for value in
-        ["abc", "-1", "+1", "1.5", "3GiB", "3,", ",3", "3,,1", "3;1", "1,x,0", "0x3", "18446744073709551616"]
-    {
+    for value in [
+        "abc",
+        "-1",
+        "+1",
+        "1.5",
+        "3GiB",
+        "3,",
+        ",3",
+        "3,,1",
+        "3;1",
+        "1,x,0",
+        "0x3",
+        "18446744073709551616",
+    ] {
         let said = message(&[&format!("{container}={value}")], &two, true);
         assert_eq!(said, format!("{container} is `{value}`, {numbers}"));
-        let said =
-            message(&[&format!("{container}=3"), &format!("ALIYUN_COM_GPU_MEM_DEV={value}")], &two, true);
+        let said = message(
+            &[&format!("{container}=3"), &format!("ALIYUN_COM_GPU_MEM_DEV={value}")],
+            &two,
+            true,
+        );
         assert_eq!(said, format!("ALIYUN_COM_GPU_MEM_DEV is `{value}`, {numbers}"));
     }
     let many = (0..GPUS + 1).map(|_| 15109).collect::<Vec<u64>>();
@@ -305,14 +388,26 @@ fn every_malformed_value_is_refused_with_its_sentence() {
             "CGPU_MEM_UNIT is `GB`, expected `GiB`, `MiB` or `128MiB`; set one of these",
         ),
         (&["CGPU_MEM_UNIT="], &two, "CGPU_MEM_UNIT is empty, expected"),
-        (&["CGPU_MEM_UNIT=gib", "ALIYUN_COM_GPU_MEM_DEV=15"], &two, "CGPU_MEM_UNIT is `gib`, expected"),
-        (&["ALIYUN_COM_GPU_MEM_DEV=0"], &two, "ALIYUN_COM_GPU_MEM_DEV is `0`, expected the memory of a GPU"),
+        (
+            &["CGPU_MEM_UNIT=gib", "ALIYUN_COM_GPU_MEM_DEV=15"],
+            &two,
+            "CGPU_MEM_UNIT is `gib`, expected",
+        ),
+        (
+            &["ALIYUN_COM_GPU_MEM_DEV=0"],
+            &two,
+            "ALIYUN_COM_GPU_MEM_DEV is `0`, expected the memory of a GPU",
+        ),
         (
             &["ALIYUN_COM_GPU_MEM_DEV=15,0"],
             &two,
             "ALIYUN_COM_GPU_MEM_DEV is `15,0`, expected the memory of a GPU",
         ),
-        (&["ALIYUN_COM_GPU_MEM_DEV="], &two, "ALIYUN_COM_GPU_MEM_DEV is empty, expected whole numbers"),
+        (
+            &["ALIYUN_COM_GPU_MEM_DEV="],
+            &two,
+            "ALIYUN_COM_GPU_MEM_DEV is empty, expected whole numbers",
+        ),
         (
             &["ALIYUN_COM_GPU_MEM_DEV=15,22,22"],
             &two,
@@ -348,7 +443,11 @@ fn every_malformed_value_is_refused_with_its_sentence() {
             &two,
             "is `24576`, of which 24576 MiB is more than GPU 0 has (15109 MiB); lower it (cgpu run: --mem)",
         ),
-        (&["ALIYUN_COM_GPU_MEM_CONTAINER=18446744073709551615"], &two, "is more than GPU 0 has (15109 MiB)"),
+        (
+            &["ALIYUN_COM_GPU_MEM_CONTAINER=18446744073709551615"],
+            &two,
+            "is more than GPU 0 has (15109 MiB)",
+        ),
         (
             &["ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_MEM_DEV=99999"],
             &two,
@@ -364,14 +463,22 @@ fn every_malformed_value_is_refused_with_its_sentence() {
             &two,
             "NVIDIA_VISIBLE_DEVICES is `0,1,2`, which names 3 GPUs, but 2 are visible",
         ),
-        (&["NVIDIA_VISIBLE_DEVICES=0,0"], &two, "NVIDIA_VISIBLE_DEVICES is `0,0`, which names a GPU twice"),
+        (
+            &["NVIDIA_VISIBLE_DEVICES=0,0"],
+            &two,
+            "NVIDIA_VISIBLE_DEVICES is `0,0`, which names a GPU twice",
+        ),
         (&["NVIDIA_VISIBLE_DEVICES=GPU-10,GPU-1010"], &two, "which names a GPU twice"),
         (
             &["NVIDIA_VISIBLE_DEVICES=GPU-77"],
             &two,
             "NVIDIA_VISIBLE_DEVICES is `GPU-77`, which names a GPU that is not visible",
         ),
-        (&["NVIDIA_VISIBLE_DEVICES=GPU-1"], &twins, "which fits more than one GPU; give more digits"),
+        (
+            &["NVIDIA_VISIBLE_DEVICES=GPU-1"],
+            &twins,
+            "which fits more than one GPU; give more digits",
+        ),
         (
             &["NVIDIA_VISIBLE_DEVICES=first"],
             &two,
@@ -380,7 +487,11 @@ fn every_malformed_value_is_refused_with_its_sentence() {
         (&["NVIDIA_VISIBLE_DEVICES=-1"], &two, "NVIDIA_VISIBLE_DEVICES is `-1`, expected"),
         (&["NVIDIA_VISIBLE_DEVICES=0:0"], &two, "MIG devices go by their own UUID"),
         (&["NVIDIA_VISIBLE_DEVICES=0,,1"], &two, "NVIDIA_VISIBLE_DEVICES is `0,,1`, expected"),
-        (&["NVIDIA_VISIBLE_DEVICES=GPU-xyz"], &two, "NVIDIA_VISIBLE_DEVICES is `GPU-xyz`, expected"),
+        (
+            &["NVIDIA_VISIBLE_DEVICES=GPU-xyz"],
+            &two,
+            "NVIDIA_VISIBLE_DEVICES is `GPU-xyz`, expected",
+        ),
         (
             &["ALIYUN_COM_GPU_VISIBLE_DEVICES=5"],
             &two,
@@ -401,7 +512,11 @@ fn every_malformed_value_is_refused_with_its_sentence() {
             &two,
             "ALIYUN_COM_GPU_VISIBLE_DEVICES is `x`, expected `all`",
         ),
-        (&["ALIYUN_COM_GPU_VISIBLE_DEVICES="], &two, "ALIYUN_COM_GPU_VISIBLE_DEVICES is empty, expected"),
+        (
+            &["ALIYUN_COM_GPU_VISIBLE_DEVICES="],
+            &two,
+            "ALIYUN_COM_GPU_VISIBLE_DEVICES is empty, expected",
+        ),
         (
             &["ALIYUN_COM_GPU_SCHD_WEIGHT=0"],
             &two,
@@ -431,7 +546,11 @@ fn every_malformed_value_is_refused_with_its_sentence() {
         (&["CGPU_DISABLE="], &two, "CGPU_DISABLE is empty, expected"),
         (&["CGPU_DIR=here"], &two, "CGPU_DIR is `here`, expected an absolute path"),
         (&["CGPU_DIR="], &two, "CGPU_DIR is empty, expected an absolute path"),
-        (&["CGPU_LOG=loud"], &two, "CGPU_LOG is `loud`, expected `warn`, `info`, `debug` or `trace`"),
+        (
+            &["CGPU_LOG=loud"],
+            &two,
+            "CGPU_LOG is `loud`, expected `warn`, `info`, `debug` or `trace`",
+        ),
         (&["CGPU_LOG_FILE=here"], &two, "CGPU_LOG_FILE is `here`, expected an absolute path"),
         (
             &[],
@@ -440,7 +559,8 @@ fn every_malformed_value_is_refused_with_its_sentence() {
         ),
     ] {
         let empty = variables.is_empty() && gpus.len() == 2;
-        let given = if empty { "ALIYUN_COM_GPU_MEM_CONTAINER=" } else { "ALIYUN_COM_GPU_MEM_CONTAINER=3" };
+        let given =
+            if empty { "ALIYUN_COM_GPU_MEM_CONTAINER=" } else { "ALIYUN_COM_GPU_MEM_CONTAINER=3" };
         let said = message(&[&[given], variables].concat(), gpus, true);
         assert!(said.contains(expected), "{variables:?}\n said:     {said}\n expected: {expected}");
         assert!(!said.contains('\n') && said.contains("; "), "one line, with a remedy: {said}");
@@ -497,8 +617,11 @@ fn bytes_that_are_no_text_are_shown_escaped() {
     let raw = OsString::from_vec(b"3\xff\n\x1b[31m".to_vec());
     environment.variables.insert("ALIYUN_COM_GPU_MEM_CONTAINER".to_owned(), raw);
     let gpus = gpus(&[15109]);
-    let refusal =
-        Variables::read(&environment).decide(Inventory { gpus: &gpus, partitioned: &[], complete: true });
+    let refusal = Variables::read(&environment).decide(Inventory {
+        gpus: &gpus,
+        partitioned: &[],
+        complete: true,
+    });
     let said = refusal.expect_err("not text").to_string();
     assert_eq!(
         said,

@@ -72,7 +72,10 @@ impl Actor {
         let mut program = Program::new(&setup.actor);
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
-            if ["CGPU_", "ALIYUN_COM_GPU_", "CUDA_", "NVIDIA_"].iter().any(|ours| name.starts_with(ours)) {
+            if ["CGPU_", "ALIYUN_COM_GPU_", "CUDA_", "NVIDIA_"]
+                .iter()
+                .any(|ours| name.starts_with(ours))
+            {
                 program.env_remove(name);
             }
         }
@@ -145,7 +148,8 @@ impl Actor {
             let status = self.process.wait()?;
             bail!("the actor ended in {command:?}: {status}");
         }
-        serde_json::from_str(&line).with_context(|| format!("the actor answered {line:?} to {command:?}"))
+        serde_json::from_str(&line)
+            .with_context(|| format!("the actor answered {line:?} to {command:?}"))
     }
 
     /// Kills it, at whatever instant this is.

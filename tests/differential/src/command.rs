@@ -95,7 +95,15 @@ pub enum Command {
     /// `cuMemRetainAllocationHandle`: another handle of what is mapped.
     PhysicalRetain { map: u32, key: u32 },
     /// `cuArray3DCreate`; of several `levels`: `cuMipmappedArrayCreate`.
-    ArrayCreate { context: u32, key: u32, width: u64, height: u64, depth: u64, channels: u32, levels: u32 },
+    ArrayCreate {
+        context: u32,
+        key: u32,
+        width: u64,
+        height: u64,
+        depth: u64,
+        channels: u32,
+        levels: u32,
+    },
     /// `cuArrayCreate`; `old`: as it was when sizes had 32 bits.
     FlatCreate { context: u32, key: u32, width: u64, height: u64, channels: u32, old: bool },
     /// `cuArrayDestroy`, `cuMipmappedArrayDestroy`.

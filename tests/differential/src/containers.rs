@@ -129,7 +129,12 @@ struct Container {
 }
 
 impl Container {
-    fn new(host: &Host, name: &str, (files, limit_mib): (&Files, u64), between_calls: bool) -> Result<Self> {
+    fn new(
+        host: &Host,
+        name: &str,
+        (files, limit_mib): (&Files, u64),
+        between_calls: bool,
+    ) -> Result<Self> {
         let setup = Setup {
             dist: files.dist.clone(),
             actor: files.actor.clone(),
@@ -173,23 +178,30 @@ impl Container {
     /// What came unasked with what each process has, and is not on its books: what the books do not know, at most. Of one that has no books
     /// any more the GPU has nothing either.
     fn unbooked(&self, accounting: &mut Oracle) -> Result<BTreeMap<u32, u64>> {
-        let due: Vec<(u32, Due)> = self.members().iter().map(|member| (member.pid, member.due)).collect();
+        let due: Vec<(u32, Due)> =
+            self.members().iter().map(|member| (member.pid, member.due)).collect();
         let booked = accounting.implicit()?;
         // What the books have too much for one thing the monitor takes off: it makes up for nothing else.
-        let short =
-            |(pid, due): (u32, Due)| Some((pid, due.unseen + due.booked.saturating_sub(*booked.get(&pid)?)));
+        let short = |(pid, due): (u32, Due)| {
+            Some((pid, due.unseen + due.booked.saturating_sub(*booked.get(&pid)?)))
+        };
         Ok(due.into_iter().filter_map(short).collect())
     }
 
     /// More, or less, comes unasked with what a process has.
     fn owes(&self, pid: u32, change: impl FnOnce(&mut Due)) {
-        if let Some(member) = self.members().iter_mut().find(|member| member.pid == pid && !member.ended) {
+        if let Some(member) =
+            self.members().iter_mut().find(|member| member.pid == pid && !member.ended)
+        {
             change(&mut member.due);
         }
     }
 
     fn ended(&self, pid: u32) {
-        self.members().iter_mut().filter(|member| member.pid == pid).for_each(|member| member.ended = true);
+        self.members()
+            .iter_mut()
+            .filter(|member| member.pid == pid)
+            .for_each(|member| member.ended = true);
     }
 
     fn limit(&self) -> u64 {
@@ -224,20 +236,27 @@ impl End {
     }
 
     fn is_there(&self) -> bool {
-        self.at.is_some_and(|moment| Instant::now() >= moment) || self.operations.load(Ordering::Relaxed) == 0
+        self.at.is_some_and(|moment| Instant::now() >= moment)
+            || self.operations.load(Ordering::Relaxed) == 0
     }
 
     fn count(&self) {
         // Threads that find it there at the same time make a few calls more.
-        let _ =
-            self.operations.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        let _ = self
+            .operations
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
     }
 }
 
 fn run(plan: &Filling, files: &Files) -> Result<Vec<Filled>> {
     let host = host(files)?;
     let make = |(place, way): (usize, &Way)| {
-        Container::new(&host, &format!("{way:?}-{place}"), (files, plan.limit_mib), way.grows_in_calls())
+        Container::new(
+            &host,
+            &format!("{way:?}-{place}"),
+            (files, plan.limit_mib),
+            way.grows_in_calls(),
+        )
     };
     let containers = plan.ways.iter().enumerate().map(make).collect::<Result<Vec<_>>>()?;
     let end = End::at(Instant::now() + plan.time);
@@ -255,13 +274,18 @@ fn run(plan: &Filling, files: &Files) -> Result<Vec<Filled>> {
         if watched.is_err() {
             end.operations.store(0, Ordering::Relaxed);
         }
-        let worked = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!("a panic")));
+        let worked =
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!("a panic")));
         let worked = worked.collect::<Result<Vec<Filled>>>();
         watched.and_then(|watched| Ok((worked?, watched)))
     })?;
     for container in &containers {
         let left = left(container).with_context(|| container.name.clone())?;
-        ensure!(left == (0, 0), "{}: {left:?} are left on the books and on the GPU", container.name);
+        ensure!(
+            left == (0, 0),
+            "{}: {left:?} are left on the books and on the GPU",
+            container.name
+        );
     }
     let with = |(filled, watched): (Filled, Watched)| Filled {
         peak: watched.peak,

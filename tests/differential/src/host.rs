@@ -58,14 +58,16 @@ impl Host {
     pub fn growth(&self, container: &Path) -> Result<i64> {
         let all = self.smi()?;
         let dir = container.to_string_lossy();
-        let found = all["containers"].as_array().into_iter().flatten().find(|one| one["dir"] == *dir);
+        let found =
+            all["containers"].as_array().into_iter().flatten().find(|one| one["dir"] == *dir);
         // A monitor finds a container within a moment; until then it shows nothing.
         Ok(found.and_then(|one| one["gpus"][0]["unaccounted"].as_i64()).unwrap_or(0))
     }
 
     fn smi(&self) -> Result<serde_json::Value> {
         let mut smi = on_the_host(&self.dist.join("cgpu"), &self.dist, &self.state, &self.gpus);
-        let output = smi.args(["smi", "--json", "--root"]).arg(&self.root).output().context("cgpu smi")?;
+        let output =
+            smi.args(["smi", "--json", "--root"]).arg(&self.root).output().context("cgpu smi")?;
         if !output.status.success() {
             bail!("cgpu smi: {}", String::from_utf8_lossy(&output.stderr));
         }

@@ -86,7 +86,8 @@ fn run(arguments: &Arguments) -> Result<()> {
             look_always: arguments.look_always,
         };
         let folder = folder()?;
-        let files = Files { dist: dist.clone(), actor: actor.clone(), folder: folder.path().to_owned() };
+        let files =
+            Files { dist: dist.clone(), actor: actor.clone(), folder: folder.path().to_owned() };
         let outcome = play(&plan, &files, |_| {})?;
         simulated += outcome.operations;
         kills += outcome.kills;

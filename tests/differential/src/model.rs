@@ -261,8 +261,11 @@ impl Process {
     pub fn came(&self) -> u64 {
         let modules = self.modules.values().map(|(_, bytes)| bytes).sum::<u64>();
         let limits = self.limits.values().map(|set| set.beyond).sum::<u64>();
-        let libraries =
-            self.libraries.values().map(|(bytes, contexts)| bytes * contexts.len() as u64).sum::<u64>();
+        let libraries = self
+            .libraries
+            .values()
+            .map(|(bytes, contexts)| bytes * contexts.len() as u64)
+            .sum::<u64>();
         self.greens.len() as u64 * GREEN + limits + modules + libraries + self.code.came()
     }
 
@@ -276,8 +279,12 @@ impl Process {
     /// What it is charged of what others may hold, beside pools.
     fn known(&self) -> u64 {
         let linear = self.allocations.values().filter(|allocation| allocation.lent.is_some());
-        let physical = self.physical.values().filter(|physical| physical.lent.is_some() || physical.known);
-        linear.map(|allocation| allocation.charged).chain(physical.map(|physical| physical.charged)).sum()
+        let physical =
+            self.physical.values().filter(|physical| physical.lent.is_some() || physical.known);
+        linear
+            .map(|allocation| allocation.charged)
+            .chain(physical.map(|physical| physical.charged))
+            .sum()
     }
 
     /// What of its own others know.
@@ -290,7 +297,10 @@ impl Process {
     /// What of others' it holds.
     pub fn borrows(&self) -> impl Iterator<Item = u32> {
         let physical = self.physical.values().filter(|physical| physical.imported);
-        self.opened.values().map(|opened| opened.lent).chain(physical.filter_map(|physical| physical.lent))
+        self.opened
+            .values()
+            .map(|opened| opened.lent)
+            .chain(physical.filter_map(|physical| physical.lent))
     }
 
     /// An allocation is its own no more.
@@ -362,7 +372,9 @@ impl Process {
     /// A context is gone, with all in it.
     pub fn lose(&mut self, context: u32) {
         self.contexts.retain(|other| *other != context);
-        let its = |(key, allocation): (&u32, &Allocation)| (allocation.context == context).then_some(*key);
+        let its = |(key, allocation): (&u32, &Allocation)| {
+            (allocation.context == context).then_some(*key)
+        };
         for key in self.allocations.iter().filter_map(its).collect::<Vec<_>>() {
             self.free(key);
         }
@@ -515,7 +527,9 @@ mod tests {
     fn a_lost_context_takes_its_own_along_but_what_was_lent_may_stay() {
         let mut process = Process { contexts: vec![0, 3], ..Process::default() };
         process.allocations.insert(1, Allocation { context: 0, charged: rounded(1), lent: None });
-        process.allocations.insert(2, Allocation { context: 3, charged: rounded(MIB), lent: Some(7) });
+        process
+            .allocations
+            .insert(2, Allocation { context: 3, charged: rounded(MIB), lent: Some(7) });
         let lent = Lent { charged: 2 * MIB, bytes: MIB, handle: None, bereaved: false };
         let model = Model {
             limit: 10 * MIB,
@@ -531,7 +545,10 @@ mod tests {
         );
         assert!(model.fits(6 * MIB - 512) && !model.fits(6 * MIB));
         process.lose(3);
-        assert_eq!((process.used(), process.stale(), process.contexts.as_slice()), (512, 2 * MIB, &[0][..]));
+        assert_eq!(
+            (process.used(), process.stale(), process.contexts.as_slice()),
+            (512, 2 * MIB, &[0][..])
+        );
         process.charged_at_most(MIB);
         assert_eq!(process.stale(), MIB - 512);
     }
@@ -564,9 +581,16 @@ mod tests {
     fn of_a_process_that_is_away_the_books_may_keep_what_others_may_hold() {
         let bound = Physical { charged: 4 * MIB, known: true, ..Physical::default() };
         let own = Physical { charged: 2 * MIB, ..Physical::default() };
-        let mut process = Process { physical: BTreeMap::from([(1, bound), (2, own)]), ..Process::default() };
-        assert_eq!((process.used_here(), process.stale(), process.outlives()), (6 * MIB, 0, 4 * MIB));
+        let mut process =
+            Process { physical: BTreeMap::from([(1, bound), (2, own)]), ..Process::default() };
+        assert_eq!(
+            (process.used_here(), process.stale(), process.outlives()),
+            (6 * MIB, 0, 4 * MIB)
+        );
         process.progress = Progress::Away;
-        assert_eq!((process.used_here(), process.stale(), process.outlives()), (0, 4 * MIB, 4 * MIB));
+        assert_eq!(
+            (process.used_here(), process.stale(), process.outlives()),
+            (0, 4 * MIB, 4 * MIB)
+        );
     }
 }

@@ -72,7 +72,8 @@ impl Oracle {
     /// If the books or the GPU cannot be read.
     pub fn process(&mut self, pid: u32) -> Result<Seen> {
         let snapshot = self.reader.read()?;
-        let truths = self.processes()?.into_iter().filter(|process| process.pid == pid && !process.dying);
+        let truths =
+            self.processes()?.into_iter().filter(|process| process.pid == pid && !process.dying);
         let live = |slot: &Slot| slot.pid == pid && slot.word.state() == Some(State::Live);
         // Two users of one process id: the last program of one that became another may not have been mourned yet, and nobody's
         // lock tells which is which here; the newer one is in use.
@@ -97,7 +98,8 @@ impl Oracle {
     pub fn implicit(&mut self) -> Result<BTreeMap<u32, u64>> {
         let snapshot = self.reader.read()?;
         let slots = snapshot.slots.iter().enumerate();
-        let there = slots.filter(|(_, slot)| slot.word.state().is_some_and(|state| state != State::Free));
+        let there =
+            slots.filter(|(_, slot)| slot.word.state().is_some_and(|state| state != State::Free));
         let mut implicit = BTreeMap::new();
         for (place, slot) in there {
             let cell = self.gpu_of(&snapshot).and_then(|gpu| gpu.cells.get(place));
@@ -143,7 +145,8 @@ impl Oracle {
         let processes = self.processes()?;
         let once = |pid: u32| processes.iter().filter(|process| process.pid == pid).count() == 1;
         Ok(processes.iter().all(|process| {
-            process.memory.0 == 0 || !process.dying && living.contains(&process.pid) && once(process.pid)
+            process.memory.0 == 0
+                || !process.dying && living.contains(&process.pid) && once(process.pid)
         }))
     }
 
@@ -178,7 +181,10 @@ impl Oracle {
 }
 
 fn total(snapshot: &Snapshot, gpu: &Gpu) -> Total {
-    let dead =
-        gpu.cells.iter().zip(&snapshot.slots).filter(|(_, slot)| slot.word.state() != Some(State::Live));
+    let dead = gpu
+        .cells
+        .iter()
+        .zip(&snapshot.slots)
+        .filter(|(_, slot)| slot.word.state() != Some(State::Live));
     Total { all: gpu.used().0, draining: dead.map(|(cell, _)| (cell.used + cell.implicit).0).sum() }
 }

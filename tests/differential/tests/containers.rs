@@ -11,7 +11,8 @@ use cgpu_differential::play::{Files, folder};
 const LIMIT_MIB: u64 = 3072;
 
 fn files(folder: &std::path::Path) -> Files {
-    let (dist, _) = built(&std::env::current_exe().expect("this program's file")).expect("built files");
+    let (dist, _) =
+        built(&std::env::current_exe().expect("this program's file")).expect("built files");
     Files { dist, actor: env!("CARGO_BIN_EXE_cgpu-actor").into(), folder: folder.to_owned() }
 }
 
@@ -22,7 +23,10 @@ fn eight_processes_of_one_race_for_its_last_room_and_it_never_holds_more_than_it
     let raced = race(&plan, &files(folder.path())).unwrap_or_else(|error| panic!("{error:#}"));
     assert_eq!((raced.overshoot, raced.leak), (0, 0), "{raced:?}");
     // It was full, again and again, and was looked at meanwhile.
-    assert!(raced.refused > 0 && raced.looks > 10 && raced.peak > LIMIT_MIB * MIB * 3 / 4, "{raced:?}");
+    assert!(
+        raced.refused > 0 && raced.looks > 10 && raced.peak > LIMIT_MIB * MIB * 3 / 4,
+        "{raced:?}"
+    );
 }
 
 /// Each way in a container of its own, until all have been full again and again: within so many seconds, mostly.
@@ -32,10 +36,12 @@ fn filled(ways: &[Way], seconds: u64) {
         let folder = folder().expect("a folder");
         let files = files(folder.path());
         let time = Duration::from_secs(seconds);
-        let plan = Filling { ways: ways.to_vec(), seed: 1, time, limit_mib: LIMIT_MIB, kill_once_in: 300 };
+        let plan =
+            Filling { ways: ways.to_vec(), seed: 1, time, limit_mib: LIMIT_MIB, kill_once_in: 300 };
         let filled = fill(&plan, &files).unwrap_or_else(|error| panic!("{error:#}"));
         // What neighbours make a context or a module look larger than it is, the GPU does not hold.
-        let full = |one: &Filled| one.refused > 0 && one.granted > 50 && one.peak > LIMIT_MIB * MIB / 2;
+        let full =
+            |one: &Filled| one.refused > 0 && one.granted > 50 && one.peak > LIMIT_MIB * MIB / 2;
         eprintln!("{filled:#?}");
         if filled.iter().all(full) {
             return;
@@ -52,8 +58,11 @@ fn each_is_filled_by_a_way_of_its_own_and_none_holds_more_than_its_limit() {
 
 #[test]
 fn what_holds_memory_for_others_or_brings_it_unasked_fills_no_more_than_its_limit() {
-    use Way::{Contexts, Endpoints, External, Graphs, Green, Libraries, Modules, Multicast, Sparse};
-    let ways = [Graphs, Modules, Libraries, Contexts, Green, Multicast, Endpoints, Sparse, External];
+    use Way::{
+        Contexts, Endpoints, External, Graphs, Green, Libraries, Modules, Multicast, Sparse,
+    };
+    let ways =
+        [Graphs, Modules, Libraries, Contexts, Green, Multicast, Endpoints, Sparse, External];
     assert_eq!(ways.len() + 7, Way::ALL.len());
     // What is bound to objects is copied to where others could have it.
     filled(&ways, 25);

@@ -8,7 +8,8 @@ use clap::ValueEnum;
 const OPERATIONS: u64 = 5000;
 
 fn plays(plan: &Plan) -> Outcome {
-    let (dist, _) = built(&std::env::current_exe().expect("this program's file")).expect("built files");
+    let (dist, _) =
+        built(&std::env::current_exe().expect("this program's file")).expect("built files");
     let folder = folder().expect("a folder");
     let actor = env!("CARGO_BIN_EXE_cgpu-actor").into();
     let files = Files { dist, actor, folder: folder.path().to_owned() };
@@ -97,8 +98,10 @@ fn the_third_seed_of_a_soak_that_failed() {
 #[test]
 fn memory_that_goes_between_processes_that_die_in_every_order() {
     let routes = vec![Route::Exchange];
-    let simulated = (100..110).map(|seed| Plan { seed, operations: 1000, kill_once_in: 100, ..plan(6) });
-    let simulated = simulated.map(|plan| plays(&Plan { refusals: true, routes: routes.clone(), ..plan }));
+    let simulated =
+        (100..110).map(|seed| Plan { seed, operations: 1000, kill_once_in: 100, ..plan(6) });
+    let simulated =
+        simulated.map(|plan| plays(&Plan { refusals: true, routes: routes.clone(), ..plan }));
     let kills: u64 = simulated.map(|outcome| outcome.kills).sum();
     assert!(kills > 50, "{kills}");
 }
@@ -262,7 +265,8 @@ fn processes_that_checkpoint_each_other() {
 /// Each GPU has a limit and books of its own, whatever it is to a program: the first one or the second.
 #[test]
 fn two_gpus_with_limits_of_their_own() {
-    let routes = vec![Route::Gpus, Route::Exchange, Route::Graphs, Route::Implicit, Route::Checkpoint];
+    let routes =
+        vec![Route::Gpus, Route::Exchange, Route::Graphs, Route::Implicit, Route::Checkpoint];
     plays(&Plan { operations: 2000, kill_once_in: 300, refusals: true, routes, ..plan(1200) });
 }
 

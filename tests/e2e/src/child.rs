@@ -57,11 +57,16 @@ impl Child {
     #[must_use]
     pub fn start_for(mut command: Command, limit: Duration) -> Self {
         let what = format!("{command:?}");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
         // SAFETY: between fork and exec only async-signal-safe calls are allowed; prctl is a bare system call, and
         // building an io::Error from errno allocates nothing.
         unsafe { command.pre_exec(die_with_parent) };
-        let mut process = command.spawn().unwrap_or_else(|error| panic!("cannot start {what}: {error}"));
+        let mut process =
+            command.spawn().unwrap_or_else(|error| panic!("cannot start {what}: {error}"));
         let (sender, lines) = channel();
         let stdout = process.stdout.take().expect("stdout is piped");
         std::thread::spawn(move || {
@@ -162,7 +167,8 @@ impl Child {
 
     fn collect(&mut self) -> Outcome {
         let status = loop {
-            if let Some(status) = self.process.try_wait().expect("our own child can be waited for") {
+            if let Some(status) = self.process.try_wait().expect("our own child can be waited for")
+            {
                 break status;
             }
             if Instant::now() > self.deadline {
@@ -188,7 +194,10 @@ impl Child {
             }
         }
         let Some(Ok(stderr)) = self.errors.take().map(|errors| errors.recv_timeout(rest)) else {
-            panic!("{} has ended ({status}), and something that it started holds its errors", self.what)
+            panic!(
+                "{} has ended ({status}), and something that it started holds its errors",
+                self.what
+            )
         };
         Outcome { what: self.what.clone(), status, stdout: std::mem::take(&mut self.seen), stderr }
     }

@@ -48,8 +48,11 @@ impl Runtime {
 /// Where programs of administrators lie, which PATH may not name.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders =
-        std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/bin".into(), "/usr/local/bin".into()]);
+    let folders = std::env::split_paths(&path).chain([
+        "/usr/sbin".into(),
+        "/usr/bin".into(),
+        "/usr/local/bin".into(),
+    ]);
     folders.map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
@@ -89,12 +92,18 @@ impl<'a> Yard<'a> {
         };
         let text = format!("root = {:?}\nsim = {gpus:?}\nruntime = {program:?}\n", fixture.root());
         fs::write(fixture.path("runtime.toml"), text).expect("a configuration");
-        let bundles = tempfile::Builder::new().prefix("cgpu-bundles-").tempdir().expect("a temporary folder");
+        let bundles =
+            tempfile::Builder::new().prefix("cgpu-bundles-").tempdir().expect("a temporary folder");
         let yard = Self { fixture, runtime, program, bundles };
         // Whether it can start anything here, without us.
         let bundle = yard.bundle("probe", &[], &["true"]);
         let mut probe = yard.elsewhere(&yard.program);
-        probe.arg("--root").arg(fixture.path("state")).args(["run", "--bundle"]).arg(&bundle).arg("probe");
+        probe
+            .arg("--root")
+            .arg(fixture.path("state"))
+            .args(["run", "--bundle"])
+            .arg(&bundle)
+            .arg("probe");
         let outcome = Outcome::of(yard.placed(probe));
         // The simulated GPUs as the monitor of the scene sees them.
         let _ = std::os::unix::fs::symlink(
@@ -102,7 +111,11 @@ impl<'a> Yard<'a> {
             fixture.path("gpus"),
         );
         if outcome.code() != Some(0) {
-            skip(test, name, &format!("{name} starts no containers here: {}", outcome.stderr.trim()));
+            skip(
+                test,
+                name,
+                &format!("{name} starts no containers here: {}", outcome.stderr.trim()),
+            );
             return None;
         }
         Some(yard)
@@ -118,8 +131,8 @@ impl<'a> Yard<'a> {
 
     /// crun refuses hosts that have both versions of control groups; so it is shown the first one alone.
     fn placed(&self, command: Command) -> Command {
-        let both =
-            Path::new("/sys/fs/cgroup/unified").is_dir() && Path::new("/sys/fs/cgroup/memory").is_dir();
+        let both = Path::new("/sys/fs/cgroup/unified").is_dir()
+            && Path::new("/sys/fs/cgroup/memory").is_dir();
         if self.runtime == Runtime::Crun && both {
             return mounted(&command, "umount /sys/fs/cgroup/unified").unwrap_or(command);
         }
@@ -209,7 +222,12 @@ impl<'a> Yard<'a> {
         self.start_bundle_by(&|arguments| self.bare(arguments), id, bundle)
     }
 
-    fn start_bundle_by(&self, by: &dyn Fn(&[&str]) -> Command, id: &str, bundle: &Path) -> Boxed<'_> {
+    fn start_bundle_by(
+        &self,
+        by: &dyn Fn(&[&str]) -> Command,
+        id: &str,
+        bundle: &Path,
+    ) -> Boxed<'_> {
         // The container's process must not hold the test's pipes.
         let log = self.fixture.path(&format!("{id}.out"));
         let create = by(&["create", "--bundle", &bundle.to_string_lossy(), id]);
@@ -251,8 +269,8 @@ impl<'a> Yard<'a> {
         }
         assert_eq!(outcome.code(), Some(1), "{outcome:?}");
         let lines = fs::read_to_string(&log).unwrap_or_default();
-        let last: Value =
-            serde_json::from_str(lines.lines().next_back().unwrap_or_default()).expect("a line of JSON");
+        let last: Value = serde_json::from_str(lines.lines().next_back().unwrap_or_default())
+            .expect("a line of JSON");
         assert_eq!(last["level"], "error");
         let sentence = last["msg"].as_str().expect("a message").to_owned();
         assert!(outcome.stderr.contains(&sentence), "{outcome:?}");
@@ -339,7 +357,8 @@ pub fn furnish(fixture: &Fixture, rootfs: &Path) {
         .map(|name| fixture.dist().program(name));
     let mut libraries = BTreeSet::new();
     for program in tools.iter().chain(&ours) {
-        fs::copy(program, rootfs.join("bin").join(program.file_name().expect("a name"))).expect("a copy");
+        fs::copy(program, rootfs.join("bin").join(program.file_name().expect("a name")))
+            .expect("a copy");
         libraries.extend(needed(program));
     }
     for library in ["libcgpu.so", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"] {

@@ -31,7 +31,11 @@ impl Dist {
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         let file = self.folder.join(name);
-        assert!(file.exists(), "{} was not built: run `cargo xtask test --only build`", file.display());
+        assert!(
+            file.exists(),
+            "{} was not built: run `cargo xtask test --only build`",
+            file.display()
+        );
         file
     }
 

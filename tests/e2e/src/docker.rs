@@ -50,7 +50,12 @@ impl Docker {
     /// # Panics
     /// As above.
     #[must_use]
-    pub fn start_with(test: &str, fixture: &Fixture, gpus: &str, options: &[&'static str]) -> Option<Self> {
+    pub fn start_with(
+        test: &str,
+        fixture: &Fixture,
+        gpus: &str,
+        options: &[&'static str],
+    ) -> Option<Self> {
         Self::furnished(test, fixture, gpus, options, None)
     }
 
@@ -93,7 +98,8 @@ impl Docker {
             skip(test, "docker", "Docker is not installed");
             return None;
         };
-        let folder = tempfile::Builder::new().prefix("cgpu-docker-").tempdir().expect("a temporary folder");
+        let folder =
+            tempfile::Builder::new().prefix("cgpu-docker-").tempdir().expect("a temporary folder");
         let at = |name: &str| folder.path().join(name);
         fs::write(at("runtime.toml"), format!("root = {:?}\nsim = {gpus:?}\n", fixture.root()))
             .expect("a configuration");
@@ -104,8 +110,11 @@ impl Docker {
         let next = find("runc").expect("Docker needs runc");
         symlink(next, at("vendor/nvidia-container-runtime")).expect("a link");
         let vendors = at("vendor/nvidia-container-runtime");
-        fs::write(at("daemon.json"), format!("{{\"runtimes\": {{\"nvidia\": {{\"path\": {vendors:?}}}}}}}"))
-            .expect("a configuration");
+        fs::write(
+            at("daemon.json"),
+            format!("{{\"runtimes\": {{\"nvidia\": {{\"path\": {vendors:?}}}}}}}"),
+        )
+        .expect("a configuration");
         let (file, config) = (at("daemon.json"), at("runtime.toml"));
         let set = fixture.cgpu(&[
             "setup",
@@ -249,8 +258,10 @@ impl Client {
     /// If it is no line for `docker`.
     #[must_use]
     pub fn line(&self, line: &str) -> Outcome {
-        let mut words: Vec<&str> =
-            line.split_whitespace().map(|word| if word == "IMAGE" { IMAGE } else { word }).collect();
+        let mut words: Vec<&str> = line
+            .split_whitespace()
+            .map(|word| if word == "IMAGE" { IMAGE } else { word })
+            .collect();
         assert_eq!(words.remove(0), "docker");
         if words.first() == Some(&"run") {
             words.insert(1, "--network=none");

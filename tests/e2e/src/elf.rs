@@ -18,16 +18,20 @@ impl Elf {
     #[must_use]
     pub fn read(file: &Path) -> Option<Self> {
         let run = |option: &str| {
-            let output = Command::new("readelf").arg("--wide").arg(option).arg(file).output().ok()?;
+            let output =
+                Command::new("readelf").arg("--wide").arg(option).arg(file).output().ok()?;
             assert!(output.status.success(), "readelf cannot read {}", file.display());
             Some(String::from_utf8_lossy(&output.stdout).into_owned())
         };
         let symbols = run("--dyn-syms")?;
         let dynamic = run("--dynamic")?;
         // Num: Value Size Type Bind Vis Ndx Name
-        let rows = symbols.lines().map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
-        let symbols =
-            rows.filter(|row| row.len() >= 8 && row[0].ends_with(':') && row[0] != "Num:").collect();
+        let rows = symbols
+            .lines()
+            .map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        let symbols = rows
+            .filter(|row| row.len() >= 8 && row[0].ends_with(':') && row[0] != "Num:")
+            .collect();
         Some(Self { symbols, dynamic })
     }
 
@@ -42,7 +46,9 @@ impl Elf {
     #[must_use]
     pub fn versions(&self) -> BTreeSet<String> {
         let taken = self.symbols.iter().filter(|row| row[6] == "UND");
-        taken.filter_map(|row| Some(row[7].split_once('@')?.1.trim_start_matches('@').to_owned())).collect()
+        taken
+            .filter_map(|row| Some(row[7].split_once('@')?.1.trim_start_matches('@').to_owned()))
+            .collect()
     }
 
     /// Names that it takes from others by no version, and cannot do without: which library has them is not checked before it is loaded.
@@ -66,6 +72,8 @@ impl Elf {
 
     fn entries(&self, tag: &str) -> BTreeSet<String> {
         let lines = self.dynamic.lines().filter(|line| line.contains(tag));
-        lines.filter_map(|line| Some(line.split_once('[')?.1.split_once(']')?.0.to_owned())).collect()
+        lines
+            .filter_map(|line| Some(line.split_once('[')?.1.split_once(']')?.0.to_owned()))
+            .collect()
     }
 }

@@ -70,8 +70,10 @@ impl Fixture {
         // In memory where possible: regions need a file system that keeps locks, which that of a container's root may not.
         let place = Some(PathBuf::from("/dev/shm")).filter(|place| place.is_dir());
         let place = place.unwrap_or_else(std::env::temp_dir);
-        let folder =
-            tempfile::Builder::new().prefix("cgpu-e2e-").tempdir_in(place).expect("a temporary folder");
+        let folder = tempfile::Builder::new()
+            .prefix("cgpu-e2e-")
+            .tempdir_in(place)
+            .expect("a temporary folder");
         Self {
             folder: Ground(folder),
             dist: Dist::find(),
@@ -218,7 +220,9 @@ impl Fixture {
     pub fn used(&self, container: &Container, gpu: usize) -> u64 {
         let accounting = self.accounting(container);
         let number = |key: &str| {
-            accounting["gpus"][gpu][key].as_u64().unwrap_or_else(|| panic!("no {key} in {accounting:#}"))
+            accounting["gpus"][gpu][key]
+                .as_u64()
+                .unwrap_or_else(|| panic!("no {key} in {accounting:#}"))
         };
         number("used") + number("implicit") + number("orphan")
     }
@@ -273,7 +277,11 @@ impl Fixture {
     pub fn wait_until_empty(&self, container: &Container) {
         let deadline = Instant::now() + DRAIN;
         while self.used(container, 0) != 0 {
-            assert!(Instant::now() < deadline, "{} bytes are left on the books", self.used(container, 0));
+            assert!(
+                Instant::now() < deadline,
+                "{} bytes are left on the books",
+                self.used(container, 0)
+            );
             std::thread::sleep(Duration::from_millis(100));
             // Without a monitor it is the next process that buries the dead.
             Outcome::of(self.program_in(container, "init")).silent();

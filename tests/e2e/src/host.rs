@@ -87,7 +87,8 @@ impl Worker {
     /// If it does not get ready.
     #[must_use]
     pub fn start(fixture: &Fixture, container: &Container) -> Self {
-        let mut process = Child::start_for(fixture.program_in(container, "worker"), fixture.lifetime());
+        let mut process =
+            Child::start_for(fixture.program_in(container, "worker"), fixture.lifetime());
         assert_eq!(process.line(), "{\"ready\": true}");
         Self { process }
     }
@@ -155,8 +156,11 @@ impl Fixture {
         let directory = container.directory().to_string_lossy();
         loop {
             let all = self.smi();
-            let found =
-                all["containers"].as_array().into_iter().flatten().find(|one| one["dir"] == *directory);
+            let found = all["containers"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .find(|one| one["dir"] == *directory);
             if let Some(found) = found {
                 return found.clone();
             }

@@ -22,13 +22,16 @@ fn apart(command: &Command, namespaces: &[&str], setup: &str) -> Option<Command>
     if unsafe { libc::geteuid() } != 0 {
         unshare.extend(["--user", "--map-root-user"]);
     }
-    let probe =
-        Command::new("unshare").args(&unshare).args(["mount", "-t", "tmpfs", "none", "/mnt"]).output();
+    let probe = Command::new("unshare")
+        .args(&unshare)
+        .args(["mount", "-t", "tmpfs", "none", "/mnt"])
+        .output();
     if !probe.is_ok_and(|output| output.status.success()) {
         return None;
     }
     // The shim is for the program alone, not for the tools that prepare its place.
-    let preload = command.get_envs().find(|(name, _)| *name == "LD_PRELOAD").and_then(|(_, value)| value);
+    let preload =
+        command.get_envs().find(|(name, _)| *name == "LD_PRELOAD").and_then(|(_, value)| value);
     let mut wrapped = Command::new("unshare");
     wrapped
         .args(&unshare)

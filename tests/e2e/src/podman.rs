@@ -33,7 +33,8 @@ impl Podman {
             skip(test, "podman", "podman and runc are not installed, or this is not root");
             return None;
         }
-        let folder = tempfile::Builder::new().prefix("cgpu-podman-").tempdir().expect("a temporary folder");
+        let folder =
+            tempfile::Builder::new().prefix("cgpu-podman-").tempdir().expect("a temporary folder");
         let at = |name: &str| folder.path().join(name);
         let config = format!("root = {:?}\nsim = {gpus:?}\nruntime = \"runc\"\n", fixture.root());
         fs::write(at("runtime.toml"), config).expect("a configuration");
@@ -55,7 +56,11 @@ impl Podman {
         let imported = podman.command(&["import", &archive.to_string_lossy(), IMAGE]);
         let probe = podman.run(&[], &["true"], false);
         if imported.code() != Some(0) || probe.code() != Some(0) {
-            skip(test, "podman", &format!("podman starts no containers here: {}", probe.stderr.trim()));
+            skip(
+                test,
+                "podman",
+                &format!("podman starts no containers here: {}", probe.stderr.trim()),
+            );
             return None;
         }
         Some(podman)
@@ -72,7 +77,9 @@ impl Podman {
     pub fn command(&self, arguments: &[&str]) -> Outcome {
         let mut command = Command::new("podman");
         self.place(&mut command).env("CONTAINERS_CONF", self.folder.path().join("engine.conf"));
-        command.arg(format!("--runtime-flag=cgpu-config={}", self.config().display())).args(arguments);
+        command
+            .arg(format!("--runtime-flag=cgpu-config={}", self.config().display()))
+            .args(arguments);
         Outcome::of(command)
     }
 
@@ -88,7 +95,12 @@ impl Podman {
     /// # Panics
     /// If the specification cannot be written.
     #[must_use]
-    pub fn run_with_devices(&self, specification: &str, options: &[&str], program: &[&str]) -> Outcome {
+    pub fn run_with_devices(
+        &self,
+        specification: &str,
+        options: &[&str],
+        program: &[&str],
+    ) -> Outcome {
         let folder = self.folder.path().join("devices");
         fs::create_dir_all(&folder).expect("a folder");
         fs::write(folder.join("cgpu.json"), specification).expect("a specification");
@@ -113,7 +125,9 @@ impl Podman {
     fn place<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let at = |name: &str| self.folder.path().join(name);
         command.env("CONTAINERS_STORAGE_CONF", at("storage.conf"));
-        command.args(["--cgroup-manager=cgroupfs", "--events-backend=none", "--tmpdir"]).arg(at("tmp"))
+        command
+            .args(["--cgroup-manager=cgroupfs", "--events-backend=none", "--tmpdir"])
+            .arg(at("tmp"))
     }
 }
 

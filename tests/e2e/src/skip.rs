@@ -11,10 +11,14 @@ use std::path::PathBuf;
 /// If CGPU_REQUIRE lists the tool: then its lack is a failure.
 pub fn skip(test: &str, tool: &str, reason: &str) {
     let required = std::env::var("CGPU_REQUIRE").unwrap_or_default();
-    assert!(!required.split(',').any(|name| name.trim() == tool), "CGPU_REQUIRE lists {tool}, but {reason}");
+    assert!(
+        !required.split(',').any(|name| name.trim() == tool),
+        "CGPU_REQUIRE lists {tool}, but {reason}"
+    );
     eprintln!("skipped: {reason}");
     if let Some(file) = std::env::var_os("CGPU_SKIPPED") {
-        let mut file = OpenOptions::new().append(true).create(true).open(file).expect("the list of skips");
+        let mut file =
+            OpenOptions::new().append(true).create(true).open(file).expect("the list of skips");
         // One write: other tests append at the same time.
         file.write_all(format!("{test}: {reason}\n").as_bytes()).expect("the list of skips");
     }
@@ -26,8 +30,9 @@ pub fn python(test: &str) -> Option<PathBuf> {
     if let Some(python) = std::env::var_os("CGPU_PYTHON") {
         return Some(python.into());
     }
-    let reason = std::env::var("CGPU_NO_PYTHON")
-        .unwrap_or_else(|_| "no environment: `cargo xtask test --only clients` makes one".to_owned());
+    let reason = std::env::var("CGPU_NO_PYTHON").unwrap_or_else(|_| {
+        "no environment: `cargo xtask test --only clients` makes one".to_owned()
+    });
     skip(test, "python", &reason);
     None
 }

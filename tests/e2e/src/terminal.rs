@@ -25,8 +25,14 @@ impl Terminal {
     /// # Panics
     /// If tmux is there and does not do its work.
     #[must_use]
-    pub fn open(fixture: &Fixture, test: &str, size: (u16, u16), variables: &[(&str, &str)]) -> Option<Self> {
-        let there = Command::new("tmux").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    pub fn open(
+        fixture: &Fixture,
+        test: &str,
+        size: (u16, u16),
+        variables: &[(&str, &str)],
+    ) -> Option<Self> {
+        let there =
+            Command::new("tmux").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
         if !there.is_ok_and(|status| status.success()) {
             skip(test, "tmux", "tmux is not installed");
             return None;
@@ -79,7 +85,11 @@ impl Terminal {
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("tmux");
         command.arg("-S").arg(&self.socket).args(["-u", "-f", "/dev/null"]).args(arguments);
-        command.env("LC_ALL", "C.UTF-8").env_remove("TMUX").stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .env("LC_ALL", "C.UTF-8")
+            .env_remove("TMUX")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         command
     }
 
@@ -124,7 +134,9 @@ impl Terminal {
     /// One of tmux's own variables, such as `alternate_on`.
     #[must_use]
     pub fn variable(&self, name: &str) -> String {
-        self.tmux(&["display-message", "-t", "test", "-p", &format!("#{{{name}}}")]).trim_end().to_owned()
+        self.tmux(&["display-message", "-t", "test", "-p", &format!("#{{{name}}}")])
+            .trim_end()
+            .to_owned()
     }
 
     /// Waits until all of it is on the screen; the whole screen.

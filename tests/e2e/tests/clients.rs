@@ -35,7 +35,9 @@ fn alone(program: &str) -> Option<Outcome> {
     let python = python(&format!("clients::{program}"))?;
     let fixture = fixture();
     let mut command = fixture.native(&python);
-    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(program).with_extension("py"));
+    command.arg(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(program).with_extension("py"),
+    );
     command.env("PYTHONDONTWRITEBYTECODE", "1");
     Some(Outcome::of(command).silent())
 }
@@ -60,7 +62,8 @@ fn filled(outcome: &Outcome) {
 fn cudarc() {
     let fixture = fixture();
     let program = Path::new(env!("CARGO_BIN_EXE_cudarc-client"));
-    let outcome = Outcome::of(fixture.native_in(&fixture.limited("cudarc", LIMIT / MIB), program)).silent();
+    let outcome =
+        Outcome::of(fixture.native_in(&fixture.limited("cudarc", LIMIT / MIB), program)).silent();
     filled(&outcome);
     assert_eq!(outcome.number("free_after"), outcome.number("free"));
 }
@@ -184,7 +187,8 @@ fn prometheus_client() {
     let container = fixture.limited("trainer", 4096);
     // Free a moment ago; nobody connects from that address, so that no connection takes the port meanwhile.
     let at = TcpListener::bind("127.0.0.2:0").and_then(|port| port.local_addr()).expect("a port");
-    let _monitor = Monitor::start_with(&fixture, &format!("metrics = \"{at}\"\nmetrics_hami = true\n"));
+    let _monitor =
+        Monitor::start_with(&fixture, &format!("metrics = \"{at}\"\nmetrics_hami = true\n"));
     let mut holder = Child::start(fixture.program_in(&container, "worker"));
     holder.line();
     let read = || {
@@ -208,7 +212,10 @@ fn prometheus_client() {
         (used > 0.0 && (used - booked).abs() < 1.0).then_some(text)
     });
     assert_eq!(text["content_type"], "application/openmetrics-text; version=1.0.0; charset=utf-8");
-    assert_eq!(value(&text, "cgpu_memory_limit_bytes", "container", "trainer"), Some(4_294_967_296.0));
+    assert_eq!(
+        value(&text, "cgpu_memory_limit_bytes", "container", "trainer"),
+        Some(4_294_967_296.0)
+    );
     assert_eq!(value(&text, "cgpu_gpu_info", "gpu", "0"), Some(1.0));
     assert_eq!(value(&text, "cgpu_gpu_memory_size_bytes", "gpu", "0"), Some(24_146_608_128.0));
     assert!(value(&text, "hami_vgpu_memory_limit_bytes", "vdevice_index", "0").is_some());
@@ -227,7 +234,9 @@ fn nvidia_ml_py_and_nvitop_alone() {
     let fixture = Fixture::new("T4:15109,A100:40960/mig=3g.20gb,1g.5gb");
     let mut command = fixture.native(&python);
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/nvml_gpus.py"));
-    command.env("PYTHONDONTWRITEBYTECODE", "1").env("CGPU_SIM_COMMAND", fixture.dist().file("cgpu-sim"));
+    command
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("CGPU_SIM_COMMAND", fixture.dist().file("cgpu-sim"));
     let outcome = Outcome::of(command).silent();
     let figures = outcome.json();
     assert_eq!(figures["totals"], serde_json::json!([15_109 * MIB, 40_960 * MIB]));

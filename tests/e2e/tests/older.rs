@@ -43,13 +43,15 @@ impl Older {
     /// The same command there. What was built lies where it lies here, and devices and memory are this host's.
     fn within(&self, command: &Command) -> Command {
         let folder = |file: &Path| file.parent().map(Path::to_path_buf);
-        let folders = [Some(Dist::find().folder().to_path_buf()), new_shim().as_deref().and_then(folder)];
+        let folders =
+            [Some(Dist::find().folder().to_path_buf()), new_shim().as_deref().and_then(folder)];
         let mut setup = String::new();
         let root = self.root.display();
         for folder in folders.iter().flatten() {
             let folder = std::path::absolute(folder).expect("a path");
             let folder = folder.display();
-            setup += &format!("mkdir -p {root}{folder} && mount --bind {folder} {root}{folder} && ");
+            setup +=
+                &format!("mkdir -p {root}{folder} && mount --bind {folder} {root}{folder} && ");
         }
         setup += &format!("mount -t proc proc {root}/proc && mount --rbind /dev {root}/dev");
         let mut inside = Command::new("chroot");
@@ -101,7 +103,10 @@ fn the_shim_loads_and_the_programs_start() {
 fn a_program_keeps_its_limit_and_the_monitor_sees_it() {
     for older in systems("older::a_program_keeps_its_limit_and_the_monitor_sees_it") {
         let fixture = Fixture::new(T4);
-        assert!(fixture.path("").starts_with("/dev/shm"), "there is memory wherever containers are");
+        assert!(
+            fixture.path("").starts_with("/dev/shm"),
+            "there is memory wherever containers are"
+        );
         let root = fixture.root().to_string_lossy().into_owned();
         let boxed = fixture
             .container("old")
@@ -163,7 +168,10 @@ fn containers_of_older_images_have_their_slices() {
         let seen = boxed.exec(&["/usr/bin/env", "-i", "/mnt/meminfo"]).silent();
         assert_eq!(seen.number("total"), 6043 * MIB);
         let filled = boxed.exec(&["/mnt/alloc_fill", "64M"]).silent();
-        assert!(filled.number("error") == 2 && filled.number("granted") <= 6043 * MIB, "{filled:?}");
+        assert!(
+            filled.number("error") == 2 && filled.number("granted") <= 6043 * MIB,
+            "{filled:?}"
+        );
         boxed.delete();
     }
 }
@@ -185,10 +193,12 @@ fn an_image_that_is_too_old_for_the_shim_is_not_started() {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, Runtime::Runc, T4) else { return };
         let config = std::fs::read_to_string(yard.config()).expect("a configuration");
-        std::fs::write(yard.config(), format!("{config}shim = {shim:?}\n")).expect("a configuration");
+        std::fs::write(yard.config(), format!("{config}shim = {shim:?}\n"))
+            .expect("a configuration");
         let sentence = yard.refused_bundle("old", &bundle(&yard, &older, "old"));
         assert!(
-            sentence.contains("the image has glibc 2.") && sentence.contains("and libcgpu.so needs 2."),
+            sentence.contains("the image has glibc 2.")
+                && sentence.contains("and libcgpu.so needs 2."),
             "{sentence}"
         );
     }

@@ -38,7 +38,8 @@ impl Pair {
         let monitor = Monitor::start(&fixture);
         let container = |name, weight| fixture.limited(name, 8192).weighing(weight);
         let containers = [container("a", weights[0]), container("b", weights[1])];
-        let workers = [Worker::start(&fixture, &containers[0]), Worker::start(&fixture, &containers[1])];
+        let workers =
+            [Worker::start(&fixture, &containers[0]), Worker::start(&fixture, &containers[1])];
         // Who is not found yet shares with nobody.
         containers.iter().for_each(|container| _ = fixture.accounting(container));
         Self { fixture, monitor: Some(monitor), containers, workers }
@@ -93,7 +94,11 @@ fn undisturbed(name: &str, test: impl Fn()) {
         }
         eprintln!("{name}: {lost} of {all} ticks of the processors were taken away");
         if attempt == 3 {
-            return skip(name, "undisturbed", "the machine below this one took processor time away");
+            return skip(
+                name,
+                "undisturbed",
+                "the machine below this one took processor time away",
+            );
         }
         thread::sleep(Duration::from_secs(10));
     }
@@ -132,11 +137,15 @@ fn two_docker_containers_share_one_to_two() {
     undisturbed("two_docker_containers_share_one_to_two", || {
         let gpus = "A10:23028";
         let fixture = Fixture::new(gpus);
-        let Some(docker) = Docker::start("two_docker_containers_share_one_to_two", &fixture, gpus) else {
+        let Some(docker) = Docker::start("two_docker_containers_share_one_to_two", &fixture, gpus)
+        else {
             return;
         };
         // The monitor looks at the GPUs that the containers have.
-        let _ = std::os::unix::fs::symlink(fixture.root().join("gpus").join(gpus), fixture.path("gpus"));
+        let _ = std::os::unix::fs::symlink(
+            fixture.root().join("gpus").join(gpus),
+            fixture.path("gpus"),
+        );
         let mut workers = [("one", 1), ("two", 2)].map(|(name, weight)| {
             let line = format!(
                 "docker run -d --name {name} -e ALIYUN_COM_GPU_MEM_CONTAINER=8 -e ALIYUN_COM_GPU_MEM_DEV=23 \
@@ -154,14 +163,17 @@ fn two_docker_containers_share_one_to_two() {
             (fixture.smi()["containers"].as_array()?.len() == 2).then_some(())
         });
         // A weight above 1 selects the policy of weights, with the first turn after it was read.
-        fixture.eventually("weights count", || (fixture.smi()["gpus"][0]["policy"] == 2).then_some(()));
+        fixture.eventually("weights count", || {
+            (fixture.smi()["gpus"][0]["policy"] == 2).then_some(())
+        });
         let mut ratios: Vec<f64> = (0..7)
             .map(|_| {
                 workers.iter_mut().for_each(|worker| worker.write("run 2\n"));
                 let [one, two] = &mut workers;
                 let rate = |worker: &mut Child| {
                     let said: Value = serde_json::from_str(&worker.line()).expect("JSON");
-                    said["launches"].as_f64().expect("launches") / said["seconds"].as_f64().expect("seconds")
+                    said["launches"].as_f64().expect("launches")
+                        / said["seconds"].as_f64().expect("seconds")
                 };
                 let (one, two) = (rate(one), rate(two));
                 two / one
@@ -182,7 +194,10 @@ fn shares_follow_the_weights_on_a_slow_gpu() {
         real.finish();
         let mut pair = Pair::start_on(Fixture::new("A10:23028").slowed(5), [1, 2]);
         let alone = pair.alone(0, SECONDS);
-        assert!(near(5.0 * alone, alone_on_a_real_one, 15.0), "{alone:.0}/s and {alone_on_a_real_one:.0}/s");
+        assert!(
+            near(5.0 * alone, alone_on_a_real_one, 15.0),
+            "{alone:.0}/s and {alone_on_a_real_one:.0}/s"
+        );
         let [a, b] = pair.run(3.0 * SECONDS);
         assert!(near(b / a, 2.0, 15.0), "1:2 came out as 1:{:.2}", b / a);
         assert!(a + b > 0.85 * alone, "together {:.0}/s, alone {alone:.0}/s", a + b);
@@ -197,8 +212,8 @@ fn the_demo_says_what_it_saw_and_exits_by_it() {
         let mut command = fixture.native(&fixture.dist().file("cgpu-demo"));
         command.args(["--json", "--sim", "A10:23028", "--dist"]).arg(fixture.dist().folder());
         let outcome = Outcome::of(command);
-        let said: Value =
-            serde_json::from_str(&outcome.stdout).unwrap_or_else(|error| panic!("{error}: {outcome:?}"));
+        let said: Value = serde_json::from_str(&outcome.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {outcome:?}"));
         assert_eq!((&said["driver"], &said["build"]), (&"simulated".into(), &"unoptimized".into()));
         assert_eq!(said["oom_enforced"], true);
         assert_eq!(said["managed_refused"], true);
@@ -208,7 +223,8 @@ fn the_demo_says_what_it_saw_and_exits_by_it() {
         let number = |key: &str| said[key].as_f64().unwrap_or_else(|| panic!("no {key} in {said}"));
         // How exact it is on a busy machine is not for a test to say; that the exit code says the same is.
         let rounds = said["aggregate_pct_rounds"].as_array().expect("the rounds");
-        let possible = rounds.iter().all(|round| round.as_f64().is_some_and(|percent| percent <= 100.3));
+        let possible =
+            rounds.iter().all(|round| round.as_f64().is_some_and(|percent| percent <= 100.3));
         let held = number("share_error_pct") <= 2.0 && number("aggregate_pct") >= 90.0 && possible;
         assert_eq!(number("aggregate_bound_pct"), 90.0, "of an unoptimized build");
         assert_eq!(outcome.code(), Some(i32::from(!held)), "{said}");
@@ -221,7 +237,8 @@ fn a_new_weight_counts_while_both_run() {
         let mut pair = Pair::start([2, 2]);
         let [a, b] = pair.run(SECONDS);
         assert!(near(b / a, 1.0, 15.0), "1:1 came out as 1:{:.2}", b / a);
-        let id = pair.fixture.accounting(&pair.containers[1])["id"].as_str().expect("an id").to_owned();
+        let id =
+            pair.fixture.accounting(&pair.containers[1])["id"].as_str().expect("an id").to_owned();
         pair.fixture.set(&format!("0/{id}/weight"), "6");
         let [a, b] = pair.run(2.0 * SECONDS);
         assert!(near(b / a, 3.0, 15.0), "1:3 came out as 1:{:.2}", b / a);
@@ -250,14 +267,17 @@ fn under_policy_one_each_request_has_a_turn_of_its_own() {
         pair.fixture.set("0/policy", "1");
         let turns = |pair: &Pair| {
             let accounting = pair.fixture.accounting(&pair.containers[0]);
-            accounting["gpus"][0]["turns"].as_f64().unwrap_or_else(|| panic!("no turns in {accounting:#}"))
+            accounting["gpus"][0]["turns"]
+                .as_f64()
+                .unwrap_or_else(|| panic!("no turns in {accounting:#}"))
         };
         let before = turns(&pair);
         let [server, other] = &mut pair.workers;
         other.begin(SECONDS);
         let served = server.ask(&format!("serve {}", SECONDS * 0.9));
         other.done();
-        let (requests, had) = (served["requests"].as_f64().expect("a number"), turns(&pair) - before);
+        let (requests, had) =
+            (served["requests"].as_f64().expect("a number"), turns(&pair) - before);
         assert!(requests > 30.0 && had > requests / 2.0, "{had} turns for {requests} requests");
         pair.finish();
     });
@@ -283,7 +303,11 @@ fn fixed_shares_hold_alone_and_beside_others() {
         let alone = pair.alone(0, SECONDS);
         pair.fixture.set("0/policy", "3");
         for part in [pair.alone(0, SECONDS) / alone, pair.run(SECONDS)[0] / alone] {
-            assert!(near(part, 6.0 / 20.0, 15.0), "6 of 20 places came out as {:.1} %", part * 100.0);
+            assert!(
+                near(part, 6.0 / 20.0, 15.0),
+                "6 of 20 places came out as {:.1} %",
+                part * 100.0
+            );
         }
         let part = pair.run(SECONDS)[1] / alone;
         assert!(near(part, 10.0 / 20.0, 15.0), "10 of 20 places came out as {:.1} %", part * 100.0);
@@ -317,7 +341,10 @@ fn high_priority_takes_its_ratio_and_yields_when_idle() {
             let alone = pair.alone(0, SECONDS);
             pair.fixture.set("0/policy", policy);
             pair.fixture.set("0/prio_ratio", "75");
-            let id = pair.fixture.accounting(&pair.containers[1])["id"].as_str().expect("an id").to_owned();
+            let id = pair.fixture.accounting(&pair.containers[1])["id"]
+                .as_str()
+                .expect("an id")
+                .to_owned();
             pair.fixture.set(&format!("0/{id}/highprio"), "1");
             let [a, b] = pair.run(2.0 * SECONDS);
             assert!(near(b / (a + b), 0.75, 10.0), "policy {policy}: {:.1} %", b * 100.0 / (a + b));
@@ -448,8 +475,10 @@ fn garbage_in_a_region_harms_only_its_own_container() {
             let limit = pair.fixture.accounting(&pair.containers[1])["gpus"][0]["limit"].clone();
 
             pair.workers.iter_mut().for_each(|worker| worker.begin(2.0 * SECONDS));
-            let file =
-                OpenOptions::new().write(true).open(pair.containers[0].file("use")).expect("the region");
+            let file = OpenOptions::new()
+                .write(true)
+                .open(pair.containers[0].file("use"))
+                .expect("the region");
             let length = file.metadata().expect("its length").len();
             let end = Instant::now() + Duration::from_secs_f64(SECONDS);
             let mut seed = 1;
@@ -458,8 +487,11 @@ fn garbage_in_a_region_harms_only_its_own_container() {
                     (0..512_u64).flat_map(|word| pattern(seed ^ word).to_ne_bytes()).collect();
                 // The header too: everything but the file's size is the tenant's to write.
                 let at = seed.wrapping_mul(4096) % length;
-                file.write_all_at(&page[..page.len().min(usize::try_from(length - at).expect("small"))], at)
-                    .expect("a write");
+                file.write_all_at(
+                    &page[..page.len().min(usize::try_from(length - at).expect("small"))],
+                    at,
+                )
+                .expect("a write");
                 seed = seed.wrapping_add(1);
                 thread::sleep(Duration::from_micros(200));
             }

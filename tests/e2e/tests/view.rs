@@ -121,12 +121,16 @@ fn tell(name: &str, text: &str) {
     let page = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/view.md");
     let old = std::fs::read_to_string(&page).expect("docs/view.md");
     let mark = format!("<!-- {name} -->\n```\n");
-    let begin = old.find(&mark).unwrap_or_else(|| panic!("docs/view.md has no {name}")) + mark.len();
+    let begin =
+        old.find(&mark).unwrap_or_else(|| panic!("docs/view.md has no {name}")) + mark.len();
     let end = begin + old[begin..].find("```").expect("an end");
     if std::env::var_os("BLESS").is_some() {
         let lines: String = text.lines().flat_map(|line| [line.trim_end(), "\n"]).collect();
-        std::fs::write(&page, format!("{}{}\n{}", &old[..begin], lines.trim_matches('\n'), &old[end..]))
-            .expect("docs/view.md can be written");
+        std::fs::write(
+            &page,
+            format!("{}{}\n{}", &old[..begin], lines.trim_matches('\n'), &old[end..]),
+        )
+        .expect("docs/view.md can be written");
     }
 }
 
@@ -149,7 +153,11 @@ fn the_containers_view_inside_and_the_hosts_outside_add_up() {
 
     // Until all are there, and what NVML measures of each is on the books.
     let [inside, neighbour, host] = fixture.eventually("the same bytes inside and outside", || {
-        let seen = [notebook.run(&tools.pynvml), server.run(&tools.pynvml), outside(&fixture, &tools.pynvml)];
+        let seen = [
+            notebook.run(&tools.pynvml),
+            server.run(&tools.pynvml),
+            outside(&fixture, &tools.pynvml),
+        ];
         let seen = seen.map(|text| Seen::read(&text));
         let [inside, neighbour, host] = &seen;
         let all = host.processes.len() == 3 && host.sum() == inside.sum() + neighbour.sum();
@@ -163,7 +171,9 @@ fn the_containers_view_inside_and_the_hosts_outside_add_up() {
         assert_eq!((seen.used, seen.used + seen.free), (seen.sum(), seen.total), "{seen:?}");
     }
     assert_eq!(host.total, GPU);
-    let pids = |seen: &Seen| -> BTreeSet<u64> { seen.processes.iter().map(|process| process.pid).collect() };
+    let pids = |seen: &Seen| -> BTreeSet<u64> {
+        seen.processes.iter().map(|process| process.pid).collect()
+    };
     assert!(pids(&host).is_disjoint(&pids(&inside)) && pids(&host).is_disjoint(&pids(&neighbour)));
 
     // The tools agree.
@@ -174,7 +184,8 @@ fn the_containers_view_inside_and_the_hosts_outside_add_up() {
     tell("nvml-wrapper inside", &texts[1]);
     let texts = [outside(&fixture, &tools.pynvml), outside(&fixture, &tools.wrapper)];
     // What the driver has reserved is used by one version of the call, and by the other not.
-    let [python, rust] = texts.each_ref().map(|text| Seen { used: 0, ..Seen::read(text).settled() });
+    let [python, rust] =
+        texts.each_ref().map(|text| Seen { used: 0, ..Seen::read(text).settled() });
     let host = Seen { used: 0, ..host.settled() };
     assert_eq!((&python, &rust), (&host, &host));
     tell("nvidia-ml-py outside", &texts[0]);

@@ -19,7 +19,8 @@ const ROUNDS: usize = 2000;
 fn main() {
     let server = ApiServer::start();
     let folder = tempfile::tempdir().expect("a folder");
-    let names: Vec<String> = (0..NODES).map(|number| format!("node-{number:04}.example.internal")).collect();
+    let names: Vec<String> =
+        (0..NODES).map(|number| format!("node-{number:04}.example.internal")).collect();
     for name in &names {
         server.put("nodes", node(name, &[15109; GPUS]));
     }

@@ -43,7 +43,8 @@ impl<'a> Engine<'a> {
     /// If what it needs cannot be written.
     #[must_use]
     pub fn new(fixture: &'a Fixture, gpus: &str, cdi: &Path) -> Self {
-        let folder = tempfile::Builder::new().prefix("cgpu-engine-").tempdir().expect("a temporary folder");
+        let folder =
+            tempfile::Builder::new().prefix("cgpu-engine-").tempdir().expect("a temporary folder");
         furnish(fixture, &folder.path().join("rootfs"));
         let next = folder.path().join("next");
         let script = format!(
@@ -92,7 +93,9 @@ impl<'a> Engine<'a> {
         }
         let config = read(&bundle);
         let variables = variables(&config["process"]);
-        let limits = fs::read_to_string(self.fixture.root().join("containers").join(&id).join("limits")).ok();
+        let limits =
+            fs::read_to_string(self.fixture.root().join("containers").join(&id).join("limits"))
+                .ok();
         Ok(Container { id, variables, limits, bundle })
     }
 
@@ -107,12 +110,12 @@ impl<'a> Engine<'a> {
         let (id, bundle) = self.bundle(pod, given)?;
         let config = read(&bundle);
         for hook in config["hooks"]["createRuntime"].as_array().into_iter().flatten() {
-            let words = hook["args"].as_array().into_iter().flatten().skip(1).filter_map(Value::as_str);
+            let words =
+                hook["args"].as_array().into_iter().flatten().skip(1).filter_map(Value::as_str);
             let mut command = Command::new(hook["path"].as_str().expect("a path"));
             command.args(words).stdin(Stdio::piped()).stderr(Stdio::piped()).stdout(Stdio::null());
             let mut process = command.spawn().expect("a hook that is there");
-            let state =
-                json!({"ociVersion": "1.0.2", "id": id, "status": "creating", "pid": 1, "bundle": bundle});
+            let state = json!({"ociVersion": "1.0.2", "id": id, "status": "creating", "pid": 1, "bundle": bundle});
             let mut input = process.stdin.take().expect("its input");
             let _ = input.write_all(state.to_string().as_bytes());
             drop(input);
@@ -129,14 +132,20 @@ impl<'a> Engine<'a> {
     ///
     /// # Panics
     /// If the runtime refuses.
-    pub fn exec(&self, pod: &Value, given: &Given, container: &Container) -> BTreeMap<String, String> {
+    pub fn exec(
+        &self,
+        pod: &Value,
+        given: &Given,
+        container: &Container,
+    ) -> BTreeMap<String, String> {
         let remembered = self.configuration(pod, given).expect("a configuration");
         let file = self.folder.path().join(format!("{}-process.json", container.id));
         fs::write(&file, remembered["process"].to_string()).expect("a process");
         let mut command = self.runtime();
         command.args(["exec", "--process"]).arg(&file).args(["--detach", &container.id]);
         Outcome::of(command).exits(0);
-        let reported: Value = serde_json::from_slice(&fs::read(&file).expect("a process")).expect("JSON");
+        let reported: Value =
+            serde_json::from_slice(&fs::read(&file).expect("a process")).expect("JSON");
         variables(&reported)
     }
 
@@ -182,10 +191,12 @@ impl<'a> Engine<'a> {
     pub fn configuration(&self, pod: &Value, given: &Given) -> Result<Value, String> {
         let text = |name: &str| pod["metadata"][name].as_str().unwrap_or_default().to_owned();
         // What the pod says stands behind what the plugin said, and takes its place.
-        let mut variables: BTreeMap<String, String> = [("PATH".to_owned(), "/bin".to_owned())].into();
+        let mut variables: BTreeMap<String, String> =
+            [("PATH".to_owned(), "/bin".to_owned())].into();
         variables.extend(given.variables.clone());
         let containers = ["initContainers", "containers"].map(|name| pod["spec"][name].as_array());
-        let own = containers.into_iter().flatten().flatten().find(|own| own["name"] == given.container);
+        let own =
+            containers.into_iter().flatten().flatten().find(|own| own["name"] == given.container);
         for variable in own.into_iter().filter_map(|own| own["env"].as_array()).flatten() {
             let text = |name: &str| variable[name].as_str().unwrap_or_default().to_owned();
             variables.insert(text("name"), text("value"));
@@ -193,13 +204,15 @@ impl<'a> Engine<'a> {
         let mut hooks = Vec::new();
         for device in given.devices.iter().filter(|_| self.resolves) {
             let edits = self.resolve(device)?;
-            for variable in edits["env"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            for variable in edits["env"].as_array().into_iter().flatten().filter_map(Value::as_str)
+            {
                 let (name, value) = variable.split_once('=').unwrap_or((variable, ""));
                 variables.insert(name.to_owned(), value.to_owned());
             }
             hooks.extend(edits["hooks"].as_array().cloned().unwrap_or_default());
         }
-        let list: Vec<String> = variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let list: Vec<String> =
+            variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let list: Vec<&str> = list.iter().map(String::as_str).collect();
         let mut config = configuration(&list, &["sleep", "600"]);
         config["root"]["path"] = json!(self.folder.path().join("rootfs"));

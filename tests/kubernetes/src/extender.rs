@@ -69,7 +69,11 @@ impl Extender {
             let line = child.line();
             let Ok(entry) = serde_json::from_str::<Value>(&line) else { panic!("{line}") };
             if entry["fields"]["message"] == "listening" {
-                break entry["fields"]["address"].as_str().expect("an address").parse().expect("an address");
+                break entry["fields"]["address"]
+                    .as_str()
+                    .expect("an address")
+                    .parse()
+                    .expect("an address");
             }
         };
         Self { child, address }

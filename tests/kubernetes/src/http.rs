@@ -35,7 +35,8 @@ impl Reply {
     /// If it is none.
     #[must_use]
     pub fn json(&self) -> Value {
-        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
+        serde_json::from_str(&self.text)
+            .unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
     }
 }
 
@@ -71,7 +72,8 @@ impl Connection {
     /// # Panics
     /// If the other end hangs up.
     pub fn request(&mut self, method: &str, path: &str, body: &str) -> Reply {
-        self.try_request(method, path, body).unwrap_or_else(|error| panic!("{method} {path}: {error}"))
+        self.try_request(method, path, body)
+            .unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
 
     /// Asks and waits for the answer.
@@ -88,7 +90,8 @@ impl Connection {
         stream.flush()?;
         let status = self.read_line()?;
         let strange = || std::io::Error::other(format!("not HTTP: {status:?}"));
-        let number = status.split(' ').nth(1).and_then(|text| text.parse().ok()).ok_or_else(strange)?;
+        let number =
+            status.split(' ').nth(1).and_then(|text| text.parse().ok()).ok_or_else(strange)?;
         let mut length = 0;
         loop {
             let header = self.read_line()?;

@@ -29,8 +29,10 @@ fn pod(name: &str, labels: &str, units: &str, spec: &str) -> String {
 
 /// The last column of a table line that begins so.
 fn amount(table: &str, begins: &str) -> String {
-    let line =
-        table.lines().find(|line| line.starts_with(begins)).unwrap_or_else(|| panic!("{begins}: {table}"));
+    let line = table
+        .lines()
+        .find(|line| line.starts_with(begins))
+        .unwrap_or_else(|| panic!("{begins}: {table}"));
     line.split_whitespace().next_back().unwrap_or_default().to_owned()
 }
 
@@ -39,11 +41,8 @@ fn amount(table: &str, begins: &str) -> String {
 fn deployments_of_document_001_survive_restarts() {
     let test = "deployments_of_document_001_survive_restarts";
     let [one, other] = ["sd-cluster-04", "sd-cluster-05"];
-    let natures = [(one, "192.168.1.214"), (other, "192.168.1.215")].map(|(name, address)| Nature {
-        name,
-        address,
-        gpus: "T4:15109",
-    });
+    let natures = [(one, "192.168.1.214"), (other, "192.168.1.215")]
+        .map(|(name, address)| Nature { name, address, gpus: "T4:15109" });
     let Some(mut cluster) = Cluster::start(test, &natures) else { return };
     let text = std::fs::read_to_string(example("001-four-deployments.yaml")).expect("an example");
     let deployments: Vec<&str> = text.split("\n---\n").collect();
@@ -56,7 +55,8 @@ fn deployments_of_document_001_survive_restarts() {
             let totals = cluster.totals(name(&pod));
             assert_eq!(totals, [T4 * units / 14 * MIB], "{}", name(&pod));
             limits.insert(name(&pod).to_owned(), totals);
-            *held.get_mut(pod["spec"]["nodeName"].as_str().expect("a node")).expect("a node") += units;
+            *held.get_mut(pod["spec"]["nodeName"].as_str().expect("a node")).expect("a node") +=
+                units;
         }
         let row = |name: &str, address: &str| {
             let gpu = format!("{}/14", held[name]);
@@ -84,7 +84,8 @@ fn deployments_of_document_001_survive_restarts() {
 
     // Who is deleted leaves its room to who waits.
     cluster.kubectl(&["delete", "deployment", "binpack-4", "--wait=false"]).exits(0);
-    let gone: Vec<String> = limits.keys().filter(|pod| pod.starts_with("binpack-4")).cloned().collect();
+    let gone: Vec<String> =
+        limits.keys().filter(|pod| pod.starts_with("binpack-4")).cloned().collect();
     assert_eq!(gone.len(), 1);
     let [late] = &cluster.running("app=late", 1)[..] else { panic!("one pod") };
     assert_eq!(late["spec"]["nodeName"], full.as_str());
@@ -149,7 +150,8 @@ fn stateful_sets_of_documents_000_and_004_run() {
     let test = "stateful_sets_of_documents_000_and_004_run";
     let gpus = "T4:15109,T4:15109,T4:15109,T4:15109";
     let node = "gpu-node";
-    let Some(mut cluster) = Cluster::start(test, &[Nature { name: node, address: "192.168.1.214", gpus }])
+    let Some(mut cluster) =
+        Cluster::start(test, &[Nature { name: node, address: "192.168.1.214", gpus }])
     else {
         return;
     };
@@ -158,9 +160,13 @@ fn stateful_sets_of_documents_000_and_004_run() {
     let four = |cluster: &Cluster| {
         assert_eq!(cluster.totals("binpack-1-0"), [T4 * 2 / 14 * MIB; 4]);
         let said = cluster.kubectl(&["exec", "binpack-1-0", "--", "env"]).exits(0).stdout;
-        let variables: BTreeMap<&str, &str> = said.lines().filter_map(|line| line.split_once('=')).collect();
+        let variables: BTreeMap<&str, &str> =
+            said.lines().filter_map(|line| line.split_once('=')).collect();
         assert_eq!(
-            variables["NVIDIA_VISIBLE_DEVICES"].split(',').filter(|gpu| gpu.starts_with("GPU-")).count(),
+            variables["NVIDIA_VISIBLE_DEVICES"]
+                .split(',')
+                .filter(|gpu| gpu.starts_with("GPU-"))
+                .count(),
             4
         );
         assert_eq!(variables["ALIYUN_COM_GPU_MEM_CONTAINER"], "2");
@@ -187,14 +193,17 @@ fn stateful_sets_of_documents_000_and_004_run() {
     until("the pod says why it is not started", || {
         let pod = cluster.object("pod", "default", "bypass")?;
         let status = &pod["status"]["containerStatuses"][0];
-        let reported =
-            ["waiting", "terminated"].iter().find_map(|state| status["state"][state]["message"].as_str());
+        let reported = ["waiting", "terminated"]
+            .iter()
+            .find_map(|state| status["state"][state]["message"].as_str());
         reported.is_some_and(|reported| reported.contains("gets no slice of a GPU")).then_some(())
     });
     cluster.kubectl(&["delete", "pod", "bypass", "--force", "--grace-period=0"]).exits(0);
 
     // What is no number of units the API server itself refuses.
-    for (amount, why) in [("-2", "must be greater than or equal to 0"), ("\"1.5\"", "must be an integer")] {
+    for (amount, why) in
+        [("-2", "must be greater than or equal to 0"), ("\"1.5\"", "must be an integer")]
+    {
         let text = pod("no-amount", "", amount, "");
         let refused = cluster.apply_refused(&text);
         assert!(refused.contains(why), "{amount}: {refused}");
@@ -203,8 +212,14 @@ fn stateful_sets_of_documents_000_and_004_run() {
     cluster.apply(&example("hami-one-gpu.yaml"));
     let part = pod("part", "", "1", "").replace("aliyun.com/gpu-mem: 1", "nvidia.com/gpumem: 3000");
     until("the policy asks for one GPU", || {
-        let _ =
-            cluster.kubectl(&["delete", "pod", "part", "--ignore-not-found", "--force", "--grace-period=0"]);
+        let _ = cluster.kubectl(&[
+            "delete",
+            "pod",
+            "part",
+            "--ignore-not-found",
+            "--force",
+            "--grace-period=0",
+        ]);
         cluster.apply_text(&part);
         let resources =
             cluster.object("pod", "default", "part")?["spec"]["containers"][0]["resources"].clone();
@@ -228,7 +243,8 @@ fn stateful_sets_of_documents_000_and_004_run() {
     cluster.start_second_scheduler();
     let seven = |number: usize| {
         let name = format!("seven-{number}");
-        let scheduler = if number.is_multiple_of(2) { "default-scheduler" } else { "cgpu-scheduler" };
+        let scheduler =
+            if number.is_multiple_of(2) { "default-scheduler" } else { "cgpu-scheduler" };
         let spec = format!("  schedulerName: {scheduler}\n  terminationGracePeriodSeconds: 1\n");
         pod(&name, ", among: sevens", "7", &spec)
     };
@@ -244,7 +260,9 @@ fn stateful_sets_of_documents_000_and_004_run() {
     }
     let mut gpus: Vec<&str> = Vec::new();
     for pod in &placed.0 {
-        gpus.push(pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"].as_str().expect("a GPU"));
+        gpus.push(
+            pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"].as_str().expect("a GPU"),
+        );
         until("it runs", || {
             let pod = cluster.object("pod", "default", name(pod))?;
             (pod["status"]["phase"] == "Running").then_some(())
@@ -257,7 +275,10 @@ fn stateful_sets_of_documents_000_and_004_run() {
     let spec = "  schedulerName: cgpu-scheduler\n  terminationGracePeriodSeconds: 1\n";
     cluster.apply_text(&pod("by-second", "", "3", spec));
     cluster.running("app=by-second", 1);
-    assert_eq!(cluster.totals("by-second").iter().filter(|total| **total == T4 * 3 / 14 * MIB).count(), 1);
+    assert_eq!(
+        cluster.totals("by-second").iter().filter(|total| **total == T4 * 3 / 14 * MIB).count(),
+        1
+    );
     cluster.kubectl(&["delete", "pod", "by-second"]).exits(0);
 
     cluster.install("128MiB");

@@ -18,7 +18,8 @@ const PROGRAM: &str = "kubectl-inspect-gpushare";
 /// The cluster of document 001: two nodes with a T4 each.
 fn documented() -> ApiServer {
     let server = ApiServer::start();
-    for (name, address) in [("sd-cluster-04", "192.168.1.214"), ("sd-cluster-05", "192.168.1.215")] {
+    for (name, address) in [("sd-cluster-04", "192.168.1.214"), ("sd-cluster-05", "192.168.1.215")]
+    {
         let mut node = objects::node(name, &[15109]);
         node["status"]["addresses"][0]["address"] = json!(address);
         server.put("nodes", node);
@@ -51,14 +52,16 @@ fn deploy(server: &ApiServer, extender: &Extender, name: &str, units: u64) -> St
     until_holds("the extender is ready", knows);
     let filtered = extender.filter(&pod, &["sd-cluster-04", "sd-cluster-05"]);
     let body = json!({"Pod": pod, "Nodes": null, "NodeNames": filtered["NodeNames"]}).to_string();
-    let ranked = extender.connection().request("POST", "/gpushare-scheduler/prioritize", &body).json();
+    let ranked =
+        extender.connection().request("POST", "/gpushare-scheduler/prioritize", &body).json();
     let score = |it: &&Value| it["Score"].as_u64().unwrap_or_default();
     let best = ranked.as_array().and_then(|all| all.iter().max_by_key(score)).expect("room");
     let node = best["Host"].as_str().expect("a name").to_owned();
     // It may not have heard of the pod yet; kube-scheduler asks again then.
     until_holds("the pod is bound", || extender.bind(&pod, &node).status == 200);
     // A binding that was told to nobody yet would be missed by the next filter.
-    let reported = |it: &Value| it["metadata"]["uid"] == uid && it["spec"]["nodeName"] == node.as_str();
+    let reported =
+        |it: &Value| it["metadata"]["uid"] == uid && it["spec"]["nodeName"] == node.as_str();
     assert!(server.objects("pods").iter().any(reported));
     node
 }
@@ -145,8 +148,12 @@ fn output_as_json_has_everything() {
     let mut done = objects::pod("test", "done", 3);
     done["status"]["phase"] = json!("Succeeded");
     server.put("pods", done);
-    let json: Value = serde_json::from_str(&inspect(&server, &["-o", "json"]).exits(0).stdout).expect("JSON");
-    assert_eq!((&json["allocated"], &json["total"], &json["unit"]), (&json!(3), &json!(28), &json!("GiB")));
+    let json: Value =
+        serde_json::from_str(&inspect(&server, &["-o", "json"]).exits(0).stdout).expect("JSON");
+    assert_eq!(
+        (&json["allocated"], &json["total"], &json["unit"]),
+        (&json!(3), &json!(28), &json!("GiB"))
+    );
     assert_eq!(json["waiting"][0]["reasons"][0], "sd-cluster-04: 1/1 GPUs: 14 units in all of 16");
     assert_eq!(json["nodes"][0]["pods"][0]["name"], "past");
     assert!(inspect(&server, &[]).exits(0).stdout.contains("PENDING(Allocated)"));
@@ -154,7 +161,11 @@ fn output_as_json_has_everything() {
     let requested = server.journal();
     assert!(requested.iter().all(|it| it.method == "GET"), "{requested:?}");
     let pods = requested.iter().find(|it| it.path == "/api/v1/pods").expect("pods were listed");
-    assert!(pods.query.contains("status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"), "{}", pods.query);
+    assert!(
+        pods.query.contains("status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"),
+        "{}",
+        pods.query
+    );
 }
 
 /// Many nodes and pods come page by page.
@@ -189,7 +200,11 @@ fn error_is_one_line_with_the_remedy() {
     fails(&inspect(&server, &[]).exits(1), &["403", "cluster role cgpu-inspect"]);
     server.fault(Fault::next("GET", "/api/v1/nodes", FaultAction::Refuse(401, "Unauthorized")));
     fails(&inspect(&server, &[]).exits(1), &["401", "log in anew"]);
-    server.fault(Fault::next("GET", "/api/v1/nodes", FaultAction::Wait(std::time::Duration::from_secs(60))));
+    server.fault(Fault::next(
+        "GET",
+        "/api/v1/nodes",
+        FaultAction::Wait(std::time::Duration::from_secs(60)),
+    ));
     fails(&inspect(&server, &["--request-timeout", "1s"]).exits(1), &["does not answer", "1s"]);
     let mut gone = documented();
     gone.close();
@@ -200,7 +215,10 @@ fn error_is_one_line_with_the_remedy() {
     fails(&Child::start(lost).finish().exits(1), &["no kubeconfig", "--kubeconfig or KUBECONFIG"]);
     let mut missing = program(Dist::find().file(PROGRAM));
     missing.args(["--kubeconfig", "/nonexistent/config"]);
-    fails(&Child::start(missing).finish().exits(1), &["/nonexistent/config", "--kubeconfig or KUBECONFIG"]);
+    fails(
+        &Child::start(missing).finish().exits(1),
+        &["/nonexistent/config", "--kubeconfig or KUBECONFIG"],
+    );
     fails(&inspect(&server, &["--context", "other"]).exits(1), &["other", "--context"]);
     // What clap says of a mistake in the command stays its own, with its own exit code.
     inspect(&server, &["--nonsense"]).exits(2);
@@ -265,7 +283,8 @@ fn kubectl_finds_the_plugin() {
     let bin = folder.path().join("bin");
     fs::create_dir(&bin).expect("a folder");
     symlink(Dist::find().file(PROGRAM), bin.join(PROGRAM)).expect("a link");
-    let path = std::env::join_paths([bin].into_iter().chain(std::env::split_paths(&paths))).expect("a path");
+    let path = std::env::join_paths([bin].into_iter().chain(std::env::split_paths(&paths)))
+        .expect("a path");
     let kubectl = |arguments: &[&str]| {
         let mut command = program("kubectl");
         command.env("PATH", &path).env("HOME", folder.path());
@@ -279,7 +298,9 @@ fn kubectl_finds_the_plugin() {
             .stdout
             .contains("NAME:       sd-cluster-04")
     );
-    assert!(kubectl(&["inspect", "gpushare", "doctor"]).exits(0).stdout.starts_with("nothing is wrong"));
+    assert!(
+        kubectl(&["inspect", "gpushare", "doctor"]).exits(0).stdout.starts_with("nothing is wrong")
+    );
 }
 
 fn doctor(server: &ApiServer, arguments: &[&str]) -> Outcome {
@@ -330,9 +351,14 @@ fn doctor_names_pods_without_limit_or_gpu() {
     bypassed["spec"]["nodeName"] = json!("sd-cluster-05");
     bypassed["spec"]["runtimeClassName"] = json!("kata");
     server.put("pods", bypassed);
-    let json: Value = serde_json::from_str(&doctor(&server, &["--json"]).exits(1).stdout).expect("JSON");
-    let causes: BTreeSet<&str> =
-        json["causes"].as_array().expect("causes").iter().filter_map(|it| it["cause"].as_str()).collect();
+    let json: Value =
+        serde_json::from_str(&doctor(&server, &["--json"]).exits(1).stdout).expect("JSON");
+    let causes: BTreeSet<&str> = json["causes"]
+        .as_array()
+        .expect("causes")
+        .iter()
+        .filter_map(|it| it["cause"].as_str())
+        .collect();
     assert_eq!(causes, BTreeSet::from(["bypassed", "isolation_off", "other_runtime"]));
 }
 
@@ -359,7 +385,8 @@ fn doctor_on_a_node_checks_its_files_without_a_cluster() {
     );
     let outcome = alone().exits(1);
     assert!(
-        outcome.stdout.contains("this node (runtime_missing)") && outcome.stdout.contains("(plugin_absent)"),
+        outcome.stdout.contains("this node (runtime_missing)")
+            && outcome.stdout.contains("(plugin_absent)"),
         "{outcome:?}"
     );
     assert!(

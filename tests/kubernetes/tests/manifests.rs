@@ -54,7 +54,8 @@ fn sum_of_chart() -> String {
     found.sort();
     let mut sum = 0xcbf2_9ce4_8422_2325_u64;
     for path in found {
-        let name = path.strip_prefix(&chart).expect("below the chart").to_string_lossy().into_owned();
+        let name =
+            path.strip_prefix(&chart).expect("below the chart").to_string_lossy().into_owned();
         let text = fs::read(&path).expect("a file");
         for byte in name.bytes().chain([0]).chain(text) {
             sum = (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
@@ -66,8 +67,9 @@ fn sum_of_chart() -> String {
 fn helm() -> Option<PathBuf> {
     let reported = std::env::var_os("CGPU_HELM").map(PathBuf::from);
     let paths = std::env::var_os("PATH").unwrap_or_default();
-    reported
-        .or_else(|| std::env::split_paths(&paths).map(|path| path.join("helm")).find(|path| path.is_file()))
+    reported.or_else(|| {
+        std::env::split_paths(&paths).map(|path| path.join("helm")).find(|path| path.is_file())
+    })
 }
 
 /// What helm makes of the chart for a cluster of this version, with these settings.
@@ -114,7 +116,9 @@ fn containers(objects: &[Value]) -> Vec<(String, Value)> {
     let mut found = Vec::new();
     for object in objects {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
-        for container in object["spec"]["template"]["spec"]["containers"].as_array().into_iter().flatten() {
+        for container in
+            object["spec"]["template"]["spec"]["containers"].as_array().into_iter().flatten()
+        {
             found.push((name.to_owned(), container.clone()));
         }
     }
@@ -122,7 +126,12 @@ fn containers(objects: &[Value]) -> Vec<(String, Value)> {
 }
 
 fn texts(value: &Value) -> Vec<String> {
-    value.as_array().into_iter().flatten().map(|text| text.as_str().expect("a text").to_owned()).collect()
+    value
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|text| text.as_str().expect("a text").to_owned())
+        .collect()
 }
 
 /// Our programs take the flags that they are given, and the scripts are there.
@@ -152,10 +161,14 @@ fn check_scheduler(configuration: &Value, hami: bool) {
     let url = reported["urlPrefix"].as_str().expect("an address");
     let path = url.split("//").nth(1).and_then(|rest| rest.find('/').map(|at| &rest[at..]));
     for (verb, name) in [("POST", "filterVerb"), ("POST", "prioritizeVerb"), ("POST", "bindVerb")] {
-        let call = format!("{}/{}", path.expect("a path"), reported[name].as_str().expect("a verb"));
+        let call =
+            format!("{}/{}", path.expect("a path"), reported[name].as_str().expect("a verb"));
         assert!(extender::Call::of(verb, &call).is_some(), "{call}");
     }
-    assert_eq!((&reported["nodeCacheCapable"], &reported["ignorable"]), (&json!(true), &json!(false)));
+    assert_eq!(
+        (&reported["nodeCacheCapable"], &reported["ignorable"]),
+        (&json!(true), &json!(false))
+    );
     assert_eq!(reported["enableHTTPS"], json!(url.starts_with("https:")));
     let managed: BTreeMap<&str, bool> = reported["managedResources"]
         .as_array()
@@ -180,14 +193,16 @@ fn find<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
 }
 
 fn configuration(objects: &[Value]) -> Value {
-    let text =
-        find(objects, "ConfigMap", "cgpu-scheduler")["data"]["scheduler.yaml"].as_str().expect("a text");
+    let text = find(objects, "ConfigMap", "cgpu-scheduler")["data"]["scheduler.yaml"]
+        .as_str()
+        .expect("a text");
     documents(text).remove(0)
 }
 
 /// An object as the API's own types have it: what they do not know they lose.
 fn known<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
-    let typed: T = serde_json::from_value(object.clone()).unwrap_or_else(|error| panic!("{error}: {object}"));
+    let typed: T =
+        serde_json::from_value(object.clone()).unwrap_or_else(|error| panic!("{error}: {object}"));
     serde_json::to_value(typed).expect("JSON")
 }
 
@@ -249,8 +264,9 @@ fn manifests_use_only_known_names() {
     }
     let replicas = &find(&objects, "Deployment", "cgpu-scheduler-extender")["spec"]["replicas"];
     assert_eq!(replicas, &json!(2));
-    let reported =
-        documents(&fs::read_to_string(folder().join("examples/control-plane.yaml")).expect("a file"));
+    let reported = documents(
+        &fs::read_to_string(folder().join("examples/control-plane.yaml")).expect("a file"),
+    );
     check_scheduler(&reported[0], false);
 }
 
@@ -263,10 +279,18 @@ fn other_settings_render_only_known_names() {
     for (version, settings, hami) in [
         ("1.23.0", &["memoryUnit=128MiB", "hami=true"][..], true),
         ("1.30.0", &[tls, "extender.service.type=NodePort", "extender.placement=spread"], false),
-        ("1.36.0", &["scheduler.enabled=false", "node.enabled=false", "runtimeClass.create=false"], false),
         (
             "1.36.0",
-            &["plugin.runtimeClassName=nvidia", "plugin.arguments={--recovery=60}", "node.engine=crio"],
+            &["scheduler.enabled=false", "node.enabled=false", "runtimeClass.create=false"],
+            false,
+        ),
+        (
+            "1.36.0",
+            &[
+                "plugin.runtimeClassName=nvidia",
+                "plugin.arguments={--recovery=60}",
+                "node.engine=crio",
+            ],
             false,
         ),
     ] {
@@ -296,7 +320,8 @@ fn unknown_settings_are_refused() {
     let Some(helm) = helm() else {
         return skip("unknown_settings_are_refused", "helm", "no helm");
     };
-    for setting in ["memoryUnit=GB", "node.engine=docker", "extender.placement=random", "extender.replicas=0"]
+    for setting in
+        ["memoryUnit=GB", "node.engine=docker", "extender.placement=random", "extender.replicas=0"]
     {
         let mut command = Command::new(&helm);
         command.arg("template").arg(folder().join("chart")).args(["--set", setting]);
@@ -324,7 +349,10 @@ fn pods(file: &str) -> Vec<Pod> {
 
 fn demands(file: &str, dialects: Dialects) -> Vec<ResourceRequest> {
     let resource_request = |pod: &Pod| {
-        PodRequest::of(pod, dialects).expect("it asks for GPUs").resource_request().expect("it is understood")
+        PodRequest::of(pod, dialects)
+            .expect("it asks for GPUs")
+            .resource_request()
+            .expect("it is understood")
     };
     let demands: Vec<ResourceRequest> = pods(file).iter().map(resource_request).collect();
     for resource_request in &demands {
@@ -355,21 +383,28 @@ fn examples_request_what_their_documents_say() {
     assert_eq!(16 * Unit::Mib128.mib(), 2048);
     // 3000 MiB and 30 percent; of memory by two names the amount counts.
     let hami = Dialects { hami: true };
-    assert_eq!(requested("003-hami.yaml", hami), [(1, Memory::Mib(3000), 30), (1, Memory::Mib(3000), 0)]);
+    assert_eq!(
+        requested("003-hami.yaml", hami),
+        [(1, Memory::Mib(3000), 30), (1, Memory::Mib(3000), 0)]
+    );
     assert!(pods("003-hami.yaml").iter().all(|pod| PodRequest::of(pod, plain).is_none()));
 }
 
 /// The policy that does what HAMi's webhook does names what is HAMi's. What an API server makes of it: `cluster.rs`.
 #[test]
 fn policy_for_hami_covers_its_resources() {
-    let text = fs::read_to_string(folder().join("examples").join("hami-one-gpu.yaml")).expect("an example");
+    let text = fs::read_to_string(folder().join("examples").join("hami-one-gpu.yaml"))
+        .expect("an example");
     let [policy, binding] = &documents(&text)[..] else { panic!("two objects") };
     assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
     let lacking = policy["spec"]["variables"][0]["expression"].as_str().expect("an expression");
     for resource in RESOURCES.iter().filter(|resource| resource.dialect == Dialect::Hami) {
         assert!(lacking.contains(&format!("\"{}\"", resource.name)), "{}", resource.name);
     }
-    assert_eq!(policy["spec"]["matchConditions"][0]["expression"], lacking.replacen(".map(", ".exists(", 1));
+    assert_eq!(
+        policy["spec"]["matchConditions"][0]["expression"],
+        lacking.replacen(".map(", ".exists(", 1)
+    );
 }
 
 #[test]

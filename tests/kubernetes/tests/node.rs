@@ -13,8 +13,7 @@ use cgpu_kubernetes_tests::wait::until_holds;
 use tempfile::TempDir;
 
 const CONFIG: &str = "etc/containerd/config.toml";
-const BEFORE: &str =
-    "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  default_runtime_name = \"runc\"\n";
+const BEFORE: &str = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  default_runtime_name = \"runc\"\n";
 
 /// A node, and what its pod has.
 struct Node {
@@ -35,9 +34,14 @@ impl Node {
             link(dist.file(name), name);
         }
         // Scripts look beside themselves.
-        for name in
-            ["install.sh", "uninstall.sh", "files.sh", "node.sh", "monitor.toml", "cgpu-monitor.service"]
-        {
+        for name in [
+            "install.sh",
+            "uninstall.sh",
+            "files.sh",
+            "node.sh",
+            "monitor.toml",
+            "cgpu-monitor.service",
+        ] {
             let to = node.at("opt/cgpu/deploy").join(name);
             fs::create_dir_all(to.parent().expect("a parent")).expect("a folder");
             fs::copy(sources.join("deploy").join(name), to).expect("a copy");
@@ -79,7 +83,8 @@ impl Node {
     }
 
     fn command(&self, what: &str) -> Command {
-        let path = format!("{}:{}", self.at("bin").display(), std::env::var("PATH").unwrap_or_default());
+        let path =
+            format!("{}:{}", self.at("bin").display(), std::env::var("PATH").unwrap_or_default());
         let mut command = Command::new("sh");
         command.arg(self.at("opt/cgpu/deploy/node.sh")).arg(what);
         command.env("PATH", path).env("PLACE", self.folder.path()).env("HOST", self.at("host"));
@@ -140,9 +145,11 @@ fn node_is_set_up_and_removed() {
     let config = fs::read_to_string(node.at("host").join(CONFIG)).expect("a configuration");
     assert!(config.contains("BinaryName = \"/usr/bin/cgpu-runtime\""), "{config}");
     assert!(config.contains("  default_runtime_name = \"cgpu\""), "{config}");
-    for path in
-        ["usr/bin/cgpu-runtime", "usr/lib/cgpu/libcgpu.so", "usr/lib/systemd/system/cgpu-monitor.service"]
-    {
+    for path in [
+        "usr/bin/cgpu-runtime",
+        "usr/lib/cgpu/libcgpu.so",
+        "usr/lib/systemd/system/cgpu-monitor.service",
+    ] {
         assert!(node.at("host").join(path).is_file(), "{path}");
     }
     let requested = node.requested("enter");
@@ -165,8 +172,9 @@ fn node_is_set_up_and_removed() {
     assert!(requested.contains("systemctl disable --now cgpu-monitor\n"), "{requested}");
     assert_eq!(requested.matches("restart containerd").count(), 2);
     assert!(
-        node.requested("curl")
-            .contains("https://10.0.0.1:443/apis/apps/v1/namespaces/kube-system/daemonsets/cgpu-node")
+        node.requested("curl").contains(
+            "https://10.0.0.1:443/apis/apps/v1/namespaces/kube-system/daemonsets/cgpu-node"
+        )
     );
 }
 
@@ -225,8 +233,8 @@ fn node_with_cri_o_has_its_own_file() {
     until_holds("the node is ready", || node.at("ready").exists());
     child.signal(15);
     child.finish().exits(0);
-    let file =
-        fs::read_to_string(node.at("host/etc/crio/crio.conf.d/99-cgpu.conf")).expect("a configuration");
+    let file = fs::read_to_string(node.at("host/etc/crio/crio.conf.d/99-cgpu.conf"))
+        .expect("a configuration");
     assert!(
         file.contains("default_runtime = \"cgpu\"")
             && file.contains("runtime_path = \"/usr/bin/cgpu-runtime\"")

@@ -77,7 +77,8 @@ impl Need {
 
 impl Right {
     fn covers(&self, need: &Need) -> bool {
-        (&self.group, &self.resource, self.verb.as_str()) == (&need.group, &need.resource, need.verb)
+        (&self.group, &self.resource, self.verb.as_str())
+            == (&need.group, &need.resource, need.verb)
             && (self.namespace.is_empty() || self.namespace == need.namespace)
             && (self.name.is_empty() || self.name == need.name)
     }
@@ -92,7 +93,12 @@ fn manifests() -> Vec<Value> {
 /// Every right of a role, one by one.
 fn rights_of_role(role: &Value) -> BTreeSet<Right> {
     let texts = |value: &Value| -> Vec<String> {
-        value.as_array().into_iter().flatten().filter_map(|it| it.as_str().map(str::to_owned)).collect()
+        value
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|it| it.as_str().map(str::to_owned))
+            .collect()
     };
     let namespace = role["metadata"]["namespace"].as_str().unwrap_or_default();
     let mut rights = BTreeSet::new();
@@ -127,13 +133,15 @@ fn rights_of(account: &str) -> BTreeSet<Right> {
     let objects = manifests();
     let is_bound = |binding: &&Value| {
         let subjects = binding["subjects"].as_array();
-        subjects
-            .is_some_and(|all| all.iter().any(|it| it["kind"] == "ServiceAccount" && it["name"] == account))
+        subjects.is_some_and(|all| {
+            all.iter().any(|it| it["kind"] == "ServiceAccount" && it["name"] == account)
+        })
     };
     let mut rights = BTreeSet::new();
     for binding in objects.iter().filter(is_bound) {
         let role = objects.iter().find(|it| {
-            it["kind"] == binding["roleRef"]["kind"] && it["metadata"]["name"] == binding["roleRef"]["name"]
+            it["kind"] == binding["roleRef"]["kind"]
+                && it["metadata"]["name"] == binding["roleRef"]["name"]
         });
         rights.extend(rights_of_role(role.expect("the role that is bound")));
     }
@@ -166,7 +174,9 @@ fn rights_of_the_extender_are_those_it_uses() {
     let requested = |method: &str, part: &str| {
         server.journal().iter().any(|it| it.method == method && it.path.contains(part))
     };
-    until_holds("the lease is renewed", || requested("PATCH", "/leases/") || requested("PUT", "/leases/"));
+    until_holds("the lease is renewed", || {
+        requested("PATCH", "/leases/") || requested("PUT", "/leases/")
+    });
     let pod = server.put("pods", objects::pod("test", "fine", 2));
     until_holds("a pod is bound", || extender.bind(&pod, "one").status == 200);
     // Of one of which it has not heard it asks. What is told to nobody may be the lease's renewal instead: then another one.
@@ -187,10 +197,13 @@ fn rights_of_the_extender_are_those_it_uses() {
     server.put("pods", stale);
     let key = Key::new("pods", "test", "stale");
     until_holds("the claim is withdrawn", || {
-        server.object(&key).is_some_and(|pod| pod["metadata"]["annotations"]["cgpu.dev/node"].is_null())
+        server
+            .object(&key)
+            .is_some_and(|pod| pod["metadata"]["annotations"]["cgpu.dev/node"].is_null())
     });
     // What is not understood is told; and counted on by a second, which also finds the lease taken.
-    let wrong = server.put("pods", objects::pod_with("test", "wrong", &json!({"aliyun.com/gpu-mem": "-1"})));
+    let wrong = server
+        .put("pods", objects::pod_with("test", "wrong", &json!({"aliyun.com/gpu-mem": "-1"})));
     let _ = extender.filter(&wrong, &["one"]);
     until_holds("an event is told", || requested("POST", "/events"));
     let second = Extender::start(&server, folder.path(), &[] as &[&str]);
@@ -198,14 +211,21 @@ fn rights_of_the_extender_are_those_it_uses() {
     until_holds("the event is counted on", || requested("PATCH", "/events/"));
     let _ = second.end();
     let _ = extender.end();
-    agree("cgpu-scheduler-extender", &rights_of("cgpu-scheduler-extender"), needs(&server.journal()));
+    agree(
+        "cgpu-scheduler-extender",
+        &rights_of("cgpu-scheduler-extender"),
+        needs(&server.journal()),
+    );
 }
 
 #[test]
 fn rights_of_the_plugin_are_those_it_uses() {
     let fixture = Fixture::new("T4:15109");
     let server = ApiServer::start();
-    server.put("nodes", json!({"metadata": {"name": "one"}, "status": {"capacity": {}, "allocatable": {}}}));
+    server.put(
+        "nodes",
+        json!({"metadata": {"name": "one"}, "status": {"capacity": {}, "allocatable": {}}}),
+    );
     let mut command = fixture.native(&fixture.dist().file("cgpu-device-plugin"));
     command.args(["--node-name", "one", "--kubeconfig"]).arg(server.kubeconfig(&fixture.path("")));
     for (option, folder) in [("--kubelet-dir", "plugins"), ("--cdi-dir", "cdi")] {
@@ -275,17 +295,20 @@ fn rights_of_inspect_are_those_of_the_role_for_people() {
         let _ = Child::start(command).finish();
     }
     let objects = manifests();
-    let role =
-        objects.iter().find(|it| it["kind"] == "ClusterRole" && it["metadata"]["name"] == "cgpu-inspect");
+    let role = objects
+        .iter()
+        .find(|it| it["kind"] == "ClusterRole" && it["metadata"]["name"] == "cgpu-inspect");
     agree("cgpu-inspect", &rights_of_role(role.expect("the role")), needs(&server.journal()));
 }
 
 /// What the node's pod asks is in its script.
 #[test]
 fn rights_of_the_node_are_those_its_script_uses() {
-    let script = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/node.sh"))
-        .expect("the script");
-    let requested = script.lines().filter_map(|line| line.split("ask \"").nth(1)?.split('"').next());
+    let script =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/node.sh"))
+            .expect("the script");
+    let requested =
+        script.lines().filter_map(|line| line.split("ask \"").nth(1)?.split('"').next());
     let requested: Vec<Need> = requested
         .map(|path| {
             let path = path
@@ -302,7 +325,9 @@ fn rights_of_the_node_are_those_its_script_uses() {
 /// Nobody may read secrets, write what runs, or act on all there is.
 #[test]
 fn no_account_has_rights_over_foreign_objects() {
-    for object in manifests().iter().filter(|it| it["kind"] == "Role" || it["kind"] == "ClusterRole") {
+    for object in
+        manifests().iter().filter(|it| it["kind"] == "Role" || it["kind"] == "ClusterRole")
+    {
         for right in rights_of_role(object) {
             let read = ["get", "list", "watch"].contains(&right.verb.as_str());
             let written = ["pods", "pods/binding", "nodes", "nodes/status", "events", "leases"];

@@ -40,7 +40,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let files = changed(&workspace, &arguments.since)?;
     let folders = affected(&packages, &files);
     if folders.is_empty() {
-        eprintln!("xtask: no package has changed since {}; --since names another revision", arguments.since);
+        eprintln!(
+            "xtask: no package has changed since {}; --since names another revision",
+            arguments.since
+        );
     } else {
         let list: Vec<_> = folders.iter().map(|folder| folder.display().to_string()).collect();
         eprintln!("xtask: changed, or dependent on what changed: {}", list.join(", "));

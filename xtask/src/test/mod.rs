@@ -69,7 +69,8 @@ const STEPS: &[Step] = &[
 ];
 
 /// What the names of the test programs of a step begin with. They run built files; `unit` runs all others.
-const PLAIN: &[&str] = &["tests/e2e/cgpu_e2e", "tests/e2e/plain", "shim/loader", "sim/libcuda/loader"];
+const PLAIN: &[&str] =
+    &["tests/e2e/cgpu_e2e", "tests/e2e/plain", "shim/loader", "sim/libcuda/loader"];
 const DIFFERENTIAL: &[&str] = &["tests/differential/"];
 const KUBERNETES: &[&str] = &["tests/kubernetes/"];
 const CONTAINERS: &[&str] = &["tests/e2e/containers"];
@@ -89,11 +90,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let tier = if arguments.full { Tier::Full } else { Tier::Fast };
-    let chosen: Vec<&Step> =
-        STEPS.iter().filter(|step| step.tier <= tier && chooses(&arguments.only, step.name)).collect();
+    let chosen: Vec<&Step> = STEPS
+        .iter()
+        .filter(|step| step.tier <= tier && chooses(&arguments.only, step.name))
+        .collect();
     for wanted in &arguments.only {
         let is_there = chosen.iter().any(|step| step.name.contains(wanted.as_str()));
-        ensure!(is_there, "no step is called {wanted}, or only --full has it; --list shows the steps");
+        ensure!(
+            is_there,
+            "no step is called {wanted}, or only --full has it; --list shows the steps"
+        );
     }
     Run::new(Workspace::find()?, tier, arguments.name.clone()).steps(chosen.into_iter())
 }
@@ -133,14 +139,26 @@ struct Run {
 impl Run {
     fn new(workspace: Workspace, tier: Tier, names: Vec<String>) -> Self {
         let report = Report::new(&workspace.target);
-        Self { workspace, tier, names, folders: None, report, step: "", suites: None, is_built: false }
+        Self {
+            workspace,
+            tier,
+            names,
+            folders: None,
+            report,
+            step: "",
+            suites: None,
+            is_built: false,
+        }
     }
 
     /// Runs the steps, one after the other, and closes the report.
     fn steps<'a>(mut self, steps: impl Iterator<Item = &'a Step>) -> Result<ExitCode> {
         steps.for_each(|step| self.step(step));
         let missed = !self.names.is_empty() && self.report.is_empty();
-        ensure!(!missed, "no test of these steps has such a name, or only --full runs it; --list says which");
+        ensure!(
+            !missed,
+            "no test of these steps has such a name, or only --full runs it; --list says which"
+        );
         Ok(if self.report.close()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
@@ -191,8 +209,11 @@ impl Run {
         if let Some(suites) = &self.suites {
             return Ok(suites.clone());
         }
-        eprintln!("xtask: building the test programs (unoptimized; the first build takes about two minutes)");
-        let artifacts = self.compile(|workspace| workspace.build("test", &["--no-run", "--workspace"]))?;
+        eprintln!(
+            "xtask: building the test programs (unoptimized; the first build takes about two minutes)"
+        );
+        let artifacts =
+            self.compile(|workspace| workspace.build("test", &["--no-run", "--workspace"]))?;
         let suites = Suite::among(&self.workspace, artifacts);
         self.suites = Some(suites.clone());
         Ok(suites)
@@ -203,7 +224,9 @@ impl Run {
         let artifacts = self.compile(|workspace| {
             let mut command = workspace.cargo(&["test"]);
             // Its own folder: other flags would otherwise rebuild everything at every change of step.
-            command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", workspace.target.join("loom"));
+            command
+                .env("RUSTFLAGS", "--cfg loom")
+                .env("CARGO_TARGET_DIR", workspace.target.join("loom"));
             let arguments = ["--no-run", "--release", "--package", "cgpu-shm", "--test", "loom"];
             workspace.build_by(&mut command, &arguments)
         })?;
@@ -222,7 +245,12 @@ impl Run {
     }
 
     /// Runs the chosen tests of some test programs.
-    fn run(&mut self, suites: &[Arc<Suite>], threads: usize, more: &[(String, String)]) -> Result<()> {
+    fn run(
+        &mut self,
+        suites: &[Arc<Suite>],
+        threads: usize,
+        more: &[(String, String)],
+    ) -> Result<()> {
         let mut cases = Vec::new();
         for suite in suites {
             let listing = suite.list()?;
@@ -232,7 +260,8 @@ impl Run {
         cases.retain(|case| self.tier.runs(case) && chooses(&self.names, &case.id()));
         let built = self.workspace.target.join(TEST.folder).display().to_string();
         let environment =
-            [vec![("CGPU_DIST".to_owned(), built)], self.tier.environment(), more.to_vec()].concat();
+            [vec![("CGPU_DIST".to_owned(), built)], self.tier.environment(), more.to_vec()]
+                .concat();
         let runner = Runner {
             step: self.step,
             folder: self.workspace.target.join("test-output"),
@@ -245,7 +274,12 @@ impl Run {
     }
 
     /// Runs the tests of end-to-end test programs.
-    fn end_to_end(&mut self, names: &[&str], threads: usize, more: &[(String, String)]) -> Result<()> {
+    fn end_to_end(
+        &mut self,
+        names: &[&str],
+        threads: usize,
+        more: &[(String, String)],
+    ) -> Result<()> {
         self.built()?;
         let mut suites = self.suites()?;
         for name in names {
@@ -283,19 +317,30 @@ fn format(run: &mut Run) -> Result<()> {
 }
 
 fn lint(run: &mut Run) -> Result<()> {
-    let command =
-        run.workspace.cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]);
+    let command = run.workspace.cargo(&[
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "--deny",
+        "warnings",
+    ]);
     run.check(command)
 }
 
 /// Licences and advisories of the dependencies, where cargo-deny is present: it is a tool of its own, not fetched here.
 fn licences(run: &mut Run) -> Result<()> {
-    let present =
-        run.workspace.cargo(&["deny", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let present = run
+        .workspace
+        .cargo(&["deny", "--version"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
     if !present.is_ok_and(|status| status.success()) {
         return run.lack("cargo-deny", "licences of the dependencies: cargo-deny is not installed");
     }
-    let command = run.workspace.cargo(&["deny", "--offline", "check", "bans", "licenses", "sources"]);
+    let command =
+        run.workspace.cargo(&["deny", "--offline", "check", "bans", "licenses", "sources"]);
     run.check(command)
 }
 

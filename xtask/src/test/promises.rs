@@ -11,7 +11,8 @@ use crate::cargo::Workspace;
 /// Checks the page and the table of what is left out against all tests that there are.
 pub(crate) fn check(workspace: &Workspace, cases: &[Case]) -> Result<()> {
     let page = workspace.root.join("SPECIFICATION.md");
-    let page = fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
+    let page =
+        fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
     let fast: Vec<String> = cases.iter().filter(|case| Tier::Fast.runs(case)).map(path).collect();
     let lacking = without_test(&page, &fast);
     ensure!(lacking.is_empty(), "the fast tier has no test of: {}", lacking.join("; "));
@@ -59,8 +60,8 @@ mod tests {
                     | whole | 0 | `race::fresh`, `plays::long` | sim |\n| gone | 0 | `plays::long` | sim |\n\
                     | measured | 1 ns | `launch_open_added_ns` | null |\n| module | 1 | `turns::policies` | sim |\n\
                     | silent | 0 | `Outcome::silent` in all | sim |\n";
-        let tests =
-            ["tests::e2e::plain::race::tests::fresh", "monitor::turns::policies::cap"].map(str::to_owned);
+        let tests = ["tests::e2e::plain::race::tests::fresh", "monitor::turns::policies::cap"]
+            .map(str::to_owned);
         assert_eq!(without_test(page, &tests), ["gone"]);
     }
 }

@@ -62,7 +62,8 @@ impl Report {
     /// An empty report that keeps its files in cargo's target folder.
     pub(crate) fn new(target: &std::path::Path) -> Self {
         let seconds_file = target.join("test-seconds.json");
-        let known = fs::read(&seconds_file).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let known =
+            fs::read(&seconds_file).ok().and_then(|text| serde_json::from_slice(&text).ok());
         Self {
             counts: Counts::default(),
             compiling: Duration::ZERO,
@@ -172,7 +173,11 @@ impl Report {
 impl fmt::Display for Step {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (all, compiling) = (self.time.as_secs_f64(), self.compiling.as_secs_f64());
-        write!(out, "{}: {} ({all:.0} s, of which {compiling:.0} s compiling)", self.name, self.counts)
+        write!(
+            out,
+            "{}: {} ({all:.0} s, of which {compiling:.0} s compiling)",
+            self.name, self.counts
+        )
     }
 }
 

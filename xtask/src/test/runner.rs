@@ -60,7 +60,8 @@ enum Outcome {
 impl Runner<'_> {
     /// Runs the tests and enters them into the report.
     pub(crate) fn run(&self, mut cases: Vec<Case>, report: &mut Report) -> Result<()> {
-        fs::create_dir_all(&self.folder).with_context(|| format!("cannot make {}", self.folder.display()))?;
+        fs::create_dir_all(&self.folder)
+            .with_context(|| format!("cannot make {}", self.folder.display()))?;
         let before: HashMap<String, f64> =
             cases.iter().map(|case| (case.id(), report.known_seconds(&case.id()))).collect();
         // The queue is taken from its end.
@@ -187,7 +188,8 @@ impl Runner<'_> {
             thread::sleep(POLL_INTERVAL[usize::from(start.elapsed() > Duration::from_millis(100))]);
         };
         let seconds = start.elapsed().as_secs_f64();
-        let mut output = String::from_utf8_lossy(&fs::read(&files.output).unwrap_or_default()).into_owned();
+        let mut output =
+            String::from_utf8_lossy(&fs::read(&files.output).unwrap_or_default()).into_owned();
         let skips = fs::read_to_string(&files.skipped).unwrap_or_default();
         let outcome = judge(status, &output, skips.lines().next());
         if status.is_none() {
@@ -225,7 +227,10 @@ struct Files {
 impl Files {
     fn of(folder: &Path, id: &str) -> Self {
         let name: String = id.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
-        Self { output: folder.join(format!("{name}.out")), skipped: folder.join(format!("{name}.skipped")) }
+        Self {
+            output: folder.join(format!("{name}.out")),
+            skipped: folder.join(format!("{name}.skipped")),
+        }
     }
 
     /// The output of a failed test stays.
@@ -243,19 +248,26 @@ mod tests {
 
     use super::*;
 
-    const PASSED: &str = "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 8 filtered out";
+    const PASSED: &str =
+        "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 8 filtered out";
 
     #[test]
     fn test_that_libtest_does_not_find_is_failed() {
         let ended = Some(ExitStatus::from_raw(0));
         assert!(matches!(judge(ended, PASSED, None), Outcome::Passed));
-        assert!(matches!(judge(ended, &PASSED.replace("1 passed", "0 passed"), None), Outcome::Failed));
+        assert!(matches!(
+            judge(ended, &PASSED.replace("1 passed", "0 passed"), None),
+            Outcome::Failed
+        ));
     }
 
     #[test]
     fn test_that_hangs_or_exits_with_an_error_is_failed() {
         assert!(matches!(judge(None, PASSED, None), Outcome::Failed));
-        assert!(matches!(judge(Some(ExitStatus::from_raw(256)), PASSED, Some("no tool")), Outcome::Failed));
+        assert!(matches!(
+            judge(Some(ExitStatus::from_raw(256)), PASSED, Some("no tool")),
+            Outcome::Failed
+        ));
     }
 
     #[test]

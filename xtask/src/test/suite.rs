@@ -39,7 +39,8 @@ impl Suite {
         let tests = artifacts.into_iter().filter(|artifact| artifact.is_test);
         let mut suites: Vec<_> = tests
             .map(|artifact| {
-                let folder = artifact.folder.strip_prefix(&workspace.root).unwrap_or(&artifact.folder);
+                let folder =
+                    artifact.folder.strip_prefix(&workspace.root).unwrap_or(&artifact.folder);
                 let name = format!("{}/{}", folder.display(), artifact.target);
                 Arc::new(Self { name, folder: artifact.folder, file: artifact.file })
             })

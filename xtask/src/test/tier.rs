@@ -150,7 +150,11 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     },
     LeftOut {
         suite: "tests/differential/plays",
-        tests: &["the_first_seed_of_a_soak", "the_second_seed_of_a_soak", "the_third_seed_of_a_soak"],
+        tests: &[
+            "the_first_seed_of_a_soak",
+            "the_second_seed_of_a_soak",
+            "the_third_seed_of_a_soak",
+        ],
         why: "half a play of a soak; the seeds that found a context and a capture stay",
     },
     LeftOut {
@@ -188,7 +192,11 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
         tests: &["shares_follow_the_weights_on_a_slow"],
         why: "the same at a tenth of the speed",
     },
-    LeftOut { suite: "tests/e2e/timed", tests: &["the_demo_says"], why: "`cargo xtask demo` runs it" },
+    LeftOut {
+        suite: "tests/e2e/timed",
+        tests: &["the_demo_says"],
+        why: "`cargo xtask demo` runs it",
+    },
     LeftOut {
         suite: "tests/e2e/timed",
         tests: &["a_new_weight_counts"],
@@ -230,8 +238,14 @@ pub(crate) const SAMPLED: &[Sampled] = &[
         variable: ("CGPU_TREE_SECONDS", "8"),
         why: "programs access the control tree for 8 s instead of a minute",
     },
-    Sampled { variable: ("CGPU_TREE_KILLS", "4"), why: "the monitor is killed 4 times instead of 10" },
-    Sampled { variable: ("PROPTEST_CASES", "64"), why: "a quarter of the usual random cases of a property" },
+    Sampled {
+        variable: ("CGPU_TREE_KILLS", "4"),
+        why: "the monitor is killed 4 times instead of 10",
+    },
+    Sampled {
+        variable: ("PROPTEST_CASES", "64"),
+        why: "a quarter of the usual random cases of a property",
+    },
     Sampled {
         variable: ("LOOM_MAX_PREEMPTIONS", "2"),
         why: "models try every order with at most two preemptions, which find nearly all faults",
@@ -266,8 +280,9 @@ impl Tier {
 impl LeftOut {
     /// The parts of names that no test has.
     pub(crate) fn stale(&self, cases: &[Case]) -> Vec<String> {
-        let is_there =
-            |part: &str| cases.iter().any(|case| case.suite.name == self.suite && case.name.contains(part));
+        let is_there = |part: &str| {
+            cases.iter().any(|case| case.suite.name == self.suite && case.name.contains(part))
+        };
         let stale = self.tests.iter().filter(|part| !is_there(part));
         stale.map(|part| format!("{} {part}", self.suite)).collect()
     }

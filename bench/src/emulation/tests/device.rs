@@ -7,7 +7,8 @@ use super::*;
 fn alone(threads: u32, script: &Script<'_>) -> Observed {
     let tenants = [Tenant { threads, ..Tenant::new(1, script) }];
     let length = Nanos::from_millis(3 * SECOND);
-    let setup = Setup { figures: Figures::default(), policy: None, tenants: &tenants, seed: 1, length };
+    let setup =
+        Setup { figures: Figures::default(), policy: None, tenants: &tenants, seed: 1, length };
     let observed = observe(&setup, &[Nanos::from_millis(SECOND), length]).unwrap();
     Observed {
         measured: None,
@@ -22,7 +23,9 @@ fn full_grids_run_one_by_one_and_quarter_grids_beside_each_other() {
     let on_four_streams = |grid| {
         alone(1, &|program| {
             while program.goes_on() {
-                (0..4).try_for_each(|stream| program.submit(Work { grid, length: us(500) }, stream))?;
+                (0..4).try_for_each(|stream| {
+                    program.submit(Work { grid, length: us(500) }, stream)
+                })?;
             }
             Ok(())
         })

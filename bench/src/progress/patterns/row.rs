@@ -32,7 +32,9 @@ impl<'a> Row<'a> {
 
     pub(super) fn under(&self, wanted: Sharing) -> &Ran {
         let found = self.ran.iter().find(|(_, sharing, _)| *sharing == wanted);
-        found.map(|(.., ran)| ran).unwrap_or_else(|| unreachable!("every row has policy 1 and native"))
+        found
+            .map(|(.., ran)| ran)
+            .unwrap_or_else(|| unreachable!("every row has policy 1 and native"))
     }
 
     /// Policy 1 and native.
@@ -72,11 +74,12 @@ impl<'a> Row<'a> {
 
     /// What the tenants' own reports make of the time for which the GPU says that they computed.
     pub(super) fn reports(&self) -> String {
-        let under = self.ran.iter().filter(|(_, sharing, _)| sharing.is_some()).map(|(name, _, ran)| {
-            let [own, other] =
-                [ran.own, ran.other].map(|tenant| as_seconds(tenant.reported) / as_seconds(tenant.computed));
-            format!("{name} {own:.2}, {other:.2}")
-        });
+        let under =
+            self.ran.iter().filter(|(_, sharing, _)| sharing.is_some()).map(|(name, _, ran)| {
+                let [own, other] = [ran.own, ran.other]
+                    .map(|tenant| as_seconds(tenant.reported) / as_seconds(tenant.computed));
+                format!("{name} {own:.2}, {other:.2}")
+            });
         format!("reported over computed: {}", under.collect::<Vec<_>>().join("; "))
     }
 

@@ -29,10 +29,14 @@ pub(super) struct Ran {
 impl Ran {
     /// Cycles per second of all threads: of each thread whole cycles between two ends.
     pub(super) fn cycles(&self) -> f64 {
-        let threads = self.completed.iter().map(|cycle| cycle.thread).max().map_or(0, |most| most + 1);
+        let threads =
+            self.completed.iter().map(|cycle| cycle.thread).max().map_or(0, |most| most + 1);
         let of = |thread| {
-            let mut ends =
-                self.completed.iter().filter(|cycle| cycle.thread == thread).map(|cycle| cycle.ended);
+            let mut ends = self
+                .completed
+                .iter()
+                .filter(|cycle| cycle.thread == thread)
+                .map(|cycle| cycle.ended);
             let (first, last) = (ends.next()?, ends.next_back()?);
             Some((ends.count() + 1) as f64 / as_seconds(last - first))
         };
@@ -79,7 +83,11 @@ pub(super) fn run(pattern: &Pattern, model: Model, sharing: Sharing, beside: boo
     let seen = between(model, sharing, &tenants, &[WARM, WARM + COUNTED])?;
     let [own, other] = [0, 1].map(|tenant| seen[0].get(tenant).copied().unwrap_or_default());
     drop(tenants);
-    Ok(Ran { completed: completed.into_inner().unwrap_or_else(PoisonError::into_inner), own, other })
+    Ok(Ran {
+        completed: completed.into_inner().unwrap_or_else(PoisonError::into_inner),
+        own,
+        other,
+    })
 }
 
 /// A program alone, without a monitor.

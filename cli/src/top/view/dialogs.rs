@@ -33,7 +33,10 @@ pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: 
         }
         Mode::Confirm(write) => (
             "sure?",
-            vec![Line::raw(write.meaning.clone()), Line::styled("y: do it   n: leave it", theme.title())],
+            vec![
+                Line::raw(write.meaning.clone()),
+                Line::styled("y: do it   n: leave it", theme.title()),
+            ],
         ),
     };
     let widest = lines.iter().map(Line::width).max().unwrap_or(0);
@@ -42,8 +45,12 @@ pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: 
     let wrapped: usize = lines.iter().map(|line| line.width().div_ceil(inner).max(1)).sum();
     let side = |length: usize, most: u16| u16::try_from(length).unwrap_or(most).min(most);
     let (width, height) = (side(inner + 4, area.width), side(wrapped + 2, area.height));
-    let area =
-        Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
+    let area = Rect {
+        x: area.x + (area.width - width) / 2,
+        y: area.y + (area.height - height) / 2,
+        width,
+        height,
+    };
     let block = Block::bordered().title(format!(" {title} ")).border_set(theme.border());
     let text = Paragraph::new(lines)
         .wrap(Wrap { trim: false })

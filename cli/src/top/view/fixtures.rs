@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use cgpu_client::message::{
-    ContainerStatus, Gate, GpuStatus, GpuTurns, ProcessGpu, ProcessStatus, ShareStatus, Sharing, Status,
-    TurnStatus,
+    ContainerStatus, Gate, GpuStatus, GpuTurns, ProcessGpu, ProcessStatus, ShareStatus, Sharing,
+    Status, TurnStatus,
 };
 
 use crate::top::model::{Model, Sample};
@@ -102,9 +102,12 @@ fn model(gpus: Vec<GpuStatus>, containers: Vec<ContainerStatus>, turns: Vec<GpuT
 
 /// Two containers take turns.
 pub(crate) fn one_gpu() -> Model {
-    let containers =
-        vec![container("alpha", &[(0, 33.3, 33.1, 2048)]), container("bravo", &[(0, 66.7, 66.4, 4000)])];
-    let held = [("alpha", 6000), ("bravo", 12_000), ("alpha", 6000), ("bravo", 12_000), ("alpha", 5000)];
+    let containers = vec![
+        container("alpha", &[(0, 33.3, 33.1, 2048)]),
+        container("bravo", &[(0, 66.7, 66.4, 4000)]),
+    ];
+    let held =
+        [("alpha", 6000), ("bravo", 12_000), ("alpha", 6000), ("bravo", 12_000), ("alpha", 5000)];
     model(vec![gpu(0)], containers, vec![turns(0, &held)])
 }
 
@@ -121,6 +124,7 @@ pub(crate) fn two_gpus() -> Model {
 
 /// More than fit.
 pub(crate) fn crowd() -> Model {
-    let containers = (0..60).map(|number| container(&format!("tenant-{number}"), &[(0, 1.0, 1.0, 10)]));
+    let containers =
+        (0..60).map(|number| container(&format!("tenant-{number}"), &[(0, 1.0, 1.0, 10)]));
     model((0..9).map(gpu).collect(), containers.collect(), Vec::new())
 }

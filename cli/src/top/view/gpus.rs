@@ -116,8 +116,10 @@ fn columns(turns: &[TurnStatus], column: u64, count: usize) -> Vec<Option<&str>>
                 let end = turn.ago_us.saturating_sub(turn.us);
                 turn.ago_us.min(from).saturating_sub(end.max(to))
             };
-            let most = turns.iter().map(|turn| (overlap(turn), turn)).max_by_key(|(overlap, _)| *overlap);
-            most.filter(|(overlap, _)| overlap * 2 >= column).map(|(_, turn)| turn.container.as_str())
+            let most =
+                turns.iter().map(|turn| (overlap(turn), turn)).max_by_key(|(overlap, _)| *overlap);
+            most.filter(|(overlap, _)| overlap * 2 >= column)
+                .map(|(_, turn)| turn.container.as_str())
         })
         .collect()
 }
@@ -128,7 +130,8 @@ mod tests {
 
     #[test]
     fn column_shows_the_longest_turn() {
-        let turn = |container: &str, ago_us, us| TurnStatus { container: container.into(), ago_us, us };
+        let turn =
+            |container: &str, ago_us, us| TurnStatus { container: container.into(), ago_us, us };
         let turns = [turn("a", 10_000, 4_000), turn("b", 6_000, 2_500), turn("a", 1_000, 1_000)];
         let strip: String =
             columns(&turns, 1000, 12).into_iter().map(|holder| holder.unwrap_or(".")).collect();

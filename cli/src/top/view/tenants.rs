@@ -87,7 +87,10 @@ fn line<'a>(
         Span::styled(fit(&table::plain(&container.id), 13), plain),
     ];
     if wide {
-        spans.push(Span::styled(fit(&table::plain(&container.name), EXTRA_COLUMNS.0 - 1) + " ", plain));
+        spans.push(Span::styled(
+            fit(&table::plain(&container.name), EXTRA_COLUMNS.0 - 1) + " ",
+            plain,
+        ));
     }
     spans.push(Span::styled(format!("{:>3} ", share.gpu), plain));
     if wide {
@@ -97,7 +100,10 @@ fn line<'a>(
     }
     let limit = if share.limit == 0 { "-".into() } else { table::mib(share.limit) };
     spans.extend([
-        Span::styled(format!("{:>5.1} {:>5} ", share.share_set, table::measured(share, brief)), plain),
+        Span::styled(
+            format!("{:>5.1} {:>5} ", share.share_set, table::measured(share, brief)),
+            plain,
+        ),
         Span::styled(spark(theme, time.last(history), history), colour),
         Span::styled(format!(" {:>6} {limit:>6} ", table::mib(row.used())), plain),
         Span::styled(spark(theme, memory.last(history), history), theme.memory()),
@@ -114,11 +120,16 @@ pub(super) fn render_detail(model: &Model, theme: &Theme, frame: &mut Frame<'_>,
     let rows = model.rows();
     let Some(row) = model.selection(&rows).map(|at| &rows[at]) else { return };
     let (container, share) = (row.container, row.share);
-    let compute = model.gpu(share.gpu).map(|gpu| table::compute(container, gpu)).unwrap_or_default();
+    let compute =
+        model.gpu(share.gpu).map(|gpu| table::compute(container, gpu)).unwrap_or_default();
     let first = format!(
         "{}{}: {compute}, implicit {} MiB, turns {}, waits {} ({:.1} s), GPU {:.1} s",
         table::plain(if container.name.is_empty() { &container.id } else { &container.name }),
-        container.image.as_ref().map(|image| format!(" ({})", table::plain(image))).unwrap_or_default(),
+        container
+            .image
+            .as_ref()
+            .map(|image| format!(" ({})", table::plain(image)))
+            .unwrap_or_default(),
         table::mib(share.implicit),
         share.turns,
         share.waits,
@@ -128,7 +139,8 @@ pub(super) fn render_detail(model: &Model, theme: &Theme, frame: &mut Frame<'_>,
     let live = container.processes.iter().filter(|process| process.live);
     let named = live.map(|process| {
         let pid = process.host_pid.unwrap_or(process.pid);
-        let used: u64 = process.gpus.iter().filter(|part| part.gpu == share.gpu).map(|part| part.used).sum();
+        let used: u64 =
+            process.gpus.iter().filter(|part| part.gpu == share.gpu).map(|part| part.used).sum();
         format!("{} ({pid}) {} MiB", table::plain(&process.comm), table::mib(used))
     });
     let second = named.collect::<Vec<_>>().join(", ");

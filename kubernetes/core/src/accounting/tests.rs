@@ -3,7 +3,8 @@ use crate::names::{Dialects, MEMORY, annotation};
 use crate::object::{Container, Metadata, Node, Pod, PodSpec, PodStatus, Resources};
 
 fn node() -> NodeGpus {
-    let text = r#"{"unit":"GiB","gpus":[{"uuid":"GPU-a","mib":15109},{"uuid":"GPU-b","mib":23028}]}"#;
+    let text =
+        r#"{"unit":"GiB","gpus":[{"uuid":"GPU-a","mib":15109},{"uuid":"GPU-b","mib":23028}]}"#;
     NodeGpus::of(&Node {
         metadata: Metadata {
             name: "n".into(),
@@ -14,7 +15,12 @@ fn node() -> NodeGpus {
     })
 }
 
-fn pod(name: &str, units: &str, phase: &str, annotations: &[(&str, &str)]) -> Option<Arc<PodRequest>> {
+fn pod(
+    name: &str,
+    units: &str,
+    phase: &str,
+    annotations: &[(&str, &str)],
+) -> Option<Arc<PodRequest>> {
     let limits = [(MEMORY.to_owned(), units.into())].into();
     let container = Container {
         name: "c".into(),
@@ -25,7 +31,10 @@ fn pod(name: &str, units: &str, phase: &str, annotations: &[(&str, &str)]) -> Op
         metadata: Metadata {
             name: name.into(),
             uid: format!("uid of {name}"),
-            annotations: annotations.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect(),
+            annotations: annotations
+                .iter()
+                .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
+                .collect(),
             ..Default::default()
         },
         spec: PodSpec { node_name: "n".into(), containers: vec![container], ..Default::default() },
@@ -35,7 +44,11 @@ fn pod(name: &str, units: &str, phase: &str, annotations: &[(&str, &str)]) -> Op
 }
 
 fn held(pods: &[Option<Arc<PodRequest>>]) -> Vec<u64> {
-    NodeAccounting::of(&node(), pods.iter().flatten()).held.iter().map(|share| share.units).collect()
+    NodeAccounting::of(&node(), pods.iter().flatten())
+        .held
+        .iter()
+        .map(|share| share.units)
+        .collect()
 }
 
 #[test]
@@ -44,7 +57,10 @@ fn accounting_is_what_the_pods_hold() {
     let pending = pod("b", "2", "Pending", &[(annotation::INDEX, "1")]);
     assert_eq!(held(&[running.clone(), pending.clone()]), [0, 10]);
     // Who has ended holds nothing, whatever it still says.
-    assert_eq!(held(&[running.clone(), pod("b", "2", "Succeeded", &[(annotation::INDEX, "1")])]), [0, 8]);
+    assert_eq!(
+        held(&[running.clone(), pod("b", "2", "Succeeded", &[(annotation::INDEX, "1")])]),
+        [0, 8]
+    );
     assert_eq!(held(&[pod("b", "2", "Failed", &[(annotation::INDEX, "1")])]), [0, 0]);
     let accounting = NodeAccounting::of(&node(), [running, pending].iter().flatten());
     assert_eq!(accounting.free(&node(), 1).units, 12);
@@ -67,7 +83,12 @@ fn pod_on_unknown_gpus_counts_on_every_gpu() {
     }
     // A size that the GPU never had would make little of what is held.
     assert_eq!(
-        held(&[pod("a", "8", "Running", &[(annotation::INDEX, "1"), (annotation::DEVICE, "2200")])]),
+        held(&[pod(
+            "a",
+            "8",
+            "Running",
+            &[(annotation::INDEX, "1"), (annotation::DEVICE, "2200")]
+        )]),
         [8, 8]
     );
     assert_eq!(

@@ -36,7 +36,8 @@ fn shares(
 ) -> Result<Vec<(u32, u64)>, String> {
     let allocation =
         Allocation::read(&texts(annotations)).map_err(|refusal| refusal.to_string())?.expect("one");
-    let shares = allocation.shares(requests, &node(sizes)).map_err(|refusal| refusal.to_string())?;
+    let shares =
+        allocation.shares(requests, &node(sizes)).map_err(|refusal| refusal.to_string())?;
     Ok(shares.iter().map(|(gpu, share)| (*gpu, share.units)).collect())
 }
 
@@ -48,9 +49,16 @@ const SPLIT: &str = annotation::ALLOCATION;
 fn allocation_by_container_overrides_the_index() {
     assert_eq!(Allocation::read(&texts(&[("other", "x")])), Ok(None));
     assert_eq!(Allocation::read(&texts(&[(INDEX, "-1")])), Ok(None));
-    assert_eq!(shares(&[(INDEX, "1")], &[request(0, 8), request(1, 3)], &[14, 14]), Ok(vec![(1, 11)]));
     assert_eq!(
-        shares(&[(SPLIT, r#"{"0":{"0":4,"2":4},"1":{"2":3}}"#)], &[request(0, 8), request(1, 3)], &[14; 3]),
+        shares(&[(INDEX, "1")], &[request(0, 8), request(1, 3)], &[14, 14]),
+        Ok(vec![(1, 11)])
+    );
+    assert_eq!(
+        shares(
+            &[(SPLIT, r#"{"0":{"0":4,"2":4},"1":{"2":3}}"#)],
+            &[request(0, 8), request(1, 3)],
+            &[14; 3]
+        ),
         Ok(vec![(0, 4), (2, 7)])
     );
     assert_eq!(
@@ -62,10 +70,20 @@ fn allocation_by_container_overrides_the_index() {
 #[test]
 fn units_scale_with_the_size_at_allocation() {
     // 2 of 14 GiB are 17 of the 118 units of 128 MiB that the same GPU has after the switch.
-    assert_eq!(shares(&[(INDEX, "0"), (DEVICE, "14")], &[request(0, 2)], &[118]), Ok(vec![(0, 17)]));
-    assert_eq!(shares(&[(INDEX, "0"), (DEVICE, "118")], &[request(0, 16)], &[14]), Ok(vec![(0, 2)]));
     assert_eq!(
-        shares(&[(SPLIT, r#"{"0":{"0":7,"1":7}}"#), (DEVICE, "14,22")], &[request(0, 14)], &[28, 44]),
+        shares(&[(INDEX, "0"), (DEVICE, "14")], &[request(0, 2)], &[118]),
+        Ok(vec![(0, 17)])
+    );
+    assert_eq!(
+        shares(&[(INDEX, "0"), (DEVICE, "118")], &[request(0, 16)], &[14]),
+        Ok(vec![(0, 2)])
+    );
+    assert_eq!(
+        shares(
+            &[(SPLIT, r#"{"0":{"0":7,"1":7}}"#), (DEVICE, "14,22")],
+            &[request(0, 14)],
+            &[28, 44]
+        ),
         Ok(vec![(0, 14), (1, 14)])
     );
 }
@@ -76,7 +94,10 @@ fn edited_annotations_are_refused() {
         (&[(INDEX, "x")][..], "ALIYUN_COM_GPU_MEM_IDX is `x`, expected the index of a GPU"),
         (&[(INDEX, "")], "is ``, expected the index of a GPU"),
         (&[(INDEX, "7")], "it names GPU 7, but the node has 2 GPUs"),
-        (&[(INDEX, "0"), (DEVICE, "0")], "ALIYUN_COM_GPU_MEM_DEV is `0`, expected the units of a GPU"),
+        (
+            &[(INDEX, "0"), (DEVICE, "0")],
+            "ALIYUN_COM_GPU_MEM_DEV is `0`, expected the units of a GPU",
+        ),
         (&[(INDEX, "0"), (DEVICE, "14,14")], "has 2 sizes for 1 GPUs"),
         (&[(INDEX, "0"), (DEVICE, "4")], "container `c0` was given 8 units of GPU 0, which has 4"),
         (
@@ -92,7 +113,10 @@ fn edited_annotations_are_refused() {
             "container `c0` was given 0 units of GPU 0, expected at least 1",
         ),
         (&[(SPLIT, r#"{"0":{"0":8},"3":{"0":1}}"#)], "names container 3, which asks for nothing"),
-        (&[(SPLIT, r#"{"0":{"0":18446744073709551615,"1":18446744073709551615}}"#)], "which has 14"),
+        (
+            &[(SPLIT, r#"{"0":{"0":18446744073709551615,"1":18446744073709551615}}"#)],
+            "which has 14",
+        ),
     ] {
         let refusal = shares(annotations, &[request(0, 8)], &[14, 14]).expect_err(sentence);
         assert!(refusal.contains(sentence), "{annotations:?}: {refusal}");

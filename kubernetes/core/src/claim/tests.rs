@@ -112,7 +112,8 @@ fn invalid_request_is_not_claimed() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109]));
     for limits in [&[(MEMORY, "-1")][..], &[(MEMORY, "1.5")], &[("nvidia.com/gpu", "99")]] {
         assert!(
-            claim(&pod_request(&pod("p", limits)), &node, &NodeAccounting::of(&node, []), 1).is_err(),
+            claim(&pod_request(&pod("p", limits)), &node, &NodeAccounting::of(&node, []), 1)
+                .is_err(),
             "{limits:?}"
         );
     }

@@ -9,7 +9,8 @@ fn held(cluster: &Cluster, name: &str) -> u64 {
 
 fn claimed(cluster: &Cluster, pod: &Pod, name: &str, now: u64) -> Pod {
     let (node, accounting) = cluster.node(name).unwrap();
-    let change = claim::claim(cluster.pod(&pod.metadata.uid).unwrap(), node, accounting, now).unwrap();
+    let change =
+        claim::claim(cluster.pod(&pod.metadata.uid).unwrap(), node, accounting, now).unwrap();
     let mut pod = pod.clone();
     change.apply(&mut pod);
     pod.metadata.resource_version = "2".into();
@@ -67,7 +68,10 @@ fn unbound_claim_becomes_stale() {
     assert_eq!(cluster.confirm("uid-a", "n", &pods), Ok(()));
     cluster.delete_node("n");
     assert_eq!(cluster.stale(6).count(), 1);
-    assert_eq!(cluster.confirm("uid-a", "n", &pods).unwrap_err().sentence(), "the node `n` has gone");
+    assert_eq!(
+        cluster.confirm("uid-a", "n", &pods).unwrap_err().sentence(),
+        "the node `n` has gone"
+    );
 }
 
 /// A claim of a pod that nobody will ever hear of again would hold its room for ever.
@@ -135,7 +139,8 @@ fn deleted_pods_are_remembered_up_to_a_limit() {
         cluster.delete_pod(&format!("uid {number}"));
         let first = (number + 1).saturating_sub(MAX_DELETED);
         assert!(
-            cluster.deleted.has(&format!("uid {first}")) && cluster.deleted.has(&format!("uid {number}"))
+            cluster.deleted.has(&format!("uid {first}"))
+                && cluster.deleted.has(&format!("uid {number}"))
         );
     }
     assert!(cluster.deleted.last.len() + cluster.deleted.before.len() <= 2 * MAX_DELETED);

@@ -11,7 +11,10 @@ fn container(name: &str, limits: &[(&str, &str)]) -> Container {
 }
 
 fn pod(init: Vec<Container>, containers: Vec<Container>) -> Pod {
-    Pod { spec: PodSpec { containers, init_containers: init, ..Default::default() }, ..Default::default() }
+    Pod {
+        spec: PodSpec { containers, init_containers: init, ..Default::default() },
+        ..Default::default()
+    }
 }
 
 fn one(limits: &[(&str, &str)]) -> Result<Option<Amount>, String> {
@@ -24,7 +27,10 @@ fn one(limits: &[(&str, &str)]) -> Result<Option<Amount>, String> {
 #[test]
 fn limits_are_the_request() {
     let each = |gpus, memory, percent| Ok(Some(Amount::Each { gpus, memory, percent }));
-    assert_eq!(one(&[("aliyun.com/gpu-mem", "8")]), Ok(Some(Amount::InAll { units: 8, percent: 0 })));
+    assert_eq!(
+        one(&[("aliyun.com/gpu-mem", "8")]),
+        Ok(Some(Amount::InAll { units: 8, percent: 0 }))
+    );
     assert_eq!(
         one(&[("aliyun.com/gpu-mem", "16k"), ("aliyun.com/gpu-core.percentage", "30")]),
         Ok(Some(Amount::InAll { units: 16000, percent: 30 }))
@@ -39,7 +45,11 @@ fn limits_are_the_request() {
     }
     // The two jobs of document 003.
     assert_eq!(
-        one(&[("nvidia.com/gpu", "1"), ("nvidia.com/gpucores", "30"), ("nvidia.com/gpumem", "3000")]),
+        one(&[
+            ("nvidia.com/gpu", "1"),
+            ("nvidia.com/gpucores", "30"),
+            ("nvidia.com/gpumem", "3000")
+        ]),
         each(1, Memory::Mib(3000), 30)
     );
     assert_eq!(
@@ -98,17 +108,23 @@ fn invalid_amounts_are_refused() {
     }
     let mut twice = container("c", &[("aliyun.com/gpu-mem", "2")]);
     twice.resources.requests.insert("aliyun.com/gpu-mem".into(), "3".into());
-    let refusal =
-        ContainerRequest::of_pod(&pod(vec![], vec![twice]), Dialects::default()).unwrap_err().to_string();
+    let refusal = ContainerRequest::of_pod(&pod(vec![], vec![twice]), Dialects::default())
+        .unwrap_err()
+        .to_string();
     assert!(refusal.contains("is `2` as a limit and `3` as a request"), "{refusal}");
     let mixed = pod(
         vec![],
-        vec![container("a", &[("nvidia.com/gpu", "1")]), container("b", &[("aliyun.com/gpu-mem", "1")])],
+        vec![
+            container("a", &[("nvidia.com/gpu", "1")]),
+            container("b", &[("aliyun.com/gpu-mem", "1")]),
+        ],
     );
-    let refusal = ContainerRequest::of_pod(&mixed, Dialects { hami: true }).unwrap_err().to_string();
+    let refusal =
+        ContainerRequest::of_pod(&mixed, Dialects { hami: true }).unwrap_err().to_string();
     assert!(
-        refusal
-            .contains("container `b` asks by names of aliyun.com and container `a` by names of nvidia.com"),
+        refusal.contains(
+            "container `b` asks by names of aliyun.com and container `a` by names of nvidia.com"
+        ),
         "{refusal}"
     );
 }
@@ -117,7 +133,8 @@ fn invalid_amounts_are_refused() {
 fn request_without_a_limit_counts() {
     let mut requesting = container("c", &[]);
     requesting.resources.requests.insert("aliyun.com/gpu-mem".into(), "3".into());
-    let requests = ContainerRequest::of_pod(&pod(vec![], vec![requesting]), Dialects::default()).unwrap();
+    let requests =
+        ContainerRequest::of_pod(&pod(vec![], vec![requesting]), Dialects::default()).unwrap();
     assert_eq!(requests[0].amount, Amount::InAll { units: 3, percent: 0 });
 }
 
@@ -129,9 +146,12 @@ fn containers_keep_their_index() {
     let plain = container("none", &[]);
     let main = container("m", &[("aliyun.com/gpu-mem", "2")]);
     let requests =
-        ContainerRequest::of_pod(&pod(vec![sidecar, init], vec![plain, main]), Dialects::default()).unwrap();
-    let seen: Vec<_> =
-        requests.iter().map(|request| (request.container.as_str(), request.role, request.index)).collect();
+        ContainerRequest::of_pod(&pod(vec![sidecar, init], vec![plain, main]), Dialects::default())
+            .unwrap();
+    let seen: Vec<_> = requests
+        .iter()
+        .map(|request| (request.container.as_str(), request.role, request.index))
+        .collect();
     assert_eq!(seen, [("s", Role::Sidecar, 2), ("i", Role::Init, 3), ("m", Role::Container, 1)]);
     assert_eq!(units_in_all(&requests, None), 5);
 }

@@ -12,7 +12,8 @@ fn cluster(nodes: &[Node], pods: &[Pod]) -> Cluster {
 fn on(name: &str, units: u64, node: &str, gpu: u32) -> Pod {
     let mut pod = sharing(name, units);
     pod.spec.node_name = node.into();
-    pod.metadata.annotations = crate::doubles::texts(&[("ALIYUN_COM_GPU_MEM_IDX", &gpu.to_string())]);
+    pod.metadata.annotations =
+        crate::doubles::texts(&[("ALIYUN_COM_GPU_MEM_IDX", &gpu.to_string())]);
     pod
 }
 
@@ -48,7 +49,8 @@ fn calls_have_the_paths_of_gpushare() {
 /// The bodies in `tests/golden` were written by hand, in the shape of what a kube-scheduler of version 1.36 sends.
 #[test]
 fn filter_answers_node_names() {
-    let nodes = [node("n1", "GiB", &[15109]), node("n2", "GiB", &[15109]), node("n3", "GiB", &[7680])];
+    let nodes =
+        [node("n1", "GiB", &[15109]), node("n2", "GiB", &[15109]), node("n3", "GiB", &[7680])];
     let cluster = cluster(&nodes, &[on("a", 10, "n2", 0)]);
     let body = golden("filter-request.json");
     let candidates: Candidates = decode(body.as_bytes()).unwrap();
@@ -82,9 +84,14 @@ fn filter_of_an_invalid_pod_fails_every_node() {
         nodes: None,
     };
     let answer = filter(&cluster, &requests(pod("p", &[("aliyun.com/gpu-mem", "1.5")]), &["n1"]));
-    assert!(answer.failed_and_unresolvable_nodes["n1"].contains("`1.5`, which is not a whole number"));
+    assert!(
+        answer.failed_and_unresolvable_nodes["n1"].contains("`1.5`, which is not a whole number")
+    );
     // Who asks for nothing is let through, and a node that is not known is not.
-    assert_eq!(filter(&cluster, &requests(pod("p", &[]), &["n1", "n9"])).node_names.unwrap(), ["n1", "n9"]);
+    assert_eq!(
+        filter(&cluster, &requests(pod("p", &[]), &["n1", "n9"])).node_names.unwrap(),
+        ["n1", "n9"]
+    );
     let answer = filter(&cluster, &requests(sharing("p", 2), &["n1", "n9"]));
     assert_eq!(
         answer.failed_and_unresolvable_nodes["n9"],
@@ -101,7 +108,8 @@ fn filter_of_an_invalid_pod_fails_every_node() {
 
 #[test]
 fn prioritize_ranks_by_fullness() {
-    let nodes = [node("n1", "GiB", &[15109]), node("n2", "GiB", &[15109]), node("n3", "GiB", &[15109])];
+    let nodes =
+        [node("n1", "GiB", &[15109]), node("n2", "GiB", &[15109]), node("n3", "GiB", &[15109])];
     let cluster = cluster(&nodes, &[on("a", 10, "n2", 0), on("b", 5, "n3", 0)]);
     let body = format!(
         r#"{{"Pod":{},"Nodes":null,"NodeNames":["n1","n2","n3","n9","n1"]}}"#,
@@ -118,7 +126,8 @@ fn prioritize_ranks_by_fullness() {
 #[test]
 fn bind_returns_the_patch() {
     let waiting = sharing("p1", 8);
-    let cluster = cluster(&[node("n1", "GiB", &[15109])], &[waiting, on("a", 10, "n1", 0), sharing("p2", 2)]);
+    let cluster =
+        cluster(&[node("n1", "GiB", &[15109])], &[waiting, on("a", 10, "n1", 0), sharing("p2", 2)]);
     let binding: Binding =
         decode(br#"{"PodName":"p2","PodNamespace":"test","PodUID":"uid-p2","Node":"n1"}"#).unwrap();
     let change = bind(&cluster, &binding, 5).unwrap();
@@ -138,7 +147,9 @@ fn bind_returns_the_patch() {
     );
     assert_eq!(refused("p1", "uid-p1", "n7"), "the node `n7` has not been seen");
     assert_eq!(refused("p1", "uid-p2", "n1"), "the pod uid-p2 is test/p2, not test/p1");
-    assert!(refused("p1", "gone", "n1").starts_with("the pod test/p1 has not been seen, or has gone"));
+    assert!(
+        refused("p1", "gone", "n1").starts_with("the pod test/p1 has not been seen, or has gone")
+    );
     assert_eq!(text(&Bound::default()), r#"{"Error":""}"#);
 }
 
@@ -152,7 +163,8 @@ fn filter_ignores_the_claim_of_the_pod_itself() {
     bind(&cluster, &binding, 5).unwrap().apply(&mut claimed);
     claimed.metadata.resource_version = "2".into();
     cluster.apply_pod(&claimed);
-    let candidates = |pod| Candidates { pod: Some(pod), nodes: None, node_names: Some(vec!["n1".into()]) };
+    let candidates =
+        |pod| Candidates { pod: Some(pod), nodes: None, node_names: Some(vec!["n1".into()]) };
     assert_eq!(filter(&cluster, &candidates(claimed)).node_names.unwrap(), ["n1"]);
     assert_eq!(
         filter(&cluster, &candidates(sharing("other", 8))).failed_nodes["n1"],
@@ -163,10 +175,16 @@ fn filter_ignores_the_claim_of_the_pod_itself() {
 
 #[test]
 fn inspect_answers_as_gpushare() {
-    let nodes =
-        [plain_node("n1", "10.0.0.1", 28, 2), node("n2", "GiB", &[]), plain_node("n3", "10.0.0.3", 14, 1)];
+    let nodes = [
+        plain_node("n1", "10.0.0.1", 28, 2),
+        node("n2", "GiB", &[]),
+        plain_node("n3", "10.0.0.3", 14, 1),
+    ];
     let cluster = cluster(&nodes, &[on("a", 10, "n1", 1), on("b", 2, "n1", 1)]);
     assert_eq!(text(&inspect(&cluster, None)), golden("inspect-reply.json").trim_end());
-    assert_eq!(text(&inspect(&cluster, Some("n9"))), r#"{"nodes":[],"error":"the node n9 is not there"}"#);
+    assert_eq!(
+        text(&inspect(&cluster, Some("n9"))),
+        r#"{"nodes":[],"error":"the node n9 is not there"}"#
+    );
     assert_eq!(inspect(&cluster, Some("n3")).nodes.len(), 1);
 }

@@ -1,9 +1,14 @@
 use super::*;
 use crate::object::{Address, Metadata, NodeStatus};
 
-fn node(labels: &[(&str, &str)], annotation: Option<&str>, allocatable: &[(&str, &str)]) -> NodeGpus {
-    let texts =
-        |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+fn node(
+    labels: &[(&str, &str)],
+    annotation: Option<&str>,
+    allocatable: &[(&str, &str)],
+) -> NodeGpus {
+    let texts = |pairs: &[(&str, &str)]| {
+        pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()
+    };
     let annotations = annotation.map(|text| (annotation::GPUS.to_owned(), text.to_owned()));
     NodeGpus::of(&Node {
         metadata: Metadata {
@@ -66,7 +71,12 @@ fn node_that_is_not_shared_has_a_reason() {
             &[(MEMORY, "28")],
             "aliyun.com/gpu-count of the node is 0, expected 1 to 64 GPUs for its 28 units",
         ),
-        (&[], None, &[(MEMORY, "x")], "aliyun.com/gpu-mem of the node is `x`, which is no quantity"),
+        (
+            &[],
+            None,
+            &[(MEMORY, "x")],
+            "aliyun.com/gpu-mem of the node is `x`, which is no quantity",
+        ),
         (&[], None, &[(MEMORY, "28"), (COUNT, "1000")], "is 1000, expected 1 to 64"),
         (&[], Some("14,14"), &two, "cgpu.dev/gpus is not what the device plugin writes"),
         (&[], Some(r#"{"unit":"GB","gpus":[]}"#), &two, "is not what the device plugin writes"),

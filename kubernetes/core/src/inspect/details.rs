@@ -26,7 +26,11 @@ pub(super) fn of(overview: &Overview) -> String {
         let rows = rows(node, pending);
         text += &rows;
         let dashes = *dashes.get_or_insert((rows.len() + BEYOND).min(MAX_CHARS));
-        text += &format!("Allocated :\t{} ({}%)\t\n", node.allocated, percent(node.allocated, node.total));
+        text += &format!(
+            "Allocated :\t{} ({}%)\t\n",
+            node.allocated,
+            percent(node.allocated, node.total)
+        );
         text += &format!("Total :\t{} \t\n", node.total);
         text += &"-".repeat(dashes);
         text.push('\n');

@@ -18,7 +18,8 @@ fn deploy(cluster: &mut Cluster, name: &str, units: u64) -> String {
     let mut pod: Pod = sharing(name, units);
     cluster.apply_pod(&pod);
     let names: Vec<String> = cluster.nodes().map(|(node, _)| node.name.clone()).collect();
-    let request = |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
+    let request =
+        |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
     let fitting = extender::filter(cluster, &request(names)).node_names.unwrap();
     let ranked = extender::prioritize(cluster, &request(fitting), Placement::Binpack);
     let node = ranked.iter().max_by_key(|priority| priority.score).expect("room").host.clone();
@@ -99,7 +100,9 @@ Allocated/Total GPU Memory In Cluster:
 fn table_of_an_empty_cluster_equals_document_001() {
     let mut cluster = documented();
     deploy(&mut cluster, "player", 8);
-    assert!(table(&cluster).ends_with("----\nAllocated/Total GPU Memory In Cluster:\n8/28 (28%)\n"));
+    assert!(
+        table(&cluster).ends_with("----\nAllocated/Total GPU Memory In Cluster:\n8/28 (28%)\n")
+    );
 }
 
 #[test]

@@ -28,7 +28,8 @@ fn accounting(node: &NodeGpus, held: &[u64]) -> NodeAccounting {
 }
 
 fn request(units: u64, gpus: usize) -> ResourceRequest {
-    let need = Need { index: 0, role: Role::Container, gpus, memory: Memory::Units(units), percent: 0 };
+    let need =
+        Need { index: 0, role: Role::Container, gpus, memory: Memory::Units(units), percent: 0 };
     ResourceRequest { gpus, needs: vec![need], notes: vec![] }
 }
 
@@ -56,7 +57,10 @@ fn reason_counts_the_gpus_by_what_they_lack() {
         refused(&[14; 3], &[10, 11, 12], 8, 1),
         ("3/3 GPUs: 4 of 8 units free, 9 on all together".into(), true)
     );
-    assert_eq!(refused(&[14; 3], &[10, 12, 12], 9, 1), ("3/3 GPUs: 4 of 9 units free".into(), true));
+    assert_eq!(
+        refused(&[14; 3], &[10, 12, 12], 9, 1),
+        ("3/3 GPUs: 4 of 9 units free".into(), true)
+    );
     // What the issue about four GPUs of 23 GiB and pods of 10 asked: why is there one pending?
     assert_eq!(
         refused(&[23; 4], &[20; 4], 10, 1),
@@ -64,14 +68,24 @@ fn reason_counts_the_gpus_by_what_they_lack() {
     );
     assert_eq!(
         refused(&[14, 22], &[0, 20], 16, 1),
-        ("1/2 GPUs: 14 units in all of 16; 1/2 GPUs: 2 of 16 units free, 16 on all together".into(), true)
+        (
+            "1/2 GPUs: 14 units in all of 16; 1/2 GPUs: 2 of 16 units free, 16 on all together"
+                .into(),
+            true
+        )
     );
-    assert_eq!(refused(&[14, 14], &[0, 0], 16, 1), ("2/2 GPUs: 14 units in all of 16".into(), false));
+    assert_eq!(
+        refused(&[14, 14], &[0, 0], 16, 1),
+        ("2/2 GPUs: 14 units in all of 16".into(), false)
+    );
     assert_eq!(
         refused(&[14; 3], &[0, 10, 10], 8, 2),
         ("1 of the 2 GPUs asked for; 2/3 GPUs: 4 of 8 units free".into(), true)
     );
-    assert_eq!(refused(&[14; 2], &[0, 0], 8, 3), ("3 GPUs asked for, the node has 2".into(), false));
+    assert_eq!(
+        refused(&[14; 2], &[0, 0], 8, 3),
+        ("3 GPUs asked for, the node has 2".into(), false)
+    );
 }
 
 #[test]
@@ -115,9 +129,11 @@ fn overfull_gpu_takes_no_pod() {
 #[test]
 fn gpu_smaller_than_a_unit_takes_no_hami_pod() {
     let node = NodeGpus::of(&node("n", "GiB", &[512, 15109]));
-    for limits in
-        [("nvidia.com/gpumem", "100"), ("nvidia.com/gpumem-percentage", "50"), ("nvidia.com/gpu", "1")]
-    {
+    for limits in [
+        ("nvidia.com/gpumem", "100"),
+        ("nvidia.com/gpumem-percentage", "50"),
+        ("nvidia.com/gpu", "1"),
+    ] {
         let requesting = pod("p", &[("nvidia.com/gpu", "1"), limits]);
         let waiting = PodRequest::of(&requesting, Dialects { hami: true }).unwrap();
         let claim = claim::claim(&waiting, &node, &NodeAccounting::of(&node, []), 1).unwrap();
@@ -247,9 +263,13 @@ fn binpack_is_close_to_optimal_on_average() {
 #[test]
 fn hami_resources_are_placed() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109, 15109]));
-    let requests = [("nvidia.com/gpu", "2"), ("nvidia.com/gpumem", "3000"), ("nvidia.com/gpucores", "30")];
+    let requests =
+        [("nvidia.com/gpu", "2"), ("nvidia.com/gpumem", "3000"), ("nvidia.com/gpucores", "30")];
     let waiting = PodRequest::of(&pod("p", &requests), Dialects { hami: true }).unwrap();
     let claim = claim::claim(&waiting, &node, &NodeAccounting::of(&node, []), 1).unwrap();
-    assert_eq!(claim.annotations[annotation::ALLOCATION].as_deref(), Some(r#"{"0":{"0":3,"1":3}}"#));
+    assert_eq!(
+        claim.annotations[annotation::ALLOCATION].as_deref(),
+        Some(r#"{"0":{"0":3,"1":3}}"#)
+    );
     assert_eq!(node.gpus[0].units, Gpu::plain(0, 14).units);
 }

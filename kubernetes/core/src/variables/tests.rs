@@ -29,13 +29,15 @@ fn environment_equals_that_of_the_documents() {
     // Document 001: 8 of 14 GiB of a T4.
     let text = environment(&sharing("binpack-2", 8), &node("n", "GiB", &[15109]));
     assert!(
-        text.contains("ALIYUN_COM_GPU_MEM_DEV=14\n") && text.contains("ALIYUN_COM_GPU_MEM_CONTAINER=8\n"),
+        text.contains("ALIYUN_COM_GPU_MEM_DEV=14\n")
+            && text.contains("ALIYUN_COM_GPU_MEM_CONTAINER=8\n"),
         "{text}"
     );
     // Document 004: 16 units of 128 MiB.
     let text = environment(&sharing("binpack", 16), &node("n", "128MiB", &[15109]));
     assert!(
-        text.contains("ALIYUN_COM_GPU_MEM_DEV=118\n") && text.contains("ALIYUN_COM_GPU_MEM_CONTAINER=16\n"),
+        text.contains("ALIYUN_COM_GPU_MEM_DEV=118\n")
+            && text.contains("ALIYUN_COM_GPU_MEM_CONTAINER=16\n"),
         "{text}"
     );
     // Document 003: HAMi's names count MiB.
@@ -51,7 +53,10 @@ fn environment_equals_that_of_the_documents() {
 fn environment_of_unequal_gpus_has_lists() {
     let half = pod("p", &[("nvidia.com/gpu", "2"), ("nvidia.com/gpumem-percentage", "50")]);
     let text = environment(&half, &node("n", "GiB", &[15109, 23028]));
-    assert!(text.contains("ALIYUN_COM_GPU_MEM_CONTAINER=7,11\nALIYUN_COM_GPU_MEM_DEV=14,22\n"), "{text}");
+    assert!(
+        text.contains("ALIYUN_COM_GPU_MEM_CONTAINER=7,11\nALIYUN_COM_GPU_MEM_DEV=14,22\n"),
+        "{text}"
+    );
     let mut shared = node("n", "GiB", &[15109]);
     shared.metadata.labels = texts(&[("ack.node.gpu.schedule", "share")]);
     assert!(environment(&sharing("p", 2), &shared).ends_with("CGPU_DISABLE=true\n"));
@@ -79,9 +84,13 @@ fn pod_placed_elsewhere_gets_no_environment() {
     let said = |annotations: &[(&str, &str)]| {
         let mut pod = sharing("p", 2);
         pod.metadata.annotations = texts(annotations);
-        super::of(&PodRequest::of(&pod, Dialects::default()).unwrap(), "main", &here).unwrap_err().to_string()
+        super::of(&PodRequest::of(&pod, Dialects::default()).unwrap(), "main", &here)
+            .unwrap_err()
+            .to_string()
     };
-    assert!(said(&[]).starts_with("no GPU was chosen for test/p: it came past the scheduler extender"));
+    assert!(
+        said(&[]).starts_with("no GPU was chosen for test/p: it came past the scheduler extender")
+    );
     assert!(
         said(&[(annotation::INDEX, "0"), (annotation::NODE, "m")])
             .starts_with("the GPUs of test/p were chosen on node `m`, not on `n`")
@@ -101,12 +110,14 @@ fn amount_is_never_0() {
         let pod_request = PodRequest::of(&pod, Dialects { hami: true }).unwrap();
         super::of(&pod_request, "main", &here).map_err(|refusal| refusal.to_string())
     };
-    let refusal = Err("container `main` was given 0 units of GPU 0, expected at least 1".to_owned());
+    let refusal =
+        Err("container `main` was given 0 units of GPU 0, expected at least 1".to_owned());
     assert_eq!(made(&[(MEMORY, "8")], r#"{"0":{"0":0,"1":8}}"#), refusal);
     assert_eq!(made(&[("nvidia.com/gpu", "1")], r#"{"0":{"0":0}}"#), refusal);
     // Nor of compute, when somebody has written more GPUs than were asked for.
-    let variables =
-        made(&[(MEMORY, "8"), (crate::names::CORE, "1")], r#"{"0":{"0":4,"1":4}}"#).unwrap().unwrap();
+    let variables = made(&[(MEMORY, "8"), (crate::names::CORE, "1")], r#"{"0":{"0":4,"1":4}}"#)
+        .unwrap()
+        .unwrap();
     assert!(variables.contains(&(variable::PERCENT, "1".into())), "{variables:?}");
     // An ask that no limits make: it stops here if anywhere.
     let mut pod_request = PodRequest::of(
@@ -116,7 +127,8 @@ fn amount_is_never_0() {
     .unwrap();
     pod_request.requests.as_mut().unwrap()[0].amount =
         Amount::Each { gpus: 1, memory: Memory::Mib(0), percent: 0 };
-    pod_request.allocation = Allocation::read(&texts(&[(annotation::ALLOCATION, r#"{"0":{"0":1}}"#)]));
+    pod_request.allocation =
+        Allocation::read(&texts(&[(annotation::ALLOCATION, r#"{"0":{"0":1}}"#)]));
     assert_eq!(
         super::of(&pod_request, "main", &here).unwrap_err().to_string(),
         "ALIYUN_COM_GPU_MEM_CONTAINER of container `main` of test/p would be `0`, expected at least 1 for each GPU"

@@ -33,8 +33,9 @@ impl Facts {
         cluster.replace(nodes.iter().map(|node| &node.node), pods.iter().map(|pod| &pod.pod));
         pods.sort_by_cached_key(ObservedPod::title);
         let nodes = nodes.into_iter().map(|node| (node.node.metadata.name.clone(), node)).collect();
-        let classes = classes
-            .map(|classes| classes.into_iter().map(|class| (class.metadata.name, class.handler)).collect());
+        let classes = classes.map(|classes| {
+            classes.into_iter().map(|class| (class.metadata.name, class.handler)).collect()
+        });
         Self { cluster, pods, nodes, classes }
     }
 }
@@ -168,7 +169,11 @@ impl ObservedPod {
 
     /// Whether it says that no container has asked for its slice.
     pub(crate) fn is_unbound(&self) -> bool {
-        self.pod.metadata.annotations.get(annotation::ASSIGNED).is_some_and(|value| value == "false")
+        self.pod
+            .metadata
+            .annotations
+            .get(annotation::ASSIGNED)
+            .is_some_and(|value| value == "false")
     }
 
     /// Whether it is one of ours, of this name.
@@ -249,7 +254,11 @@ impl<'de> Deserialize<'de> for ObservedPod {
         let value = Value::deserialize(deserializer)?;
         let pod = read::<D, Pod>(value.clone())?;
         let parts: Parts<PodSpec, PodStatus> = read::<D, _>(value)?;
-        Ok(Self { pod, spec: parts.spec.unwrap_or_default(), status: parts.status.unwrap_or_default() })
+        Ok(Self {
+            pod,
+            spec: parts.spec.unwrap_or_default(),
+            status: parts.status.unwrap_or_default(),
+        })
     }
 }
 

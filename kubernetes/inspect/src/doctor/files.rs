@@ -51,7 +51,8 @@ pub(super) fn examine(root: &Path, findings: &mut Findings) {
 
 /// The texts of what an engine reads.
 fn texts(root: &Path, file: &str, folder: &str) -> Vec<String> {
-    let more = fs::read_dir(below(root, folder)).into_iter().flatten().flatten().map(|entry| entry.path());
+    let more =
+        fs::read_dir(below(root, folder)).into_iter().flatten().flatten().map(|entry| entry.path());
     let files = [below(root, file)].into_iter().chain(more);
     files.filter_map(|file| fs::read_to_string(file).ok()).collect()
 }

@@ -14,14 +14,19 @@ const PLUGIN: &str = "cgpu-device-plugin";
 pub(super) const HANDLER: &str = "cgpu";
 
 pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
-    let (Some(observed), Some((gpus, accounting))) = (facts.nodes.get(name), facts.cluster.node(name)) else {
+    let (Some(observed), Some((gpus, accounting))) =
+        (facts.nodes.get(name), facts.cluster.node(name))
+    else {
         return;
     };
     let labels = &observed.node.metadata.labels;
     let subject = format!("node {name}");
     // Nodes without GPUs of which nobody said that they are to share any are none of ours.
     let is_shared = labels.get(label::SHARED).is_some_and(|value| value == "true");
-    if gpus.gpus.is_empty() && !is_shared && gpus.closed.as_ref().is_none_or(|_| !has_units(observed)) {
+    if gpus.gpus.is_empty()
+        && !is_shared
+        && gpus.closed.as_ref().is_none_or(|_| !has_units(observed))
+    {
         return;
     }
     for note in &gpus.notes {
@@ -36,13 +41,20 @@ pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
         }
         Some(refusal) => findings.add(Cause::GpusUnreadable, &subject, refusal.sentence()),
         None if !has_units(observed) => {
-            let failing = plugin(facts, name).map(|(_, obstacles)| obstacles).filter(|it| !it.is_empty());
+            let failing =
+                plugin(facts, name).map(|(_, obstacles)| obstacles).filter(|it| !it.is_empty());
             match failing {
-                Some(obstacles) => findings.add(Cause::PluginFailing, &subject, obstacles.join("; ")),
+                Some(obstacles) => {
+                    findings.add(Cause::PluginFailing, &subject, obstacles.join("; "))
+                }
                 None => findings.add(
                     Cause::NoUnits,
                     &subject,
-                    format!("{} units on {} GPUs, and none allocatable", gpus.units(), gpus.gpus.len()),
+                    format!(
+                        "{} units on {} GPUs, and none allocatable",
+                        gpus.units(),
+                        gpus.gpus.len()
+                    ),
                 ),
             }
         }
@@ -50,7 +62,11 @@ pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
     }
     isolation(gpus, labels, &subject, findings);
     if gpus.isolated && observed.has_handler(HANDLER) == Some(false) {
-        findings.add(Cause::NoRuntime, &subject, format!("it has {}", observed.handlers().join(", ")));
+        findings.add(
+            Cause::NoRuntime,
+            &subject,
+            format!("it has {}", observed.handlers().join(", ")),
+        );
     }
     for (at, gpu) in gpus.gpus.iter().enumerate() {
         let uuid = gpu.uuid.as_deref().unwrap_or("no name");
@@ -85,7 +101,11 @@ fn isolation(gpus: &NodeGpus, labels: &Texts, subject: &str, findings: &mut Find
 fn lacks_plugin(facts: &Facts, name: &str, subject: &str, findings: &mut Findings) {
     match plugin(facts, name) {
         Some((title, obstacles)) if !obstacles.is_empty() => {
-            findings.add(Cause::PluginFailing, subject, format!("{title}: {}", obstacles.join("; ")));
+            findings.add(
+                Cause::PluginFailing,
+                subject,
+                format!("{title}: {}", obstacles.join("; ")),
+            );
         }
         Some((title, _)) => findings.add(Cause::NoPlugin, subject, format!("its pod is {title}")),
         None => findings.add(Cause::NoPlugin, subject, "no pod of it is on the node"),

@@ -14,7 +14,12 @@ use super::node::HANDLER;
 /// Nodes that are named for a reason; of more, their number.
 const MAX_NAMED_NODES: usize = 3;
 
-pub(super) fn examine(facts: &Facts, observed: &ObservedPod, was_named: bool, findings: &mut Findings) {
+pub(super) fn examine(
+    facts: &Facts,
+    observed: &ObservedPod,
+    was_named: bool,
+    findings: &mut Findings,
+) {
     let subject = format!("pod {}", observed.title());
     if matches!(observed.pod.status.phase.as_str(), "Failed" | "Succeeded") {
         let (reason, message) = (&observed.status.reason, &observed.status.message);
@@ -99,7 +104,11 @@ fn waits(
     let resolvable = reasons.values().any(|(_, resolvable)| *resolvable);
     let found: Vec<String> =
         reasons.iter().map(|(reason, (nodes, _))| format!("{}: {reason}", named(nodes))).collect();
-    findings.add(if resolvable { Cause::NoRoom } else { Cause::NeverFits }, subject, found.join("; "));
+    findings.add(
+        if resolvable { Cause::NoRoom } else { Cause::NeverFits },
+        subject,
+        found.join("; "),
+    );
 }
 
 /// `a, b, c and 47 more`.
@@ -122,15 +131,19 @@ fn is_bound(
     let Some((node, accounting)) = facts.cluster.node(name) else {
         return findings.add(Cause::NodeNotReady, subject, format!("there is no node {name}"));
     };
-    let standing =
-        accounting.holders.iter().find(|holder| holder.pod.uid == pod_request.uid).map(|it| &it.standing);
+    let standing = accounting
+        .holders
+        .iter()
+        .find(|holder| holder.pod.uid == pod_request.uid)
+        .map(|it| &it.standing);
     let has_gpus = match standing {
         Some(Standing::Nothing(refusal)) => {
             findings.add(Cause::Bypassed, subject, refusal.sentence());
             false
         }
         Some(Standing::Unclear(refusal)) => {
-            let cause = if pod_request.allocation == Ok(None) { Cause::Bypassed } else { Cause::Spoilt };
+            let cause =
+                if pod_request.allocation == Ok(None) { Cause::Bypassed } else { Cause::Spoilt };
             findings.add(cause, subject, refusal.sentence());
             false
         }

@@ -19,8 +19,7 @@ struct Cluster {
 }
 
 fn node(name: &str) -> Value {
-    let gpus =
-        json!({"unit": "GiB", "gpus": [{"uuid": "GPU-0", "mib": 15109}, {"uuid": "GPU-1", "mib": 15109}]});
+    let gpus = json!({"unit": "GiB", "gpus": [{"uuid": "GPU-0", "mib": 15109}, {"uuid": "GPU-1", "mib": 15109}]});
     json!({
         "metadata": {"name": name, "labels": {"gpushare": "true"}, "annotations": {"cgpu.dev/gpus": gpus.to_string()}},
         "status": {
@@ -91,9 +90,9 @@ impl Cluster {
         };
         let nodes: Vec<ObservedNode> =
             self.nodes.into_iter().map(|value| serde_json::from_value(value).unwrap()).collect();
-        let classes: Option<Vec<ObservedClass>> = self
-            .classes
-            .map(|all| all.into_iter().map(|value| serde_json::from_value(value).unwrap()).collect());
+        let classes: Option<Vec<ObservedClass>> = self.classes.map(|all| {
+            all.into_iter().map(|value| serde_json::from_value(value).unwrap()).collect()
+        });
         Facts::new(Dialects::default(), nodes, read(self.pods), classes)
     }
 
@@ -116,16 +115,17 @@ fn healthy_system_has_no_findings() {
     assert_eq!(findings.text(), "nothing is wrong; looked at: pod test/runs\n");
     // A node that nobody asked to share anything is none of ours.
     let mut cluster = Cluster::well();
-    cluster
-        .nodes
-        .push(json!({"metadata": {"name": "plain"}, "status": {"runtimeHandlers": [{"name": "runc"}]}}));
+    cluster.nodes.push(
+        json!({"metadata": {"name": "plain"}, "status": {"runtimeHandlers": [{"name": "runc"}]}}),
+    );
     assert_eq!(cluster.names(), [""; 0]);
 }
 
 #[test]
 fn pending_pods_have_a_cause() {
     let unscheduled = |mut pod: Value, words: &str| {
-        pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False", "message": words}]);
+        pod["status"]["conditions"] =
+            json!([{"type": "PodScheduled", "status": "False", "message": words}]);
         pod
     };
     let mut divided = pod("p", 9);
@@ -133,20 +133,23 @@ fn pending_pods_have_a_cause() {
     let mut claimed = running("p", 2);
     claimed["spec"]["nodeName"] = json!("");
     claimed["status"]["phase"] = json!("Pending");
-    let refused =
-        "failed calling extender: Post \"http://x:39999/gpushare-scheduler/filter\": connection refused";
+    let refused = "failed calling extender: Post \"http://x:39999/gpushare-scheduler/filter\": connection refused";
     for (pod, expected) in [
         (divided, vec!["not_understood"]),
         (pod("p", 15), vec!["never_fits"]),
         (pod("p", 5), vec!["unseen"]),
         (unscheduled(pod("p", 5), refused), vec!["extender_silent"]),
-        (unscheduled(pod("p", 5), "0/3 nodes are available: 3 Insufficient cpu."), vec!["other_obstacle"]),
+        (
+            unscheduled(pod("p", 5), "0/3 nodes are available: 3 Insufficient cpu."),
+            vec!["other_obstacle"],
+        ),
         (claimed, vec!["claimed"]),
     ] {
         assert_eq!(Cluster::well().with(pod).names(), expected);
     }
     let mut full = running("full", 14);
-    full["metadata"]["annotations"]["scheduler.framework.gpushare.allocation"] = json!("{\"0\":{\"1\":14}}");
+    full["metadata"]["annotations"]["scheduler.framework.gpushare.allocation"] =
+        json!("{\"0\":{\"1\":14}}");
     let text = Cluster::well().with(full).with(pod("p", 13)).findings(Scope::default()).text();
     assert_eq!(
         text,
@@ -178,7 +181,8 @@ fn unstarted_pods_have_a_cause() {
     let mut pulls = bound(|_| ());
     waiting(&mut pulls, "ContainerCreating");
     let mut rejected = bound(|pod| {
-        pod["status"] = json!({"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no"})
+        pod["status"] =
+            json!({"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no"})
     });
     rejected["metadata"]["name"] = json!("r");
     for (pod, expected) in [
@@ -188,7 +192,8 @@ fn unstarted_pods_have_a_cause() {
         (bound(|pod| pod["metadata"]["annotations"] = json!({})), "bypassed"),
         (
             bound(|pod| {
-                pod["metadata"]["annotations"]["scheduler.framework.gpushare.allocation"] = json!("x")
+                pod["metadata"]["annotations"]["scheduler.framework.gpushare.allocation"] =
+                    json!("x")
             }),
             "spoilt",
         ),
@@ -197,7 +202,8 @@ fn unstarted_pods_have_a_cause() {
         assert_eq!(Cluster::well().with(pod).names(), [expected]);
     }
     let silent = Cluster::well().on(|node| {
-        node["status"]["conditions"][0] = json!({"type": "Ready", "status": "Unknown", "message": "silent"})
+        node["status"]["conditions"][0] =
+            json!({"type": "Ready", "status": "Unknown", "message": "silent"})
     });
     assert_eq!(silent.with(bound(|_| ())).names(), ["node_not_ready"]);
     // What failed for another reason is told who asks for it.
@@ -207,8 +213,9 @@ fn unstarted_pods_have_a_cause() {
     assert_eq!(Cluster::well().with(failed()).findings(scope).names(), ["ended"]);
     let done = bound(|pod| pod["status"] = json!({"phase": "Succeeded"}));
     assert_eq!(Cluster::well().with(done).findings(scope).names(), ["ended"]);
-    let too_much =
-        bound(|pod| pod["status"] = json!({"phase": "Failed", "reason": "OutOfaliyun.com/gpu-mem"}));
+    let too_much = bound(|pod| {
+        pod["status"] = json!({"phase": "Failed", "reason": "OutOfaliyun.com/gpu-mem"})
+    });
     assert_eq!(Cluster::well().with(too_much).names(), ["rejected"]);
     let other = || json!({"metadata": {"name": "p", "namespace": "test", "uid": "u"}, "status": {"phase": "Running"}});
     assert_eq!(Cluster::well().with(other()).names(), [""; 0]);
@@ -226,7 +233,10 @@ fn unlimited_pods_have_a_cause() {
         .on(|node| node["status"]["runtimeHandlers"] = json!([{"name": ""}, {"name": "runc"}]));
     assert_eq!(without.names(), ["no_runtime"]);
     // Kubelets before 1.30 do not say which runtimes there are.
-    assert_eq!(Cluster::well().on(|node| node["status"]["runtimeHandlers"] = json!(null)).names(), [""; 0]);
+    assert_eq!(
+        Cluster::well().on(|node| node["status"]["runtimeHandlers"] = json!(null)).names(),
+        [""; 0]
+    );
     let with = |change: fn(&mut Value)| {
         let mut pod = running("p", 2);
         change(&mut pod);
@@ -238,8 +248,9 @@ fn unlimited_pods_have_a_cause() {
         pod["spec"]["containers"][0]["env"] = json!([{"name": "CGPU_DISABLE", "value": "true"}])
     };
     assert_eq!(with(off), ["switched_off"]);
-    let unbound =
-        |pod: &mut Value| pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"] = json!("false");
+    let unbound = |pod: &mut Value| {
+        pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"] = json!("false")
+    };
     assert_eq!(with(unbound), ["not_bound"]);
 }
 
@@ -256,24 +267,28 @@ fn nodes_without_gpus_have_a_cause() {
     assert_eq!(silent(vec![]), ["no_nodes", "no_plugin"]);
     assert_eq!(silent(vec![plugin()]), ["no_nodes", "no_plugin"]);
     let mut failing = plugin();
-    failing["status"]["containerStatuses"][0]["state"] = json!({"waiting": {"reason": "CrashLoopBackOff"}});
+    failing["status"]["containerStatuses"][0]["state"] =
+        json!({"waiting": {"reason": "CrashLoopBackOff"}});
     assert_eq!(silent(vec![failing]), ["no_nodes", "plugin_failing"]);
     for (name, value) in [("gpushare", "false"), ("ack.node.gpu.schedule", "default")] {
         let out = Cluster::well().on(|node| node["metadata"]["labels"][name] = json!(value));
         assert_eq!(out.names(), ["taken_out"], "{name}");
     }
-    let unreadable = Cluster::well().on(|node| node["metadata"]["annotations"]["cgpu.dev/gpus"] = json!("x"));
+    let unreadable =
+        Cluster::well().on(|node| node["metadata"]["annotations"]["cgpu.dev/gpus"] = json!("x"));
     // Nobody can say any more what the pod holds there.
     assert_eq!(unreadable.names(), ["no_nodes", "gpus_unreadable", "spoilt"]);
-    let untold = Cluster::well().on(|node| node["status"]["allocatable"]["aliyun.com/gpu-mem"] = json!("0"));
+    let untold =
+        Cluster::well().on(|node| node["status"]["allocatable"]["aliyun.com/gpu-mem"] = json!("0"));
     assert_eq!(untold.names(), ["no_units"]);
     let sick = json!({"unit": "GiB", "gpus": [{"uuid": "GPU-0", "mib": 15109}, {"uuid": "GPU-1", "mib": 15109, "healthy": false}]});
-    let sick =
-        Cluster::well().on(|node| node["metadata"]["annotations"]["cgpu.dev/gpus"] = json!(sick.to_string()));
+    let sick = Cluster::well()
+        .on(|node| node["metadata"]["annotations"]["cgpu.dev/gpus"] = json!(sick.to_string()));
     assert_eq!(sick.names(), ["gpu_unhealthy"]);
     let over = Cluster::well().with(running("b", 13));
     assert_eq!(over.names(), ["over_full"]);
-    let placed = Cluster::well().on(|node| node["metadata"]["labels"]["ack.node.gpu.placement"] = json!("x"));
+    let placed = Cluster::well()
+        .on(|node| node["metadata"]["labels"]["ack.node.gpu.placement"] = json!("x"));
     assert_eq!(placed.names(), ["label_ignored"]);
 }
 
@@ -292,7 +307,10 @@ fn files_of_a_node_have_causes() {
         files::examine(root, &mut findings);
         findings.names()
     };
-    assert_eq!(names(), ["runtime_missing", "runtime_missing", "engine_unconfigured", "plugin_absent"]);
+    assert_eq!(
+        names(),
+        ["runtime_missing", "runtime_missing", "engine_unconfigured", "plugin_absent"]
+    );
     put(root, "usr/bin/cgpu-runtime", "");
     put(root, "usr/lib/cgpu/libcgpu.so", "");
     put(root, "var/lib/kubelet/device-plugins/nvidia-gpu.sock", "");
@@ -311,15 +329,18 @@ fn files_of_a_node_have_causes() {
 
 #[test]
 fn findings_are_reported_as_json() {
-    let findings =
-        Cluster::well().with(pod("p", 15)).findings(Scope::default()).about(Some(Question::Pending));
+    let findings = Cluster::well()
+        .with(pod("p", 15))
+        .findings(Scope::default())
+        .about(Some(Question::Pending));
     let json = findings.json();
     assert_eq!(json["ok"], false);
     assert_eq!(json["causes"][0]["cause"], "never_fits");
     assert_eq!(json["causes"][0]["question"], "pending");
     assert_eq!(json["causes"][0]["found"], "one: 2/2 GPUs: 14 units in all of 15");
     assert_eq!(json["causes"][0]["severity"], "wrong");
-    let none = Cluster::well().with(pod("p", 15)).findings(Scope::default()).about(Some(Question::NoGpu));
+    let none =
+        Cluster::well().with(pod("p", 15)).findings(Scope::default()).about(Some(Question::NoGpu));
     assert!(none.is_well());
 }
 

@@ -76,7 +76,11 @@ fn waits_at_the_gate_are_counted_and_timed() {
         see(&mut tenant, NOW + ms(at), &[report(1), TenantReport { waiting, ..report(0) }]);
         assert_eq!(tenant.waiting, waiting > 0);
         assert_eq!(tenant.returned, NOW + ms(returned), "at {at} ms");
-        assert_eq!((tenant.account.waits, tenant.account.waited), (waits, ms(waited)), "at {at} ms");
+        assert_eq!(
+            (tenant.account.waits, tenant.account.waited),
+            (waits, ms(waited)),
+            "at {at} ms"
+        );
     }
 }
 
@@ -92,7 +96,13 @@ fn ring_without_a_reason_is_an_invalid_report() {
         ("just launched", true, true, launched(us(100)), false),
         ("launched 20 ms ago", true, true, launched(ms(20)), false),
         ("launched 21 ms ago", true, true, launched(ms(21)), true),
-        ("work in flight", true, true, TenantReport { inflight: 1, ends: NOW.0 + 1, ..quiet }, false),
+        (
+            "work in flight",
+            true,
+            true,
+            TenantReport { inflight: 1, ends: NOW.0 + 1, ..quiet },
+            false,
+        ),
         ("work just ended", true, true, TenantReport { last: NOW.0, ..quiet }, false),
     ] {
         let mut tenant = tenant();

@@ -69,7 +69,8 @@ fn rank(gpu: &mut Gpu) {
 }
 
 fn closing(gpu: &mut Gpu, least: Nanos) {
-    gpu.turn.as_mut().unwrap().phase = Phase::Closing { since: NOW, least, paid: least, cause: Cause::Spent };
+    gpu.turn.as_mut().unwrap().phase =
+        Phase::Closing { since: NOW, least, paid: least, cause: Cause::Spent };
 }
 
 fn others_idle(gpu: &mut Gpu) {
@@ -106,7 +107,11 @@ fn turn_that_burns_or_of_a_distrusted_container_goes_by_the_clock_alone() {
     }
     let mut gpu = taken(STRICT);
     rank(&mut gpu);
-    assert_eq!(decide(&gpu, NOW + ms(3)), Over(NOW + ms(3), Cause::Silent), "high priority burns nothing");
+    assert_eq!(
+        decide(&gpu, NOW + ms(3)),
+        Over(NOW + ms(3), Cause::Silent),
+        "high priority burns nothing"
+    );
 }
 
 #[test]
@@ -283,7 +288,10 @@ fn next_turn_is_decided_early_only_where_the_holder_goes_on() {
     assert_eq!(lead(|_| (), us(500)), TUNING.extension_lead);
     assert_eq!(lead(|_| (), Nanos::ZERO), TUNING.wakeup_lead, "nothing is in flight");
     assert_eq!(lead(|gpu| gpu.queue[1].waiting = true, us(500)), TUNING.wakeup_lead);
-    assert_eq!(lead(|gpu| gpu.queue[0].distrusted_until = NOW + ms(1), us(500)), TUNING.default_inflight);
+    assert_eq!(
+        lead(|gpu| gpu.queue[0].distrusted_until = NOW + ms(1), us(500)),
+        TUNING.default_inflight
+    );
 }
 
 #[test]
@@ -370,12 +378,18 @@ fn holder_has_more_in_flight_where_no_other_container_would_wait_for_it() {
         change(&mut gpu);
         max_inflight(&gpu)
     };
-    assert_eq!(max_inflight_after(|_| ()), TUNING.uncontested_inflight, "the other one is in the queue");
+    assert_eq!(
+        max_inflight_after(|_| ()),
+        TUNING.uncontested_inflight,
+        "the other one is in the queue"
+    );
     assert_eq!(max_inflight_after(others_idle), Nanos::ZERO, "the other one may come back");
-    let silent = |gpu: &mut Gpu| (gpu.queue[1].waiting, gpu.queue[1].active) = (false, NOW - ms(20));
+    let silent =
+        |gpu: &mut Gpu| (gpu.queue[1].waiting, gpu.queue[1].active) = (false, NOW - ms(20));
     assert_eq!(max_inflight_after(silent), TUNING.uncontested_inflight);
     let back = |gpu: &mut Gpu| {
-        (gpu.queue[1].returned, gpu.queue[1].away, gpu.queue[1].balance) = (NOW + us(1), ms(1), 6 * MS);
+        (gpu.queue[1].returned, gpu.queue[1].away, gpu.queue[1].balance) =
+            (NOW + us(1), ms(1), 6 * MS);
     };
     assert_eq!(max_inflight_after(back), Nanos::ZERO, "the other one is about to take the turn");
     let member = |gpu: &mut Gpu| gpu.queue[2].presence.open = true;
@@ -399,7 +413,11 @@ fn high_priority_has_more_in_flight_while_it_cannot_lose_its_turn() {
     gpu.queue[0].foretold = NOW;
     assert_eq!(max_inflight(&gpu), TUNING.uncontested_inflight);
     gpu.turn.as_mut().unwrap().high = false;
-    assert_eq!(max_inflight(&gpu), Nanos::ZERO, "its turn was given to it as to any other container");
+    assert_eq!(
+        max_inflight(&gpu),
+        Nanos::ZERO,
+        "its turn was given to it as to any other container"
+    );
 }
 
 fn close(gpu: &mut Gpu, now: Nanos, cause: Cause) -> Phase {
@@ -419,14 +437,19 @@ fn work_in_flight_at_the_end_of_turns_is_learned() {
 
 #[test]
 fn closing_turn_lasts_as_long_as_an_honest_gate_may_have_work_in_flight() {
-    for (max_inflight, least_us) in [(Nanos::ZERO, 1_500), (us(250), 1_250), (ms(2), 3_000), (ms(9), 6_000)] {
+    for (max_inflight, least_us) in
+        [(Nanos::ZERO, 1_500), (us(250), 1_250), (ms(2), 3_000), (ms(9), 6_000)]
+    {
         let now = NOW + ms(1);
         let mut gpu = running(FAIR, now, us(400));
         gpu.queue[1].balance = 6 * MS;
         gpu.queue[0].gate.max_inflight = max_inflight;
         let cause = Cause::Silent;
         let least = NOW + us(least_us);
-        assert_eq!(close(&mut gpu, now, cause), Phase::Closing { since: now, least, paid: least, cause });
+        assert_eq!(
+            close(&mut gpu, now, cause),
+            Phase::Closing { since: now, least, paid: least, cause }
+        );
     }
 }
 
@@ -441,7 +464,11 @@ fn pre_empted_holder_is_taken_at_its_word_and_pays_as_if_it_were_not() {
     };
     let (since, paid, cause) = (NOW + ms(1), NOW + us(1_250), Cause::Preempted);
     assert_eq!(closing(Nanos::ZERO), Phase::Closing { since, least: since, paid, cause });
-    assert_eq!(closing(NOW + ms(2)), Phase::Closing { since, least: paid, paid, cause }, "it has no word");
+    assert_eq!(
+        closing(NOW + ms(2)),
+        Phase::Closing { since, least: paid, paid, cause },
+        "it has no word"
+    );
 
     let mut gpu = busy(FAIR, &[1, 1]);
     give_turn(&mut gpu, 0, ms(6));
@@ -449,7 +476,9 @@ fn pre_empted_holder_is_taken_at_its_word_and_pays_as_if_it_were_not() {
     let turn = Turn { phase, handed: false, ..gpu.turn.take().unwrap() };
     gpu.close(since, since + us(100), cause, turn);
     // What its report shows to have run until then is not paid for twice.
-    for (last, balance) in [(us(1_100), -1_250_000), (us(1_180), -1_250_000), (us(1_300), -1_300_000)] {
+    for (last, balance) in
+        [(us(1_100), -1_250_000), (us(1_180), -1_250_000), (us(1_300), -1_300_000)]
+    {
         let mut gpu = gpu.clone();
         let at = gpu.queue.iter().position(|tenant| tenant.closed.is_some()).unwrap();
         give_turn(&mut gpu, 1 - at, ms(6));
@@ -584,7 +613,10 @@ fn container_still_wants_the_gpu_after_its_turn_was_ended_by_others() {
 fn missed_and_overrun_turns_are_counted() {
     let missed = end(Cause::Missed, |_| ());
     assert!(ended(&missed).dormant.is_some());
-    assert_eq!((ended(&missed).account.anomalies.missed, ended(&missed).account.anomalies.overruns), (1, 0));
+    assert_eq!(
+        (ended(&missed).account.anomalies.missed, ended(&missed).account.anomalies.overruns),
+        (1, 0)
+    );
     let overrun = end(Cause::Overrun, |_| ());
     assert!(ended(&overrun).overrun && ended(&overrun).dormant.is_none());
     assert_eq!(
@@ -611,7 +643,8 @@ fn container_that_uses_up_its_turns_is_steady_though_others_come_between() {
 fn interrupted_container_is_next_after_the_one_that_came_back() {
     let order = |cause| {
         let back = |gpu: &mut Gpu| {
-            (gpu.queue[1].returned, gpu.queue[1].away, gpu.queue[1].balance) = (NOW + ms(1), ms(1), 6 * MS);
+            (gpu.queue[1].returned, gpu.queue[1].away, gpu.queue[1].balance) =
+                (NOW + ms(1), ms(1), 6 * MS);
         };
         end(cause, back).queue.iter().map(|tenant| tenant.id.0).collect::<Vec<_>>()
     };
@@ -631,7 +664,11 @@ fn turn_after_another_container_has_room_for_the_switch() {
         assert_eq!((turn.holder, turn.handed, turn.granted), (HOLDER, handed, ms(4)));
         assert_eq!((turn.start, turn.end), (NOW + us(50), NOW + us(50 + length_us)));
         assert_eq!(gpu.turns(), 1);
-        assert_eq!((gpu.queue[1].id, gpu.queue[1].account.turns), (HOLDER, 1), "it is last in the queue");
+        assert_eq!(
+            (gpu.queue[1].id, gpu.queue[1].account.turns),
+            (HOLDER, 1),
+            "it is last in the queue"
+        );
     }
 }
 

@@ -128,7 +128,8 @@ fn high_priority_turn_has_no_background_tenants() {
         bursts.sort_unstable();
         bursts[bursts.len() * 99 / 100] as f64
     };
-    let (alone, beside) = (slow(&[(1, REQUESTS)]), slow(&[(1, REQUESTS), (1, SPARSE), (1, SATURATING)]));
+    let (alone, beside) =
+        (slow(&[(1, REQUESTS)]), slow(&[(1, REQUESTS), (1, SPARSE), (1, SATURATING)]));
     println!("{:.3} of alone", beside / alone);
     assert!(beside <= 1.10 * alone, "{:.3}", beside / alone);
 }

@@ -23,7 +23,14 @@ impl Pair {
         // Slices differ, or the GPUs would keep in step by themselves.
         let gpu = |loads: &[&'static [Load]], base, seed| -> Harness {
             let tenants: Vec<(u32, &[Load])> = loads.iter().map(|load| (1, *load)).collect();
-            Harness::with(FAIR, &tenants, 1024 * US, 100 * US, Tuning::DEFAULT.with_base(base), seed)
+            Harness::with(
+                FAIR,
+                &tenants,
+                1024 * US,
+                100 * US,
+                Tuning::DEFAULT.with_base(base),
+                seed,
+            )
         };
         // The loads are constants.
         let stay = |loads: &[&[Load]]| -> Vec<&'static [Load]> {
@@ -43,7 +50,8 @@ impl Pair {
             let holders = [first.scheduler.holder(), second.scheduler.holder()];
             let summons = gangs::summons(&[&first.scheduler, &second.scheduler]);
             together += u64::from(
-                holders[0] == holders[1] && holders[0].is_some_and(|TenantId(id)| whom.contains(&id)),
+                holders[0] == holders[1]
+                    && holders[0].is_some_and(|TenantId(id)| whom.contains(&id)),
             );
             if self.gangs {
                 for (gpu, summoned) in self.gpus.iter_mut().zip(summons) {
@@ -68,7 +76,8 @@ fn turns_on_two_gpus_come_at_the_same_time() {
         println!("gangs {gangs}: together {together:.1} %");
         assert!((least..=most).contains(&together), "gangs {gangs}: {together:.1} %");
         for (gpu, before) in pair.gpus.iter().zip(before) {
-            let ran: Vec<u64> = gpu.ran().iter().zip(before).map(|(after, before)| after - before).collect();
+            let ran: Vec<u64> =
+                gpu.ran().iter().zip(before).map(|(after, before)| after - before).collect();
             assert!(share_error(&ran, &[1, 1]) <= 1.0, "{ran:?}");
             assert!(utilisation(&ran, 10 * SECOND) >= 96.0, "{ran:?}");
         }

@@ -77,7 +77,12 @@ impl Gpu {
         let queue = &mut self.queues[context];
         queue.numbers += 1;
         queue.launches += launches;
-        queue.work.push_back(Work { number: queue.numbers, left: length.max(1), launches, start: None });
+        queue.work.push_back(Work {
+            number: queue.numbers,
+            left: length.max(1),
+            launches,
+            start: None,
+        });
         queue.numbers
     }
 
@@ -149,7 +154,8 @@ impl Gpu {
             let queue = &mut self.queues[self.loaded];
             let Some(work) = queue.work.front_mut() else { continue };
             let step = work.left.min(until - self.now);
-            let step = if alone { step } else { step.min(self.slice_end.saturating_sub(self.now).max(1)) };
+            let step =
+                if alone { step } else { step.min(self.slice_end.saturating_sub(self.now).max(1)) };
             let start = *work.start.get_or_insert(self.now);
             work.left -= step;
             self.now += step;

@@ -55,8 +55,11 @@ impl Harness {
         tuning: Tuning,
         seed: u64,
     ) -> Self {
-        let groups: Vec<usize> =
-            tenants.iter().enumerate().flat_map(|(number, tenant)| vec![number; tenant.1.len()]).collect();
+        let groups: Vec<usize> = tenants
+            .iter()
+            .enumerate()
+            .flat_map(|(number, tenant)| vec![number; tenant.1.len()])
+            .collect();
         let mut scheduler = Controller::new(tuning, policy);
         let mut containers = Vec::new();
         let mut context = 0;
@@ -228,8 +231,10 @@ impl Harness {
         numbers.append(&mut self.found);
         numbers.sort_unstable();
         numbers.dedup();
-        let observations: Vec<Observation> =
-            numbers.into_iter().map(|number| self.observation(number, notified.contains(&number))).collect();
+        let observations: Vec<Observation> = numbers
+            .into_iter()
+            .map(|number| self.observation(number, notified.contains(&number)))
+            .collect();
         let plan = self.scheduler.advance(Nanos(self.now), &observations);
         for order in plan.orders {
             let container = &mut self.containers[usize::try_from(order.tenant.0).unwrap()];
@@ -244,18 +249,25 @@ impl Harness {
             }
             if order.wake {
                 for process in &mut container.processes {
-                    let lag =
-                        if self.laggard > 0 && self.chance.between(0, 50) == 0 { self.laggard } else { 0 };
+                    let lag = if self.laggard > 0 && self.chance.between(0, 50) == 0 {
+                        self.laggard
+                    } else {
+                        0
+                    };
                     process.wake(self.now + self.chance.between(15 * US, 60 * US) + lag);
                 }
             }
         }
         // The timer is late by a little.
-        let lag = if self.laggard > 0 && self.chance.between(0, 50) == 0 { self.laggard } else { 0 };
+        let lag =
+            if self.laggard > 0 && self.chance.between(0, 50) == 0 { self.laggard } else { 0 };
         let late = self.chance.between(2 * US, 20 * US) + lag;
         self.frozen = self.frozen.max(self.now + lag);
-        self.next_step =
-            if plan.next_step == Nanos::MAX { u64::MAX } else { plan.next_step.0.max(self.now + US) + late };
+        self.next_step = if plan.next_step == Nanos::MAX {
+            u64::MAX
+        } else {
+            plan.next_step.0.max(self.now + US) + late
+        };
     }
 
     /// Gives a container other terms, as a write to the control tree does.

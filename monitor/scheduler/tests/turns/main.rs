@@ -50,7 +50,8 @@ fn measure(name: &str, harness: &mut Harness, weights: &[u64], time: u64) -> (f6
 #[test]
 fn saturating_tenants_get_their_shares() {
     for weights in [&[1, 1][..], &[3, 1], &[9, 1], &[4, 3, 2, 1], &[1; 8]] {
-        let tenants: Vec<(u32, &[Load])> = weights.iter().map(|&weight| (weight, SATURATING)).collect();
+        let tenants: Vec<(u32, &[Load])> =
+            weights.iter().map(|&weight| (weight, SATURATING)).collect();
         let mut harness = Harness::new(WEIGHTED, &tenants);
         let weights: Vec<u64> = weights.iter().map(|&weight| u64::from(weight)).collect();
         let (error, used) = measure(&format!("{weights:?}"), &mut harness, &weights, 20 * SECOND);
@@ -84,7 +85,8 @@ fn turn_history_matches_the_turns() {
 fn windows_of_a_second_are_fair_as_well() {
     let mut harness = Harness::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
     harness.run_for(SECOND);
-    let worst = (0..20).map(|_| share_error(&harness.run_and_measure(SECOND), &[3, 1])).fold(0.0, f64::max);
+    let worst =
+        (0..20).map(|_| share_error(&harness.run_and_measure(SECOND), &[3, 1])).fold(0.0, f64::max);
     println!("worst second: {worst:.2} %");
     assert!(worst <= 2.0, "{worst:.2} %");
 }
@@ -114,7 +116,10 @@ fn work_that_runs_beside_is_charged_once() {
         harness.run_for(60 * SECOND);
         let (charged, ran) = (harness.share(1).account.charged.0 - before, harness.ran()[1] - ran);
         let ratio = charged as f64 / ran as f64;
-        println!("{kernel_us} us: charged {ratio:.3} of what ran, {:?}", harness.share(1).account.anomalies);
+        println!(
+            "{kernel_us} us: charged {ratio:.3} of what ran, {:?}",
+            harness.share(1).account.anomalies
+        );
         // A tenth goes to switches while they run beside each other; an eighth of the time passes until the end is seen.
         assert!((0.98..=1.25).contains(&ratio), "{kernel_us} us: {ratio:.3}");
     }
@@ -160,11 +165,13 @@ fn long_kernels_share_by_weight() {
         let long = [Load::saturating(us).during(SECOND, u64::MAX)];
         let mut harness = Harness::new(WEIGHTED, &[(weights[0], &long), (weights[1], SATURATING)]);
         harness.run_for(5 * SECOND);
-        let charged =
-            |harness: &Harness| (0..2).map(|number| harness.share(number).account.charged.0).sum::<u64>();
+        let charged = |harness: &Harness| {
+            (0..2).map(|number| harness.share(number).account.charged.0).sum::<u64>()
+        };
         let before = charged(&harness);
         let weights = weights.map(u64::from);
-        let (error, used) = measure(&format!("{us} us, {weights:?}"), &mut harness, &weights, 60 * SECOND);
+        let (error, used) =
+            measure(&format!("{us} us, {weights:?}"), &mut harness, &weights, 60 * SECOND);
         assert!(error <= 3.0, "{us} us: {error:.2} %");
         assert!(used >= 90.0, "{us} us: {used:.2} %");
         // A turn may be charged before it has ended.
@@ -175,7 +182,8 @@ fn long_kernels_share_by_weight() {
 #[test]
 fn kernels_of_any_length_share_by_weight() {
     let ragged = [Load::saturating(0).kernels(20 * US, MS)];
-    let mut harness = Harness::new(WEIGHTED, &[(4, &ragged), (3, SATURATING), (2, &ragged), (1, SATURATING)]);
+    let mut harness =
+        Harness::new(WEIGHTED, &[(4, &ragged), (3, SATURATING), (2, &ragged), (1, SATURATING)]);
     let (error, used) = measure("ragged", &mut harness, &[4, 3, 2, 1], 60 * SECOND);
     // Work whose end cannot be foretold leaves the GPU idle for a moment at the end of each turn: its own.
     assert!(error <= 2.0, "{error:.3} %");
@@ -187,7 +195,8 @@ fn many_tenants_share_equally() {
     for count in [20, 25] {
         let tenants = vec![(1, SATURATING); count];
         let mut harness = Harness::new(FAIR, &tenants);
-        let (error, used) = measure(&format!("{count} tenants"), &mut harness, &vec![1; count], 20 * SECOND);
+        let (error, used) =
+            measure(&format!("{count} tenants"), &mut harness, &vec![1; count], 20 * SECOND);
         assert!(error <= 2.0, "{count}: {error:.3} %");
         assert!(used >= 94.0, "{count}: {used:.2} %");
     }
@@ -198,9 +207,14 @@ fn several_processes_are_one_container() {
     // What they lose by switching among themselves is their own affair: time counts, not work.
     let two = [Load::saturating(60), Load::saturating(60)];
     let four = [Load::saturating(60); 4];
-    let mixed =
-        [Load::saturating(60), Load::saturating(200), Load::saturating(30), Load::bursts(60, 10, 300)];
-    for (name, group, bound) in [("two", &two[..], 2.0), ("four", &four[..], 2.5), ("mixed", &mixed[..], 5.0)]
+    let mixed = [
+        Load::saturating(60),
+        Load::saturating(200),
+        Load::saturating(30),
+        Load::bursts(60, 10, 300),
+    ];
+    for (name, group, bound) in
+        [("two", &two[..], 2.0), ("four", &four[..], 2.5), ("mixed", &mixed[..], 5.0)]
     {
         let mut harness = Harness::new(WEIGHTED, &[(1, group), (2, &two)]);
         harness.run_for(SECOND);
@@ -294,11 +308,13 @@ fn holder_beside_hidden_work_reports_all_of_its_turns() {
     let mut harness = Harness::new(WEIGHTED, &[(1, &long), (4, &comes)]);
     // It is at its gate now and then, so that the newcomer has turns, and has nothing in flight.
     harness.containers[0].forge = Some(|report, _, now| {
-        (report.inflight, report.ends, report.waiting) = (0, 0, u64::from(now % (20 * MS) < 10 * MS));
+        (report.inflight, report.ends, report.waiting) =
+            (0, 0, u64::from(now % (20 * MS) < 10 * MS));
     });
     harness.run_for(2 * SECOND);
-    let account =
-        |harness: &Harness| (harness.share(1).account.reported.0, harness.share(1).account.charged.0);
+    let account = |harness: &Harness| {
+        (harness.share(1).account.reported.0, harness.share(1).account.charged.0)
+    };
     let before = account(&harness);
     let ran = harness.run_and_measure(2 * SECOND)[1] as f64;
     let after = account(&harness);
@@ -347,7 +363,11 @@ fn new_weight_applies_within_a_round() {
         for (number, weight) in weights.iter().enumerate() {
             let weight = u32::try_from(*weight).unwrap();
             let entitlement = Entitlement::of_weight(weight);
-            harness.scheduler.set_entitlement(Nanos(harness.now), TenantId(number as u64), entitlement);
+            harness.scheduler.set_entitlement(
+                Nanos(harness.now),
+                TenantId(number as u64),
+                entitlement,
+            );
         }
         harness.run_for(50 * MS);
         let ran = harness.run_and_measure(SECOND);
@@ -397,7 +417,8 @@ fn endless_kernel_costs_what_native_slicing_would() {
         Harness::new(Policy::Native, &[(1, &[Load::saturating(3_600_000_000)]), (1, SATURATING)]);
     native.run_for(SECOND);
     let sliced = native.run_and_measure(5 * SECOND)[1];
-    let mut harness = Harness::new(FAIR, &[(1, &[Load::saturating(3_600_000_000)]), (1, SATURATING)]);
+    let mut harness =
+        Harness::new(FAIR, &[(1, &[Load::saturating(3_600_000_000)]), (1, SATURATING)]);
     harness.run_for(SECOND);
     let ran = harness.run_and_measure(5 * SECOND)[1];
     println!("beside an endless kernel: {:.1} % of native", ran as f64 * 100.0 / sliced as f64);
@@ -424,7 +445,8 @@ fn clock_that_jumps_costs_no_more_than_the_jump() {
         harness.run_for(SECOND + 2 * MS);
         harness.frozen = harness.now + jump;
         harness.run_for(jump + 100 * MS);
-        let (error, used) = measure(&format!("after {jump} ns"), &mut harness, &[3, 1], 10 * SECOND);
+        let (error, used) =
+            measure(&format!("after {jump} ns"), &mut harness, &[3, 1], 10 * SECOND);
         assert!(error <= 1.0 && used >= 98.0, "{jump} ns: {error:.3} % {used:.2} %");
     }
 }
@@ -435,8 +457,9 @@ fn clock_that_jumps_costs_no_more_than_the_jump() {
 fn clock_that_goes_back_stands_still() {
     let mut harness = Harness::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
     harness.run_for(SECOND);
-    let charged =
-        |harness: &Harness| (0..2).map(|number| harness.share(number).account.charged.0).sum::<u64>();
+    let charged = |harness: &Harness| {
+        (0..2).map(|number| harness.share(number).account.charged.0).sum::<u64>()
+    };
     for past in [0, 1, SECOND / 2, SECOND - 1] {
         let plan = harness.scheduler.advance(Nanos(past), &[]);
         assert!(plan.next_step >= Nanos(harness.now), "it would look at once, for ever: {plan:?}");
@@ -466,8 +489,10 @@ const FORGERIES: [(&str, Forge); 9] = [
         (report.inflight, report.ends, report.spent, report.last) = (0, 0, 0, 0);
     }),
     ("ones", |report, _, _| {
-        (report.turn, report.waiting, report.active, report.busy) = (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
-        (report.inflight, report.ends, report.spent, report.last) = (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
+        (report.turn, report.waiting, report.active, report.busy) =
+            (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
+        (report.inflight, report.ends, report.spent, report.last) =
+            (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
     }),
     ("chance", |report, chance, _| {
         (report.turn, report.waiting, report.active, report.busy) =
@@ -476,9 +501,13 @@ const FORGERIES: [(&str, Forge); 9] = [
             (chance.bits(), chance.bits(), chance.bits(), chance.bits());
     }),
     ("nothing used", |report, _, _| (report.busy, report.spent) = (0, 0)),
-    ("half of it", |report, _, _| (report.busy, report.spent) = (report.busy / 2, report.spent / 2)),
+    ("half of it", |report, _, _| {
+        (report.busy, report.spent) = (report.busy / 2, report.spent / 2)
+    }),
     ("nothing in flight", |report, _, _| (report.inflight, report.ends) = (0, 0)),
-    ("always in flight", |report, _, now| (report.inflight, report.ends) = (400 * US, now + 400 * US)),
+    ("always in flight", |report, _, now| {
+        (report.inflight, report.ends) = (400 * US, now + 400 * US)
+    }),
     ("always waiting, always active", |report, _, now| (report.waiting, report.active) = (1, now)),
     ("plausible chance", |report, chance, now| {
         report.waiting = chance.between(0, 2);
@@ -543,12 +572,16 @@ fn work_past_the_gate_is_debt() {
 fn switch_cost_is_learned() {
     for switch_us in [30, 100, 300] {
         let tenants = [(1, SATURATING), (1, SATURATING)];
-        let mut harness = Harness::with(FAIR, &tenants, 1024 * US, switch_us * US, Tuning::DEFAULT, 7);
+        let mut harness =
+            Harness::with(FAIR, &tenants, 1024 * US, switch_us * US, Tuning::DEFAULT, 7);
         harness.run_for(2 * SECOND);
         let learned = harness.scheduler.learned_switch_cost().expect("many turns").0 / US;
         println!("{switch_us} us: learned {learned} us");
         // What the hand-over itself leaves idle is part of it.
-        assert!((switch_us * 8 / 10..=switch_us + 60).contains(&learned), "{switch_us} us: {learned} us");
+        assert!(
+            (switch_us * 8 / 10..=switch_us + 60).contains(&learned),
+            "{switch_us} us: {learned} us"
+        );
     }
 }
 
@@ -557,7 +590,8 @@ fn switch_cost_is_learned() {
 fn slices_go_by_what_a_switch_costs() {
     for (switch_us, least, most) in [(30, 6.0, 6.0), (100, 6.0, 6.0), (300, 9.0, 10.0)] {
         let tenants = [(1, SATURATING), (1, SATURATING)];
-        let mut harness = Harness::with(FAIR, &tenants, 1024 * US, switch_us * US, Tuning::DEFAULT, 7);
+        let mut harness =
+            Harness::with(FAIR, &tenants, 1024 * US, switch_us * US, Tuning::DEFAULT, 7);
         harness.run_for(2 * SECOND);
         let slice = harness.scheduler.slice();
         let (_, used) = measure(&format!("{switch_us} us"), &mut harness, &[1, 1], 3 * SECOND);
@@ -574,7 +608,8 @@ fn profiles_trade_waiting_for_loss() {
         let tuning = Tuning::DEFAULT.with_base(Nanos::from_millis(base_ms));
         let tenants = [(1, SATURATING), (1, SATURATING)];
         let mut harness = Harness::with(FAIR, &tenants, 1024 * US, 100 * US, tuning, 7);
-        let (error, used) = measure(&format!("base {base_ms} ms"), &mut harness, &[1, 1], 10 * SECOND);
+        let (error, used) =
+            measure(&format!("base {base_ms} ms"), &mut harness, &[1, 1], 10 * SECOND);
         assert!(error <= 1.0 && used >= least, "{base_ms} ms: {error:.3} % {used:.2} %");
     }
 }

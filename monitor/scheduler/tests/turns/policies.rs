@@ -41,7 +41,8 @@ fn fixed_share_holds_alone() {
         let windows: Vec<f64> =
             (0..100).map(|_| utilisation(&harness.run_and_measure(100 * MS), 100 * MS)).collect();
         let mean = windows.iter().sum::<f64>() / 100.0;
-        let (low, high) = windows.iter().fold((100.0_f64, 0.0_f64), |(l, h), w| (l.min(*w), h.max(*w)));
+        let (low, high) =
+            windows.iter().fold((100.0_f64, 0.0_f64), |(l, h), w| (l.min(*w), h.max(*w)));
         println!(
             "{part} %: {mean:.2} %, 100 ms windows {low:.1} to {high:.1}, {} steps/s",
             (harness.steps - steps) / 10
@@ -105,7 +106,10 @@ fn average_share_is_one_slot_of_the_gpu() {
         let set = 100.0 / f64::from(slots);
         println!("1/{slots}, {count} of them: {parts:.2?}");
         for part in parts {
-            assert!((part - set).abs() <= 1.0, "1/{slots}, {count} of them: {part:.2} instead of {set:.2}");
+            assert!(
+                (part - set).abs() <= 1.0,
+                "1/{slots}, {count} of them: {part:.2} instead of {set:.2}"
+            );
         }
     }
 }
@@ -156,9 +160,14 @@ fn soft_turns_are_turns_for_who_saturates() {
 
 #[test]
 fn soft_is_at_least_a_turn_less_a_tenth_and_wastes_less() {
-    for (kernel_us, burst, gap_us) in
-        [(100, 1, 20), (100, 1, 200), (100, 1, 1_000), (100, 1, 5_000), (60, 10, 3_000), (1_000, 3, 800)]
-    {
+    for (kernel_us, burst, gap_us) in [
+        (100, 1, 20),
+        (100, 1, 200),
+        (100, 1, 1_000),
+        (100, 1, 5_000),
+        (60, 10, 3_000),
+        (1_000, 3, 800),
+    ] {
         let gappy = [Load::bursts(kernel_us, burst, gap_us)];
         let solo = {
             let mut harness = Harness::new(SOFT, &[(1, &gappy), (1, &[])]);
@@ -218,7 +227,8 @@ fn saturating_background_tenant_takes_turns_again() {
 fn policies_change_under_load() {
     let all = [average(4), FAIR, WEIGHTED, fixed(4), SOFT, Policy::Native, crate::STRICT];
     let gappy = [Load::bursts(100, 5, 700)];
-    let tenants: [(u32, &[Load]); 3] = [(1, SATURATING), (1, &gappy), (1, &[Load::saturating(3_000)])];
+    let tenants: [(u32, &[Load]); 3] =
+        [(1, SATURATING), (1, &gappy), (1, &[Load::saturating(3_000)])];
     for seed in 1..3 {
         let mut harness = Harness::new(FAIR, &tenants);
         let mut chance = crate::gpu::Chance::new(seed);

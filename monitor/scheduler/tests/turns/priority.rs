@@ -39,8 +39,10 @@ fn requests_of_high_priority_take_as_long_as_alone() {
             harness.containers[0].processes[0].bursts.clear();
             let ran = harness.run_and_measure(10 * SECOND);
             let bursts = &harness.containers[0].processes[0].bursts;
-            let (mean, ratio) =
-                (bursts.iter().sum::<u64>() as f64 / bursts.len() as f64, p99(bursts.clone()) / alone);
+            let (mean, ratio) = (
+                bursts.iter().sum::<u64>() as f64 / bursts.len() as f64,
+                p99(bursts.clone()) / alone,
+            );
             println!(
                 "{policy:?}: p99 {ratio:.3}, mean {:.3} of alone, GPU used {:.1} %, {} steps/s",
                 mean / alone,
@@ -61,11 +63,16 @@ fn occasional_neighbour_is_not_kept_waiting() {
             harness.run_for(SECOND);
             harness.run_and_measure(10 * SECOND)[0]
         };
-        let mut harness = Harness::new(policy, &[(1, SATURATING), (1, &[Load::bursts(1000, 1, 20_000)])]);
+        let mut harness =
+            Harness::new(policy, &[(1, SATURATING), (1, &[Load::bursts(1000, 1, 20_000)])]);
         harness.promise(0, HIGH);
         harness.run_for(SECOND);
         let ran = harness.run_and_measure(10 * SECOND);
-        println!("{policy:?}: {} of {alone} us, {:.1} % used", ran[1] / 1000, utilisation(&ran, 10 * SECOND));
+        println!(
+            "{policy:?}: {} of {alone} us, {:.1} % used",
+            ran[1] / 1000,
+            utilisation(&ran, 10 * SECOND)
+        );
         assert!(ran[1] * 10 > alone * 9, "{policy:?}: {} of {alone}", ran[1]);
     }
 }
@@ -75,7 +82,8 @@ fn occasional_neighbour_is_not_kept_waiting() {
 fn late_wakeup_is_not_forgotten() {
     for policy in ALL {
         for lag in [MS, 3 * MS, 10 * MS] {
-            let mut harness = Harness::new(policy, &[(1, &[Load::bursts(100, 64, 3000)]), (1, SATURATING)]);
+            let mut harness =
+                Harness::new(policy, &[(1, &[Load::bursts(100, 64, 3000)]), (1, SATURATING)]);
             harness.promise(0, HIGH);
             harness.run_for(SECOND);
             harness.laggard = lag;
@@ -139,12 +147,21 @@ fn uncontested_holder_may_have_more_in_flight() {
         all
     };
     let alone = told([REQUESTS, SATURATING], 1, None);
-    assert!(alone.contains_key(&2000) && alone[&2000] * 10 > alone.values().sum::<u32>() * 9, "{alone:?}");
+    assert!(
+        alone.contains_key(&2000) && alone[&2000] * 10 > alone.values().sum::<u32>() * 9,
+        "{alone:?}"
+    );
     let saturating = told([SATURATING, SATURATING], 1, None);
     assert!(saturating.contains_key(&2000) && saturating.contains_key(&0), "{saturating:?}");
-    let never = |all: &std::collections::BTreeMap<u64, u32>| all.contains_key(&0) && !all.contains_key(&2000);
+    let never = |all: &std::collections::BTreeMap<u64, u32>| {
+        all.contains_key(&0) && !all.contains_key(&2000)
+    };
     assert!(never(&told([REQUESTS, SATURATING], 2, None)));
-    let silent = crate::FORGERIES.iter().find(|(name, _)| *name == "nothing in flight").expect("a forgery").1;
+    let silent = crate::FORGERIES
+        .iter()
+        .find(|(name, _)| *name == "nothing in flight")
+        .expect("a forgery")
+        .1;
     assert!(never(&told([REQUESTS, SATURATING], 1, Some(silent))));
 }
 

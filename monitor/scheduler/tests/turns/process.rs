@@ -254,7 +254,9 @@ impl Process {
                 self.measure(now, gpu, page.beside);
                 self.publish(now, siblings);
                 let spent = self.cell.spent + siblings.spent;
-                let free = page.turn & 0xff == YOURS && page.turn == self.seen_turn && spent < page.granted;
+                let free = page.turn & 0xff == YOURS
+                    && page.turn == self.seen_turn
+                    && spent < page.granted;
                 if page.gate != word || free {
                     self.cell.waiting = 0;
                     self.notified = false;
@@ -288,7 +290,8 @@ impl Process {
         } else {
             // When it can have run at the earliest; if it has not, later and later.
             let overdue = now.saturating_sub(self.due);
-            self.due.saturating_sub(now).min(LONG_LOOK).max(overdue / 8).clamp(50 * US, 100 * MS) + late
+            self.due.saturating_sub(now).min(LONG_LOOK).max(overdue / 8).clamp(50 * US, 100 * MS)
+                + late
         };
         now + own
     }
@@ -323,7 +326,8 @@ impl Process {
             if page.turn != self.seen_turn {
                 if self.seen_turn & 0xff == OPEN && !gpu.queues[self.context].work.is_empty() {
                     // The backlog: a marker behind what was launched unmetered.
-                    self.pending.upto = gpu.queues[self.context].work.back().map_or(0, |work| work.number);
+                    self.pending.upto =
+                        gpu.queues[self.context].work.back().map_or(0, |work| work.number);
                     self.pending.launches += 1;
                     self.cell.inflight += US;
                     self.pending.estimate += US;
@@ -368,7 +372,8 @@ impl Process {
                     let missed = self.under != page.turn;
                     asked.notify = page.notify_requested && (!self.held || missed);
                     (self.held, self.under) = (true, page.turn);
-                    self.thread = Thread::Held { word: page.gate, until: self.look_again(now, chance) };
+                    self.thread =
+                        Thread::Held { word: page.gate, until: self.look_again(now, chance) };
                     return;
                 }
             }
@@ -385,7 +390,11 @@ impl Process {
                 bound if bound > WIDE => bound * 7 / 10,
                 bound => CREDIT.min(bound / 2),
             };
-            if self.known != Known::Nothing { (credit.min(rest) / self.estimate.max(1)).max(1) } else { 1 }
+            if self.known != Known::Nothing {
+                (credit.min(rest) / self.estimate.max(1)).max(1)
+            } else {
+                1
+            }
         } else {
             (CREDIT / mean).max(1)
         };
@@ -503,7 +512,8 @@ impl Process {
                     (Known::Well, false) if !beside => (7 * self.estimate + each) / 8,
                     (_, false) => self.estimate,
                 };
-                self.known = if beside && self.known != Known::Well { Known::AtMost } else { Known::Well };
+                self.known =
+                    if beside && self.known != Known::Well { Known::AtMost } else { Known::Well };
             }
         }
         if !self.metering() {
@@ -513,7 +523,8 @@ impl Process {
 
     /// What was left without a marker before a gap: a marker now would measure the gap as well.
     fn measure_by_estimate(&mut self, now: u64, gpu: &mut Gpu) {
-        let pending = std::mem::replace(&mut self.pending, Batch { upto: 0, estimate: 0, launches: 0 });
+        let pending =
+            std::mem::replace(&mut self.pending, Batch { upto: 0, estimate: 0, launches: 0 });
         gpu.queues[self.context].done.retain(|done| done.number > pending.upto);
         self.cell.busy += pending.estimate;
         self.cell.inflight = self.cell.inflight.saturating_sub(pending.estimate);

@@ -60,9 +60,11 @@ impl RequestSender {
     pub(super) fn send(&self, request: Request, may_write: bool) -> Result<Reply, Refusal> {
         let late = || Refusal::new(Errno::EIO, "The monitor does not answer.");
         let (reply, answer) = sync_channel(1);
-        let until =
-            Monotonic.now() + Nanos::from_millis(u64::try_from(REPLY_TIMEOUT.as_millis()).unwrap_or(0));
-        self.requests.try_send(PendingRequest { request, may_write, until, reply }).map_err(|_| late())?;
+        let until = Monotonic.now()
+            + Nanos::from_millis(u64::try_from(REPLY_TIMEOUT.as_millis()).unwrap_or(0));
+        self.requests
+            .try_send(PendingRequest { request, may_write, until, reply })
+            .map_err(|_| late())?;
         rustix::io::write(&*self.wakeup, &1u64.to_ne_bytes()).map_err(|_| late())?;
         match answer.recv_timeout(REPLY_TIMEOUT).map_err(|_| late())? {
             Reply::Refused(refusal) => Err(refusal),

@@ -6,9 +6,10 @@ use std::time::{Duration, SystemTime};
 
 use cgpu_client::message::{self, Kind, Refusal, Reply, Request};
 use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request as Call, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request as Call, TimeOrNow,
+    WriteFlags,
 };
 use parking_lot::Mutex;
 
@@ -130,7 +131,13 @@ impl Files {
         }
     }
 
-    fn read_text(&self, call: &Call, handle: FileHandle, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
+    fn read_text(
+        &self,
+        call: &Call,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+    ) -> Result<Vec<u8>, Errno> {
         let (path, text) = {
             let state = self.state.lock();
             let open = state.open.get(&handle.0).ok_or(Errno::EBADF)?;
@@ -171,7 +178,8 @@ impl Files {
     }
 
     fn list(&self, call: &Call, path: &str) -> Result<Vec<(u64, FileType, String)>, Errno> {
-        let Reply::Names(names) = self.request(call, Request::List { path: path.to_owned() })? else {
+        let Reply::Names(names) = self.request(call, Request::List { path: path.to_owned() })?
+        else {
             return Err(Errno::EIO);
         };
         let state = self.state.lock();
@@ -353,7 +361,14 @@ impl Filesystem for Files {
         }
     }
 
-    fn readdir(&self, call: &Call, _: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(
+        &self,
+        call: &Call,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
         let names = match self.names(call, handle, offset) {
             Ok(names) => names,
             Err(error) => return reply.error(error),
@@ -367,7 +382,14 @@ impl Filesystem for Files {
         reply.ok();
     }
 
-    fn releasedir(&self, _: &Call, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(
+        &self,
+        _: &Call,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
         self.state.lock().open.remove(&handle.0);
         reply.ok();
     }

@@ -41,7 +41,8 @@ impl Inodes {
     /// The kernel is told of it once more.
     pub(super) fn remember(&mut self, path: &str) -> u64 {
         let number = self.number(path);
-        let known = self.known.entry(number).or_insert_with(|| Known { path: path.to_owned(), lookups: 0 });
+        let known =
+            self.known.entry(number).or_insert_with(|| Known { path: path.to_owned(), lookups: 0 });
         known.lookups += 1;
         number
     }

@@ -43,8 +43,11 @@ fn plain(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, behind)) = rest.split_first() {
-        let digits = behind.get(..3).filter(|digits| first == b'\\' && digits.iter().all(u8::is_ascii_digit));
-        let code = digits.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 8).ok());
+        let digits = behind
+            .get(..3)
+            .filter(|digits| first == b'\\' && digits.iter().all(u8::is_ascii_digit));
+        let code =
+            digits.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 8).ok());
         bytes.push(code.unwrap_or(first));
         rest = if code.is_some() { &behind[3..] } else { behind };
     }
@@ -64,7 +67,8 @@ pub(super) fn count(at: &Path, source: &str) -> io::Result<usize> {
 /// # Errors
 /// As the system says: no right to it, or a kernel before Linux 6.5.
 pub(super) fn put_beneath(aside: &Path, at: &Path) -> io::Result<()> {
-    let copy = open_tree(CWD, aside, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
+    let copy =
+        open_tree(CWD, aside, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_BENEATH;
     Ok(move_mount(&copy, "", CWD, at, flags)?)
 }

@@ -22,7 +22,8 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let place = tempfile::tempdir_in("/dev/shm").unwrap();
-        Shared::make(place.path(), RegionSpec { name: "", created: Nanos(1), time_scale: None }).unwrap();
+        Shared::make(place.path(), RegionSpec { name: "", created: Nanos(1), time_scale: None })
+            .unwrap();
         let shared = Shared::open(place.path()).unwrap();
         let container = Container::new(TenantId(1), "a".into(), place.path().to_owned());
         let mut fixture = Self { container, shared, place };

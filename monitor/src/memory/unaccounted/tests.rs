@@ -7,7 +7,8 @@ use super::*;
 const SECOND: Nanos = Nanos::from_millis(1000);
 
 fn reading(second: u64, used: u64, implicit: u64, measured: u64) -> Reading {
-    let accounted = Accounted { used: Bytes(used), implicit: Bytes(implicit), ..Accounted::default() };
+    let accounted =
+        Accounted { used: Bytes(used), implicit: Bytes(implicit), ..Accounted::default() };
     Reading {
         at: Nanos(second * SECOND.0),
         before: accounted,
@@ -145,7 +146,10 @@ fn figure_of_an_ended_context_is_dropped() {
 fn memory_of_several_processes_is_not_unaccounted() {
     let mut importer = Unaccounted::default();
     assert_eq!(importer.take(&Reading { imported: Bytes(64), ..reading(1, 0, 50, 114) }), None);
-    assert_eq!(importer.take(&Reading { imported: Bytes(64), ..reading(2, 0, 50, 124) }), risen(10));
+    assert_eq!(
+        importer.take(&Reading { imported: Bytes(64), ..reading(2, 0, 50, 124) }),
+        risen(10)
+    );
     let mut exporter = Unaccounted::default();
     let exported = |second| {
         let mut reading = reading(second, 64, 50, 50);
@@ -271,7 +275,8 @@ impl Process {
             Step::Wait(time) => {
                 self.now += time;
                 // None takes as long as SETTLED without saying so.
-                let long = |calls: &[Call]| calls.iter().any(|call| call.since + 400 < since + time);
+                let long =
+                    |calls: &[Call]| calls.iter().any(|call| call.since + 400 < since + time);
                 while long(&self.allocating) {
                     [Step::Take, Step::Settle].iter().for_each(|step| self.step(step));
                 }

@@ -64,15 +64,18 @@ fn process_belongs_to_the_one_container_that_started_it() {
     let sleeper = Sleeper::start();
     let pid = sleeper.0.id();
     let here = tempfile::tempdir().unwrap();
-    let shell = Command::new("sh").args(["-c", "sleep 600 & echo $!; wait"]).stdout(Stdio::piped()).spawn();
+    let shell =
+        Command::new("sh").args(["-c", "sleep 600 & echo $!; wait"]).stdout(Stdio::piped()).spawn();
     let mut shell = Sleeper(shell.unwrap());
     let mut line = String::new();
     BufReader::new(shell.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let child: u32 = line.trim().parse().unwrap();
-    let of =
-        |identities: &[ContainerIdentity], pid| ProcessIndex::new(identities).gpu_process(pid).unwrap().owner;
+    let of = |identities: &[ContainerIdentity], pid| {
+        ProcessIndex::new(identities).gpu_process(pid).unwrap().owner
+    };
 
-    let made = ContainerIdentity { registrants: vec![id(shell.0.id())], ..identity(1, here.path()) };
+    let made =
+        ContainerIdentity { registrants: vec![id(shell.0.id())], ..identity(1, here.path()) };
     assert_eq!(of(std::slice::from_ref(&made), child), Some(1));
     assert_eq!(of(std::slice::from_ref(&made), shell.0.id()), Some(1));
     assert_eq!(of(std::slice::from_ref(&made), pid), None);
@@ -80,8 +83,10 @@ fn process_belongs_to_the_one_container_that_started_it() {
     let other = ContainerIdentity { tenant: 2, ..made.clone() };
     assert_eq!(of(&[made.clone(), other], child), None);
     // We, or who has started us, cannot be a container's.
-    let us =
-        ContainerIdentity { registrants: vec![id(std::process::id()), id(1)], ..identity(3, here.path()) };
+    let us = ContainerIdentity {
+        registrants: vec![id(std::process::id()), id(1)],
+        ..identity(3, here.path())
+    };
     assert_eq!(of(std::slice::from_ref(&us), child), None);
     // What is proved needs no more.
     let verified = ContainerIdentity { verified: vec![id(pid)], ..identity(4, here.path()) };
@@ -112,12 +117,16 @@ fn process_that_maps_the_region_is_about_to_be_verified() {
     let pid = sleeper.0.id();
     let here = tempfile::tempdir().unwrap();
     // Its own program stands for the file. The parent continues before the kernel has mapped that.
-    let program = || fs::metadata(format!("/proc/{pid}/exe")).map(|about| (about.dev(), about.ino()));
+    let program =
+        || fs::metadata(format!("/proc/{pid}/exe")).map(|about| (about.dev(), about.ino()));
     while !program().is_ok_and(|file| Mapped::of(pid).unwrap().files.contains(&file)) {
         std::thread::yield_now();
     }
     let bare = ContainerIdentity { registrants: vec![id(pid)], ..identity(1, here.path()) };
-    assert_eq!(ProcessIndex::new(std::slice::from_ref(&bare)).gpu_process(pid).unwrap().shim, Shim::Absent);
+    assert_eq!(
+        ProcessIndex::new(std::slice::from_ref(&bare)).gpu_process(pid).unwrap().shim,
+        Shim::Absent
+    );
     let bound = ContainerIdentity { file: Some(program().unwrap()), ..bare };
     assert_eq!(ProcessIndex::new(&[bound]).gpu_process(pid).unwrap().shim, Shim::Bound);
     assert!(!drives(pid));
@@ -143,7 +152,8 @@ fn shim_of_a_process_with_an_unreadable_region_is_unknown() {
         std::thread::yield_now();
     }
     let open = ContainerIdentity { registrants: vec![id(pid)], ..identity(1, here.path()) };
-    let shim = |identity: ContainerIdentity| ProcessIndex::new(&[identity]).gpu_process(pid).unwrap().shim;
+    let shim =
+        |identity: ContainerIdentity| ProcessIndex::new(&[identity]).gpu_process(pid).unwrap().shim;
     assert_eq!(shim(open.clone()), Shim::Loaded);
     assert_eq!(shim(ContainerIdentity { closed: true, ..open.clone() }), Shim::Unknown);
     let about = fs::metadata(&program).unwrap();

@@ -31,10 +31,12 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingPids(
     let alive = |nvml_pid: c_uint| {
         let mut stats = nvmlAccountingStats_t::default();
         // SAFETY: the record is writable.
-        let answer = unsafe { nvml::nvmlDeviceGetAccountingStats(device, nvml_pid, &raw mut stats) };
+        let answer =
+            unsafe { nvml::nvmlDeviceGetAccountingStats(device, nvml_pid, &raw mut stats) };
         answer == nvmlReturn_t::SUCCESS && stats.is_running == 1
     };
-    let container_pid = |nvml_pid: c_uint| pid_map.container_pid(nvml_pid).filter(|_| alive(nvml_pid));
+    let container_pid =
+        |nvml_pid: c_uint| pid_map.container_pid(nvml_pid).filter(|_| alive(nvml_pid));
     let list: Vec<c_uint> = reported.into_iter().filter_map(container_pid).collect();
     // SAFETY: the count is not null, and the list the program's.
     unsafe { put(&list, count, pids) }
@@ -106,7 +108,9 @@ impl Sliced {
         pid: c_uint,
         ask: impl FnOnce(c_uint) -> (nvmlReturn_t, c_uint, &'a mut c_ulonglong),
     ) -> nvmlReturn_t {
-        let Some(nvml_pid) = self.pid_map().nvml_pid(pid) else { return nvmlReturn_t::ERROR_NOT_FOUND };
+        let Some(nvml_pid) = self.pid_map().nvml_pid(pid) else {
+            return nvmlReturn_t::ERROR_NOT_FOUND;
+        };
         let (answer, is_running, max_memory_usage) = ask(nvml_pid);
         if answer != nvmlReturn_t::SUCCESS {
             return answer;

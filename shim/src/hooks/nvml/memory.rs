@@ -60,7 +60,8 @@ pub(crate) unsafe fn nvmlDeviceGetConfComputeMemSizeInfo(
     let capped = |sizes: &nvmlConfComputeMemSizeInfo_t| {
         let limit = limit(device)?.0 >> 10;
         let protected_mem_size_kib = sizes.protected_mem_size_kib.min(limit);
-        let unprotected_mem_size_kib = sizes.unprotected_mem_size_kib.min(limit - protected_mem_size_kib);
+        let unprotected_mem_size_kib =
+            sizes.unprotected_mem_size_kib.min(limit - protected_mem_size_kib);
         Some(nvmlConfComputeMemSizeInfo_t { protected_mem_size_kib, unprotected_mem_size_kib })
     };
     // SAFETY: where it has succeeded, NVML has just written there.
@@ -75,7 +76,8 @@ pub(crate) unsafe fn nvmlDeviceGetMemoryLimits_v1(
 ) -> nvmlReturn_t {
     // SAFETY: the program's own call.
     let answer = unsafe { nvml::nvmlDeviceGetMemoryLimits_v1(device, limits) };
-    if limits.is_null() || !matches!(answer, nvmlReturn_t::SUCCESS | nvmlReturn_t::ERROR_NOT_FOUND) {
+    if limits.is_null() || !matches!(answer, nvmlReturn_t::SUCCESS | nvmlReturn_t::ERROR_NOT_FOUND)
+    {
         return answer;
     }
     let mut memory = nvmlMemory_t::default();
@@ -123,7 +125,10 @@ fn first(device: nvmlDevice_t, memory: &nvmlMemory_t) -> Option<nvmlMemory_t> {
     Some(nvmlMemory_t { total: total.0, free: free.0, used: used.0 })
 }
 
-fn capped(device: nvmlDevice_t, attributes: &nvmlDeviceAttributes_t) -> Option<nvmlDeviceAttributes_t> {
+fn capped(
+    device: nvmlDevice_t,
+    attributes: &nvmlDeviceAttributes_t,
+) -> Option<nvmlDeviceAttributes_t> {
     let memory_size_mb = limit(device)?.0 >> 20;
     Some(nvmlDeviceAttributes_t { memory_size_mb, ..*attributes })
 }

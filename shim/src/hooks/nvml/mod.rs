@@ -76,7 +76,8 @@ fn scope(device: nvmlDevice_t) -> Scope {
 }
 
 fn part(tenant: &'static Tenant, device: nvmlDevice_t) -> Option<Part> {
-    let gpu = tenant.gpu(gpus::nvml_uuid(device)?).filter(|gpu| tenant.view().limit(*gpu).is_some())?;
+    let gpu =
+        tenant.gpu(gpus::nvml_uuid(device)?).filter(|gpu| tenant.view().limit(*gpu).is_some())?;
     let (mut gpu_instance, mut compute_instance) = (NO_INSTANCE, NO_INSTANCE);
     // Of a whole GPU they are refused, and stay as they are.
     // SAFETY: the number is writable.
@@ -100,7 +101,8 @@ impl Sliced {
     /// What NVML calls them.
     fn pid_map(&self) -> PidMap {
         let members: Vec<Member> = self.members().map(|(member, _)| member).collect();
-        let listed: Vec<c_uint> = Kind::ALL.into_iter().flat_map(|kind| kind.listed(self.device)).collect();
+        let listed: Vec<c_uint> =
+            Kind::ALL.into_iter().flat_map(|kind| kind.listed(self.device)).collect();
         PidMap::of(&members, &listed, &Namespace)
     }
 }
@@ -137,7 +139,10 @@ of_process! {
 
 /// What is told of our processes, by our names.
 fn of_container<T: OfProcess>(reported: Vec<T>, pid_map: &PidMap) -> Vec<T> {
-    reported.into_iter().filter_map(|one| Some(one.named(pid_map.container_pid(one.pid())?))).collect()
+    reported
+        .into_iter()
+        .filter_map(|one| Some(one.named(pid_map.container_pid(one.pid())?)))
+        .collect()
 }
 
 /// All that a function of NVML lists, which is called as programs call it: once for the length,
@@ -207,7 +212,10 @@ mod tests {
     fn list_is_read_in_two_calls() {
         assert_eq!(all(lists(&[])), Ok(vec![]));
         assert_eq!(all(lists(&[7, 8])), Ok(vec![7, 8]));
-        assert_eq!(all::<c_uint>(|_, _| nvmlReturn_t::ERROR_NOT_FOUND), Err(nvmlReturn_t::ERROR_NOT_FOUND));
+        assert_eq!(
+            all::<c_uint>(|_, _| nvmlReturn_t::ERROR_NOT_FOUND),
+            Err(nvmlReturn_t::ERROR_NOT_FOUND)
+        );
     }
 
     #[test]
@@ -237,9 +245,10 @@ mod tests {
     #[test]
     fn program_is_answered_as_nvml_answers() {
         let mut room = [0; 3];
-        for (count, answer, left) in
-            [(0, nvmlReturn_t::ERROR_INSUFFICIENT_SIZE, [0; 3]), (3, nvmlReturn_t::SUCCESS, [7, 8, 0])]
-        {
+        for (count, answer, left) in [
+            (0, nvmlReturn_t::ERROR_INSUFFICIENT_SIZE, [0; 3]),
+            (3, nvmlReturn_t::SUCCESS, [7, 8, 0]),
+        ] {
             let mut count = count;
             // SAFETY: the count is writable, and there is as much room as it says.
             assert_eq!(unsafe { put(&[7, 8], &raw mut count, room.as_mut_ptr()) }, answer);

@@ -30,9 +30,13 @@ impl Kind {
         // The oldest functions are those that every driver has.
         let list = all::<nvmlProcessInfo_v1_t>(|count, to| match self {
             // SAFETY: the count is writable, and the place as long as it says.
-            Kind::Computes => unsafe { nvml::nvmlDeviceGetComputeRunningProcesses(device, count, to) },
+            Kind::Computes => unsafe {
+                nvml::nvmlDeviceGetComputeRunningProcesses(device, count, to)
+            },
             // SAFETY: as above.
-            Kind::Draws => unsafe { nvml::nvmlDeviceGetGraphicsRunningProcesses(device, count, to) },
+            Kind::Draws => unsafe {
+                nvml::nvmlDeviceGetGraphicsRunningProcesses(device, count, to)
+            },
             // SAFETY: as above.
             Kind::ComputesByMps => unsafe {
                 nvml::nvmlDeviceGetMPSComputeRunningProcesses(device, count, to)
@@ -45,7 +49,8 @@ impl Kind {
 impl Sliced {
     /// Our processes on the GPU, of a kind or all.
     fn residents(&self, kind: Option<Kind>) -> Vec<(Member, &Part)> {
-        let mut residents: Vec<_> = self.members().filter(|(member, _)| member.is_resident()).collect();
+        let mut residents: Vec<_> =
+            self.members().filter(|(member, _)| member.is_resident()).collect();
         // Who is accounted computes, by itself or by MPS.
         let (reported, of_these) = match kind {
             None => return residents,
@@ -154,7 +159,8 @@ pub(crate) unsafe fn nvmlDeviceGetRunningProcessDetailList(
     // SAFETY: not null, and of the version whose layout this is.
     let asked = unsafe { &mut *plist };
     let reported = all(|count, proc_array| {
-        let mut list = nvmlProcessDetailList_t { num_proc_array_entries: *count, proc_array, ..*asked };
+        let mut list =
+            nvmlProcessDetailList_t { num_proc_array_entries: *count, proc_array, ..*asked };
         // SAFETY: the record is ours, and its array as long as it says.
         let answer = unsafe { nvml::nvmlDeviceGetRunningProcessDetailList(device, &raw mut list) };
         *count = list.num_proc_array_entries;

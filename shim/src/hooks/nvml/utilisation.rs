@@ -19,8 +19,9 @@ pub(crate) unsafe fn nvmlDeviceGetProcessUtilization(
     last_seen_time_stamp: c_ulonglong,
 ) -> nvmlReturn_t {
     // SAFETY: the program's own call, or one with room of ours.
-    let call =
-        |to, count| unsafe { nvml::nvmlDeviceGetProcessUtilization(device, to, count, last_seen_time_stamp) };
+    let call = |to, count| unsafe {
+        nvml::nvmlDeviceGetProcessUtilization(device, to, count, last_seen_time_stamp)
+    };
     let scope = scope(device);
     if process_samples_count.is_null() || matches!(scope, Scope::Host) {
         return call(utilization, process_samples_count);
@@ -63,8 +64,11 @@ pub(crate) unsafe fn nvmlDeviceGetProcessesUtilizationInfo(
     // SAFETY: not null, and of the version whose layout this is.
     let asked = unsafe { &mut *proceses_util_info };
     let reported = all(|count, proc_util_array| {
-        let mut info =
-            nvmlProcessesUtilizationInfo_t { process_samples_count: *count, proc_util_array, ..*asked };
+        let mut info = nvmlProcessesUtilizationInfo_t {
+            process_samples_count: *count,
+            proc_util_array,
+            ..*asked
+        };
         let answer = call(&raw mut info);
         *count = info.process_samples_count;
         answer

@@ -15,7 +15,9 @@ impl Hash {
     pub(super) fn find<T>(self, name: &[u8], matching: impl FnMut(u32) -> Option<T>) -> Option<T> {
         match self {
             Hash::Gnu(table) => GnuTable::new(table).chain(gnu_hash(name)).find_map(matching),
-            Hash::SystemV(table) => SystemVTable::new(table).chain(system_v_hash(name)).find_map(matching),
+            Hash::SystemV(table) => {
+                SystemVTable::new(table).chain(system_v_hash(name)).find_map(matching)
+            }
         }
     }
 
@@ -44,9 +46,13 @@ struct GnuTable {
 impl GnuTable {
     fn new(table: *const u32) -> GnuTable {
         // SAFETY: the table begins with four words.
-        let [bucket_count, first, filter_words, filter_shift] = unsafe { table.cast::<[u32; 4]>().read() };
+        let [bucket_count, first, filter_words, filter_shift] =
+            unsafe { table.cast::<[u32; 4]>().read() };
         let filter_words = filter_words as usize;
-        #[allow(clippy::cast_ptr_alignment, reason = "the format aligns the table to words of the filter")]
+        #[allow(
+            clippy::cast_ptr_alignment,
+            reason = "the format aligns the table to words of the filter"
+        )]
         let filter = table.wrapping_add(4).cast::<usize>();
         let buckets = filter.wrapping_add(filter_words).cast::<u32>();
         let chains = buckets.wrapping_add(bucket_count as usize);
@@ -119,7 +125,12 @@ impl SystemVTable {
         // SAFETY: the table begins with two words.
         let [bucket_count, chains] = unsafe { table.cast::<[u32; 2]>().read() };
         let buckets = table.wrapping_add(2);
-        SystemVTable { buckets, bucket_count, next: buckets.wrapping_add(bucket_count as usize), chains }
+        SystemVTable {
+            buckets,
+            bucket_count,
+            next: buckets.wrapping_add(bucket_count as usize),
+            chains,
+        }
     }
 
     /// The symbols that may have a name of this hash; never more than there are, should a chain be

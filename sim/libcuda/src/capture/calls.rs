@@ -6,8 +6,9 @@ use cgpu_abi::types::*;
 
 use super::{MODE, Position, Sequence, is_capturing, join, refuse_legacy};
 use crate::answer::{
-    Answer, ILLEGAL_STATE, INVALID_VALUE, LOSSY_QUERY, STREAM_CAPTURE_INVALIDATED, STREAM_CAPTURE_UNJOINED,
-    STREAM_CAPTURE_UNMATCHED, STREAM_CAPTURE_UNSUPPORTED, STREAM_CAPTURE_WRONG_THREAD,
+    Answer, ILLEGAL_STATE, INVALID_VALUE, LOSSY_QUERY, STREAM_CAPTURE_INVALIDATED,
+    STREAM_CAPTURE_UNJOINED, STREAM_CAPTURE_UNMATCHED, STREAM_CAPTURE_UNSUPPORTED,
+    STREAM_CAPTURE_WRONG_THREAD,
 };
 use crate::argument::{In, Out};
 use crate::call::Call;
@@ -49,9 +50,10 @@ fn begin(
     captures.made += 1;
     let sequence = captures.made;
     let thread = std::thread::current().id();
-    captures
-        .sequences
-        .insert(sequence, Sequence { graph, into_existing, mode, thread, origin: stream, invalid: false });
+    captures.sequences.insert(
+        sequence,
+        Sequence { graph, into_existing, mode, thread, origin: stream, invalid: false },
+    );
     let blocking = stream::is_blocking(driver, handle);
     let position = Position { sequence, dependencies, context: context.id, blocking, told: None };
     captures.streams.insert(stream, position);
@@ -59,7 +61,11 @@ fn begin(
     Ok(())
 }
 
-pub(crate) fn cuStreamBeginCapture_v2(call: &Call, stream: CUstream, mode: CUstreamCaptureMode) -> Answer {
+pub(crate) fn cuStreamBeginCapture_v2(
+    call: &Call,
+    stream: CUstream,
+    mode: CUstreamCaptureMode,
+) -> Answer {
     begin(call, stream, mode, None)
 }
 pub(crate) use cuStreamBeginCapture_v2 as cuStreamBeginCapture_v2_ptsz;
@@ -91,7 +97,11 @@ fn ancestors(nodes: &Nodes, of: &[Edge]) -> HashSet<CUgraphNode> {
     while let Some(next) = open.pop() {
         if found.insert(next) {
             open.extend(
-                nodes.get(&next).into_iter().flat_map(|node| &node.dependencies).map(|edge| edge.from),
+                nodes
+                    .get(&next)
+                    .into_iter()
+                    .flat_map(|node| &node.dependencies)
+                    .map(|edge| edge.from),
             );
         }
     }
@@ -107,7 +117,9 @@ pub(crate) fn cuStreamEndCapture(call: &Call, handle: CUstream, graph: Out<CUgra
     if sequence.origin != stream {
         return Err(STREAM_CAPTURE_UNMATCHED);
     }
-    if sequence.mode != CU_STREAM_CAPTURE_MODE_RELAXED && sequence.thread != std::thread::current().id() {
+    if sequence.mode != CU_STREAM_CAPTURE_MODE_RELAXED
+        && sequence.thread != std::thread::current().id()
+    {
         return Err(STREAM_CAPTURE_WRONG_THREAD);
     }
     let (id, made, invalid) = (position.sequence, sequence.graph, sequence.invalid);
@@ -307,7 +319,10 @@ pub(crate) fn cuStreamUpdateCaptureDependencies_v2(
 }
 pub(crate) use cuStreamUpdateCaptureDependencies_v2 as cuStreamUpdateCaptureDependencies_v2_ptsz;
 
-pub(crate) fn cuThreadExchangeStreamCaptureMode(call: &Call, mode: Out<CUstreamCaptureMode>) -> Answer {
+pub(crate) fn cuThreadExchangeStreamCaptureMode(
+    call: &Call,
+    mode: Out<CUstreamCaptureMode>,
+) -> Answer {
     call.driver()?;
     let wanted = mode.read()?;
     if wanted > CU_STREAM_CAPTURE_MODE_RELAXED {

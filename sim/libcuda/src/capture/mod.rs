@@ -193,7 +193,9 @@ impl Recorder {
         root: CUgraph,
         shapes: &HashMap<CUgraph, Nodes>,
     ) -> Answer {
-        self.append(driver, |graphs, graph, dependencies| graphs.add_nodes(graph, dependencies, root, shapes))
+        self.append(driver, |graphs, graph, dependencies| {
+            graphs.add_nodes(graph, dependencies, root, shapes)
+        })
     }
 
     fn append(
@@ -202,7 +204,8 @@ impl Recorder {
         add: impl FnOnce(&mut Graphs, CUgraph, Vec<Edge>) -> Answer<CUgraphNode>,
     ) -> Answer {
         let mut graphs = Graphs::of(driver);
-        let (position, sequence) = graphs.captures.of(self.stream).ok_or(STREAM_CAPTURE_INVALIDATED)?;
+        let (position, sequence) =
+            graphs.captures.of(self.stream).ok_or(STREAM_CAPTURE_INVALIDATED)?;
         let (graph, dependencies) = (sequence.graph, position.dependencies.clone());
         let node = add(&mut graphs, graph, dependencies)?;
         if let Some(position) = graphs.captures.streams.get_mut(&self.stream) {
@@ -243,7 +246,8 @@ impl Recorder {
         let mut graphs = Graphs::of(driver);
         let captures = &mut graphs.captures;
         let (position, _) = captures.of(self.stream).ok_or(STREAM_CAPTURE_INVALIDATED)?;
-        let mark = Mark { sequence: position.sequence, dependencies: position.dependencies.clone() };
+        let mark =
+            Mark { sequence: position.sequence, dependencies: position.dependencies.clone() };
         captures.marks.insert(event, mark);
         captures.count();
         Ok(())
@@ -328,7 +332,9 @@ pub(crate) fn refuse(
         Lane::Gpu(stream, context) => Ok((stream, context)),
         Lane::Graph(Recorder { stream, .. }) => {
             let mut graphs = Graphs::of(driver);
-            if let Some(sequence) = graphs.captures.of(stream).map(|(position, _)| position.sequence) {
+            if let Some(sequence) =
+                graphs.captures.of(stream).map(|(position, _)| position.sequence)
+            {
                 graphs.captures.invalidate(sequence);
             }
             Err(STREAM_CAPTURE_UNSUPPORTED)
@@ -446,7 +452,8 @@ pub(crate) fn join_by(
 impl Graphs {
     /// Ends a capture that nobody will end.
     fn abandon(&mut self, sequence: u64) {
-        let Some(graph) = self.captures.sequences.get(&sequence).map(|sequence| sequence.graph) else {
+        let Some(graph) = self.captures.sequences.get(&sequence).map(|sequence| sequence.graph)
+        else {
             return;
         };
         if self.captures.end(sequence).is_some() {
@@ -473,8 +480,13 @@ pub(crate) fn forget_context(driver: &Driver, context: &Context) {
     if is_capturing() {
         let mut graphs = Graphs::of(driver);
         let its = |position: &&Position| position.context == context.id;
-        let ended: Vec<u64> =
-            graphs.captures.streams.values().filter(its).map(|position| position.sequence).collect();
+        let ended: Vec<u64> = graphs
+            .captures
+            .streams
+            .values()
+            .filter(its)
+            .map(|position| position.sequence)
+            .collect();
         ended.into_iter().for_each(|sequence| graphs.abandon(sequence));
     }
 }

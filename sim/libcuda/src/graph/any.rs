@@ -3,7 +3,8 @@
 use cgpu_abi::types::*;
 
 use super::build::{
-    acquire, add, allocation, context_of, copying, edges, event, filling, host, kernel, signal, words,
+    acquire, add, allocation, context_of, copying, edges, event, filling, host, kernel, signal,
+    words,
 };
 use super::node::Body;
 use super::typed::{
@@ -39,7 +40,9 @@ fn simple(driver: &Driver, params: &CUgraphNodeParams) -> Answer<Body> {
         CU_GRAPH_NODE_TYPE_HOST => host(&member!(params, host))?,
         CU_GRAPH_NODE_TYPE_EMPTY => Body::Empty,
         CU_GRAPH_NODE_TYPE_WAIT_EVENT => Body::Await(event(driver, member!(params, event).event)?),
-        CU_GRAPH_NODE_TYPE_EVENT_RECORD => Body::Record(event(driver, member!(params, event).event)?),
+        CU_GRAPH_NODE_TYPE_EVENT_RECORD => {
+            Body::Record(event(driver, member!(params, event).event)?)
+        }
         CU_GRAPH_NODE_TYPE_MEM_FREE => Body::Free(member!(params, free).dptr),
         CU_GRAPH_NODE_TYPE_BATCH_MEM_OP => words(driver, &member!(params, mem_op))?,
         CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL => {
@@ -72,7 +75,12 @@ fn add_any(
                 CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE => true,
                 _ => return Err(INVALID_VALUE),
             };
-            graph_node.put(Graphs::of(driver).add_child(graph, dependencies, given.graph, moves)?)?;
+            graph_node.put(Graphs::of(driver).add_child(
+                graph,
+                dependencies,
+                given.graph,
+                moves,
+            )?)?;
         }
         CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
             let mut given = member!(params, alloc);
@@ -85,7 +93,8 @@ fn add_any(
         CU_GRAPH_NODE_TYPE_CONDITIONAL => {
             let mut given = member!(params, conditional);
             let context = context_of(driver, given.ctx)?;
-            let (node, bodies) = Graphs::of(driver).add_conditional(graph, dependencies, &given, context)?;
+            let (node, bodies) =
+                Graphs::of(driver).add_conditional(graph, dependencies, &given, context)?;
             graph_node.put(node)?;
             // The list is the node's own, for as long as it lives.
             given.graph_out = bodies.as_ptr().cast_mut();
@@ -178,7 +187,8 @@ pub(crate) fn cuGraphNodeGetParams(
         Body::Kernel(node) => told.node.kernel = kernel_told(node),
         Body::Copy(node) => told.node.memcpy = copy_told(node),
         Body::Fill(node) => {
-            told.node.memset = CUDA_MEMSET_NODE_PARAMS_v2 { v1: fill_told(node)?, ctx: node.context.handle };
+            told.node.memset =
+                CUDA_MEMSET_NODE_PARAMS_v2 { v1: fill_told(node)?, ctx: node.context.handle };
         }
         Body::Host(node) => told.node.host = host_told(*node),
         Body::Child(graph) => {
@@ -194,11 +204,13 @@ pub(crate) fn cuGraphNodeGetParams(
         Body::Words(node) => told.node.mem_op = words_told(node),
         Body::Signal(node) => {
             let ctx = node.context.handle;
-            told.node.ext_sem_signal = CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2 { v1: signal_told(node), ctx };
+            told.node.ext_sem_signal =
+                CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2 { v1: signal_told(node), ctx };
         }
         Body::Acquire(node) => {
             let ctx = node.context.handle;
-            told.node.ext_sem_wait = CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2 { v1: acquire_told(node), ctx };
+            told.node.ext_sem_wait =
+                CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2 { v1: acquire_told(node), ctx };
         }
         Body::Conditional(node) => {
             told.node.conditional = CUDA_CONDITIONAL_NODE_PARAMS {

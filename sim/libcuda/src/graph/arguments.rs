@@ -43,7 +43,8 @@ impl Arguments {
         }
         let pointers = parameters.read_all(shapes.len())?;
         let value = |(&pointer, &(_, size)): (&*mut c_void, &(usize, usize))| bytes(pointer, size);
-        let values: Vec<Box<[u8]>> = pointers.iter().zip(shapes).map(value).collect::<Answer<_>>()?;
+        let values: Vec<Box<[u8]>> =
+            pointers.iter().zip(shapes).map(value).collect::<Answer<_>>()?;
         let parameters = values.iter().map(|value| value.as_ptr().expose_provenance()).collect();
         Ok(Some(Self { _values: values, _size: Box::default(), parameters, extra: Box::default() }))
     }
@@ -71,7 +72,12 @@ impl Arguments {
             ptr::from_ref(&*size).expose_provenance(),
             END,
         ];
-        Ok(Self { _values: vec![buffer], _size: size, parameters: Box::default(), extra: Box::new(extra) })
+        Ok(Self {
+            _values: vec![buffer],
+            _size: size,
+            parameters: Box::default(),
+            extra: Box::new(extra),
+        })
     }
 
     /// The list of parameters; NULL if they were not given so.

@@ -104,7 +104,11 @@ pub(super) fn copying(driver: &Driver, params: &CUDA_MEMCPY3D, context: CUcontex
     Ok(Body::Copy(copying))
 }
 
-pub(super) fn filling(driver: &Driver, params: &CUDA_MEMSET_NODE_PARAMS, context: CUcontext) -> Answer<Body> {
+pub(super) fn filling(
+    driver: &Driver,
+    params: &CUDA_MEMSET_NODE_PARAMS,
+    context: CUcontext,
+) -> Answer<Body> {
     let fill = Fill {
         to: params.dst,
         value: params.value,
@@ -136,7 +140,8 @@ pub(super) fn event(driver: &Driver, event: CUevent) -> Answer<CUevent> {
 pub(super) fn words(driver: &Driver, params: &CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Answer<Body> {
     let context = context_of(driver, params.ctx)?;
     // SAFETY: as many operations as the program says, valid for the call.
-    let operations: In<CUstreamBatchMemOpParams> = unsafe { In::received(params.param_array.cast_const()) };
+    let operations: In<CUstreamBatchMemOpParams> =
+        unsafe { In::received(params.param_array.cast_const()) };
     let operations = memops::batch(operations, params.count, params.flags)?;
     for operation in &operations {
         memops::work(driver, operation)?;
@@ -164,9 +169,14 @@ semaphores! {
     acquire Acquire: CUDA_EXT_SEM_WAIT_NODE_PARAMS;
 }
 
-pub(super) fn allocation(driver: &Driver, params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Answer<Arc<Reservation>> {
+pub(super) fn allocation(
+    driver: &Driver,
+    params: &CUDA_MEM_ALLOC_NODE_PARAMS,
+) -> Answer<Arc<Reservation>> {
     let props = params.pool_props;
-    if props.alloc_type != CU_MEM_ALLOCATION_TYPE_PINNED || props.handle_types != CU_MEM_HANDLE_TYPE_NONE {
+    if props.alloc_type != CU_MEM_ALLOCATION_TYPE_PINNED
+        || props.handle_types != CU_MEM_HANDLE_TYPE_NONE
+    {
         return Err(NOT_SUPPORTED);
     }
     // Not played in a locality domain.
@@ -279,6 +289,10 @@ pub(crate) fn cuGraphConditionalHandleCreate(
         return Err(INVALID_VALUE);
     }
     let assigned = flags & CU_GRAPH_COND_ASSIGN_DEFAULT != 0;
-    handle_out.put(Graphs::of(driver).create_condition(graph, default_launch_value, assigned)?)?;
+    handle_out.put(Graphs::of(driver).create_condition(
+        graph,
+        default_launch_value,
+        assigned,
+    )?)?;
     Ok(())
 }

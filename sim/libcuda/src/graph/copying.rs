@@ -74,7 +74,12 @@ impl Corner {
                 if !holds(row_length, extent.width) || !holds(layer_height, extent.height) {
                     return Err(INVALID_VALUE);
                 }
-                Ok(Self { device: address, pitch: bytes(row_length)?, height: layer_height, ..corner })
+                Ok(Self {
+                    device: address,
+                    pitch: bytes(row_length)?,
+                    height: layer_height,
+                    ..corner
+                })
             }
             CopyOperand::Array(array, CUoffset3D { x, y, z }) => {
                 Ok(Self { kind: CU_MEMORYTYPE_ARRAY, array, position: [bytes(x)?, y, z], ..corner })
@@ -154,7 +159,8 @@ impl Copying {
     /// What a copy with attributes is given, whose extent counts the elements of its arrays, else
     /// bytes.
     pub(crate) fn with_attributes(driver: &Driver, what: &CUDA_MEMCPY3D_BATCH_OP) -> Answer<Self> {
-        let (to, from) = (what.dst.get().ok_or(INVALID_VALUE)?, what.src.get().ok_or(INVALID_VALUE)?);
+        let (to, from) =
+            (what.dst.get().ok_or(INVALID_VALUE)?, what.src.get().ok_or(INVALID_VALUE)?);
         let CUextent3D { width, height, depth } = what.extent;
         if width == 0 || height == 0 || depth == 0 {
             return Err(INVALID_VALUE);
@@ -235,6 +241,9 @@ impl Copying {
     pub(crate) fn work(&self, driver: &Driver) -> Answer<Work> {
         let what = self.pitched(driver)?;
         let (to, from) = (range::resolve(driver, what.to)?, range::resolve(driver, what.from)?);
-        Ok(Work::Copy(copy::kind(to.side, from.side), Pitched { to: to.address, from: from.address, ..what }))
+        Ok(Work::Copy(
+            copy::kind(to.side, from.side),
+            Pitched { to: to.address, from: from.address, ..what },
+        ))
     }
 }

@@ -47,10 +47,17 @@ fn label(driver: &Driver, body: &Body, handle: CUgraphNode, flags: c_uint) -> St
     label
 }
 
-fn describe(driver: &Driver, graphs: &Graphs, graph: CUgraph, flags: c_uint, text: &mut String) -> Answer {
+fn describe(
+    driver: &Driver,
+    graphs: &Graphs,
+    graph: CUgraph,
+    flags: c_uint,
+    text: &mut String,
+) -> Answer {
     let there = graphs.graph(graph)?;
     let _ = writeln!(text, "subgraph cluster_{} {{\nlabel=\"graph_{}\"", there.id, there.id);
-    let in_order = order::sorted(&there.nodes).unwrap_or_else(|_| there.nodes.keys().copied().collect());
+    let in_order =
+        order::sorted(&there.nodes).unwrap_or_else(|_| there.nodes.keys().copied().collect());
     for handle in in_order {
         let Some(node) = there.nodes.get(&handle) else { continue };
         let name = |number: u32| format!("\"graph_{}_node_{number}\"", there.id);
@@ -71,7 +78,12 @@ fn describe(driver: &Driver, graphs: &Graphs, graph: CUgraph, flags: c_uint, tex
     Ok(())
 }
 
-pub(crate) fn cuGraphDebugDotPrint(call: &Call, graph: CUgraph, path: In<c_char>, flags: c_uint) -> Answer {
+pub(crate) fn cuGraphDebugDotPrint(
+    call: &Call,
+    graph: CUgraph,
+    path: In<c_char>,
+    flags: c_uint,
+) -> Answer {
     let driver = call.driver()?;
     let path = path.text()?;
     let mut text = "digraph dot {\n".to_owned();

@@ -75,15 +75,21 @@ impl Executable {
         }
         let values = &state.values;
         let value = |handle| values.get(&handle).copied().unwrap_or(0);
-        let order =
-            Order::of(self.source, &Shapes { nodes: &state.shapes, value: &value, home: self.home.id })?;
+        let order = Order::of(
+            self.source,
+            &Shapes { nodes: &state.shapes, value: &value, home: self.home.id },
+        )?;
         let order = Arc::new(order);
         state.order = Some(Arc::clone(&order));
         Ok(order)
     }
 
     /// Changes what a node does, if `apply` finds that it may be changed so.
-    pub(super) fn change(&self, node: CUgraphNode, apply: impl FnOnce(&Body) -> Answer<Body>) -> Answer {
+    pub(super) fn change(
+        &self,
+        node: CUgraphNode,
+        apply: impl FnOnce(&Body) -> Answer<Body>,
+    ) -> Answer {
         let mut state = lock(&self.state);
         let body = state.body_mut(node)?;
         let changed = apply(body)?;
@@ -97,7 +103,12 @@ impl Executable {
     }
 
     /// Replaces the nodes of a child, which must hang together as they do.
-    pub(super) fn change_child(&self, driver: &Driver, node: CUgraphNode, child: CUgraph) -> Answer {
+    pub(super) fn change_child(
+        &self,
+        driver: &Driver,
+        node: CUgraphNode,
+        child: CUgraph,
+    ) -> Answer {
         let mut state = lock(&self.state);
         let Body::Child(part) = *state.body(node)? else { return Err(INVALID_VALUE) };
         let shapes = Graphs::of(driver).shapes_within(child)?;
@@ -118,9 +129,13 @@ impl Graphs {
         Ok(shapes)
     }
 
-    fn values_of(&self, shapes: &HashMap<CUgraph, Nodes>) -> HashMap<CUgraphConditionalHandle, c_uint> {
+    fn values_of(
+        &self,
+        shapes: &HashMap<CUgraph, Nodes>,
+    ) -> HashMap<CUgraphConditionalHandle, c_uint> {
         let bodies = shapes.values().flat_map(|nodes| nodes.values()).map(|node| &node.body);
-        let handle = |body: &Body| if let Body::Conditional(node) = body { Some(node.handle) } else { None };
+        let handle =
+            |body: &Body| if let Body::Conditional(node) = body { Some(node.handle) } else { None };
         bodies.filter_map(handle).map(|handle| (handle, self.condition(handle))).collect()
     }
 }
@@ -141,19 +156,25 @@ fn judge(shapes: &HashMap<CUgraph, Nodes>, flags: u64) -> Result<(), Refusal> {
         return Ok(());
     }
     let all = || shapes.values().flatten();
-    let unsuited =
-        all().find(|(_, node)| !node.body.can_be_disabled() && !matches!(node.body, Body::Child(_)));
+    let unsuited = all()
+        .find(|(_, node)| !node.body.can_be_disabled() && !matches!(node.body, Body::Child(_)));
     if let Some((&node, _)) = unsuited {
         return Err(Refusal { result: CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED, node });
     }
     let first = all().find_map(|(_, node)| node.body.context());
     let Some(first) = first else {
-        return Err(Refusal { result: CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE, node: CUgraphNode::NULL });
+        return Err(Refusal {
+            result: CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE,
+            node: CUgraphNode::NULL,
+        });
     };
-    let elsewhere =
-        |node: &super::Node| node.body.context().is_some_and(|context| context.number != first.number);
+    let elsewhere = |node: &super::Node| {
+        node.body.context().is_some_and(|context| context.number != first.number)
+    };
     match all().find(|(_, node)| elsewhere(node)) {
-        Some((&node, _)) => Err(Refusal { result: CUDA_GRAPH_INSTANTIATE_MULTIPLE_CTXS_NOT_SUPPORTED, node }),
+        Some((&node, _)) => {
+            Err(Refusal { result: CUDA_GRAPH_INSTANTIATE_MULTIPLE_CTXS_NOT_SUPPORTED, node })
+        }
         None => Ok(()),
     }
 }
@@ -210,8 +231,10 @@ fn instantiate(
     graphs.lend_references(graph, handle);
     let values = graphs.values_of(&shapes);
     drop(graphs);
-    let state = State { shapes, values, disabled: HashSet::new(), order: None, flight: Flight::default() };
-    let executable = Executable { handle, id, flags, source: graph, home, state: Mutex::new(state) };
+    let state =
+        State { shapes, values, disabled: HashSet::new(), order: None, flight: Flight::default() };
+    let executable =
+        Executable { handle, id, flags, source: graph, home, state: Mutex::new(state) };
     driver.executables.insert(handle.0, Arc::new(executable));
     Ok(handle)
 }
@@ -241,8 +264,8 @@ pub(crate) fn cuGraphInstantiate_v2(
     let handle = instantiate(driver, graph, 0, |result, node| {
         error_node.put_if_asked(node);
         // The program may want no words about it.
-        let _ =
-            log_buffer.put_text(&format!("the graph cannot be instantiated: result {result}"), buffer_size);
+        let _ = log_buffer
+            .put_text(&format!("the graph cannot be instantiated: result {result}"), buffer_size);
     })?;
     if !log_buffer.is_null() {
         log_buffer.put_text("", buffer_size)?;
@@ -305,14 +328,22 @@ pub(crate) fn cuGraphExecDestroy(call: &Call, graph_exec: CUgraphExec) -> Answer
     Ok(())
 }
 
-pub(crate) fn cuGraphExecGetFlags(call: &Call, graph_exec: CUgraphExec, flags: Out<cuuint64_t>) -> Answer {
+pub(crate) fn cuGraphExecGetFlags(
+    call: &Call,
+    graph_exec: CUgraphExec,
+    flags: Out<cuuint64_t>,
+) -> Answer {
     // An upload is done once, and not a property.
     let upload = u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD);
     flags.put(Executable::find(call.driver()?, graph_exec)?.flags & !upload)?;
     Ok(())
 }
 
-pub(crate) fn cuGraphExecGetId(call: &Call, graph_exec: CUgraphExec, graph_id: Out<c_uint>) -> Answer {
+pub(crate) fn cuGraphExecGetId(
+    call: &Call,
+    graph_exec: CUgraphExec,
+    graph_id: Out<c_uint>,
+) -> Answer {
     graph_id.put(Executable::find(call.driver()?, graph_exec)?.id)?;
     Ok(())
 }

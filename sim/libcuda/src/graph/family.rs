@@ -54,15 +54,19 @@ impl Graphs {
                         .iter()
                         .map(|&body| part(self, body))
                         .collect::<Answer<Vec<_>>>()?;
-                    Body::Conditional(ConditionalNode { bodies: bodies.into(), ..conditional.clone() })
+                    Body::Conditional(ConditionalNode {
+                        bodies: bodies.into(),
+                        ..conditional.clone()
+                    })
                 }
                 other => other.clone(),
             };
             let there = self.graph_mut(graph)?;
             there.made = there.made.max(node.number);
-            there
-                .nodes
-                .insert(copy, Node { body, dependencies, original: Some(original), number: node.number });
+            there.nodes.insert(
+                copy,
+                Node { body, dependencies, original: Some(original), number: node.number },
+            );
             self.owners.insert(copy, graph);
         }
         Ok(())
@@ -99,7 +103,11 @@ impl Graphs {
     ) -> Answer<CUgraphNode> {
         let part = if moves {
             let there = self.graph(child)?;
-            if child == graph || there.parent.is_some() || there.executable.is_some() || there.capturing {
+            if child == graph
+                || there.parent.is_some()
+                || there.executable.is_some()
+                || there.capturing
+            {
                 return Err(INVALID_VALUE);
             }
             child
@@ -205,7 +213,11 @@ impl Graphs {
     }
 }
 
-pub(crate) fn cuGraphClone(call: &Call, graph_clone: Out<CUgraph>, original_graph: CUgraph) -> Answer {
+pub(crate) fn cuGraphClone(
+    call: &Call,
+    graph_clone: Out<CUgraph>,
+    original_graph: CUgraph,
+) -> Answer {
     let driver = call.driver()?;
     let graph_clone = graph_clone.required()?;
     graph_clone.put(Graphs::of(driver).clone_of(original_graph)?)?;
@@ -243,7 +255,11 @@ pub(crate) fn cuGraphDestroy(call: &Call, graph: CUgraph) -> Answer {
     Ok(())
 }
 
-pub(crate) fn cuGraphChildGraphNodeGetGraph(call: &Call, node: CUgraphNode, graph: Out<CUgraph>) -> Answer {
+pub(crate) fn cuGraphChildGraphNodeGetGraph(
+    call: &Call,
+    node: CUgraphNode,
+    graph: Out<CUgraph>,
+) -> Answer {
     let driver = call.driver()?;
     let Body::Child(child) = Graphs::of(driver).node(node)?.body else { return Err(INVALID_VALUE) };
     graph.put(child)?;

@@ -47,7 +47,8 @@ impl Executable {
         stream: StreamId,
     ) -> Answer<Option<Ticket>> {
         let mut memory = lock(&driver.graph_memory);
-        let frees_itself = self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
+        let frees_itself =
+            self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
         let last = state.flight.last();
         // All that is to be refused, before anything is changed.
         for reservation in &order.allocations {
@@ -55,12 +56,14 @@ impl Executable {
                 return Err(INVALID_VALUE);
             }
         }
-        let allocates = |address| order.allocations.iter().any(|reservation| reservation.first == address);
+        let allocates =
+            |address| order.allocations.iter().any(|reservation| reservation.first == address);
         if order.frees.iter().any(|&address| !memory.is_live(address) && !allocates(address)) {
             return Err(INVALID_VALUE);
         }
         // Launches of one graph, and of one stream, come one after the other.
-        let follows = |ticket: Ticket| ticket.stream == stream || last.is_some_and(|last| last == ticket);
+        let follows =
+            |ticket: Ticket| ticket.stream == stream || last.is_some_and(|last| last == ticket);
         for (place, reservation) in order.allocations.iter().enumerate() {
             if memory.is_live(reservation.first) {
                 memory.free(reservation.first, last)?;
@@ -74,7 +77,13 @@ impl Executable {
         Ok(None)
     }
 
-    fn enqueue(&self, driver: &Driver, state: &mut State, order: &Order, stream: StreamId) -> Answer<Ticket> {
+    fn enqueue(
+        &self,
+        driver: &Driver,
+        state: &mut State,
+        order: &Order,
+        stream: StreamId,
+    ) -> Answer<Ticket> {
         let State { shapes, disabled, flight, .. } = state;
         let work = |part: &Part| match *part {
             Part::Of(graph, node, step) if !disabled.contains(&node) => {
@@ -123,7 +132,9 @@ pub(crate) fn cuGraphLaunch(call: &Call, graph: CUgraphExec, stream: CUstream) -
     let executable = Executable::find(driver, graph)?;
     match capture::lane(driver, stream, call.per_thread)? {
         Lane::Gpu(stream, _) => executable.launch(driver, stream),
-        Lane::Graph(recorder) => recorder.add_graph(driver, executable.source, &executable.shapes()),
+        Lane::Graph(recorder) => {
+            recorder.add_graph(driver, executable.source, &executable.shapes())
+        }
     }
 }
 pub(crate) use cuGraphLaunch as cuGraphLaunch_ptsz;

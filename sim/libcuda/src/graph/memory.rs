@@ -80,7 +80,10 @@ impl Reservation {
     pub(crate) fn freed_in(&self, graph: CUgraph) -> Answer {
         let mut rights = lock(&self.rights);
         let owner = rights.owner == graph;
-        if rights.by_owner || owner && !rights.by_others.is_empty() || rights.by_others.contains(&graph) {
+        if rights.by_owner
+            || owner && !rights.by_others.is_empty()
+            || rights.by_others.contains(&graph)
+        {
             return Err(INVALID_VALUE);
         }
         match owner {
@@ -156,7 +159,8 @@ impl Pool {
         may_go: impl Fn(&Block) -> bool,
     ) -> Answer<Block> {
         let room = reservation.room();
-        let fits = |block: &Block| block.at.room() == room && block.until.is_none() && may_go(block);
+        let fits =
+            |block: &Block| block.at.room() == room && block.until.is_none() && may_go(block);
         let physical = match self.idle.iter().position(fits) {
             Some(place) => {
                 let block = self.idle.swap_remove(place);
@@ -217,8 +221,9 @@ impl GraphMemory {
 
     /// Puts memory behind what a graph allocates, for its next launch. As long as that does not come others may have it.
     pub(super) fn reserve(&mut self, driver: &Driver, allocations: &[Arc<Reservation>]) -> Answer {
-        let is_of_it =
-            |block: &Block| allocations.iter().any(|reservation| Arc::ptr_eq(&block.at, reservation));
+        let is_of_it = |block: &Block| {
+            allocations.iter().any(|reservation| Arc::ptr_eq(&block.at, reservation))
+        };
         for reservation in allocations {
             let pool = self.pools.entry(reservation.gpu).or_default();
             let is_there = pool.idle.iter().any(|block| Arc::ptr_eq(&block.at, reservation));

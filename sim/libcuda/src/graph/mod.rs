@@ -184,7 +184,12 @@ impl Graphs {
     }
 
     /// Adds a node.
-    pub(crate) fn add(&mut self, graph: CUgraph, dependencies: Vec<Edge>, body: Body) -> Answer<CUgraphNode> {
+    pub(crate) fn add(
+        &mut self,
+        graph: CUgraph,
+        dependencies: Vec<Edge>,
+        body: Body,
+    ) -> Answer<CUgraphNode> {
         let there = self.graph_mut(graph)?;
         for (index, edge) in dependencies.iter().enumerate() {
             let twice = dependencies[..index].iter().any(|other| other.from == edge.from);

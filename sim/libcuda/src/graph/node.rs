@@ -209,7 +209,9 @@ impl Body {
             Self::Fill(node) => fill::work(driver, node.fill)?,
             Self::Host(node) => node.work(),
             Self::Await(event) => Work::Await(driver.events.get(event.0).ok_or(INVALID_HANDLE)?.id),
-            Self::Record(event) => Work::Record(driver.events.get(event.0).ok_or(INVALID_HANDLE)?.id),
+            Self::Record(event) => {
+                Work::Record(driver.events.get(event.0).ok_or(INVALID_HANDLE)?.id)
+            }
             Self::Words(node) => match node.operations.get(step) {
                 Some(operation) => memops::work(driver, operation)?,
                 None => Work::Nothing,
@@ -217,9 +219,11 @@ impl Body {
             Self::Signal(node) => node.work(driver, true, step)?,
             Self::Acquire(node) => node.work(driver, false, step)?,
             // Memory comes and goes around the launch, and parts have steps of their own.
-            Self::Empty | Self::Allocate(_) | Self::Free(_) | Self::Child(_) | Self::Conditional(_) => {
-                Work::Nothing
-            }
+            Self::Empty
+            | Self::Allocate(_)
+            | Self::Free(_)
+            | Self::Child(_)
+            | Self::Conditional(_) => Work::Nothing,
         })
     }
 }

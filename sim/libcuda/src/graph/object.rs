@@ -56,7 +56,8 @@ impl Objects {
     fn release(&mut self, handle: CUuserObject, owner: Owner, count: c_uint) -> Answer {
         let object = self.objects.get_mut(&handle).ok_or(INVALID_VALUE)?;
         let references = object.references.get_mut(&owner).ok_or(INVALID_VALUE)?;
-        *references = references.checked_sub(u64::from(count)).filter(|_| count > 0).ok_or(INVALID_VALUE)?;
+        *references =
+            references.checked_sub(u64::from(count)).filter(|_| count > 0).ok_or(INVALID_VALUE)?;
         if *references == 0 {
             object.references.remove(&owner);
         }
@@ -80,7 +81,9 @@ impl Objects {
 
     /// Gives one owner what another refers to, each object once.
     fn copy(&mut self, from: Owner, to: Owner) {
-        for object in self.objects.values_mut().filter(|object| object.references.contains_key(&from)) {
+        for object in
+            self.objects.values_mut().filter(|object| object.references.contains_key(&from))
+        {
             *object.references.entry(to).or_default() += 1;
         }
     }
@@ -111,8 +114,9 @@ pub(super) fn run_destructors(driver: &Driver) {
     let due = {
         let mut graphs = Graphs::of(driver);
         let objects = &mut graphs.objects;
-        let is_done =
-            |&mut (ticket, _): &mut (Ticket, CUgraphExec)| driver.machine.has_passed(ticket) != Ok(false);
+        let is_done = |&mut (ticket, _): &mut (Ticket, CUgraphExec)| {
+            driver.machine.has_passed(ticket) != Ok(false)
+        };
         let ended: Vec<_> = objects.ending.extract_if(.., is_done).collect();
         ended.into_iter().for_each(|(_, executable)| objects.end(Owner::Executable(executable)));
         core::mem::take(&mut objects.due)
@@ -140,7 +144,10 @@ pub(crate) fn cuUserObjectCreate(
     }
     let references = HashMap::from([(Owner::Program, u64::from(initial_refcount))]);
     let object = CUuserObject(handle::fresh());
-    Graphs::of(driver).objects.objects.insert(object, Object { data: ptr.address(), destroy, references });
+    Graphs::of(driver)
+        .objects
+        .objects
+        .insert(object, Object { data: ptr.address(), destroy, references });
     object_out.put(object)?;
     Ok(())
 }

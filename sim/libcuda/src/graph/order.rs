@@ -50,8 +50,10 @@ pub(super) fn sorted(nodes: &Nodes) -> Result<Vec<CUgraphNode>, CUgraphNode> {
             dependents.entry(edge.from).or_default().push(handle);
         }
     }
-    let ready = |(&handle, node): (&CUgraphNode, &Node)| node.dependencies.is_empty().then_some(handle);
-    let mut ready: std::collections::BTreeSet<CUgraphNode> = nodes.iter().filter_map(ready).collect();
+    let ready =
+        |(&handle, node): (&CUgraphNode, &Node)| node.dependencies.is_empty().then_some(handle);
+    let mut ready: std::collections::BTreeSet<CUgraphNode> =
+        nodes.iter().filter_map(ready).collect();
     let mut order = Vec::with_capacity(nodes.len());
     while let Some(next) = ready.pop_first() {
         order.push(next);
@@ -104,7 +106,12 @@ impl Gathering {
     }
 
     /// Adds a graph's steps, all after `entry`; which of them are done when it is.
-    fn graph(&mut self, graph: CUgraph, entry: &[usize], shapes: &Shapes<'_>) -> Answer<Vec<usize>> {
+    fn graph(
+        &mut self,
+        graph: CUgraph,
+        entry: &[usize],
+        shapes: &Shapes<'_>,
+    ) -> Answer<Vec<usize>> {
         let nodes = shapes.nodes.get(&graph).ok_or(INVALID_VALUE)?;
         let mut ends: HashMap<CUgraphNode, Vec<usize>> = HashMap::new();
         let mut waited: std::collections::HashSet<CUgraphNode> = std::collections::HashSet::new();

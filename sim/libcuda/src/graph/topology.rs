@@ -128,7 +128,12 @@ pub(crate) fn cuGraphNodeGetDependencies(
     num_dependencies: Out<usize>,
 ) -> Answer {
     let driver = call.driver()?;
-    put_neighbours(&Graphs::of(driver).node(node)?.dependencies, dependencies, None, num_dependencies)
+    put_neighbours(
+        &Graphs::of(driver).node(node)?.dependencies,
+        dependencies,
+        None,
+        num_dependencies,
+    )
 }
 
 pub(crate) fn cuGraphNodeGetDependencies_v2(
@@ -163,7 +168,12 @@ pub(crate) fn cuGraphNodeGetDependentNodes(
     num_dependent_nodes: Out<usize>,
 ) -> Answer {
     let driver = call.driver()?;
-    put_neighbours(&Graphs::of(driver).dependents(node)?, dependent_nodes, None, num_dependent_nodes)
+    put_neighbours(
+        &Graphs::of(driver).dependents(node)?,
+        dependent_nodes,
+        None,
+        num_dependent_nodes,
+    )
 }
 
 pub(crate) fn cuGraphNodeGetDependentNodes_v2(
@@ -190,11 +200,17 @@ pub(crate) fn cuGraphAddDependencies_v2(
     edge_data: In<CUgraphEdgeData>,
     num_dependencies: usize,
 ) -> Answer {
-    change(call, graph, edges(from, Some(edge_data), num_dependencies)?, to, |dependencies, edge| {
-        let known = dependencies.iter().any(|other| other.from == edge.from);
-        dependencies.push(edge);
-        !known
-    })
+    change(
+        call,
+        graph,
+        edges(from, Some(edge_data), num_dependencies)?,
+        to,
+        |dependencies, edge| {
+            let known = dependencies.iter().any(|other| other.from == edge.from);
+            dependencies.push(edge);
+            !known
+        },
+    )
 }
 
 pub(crate) fn cuGraphAddDependencies(
@@ -268,19 +284,31 @@ fn change(
     Ok(())
 }
 
-pub(crate) fn cuGraphNodeGetType(call: &Call, node: CUgraphNode, kind: Out<CUgraphNodeType>) -> Answer {
+pub(crate) fn cuGraphNodeGetType(
+    call: &Call,
+    node: CUgraphNode,
+    kind: Out<CUgraphNodeType>,
+) -> Answer {
     let driver = call.driver()?;
     kind.put(Graphs::of(driver).node(node)?.body.kind())?;
     Ok(())
 }
 
-pub(crate) fn cuGraphNodeGetContainingGraph(call: &Call, node: CUgraphNode, graph: Out<CUgraph>) -> Answer {
+pub(crate) fn cuGraphNodeGetContainingGraph(
+    call: &Call,
+    node: CUgraphNode,
+    graph: Out<CUgraph>,
+) -> Answer {
     let driver = call.driver()?;
     graph.put(Graphs::of(driver).owner(node)?)?;
     Ok(())
 }
 
-pub(crate) fn cuGraphNodeGetLocalId(call: &Call, node: CUgraphNode, node_id: Out<c_uint>) -> Answer {
+pub(crate) fn cuGraphNodeGetLocalId(
+    call: &Call,
+    node: CUgraphNode,
+    node_id: Out<c_uint>,
+) -> Answer {
     let driver = call.driver()?;
     node_id.put(Graphs::of(driver).node(node)?.number)?;
     Ok(())

@@ -40,7 +40,8 @@ pub(super) fn inheriting(before: &Body, mut after: Body) -> Body {
 
 pub(super) fn kernel_told(node: &KernelNode) -> CUDA_KERNEL_NODE_PARAMS_v2 {
     let (grid, block) = (node.shape.grid, node.shape.block);
-    let lists = node.arguments.as_ref().map(|arguments| (arguments.parameters(), arguments.extra()));
+    let lists =
+        node.arguments.as_ref().map(|arguments| (arguments.parameters(), arguments.extra()));
     let (kernel_params, extra) = lists.unwrap_or((core::ptr::null_mut(), core::ptr::null_mut()));
     CUDA_KERNEL_NODE_PARAMS_v2 {
         v1: CUDA_KERNEL_NODE_PARAMS_v1 {
@@ -106,7 +107,11 @@ tell_semaphores! {
 }
 
 /// Asks for what a node of a kind does.
-fn told<T>(call: &Call, node: CUgraphNode, tell: impl FnOnce(&Body) -> Option<Answer<T>>) -> Answer<T> {
+fn told<T>(
+    call: &Call,
+    node: CUgraphNode,
+    tell: impl FnOnce(&Body) -> Option<Answer<T>>,
+) -> Answer<T> {
     let driver = call.driver()?;
     tell(&Graphs::of(driver).node(node)?.body).ok_or(INVALID_VALUE)?
 }
@@ -234,8 +239,9 @@ pub(crate) fn cuGraphKernelNodeGetAttribute(
         return Err(INVALID_VALUE);
     }
     let pad = with_kernel(driver, node, |kernel| {
-        let mut value =
-            CUkernelNodeAttrValue { pad: kernel.attributes.get(&attr).copied().unwrap_or_default() };
+        let mut value = CUkernelNodeAttrValue {
+            pad: kernel.attributes.get(&attr).copied().unwrap_or_default(),
+        };
         if attr == CU_LAUNCH_ATTRIBUTE_COOPERATIVE {
             value.cooperative = c_int::from(kernel.shape.cooperative);
         }
@@ -273,7 +279,11 @@ pub(crate) fn cuGraphKernelNodeSetAttribute(
     })
 }
 
-pub(crate) fn cuGraphKernelNodeCopyAttributes(call: &Call, dst: CUgraphNode, src: CUgraphNode) -> Answer {
+pub(crate) fn cuGraphKernelNodeCopyAttributes(
+    call: &Call,
+    dst: CUgraphNode,
+    src: CUgraphNode,
+) -> Answer {
     let driver = call.driver()?;
     let (attributes, cooperative) = with_kernel(driver, src, |kernel| {
         Ok((core::mem::take(&mut kernel.attributes.clone()), kernel.shape.cooperative))
@@ -290,5 +300,10 @@ pub(crate) fn cuGraphKernelNodeCopyAttributes(call: &Call, dst: CUgraphNode, src
 
 /// What a copy is told as, with its context.
 pub(super) fn copy_told(node: &Copying) -> CUDA_MEMCPY_NODE_PARAMS {
-    CUDA_MEMCPY_NODE_PARAMS { flags: 0, reserved: 0, copy_ctx: node.context.handle, copy_params: node.told() }
+    CUDA_MEMCPY_NODE_PARAMS {
+        flags: 0,
+        reserved: 0,
+        copy_ctx: node.context.handle,
+        copy_params: node.told(),
+    }
 }

@@ -49,7 +49,8 @@ pub(super) fn refuse(before: &Body, after: &Body) -> Option<CUgraphExecUpdateRes
             let (was, is) = (before.fill, after.fill);
             let flat = was.rows == 1 && is.rows == 1;
             let shape = was.size == is.size
-                && (flat || (was.elements, was.rows, was.pitch) == (is.elements, is.rows, is.pitch));
+                && (flat
+                    || (was.elements, was.rows, was.pitch) == (is.elements, is.rows, is.pitch));
             let stays = shape && before.context.number == after.context.number;
             (!stays).then_some(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
         }
@@ -77,14 +78,19 @@ pub(super) fn refuse(before: &Body, after: &Body) -> Option<CUgraphExecUpdateRes
             let same = before.kind == after.kind && before.bodies.len() == after.bodies.len();
             (!same).then_some(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
         }
-        _ => (before.kind() != after.kind()).then_some(CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED),
+        _ => {
+            (before.kind() != after.kind()).then_some(CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED)
+        }
     }
 }
 
 /// Places of a node's dependencies among all nodes.
 fn places(node: &Node, all: &HashMap<CUgraphNode, usize>) -> Vec<(usize, CUgraphNode)> {
-    let mut places: Vec<(usize, CUgraphNode)> =
-        node.dependencies.iter().filter_map(|edge| Some((*all.get(&edge.from)?, edge.from))).collect();
+    let mut places: Vec<(usize, CUgraphNode)> = node
+        .dependencies
+        .iter()
+        .filter_map(|edge| Some((*all.get(&edge.from)?, edge.from)))
+        .collect();
     places.sort_unstable();
     places
 }
@@ -104,7 +110,8 @@ fn pair(
     if mine.len() != its.len() {
         return Err(topology(CUgraphNode::NULL));
     }
-    let index = |nodes: &Nodes| nodes.keys().enumerate().map(|(place, &node)| (node, place)).collect();
+    let index =
+        |nodes: &Nodes| nodes.keys().enumerate().map(|(place, &node)| (node, place)).collect();
     let (my_places, its_places): (HashMap<_, _>, HashMap<_, _>) = (index(mine), index(its));
     for ((&handle, node), (&other_handle, other_node)) in mine.iter().zip(its) {
         let (was, is) = (places(node, &my_places), places(other_node, &its_places));
@@ -226,8 +233,8 @@ pub(crate) fn cuGraphExecUpdate(
     let refusal = update(call, graph_exec, graph).inspect_err(|_| {
         update_result_out.put_if_asked(CU_GRAPH_EXEC_UPDATE_ERROR);
     })?;
-    let (result, node) =
-        refusal.map_or((CU_GRAPH_EXEC_UPDATE_SUCCESS, CUgraphNode::NULL), |it| (it.result, it.node));
+    let (result, node) = refusal
+        .map_or((CU_GRAPH_EXEC_UPDATE_SUCCESS, CUgraphNode::NULL), |it| (it.result, it.node));
     error_node_out.put_if_asked(node);
     update_result_out.put(result)?;
     if result == CU_GRAPH_EXEC_UPDATE_SUCCESS { Ok(()) } else { Err(GRAPH_EXEC_UPDATE_FAILURE) }

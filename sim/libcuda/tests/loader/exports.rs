@@ -7,8 +7,11 @@ use std::process::Command;
 use crate::setup;
 
 fn tool(program: &str, arguments: &[&str], file: &Path) -> String {
-    let output =
-        Command::new(program).args(arguments).arg(file).output().expect("binutils come with the compiler");
+    let output = Command::new(program)
+        .args(arguments)
+        .arg(file)
+        .output()
+        .expect("binutils come with the compiler");
     assert!(output.status.success(), "{program} {}", file.display());
     String::from_utf8(output.stdout).expect("the names of symbols are text")
 }
@@ -18,7 +21,8 @@ fn exports(file: &Path) -> BTreeMap<String, String> {
     let text = tool("nm", &["-D", "--defined-only"], file);
     let symbols = text.lines().map(|line| {
         let mut words = line.split(' ');
-        let (address, _kind, name) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
+        let (address, _kind, name) =
+            (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
         (name.to_owned(), address.to_owned())
     });
     symbols.collect()
@@ -35,13 +39,24 @@ fn check(library: &str, names: &str, hashes: &[&str]) {
         let file = setup::libraries().join(folder).join(library);
         let exports = exports(&file);
         // Nothing of the table is missing, and nothing of Rust's leaks. A version would be part of the name.
-        assert_eq!(exports.keys().cloned().collect::<BTreeSet<_>>(), table(names), "{folder}/{library}");
+        assert_eq!(
+            exports.keys().cloned().collect::<BTreeSet<_>>(),
+            table(names),
+            "{folder}/{library}"
+        );
         // Functions are told apart by their addresses.
         let addresses: BTreeSet<_> = exports.values().collect();
-        assert_eq!(addresses.len(), exports.len(), "{folder}/{library}: two names have one address");
+        assert_eq!(
+            addresses.len(),
+            exports.len(),
+            "{folder}/{library}: two names have one address"
+        );
         let dynamic = tool("readelf", &["--dynamic", "--wide"], &file);
         assert!(dynamic.contains(&format!("[{library}]")), "{folder}/{library}: SONAME");
-        assert!(dynamic.contains("SYMBOLIC"), "{folder}/{library}: its own calls can be interposed");
+        assert!(
+            dynamic.contains("SYMBOLIC"),
+            "{folder}/{library}: its own calls can be interposed"
+        );
         for (hash, tag) in [("sysv", "(HASH)"), ("gnu", "(GNU_HASH)")] {
             assert_eq!(dynamic.contains(tag), hashes.contains(&hash), "{folder}/{library}: {tag}");
         }

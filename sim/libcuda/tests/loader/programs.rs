@@ -50,7 +50,9 @@ fn contexts_are_kept_and_cost_memory() {
 #[test]
 fn managed_memory_is_granted_without_a_shim() {
     let answer = Machine::new("managed", "A10").prints("managed granted");
-    for route in ["cuMemAllocManaged", "cuModuleGetGlobal", "cuLibraryGetManaged", "cuLibraryGetGlobal"] {
+    for route in
+        ["cuMemAllocManaged", "cuModuleGetGlobal", "cuLibraryGetManaged", "cuLibraryGetGlobal"]
+    {
         assert_eq!(number(&answer, route), 0.0, "{route}");
     }
 }
@@ -77,7 +79,8 @@ fn kernels_share_a_gpu_as_their_grids_allow() {
     assert!((20.0..40.0).contains(&number(&answer, "small_ms")), "beside each other: {answer}");
     assert!(number(&answer, "large_ms") >= 40.0, "one after the other: {answer}");
     assert_eq!(number(&answer, "code_bytes"), 2.0 * MIB);
-    let eager = Machine::new("sharing-eager", "A10").with("CUDA_MODULE_LOADING", "EAGER").prints("sharing");
+    let eager =
+        Machine::new("sharing-eager", "A10").with("CUDA_MODULE_LOADING", "EAGER").prints("sharing");
     assert_eq!(number(&eager, "code_bytes"), 0.0, "it was there before the launch");
 }
 
@@ -135,14 +138,21 @@ fn wrong_calls_get_the_drivers_codes() {
 #[test]
 fn names_are_looked_up_as_the_driver_does() {
     for version in ["11080", "12040", "13000"] {
-        let machine = Machine::new(&format!("lookup-{version}"), "A10").with("CGPU_SIM_DRIVER", version);
+        let machine =
+            Machine::new(&format!("lookup-{version}"), "A10").with("CGPU_SIM_DRIVER", version);
         if version == "11080" {
             let output = machine.run("lookup");
             // The second version of the function that the program is about came with 12.0.
-            assert!(String::from_utf8_lossy(&output.stderr).contains("cuGetProcAddress_v2"), "{output:?}");
+            assert!(
+                String::from_utf8_lossy(&output.stderr).contains("cuGetProcAddress_v2"),
+                "{output:?}"
+            );
             assert!(!output.status.success());
         } else {
-            assert_eq!(number(&machine.prints("lookup"), "version"), version.parse::<f64>().unwrap());
+            assert_eq!(
+                number(&machine.prints("lookup"), "version"),
+                version.parse::<f64>().unwrap()
+            );
         }
     }
 }
@@ -199,12 +209,14 @@ fn memory_passes_between_processes_and_goes_with_the_last() {
 
 #[test]
 fn one_write_reaches_the_memory_of_a_team_of_gpus() {
-    let machine = Machine::new("multicast", "H100:8192,H200:8192,A100:8192").with("CGPU_SIM_DRIVER", "13010");
+    let machine =
+        Machine::new("multicast", "H100:8192,H200:8192,A100:8192").with("CGPU_SIM_DRIVER", "13010");
     machine.prints("multicast");
     let left = std::fs::read_dir(machine.file("state").parent().unwrap()).unwrap();
     assert_eq!(left.count(), 1, "only the segment is left");
-    let output =
-        Machine::new("no-switch", "A100:8192,A100:8192").with("CGPU_SIM_DRIVER", "13010").run("multicast");
+    let output = Machine::new("no-switch", "A100:8192,A100:8192")
+        .with("CGPU_SIM_DRIVER", "13010")
+        .run("multicast");
     assert!(String::from_utf8_lossy(&output.stderr).contains("supported == 1"), "{output:?}");
 }
 
@@ -217,7 +229,10 @@ fn locality_domains_have_their_parts_of_a_gpu() {
     };
     let answer = play("B200:8192");
     assert_eq!((number(&answer, "domains"), number(&answer, "multiprocessors")), (2.0, 70.0));
-    assert!((3.0 * 1024.0 * MIB..4.0 * 1024.0 * MIB).contains(&number(&answer, "room")), "{answer}");
+    assert!(
+        (3.0 * 1024.0 * MIB..4.0 * 1024.0 * MIB).contains(&number(&answer, "room")),
+        "{answer}"
+    );
     let answer = play("A10");
     assert_eq!((number(&answer, "domains"), number(&answer, "multiprocessors")), (1.0, 72.0));
 }
@@ -228,15 +243,18 @@ fn endpoints_and_fabric_handles_name_memory_between_processes() {
     machine.prints("endpoints");
     let left = std::fs::read_dir(machine.file("state").parent().unwrap()).unwrap();
     assert_eq!(left.count(), 1, "only the segment is left");
-    let output =
-        Machine::new("no-endpoints", "H100:8192,H100:8192").with("CGPU_SIM_DRIVER", "13030").run("endpoints");
+    let output = Machine::new("no-endpoints", "H100:8192,H100:8192")
+        .with("CGPU_SIM_DRIVER", "13030")
+        .run("endpoints");
     assert!(String::from_utf8_lossy(&output.stderr).contains("number == 1"), "{output:?}");
 }
 
 #[test]
 fn a_gpu_is_split_unevenly_and_contexts_have_events() {
     let play = |gpus: &str| {
-        Machine::new(&format!("uneven-{gpus}"), gpus).with("CGPU_SIM_DRIVER", "13040").prints("uneven")
+        Machine::new(&format!("uneven-{gpus}"), gpus)
+            .with("CGPU_SIM_DRIVER", "13040")
+            .prints("uneven")
     };
     assert_eq!(number(&play("A10"), "rest"), 36.0);
     let answer = play("B200:8192");
@@ -317,16 +335,22 @@ fn chosen_calls_fail() {
 #[test]
 fn chosen_calls_of_nvml_fail() {
     let spec = "nvmlDeviceGetMemoryInfo*:1+:NVML_ERROR_GPU_IS_LOST,cuInit:9:999";
-    let output = Machine::new("nvml-fault", "A10,T4,H100").with("CGPU_SIM_FAULT", spec).run("nvml 512M");
+    let output =
+        Machine::new("nvml-fault", "A10,T4,H100").with("CGPU_SIM_FAULT", spec).run("nvml 512M");
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("15"), "{output:?}");
 }
 
 #[test]
 fn a_fault_that_means_nothing_is_said() {
-    let output = Machine::new("bad-fault", "A10").with("CGPU_SIM_FAULT", "cuMemAlloc_v2:often:2").run("init");
+    let output = Machine::new("bad-fault", "A10")
+        .with("CGPU_SIM_FAULT", "cuMemAlloc_v2:often:2")
+        .run("init");
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(errors.contains("CGPU_SIM_FAULT") && errors.contains("expected NAME:WHEN:CODE"), "{errors}");
+    assert!(
+        errors.contains("CGPU_SIM_FAULT") && errors.contains("expected NAME:WHEN:CODE"),
+        "{errors}"
+    );
     assert!(String::from_utf8_lossy(&output.stdout).contains("\"init\": 999"));
 }
 
@@ -367,7 +391,8 @@ fn the_journal_says_what_the_gpus_did_for_whom() {
     let mut other = machine.start("launch_loop spin_300us --count 200 --sync-every 8");
     machine.prints("launch_loop spin_200us --count 200 --sync-every 8");
     assert!(other.wait().unwrap().success());
-    let launches = calls(&path).into_iter().filter(|call| call.name == "cuLaunchKernel" && call.answer == 0);
+    let launches =
+        calls(&path).into_iter().filter(|call| call.name == "cuLaunchKernel" && call.answer == 0);
     let launches: Vec<Call> = launches.collect();
     assert!(
         launches.iter().all(|call| call.enqueued.len() == 1 && call.arguments["block_dim_x"] == 32),
@@ -380,7 +405,11 @@ fn the_journal_says_what_the_gpus_did_for_whom() {
     for span in kernels {
         named.entry(trace.span_name(span)).or_insert_with(Vec::new).push(span.to.0 - span.from.0);
     }
-    assert_eq!(named.keys().copied().collect::<Vec<_>>(), ["spin_200us", "spin_300us"], "{named:?}");
+    assert_eq!(
+        named.keys().copied().collect::<Vec<_>>(),
+        ["spin_200us", "spin_300us"],
+        "{named:?}"
+    );
     // Whole, or in parts where the slice ended.
     assert!(named["spin_200us"].iter().all(|&length| length <= 200_000));
     assert!(named["spin_200us"].contains(&200_000) && named["spin_300us"].contains(&300_000));

@@ -33,8 +33,10 @@ impl Machine {
         let folder = PathBuf::from(format!("/dev/shm/cgpu-test-{}-{test}", std::process::id()));
         fs::create_dir_all(&folder).expect("the folder can be made");
         let state = folder.join("state").to_string_lossy().into_owned();
-        let variables =
-            vec![("CGPU_SIM_STATE".to_owned(), state), ("CGPU_SIM_GPUS".to_owned(), gpus.to_owned())];
+        let variables = vec![
+            ("CGPU_SIM_STATE".to_owned(), state),
+            ("CGPU_SIM_GPUS".to_owned(), gpus.to_owned()),
+        ];
         Self { folder, variables }
     }
 
@@ -91,8 +93,9 @@ impl Drop for Machine {
 
 /// A number of a program's one-line answer.
 pub(crate) fn number(answer: &str, key: &str) -> f64 {
-    let (_, rest) =
-        answer.split_once(&format!("\"{key}\": ")).unwrap_or_else(|| panic!("no {key} in {answer}"));
+    let (_, rest) = answer
+        .split_once(&format!("\"{key}\": "))
+        .unwrap_or_else(|| panic!("no {key} in {answer}"));
     let end = rest.find([',', '}']).expect("a number ends");
     rest[..end].parse().unwrap_or_else(|_| panic!("{key} is no number in {answer}"))
 }

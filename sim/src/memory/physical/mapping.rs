@@ -6,8 +6,8 @@ use std::fs::File;
 use cgpu_shm::units::Bytes;
 
 use super::{
-    Access, Backing, Mapping, NOT_MAPPED, Physical, PhysicalId, PhysicalInfo, PhysicalPlace, Physicals,
-    Sendable, Side,
+    Access, Backing, Mapping, NOT_MAPPED, Physical, PhysicalId, PhysicalInfo, PhysicalPlace,
+    Physicals, Sendable, Side,
 };
 use crate::error::Error;
 use crate::memory::span::Source;
@@ -25,13 +25,18 @@ enum Behind<'a> {
 
 impl<'a> Behind<'a> {
     /// `None`: a team's, which lie in no one place.
-    fn find(store: Option<&'a Store>, files: &Files, backing: Backing) -> Result<Option<Self>, Error> {
+    fn find(
+        store: Option<&'a Store>,
+        files: &Files,
+        backing: Backing,
+    ) -> Result<Option<Self>, Error> {
         match (backing, store) {
             (Backing::Store(offset), Some(store)) => Ok(Some(Self::Store(store, offset))),
             (Backing::Store(_), None) => Err(Error::NoAllocation),
-            (Backing::Export(_, serial), _) => {
-                files.open(serial).map(|file| Some(Self::File(file))).map_err(system("an export's file"))
-            }
+            (Backing::Export(_, serial), _) => files
+                .open(serial)
+                .map(|file| Some(Self::File(file)))
+                .map_err(system("an export's file")),
             (Backing::Team(..), _) => Ok(None),
         }
     }
@@ -70,7 +75,8 @@ impl Memory {
             return Ok(self.physicals.add(info, Backing::Export(export, serial)));
         }
         if self.store.is_none() {
-            let all = self.totals.iter().map(|total| total.0.next_multiple_of(GRANULE)).sum::<u64>();
+            let all =
+                self.totals.iter().map(|total| total.0.next_multiple_of(GRANULE)).sum::<u64>();
             self.store = Some(Store::new(all + HOST.0).map_err(system("physical memory"))?);
         }
         let store = self.store.as_mut().ok_or(Error::OutOfMemory)?;
@@ -128,12 +134,17 @@ impl Memory {
         let end = address.checked_add(size.0).ok_or(NOT_MAPPED)?;
         let (first, whole) = self.physicals.reserved(address).ok_or(NOT_MAPPED)?;
         let aligned = size.0 > 0 && (address | size.0).is_multiple_of(GRANULE);
-        if !aligned || size > info.size || end > first + whole.0 || self.physicals.is_mapped(address, end) {
+        if !aligned
+            || size > info.size
+            || end > first + whole.0
+            || self.physicals.is_mapped(address, end)
+        {
             return Err(Error::Invalid("this cannot be mapped there"));
         }
         let physical = self.physicals.handles.get_mut(&id).ok_or(Error::NoAllocation)?;
         let behind = Behind::find(self.store.as_ref(), files, physical.backing)?;
-        let span = self.physicals.reserved.get_mut(&first).map(|its| &mut its.span).ok_or(NOT_MAPPED)?;
+        let span =
+            self.physicals.reserved.get_mut(&first).map(|its| &mut its.span).ok_or(NOT_MAPPED)?;
         if let Some(behind) = behind
             && let Err(error) = span.alias(address, size.0, behind.source())
         {
@@ -159,7 +170,8 @@ impl Memory {
             if let Some(span) = self.physicals.span_of(first) {
                 span.restore(first, mapping.size).map_err(system("the end of a mapping"))?;
             }
-            let over = self.physicals.drop_one(mapping.physical, |physical| &mut physical.mappings)?;
+            let over =
+                self.physicals.drop_one(mapping.physical, |physical| &mut physical.mappings)?;
             if let Some(over) = over {
                 self.end_physical(accounting, &over)?;
             }
@@ -187,15 +199,20 @@ impl Memory {
         for first in firsts {
             let Some(mapping) = mapped.get_mut(&first) else { continue };
             for &(side, access) in wanted {
-                let shown = mapping.access.insert(side, access).is_some_and(|access| access != Access::None);
+                let shown = mapping
+                    .access
+                    .insert(side, access)
+                    .is_some_and(|access| access != Access::None);
                 if side == Side::Host && access != Access::None && !shown {
                     let physical = handles.get(&mapping.physical).ok_or(Error::NoAllocation)?;
-                    let Some(behind) = Behind::find(self.store.as_ref(), files, physical.backing)? else {
+                    let Some(behind) = Behind::find(self.store.as_ref(), files, physical.backing)?
+                    else {
                         continue;
                     };
                     let before = reserved.range(..=first).next_back();
                     let span = &before.ok_or(NOT_MAPPED)?.1.span;
-                    span.reveal(first, mapping.size, behind.source()).map_err(system("a mapping"))?;
+                    span.reveal(first, mapping.size, behind.source())
+                        .map_err(system("a mapping"))?;
                 }
             }
         }

@@ -202,7 +202,9 @@ impl Physicals {
 
     /// The reservation that holds an address: first address and length.
     pub(crate) fn reserved(&self, address: u64) -> Option<(u64, Bytes)> {
-        self.reservation(address).filter(|its| its.live).map(|its| (its.span.range().0, Bytes(its.length)))
+        self.reservation(address)
+            .filter(|its| its.live)
+            .map(|its| (its.span.range().0, Bytes(its.length)))
     }
 
     /// Whether a GPU may reach all of a range.
@@ -242,7 +244,11 @@ impl Physicals {
     }
 
     /// The export behind a handle that can be sent in that way, and its serial.
-    pub(crate) fn export(&self, id: PhysicalId, way: fn(Sendable) -> bool) -> Result<(ExportId, u64), Error> {
+    pub(crate) fn export(
+        &self,
+        id: PhysicalId,
+        way: fn(Sendable) -> bool,
+    ) -> Result<(ExportId, u64), Error> {
         self.held(id)?;
         match self.handles[&id].backing {
             Backing::Export(export, serial) | Backing::Team(export, serial)
@@ -324,12 +330,13 @@ impl Physicals {
         if size.0 >= 1 << 47 || align >= 1 << 46 {
             return Err(Error::OutOfMemory);
         }
-        let again = self.reserved.iter_mut().map(|(&first, its)| (first, its)).find(|(first, its)| {
-            !its.live
-                && its.length == size.0
-                && first.is_multiple_of(align)
-                && (wanted == 0 || wanted == *first)
-        });
+        let again =
+            self.reserved.iter_mut().map(|(&first, its)| (first, its)).find(|(first, its)| {
+                !its.live
+                    && its.length == size.0
+                    && first.is_multiple_of(align)
+                    && (wanted == 0 || wanted == *first)
+            });
         if let Some((first, again)) = again {
             again.live = true;
             return Ok(first);
@@ -344,9 +351,13 @@ impl Physicals {
     /// Gives a reservation back, whole, with nothing mapped in it.
     pub(crate) fn unreserve(&mut self, address: u64, size: Bytes) -> Result<(), Error> {
         let mapped = self.is_mapped(address, address.checked_add(size.0).ok_or(NOT_MAPPED)?);
-        let reservation =
-            self.reserved.get_mut(&address).filter(|its| its.live && its.length == size.0 && !mapped);
-        reservation.ok_or(Error::Invalid("not a reservation, or something is mapped there"))?.live = false;
+        let reservation = self
+            .reserved
+            .get_mut(&address)
+            .filter(|its| its.live && its.length == size.0 && !mapped);
+        reservation
+            .ok_or(Error::Invalid("not a reservation, or something is mapped there"))?
+            .live = false;
         Ok(())
     }
 

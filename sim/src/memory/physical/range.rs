@@ -29,7 +29,9 @@ impl Memory {
                 (ExportId(offer.export), offer.serial)
             }
             Origin::Pool(pool) => self.share_chunk(accounting, pool, address)?.1,
-            Origin::Opened(_) | Origin::Imported(_) => self.opened_in(address).ok_or(Error::NoAllocation)?,
+            Origin::Opened(_) | Origin::Imported(_) => {
+                self.opened_in(address).ok_or(Error::NoAllocation)?
+            }
         };
         Ok(vec![export])
     }

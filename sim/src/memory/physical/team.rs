@@ -109,7 +109,9 @@ impl Memory {
             let window = self.window(&part)?;
             window.fill(0);
             for (bound, file) in bound {
-                let Some((skip, at, length)) = part.overlap(bound.offset, bound.size) else { continue };
+                let Some((skip, at, length)) = part.overlap(bound.offset, bound.size) else {
+                    continue;
+                };
                 let place = &mut window[index(skip)..index(skip + length)];
                 file.read_exact_at(place, bound.at + at).map_err(system("memory of a team"))?;
             }
@@ -128,7 +130,9 @@ impl Memory {
             let bound = accounting.bound(part.team)?;
             let window = self.window(&part)?;
             for (bound, file) in bound {
-                let Some((skip, at, length)) = part.overlap(bound.offset, bound.size) else { continue };
+                let Some((skip, at, length)) = part.overlap(bound.offset, bound.size) else {
+                    continue;
+                };
                 let bytes = &window[index(skip)..index(skip + length)];
                 file.write_all_at(bytes, bound.at + at).map_err(system("memory of a team"))?;
             }
@@ -207,7 +211,9 @@ impl Memory {
         for &(first, size) in &mappings {
             let span = self.physicals.span_of(first);
             moved = moved.and_then(|()| {
-                span.map_or(Ok(()), |span: &mut Span| span.alias(first, size, Source::File(&exported.file)))
+                span.map_or(Ok(()), |span: &mut Span| {
+                    span.alias(first, size, Source::File(&exported.file))
+                })
             });
         }
         if let Err(error) = moved {

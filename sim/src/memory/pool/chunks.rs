@@ -190,19 +190,26 @@ impl Memory {
     }
 
     /// Ends a pool: at once, or with the last of its pieces.
-    pub(crate) fn destroy_pool(&mut self, accounting: &impl Accounting, pool: PoolId) -> Result<(), Error> {
+    pub(crate) fn destroy_pool(
+        &mut self,
+        accounting: &impl Accounting,
+        pool: PoolId,
+    ) -> Result<(), Error> {
         self.pools.get_mut(pool)?.doomed = true;
         self.end_doomed(accounting)
     }
 
     /// Ends pools that were waiting for their last frees.
     pub(crate) fn end_doomed(&mut self, accounting: &impl Accounting) -> Result<(), Error> {
-        let over = |pool: &Pool| pool.doomed && pool.usage.used == Bytes::ZERO && pool.freed.is_empty();
+        let over =
+            |pool: &Pool| pool.doomed && pool.usage.used == Bytes::ZERO && pool.freed.is_empty();
         let ended: Vec<PoolId> =
             self.pools.pools.iter().filter(|(_, pool)| over(pool)).map(|(&id, _)| id).collect();
         for pool in ended {
             self.trim(accounting, pool, Bytes::ZERO)?;
-            if let Some((identity, _)) = self.pools.pools.remove(&pool).and_then(|pool| pool.identity) {
+            if let Some((identity, _)) =
+                self.pools.pools.remove(&pool).and_then(|pool| pool.identity)
+            {
                 accounting.let_go(identity)?;
             }
         }
@@ -246,7 +253,8 @@ impl Memory {
         if !its.settings.shareable {
             return Err(Error::NotShareable);
         }
-        let (&start, chunk) = its.chunks.range(..=address).next_back().ok_or(Error::NoAllocation)?;
+        let (&start, chunk) =
+            its.chunks.range(..=address).next_back().ok_or(Error::NoAllocation)?;
         let (export, serial) = chunk.export.ok_or(Error::NotShareable)?;
         let offset = address - start;
         Ok((pool, Offer { export: export.get(), serial, offset, size: allocation.size }))

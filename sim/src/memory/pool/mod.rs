@@ -136,7 +136,11 @@ impl Pool {
 
     /// Takes a piece of what was freed in streams, if the order allows.
     fn take_freed(&mut self, length: u64, fits: impl Fn(&Freed) -> bool) -> Option<Freed> {
-        let enough = self.freed.iter().enumerate().filter(|(_, freed)| freed.length >= length && fits(freed));
+        let enough = self
+            .freed
+            .iter()
+            .enumerate()
+            .filter(|(_, freed)| freed.length >= length && fits(freed));
         let (place, _) = enough.min_by_key(|(_, freed)| (freed.length, freed.address))?;
         let freed = &mut self.freed[place];
         let taken = Freed { length, ..*freed };
@@ -150,8 +154,10 @@ impl Pool {
 
     fn take_free(&mut self, length: u64) -> Option<u64> {
         let chunks = self.chunks.values_mut().filter(|chunk| chunk.left >= length);
-        let (chunk, address) =
-            chunks.filter_map(|chunk| Some((chunk.free.take(length)?, chunk))).map(|(a, c)| (c, a)).next()?;
+        let (chunk, address) = chunks
+            .filter_map(|chunk| Some((chunk.free.take(length)?, chunk)))
+            .map(|(a, c)| (c, a))
+            .next()?;
         chunk.left -= length;
         Some(address)
     }
@@ -310,7 +316,12 @@ impl Pools {
     /// Frees that are not known to be done, of all pools or those of a GPU.
     pub(crate) fn freed(&self, gpu: Option<usize>) -> Vec<Ticket> {
         let of_gpu = |pool: &&Pool| gpu.is_none_or(|gpu| pool.settings.site.gpu == gpu);
-        self.pools.values().filter(of_gpu).flat_map(|pool| &pool.freed).map(|freed| freed.ticket).collect()
+        self.pools
+            .values()
+            .filter(of_gpu)
+            .flat_map(|pool| &pool.freed)
+            .map(|freed| freed.ticket)
+            .collect()
     }
 
     /// Whether an offer is of a chunk of these pools.

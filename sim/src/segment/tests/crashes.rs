@@ -6,10 +6,14 @@ use super::*;
 fn a_crash_at_any_store_of_an_enqueue_leaves_before_or_after() {
     let fixture = Fixture::new();
     fixture.crash_everywhere(|timeline| {
-        timeline.launch(fixture.streams[1], Kernel::named("lognormal_60us_0.5"), fixture.now).unwrap();
+        timeline
+            .launch(fixture.streams[1], Kernel::named("lognormal_60us_0.5"), fixture.now)
+            .unwrap();
     });
     fixture.crash_everywhere(|timeline| {
-        timeline.enqueue(fixture.streams[3], Command::Mark(fixture.events[1]), 5, fixture.now).unwrap();
+        timeline
+            .enqueue(fixture.streams[3], Command::Mark(fixture.events[1]), 5, fixture.now)
+            .unwrap();
     });
 }
 
@@ -40,8 +44,9 @@ fn a_crash_at_any_store_where_kernels_share_a_gpu_leaves_before_or_after() {
     let fixture = Fixture::new();
     let part = |tenths| Footprint::of_blocks(tenths, 10, 128);
     let kernel = Kernel::named("spin_90us");
-    let urgent = fixture
-        .timeline(|timeline| timeline.create_stream_with_priority(fixture.contexts[0], false, -2).unwrap());
+    let urgent = fixture.timeline(|timeline| {
+        timeline.create_stream_with_priority(fixture.contexts[0], false, -2).unwrap()
+    });
     let now = fixture.now + Nanos::from_millis(20);
     fixture.timeline(|timeline| {
         timeline.advance(now);
@@ -112,13 +117,17 @@ fn a_crash_at_any_store_of_making_and_ending_leaves_before_or_after() {
 fn a_crash_at_any_store_of_naming_and_loading_leaves_before_or_after() {
     let fixture = Fixture::new();
     fixture.crash_everywhere(|timeline| timeline.name_event(fixture.events[1]));
-    fixture.crash_everywhere(|timeline| timeline.load_code(fixture.contexts[0], Bytes(3 << 20)).unwrap());
+    fixture.crash_everywhere(|timeline| {
+        timeline.load_code(fixture.contexts[0], Bytes(3 << 20)).unwrap()
+    });
 }
 
 #[test]
 fn a_crash_at_any_store_of_memory_changing_hands_leaves_before_or_after() {
     let fixture = Fixture::new();
-    fixture.crash_everywhere(|timeline| timeline.reserve(fixture.contexts[0], Bytes(4 << 20)).unwrap());
+    fixture.crash_everywhere(|timeline| {
+        timeline.reserve(fixture.contexts[0], Bytes(4 << 20)).unwrap()
+    });
     fixture.crash_everywhere(|timeline| timeline.release(fixture.contexts[0], Bytes(2 << 20)));
 }
 
@@ -165,8 +174,9 @@ fn a_crash_at_any_store_of_a_team_leaves_before_or_after() {
         timeline.add_to_team(team, 0).unwrap();
         timeline.add_to_team(team, 1).unwrap();
     });
-    fixture
-        .timeline(|timeline| timeline.create_export(OWNER, 0, ExportKind::Memory, Bytes(4 << 20)).unwrap());
+    fixture.timeline(|timeline| {
+        timeline.create_export(OWNER, 0, ExportKind::Memory, Bytes(4 << 20)).unwrap()
+    });
     fixture.timeline(|timeline| timeline.take_memory(other, 1, Bytes(2 << 20)).unwrap());
     fixture.crash_everywhere(|timeline| {
         assert_eq!(timeline.export_own(other, 1, Bytes(2 << 20)), Ok(own));
@@ -182,7 +192,9 @@ fn a_crash_at_any_store_of_a_team_leaves_before_or_after() {
     assert_eq!(fixture.timeline(|timeline| timeline.bound(team).len()), 3);
     fixture.crash_everywhere(|timeline| timeline.unbind(team, 1, (0, 1 << 20)).unwrap());
     fixture.crash_everywhere(|timeline| timeline.unbind_of(team, OWNER));
-    fixture.timeline(|timeline| timeline.bind(OWNER, team, (0, 4 << 20), bindable(memory, 2, 0)).unwrap());
+    fixture.timeline(|timeline| {
+        timeline.bind(OWNER, team, (0, 4 << 20), bindable(memory, 2, 0)).unwrap()
+    });
     // The other one's death ends what it bound, and the memory with it; the maker's end leaves the team to a descriptor.
     let now = fixture.timeline(|timeline| {
         timeline.attach(other, 2);
@@ -223,7 +235,9 @@ fn a_team_takes_what_it_can_hold() {
     });
     let bindable = timeline::Bindable { export: memory, serial: 2, at: 0 };
     let bind = |part, bindable| {
-        move |timeline: &mut Timeline<'_, Transaction<'_>>| timeline.bind(OWNER, team, part, bindable)
+        move |timeline: &mut Timeline<'_, Transaction<'_>>| {
+            timeline.bind(OWNER, team, part, bindable)
+        }
     };
     assert_eq!(refused(&bind((0, 4), bindable)), Error::NoAllocation, "not complete");
     fixture.timeline(|timeline| timeline.add_to_team(team, 0).unwrap());
@@ -232,7 +246,10 @@ fn a_team_takes_what_it_can_hold() {
     let itself = timeline::Bindable { export: team, serial: 1, at: 0 };
     assert!(matches!(refused(&bind((0, 4), itself)), Error::Invalid(_)));
     for (part, at) in [((0, 9), 0), ((8, 1), 0), ((0, 4), 5), ((u64::MAX, 2), 0), ((0, 0), 0)] {
-        assert!(matches!(refused(&bind(part, timeline::Bindable { at, ..bindable })), Error::Invalid(_)));
+        assert!(matches!(
+            refused(&bind(part, timeline::Bindable { at, ..bindable })),
+            Error::Invalid(_)
+        ));
     }
     assert_eq!(refused(&|timeline| timeline.add_to_team(memory, 0)), Error::NoAllocation);
     fixture.timeline(|timeline| timeline.check()).unwrap();
@@ -291,7 +308,9 @@ fn a_crash_at_any_store_of_a_checkpoint_leaves_before_or_after() {
         timeline.attach(by, 2);
         timeline.begin_driving(OWNER);
         timeline.take_memory(OWNER, 1, Bytes(6 << 20)).unwrap();
-        timeline.take_memory(OWNER, timeline::Site { gpu: 2, domain: Some(1) }, Bytes(2 << 20)).unwrap();
+        timeline
+            .take_memory(OWNER, timeline::Site { gpu: 2, domain: Some(1) }, Bytes(2 << 20))
+            .unwrap();
         timeline.create_export(OWNER, 0, ExportKind::Memory, Bytes(4 << 20)).unwrap();
     });
     let had = fixture.timeline(|timeline| [0, 1].map(|gpu| timeline.memory(gpu).0));
@@ -309,7 +328,10 @@ fn a_crash_at_any_store_of_a_checkpoint_leaves_before_or_after() {
         assert_eq!(fixture.timeline(|timeline| timeline.away_from(OWNER)), [0, 1, 2]);
         let lodged = || fixture.timeline(|timeline| timeline.domain_memory(2, 1).0);
         assert_eq!(lodged(), Bytes::ZERO);
-        assert_eq!(fixture.timeline(|timeline| [0, 1].map(|gpu| timeline.memory(gpu).0)), [Bytes::ZERO; 2]);
+        assert_eq!(
+            fixture.timeline(|timeline| [0, 1].map(|gpu| timeline.memory(gpu).0)),
+            [Bytes::ZERO; 2]
+        );
         fixture.crash_everywhere(|timeline| timeline.restore(OWNER).unwrap());
         assert_eq!(fixture.timeline(|timeline| [0, 1].map(|gpu| timeline.memory(gpu).0)), had);
         assert_eq!(lodged(), Bytes(2 << 20));
@@ -362,7 +384,9 @@ fn a_crash_at_any_store_in_a_locality_domain_leaves_before_or_after() {
     let there = timeline::Site { gpu: 2, domain: Some(1) };
     let (used, room) = fixture.timeline(|timeline| timeline.domain_memory(2, 1));
     assert_eq!(used, Bytes::ZERO);
-    fixture.crash_everywhere(|timeline| timeline.take_memory(OWNER, there, room - Bytes(8 << 20)).unwrap());
+    fixture.crash_everywhere(|timeline| {
+        timeline.take_memory(OWNER, there, room - Bytes(8 << 20)).unwrap()
+    });
     fixture.crash_everywhere(|timeline| {
         assert_eq!(
             timeline.create_export(OWNER, there, timeline::ExportKind::Memory, Bytes(8 << 20)),

@@ -22,14 +22,19 @@ fn a_directory_that_is_not_there_is_named() {
 #[test]
 fn a_segment_in_use_keeps_its_gpus_and_one_out_of_use_is_made_anew() {
     let setup = Setup::new();
-    let other = Settings { gpus: Some(GpuSpec::parse_list("V100").unwrap()), ..setup.settings.clone() };
+    let other =
+        Settings { gpus: Some(GpuSpec::parse_list("V100").unwrap()), ..setup.settings.clone() };
     let any = Settings { gpus: None, ..setup.settings.clone() };
     let first = setup.open();
     let refused = Segment::open(&other).unwrap_err().to_string();
     assert!(refused.contains("T4:4096,A10:8192") && refused.contains("V100"), "{refused}");
     assert_eq!(Segment::open(&any).unwrap().gpus().len(), 3);
     let slower = Settings { dilation_milli: 5_000, ..setup.settings.clone() };
-    assert_eq!(Segment::open(&slower).unwrap().dilation_milli(), 1_000, "whoever came first decides");
+    assert_eq!(
+        Segment::open(&slower).unwrap().dilation_milli(),
+        1_000,
+        "whoever came first decides"
+    );
     drop(first);
     assert_eq!(Segment::open(&other).unwrap().gpus()[0].model.key, "V100");
 }

@@ -126,8 +126,14 @@ impl Fixture {
     fn on(setup: Setup, gpus: &[usize]) -> Self {
         let observer = setup.open();
         let now = Nanos::from_millis(1);
-        let mut fixture =
-            Self { setup, observer, contexts: Vec::new(), streams: Vec::new(), events: Vec::new(), now };
+        let mut fixture = Self {
+            setup,
+            observer,
+            contexts: Vec::new(),
+            streams: Vec::new(),
+            events: Vec::new(),
+            now,
+        };
         // Who the observer is differs from scene to scene.
         fixture.timeline(|timeline| timeline.introduce(fixture.observer.process(), [0; 3]));
         (fixture.contexts, fixture.streams, fixture.events, fixture.now) =
@@ -141,12 +147,16 @@ impl Fixture {
         now: Nanos,
     ) -> (Vec<ContextId>, Vec<StreamId>, Vec<EventId>, Nanos) {
         timeline.attach(OWNER, 1);
-        let contexts: Vec<_> = gpus.iter().map(|&gpu| timeline.create_context(OWNER, gpu).unwrap()).collect();
+        let contexts: Vec<_> =
+            gpus.iter().map(|&gpu| timeline.create_context(OWNER, gpu).unwrap()).collect();
         let mut streams = Vec::new();
-        for (&context, blocking) in contexts.iter().flat_map(|context| [(context, true), (context, false)]) {
+        for (&context, blocking) in
+            contexts.iter().flat_map(|context| [(context, true), (context, false)])
+        {
             streams.push(timeline.create_stream(context, blocking).unwrap());
         }
-        let events: Vec<_> = contexts.iter().map(|&c| timeline.create_event(c, true).unwrap()).collect();
+        let events: Vec<_> =
+            contexts.iter().map(|&c| timeline.create_event(c, true).unwrap()).collect();
         timeline.advance(now);
         for (number, &stream) in streams.iter().enumerate() {
             for _ in 0..3 {
@@ -191,8 +201,9 @@ impl Fixture {
             }
             let length = index((4096 - at % 4096).min(end - at));
             file.read_exact_at(&mut page[..length], at).unwrap();
-            let words =
-                page[..length].chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
+            let words = page[..length]
+                .chunks_exact(8)
+                .map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
             found.extend((at - start..).step_by(8).zip(words).filter(|&(_, word)| word != 0));
             at += length as u64;
         }
@@ -209,12 +220,20 @@ impl Fixture {
             let mapping = Mapping::open(&self.setup.settings).unwrap();
             // Without a process record, so that only the operation changes words.
             let slot = (CRASHERS..).map(SlotIndex);
-            let (slot, lifeline) =
-                slot.filter_map(|slot| Some((slot, mapping.lifelines.take(slot).unwrap()?))).next().unwrap();
+            let (slot, lifeline) = slot
+                .filter_map(|slot| Some((slot, mapping.lifelines.take(slot).unwrap()?)))
+                .next()
+                .unwrap();
             let word = &mapping.preamble().generation[slot.get()];
             let generation = Generation::from_bits(word.load(Ordering::Relaxed)).next();
             word.store(generation.get(), Ordering::Release);
-            let seat = Seat { slot, generation, alone: Mutex::default(), _lifeline: lifeline, _anchor: None };
+            let seat = Seat {
+                slot,
+                generation,
+                alone: Mutex::default(),
+                _lifeline: lifeline,
+                _anchor: None,
+            };
             crash::before(store, signal);
             let operation = |timeline: &mut Timeline<'_, Transaction<'_>>| {
                 operation(timeline);
@@ -225,7 +244,11 @@ impl Fixture {
     }
 
     /// Whether a client that does `operation` is killed, if it is before its store number `store`.
-    fn crashes(&self, store: u64, operation: impl FnMut(&mut Timeline<'_, Transaction<'_>>)) -> bool {
+    fn crashes(
+        &self,
+        store: u64,
+        operation: impl FnMut(&mut Timeline<'_, Transaction<'_>>),
+    ) -> bool {
         fate(self.client(store, libc::SIGKILL, operation)) == Fate::Killed
     }
 

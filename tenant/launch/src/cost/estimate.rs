@@ -49,8 +49,10 @@ impl CostEstimate {
     /// This estimate and another one; none where they have too many kernels together.
     pub(crate) fn with(mut self, other: &Self) -> Option<Self> {
         for part in other.parts() {
-            let place =
-                self.parts.iter_mut().find(|place| place.is_none_or(|it| it.kernel == part.kernel))?;
+            let place = self
+                .parts
+                .iter_mut()
+                .find(|place| place.is_none_or(|it| it.kernel == part.kernel))?;
             let before = place.map_or(0, |it| it.launches);
             *place = Some(KernelLaunches { launches: before + part.launches, ..part });
         }

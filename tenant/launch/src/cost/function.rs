@@ -116,8 +116,11 @@ impl FunctionCosts {
     /// Takes note of a batch that was odd, or of a launch that was measured exactly. An odd batch
     /// has waited for the host, or its launches did take that long: exact measurements tell.
     pub(super) fn doubt(&mut self, is_outlier: bool, exactly: bool) {
-        self.doubts =
-            if is_outlier { CLOSE_MEASUREMENTS } else { self.doubts.saturating_sub(exactly.into()) };
+        self.doubts = if is_outlier {
+            CLOSE_MEASUREMENTS
+        } else {
+            self.doubts.saturating_sub(exactly.into())
+        };
     }
 
     /// Learns what launches of a size take at times: some took so long each. Where no long one is

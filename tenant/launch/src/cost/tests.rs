@@ -180,7 +180,12 @@ fn learned(costs_of: &[u64]) -> Costs {
 
 /// What the first kernel of a table is taken to cost after a batch of `launches` has taken
 /// `measured`.
-fn after(costs_of: &[u64], launches: &[(usize, u64)], measured: u64, contention: Contention) -> u32 {
+fn after(
+    costs_of: &[u64],
+    launches: &[(usize, u64)],
+    measured: u64,
+    contention: Contention,
+) -> u32 {
     let mut costs = learned(costs_of);
     let estimate = estimate(&mut costs, launches);
     costs.learn(&estimate, Nanos(measured), contention);
@@ -302,7 +307,8 @@ fn batch_is_an_outlier_only_the_first_time_in_a_row() {
 
 #[test]
 fn estimate_stays_within_the_clocks_resolution_and_four_seconds() {
-    for (took, estimate) in [(0, MIN_COST), (MIN_COST.into(), MIN_COST), (5_000_000_000, u32::MAX)] {
+    for (took, estimate) in [(0, MIN_COST), (MIN_COST.into(), MIN_COST), (5_000_000_000, u32::MAX)]
+    {
         let mut costs = Costs::new();
         for _ in 0..3 {
             run(&mut costs, &[(0, 1)], |_| took);

@@ -117,8 +117,11 @@ impl Account {
 
     /// Charges what a thread has launched on its fast path, and drops its budget.
     pub(crate) fn charge_thread(&mut self, thread: &Thread, key: ThreadKey, now: Nanos) {
-        let since =
-            self.budgets.iter().find(|budget| budget.thread == key).map_or(now, |budget| budget.since);
+        let since = self
+            .budgets
+            .iter()
+            .find(|budget| budget.thread == key)
+            .map_or(now, |budget| budget.since);
         self.budgets.retain(|budget| budget.thread != key);
         thread.revoke_budget();
         thread.take(|fast| {
@@ -138,8 +141,10 @@ impl Account {
 
     /// What is unmeasured, budget that may be used at any moment included.
     pub(crate) fn work(&self, now: Nanos) -> Work {
-        let budgets =
-            self.budgets.iter().filter(|budget| now < budget.since + budget.amount + UNUSED_BUDGET_TIMEOUT);
+        let budgets = self
+            .budgets
+            .iter()
+            .filter(|budget| now < budget.since + budget.amount + UNUSED_BUDGET_TIMEOUT);
         self.gpu_time.work().with(budgets.map(|budget| (budget.amount, budget.since)))
     }
 
@@ -161,7 +166,11 @@ impl Account {
     /// When what was launched has run, as predicted, if the GPU is its own.
     pub(crate) fn ends(&self, now: Nanos) -> Nanos {
         let work = self.work(now);
-        if work.inflight() > Nanos::ZERO { now + work.own_longest(0, now) } else { self.gpu_time.last() }
+        if work.inflight() > Nanos::ZERO {
+            now + work.own_longest(0, now)
+        } else {
+            self.gpu_time.last()
+        }
     }
 
     /// What the container still has to run, as predicted. Its processes' work runs in turn; each is

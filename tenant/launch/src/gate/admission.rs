@@ -206,12 +206,22 @@ impl Request {
                 // Not beside a sibling's work, nor where a container of high priority may come.
                 let may = siblings.working == 0
                     && (reading.bound == Nanos::ZERO || reading.bound >= SHARED_IN_FLIGHT_BOUND);
-                if left == Nanos::ZERO && may && self.overlaps(account, spent - reading.turn_budget, now) {
-                    return Admission::Proceed(Proceed::Metered { budget: Nanos::ZERO, forced: false });
+                if left == Nanos::ZERO
+                    && may
+                    && self.overlaps(account, spent - reading.turn_budget, now)
+                {
+                    return Admission::Proceed(Proceed::Metered {
+                        budget: Nanos::ZERO,
+                        forced: false,
+                    });
                 }
                 if left > Nanos::ZERO {
                     let ends = account.ends(now);
-                    return match account.queue_entry.wait(queue, ends, now).filter(|_| !self.elsewhere) {
+                    return match account
+                        .queue_entry
+                        .wait(queue, ends, now)
+                        .filter(|_| !self.elsewhere)
+                    {
                         Some(timeout) => Admission::Wait {
                             word: reading.word,
                             timeout: timeout.max(MIN_SLEEP),
@@ -249,7 +259,13 @@ impl Request {
         self.lane.and_then(|lane| gpu_time.find(lane)).map_or(0, |lane| lane.launches())
     }
 
-    fn hold(&mut self, account: &Account, reading: &Reading, siblings: Siblings, now: Nanos) -> Admission {
+    fn hold(
+        &mut self,
+        account: &Account,
+        reading: &Reading,
+        siblings: Siblings,
+        now: Nanos,
+    ) -> Admission {
         let work = account.work(now);
         let unfinished = work.launches > 0 || work.backlog;
         let timeout = if unfinished {
@@ -271,8 +287,10 @@ impl Request {
         // On arrival; where a turn may have passed while it slept, because the monitor does not wait
         // for a process that has missed one; and, if the monitor requests it (the turn has just
         // ended), when all has run: once under each gate word.
-        let drained = !unfinished && reading.notify_drained && self.notified_under != Some(reading.word);
-        let missed = self.held_under.replace(reading.turn) != Some(reading.turn) && !reading.notify_drained;
+        let drained =
+            !unfinished && reading.notify_drained && self.notified_under != Some(reading.word);
+        let missed =
+            self.held_under.replace(reading.turn) != Some(reading.turn) && !reading.notify_drained;
         let notify = !self.held || missed || drained;
         if drained {
             self.notified_under = Some(reading.word);
@@ -318,7 +336,8 @@ impl Request {
             true => share,
             false => share.min(MAX_BUDGET),
         };
-        let most = if self.no_budget { Nanos::ZERO } else { self.activity.budget(budget).min(left) };
+        let most =
+            if self.no_budget { Nanos::ZERO } else { self.activity.budget(budget).min(left) };
         // A high quantile, not the mean, says how many launches are in flight: where each may be
         // long they are few.
         let high = Nanos(self.expected.high().into());
@@ -363,7 +382,8 @@ impl Request {
             return go(chunk.min(bound - longest), false);
         }
         let waited = now - *self.throttled_since.get_or_insert(now);
-        let limit = Nanos(2 * work.longest().0).min(THROTTLE_TIMEOUT.max(Nanos(2 * bound.0)).max(high));
+        let limit =
+            Nanos(2 * work.longest().0).min(THROTTLE_TIMEOUT.max(Nanos(2 * bound.0)).max(high));
         let limit = if unseen { limit.max(OPEN_THROTTLE_TIMEOUT) } else { limit };
         // Work that does not end was waited for before: it may wait for this launch. Or it takes
         // far longer than expected, and so may this one: so launches go on one by one, ever more
@@ -380,7 +400,8 @@ impl Request {
         } else {
             longest + chunk - bound - TIMER_SLACK
         };
-        let time = if work.margin > Nanos::ZERO { work.next_poll(now).max(TIMER_SLACK) } else { time };
+        let time =
+            if work.margin > Nanos::ZERO { work.next_poll(now).max(TIMER_SLACK) } else { time };
         Admission::Sleep(time.max(MIN_SLEEP).min((limit - waited).max(MIN_SLEEP)))
     }
 }

@@ -31,7 +31,14 @@ enum PendingWork {
 }
 
 impl PendingWork {
-    fn of(lane: &mut Lane, launch: &Launch, worth: Nanos, fresh: bool, ran_dry: bool, period: u64) -> Self {
+    fn of(
+        lane: &mut Lane,
+        launch: &Launch,
+        worth: Nanos,
+        fresh: bool,
+        ran_dry: bool,
+        period: u64,
+    ) -> Self {
         lane.programmatic |= launch.programmatic;
         if launch.programmatic {
             return Self::Nothing;
@@ -77,7 +84,9 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
 
     fn pass_open(&self, activity: ThreadActivity, reading: &Reading) {
         let mut request = Request::new(Expected::NOTHING, activity, None);
-        if let Admission::Proceed(proceed) = self.decide(&mut request, reading, self.platform.clocks()) {
+        if let Admission::Proceed(proceed) =
+            self.decide(&mut request, reading, self.platform.clocks())
+        {
             self.leave_open(proceed, reading);
         }
     }
@@ -85,7 +94,8 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
     /// Finds the launch's lane and what the launch is expected to cost; marks or charges what was
     /// launched there before.
     fn request(&self, activity: ThreadActivity, reading: &Reading, now: Nanos) -> Request {
-        let key = LaneKey { thread: self.key, context: self.launch.context, stream: self.launch.stream };
+        let key =
+            LaneKey { thread: self.key, context: self.launch.context, stream: self.launch.stream };
         let clocks = self.platform.clocks();
         let beside = self.gate.siblings(self.launch.gpu, reading.turn, clocks).working > 0;
         let (request, pending) = {
@@ -101,7 +111,10 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
             };
             let found = gpu_time.lane(key, now).map(|lane| {
                 let fresh = expected.is_uncertain();
-                (lane.id, PendingWork::of(lane, &self.launch, worth, fresh, activity.ran_dry, period))
+                (
+                    lane.id,
+                    PendingWork::of(lane, &self.launch, worth, fresh, activity.ran_dry, period),
+                )
             });
             let (lane, pending) = found.unzip();
             let pending = pending.unwrap_or(PendingWork::Nothing);
@@ -110,7 +123,8 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
             }
             let mut request = Request::new(expected, activity, lane);
             request.own_marker = has_own_marker(reading, used, Nanos(expected.cost.into()));
-            request.no_budget = request.own_marker || self.gate.several_contexts.load(Ordering::Relaxed);
+            request.no_budget =
+                request.own_marker || self.gate.several_contexts.load(Ordering::Relaxed);
             (request, pending)
         };
         if let (Some(lane), PendingWork::Mark | PendingWork::Backlog) = (request.lane, pending) {

@@ -49,7 +49,8 @@ pub(super) fn marker_worth(reading: &Reading, lanes: usize) -> Nanos {
 /// Returns how much work in a lane is worth a marker in a turn, if the program uses so many: each
 /// lane has a part of the turn, and the last of its launches may have no marker.
 pub(super) fn shared_marker_worth(lanes: usize) -> Nanos {
-    Nanos(2 * SHARED_MARKER_WORTH.0 / lanes.max(1) as u64).clamp(MIN_MARKER_WORTH, SHARED_MARKER_WORTH)
+    Nanos(2 * SHARED_MARKER_WORTH.0 / lanes.max(1) as u64)
+        .clamp(MIN_MARKER_WORTH, SHARED_MARKER_WORTH)
 }
 
 /// Whether a launch has a marker of its own. A thread that goes from one stream to the next comes
@@ -66,12 +67,15 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
     pub(super) fn mark(&self, lane: LaneId, backlog: bool) -> bool {
         let Some((marker, waited)) = self.plan_marker(lane) else { return false };
         let Some(event) = self.event(marker.event) else { return false };
-        let dry = !waited && self.driver.may_query() && self.driver.is_idle(self.launch.stream) == Ok(true);
+        let dry = !waited
+            && self.driver.may_query()
+            && self.driver.is_idle(self.launch.stream) == Ok(true);
         if self.record(event).is_err() {
             return false;
         }
         let place = self.launch.gpu.get() * WORDS;
-        let write = |word| self.driver.write_word(self.launch.stream, place + word, marker.number).is_ok();
+        let write =
+            |word| self.driver.write_word(self.launch.stream, place + word, marker.number).is_ok();
         let written = marker.word.is_some_and(write);
         let clocks = self.platform.clocks();
         let mut account = self.account();
@@ -100,7 +104,8 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         let marker = gpu_time.plan_marker(lane)?;
         let several = gpu_time.busy_lanes() > 1;
         // With one stream, now and then: what it waited for may not have been there.
-        let doubtful = |lane: &Lane| !several && (lane.dry || marker.number % IDLE_QUERY_PERIOD == 0);
+        let doubtful =
+            |lane: &Lane| !several && (lane.dry || marker.number % IDLE_QUERY_PERIOD == 0);
         let waited = gpu_time.find(lane).is_some_and(|lane| lane.throttled && !doubtful(lane));
         Some((marker, waited))
     }

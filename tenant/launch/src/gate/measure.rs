@@ -16,7 +16,9 @@ use super::marker::marker_worth;
 use super::reading::Reading;
 use super::slow_path::SlowPath;
 use super::{Admitted, Clocks, Driver, DriverError, Platform, Stream};
-use crate::gpu_time::{BATCHES, ContextKey, EndedBatch, Lane, LaneId, LaneKey, Start, Timing, WORDS};
+use crate::gpu_time::{
+    BATCHES, ContextKey, EndedBatch, Lane, LaneId, LaneKey, Start, Timing, WORDS,
+};
 
 /// A launch of a thread with gaps is measured by itself this often.
 const SAMPLE_INTERVAL: Nanos = Nanos::from_micros(500);
@@ -65,7 +67,12 @@ impl Measurement {
         } else {
             first && (lane.is_stuck(now) || (alone && (expected.is_uncertain() || sample)))
         };
-        Self { alone, begins, known: !expected.fresh || lane.programmatic, guessed: lane.programmatic }
+        Self {
+            alone,
+            begins,
+            known: !expected.fresh || lane.programmatic,
+            guessed: lane.programmatic,
+        }
     }
 }
 
@@ -88,12 +95,15 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         let planned = lane.and_then(|lane| {
             let mut account = self.account();
             let idle_start = account.gpu_time.starts_on_idle_gpu(now);
-            let measurement = Measurement::of(account.gpu_time.find(lane)?, request, idle_start, now);
-            let begins = measurement.begins && !launch.programmatic && now >= account.no_markers_until;
+            let measurement =
+                Measurement::of(account.gpu_time.find(lane)?, request, idle_start, now);
+            let begins =
+                measurement.begins && !launch.programmatic && now >= account.no_markers_until;
             Some((measurement, begins.then(|| account.gpu_time.take_event(launch.context))))
         });
         let (measurement, free) = planned.unwrap_or_default();
-        let start = free.and_then(|free| self.event(free)).filter(|event| self.record(*event).is_ok());
+        let start =
+            free.and_then(|free| self.event(free)).filter(|event| self.record(*event).is_ok());
         let (prices, lanes) = {
             let mut account = self.account();
             if let Some(start) = start
@@ -109,7 +119,14 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
             (account.gpu_time.prices(function, measurement.guessed), account.gpu_time.busy_lanes())
         };
         let budget = u32::try_from(budget.0).unwrap_or(u32::MAX);
-        self.thread.set_budget(now, request.activity, launch.gpu, reading.word, expected.cost, budget);
+        self.thread.set_budget(
+            now,
+            request.activity,
+            launch.gpu,
+            reading.word,
+            expected.cost,
+            budget,
+        );
         if let Some(lane) = lane.filter(|_| measurement.known && !launch.variable_cost) {
             self.thread.remember(launch.kernel.function(), launch.stream, lane, &prices);
         }
@@ -152,8 +169,8 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
             account.gpu_time.measure_synchronized(of, now);
             let siblings = self.gate.siblings(self.launch.gpu, account.turn(), clocks);
             account.publish(self.gate.cell(self.launch.gpu), siblings, clocks);
-            let is_new =
-                account.gpu_time.last() > account.last_report && now >= account.last_report + REPORT_INTERVAL;
+            let is_new = account.gpu_time.last() > account.last_report
+                && now >= account.last_report + REPORT_INTERVAL;
             let done = is_new && account.work(now).launches == 0;
             if done {
                 account.last_report = now;
@@ -206,7 +223,8 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
     pub(super) fn collect_idle_stream(&self, lane: LaneId) {
         let now = self.platform.now();
         let open = |lane: &&mut Lane| !lane.open.estimate.is_empty() && lane.batches.is_empty();
-        let asked = self.account().gpu_time.find(lane).filter(open).is_some() && self.driver.may_query();
+        let asked =
+            self.account().gpu_time.find(lane).filter(open).is_some() && self.driver.may_query();
         if asked && self.driver.is_idle(self.launch.stream) == Ok(true) {
             self.account().gpu_time.measure_idle_stream(lane, now);
         }
@@ -225,7 +243,13 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         Ok(Some(Timing { since_base: batch.base.map(since).transpose()?, length }))
     }
 
-    fn note(&self, account: &mut Account, answer: Option<Answer>, blocked: &mut Vec<LaneId>, clocks: Clocks) {
+    fn note(
+        &self,
+        account: &mut Account,
+        answer: Option<Answer>,
+        blocked: &mut Vec<LaneId>,
+        clocks: Clocks,
+    ) {
         let Some(Answer { batch, timing, asked }) = answer else { return };
         let Some(timing) = timing else {
             account.gpu_time.still_runs(batch.lane, asked);
@@ -234,7 +258,8 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         };
         let Some(measured) = account.gpu_time.measure(&batch, timing, clocks.raw) else { return };
         account.note(measured.span.start);
-        let (start, end) = (clocks.to_monotonic(measured.span.start), clocks.to_monotonic(measured.span.end));
+        let (start, end) =
+            (clocks.to_monotonic(measured.span.start), clocks.to_monotonic(measured.span.end));
         intervals::publish(self.gate.cell(self.launch.gpu), Span { start, end });
         if measured.clamped {
             self.gate.count(Reason::LengthClamped);

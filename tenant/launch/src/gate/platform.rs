@@ -126,12 +126,15 @@ impl Platform for Host<'_> {
     /// number is another file's then. For reading, too: without a reader a write would end the
     /// program by SIGPIPE.
     fn notify_monitor(&self) {
-        let Some(doorbell) = self.doorbell.as_ref().filter(|_| self.region.grant().notify_requested()) else {
+        let Some(doorbell) =
+            self.doorbell.as_ref().filter(|_| self.region.grant().notify_requested())
+        else {
             return;
         };
         let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
         // SAFETY: the path is NUL-ended. By number, because `open` is a cancellation point.
-        let opened = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, doorbell.as_ptr(), flags, 0) };
+        let opened =
+            unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, doorbell.as_ptr(), flags, 0) };
         let Ok(doorbell) = libc::c_int::try_from(opened) else { return };
         if doorbell < 0 {
             return;

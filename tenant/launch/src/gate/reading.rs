@@ -47,7 +47,8 @@ impl Reading {
         }
         let (word, turn, turn_budget, bound) = seen;
         let bound = bound.min(MAX_BOUND);
-        let (notify_drained, monitor) = (granted.is_notify_slot(gpu, slot), heartbeat.observe(granted, now));
+        let (notify_drained, monitor) =
+            (granted.is_notify_slot(gpu, slot), heartbeat.observe(granted, now));
         Self { word, turn, turn_budget, bound, notify_drained, monitor }
     }
 }
@@ -61,7 +62,11 @@ impl Reading {
 
     /// Without the bound of an open GPU.
     pub(crate) fn unbounded_if_open(self) -> Self {
-        if self.turn.state() == TurnState::Open { Self { bound: Nanos::ZERO, ..self } } else { self }
+        if self.turn.state() == TurnState::Open {
+            Self { bound: Nanos::ZERO, ..self }
+        } else {
+            self
+        }
     }
 }
 

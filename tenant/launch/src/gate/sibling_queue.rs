@@ -135,7 +135,13 @@ mod tests {
         Nanos::from_micros(time)
     }
 
-    fn sibling(queue: SiblingQueue, waits: bool, ends: Nanos, came: Nanos, now: Nanos) -> SiblingQueue {
+    fn sibling(
+        queue: SiblingQueue,
+        waits: bool,
+        ends: Nanos,
+        came: Nanos,
+        now: Nanos,
+    ) -> SiblingQueue {
         let cell = Cell::default();
         cell.waiting.store(waits.into(), Ordering::Relaxed);
         cell.ends.store(ends.0, Ordering::Relaxed);
@@ -162,14 +168,18 @@ mod tests {
         assert_eq!(queue_entry.wait(waits(begun), us(15_900), begun + us(5_900)), None);
         // One place for the elder, counted from when it sleeps to: that our work has run.
         let up = begun + us(6_100);
-        assert_eq!(queue_entry.wait(waits(up), us(16_500), up), Some(us(400) - LEAD + WAKE_UP_TIME));
+        assert_eq!(
+            queue_entry.wait(waits(up), us(16_500), up),
+            Some(us(400) - LEAD + WAKE_UP_TIME)
+        );
         // It has come forward, and has the GPU for as long as it says.
         let has = sibling(SiblingQueue::default(), false, up + us(500), up, up + us(100));
         assert_eq!(queue_entry.wait(has, us(16_500), up + us(100)), Some(us(400) - LEAD));
         let has = sibling(SiblingQueue::default(), false, up + us(500), up, up + us(450));
         assert_eq!(queue_entry.wait(has, us(16_500), up + us(450)), Some(us(50) + IDLE_GRACE));
         // Its time is up, too: we queue just before its end.
-        let leaves = sibling(SiblingQueue::default(), true, up + us(6_500), up + us(6_200), up + us(6_200));
+        let leaves =
+            sibling(SiblingQueue::default(), true, up + us(6_500), up + us(6_200), up + us(6_200));
         assert_eq!(queue_entry.wait(leaves, us(16_500), up + us(6_200)), Some(us(300) - LEAD));
         assert_eq!(queue_entry.wait(leaves, us(16_500), up + us(6_500) - LEAD), None);
     }
@@ -185,8 +195,9 @@ mod tests {
     fn process_ahead_that_does_not_launch_costs_one_wake_up() {
         let mut queue_entry = QueueEntry::default();
         let now = us(20_000);
-        let queue =
-            (0..3).fold(SiblingQueue::default(), |queue, _| sibling(queue, true, Nanos::ZERO, us(500), now));
+        let queue = (0..3).fold(SiblingQueue::default(), |queue, _| {
+            sibling(queue, true, Nanos::ZERO, us(500), now)
+        });
         assert_eq!(queue_entry.wait(queue, Nanos::ZERO, now), Some(us(600)));
         assert_eq!(queue_entry.wait(queue, Nanos::ZERO, now + us(599)), Some(us(1)));
         assert_eq!(queue_entry.wait(queue, Nanos::ZERO, now + us(600)), None);
@@ -196,7 +207,8 @@ mod tests {
     fn sibling_whose_work_does_not_end_is_not_waited_for() {
         let mut queue_entry = QueueEntry::default();
         let begun = us(20_000);
-        let forever = sibling(SiblingQueue::default(), false, Nanos::from_millis(3_600_000), us(500), begun);
+        let forever =
+            sibling(SiblingQueue::default(), false, Nanos::from_millis(3_600_000), us(500), begun);
         let mut now = begun;
         while let Some(wait) = queue_entry.wait(forever, Nanos::ZERO, now) {
             assert!(wait > Nanos::ZERO);
@@ -214,12 +226,15 @@ mod tests {
     fn wait_budget_is_counted_over_turns() {
         let mut queue_entry = QueueEntry::default();
         let (mut now, mut turns) = (us(20_000), 0);
-        let forever = sibling(SiblingQueue::default(), false, Nanos::from_millis(3_600_000), us(500), now);
+        let forever =
+            sibling(SiblingQueue::default(), false, Nanos::from_millis(3_600_000), us(500), now);
         'waiting: loop {
             turns += 1;
             let end = now + us(5_000);
             while now < end {
-                let Some(wait) = queue_entry.wait(forever, Nanos::ZERO, now) else { break 'waiting };
+                let Some(wait) = queue_entry.wait(forever, Nanos::ZERO, now) else {
+                    break 'waiting;
+                };
                 now = (now + wait).min(end);
                 if now == end {
                     let _ = queue_entry.wait(forever, Nanos::ZERO, now);

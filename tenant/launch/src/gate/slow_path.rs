@@ -40,7 +40,12 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
     }
 
     /// Decides whether the launch may go now, and publishes what the process has in flight.
-    pub(super) fn decide(&self, request: &mut Request, reading: &Reading, clocks: Clocks) -> Admission {
+    pub(super) fn decide(
+        &self,
+        request: &mut Request,
+        reading: &Reading,
+        clocks: Clocks,
+    ) -> Admission {
         let (gpu, now) = (self.launch.gpu, clocks.raw);
         let siblings = self.gate.siblings(gpu, reading.turn, clocks);
         let mut account = self.account();

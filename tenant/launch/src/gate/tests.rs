@@ -61,13 +61,20 @@ impl<'a, 'r, 's> Program<'a, 'r, 's> {
 
     fn launch_kernel(&self, kernel: Kernel, stream: Stream, cost: Nanos, programmatic: bool) {
         let word = self.gate.region.grant().gate();
-        if word == self.gate.open.load(Ordering::Relaxed) || self.thread.spend(word, kernel, stream) {
+        if word == self.gate.open.load(Ordering::Relaxed) || self.thread.spend(word, kernel, stream)
+        {
             self.fast.set(self.fast.get() + 1);
             self.driver.launch(stream, cost, programmatic);
             return;
         }
-        let launch =
-            Launch { kernel, stream, context: CONTEXT, gpu: gpu(), programmatic, variable_cost: false };
+        let launch = Launch {
+            kernel,
+            stream,
+            context: CONTEXT,
+            gpu: gpu(),
+            programmatic,
+            variable_cost: false,
+        };
         let admitted = self.gate.before_launch(&self.thread, launch, &self.driver, &self.driver);
         self.driver.launch(stream, cost, programmatic);
         if let Some(admitted) = admitted {

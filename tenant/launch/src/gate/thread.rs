@@ -51,7 +51,10 @@ impl Entry {
             function: Cell::new(Kernel::graph(0).function()),
             lane: Cell::new(LaneId::default()),
             touched: Cell::new(0),
-            sizes: core::array::from_fn(|_| Size { price: Cell::new(u32::MAX), launches: Cell::new(0) }),
+            sizes: core::array::from_fn(|_| Size {
+                price: Cell::new(u32::MAX),
+                launches: Cell::new(0),
+            }),
         }
     }
 
@@ -253,7 +256,13 @@ impl Thread {
 
     /// Enters a function and what its sizes cost into its table. Whatever had the place has been
     /// taken before.
-    pub(crate) fn remember(&self, function: Function, stream: Stream, lane: LaneId, prices: &[u32; SIZES]) {
+    pub(crate) fn remember(
+        &self,
+        function: Function,
+        stream: Stream,
+        lane: LaneId,
+        prices: &[u32; SIZES],
+    ) {
         let key = function.on(stream.key());
         if let Some(entry) = self.entries.get(place(key)) {
             entry.key.set(key);

@@ -68,7 +68,8 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
 
     /// Puts a marker behind launches that have none yet, before a long wait.
     fn mark_last(&self, lane: LaneId) -> bool {
-        let open = self.account().gpu_time.find(lane).is_some_and(|lane| !lane.open.estimate.is_empty());
+        let open =
+            self.account().gpu_time.find(lane).is_some_and(|lane| !lane.open.estimate.is_empty());
         open && !self.launch.programmatic && self.mark(lane, false)
     }
 
@@ -79,7 +80,8 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
                 if notify {
                     self.platform.notify_monitor();
                 }
-                let bounded = reading.monitor.lives() && !self.gate.several_contexts.load(Ordering::Relaxed);
+                let bounded =
+                    reading.monitor.lives() && !self.gate.several_contexts.load(Ordering::Relaxed);
                 if !all_open(self.gate.region.grant(), bounded) {
                     return;
                 }

@@ -84,7 +84,11 @@ impl GpuTime {
         lane.number += 1;
         let (number, context) = (lane.number, lane.key.context);
         let place = usize::from(id.place);
-        Some(Marker { number, word: (place < WORDS).then_some(place), event: self.take_event(context) })
+        Some(Marker {
+            number,
+            word: (place < WORDS).then_some(place),
+            event: self.take_event(context),
+        })
     }
 
     /// The marker stands: what was open is a batch.
@@ -146,13 +150,19 @@ impl GpuTime {
     /// Its length is what the GPU's clock says, and never longer than the time since its launch by
     /// more than [`TOLERANCE`] and a thousandth. Where it follows another batch and was launched
     /// after that had ended, it begins at its launch: the stream stood idle in between.
-    pub(crate) fn measure(&mut self, found: &EndedBatch, timing: Timing, seen: Nanos) -> Option<Measured> {
+    pub(crate) fn measure(
+        &mut self,
+        found: &EndedBatch,
+        timing: Timing,
+        seen: Nanos,
+    ) -> Option<Measured> {
         let lane = self.find(found.lane)?;
         if lane.batches.front().is_none_or(|batch| batch.number != found.number) {
             return None;
         }
         let batch = lane.batches.pop_front()?;
-        let (context, ended, ended_by_gpu) = (lane.key.context, lane.ended, lane.ended_by_gpu.take());
+        let (context, ended, ended_by_gpu) =
+            (lane.key.context, lane.ended, lane.ended_by_gpu.take());
         let seen_running = lane.seen_running;
         let stamp = timing.since_base.and_then(|elapsed| self.clock.stamp(context, elapsed));
         let told = match batch.start {
@@ -226,7 +236,8 @@ impl GpuTime {
         }
         let others = self.others(found.lane);
         let done = times(added, self.overlap.among(1 + others));
-        self.ran_early = self.others_ahead(found.lane, end, self.ran_early + done - batch.estimate.cost);
+        self.ran_early =
+            self.others_ahead(found.lane, end, self.ran_early + done - batch.estimate.cost);
         Some(Measured { span, clamped, reanchored: located.reanchored })
     }
 

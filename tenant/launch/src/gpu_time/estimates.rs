@@ -32,7 +32,8 @@ impl GpuTime {
         for place in 0..self.lanes.len() {
             // A stream that is asked whether it is dry gets more time: the estimate may be too low
             // by far.
-            let patient = |lane: &Lane| lane.programmatic && now < lane.open.first + ABANDONED_AFTER;
+            let patient =
+                |lane: &Lane| lane.programmatic && now < lane.open.first + ABANDONED_AFTER;
             // It begins when what is before it has ended, and that is not known while there is a
             // marker to be reached.
             let due = |lane: &Lane| {
@@ -79,7 +80,8 @@ impl GpuTime {
         lane.ended = seen;
         lane.ended_by_gpu = None;
         let added = self.add_busy(&open.estimate, span);
-        let batch = OverlappingBatches::of(&open.estimate, span.end - span.start, added, Contention::Alone);
+        let batch =
+            OverlappingBatches::of(&open.estimate, span.end - span.start, added, Contention::Alone);
         self.learn(id, batch, (Contention::Alone, Precision::Batch), seen);
     }
 
@@ -129,7 +131,8 @@ impl GpuTime {
     /// estimate what hung on them.
     pub(crate) fn forget(&mut self, context: ContextKey) {
         for place in 0..self.lanes.len() {
-            let Some(lane) = self.lanes.get_mut(place).filter(|lane| lane.key.context == context) else {
+            let Some(lane) = self.lanes.get_mut(place).filter(|lane| lane.key.context == context)
+            else {
                 continue;
             };
             let batches = core::mem::take(&mut lane.batches);

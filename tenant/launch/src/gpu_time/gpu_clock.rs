@@ -130,7 +130,10 @@ impl GpuClock {
 
     /// The stamp of an event that happened `elapsed` after the context's base.
     pub(crate) fn stamp(&self, context: ContextKey, elapsed: i64) -> Option<GpuTimestamp> {
-        self.contexts.iter().find(|anchor| anchor.context == context).map(|anchor| anchor.stamp(elapsed))
+        self.contexts
+            .iter()
+            .find(|anchor| anchor.context == context)
+            .map(|anchor| anchor.stamp(elapsed))
     }
 
     /// Places an event that happened `elapsed` after the context's base.
@@ -151,7 +154,13 @@ impl GpuClock {
         };
         let rate = self.rate;
         let Some((anchor, elapsed)) = self.contexts.get_mut(place).zip(elapsed) else {
-            return Located { at: seen, stamp: None, shift: 0, free: Some(event), reanchored: false };
+            return Located {
+                at: seen,
+                stamp: None,
+                shift: 0,
+                free: Some(event),
+                reanchored: false,
+            };
         };
         let is_stale = seen > anchor.last.seen + REANCHOR_AFTER;
         let stamp = anchor.stamp(elapsed);
@@ -161,19 +170,22 @@ impl GpuClock {
         if is_stale || !observation.may_follow(anchor.last) {
             let fresh = self.anchor(context, event, (at, seen));
             let stamp = Some(fresh.stamp(0));
-            let free = self.contexts.get_mut(place).map(|anchor| core::mem::replace(anchor, fresh).base);
+            let free =
+                self.contexts.get_mut(place).map(|anchor| core::mem::replace(anchor, fresh).base);
             let shift = if is_stale { 0 } else { at - guess };
             return Located { at: unsigned(at), stamp, shift, free, reanchored: true };
         }
         anchor.last = observation;
         let at = at - anchor.window.add((at - least, most - at), seen);
         anchor.at += at - guess;
-        let bounds = Bounds { least: (stamp.gpu, least - stamp.gpu), most: (stamp.gpu, most - stamp.gpu) };
+        let bounds =
+            Bounds { least: (stamp.gpu, least - stamp.gpu), most: (stamp.gpu, most - stamp.gpu) };
         if let Some((slowest, fastest)) = anchor.history.add(bounds) {
             // The line turns about this event. Bounds that exclude each other are of a rate that
             // changes.
-            let turned =
-                Rate(rate.0.clamp(slowest.min(fastest), fastest).clamp(-Rate::MAX_PPB, Rate::MAX_PPB));
+            let turned = Rate(
+                rate.0.clamp(slowest.min(fastest), fastest).clamp(-Rate::MAX_PPB, Rate::MAX_PPB),
+            );
             anchor.at += rate.host(elapsed) - turned.host(elapsed);
             self.rate = turned;
         }
@@ -244,7 +256,9 @@ impl Observation {
     fn may_follow(self, last: Self) -> bool {
         let passed = self.gpu - last.gpu;
         let (least, most) = (self.least - signed(last.seen), signed(self.seen) - last.least);
-        let slack = |time: i64| over(time.saturating_abs(), Rate::MAX_PPB).saturating_add(signed(TOLERANCE));
+        let slack = |time: i64| {
+            over(time.saturating_abs(), Rate::MAX_PPB).saturating_add(signed(TOLERANCE))
+        };
         (least - slack(least)..=most + slack(most)).contains(&passed)
     }
 }
@@ -274,7 +288,8 @@ impl Window {
             return 0;
         }
         let confirmed = self.confirmed;
-        let (below, above) = core::mem::replace(self, Self { confirmed, ..Self::from(seen) }).nearest;
+        let (below, above) =
+            core::mem::replace(self, Self { confirmed, ..Self::from(seen) }).nearest;
         let drifted = confirmed.map_or(i64::MAX, |at| over(signed(seen - at), Rate::USUAL_PPB));
         ((below - above.min(signed(TOLERANCE))) / 2).clamp(0, drifted)
     }
@@ -326,8 +341,10 @@ impl History {
         }
         let far = |from: Point, to: Point| to.0 - from.0 >= BASELINE;
         let earlier = self.seconds.iter();
-        let slopes = earlier.filter(|from| far(from.least, present.most) && far(from.most, present.least));
-        let slopes = slopes.map(|from| (slope(from.most, present.least), slope(from.least, present.most)));
+        let slopes =
+            earlier.filter(|from| far(from.least, present.most) && far(from.most, present.least));
+        let slopes =
+            slopes.map(|from| (slope(from.most, present.least), slope(from.least, present.most)));
         let allowed = slopes.reduce(|all, one| (all.0.max(one.0), all.1.min(one.1)));
         self.seconds.push_back(present);
         allowed

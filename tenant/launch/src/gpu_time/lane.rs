@@ -156,7 +156,9 @@ impl Lane {
 
     /// Unmeasured launches.
     pub(crate) fn launches(&self) -> u64 {
-        self.batches.iter().fold(self.open.estimate.launches, |sum, batch| sum + batch.estimate.launches)
+        self.batches
+            .iter()
+            .fold(self.open.estimate.launches, |sum, batch| sum + batch.estimate.launches)
     }
 
     /// The expected cost of what is unmeasured.

@@ -30,7 +30,11 @@ impl GpuTime {
         let idle = self.lanes.iter().enumerate().filter(|(_, lane)| lane.is_idle());
         let oldest = idle.min_by_key(|(_, lane)| lane.used).map(|(place, lane)| (place, lane.used));
         let place = match oldest {
-            Some((place, used)) if used + LANE_REUSE_AFTER < now || self.lanes.len() >= MAX_LANES => place,
+            Some((place, used))
+                if used + LANE_REUSE_AFTER < now || self.lanes.len() >= MAX_LANES =>
+            {
+                place
+            }
             _ if self.lanes.len() < MAX_LANES => self.lanes.len(),
             _ => return None,
         };
@@ -87,7 +91,8 @@ impl GpuTime {
         let each = |part: u32| Nanos(u64::from(part) * launches);
         let lane = lane.and_then(|id| self.find(id));
         // No marker tells the end of launches with programmatic serialization.
-        let margin = if lane.as_ref().is_some_and(|lane| lane.programmatic) { 0 } else { expected.margin };
+        let margin =
+            if lane.as_ref().is_some_and(|lane| lane.programmatic) { 0 } else { expected.margin };
         let open = lane.map(|lane| {
             if lane.is_idle() {
                 lane.ran = Nanos::ZERO;

@@ -42,7 +42,8 @@ impl GpuTime {
         let fresh = self.costs.is_fresh(estimate);
         // It may have waited all the same: the GPU takes up streams in any order. A low quantile of
         // what such launches take is what one takes alone.
-        let telling = length < estimate.cost || (length >= MIN_TELLING_LENGTH && batch.added == length);
+        let telling =
+            length < estimate.cost || (length >= MIN_TELLING_LENGTH && batch.added == length);
         if precision == Precision::IdleStart && telling && !fresh {
             self.costs.learn_exactly(estimate, length, contention.max(Contention::Siblings));
         }

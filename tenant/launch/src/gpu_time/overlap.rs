@@ -113,15 +113,21 @@ impl Overlap {
         }
         let known = self.factor + NEARLY >= count(lanes);
         if self.trial.is_none() && now >= self.next && !known {
-            self.trial =
-                Some(Trial { samples: TRIAL_SAMPLES, until: now + TRIAL_TIMEOUT, before: self.factor });
+            self.trial = Some(Trial {
+                samples: TRIAL_SAMPLES,
+                until: now + TRIAL_TIMEOUT,
+                before: self.factor,
+            });
         }
     }
 
     fn end_trial(&mut self, now: Nanos) {
         let gained = self.trial.take().is_some_and(|trial| self.factor > trial.before + GAIN);
-        self.interval =
-            if gained { TRIAL_INTERVALS.0 } else { Nanos(2 * self.interval.0).min(TRIAL_INTERVALS.1) };
+        self.interval = if gained {
+            TRIAL_INTERVALS.0
+        } else {
+            Nanos(2 * self.interval.0).min(TRIAL_INTERVALS.1)
+        };
         self.next = now + self.interval;
     }
 }
@@ -181,7 +187,8 @@ impl GpuTime {
             return Nanos::ZERO;
         }
         let busy = self.lanes.iter().filter(|lane| !lane.is_idle());
-        let single = |lane: &Lane| lane.launches() == 1 && more.is_none_or(|(id, _)| id != Some(lane.id));
+        let single =
+            |lane: &Lane| lane.launches() == 1 && more.is_none_or(|(id, _)| id != Some(lane.id));
         if !busy.clone().all(single) {
             return Nanos::ZERO;
         }
@@ -229,7 +236,8 @@ impl GpuTime {
         if overlapping.measured_cost < Nanos(overlapping.estimate.cost.0 / 2) {
             return;
         }
-        let contention = if overlapping.contended { Contention::Siblings } else { Contention::Alone };
+        let contention =
+            if overlapping.contended { Contention::Siblings } else { Contention::Alone };
         let expected = self.costs.sum(&overlapping.estimate);
         // Where others' slices are in it, or a part of what ran meanwhile is in another set, the
         // lengths tell nothing of these streams.
@@ -342,7 +350,11 @@ mod tests {
         for (launched, more) in [(5, 0), (6, 0), (7, 0), (8, 1)] {
             let (gpu_time, _) = streams(launched, 4.0);
             assert_eq!(gpu_time.work().cost, Nanos(2 * KERNEL.0), "{launched}");
-            assert_eq!(gpu_time.added_makespan(None, KERNEL, at(0)), Nanos(more * KERNEL.0), "{launched}");
+            assert_eq!(
+                gpu_time.added_makespan(None, KERNEL, at(0)),
+                Nanos(more * KERNEL.0),
+                "{launched}"
+            );
         }
         // A stream with two has rounds of its own: what others leave of a place is used.
         let (mut gpu_time, lanes) = streams(4, 2.0);
@@ -374,7 +386,10 @@ mod tests {
         };
         gpu_time.learn_from_overlapping(&estimates, at(0));
         assert!((gpu_time.overlap.factor - 1.0).abs() < 1e-9, "{:?}", gpu_time.overlap);
-        gpu_time.learn_from_overlapping(&OverlappingBatches { measured_cost: KERNEL, ..estimates }, at(0));
+        gpu_time.learn_from_overlapping(
+            &OverlappingBatches { measured_cost: KERNEL, ..estimates },
+            at(0),
+        );
         assert!(gpu_time.overlap.factor > 1.5, "{:?}", gpu_time.overlap);
     }
 

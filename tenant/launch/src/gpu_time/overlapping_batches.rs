@@ -35,7 +35,12 @@ pub(super) struct OverlappingBatches {
 
 impl OverlappingBatches {
     /// One batch, which lasted so long and added so much of that to the GPU's time.
-    pub(super) fn of(estimate: &CostEstimate, length: Nanos, added: Nanos, contention: Contention) -> Self {
+    pub(super) fn of(
+        estimate: &CostEstimate,
+        length: Nanos,
+        added: Nanos,
+        contention: Contention,
+    ) -> Self {
         let contended = contention != Contention::Alone;
         let measured_cost = Nanos::ZERO;
         Self {
@@ -57,7 +62,11 @@ impl OverlappingBatches {
     /// Adds a batch; what to learn from, when there are enough, or no more are to come: so many
     /// `others` have unmeasured work now. Where lanes run out of work one by one, the last of them
     /// are in the set, too.
-    pub(super) fn add(&mut self, batch: OverlappingBatches, others: usize) -> Option<OverlappingBatches> {
+    pub(super) fn add(
+        &mut self,
+        batch: OverlappingBatches,
+        others: usize,
+    ) -> Option<OverlappingBatches> {
         let Some(estimate) = self.estimate.with(&batch.estimate) else {
             // The next one lacks what is in this one.
             let cut = core::mem::replace(self, OverlappingBatches { complete: false, ..batch });
@@ -104,11 +113,16 @@ mod tests {
         let mut learned = 0;
         for round in 0..2000_usize {
             let batch = |lane: usize| (4 * (1 + lane as u64 % 3), (round / 3 + lane) % 4);
-            let all: u64 = (0..8).map(batch).map(|(launches, function)| launches * cost_of(function)).sum();
+            let all: u64 =
+                (0..8).map(batch).map(|(launches, function)| launches * cost_of(function)).sum();
             for place in 0..8 {
                 let (launches, function) = batch((round + place) % 8);
                 let mut estimate = CostEstimate::default();
-                estimate.add(kernel(function), Nanos(costs.expect(kernel(function)).cost.into()), launches);
+                estimate.add(
+                    kernel(function),
+                    Nanos(costs.expect(kernel(function)).cost.into()),
+                    launches,
+                );
                 let added = Nanos(if place == 0 { all } else { 0 });
                 // In every hundredth round all end; else there is always more to come.
                 let lanes = if round % 100 == 99 { 7 - place } else { 8 };
@@ -149,7 +163,10 @@ mod tests {
             )
         });
         let learned: Vec<OverlappingBatches> = learned.collect();
-        assert_eq!(learned.iter().map(|overlapping| overlapping.batches).collect::<Vec<_>>(), [8, 8]);
+        assert_eq!(
+            learned.iter().map(|overlapping| overlapping.batches).collect::<Vec<_>>(),
+            [8, 8]
+        );
         assert!(learned.iter().all(|overlapping| overlapping.estimate.cost == overlapping.added));
     }
 }

@@ -86,7 +86,8 @@ fn remaining_work_of_several_lanes_is_predicted() {
                 loop {
                     let id = gpu_time.lane(key(lane), now).expect("a lane").id;
                     let base = gpu_time.clock.base(CONTEXT);
-                    let Some(batch) = gpu_time.find(id).and_then(|lane| lane.batches.front()) else {
+                    let Some(batch) = gpu_time.find(id).and_then(|lane| lane.batches.front())
+                    else {
                         break;
                     };
                     let Some(at) = gpu.events[batch.end.0] else { break };
@@ -127,7 +128,9 @@ fn remaining_work_of_several_lanes_is_predicted() {
                     let start = event(&mut gpu);
                     gpu.streams[stream].push_back(Some(start));
                     gpu_time.find(id).expect("it").open.start = Start::Event(start);
-                } else if let Some(lane) = gpu_time.find(id).filter(|lane| lane.open.estimate.is_empty()) {
+                } else if let Some(lane) =
+                    gpu_time.find(id).filter(|lane| lane.open.estimate.is_empty())
+                {
                     lane.open.start = Start::Previous;
                 }
                 let expected = gpu_time.expect(kernel());
@@ -154,7 +157,10 @@ fn remaining_work_of_several_lanes_is_predicted() {
         println!(
             "{lanes} lanes: {mean} us off on average, {worst} at worst; a kernel is taken for {cost} ns, {launched} launched"
         );
-        assert!(mean < OFF && worst < 2 * OFF, "{lanes} lanes: {mean} us off on average, {worst} at worst");
+        assert!(
+            mean < OFF && worst < 2 * OFF,
+            "{lanes} lanes: {mean} us off on average, {worst} at worst"
+        );
         assert!((50_000..75_000).contains(&cost), "{lanes} lanes: {cost}");
     }
 }

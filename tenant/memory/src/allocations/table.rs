@@ -223,7 +223,8 @@ impl Shard {
     #[inline]
     fn insert(&mut self, allocation: Allocation) -> Inserted {
         let Allocation { address, units, owner } = allocation;
-        let Some(entry) = Offset::of(address).and_then(|offset| Entry::new(offset, units, owner)) else {
+        let Some(entry) = Offset::of(address).and_then(|offset| Entry::new(offset, units, owner))
+        else {
             return Inserted::Exhausted;
         };
         if sum_of(&mut self.sums, owner).is_none() {
@@ -281,7 +282,9 @@ impl Shard {
     fn count(&mut self) -> (usize, u64) {
         let Self { sums, extents, .. } = self;
         let live = extents.iter().filter(|(_, entry)| sum_of(sums, entry.owner()).is_some());
-        live.fold((0, 0), |(count, units), (_, entry)| (count + 1, units + u64::from(entry.units())))
+        live.fold((0, 0), |(count, units), (_, entry)| {
+            (count + 1, units + u64::from(entry.units()))
+        })
     }
 
     #[cfg(test)]

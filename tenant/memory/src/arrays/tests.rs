@@ -28,7 +28,11 @@ fn bound_covers_every_tiled_layout() {
                     let pitch = (width * element).next_multiple_of(64);
                     let rows = height.max(1).next_multiple_of(8 << high);
                     let tiled = pitch * rows * depth.max(1).next_multiple_of(1 << deep);
-                    assert!(shape.bound().0 >= tiled, "{shape:?}: {} below {tiled}", shape.bound().0);
+                    assert!(
+                        shape.bound().0 >= tiled,
+                        "{shape:?}: {} below {tiled}",
+                        shape.bound().0
+                    );
                 }
             }
         }
@@ -44,7 +48,8 @@ fn levels_and_layers_add_up() {
     assert_eq!(Shape { depth: 5, ..plain }.bound(), Bytes(128 * MIB), "slices are");
     let levels = Shape { levels: 3, ..plain };
     assert_eq!(levels.bound(), Bytes(16 * MIB + 4 * MIB + MIB));
-    let most = Shape { width: u64::MAX, height: u64::MAX, depth: u64::MAX, levels: u32::MAX, ..plain };
+    let most =
+        Shape { width: u64::MAX, height: u64::MAX, depth: u64::MAX, levels: u32::MAX, ..plain };
     assert_eq!(most.bound(), Bytes(u64::MAX));
 }
 
@@ -54,7 +59,8 @@ fn array_ends_with_its_context_and_is_freed_like_memory() {
     let tenant = container.tenant();
     let handle = container.handle();
     let context = tenant.contexts().adopt(handle, gpu());
-    let arrays = [ArrayId::Array(0x5555_0000_1230), ArrayId::Mipmapped(0x5555_0000_1230), ArrayId::Array(1)];
+    let arrays =
+        [ArrayId::Array(0x5555_0000_1230), ArrayId::Mipmapped(0x5555_0000_1230), ArrayId::Array(1)];
     for array in arrays {
         let charge = tenant.charge(gpu(), Bytes(3 * MIB)).expect("it fits");
         assert_eq!(charge.commit(array.address(), Some(context)), CommitOutcome::Recorded);
@@ -64,7 +70,10 @@ fn array_ends_with_its_context_and_is_freed_like_memory() {
     assert_eq!(tenant.view().usage(gpu()).used, Bytes(8 * MIB));
     tenant.contexts().begin_destroy(handle).expect("known").destroyed();
     assert_eq!(tenant.view().usage(gpu()).used, Bytes::ZERO);
-    assert!(tenant.allocations().begin_free(arrays[1].address()).is_none(), "it went with its context");
+    assert!(
+        tenant.allocations().begin_free(arrays[1].address()).is_none(),
+        "it went with its context"
+    );
 }
 
 #[test]
@@ -72,9 +81,13 @@ fn array_with_an_unrepresentable_handle_stays_charged() {
     let container = Container::limited(100);
     let tenant = container.tenant();
     let charge = tenant.charge(gpu(), Bytes(2 * MIB)).expect("it fits");
-    assert_eq!(charge.commit(ArrayId::Array(usize::MAX).address(), None), CommitOutcome::Unrecorded);
+    assert_eq!(
+        charge.commit(ArrayId::Array(usize::MAX).address(), None),
+        CommitOutcome::Unrecorded
+    );
     assert_eq!(tenant.view().usage(gpu()).used, Bytes(2 * MIB));
-    let counter = &tenant.region().slot(tenant.slot_owner().slot()).counter[Reason::Unrecorded as usize];
+    let counter =
+        &tenant.region().slot(tenant.slot_owner().slot()).counter[Reason::Unrecorded as usize];
     assert_eq!(counter.load(cgpu_shm::atomic::Ordering::Relaxed), 1);
 }
 

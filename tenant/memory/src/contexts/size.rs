@@ -87,7 +87,12 @@ impl Baseline {
         Some(if self.is_alone { growth } else { growth.max(self.charged) })
     }
 
-    fn measure(self, physical_free: Option<Bytes>, accounted: Bytes, concurrent: u64) -> Option<Bytes> {
+    fn measure(
+        self,
+        physical_free: Option<Bytes>,
+        accounted: Bytes,
+        concurrent: u64,
+    ) -> Option<Bytes> {
         let known = self.charged > Bytes::ZERO;
         if known && (self.concurrent > 0 || concurrent > 0) {
             return None;
@@ -131,7 +136,8 @@ mod tests {
             (1100, 100, None),
             (900, 300, None),
         ] {
-            let measured = baseline(1000, 100, 0, 0).size(Some(mib(physical_free)), mib(accounted), 0);
+            let measured =
+                baseline(1000, 100, 0, 0).size(Some(mib(physical_free)), mib(accounted), 0);
             assert_eq!(measured, size.map(mib), "{physical_free} {accounted}");
         }
     }
@@ -139,7 +145,10 @@ mod tests {
     #[test]
     fn neighbour_that_allocates_meanwhile_changes_the_size_within_bounds() {
         // It took 8 GiB between the two readings.
-        assert_eq!(baseline(20_000, 0, 0, 0).size(Some(mib(11_508)), mib(0), 0), Some(MAX_CONTEXT_SIZE));
+        assert_eq!(
+            baseline(20_000, 0, 0, 0).size(Some(mib(11_508)), mib(0), 0),
+            Some(MAX_CONTEXT_SIZE)
+        );
         assert_eq!(baseline(20_000, 0, 300, 0).size(Some(mib(11_508)), mib(0), 0), Some(mib(375)));
         // It gave some back.
         assert_eq!(baseline(20_000, 0, 300, 0).size(Some(mib(19_900)), mib(0), 0), Some(mib(225)));

@@ -140,7 +140,9 @@ impl ContextTable {
             // newer.
             match pair.handle.load(Ordering::Acquire) {
                 0 => return None,
-                found if found == handle => return Context::of_word(pair.word.load(Ordering::Relaxed)),
+                found if found == handle => {
+                    return Context::of_word(pair.word.load(Ordering::Relaxed));
+                }
                 _ => {}
             }
         }
@@ -220,7 +222,11 @@ impl ContextTable {
     }
 
     /// The driver destroyed it. None if another thread has said so before.
-    pub(crate) fn destroyed(&self, context: Context, allocations: &AllocationTable) -> Option<Released> {
+    pub(crate) fn destroyed(
+        &self,
+        context: Context,
+        allocations: &AllocationTable,
+    ) -> Option<Released> {
         let mut registry = self.registry.lock();
         let handle = registry.record(context)?.handle;
         if self.find(handle) == Some(context) {
@@ -283,7 +289,8 @@ impl ContextTable {
     /// Takes a handle off the table. Buried pairs at the end of a chain become unused again, so
     /// that searches for unknown handles stay short.
     fn remove(&self, handle: usize) {
-        let Some(index) = self.table.iter().position(|pair| pair.handle.load(Ordering::Relaxed) == handle)
+        let Some(index) =
+            self.table.iter().position(|pair| pair.handle.load(Ordering::Relaxed) == handle)
         else {
             return;
         };
@@ -293,7 +300,8 @@ impl ContextTable {
                 at.store(handle, Ordering::Relaxed);
             }
         };
-        let load = |index: usize| handle_at(index).map_or(0, |handle| handle.load(Ordering::Relaxed));
+        let load =
+            |index: usize| handle_at(index).map_or(0, |handle| handle.load(Ordering::Relaxed));
         store(index, TOMBSTONE);
         let mut last = index;
         while load(last) == TOMBSTONE && load(last + 1) == 0 {
@@ -324,7 +332,8 @@ impl Registry {
         if self.open >= MOST {
             return None;
         }
-        let reusable = |record: &Record| !record.open && record.context.owner.user() + 1 < Owner::USERS;
+        let reusable =
+            |record: &Record| !record.open && record.context.owner.user() + 1 < Owner::USERS;
         let free = self.records.iter().position(reusable);
         let index = free.unwrap_or(self.records.len());
         let number = u16::try_from(index + cgpu_shm::layout::GPUS).ok()?;
@@ -349,8 +358,11 @@ impl Registry {
     fn close(&mut self, context: Context, allocations: &AllocationTable) -> Option<Released> {
         let record = self.record(context)?;
         record.open = false;
-        let released =
-            Released { gpu: context.gpu, used: allocations.close(context.owner), implicit: record.implicit };
+        let released = Released {
+            gpu: context.gpu,
+            used: allocations.close(context.owner),
+            implicit: record.implicit,
+        };
         self.open -= 1;
         Some(released)
     }

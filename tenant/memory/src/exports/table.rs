@@ -85,9 +85,17 @@ impl ExportTable {
 
     /// Puts an allocation back whose free the driver has refused.
     #[cold]
-    pub(crate) fn restore(&self, address: u64, gpu: DeviceIndex, bytes: Bytes, owner: Owner, routes: u64) {
+    pub(crate) fn restore(
+        &self,
+        address: u64,
+        gpu: DeviceIndex,
+        bytes: Bytes,
+        owner: Owner,
+        routes: u64,
+    ) {
         // There was room for it just now.
-        let _ = self.records.lock().exported.insert(address, Exported { gpu, bytes, owner, routes });
+        let _ =
+            self.records.lock().exported.insert(address, Exported { gpu, bytes, owner, routes });
     }
 }
 

@@ -68,7 +68,10 @@ fn exported_memory_open_nowhere_is_refunded_when_freed() {
     tenant.exports().export(Address(BASE), route(1));
     free(&tenant, BASE);
     assert_eq!(used(&tenant), Bytes::ZERO);
-    assert_eq!(tenant.region().cell(gpu(), tenant.slot_owner().slot()).exported.load(Ordering::Relaxed), 0);
+    assert_eq!(
+        tenant.region().cell(gpu(), tenant.slot_owner().slot()).exported.load(Ordering::Relaxed),
+        0
+    );
 }
 
 /// Else a process could allocate, let another open it, free, and so on without end.
@@ -163,7 +166,11 @@ fn descriptor_keeps_freed_memory_charged_until_its_exporter_ends() {
     drop(maker);
     reclaim_exited(&container, &other);
     let usage = other.view().usage(gpu());
-    assert_eq!((usage.used, usage.orphan, usage.draining), (mib(6), mib(6), Bytes::ZERO), "{usage:?}");
+    assert_eq!(
+        (usage.used, usage.orphan, usage.draining),
+        (mib(6), mib(6), Bytes::ZERO),
+        "{usage:?}"
+    );
     drop(other);
     let next = container.tenant();
     reclaim_exited(&container, &next);

@@ -31,7 +31,12 @@ impl Footprint {
     ///
     /// # Errors
     /// No host memory.
-    pub fn add(&mut self, gpu: DeviceIndex, address: Address, bytes: Bytes) -> Result<(), TryReserveError> {
+    pub fn add(
+        &mut self,
+        gpu: DeviceIndex,
+        address: Address,
+        bytes: Bytes,
+    ) -> Result<(), TryReserveError> {
         self.ranges.try_reserve(1)?;
         let end = address.0.saturating_add(bytes.0).div_ceil(PAGE);
         self.ranges.push((gpu, address.0 / PAGE, end));
@@ -49,7 +54,9 @@ impl Footprint {
         self.ranges.sort_unstable();
         let by_gpu = self.ranges.chunk_by(|(before, ..), (after, ..)| before == after);
         let bounds = by_gpu.filter_map(|ranges| Some((ranges.first()?.0, pages(ranges))));
-        bounds.filter(|(_, pages)| *pages > 0).map(|(gpu, pages)| (gpu, Bytes(pages.saturating_mul(PAGE))))
+        bounds
+            .filter(|(_, pages)| *pages > 0)
+            .map(|(gpu, pages)| (gpu, Bytes(pages.saturating_mul(PAGE))))
     }
 }
 
@@ -90,7 +97,10 @@ mod tests {
         assert_eq!(of(&[(0, PAGE, 1)]), [(0, 1)]);
         assert_eq!(of(&[(0, PAGE, PAGE + 1), (0, PAGE, 4 * PAGE)]), [(0, 4)]);
         // One after the other in a page, and over its border.
-        assert_eq!(of(&[(0, PAGE, 512), (0, PAGE + 512, 512), (0, 2 * PAGE - 512, 1024)]), [(0, 2)]);
+        assert_eq!(
+            of(&[(0, PAGE, 512), (0, PAGE + 512, 512), (0, 2 * PAGE - 512, 1024)]),
+            [(0, 2)]
+        );
         assert_eq!(of(&[(1, PAGE, 1), (0, PAGE, 1), (1, 9 * PAGE, PAGE)]), [(0, 1), (1, 2)]);
         assert_eq!(of(&[(0, 0, u64::MAX), (0, PAGE, u64::MAX)]), [(0, u64::MAX / PAGE)]);
     }

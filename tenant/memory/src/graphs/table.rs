@@ -123,7 +123,11 @@ impl GraphTable {
     }
 
     /// Enters an executable graph; what stood under its handle is gone.
-    pub(super) fn enter(&self, graph: GraphId, shares: impl Iterator<Item = Share>) -> Result<(), Exhausted> {
+    pub(super) fn enter(
+        &self,
+        graph: GraphId,
+        shares: impl Iterator<Item = Share>,
+    ) -> Result<(), Exhausted> {
         let mut table = self.table.lock();
         let known = table.remove(graph);
         table.made += 1;

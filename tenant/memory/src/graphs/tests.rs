@@ -54,8 +54,11 @@ impl Inside {
         let mut executable = self.executables.remove(&id).expect("it is there");
         let mut lacks = executable.needs - executable.has;
         if thrifty {
-            let idle =
-                self.executables.values_mut().filter(|other| other.is_idle()).map(|other| &mut other.has);
+            let idle = self
+                .executables
+                .values_mut()
+                .filter(|other| other.is_idle())
+                .map(|other| &mut other.has);
             for others in idle.chain([&mut self.loose]) {
                 let taken = lacks.min(*others);
                 *others -= taken;
@@ -74,7 +77,9 @@ impl Inside {
     }
 
     fn finish(&mut self, stream: usize) {
-        for executable in self.executables.values_mut().filter(|executable| executable.runs == Some(stream)) {
+        for executable in
+            self.executables.values_mut().filter(|executable| executable.runs == Some(stream))
+        {
             executable.runs = None;
         }
     }
@@ -138,7 +143,9 @@ impl Fixture {
         let try_allocate = || {
             let has = if takes { needs.0 } else { 0 };
             self.driver.on(|inside| {
-                inside.executables.insert(id, Executable { needs: needs.0, has, ..Executable::default() })
+                inside
+                    .executables
+                    .insert(id, Executable { needs: needs.0, has, ..Executable::default() })
             });
             Ok(GraphId(id))
         };
@@ -183,7 +190,8 @@ impl Fixture {
         // Who asks has waited long enough.
         let is_busy = || {
             self.driver.on(|inside| {
-                let busy = inside.executables.values().any(|executable| executable.runs == Some(stream));
+                let busy =
+                    inside.executables.values().any(|executable| executable.runs == Some(stream));
                 inside.finish(stream);
                 busy
             })
@@ -208,7 +216,10 @@ impl Fixture {
 
     /// The accounting is what the driver has reserved.
     fn holds(&self, bytes: Bytes) {
-        assert_eq!((self.used(), self.driver.on(|inside| Bytes(inside.reserved()))), (bytes, bytes));
+        assert_eq!(
+            (self.used(), self.driver.on(|inside| Bytes(inside.reserved()))),
+            (bytes, bytes)
+        );
         assert_eq!(self.tenant.tables.pools.sums(), (bytes, Bytes::ZERO));
     }
 }
@@ -296,7 +307,10 @@ fn graph_whose_memory_went_to_another_is_charged_again() {
     fixture.send(2, 2, Submission::Launch, true).expect("it fits");
     fixture.holds(mib(60));
     let charge = fixture.tenant.charge(gpu(), mib(40)).expect("it fits");
-    assert!(matches!(fixture.launch(1, 1), Err(PoolError::Denied(_))), "it has not got its memory any more");
+    assert!(
+        matches!(fixture.launch(1, 1), Err(PoolError::Denied(_))),
+        "it has not got its memory any more"
+    );
     fixture.holds_besides(mib(40), mib(40));
     drop(charge);
     fixture.launch(1, 1).expect("it fits");
@@ -310,7 +324,8 @@ fn graphs_and_other_memory_make_room_for_each_other() {
     fixture.instantiate(1, mib(60)).expect("it takes nothing yet");
     fixture.launch(1, 1).expect("it fits");
     fixture.driver.on(|inside| inside.finish(1));
-    let charge = fixture.tenant.charge(gpu(), mib(70)).expect("a graph that does not run does without");
+    let charge =
+        fixture.tenant.charge(gpu(), mib(70)).expect("a graph that does not run does without");
     fixture.holds_besides(Bytes::ZERO, mib(70));
     assert!(matches!(fixture.launch(1, 1), Err(PoolError::Denied(_))));
     drop(charge);
@@ -334,13 +349,20 @@ fn eager_graph_without_room_is_not_instantiated() {
         footprint.add(gpu(), Address(PAGE), bytes).expect("host memory");
         let try_allocate = || {
             fixture.driver.on(|inside| {
-                let executable = Executable { needs: bytes.0, has: bytes.0, ..Executable::default() };
+                let executable =
+                    Executable { needs: bytes.0, has: bytes.0, ..Executable::default() };
                 inside.executables.insert(id, executable)
             });
             Ok::<_, u32>(GraphId(id))
         };
         let undo = |_| fixture.destroy_in_driver(id);
-        fixture.tenant.graphs().instantiate(&mut footprint, uploads, fixture.driver, try_allocate, undo)
+        fixture.tenant.graphs().instantiate(
+            &mut footprint,
+            uploads,
+            fixture.driver,
+            try_allocate,
+            undo,
+        )
     };
     made(1, mib(60), true).expect("it fits");
     fixture.holds(mib(60));
@@ -352,7 +374,10 @@ fn eager_graph_without_room_is_not_instantiated() {
     // A driver that takes it although it was not requested.
     assert!(matches!(made(4, mib(170), false), Err(PoolError::Denied(_))));
     fixture.holds(Bytes::ZERO);
-    assert_eq!((fixture.count(Reason::PoolGrew), fixture.tenant.graphs().gpu(GraphId(4))), (1, None));
+    assert_eq!(
+        (fixture.count(Reason::PoolGrew), fixture.tenant.graphs().gpu(GraphId(4))),
+        (1, None)
+    );
 }
 
 #[test]
@@ -360,7 +385,8 @@ fn graph_refused_by_the_driver_costs_nothing() {
     let fixture = Fixture::new(100);
     fixture.instantiate(1, mib(60)).expect("it takes nothing yet");
     let lane = Lane { stream: 1, context: 0, thread: 0 };
-    let failed = fixture.tenant.graphs().send(GraphId(1), Submission::Launch, lane, || Err(1), || false);
+    let failed =
+        fixture.tenant.graphs().send(GraphId(1), Submission::Launch, lane, || Err(1), || false);
     assert_eq!(failed, Err(PoolError::Driver(1)));
     fixture.holds(Bytes::ZERO);
     let failed = fixture.tenant.graphs().instantiate(
@@ -377,10 +403,15 @@ fn graph_refused_by_the_driver_costs_nothing() {
 fn launch_beyond_its_bound_is_shown_and_blocks_allocations() {
     let fixture = Fixture::new(100);
     fixture.instantiate(1, mib(60)).expect("it takes nothing yet");
-    fixture.driver.on(|inside| inside.executables.get_mut(&1).expect("it is there").needs = mib(140).0);
+    fixture
+        .driver
+        .on(|inside| inside.executables.get_mut(&1).expect("it is there").needs = mib(140).0);
     fixture.launch(1, 1).expect("it cannot be undone");
     fixture.holds(mib(140));
-    assert_eq!((fixture.count(Reason::GraphGrew), fixture.count(Reason::ImplicitOverLimit)), (1, 1));
+    assert_eq!(
+        (fixture.count(Reason::GraphGrew), fixture.count(Reason::ImplicitOverLimit)),
+        (1, 1)
+    );
     assert!(fixture.tenant.charge(gpu(), Bytes(1)).is_err());
     fixture.driver.on(|inside| inside.finish(1));
     assert!(fixture.tenant.charge(gpu(), Bytes(1)).is_ok());
@@ -394,8 +425,15 @@ fn updated_graph_is_charged_by_its_new_bound() {
         footprint.add(gpu(), Address(PAGE), bytes).expect("host memory");
         footprint
     };
-    let bounds =
-        |id| fixture.tenant.tables.graphs.shares(GraphId(id)).map(|share| share.bytes).collect::<Vec<_>>();
+    let bounds = |id| {
+        fixture
+            .tenant
+            .tables
+            .graphs
+            .shares(GraphId(id))
+            .map(|share| share.bytes)
+            .collect::<Vec<_>>()
+    };
     fixture.instantiate(1, mib(10)).expect("it takes nothing yet");
     fixture.tenant.graphs().updated(GraphId(1), &mut footprint(mib(20)), fixture.driver);
     assert_eq!(bounds(1), [mib(20)]);

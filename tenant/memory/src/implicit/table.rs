@@ -53,7 +53,9 @@ impl ImplicitTable {
     /// memory to note it, that is now.
     pub(super) fn came_with(&self, context: Context, cause: Cause, now: Bytes) -> Bytes {
         let mut came = self.came.lock();
-        if let Some(share) = came.iter().find(|share| share.cause == cause && share.context == context) {
+        if let Some(share) =
+            came.iter().find(|share| share.cause == cause && share.context == context)
+        {
             return share.bytes;
         }
         if came.try_reserve(1).is_ok() {
@@ -68,7 +70,8 @@ impl ImplicitTable {
             return;
         }
         let mut shares = self.shares.lock();
-        if let Some(share) = shares.iter_mut().find(|share| share.cause == cause && share.context == context)
+        if let Some(share) =
+            shares.iter_mut().find(|share| share.cause == cause && share.context == context)
         {
             share.bytes = share.bytes + bytes;
         } else if shares.try_reserve(1).is_ok() {

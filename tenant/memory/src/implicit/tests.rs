@@ -14,7 +14,8 @@ fn mib(count: u64) -> Bytes {
 }
 
 fn counted(tenant: &Tenant, reason: Reason) -> u32 {
-    tenant.region().slot(tenant.slot_owner().slot()).counter[reason as usize].load(Ordering::Relaxed)
+    tenant.region().slot(tenant.slot_owner().slot()).counter[reason as usize]
+        .load(Ordering::Relaxed)
 }
 
 /// A process with a context of 10 MiB.
@@ -86,7 +87,8 @@ fn module_is_charged_until_it_is_unloaded() {
     let container = Container::limited(50);
     let (tenant, handle, context) = process(&container);
     let load = |module, known: u64, came: u64| {
-        let growing = tenant.implicit().begin(context, mib(known), || Some(mib(80))).expect("it fits");
+        let growing =
+            tenant.implicit().begin(context, mib(known), || Some(mib(80))).expect("it fits");
         assert!(!growing.exceeds(Some(mib(80 - came))));
         growing.grown(Cause::Module(module), Some(mib(80 - came)));
     };
@@ -103,7 +105,10 @@ fn module_is_charged_until_it_is_unloaded() {
     assert_eq!(tenant.view().usage(gpu()).implicit, Bytes::ZERO);
     tenant.implicit().unloaded(Cause::Module(1), None, Bytes::MAX);
     assert_eq!(tenant.view().usage(gpu()).implicit, Bytes::ZERO);
-    assert_eq!(tenant.region().cell(gpu(), tenant.slot_owner().slot()).creating.load(Ordering::Relaxed), 0);
+    assert_eq!(
+        tenant.region().cell(gpu(), tenant.slot_owner().slot()).creating.load(Ordering::Relaxed),
+        0
+    );
 }
 
 #[test]
@@ -123,7 +128,8 @@ fn module_known_not_to_fit_is_refused_beforehand() {
 fn module_beyond_the_limit_is_told_from_a_neighbours_allocation() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
-    let growing = tenant.implicit().begin(context, Bytes::ZERO, || Some(mib(80))).expect("nothing is known");
+    let growing =
+        tenant.implicit().begin(context, Bytes::ZERO, || Some(mib(80))).expect("nothing is known");
     assert!(!growing.exceeds(Some(mib(40))));
     assert!(growing.exceeds(Some(mib(38))));
     assert!(growing.was_returned(Some(mib(38)), Some(mib(80))));
@@ -228,8 +234,10 @@ fn library_is_charged_in_each_context_it_is_loaded_into() {
     let container = Container::limited(50);
     let (tenant, handle, context) = process(&container);
     let bring = |what: usize, library: Option<usize>, came: u64| {
-        let bringing =
-            tenant.implicit().begin_load(context, what, library, || Some(mib(80))).expect("it fits");
+        let bringing = tenant
+            .implicit()
+            .begin_load(context, what, library, || Some(mib(80)))
+            .expect("it fits");
         bringing.map(|bringing| bringing.brought(Some(mib(80 - came)))).is_some()
     };
     tenant.implicit().library_loaded(7, mib(8), None);
@@ -272,8 +280,10 @@ fn functions_of_an_unloaded_module_are_forgotten() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
     let bring = |function: usize, library: Option<usize>, came: u64| {
-        let bringing =
-            tenant.implicit().begin_load(context, function, library, || Some(mib(80))).expect("it fits");
+        let bringing = tenant
+            .implicit()
+            .begin_load(context, function, library, || Some(mib(80)))
+            .expect("it fits");
         bringing.map(|bringing| bringing.brought(Some(mib(80 - came)))).is_some()
     };
     tenant.implicit().library_loaded(7, Bytes::ZERO, None);

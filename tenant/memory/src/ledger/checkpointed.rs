@@ -25,7 +25,8 @@ impl Checkpointed<'_> {
     /// no other of the same id in a namespace of its own.
     pub(crate) fn slot_of(self, pid: u32) -> Option<(SlotIndex, Word)> {
         self.ledger.sweep();
-        let slots = self.ledger.region.slots().occupied().filter(|(_, state)| *state == State::Live);
+        let slots =
+            self.ledger.region.slots().occupied().filter(|(_, state)| *state == State::Live);
         let mut named = slots
             .filter(|(slot, _)| self.ledger.region.slot(*slot).pid.load(Ordering::Relaxed) == pid)
             .map(|(slot, _)| slot);
@@ -45,7 +46,12 @@ impl Checkpointed<'_> {
     pub(crate) fn clear_checkpointed(self, gpu: DeviceIndex, (slot, word): (SlotIndex, Word)) {
         if self.word_of(slot) == word {
             let liveness = |owner| self.ledger.region.liveness(owner);
-            self.ledger.account(gpu).mark_restored(slot, || self.ledger.terms(gpu), LOCK_TIMEOUT, liveness);
+            self.ledger.account(gpu).mark_restored(
+                slot,
+                || self.ledger.terms(gpu),
+                LOCK_TIMEOUT,
+                liveness,
+            );
         }
     }
 
@@ -60,7 +66,12 @@ impl Checkpointed<'_> {
         loop {
             self.ledger.sweep();
             let liveness = |owner| self.ledger.region.liveness(owner);
-            match self.ledger.account(gpu).restore(slot, || self.ledger.terms(gpu), LOCK_TIMEOUT, liveness) {
+            match self.ledger.account(gpu).restore(
+                slot,
+                || self.ledger.terms(gpu),
+                LOCK_TIMEOUT,
+                liveness,
+            ) {
                 Ok(was_checkpointed) => return Ok(was_checkpointed),
                 Err(Refused::Short { used, wanted, limit })
                     if used - self.ledger.usage(gpu).draining + wanted <= limit

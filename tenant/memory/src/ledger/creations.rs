@@ -26,13 +26,19 @@ impl<'a> Creations<'a> {
     pub(crate) fn learn(self, gpu: DeviceIndex) -> Option<Guard<'a>> {
         let lock = &self.ledger.region.gpu(gpu).learning;
         let liveness = |owner| self.ledger.region.liveness(owner);
-        lock.acquire(self.ledger.slot_owner(), FIRST_CONTEXT_TIMEOUT, liveness).ok().map(Acquired::guard)
+        lock.acquire(self.ledger.slot_owner(), FIRST_CONTEXT_TIMEOUT, liveness)
+            .ok()
+            .map(Acquired::guard)
     }
 
     /// A context is being created: how many others of the container are.
     pub(crate) fn begin(self, gpu: DeviceIndex) -> u64 {
         let others = self.count(gpu);
-        self.ledger.region.cell(gpu, self.ledger.claim.slot).creating.fetch_add(1, Ordering::Relaxed);
+        self.ledger
+            .region
+            .cell(gpu, self.ledger.claim.slot)
+            .creating
+            .fetch_add(1, Ordering::Relaxed);
         others
     }
 
@@ -47,7 +53,8 @@ impl<'a> Creations<'a> {
     /// How many contexts of the container are being created, ours among them.
     pub(crate) fn count(self, gpu: DeviceIndex) -> u64 {
         let slots = SlotIndex::all().take(self.ledger.region.slots().high_water());
-        let creating = slots.map(|slot| self.ledger.region.cell(gpu, slot).creating.load(Ordering::Relaxed));
+        let creating =
+            slots.map(|slot| self.ledger.region.cell(gpu, slot).creating.load(Ordering::Relaxed));
         creating.map(u64::from).sum()
     }
 

@@ -35,7 +35,13 @@ impl Exported<'_> {
 
     fn withdraw_any(self, gpu: DeviceIndex, bytes: Bytes, kept: bool) {
         let liveness = |owner| self.ledger.region.liveness(owner);
-        self.ledger.account(gpu).withdraw(bytes, kept, || self.ledger.terms(gpu), LOCK_TIMEOUT, liveness);
+        self.ledger.account(gpu).withdraw(
+            bytes,
+            kept,
+            || self.ledger.terms(gpu),
+            LOCK_TIMEOUT,
+            liveness,
+        );
     }
 
     /// Others may hold what this process exported, by handles with these bits.

@@ -70,7 +70,11 @@ fn charge_beside_unconfirmed_memory_waits_while_the_monitor_samples() {
     sample(&container);
     let (waited, granted) = timed_charge(&container, &ledger, mib(50));
     assert!(!granted && waited >= MAX_SAMPLE_AGE, "{waited:?}");
-    assert_eq!(timed_charge(&container, &ledger, mib(50)), (Nanos::ZERO, false), "the monitor has ended");
+    assert_eq!(
+        timed_charge(&container, &ledger, mib(50)),
+        (Nanos::ZERO, false),
+        "the monitor has ended"
+    );
 }
 
 #[test]
@@ -278,7 +282,11 @@ fn handles_opened_by_any_process_are_seen_by_all() {
     first.exported().add_routes(0b1000);
     first.exported().add_routes(0b1);
     let slot = second.region.slot(first.claim.slot);
-    assert_eq!(slot.exported_handles.load(Ordering::Relaxed), 0b1001, "readable after it has exited");
+    assert_eq!(
+        slot.exported_handles.load(Ordering::Relaxed),
+        0b1001,
+        "readable after it has exited"
+    );
 }
 
 #[test]
@@ -430,7 +438,10 @@ fn wait_for_the_gpu_begins_short_and_ends() {
         }
         backoffs.push(container.clock.slept() - before);
     }
-    assert_eq!((backoffs.first(), backoffs.last()), (Some(&DRIVER_CALL_TIME), Some(&DRAIN_POLL_INTERVAL)));
+    assert_eq!(
+        (backoffs.first(), backoffs.last()),
+        (Some(&DRIVER_CALL_TIME), Some(&DRAIN_POLL_INTERVAL))
+    );
     assert!(backoffs.is_sorted());
     let slept = container.clock.slept();
     assert!(slept >= DRAIN_TIMEOUT && slept < DRAIN_TIMEOUT + DRAIN_POLL_INTERVAL, "{slept}");

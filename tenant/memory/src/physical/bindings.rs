@@ -64,7 +64,13 @@ impl<'a> Physical<'a> {
 impl Reference<'_> {
     /// The driver bound it to an object, on behalf of a GPU, or of that on which it lies: the
     /// reference is the binding's.
-    pub fn bound(self, object: PhysicalHandle, gpu: Option<DeviceIndex>, offset: u64, length: Bytes) {
+    pub fn bound(
+        self,
+        object: PhysicalHandle,
+        gpu: Option<DeviceIndex>,
+        offset: u64,
+        length: Bytes,
+    ) {
         let Self { tables, record } = *ManuallyDrop::new(self);
         let change = tables.physical.lock().bind(object, gpu, offset, length.0, record);
         match change {

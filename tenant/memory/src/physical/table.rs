@@ -97,7 +97,11 @@ impl PhysicalTable {
     }
 
     /// Adds a record with one reference. None: no host memory.
-    pub(in crate::physical) fn record(&mut self, gpu: DeviceIndex, bytes: Bytes) -> Option<RecordId> {
+    pub(in crate::physical) fn record(
+        &mut self,
+        gpu: DeviceIndex,
+        bytes: Bytes,
+    ) -> Option<RecordId> {
         self.made += 1;
         let record = Record { gpu, bytes, references: 1, routes: 0, bound: 0 };
         self.records.insert(self.made, record).ok()?;
@@ -110,7 +114,11 @@ impl PhysicalTable {
         Some(record)
     }
 
-    pub(in crate::physical) fn drop_references(&mut self, record: RecordId, count: u64) -> FreeOutcome {
+    pub(in crate::physical) fn drop_references(
+        &mut self,
+        record: RecordId,
+        count: u64,
+    ) -> FreeOutcome {
         let Some(found) = self.records.get(record) else { return FreeOutcome::StillReferenced };
         found.references = found.references.saturating_sub(count);
         if found.references > 0 {
@@ -216,7 +224,8 @@ impl PhysicalTable {
         generation: u64,
         gone: bool,
     ) -> FreeOutcome {
-        let Some(held) = self.handles.get(handle.0).filter(|held| held.generation == generation) else {
+        let Some(held) = self.handles.get(handle.0).filter(|held| held.generation == generation)
+        else {
             return FreeOutcome::StillReferenced;
         };
         let record = held.record;
@@ -246,7 +255,11 @@ impl PhysicalTable {
     }
 
     /// Something that costs nothing has got this handle: whatever had it before is gone.
-    pub(in crate::physical) fn made_costless(&mut self, handle: PhysicalHandle, routes: u64) -> FreeOutcome {
+    pub(in crate::physical) fn made_costless(
+        &mut self,
+        handle: PhysicalHandle,
+        routes: u64,
+    ) -> FreeOutcome {
         let outcome = self.forget(handle);
         // Without host memory it is not known, as others are that were made before us.
         let _ = self.costless(handle, routes);
@@ -292,7 +305,11 @@ impl PhysicalTable {
     }
 
     /// Takes off one mapping that touches the range.
-    pub(in crate::physical) fn end_touching(&mut self, address: Address, end: u64) -> Option<FreeOutcome> {
+    pub(in crate::physical) fn end_touching(
+        &mut self,
+        address: Address,
+        end: u64,
+    ) -> Option<FreeOutcome> {
         let (first, mapping) = self.mapped.up_to(end.checked_sub(1)?)?;
         let touches = first >= address.0 || address.0 - first < mapping.length;
         touches.then(|| {
@@ -304,7 +321,9 @@ impl PhysicalTable {
     /// Whether nothing is charged, held or mapped: for tests.
     #[cfg(test)]
     pub(in crate::physical) fn is_empty(&self) -> bool {
-        self.records.from(0).is_none() && self.handles.from(0).is_none() && self.mapped.from(0).is_none()
+        self.records.from(0).is_none()
+            && self.handles.from(0).is_none()
+            && self.mapped.from(0).is_none()
     }
 
     pub(in crate::physical) fn serial(&mut self) -> u64 {

@@ -28,7 +28,11 @@ fn create(tenant: &Tenant, handle: u64, size: Bytes) {
 }
 
 fn map(tenant: &Tenant, handle: u64, address: u64, size: Bytes) {
-    tenant.physical().reference(PhysicalHandle(handle)).expect("accounted").mapped(Address(address), size);
+    tenant
+        .physical()
+        .reference(PhysicalHandle(handle))
+        .expect("accounted")
+        .mapped(Address(address), size);
 }
 
 fn release(tenant: &Tenant, handle: u64) {
@@ -127,7 +131,11 @@ fn handle_reused_for_the_same_memory_is_not_the_released_one() {
     // The value goes to other memory, and then to the first again, which is still mapped.
     create(&tenant, 1, mib(4));
     let second = tenant.physical().begin_release(PhysicalHandle(1)).expect("accounted");
-    tenant.physical().reference_at(Address(BASE)).expect("mapped there").retained(PhysicalHandle(1));
+    tenant
+        .physical()
+        .reference_at(Address(BASE))
+        .expect("mapped there")
+        .retained(PhysicalHandle(1));
     assert_eq!(used(&tenant), mib(2));
     first.released();
     second.released();
@@ -302,11 +310,11 @@ fn memory_in_tiles_stays_charged_until_the_stream_unmaps_it() {
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(6));
     // Another memory takes the place of half of it, and is mapped elsewhere.
-    let untiled = tenant.physical().begin_tile_map(PhysicalHandle(2), tiles(0, 2)).expect("known").tiled(
-        array,
-        tiles(0, 2),
-        None,
-    );
+    let untiled = tenant
+        .physical()
+        .begin_tile_map(PhysicalHandle(2), tiles(0, 2))
+        .expect("known")
+        .tiled(array, tiles(0, 2), None);
     assert!(
         tenant
             .physical()

@@ -18,7 +18,11 @@ use crate::tables::Tables;
 impl<'a> Physical<'a> {
     /// Memory is about to be mapped into parts of an array: a reference for each, if it is
     /// accounted.
-    pub fn begin_tile_map(self, handle: PhysicalHandle, tiles: Tiles) -> Option<PendingTileMap<'a>> {
+    pub fn begin_tile_map(
+        self,
+        handle: PhysicalHandle,
+        tiles: Tiles,
+    ) -> Option<PendingTileMap<'a>> {
         let count = tiles.names().count() as u64;
         let record = self.tables.physical.lock().refer_times(handle, count)?;
         Some(PendingTileMap { tables: self.tables, record, count })
@@ -27,7 +31,9 @@ impl<'a> Physical<'a> {
     /// The driver takes what is in parts of an array out, when the stream comes to it.
     pub fn unmap_tiles(self, array: ArrayId, tiles: Tiles) -> ReplacedTiles<'a> {
         let mut untiled = ReplacedTiles { tables: self.tables, records: Vec::new() };
-        tiles.names().for_each(|name| untiled.add(self.tables.physical.lock().tile(array, None, name, None)));
+        tiles.names().for_each(|name| {
+            untiled.add(self.tables.physical.lock().tile(array, None, name, None))
+        });
         untiled
     }
 
@@ -86,7 +92,12 @@ pub struct PendingTileMap<'a> {
 impl<'a> PendingTileMap<'a> {
     /// The driver will have mapped it when the stream comes to it; what was there before goes then.
     /// The array is of that context.
-    pub fn tiled(self, array: ArrayId, tiles: Tiles, context: Option<Context>) -> ReplacedTiles<'a> {
+    pub fn tiled(
+        self,
+        array: ArrayId,
+        tiles: Tiles,
+        context: Option<Context>,
+    ) -> ReplacedTiles<'a> {
         let Self { tables, record, .. } = *ManuallyDrop::new(self);
         let owner = context.map(Context::owner);
         let mut untiled = ReplacedTiles { tables, records: Vec::new() };

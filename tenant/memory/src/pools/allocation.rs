@@ -40,15 +40,25 @@ impl Pools<'_> {
             return Err(PoolError::Denied(self.tables.ledger.too_large(at.gpu, size)));
         };
         match self.tables.ledger.try_charge(at.gpu, Column::Used, charged) {
-            Ok(()) => match self.try_allocate(at, Reservation::charged(charged, size), &call, &undo) {
-                Err(PoolError::Denied(_)) => {
-                    self.allocate_waiting(at, Reservation::charged(charged, size), &call, &undo, &is_busy)
+            Ok(()) => {
+                match self.try_allocate(at, Reservation::charged(charged, size), &call, &undo) {
+                    Err(PoolError::Denied(_)) => self.allocate_waiting(
+                        at,
+                        Reservation::charged(charged, size),
+                        &call,
+                        &undo,
+                        &is_busy,
+                    ),
+                    other => other,
                 }
-                other => other,
-            },
-            Err(_) => {
-                self.allocate_after_reading(at, Reservation::charged(charged, size), &call, &undo, &is_busy)
             }
+            Err(_) => self.allocate_after_reading(
+                at,
+                Reservation::charged(charged, size),
+                &call,
+                &undo,
+                &is_busy,
+            ),
         }
     }
 
@@ -72,7 +82,9 @@ impl Pools<'_> {
             self.may_hold(at, likely.size).then_some(Reservation::charged(Bytes::ZERO, likely.size))
         };
         match now.map(|reservation| self.try_allocate(at, reservation, call, undo)) {
-            None | Some(Err(PoolError::Denied(_))) => self.allocate_waiting(at, likely, call, undo, is_busy),
+            None | Some(Err(PoolError::Denied(_))) => {
+                self.allocate_waiting(at, likely, call, undo, is_busy)
+            }
             Some(other) => other,
         }
     }
@@ -99,19 +111,27 @@ impl Pools<'_> {
             let mut wait = || !is_idle && self.tables.ledger.sleep_backoff(&mut budget);
             // Where only exited processes are in the way of a chunk they are waited for: under a
             // lesser charge the pool would grow by one all the same.
-            let reservation =
-                if self.tables.ledger.charge_waiting(at.gpu, Column::Used, likely.charged).is_ok() {
-                    likely
-                } else if self.tables.ledger.try_charge(at.gpu, Column::Used, exact.charged).is_ok() {
-                    exact
-                } else if wait() {
-                    continue;
-                } else {
-                    let denied =
-                        self.tables.ledger.charge(at.gpu, Column::Used, exact.charged, Reason::OverLimit);
-                    denied.map_err(PoolError::Denied)?;
-                    exact
-                };
+            let reservation = if self
+                .tables
+                .ledger
+                .charge_waiting(at.gpu, Column::Used, likely.charged)
+                .is_ok()
+            {
+                likely
+            } else if self.tables.ledger.try_charge(at.gpu, Column::Used, exact.charged).is_ok() {
+                exact
+            } else if wait() {
+                continue;
+            } else {
+                let denied = self.tables.ledger.charge(
+                    at.gpu,
+                    Column::Used,
+                    exact.charged,
+                    Reason::OverLimit,
+                );
+                denied.map_err(PoolError::Denied)?;
+                exact
+            };
             match self.try_allocate(at, reservation, call, undo) {
                 // It grew by more than there was room for. There may be some in a moment.
                 Err(PoolError::Denied(_)) if wait() => {}

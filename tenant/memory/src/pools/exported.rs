@@ -41,7 +41,8 @@ impl Pools<'_> {
         if more > Bytes::ZERO {
             self.tables.ledger.exported().export(at.gpu, more);
         }
-        if less == Bytes::ZERO || Exports::new(self.tables).retain(at.gpu, less, self.tables.pools.pointers())
+        if less == Bytes::ZERO
+            || Exports::new(self.tables).retain(at.gpu, less, self.tables.pools.pointers())
         {
             return less;
         }

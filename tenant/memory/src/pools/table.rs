@@ -225,7 +225,9 @@ impl PoolTable {
     /// A call that was charged goes to the driver. `false`: the pool is gone, or goes.
     pub(super) fn start(&self, at: PoolRef, reservation: Reservation) -> bool {
         let mut table = self.table.lock();
-        let Some(pool) = table.get(at).filter(|pool| pool.stage == Stage::Open) else { return false };
+        let Some(pool) = table.get(at).filter(|pool| pool.stage == Stage::Open) else {
+            return false;
+        };
         pool.start(reservation);
         true
     }
@@ -260,7 +262,9 @@ impl PoolTable {
     /// `bytes` are on the ledger for it, charged or else unpaid.
     pub(super) fn add(&self, at: PoolRef, bytes: Bytes, unpaid: bool) -> Balance {
         let mut table = self.table.lock();
-        let Some(pool) = table.get(at) else { return Balance { surplus: bytes, ..Balance::default() } };
+        let Some(pool) = table.get(at) else {
+            return Balance { surplus: bytes, ..Balance::default() };
+        };
         pool.charged = pool.charged + bytes;
         pool.unpaid |= unpaid;
         pool.balance()
@@ -268,7 +272,10 @@ impl PoolTable {
 
     /// What is lacking now.
     pub(super) fn shortfall(&self, at: PoolRef) -> Bytes {
-        self.table.lock().get(at).map_or(Bytes::ZERO, |pool| pool.read - pool.read.min(pool.charged))
+        self.table
+            .lock()
+            .get(at)
+            .map_or(Bytes::ZERO, |pool| pool.read - pool.read.min(pool.charged))
     }
 
     /// What could not be charged has been seen to.
@@ -280,7 +287,11 @@ impl PoolTable {
 
     /// The next charged pool after a handle, of a GPU if one is given; and whether it outlives its
     /// destruction.
-    pub(super) fn after(&self, last: Option<PoolId>, gpu: Option<DeviceIndex>) -> Option<(PoolRef, bool)> {
+    pub(super) fn after(
+        &self,
+        last: Option<PoolId>,
+        gpu: Option<DeviceIndex>,
+    ) -> Option<(PoolRef, bool)> {
         let mut from = match last {
             Some(last) => key(last).checked_add(1)?,
             None => 0,
@@ -342,7 +353,8 @@ impl PoolTable {
         while let Some((key, pool)) = table.pools.from(from) {
             if let Some(pool) = pool {
                 assert!(
-                    pool.charged >= pool.pending && pool.charged <= pool.read + pool.pending + pool.kept,
+                    pool.charged >= pool.pending
+                        && pool.charged <= pool.read + pool.pending + pool.kept,
                     "{pool:?}"
                 );
                 (charged, pending) = (charged + pool.charged, pending + pool.pending);

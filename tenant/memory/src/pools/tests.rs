@@ -232,7 +232,9 @@ fn growth_beyond_the_reservation_is_charged_and_learned() {
     fixture.check();
     assert_eq!(fixture.used(), mib(64));
     assert_eq!(fixture.count(Reason::PoolGrew), 0);
-    let Lookup::Charged(at) = fixture.tenant.tables.pools.find(FIRST) else { panic!("it is charged") };
+    let Lookup::Charged(at) = fixture.tenant.tables.pools.find(FIRST) else {
+        panic!("it is charged")
+    };
     assert_eq!(fixture.tenant.tables.pools.likely(at, Bytes(1)), Some(mib(64)));
 }
 
@@ -297,7 +299,13 @@ fn fragmented_pool_grows_though_it_seems_to_hold_enough() {
         fixture.driver.allocate(FIRST, mib(30), Bytes::ZERO);
         Ok(())
     };
-    let made = fixture.tenant.pools().allocate(FIRST, mib(30), call, || fixture.driver.free(FIRST), || false);
+    let made = fixture.tenant.pools().allocate(
+        FIRST,
+        mib(30),
+        call,
+        || fixture.driver.free(FIRST),
+        || false,
+    );
     assert_eq!(made, Ok(()), "with what a trim has given back");
     fixture.check();
     assert_eq!(fixture.used(), mib(33));
@@ -332,7 +340,11 @@ fn busy_stream_is_waited_for_before_a_refusal() {
         Ok(())
     };
     let is_busy = || *fixture.driver.slow.lock().expect("no panic") > 0;
-    fixture.tenant.pools().allocate(SECOND, mib(60), call, || (), is_busy).expect("it comes to the free");
+    fixture
+        .tenant
+        .pools()
+        .allocate(SECOND, mib(60), call, || (), is_busy)
+        .expect("it comes to the free");
     fixture.check();
     assert_eq!(fixture.used(), mib(60));
     // Not for what would not come.
@@ -353,8 +365,13 @@ fn last_part_of_a_limit_is_reserved_without_a_chunk() {
 #[test]
 fn allocation_refused_by_the_driver_costs_nothing() {
     let fixture = Fixture::new(100);
-    let refused =
-        fixture.tenant.pools().allocate(FIRST, mib(40), || Err(2), || panic!("nothing to free"), || false);
+    let refused = fixture.tenant.pools().allocate(
+        FIRST,
+        mib(40),
+        || Err(2),
+        || panic!("nothing to free"),
+        || false,
+    );
     assert_eq!(refused, Err(PoolError::Driver(2)));
     assert_eq!(fixture.used(), Bytes::ZERO);
     // One that grew the pool before it failed.
@@ -362,8 +379,13 @@ fn allocation_refused_by_the_driver_costs_nothing() {
         fixture.driver.on(FIRST, |inside| inside.reserved = mib(32));
         Err(700)
     };
-    let refused =
-        fixture.tenant.pools().allocate(FIRST, mib(40), call, || panic!("nothing to free"), || false);
+    let refused = fixture.tenant.pools().allocate(
+        FIRST,
+        mib(40),
+        call,
+        || panic!("nothing to free"),
+        || false,
+    );
     assert_eq!(refused, Err(PoolError::Driver(700)));
     fixture.check();
     let too_large = denied(fixture.allocate(FIRST, Bytes(u64::MAX), mib(1)));
@@ -650,7 +672,9 @@ fn charges_by_threads_equal_what_pools_hold() {
                     // Mostly a chunk, at times more than was thought.
                     let growth = if draw(8) == 0 { mib(48) } else { mib(32) };
                     match draw(8) {
-                        0..5 if fixture.allocate(pool, size, growth).is_ok() => fixture.driver.free(pool),
+                        0..5 if fixture.allocate(pool, size, growth).is_ok() => {
+                            fixture.driver.free(pool)
+                        }
                         5 => fixture.tenant.pools().all_changed(None),
                         6 => drop(fixture.tenant.charge(gpu(), size)),
                         _ => {

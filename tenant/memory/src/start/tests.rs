@@ -53,7 +53,9 @@ fn overwrite(file: &Path, offset: u64, bytes: &[u8]) {
 #[test]
 fn unusable_region_under_a_limit_is_refused() {
     spoilt("expected layout version", |run| overwrite(&run.join("use"), 0, &99_u32.to_ne_bytes()));
-    spoilt("expected layout version", |run| overwrite(&run.join("grant"), 0, &99_u32.to_ne_bytes()));
+    spoilt("expected layout version", |run| {
+        overwrite(&run.join("grant"), 0, &99_u32.to_ne_bytes())
+    });
     spoilt("not a file of cgpu", |run| overwrite(&run.join("use"), 4, b"ELF!"));
     spoilt("cut short or replaced", |run| {
         let file = fs::OpenOptions::new().write(true).open(run.join("use")).expect("it is there");
@@ -98,7 +100,8 @@ fn shared_memory_is_used_where_the_default_is_unusable() {
     let tenant = on(&container);
     let shm = &container.environment.shared_memory_directory;
     assert!(tenant.region().directory().starts_with(shm));
-    let name = tenant.region().directory().file_name().expect("a name").to_string_lossy().into_owned();
+    let name =
+        tenant.region().directory().file_name().expect("a name").to_string_lossy().into_owned();
     assert!(name.starts_with("cgpu-") && name.ends_with("-4026531836"), "{name}");
     let mode = fs::metadata(tenant.region().directory()).expect("it is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
@@ -202,8 +205,11 @@ fn write_limits(container: &Container, text: &str) {
     let file = container.run().join("limits");
     fs::write(&file, text).expect("a file");
     // So that the process below may look, and not write.
-    for path in [container.directory.path(), container.run(), &container.environment.shared_memory_directory]
-    {
+    for path in [
+        container.directory.path(),
+        container.run(),
+        &container.environment.shared_memory_directory,
+    ] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o777)).expect("it is ours");
     }
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("it is ours");
@@ -223,9 +229,9 @@ fn as_unprivileged(body: impl FnOnce() + Send) -> bool {
             .spawn(|| {
                 // The system call itself changes the calling thread alone, which ends with this
                 // scope. SAFETY: takes no pointers.
-                let changed =
-                    unsafe { libc::syscall(libc::SYS_setresuid, UNPRIVILEGED, UNPRIVILEGED, UNPRIVILEGED) }
-                        == 0;
+                let changed = unsafe {
+                    libc::syscall(libc::SYS_setresuid, UNPRIVILEGED, UNPRIVILEGED, UNPRIVILEGED)
+                } == 0;
                 if changed {
                     body();
                 }
@@ -238,7 +244,8 @@ fn as_unprivileged(body: impl FnOnce() + Send) -> bool {
 
 #[test]
 fn limits_file_precedes_all_variables() {
-    let mut container = Container::with(&["ALIYUN_COM_GPU_MEM_CONTAINER=nonsense", "CGPU_DISABLE=1"]);
+    let mut container =
+        Container::with(&["ALIYUN_COM_GPU_MEM_CONTAINER=nonsense", "CGPU_DISABLE=1"]);
     container.environment.set(&["CGPU_DIR=/nowhere"]);
     write_limits(&container, &format!("version 1\nname trainer\ngpu {} 5242880\n", GPU.uuid));
     let ran = as_unprivileged(|| {
@@ -282,7 +289,10 @@ fn unparsable_limits_file_is_refused() {
         format!("{text}gpu GPU-00000000-0000-0000-0000-0000000000{number:02x} 1024\n")
     });
     for (text, expected) in [
-        ("", "line 1: expected `version 1` before anything else; correct it where the container is started"),
+        (
+            "",
+            "line 1: expected `version 1` before anything else; correct it where the container is started",
+        ),
         (
             "version 1\nweigth 3\n",
             "line 2: expected version, name, weight, percent, high_priority or GPU, found `weigth`",
@@ -308,7 +318,9 @@ fn unparsable_limits_file_is_refused() {
     // There, and not to be read.
     fs::set_permissions(container.run().join("limits"), fs::Permissions::from_mode(0o000))
         .expect("it is ours");
-    as_unprivileged(|| assert!(refused(&container).contains("expected a file that can be read, but")));
+    as_unprivileged(|| {
+        assert!(refused(&container).contains("expected a file that can be read, but"))
+    });
 }
 
 #[test]
@@ -322,7 +334,10 @@ fn limits_file_without_gpus_leaves_all_native() {
 fn gpus_of_a_limits_file_need_not_be_visible() {
     let container = Container::with(&[]);
     let unseen = "GPU-11111111-0000-0000-0000-000000000000";
-    write_limits(&container, &format!("version 1\ngpu {unseen} 7340032\ngpu {} 5242880\n", GPU.uuid));
+    write_limits(
+        &container,
+        &format!("version 1\ngpu {unseen} 7340032\ngpu {} 5242880\n", GPU.uuid),
+    );
     as_unprivileged(|| {
         let tenant = on(&container);
         let gpu = tenant.gpu(unseen.parse().expect("a UUID")).expect("it is accounted");
@@ -346,7 +361,10 @@ fn gpu_of_a_limits_file_partitioned_since_is_refused() {
             panic!("it has started")
         };
         let said = refusal.message();
-        assert!(said.contains(&format!("expected {whole} whole, found it cut into MIG instances")), "{said}");
+        assert!(
+            said.contains(&format!("expected {whole} whole, found it cut into MIG instances")),
+            "{said}"
+        );
         // Others' being cut does not concern it.
         assert!(container.start().is_ok());
     });

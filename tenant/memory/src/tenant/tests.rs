@@ -93,7 +93,8 @@ fn limit_holds_to_the_byte() {
     assert!(allocate(&tenant, 0xb0_0000, Bytes(MIB - 512), None));
     assert!(allocate(&tenant, 0xc0_0000, Bytes(1024), None));
     let denied = tenant.charge(gpu(), Bytes(1)).expect_err("full");
-    let expected = Denied { reason: Reason::OverLimit, wanted: Bytes(512), used: mib(10), limit: mib(10) };
+    let expected =
+        Denied { reason: Reason::OverLimit, wanted: Bytes(512), used: mib(10), limit: mib(10) };
     assert_eq!(denied, expected);
     assert_eq!(count(&tenant, Reason::OverLimit), 1);
     let denied = tenant.charge(gpu(), Bytes(u64::MAX)).expect_err("no GPU has so much");
@@ -144,7 +145,8 @@ fn ended_context_refunds_its_memory() {
     let container = Container::limited(100);
     let tenant = container.tenant();
     let handle = container.handle();
-    let starting = tenant.contexts().begin_create(gpu(), || Some(mib(90))).expect("its size is not known");
+    let starting =
+        tenant.contexts().begin_create(gpu(), || Some(mib(90))).expect("its size is not known");
     let context = starting.created(handle, Some(mib(60)));
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(30));
     assert!(allocate(&tenant, 0x20_0000, mib(2), Some(context)));
@@ -159,7 +161,10 @@ fn ended_context_refunds_its_memory() {
     assert_eq!(tenant.view().usage(gpu()).total(), mib(4));
     assert!(tenant.contexts().find(handle).is_none());
     assert!(tenant.contexts().begin_destroy(handle).is_none());
-    assert!(tenant.allocations().begin_free(Address(0x20_0000)).is_none(), "it went with its context");
+    assert!(
+        tenant.allocations().begin_free(Address(0x20_0000)).is_none(),
+        "it went with its context"
+    );
     assert_eq!(count(&tenant, Reason::StaleContext), 1);
 }
 
@@ -167,7 +172,8 @@ fn ended_context_refunds_its_memory() {
 fn later_contexts_are_charged_in_advance_in_every_process() {
     let container = Container::limited(100);
     let (first, second) = (container.tenant(), container.tenant());
-    let starting = first.contexts().begin_create(gpu(), || Some(mib(100))).expect("its size is not known");
+    let starting =
+        first.contexts().begin_create(gpu(), || Some(mib(100))).expect("its size is not known");
     starting.created(container.handle(), Some(mib(60)));
     let starting = second.contexts().begin_create(gpu(), || Some(mib(60))).expect("40 + 40 fit");
     assert_eq!(second.view().usage(gpu()).implicit, mib(80), "charged before the driver is asked");
@@ -178,7 +184,11 @@ fn later_contexts_are_charged_in_advance_in_every_process() {
     // One that fails is given back.
     let context = container.handle();
     second.contexts().adopt(context, gpu());
-    assert_eq!(second.view().usage(gpu()).implicit, mib(120), "what is there already cannot be refused");
+    assert_eq!(
+        second.view().usage(gpu()).implicit,
+        mib(120),
+        "what is there already cannot be refused"
+    );
     assert_eq!(count(&second, Reason::ImplicitOverLimit), 1);
     assert_eq!(second.charge(gpu(), Bytes(1)).expect_err("over").reason, Reason::OverLimit);
     second.contexts().begin_destroy(context).expect("known").destroyed();

@@ -88,8 +88,9 @@ fn stopped(pid: libc::pid_t) -> Option<i32> {
 
 fn one_instruction(pid: libc::pid_t) {
     // SAFETY: the child is ours and stopped; no signal is passed on, and the address is ignored.
-    let stepped =
-        unsafe { libc::ptrace(libc::PTRACE_SINGLESTEP, pid, ptr::null_mut::<u8>(), ptr::null_mut::<u8>()) };
+    let stepped = unsafe {
+        libc::ptrace(libc::PTRACE_SINGLESTEP, pid, ptr::null_mut::<u8>(), ptr::null_mut::<u8>())
+    };
     assert_eq!(stepped, 0, "{}", std::io::Error::last_os_error());
 }
 

@@ -91,7 +91,10 @@ fn a_hundred_kills_leave_nothing_on_the_books() {
     let see_progress = |worker: usize, child: &mut Option<Child>| {
         let before = done(worker);
         while done(worker) == before {
-            assert!(!child.as_mut().expect("it was started").has_ended(), "worker {worker} has failed");
+            assert!(
+                !child.as_mut().expect("it was started").has_ended(),
+                "worker {worker} has failed"
+            );
             thread::sleep(Duration::from_micros(200));
         }
     };

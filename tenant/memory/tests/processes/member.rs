@@ -7,7 +7,8 @@ use std::path::Path;
 use std::ptr;
 
 use cgpu_memory::{
-    Bytes, Clock, DeviceIndex, Environment, GpuInfo, Inventory, Monotonic, Nanos, Start, System, Tenant, Uuid,
+    Bytes, Clock, DeviceIndex, Environment, GpuInfo, Inventory, Monotonic, Nanos, Start, System,
+    Tenant, Uuid,
 };
 use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
 use cgpu_shm::futex;
@@ -100,15 +101,17 @@ unsafe impl Sync for Truth {}
 impl Truth {
     pub(crate) fn open(directory: &Path) -> Self {
         let path = directory.join("truth");
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let file = file.expect("a file");
         let length = WORDS * size_of::<AtomicU64>();
         file.set_len(length as u64).expect("it can grow");
         let (protection, descriptor) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
         // SAFETY: a fresh mapping at an address of the kernel's choice; the file is as long and
         // never cut.
-        let page =
-            unsafe { libc::mmap(ptr::null_mut(), length, protection, libc::MAP_SHARED, descriptor, 0) };
+        let page = unsafe {
+            libc::mmap(ptr::null_mut(), length, protection, libc::MAP_SHARED, descriptor, 0)
+        };
         assert_ne!(page, libc::MAP_FAILED);
         Self { words: page.cast() }
     }

@@ -33,7 +33,11 @@ pub(crate) fn rounds(directory: &Path, _: usize) {
             granted.fetch_add(1, Ordering::SeqCst);
         }
         truth.meet(RACERS);
-        assert_eq!(granted.load(Ordering::SeqCst), 1, "round {round}: one fits and one has to get it");
+        assert_eq!(
+            granted.load(Ordering::SeqCst),
+            1,
+            "round {round}: one fits and one has to get it"
+        );
         let usage = member.tenant.view().usage(member.gpu).total();
         assert_eq!(usage, WANTED, "round {round}");
         truth.meet(RACERS);
@@ -44,7 +48,12 @@ pub(crate) fn rounds(directory: &Path, _: usize) {
                 drop(charge);
             } else {
                 charge.commit(Address(0x20_0000), None);
-                member.tenant.allocations().begin_free(Address(0x20_0000)).expect("just settled").freed();
+                member
+                    .tenant
+                    .allocations()
+                    .begin_free(Address(0x20_0000))
+                    .expect("just settled")
+                    .freed();
             }
         }
     }

@@ -93,7 +93,8 @@ fn race_on(plan: &Racing, files: &Files) -> Result<Raced> {
         if watched.is_err() {
             end.operations.store(0, Ordering::Relaxed);
         }
-        let worked = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!("a panic")));
+        let worked =
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!("a panic")));
         let worked = worked.collect::<Result<Vec<Filled>>>();
         watched.and_then(|raced| Ok((worked?, raced)))
     })?;
@@ -105,7 +106,12 @@ fn race_on(plan: &Racing, files: &Files) -> Result<Raced> {
     }
     let (accounting, gpu) = left(&container)?;
     raced.leak = accounting.max(gpu);
-    ensure!(raced.kills >= plan.kills, "only {} of {} processes were killed", raced.kills, plan.kills);
+    ensure!(
+        raced.kills >= plan.kills,
+        "only {} of {} processes were killed",
+        raced.kills,
+        plan.kills
+    );
     Ok(raced)
 }
 

@@ -69,7 +69,11 @@ impl<'a> Tenant<'a> {
 
     fn start(&mut self) -> Result<Process> {
         let mut actor = Actor::start(&self.container.setup, 0)?;
-        self.container.members().push(Member { pid: actor.pid(), ended: false, due: Due::default() });
+        self.container.members().push(Member {
+            pid: actor.pid(),
+            ended: false,
+            due: Due::default(),
+        });
         ensure!(actor.perform(&Command::Init)?.code == 0, "cuInit was refused");
         Ok(Process { actor, has_context: false, has_primary: false, things: Vec::new() })
     }

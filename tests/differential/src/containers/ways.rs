@@ -113,8 +113,15 @@ impl Tenant<'_> {
             }
             Way::Arrays => {
                 let (width, height) = (1024, 256 * mib);
-                let make =
-                    Command::ArrayCreate { context, key, width, height, depth: 0, channels: 1, levels: 0 };
+                let make = Command::ArrayCreate {
+                    context,
+                    key,
+                    width,
+                    height,
+                    depth: 0,
+                    channels: 1,
+                    levels: 0,
+                };
                 self.simply(who, &make, Command::ArrayDestroy { context, key })
             }
             Way::Physical => self.take_physical(who, key, bytes),
@@ -124,7 +131,11 @@ impl Tenant<'_> {
                 let load = Command::ModuleLoad { context, module: key, bytes };
                 let granted = self.granted_with(who, Due::booked(bytes), &load)?;
                 if granted {
-                    self.has(who, Due::booked(bytes), [Command::ModuleUnload { context, module: key }]);
+                    self.has(
+                        who,
+                        Due::booked(bytes),
+                        [Command::ModuleUnload { context, module: key }],
+                    );
                 }
                 Ok(granted)
             }
@@ -135,8 +146,10 @@ impl Tenant<'_> {
             Way::Endpoints => self.take_bound(who, key, bytes, true),
             Way::Sparse => self.take_tiled(who, key, bytes),
             Way::External => {
-                let foreign = |back: &[Command]| matches!(back.last(), Some(Command::ForeignFree { .. }));
-                let has = self.processes[who].things.iter().filter(|thing| foreign(&thing.back)).count();
+                let foreign =
+                    |back: &[Command]| matches!(back.last(), Some(Command::ForeignFree { .. }));
+                let has =
+                    self.processes[who].things.iter().filter(|thing| foreign(&thing.back)).count();
                 if has < MOST_FOREIGN && self.random.once_in(4) {
                     self.take_foreign(who, key, bytes)
                 } else {
@@ -146,7 +159,8 @@ impl Tenant<'_> {
             Way::Mixed => {
                 let managed = Command::AllocateManaged { context, bytes };
                 self.refused(who, &managed, NOT_SUPPORTED)?;
-                let ways = Way::ALL.into_iter().filter(|way| !matches!(way, Way::Mixed | Way::Lent));
+                let ways =
+                    Way::ALL.into_iter().filter(|way| !matches!(way, Way::Mixed | Way::Lent));
                 let ways: Vec<Way> = ways.collect();
                 let way = self.random.pick(&ways).copied().unwrap_or(Way::Linear);
                 self.take(who, way)
@@ -164,8 +178,16 @@ impl Tenant<'_> {
     }
 
     /// A handle of memory.
-    fn create(&mut self, who: usize, key: u32, bytes: u64, place: Place, tiles: bool) -> Result<bool> {
-        let create = Command::PhysicalCreate { context: CONTEXT, key, bytes, place, shared: false, tiles };
+    fn create(
+        &mut self,
+        who: usize,
+        key: u32,
+        bytes: u64,
+        place: Place,
+        tiles: bool,
+    ) -> Result<bool> {
+        let create =
+            Command::PhysicalCreate { context: CONTEXT, key, bytes, place, shared: false, tiles };
         Ok(self.granted(who, &create)?.is_some())
     }
 
@@ -242,8 +264,11 @@ impl Tenant<'_> {
     /// Memory of a green context is the primary one's, and stays when the green one goes.
     fn take_green(&mut self, who: usize, key: u32, bytes: u64) -> Result<bool> {
         if !self.processes[who].has_primary {
-            let made =
-                self.granted_with(who, Due::booked(self.container.context), &Command::PrimaryRetain)?;
+            let made = self.granted_with(
+                who,
+                Due::booked(self.container.context),
+                &Command::PrimaryRetain,
+            )?;
             self.processes[who].has_primary = made;
             return Ok(made);
         }
@@ -259,8 +284,11 @@ impl Tenant<'_> {
                 self.simply(who, &allocate, Command::Free { key })
             }
             _ => {
-                let granted =
-                    self.granted_with(who, Due::unseen(GREEN), &Command::GreenCreate { green: key })?;
+                let granted = self.granted_with(
+                    who,
+                    Due::unseen(GREEN),
+                    &Command::GreenCreate { green: key },
+                )?;
                 if granted {
                     self.has(who, Due::unseen(GREEN), [Command::GreenDestroy { green: key }]);
                 }
@@ -282,7 +310,11 @@ impl Tenant<'_> {
         if self.random.once_in(2) {
             self.has(who, Due::default(), [end]);
         } else {
-            self.has(who, Due::default(), [Command::ObjectUnbind { object, offset: 0, bytes }, end]);
+            self.has(
+                who,
+                Due::default(),
+                [Command::ObjectUnbind { object, offset: 0, bytes }, end],
+            );
         }
         Ok(true)
     }
@@ -294,7 +326,10 @@ impl Tenant<'_> {
             return Ok(false);
         }
         self.surely(who, &Command::SparseCreate { context, key })?;
-        self.surely(who, &Command::TileMap { context, array: key, tile: 0, key: Some(key), at: 0 })?;
+        self.surely(
+            who,
+            &Command::TileMap { context, array: key, tile: 0, key: Some(key), at: 0 },
+        )?;
         self.surely(who, &Command::PhysicalRelease { key })?;
         self.has(who, Due::default(), [Command::ArrayDestroy { context, key }]);
         Ok(true)

@@ -207,7 +207,8 @@ impl Graphs {
     #[must_use]
     pub fn fresh(&self, shape: &[Shape]) -> u64 {
         let done = Self::work(shape, false).allocates;
-        let fresh = done.iter().filter_map(|key| self.memory.get(key)).filter(|memory| !memory.is_live);
+        let fresh =
+            done.iter().filter_map(|key| self.memory.get(key)).filter(|memory| !memory.is_live);
         fresh.map(|memory| memory.bytes).sum()
     }
 
@@ -215,7 +216,8 @@ impl Graphs {
     #[must_use]
     pub fn fresh_rooms(&self, shape: &[Shape]) -> u64 {
         let done = Self::work(shape, false).allocates;
-        let fresh = done.iter().filter_map(|key| self.memory.get(key)).filter(|memory| !memory.is_live);
+        let fresh =
+            done.iter().filter_map(|key| self.memory.get(key)).filter(|memory| !memory.is_live);
         fresh.map(Memory::room).sum()
     }
 
@@ -273,8 +275,13 @@ impl Graphs {
 
     /// A node allocates.
     pub fn allocates(&mut self, graph: u32, key: u32, bytes: u64) {
-        let memory =
-            Memory { bytes, owner: graph, by_owner: false, by_others: BTreeSet::new(), is_live: false };
+        let memory = Memory {
+            bytes,
+            owner: graph,
+            by_owner: false,
+            by_others: BTreeSet::new(),
+            is_live: false,
+        };
         self.memory.insert(key, memory);
         self.add(graph, Node::Allocate(key));
     }
@@ -346,7 +353,8 @@ impl Graphs {
 
     /// A context is gone: nothing is launched nor captured there any more.
     pub fn lose(&mut self, context: u32) {
-        let its = self.executables.values_mut().filter(|executable| executable.context == Some(context));
+        let its =
+            self.executables.values_mut().filter(|executable| executable.context == Some(context));
         its.for_each(|executable| executable.context = None);
         let origins: Vec<Strand> =
             self.captures.keys().copied().filter(|lane| lane.context == context).collect();
@@ -362,8 +370,9 @@ impl Graphs {
     /// The capture that a stream is part of: where it began.
     #[must_use]
     pub fn capture_of(&self, lane: Strand) -> Option<Strand> {
-        let is_in =
-            |(origin, capture): &(&Strand, &Capture)| **origin == lane || capture.others.contains_key(&lane);
+        let is_in = |(origin, capture): &(&Strand, &Capture)| {
+            **origin == lane || capture.others.contains_key(&lane)
+        };
         self.captures.iter().find(is_in).map(|(origin, _)| *origin)
     }
 
@@ -390,7 +399,8 @@ impl Graphs {
             allocates
         });
         let drawn = self.graphs.values().flat_map(|graph| &graph.nodes);
-        let drawn = drawn.filter_map(|node| if let Node::Allocate(key) = node { Some(*key) } else { None });
+        let drawn =
+            drawn.filter_map(|node| if let Node::Allocate(key) = node { Some(*key) } else { None });
         let named: BTreeSet<u32> = named.chain(drawn).collect();
         self.memory.retain(|key, memory| memory.is_live || named.contains(key));
     }

@@ -55,7 +55,9 @@ mod tests {
         process.pooled.insert(1, Pooled { bytes: MIB + 1, pool: 7, handle: None });
         assert_eq!(process.in_use_of(7), MIB + 512);
         assert!(
-            !process.has_room(7, 1) && !process.is_beyond(7, 3 * MIB - 512) && process.is_beyond(7, 3 * MIB)
+            !process.has_room(7, 1)
+                && !process.is_beyond(7, 3 * MIB - 512)
+                && process.is_beyond(7, 3 * MIB)
         );
         assert!(process.has_room(8, 1 << 40));
         process.destroy_pool(7);

@@ -33,7 +33,8 @@ impl Range {
     #[must_use]
     pub fn takes(&self, at: u64, bytes: u64, offset: u64, of: u64) -> bool {
         let stepped = bytes > 0 && at.is_multiple_of(STEP) && bytes.is_multiple_of(STEP);
-        let free = self.parts.iter().all(|(&first, part)| first + part.bytes <= at || at + bytes <= first);
+        let free =
+            self.parts.iter().all(|(&first, part)| first + part.bytes <= at || at + bytes <= first);
         stepped && offset == 0 && bytes <= of && at + bytes <= self.bytes && free
     }
 
@@ -86,8 +87,13 @@ mod tests {
     #[test]
     fn mappings_lie_side_by_side_and_go_whole() {
         let mut range = Range { bytes: 8 * STEP, ..Range::default() };
-        assert!(range.takes(0, 2 * STEP, 0, 2 * STEP) && range.takes(6 * STEP, 2 * STEP, 0, 4 * STEP));
-        assert!(!range.takes(0, 2 * STEP, STEP, 4 * STEP) && !range.takes(7 * STEP, 2 * STEP, 0, 4 * STEP));
+        assert!(
+            range.takes(0, 2 * STEP, 0, 2 * STEP) && range.takes(6 * STEP, 2 * STEP, 0, 4 * STEP)
+        );
+        assert!(
+            !range.takes(0, 2 * STEP, STEP, 4 * STEP)
+                && !range.takes(7 * STEP, 2 * STEP, 0, 4 * STEP)
+        );
         assert!(!range.takes(0, 2 * STEP, 0, STEP) && !range.takes(1, STEP, 0, STEP));
         range.parts.insert(STEP, Part { bytes: 2 * STEP, physical: 1 });
         range.parts.insert(3 * STEP, Part { bytes: STEP, physical: 2 });

@@ -31,7 +31,11 @@ impl Play<'_> {
             truth = self.oracle.truth()?;
         }
         let total = self.oracle.total()?;
-        ensure!(truth <= total.all + slack, "{truth} are on the GPU and {} on the books", total.all);
+        ensure!(
+            truth <= total.all + slack,
+            "{truth} are on the GPU and {} on the books",
+            total.all
+        );
         self.compare_process(who)?;
         let overshoot = least.saturating_sub(self.model.limit + self.model.unrefused());
         self.outcome.overshoot = self.outcome.overshoot.max(overshoot);
@@ -45,7 +49,8 @@ impl Play<'_> {
         let Some(actor) = self.actors.get(who).filter(|_| process.started) else { return Ok(()) };
         let seen = self.oracle.process(actor.pid())?;
         let here = !process.is_away();
-        let (used, implicit) = (process.used_here(), if here { self.model.implicit(process) } else { 0 });
+        let (used, implicit) =
+            (process.used_here(), if here { self.model.implicit(process) } else { 0 });
         ensure!(
             (used..=used + process.stale()).contains(&seen.used) && seen.implicit == implicit,
             "the books say {} and {} implicit for {used} and {implicit}",
@@ -58,10 +63,13 @@ impl Play<'_> {
         let large = implicit + used - small + unseen;
         let agrees = |truth: u64| {
             let rest = truth.checked_sub(large);
-            rest.is_some_and(|rest| if here { rest % (2 * MIB) == 0 && rest >= small } else { rest == 0 })
+            rest.is_some_and(
+                |rest| if here { rest % (2 * MIB) == 0 && rest >= small } else { rest == 0 },
+            )
         };
         ensure!(
-            seen.truths.iter().copied().any(agrees) || (large + small == 0 && seen.truths.is_empty()),
+            seen.truths.iter().copied().any(agrees)
+                || (large + small == 0 && seen.truths.is_empty()),
             "the GPU has {:?} for {large} of contexts and large allocations and {small} of small ones",
             seen.truths
         );
@@ -78,9 +86,12 @@ impl Play<'_> {
         if !self.dying_foreign.is_empty() && self.is_settled()? {
             self.dying_foreign.clear();
         }
-        let held: BTreeSet<u32> = self.model.processes.iter().flat_map(Process::holds_of_others).collect();
+        let held: BTreeSet<u32> =
+            self.model.processes.iter().flat_map(Process::holds_of_others).collect();
         let kept = |name: &u32| {
-            held.contains(name) || self.descriptors.contains_key(name) || self.dying_foreign.contains(name)
+            held.contains(name)
+                || self.descriptors.contains_key(name)
+                || self.dying_foreign.contains(name)
         };
         self.model.foreign.retain(|name, _| kept(name));
         Ok(self.model.foreign.values().sum())

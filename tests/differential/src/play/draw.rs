@@ -172,7 +172,9 @@ impl Play<'_> {
                 let bytes = self.random.size(256 * MIB);
                 Command::PoolAllocate { context, key: self.new_key(), bytes, pool: DEFAULT_POOL }
             }
-            13 | 14 if pooled.is_some() => Command::PoolFree { context, key: pooled.unwrap_or_default() },
+            13 | 14 if pooled.is_some() => {
+                Command::PoolFree { context, key: pooled.unwrap_or_default() }
+            }
             _ => Command::Synchronise { context },
         }
     }
@@ -181,7 +183,8 @@ impl Play<'_> {
     fn draw_exchange(&mut self, who: usize, context: u32) -> Command {
         let process = &self.model.processes[who];
         let has_handle = |key: &u32| !process.low.contains(key);
-        let allocations: Vec<u32> = process.allocations.keys().copied().filter(has_handle).collect();
+        let allocations: Vec<u32> =
+            process.allocations.keys().copied().filter(has_handle).collect();
         let opened: Vec<u32> = process.opened.keys().copied().collect();
         let on_the_gpu = |handle: &&u32| {
             process
@@ -189,19 +192,26 @@ impl Play<'_> {
                 .get(handle)
                 .is_some_and(|its| its.lent.is_some() || its.charged > 0 && its.shared)
         };
-        let handles: Vec<u32> =
-            process.handles.iter().filter(|(_, first)| on_the_gpu(first)).map(|(key, _)| *key).collect();
+        let handles: Vec<u32> = process
+            .handles
+            .iter()
+            .filter(|(_, first)| on_the_gpu(first))
+            .map(|(key, _)| *key)
+            .collect();
         // What its maker has freed is not opened: other small ones may lie where it lay, and the driver cannot tell.
         let open_to_us = |(&lent, its): (&u32, &Lent)| {
             let maker = self.model.maker(lent);
-            let handle =
-                its.handle.filter(|_| maker != Some(who) && (maker.is_some() || its.charged > MIB))?;
+            let handle = its
+                .handle
+                .filter(|_| maker != Some(who) && (maker.is_some() || its.charged > MIB))?;
             Some((lent, handle))
         };
         let values: Vec<(u32, Words)> = self.model.lent.iter().filter_map(open_to_us).collect();
         let descriptors = self.descriptors_of(Kind::Physical);
-        let (key, open) = (self.random.pick(&allocations).copied(), self.random.pick(&opened).copied());
-        let (handle, value) = (self.random.pick(&handles).copied(), self.random.pick(&values).copied());
+        let (key, open) =
+            (self.random.pick(&allocations).copied(), self.random.pick(&opened).copied());
+        let (handle, value) =
+            (self.random.pick(&handles).copied(), self.random.pick(&values).copied());
         let descriptor = self.random.pick(&descriptors).copied();
         if self.random.once_in(2) {
             return self.draw_pool_exchange(who, context);
@@ -223,8 +233,9 @@ impl Play<'_> {
         let processes = &self.model.processes;
         let process = &processes[who];
         let pools: Vec<u32> = process.pools.keys().copied().collect();
-        let known =
-            |key: u32| processes.iter().any(|other| other.opened_pooled.values().any(|its| *its == key));
+        let known = |key: u32| {
+            processes.iter().any(|other| other.opened_pooled.values().any(|its| *its == key))
+        };
         let pooled: Vec<(u32, bool)> = process
             .pooled
             .iter()
@@ -244,7 +255,8 @@ impl Play<'_> {
         let pointers: Vec<(u32, u32, Words)> = pointers.collect();
         let opened: Vec<u32> = process.opened_pooled.keys().copied().collect();
         let (pool, key) = (self.random.pick(&pools).copied(), self.random.pick(&pooled).copied());
-        let (pointer, open) = (self.random.pick(&pointers).copied(), self.random.pick(&opened).copied());
+        let (pointer, open) =
+            (self.random.pick(&pointers).copied(), self.random.pick(&opened).copied());
         let descriptor = self.random.pick(&descriptors).copied();
         match (self.random.below(10), pool, key, descriptor, pointer, open) {
             (0, ..) if pools.len() < MOST_POOLS => Command::PoolCreate { pool: self.new_key() },
@@ -294,7 +306,11 @@ impl Play<'_> {
 
     /// What is under way of a kind.
     fn descriptors_of(&self, kind: Kind) -> Vec<u32> {
-        self.descriptors.iter().filter(|(_, (its, _))| *its == kind).map(|(lent, _)| *lent).collect()
+        self.descriptors
+            .iter()
+            .filter(|(_, (its, _))| *its == kind)
+            .map(|(lent, _)| *lent)
+            .collect()
     }
 
     fn new_key(&mut self) -> u32 {

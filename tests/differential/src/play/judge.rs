@@ -33,7 +33,9 @@ impl Play<'_> {
         }
         let read = matches!(
             command,
-            Command::Look { .. } | Command::Synchronise { .. } | Command::Stream(InStream::Wait { .. })
+            Command::Look { .. }
+                | Command::Synchronise { .. }
+                | Command::Stream(InStream::Wait { .. })
         );
         self.model.processes[who].pool_seen(answer.pooled, read && answer.code == 0);
         if self.other.is_some() {
@@ -118,8 +120,14 @@ impl Play<'_> {
                 self.granted_if_fits(charged, code)?;
                 if self.counts(code) {
                     let process = &mut self.model.processes[who];
-                    let physical =
-                        Physical { charged, bytes, references: 1, shared, tiles, ..Physical::default() };
+                    let physical = Physical {
+                        charged,
+                        bytes,
+                        references: 1,
+                        shared,
+                        tiles,
+                        ..Physical::default()
+                    };
                     process.physical.insert(key, physical);
                     process.handles.insert(key, key);
                 }
@@ -148,7 +156,8 @@ impl Play<'_> {
                 process.handles.insert(key, physical);
                 process.hold(key, |_, _| ());
             }
-            Command::ArrayCreate { context, key, .. } | Command::FlatCreate { context, key, .. } => {
+            Command::ArrayCreate { context, key, .. }
+            | Command::FlatCreate { context, key, .. } => {
                 ensure!(answer.needed > 0, "the driver does not say what the array needs");
                 let charged = rounded(answer.needed);
                 self.granted_if_fits(charged, code)?;
@@ -188,14 +197,18 @@ impl Play<'_> {
                 let allocation = allocation.context("the allocation")?;
                 let (name, charged) = (*allocation.lent.get_or_insert(lent), allocation.charged);
                 self.model.processes[who].shares = true;
-                self.lend(name, Lent { charged, bytes: 0, handle: Some(answer.handle), bereaved: false });
+                self.lend(
+                    name,
+                    Lent { charged, bytes: 0, handle: Some(answer.handle), bereaved: false },
+                );
             }
             Command::Open { context, open, lent, .. } => {
                 let maker = self.model.maker(lent);
                 let process = &mut self.model.processes[who];
                 let elsewhere = process.opened.values().any(|other| other.context != context);
                 let there = maker.is_some_and(|maker| maker != who)
-                    || maker.is_none() && self.model.lent.get(&lent).is_some_and(|lent| lent.bereaved);
+                    || maker.is_none()
+                        && self.model.lent.get(&lent).is_some_and(|lent| lent.bereaved);
                 ensure!(code != 0 || there, "what is not there was opened");
                 // What several contexts have open lies in one block, sometimes.
                 ensure!(code == 0 || maker.is_none() || elsewhere, "what is there was not opened");
@@ -259,7 +272,8 @@ impl Play<'_> {
             }
             Command::PoolLend { key } => {
                 ensure!(code == 0, "the allocation of a pool has no handle");
-                let pooled = self.model.processes[who].pooled.get_mut(&key).context("the allocation")?;
+                let pooled =
+                    self.model.processes[who].pooled.get_mut(&key).context("the allocation")?;
                 pooled.handle = Some(answer.handle);
             }
             Command::PoolOpen { open, key, .. } => {
@@ -278,7 +292,11 @@ impl Play<'_> {
             }
             Command::GraphLaunch { graph } => {
                 let graph = *self.model.processes[who].graphs.get(&graph).context("the graph")?;
-                self.granted_if(self.model.fits(graph.bound), !self.model.might_fit(graph.bytes), code)?;
+                self.granted_if(
+                    self.model.fits(graph.bound),
+                    !self.model.might_fit(graph.bytes),
+                    code,
+                )?;
                 self.counts(code);
             }
             Command::GraphDestroy { graph } => {
@@ -325,13 +343,16 @@ impl Play<'_> {
             0 if never => bail!("granted although {total} of {limit} are in use"),
             OUT_OF_MEMORY if surely => bail!("refused although {total} of {limit} are in use"),
             0 | OUT_OF_MEMORY => Ok(()),
-            code => bail!("refused with {code}, which is not out of memory, with {total} of {limit} in use"),
+            code => bail!(
+                "refused with {code}, which is not out of memory, with {total} of {limit} in use"
+            ),
         }
     }
 
     /// Counts an allocation's answer; whether it was granted.
     fn counts(&mut self, code: i32) -> bool {
-        let count = if code == 0 { &mut self.outcome.granted } else { &mut self.outcome.over_limit };
+        let count =
+            if code == 0 { &mut self.outcome.granted } else { &mut self.outcome.over_limit };
         *count += 1;
         code == 0
     }
@@ -354,7 +375,10 @@ impl Play<'_> {
         let (least, most) = (self.model.total(), self.model.most() + self.dead);
         let used = limit - sight.free;
         // The dead may take it over the limit, of which no more than all can be shown.
-        ensure!(used >= least.min(limit) && used <= most, "{used} shown of {least} to {most} in use");
+        ensure!(
+            used >= least.min(limit) && used <= most,
+            "{used} shown of {least} to {most} in use"
+        );
         Ok(())
     }
 
@@ -362,12 +386,18 @@ impl Play<'_> {
     pub(super) fn judge_watch(&self, answer: &Answer) -> Result<()> {
         let (sight, limit) = (answer.sight, self.model.limit);
         ensure!(
-            answer.code == 0 && sight.nvml_total == limit && sight.nvml_used == limit - sight.nvml_free,
+            answer.code == 0
+                && sight.nvml_total == limit
+                && sight.nvml_used == limit - sight.nvml_free,
             "NVML's getters disagree"
         );
         self.judge_use(Sight { free: sight.nvml_free, ..sight })?;
         for (process, actor) in self.model.processes.iter().zip(&self.actors) {
-            let its = answer.members.iter().filter(|(pid, _)| *pid == actor.pid()).map(|(_, memory)| *memory);
+            let its = answer
+                .members
+                .iter()
+                .filter(|(pid, _)| *pid == actor.pid())
+                .map(|(_, memory)| *memory);
             let its: Vec<u64> = its.collect();
             let least = self.model.of(process);
             let most = least + process.stale();
@@ -379,7 +409,8 @@ impl Play<'_> {
             );
         }
         let stranger = |pid: &u32| !self.actors.iter().any(|actor| actor.pid() == *pid);
-        let strangers: Vec<u32> = answer.members.iter().map(|(pid, _)| *pid).filter(stranger).collect();
+        let strangers: Vec<u32> =
+            answer.members.iter().map(|(pid, _)| *pid).filter(stranger).collect();
         ensure!(strangers.is_empty(), "NVML lists {strangers:?}, who are dead or of others");
         Ok(())
     }

@@ -330,7 +330,8 @@ impl<'a> Play<'a> {
             dist: files.dist.clone(),
             actor: files.actor.clone(),
             state: files.folder.join("gpus"),
-            gpus: vec![if plan.is_of_two_domains() { "B200:183359" } else { "A10:23028" }; gpus].join(","),
+            gpus: vec![if plan.is_of_two_domains() { "B200:183359" } else { "A10:23028" }; gpus]
+                .join(","),
             driver: if plan.is_of_two_domains() { 13_050 } else { 13_000 },
             container,
             limit_mib: plan.limit_mib,
@@ -345,8 +346,8 @@ impl<'a> Play<'a> {
             let step = Step { gpu, ..Step::from(Command::ContextCreate { context: 1 }) };
             ensure!(first.take(&step)?.code == 0, "the first {step:?} was refused");
         }
-        let witnesses =
-            (0..gpus).map(|gpu| Ok(Oracle::open(&setup.container, &setup.state, &setup.gpus)?.of_gpu(gpu)));
+        let witnesses = (0..gpus)
+            .map(|gpu| Ok(Oracle::open(&setup.container, &setup.state, &setup.gpus)?.of_gpu(gpu)));
         let mut witnesses = witnesses.collect::<Result<Vec<_>>>()?.into_iter();
         let oracle = witnesses.next().context("a GPU")?;
         let context = oracle.context_cost();
@@ -362,11 +363,18 @@ impl<'a> Play<'a> {
 
         let setup = Setup { faults: plan.refusals.then_some(faults), ..setup };
         let mut random = Random::of(plan.seed);
-        let actors = (0..plan.processes).map(|_| start(&setup, &mut random)).collect::<Result<Vec<_>>>()?;
+        let actors =
+            (0..plan.processes).map(|_| start(&setup, &mut random)).collect::<Result<Vec<_>>>()?;
         let processes = vec![Process::default(); plan.processes];
         let limit = plan.limit_mib * MIB;
-        let model =
-            Model { limit, context, processes, lent: BTreeMap::new(), orphans: 0, foreign: BTreeMap::new() };
+        let model = Model {
+            limit,
+            context,
+            processes,
+            lent: BTreeMap::new(),
+            orphans: 0,
+            foreign: BTreeMap::new(),
+        };
         let other = witnesses.next().map(|oracle| {
             let limit = plan.second().limit_mib * MIB;
             Gpu::new(1, Model { limit, ..model.clone() }, oracle, context)
@@ -424,7 +432,8 @@ impl<'a> Play<'a> {
             let (_, descriptor) = self.descriptors.get(&lent).context("no such descriptor")?;
             actor.line().send(descriptor.as_fd())?;
         }
-        let thread = if self.plan.has(Route::Threads) { thread(&mut self.random) } else { Thread::First };
+        let thread =
+            if self.plan.has(Route::Threads) { thread(&mut self.random) } else { Thread::First };
         // A capture that is not relaxed is one thread's.
         let strict = self.model.processes[who].drawn.is_strict() || is_strict(&command);
         let thread = if strict { Thread::First } else { thread };
@@ -458,7 +467,8 @@ impl<'a> Play<'a> {
         let command = Command::Look { context: contexts[turn] };
         let step = Step { command: command.clone(), gpu: self.gpu, thread: Thread::First };
         let answer = self.actors[who].take(&step)?;
-        self.judge(who, &command, &answer).with_context(|| format!("actor {who}: {command:?} -> {answer:?}"))
+        self.judge(who, &command, &answer)
+            .with_context(|| format!("actor {who}: {command:?} -> {answer:?}"))
     }
 
     /// Whether books, GPU and getters agree with the model, about who has done something and whom it was done to.
@@ -466,7 +476,9 @@ impl<'a> Play<'a> {
         self.compare(who)?;
         if let Command::Checkpoint { pid } | Command::Restore { pid } = *command {
             let other = self.place_of(pid).context("no such process")?;
-            self.on_each_gpu(|play| play.compare_process(other)).into_iter().collect::<Result<()>>()?;
+            self.on_each_gpu(|play| play.compare_process(other))
+                .into_iter()
+                .collect::<Result<()>>()?;
         }
         let answer = self.bystander.take(&Step { gpu: self.gpu, ..Step::from(Command::Watch) })?;
         self.judge_watch(&answer).with_context(|| format!("{answer:?}"))
@@ -497,7 +509,8 @@ impl<'a> Play<'a> {
         if self.last_end.is_some_and(|end| end.elapsed() < UNNOTICED) {
             return Ok(false);
         }
-        let living: Vec<u32> = self.actors.iter().chain([&self.bystander]).map(Actor::pid).collect();
+        let living: Vec<u32> =
+            self.actors.iter().chain([&self.bystander]).map(Actor::pid).collect();
         self.oracle.is_settled(&living)
     }
 
@@ -528,7 +541,9 @@ impl<'a> Play<'a> {
     fn lend(&mut self, name: u32, lent: Lent) {
         let (model, descriptors) = (&self.model, &self.descriptors);
         let known = |name: u32| {
-            model.maker(name).is_some() || model.is_borrowed(name) || descriptors.contains_key(&name)
+            model.maker(name).is_some()
+                || model.is_borrowed(name)
+                || descriptors.contains_key(&name)
         };
         let gone: Vec<u32> = model.lent.keys().copied().filter(|name| !known(*name)).collect();
         for name in gone {
@@ -551,7 +566,8 @@ impl<'a> Play<'a> {
     /// Ends everybody, and looks what is left.
     fn end(self) -> Result<Outcome> {
         let Self { actors, bystander, oracle, setup, mut outcome, other, .. } = self;
-        let mut witnesses: Vec<Oracle> = other.into_iter().map(Gpu::into_witness).chain([oracle]).collect();
+        let mut witnesses: Vec<Oracle> =
+            other.into_iter().map(Gpu::into_witness).chain([oracle]).collect();
         for actor in actors.into_iter().chain([bystander]) {
             actor.kill()?;
         }
@@ -561,7 +577,8 @@ impl<'a> Play<'a> {
             let mut undertaker = Actor::start(&Setup { faults: None, ..setup.clone() }, 0)?;
             ensure!(undertaker.perform(&Command::Init)?.code == 0, "the last cuInit was refused");
             undertaker.kill()?;
-            let left = witnesses.iter_mut().map(|oracle| Ok((oracle.total()?.all, oracle.truth()?)));
+            let left =
+                witnesses.iter_mut().map(|oracle| Ok((oracle.total()?.all, oracle.truth()?)));
             let left = left.collect::<Result<Vec<_>>>()?;
             outcome.leak = left.iter().map(|(accounting, gpu)| accounting.max(gpu)).sum();
             if outcome.leak == 0 {

@@ -43,7 +43,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // SAFETY: the kernel writes `count` words from `copy` on, and `copy` has as many.
     unsafe { launch.launch(LaunchConfig::for_num_elems(count)) }?;
     let back = stream.clone_dtoh(&copy)?;
-    let launched = back.iter().zip(&numbers).all(|(after, before)| after == before || *after == before + 1);
+    let launched =
+        back.iter().zip(&numbers).all(|(after, before)| after == before || *after == before + 1);
 
     drop(copy);
     stream.synchronize()?;

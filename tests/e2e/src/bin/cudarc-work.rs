@@ -35,7 +35,10 @@ fn same<T: PartialEq>(what: &str, found: &[T], wanted: &[T]) -> Outcome {
 }
 
 fn numbers(seed: u32) -> Vec<u32> {
-    (0..).map(|number: u32| number.wrapping_mul(2_654_435_761).wrapping_add(seed)).take(LENGTH).collect()
+    (0..)
+        .map(|number: u32| number.wrapping_mul(2_654_435_761).wrapping_add(seed))
+        .take(LENGTH)
+        .collect()
 }
 
 /// A kernel over no elements: on a real GPU, too, it changes nothing.
@@ -82,7 +85,8 @@ fn pools(context: &Arc<CudaContext>) -> Outcome {
 /// Physical memory, mapped, used and given back.
 fn virtual_memory(context: &Arc<CudaContext>) -> Outcome {
     context.bind_to_thread()?;
-    let location = sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: 0 };
+    let location =
+        sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: 0 };
     let properties = sys::CUmemAllocationProp {
         type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
         requestedHandleTypes: sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
@@ -95,12 +99,15 @@ fn virtual_memory(context: &Arc<CudaContext>) -> Outcome {
             reserved: [0; 4],
         },
     };
-    let access =
-        sys::CUmemAccessDesc { location, flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+    let access = sys::CUmemAccessDesc {
+        location,
+        flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
     let (mut step, mut handle, mut address) = (0, 0, 0);
     let minimum = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
     // SAFETY: pointers to living locals.
-    unsafe { sys::cuMemGetAllocationGranularity(&raw mut step, &raw const properties, minimum) }.result()?;
+    unsafe { sys::cuMemGetAllocationGranularity(&raw mut step, &raw const properties, minimum) }
+        .result()?;
     let size = (LENGTH * 4).next_multiple_of(step);
     // SAFETY: as above.
     unsafe { sys::cuMemCreate(&raw mut handle, size, &raw const properties, 0) }.result()?;
@@ -135,8 +142,8 @@ fn graphs(context: &Arc<CudaContext>, function: &CudaFunction) -> Outcome {
     stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
     stream.memcpy_dtod(&from, &mut to)?;
     launch(&stream, function, 0)?;
-    let graph =
-        stream.end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)?;
+    let graph = stream
+        .end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)?;
     let graph = graph.ok_or("the capture gave no graph")?;
     for round in 1..4 {
         let data = numbers(round);

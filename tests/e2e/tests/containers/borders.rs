@@ -152,13 +152,20 @@ mod steps {
     }
 
     /// A loader that was built for another place reads that place's file, and not ours: what it loads has no limit, and is told of.
-    pub(crate) fn a_program_of_another_loader_is_found_by_the_watcher(test: &str, runtime: Runtime) {
+    pub(crate) fn a_program_of_another_loader_is_found_by_the_watcher(
+        test: &str,
+        runtime: Runtime,
+    ) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let bundle = yard.bundle("mixed", SIX, &["sleep", "600"]);
         let rootfs = bundle.join("rootfs");
         let usual = ["lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1"];
-        let usual = usual.iter().map(|name| rootfs.join(name)).find(|file| file.exists()).expect("a loader");
+        let usual = usual
+            .iter()
+            .map(|name| rootfs.join(name))
+            .find(|file| file.exists())
+            .expect("a loader");
         let mut bytes = fs::read(&usual).expect("a loader");
         let (known, other) = (b"/etc/ld.so.preload", b"/opt/ld.so.preload");
         for at in 0..bytes.len() - known.len() {
@@ -190,7 +197,11 @@ mod steps {
         fs::create_dir_all(rootfs.join("nix/store")).expect("a folder");
         let boxed = yard.start_bundle("mixed", &bundle);
         for file in ["/etc/ld.so.preload", "/etc/ld-nix.so.preload"] {
-            assert_eq!(boxed.exec(&["cat", file]).exits(0).stdout, "/run/cgpu/libcgpu.so\n", "{file}");
+            assert_eq!(
+                boxed.exec(&["cat", file]).exits(0).stdout,
+                "/run/cgpu/libcgpu.so\n",
+                "{file}"
+            );
         }
         boxed.delete();
         is_clean(&fixture);
@@ -204,7 +215,8 @@ mod steps {
         let boxed = yard.start("one", SIX);
         assert_eq!(sizes(&boxed, &["meminfo"]), [40960 * 6 / 15]);
         // Those who are there later see it as it is by then.
-        let cut = ["CGPU_SIM_GPUS=A100:40960/mig=3g.20gb,1g.5gb", "CGPU_SIM_STATE=/run/cgpu/sim/cut"];
+        let cut =
+            ["CGPU_SIM_GPUS=A100:40960/mig=3g.20gb,1g.5gb", "CGPU_SIM_STATE=/run/cgpu/sim/cut"];
         let later = |program: &[&str]| boxed.exec(&[&["env", cut[0], cut[1]], program].concat());
         let refused = later(&["/bin/init"]);
         assert!(refused.stderr.contains("whole, found it cut into MIG instances"), "{refused:?}");
@@ -216,7 +228,10 @@ mod steps {
     }
 
     /// Made by an engine that counts processes for itself, with nobody on the GPU; its id and its bundle come again, from the host.
-    pub(crate) fn an_idle_container_of_another_pid_namespace_is_not_replaced(test: &str, runtime: Runtime) {
+    pub(crate) fn an_idle_container_of_another_pid_namespace_is_not_replaced(
+        test: &str,
+        runtime: Runtime,
+    ) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let bundle = yard.bundle("idle", SIX, &["sleep", "600"]).to_string_lossy().into_owned();
@@ -245,7 +260,10 @@ mod steps {
         let initial = Path::new("pid:[4026531836]");
         let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/pid")).ok();
         if of("self").is_some_and(|own| own == initial) {
-            assert!(refused.code() == Some(1) && refused.stderr.contains("is there already"), "{refused:?}");
+            assert!(
+                refused.code() == Some(1) && refused.stderr.contains("is there already"),
+                "{refused:?}"
+            );
             assert!(yard.folder("idle").join("limits").exists());
         }
         drop(engine);

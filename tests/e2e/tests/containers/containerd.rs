@@ -28,11 +28,17 @@ impl Containerd {
         // SAFETY: no obligations; geteuid cannot fail.
         let is_root = unsafe { libc::geteuid() } == 0;
         if !is_root || !has("containerd") || !has("ctr") || !has("runc") {
-            skip(test, "containerd", "containerd, ctr and runc are not installed, or this is not root");
+            skip(
+                test,
+                "containerd",
+                "containerd, ctr and runc are not installed, or this is not root",
+            );
             return None;
         }
-        let folder =
-            tempfile::Builder::new().prefix("cgpu-containerd-").tempdir().expect("a temporary folder");
+        let folder = tempfile::Builder::new()
+            .prefix("cgpu-containerd-")
+            .tempdir()
+            .expect("a temporary folder");
         let mut containerd = Self { folder, daemon: None };
         let at = |name: &str| containerd.at(name);
         fs::write(
@@ -42,11 +48,17 @@ impl Containerd {
         .expect("a configuration");
         // containerd gives a runtime no arguments of its own.
         let program = fixture.dist().file("cgpu-runtime");
-        let script =
-            format!("#!/bin/sh\nexec {} --cgpu-config {} \"$@\"\n", program.display(), at("runtime.toml"));
+        let script = format!(
+            "#!/bin/sh\nexec {} --cgpu-config {} \"$@\"\n",
+            program.display(),
+            at("runtime.toml")
+        );
         fs::write(containerd.runtime(), script).expect("a script");
-        fs::set_permissions(containerd.runtime(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
-            .expect("a script");
+        fs::set_permissions(
+            containerd.runtime(),
+            std::os::unix::fs::PermissionsExt::from_mode(0o755),
+        )
+        .expect("a script");
         // Who is not alone on a host may not give a process more of the kernel's favour than it has itself.
         let before = format!(
             "version = 2\nroot = {:?}\nstate = {:?}\n[grpc]\n  address = {:?}\n[ttrpc]\n  address = {:?}\n\
@@ -76,7 +88,11 @@ impl Containerd {
         let deadline = Instant::now() + TIMEOUT;
         while containerd.ctr(&["version"]).code() != Some(0) {
             if !daemon.runs() || Instant::now() > deadline {
-                skip(test, "containerd", &format!("containerd does not start here: {:?}", daemon.kill()));
+                skip(
+                    test,
+                    "containerd",
+                    &format!("containerd does not start here: {:?}", daemon.kill()),
+                );
                 return None;
             }
             std::thread::sleep(Duration::from_millis(100));
@@ -158,7 +174,10 @@ fn it_starts_with_what_it_was_told_and_its_containers_have_slices() {
     assert_eq!(inside.number("total"), 6043 * MIB);
     assert!(!run("none", &[], &["/bin/cat", "/proc/self/maps"]).exits(0).stdout.contains("cgpu"));
     let refused = run("bad", &["ALIYUN_COM_GPU_MEM_CONTAINER=six"], &["/bin/true"]);
-    assert!(refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"), "{refused:?}");
+    assert!(
+        refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"),
+        "{refused:?}"
+    );
     is_clean(&fixture);
 }
 
@@ -186,7 +205,10 @@ fn pods_of_its_handler_have_slices_and_names() {
     assert!(folders(&fixture).is_empty(), "{:?}", folders(&fixture));
     let boxed = said(cri(&[&["container", &pod, "trainer", "main", IMAGE], SIX].concat()));
     cri(&["start", &boxed]).exits(0);
-    assert_eq!(cri(&["exec", &boxed, "env", "-i", "/bin/meminfo"]).exits(0).number("total"), 6043 * MIB);
+    assert_eq!(
+        cri(&["exec", &boxed, "env", "-i", "/bin/meminfo"]).exits(0).number("total"),
+        6043 * MIB
+    );
     let filled = cri(&["exec", &boxed, "/bin/alloc_fill", "64M"]).exits(0);
     assert!(filled.number("error") == 2 && filled.number("granted") <= 6043 * MIB, "{filled:?}");
     let shown = fixture.smi();
@@ -198,7 +220,10 @@ fn pods_of_its_handler_have_slices_and_names() {
     let bad = ["container", &pod, "trainer", "bad", IMAGE, "ALIYUN_COM_GPU_MEM_CONTAINER=six"];
     let bad = said(cri(&bad));
     let refused = cri(&["start", &bad]);
-    assert!(refused.code() == Some(1) && refused.stderr.contains("is `six`, expected"), "{refused:?}");
+    assert!(
+        refused.code() == Some(1) && refused.stderr.contains("is `six`, expected"),
+        "{refused:?}"
+    );
 
     // A pod of the same engine without the handler comes by runc alone.
     let plain = said(cri(&["pod", "plain", ""]));

@@ -11,15 +11,18 @@ pub(crate) fn with_resources<'a>(docker: &Docker, line: &'a str) -> Cow<'a, str>
 
 pub(crate) fn sizes_in(docker: &Docker, name: &str) -> Vec<u64> {
     let outcome = docker.run(&["exec", "-i", name, "env", "-i", "/bin/meminfo"]).exits(0);
-    let total =
-        |line: &str| serde_json::from_str::<Value>(line).expect("JSON")["total"].as_u64().expect("a number");
+    let total = |line: &str| {
+        serde_json::from_str::<Value>(line).expect("JSON")["total"].as_u64().expect("a number")
+    };
     outcome.stdout.lines().map(|line| total(line) / MIB).collect()
 }
 
 #[test]
 fn two_containers_share_a_gpu_as_documented() {
     let fixture = Fixture::new(T4);
-    let Some(docker) = Docker::start("docker::two_containers_share_a_gpu_as_documented", &fixture, T4) else {
+    let Some(docker) =
+        Docker::start("docker::two_containers_share_a_gpu_as_documented", &fixture, T4)
+    else {
         return;
     };
     for (name, amount) in [("gpu_test1", 6), ("gpu_test2", 8)] {
@@ -42,14 +45,17 @@ fn two_containers_share_a_gpu_as_documented() {
     let shown = fixture.smi();
     for line in listed.lines() {
         let (id, name) = line.split_once(' ').expect("two words");
-        let found =
-            shown["containers"].as_array().expect("containers").iter().find(|one| one["name"] == *name);
+        let found = shown["containers"]
+            .as_array()
+            .expect("containers")
+            .iter()
+            .find(|one| one["name"] == *name);
         let found = found.unwrap_or_else(|| panic!("{name} is not in {shown:#}"));
         assert_eq!(found["id"], *id, "{found:#}");
     }
     // What is not understood is told where the line was typed, by the default runtime or by name.
-    let refused =
-        docker.line("docker run --rm --runtime cgpu -e ALIYUN_COM_GPU_MEM_CONTAINER=six IMAGE true");
+    let refused = docker
+        .line("docker run --rm --runtime cgpu -e ALIYUN_COM_GPU_MEM_CONTAINER=six IMAGE true");
     assert!(
         refused.code() == Some(125)
             && refused.stderr.contains("ALIYUN_COM_GPU_MEM_CONTAINER is `six`, expected"),
@@ -71,7 +77,8 @@ fn two_containers_share_a_gpu_as_documented() {
 fn four_gpus_have_four_limits_as_documented() {
     let gpus = "A10:23028,A10:23028,A10:23028,A10:23028";
     let fixture = Fixture::new(gpus);
-    let Some(docker) = Docker::start("docker::four_gpus_have_four_limits_as_documented", &fixture, gpus)
+    let Some(docker) =
+        Docker::start("docker::four_gpus_have_four_limits_as_documented", &fixture, gpus)
     else {
         return;
     };
@@ -85,7 +92,8 @@ fn four_gpus_have_four_limits_as_documented() {
 #[test]
 fn limits_hold_however_a_container_is_confined() {
     let fixture = Fixture::new(T4);
-    let Some(docker) = Docker::start("docker::limits_hold_however_a_container_is_confined", &fixture, T4)
+    let Some(docker) =
+        Docker::start("docker::limits_hold_however_a_container_is_confined", &fixture, T4)
     else {
         return;
     };
@@ -109,12 +117,15 @@ fn limits_hold_however_a_container_is_confined() {
     }
 }
 
-const BOX: &str = "docker run -d --name box -e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15";
+const BOX: &str =
+    "docker run -d --name box -e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15";
 
 #[test]
 fn whatever_ends_a_container_ends_its_slice() {
     let fixture = Fixture::new(T4);
-    let Some(docker) = Docker::start("docker::whatever_ends_a_container_ends_its_slice", &fixture, T4) else {
+    let Some(docker) =
+        Docker::start("docker::whatever_ends_a_container_ends_its_slice", &fixture, T4)
+    else {
         return;
     };
     let gone = || fixture.none_is_left("folders", || folders(&fixture));
@@ -138,10 +149,14 @@ fn whatever_ends_a_container_ends_its_slice() {
         let mut words: Vec<&str> = line.split(' ').skip(1).collect();
         words.push(doubling);
         docker.run(&words).exits(0);
-        let state =
-            || docker.run(&["inspect", "--format", "{{.State.Running}} {{.State.ExitCode}}", "box"]).stdout;
-        let end = fixture
-            .eventually("the kernel ends it", || Some(state()).filter(|state| state.starts_with("false")));
+        let state = || {
+            docker
+                .run(&["inspect", "--format", "{{.State.Running}} {{.State.ExitCode}}", "box"])
+                .stdout
+        };
+        let end = fixture.eventually("the kernel ends it", || {
+            Some(state()).filter(|state| state.starts_with("false"))
+        });
         assert_eq!(end.trim(), "false 137");
         gone();
         docker.run(&["rm", "box"]).exits(0);
@@ -176,7 +191,9 @@ fn whatever_ends_a_container_ends_its_slice() {
 fn slices_outlive_a_daemon_that_lets_its_containers_live() {
     let fixture = Fixture::new(T4);
     let test = "docker::slices_outlive_a_daemon_that_lets_its_containers_live";
-    let Some(mut docker) = Docker::start_with(test, &fixture, T4, &["--live-restore"]) else { return };
+    let Some(mut docker) = Docker::start_with(test, &fixture, T4, &["--live-restore"]) else {
+        return;
+    };
     docker.line(&format!("{BOX} IMAGE")).exits(0);
     let mut held = docker.spawn(&["exec", "-i", "box", "hold", "1G", "600"]);
     held.line();
@@ -220,7 +237,9 @@ fn slices_go_with_a_daemon_that_ends_its_containers() {
 #[test]
 fn limits_hold_in_user_namespaces() {
     let fixture = Fixture::new(T4);
-    let Some(docker) = Docker::start_remapped("docker::limits_hold_in_user_namespaces", &fixture, T4) else {
+    let Some(docker) =
+        Docker::start_remapped("docker::limits_hold_in_user_namespaces", &fixture, T4)
+    else {
         return;
     };
     for user in ["0", "1000"] {
@@ -229,7 +248,10 @@ fn limits_hold_in_user_namespaces() {
         assert!(map.contains("100000"), "{map}");
         assert_eq!(sizes_in(&docker, "box"), [6043], "user {user}");
         let filled = docker.run(&["exec", "box", "env", "-i", "/bin/alloc_fill", "64M"]).exits(0);
-        assert!(filled.number("error") == 2 && filled.number("granted") <= 6043 * MIB, "{filled:?}");
+        assert!(
+            filled.number("error") == 2 && filled.number("granted") <= 6043 * MIB,
+            "{filled:?}"
+        );
         let attempt = docker.run(&["exec", "box", "sh", "-c", "echo > /run/cgpu/limits"]);
         assert!(attempt.stderr.contains("Read-only"), "{attempt:?}");
         docker.run(&["rm", "--force", "box"]).exits(0);
@@ -240,7 +262,10 @@ fn limits_hold_in_user_namespaces() {
 #[test]
 fn people_see_ids_names_and_images() {
     let fixture = Fixture::new(T4);
-    let Some(docker) = Docker::start("docker::people_see_ids_names_and_images", &fixture, T4) else { return };
+    let Some(docker) = Docker::start("docker::people_see_ids_names_and_images", &fixture, T4)
+    else {
+        return;
+    };
     let early = docker.line(&format!("{BOX} IMAGE").replace("box", "early")).exits(0).stdout;
     let _monitor = Monitor::start(&fixture);
     let late = docker.line(&format!("{BOX} IMAGE").replace("box", "late")).exits(0).stdout;
@@ -254,13 +279,17 @@ fn people_see_ids_names_and_images() {
     }
     let root = fixture.root().to_string_lossy().into_owned();
     let table = Outcome::of(fixture.cgpu(&["smi", "--root", &root])).exits(0).stdout;
-    assert!(table.contains("late") && table.contains(&format!("image {}", docker.image())), "{table}");
+    assert!(
+        table.contains("late") && table.contains(&format!("image {}", docker.image())),
+        "{table}"
+    );
 }
 
 #[test]
 fn a_storm_of_containers_leaves_nothing_behind() {
     let fixture = Fixture::new(T4);
-    let Some(docker) = Docker::start("docker::a_storm_of_containers_leaves_nothing_behind", &fixture, T4)
+    let Some(docker) =
+        Docker::start("docker::a_storm_of_containers_leaves_nothing_behind", &fixture, T4)
     else {
         return;
     };

@@ -74,7 +74,8 @@ fn every_row_of_the_table_of_lists_means_what_it_says() {
         (Some("1,0,0"), None),
     ];
     for (list, sizes) in rows {
-        let asks = list.map(|list| format!("-e ALIYUN_COM_GPU_MEM_CONTAINER={list} ")).unwrap_or_default();
+        let asks =
+            list.map(|list| format!("-e ALIYUN_COM_GPU_MEM_CONTAINER={list} ")).unwrap_or_default();
         let line = format!(
             "docker run -d --name row {asks}-e ALIYUN_COM_GPU_MEM_DEV=23 -e NVIDIA_VISIBLE_DEVICES=0,1,2,3 IMAGE"
         );

@@ -55,8 +55,9 @@ with_each_runtime! {
 /// What the driver tells a program of each GPU, in MiB.
 fn sizes(boxed: &Boxed<'_>, arguments: &[&str]) -> Vec<u64> {
     let outcome = boxed.exec(arguments).exits(0);
-    let total =
-        |line: &str| serde_json::from_str::<Value>(line).expect("JSON")["total"].as_u64().expect("a number");
+    let total = |line: &str| {
+        serde_json::from_str::<Value>(line).expect("JSON")["total"].as_u64().expect("a number")
+    };
     outcome.stdout.lines().map(|line| total(line) / MIB).collect()
 }
 
@@ -76,7 +77,8 @@ fn is_clean(fixture: &Fixture) {
 /// Writes a bundle's configuration anew.
 fn change(bundle: &Path, how: impl FnOnce(&mut Value)) {
     let file = bundle.join("config.json");
-    let mut config = serde_json::from_slice(&fs::read(&file).expect("a configuration")).expect("JSON");
+    let mut config =
+        serde_json::from_slice(&fs::read(&file).expect("a configuration")).expect("JSON");
     how(&mut config);
     fs::write(file, config.to_string()).expect("a configuration");
 }
@@ -136,8 +138,15 @@ mod steps {
         ] {
             assert_eq!(sizes(&boxed, way), [6043], "{way:?}");
         }
-        let anybody =
-            Outcome::of(yard.runtime(&["exec", "--user", "1000:1000", "one", "env", "-i", "/bin/init"]));
+        let anybody = Outcome::of(yard.runtime(&[
+            "exec",
+            "--user",
+            "1000:1000",
+            "one",
+            "env",
+            "-i",
+            "/bin/init",
+        ]));
         assert_eq!(anybody.exits(0).number("total"), 6043 * MIB);
         for attempt in [
             "echo version 1 > /run/cgpu/limits",
@@ -146,7 +155,10 @@ mod steps {
             "echo > /etc/ld.so.preload",
         ] {
             let outcome = boxed.exec(&["sh", "-c", attempt]);
-            assert!(outcome.code() != Some(0) && outcome.stderr.contains("Read-only"), "{outcome:?}");
+            assert!(
+                outcome.code() != Some(0) && outcome.stderr.contains("Read-only"),
+                "{outcome:?}"
+            );
         }
         boxed.delete();
         is_clean(&fixture);
@@ -193,10 +205,17 @@ mod steps {
         }
         fs::write(&library, bytes).expect("a C library");
         let sentence = yard.refused_bundle("aged", &bundle);
-        assert!(sentence.contains("the image has glibc 2.9, and libcgpu.so needs 2."), "{sentence}");
+        assert!(
+            sentence.contains("the image has glibc 2.9, and libcgpu.so needs 2."),
+            "{sentence}"
+        );
         // Configurations that would hide what is ours, or show it to nobody.
         for (name, value, part) in [
-            ("maskedPaths", json!(["/proc/kcore", "/etc/ld.so.preload"]), "masks /etc/ld.so.preload"),
+            (
+                "maskedPaths",
+                json!(["/proc/kcore", "/etc/ld.so.preload"]),
+                "masks /etc/ld.so.preload",
+            ),
             ("maskedPaths", json!(["/etc"]), "masks /etc"),
             ("maskedPaths", json!(["/run/cgpu/limits"]), "masks /run/cgpu/limits"),
             ("namespaces", json!([{"type": "pid"}]), "no mount namespace of its own"),
@@ -238,8 +257,9 @@ mod steps {
         let (known, other) = (b"/etc/ld.so.preload", b"/etc/ld.no.preload");
         for name in ["lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1"] {
             let Ok(mut bytes) = fs::read(bundle.join("rootfs").join(name)) else { continue };
-            let found: Vec<usize> =
-                (0..bytes.len() - known.len()).filter(|at| bytes[*at..].starts_with(known)).collect();
+            let found: Vec<usize> = (0..bytes.len() - known.len())
+                .filter(|at| bytes[*at..].starts_with(known))
+                .collect();
             found.into_iter().for_each(|at| bytes[at..at + other.len()].copy_from_slice(other));
             fs::write(bundle.join("rootfs").join(name), bytes).expect("a loader");
         }
@@ -285,7 +305,10 @@ mod steps {
         let Some(yard) = Yard::open(test, &fixture, runtime, four) else { return };
         // What the driver gives to programs of a GPU that is not sliced.
         let native = yard.start("native", &[]);
-        assert!(native.exec(&["meminfo"]).code() != Some(0), "without a slice no driver is brought");
+        assert!(
+            native.exec(&["meminfo"]).code() != Some(0),
+            "without a slice no driver is brought"
+        );
         native.delete();
         let whole = u64::MAX;
         for (variables, expected) in [
@@ -331,10 +354,13 @@ mod steps {
         assert_eq!(sizes(&boxed, &["meminfo"]), [3072]);
         let shown = fixture.smi();
         let gpus = shown["containers"][0]["gpus"].as_array().expect("gpus").clone();
-        let limits: Vec<_> = gpus.iter().map(|gpu| gpu["limit"].as_u64().expect("a limit") / MIB).collect();
+        let limits: Vec<_> =
+            gpus.iter().map(|gpu| gpu["limit"].as_u64().expect("a limit") / MIB).collect();
         assert_eq!(limits, [3072, 4096, 2048], "{shown:#}");
-        let names: Vec<String> =
-            gpus.iter().map(|gpu| gpu["uuid"].as_str().expect("a UUID").replacen("GPU", "MIG", 1)).collect();
+        let names: Vec<String> = gpus
+            .iter()
+            .map(|gpu| gpu["uuid"].as_str().expect("a UUID").replacen("GPU", "MIG", 1))
+            .collect();
         for (name, limit) in names.iter().zip(limits).skip(1) {
             let chosen = format!("CUDA_VISIBLE_DEVICES={name}");
             assert_eq!(sizes(&boxed, &["env", &chosen, "/bin/meminfo"]), [limit], "{name}");
@@ -347,11 +373,15 @@ mod steps {
         let half = [&memory("1")[..], "ALIYUN_COM_GPU_MEM_DEV=2", &visible(big), &chosen(big)];
         let half = yard.start("half", &half);
         assert_eq!(sizes(&half, &["meminfo"]), [20480 / 2]);
-        let both = yard.start("both", &[&memory("1,2"), &visible(&format!("{small},{big}")), &chosen(big)]);
+        let both = yard
+            .start("both", &[&memory("1,2"), &visible(&format!("{small},{big}")), &chosen(big)]);
         assert_eq!(sizes(&both, &["meminfo"]), [2048]);
         // What one of them has is nobody else's.
         let refused = yard.refused("more", &[&memory("9"), &visible(big)]);
-        assert!(refused.contains("has 20480 MiB, of which 12288 MiB are given to 2 containers"), "{refused}");
+        assert!(
+            refused.contains("has 20480 MiB, of which 12288 MiB are given to 2 containers"),
+            "{refused}"
+        );
         let native = [
             &memory("1,2"),
             &visible(&format!("{small},{big}")),
@@ -384,13 +414,21 @@ mod steps {
         held.line();
         let seen = fixture.eventually("the monitor has seen what the container holds", || {
             let all = fixture.smi();
-            let mine = all["containers"].as_array()?.iter().find(|one| one["id"] == "0123456789ab")?.clone();
+            let mine = all["containers"]
+                .as_array()?
+                .iter()
+                .find(|one| one["id"] == "0123456789ab")?
+                .clone();
             (mine["gpus"][0]["used"].as_u64()? >= 1024 * MIB).then_some(mine)
         });
         assert_eq!((&seen["weight"], &seen["gpus"][0]["limit"]), (&2.into(), &(6043 * MIB).into()));
         let other = fixture.smi();
-        let ids: Vec<_> =
-            other["containers"].as_array().expect("containers").iter().map(|one| one["id"].clone()).collect();
+        let ids: Vec<_> = other["containers"]
+            .as_array()
+            .expect("containers")
+            .iter()
+            .map(|one| one["id"].clone())
+            .collect();
         assert!(ids.contains(&"early".into()), "{ids:?}");
         drop(held);
         boxed.delete();
@@ -412,15 +450,24 @@ mod steps {
             Outcome::of(command)
         };
         let alone = run(SIX);
-        assert!(alone.code() == Some(1) && alone.stderr.contains("NVML does not tell"), "{alone:?}");
+        assert!(
+            alone.code() == Some(1) && alone.stderr.contains("NVML does not tell"),
+            "{alone:?}"
+        );
         // The state of its GPUs is that of the containers' only where both are told so.
         let other = Fixture::new(T4);
         let strange = Monitor::start(&other);
         fs::create_dir_all(fixture.root()).expect("a folder");
-        std::os::unix::fs::symlink(other.root().join("monitor.sock"), fixture.root().join("monitor.sock"))
-            .expect("a link");
+        std::os::unix::fs::symlink(
+            other.root().join("monitor.sock"),
+            fixture.root().join("monitor.sock"),
+        )
+        .expect("a link");
         let stranger = run(SIX);
-        assert!(stranger.code() == Some(1) && stranger.stderr.contains("NVML does not tell"), "{stranger:?}");
+        assert!(
+            stranger.code() == Some(1) && stranger.stderr.contains("NVML does not tell"),
+            "{stranger:?}"
+        );
         fs::remove_file(fixture.root().join("monitor.sock")).expect("the link is ours");
         drop(strange);
 
@@ -431,7 +478,10 @@ mod steps {
         });
         assert_eq!(inside, 6043 * MIB);
         let refused = run(&["ALIYUN_COM_GPU_MEM_CONTAINER=16"]);
-        assert!(refused.code() == Some(1) && refused.stderr.contains("NVML does not tell"), "{refused:?}");
+        assert!(
+            refused.code() == Some(1) && refused.stderr.contains("NVML does not tell"),
+            "{refused:?}"
+        );
         is_clean(&fixture);
     }
 
@@ -445,8 +495,7 @@ mod steps {
             for stream in socket.incoming().map_while(Result::ok) {
                 let mut lines = BufReader::new(&stream).lines();
                 while let Some(Ok(_)) = lines.next() {
-                    let refusal =
-                        serde_json::json!({"refused": {"errno": "EBUSY", "message": "The GPU is full."}});
+                    let refusal = serde_json::json!({"refused": {"errno": "EBUSY", "message": "The GPU is full."}});
                     let _ = (&stream).write_all(format!("{refusal}\n").as_bytes());
                 }
             }
@@ -482,8 +531,7 @@ mod steps {
         let with_device = |id: &str, name: &str, variables: &[&str]| {
             let bundle = yard.bundle(id, variables, &["sleep", "600"]);
             let devices = specification["devices"].as_array().expect("devices");
-            let edits =
-                &devices.iter().find(|one| one["name"] == *name).expect("the device")["containerEdits"];
+            let edits = &devices.iter().find(|one| one["name"] == *name).expect("the device")["containerEdits"];
             let file = bundle.join("config.json");
             let text = fs::read(&file).expect("a configuration");
             let mut config: Value = serde_json::from_slice(&text).expect("JSON");
@@ -492,7 +540,8 @@ mod steps {
             }
             for hook in edits["hooks"].as_array().expect("hooks") {
                 let name = hook["hookName"].as_str().expect("a name");
-                config["hooks"][name] = serde_json::json!([{"path": hook["path"], "args": hook["args"]}]);
+                config["hooks"][name] =
+                    serde_json::json!([{"path": hook["path"], "args": hook["args"]}]);
             }
             fs::write(&file, config.to_string()).expect("a configuration");
             bundle
@@ -507,7 +556,10 @@ mod steps {
         let bad = with_device("bad", "all", &["ALIYUN_COM_GPU_MEM_CONTAINER=six"]);
         let refused = Outcome::of(yard.bare(&["run", "--bundle", &bad.to_string_lossy(), "bad"]));
         assert!(refused.code() != Some(0), "{refused:?}");
-        assert!(runtime == Runtime::Crun || refused.stderr.contains("is `six`, expected"), "{refused:?}");
+        assert!(
+            runtime == Runtime::Crun || refused.stderr.contains("is `six`, expected"),
+            "{refused:?}"
+        );
         // By both ways at once it is one slice.
         eight.delete();
         let both = yard.start_bundle("both", &with_device("both", "all", EIGHT));

@@ -7,7 +7,8 @@ use super::*;
 #[test]
 fn containers_have_their_slices_and_names() {
     let fixture = Fixture::new(T4);
-    let Some(podman) = Podman::open("podman::containers_have_their_slices_and_names", &fixture, T4) else {
+    let Some(podman) = Podman::open("podman::containers_have_their_slices_and_names", &fixture, T4)
+    else {
         return;
     };
     let asking = EIGHT.map(|variable| ["-e", variable]).concat();
@@ -25,7 +26,10 @@ fn containers_have_their_slices_and_names() {
     let listed = podman.command(&["ps", "--format", "{{.ID}}"]).exits(0).stdout;
     assert_eq!(container["id"], listed.trim(), "{shown:#}");
     let refused = podman.run(&["-e", "ALIYUN_COM_GPU_MEM_CONTAINER=six"], &["true"], false);
-    assert!(refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"), "{refused:?}");
+    assert!(
+        refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"),
+        "{refused:?}"
+    );
     podman.command(&["rm", "--force", "--time", "0", "trainer"]).exits(0);
     is_clean(&fixture);
     // One that ends by itself is cleaned up by a process that podman's watcher of it starts, which does not pass on the options that we were called with.
@@ -38,7 +42,8 @@ fn containers_have_their_slices_and_names() {
 #[test]
 fn devices_of_a_specification_are_slices() {
     let fixture = Fixture::new(T4);
-    let Some(podman) = Podman::open("podman::devices_of_a_specification_are_slices", &fixture, T4) else {
+    let Some(podman) = Podman::open("podman::devices_of_a_specification_are_slices", &fixture, T4)
+    else {
         return;
     };
     let config = podman.config().to_string_lossy().into_owned();
@@ -53,7 +58,10 @@ fn devices_of_a_specification_are_slices() {
     let all = |asking: &[&str]| run(&[&["cgpu.dev/slice=all"], asking].concat());
     assert_eq!(all(&asking).exits(0).number("total"), 8058 * MIB);
     let refused = all(&["-e", "ALIYUN_COM_GPU_MEM_CONTAINER=six"]);
-    assert!(refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"), "{refused:?}");
+    assert!(
+        refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"),
+        "{refused:?}"
+    );
     let unknown = run(&["cgpu.dev/slice=7GiB"]);
     assert!(unknown.code() != Some(0), "{unknown:?}");
     is_clean(&fixture);
@@ -71,13 +79,15 @@ fn a_user_without_rights_has_slices_of_its_own() {
     if !is_reachable(&fixture.dist().file("libcgpu.so")) {
         return skip(test, "rootless", "what was built lies where other users cannot come to");
     }
-    let folder = tempfile::Builder::new().prefix("cgpu-rootless-").tempdir().expect("a temporary folder");
+    let folder =
+        tempfile::Builder::new().prefix("cgpu-rootless-").tempdir().expect("a temporary folder");
     let at = |name: &str| folder.path().join(name);
     for name in ["home", "run"] {
         fs::create_dir(at(name)).expect("a folder");
     }
     furnish(&fixture, &at("image"));
-    fs::write(at("runtime.toml"), format!("sim = {T4:?}\nruntime = \"runc\"\n")).expect("a configuration");
+    fs::write(at("runtime.toml"), format!("sim = {T4:?}\nruntime = \"runc\"\n"))
+        .expect("a configuration");
     let storage = format!(
         "[storage]\ndriver = \"vfs\"\ngraphroot = {:?}\nrunroot = {:?}\n",
         at("storage"),
@@ -97,12 +107,15 @@ fn a_user_without_rights_has_slices_of_its_own() {
             .env("HOME", at("home"))
             .env("XDG_RUNTIME_DIR", at("run"))
             .env("CONTAINERS_STORAGE_CONF", at("storage.conf"));
-        command.args(["--cgroup-manager=cgroupfs", "--events-backend=none", "--runtime"]).arg(runtime);
+        command
+            .args(["--cgroup-manager=cgroupfs", "--events-backend=none", "--runtime"])
+            .arg(runtime);
         command.args(arguments).current_dir(folder.path());
         Outcome::of(command)
     };
     own("tar --owner=0 --group=0 -C \"$1/image\" -cf \"$1/image.tar\" .").exits(0);
-    let imported = podman("runc".as_ref(), &["import", &at("image.tar").to_string_lossy(), "localhost/cuda"]);
+    let imported =
+        podman("runc".as_ref(), &["import", &at("image.tar").to_string_lossy(), "localhost/cuda"]);
     let run = ["run", "--rm", "--network=none", "--pull=never"];
     let probe = podman("runc".as_ref(), &[&run[..], &["localhost/cuda", "true"]].concat());
     if imported.code() != Some(0) || probe.code() != Some(0) {
@@ -118,15 +131,23 @@ fn a_user_without_rights_has_slices_of_its_own() {
     let asking = EIGHT.map(|variable| ["-e", variable]).concat();
     let inside = podman(
         &ours,
-        &[&[&config[..]], &run[..], &asking, &["localhost/cuda", "env", "-i", "/bin/init"]].concat(),
+        &[&[&config[..]], &run[..], &asking, &["localhost/cuda", "env", "-i", "/bin/init"]]
+            .concat(),
     );
     assert_eq!(inside.exits(0).number("total"), 8058 * MIB);
     let refused = podman(
         &ours,
-        &[&[&config[..]], &run[..], &["-e", "ALIYUN_COM_GPU_MEM_CONTAINER=six", "localhost/cuda", "true"]]
-            .concat(),
+        &[
+            &[&config[..]],
+            &run[..],
+            &["-e", "ALIYUN_COM_GPU_MEM_CONTAINER=six", "localhost/cuda", "true"],
+        ]
+        .concat(),
     );
-    assert!(refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"), "{refused:?}");
+    assert!(
+        refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"),
+        "{refused:?}"
+    );
     let containers = at("run/cgpu/containers");
     fixture.none_is_left("folders", || {
         let all = fs::read_dir(&containers).expect("the user's own folder").flatten();

@@ -84,8 +84,11 @@ impl Contended {
     /// The same, of some processes.
     fn measured_of(&self, which: impl Fn(&Value) -> bool) -> u64 {
         let accounting = self.fixture.accounting(&self.container);
-        let processes =
-            accounting["processes"].as_array().into_iter().flatten().filter(|process| which(process));
+        let processes = accounting["processes"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|process| which(process));
         processes.filter_map(|process| process["gpus"][0]["launches"].as_u64()).sum()
     }
 
@@ -138,7 +141,8 @@ fn streams_and_captures_are_the_same_under_the_gate() {
         assert!(contended.counted("capturing") > 0 && contended.measured() > 0, "seed {seed}");
         assert_eq!(contended.counted("panicked"), 0);
         child.finish().silent();
-        answers.extend(alone.iter().filter_map(|line| line.rsplit(' ').next()?.parse::<u32>().ok()));
+        answers
+            .extend(alone.iter().filter_map(|line| line.rsplit(' ').next()?.parse::<u32>().ok()));
     }
     for code in [0, 900, 901, 902, 903, 904, 905, 906, 907, 908] {
         assert!(answers.contains(&code), "no call answered {code}: {answers:?}");
@@ -171,20 +175,29 @@ fn the_driver_is_asked_nothing_while_a_global_capture_goes_on() {
     child.finish().silent();
     let text = fs::read_to_string(journal).expect("a journal");
     contended.finish();
-    let calls: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let when = |call: &Value, end: &str| call[end].as_u64().unwrap_or_else(|| panic!("no {end} in {call}"));
-    let begun =
-        named(&calls, "cuStreamBeginCapture_v2").map(|call| when(call, "to")).next().expect("a begin");
-    let ended = named(&calls, "cuStreamEndCapture").map(|call| when(call, "from")).next().expect("an end");
+    let calls: Vec<Value> =
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let when = |call: &Value, end: &str| {
+        call[end].as_u64().unwrap_or_else(|| panic!("no {end} in {call}"))
+    };
+    let begun = named(&calls, "cuStreamBeginCapture_v2")
+        .map(|call| when(call, "to"))
+        .next()
+        .expect("a begin");
+    let ended =
+        named(&calls, "cuStreamEndCapture").map(|call| when(call, "from")).next().expect("an end");
     // The other thread came to the gate meanwhile, and before and after that the driver was asked.
-    let launched =
-        named(&calls, "cuLaunchKernel").filter(|call| (begun..ended).contains(&when(call, "from"))).count();
+    let launched = named(&calls, "cuLaunchKernel")
+        .filter(|call| (begun..ended).contains(&when(call, "from")))
+        .count();
     assert!(launched > 10, "{launched}");
     assert!(named(&calls, "cuEventElapsedTime").count() > 0);
     for name in FORBIDDEN {
         // A question may have been on its way when the capture began.
-        let asked: Vec<_> =
-            named(&calls, name).filter(|call| (begun..ended).contains(&when(call, "from"))).skip(1).collect();
+        let asked: Vec<_> = named(&calls, name)
+            .filter(|call| (begun..ended).contains(&when(call, "from")))
+            .skip(1)
+            .collect();
         assert!(asked.is_empty(), "{asked:?}");
     }
 }
@@ -198,7 +211,10 @@ fn captured_launches_are_not_charged() {
     let (measured, passed) = (contended.measured(), contended.counted("capturing"));
     child.finish().silent();
     contended.finish();
-    assert!(measured > launched / 4 && measured <= launched, "{measured} of {launched} are measured");
+    assert!(
+        measured > launched / 4 && measured <= launched,
+        "{measured} of {launched} are measured"
+    );
     // To 50 that are executed there are 40 that are captured.
     assert!(
         passed * 50 > measured * 40 * 4 / 5,
@@ -219,7 +235,8 @@ fn every_context_is_told_of_its_ends_by_the_gpu() {
     child.finish().silent();
     let text = fs::read_to_string(journal).expect("a journal");
     contended.finish();
-    let calls: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let calls: Vec<Value> =
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let count = |name: &str| named(&calls, name).count();
     let (pages, writes, asked) =
         (count("cuMemHostRegister_v2"), count("cuStreamWriteValue64_v2"), count("cuEventQuery"));
@@ -291,9 +308,12 @@ fn every_function_that_computes_is_counted() {
 #[test]
 fn batch_from_the_host_is_not_gated() {
     let contended = Contended::new("A10:23028").begin();
-    for name in
-        ["cuMemcpyBatchAsync_v2", "cuMemcpy3DBatchAsync_ptsz", "cuMemcpyWithAttributesAsync", "cuMemcpyAsync"]
-    {
+    for name in [
+        "cuMemcpyBatchAsync_v2",
+        "cuMemcpy3DBatchAsync_ptsz",
+        "cuMemcpyWithAttributesAsync",
+        "cuMemcpyAsync",
+    ] {
         let (made, measured) = contended.launches(&[name, "0.2", "host"]);
         assert!(made > 0 && measured == 0, "{name}: {measured} of {made}");
     }

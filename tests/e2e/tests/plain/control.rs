@@ -37,7 +37,10 @@ fn nodes_are_read_and_written_and_refuse_with_a_sentence() {
         (&["get", "0/nowhere"], "ENOENT"),
     ] {
         let outcome = cgpu(&fixture, arguments).exits(1);
-        assert!(outcome.stdout.is_empty() && outcome.stderr.contains(errno), "{arguments:?}: {outcome:?}");
+        assert!(
+            outcome.stdout.is_empty() && outcome.stderr.contains(errno),
+            "{arguments:?}: {outcome:?}"
+        );
     }
 }
 
@@ -50,7 +53,8 @@ fn a_monitor_without_a_driver_waits_for_one() {
     assert_eq!(fixture.smi()["gpus"].as_array().map(Vec::len), Some(0));
     // It works all the same.
     fixture.set("default_memsize", "1073741824");
-    std::os::unix::fs::symlink(fixture.dist().file("sim/libnvidia-ml.so.1"), &library).expect("a driver");
+    std::os::unix::fs::symlink(fixture.dist().file("sim/libnvidia-ml.so.1"), &library)
+        .expect("a driver");
     let name = || fixture.smi()["gpus"][0]["name"].as_str().map(str::to_owned);
     assert!(fixture.eventually("the GPU", name).contains("A10"));
     assert_eq!(cgpu(&fixture, &["get", "0/policy"]).silent().stdout, "1\n");
@@ -71,7 +75,8 @@ fn gpus_are_listed_without_a_monitor() {
     let library = fixture.dist().file("sim/libnvidia-ml.so.1");
     let listed = list(&library.to_string_lossy()).silent().json();
     let gpus = listed.as_array().expect("a list").iter();
-    let gpus: Vec<_> = gpus.map(|gpu| (gpu["index"].as_u64(), gpu["memory_total"].as_u64())).collect();
+    let gpus: Vec<_> =
+        gpus.map(|gpu| (gpu["index"].as_u64(), gpu["memory_total"].as_u64())).collect();
     assert_eq!(gpus, [(Some(0), Some(23028 * MIB)), (Some(1), Some(15109 * MIB))]);
     let refused = list("/no/libnvidia-ml.so.1").exits(1);
     assert!(
@@ -212,7 +217,12 @@ fn the_monitor_and_the_containers_keep_the_same_books() {
 }
 
 /// A program with `/run/cgpu/limits`, mounted read-only by whoever started the container.
-fn imposed_on(fixture: &Fixture, container: &Container, program: &str, limits: &str) -> Option<Command> {
+fn imposed_on(
+    fixture: &Fixture,
+    container: &Container,
+    program: &str,
+    limits: &str,
+) -> Option<Command> {
     let file = fixture.path("limits");
     fs::write(&file, limits).expect("a limits file");
     let setup = format!(
@@ -261,7 +271,9 @@ fn limits_from_outside_hold_whatever_is_written_into_the_region() {
     let uuid = fixture.smi()["gpus"][0]["uuid"].as_str().expect("a UUID").to_owned();
     drop(monitor);
     let limits = format!("version 1\nname a\ngpu {uuid} {LIMIT}\n");
-    let Some(command) = imposed_on(&fixture, &fixture.container("a"), "take", &limits) else { return };
+    let Some(command) = imposed_on(&fixture, &fixture.container("a"), "take", &limits) else {
+        return;
+    };
     let mut child = Child::start(command);
     child.line();
     let mut ask = |what: &str| -> serde_json::Value {

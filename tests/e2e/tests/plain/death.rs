@@ -10,7 +10,8 @@ struct Draw(u64);
 
 impl Draw {
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
 }
@@ -74,7 +75,8 @@ struct Sibling {
 
 impl Sibling {
     fn of(fixture: &Fixture, container: &Container) -> Self {
-        let mut child = Child::start_for(fixture.program_in(container, "take"), Duration::from_secs(280));
+        let mut child =
+            Child::start_for(fixture.program_in(container, "take"), Duration::from_secs(280));
         child.line();
         let mut sibling = Self { child, all: 0 };
         let free = sibling.ask("info")["free"].as_u64().expect("bytes");
@@ -167,7 +169,11 @@ fn a_death_inside_of_any_call_that_starts_a_process_leaves_nothing() {
 
 #[test]
 fn a_death_inside_of_any_call_for_linear_memory_leaves_nothing() {
-    dying_inside("linear", &["cuMemAlloc_v2", "cuMemAlloc_v2:2", "cuMemAllocPitch_v2", "cuMemFree_v2"], 0);
+    dying_inside(
+        "linear",
+        &["cuMemAlloc_v2", "cuMemAlloc_v2:2", "cuMemAllocPitch_v2", "cuMemFree_v2"],
+        0,
+    );
 }
 
 #[test]
@@ -199,8 +205,12 @@ fn a_death_inside_of_any_call_for_physical_memory_leaves_nothing() {
         "cuMemRelease",
     ];
     dying_inside_watched("physical", &calls);
-    let calls =
-        ["cuMemGetHandleForAddressRange", "cuMemFree_v2", "cuMemGetHandleForAddressRange:2", "cuMemUnmap"];
+    let calls = [
+        "cuMemGetHandleForAddressRange",
+        "cuMemFree_v2",
+        "cuMemGetHandleForAddressRange:2",
+        "cuMemUnmap",
+    ];
     dying_inside_watched("ranges", &calls);
 }
 
@@ -333,8 +343,8 @@ fn a_death_inside_of_any_call_that_lends_or_borrows_leaves_nothing() {
 #[test]
 fn kills_at_any_instant_leave_nothing_however_memory_is_had() {
     const WAYS: [&str; 12] = [
-        "linear", "pools", "physical", "ranges", "arrays", "graphs", "foreign", "modules", "contexts",
-        "bound", "lend", "borrow",
+        "linear", "pools", "physical", "ranges", "arrays", "graphs", "foreign", "modules",
+        "contexts", "bound", "lend", "borrow",
     ];
     let fixture = Fixture::new("B200:23028");
     let _monitor = Monitor::start(&fixture);

@@ -43,10 +43,14 @@ fn a_process_that_leaves_moves_nobody_elses_use() {
 #[test]
 fn the_oldest_names_are_limited_too() {
     let fixture = Fixture::new("A10:23028");
-    let outcome = Outcome::of(fixture.program_in(&fixture.limited("a", 3072), "unsuffixed")).silent();
+    let outcome =
+        Outcome::of(fixture.program_in(&fixture.limited("a", 3072), "unsuffixed")).silent();
     assert_eq!((outcome.number("total"), outcome.number("error")), (3072 * MIB, 2));
     let granted = outcome.number("granted");
-    assert!(granted <= outcome.number("free_before") && granted + 64 * MIB > outcome.number("free_before"));
+    assert!(
+        granted <= outcome.number("free_before")
+            && granted + 64 * MIB > outcome.number("free_before")
+    );
     assert_eq!(outcome.number("free_after"), outcome.number("free_before"));
 }
 
@@ -55,7 +59,9 @@ fn the_oldest_names_are_limited_too() {
 fn nonsense_gets_the_drivers_answers_and_leaves_the_books_alone() {
     let fixture = Fixture::new("A10:23028");
     let native = Outcome::of(fixture.program("odd_arguments")).silent().stdout;
-    for (name, container) in [("limited", fixture.limited("a", 4096)), ("native", fixture.container("b"))] {
+    for (name, container) in
+        [("limited", fixture.limited("a", 4096)), ("native", fixture.container("b"))]
+    {
         let shimmed = Outcome::of(fixture.program_in(&container, "odd_arguments")).silent().stdout;
         assert_eq!(shimmed, native, "{name}");
     }
@@ -109,13 +115,18 @@ fn a_replaced_library_and_a_removed_one_leave_running_programs_alone() {
 /// With an old driver a symbol was undefined, or a limit silently not there.
 #[test]
 fn drivers_of_all_ages_are_limited() {
-    for version in ["10010", "10020", "11000", "11040", "11080", "12000", "12040", "12080", "13000"] {
+    for version in ["10010", "10020", "11000", "11040", "11080", "12000", "12040", "12080", "13000"]
+    {
         let fixture = Fixture::new("A10:23028");
         let container = fixture.limited("a", 2048).with("CGPU_SIM_DRIVER", version);
         let mut command = fixture.program_in(&container, "alloc_fill");
         command.arg("64M");
         let outcome = Outcome::of(command).silent();
-        assert_eq!((outcome.number("total"), outcome.number("error")), (2048 * MIB, 2), "{version}");
+        assert_eq!(
+            (outcome.number("total"), outcome.number("error")),
+            (2048 * MIB, 2),
+            "{version}"
+        );
         assert!(outcome.number("granted") <= 2048 * MIB, "{version}");
     }
 }
@@ -144,7 +155,8 @@ fn two_halves_of_a_gpu_that_is_smaller_than_it_says() {
                 halves.iter_mut().zip(&mut open).filter(|(_, open)| **open)
             {
                 program.write(&format!("take {chunk}\n"));
-                let answer: serde_json::Value = serde_json::from_str(&program.line()).expect("JSON");
+                let answer: serde_json::Value =
+                    serde_json::from_str(&program.line()).expect("JSON");
                 assert_eq!(answer["total"], 11514 * MIB, "{}", container.name());
                 match answer["result"].as_u64() {
                     // Small ones fill a block that is paid for; a few are enough to know.

@@ -20,7 +20,9 @@ fn script(name: &str, root: &Path, arguments: &[&str]) -> Outcome {
 /// Every path below a folder, with what a file holds.
 fn all(folder: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let mut found = BTreeMap::new();
-    for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+    for entry in
+        fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path())
+    {
         if entry.is_dir() && !entry.is_symlink() {
             found.extend(all(&entry));
             found.insert(entry, None);
@@ -44,11 +46,17 @@ fn what_is_installed_is_taken_away_again_and_nothing_else() {
     let dist = Dist::find();
     let built = dist.folder().to_string_lossy().into_owned();
     script("install.sh", root, &[&built]).exits(0);
-    for (path, mode) in
-        [("usr/bin/cgpu", 0o755), ("usr/lib/cgpu/libcgpu.so", 0o755), ("etc/cgpu/monitor.toml", 0o644)]
-    {
+    for (path, mode) in [
+        ("usr/bin/cgpu", 0o755),
+        ("usr/lib/cgpu/libcgpu.so", 0o755),
+        ("etc/cgpu/monitor.toml", 0o644),
+    ] {
         let about = fs::metadata(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
-        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&about.permissions()) & 0o777, mode, "{path}");
+        assert_eq!(
+            std::os::unix::fs::PermissionsExt::mode(&about.permissions()) & 0o777,
+            mode,
+            "{path}"
+        );
     }
     assert_eq!(fs::read_link(root.join("usr/bin/cgpu-smi")).expect("a link"), Path::new("cgpu"));
     // What is installed runs.
@@ -57,8 +65,9 @@ fn what_is_installed_is_taken_away_again_and_nothing_else() {
     assert!(Child::start(command).finish().exits(0).stdout.starts_with("cgpu-monitor "));
 
     // An upgrade replaces files, not what lies in them: who runs goes on. The host's configuration is the host's.
-    let number =
-        |path: &str| std::os::unix::fs::MetadataExt::ino(&fs::metadata(root.join(path)).expect("a file"));
+    let number = |path: &str| {
+        std::os::unix::fs::MetadataExt::ino(&fs::metadata(root.join(path)).expect("a file"))
+    };
     let (library, installed) = (number("usr/lib/cgpu/libcgpu.so"), all(root));
     script("upgrade.sh", root, &[&built]).exits(0);
     assert_ne!(number("usr/lib/cgpu/libcgpu.so"), library);
@@ -75,11 +84,13 @@ fn what_is_installed_is_taken_away_again_and_nothing_else() {
 
     // Engines that were told of it are told otherwise before it goes.
     script("install.sh", root, &[&built]).exits(0);
-    for (engine, file) in [("docker", "etc/docker/daemon.json"), ("containerd", "etc/containerd/config.toml")]
+    for (engine, file) in
+        [("docker", "etc/docker/daemon.json"), ("containerd", "etc/containerd/config.toml")]
     {
         let file = root.join(file);
         fs::create_dir_all(file.parent().expect("a parent")).expect("a folder");
-        let text = if engine == "docker" { "{\n  \"live-restore\": true\n}\n" } else { "version = 2\n" };
+        let text =
+            if engine == "docker" { "{\n  \"live-restore\": true\n}\n" } else { "version = 2\n" };
         fs::write(&file, text).expect("a configuration");
         let mut setup = Command::new(root.join("usr/bin/cgpu"));
         setup.args(["setup", engine, "--file"]).arg(&file);
@@ -91,7 +102,9 @@ fn what_is_installed_is_taken_away_again_and_nothing_else() {
     let mut setup = Command::new(root.join("usr/bin/cgpu"));
     setup.args(["setup", "crio", "--default", "--file"]).arg(&crio);
     Child::start(setup).finish().exits(0);
-    assert!(fs::read_to_string(&crio).expect("a configuration").contains("default_runtime = \"cgpu\""));
+    assert!(
+        fs::read_to_string(&crio).expect("a configuration").contains("default_runtime = \"cgpu\"")
+    );
     script("uninstall.sh", root, &[]).exits(0);
     assert!(!crio.exists());
     fs::remove_dir_all(root.join("etc/crio")).expect("the folder");
@@ -99,7 +112,10 @@ fn what_is_installed_is_taken_away_again_and_nothing_else() {
         ("etc/docker", "daemon.json", "{\n  \"live-restore\": true\n}\n"),
         ("etc/containerd", "config.toml", "version = 2\n"),
     ] {
-        assert_eq!(fs::read_to_string(root.join(folder).join(file)).expect("a configuration"), text);
+        assert_eq!(
+            fs::read_to_string(root.join(folder).join(file)).expect("a configuration"),
+            text
+        );
         fs::remove_dir_all(root.join(folder)).expect("the folder");
     }
     assert_eq!(all(root), before);
@@ -128,9 +144,15 @@ fn what_is_shipped_installs_from_its_own_folder() {
     let dist = Dist::find();
     let built = ["libcgpu.so", "cgpu", "cgpu-monitor", "cgpu-runtime", "sim/libcuda.so.1"]
         .map(|name| (dist.file(name), name));
-    let scripts =
-        ["install.sh", "upgrade.sh", "uninstall.sh", "files.sh", "monitor.toml", "cgpu-monitor.service"]
-            .map(|name| format!("deploy/{name}"));
+    let scripts = [
+        "install.sh",
+        "upgrade.sh",
+        "uninstall.sh",
+        "files.sh",
+        "monitor.toml",
+        "cgpu-monitor.service",
+    ]
+    .map(|name| format!("deploy/{name}"));
     let texts = scripts
         .iter()
         .map(String::as_str)
@@ -147,7 +169,8 @@ fn what_is_shipped_installs_from_its_own_folder() {
         Child::start(command).finish()
     };
     shipped("install.sh", &[]).exits(0);
-    for name in ["usr/bin/cgpu-runtime", "usr/lib/cgpu/libcgpu.so", "usr/lib/cgpu/sim/libcuda.so.1"] {
+    for name in ["usr/bin/cgpu-runtime", "usr/lib/cgpu/libcgpu.so", "usr/lib/cgpu/sim/libcuda.so.1"]
+    {
         assert!(root.join(name).is_file(), "{name}");
     }
     shipped("upgrade.sh", &[]).exits(0);
@@ -249,7 +272,9 @@ fn the_configuration_as_installed_is_understood_line_by_line() {
     let text = fs::read_to_string(deploy().join("monitor.toml")).expect("a configuration");
     // Every line in force, and a last one that is wrong: it is the first that is complained of.
     let on = text.lines().filter_map(|line| line.strip_prefix("# "));
-    let on = on.filter(|line| line.contains(" = ") || *line == "[gpu.0]").map(|line| format!("{line}\n"));
+    let on = on
+        .filter(|line| line.contains(" = ") || *line == "[gpu.0]")
+        .map(|line| format!("{line}\n"));
     let on = on.collect::<String>() + "[gpu.1]\nmax_inst = 99\n";
     let file = folder.path().join("monitor.toml");
     fs::write(&file, &on).expect("a file");
@@ -270,7 +295,8 @@ fn the_service_is_understood_by_its_manager() {
     let unit = fs::read_to_string(deploy().join("cgpu-monitor.service")).expect("a unit");
     let built = Dist::find().file("cgpu-monitor");
     let file = folder.path().join("cgpu-monitor.service");
-    fs::write(&file, unit.replace("/usr/bin/cgpu-monitor", &built.to_string_lossy())).expect("a file");
+    fs::write(&file, unit.replace("/usr/bin/cgpu-monitor", &built.to_string_lossy()))
+        .expect("a file");
     let mut command = Command::new("systemd-analyze");
     command.args(["verify", "--man=no"]).arg(&file);
     // Every word that it does not know is a line.

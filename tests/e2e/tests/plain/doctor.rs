@@ -29,7 +29,10 @@ fn names(answer: &Value) -> Vec<String> {
     let causes = answer["causes"].as_array().expect("causes");
     for cause in causes {
         for key in ["subject", "message", "remedy", "question", "severity"] {
-            assert!(cause[key].as_str().is_some_and(|text| !text.is_empty()), "no {key}: {cause:#}");
+            assert!(
+                cause[key].as_str().is_some_and(|text| !text.is_empty()),
+                "no {key}: {cause:#}"
+            );
         }
     }
     causes.iter().map(|cause| cause["cause"].as_str().unwrap_or_default().to_owned()).collect()
@@ -85,8 +88,10 @@ fn holder(fixture: &Fixture, container: &Container, bytes: &str) -> Child {
 /// A program that needs no library at all.
 fn statically(fixture: &Fixture) -> Option<PathBuf> {
     let (source, program) = (fixture.path("static.c"), fixture.path("static"));
-    fs::write(&source, "void _start(void) { for (;;) __asm__ volatile(\"\"); }\n").expect("a source");
-    let made = Command::new("cc").args(["-static", "-nostdlib", "-o"]).arg(&program).arg(&source).output();
+    fs::write(&source, "void _start(void) { for (;;) __asm__ volatile(\"\"); }\n")
+        .expect("a source");
+    let made =
+        Command::new("cc").args(["-static", "-nostdlib", "-o"]).arg(&program).arg(&source).output();
     made.is_ok_and(|output| output.status.success()).then_some(program)
 }
 
@@ -142,7 +147,9 @@ fn programs_that_the_loader_preloads_nothing_into() {
     let ask = |program: &Path| inside(&fixture, &container, |command| command.arg(program));
     assert!(ask(&program).contains(&"static_program".to_owned()));
     // On the host, before anything is started.
-    assert!(outside(&fixture, &[&program.to_string_lossy()]).contains(&"static_program".to_owned()));
+    assert!(
+        outside(&fixture, &[&program.to_string_lossy()]).contains(&"static_program".to_owned())
+    );
     let script = fixture.path("script");
     fs::write(&script, format!("#!{}\n", program.display())).expect("a script");
     assert!(ask(&script).contains(&"static_program".to_owned()));
@@ -208,8 +215,9 @@ fn what_is_wrong_with_the_environment() {
     becomes(&fixture, &["preload_missing"], || mistaken(Path::new("/nowhere/libcgpu.so")));
     // Where this machine has a driver of its own it is found.
     let one_of = |expected: &[&[&str]], ask: &dyn Fn() -> Vec<String>| {
-        fixture
-            .eventually(&format!("{expected:?}"), || expected.iter().any(|one| ask() == *one).then_some(()));
+        fixture.eventually(&format!("{expected:?}"), || {
+            expected.iter().any(|one| ask() == *one).then_some(())
+        });
     };
     one_of(&[&["driver_missing"], &["nvml_missing"], &[]], &|| ask("LD_LIBRARY_PATH", None));
     fs::copy(fixture.dist().file("sim/libcuda.so.1"), empty.join("libcuda.so.1")).expect("a copy");
@@ -233,8 +241,12 @@ fn what_is_wrong_with_a_containers_files() {
     becomes(&fixture, &["never_met"], || ask(&container));
     // On the host, too; and there is no monitor.
     let found = outside(&fixture, &[]);
-    assert!(found.contains(&"refused".to_owned()) && found.contains(&"no_monitor".to_owned()), "{found:?}");
-    let file = fs::File::options().read(true).write(true).open(container.file("use")).expect("a region");
+    assert!(
+        found.contains(&"refused".to_owned()) && found.contains(&"no_monitor".to_owned()),
+        "{found:?}"
+    );
+    let file =
+        fs::File::options().read(true).write(true).open(container.file("use")).expect("a region");
     let mut version = [0; 4];
     file.read_exact_at(&mut version, 0).expect("a version");
     file.write_all_at(&99_u32.to_ne_bytes(), 0).expect("a version");
@@ -246,7 +258,9 @@ fn what_is_wrong_with_a_containers_files() {
     // A monitor says the same.
     let _monitor = Monitor::start(&fixture);
     let _ = fixture.accounting(&container);
-    becomes(&fixture, &["region_unreadable"], || outside(&fixture, &["--container", "a", "--why", "shim"]));
+    becomes(&fixture, &["region_unreadable"], || {
+        outside(&fixture, &["--container", "a", "--why", "shim"])
+    });
 }
 
 #[test]
@@ -293,7 +307,9 @@ fn why_an_allocation_was_refused() {
     // The limit is lowered under what is held.
     fixture.set("0/a/memsize", &(128 * MIB).to_string());
     fixture.eventually("over the limit", || {
-        outside(&fixture, &["--container", "a"]).contains(&"use_over_limit".to_owned()).then_some(())
+        outside(&fixture, &["--container", "a"])
+            .contains(&"use_over_limit".to_owned())
+            .then_some(())
     });
     assert!(held.runs());
     held.finish().silent();
@@ -304,7 +320,8 @@ fn a_process_without_the_shim_and_one_with_an_old_one() {
     let fixture = Fixture::new("A10:23028");
     let _monitor = Monitor::start(&fixture);
     let hold = fixture.dist().program("hold");
-    let mut command = fixture.cgpu(&["run", "--root", &root(&fixture), "--name", "a", "--mem", "1GiB", "--"]);
+    let mut command =
+        fixture.cgpu(&["run", "--root", &root(&fixture), "--name", "a", "--mem", "1GiB", "--"]);
     command.args(["env", "-u", "LD_PRELOAD"]).arg(&hold).args(["64M", "240"]);
     let mut bare = Child::start_for(command, LONG);
     bare.line();

@@ -54,7 +54,10 @@ fn every_test_that_the_page_about_tests_names_exists() {
     for name in section.expect("the section").split('`').skip(1).step_by(2) {
         let Some((_, function)) = name.rsplit_once("::") else { continue };
         cited += 1;
-        assert!(text.contains(&format!("fn {function}(")), "docs/testing.md names {name}, which is nowhere");
+        assert!(
+            text.contains(&format!("fn {function}(")),
+            "docs/testing.md names {name}, which is nowhere"
+        );
     }
     assert!(cited > 30, "{cited}");
 }
@@ -70,8 +73,11 @@ fn dependencies(manifest: &str) -> Vec<&str> {
 fn the_page_about_folders_has_them_all_and_what_they_depend_on() {
     let page = fs::read_to_string(root().join("docs/internals/architecture.md"))
         .expect("docs/internals/architecture.md");
-    let table =
-        page.split("## The folders").nth(1).and_then(|rest| rest.split("\n## ").next()).expect("the table");
+    let table = page
+        .split("## The folders")
+        .nth(1)
+        .and_then(|rest| rest.split("\n## ").next())
+        .expect("the table");
     let rows: Vec<Vec<&str>> = (table.lines().filter(|line| line.starts_with("| `")))
         .map(|line| line.split('|').map(str::trim).collect())
         .collect();
@@ -86,8 +92,11 @@ fn the_page_about_folders_has_them_all_and_what_they_depend_on() {
         })
     };
     let workspace = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
-    let members =
-        workspace.split("members = [").nth(1).and_then(|rest| rest.split(']').next()).expect("members");
+    let members = workspace
+        .split("members = [")
+        .nth(1)
+        .and_then(|rest| rest.split(']').next())
+        .expect("members");
     let members: Vec<&str> = members.split('"').skip(1).step_by(2).chain(["fuzz"]).collect();
     assert!(members.len() > 20, "{members:?}");
     for member in members {
@@ -95,10 +104,15 @@ fn the_page_about_folders_has_them_all_and_what_they_depend_on() {
             .iter()
             .find(|row| is_of(row, member))
             .unwrap_or_else(|| panic!("{member} is not on the page"));
-        let manifest = fs::read_to_string(root().join(member).join("Cargo.toml")).expect("a manifest");
+        let manifest =
+            fs::read_to_string(root().join(member).join("Cargo.toml")).expect("a manifest");
         for dependency in dependencies(&manifest) {
             let word = dependency.strip_prefix("kubernetes-").unwrap_or(dependency);
-            assert!(row[3].contains(word), "{member} depends on {dependency}; the page says {:?}", row[3]);
+            assert!(
+                row[3].contains(word),
+                "{member} depends on {dependency}; the page says {:?}",
+                row[3]
+            );
         }
     }
     let mut named: Vec<&str> = rows.iter().map(|row| row[1]).collect();

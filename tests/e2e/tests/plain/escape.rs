@@ -27,12 +27,18 @@ fn totals(protect: &str, ways: &[&str]) -> Option<Vec<String>> {
     let limits = fixture.path("limits");
     fs::write(
         &limits,
-        format!("version 1\nname a\ngpu {} {}\n", gpu["uuid"].as_str().expect("a UUID"), 3072 * MIB),
+        format!(
+            "version 1\nname a\ngpu {} {}\n",
+            gpu["uuid"].as_str().expect("a UUID"),
+            3072 * MIB
+        ),
     )
     .expect("a limits file");
     let script = fixture.path("ways");
-    let lines: Vec<String> =
-        ways.iter().map(|way| format!("{} || echo failed", way.replace("INIT", "/run/stage/init"))).collect();
+    let lines: Vec<String> = ways
+        .iter()
+        .map(|way| format!("{} || echo failed", way.replace("INIT", "/run/stage/init")))
+        .collect();
     fs::write(&script, lines.join("\n")).expect("a script");
     for path in [&limits, &script] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("ours");
@@ -123,7 +129,11 @@ fn an_owner_without_a_name_is_not_taken_for_us() {
     let nobody = ["--reuid", "1000", "--regid", "1000", "--clear-groups", "unshare", "-U", "true"];
     let probe = std::process::Command::new("setpriv").args(nobody).output();
     if !probe.is_ok_and(|output| output.status.success()) {
-        return skip("escape", "unshare", "becoming a user without a name needs root and user namespaces");
+        return skip(
+            "escape",
+            "unshare",
+            "becoming a user without a name needs root and user namespaces",
+        );
     }
     hold_with(
         "chmod 644 /run/cgpu/limits",

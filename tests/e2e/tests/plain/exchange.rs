@@ -46,8 +46,9 @@ fn exchanged(way: &str, kept: bool) -> Vec<(i64, i64)> {
     assert_eq!(orders.iter().collect::<BTreeSet<_>>().len(), 24);
     std::thread::scope(|scope| {
         let parts = orders.chunks(orders.len() / AT_ONCE);
-        let threads: Vec<_> =
-            parts.map(|part| scope.spawn(move || part.iter().map(run).collect::<Vec<_>>())).collect();
+        let threads: Vec<_> = parts
+            .map(|part| scope.spawn(move || part.iter().map(run).collect::<Vec<_>>()))
+            .collect();
         let found: Vec<_> =
             threads.into_iter().flat_map(|thread| thread.join().expect("it agrees")).collect();
         assert_eq!(found.len(), orders.len());
@@ -73,7 +74,10 @@ fn memory_of_pools_is_paid_once_whoever_lets_go_or_dies_first() {
 #[test]
 fn memory_by_descriptors_is_never_less_on_the_books_than_on_the_gpu() {
     for (shown, truth) in exchanged("descriptor", true) {
-        assert!(shown == truth || shown == truth + PIECE, "{shown} on the books, {truth} on the GPU");
+        assert!(
+            shown == truth || shown == truth + PIECE,
+            "{shown} on the books, {truth} on the GPU"
+        );
     }
 }
 
@@ -126,8 +130,11 @@ fn both(gpus: &str, driver: &str, name: &str, arguments: &[&str]) -> (Outcome, O
     let run = |limit: Option<u64>| {
         let fixture = Fixture::new(gpus);
         let container = fixture.limited("a", limit.unwrap_or_default());
-        let mut command =
-            if limit.is_some() { fixture.program_in(&container, name) } else { fixture.program(name) };
+        let mut command = if limit.is_some() {
+            fixture.program_in(&container, name)
+        } else {
+            fixture.program(name)
+        };
         command.args(arguments).env("CGPU_SIM_DRIVER", driver);
         let outcome = Outcome::of(command).silent();
         if limit.is_some() {

@@ -12,14 +12,18 @@ fn seen(fixture: &Fixture, container: &Container) -> Vec<(String, u64)> {
     let outcome = Outcome::of(fixture.program_in(container, "visible")).silent();
     let gpus = outcome.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON"));
     let gpu = |gpu: serde_json::Value| {
-        (gpu["uuid"].as_str().expect("a UUID").to_owned(), gpu["total"].as_u64().expect("a total") / MIB)
+        (
+            gpu["uuid"].as_str().expect("a UUID").to_owned(),
+            gpu["total"].as_u64().expect("a total") / MIB,
+        )
     };
     gpus.map(gpu).collect()
 }
 
 /// The GPUs' UUIDs in PCI order, and what the driver says they have without a limit.
 fn gpus(fixture: &Fixture) -> Vec<(String, u64)> {
-    let native = fixture.container("native").with("CUDA_DEVICE_ORDER", "PCI_BUS_ID").with("NATIVE", "all");
+    let native =
+        fixture.container("native").with("CUDA_DEVICE_ORDER", "PCI_BUS_ID").with("NATIVE", "all");
     seen(fixture, &native)
 }
 
@@ -29,7 +33,8 @@ fn choices(n: usize) -> Vec<Vec<usize>> {
     let mut next = 0;
     while next < all.len() {
         let longer = (0..n).filter(|place| !all[next].contains(place));
-        let longer: Vec<Vec<usize>> = longer.map(|place| [&all[next][..], &[place]].concat()).collect();
+        let longer: Vec<Vec<usize>> =
+            longer.map(|place| [&all[next][..], &[place]].concat()).collect();
         all.extend(longer);
         next += 1;
     }
@@ -61,7 +66,8 @@ fn hiding_and_reordering_gpus_moves_no_limit() {
         }
         seen.into_iter().map(|(uuid, _)| uuid).collect()
     };
-    let uuids = |places: &[usize]| places.iter().map(|&place| gpus[place].0.clone()).collect::<Vec<_>>();
+    let uuids =
+        |places: &[usize]| places.iter().map(|&place| gpus[place].0.clone()).collect::<Vec<_>>();
     assert_eq!(order(true, None), uuids(&[0, 1, 2]));
     assert_eq!(order(false, None), uuids(&fastest));
     for choice in choices(3) {
@@ -93,7 +99,10 @@ fn the_list_of_limits_follows_every_way_to_name_the_gpus() {
         ("7,3,5".to_owned(), [4, 5, 3]),
         ([name(2), name(0), name(1)].join(","), [4, 5, 3]),
         ([short(1), short(2), short(0)].join(","), [5, 3, 4]),
-        ([format!("GPU-{}", name(2)[4..].to_uppercase()), "0".to_owned(), short(1)].join(","), [4, 5, 3]),
+        (
+            [format!("GPU-{}", name(2)[4..].to_uppercase()), "0".to_owned(), short(1)].join(","),
+            [4, 5, 3],
+        ),
     ]
     .into_iter()
     .enumerate()
@@ -103,7 +112,8 @@ fn the_list_of_limits_follows_every_way_to_name_the_gpus() {
             .with("ALIYUN_COM_GPU_MEM_CONTAINER", "3,4,5")
             .with("NVIDIA_VISIBLE_DEVICES", &visible)
             .with("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
-        let totals: Vec<u64> = seen(&fixture, &container).iter().map(|(_, mib)| mib / 1024).collect();
+        let totals: Vec<u64> =
+            seen(&fixture, &container).iter().map(|(_, mib)| mib / 1024).collect();
         assert_eq!(totals, expected, "NVIDIA_VISIBLE_DEVICES={visible}");
     }
 }

@@ -32,8 +32,11 @@ fn threads(process: &Child) -> BTreeMap<u64, (String, u64)> {
 /// The names of its threads but the first, in order.
 fn others(process: &Child) -> Vec<String> {
     let first = u64::from(process.pid());
-    let mut names: Vec<String> =
-        threads(process).into_iter().filter(|(id, _)| *id != first).map(|(_, (name, _))| name).collect();
+    let mut names: Vec<String> = threads(process)
+        .into_iter()
+        .filter(|(id, _)| *id != first)
+        .map(|(_, (name, _))| name)
+        .collect();
     names.sort();
     names
 }
@@ -71,7 +74,8 @@ fn a_program_that_opened_the_gpu_and_is_idle_has_no_thread_of_ours_and_sleeps() 
     let fixture = Fixture::null();
     let _monitor = Monitor::start(&fixture);
     let containers = ["a", "b"].map(|name| fixture.limited(name, 1024));
-    let mut workers = [&containers[0], &containers[1]].map(|container| Worker::start(&fixture, container));
+    let mut workers =
+        [&containers[0], &containers[1]].map(|container| Worker::start(&fixture, container));
     for worker in &mut workers {
         assert_eq!(others(&worker.process), [""; 0]);
     }
@@ -103,7 +107,9 @@ fn beside_the_drivers_own_thread_there_is_none() {
         (names(&shimmed.process) == names(&native) && others(&shimmed.process) == others(&native))
             .then_some(())
     });
-    stays_asleep(&fixture, "an idle program sleeps under the shim", &shimmed.process, |id| id == first);
+    stays_asleep(&fixture, "an idle program sleeps under the shim", &shimmed.process, |id| {
+        id == first
+    });
     shimmed.finish();
     native.finish().silent();
     drop(monitor);

@@ -61,7 +61,10 @@ fn code_of_first_launches_is_shown_and_blocks_new_allocations() {
     for _ in 0..3 {
         assert_eq!(attempt("2M"), (2, 0));
     }
-    assert_eq!(fixture.accounting(&container)["processes"][0]["counters"]["implicit_over_limit"], 1);
+    assert_eq!(
+        fixture.accounting(&container)["processes"][0]["counters"]["implicit_over_limit"],
+        1
+    );
     program.write("end\n");
     program.finish().silent();
 }
@@ -87,7 +90,8 @@ fn a_neighbour_that_starts_at_the_same_instant_leaves_no_error() {
         });
     }
     // What the next one is charged is right as well.
-    let later: Vec<Child> = containers.iter().map(|container| holder(&fixture, container, "1400M")).collect();
+    let later: Vec<Child> =
+        containers.iter().map(|container| holder(&fixture, container, "1400M")).collect();
     for container in &containers {
         fixture.eventually("two contexts", || {
             (share(&fixture, container, "implicit") == 2 * CONTEXT.cast_signed()).then_some(())
@@ -105,7 +109,8 @@ fn containers_that_start_together_have_all_of_their_limits() {
     let _monitor = Monitor::start(&fixture);
     // The monitor knows these before their programs begin.
     let start = |index: usize| {
-        let mut command = fixture.cgpu(&["run", "--mem", "320MiB", "--name", &format!("c{index}"), "--root"]);
+        let mut command =
+            fixture.cgpu(&["run", "--mem", "320MiB", "--name", &format!("c{index}"), "--root"]);
         command.arg(fixture.root()).arg("--").arg(fixture.dist().program("hold")).arg("48M");
         Child::start(command)
     };

@@ -53,8 +53,9 @@ fn every_malformed_value_fails_closed() {
         &[("ALIYUN_COM_GPU_MEM_CONTAINER", "1"), ("CGPU_DISABLE", "maybe")],
     ];
     for (row, variables) in table.iter().enumerate() {
-        let container =
-            variables.iter().fold(fixture.container(&format!("row-{row}")), |container, (name, value)| {
+        let container = variables
+            .iter()
+            .fold(fixture.container(&format!("row-{row}")), |container, (name, value)| {
                 container.with(name, value)
             });
         let line = refuses(&fixture, &container, &format!("{variables:?}"));

@@ -44,7 +44,10 @@ impl Profile {
         let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
         let mut valgrind = Command::new("valgrind");
         valgrind.args(["--tool=callgrind", "--compress-strings=no", "--compress-pos=no"]);
-        valgrind.arg(format!("--callgrind-out-file={}", file.display())).arg(program).args(arguments);
+        valgrind
+            .arg(format!("--callgrind-out-file={}", file.display()))
+            .arg(program)
+            .args(arguments);
         for (name, value) in command.get_envs() {
             match value {
                 Some(value) => valgrind.env(name, value),
@@ -90,8 +93,9 @@ impl Profile {
 
 /// The cost on a line `POSITION COST`; others have none.
 fn cost(line: &str) -> u64 {
-    let fields =
-        line.split_once(' ').filter(|(position, _)| position.bytes().all(|byte| byte.is_ascii_digit()));
+    let fields = line
+        .split_once(' ')
+        .filter(|(position, _)| position.bytes().all(|byte| byte.is_ascii_digit()));
     fields.and_then(|(_, cost)| cost.parse().ok()).unwrap_or(0)
 }
 
@@ -122,8 +126,9 @@ fn no_call_costs_more_instructions_than_its_budget() {
     shimmed.arg(container.file("grant"));
     let shimmed = Profile::of(&shimmed, &fixture);
 
-    let added =
-        |function: &str| (shimmed.under(function).saturating_sub(bare.under(function)) + CALLS / 2) / CALLS;
+    let added = |function: &str| {
+        (shimmed.under(function).saturating_sub(bare.under(function)) + CALLS / 2) / CALLS
+    };
     let metered = shimmed.within(|name| name.contains("cuLaunchKernel::metered"));
     assert!(metered > 0, "callgrind has not seen the way of a launch that has credit");
     let found: Vec<(&str, u64, u64)> = BUDGETS
@@ -133,8 +138,10 @@ fn no_call_costs_more_instructions_than_its_budget() {
             kind => (kind, added(kind), *budget),
         })
         .collect();
-    let told: Vec<String> =
-        found.iter().map(|(kind, found, budget)| format!("{kind}: {found}, budget {budget}")).collect();
+    let told: Vec<String> = found
+        .iter()
+        .map(|(kind, found, budget)| format!("{kind}: {found}, budget {budget}"))
+        .collect();
     assert!(
         found.iter().all(|(_, found, budget)| *found <= most(*budget)),
         "instructions added to a call:\n{}",
@@ -149,7 +156,11 @@ fn no_call_costs_more_instructions_than_its_budget() {
 fn allocating_beside_many_costs_as_many_instructions_as_alone() {
     const PAIRS: u64 = 4000;
     if Command::new("valgrind").arg("--version").output().is_err() {
-        return skip("instructions::allocating_beside_many", "valgrind", "valgrind is not installed");
+        return skip(
+            "instructions::allocating_beside_many",
+            "valgrind",
+            "valgrind is not installed",
+        );
     }
     for spacing in ["4K", "2M"] {
         let each = |live: u32| {
@@ -162,6 +173,9 @@ fn allocating_beside_many_costs_as_many_instructions_as_alone() {
         };
         let (alone, among) = (each(0), each(40_000));
         eprintln!("{spacing} apart: {alone} instructions alone, {among} beside 40,000");
-        assert!(among * 5 <= alone * 6, "{spacing} apart: {alone} instructions alone, {among} beside 40,000");
+        assert!(
+            among * 5 <= alone * 6,
+            "{spacing} apart: {alone} instructions alone, {among} beside 40,000"
+        );
     }
 }

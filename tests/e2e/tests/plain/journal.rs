@@ -10,8 +10,16 @@ fn a_run_can_be_looked_at() {
     let fixture = Fixture::new("A10:23028");
     let journal = fixture.path("journal");
     for (container, kernel, count) in [("one", "spin_100us", "40"), ("two", "spin_300us", "20")] {
-        let mut run =
-            fixture.cgpu(&["run", "--sim", "A10:23028", "--mem", "2GiB", "--name", container, "--root"]);
+        let mut run = fixture.cgpu(&[
+            "run",
+            "--sim",
+            "A10:23028",
+            "--mem",
+            "2GiB",
+            "--name",
+            container,
+            "--root",
+        ]);
         run.arg(fixture.root()).arg("--").arg(fixture.dist().program("launch_loop"));
         run.args([kernel, "--count", count]).env("CGPU_SIM_JOURNAL", &journal);
         assert_eq!(Outcome::of(run).code(), Some(0));
@@ -25,13 +33,20 @@ fn a_run_can_be_looked_at() {
     assert!(gpu["busy_ns"].as_u64() >= Some(40 * 100_000 + 20 * 300_000), "{summary:#}");
     assert_eq!(summary["lost_spans"], 0);
     let kernels = |process: &Value| process["kernels"].as_u64().expect("a number");
-    let mut done: Vec<u64> = gpu["processes"].as_array().expect("processes").iter().map(kernels).collect();
+    let mut done: Vec<u64> =
+        gpu["processes"].as_array().expect("processes").iter().map(kernels).collect();
     done.sort_unstable();
     assert_eq!(done, [20, 40]);
 
-    let events: Value = serde_json::from_str(&fs::read_to_string(out).expect("a trace")).expect("JSON");
+    let events: Value =
+        serde_json::from_str(&fs::read_to_string(out).expect("a trace")).expect("JSON");
     let of = |name: &str| {
-        events["traceEvents"].as_array().expect("events").iter().filter(|event| event["name"] == name).count()
+        events["traceEvents"]
+            .as_array()
+            .expect("events")
+            .iter()
+            .filter(|event| event["name"] == name)
+            .count()
     };
     assert_eq!((of("spin_100us"), of("spin_300us")), (40, 20));
     // An arrow from each launch to its kernel, besides those of copies.

@@ -77,7 +77,11 @@ impl Kit {
 
     fn run(&self, arguments: &[&str]) -> Command {
         let mut command = self.fixture.native(&self.folder.join("run.sh"));
-        command.args(arguments).arg("--out").arg(self.out()).env("TMPDIR", self.fixture.path("tmp"));
+        command
+            .args(arguments)
+            .arg("--out")
+            .arg(self.out())
+            .env("TMPDIR", self.fixture.path("tmp"));
         command
     }
 
@@ -123,7 +127,9 @@ fn processes_of(folder: &str) -> Vec<String> {
         let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
         String::from_utf8_lossy(&environment).contains(folder)
     });
-    named.map(|entry| fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default()).collect()
+    named
+        .map(|entry| fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default())
+        .collect()
 }
 
 /// A figure of a row.
@@ -165,7 +171,10 @@ fn every_row_is_measured_or_not_possible_here() {
         assert!(tells(&rows[name], "because", reason), "{name}: {:#}", rows[name]);
     }
     let smi = &rows["nvidia_smi"];
-    assert!(smi["result"] == "held" || tells(smi, "because", "nvidia-smi is not installed"), "{smi:#}");
+    assert!(
+        smi["result"] == "held" || tells(smi, "because", "nvidia-smi is not installed"),
+        "{smi:#}"
+    );
     let count = IMPOSSIBLE.len() + EXACT.len() + MEASURED.len() + 2;
     assert_eq!(rows.as_object().expect("rows").len(), count, "a row that this test does not know");
 
@@ -173,10 +182,15 @@ fn every_row_is_measured_or_not_possible_here() {
     let clock = &rows["clock"];
     let uncertainty = number(clock, "uncertainty_monotonic_ppm");
     assert!(number(clock, "ppm_monotonic").abs() <= uncertainty, "{clock:#}");
-    assert!(number(clock, "ppm").abs() <= uncertainty + number(clock, "host_slew_ppm").abs(), "{clock:#}");
+    assert!(
+        number(clock, "ppm").abs() <= uncertainty + number(clock, "host_slew_ppm").abs(),
+        "{clock:#}"
+    );
     let nvml = &rows["nvml_start"];
     assert_eq!(nvml["data"]["cycles"].as_array().map(Vec::len), Some(10));
-    assert!(number(nvml, "worst_ms") >= number(nvml, "median_ms") && number(nvml, "first_ms") > 0.0);
+    assert!(
+        number(nvml, "worst_ms") >= number(nvml, "median_ms") && number(nvml, "first_ms") > 0.0
+    );
     // Wide: other tests have the processors as well.
     for name in ["shapes", "overhead"] {
         assert!((0.01..100.0).contains(&number(&rows[name], "ratio")), "{name}: {:#}", rows[name]);
@@ -218,7 +232,11 @@ fn gate_rows_measure_waits_that_hold_their_stream_only() {
     for name in GATE {
         assert_eq!(rows[name]["result"], "measured", "{name}: {:#}", rows[name]);
     }
-    assert_eq!(rows.as_object().expect("rows").len(), GATE.len() + 1, "a row that this test does not know");
+    assert_eq!(
+        rows.as_object().expect("rows").len(),
+        GATE.len() + 1,
+        "a row that this test does not know"
+    );
 
     // Wide: 24 processes of the simulated GPU look at their words all the time.
     let contexts = &rows["gate_contexts"]["data"];
@@ -232,7 +250,10 @@ fn gate_rows_measure_waits_that_hold_their_stream_only() {
     for place in ["alone", "beside"] {
         for way in ["opened", "launched"] {
             let us = |key: &str| latency[place][way][key].as_f64().expect("a time");
-            assert!(0.0 < us("p50_us") && us("p50_us") <= us("p99_us"), "{place}, {way}: {latency:#}");
+            assert!(
+                0.0 < us("p50_us") && us("p50_us") <= us("p99_us"),
+                "{place}, {way}: {latency:#}"
+            );
         }
     }
 
@@ -264,7 +285,9 @@ fn gate_rows_measure_waits_that_hold_their_stream_only() {
 
 #[test]
 fn gate_rows_are_not_possible_where_streams_cannot_wait() {
-    let Some(kit) = Kit::new("gate_rows_are_not_possible_where_streams_cannot_wait") else { return };
+    let Some(kit) = Kit::new("gate_rows_are_not_possible_where_streams_cannot_wait") else {
+        return;
+    };
     let mut run = kit.run(&["--gate", "--scale", "0.02"]);
     run.env("CGPU_SIM_FAULT", "cuStreamWaitValue32*:1+:CUDA_ERROR_NOT_SUPPORTED");
     Outcome::of(run).exits(0);
@@ -355,7 +378,10 @@ fn stopped_kit_says_which_rows_were_not_done() {
     run.end().exits(1);
     let all = kit.results();
     assert_eq!(all, kit.packed());
-    assert_eq!((&all["finished"], &all["rows"]["machine"]["result"]), (&true.into(), &"measured".into()));
+    assert_eq!(
+        (&all["finished"], &all["rows"]["machine"]["result"]),
+        (&true.into(), &"measured".into())
+    );
     for name in ["meminfo", "managed", "fail_closed"] {
         let row = &all["rows"][name];
         let is_done = row["result"] == "held";
@@ -372,7 +398,10 @@ fn killed_kit_leaves_the_rows_that_were_done() {
     run.kill();
     let all = kit.results();
     assert_eq!(all, kit.packed());
-    assert_eq!((&all["finished"], &all["rows"]["machine"]["result"]), (&false.into(), &"measured".into()));
+    assert_eq!(
+        (&all["finished"], &all["rows"]["machine"]["result"]),
+        (&false.into(), &"measured".into())
+    );
     fs::remove_dir_all(kit.out()).expect("results");
     // The next one clears up behind it.
     Outcome::of(kit.run(&["--only", "fail_closed"])).exits(0);
@@ -414,10 +443,12 @@ fn missing_nvml_is_the_reason_of_the_rows_that_need_it() {
     let Some(kit) = Kit::new(test) else { return };
     let driver = kit.fixture.path("driver");
     fs::create_dir(&driver).expect("a folder");
-    fs::copy(kit.fixture.dist().file("sim/libcuda.so.1"), driver.join("libcuda.so.1")).expect("a copy");
+    fs::copy(kit.fixture.dist().file("sim/libcuda.so.1"), driver.join("libcuda.so.1"))
+        .expect("a copy");
     // In the way of one that this machine may have.
     fs::write(driver.join("libnvidia-ml.so.1"), "no library").expect("a file");
-    let mut run = kit.run(&["--scale", "0.02", "--only", "meminfo", "nvml_start", "shapes", "demo"]);
+    let mut run =
+        kit.run(&["--scale", "0.02", "--only", "meminfo", "nvml_start", "shapes", "demo"]);
     run.env("LD_LIBRARY_PATH", &driver);
     Outcome::of(run).exits(0);
     let rows = &kit.results()["rows"];
@@ -433,7 +464,10 @@ fn folder_that_cannot_hold_programs_or_results_is_refused_with_what_to_do() {
     let Some(mut kit) = Kit::new(test).map(Kit::copied) else { return };
     let refused = |kit: &Kit, advice: &str| {
         let outcome = Outcome::of(kit.run(&["--only", "meminfo"])).exits(2);
-        assert!(outcome.stderr.contains(advice) && outcome.stderr.lines().count() == 1, "{outcome:#?}");
+        assert!(
+            outcome.stderr.contains(advice) && outcome.stderr.lines().count() == 1,
+            "{outcome:#?}"
+        );
     };
     fs::write(kit.out(), "a file").expect("a file");
     refused(&kit, "name another folder by --out");
@@ -453,7 +487,8 @@ fn programs_without_their_mode_are_started_all_the_same() {
     let Some(kit) = Kit::new(test).map(Kit::copied) else { return };
     for name in ["dist/cgpu", "dist/programs/managed"] {
         // A file of its own: the copy may share no inode with the built one.
-        fs::set_permissions(kit.folder.join(name), fs::Permissions::from_mode(0o644)).expect("a mode");
+        fs::set_permissions(kit.folder.join(name), fs::Permissions::from_mode(0o644))
+            .expect("a mode");
     }
     Outcome::of(kit.run(&["--only", "managed"])).exits(0);
     assert_eq!(kit.results()["rows"]["managed"]["result"], "held");

@@ -8,8 +8,12 @@ use cgpu_e2e::{Dist, Elf, Fixture, MIB, Outcome, skip};
 
 fn golden(name: &str) -> BTreeSet<String> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shim/golden").join(name);
-    let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned).collect()
+    let text =
+        fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    text.lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn same(what: &str, built: &BTreeSet<String>, golden: &BTreeSet<String>) {
@@ -47,7 +51,8 @@ fn the_portable_build_is_the_same_for_old_systems() {
     };
     same("exports", &shim.exports(), &golden("exports.txt"));
     same("needed", &shim.needed(), &golden("portable-needed.txt"));
-    let newer: Vec<_> = shim.versions().difference(&golden("portable-versions.txt")).cloned().collect();
+    let newer: Vec<_> =
+        shim.versions().difference(&golden("portable-versions.txt")).cloned().collect();
     assert!(newer.is_empty(), "versions of glibc that the list does not have: {newer:?}");
     // A function that the old glibc has not got is linked without a version, and missed when it is called.
     assert_eq!(shim.unversioned(), BTreeSet::new());

@@ -45,7 +45,8 @@ fn the_measured_rows_are_answered_as_measured() {
         let found: BTreeSet<&str> =
             answers.iter().filter(|line| !line.contains(' ')).map(String::as_str).collect();
         assert_eq!(found, exported, "exports of {version}");
-        let answers: BTreeMap<&str, &str> = answers.iter().filter_map(|line| line.split_once(": ")).collect();
+        let answers: BTreeMap<&str, &str> =
+            answers.iter().filter_map(|line| line.split_once(": ")).collect();
         let rows = rows("proc-address.tsv");
         assert_eq!(rows.len(), 685);
         for row in &rows {
@@ -54,7 +55,10 @@ fn the_measured_rows_are_answered_as_measured() {
             let at: u32 = at.parse().expect("a version");
             let known = rows.iter().filter(|other| {
                 let newer = other[2].parse::<u32>().expect("a version") > at;
-                other[0] == *name && other[1] == *flavour && !newer && exported.contains(other[3].as_str())
+                other[0] == *name
+                    && other[1] == *flavour
+                    && !newer
+                    && exported.contains(other[3].as_str())
             });
             let symbol = known.max_by_key(|other| other[2].parse::<u32>().expect("a version"));
             let expected = symbol.map_or("0 1 -".to_owned(), |row| format!("0 0 {}", row[3]));
@@ -72,9 +76,13 @@ fn the_oldest_driver_has_no_look_ups_at_all() {
     for name in ["cuInit", "cuMemAlloc_v2", "cuLaunchKernel_ptsz", "cuGraphLaunch"] {
         assert!(exports.contains(&name.to_owned()), "{name} is not there");
     }
-    for name in
-        ["cuGetProcAddress", "cuGetProcAddress_v2", "cuMemCreate", "cuMemAllocAsync", "cuLibraryLoadData"]
-    {
+    for name in [
+        "cuGetProcAddress",
+        "cuGetProcAddress_v2",
+        "cuMemCreate",
+        "cuMemAllocAsync",
+        "cuLibraryLoadData",
+    ] {
         assert!(!exports.contains(&name.to_owned()), "{name} is there");
     }
     // And it works.
@@ -123,11 +131,14 @@ fn hooks() -> BTreeSet<String> {
 fn the_shim_hands_out_what_the_driver_chose() {
     let fixture = Fixture::new("A10:23028");
     let simulated = fixture.dist().file("sim/libcuda.so.1");
-    let mut drivers: Vec<(PathBuf, u32)> =
-        [11_030, 11_070, 12_000, 12_040, 13_000, 13_050].map(|version| (simulated.clone(), version)).into();
+    let mut drivers: Vec<(PathBuf, u32)> = [11_030, 11_070, 12_000, 12_040, 13_000, 13_050]
+        .map(|version| (simulated.clone(), version))
+        .into();
     match real_drivers() {
         Ok(real) => drivers.extend(real),
-        Err(reason) => skip("lookups::the_shim_hands_out_what_the_driver_chose", "real-driver", &reason),
+        Err(reason) => {
+            skip("lookups::the_shim_hands_out_what_the_driver_chose", "real-driver", &reason)
+        }
     }
     let names = data("proc-address.tsv");
     let hooks = hooks();
@@ -164,7 +175,8 @@ fn real_drivers_answer_alike() {
     let simulated = fixture.dist().file("sim/libcuda.so.1");
     // What headers say and what they do not.
     let names = fixture.path("names.tsv");
-    let both = ["proc-address.tsv", "proc-address-exports.tsv"].map(|name| fs::read_to_string(data(name)));
+    let both =
+        ["proc-address.tsv", "proc-address-exports.tsv"].map(|name| fs::read_to_string(data(name)));
     let [headers, others] = both.map(|text| text.expect("the table is there"));
     let others: String = others.lines().skip(1).map(|line| format!("{line}\n")).collect();
     fs::write(&names, headers + &others).expect("a table of all names");
@@ -184,7 +196,8 @@ fn real_drivers_answer_alike() {
 fn real_drivers() -> Result<Vec<(PathBuf, u32)>, String> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real-drivers");
     // Each test is a process: one unpacks, and the other waits until all is there.
-    let one_at_a_time = fs::create_dir_all(&folder).and_then(|()| fs::File::create(folder.join("lock")));
+    let one_at_a_time =
+        fs::create_dir_all(&folder).and_then(|()| fs::File::create(folder.join("lock")));
     let one_at_a_time = one_at_a_time.map_err(|error| format!("{}: {error}", folder.display()))?;
     one_at_a_time.lock().map_err(|error| format!("{}: {error}", folder.display()))?;
     let apt = Apt::in_folder(&folder)?;
@@ -198,13 +211,14 @@ fn real_drivers() -> Result<Vec<(PathBuf, u32)>, String> {
                     Some(versions) => versions,
                     None => versions.insert(apt.versions()?),
                 };
-                let version = versions
-                    .iter()
-                    .find(|version| version.starts_with(branch))
-                    .ok_or_else(|| format!("no release of the distribution has a libcuda1 {branch}*"))?;
+                let version =
+                    versions.iter().find(|version| version.starts_with(branch)).ok_or_else(
+                        || format!("no release of the distribution has a libcuda1 {branch}*"),
+                    )?;
                 apt.unpack(version, &place)?;
             }
-            let library = library(&place).ok_or_else(|| format!("libcuda1 {branch}* has no libcuda.so"))?;
+            let library =
+                library(&place).ok_or_else(|| format!("libcuda1 {branch}* has no libcuda.so"))?;
             Ok((library, cuda))
         })
         .collect()
@@ -245,8 +259,8 @@ impl Apt {
             fs::create_dir_all(folder.join(part)).map_err(failed)?;
         }
         fs::write(folder.join("status"), "").map_err(failed)?;
-        let sources =
-            RELEASES.map(|release| format!("deb [signed-by={keyring}] {mirror} {release} non-free\n"));
+        let sources = RELEASES
+            .map(|release| format!("deb [signed-by={keyring}] {mirror} {release} non-free\n"));
         fs::write(folder.join("sources.list"), sources.concat()).map_err(failed)?;
         let at = |name: &str| folder.join(name).display().to_string();
         let settings = [
@@ -259,7 +273,8 @@ impl Apt {
             ("Acquire::http::Timeout", "20".to_owned()),
         ];
         let configuration = folder.join("apt.conf");
-        let text: String = settings.iter().map(|(name, value)| format!("{name} \"{value}\";\n")).collect();
+        let text: String =
+            settings.iter().map(|(name, value)| format!("{name} \"{value}\";\n")).collect();
         fs::write(&configuration, text).map_err(failed)?;
         Ok(Self { configuration, folder: folder.to_owned() })
     }
@@ -268,7 +283,10 @@ impl Apt {
     fn mirror() -> Result<String, String> {
         let mut command = Command::new("apt-get");
         command.args(["indextargets", "--format", "$(ORIGIN) $(COMPONENT) $(RELEASE) $(REPO_URI)"]);
-        let output = command.stdin(Stdio::null()).output().map_err(|error| format!("no apt-get: {error}"))?;
+        let output = command
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| format!("no apt-get: {error}"))?;
         let targets = String::from_utf8_lossy(&output.stdout);
         let mut targets = targets.lines().map(|line| line.split(' ').collect::<Vec<_>>());
         let debian = targets.find(|target| {

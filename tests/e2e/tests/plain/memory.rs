@@ -37,11 +37,13 @@ fn without_a_limit_the_gpu_is_as_it_was() {
     let fixture = Fixture::new(A10);
     let native = Outcome::of(fixture.program("meminfo")).silent().json();
     for off in ["0", "1,0,0"] {
-        let container = fixture.container(&format!("off-{off}")).with("ALIYUN_COM_GPU_MEM_CONTAINER", off);
+        let container =
+            fixture.container(&format!("off-{off}")).with("ALIYUN_COM_GPU_MEM_CONTAINER", off);
         let shimmed = Outcome::of(fixture.program_in(&container, "meminfo")).silent().json();
         assert_eq!(shimmed, native, "ALIYUN_COM_GPU_MEM_CONTAINER={off}");
     }
-    let unset = Outcome::of(fixture.program_in(&fixture.container("unset"), "meminfo")).silent().json();
+    let unset =
+        Outcome::of(fixture.program_in(&fixture.container("unset"), "meminfo")).silent().json();
     assert_eq!(unset, native);
     for off in ["true", "1"] {
         let container = fixture.limited(&format!("disabled-{off}"), 1024).with("CGPU_DISABLE", off);
@@ -73,8 +75,10 @@ fn a_question_about_free_memory_asks_the_driver_once() {
     let calls: Vec<serde_json::Value> =
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let names: Vec<&str> = calls.iter().filter_map(|call| call["name"].as_str()).collect();
-    let last_current = names.iter().rposition(|name| *name == "cuCtxSetCurrent").expect("a context");
-    let asked = names[last_current..].iter().filter(|name| name.starts_with("cuMemGetInfo")).count();
+    let last_current =
+        names.iter().rposition(|name| *name == "cuCtxSetCurrent").expect("a context");
+    let asked =
+        names[last_current..].iter().filter(|name| name.starts_with("cuMemGetInfo")).count();
     assert_eq!(asked, 2, "the program asks twice: {:?}", &names[last_current..]);
 }
 
@@ -118,7 +122,8 @@ fn limits_follow_the_order_of_the_visible_gpus() {
 
 #[test]
 fn a_fraction_of_the_gpu_is_rounded_down_to_mib() {
-    for (gpu, container, dev, mib) in [("T4:15109", "6", "15", 6043), ("T4:16130", "2", "15", 2150)] {
+    for (gpu, container, dev, mib) in [("T4:15109", "6", "15", 6043), ("T4:16130", "2", "15", 2150)]
+    {
         let fixture = Fixture::new(gpu);
         let fraction = fixture
             .container("fraction")
@@ -132,11 +137,15 @@ fn a_fraction_of_the_gpu_is_rounded_down_to_mib() {
 #[test]
 fn units_are_gib_mib_and_128_mib() {
     let fixture = Fixture::new(A10);
-    for (unit, value, mib) in
-        [(None, "2", 2048), (Some("GiB"), "2", 2048), (Some("MiB"), "700", 700), (Some("128MiB"), "16", 2048)]
-    {
-        let mut container =
-            fixture.container(unit.unwrap_or("default")).with("ALIYUN_COM_GPU_MEM_CONTAINER", value);
+    for (unit, value, mib) in [
+        (None, "2", 2048),
+        (Some("GiB"), "2", 2048),
+        (Some("MiB"), "700", 700),
+        (Some("128MiB"), "16", 2048),
+    ] {
+        let mut container = fixture
+            .container(unit.unwrap_or("default"))
+            .with("ALIYUN_COM_GPU_MEM_CONTAINER", value);
         if let Some(unit) = unit {
             container = container.with("CGPU_MEM_UNIT", unit);
         }
@@ -162,7 +171,9 @@ fn managed_memory_is_refused_on_every_route_and_not_announced() {
     assert_eq!(counters["managed_refused"], answers + 1, "{counters}");
     // An older driver has fewer.
     let mut old = fixture.program_in(&fixture.limited("b", 1024), "managed");
-    old.arg("refused").env("CGPU_SIM_DRIVER", "11040").env("CGPU_SIM_STATE", fixture.path("old-gpus"));
+    old.arg("refused")
+        .env("CGPU_SIM_DRIVER", "11040")
+        .env("CGPU_SIM_STATE", fixture.path("old-gpus"));
     let answers = Outcome::of(old).silent().json()["answers"].clone();
     assert_eq!(answers["cuMemAllocManaged"], 801);
     assert!(answers["cuLibraryGetManaged"].is_null(), "{answers}");
@@ -261,12 +272,20 @@ fn an_allocating_call_that_is_not_accounted_is_never_passed() {
     command.args(&names);
     let answers = Outcome::of(command).silent().json();
     for name in &names {
-        assert!(answers[name].is_null() || answers[name] == 801, "{name} answered {}", answers[name]);
+        assert!(
+            answers[name].is_null() || answers[name] == 801,
+            "{name} answered {}",
+            answers[name]
+        );
     }
     // Each of them in the books, under its reason.
     let counters = &fixture.accounting(&container)["processes"][0]["counters"];
-    let counted =
-        counters.as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum::<u64>();
+    let counted = counters
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter_map(|(_, count)| count.as_u64())
+        .sum::<u64>();
     let asked = names.iter().filter(|name| !answers[*name].is_null()).count();
     assert!(counted >= u64::try_from(asked).expect("few"), "{asked} refused, counted: {counters}");
     assert_eq!(answers["cuMemAllocManaged"], 801);

@@ -15,7 +15,10 @@ fn seen(fixture: &Fixture, container: &Container) -> Vec<(String, u64)> {
     let outcome = Outcome::of(fixture.program_in(container, "visible")).silent();
     let gpus = outcome.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON"));
     let gpu = |gpu: serde_json::Value| {
-        (gpu["uuid"].as_str().expect("a UUID").to_owned(), gpu["total"].as_u64().expect("a total") / MIB)
+        (
+            gpu["uuid"].as_str().expect("a UUID").to_owned(),
+            gpu["total"].as_u64().expect("a total") / MIB,
+        )
     };
     gpus.map(gpu).collect()
 }
@@ -39,7 +42,8 @@ fn instances_have_limits_of_their_own() {
         }
     }
     // By name, in another order, and only some.
-    let (first, second) = (gpus[1].replacen("GPU", "MIG", 1), gpus[2][..12].replacen("GPU", "MIG", 1));
+    let (first, second) =
+        (gpus[1].replacen("GPU", "MIG", 1), gpus[2][..12].replacen("GPU", "MIG", 1));
     let named = fixture
         .container("b")
         .with("ALIYUN_COM_GPU_MEM_CONTAINER", "1,2")
@@ -58,8 +62,10 @@ fn instances_have_limits_of_their_own() {
 #[test]
 fn a_cut_gpu_cannot_be_named_by_its_index() {
     let fixture = Fixture::new(CUT);
-    let container =
-        fixture.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "3").with("NVIDIA_VISIBLE_DEVICES", "1");
+    let container = fixture
+        .container("a")
+        .with("ALIYUN_COM_GPU_MEM_CONTAINER", "3")
+        .with("NVIDIA_VISIBLE_DEVICES", "1");
     let outcome = Outcome::of(fixture.program_in(&container, "init")).exits(0);
     assert_eq!(outcome.number("init"), 1);
     assert!(outcome.stderr.contains("GPU 1 is cut into MIG instances"), "{outcome:?}");
@@ -85,21 +91,29 @@ fn tenant(fixture: &Fixture, name: &str, instance: &str) -> (Container, Worker) 
 fn each_instance_has_a_folder_and_settings_of_its_own() {
     let fixture = Fixture::new(CUT);
     let tree = has_fuse("mig").then(|| Tree::of(&fixture));
-    let start = || Monitor::start_with(&fixture, if tree.is_some() { "" } else { "tree = \"none\"\n" });
+    let start =
+        || Monitor::start_with(&fixture, if tree.is_some() { "" } else { "tree = \"none\"\n" });
     let mut monitor = start();
     // The GPU that is cut computes nothing: its instances are there in its place.
-    assert_eq!(cgpu(&fixture, &["ls"]).silent().stdout, "version\ndefault_memsize\n0/\n1.0/\n1.1/\n");
+    assert_eq!(
+        cgpu(&fixture, &["ls"]).silent().stdout,
+        "version\ndefault_memsize\n0/\n1.0/\n1.1/\n"
+    );
     let gpus = fixture.smi()["gpus"].clone();
-    let told = |gpu: &Value| (gpu["index"].clone(), gpu["memory_total"].as_u64().expect("a size") / MIB);
+    let told =
+        |gpu: &Value| (gpu["index"].clone(), gpu["memory_total"].as_u64().expect("a size") / MIB);
     let gpus: Vec<_> = gpus.as_array().expect("gpus").iter().map(told).collect();
     assert_eq!(gpus, [(0.into(), 15109), ("1.0".into(), 20480), ("1.1".into(), 5120)]);
     let uuid = |at: usize| fixture.smi()["gpus"][at]["uuid"].as_str().expect("a UUID").to_owned();
     assert!(uuid(0).starts_with("GPU-") && uuid(1).starts_with("MIG-") && uuid(1) != uuid(2));
 
     let (big, small) = (uuid(1), uuid(2));
-    let tenants = [tenant(&fixture, "a", &big), tenant(&fixture, "b", &big), tenant(&fixture, "c", &small)];
+    let tenants =
+        [tenant(&fixture, "a", &big), tenant(&fixture, "b", &big), tenant(&fixture, "c", &small)];
     for (container, _) in &tenants {
-        let known = || fixture.accounting(container)["gpus"].as_array().is_some_and(|gpus| !gpus.is_empty());
+        let known = || {
+            fixture.accounting(container)["gpus"].as_array().is_some_and(|gpus| !gpus.is_empty())
+        };
         fixture.eventually("a container with its instance", || known().then_some(()));
     }
     let of = |at: usize| fixture.accounting(&tenants[at].0)["gpus"][0]["gpu"].clone();
@@ -143,7 +157,8 @@ fn each_instance_has_a_folder_and_settings_of_its_own() {
         }
         let read_only = fs::write(tree.path("1.1/c/id"), "x").expect_err("read-only");
         assert_eq!(read_only.raw_os_error(), Some(libc::EACCES));
-        let mut names: Vec<_> = fs::read_dir(tree.path("1.0")).expect("a folder").flatten().collect();
+        let mut names: Vec<_> =
+            fs::read_dir(tree.path("1.0")).expect("a folder").flatten().collect();
         names.retain(|entry| entry.path().is_dir());
         assert_eq!(names.len(), 2, "{names:?}");
     }
@@ -179,10 +194,13 @@ fn those_on_one_instance_take_turns_and_those_on_another_do_not() {
         worker.begin(60.0);
     }
     let sharing = |at: usize| fixture.smi()["gpus"][at]["sharing"].clone();
-    fixture.eventually("turns on the instance that two have", || (sharing(1) == "contended").then_some(()));
+    fixture.eventually("turns on the instance that two have", || {
+        (sharing(1) == "contended").then_some(())
+    });
     assert_eq!(sharing(2), "open");
     assert_eq!(fixture.smi()["gpus"][1]["policy"], 2, "as its configuration wants");
-    let turns = |at: usize| fixture.accounting(&tenants[at].0)["gpus"][0]["turns"].as_u64().expect("turns");
+    let turns =
+        |at: usize| fixture.accounting(&tenants[at].0)["gpus"][0]["turns"].as_u64().expect("turns");
     fixture.eventually("turns of both", || (turns(0) > 0 && turns(1) > 0).then_some(()));
     assert_eq!(turns(2), 0, "alone on its instance");
     for (_, worker) in tenants {

@@ -43,7 +43,8 @@ fn process_without_a_monitor_starts_nvml_once() {
     for more in [&[][..], &["first"], &["last"]] {
         let fixture = Fixture::new(A10);
         let journal = fixture.path("journal");
-        let container = fixture.limited("a", 4096).with("CGPU_SIM_JOURNAL", &journal.to_string_lossy());
+        let container =
+            fixture.limited("a", 4096).with("CGPU_SIM_JOURNAL", &journal.to_string_lossy());
         let outcome = Outcome::of(kernels(&fixture, &container, more)).silent();
         assert_eq!(outcome.number("free"), FREE, "{more:?}");
         assert_eq!(starts(&journal), 1, "{more:?}");
@@ -74,7 +75,8 @@ fn process_with_a_monitor_starts_no_nvml() {
     let idle = used();
     for (name, more) in [("a", &[][..]), ("b", &[]), ("own", &["last"])] {
         // What is told to be free is up to a second old: memory of the one before would be taken for the context's.
-        fixture.eventually("an idle GPU", || (fixture.on_gpu() == 0 && used() == idle).then_some(()));
+        fixture
+            .eventually("an idle GPU", || (fixture.on_gpu() == 0 && used() == idle).then_some(()));
         let journal = fixture.path(&format!("journal-{name}"));
         let mut program = run(&fixture, name, "kernels", &[&PROGRAM[..], more].concat());
         program.env("CGPU_SIM_JOURNAL", &journal);

@@ -53,7 +53,8 @@ fn threads_that_are_given_each_others_handles_leave_nothing_behind() {
 #[test]
 fn what_the_driver_refuses_changes_nothing() {
     let fixture = Fixture::new(GPU);
-    let faults = ["cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemRelease", "cuMemRetainAllocationHandle"];
+    let faults =
+        ["cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemRelease", "cuMemRetainAllocationHandle"];
     let faults = faults.into_iter().chain(["cuArrayCreate_v2", "cuArrayDestroy"]);
     let faults: Vec<String> = faults.map(|name| format!("{name}:p0.2:999")).collect();
     let mut command = fixture.program_in(&fixture.limited("a", LIMIT_MIB), "driver_refuses");

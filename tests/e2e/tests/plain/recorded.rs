@@ -13,7 +13,9 @@ const ROW: usize = 32;
 /// Its length, then every row that is not all zero: place and bytes.
 fn dump(bytes: &[u8]) -> String {
     let mut text = format!("size {}\n", bytes.len());
-    for (number, row) in bytes.chunks(ROW).enumerate().filter(|(_, row)| row.iter().any(|byte| *byte != 0)) {
+    for (number, row) in
+        bytes.chunks(ROW).enumerate().filter(|(_, row)| row.iter().any(|byte| *byte != 0))
+    {
         let _ = write!(text, "{:06x} ", number * ROW);
         row.iter().for_each(|byte| _ = write!(text, "{byte:02x}"));
         text.push('\n');
@@ -30,7 +32,8 @@ fn record() {
     let frame = |name: &str| {
         let bytes = fs::read(container.file("use")).expect("the region's file");
         let layout = u32::from_ne_bytes(bytes[..4].try_into().expect("four bytes"));
-        let folder = format!("{}/../../monitor/tests/daemon/library-{layout}", env!("CARGO_MANIFEST_DIR"));
+        let folder =
+            format!("{}/../../monitor/tests/daemon/library-{layout}", env!("CARGO_MANIFEST_DIR"));
         fs::create_dir_all(&folder).expect("a folder");
         fs::write(Path::new(&folder).join(name), dump(&bytes)).expect("a recording");
     };
@@ -47,7 +50,8 @@ fn record() {
     fixture.eventually("work in turns", || {
         let told = fixture.smi()["containers"].clone();
         let old = told.as_array()?.iter().find(|one| one["id"] == "old")?["processes"].clone();
-        let launches = old.as_array()?.iter().filter_map(|one| one["gpus"][0]["launches"].as_u64()).max()?;
+        let launches =
+            old.as_array()?.iter().filter_map(|one| one["gpus"][0]["launches"].as_u64()).max()?;
         (launches > 100).then_some(())
     });
     frame("working");

@@ -28,7 +28,8 @@ fn refuses(fixture: &Fixture, container: &Container) -> String {
 fn a_region_of_another_version_is_refused() {
     let fixture = Fixture::new("A10:23028");
     let container = with_region(&fixture, "a");
-    let file = OpenOptions::new().write(true).open(container.file("use")).expect("the region's file");
+    let file =
+        OpenOptions::new().write(true).open(container.file("use")).expect("the region's file");
     file.write_all_at(&99_u32.to_ne_bytes(), VERSION).expect("a new version");
     let line = refuses(&fixture, &container);
     assert!(line.contains("99"), "the line tells the version found: {line:?}");
@@ -39,7 +40,8 @@ fn a_truncated_region_is_refused_and_kills_nobody() {
     for length in [0, 1, 4096, 100_000] {
         let fixture = Fixture::new("A10:23028");
         let container = with_region(&fixture, "a");
-        let file = OpenOptions::new().write(true).open(container.file("use")).expect("the region's file");
+        let file =
+            OpenOptions::new().write(true).open(container.file("use")).expect("the region's file");
         file.set_len(length).expect("it can be cut");
         refuses(&fixture, &container);
     }
@@ -61,7 +63,8 @@ fn a_region_that_is_cut_short_below_running_programs_ends_those_and_nobody_else(
             child
         };
         let (ended, mut other) = (start(&container), start(&neighbour));
-        let file = OpenOptions::new().write(true).open(container.file("use")).expect("the region's file");
+        let file =
+            OpenOptions::new().write(true).open(container.file("use")).expect("the region's file");
         file.set_len(length).expect("it can be cut");
         let outcome = ended.end();
         assert_eq!(outcome.signal(), Some(libc::SIGBUS), "{outcome:?}");
@@ -102,12 +105,16 @@ fn whoever_scribbles_over_its_own_region_is_refused_at_worst() {
         start(&container, "mortal", &["graphs"]),
         start(&container, "mortal", &["modules"]),
     ];
-    let file =
-        OpenOptions::new().read(true).write(true).open(container.file("use")).expect("the region's file");
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(container.file("use"))
+        .expect("the region's file");
     let length = file.metadata().expect("a file").len();
     let mut state = 20_261_123_u64;
     let mut draw = |bound: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % bound
     };
     for _ in 0..2000 {
@@ -131,7 +138,10 @@ fn whoever_scribbles_over_its_own_region_is_refused_at_worst() {
     let mut command = fixture.program_in(&neighbour, "alloc_fill");
     command.args(["64M", "1"]);
     let filled = Outcome::of(command).silent();
-    assert!(filled.number("granted") <= 2048 * MIB && filled.number("total") == 2048 * MIB, "{filled:?}");
+    assert!(
+        filled.number("granted") <= 2048 * MIB && filled.number("total") == 2048 * MIB,
+        "{filled:?}"
+    );
     other.finish().silent();
     fixture.wait_until_empty(&neighbour);
 }
@@ -170,7 +180,9 @@ fn a_read_only_folder_is_refused() {
 fn a_full_tmpfs_is_refused_instead_of_killing_at_the_first_touch() {
     let fixture = Fixture::new("A10:23028");
     let container = fixture.limited("a", 2048);
-    if let Some(line) = refuses_mounted(&fixture, &container, "mount -t tmpfs -o size=1m none {dir}") {
+    if let Some(line) =
+        refuses_mounted(&fixture, &container, "mount -t tmpfs -o size=1m none {dir}")
+    {
         assert!(line.contains("space"), "{line:?}");
     }
 }

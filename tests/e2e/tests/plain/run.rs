@@ -25,7 +25,8 @@ fn nobody_types_preload() {
     let fixture = Fixture::new("");
     let program = fixture.dist().program("meminfo");
     let outcome =
-        cgpu(&fixture, &["--sim", "A10:23028", "--mem", "6GiB", "--", &program.to_string_lossy()]).exits(0);
+        cgpu(&fixture, &["--sim", "A10:23028", "--mem", "6GiB", "--", &program.to_string_lossy()])
+            .exits(0);
     assert_eq!(outcome.number("total"), 6144 * MIB);
     let line = outcome.stderr.trim_end();
     assert!(
@@ -37,7 +38,9 @@ fn nobody_types_preload() {
 #[test]
 fn exit_codes_are_those_of_a_shell() {
     let fixture = Fixture::new("");
-    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)] {
+    for (script, code) in
+        [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)]
+    {
         let outcome = cgpu(&fixture, &["--", "sh", "-c", script]);
         assert_eq!(outcome.code(), Some(code), "{script}: {outcome:?}");
     }
@@ -92,8 +95,9 @@ fn nothing_is_left_when_the_last_process_has_gone() {
     let program = fixture.dist().program("meminfo");
     let arguments = ["--sim", "A10:23028", "--mem", "1GiB", "--", &program.to_string_lossy()];
     cgpu(&fixture, &arguments).exits(0);
-    let left: Vec<_> =
-        fs::read_dir(fixture.root().join("containers")).expect("the folder of containers").collect();
+    let left: Vec<_> = fs::read_dir(fixture.root().join("containers"))
+        .expect("the folder of containers")
+        .collect();
     assert!(left.is_empty(), "{left:?}");
 }
 

@@ -110,7 +110,8 @@ const OTHERWISE: &[(&str, &str)] = &[
 fn compared() -> BTreeSet<String> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../cuda/programs");
     let files = fs::read_dir(folder).expect("the programs' folder");
-    let names = files.map(|file| file.expect("an entry").file_name().into_string().expect("a plain name"));
+    let names =
+        files.map(|file| file.expect("an entry").file_name().into_string().expect("a plain name"));
     let mut names: BTreeSet<String> =
         names.filter_map(|name| name.strip_suffix(".c").map(str::to_owned)).collect();
     for (name, reason) in OTHERWISE {
@@ -147,9 +148,11 @@ fn programs_run_the_same_without_a_limit() {
 /// Peers left umask(0) behind, took SIGUSR1 and SIGUSR2, and let a thread poll in every process.
 #[test]
 fn umask_signals_environment_threads_and_descriptors_are_the_programs_own() {
-    for variables in
-        [&[][..], &[("ALIYUN_COM_GPU_MEM_CONTAINER", "4")], &[("ALIYUN_COM_GPU_MEM_CONTAINER", "0")]]
-    {
+    for variables in [
+        &[][..],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "4")],
+        &[("ALIYUN_COM_GPU_MEM_CONTAINER", "0")],
+    ] {
         let fixture = Fixture::new("A10:23028");
         let native = Outcome::of(fixture.program("surroundings")).silent().stdout;
         let container = variables
@@ -179,8 +182,12 @@ fn daemons_that_close_everything_stay_on_the_books() {
             Outcome::of(fixture.program_in(&container, "init")).silent();
         }
         let accounting = fixture.accounting(&container);
-        let living: Vec<_> = accounting["processes"].as_array().expect("processes").iter().collect();
-        assert!(living.iter().any(|process| process["pid"] == said["pid"]), "{said} in {accounting:#}");
+        let living: Vec<_> =
+            accounting["processes"].as_array().expect("processes").iter().collect();
+        assert!(
+            living.iter().any(|process| process["pid"] == said["pid"]),
+            "{said} in {accounting:#}"
+        );
         assert!(fixture.used(&container, 0) >= 256 * MIB);
         fs::remove_file(&file).expect("its sign to end");
         fixture.wait_until_empty(&container);

@@ -109,7 +109,8 @@ fn the_service_runs_under_a_real_systemd() {
     }
     fs::write(place("cgpu/administrator"), ADMINISTRATOR).expect("a file");
     fs::write(place("administrator.service"), UNIT).expect("a file");
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the sources");
+    let sources =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the sources");
     let bind = |what: &Path, at: &str| format!("--bind-ro={}:{at}", what.display());
     let shown = folder.path().display();
     // What is mounted goes with the namespace, whatever becomes of us.
@@ -117,11 +118,15 @@ fn the_service_runs_under_a_real_systemd() {
         "mount -t overlay overlay -o lowerdir=/,upperdir={shown}/upper,workdir={shown}/work {shown}/root"
     );
     let mut boot = Command::new("unshare");
-    boot.args(["--mount", "sh", "-ec"]).arg(format!("{layers}; exec systemd-nspawn \"$@\"")).arg("sh");
+    boot.args(["--mount", "sh", "-ec"])
+        .arg(format!("{layers}; exec systemd-nspawn \"$@\""))
+        .arg("sh");
     boot.args(["--quiet", "--register=no", "--keep-unit", "--bind=/dev/fuse", "-b"]);
-    boot.arg(format!("--machine=cgpu-{}", std::process::id())).arg(format!("--directory={shown}/root"));
+    boot.arg(format!("--machine=cgpu-{}", std::process::id()))
+        .arg(format!("--directory={shown}/root"));
     boot.arg(format!("--bind={}:/cgpu", place("cgpu").display()));
-    boot.arg(bind(&sources.join("deploy"), "/cgpu/deploy")).arg(bind(&sources.join("docs"), "/cgpu/docs"));
+    boot.arg(bind(&sources.join("deploy"), "/cgpu/deploy"))
+        .arg(bind(&sources.join("docs"), "/cgpu/docs"));
     boot.arg(bind(Dist::find().folder(), "/cgpu/dist"));
     boot.arg(bind(&place("administrator.service"), "/etc/systemd/system/administrator.service"));
     boot.arg("systemd.unit=administrator.service");

@@ -82,7 +82,8 @@ impl Surroundings {
 
 fn sanitized(sanitizer: &str, surroundings: Surroundings) {
     let fixture = Fixture::new("A10:23028");
-    let (source, flag) = (root().join("tests/cuda/programs/init.c"), surroundings.flag.unwrap_or_default());
+    let (source, flag) =
+        (root().join("tests/cuda/programs/init.c"), surroundings.flag.unwrap_or_default());
     if !compiles(&source, &fixture.path("init"), &[flag]) {
         let test = format!("surroundings::the_{sanitizer}_sanitizer");
         return skip(&test, sanitizer, &format!("the C compiler has no {flag}"));
@@ -114,8 +115,9 @@ fn the_thread_sanitizer() {
 fn installed(names: &[&str]) -> Option<PathBuf> {
     let multiarch = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
     let folders = [multiarch.as_str(), "/usr/lib64", "/usr/lib", "/usr/local/lib"];
-    let mut files =
-        folders.iter().flat_map(|folder| names.iter().map(move |name| Path::new(folder).join(name)));
+    let mut files = folders
+        .iter()
+        .flat_map(|folder| names.iter().map(move |name| Path::new(folder).join(name)));
     files.find(|file| file.exists())
 }
 
@@ -129,13 +131,23 @@ fn allocator(test: &str, tool: &str, package: &str, names: &[&str]) {
 
 #[test]
 fn jemalloc_before_and_after() {
-    allocator("surroundings::jemalloc_before_and_after", "jemalloc", "libjemalloc2", &["libjemalloc.so.2"]);
+    allocator(
+        "surroundings::jemalloc_before_and_after",
+        "jemalloc",
+        "libjemalloc2",
+        &["libjemalloc.so.2"],
+    );
 }
 
 #[test]
 fn tcmalloc_before_and_after() {
     let names = ["libtcmalloc_minimal.so.4", "libtcmalloc.so.4"];
-    allocator("surroundings::tcmalloc_before_and_after", "tcmalloc", "libtcmalloc-minimal4", &names);
+    allocator(
+        "surroundings::tcmalloc_before_and_after",
+        "tcmalloc",
+        "libtcmalloc-minimal4",
+        &names,
+    );
 }
 
 #[test]

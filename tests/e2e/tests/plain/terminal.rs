@@ -36,7 +36,8 @@ impl Setup {
 
     fn node(&self, path: &str) -> String {
         let root = self.fixture.root();
-        let outcome = Outcome::of(self.fixture.cgpu(&["get", path, "--root", &root.to_string_lossy()]));
+        let outcome =
+            Outcome::of(self.fixture.cgpu(&["get", path, "--root", &root.to_string_lossy()]));
         outcome.silent().stdout.trim_end().to_owned()
     }
 
@@ -87,7 +88,10 @@ fn top_shows_sorts_filters_and_changes_what_is_confirmed() {
     terminal.press("Enter");
     terminal.types("y");
     terminal.shows("done: bravo on GPU 0: weight 3");
-    assert_eq!((setup.node("0/bravo/weight"), setup.node("0/alpha/weight")), ("3".into(), "1".into()));
+    assert_eq!(
+        (setup.node("0/bravo/weight"), setup.node("0/alpha/weight")),
+        ("3".into(), "1".into())
+    );
     terminal.types("w25");
     terminal.press("Enter");
     terminal.types("y");
@@ -122,7 +126,9 @@ fn whichever_way_top_ends_the_terminal_is_as_it_was() {
         // Words of its own each time: those of the time before may still be on the screen.
         let (prompt, end) = (format!("at-the-prompt-{number}"), format!("the-end-{number}"));
         terminal.line(&format!("clear; echo before '{key}{signal}'"));
-        terminal.line(&format!("stty -g >before; printf '' >pid; printf 'at-the-%s-{number}\\n' prompt"));
+        terminal.line(&format!(
+            "stty -g >before; printf '' >pid; printf 'at-the-%s-{number}\\n' prompt"
+        ));
         terminal.shows(&prompt);
         let fault = if key == "panic" { "--panic" } else { "" };
         terminal.line(&format!(
@@ -170,7 +176,9 @@ fn top_is_suspended_and_comes_back() {
     terminal.shows("at-the-prompt");
     let top = "\"$CGPU\" top --interval 0.2 --root \"$ROOT\"";
     // By itself, and from a script, which is to stop as well: else the shell would wait for it.
-    for (number, command) in [top.to_owned(), format!("sh -c '{top}; echo \"code $?\"'")].iter().enumerate() {
+    for (number, command) in
+        [top.to_owned(), format!("sh -c '{top}; echo \"code $?\"'")].iter().enumerate()
+    {
         terminal.line(&format!("clear; printf 'at-prompt-%s\\n' {number}"));
         terminal.shows(&format!("at-prompt-{number}"));
         terminal.line(command);
@@ -194,10 +202,11 @@ fn top_is_suspended_and_comes_back() {
 fn top_needs_no_colours_and_no_unicode() {
     // 39 and 49 are the terminal's own.
     let coloured = |text: &str| {
-        let sequences = text.split('\x1b').skip(1).filter_map(|rest| rest.strip_prefix('[')?.split_once('m'));
-        sequences
-            .flat_map(|(codes, _)| codes.split(';'))
-            .any(|code| code.parse().is_ok_and(|code: u32| matches!(code, 30..=38 | 40..=48 | 90..=107)))
+        let sequences =
+            text.split('\x1b').skip(1).filter_map(|rest| rest.strip_prefix('[')?.split_once('m'));
+        sequences.flat_map(|(codes, _)| codes.split(';')).any(|code| {
+            code.parse().is_ok_and(|code: u32| matches!(code, 30..=38 | 40..=48 | 90..=107))
+        })
     };
     for (variable, colours) in [(("NO_COLOR", ""), true), (("NO_COLOR", "1"), false)] {
         let Some(setup) = Setup::set("colours", (80, 24), &[variable]) else { return };
@@ -252,16 +261,19 @@ fn pictures() {
     for (container, limits) in
         containers.iter().zip(["name notebook\nweight 1\n", "name trainer\nweight 2\n"])
     {
-        fs::write(container.file("limits"), format!("version 1\n{limits}")).expect("limits can be written");
+        fs::write(container.file("limits"), format!("version 1\n{limits}"))
+            .expect("limits can be written");
     }
-    let holders = [("1G", 0), ("2500M", 1)].map(|(amount, at)| hold(&fixture, &containers[at], amount));
+    let holders =
+        [("1G", 0), ("2500M", 1)].map(|(amount, at)| hold(&fixture, &containers[at], amount));
     let mut workers = containers.each_ref().map(|container| Worker::start(&fixture, container));
     workers.iter_mut().for_each(|worker| {
         worker.begin(if std::env::var_os("CGPU_PICTURES").is_some() { 60.0 } else { 20.0 })
     });
     wide.line("clear; \"$CGPU\" top --interval 0.3 --root \"$ROOT\"");
-    let strip =
-        |seen: &str| seen.lines().find(|line| line.starts_with(" turns")).unwrap_or_default().to_owned();
+    let strip = |seen: &str| {
+        seen.lines().find(|line| line.starts_with(" turns")).unwrap_or_default().to_owned()
+    };
     wide.comes_to("turns of both", |seen| strip(seen).contains('A') && strip(seen).contains('B'));
     let settled = |seen: &str| {
         seen.lines().filter(|line| line.contains("██") || line.contains("▃▃▃▃▃▃▃▃")).count() >= 2
@@ -274,8 +286,9 @@ fn pictures() {
     wide.types("q");
     wide.shows("$");
     wide.line("clear; \"$CGPU\" smi --root \"$ROOT\"");
-    let seen =
-        wide.comes_to("both", |seen| ["3f2a9c41d07b", "b81e5507aa90"].iter().all(|id| seen.contains(id)));
+    let seen = wide.comes_to("both", |seen| {
+        ["3f2a9c41d07b", "b81e5507aa90"].iter().all(|id| seen.contains(id))
+    });
     for what in ["weight 1", "weight 2", "implicit", "policy 2 (weighted)", "8192"] {
         assert!(seen.contains(what), "{what}: {seen}");
     }

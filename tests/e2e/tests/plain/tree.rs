@@ -123,7 +123,14 @@ done
 echo "$n $writes"
 "#;
 
-fn player(tree: &Path, own: &str, bounds: [u64; 2], seconds: u64, seed: u64, keeps_pace: bool) -> Child {
+fn player(
+    tree: &Path,
+    own: &str,
+    bounds: [u64; 2],
+    seconds: u64,
+    seed: u64,
+    keeps_pace: bool,
+) -> Child {
     let mut command = Command::new("sh");
     command.args(["-c", PLAYER, "player"]).arg(tree).arg(own);
     let numbers = [bounds[0], bounds[1], least(seconds), seconds, seed, keeps_pace.into()];
@@ -172,17 +179,20 @@ fn ten_thousand_reads_and_writes_while_tenants_come_and_go() {
     }
     let soak = told("CGPU_SOAK_SECONDS");
     let seconds = soak.or_else(|| told("CGPU_TREE_SECONDS")).unwrap_or(SECONDS);
-    let fixture =
-        Fixture::new("A10:23028,A10:23028,A10:23028,A10:23028").lasting(Duration::from_secs(2 * seconds));
+    let fixture = Fixture::new("A10:23028,A10:23028,A10:23028,A10:23028")
+        .lasting(Duration::from_secs(2 * seconds));
     let tree = Tree::of(&fixture);
     let monitor = Monitor::start_with_tree(&fixture);
     let stay = [fixture.limited("a", 8192), fixture.limited("b", 8192)];
     let mut workers = stay.each_ref().map(|container| Worker::start(&fixture, container));
-    let guests: Vec<Container> = (2..TENANTS).map(|n| fixture.limited(&format!("t{n}"), 1024)).collect();
+    let guests: Vec<Container> =
+        (2..TENANTS).map(|n| fixture.limited(&format!("t{n}"), 1024)).collect();
     let mut holders: Vec<Child> = guests.iter().map(|guest| holder(&fixture, guest)).collect();
     // Each has its files open in the monitor from now on, whether somebody lives in it or not.
     for container in stay.iter().chain(&guests) {
-        let known = || fixture.accounting(container)["gpus"].as_array().is_some_and(|gpus| !gpus.is_empty());
+        let known = || {
+            fixture.accounting(container)["gpus"].as_array().is_some_and(|gpus| !gpus.is_empty())
+        };
         fixture.eventually("a container with its GPUs", || known().then_some(()));
     }
     let pid = monitor.process.pid();
@@ -193,7 +203,9 @@ fn ten_thousand_reads_and_writes_while_tenants_come_and_go() {
     let own = (0..4).flat_map(|gpu| nodes.map(|(node, bounds)| (format!("{gpu}/{node}"), bounds)));
     let mut players: Vec<Child> = own
         .zip(1..)
-        .map(|((node, bounds), seed)| player(&tree.0, &node, bounds, seconds, seed * 7919, soak.is_none()))
+        .map(|((node, bounds), seed)| {
+            player(&tree.0, &node, bounds, seconds, seed * 7919, soak.is_none())
+        })
         .collect();
     #[allow(clippy::cast_precision_loss)] // some seconds
     workers.iter_mut().for_each(|worker| worker.begin(seconds as f64));
@@ -202,7 +214,8 @@ fn ten_thousand_reads_and_writes_while_tenants_come_and_go() {
     while players.iter_mut().any(Child::runs) {
         // One ends by itself, one is killed in the middle of it; others come in their place.
         let (ends, dies) = (rounds % guests.len(), (rounds + guests.len() / 2) % guests.len());
-        let mut replace = |at: usize| std::mem::replace(&mut holders[at], holder(&fixture, &guests[at]));
+        let mut replace =
+            |at: usize| std::mem::replace(&mut holders[at], holder(&fixture, &guests[at]));
         replace(ends).finish().silent();
         replace(dies).kill();
         rounds += 1;
@@ -210,7 +223,10 @@ fn ten_thousand_reads_and_writes_while_tenants_come_and_go() {
         highest = highest.max(size.resident);
         if start.elapsed().as_secs() / 30 > told {
             told = start.elapsed().as_secs() / 30;
-            println!("tree: {} of {seconds} s, {rounds} rounds of tenants, {size:?} (KiB)", told * 30);
+            println!(
+                "tree: {} of {seconds} s, {rounds} rounds of tenants, {size:?} (KiB)",
+                told * 30
+            );
         }
         std::thread::sleep(Duration::from_millis(if soak.is_none() { 200 } else { 0 }));
     }
@@ -284,10 +300,17 @@ fn a_monitor_killed_again_and_again_loses_no_setting_and_hurts_no_tenant() {
         monitor.process.kill();
         monitor = Monitor::start_with_tree(&fixture);
         fixture.eventually("the tree again", || tree.read("0/a/weight").ok());
-        for (node, value) in
-            [("0/prio_ratio", "77"), ("0/policy", "4"), ("0/a/weight", "3"), ("default_memsize", &value)]
-        {
-            assert_eq!(tree.read(node).expect("a node"), format!("{value}\n"), "{node} after kill {kill}");
+        for (node, value) in [
+            ("0/prio_ratio", "77"),
+            ("0/policy", "4"),
+            ("0/a/weight", "3"),
+            ("default_memsize", &value),
+        ] {
+            assert_eq!(
+                tree.read(node).expect("a node"),
+                format!("{value}\n"),
+                "{node} after kill {kill}"
+            );
         }
         assert!(oracle.runs(), "it has read something else");
         if kill % 10 == 9 {

@@ -79,12 +79,14 @@ impl Setup {
             command.args(["-c", script]).arg(fixture.dist().program("who"));
             contained(&named(command), naming == Naming::AsHere).map(Who::start)
         };
-        let Some(mut a) = inside(&limited("a"), "(sleep 300 | \"$0\" 100M) & exec \"$0\" 200M") else {
+        let Some(mut a) = inside(&limited("a"), "(sleep 300 | \"$0\" 100M) & exec \"$0\" 200M")
+        else {
             skip("view", "unshare", "PID namespaces need root or user namespaces");
             return None;
         };
         // What a context costs is measured by the GPU's free memory, and until a monitor knows better a neighbour's doings are in it.
-        fixture.eventually("two processes", || (list(&a.ask(), "compute").len() == 2).then_some(()));
+        fixture
+            .eventually("two processes", || (list(&a.ask(), "compute").len() == 2).then_some(()));
         let b = inside(&limited("b"), "exec \"$0\" 300M")?;
         Some(Self { fixture, a, b, host, _monitor: monitor })
     }
@@ -96,7 +98,8 @@ impl Setup {
         fixture.eventually("three processes on the GPU", || {
             let seen = [a.ask(), b.ask(), host.ask()];
             let lengths = seen.each_ref().map(|seen| list(seen, "compute").len());
-            (before.replace(seen.clone()).as_ref() == Some(&seen) && lengths == [2, 1, 3]).then_some(seen)
+            (before.replace(seen.clone()).as_ref() == Some(&seen) && lengths == [2, 1, 3])
+                .then_some(seen)
         })
     }
 }
@@ -117,7 +120,10 @@ fn lists(naming: Naming) {
     let all = list(&host, "compute");
     let inside = [list(&a, "compute"), list(&b, "compute")].concat();
     assert_eq!(sum(&all), sum(&inside), "inside {a} {b}, outside {host}");
-    assert!(pids(&all).iter().all(|pid| !pids(&inside).contains(pid)), "inside {a} {b}, outside {host}");
+    assert!(
+        pids(&all).iter().all(|pid| !pids(&inside).contains(pid)),
+        "inside {a} {b}, outside {host}"
+    );
     assert_eq!(host["total"], 23_028 * MIB);
 }
 
@@ -271,7 +277,9 @@ fn without_a_limit_everybody_is_shown() {
     command.arg("1G");
     let mut neighbour = Who::start(command);
     let pid = neighbour.ask()["pid"].as_u64().expect("a process");
-    for off in [fixture.container("a"), fixture.container("b").with("ALIYUN_COM_GPU_MEM_CONTAINER", "0")] {
+    for off in
+        [fixture.container("a"), fixture.container("b").with("ALIYUN_COM_GPU_MEM_CONTAINER", "0")]
+    {
         let seen = Who::start(fixture.program_in(&off, "who")).ask();
         assert_eq!(pids(&list(&seen, "compute")), [pid], "{seen}");
     }
@@ -285,7 +293,8 @@ fn instances_are_as_large_as_their_limits() {
     Outcome::of(fixture.program_in(&container, "init")).silent();
     let accounting = fixture.accounting(&container);
     let named = |gpu: &Value| gpu["uuid"].as_str().expect("a UUID").replacen("GPU", "MIG", 1);
-    let uuids: Vec<String> = accounting["gpus"].as_array().expect("gpus").iter().map(named).collect();
+    let uuids: Vec<String> =
+        accounting["gpus"].as_array().expect("gpus").iter().map(named).collect();
     let command = |instance: &str, bytes: &str| {
         let rank = container.clone().with("CUDA_VISIBLE_DEVICES", instance);
         let mut command = fixture.program_in(&rank, "who");

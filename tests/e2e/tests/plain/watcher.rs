@@ -10,7 +10,12 @@ use serde_json::Value;
 fn run(fixture: &Fixture, name: &str, options: &[&str], script: &str) -> Child {
     let (root, hold) = (fixture.root(), fixture.dist().program("hold"));
     let mut command = fixture.cgpu(&["run", "--root", &root.to_string_lossy(), "--name", name]);
-    command.args(options).args(["--", "sh", "-c", &script.replace("HOLD", &hold.to_string_lossy())]);
+    command.args(options).args([
+        "--",
+        "sh",
+        "-c",
+        &script.replace("HOLD", &hold.to_string_lossy()),
+    ]);
     Child::start_for(command, std::time::Duration::from_secs(280))
 }
 
@@ -45,7 +50,8 @@ fn record(fixture: &Fixture) -> Value {
 fn counted(fixture: &Fixture, sample: &str) {
     fixture.eventually(sample, || {
         let text = metrics(fixture);
-        let value = text.lines().find_map(|line| line.strip_prefix(sample)?.trim().parse::<f64>().ok());
+        let value =
+            text.lines().find_map(|line| line.strip_prefix(sample)?.trim().parse::<f64>().ok());
         value.filter(|value| *value >= 1.0)
     });
 }
@@ -59,7 +65,8 @@ fn metrics(fixture: &Fixture) -> String {
         .expect("an address")
         .to_owned();
     let mut stream = fixture.eventually("an endpoint", || std::net::TcpStream::connect(&at).ok());
-    std::io::Write::write_all(&mut stream, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("a request");
+    std::io::Write::write_all(&mut stream, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        .expect("a request");
     let mut text = String::new();
     let _ = std::io::Read::read_to_string(&mut stream, &mut text);
     text
@@ -67,18 +74,27 @@ fn metrics(fixture: &Fixture) -> String {
 
 /// A port that was free a moment ago, on an address from which nobody connects.
 fn endpoint() -> String {
-    std::net::TcpListener::bind("127.0.0.3:0").expect("a port").local_addr().expect("an address").to_string()
+    std::net::TcpListener::bind("127.0.0.3:0")
+        .expect("a port")
+        .local_addr()
+        .expect("an address")
+        .to_string()
 }
 
 #[test]
 fn a_containers_process_without_the_shim_is_found_and_shown_and_lives_unless_told() {
     let fixture = Fixture::new("A10:23028");
     let at = endpoint();
-    let mut monitor = Monitor::start_with(&fixture, &format!("tree = \"none\"\nmetrics = \"{at}\"\n"));
+    let mut monitor =
+        Monitor::start_with(&fixture, &format!("tree = \"none\"\nmetrics = \"{at}\"\n"));
     let mut held = run(&fixture, "a", &["--mem", "1GiB"], "exec env -u LD_PRELOAD HOLD 3G 240");
     held.line();
     let finding = found(&fixture, Some("a"), "unshimmed");
-    assert_eq!((&finding["comm"], &finding["shim"]), (&"hold".into(), &"absent".into()), "{finding}");
+    assert_eq!(
+        (&finding["comm"], &finding["shim"]),
+        (&"hold".into(), &"absent".into()),
+        "{finding}"
+    );
     assert!(finding["memory"].as_u64() >= Some(3 << 30), "{finding}");
     let pid = finding["pid"].as_u64().expect("a process id");
     let text = smi(&fixture);
@@ -88,7 +104,9 @@ fn a_containers_process_without_the_shim_is_found_and_shown_and_lives_unless_tol
     counted(&fixture, "cgpu_watched_processes{gpu=\"0\",cause=\"unshimmed\",container=\"a\"}");
     assert!(held.runs() && monitor.process.runs());
     held.finish().exits(0);
-    fixture.eventually("it is found no more", || findings(&fixture, Some("a")).is_empty().then_some(()));
+    fixture.eventually("it is found no more", || {
+        findings(&fixture, Some("a")).is_empty().then_some(())
+    });
 }
 
 #[test]
@@ -107,11 +125,13 @@ fn a_containers_process_without_the_shim_is_ended_where_that_is_wanted_and_nobod
     native.line();
     let mut good = run(&fixture, "good", &["--mem", "2GiB"], "exec HOLD 1G 240");
     good.line();
-    let script = format!("env -u LD_PRELOAD HOLD 1G 240; echo $? > {}; exec HOLD 16M 1", log.display());
+    let script =
+        format!("env -u LD_PRELOAD HOLD 1G 240; echo $? > {}; exec HOLD 16M 1", log.display());
     let mut bad = run(&fixture, "bad", &["--mem", "2GiB"], &script);
     bad.line();
-    let code = fixture
-        .eventually("it is ended", || fs::read_to_string(&log).ok().filter(|text| text.ends_with('\n')));
+    let code = fixture.eventually("it is ended", || {
+        fs::read_to_string(&log).ok().filter(|text| text.ends_with('\n'))
+    });
     // 128 and SIGTERM, as the shell tells it.
     assert_eq!(code.trim(), "143");
     let ended = &record(&fixture);
@@ -126,7 +146,10 @@ fn a_containers_process_without_the_shim_is_ended_where_that_is_wanted_and_nobod
     // The host's own process is found as well, and lives.
     let finding = found(&fixture, None, "unshimmed");
     assert_eq!(finding["pid"], native.pid(), "{finding}");
-    let line = format!("GPU 0: on it without the shim, and no container's: process {} (hold)", native.pid());
+    let line = format!(
+        "GPU 0: on it without the shim, and no container's: process {} (hold)",
+        native.pid()
+    );
     fixture.eventually("a line", || smi(&fixture).contains(&line).then_some(()));
     bad.finish().exits(0);
     assert!(native.runs() && good.runs());
@@ -161,12 +184,17 @@ fn of_a_container_over_its_limit_the_process_that_holds_most_is_ended_where_that
     assert!(findings(&fixture, Some("a")).is_empty());
     fs::write(&go, "").expect("a file");
     both.line();
-    let code = fixture
-        .eventually("it is ended", || fs::read_to_string(&log).ok().filter(|text| text.ends_with('\n')));
+    let code = fixture.eventually("it is ended", || {
+        fs::read_to_string(&log).ok().filter(|text| text.ends_with('\n'))
+    });
     assert_eq!(code.trim(), "143");
     // The finding goes with the process; the record stays.
     let ended = record(&fixture);
-    assert_eq!((&ended["cause"], &ended["container"]), (&"over_limit".into(), &"a".into()), "{ended}");
+    assert_eq!(
+        (&ended["cause"], &ended["container"]),
+        (&"over_limit".into(), &"a".into()),
+        "{ended}"
+    );
     native.finish().silent();
     assert!(both.runs());
     both.finish().exits(0);
@@ -243,7 +271,8 @@ fn a_process_that_sees_a_containers_folder_at_its_place_is_the_containers() {
     let mut bare = fixture.program("hold");
     bare.args(["1G", "240"]);
     let folder = container.directory().display();
-    let setup = format!("mount -t tmpfs none /run && mkdir /run/cgpu && mount --bind {folder} /run/cgpu");
+    let setup =
+        format!("mount -t tmpfs none /run && mkdir /run/cgpu && mount --bind {folder} /run/cgpu");
     let Some(command) = mounted(&bare, &setup) else {
         return skip("watcher", "unshare", "mounting needs root or user namespaces");
     };

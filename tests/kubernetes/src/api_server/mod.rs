@@ -110,7 +110,8 @@ impl ApiServer {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(2).enable_all().build().expect("threads");
         // One that had this port before may still be letting go of it, or somebody's connection has it for a moment.
-        let listener = until("a port", || runtime.block_on(tokio::net::TcpListener::bind(self.address)).ok());
+        let listener =
+            until("a port", || runtime.block_on(tokio::net::TcpListener::bind(self.address)).ok());
         self.address = listener.local_addr().expect("an address");
         let router = routes::router(Arc::clone(&self.state));
         runtime.spawn(async move { axum::serve(listener, router).await });

@@ -56,7 +56,13 @@ async fn answer(
     let entry = {
         let mut journal = state.journal();
         let (method, path) = (method.to_string(), uri.path().to_owned());
-        journal.push(Request { method, path, query: query.to_owned(), body: body.clone(), status: 0 });
+        journal.push(Request {
+            method,
+            path,
+            query: query.to_owned(),
+            body: body.clone(),
+            status: 0,
+        });
         journal.len() - 1
     };
     let action = state.faults().of(method.as_str(), &whole);
@@ -126,7 +132,10 @@ fn serve(
     body: &Value,
 ) -> Result<Served, Refusal> {
     if path == "/version" {
-        return Ok(Served::Object(200, json!({"major": "1", "minor": "36", "gitVersion": "v1.36.2"})));
+        return Ok(Served::Object(
+            200,
+            json!({"major": "1", "minor": "36", "gitVersion": "v1.36.2"}),
+        ));
     }
     let target = Target::of(path)?;
     if target.name.is_empty() && method == Method::GET {
@@ -141,10 +150,15 @@ fn serve(
         ("POST", "binding") => target.bind(store, body),
         ("PATCH", "" | "status") => target.patch(store, headers, body),
         ("PUT", "" | "status") => target.replace(store, body),
-        ("DELETE", "") => {
-            store.remove(&target.key()).map(|object| (200, object)).ok_or_else(|| target.not_found())
-        }
-        _ => Err(refusal(405, "MethodNotAllowed", "the server does not allow this method".to_owned())),
+        ("DELETE", "") => store
+            .remove(&target.key())
+            .map(|object| (200, object))
+            .ok_or_else(|| target.not_found()),
+        _ => Err(refusal(
+            405,
+            "MethodNotAllowed",
+            "the server does not allow this method".to_owned(),
+        )),
     });
     answer.map(|(code, object)| Served::Object(code, object))
 }
@@ -177,7 +191,12 @@ impl Target {
             _ => return Err(refusal(404, "NotFound", format!("the server could not find {path}"))),
         };
         let text = str::to_owned;
-        Ok(Self { plural: text(plural), namespace: text(namespace), name: text(name), part: text(part) })
+        Ok(Self {
+            plural: text(plural),
+            namespace: text(namespace),
+            name: text(name),
+            part: text(part),
+        })
     }
 
     fn key(&self) -> Key {
@@ -189,7 +208,8 @@ impl Target {
     }
 
     fn conflict(&self, why: &str) -> Refusal {
-        let message = format!("Operation cannot be fulfilled on {} \"{}\": {why}", self.plural, self.name);
+        let message =
+            format!("Operation cannot be fulfilled on {} \"{}\": {why}", self.plural, self.name);
         refusal(409, "Conflict", message)
     }
 
@@ -203,19 +223,27 @@ impl Target {
             .map_err(|message| refusal(400, "BadRequest", message))
     }
 
-    fn list(&self, store: &mut Store, parameters: &BTreeMap<String, String>) -> Result<Value, Refusal> {
-        let limit = parameters.get("limit").and_then(|text| text.parse().ok()).unwrap_or(usize::MAX).max(1);
-        let (version, mut rest) = match parameters.get("continue").filter(|token| !token.is_empty()) {
+    fn list(
+        &self,
+        store: &mut Store,
+        parameters: &BTreeMap<String, String>,
+    ) -> Result<Value, Refusal> {
+        let limit =
+            parameters.get("limit").and_then(|text| text.parse().ok()).unwrap_or(usize::MAX).max(1);
+        let (version, mut rest) = match parameters.get("continue").filter(|token| !token.is_empty())
+        {
             Some(token) => {
                 let token: u64 = token.parse().unwrap_or(0);
-                let gone =
-                    || refusal(410, "Expired", "the provided continue parameter is too old".to_owned());
+                let gone = || {
+                    refusal(410, "Expired", "the provided continue parameter is too old".to_owned())
+                };
                 store.snapshots.remove(&token).ok_or_else(gone)?
             }
             None => {
                 let selector = Self::selector(parameters)?;
                 let here = |object: &&Arc<Value>| {
-                    (self.namespace.is_empty() || object["metadata"]["namespace"] == self.namespace.as_str())
+                    (self.namespace.is_empty()
+                        || object["metadata"]["namespace"] == self.namespace.as_str())
                         && selector.fits(object)
                 };
                 let found = match selector.node().filter(|_| self.plural == "pods") {
@@ -249,7 +277,9 @@ impl Target {
                 let message = "a watch without a version is not emulated".to_owned();
                 return Err(refusal(400, "BadRequest", message));
             }
-            version => version.parse().map_err(|_| refusal(400, "BadRequest", "no version".to_owned()))?,
+            version => {
+                version.parse().map_err(|_| refusal(400, "BadRequest", "no version".to_owned()))?
+            }
         };
         let seconds = text("timeoutSeconds").parse().unwrap_or(1800);
         // Those that a rule makes late hold no lock.
@@ -300,7 +330,8 @@ impl Target {
     fn patch(&self, store: &mut Store, headers: &HeaderMap, body: &Value) -> Answer {
         let known = self.known(store)?;
         self.check(&known, body)?;
-        let kind = headers.get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let kind =
+            headers.get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let apply = match kind {
             "application/merge-patch+json" => patch::merge,
             "application/strategic-merge-patch+json" => patch::strategic,
@@ -336,7 +367,8 @@ impl Target {
                 new["status"] = known["status"].clone();
             }
         }
-        let new = store.edit(&self.key(), |object| *object = new).ok_or_else(|| self.not_found())?;
+        let new =
+            store.edit(&self.key(), |object| *object = new).ok_or_else(|| self.not_found())?;
         Ok((200, new))
     }
 
@@ -346,12 +378,14 @@ impl Target {
         let node = body["target"]["name"].as_str().unwrap_or_default();
         let there = known["spec"]["nodeName"].as_str().unwrap_or_default();
         if !there.is_empty() {
-            return Err(self.conflict(&format!("pod {} is already assigned to node \"{there}\"", self.name)));
+            return Err(self
+                .conflict(&format!("pod {} is already assigned to node \"{there}\"", self.name)));
         }
         if !known["metadata"]["deletionTimestamp"].is_null() {
-            return Err(
-                self.conflict(&format!("pod {} is being deleted, cannot be assigned to a host", self.name))
-            );
+            return Err(self.conflict(&format!(
+                "pod {} is being deleted, cannot be assigned to a host",
+                self.name
+            )));
         }
         store.edit(&self.key(), |pod| {
             pod["spec"]["nodeName"] = json!(node);

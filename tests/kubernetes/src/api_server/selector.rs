@@ -40,7 +40,9 @@ impl Selector {
 
     /// The node that its pods are bound to, where it says one.
     pub(crate) fn node(&self) -> Option<&str> {
-        self.fields.iter().filter(|term| term.name == "spec.nodeName").find_map(|term| match &term.want {
+        self.fields.iter().filter(|term| term.name == "spec.nodeName").find_map(|term| match &term
+            .want
+        {
             Want::In(values) => values.first().map(String::as_str),
             _ => None,
         })
@@ -51,13 +53,18 @@ impl Selector {
             let at = term.name.split('.').fold(object, |value, part| &value[part]);
             // A field that is not there is empty.
             term.fits(Some(at.as_str().unwrap_or_default()))
-        }) && self.labels.iter().all(|term| term.fits(object["metadata"]["labels"][&term.name].as_str()))
+        }) && self
+            .labels
+            .iter()
+            .all(|term| term.fits(object["metadata"]["labels"][&term.name].as_str()))
     }
 }
 
 impl Term {
     fn fits(&self, value: Option<&str>) -> bool {
-        let among = |values: &[String]| value.is_some_and(|value| values.iter().any(|other| other == value));
+        let among = |values: &[String]| {
+            value.is_some_and(|value| values.iter().any(|other| other == value))
+        };
         match &self.want {
             Want::In(values) => among(values),
             Want::NotIn(values) => !among(values),
@@ -86,7 +93,10 @@ fn split(text: &str) -> impl Iterator<Item = String> {
 
 fn term(text: &str) -> Term {
     let list = |text: &str| {
-        text.trim_matches(['(', ')', ' ']).split(',').map(|value| value.trim().to_owned()).collect::<Vec<_>>()
+        text.trim_matches(['(', ')', ' '])
+            .split(',')
+            .map(|value| value.trim().to_owned())
+            .collect::<Vec<_>>()
     };
     let new = |name: &str, want| Term { name: name.trim().to_owned(), want };
     if let Some((name, values)) = text.split_once(" notin ") {
@@ -134,6 +144,9 @@ mod tests {
             assert!(!fits(fields, labels), "{fields} {labels}");
         }
         assert!(Selector::parse("spec.containers=x", "").is_err());
-        assert_eq!(Selector::parse("spec.nodeName=n,status.phase!=Failed", "").unwrap().node(), Some("n"));
+        assert_eq!(
+            Selector::parse("spec.nodeName=n,status.phase!=Failed", "").unwrap().node(),
+            Some("n")
+        );
     }
 }

@@ -97,8 +97,11 @@ impl Store {
     /// Creates it, or puts it in the place of the one that is there.
     pub(crate) fn put(&mut self, plural: &str, mut object: Value) -> Value {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let key =
-            Key::new(plural, &text(&object["metadata"]["namespace"]), &text(&object["metadata"]["name"]));
+        let key = Key::new(
+            plural,
+            &text(&object["metadata"]["namespace"]),
+            &text(&object["metadata"]["name"]),
+        );
         let uid = match self.objects.get(&key) {
             Some(known) => known["metadata"]["uid"].clone(),
             None => {
@@ -132,7 +135,12 @@ impl Store {
         last["metadata"]["resourceVersion"] = json!(self.version.to_string());
         // What is told of one that went has the version of its going.
         let before = Some(Arc::new(last.clone()));
-        self.events.push_back(StoredEvent { version: self.version, key: key.clone(), before, after: None });
+        self.events.push_back(StoredEvent {
+            version: self.version,
+            key: key.clone(),
+            before,
+            after: None,
+        });
         Some(last)
     }
 
@@ -150,7 +158,12 @@ impl Store {
         let after = Arc::new(object.clone());
         let before = self.objects.insert(key.clone(), Arc::clone(&after));
         self.index(&key, before.as_deref(), Some(&after));
-        self.events.push_back(StoredEvent { version: self.version, key, before, after: Some(after) });
+        self.events.push_back(StoredEvent {
+            version: self.version,
+            key,
+            before,
+            after: Some(after),
+        });
         object
     }
 

@@ -91,7 +91,8 @@ impl WatchStream {
         let store = self.state.store();
         if self.watch.version < store.compacted() {
             self.over = true;
-            let message = format!("too old resource version: {} ({})", self.watch.version, store.compacted());
+            let message =
+                format!("too old resource version: {} ({})", self.watch.version, store.compacted());
             let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
                 "message": message, "reason": "Expired", "code": 410});
             self.waiting.push_back(line("ERROR", &status));
@@ -131,11 +132,14 @@ impl WatchStream {
 /// added, one that ceases to match was deleted.
 fn event_of<'a>(watch: &Watch, event: &'a StoredEvent) -> Option<(&'static str, &'a Value)> {
     let key = &event.key;
-    if key.plural != watch.plural || !(watch.namespace.is_empty() || key.namespace == watch.namespace) {
+    if key.plural != watch.plural
+        || !(watch.namespace.is_empty() || key.namespace == watch.namespace)
+    {
         return None;
     }
-    let fits =
-        |object: &Option<Arc<Value>>| object.as_ref().is_some_and(|object| watch.selector.fits(object));
+    let fits = |object: &Option<Arc<Value>>| {
+        object.as_ref().is_some_and(|object| watch.selector.fits(object))
+    };
     match (fits(&event.before), fits(&event.after)) {
         (false, true) => Some(("ADDED", event.after.as_deref()?)),
         (true, true) => Some(("MODIFIED", event.after.as_deref()?)),

@@ -52,7 +52,9 @@ impl Assets {
             on_path(tool)?;
         }
         let mut probe = Command::new("unshare");
-        probe.args(["--net", "--mount", "--pid", "--fork", "ip", "link", "add", "probe", "type", "bridge"]);
+        probe.args([
+            "--net", "--mount", "--pid", "--fork", "ip", "link", "add", "probe", "type", "bridge",
+        ]);
         if !probe.output().is_ok_and(|output| output.status.success()) {
             return Err("a cluster needs root, and a network of its own with a bridge".to_owned());
         }
@@ -77,8 +79,8 @@ fn named(name: &str) -> Result<PathBuf, String> {
 
 fn on_path(name: &str) -> Result<PathBuf, String> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
-    let folders =
-        std::env::split_paths(&folders).chain(["/usr/sbin", "/sbin"].map(|it| Path::new(it).to_owned()));
+    let folders = std::env::split_paths(&folders)
+        .chain(["/usr/sbin", "/sbin"].map(|it| Path::new(it).to_owned()));
     let found = folders.map(|folder| folder.join(name)).find(|file| file.is_file());
     found.ok_or_else(|| format!("there is no {name}"))
 }

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair,
 };
 
 /// Signs for all of a cluster, and writes it into a folder.
@@ -37,7 +38,13 @@ impl Authority {
     }
 
     /// For whoever is called so, in this group if any; names and addresses are for those that are spoken to.
-    pub(super) fn sign(&self, file: &str, user: &str, group: Option<&str>, names: &[&str]) -> Papers {
+    pub(super) fn sign(
+        &self,
+        file: &str,
+        user: &str,
+        group: Option<&str>,
+        names: &[&str],
+    ) -> Papers {
         let names = names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let mut parameters = CertificateParams::new(names).expect("names");
         parameters.distinguished_name.push(DnType::CommonName, user);
@@ -48,8 +55,10 @@ impl Authority {
             vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
         let key = KeyPair::generate().expect("a key");
         let certificate = parameters.signed_by(&key, &self.issuer).expect("a certificate");
-        let papers =
-            Papers { certificate: self.folder.join(format!("{file}.crt")), key: self.key(file, &key) };
+        let papers = Papers {
+            certificate: self.folder.join(format!("{file}.crt")),
+            key: self.key(file, &key),
+        };
         fs::write(&papers.certificate, certificate.pem()).expect("a file");
         papers
     }
@@ -61,7 +70,13 @@ impl Authority {
     }
 
     /// A kubeconfig for somebody.
-    pub(super) fn kubeconfig(&self, file: &str, user: &str, group: Option<&str>, server: &str) -> PathBuf {
+    pub(super) fn kubeconfig(
+        &self,
+        file: &str,
+        user: &str,
+        group: Option<&str>,
+        server: &str,
+    ) -> PathBuf {
         let papers = self.sign(file, user, group, &[]);
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: it\n\

@@ -49,15 +49,18 @@ impl ControlPlane {
             None,
             &["10.0.0.1", GATEWAY, "kubernetes.default.svc"],
         );
-        let to_kubelets = authority.sign("to-kubelets", "kube-apiserver", Some("system:masters"), &[]);
-        let kubeconfig = |file: &str, user: &str, group| authority.kubeconfig(file, user, group, SERVER);
+        let to_kubelets =
+            authority.sign("to-kubelets", "kube-apiserver", Some("system:masters"), &[]);
+        let kubeconfig =
+            |file: &str, user: &str, group| authority.kubeconfig(file, user, group, SERVER);
         let administrator = kubeconfig("administrator", "administrator", Some("system:masters"));
         let controllers = kubeconfig("controllers", "system:kube-controller-manager", None);
         let scheduler = kubeconfig("scheduler", "system:kube-scheduler", None);
 
         let mut daemons = Vec::new();
         let mut start = |name: &str, program: &Path, flags: &[(&str, &str)]| {
-            let flags: Vec<String> = flags.iter().map(|(name, value)| format!("--{name}={value}")).collect();
+            let flags: Vec<String> =
+                flags.iter().map(|(name, value)| format!("--{name}={value}")).collect();
             daemons.push(machine.start(name, program, &flags));
         };
         let (clients, peers) = ("http://127.0.0.1:2379", "http://127.0.0.1:2380");
@@ -111,10 +114,19 @@ impl ControlPlane {
         let configuration = folder.join("scheduler.yaml");
         fs::write(&configuration, scheduling(&scheduler)).expect("a configuration");
         let scheduler_arguments = vec![format!("--config={}", configuration.display())];
-        let mut plane =
-            Self { authority, administrator, scheduler: None, second: None, scheduler_arguments, daemons };
+        let mut plane = Self {
+            authority,
+            administrator,
+            scheduler: None,
+            second: None,
+            scheduler_arguments,
+            daemons,
+        };
         until("the API server is ready", || {
-            assert!(plane.daemons.iter_mut().all(Daemon::runs), "a part of the control plane has ended");
+            assert!(
+                plane.daemons.iter_mut().all(Daemon::runs),
+                "a part of the control plane has ended"
+            );
             let kubeconfig = plane.administrator.as_os_str();
             let mut command = machine.inside(&assets.kubectl);
             command.arg("--kubeconfig").arg(kubeconfig).args(["get", "--raw", "/readyz"]);
@@ -130,16 +142,23 @@ impl ControlPlane {
         if let Some(scheduler) = self.scheduler.take() {
             scheduler.end("TERM");
         }
-        self.scheduler = Some(machine.start("kube-scheduler", &assets.scheduler, &self.scheduler_arguments));
+        self.scheduler =
+            Some(machine.start("kube-scheduler", &assets.scheduler, &self.scheduler_arguments));
     }
 
     /// A second kube-scheduler, as our manifests configure it, with the rights that they give it. Its configuration is in them, but for where things are here.
-    pub(super) fn start_second_scheduler(&mut self, machine: &Machine, assets: &Assets, folder: &Path) {
+    pub(super) fn start_second_scheduler(
+        &mut self,
+        machine: &Machine,
+        assets: &Assets,
+        folder: &Path,
+    ) {
         let user = "system:serviceaccount:kube-system:cgpu-scheduler";
         let papers = self.authority.kubeconfig("second-scheduler", user, None, SERVER);
         let configuration = folder.join("second-scheduler.yaml");
         fs::write(&configuration, second_scheduling(&papers)).expect("a configuration");
-        let arguments = [format!("--config={}", configuration.display()), "--secure-port=10260".to_owned()];
+        let arguments =
+            [format!("--config={}", configuration.display()), "--secure-port=10260".to_owned()];
         self.second = Some(machine.start("second-scheduler", &assets.scheduler, &arguments));
     }
 }
@@ -147,10 +166,13 @@ impl ControlPlane {
 /// The configuration in our manifests' ConfigMap, for a scheduler on this machine.
 fn second_scheduling(kubeconfig: &Path) -> String {
     let manifests = include_str!("../../../../kubernetes/manifests/cgpu.yaml");
-    let (_, text) = manifests.split_once("\n  scheduler.yaml: |\n").expect("a scheduler's configuration");
+    let (_, text) =
+        manifests.split_once("\n  scheduler.yaml: |\n").expect("a scheduler's configuration");
     let (text, _) = text.split_once("\n---\n").expect("its end");
-    let text: String =
-        text.lines().map(|line| format!("{}\n", line.strip_prefix("    ").unwrap_or(line))).collect();
+    let text: String = text
+        .lines()
+        .map(|line| format!("{}\n", line.strip_prefix("    ").unwrap_or(line)))
+        .collect();
     let service = "cgpu-scheduler-extender.kube-system.svc:39999";
     assert!(text.contains(service), "{text}");
     let text = text.replace(service, &format!("127.0.0.1:{EXTENDER}"));

@@ -40,7 +40,10 @@ pub(super) fn archive(fixture: &Fixture, folder: &Path) -> std::path::PathBuf {
         let program = fixture.dist().file(name);
         put(&format!("opt/cgpu/{name}"), &program);
         for library in needed(&program) {
-            put(library.strip_prefix("/").expect("an absolute path").to_str().expect("a name"), &library);
+            put(
+                library.strip_prefix("/").expect("an absolute path").to_str().expect("a name"),
+                &library,
+            );
         }
     }
     let machine = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
@@ -58,13 +61,16 @@ pub(super) fn archive(fixture: &Fixture, folder: &Path) -> std::path::PathBuf {
         Outcome::of(command).exits(0).stdout
     };
     let sum = shell("tar -C rootfs -cf layer.tar . && sha256sum layer.tar | cut -d' ' -f1");
-    fs::write(folder.join("pause.json"), configuration(&["sleep", "infinity"], sum.trim())).expect("a file");
+    fs::write(folder.join("pause.json"), configuration(&["sleep", "infinity"], sum.trim()))
+        .expect("a file");
     fs::write(folder.join("player.json"), configuration(&["player"], sum.trim())).expect("a file");
     let manifest = json!([
         {"Config": "pause.json", "RepoTags": [PAUSE], "Layers": ["layer.tar"]},
         {"Config": "player.json", "RepoTags": NAMES, "Layers": ["layer.tar"]},
     ]);
     fs::write(folder.join("manifest.json"), manifest.to_string()).expect("a file");
-    shell("tar -cf images.tar manifest.json pause.json player.json layer.tar && rm -rf rootfs layer.tar");
+    shell(
+        "tar -cf images.tar manifest.json pause.json player.json layer.tar && rm -rf rootfs layer.tar",
+    );
     folder.join("images.tar")
 }

@@ -37,9 +37,11 @@ impl Machine {
         command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
         let init_process = start_init(command, setup, &[folder.as_os_str()]);
         let own = init_process.pid();
-        let children = fs::read_to_string(format!("/proc/{own}/task/{own}/children")).expect("its children");
+        let children =
+            fs::read_to_string(format!("/proc/{own}/task/{own}/children")).expect("its children");
         let first = children.split_whitespace().next().expect("a first process");
-        let enter = ["nsenter", "--target", first, "--net", "--mount", "--pid", "--"].map(str::to_owned);
+        let enter =
+            ["nsenter", "--target", first, "--net", "--mount", "--pid", "--"].map(str::to_owned);
         Self { init_process, enter: enter.into(), folder: folder.to_owned(), daemons: Cell::new(0) }
     }
 
@@ -49,7 +51,8 @@ impl Machine {
         command.args(["--mount", "--propagation", "private"]);
         let number = folder.join("keeper.pid");
         let setup = format!("echo $$ > \"$1/keeper.pid\"\n{setup}");
-        let all: Vec<&OsStr> = [folder.as_os_str()].into_iter().chain(arguments.iter().copied()).collect();
+        let all: Vec<&OsStr> =
+            [folder.as_os_str()].into_iter().chain(arguments.iter().copied()).collect();
         let init_process = start_init(command, &setup, &all);
         let first = fs::read_to_string(number).expect("its number");
         let more = ["nsenter", "--target", first.trim(), "--mount", "--"].map(str::to_owned);
@@ -63,7 +66,11 @@ impl Machine {
     }
 
     /// Runs a program there to its end.
-    pub(super) fn run<S: AsRef<OsStr>>(&self, program: impl AsRef<OsStr>, arguments: &[S]) -> Outcome {
+    pub(super) fn run<S: AsRef<OsStr>>(
+        &self,
+        program: impl AsRef<OsStr>,
+        arguments: &[S],
+    ) -> Outcome {
         let mut command = self.inside(program);
         command.args(arguments);
         Outcome::of(command)
@@ -74,8 +81,16 @@ impl Machine {
         let count = self.daemons.replace(self.daemons.get() + 1);
         let number = self.folder.join(format!("{name}.{count}.pid"));
         let mut command = self.inside("sh");
-        command.args(["-c", "echo $$ > \"$1\"; log=$2; shift 2; exec \"$@\" >> \"$log\" 2>&1", "sh"]);
-        command.arg(&number).arg(self.folder.join(format!("{name}.log"))).arg(program).args(arguments);
+        command.args([
+            "-c",
+            "echo $$ > \"$1\"; log=$2; shift 2; exec \"$@\" >> \"$log\" 2>&1",
+            "sh",
+        ]);
+        command
+            .arg(&number)
+            .arg(self.folder.join(format!("{name}.log")))
+            .arg(program)
+            .args(arguments);
         Daemon { child: Child::start_for(command, LIFETIME), number, enter: self.enter.clone() }
     }
 
@@ -136,8 +151,10 @@ fn entering(enter: &[String], program: impl AsRef<OsStr>) -> Command {
     command.args(words).arg(program);
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
-        let ours = ["CGPU_", "ALIYUN_COM_", "NVIDIA_", "CUDA_", "LD_", "KUBE", "NOTIFY_", "TEST_ASSET_"];
-        if ours.iter().any(|prefix| name.starts_with(prefix)) || name.to_ascii_lowercase().ends_with("_proxy")
+        let ours =
+            ["CGPU_", "ALIYUN_COM_", "NVIDIA_", "CUDA_", "LD_", "KUBE", "NOTIFY_", "TEST_ASSET_"];
+        if ours.iter().any(|prefix| name.starts_with(prefix))
+            || name.to_ascii_lowercase().ends_with("_proxy")
         {
             command.env_remove(name);
         }

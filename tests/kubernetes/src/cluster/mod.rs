@@ -72,7 +72,8 @@ impl Cluster {
     pub fn start(test: &str, natures: &[Nature]) -> Option<Self> {
         let assets = Assets::find(test)?;
         // Not in memory: containers' files lie in it. What is made of it for containers must not lie on overlays.
-        let folder = tempfile::Builder::new().prefix("cgpu-cluster-").tempdir().expect("a temporary folder");
+        let folder =
+            tempfile::Builder::new().prefix("cgpu-cluster-").tempdir().expect("a temporary folder");
         let addresses: Vec<&str> = natures.iter().map(|nature| nature.address).collect();
         let machine = Machine::new(folder.path(), &control_plane::network(&addresses));
         let images = image::archive(&Fixture::new(natures[0].gpus), folder.path());
@@ -121,9 +122,18 @@ impl Cluster {
         fs::write(&file, text).expect("a file");
         let selector = "app.kubernetes.io/name notin (cgpu-node,cgpu-scheduler)";
         self.kubectl(&["apply", UNCHECKED, "-f", &file.to_string_lossy(), "-l", selector]).exits(0);
-        for (kind, name) in [("daemonset", "cgpu-device-plugin"), ("deployment", "cgpu-scheduler-extender")] {
-            let rolled =
-                self.kubectl(&["rollout", "status", kind, name, "-n", "kube-system", "--timeout=110s"]);
+        for (kind, name) in
+            [("daemonset", "cgpu-device-plugin"), ("deployment", "cgpu-scheduler-extender")]
+        {
+            let rolled = self.kubectl(&[
+                "rollout",
+                "status",
+                kind,
+                name,
+                "-n",
+                "kube-system",
+                "--timeout=110s",
+            ]);
             assert!(rolled.code() == Some(0), "{rolled:?}\n{}", self.story());
         }
     }
@@ -166,7 +176,8 @@ impl Cluster {
     #[must_use]
     pub fn kubectl(&self, arguments: &[&str]) -> Outcome {
         let own = ["--kubeconfig", &self.plane.administrator.to_string_lossy()].map(str::to_owned);
-        let all: Vec<&str> = own.iter().map(String::as_str).chain(arguments.iter().copied()).collect();
+        let all: Vec<&str> =
+            own.iter().map(String::as_str).chain(arguments.iter().copied()).collect();
         self.kubectl_bare(&all)
     }
 
@@ -233,7 +244,8 @@ impl Cluster {
         let ready = |pod: &Value| {
             let conditions = pod["status"]["conditions"].as_array();
             let ready = |it: &Value| it["type"] == "Ready" && it["status"] == "True";
-            pod["status"]["phase"] == "Running" && conditions.is_some_and(|all| all.iter().any(ready))
+            pod["status"]["phase"] == "Running"
+                && conditions.is_some_and(|all| all.iter().any(ready))
         };
         until(&format!("{count} pods with {label} run"), || {
             let pods = self.pods(label);
@@ -248,7 +260,8 @@ impl Cluster {
     #[must_use]
     pub fn totals(&self, pod: &str) -> Vec<u64> {
         let said = self.kubectl(&["exec", pod, "--", "meminfo"]).exits(0);
-        let lines = said.stdout.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let lines =
+            said.stdout.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
         lines.map(|gpu| gpu["total"].as_u64().expect("a total")).collect()
     }
 
@@ -259,7 +272,9 @@ impl Cluster {
     pub fn reported(&self, pod: &str, part: &str) -> String {
         let selector = format!("involvedObject.name={pod}");
         until(&format!("an event of {pod} says {part}"), || {
-            let said = self.kubectl(&["get", "events", "--field-selector", &selector, "-o", "json"]).exits(0);
+            let said = self
+                .kubectl(&["get", "events", "--field-selector", &selector, "-o", "json"])
+                .exits(0);
             let list: Value = serde_json::from_str(&said.stdout).expect("JSON");
             let mut events = list["items"].as_array().into_iter().flatten();
             events.find_map(|event| {
@@ -312,7 +327,8 @@ impl Cluster {
         let file = self.folder.path().join("cgpu.yaml");
         let rights = "app.kubernetes.io/name=cgpu-scheduler";
         let kinds = ["serviceaccount", "role", "rolebinding", "clusterrolebinding"];
-        let mut words = vec!["apply".to_owned(), UNCHECKED.to_owned(), "-l".to_owned(), rights.to_owned()];
+        let mut words =
+            vec!["apply".to_owned(), UNCHECKED.to_owned(), "-l".to_owned(), rights.to_owned()];
         words.extend(["-f".to_owned(), self.part_of(&file, &kinds)]);
         self.kubectl(&words.iter().map(String::as_str).collect::<Vec<_>>()).exits(0);
         self.plane.start_second_scheduler(&self.machine, &self.assets, self.folder.path());
@@ -322,7 +338,8 @@ impl Cluster {
     fn part_of(&self, file: &Path, kinds: &[&str]) -> String {
         let text = fs::read_to_string(file).expect("a file");
         let is_one = |object: &&str| {
-            let kind = object.lines().find_map(|line| line.strip_prefix("kind: ")).unwrap_or_default();
+            let kind =
+                object.lines().find_map(|line| line.strip_prefix("kind: ")).unwrap_or_default();
             kinds.contains(&kind.to_lowercase().as_str())
         };
         let part: Vec<&str> = text.split("\n---\n").filter(is_one).collect();
@@ -358,7 +375,12 @@ impl Cluster {
             ],
         ] {
             let said = self.kubectl(words);
-            reported.push_str(&format!("--- kubectl {}\n{}{}\n", words.join(" "), said.stdout, said.stderr));
+            reported.push_str(&format!(
+                "--- kubectl {}\n{}{}\n",
+                words.join(" "),
+                said.stdout,
+                said.stderr
+            ));
         }
         reported
     }

@@ -178,7 +178,13 @@ impl Node {
     /// If it ends.
     pub fn start_containerd(&mut self) {
         // It looks for what it starts on the PATH.
-        let folder = self.assets.containerd.parent().unwrap_or(Path::new("/")).to_string_lossy().into_owned();
+        let folder = self
+            .assets
+            .containerd
+            .parent()
+            .unwrap_or(Path::new("/"))
+            .to_string_lossy()
+            .into_owned();
         let path = std::env::var("PATH").unwrap_or_default();
         let arguments = [
             format!("PATH={folder}:{path}:/usr/sbin:/sbin"),
@@ -223,7 +229,8 @@ impl Node {
 
     /// Removes what outlives a node: its control groups. Whether none is left.
     pub(super) fn clean(group: &str) -> bool {
-        let tops: Vec<PathBuf> = hierarchies().iter().map(|hierarchy| hierarchy.join(group)).collect();
+        let tops: Vec<PathBuf> =
+            hierarchies().iter().map(|hierarchy| hierarchy.join(group)).collect();
         for top in &tops {
             let mut command = std::process::Command::new("find");
             command.arg(top).args(["-depth", "-type", "d", "-exec", "rmdir", "{}", ";"]);

@@ -59,7 +59,8 @@ impl Manager {
         number: usize,
         devices: impl Iterator<Item = (String, String)>,
     ) -> Result<(), Status> {
-        let Some(plugin) = self.plugins.get_mut(resource).filter(|plugin| plugin.number == number) else {
+        let Some(plugin) = self.plugins.get_mut(resource).filter(|plugin| plugin.number == number)
+        else {
             return Ok(());
         };
         let mut known = BTreeMap::new();
@@ -89,7 +90,10 @@ impl Manager {
 
     pub(crate) fn offer(&self, resource: &str) -> Option<Offer> {
         let devices = self.plugins.get(resource)?.devices.as_ref()?;
-        Some(Offer { healthy: devices.values().filter(|healthy| **healthy).count(), all: devices.len() })
+        Some(Offer {
+            healthy: devices.values().filter(|healthy| **healthy).count(),
+            all: devices.len(),
+        })
     }
 
     pub(crate) fn registrations(&self, resource: &str) -> usize {
@@ -116,9 +120,13 @@ impl Manager {
             .filter(|(other, share)| of_resource(other) && other.0 == key.0 && !share.is_init)
             .flat_map(|(_, share)| &share.ids)
             .collect();
-        let reusable: BTreeSet<String> = reusable.into_iter().filter(|id| !kept.contains(id)).collect();
-        let used: BTreeSet<&String> =
-            given.iter().filter(|(other, _)| of_resource(other)).flat_map(|(_, share)| &share.ids).collect();
+        let reusable: BTreeSet<String> =
+            reusable.into_iter().filter(|id| !kept.contains(id)).collect();
+        let used: BTreeSet<&String> = given
+            .iter()
+            .filter(|(other, _)| of_resource(other))
+            .flat_map(|(_, share)| &share.ids)
+            .collect();
         let devices = plugins.get(&key.2).and_then(|plugin| plugin.devices.as_ref());
         let free = devices
             .into_iter()
@@ -144,11 +152,13 @@ pub(crate) async fn admit(shared: &Shared, pod: &Value) -> Result<Vec<Given>, St
     for (container, is_init) in all {
         let name = container["name"].as_str().expect("a name").to_owned();
         let mut given = Given { container: name.clone(), ..Given::default() };
-        for (resource, amount) in container["resources"]["limits"].as_object().into_iter().flatten() {
+        for (resource, amount) in container["resources"]["limits"].as_object().into_iter().flatten()
+        {
             if !locked(shared).plugins.contains_key(resource) {
                 continue;
             }
-            let amount: usize = amount.as_str().and_then(|text| text.parse().ok()).expect("a whole number");
+            let amount: usize =
+                amount.as_str().and_then(|text| text.parse().ok()).expect("a whole number");
             let key = (uid.clone(), name.clone(), resource.clone());
             let share = allocate(shared, &key, amount, is_init).await?;
             given.ids.insert(resource.clone(), share.ids.iter().cloned().collect());
@@ -193,7 +203,8 @@ async fn allocate(
         ids.extend(preferred.into_iter().filter(|id| free.contains(id)));
     }
     let missing = amount - ids.len();
-    let more: Vec<String> = free.iter().filter(|id| !ids.contains(*id)).take(missing).cloned().collect();
+    let more: Vec<String> =
+        free.iter().filter(|id| !ids.contains(*id)).take(missing).cloned().collect();
     ids.extend(more);
     // The real one asks in no order.
     let wanted = ContainerAllocateRequest { device_ids: ids.iter().rev().cloned().collect() };

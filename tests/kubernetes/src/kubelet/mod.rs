@@ -64,7 +64,8 @@ impl Kubelet {
     /// If it cannot listen there.
     #[must_use]
     pub fn start(folder: &Path) -> Self {
-        let mut kubelet = Self { folder: folder.to_owned(), shared: Shared::default(), runtime: None };
+        let mut kubelet =
+            Self { folder: folder.to_owned(), shared: Shared::default(), runtime: None };
         kubelet.open();
         kubelet
     }
@@ -143,7 +144,10 @@ impl Kubelet {
     /// # Panics
     /// If the kubelet does not run.
     pub fn admit(&self, pod: &Value) -> Result<Vec<Given>, String> {
-        self.runtime.as_ref().expect("a kubelet that runs").block_on(devices::admit(&self.shared, pod))
+        self.runtime
+            .as_ref()
+            .expect("a kubelet that runs")
+            .block_on(devices::admit(&self.shared, pod))
     }
 
     /// A pod has ended: its devices are free.

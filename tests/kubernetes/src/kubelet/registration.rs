@@ -39,14 +39,20 @@ impl Registration for Registrar {
     async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
         let request = request.into_inner();
         if request.version != VERSION {
-            return Err(Status::invalid_argument(format!("version {} is not served", request.version)));
+            return Err(Status::invalid_argument(format!(
+                "version {} is not served",
+                request.version
+            )));
         }
         if !request.resource_name.contains('/') {
             let message = format!("{} is no extended resource", request.resource_name);
             return Err(Status::invalid_argument(message));
         }
         if request.endpoint.contains('/') {
-            return Err(Status::invalid_argument(format!("{} is no name of a socket", request.endpoint)));
+            return Err(Status::invalid_argument(format!(
+                "{} is no name of a socket",
+                request.endpoint
+            )));
         }
         let (socket, shared) = (self.folder.join(&request.endpoint), Shared::clone(&self.shared));
         // As the real one: the answer does not wait for the connection.
@@ -65,7 +71,8 @@ impl Registration for Registrar {
 async fn listen(socket: &Path, shared: &Shared, request: &RegisterRequest) -> Result<(), Status> {
     let unreachable = |error: tonic::transport::Error| Status::unavailable(error.to_string());
     let address = format!("unix://{}", socket.display());
-    let endpoint = Endpoint::from_shared(address).map_err(unreachable)?.connect_timeout(CONNECT_TIMEOUT);
+    let endpoint =
+        Endpoint::from_shared(address).map_err(unreachable)?.connect_timeout(CONNECT_TIMEOUT);
     let channel = endpoint.connect().await.map_err(unreachable)?;
     let mut client = client(&channel);
     let options = client.get_device_plugin_options(Empty {}).await?.into_inner();
@@ -87,7 +94,8 @@ async fn listen(socket: &Path, shared: &Shared, request: &RegisterRequest) -> Re
             loop {
                 match devices.message().await {
                     Ok(Some(message)) => {
-                        let devices = message.devices.into_iter().map(|device| (device.id, device.health));
+                        let devices =
+                            message.devices.into_iter().map(|device| (device.id, device.health));
                         locked(shared).update(&request.resource_name, number, devices)?;
                     }
                     Ok(None) => break Ok(()),

@@ -56,8 +56,11 @@ fn binding_claims_confirms_and_binds_on_condition() {
 #[test]
 fn pod_of_several_gpus_and_containers_gets_its_request() {
     let fixture = Fixture::with(&[node("n1", &[15109, 23028, 15109])]);
-    let mut asking =
-        pod_with("test", "m", &json!({"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-core.percentage": "40"}));
+    let mut asking = pod_with(
+        "test",
+        "m",
+        &json!({"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-core.percentage": "40"}),
+    );
     asking["metadata"]["labels"]["aliyun.com/gpu-count"] = json!("2");
     asking["spec"]["containers"]
         .as_array_mut()
@@ -67,9 +70,10 @@ fn pod_of_several_gpus_and_containers_gets_its_request() {
     let extender = fixture.extender();
     assert_eq!(extender.bind(&asking, "n1").status, 200);
     let annotations = fixture.now(&asking)["metadata"]["annotations"].clone();
-    let allocation: Value =
-        serde_json::from_str(annotations["scheduler.framework.gpushare.allocation"].as_str().unwrap())
-            .unwrap();
+    let allocation: Value = serde_json::from_str(
+        annotations["scheduler.framework.gpushare.allocation"].as_str().unwrap(),
+    )
+    .unwrap();
     assert_eq!(allocation, json!({"0": {"0": 4, "2": 4}, "1": {"0": 1, "2": 1}}));
     assert_eq!(annotations["ALIYUN_COM_GPU_MEM_IDX"], Value::Null);
     fixture.wait_for_units(&extender, "n1", 10);
@@ -85,7 +89,10 @@ fn pod_that_does_not_fit_is_not_bound() {
     let reply = extender.bind(&asking, "n1");
     assert_eq!(reply.status, 500);
     let error = reply.json()["Error"].as_str().unwrap().to_owned();
-    assert_eq!(error, "test/c does not fit on node `n1`: 2/2 GPUs: 6 of 8 units free, 10 on all together");
+    assert_eq!(
+        error,
+        "test/c does not fit on node `n1`: 2/2 GPUs: 6 of 8 units free, 10 on all together"
+    );
     assert_eq!(fixture.event(&asking, "GpuNotBound"), format!("on node `n1`: {error}"));
     assert_eq!(fixture.claim(&asking), [""; 0]);
     let reply = extender.bind(&asking, "n9").json();
@@ -110,7 +117,12 @@ fn concurrent_write_does_not_stop_a_binding() {
     let extender = fixture.extender();
     // Before the claim: a conflict.
     let one = fixture.pod(pod("test", "one", 2));
-    fixture.server.fault(Fault::times(2, "PATCH", "/pods/one", FaultAction::Refuse(409, "Conflict")));
+    fixture.server.fault(Fault::times(
+        2,
+        "PATCH",
+        "/pods/one",
+        FaultAction::Refuse(409, "Conflict"),
+    ));
     assert_eq!(extender.bind(&one, "n1").status, 200);
     // Between claim and binding: the look takes a while.
     let two = fixture.pod(pod("test", "two", 2));
@@ -121,7 +133,8 @@ fn concurrent_write_does_not_stop_a_binding() {
     ));
     let mut connection = extender.connection();
     let reply = std::thread::scope(|scope| {
-        let requested = scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &two, "n1"));
+        let requested =
+            scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &two, "n1"));
         until_holds("the claim stands", || fixture.claim(&two).len() == CLAIM.len());
         fixture.server.edit(&key(&two), |pod| {
             pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False"}])
@@ -137,7 +150,8 @@ fn concurrent_write_does_not_stop_a_binding() {
 fn conflicting_claim_is_withdrawn() {
     let fixture = Fixture::with(&[node("n1", &[15109])]);
     let extender = fixture.extender();
-    let (ours, theirs) = (fixture.pod(pod("test", "ours", 8)), fixture.pod(pod("test", "theirs", 8)));
+    let (ours, theirs) =
+        (fixture.pod(pod("test", "ours", 8)), fixture.pod(pod("test", "theirs", 8)));
     fixture.wait_for_units(&extender, "n1", 0);
     // Another scheduler claims the same room just before we look, and our watch does not hear of it.
     fixture.server.fault(Fault::next(
@@ -147,7 +161,8 @@ fn conflicting_claim_is_withdrawn() {
     ));
     let mut connection = extender.connection();
     let reply = std::thread::scope(|scope| {
-        let requested = scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &ours, "n1"));
+        let requested =
+            scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &ours, "n1"));
         until_holds("our claim stands", || fixture.claim(&ours).len() == CLAIM.len());
         fixture.server.edit(&key(&theirs), |pod| {
             let claimed = running(pod.clone(), "n1", 0, 8);
@@ -156,7 +171,10 @@ fn conflicting_claim_is_withdrawn() {
         requested.join().unwrap()
     });
     assert_eq!(reply.status, 500);
-    assert_eq!(reply.json()["Error"], "another scheduler claimed GPU 0 of node `n1` at the same time");
+    assert_eq!(
+        reply.json()["Error"],
+        "another scheduler claimed GPU 0 of node `n1` at the same time"
+    );
     assert_eq!(fixture.claim(&ours), [""; 0]);
     assert_eq!(fixture.node_of(&ours), None);
 }
@@ -183,8 +201,8 @@ fn pod_deleted_during_a_binding_leaves_nothing() {
         ));
         let mut connection = extender.connection();
         let reply = std::thread::scope(|scope| {
-            let requested =
-                scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &asking, "n1"));
+            let requested = scope
+                .spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &asking, "n1"));
             until_holds("it is under way", || {
                 fixture.server.journal()[before..].iter().any(|request| {
                     request.method == method
@@ -222,7 +240,8 @@ fn bound_pod_is_bound_once() {
     until_holds("it is seen to be bound", || {
         extender.bind(&asking, "n2").json()["Error"] == "test/a is bound to node `n1` already"
     });
-    let bindings = fixture.server.journal().iter().filter(|request| request.is("POST", "/binding")).count();
+    let bindings =
+        fixture.server.journal().iter().filter(|request| request.is("POST", "/binding")).count();
     assert_eq!(bindings, 1);
     assert!(fixture.server.remove(&Key::pod("test", "a")));
     fixture.wait_for_units(&extender, "n1", 0);

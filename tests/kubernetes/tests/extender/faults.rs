@@ -27,7 +27,9 @@ fn broken_watch_continues_from_its_version() {
     };
     let lists = |fixture: &Fixture| {
         let journal = fixture.server.journal().into_iter();
-        journal.filter(|request| request.is("GET", "/pods") && request.query.contains("limit=")).count()
+        journal
+            .filter(|request| request.is("GET", "/pods") && request.query.contains("limit="))
+            .count()
     };
     assert_eq!(lists(&fixture), 1);
     // Cut.
@@ -35,7 +37,12 @@ fn broken_watch_continues_from_its_version() {
     let now = next(&fixture);
     fixture.wait_for_units(&extender, "n1", now);
     // Refused for a while.
-    fixture.server.fault(Fault::times(5, "GET", "watch=true", FaultAction::Refuse(500, "InternalError")));
+    fixture.server.fault(Fault::times(
+        5,
+        "GET",
+        "watch=true",
+        FaultAction::Refuse(500, "InternalError"),
+    ));
     fixture.server.fault(Fault::times(2, "GET", "watch=true", FaultAction::Cut));
     fixture.server.break_watches();
     let now = next(&fixture);
@@ -63,8 +70,9 @@ fn broken_watch_continues_from_its_version() {
     let before = fixture.server.journal().len();
     until_holds("both watches are refused", || {
         let journal = fixture.server.journal();
-        let refused =
-            |end| journal[before..].iter().any(|request| request.is("GET", end) && request.status == 500);
+        let refused = |end| {
+            journal[before..].iter().any(|request| request.is("GET", end) && request.status == 500)
+        };
         refused("/pods") && refused("/nodes")
     });
     next(&fixture);
@@ -162,7 +170,11 @@ fn restart_during_a_binding_loses_nothing() {
     {
         let asking = fixture.pod(pod("test", &format!("p-{number}"), 7));
         let before = fixture.server.journal().len();
-        fixture.server.fault(Fault::next(method, contains, FaultAction::Wait(Duration::from_millis(300))));
+        fixture.server.fault(Fault::next(
+            method,
+            contains,
+            FaultAction::Wait(Duration::from_millis(300)),
+        ));
         let mut connection = extender.connection();
         let body = json!({"PodName": asking["metadata"]["name"], "PodNamespace": "test", "PodUID": asking["metadata"]["uid"], "Node": "n1"}).to_string();
         let requested = std::thread::spawn(move || {
@@ -171,7 +183,8 @@ fn restart_during_a_binding_loses_nothing() {
         until_holds("it is under way", || {
             let journal = fixture.server.journal();
             journal[before..].iter().any(|request| {
-                request.method == method && format!("{}?{}", request.path, request.query).contains(contains)
+                request.method == method
+                    && format!("{}?{}", request.path, request.query).contains(contains)
             })
         });
         extender.kill();
@@ -181,14 +194,18 @@ fn restart_during_a_binding_loses_nothing() {
         assert_eq!(extender.bind(&asking, "n1").status, 200, "{method} {contains}");
     }
     fixture.wait_for_units(&extender, "n1", 28);
-    assert_eq!(extender.filter(&fixture.pod(pod("test", "more", 1)), &["n1"])["NodeNames"], json!([]));
+    assert_eq!(
+        extender.filter(&fixture.pod(pod("test", "more", 1)), &["n1"])["NodeNames"],
+        json!([])
+    );
 }
 
 #[test]
 fn unbound_claims_are_withdrawn_after_a_minute() {
     let fixture = one_node();
     // Of a minute and a bit ago, of now, and on a node that is not there.
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
+    let now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
     let claimed = |name: &str, node: &str, since: u128| {
         let mut pod = running(pod("test", name, 7), node, 0, 7);
         pod["spec"]["nodeName"] = json!(null);
@@ -203,7 +220,9 @@ fn unbound_claims_are_withdrawn_after_a_minute() {
     // The first attempt meets a conflict.
     fixture.server.fault(Fault::next("PATCH", "/pods/old", FaultAction::Refuse(409, "Conflict")));
     let extender = fixture.extender();
-    until_holds("both are withdrawn", || fixture.claim(&old).is_empty() && fixture.claim(&lost).is_empty());
+    until_holds("both are withdrawn", || {
+        fixture.claim(&old).is_empty() && fixture.claim(&lost).is_empty()
+    });
     assert_eq!(fixture.claim(&new).len(), 6);
     assert_eq!(fixture.claim(&bound).len(), 6);
     fixture.wait_for_units(&extender, "n1", 10);
@@ -213,7 +232,8 @@ fn unbound_claims_are_withdrawn_after_a_minute() {
 fn concurrent_bindings_under_faults_give_no_gpu_twice() {
     let mut fixture = Fixture::with(&[node("n1", &[15109, 15109]), node("n2", &[15109])]);
     let extender = fixture.extender();
-    let pods: Vec<_> = (0..24).map(|number| fixture.pod(pod("test", &format!("p-{number}"), 4))).collect();
+    let pods: Vec<_> =
+        (0..24).map(|number| fixture.pod(pod("test", &format!("p-{number}"), 4))).collect();
     for (every, method, contains, action) in [
         (5, "PATCH", "/pods/", FaultAction::Refuse(409, "Conflict")),
         (7, "PATCH", "/pods/", FaultAction::DoAndCut),
@@ -249,8 +269,10 @@ fn concurrent_bindings_under_faults_give_no_gpu_twice() {
     }
     crate::replicas::check(&fixture, &pods, &[("n1", 2), ("n2", 1)], 14);
     let bound = pods.iter().filter(|pod| fixture.node_of(pod).is_some()).count();
-    let claimed =
-        pods.iter().filter(|pod| fixture.node_of(pod).is_none() && !fixture.claim(pod).is_empty()).count();
+    let claimed = pods
+        .iter()
+        .filter(|pod| fixture.node_of(pod).is_none() && !fixture.claim(pod).is_empty())
+        .count();
     // What is claimed and was not bound, because its answer was lost, comes back after a minute; here at once.
     assert!(bound + claimed >= 9 && bound <= 9, "{bound} bound, {claimed} claimed");
     fixture.server.reopen();

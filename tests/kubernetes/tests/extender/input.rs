@@ -29,10 +29,20 @@ fn invalid_request_fits_no_node_and_has_an_event() {
     for (name, limits, labels, words) in [
         ("negative", json!({MEMORY: "-2"}), none.clone(), "is `-2`, which is"),
         ("fraction", json!({MEMORY: "1.5"}), none.clone(), "is `1.5`, which is not a whole number"),
-        ("thousandth", json!({MEMORY: "1500m"}), none.clone(), "is `1500m`, which is not a whole number"),
+        (
+            "thousandth",
+            json!({MEMORY: "1500m"}),
+            none.clone(),
+            "is `1500m`, which is not a whole number",
+        ),
         ("huge", json!({MEMORY: "99999999999999999999"}), none.clone(), "99999999999999999999"),
         ("text", json!({MEMORY: "much"}), none.clone(), "is `much`"),
-        ("undivided", json!({MEMORY: "7"}), count("2"), "is 7, which does not divide by the 2 GPUs"),
+        (
+            "undivided",
+            json!({MEMORY: "7"}),
+            count("2"),
+            "is 7, which does not divide by the 2 GPUs",
+        ),
         ("gpus", json!({MEMORY: "34"}), count("17"), "17"),
         ("label", json!({MEMORY: "2"}), count("two"), "two"),
         ("memoryless", json!({CORE: "50"}), none.clone(), "expected memory as well"),
@@ -41,12 +51,17 @@ fn invalid_request_fits_no_node_and_has_an_event() {
         let asking = fixture.pod(labelled(name, &limits, &labels));
         let answer = extender.filter(&asking, &["n1", "n2"]);
         assert_eq!(answer["NodeNames"], json!([]), "{name}");
-        let reason = answer["FailedAndUnresolvableNodes"]["n1"].as_str().unwrap_or_default().to_owned();
+        let reason =
+            answer["FailedAndUnresolvableNodes"]["n1"].as_str().unwrap_or_default().to_owned();
         let event = fixture.event(&asking, "GpuRequestRefused");
         assert!(event.contains(words), "{name}: {event}");
         assert_eq!(reason, counted(&event), "{name}");
         let reply = extender.bind(&asking, "n1");
-        assert_eq!((reply.status, reply.json()["Error"].as_str()), (500, Some(event.as_str())), "{name}");
+        assert_eq!(
+            (reply.status, reply.json()["Error"].as_str()),
+            (500, Some(event.as_str())),
+            "{name}"
+        );
         assert_eq!(fixture.claim(&asking), [""; 0]);
     }
     // Said once, however often kube-scheduler asks.
@@ -54,10 +69,13 @@ fn invalid_request_fits_no_node_and_has_an_event() {
     let of = |name: &str| {
         events
             .iter()
-            .filter(|event| event["involvedObject"]["name"] == name && event["reason"] == "GpuRequestRefused")
+            .filter(|event| {
+                event["involvedObject"]["name"] == name && event["reason"] == "GpuRequestRefused"
+            })
             .count()
     };
-    let asking = fixture.server.object(&key(&labelled("undivided", &json!({}), &json!({})))).unwrap();
+    let asking =
+        fixture.server.object(&key(&labelled("undivided", &json!({}), &json!({})))).unwrap();
     for _ in 0..20 {
         let _ = extender.filter(&asking, &["n1"]);
     }
@@ -70,7 +88,10 @@ fn request_larger_than_any_gpu_is_unresolvable() {
     fixture.pod(running(pod("test", "a", 10), "n1", 0, 10));
     let extender = fixture.extender();
     let answer = extender.filter(&fixture.pod(pod("test", "large", 15)), &["n1"]);
-    assert_eq!(answer["FailedAndUnresolvableNodes"]["n1"], counted("1/1 GPUs: 14 units in all of 15"));
+    assert_eq!(
+        answer["FailedAndUnresolvableNodes"]["n1"],
+        counted("1/1 GPUs: 14 units in all of 15")
+    );
     let answer = extender.filter(&fixture.pod(pod("test", "late", 5)), &["n1"]);
     assert_eq!(answer["FailedNodes"]["n1"], counted("1/1 GPUs: 4 of 5 units free"));
 }
@@ -79,7 +100,8 @@ fn request_larger_than_any_gpu_is_unresolvable() {
 fn unknown_label_of_a_pod_has_an_event() {
     let fixture = Fixture::with(&[node("n1", &[15109])]);
     let extender = fixture.extender();
-    let asking = fixture.pod(labelled("odd", &json!({MEMORY: "2"}), &json!({"aliyun.com/gpu-cuont": "2"})));
+    let asking =
+        fixture.pod(labelled("odd", &json!({MEMORY: "2"}), &json!({"aliyun.com/gpu-cuont": "2"})));
     assert_eq!(extender.filter(&asking, &["n1"])["NodeNames"], json!(["n1"]));
     assert_eq!(
         fixture.event(&asking, "GpuLabelIgnored"),
@@ -103,7 +125,10 @@ fn unknown_label_of_a_node_has_an_event() {
         event["message"],
         "the label ack.node.gpu.placement is `spred`, expected `binpack` or `spread`; it counts as `binpack`"
     );
-    assert_eq!(extender.filter(&fixture.pod(pod("test", "p", 2)), &["n1"])["NodeNames"], json!(["n1"]));
+    assert_eq!(
+        extender.filter(&fixture.pod(pod("test", "p", 2)), &["n1"])["NodeNames"],
+        json!(["n1"])
+    );
 }
 
 #[test]
@@ -115,19 +140,21 @@ fn edited_annotations_count_on_every_gpu_and_have_an_event() {
     let asking = fixture.pod(pod("test", "asking", 8));
     assert_eq!(extender.filter(&asking, &["n1"])["NodeNames"], json!(["n1"]));
     let name = "scheduler.framework.gpushare.allocation";
-    fixture
-        .server
-        .edit(&key(&edited), |pod| pod["metadata"]["annotations"][name] = json!(r#"{"0":{"0":1}}"#));
+    fixture.server.edit(&key(&edited), |pod| {
+        pod["metadata"]["annotations"][name] = json!(r#"{"0":{"0":1}}"#)
+    });
     let reported = fixture.event(&edited, "GpuAllocationUnclear");
     assert_eq!(
         reported,
         "container `main` was given 1 units, but asks for 8; until that is put right or the pod is deleted, it counts on every GPU of its node"
     );
     assert_eq!(extender.filter(&asking, &["n1"])["NodeNames"], json!([]));
-    fixture
-        .server
-        .edit(&key(&edited), |pod| pod["metadata"]["annotations"][name] = json!(r#"{"0":{"0":8}}"#));
-    until_holds("it is put right", || extender.filter(&asking, &["n1"])["NodeNames"] == json!(["n1"]));
+    fixture.server.edit(&key(&edited), |pod| {
+        pod["metadata"]["annotations"][name] = json!(r#"{"0":{"0":8}}"#)
+    });
+    until_holds("it is put right", || {
+        extender.filter(&asking, &["n1"])["NodeNames"] == json!(["n1"])
+    });
 }
 
 #[test]
@@ -141,18 +168,27 @@ fn pod_that_bypassed_the_extender_has_an_event() {
         fixture.event(&bypassed, "GpuNotAllocated"),
         "no GPU was chosen for it: it came past the scheduler extender; it will not be started"
     );
-    assert_eq!(extender.filter(&fixture.pod(pod("test", "other", 14)), &["n1"])["NodeNames"], json!(["n1"]));
+    assert_eq!(
+        extender.filter(&fixture.pod(pod("test", "other", 14)), &["n1"])["NodeNames"],
+        json!(["n1"])
+    );
 }
 
 #[test]
 fn hami_resources_are_read_when_enabled() {
     let fixture = Fixture::with(&[node("n1", &[15109, 15109])]);
-    let asking =
-        fixture.pod(pod_with("test", "hami", &json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4096"})));
+    let asking = fixture.pod(pod_with(
+        "test",
+        "hami",
+        &json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4096"}),
+    ));
     let plain = fixture.extender();
     assert_eq!(plain.filter(&asking, &["else"])["NodeNames"], json!(["else"]));
-    let extender =
-        cgpu_kubernetes_tests::extender::Extender::start(&fixture.server, fixture.folder(), &["--hami"]);
+    let extender = cgpu_kubernetes_tests::extender::Extender::start(
+        &fixture.server,
+        fixture.folder(),
+        &["--hami"],
+    );
     assert_eq!(extender.filter(&asking, &["n1", "else"])["NodeNames"], json!(["n1"]));
     assert_eq!(extender.bind(&asking, "n1").status, 200);
     // What HAMi's webhook would add, nobody here does.

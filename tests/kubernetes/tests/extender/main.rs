@@ -69,7 +69,11 @@ impl Fixture {
     /// The claim that stands on a pod.
     fn claim(&self, pod: &Value) -> Vec<String> {
         let annotations = &self.now(pod)["metadata"]["annotations"];
-        CLAIM.iter().filter(|name| !annotations[**name].is_null()).map(|name| (*name).to_owned()).collect()
+        CLAIM
+            .iter()
+            .filter(|name| !annotations[**name].is_null())
+            .map(|name| (*name).to_owned())
+            .collect()
     }
 
     /// Waits for an event on a pod with this reason, and returns what it says.
@@ -77,7 +81,8 @@ impl Fixture {
         until(&format!("an event {reason}"), || {
             let events = self.server.objects("events").into_iter();
             let event = events.into_iter().find(|event| {
-                event["reason"] == reason && event["involvedObject"]["uid"] == pod["metadata"]["uid"]
+                event["reason"] == reason
+                    && event["involvedObject"]["uid"] == pod["metadata"]["uid"]
             })?;
             Some(event["message"].as_str()?.to_owned())
         })

@@ -19,7 +19,8 @@ pub(crate) fn check(fixture: &Fixture, pods: &[Value], gpus: &[(&str, usize)], u
         let text = now["metadata"]["annotations"]["scheduler.framework.gpushare.allocation"]
             .as_str()
             .expect("a claim");
-        let split: BTreeMap<String, BTreeMap<String, u64>> = serde_json::from_str(text).expect("a claim");
+        let split: BTreeMap<String, BTreeMap<String, u64>> =
+            serde_json::from_str(text).expect("a claim");
         for (gpu, units) in split.into_values().flatten() {
             *given.entry((node.clone(), gpu)).or_default() += units;
         }
@@ -43,7 +44,9 @@ fn two_replicas_give_each_gpu_once() {
     // Whoever looks is slow now and then, so that claims overlap.
     for after in [3, 9, 17, 30, 41] {
         let wait = FaultAction::Wait(std::time::Duration::from_millis(60));
-        fixture.server.fault(Fault { after, ..Fault::next("GET", "fieldSelector=spec.nodeName", wait) });
+        fixture
+            .server
+            .fault(Fault { after, ..Fault::next("GET", "fieldSelector=spec.nodeName", wait) });
     }
     std::thread::scope(|scope| {
         for (number, chunk) in pods.chunks(10).enumerate() {
@@ -68,7 +71,8 @@ fn two_replicas_give_each_gpu_once() {
 }
 
 fn holder(fixture: &Fixture) -> Option<String> {
-    let lease = fixture.server.object(&Key::new("leases", "kube-system", "cgpu-scheduler-extender"))?;
+    let lease =
+        fixture.server.object(&Key::new("leases", "kube-system", "cgpu-scheduler-extender"))?;
     lease["spec"]["holderIdentity"].as_str().filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
@@ -99,13 +103,21 @@ fn leader_is_replaced_when_its_lease_expires() {
     until_holds("two leads", || leads(&two));
     let second = stale("second");
     until_holds("the claim is withdrawn", || fixture.claim(&second).is_empty());
-    let lease = fixture.server.object(&Key::new("leases", "kube-system", "cgpu-scheduler-extender")).unwrap();
+    let lease = fixture
+        .server
+        .object(&Key::new("leases", "kube-system", "cgpu-scheduler-extender"))
+        .unwrap();
     assert_eq!(
         (&lease["spec"]["holderIdentity"], &lease["spec"]["leaseTransitions"]),
         (&json!("two"), &json!(1))
     );
     // It cannot renew: it steps down by itself, and comes back.
-    fixture.server.fault(Fault::times(1_000_000, "", "/leases", FaultAction::Refuse(500, "InternalError")));
+    fixture.server.fault(Fault::times(
+        1_000_000,
+        "",
+        "/leases",
+        FaultAction::Refuse(500, "InternalError"),
+    ));
     until_holds("two leads no more", || !leads(&two));
     fixture.server.mend();
     until_holds("two leads again", || leads(&two));

@@ -34,7 +34,10 @@ fn filter_of_a_scheduler_is_answered_byte_for_byte() {
         assert_eq!((reply.status, reply.text.trim_end()), (200, FILTERED.trim_end()));
     }
     let reply = connection.request("POST", "/gpushare-scheduler/prioritize", FILTER);
-    assert_eq!(reply.text, r#"[{"Host":"n1","Score":10},{"Host":"n2","Score":0},{"Host":"n3","Score":0}]"#);
+    assert_eq!(
+        reply.text,
+        r#"[{"Host":"n1","Score":10},{"Host":"n2","Score":0},{"Host":"n3","Score":0}]"#
+    );
 }
 
 #[test]
@@ -42,10 +45,14 @@ fn filter_returns_whole_nodes_unchanged() {
     let fixture = golden_setup();
     let extender = fixture.extender();
     let sent: Value = serde_json::from_str(WHOLE_NODES).unwrap();
-    let reply = extender.connection().request("POST", "/gpushare-scheduler/filter", WHOLE_NODES).json();
+    let reply =
+        extender.connection().request("POST", "/gpushare-scheduler/filter", WHOLE_NODES).json();
     assert_eq!(reply["Nodes"]["items"], json!([sent["Nodes"]["items"][0]]));
     assert_eq!(reply["NodeNames"], Value::Null);
-    assert_eq!(reply["FailedNodes"]["n2"], "node(s) with no GPUs for the pod (1/1 GPUs: 4 of 8 units free)");
+    assert_eq!(
+        reply["FailedNodes"]["n2"],
+        "node(s) with no GPUs for the pod (1/1 GPUs: 4 of 8 units free)"
+    );
 }
 
 #[test]
@@ -70,7 +77,12 @@ fn paths_other_than_those_of_gpushare_are_not_found() {
     }
     // What cannot be read is said in the body, as gpushare does.
     let reply = connection.request("POST", "/gpushare-scheduler/filter", "{").json();
-    assert!(reply["Error"].as_str().unwrap().starts_with("the request is not what kube-scheduler sends"));
+    assert!(
+        reply["Error"]
+            .as_str()
+            .unwrap()
+            .starts_with("the request is not what kube-scheduler sends")
+    );
     let reply = connection.request("GET", "/gpushare-scheduler/inspect/n2", "");
     assert_eq!(
         reply.text,
@@ -112,7 +124,10 @@ fn extender_without_a_list_is_not_ready_and_rejects_no_pod() {
     assert_eq!(reply["FailedAndUnresolvableNodes"], json!({}));
     fixture.server.mend();
     extender.wait_until_ready();
-    assert_eq!(connection.request("POST", "/gpushare-scheduler/filter", FILTER).text, FILTERED.trim_end());
+    assert_eq!(
+        connection.request("POST", "/gpushare-scheduler/filter", FILTER).text,
+        FILTERED.trim_end()
+    );
 }
 
 #[test]
@@ -135,7 +150,10 @@ fn lists_never_come_from_a_cache() {
             .chain(&lists("/api/v1/nodes"))
             .all(|list| !list.query.contains("resourceVersion"))
     );
-    assert_eq!(extender.filter(&fixture.pod(pod("test", "b", 4)), &["n2"])["NodeNames"], json!(["n2"]));
+    assert_eq!(
+        extender.filter(&fixture.pod(pod("test", "b", 4)), &["n2"])["NodeNames"],
+        json!(["n2"])
+    );
 }
 
 #[test]
@@ -171,7 +189,8 @@ fn sigterm_ends_after_pending_requests() {
     fixture.server.fault(Fault::next("POST", "/binding", wait));
     let mut connection = extender.connection();
     let bound = std::thread::scope(|scope| {
-        let requested = scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &asking, "n1"));
+        let requested =
+            scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &asking, "n1"));
         until_holds("the binding is under way", || {
             fixture.server.journal().iter().any(|request| request.is("POST", "/binding"))
         });
@@ -183,7 +202,10 @@ fn sigterm_ends_after_pending_requests() {
     assert!(outcome.stdout.contains(r#""message":"ended""#), "{outcome:?}");
     assert_eq!(fixture.node_of(&asking).as_deref(), Some("n1"));
     // And lets go of the lease.
-    let lease = fixture.server.object(&Key::new("leases", "kube-system", "cgpu-scheduler-extender")).unwrap();
+    let lease = fixture
+        .server
+        .object(&Key::new("leases", "kube-system", "cgpu-scheduler-extender"))
+        .unwrap();
     assert_eq!(lease["spec"]["holderIdentity"], "");
 }
 
@@ -192,7 +214,10 @@ fn invalid_start_is_reported() {
     let program = Dist::find().file("cgpu-scheduler-extender");
     let run = |arguments: &[&str], variables: &[(&str, &str)]| {
         let mut command = Command::new(&program);
-        command.env_remove("KUBECONFIG").env_remove("KUBERNETES_SERVICE_HOST").env("HOME", "/nonexistent");
+        command
+            .env_remove("KUBECONFIG")
+            .env_remove("KUBERNETES_SERVICE_HOST")
+            .env("HOME", "/nonexistent");
         command.args(arguments).envs(variables.iter().copied());
         Outcome::of(command)
     };
@@ -210,7 +235,9 @@ fn invalid_start_is_reported() {
     }
     let outcome = run(&[], &[]).exits(1);
     assert!(
-        outcome.stderr.starts_with("cgpu-scheduler-extender: no way to a cluster: there is no kubeconfig"),
+        outcome
+            .stderr
+            .starts_with("cgpu-scheduler-extender: no way to a cluster: there is no kubeconfig"),
         "{outcome:?}"
     );
     let outcome = run(&["--kubeconfig", "/nonexistent"], &[]).exits(1);
@@ -221,7 +248,8 @@ fn invalid_start_is_reported() {
     run(&[], &[("PORT", "x")]).exits(2);
     run(&["--tls-cert", "x"], &[]).exits(2);
     let outcome =
-        run(&["--server", "http://127.0.0.1:1", "--tls-cert", "/none", "--tls-key", "/none"], &[]).exits(1);
+        run(&["--server", "http://127.0.0.1:1", "--tls-cert", "/none", "--tls-key", "/none"], &[])
+            .exits(1);
     assert!(outcome.stderr.contains("/none holds no"), "{outcome:?}");
 }
 
@@ -241,13 +269,18 @@ fn recorded_calls_of_a_scheduler_are_answered() {
     for line in RECORDED.lines() {
         let (verb, body) = line.split_once(' ').unwrap();
         let sent: Value = serde_json::from_str(body).unwrap();
-        let mut request = || connection.request("POST", &format!("/gpushare-scheduler/{verb}"), body);
+        let mut request =
+            || connection.request("POST", &format!("/gpushare-scheduler/{verb}"), body);
         match verb {
             "filter" => {
                 let asking = fixture.pod(sent["Pod"].clone());
                 if asking["metadata"]["name"] == "late" {
-                    let fourth =
-                        fixture.server.objects("pods").into_iter().find(|pod| wanted(pod) == 5).unwrap();
+                    let fourth = fixture
+                        .server
+                        .objects("pods")
+                        .into_iter()
+                        .find(|pod| wanted(pod) == 5)
+                        .unwrap();
                     fixture.server.remove(&key(&fourth));
                     let room = units.get_mut("sd-cluster-04").unwrap();
                     *room -= 5;
@@ -267,7 +300,8 @@ fn recorded_calls_of_a_scheduler_are_answered() {
                     .find(|pod| pod["metadata"]["uid"] == sent["PodUID"]);
                 let bound = bound.unwrap();
                 assert_eq!(bound["spec"]["nodeName"], sent["Node"]);
-                let (node, used) = units.iter_mut().find(|(name, _)| sent["Node"] == **name).unwrap();
+                let (node, used) =
+                    units.iter_mut().find(|(name, _)| sent["Node"] == **name).unwrap();
                 *used += wanted(&bound);
                 fixture.wait_for_units(&extender, node, *used);
             }
@@ -280,7 +314,10 @@ fn recorded_calls_of_a_scheduler_are_answered() {
         json!(hosts.map(|(host, score)| json!({"Host": host, "Score": score}))).to_string()
     };
     let fuller = text([("sd-cluster-05", 10), ("sd-cluster-04", 0)]);
-    assert_eq!(scores, [text([("sd-cluster-04", 10), ("sd-cluster-05", 10)]), fuller.clone(), fuller]);
+    assert_eq!(
+        scores,
+        [text([("sd-cluster-04", 10), ("sd-cluster-05", 10)]), fuller.clone(), fuller]
+    );
 }
 
 /// The units that a pod asks for.

@@ -28,8 +28,10 @@ impl Authority {
     /// Writes a certificate for `extender`, and its key.
     fn write(&self, folder: &Path, name: &str) -> (PathBuf, PathBuf) {
         let key = KeyPair::generate().unwrap();
-        let certificate =
-            CertificateParams::new(vec!["extender".to_owned()]).unwrap().signed_by(&key, &self.0).unwrap();
+        let certificate = CertificateParams::new(vec!["extender".to_owned()])
+            .unwrap()
+            .signed_by(&key, &self.0)
+            .unwrap();
         let paths = (folder.join(format!("{name}.crt")), folder.join(format!("{name}.key")));
         // As a mounted secret changes: other files under the same names.
         for (path, text) in [(&paths.0, certificate.pem()), (&paths.1, key.serialize_pem())] {
@@ -62,7 +64,8 @@ impl Authority {
                 )
                 .unwrap(),
         };
-        let client = ClientConnection::new(Arc::new(config), "extender".try_into().unwrap()).unwrap();
+        let client =
+            ClientConnection::new(Arc::new(config), "extender".try_into().unwrap()).unwrap();
         let line = StreamOwned::new(client, connect(extender.address())?);
         Ok(Connection::over(line).try_request("GET", "/readyz", "")?.status)
     }
@@ -106,7 +109,9 @@ fn client_without_a_certificate_is_refused() {
     flags.extend(["--tls-client-ca".to_owned(), ca.display().to_string()]);
     let extender = Extender::begin(&fixture.server, fixture.folder(), &flags);
     let scheduler = clients.write(fixture.folder(), "scheduler");
-    until_holds("it is ready", || ours.call(&extender, Some(&scheduler)).is_ok_and(|status| status == 200));
+    until_holds("it is ready", || {
+        ours.call(&extender, Some(&scheduler)).is_ok_and(|status| status == 200)
+    });
     assert!(ours.call(&extender, None).is_err());
     let anonymous = strangers.write(fixture.folder(), "stranger");
     assert!(ours.call(&extender, Some(&anonymous)).is_err());

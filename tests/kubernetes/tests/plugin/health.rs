@@ -63,7 +63,11 @@ fn mig_instances_share_the_health_of_their_gpu() {
     let host = Host::new(&fixture, gpus);
     let _plugin = host.plugin(&["--recovery", "3600"]);
     host.kubelet.offers(MEMORY, 14 + 20 + 5, 14 + 20 + 5);
-    assert!(host.uuid(0).starts_with("GPU-") && host.uuid(1).starts_with("MIG-"), "{:?}", host.gpus());
+    assert!(
+        host.uuid(0).starts_with("GPU-") && host.uuid(1).starts_with("MIG-"),
+        "{:?}",
+        host.gpus()
+    );
     let pod = host.pod("p", &[("main", &[(MEMORY, "2")])], &json!({"0": {"1": 2}}));
     let made = host.create(&pod, &host.admit(&pod)[0]);
     let limited = host.uuid(1).replacen("MIG", "GPU", 1);

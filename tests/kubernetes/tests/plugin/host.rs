@@ -62,7 +62,8 @@ impl<'a> Host<'a> {
 
     /// The GPUs as they stand on the node.
     pub(crate) fn gpus(&self) -> Vec<Value> {
-        let text = self.node()["metadata"]["annotations"]["cgpu.dev/gpus"].as_str().map(str::to_owned);
+        let text =
+            self.node()["metadata"]["annotations"]["cgpu.dev/gpus"].as_str().map(str::to_owned);
         let reported: Value = serde_json::from_str(&text.unwrap_or_default()).unwrap_or_default();
         reported["gpus"].as_array().cloned().unwrap_or_default()
     }

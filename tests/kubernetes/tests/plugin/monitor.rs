@@ -44,9 +44,14 @@ fn inventory_without_nvml_comes_from_the_monitor() {
 fn nvml_is_reopened_after_its_gpus_are_lost() {
     let fixture = Fixture::new("T4:15109");
     // Whoever waits for errors asks once how many GPUs there are, and whoever samples, three times a second.
-    let _monitor = Monitor::start_faulty(&fixture, "nvmlDeviceGetCount*:20+:NVML_ERROR_GPU_IS_LOST");
-    fixture.eventually("the monitor listens for errors", || listens(&fixture).filter(|listens| *listens));
-    fixture.eventually("it has opened NVML anew, in vain", || listens(&fixture).filter(|listens| !listens));
+    let _monitor =
+        Monitor::start_faulty(&fixture, "nvmlDeviceGetCount*:20+:NVML_ERROR_GPU_IS_LOST");
+    fixture.eventually("the monitor listens for errors", || {
+        listens(&fixture).filter(|listens| *listens)
+    });
+    fixture.eventually("it has opened NVML anew, in vain", || {
+        listens(&fixture).filter(|listens| !listens)
+    });
 }
 
 #[test]
@@ -54,7 +59,9 @@ fn health_without_nvml_comes_from_the_monitor() {
     let fixture = Fixture::new("T4:15109,A10:23028");
     let host = Host::new(&fixture, "T4:15109,A10:23028");
     let _monitor = Monitor::start(&fixture);
-    fixture.eventually("the monitor listens for errors", || listens(&fixture).filter(|listens| *listens));
+    fixture.eventually("the monitor listens for errors", || {
+        listens(&fixture).filter(|listens| *listens)
+    });
     let plugin = contained_plugin(&host, &["--recovery", "3600"]);
     host.kubelet.offers(MEMORY, 36, 36);
     // A page fault is a program's own; an uncorrected memory error is not.

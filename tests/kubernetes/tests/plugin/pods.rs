@@ -29,7 +29,9 @@ fn containers_get_what_the_extender_chose() {
         let pod = host.server.put("pods", pod);
         let name = pod["metadata"]["name"].as_str().expect("a name").to_owned();
         until_holds("the node is there for it", || {
-            extender.filter(&pod, &[NODE])["NodeNames"].as_array().is_some_and(|nodes| !nodes.is_empty())
+            extender.filter(&pod, &[NODE])["NodeNames"]
+                .as_array()
+                .is_some_and(|nodes| !nodes.is_empty())
         });
         let reply = extender.bind(&pod, NODE);
         assert_eq!(reply.status, 200, "{reply:?}");
@@ -40,7 +42,10 @@ fn containers_get_what_the_extender_chose() {
         }
     }
     let part = |units: &[u64]| units.iter().map(|units| 15109 * units / 14).sum::<u64>();
-    assert_eq!(held, [(host.uuid(0), part(&[2, 8, 2, 1])), (host.uuid(1), part(&[8, 5, 1]))].into(),);
+    assert_eq!(
+        held,
+        [(host.uuid(0), part(&[2, 8, 2, 1])), (host.uuid(1), part(&[8, 5, 1]))].into(),
+    );
 }
 
 /// A container that runs, where runc is installed.
@@ -55,10 +60,12 @@ fn program_sees_its_slice() {
     let _plugin = host.plugin(&[]);
     host.kubelet.offers(MEMORY, 14, 14);
     let pod = host.pod("p", &[("main", &[(MEMORY, "6")])], &json!({"0": {"0": 6}}));
-    let reported = host.engine.configuration(&pod, &host.admit(&pod)[0]).expect("devices that are there");
+    let reported =
+        host.engine.configuration(&pod, &host.admit(&pod)[0]).expect("devices that are there");
     let bundle = yard.bundle("p", &[], &["sleep", "600"]);
     let file = bundle.join("config.json");
-    let mut config: Value = serde_json::from_slice(&std::fs::read(&file).expect("a file")).expect("JSON");
+    let mut config: Value =
+        serde_json::from_slice(&std::fs::read(&file).expect("a file")).expect("JSON");
     for part in ["annotations", "hooks"] {
         config[part] = reported[part].clone();
     }

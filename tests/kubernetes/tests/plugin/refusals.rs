@@ -38,7 +38,8 @@ fn pod_without_a_valid_claim_is_not_started() {
     other["metadata"]["uid"] = json!("00000000-0000-0000-0000-000000000000");
     refused(&other, &host.admit(&small)[0], "which has gone");
     // Its author names a limit, or none, or another's slice: none of it counts.
-    let mut willing = json!({"nodeName": NODE, "containers": [container("main", &[(MEMORY, "2")])]});
+    let mut willing =
+        json!({"nodeName": NODE, "containers": [container("main", &[(MEMORY, "2")])]});
     willing["containers"][0]["env"] = json!([
         {"name": "CGPU_DISABLE", "value": "true"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
         {"name": "ALIYUN_COM_GPU_MEM_CONTAINER", "value": "14"}, {"name": "CGPU_SLICE", "value": "a-2"}]);
@@ -47,11 +48,13 @@ fn pod_without_a_valid_claim_is_not_started() {
     assert_eq!(limits(&made), [(host.uuid(0), 15109 * 2 / 14 * MIB)].into());
     // Variables alone are no claim on a node where claims are kept.
     let mut asking = json!({"nodeName": NODE, "containers": [container("main", &[])]});
-    asking["containers"][0]["env"] = json!([{"name": "ALIYUN_COM_GPU_MEM_CONTAINER", "value": "2"}]);
+    asking["containers"][0]["env"] =
+        json!([{"name": "ALIYUN_COM_GPU_MEM_CONTAINER", "value": "2"}]);
     let asking = host.put("asking", &asking, &Value::Null);
     refused(&asking, &host.admit(&asking)[0], "ask for aliyun.com/gpu-mem");
     // An engine that starts containers by another runtime.
     let elsewhere = host.pod("elsewhere", main, &json!({"0": {"0": 2}}));
-    let refusal = host.engine.create_by_another(&elsewhere, &host.admit(&elsewhere)[0]).unwrap_err();
+    let refusal =
+        host.engine.create_by_another(&elsewhere, &host.admit(&elsewhere)[0]).unwrap_err();
     assert!(refusal.contains("but cgpu-runtime does not start it"), "{refusal}");
 }

@@ -53,14 +53,16 @@ fn restart_of_kubelet_or_plugin_keeps_slices() {
     assert_eq!(host.admit(&old), of_old);
     // Its socket alone was removed.
     std::fs::remove_file(fixture.path("plugins/cgpu-mem.sock")).expect("the plugin's socket");
-    host.fixture.eventually("registered again", || (host.kubelet.registrations(MEMORY) == 3).then_some(()));
+    host.fixture
+        .eventually("registered again", || (host.kubelet.registrations(MEMORY) == 3).then_some(()));
     host.kubelet.offers(MEMORY, 14, 14);
 
     // Who has what is known to the next plugin, from the pods.
     host.annotated("old", "ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
     plugin.kill();
-    host.fixture
-        .eventually("the kubelet's knowledge", || (host.kubelet.offer(MEMORY)?.healthy == 0).then_some(()));
+    host.fixture.eventually("the kubelet's knowledge", || {
+        (host.kubelet.offer(MEMORY)?.healthy == 0).then_some(())
+    });
     let refusal = host.engine.create(&waiting, &of_waiting[0]).unwrap_err();
     assert!(refusal.contains("the node's device plugin does not answer at"), "{refusal}");
     let plugin = host.plugin(&[]);

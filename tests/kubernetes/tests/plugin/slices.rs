@@ -56,7 +56,10 @@ fn equal_containers_of_a_pod_get_their_own_slices() {
     // A container that restarts is given the same, and told the same.
     let again = host.admit(&pod);
     assert_eq!(again, given);
-    assert_eq!(limits(&host.create(&pod, &again[1])), [(host.uuid(0), 15109 * 2 / 14 * MIB)].into());
+    assert_eq!(
+        limits(&host.create(&pod, &again[1])),
+        [(host.uuid(0), 15109 * 2 / 14 * MIB)].into()
+    );
     assert_eq!(host.kubelet.complaints(), Vec::<String>::new());
     drop(plugin);
 }
@@ -102,7 +105,8 @@ fn pod_over_unequal_gpus_gets_a_part_of_each() {
     let _plugin = host.plugin(&[]);
     host.kubelet.offers(MEMORY, 36, 36);
     host.kubelet.offers(CORE, 200, 200);
-    let mut pod = host.pod("p", &[("main", &[(MEMORY, "8"), (CORE, "50")])], &json!({"0": {"0": 4, "1": 4}}));
+    let mut pod =
+        host.pod("p", &[("main", &[(MEMORY, "8"), (CORE, "50")])], &json!({"0": {"0": 4, "1": 4}}));
     pod["metadata"]["labels"] = json!({COUNT: "2"});
     let pod = host.server.put("pods", pod);
     let made = host.create(&pod, &host.admit(&pod)[0]);
@@ -129,7 +133,10 @@ fn ids_are_reused_within_a_pod_and_after_it() {
     let pod = host.put("p", &spec, &json!({"0": {"0": 6}, "1": {"0": 4}, "2": {"0": 10}}));
     let given = host.admit(&pod);
     let ids = |given: &Given| given.ids[MEMORY].clone();
-    assert!(ids(&given[1]).iter().chain(&ids(&given[2])).all(|id| ids(&given[0]).contains(id)), "{given:?}");
+    assert!(
+        ids(&given[1]).iter().chain(&ids(&given[2])).all(|id| ids(&given[0]).contains(id)),
+        "{given:?}"
+    );
     for (given, units) in given.iter().zip([10, 6, 4]) {
         let made = host.create(&pod, given);
         assert_eq!(limits(&made), [(host.uuid(0), 15109 * units / 14 * MIB)].into());
@@ -163,7 +170,14 @@ fn hami_resources_are_served_when_enabled() {
     host.kubelet.offers(MEMORY, 36, 36);
     let pod = host.pod(
         "p",
-        &[("main", &[("nvidia.com/gpu", "2"), ("nvidia.com/gpumem", "3000"), ("nvidia.com/gpucores", "30")])],
+        &[(
+            "main",
+            &[
+                ("nvidia.com/gpu", "2"),
+                ("nvidia.com/gpumem", "3000"),
+                ("nvidia.com/gpucores", "30"),
+            ],
+        )],
         &json!({"0": {"0": 3, "1": 3}}),
     );
     let given = host.admit(&pod);
@@ -173,7 +187,10 @@ fn hami_resources_are_served_when_enabled() {
     assert_eq!(limits(&made), [(host.uuid(0), 3000 * MIB), (host.uuid(1), 3000 * MIB)].into());
     // Ids are numbers of each resource's own.
     let other = host.pod("q", &[("main", &[(MEMORY, "2")])], &json!({"0": {"0": 2}}));
-    assert_eq!(host.create(&other, &host.admit(&other)[0]).variables["ALIYUN_COM_GPU_MEM_IDX"], "0");
+    assert_eq!(
+        host.create(&other, &host.admit(&other)[0]).variables["ALIYUN_COM_GPU_MEM_IDX"],
+        "0"
+    );
 }
 
 #[test]
@@ -186,6 +203,9 @@ fn engine_without_cdi_gets_the_same_limits() {
     let pod = host.pod("p", &[("main", &[(MEMORY, "2")])], &json!({"0": {"0": 2}}));
     let given = host.admit(&pod);
     assert_eq!(given[0].devices, Vec::<String>::new());
-    assert_eq!(limits(&host.create(&pod, &given[0])), [(host.uuid(0), 15109 * 2 / 14 * MIB)].into());
+    assert_eq!(
+        limits(&host.create(&pod, &given[0])),
+        [(host.uuid(0), 15109 * 2 / 14 * MIB)].into()
+    );
     assert!(!fixture.path("cdi").exists());
 }

@@ -30,9 +30,10 @@ fn estimate_sums_up_what_is_added() {
     let estimate = launched([1, 1, 2]);
     assert!(!estimate.is_empty());
     assert_eq!((estimate.cost, estimate.launches), (Nanos(34), 3));
-    assert!(estimate.parts().eq(
-        [(1, 2), (2, 1)].map(|(function, launches)| KernelLaunches { kernel: kernel(function), launches })
-    ));
+    assert!(
+        estimate.parts().eq([(1, 2), (2, 1)]
+            .map(|(function, launches)| KernelLaunches { kernel: kernel(function), launches }))
+    );
     assert_eq!(estimate.single(), None);
     let many = launched((0..MAX_KERNELS + 2).chain([MAX_KERNELS]));
     assert_eq!(many.parts().count(), MAX_KERNELS);

@@ -50,7 +50,14 @@ fn digest_on_a_stream_depends_on_function_and_stream() {
 #[test]
 fn copies_share_an_estimate_if_the_first_three_bits_of_their_sizes_agree() {
     let group = |bytes: u64| (bytes.ilog2(), bytes >> (bytes.ilog2() - 2));
-    let sizes = (1024..1100).chain([1 << 20, (1 << 20) + 1, (5 << 20) - 1, 5 << 20, (8 << 30) - 1, 8 << 30]);
+    let sizes = (1024..1100).chain([
+        1 << 20,
+        (1 << 20) + 1,
+        (5 << 20) - 1,
+        5 << 20,
+        (8 << 30) - 1,
+        8 << 30,
+    ]);
     let sizes: Vec<u64> = sizes.collect();
     for one in &sizes {
         for other in &sizes {

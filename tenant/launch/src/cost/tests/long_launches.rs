@@ -24,8 +24,12 @@ fn shape_that_is_long_at_times_is_uncertain_until_it_was_short_for_long() {
         exactly(&mut costs, 5_000_000);
     }
     let long = costs.expect(kernel(0));
-    assert!((4_900_000..=5_100_000).contains(&long.high()), "the length of the long ones: {long:?}");
-    let short = (0..).take_while(|_| exactly(&mut costs, 10_000).is_uncertain()).take(10_000).count();
+    assert!(
+        (4_900_000..=5_100_000).contains(&long.high()),
+        "the length of the long ones: {long:?}"
+    );
+    let short =
+        (0..).take_while(|_| exactly(&mut costs, 10_000).is_uncertain()).take(10_000).count();
     assert!((100..1000).contains(&short), "{short} short ones");
     let short = costs.expect(kernel(0));
     assert_eq!(short.high(), short.cost);

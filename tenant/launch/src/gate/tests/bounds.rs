@@ -74,7 +74,11 @@ fn throttled_launch_proceeds_after_its_timeout() {
 fn several_streams_stay_within_the_bound() {
     let harness = alone(yours(ms(1_000_000)), |role, program| {
         for number in 0..20_000_usize {
-            program.launch(number % 3, Stream { handle: 0x100 + number % 8, per_thread: false }, us(25));
+            program.launch(
+                number % 3,
+                Stream { handle: 0x100 + number % 8, per_thread: false },
+                us(25),
+            );
             role.sleep(us(3));
         }
         let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
@@ -93,7 +97,8 @@ fn requested_bound_is_kept() {
             role.harness.grantors[0].gpu(gpu()).bound.store(bound.0, Ordering::Relaxed);
             set_turn(role.harness, 0, 1, TurnState::Yours, ms(1_000_000));
         };
-        let harness = alone(script, |role, program| saturate(role, program, us(60), BEGIN + ms(500)));
+        let harness =
+            alone(script, |role, program| saturate(role, program, us(60), BEGIN + ms(500)));
         let (most, ran) = harness.gpu(|gpu| (gpu.most[&0], gpu.ran[&0]));
         println!("bound {bound}: at most {most} queued, {ran} run");
         assert!(most <= most_allowed, "{bound}: {most}");

@@ -110,7 +110,10 @@ impl FakeDriver<'_, '_> {
     pub(super) fn synchronize(&self, stream: Stream) {
         let (now, end) = {
             let state = self.role.harness.state();
-            (state.now, state.gpu.streams.get(&key(self.tenant, stream)).copied().unwrap_or_default())
+            (
+                state.now,
+                state.gpu.streams.get(&key(self.tenant, stream)).copied().unwrap_or_default(),
+            )
         };
         if end > now {
             self.role.sleep(end - now);

@@ -75,7 +75,8 @@ impl Harness {
             .collect();
         grantors.iter().for_each(|grantor| grantor.adopt(1));
         let gpu = Gpu::idle(BEGIN);
-        let state = SimState { now: BEGIN, running: usize::MAX, actors: Vec::new(), gpu, notifications: 0 };
+        let state =
+            SimState { now: BEGIN, running: usize::MAX, actors: Vec::new(), gpu, notifications: 0 };
         Self {
             state: Mutex::new(state),
             turn: Condvar::new(),
@@ -90,7 +91,8 @@ impl Harness {
     pub(super) fn run(&self, actors: &[&(dyn Fn(&Role<'_>) + Sync)]) {
         {
             let mut state = self.state();
-            state.actors = actors.iter().map(|_| Actor { wakes: BEGIN, word: None, over: false }).collect();
+            state.actors =
+                actors.iter().map(|_| Actor { wakes: BEGIN, word: None, over: false }).collect();
             state.now = BEGIN;
             state.running = 0;
         }
@@ -200,7 +202,8 @@ impl<'s> Role<'s> {
     fn wait_for_turn(&self) {
         let mut state = self.harness.state();
         while state.running != self.number {
-            state = self.harness.turn.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
+            state =
+                self.harness.turn.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
         state.actors[self.number].word = None;
     }

@@ -57,14 +57,20 @@ fn markers_never_stand_between_programmatic_launches() {
     });
     harness.gpu(|gpu| {
         // A first chain may be cut: nothing was known of it.
-        let first = gpu.log.iter().position(|did| matches!(did, Command::Launch { programmatic: true, .. }));
+        let first = gpu
+            .log
+            .iter()
+            .position(|did| matches!(did, Command::Launch { programmatic: true, .. }));
         let rest = &gpu.log[first.expect("a chain")..];
         let between = rest.windows(2).filter(|pair| {
             !matches!(pair[0], Command::Launch { .. } | Command::Ask)
                 && matches!(pair[1], Command::Launch { programmatic: true, .. })
         });
         assert_eq!(between.count(), 0);
-        assert!(rest.iter().any(|did| matches!(did, Command::Record(_))), "between chains there are markers");
+        assert!(
+            rest.iter().any(|did| matches!(did, Command::Record(_))),
+            "between chains there are markers"
+        );
     });
 }
 
@@ -79,8 +85,11 @@ fn programmatic_stream_is_measured_where_it_runs_dry() {
             }
             let (ran, most) = role.harness.gpu(|gpu| (gpu.ran[&0], gpu.most[&0]));
             assert!(ran > ms(160), "{cost} us: the GPU stood idle, {ran}");
-            let learned =
-                program.gate.device(gpu()).account.lock().gpu_time.expect(Kernel::new(1, [1; 3], [32, 1, 1]));
+            let learned = program.gate.device(gpu()).account.lock().gpu_time.expect(Kernel::new(
+                1,
+                [1; 3],
+                [32, 1, 1],
+            ));
             assert!(
                 (cost * 9 / 10..cost + 20).contains(&(u64::from(learned.cost) / 1000)),
                 "{cost} us: {learned:?}"
@@ -113,8 +122,11 @@ fn markers_go_on_the_stream_that_was_just_used() {
                 Command::Record(stream) | Command::Write(stream)
                     if next.is_some_and(|next| next != *stream) =>
                 {
-                    let position =
-                        gpu.log.iter().rposition(|other| core::ptr::eq(other, did)).expect("it is there");
+                    let position = gpu
+                        .log
+                        .iter()
+                        .rposition(|other| core::ptr::eq(other, did))
+                        .expect("it is there");
                     let before = gpu.log[..position].iter().rev().find_map(|did| match did {
                         Command::Launch { stream, .. } => Some(*stream),
                         _ => None,
@@ -133,13 +145,16 @@ fn without_memory_writes_events_are_asked() {
     harness.gpu(|gpu| gpu.cannot_write = true);
     let open = AtomicU32::new(0);
     let gate = Gate::new(&harness.regions[0], SLOT, &open);
-    harness.run(&[&|role| set_turn(role.harness, 0, 1, TurnState::Yours, ms(1_000_000)), &|role| {
-        role.sleep(us(100));
-        let program = Program::new(&gate, role.platform(0));
-        saturate(role, &program, us(60), BEGIN + ms(100));
-        let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
-        assert!((ms(97)..ms(101)).contains(&busy), "{busy}");
-    }]);
+    harness.run(&[
+        &|role| set_turn(role.harness, 0, 1, TurnState::Yours, ms(1_000_000)),
+        &|role| {
+            role.sleep(us(100));
+            let program = Program::new(&gate, role.platform(0));
+            saturate(role, &program, us(60), BEGIN + ms(100));
+            let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
+            assert!((ms(97)..ms(101)).contains(&busy), "{busy}");
+        },
+    ]);
 }
 
 #[test]

@@ -13,7 +13,13 @@ pub(super) fn gpu() -> DeviceIndex {
 }
 
 /// Says whose turn it is.
-pub(super) fn set_turn(harness: &Harness, container: usize, epoch: u64, state: TurnState, granted: Nanos) {
+pub(super) fn set_turn(
+    harness: &Harness,
+    container: usize,
+    epoch: u64,
+    state: TurnState,
+    granted: Nanos,
+) {
     let grantor = &harness.grantors[container];
     grantor.set_turn(gpu(), Turn::new(epoch, state), granted, Nanos::ZERO);
     grantor.turn_gate();
@@ -68,7 +74,9 @@ pub(super) fn run_turns(role: &Role<'_>, slices: &[Nanos], end: Nanos) -> Report
                     break;
                 }
                 role.sleep(
-                    (ends - role.monotonic() - lead).max(Nanos::from_micros(20)).min(Nanos::from_micros(100)),
+                    (ends - role.monotonic() - lead)
+                        .max(Nanos::from_micros(20))
+                        .min(Nanos::from_micros(100)),
                 );
             }
             let held = role.monotonic() + lead - start;

@@ -79,11 +79,24 @@ fn program_with_several_contexts_is_not_bounded() {
         program.launch(1, STREAM, ms(1));
         let kernel = Kernel::new(1, [1; 3], [32, 1, 1]);
         let context = ContextKey(CONTEXT.0 + 0x1000);
-        let launch =
-            Launch { kernel, stream: STREAM, context, gpu: gpu(), programmatic: false, variable_cost: false };
-        let admitted = program.gate.before_launch(&program.thread, launch, &program.driver, &program.driver);
+        let launch = Launch {
+            kernel,
+            stream: STREAM,
+            context,
+            gpu: gpu(),
+            programmatic: false,
+            variable_cost: false,
+        };
+        let admitted =
+            program.gate.before_launch(&program.thread, launch, &program.driver, &program.driver);
         if let Some(admitted) = admitted {
-            program.gate.after_launch(&program.thread, admitted, true, &program.driver, &program.driver);
+            program.gate.after_launch(
+                &program.thread,
+                admitted,
+                true,
+                &program.driver,
+                &program.driver,
+            );
         }
         saturate(role, program, ms(1), BEGIN + ms(500));
     });

@@ -91,7 +91,8 @@ fn most_in_flight(cost: impl Fn(u64) -> Nanos + Sync) -> Nanos {
     let harness = Harness::new(2);
     let end = BEGIN + LENGTH;
     let opens = [AtomicU32::new(0), AtomicU32::new(0)];
-    let gates = [0, 1].map(|number: usize| Gate::new(&harness.regions[number], SLOT, &opens[number]));
+    let gates =
+        [0, 1].map(|number: usize| Gate::new(&harness.regions[number], SLOT, &opens[number]));
     harness.run(&[
         &|role| drop(run_turns(role, &[ms(6), ms(6)], end)),
         &|role| {
@@ -142,7 +143,9 @@ fn shape_that_alternates_between_short_and_long_has_few_launches_in_flight() {
 fn shape_that_is_long_now_and_then_keeps_the_gpu_busy() {
     for rare in [2, 5, 20, 100, 1000] {
         let shape = ([1; 3], [32, 1, 1]);
-        let ran = run(1, |draws, _| (kernel(1, shape), if draws.below(rare) == 0 { ms(5) } else { us(10) }));
+        let ran = run(1, |draws, _| {
+            (kernel(1, shape), if draws.below(rare) == 0 { ms(5) } else { us(10) })
+        });
         println!("one in {rare}: {ran:?}");
         assert!(ran.used > 0.85, "one in {rare}: {ran:?}");
     }

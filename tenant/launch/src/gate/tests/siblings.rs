@@ -79,8 +79,9 @@ fn pausing_sibling_yields_and_resumes() {
     let harness = Harness::of(&[2]);
     let end = BEGIN + ms(500);
     let opens: [AtomicU32; 2] = Default::default();
-    let gates =
-        [0, 1].map(|tenant: usize| Gate::new(&harness.regions[0], harness.homes[tenant].1, &opens[tenant]));
+    let gates = [0, 1].map(|tenant: usize| {
+        Gate::new(&harness.regions[0], harness.homes[tenant].1, &opens[tenant])
+    });
     harness.run(&[
         &|role| {
             set_turn(role.harness, 0, 1, TurnState::Yours, ms(1_000_000));
@@ -115,8 +116,9 @@ fn pausing_sibling_yields_and_resumes() {
 fn processes_whose_kernels_wait_for_each_other_go_on() {
     let harness = Harness::of(&[2]);
     let opens: [AtomicU32; 2] = Default::default();
-    let gates =
-        [0, 1].map(|tenant: usize| Gate::new(&harness.regions[0], harness.homes[tenant].1, &opens[tenant]));
+    let gates = [0, 1].map(|tenant: usize| {
+        Gate::new(&harness.regions[0], harness.homes[tenant].1, &opens[tenant])
+    });
     let rounds = [Mutex::new(0_u32), Mutex::new(0_u32)];
     let end = BEGIN + ms(3000);
     let actor = |number: usize| {

@@ -8,7 +8,8 @@ fn shares_follow_the_turns() {
         let harness = Harness::new(2);
         let end = BEGIN + ms(1500);
         let opens = [AtomicU32::new(0), AtomicU32::new(0)];
-        let gates = [0, 1].map(|number: usize| Gate::new(&harness.regions[number], SLOT, &opens[number]));
+        let gates =
+            [0, 1].map(|number: usize| Gate::new(&harness.regions[number], SLOT, &opens[number]));
         let report = Mutex::new(monitor::Report::default());
         let actor = |number: usize| {
             let gate = &gates[number];
@@ -28,7 +29,10 @@ fn shares_follow_the_turns() {
         let total = (ran[&0] + ran[&1]).0 as f64;
         let set = slices[0] as f64 / (slices[0] + slices[1]) as f64;
         let share = ran[&0].0 as f64 / total;
-        assert!((share / set - 1.0).abs() < 0.02, "{slices:?} {cost} us: {share} of {set}, {ran:?}");
+        assert!(
+            (share / set - 1.0).abs() < 0.02,
+            "{slices:?} {cost} us: {share} of {set}, {ran:?}"
+        );
         assert!(total > 0.96 * 1.5e9, "{slices:?} {cost} us: used {total}");
         for tenant in 0..2 {
             // What was reported is what ran, but for the start and what is in flight in the end.
@@ -39,7 +43,10 @@ fn shares_follow_the_turns() {
                 report.busy
             );
             // The bound, a launch, and the other one's tail.
-            assert!(most[&tenant] < us(500 + 3 * cost.max(20) + 500), "{slices:?} {cost} us: {most:?}");
+            assert!(
+                most[&tenant] < us(500 + 3 * cost.max(20) + 500),
+                "{slices:?} {cost} us: {most:?}"
+            );
         }
     }
 }
@@ -53,7 +60,8 @@ fn slewed_host_clock_changes_no_length() {
         let end = BEGIN + ms(2500);
         harness.gpu(|gpu| gpu.slew = (BEGIN + ms(500), BEGIN + ms(1500), millionths));
         let opens = [AtomicU32::new(0), AtomicU32::new(0)];
-        let gates = [0, 1].map(|number: usize| Gate::new(&harness.regions[number], SLOT, &opens[number]));
+        let gates =
+            [0, 1].map(|number: usize| Gate::new(&harness.regions[number], SLOT, &opens[number]));
         let clamped = AtomicU32::new(0);
         let actor = |number: usize| {
             let (gate, clamped) = (&gates[number], &clamped);
@@ -146,7 +154,8 @@ fn waiting_for_the_host_uses_up_no_turn() {
     const OTHER: Stream = Stream { handle: 0x20, per_thread: false };
     let harness = Harness::new(2);
     let open = [AtomicU32::new(0), AtomicU32::new(0)];
-    let gates = [0, 1].map(|driver: usize| Gate::new(&harness.regions[driver], SLOT, &open[driver]));
+    let gates =
+        [0, 1].map(|driver: usize| Gate::new(&harness.regions[driver], SLOT, &open[driver]));
     let end = BEGIN + ms(3000);
     let (rounds, longest) = (Mutex::new(0), Mutex::new(Nanos::ZERO));
     harness.run(&[
@@ -203,7 +212,8 @@ fn end_of_a_turns_work_is_reported_while_its_threads_are_held() {
         let cell = role.harness.regions[0].cell(gpu(), SLOT);
         assert_eq!(cell.inflight.load(Ordering::Relaxed), 0);
         assert_eq!(cell.waiting.load(Ordering::Relaxed), 1);
-        let (ran, busy) = (role.harness.gpu(|gpu| gpu.ran[&0]), Nanos(cell.busy.load(Ordering::Relaxed)));
+        let (ran, busy) =
+            (role.harness.gpu(|gpu| gpu.ran[&0]), Nanos(cell.busy.load(Ordering::Relaxed)));
         assert!(ran.0.abs_diff(busy.0) < 300_000, "ran {ran}, reported {busy}");
         assert_eq!(role.harness.notifications(), 2, "held, drained");
         set_turn(role.harness, 0, 3, TurnState::Open, Nanos::ZERO);
@@ -225,7 +235,10 @@ fn process_that_missed_its_turn_notifies_the_monitor() {
             assert_eq!(role.harness.notifications(), u32::try_from(epoch.div_ceil(2)).unwrap());
         }
         let cell = role.harness.regions[0].cell(gpu(), SLOT);
-        assert!(Nanos(cell.active.load(Ordering::Relaxed)) < BEGIN + ms(1), "it has launched nothing since");
+        assert!(
+            Nanos(cell.active.load(Ordering::Relaxed)) < BEGIN + ms(1),
+            "it has launched nothing since"
+        );
         // Other news than a turn is none of its business.
         role.harness.grantors[0].turn_gate();
         role.sleep(ms(5));

@@ -49,9 +49,15 @@ fn sizes_of_a_function_have_costs_of_their_own() {
     let mut prices = [u32::MAX; SIZES];
     (prices[0], prices[10], prices[31]) = (10, 100, 400);
     thread.remember(sized(1).function(), STREAM, LaneId::default(), &prices);
-    for (threads, passes) in
-        [(1, true), (2, false), (1024, true), (2047, true), (2048, false), (u32::MAX, true), (1 << 31, false)]
-    {
+    for (threads, passes) in [
+        (1, true),
+        (2, false),
+        (1024, true),
+        (2047, true),
+        (2048, false),
+        (u32::MAX, true),
+        (1 << 31, false),
+    ] {
         assert_eq!(thread.spend(7, sized(threads), STREAM), passes, "{threads} threads");
     }
     let mut taken = Vec::new();
@@ -82,7 +88,10 @@ fn fifty_functions_have_their_places() {
             order.push(fast.kernel);
             60
         });
-        assert!(order.iter().eq(kernels.iter().filter(|kernel| order.contains(kernel))), "as launched");
+        assert!(
+            order.iter().eq(kernels.iter().filter(|kernel| order.contains(kernel))),
+            "as launched"
+        );
     }
 }
 

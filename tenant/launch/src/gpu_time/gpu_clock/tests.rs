@@ -45,8 +45,10 @@ impl Bench {
     }
 
     fn draw(&mut self, most: i64) -> i64 {
-        self.draws =
-            self.draws.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.draws = self
+            .draws
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         i64::try_from(self.draws >> 33).unwrap() % most
     }
 
@@ -66,7 +68,8 @@ impl Bench {
         self.events += 1;
         // As the driver gives it.
         #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
-        let elapsed = self.base.map(|base| (f64::from(((gpu - base) as f64 * 1e-6) as f32) * 1e6) as i64);
+        let elapsed =
+            self.base.map(|base| (f64::from(((gpu - base) as f64 * 1e-6) as f32) * 1e6) as i64);
         let (least, seen) = (unsigned(at - ahead), unsigned(self.now));
         let limits = Limits { least, likely: least, seen };
         let placed = self.clock.place(CONTEXT, Event(self.events), elapsed, limits);
@@ -98,15 +101,24 @@ impl Bench {
 
 #[test]
 fn events_of_a_busy_gpu_are_placed_within_microseconds() {
-    for ppm in [0.0, 2.0, -2.0, 15.0, -15.0, 50.0, -50.0, 100.0, -100.0, 200.0, -200.0, 450.0, -450.0] {
+    for ppm in
+        [0.0, 2.0, -2.0, 15.0, -15.0, 50.0, -50.0, 100.0, -100.0, 200.0, -200.0, 450.0, -450.0]
+    {
         let mut bench = Bench::new(ppm);
         // The very first event is bounded by one look before and one after it.
         bench.saturate(SECOND);
-        assert!(bench.worst.0 > -323 * US && bench.worst.1 < 60 * US, "{ppm} ppm: {:?}", bench.worst);
+        assert!(
+            bench.worst.0 > -323 * US && bench.worst.1 < 60 * US,
+            "{ppm} ppm: {:?}",
+            bench.worst
+        );
         bench.saturate(10 * SECOND);
         let early = bench.worst;
         bench.saturate(300 * SECOND);
-        println!("{ppm} ppm: at first {early:?}, later {:?} ns, {:?}", bench.worst, bench.clock.rate);
+        println!(
+            "{ppm} ppm: at first {early:?}, later {:?} ns, {:?}",
+            bench.worst, bench.clock.rate
+        );
         for worst in [early, bench.worst] {
             assert!(worst.0 > -100 * US && worst.1 < 100 * US, "{ppm} ppm: {worst:?}");
         }
@@ -146,7 +158,11 @@ fn changing_clock_rate_is_followed() {
         let time = (5 + bench.draw(30)) * SECOND;
         bench.saturate(time);
         println!("{step}: {rate} ppb, {:?} ns", bench.worst);
-        assert!(bench.worst.0 > -100 * US && bench.worst.1 < 100 * US, "{rate} ppb: {:?} ns", bench.worst);
+        assert!(
+            bench.worst.0 > -100 * US && bench.worst.1 < 100 * US,
+            "{rate} ppb: {:?} ns",
+            bench.worst
+        );
     }
     assert_eq!(bench.reanchored, 0);
 }
@@ -167,7 +183,9 @@ fn clock_that_was_set_is_reanchored() {
 #[test]
 fn late_observations_do_not_move_the_offset() {
     // Whatever the rate, and known or not.
-    for (ppm, known) in [(20.0, true), (-20.0, true), (20.0, false), (-100.0, false), (100.0, false)] {
+    for (ppm, known) in
+        [(20.0, true), (-20.0, true), (20.0, false), (-100.0, false), (100.0, false)]
+    {
         let mut bench = Bench::new(ppm);
         if known {
             bench.saturate(30 * SECOND);
@@ -202,7 +220,8 @@ fn timestamps_are_comparable_within_one_epoch() {
     let second = bench.see(bench.now - 10 * US, MS).stamp.unwrap();
     bench.now += MS;
     let third = bench.see(bench.now - 10 * US, MS).stamp.unwrap();
-    let near = |told: Option<i64>, length: i64| told.is_some_and(|told| (told - length).abs() < 2 * US);
+    let near =
+        |told: Option<i64>, length: i64| told.is_some_and(|told| (told - length).abs() < 2 * US);
     assert!(near(second.since(first), 3 * SECOND + 300 * US), "over a change of the base, too");
     assert!(near(third.since(second), MS) && near(first.since(third), -3 * SECOND - MS - 300 * US));
     bench.now += 10 * SECOND;

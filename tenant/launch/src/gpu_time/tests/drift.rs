@@ -42,8 +42,10 @@ impl Program {
     }
 
     fn draw(&mut self, most: u64) -> u64 {
-        self.draws =
-            self.draws.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.draws = self
+            .draws
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.draws >> 33) % most
     }
 
@@ -65,9 +67,13 @@ impl Program {
     fn launch(&mut self) {
         let now = Nanos(self.now);
         let stream = Stream { handle: 16, per_thread: false };
-        let id =
-            self.gpu_time.lane(LaneKey { thread: ThreadKey(1), context: CONTEXT, stream }, now).unwrap().id;
-        let begins = self.flying.back().map_or(self.now + 6 * US, |last| last.1.max(self.now + 6 * US));
+        let id = self
+            .gpu_time
+            .lane(LaneKey { thread: ThreadKey(1), context: CONTEXT, stream }, now)
+            .unwrap()
+            .id;
+        let begins =
+            self.flying.back().map_or(self.now + 6 * US, |last| last.1.max(self.now + 6 * US));
         let start = match self.flying.is_empty() {
             true => Start::Event(self.event(begins)),
             false => Start::Previous,
@@ -78,8 +84,12 @@ impl Program {
         let end = begins + BATCH;
         let event = self.event(end);
         let marker = self.gpu_time.plan_marker(id).unwrap();
-        let placement =
-            super::MarkerPlacement { at: now, contention: Contention::Alone, dry: false, backlog: false };
+        let placement = super::MarkerPlacement {
+            at: now,
+            contention: Contention::Alone,
+            dry: false,
+            backlog: false,
+        };
         self.gpu_time.close_batch(id, &marker, event, true, placement);
         self.flying.push_back((self.now, end));
         self.busy += BATCH;
@@ -98,8 +108,10 @@ impl Program {
                 _ => None,
             };
             let before = self.gpu_time.busy();
-            let measured =
-                self.gpu_time.measure(&due, Timing { since_base, length }, Nanos(self.now)).unwrap();
+            let measured = self
+                .gpu_time
+                .measure(&due, Timing { since_base, length }, Nanos(self.now))
+                .unwrap();
             self.clamped += u32::from(measured.clamped);
             let length = (measured.span.end - measured.span.start).0;
             let added = (self.gpu_time.busy() - before).0;
@@ -135,13 +147,19 @@ fn lengths_do_not_depend_on_the_rate_of_the_gpus_clock() {
         let mut program = Program::new(ppm);
         program.run(1_200 * SECOND);
         let (busy, truth) = (program.gpu_time.busy().0, program.busy);
-        println!("{ppm} ppm: {busy} of {truth} ns, {} wrong, {} clamped", program.wrong, program.clamped);
+        println!(
+            "{ppm} ppm: {busy} of {truth} ns, {} wrong, {} clamped",
+            program.wrong, program.clamped
+        );
         assert!(busy.abs_diff(truth) < truth / 1_000, "{ppm} ppm: {busy} of {truth}");
         // The very first sighting is all that is known of the clock; from then on none is wrong.
         assert!(program.wrong <= 2, "{ppm} ppm: {} lengths are wrong", program.wrong);
         assert_eq!(program.clamped, 0, "{ppm} ppm");
         let expected = program.gpu_time.expect(kernel()).cost;
-        assert!((59_000..61_000).contains(&expected), "{ppm} ppm: a kernel is taken for {expected} ns");
+        assert!(
+            (59_000..61_000).contains(&expected),
+            "{ppm} ppm: a kernel is taken for {expected} ns"
+        );
     }
 }
 
@@ -154,7 +172,10 @@ fn idle_hours_cost_no_length() {
             program.now += 3_600 * SECOND;
         }
         let (busy, truth) = (program.gpu_time.busy().0, program.busy);
-        println!("{ppm} ppm: {busy} of {truth} ns, {} wrong, {} clamped", program.wrong, program.clamped);
+        println!(
+            "{ppm} ppm: {busy} of {truth} ns, {} wrong, {} clamped",
+            program.wrong, program.clamped
+        );
         assert!(busy.abs_diff(truth) < truth / 1_000, "{ppm} ppm: {busy} of {truth}");
         assert!(program.wrong <= 4 && program.clamped == 0, "{ppm} ppm: {} wrong", program.wrong);
     }

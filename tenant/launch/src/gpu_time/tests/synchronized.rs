@@ -39,7 +39,8 @@ fn is_idle(gpu_time: &mut GpuTime, id: LaneId) -> bool {
 fn synchronized_work_is_charged_and_has_ended_by_then() {
     let mut gpu_time = known();
     let own = launch(&mut gpu_time, key(THREAD, 1));
-    let others = [launch(&mut gpu_time, key(THREAD, 2)), launch(&mut gpu_time, key(ThreadKey(2), 1))];
+    let others =
+        [launch(&mut gpu_time, key(THREAD, 2)), launch(&mut gpu_time, key(ThreadKey(2), 1))];
     // It is expected to take 180 us.
     let now = BEGIN + us(100);
     gpu_time.measure_synchronized(|lane| *lane == key(THREAD, 1), now);
@@ -81,7 +82,8 @@ fn batch(gpu_time: &mut GpuTime, now: &mut Nanos, took: Nanos, dry: bool) {
     gpu_time.charge(Some(id), kernel(), expected, 10, *now);
     let marker = gpu_time.plan_marker(id).expect("a marker");
     *now = *now + took;
-    let placement = MarkerPlacement { at: *now, contention: Contention::Alone, dry, backlog: false };
+    let placement =
+        MarkerPlacement { at: *now, contention: Contention::Alone, dry, backlog: false };
     gpu_time.close_batch(id, &marker, Event(2), false, placement);
     let due = gpu_time.next_ended(CONTEXT, &[], |_| 0, *now).expect("it is over");
     let timing = Timing { since_base: None, length: Some(took.0.cast_signed()) };

@@ -123,7 +123,10 @@ mod tests {
                     let owner = Owner::new(index, user);
                     let entry = Entry::new(Offset(offset), units, owner).expect("it fits");
                     assert!(!entry.is_vacant());
-                    assert_eq!((entry.offset().0, entry.units(), entry.owner()), (offset, units, owner));
+                    assert_eq!(
+                        (entry.offset().0, entry.units(), entry.owner()),
+                        (offset, units, owner)
+                    );
                     assert_eq!((owner.index(), owner.user()), (usize::from(index), user));
                 }
             }

@@ -57,8 +57,8 @@ impl Extent {
     pub(super) fn insert(&mut self, address: u64, entry: Entry) -> Result<Entry, Exhausted> {
         let offset = entry.offset();
         let first = *self.first(address);
-        let in_place =
-            is_at(first, offset) || first.is_vacant() && self.find_in_leaf(address, offset).is_vacant();
+        let in_place = is_at(first, offset)
+            || first.is_vacant() && self.find_in_leaf(address, offset).is_vacant();
         let former = if in_place {
             std::mem::replace(self.first(address), entry)
         } else {
@@ -240,9 +240,9 @@ impl Extents {
         let extents = self.slots.iter().flatten();
         extents.flat_map(|(number, extent)| {
             (0..REGIONS).zip(number << REGIONS_BITS..).flat_map(|(index, number)| {
-                extent
-                    .region(index)
-                    .map(move |entry| (number << REGION_BITS | u64::from(entry.offset().0) << 8, entry))
+                extent.region(index).map(move |entry| {
+                    (number << REGION_BITS | u64::from(entry.offset().0) << 8, entry)
+                })
             })
         })
     }

@@ -25,7 +25,11 @@ impl Leaf {
     /// The entry at `offset`; vacant if there is none.
     #[inline]
     pub(super) fn find(&self, offset: Offset) -> Entry {
-        self.index(offset).ok().and_then(|index| self.slots.get(index)).copied().unwrap_or(Entry::VACANT)
+        self.index(offset)
+            .ok()
+            .and_then(|index| self.slots.get(index))
+            .copied()
+            .unwrap_or(Entry::VACANT)
     }
 
     /// Puts in an entry; returns the one that had its offset, or a vacant one.

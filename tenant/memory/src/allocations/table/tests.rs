@@ -148,9 +148,13 @@ fn threads_find_their_own_entries() {
                     let owner = Owner::new(thread, user);
                     table.open(owner, gpu(0)).expect("memory");
                     // All threads in the same regions.
-                    let addresses = || (1..500_u64).map(|index| (index * 4 + u64::from(thread)) * 512);
+                    let addresses =
+                        || (1..500_u64).map(|index| (index * 4 + u64::from(thread)) * 512);
                     for address in addresses() {
-                        assert_eq!(table.insert(Allocation { address, units: 2, owner }), Inserted::New);
+                        assert_eq!(
+                            table.insert(Allocation { address, units: 2, owner }),
+                            Inserted::New
+                        );
                     }
                     for address in addresses().step_by(2) {
                         assert_eq!(table.remove(address).map(|(_, gone)| gone.units), Some(2));

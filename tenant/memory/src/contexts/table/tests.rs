@@ -100,7 +100,8 @@ fn table_is_full_at_its_capacity() {
         assert_eq!(leaving, context);
         assert!(contexts.destroyed(leaving, &allocations).is_some());
     }
-    let used = contexts.table.iter().filter(|pair| pair.handle.load(Ordering::Relaxed) != 0).count();
+    let used =
+        contexts.table.iter().filter(|pair| pair.handle.load(Ordering::Relaxed) != 0).count();
     assert!(used < MOST, "{used} pairs are not free after all contexts are gone");
 }
 

@@ -44,7 +44,8 @@ impl PhysicalTable {
     fn bound(&mut self, record: RecordId, more: bool) -> Change {
         let Some(found) = self.records.get(record) else { return Change::None };
         let before = found.is_exported();
-        found.bound = if more { found.bound.saturating_add(1) } else { found.bound.saturating_sub(1) };
+        found.bound =
+            if more { found.bound.saturating_add(1) } else { found.bound.saturating_sub(1) };
         match (before, found.is_exported()) {
             (false, true) => Change::Exported(found.gpu, found.bytes),
             (true, false) => Change::Withdrawn(found.gpu, found.bytes),
@@ -91,7 +92,11 @@ impl PhysicalTable {
     }
 
     /// Takes off one binding of an object that is gone from here.
-    pub(in crate::physical) fn unbind_any(&mut self, object: RecordId, routes: u64) -> Option<FreeOutcome> {
+    pub(in crate::physical) fn unbind_any(
+        &mut self,
+        object: RecordId,
+        routes: u64,
+    ) -> Option<FreeOutcome> {
         let index = self.bindings.iter().position(|binding| binding.object == object)?;
         let Binding { record, .. } = self.bindings.swap_remove(index);
         if routes != 0
@@ -105,8 +110,15 @@ impl PhysicalTable {
     }
 
     /// The object is shared from now on: notes it with the first binding after a serial.
-    pub(in crate::physical) fn share(&mut self, object: RecordId, after: u64) -> Option<(u64, Change)> {
-        let of = self.bindings.iter().filter(|binding| binding.object == object && binding.serial > after);
+    pub(in crate::physical) fn share(
+        &mut self,
+        object: RecordId,
+        after: u64,
+    ) -> Option<(u64, Change)> {
+        let of = self
+            .bindings
+            .iter()
+            .filter(|binding| binding.object == object && binding.serial > after);
         let Binding { record, serial, .. } = *of.min_by_key(|binding| binding.serial)?;
         Some((serial, self.bound(record, true)))
     }

@@ -33,7 +33,9 @@ impl Tiles {
     pub(in crate::physical) fn names(self) -> impl Iterator<Item = u64> {
         let Self { part, from, to } = self;
         let rows = (from[2]..to[2]).flat_map(move |z| (from[1]..to[1]).map(move |y| (z, y)));
-        rows.flat_map(move |(z, y)| (from[0]..to[0]).map(move |x| part << 48 | z << 32 | y << 16 | x))
+        rows.flat_map(move |(z, y)| {
+            (from[0]..to[0]).map(move |x| part << 48 | z << 32 | y << 16 | x)
+        })
     }
 }
 
@@ -65,7 +67,8 @@ impl PhysicalTable {
     /// The destruction of an array goes to the driver. Returns the serial by which it is known.
     pub(in crate::physical) fn leave_array(&mut self, array: ArrayId) -> Option<u64> {
         let array = array.address().0;
-        let index = self.tiled.iter().position(|tiled| tiled.array == array && tiled.leaving == 0)?;
+        let index =
+            self.tiled.iter().position(|tiled| tiled.array == array && tiled.leaving == 0)?;
         let serial = self.serial();
         self.tiled.get_mut(index)?.leaving = serial;
         Some(serial)
@@ -96,7 +99,10 @@ impl PhysicalTable {
     }
 
     /// Takes one reference off an array of that description which is gone.
-    pub(in crate::physical) fn untile(&mut self, gone: impl Fn(&Tiled) -> bool) -> Option<RecordId> {
+    pub(in crate::physical) fn untile(
+        &mut self,
+        gone: impl Fn(&Tiled) -> bool,
+    ) -> Option<RecordId> {
         loop {
             let index = self.tiled.iter().position(&gone)?;
             let tiles = &mut self.tiled.get_mut(index)?.tiles;

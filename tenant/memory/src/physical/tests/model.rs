@@ -205,28 +205,43 @@ impl<'a> Fixture<'a> {
     fn call(&mut self, step: Step) -> Option<Call<'a>> {
         let tenant = self.tenant;
         Some(match step {
-            Step::Create(slots) => {
-                Call::Create { charge: tenant.charge(gpu(), length(slots)).ok()?, slots, made: None }
-            }
+            Step::Create(slots) => Call::Create {
+                charge: tenant.charge(gpu(), length(slots)).ok()?,
+                slots,
+                made: None,
+            },
             Step::Import => Call::Import { made: None },
             Step::Retain(which) => {
-                let returned: Vec<_> = self.driver.mapped.iter().filter(|(_, it)| it.returned).collect();
+                let returned: Vec<_> =
+                    self.driver.mapped.iter().filter(|(_, it)| it.returned).collect();
                 let (at, mapped) = *returned.get(which % returned.len().max(1))?;
                 if self.is_unmapping() {
                     return None;
                 }
                 let inside = Address(place(at + mapped.slots).0 - 1);
-                Call::Retain { reference: tenant.physical().reference_at(inside), id: mapped.id, value: None }
+                Call::Retain {
+                    reference: tenant.physical().reference_at(inside),
+                    id: mapped.id,
+                    value: None,
+                }
             }
             Step::PendingRelease(which) => {
                 let (id, value) = self.pick(which).filter(|(id, _)| !self.is_named(*id))?;
                 self.held.swap_remove(which % self.held.len());
-                Call::PendingRelease { token: tenant.physical().begin_release(PhysicalHandle(value)), id }
+                Call::PendingRelease {
+                    token: tenant.physical().begin_release(PhysicalHandle(value)),
+                    id,
+                }
             }
             Step::Map(which, first, slots) => {
                 let (id, value) = self.pick(which)?;
                 let slots = slots.min(self.driver.memory[&id].slots);
-                Call::Map { reference: tenant.physical().reference(PhysicalHandle(value)), id, first, slots }
+                Call::Map {
+                    reference: tenant.physical().reference(PhysicalHandle(value)),
+                    id,
+                    first,
+                    slots,
+                }
             }
             Step::Unmap(first, slots) => {
                 let within = self.driver.within(first, slots);
@@ -310,7 +325,9 @@ impl<'a> Fixture<'a> {
                 }
                 self.held.push((id, value));
             }
-            Call::PendingRelease { token, .. } => token.into_iter().for_each(PendingRelease::released),
+            Call::PendingRelease { token, .. } => {
+                token.into_iter().for_each(PendingRelease::released)
+            }
             Call::Map { reference, first, slots, .. } => {
                 if let Some(reference) = reference {
                     reference.mapped(place(first), length(slots));

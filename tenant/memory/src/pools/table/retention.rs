@@ -59,7 +59,12 @@ impl Pool {
 impl PoolTable {
     /// A call that may need `size` more was charged `charged`, and goes to the driver. None: the
     /// pool is gone.
-    pub(crate) fn begin_call(&self, at: PoolRef, size: Bytes, charged: Bytes) -> Option<PendingCall> {
+    pub(crate) fn begin_call(
+        &self,
+        at: PoolRef,
+        size: Bytes,
+        charged: Bytes,
+    ) -> Option<PendingCall> {
         let mut table = self.table.lock();
         let pool = table.get(at).filter(|pool| pool.stage == Stage::Open)?;
         Some(pool.begin_call(Reservation::charged(charged, size)))
@@ -87,7 +92,8 @@ impl PoolTable {
         let pool = table.get(at)?;
         let stays = pool.retention == pending_call.retention;
         if reservation.kept > Bytes::ZERO {
-            return stays.then_some(CallOutcome { retention: Retention(pool.retention), seen: true });
+            return stays
+                .then_some(CallOutcome { retention: Retention(pool.retention), seen: true });
         }
         let alone = pending_call.alone && pool.started == pending_call.started;
         let seen = alone && pool.read >= pending_call.read + reservation.size;

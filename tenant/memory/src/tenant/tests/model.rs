@@ -106,8 +106,10 @@ impl<'a> Fixture<'a> {
         }
         let (process, charge) = self.pending.swap_remove(which % self.pending.len());
         let contexts = &self.accounts[process].contexts;
-        let context = context.and_then(|which| contexts.get(which % contexts.len().max(1))).map(|it| it.0);
-        let known = context.map(|handle| self.tenants[process].contexts().find(handle).expect("it is known"));
+        let context =
+            context.and_then(|which| contexts.get(which % contexts.len().max(1))).map(|it| it.0);
+        let known = context
+            .map(|handle| self.tenants[process].contexts().find(handle).expect("it is known"));
         // Mostly neighbours, at times far away.
         self.next += if which.is_multiple_of(5) { 3 << 24 } else { 8 * MIB };
         let bytes = charge.bytes();
@@ -121,7 +123,8 @@ impl<'a> Fixture<'a> {
     }
 
     fn create(&mut self, process: usize) {
-        let known = Bytes(self.tenants[process].region().gpu(gpu()).context.load(Ordering::Relaxed));
+        let known =
+            Bytes(self.tenants[process].region().gpu(gpu()).context.load(Ordering::Relaxed));
         let fits = self.fits(known);
         match self.tenants[process].contexts().begin_create(gpu(), || Some(mib(90))) {
             Ok(starting) => {
@@ -172,12 +175,20 @@ impl<'a> Fixture<'a> {
             Step::FreeRefused { process, which } => {
                 if let Some(address) = self.pick(process, which) {
                     drop(
-                        self.tenants[process].allocations().begin_free(Address(address)).expect("it is live"),
+                        self.tenants[process]
+                            .allocations()
+                            .begin_free(Address(address))
+                            .expect("it is live"),
                     );
                 }
             }
             Step::FreeUnknown { process } => {
-                assert!(self.tenants[process].allocations().begin_free(Address(self.next + 512)).is_none());
+                assert!(
+                    self.tenants[process]
+                        .allocations()
+                        .begin_free(Address(self.next + 512))
+                        .is_none()
+                );
             }
             Step::CreateContext { process } => self.create(process),
             Step::DestroyContext { process, which } => self.leave(process, which, true),

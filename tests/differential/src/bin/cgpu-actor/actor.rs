@@ -126,9 +126,15 @@ impl Actor {
             Command::ContextCreate { context } => self.create_context(context)?,
             Command::ContextDestroy { context } => self.destroy_context(context)?,
             Command::PrimaryRetain => self.retain_primary(&mut answer)?,
-            Command::PrimaryRelease => self.let_primary_go(c"cuDevicePrimaryCtxRelease_v2", &mut answer)?,
-            Command::PrimaryReset => self.let_primary_go(c"cuDevicePrimaryCtxReset_v2", &mut answer)?,
-            Command::Allocate { context, key, bytes } => self.allocate(context, key, bytes, &mut answer)?,
+            Command::PrimaryRelease => {
+                self.let_primary_go(c"cuDevicePrimaryCtxRelease_v2", &mut answer)?
+            }
+            Command::PrimaryReset => {
+                self.let_primary_go(c"cuDevicePrimaryCtxReset_v2", &mut answer)?
+            }
+            Command::Allocate { context, key, bytes } => {
+                self.allocate(context, key, bytes, &mut answer)?
+            }
             Command::AllocatePitch { context, key, width, height } => {
                 self.allocate_pitch(context, key, (width, height), &mut answer)?
             }
@@ -150,9 +156,14 @@ impl Actor {
             Command::PhysicalUnmap { map } => self.unmap(map)?,
             Command::PhysicalRelease { key } => self.release(key)?,
             Command::PhysicalRetain { map, key } => self.retain(map, key)?,
-            Command::ArrayCreate { context, key, width, height, depth, channels, levels } => {
-                self.create_array(context, key, [width, height, depth], (channels, levels), &mut answer)?
-            }
+            Command::ArrayCreate { context, key, width, height, depth, channels, levels } => self
+                .create_array(
+                context,
+                key,
+                [width, height, depth],
+                (channels, levels),
+                &mut answer,
+            )?,
             Command::FlatCreate { context, key, width, height, channels, old } => {
                 self.create_flat(context, key, [width, height], (channels, old), &mut answer)?
             }
@@ -170,7 +181,9 @@ impl Actor {
             Command::Range(about) => self.range(about)?,
             Command::Synchronise { context } => self.synchronise(context)?,
             Command::Lend { key, .. } => self.lend(key, &mut answer)?,
-            Command::Open { context, open, handle, .. } => self.open(context, open, handle, &mut answer)?,
+            Command::Open { context, open, handle, .. } => {
+                self.open(context, open, handle, &mut answer)?
+            }
             Command::Close { open } => self.close(open)?,
             Command::PhysicalExport { key, .. } => self.export_physical(key)?,
             Command::PhysicalImport { key, .. } => self.import_physical(key)?,
@@ -180,7 +193,9 @@ impl Actor {
             Command::PoolLend { key } => self.lend_pooled(key, &mut answer)?,
             Command::PoolOpen { pool, open, handle, .. } => self.open_pooled(pool, open, handle)?,
             Command::PoolClose { context, open } => self.close_pooled(context, open)?,
-            Command::GraphCreate { context, graph, sizes } => self.create_graph(context, graph, &sizes)?,
+            Command::GraphCreate { context, graph, sizes } => {
+                self.create_graph(context, graph, &sizes)?
+            }
             Command::GraphLaunch { graph } => self.launch_graph(graph)?,
             Command::GraphDestroy { graph } => self.destroy_graph(graph)?,
             Command::GraphTrim => self.trim_graphs()?,
@@ -194,7 +209,9 @@ impl Actor {
             Command::LimitSet { context, limit, value } => {
                 self.set_limit(context, limit, value, &mut answer)?
             }
-            Command::ModuleLoad { context, module, bytes } => self.load_module(context, module, bytes)?,
+            Command::ModuleLoad { context, module, bytes } => {
+                self.load_module(context, module, bytes)?
+            }
             Command::ModuleUnload { context, module } => self.unload_module(context, module)?,
             Command::LibraryLoad { library, bytes } => self.load_library(library, bytes)?,
             Command::LibraryBring { context, library, variable } => {
@@ -207,8 +224,12 @@ impl Actor {
             Command::ObjectCreate { object, bytes, shared, .. } => {
                 self.create_multicast(object, bytes, shared)?
             }
-            Command::ObjectBind { object, offset, key, bytes } => self.bind(object, offset, key, bytes)?,
-            Command::ObjectUnbind { object, offset, bytes } => self.unbind(object, offset, bytes)?,
+            Command::ObjectBind { object, offset, key, bytes } => {
+                self.bind(object, offset, key, bytes)?
+            }
+            Command::ObjectUnbind { object, offset, bytes } => {
+                self.unbind(object, offset, bytes)?
+            }
             Command::ObjectEnd { object } => self.end_object(object)?,
             Command::ObjectExport { object, .. } => self.export_object(object)?,
             Command::ObjectImport { object, .. } => self.import_object(object)?,
@@ -222,15 +243,23 @@ impl Actor {
             Command::ExternalImport { context, external, bytes, .. } => {
                 self.import_external(context, external, bytes)?
             }
-            Command::ExternalMap { external, buffer, bytes } => self.map_external(external, buffer, bytes)?,
+            Command::ExternalMap { external, buffer, bytes } => {
+                self.map_external(external, buffer, bytes)?
+            }
             Command::ExternalFree { buffer } => self.free_external(buffer)?,
             Command::ExternalEnd { external } => self.end_external(external)?,
-            Command::Lock { pid } => self.cuda.call(c"cuCheckpointProcessLock", [pid as usize, 0])?,
+            Command::Lock { pid } => {
+                self.cuda.call(c"cuCheckpointProcessLock", [pid as usize, 0])?
+            }
             Command::Checkpoint { pid } => {
                 self.cuda.call(c"cuCheckpointProcessCheckpoint", [pid as usize, 0])?
             }
-            Command::Restore { pid } => self.cuda.call(c"cuCheckpointProcessRestore", [pid as usize, 0])?,
-            Command::Unlock { pid } => self.cuda.call(c"cuCheckpointProcessUnlock", [pid as usize, 0])?,
+            Command::Restore { pid } => {
+                self.cuda.call(c"cuCheckpointProcessRestore", [pid as usize, 0])?
+            }
+            Command::Unlock { pid } => {
+                self.cuda.call(c"cuCheckpointProcessUnlock", [pid as usize, 0])?
+            }
             Command::Watch => self.watch(&mut answer)?,
             Command::Look { context } => self.look(context, &mut answer)?,
             Command::Fork => self.fork()?,
@@ -280,7 +309,8 @@ impl Actor {
             ];
             let (_, memory) = self.nvml_memory()?;
             let mut after = 0_usize;
-            let again = self.cuda.call(c"cuMemGetInfo_v2", [place(&mut after), place(&mut total)])?;
+            let again =
+                self.cuda.call(c"cuMemGetInfo_v2", [place(&mut after), place(&mut total)])?;
             if (codes, again) != ([0; 2], 0) {
                 bail!("the getters answered {codes:?}, then {again}");
             }
@@ -321,6 +351,10 @@ impl Actor {
         if child < 0 || waited != child {
             bail!("fork: {}", std::io::Error::last_os_error());
         }
-        Ok(if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 128 + libc::WTERMSIG(status) })
+        Ok(if libc::WIFEXITED(status) {
+            libc::WEXITSTATUS(status)
+        } else {
+            128 + libc::WTERMSIG(status)
+        })
     }
 }

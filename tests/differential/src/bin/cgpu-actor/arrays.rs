@@ -104,9 +104,15 @@ impl Actor {
             _ => (c"cuMipmappedArrayGetMemoryRequirements", c"cuMipmappedArrayDestroy"),
         };
         let array = usize::try_from(array)?;
-        let codes =
-            [self.cuda.call(tell, [place(&mut needed), array, 0])?, self.cuda.call(destroy, [array])?];
-        if codes == [0; 2] { Ok(needed.size as u64) } else { bail!("the array's getters answered {codes:?}") }
+        let codes = [
+            self.cuda.call(tell, [place(&mut needed), array, 0])?,
+            self.cuda.call(destroy, [array])?,
+        ];
+        if codes == [0; 2] {
+            Ok(needed.size as u64)
+        } else {
+            bail!("the array's getters answered {codes:?}")
+        }
     }
 
     pub(crate) fn destroy_array(&mut self, context: u32, key: u32) -> Result<i32> {

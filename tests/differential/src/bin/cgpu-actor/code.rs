@@ -44,7 +44,8 @@ impl Actor {
             CodeStep::Launch { module, function, count, .. } => {
                 let Some(module) = of(modules, module) else { return Ok(NOT_OURS) };
                 for function in function..function + count {
-                    let code = self.with(c"cuModuleGetFunction", module, function, |it| self.run(it))?;
+                    let code =
+                        self.with(c"cuModuleGetFunction", module, function, |it| self.run(it))?;
                     if code != 0 {
                         return Ok(code);
                     }
@@ -60,8 +61,9 @@ impl Actor {
             CodeStep::LoadLibrary { library, bytes } => {
                 let image = image(bytes)?;
                 let (mut handle, image) = (0_usize, image.as_ptr().expose_provenance());
-                let code =
-                    self.cuda.call(c"cuLibraryLoadData", [place(&mut handle), image, 0, 0, 0, 0, 0, 0])?;
+                let code = self
+                    .cuda
+                    .call(c"cuLibraryLoadData", [place(&mut handle), image, 0, 0, 0, 0, 0, 0])?;
                 if code == 0 {
                     self.loaded.libraries.insert(library, handle);
                 }
@@ -102,8 +104,12 @@ impl Actor {
         let (mut module, image) = (0_usize, image.as_ptr().expose_provenance());
         let code = match loader {
             Loader::Data => self.cuda.call(c"cuModuleLoadData", [place(&mut module), image])?,
-            Loader::DataEx => self.cuda.call(c"cuModuleLoadDataEx", [place(&mut module), image, 0, 0, 0])?,
-            Loader::FatBinary => self.cuda.call(c"cuModuleLoadFatBinary", [place(&mut module), image])?,
+            Loader::DataEx => {
+                self.cuda.call(c"cuModuleLoadDataEx", [place(&mut module), image, 0, 0, 0])?
+            }
+            Loader::FatBinary => {
+                self.cuda.call(c"cuModuleLoadFatBinary", [place(&mut module), image])?
+            }
         };
         if code == 0 {
             self.loaded.modules.insert(name, module);
@@ -128,8 +134,19 @@ impl Actor {
 
     /// Launches one thread of a function, or of a kernel.
     fn run(&self, function: usize) -> Result<i32> {
-        type Launch =
-            unsafe extern "C" fn(usize, u32, u32, u32, u32, u32, u32, u32, usize, usize, usize) -> i32;
+        type Launch = unsafe extern "C" fn(
+            usize,
+            u32,
+            u32,
+            u32,
+            u32,
+            u32,
+            u32,
+            u32,
+            usize,
+            usize,
+            usize,
+        ) -> i32;
         // SAFETY: that is the function's type: a function, grid and block, shared memory, a stream, and two lists, which may be null.
         let launch = unsafe { self.cuda.symbol::<Launch>(c"cuLaunchKernel") }?;
         // SAFETY: the function is the driver's own, takes no parameters, and goes into the default stream of the current context.

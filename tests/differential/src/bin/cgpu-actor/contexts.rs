@@ -65,7 +65,8 @@ impl Actor {
 
     pub(crate) fn retain_primary(&mut self, answer: &mut Answer) -> Result<i32> {
         let mut handle = 0_usize;
-        let code = self.cuda.call(c"cuDevicePrimaryCtxRetain", [place(&mut handle), self.device])?;
+        let code =
+            self.cuda.call(c"cuDevicePrimaryCtxRetain", [place(&mut handle), self.device])?;
         if code == 0 {
             self.contexts.insert(PRIMARY, handle);
         }

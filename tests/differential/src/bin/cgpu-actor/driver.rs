@@ -28,8 +28,13 @@ impl Api {
     }
 
     /// The same by this very name.
-    pub(crate) fn call_by<const N: usize>(&self, name: &CStr, arguments: [usize; N]) -> Result<i32> {
-        type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> i32;
+    pub(crate) fn call_by<const N: usize>(
+        &self,
+        name: &CStr,
+        arguments: [usize; N],
+    ) -> Result<i32> {
+        type Any =
+            unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> i32;
         const { assert!(N <= 8, "as many as Any has") };
         // SAFETY: the callers name functions with at most eight parameters, each an integer or a pointer: on the machines that we run on each
         // goes into a register or a word of the caller's stack, and the callee does not look at more than it has.

@@ -99,7 +99,8 @@ impl Actor {
 
     pub(crate) fn lend_pooled(&self, key: u32, answer: &mut Answer) -> Result<i32> {
         let Some(&address) = self.pooled.get(&key) else { return Ok(NOT_OURS) };
-        self.cuda.call(c"cuMemPoolExportPointer", [place(&mut answer.handle), usize::try_from(address)?])
+        self.cuda
+            .call(c"cuMemPoolExportPointer", [place(&mut answer.handle), usize::try_from(address)?])
     }
 
     pub(crate) fn open_pooled(&mut self, pool: u32, open: u32, mut handle: Words) -> Result<i32> {

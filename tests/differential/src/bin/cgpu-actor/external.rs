@@ -59,7 +59,12 @@ impl Actor {
     }
 
     /// The descriptor, which comes by the line, is the driver's once it is imported.
-    pub(crate) fn import_external(&mut self, context: u32, external: u32, bytes: u64) -> Result<i32> {
+    pub(crate) fn import_external(
+        &mut self,
+        context: u32,
+        external: u32,
+        bytes: u64,
+    ) -> Result<i32> {
         let descriptor = self.line.receive()?;
         let code = self.enter(context)?;
         if code != 0 {
@@ -72,7 +77,8 @@ impl Actor {
             ..ExternalMemory::default()
         };
         let mut handle = 0_usize;
-        let code = self.cuda.call(c"cuImportExternalMemory", [place(&mut handle), place(&mut from)])?;
+        let code =
+            self.cuda.call(c"cuImportExternalMemory", [place(&mut handle), place(&mut from)])?;
         if code == 0 {
             std::mem::forget(descriptor);
             self.externals.insert(external, (context, handle));
@@ -83,7 +89,8 @@ impl Actor {
     pub(crate) fn map_external(&mut self, external: u32, buffer: u32, bytes: u64) -> Result<i32> {
         let Some(&(context, handle)) = self.externals.get(&external) else { return Ok(NOT_OURS) };
         let mut code = self.enter(context)?;
-        let (mut wanted, mut address) = (ExternalBuffer { bytes, ..ExternalBuffer::default() }, 0_u64);
+        let (mut wanted, mut address) =
+            (ExternalBuffer { bytes, ..ExternalBuffer::default() }, 0_u64);
         if code == 0 {
             let to = [place(&mut address), handle, place(&mut wanted)];
             code = self.cuda.call(c"cuExternalMemoryGetMappedBuffer", to)?;

@@ -21,7 +21,9 @@ impl Actor {
         }
         let mut code = self.add_nodes(graph, sizes)?;
         if code == 0 {
-            code = self.cuda.call(c"cuGraphInstantiateWithFlags", [place(&mut executable), graph, 0])?;
+            code = self
+                .cuda
+                .call(c"cuGraphInstantiateWithFlags", [place(&mut executable), graph, 0])?;
         }
         if code == 0 {
             self.graphs.insert(name, (context, executable));
@@ -37,7 +39,8 @@ impl Actor {
         for &size in sizes {
             let (kind, location, id) = (PINNED, DEVICE, self.id()?);
             let bytes = usize::try_from(size)?;
-            let mut wanted = AllocationNode { kind, location, id, bytes, ..AllocationNode::default() };
+            let mut wanted =
+                AllocationNode { kind, location, id, bytes, ..AllocationNode::default() };
             let mut node = 0_usize;
             let (after, count) = (nodes.as_ptr().expose_provenance(), nodes.len());
             let arguments = [place(&mut node), graph, after, count, place(&mut wanted)];

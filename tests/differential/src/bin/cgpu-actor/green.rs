@@ -12,13 +12,19 @@ const PART: usize = 16;
 
 impl Actor {
     pub(crate) fn create_green(&mut self, name: u32, answer: &mut Answer) -> Result<i32> {
-        let (mut all, mut part, mut rest) = (Resource::default(), Resource::default(), Resource::default());
+        let (mut all, mut part, mut rest) =
+            (Resource::default(), Resource::default(), Resource::default());
         let (mut count, mut description, mut green, mut view) = (1_u32, 0_usize, 0_usize, 0_usize);
-        let split = [place(&mut part), place(&mut count), place(&mut all), place(&mut rest), 0, PART];
+        let split =
+            [place(&mut part), place(&mut count), place(&mut all), place(&mut rest), 0, PART];
         let codes = [
-            self.cuda.call(c"cuDeviceGetDevResource", [self.device, place(&mut all), MULTIPROCESSORS])?,
+            self.cuda
+                .call(c"cuDeviceGetDevResource", [self.device, place(&mut all), MULTIPROCESSORS])?,
             self.cuda.call(c"cuDevSmResourceSplitByCount", split)?,
-            self.cuda.call(c"cuDevResourceGenerateDesc", [place(&mut description), place(&mut part), 1])?,
+            self.cuda.call(
+                c"cuDevResourceGenerateDesc",
+                [place(&mut description), place(&mut part), 1],
+            )?,
         ];
         if codes != [0; 3] {
             bail!("the GPU was not split: {codes:?}");

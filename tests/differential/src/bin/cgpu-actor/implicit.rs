@@ -7,7 +7,9 @@ use cgpu_differential::command::{Answer, Limit};
 
 use crate::actor::{Actor, NOT_OURS};
 use crate::driver::place;
-use crate::records::{HEAP_LIMIT, MULTIPROCESSOR_COUNT, MULTIPROCESSOR_THREADS, PRINTF_LIMIT, STACK_LIMIT};
+use crate::records::{
+    HEAP_LIMIT, MULTIPROCESSOR_COUNT, MULTIPROCESSOR_THREADS, PRINTF_LIMIT, STACK_LIMIT,
+};
 
 impl Actor {
     pub(crate) fn set_limit(
@@ -40,7 +42,10 @@ impl Actor {
 
     fn attribute(&self, attribute: usize) -> Result<u64> {
         let mut value = 0_i32;
-        match self.cuda.call(c"cuDeviceGetAttribute", [place(&mut value), attribute, self.device])? {
+        match self
+            .cuda
+            .call(c"cuDeviceGetAttribute", [place(&mut value), attribute, self.device])?
+        {
             0 => Ok(u64::try_from(value)?),
             code => bail!("cuDeviceGetAttribute answered {code}"),
         }
@@ -71,7 +76,8 @@ impl Actor {
     pub(crate) fn load_library(&mut self, library: u32, bytes: u64) -> Result<i32> {
         let image = image(bytes)?;
         let (mut handle, image) = (0_usize, image.as_ptr().expose_provenance());
-        let code = self.cuda.call(c"cuLibraryLoadData", [place(&mut handle), image, 0, 0, 0, 0, 0, 0])?;
+        let code =
+            self.cuda.call(c"cuLibraryLoadData", [place(&mut handle), image, 0, 0, 0, 0, 0, 0])?;
         if code == 0 {
             self.libraries.insert(library, handle);
         }

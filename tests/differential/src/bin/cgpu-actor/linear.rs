@@ -60,7 +60,9 @@ impl Actor {
     }
 
     pub(crate) fn free(&mut self, key: u32) -> Result<i32> {
-        let Some(&(context, address)) = self.allocations.get(&key) else { return self.free_low(key) };
+        let Some(&(context, address)) = self.allocations.get(&key) else {
+            return self.free_low(key);
+        };
         let mut code = self.enter(context)?;
         if code == 0 {
             code = self.cuda.call(c"cuMemFree_v2", [usize::try_from(address)?])?;

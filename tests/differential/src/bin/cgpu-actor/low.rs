@@ -40,7 +40,13 @@ impl Actor {
         Ok(self.keep_low(code, (context, key), address, answer))
     }
 
-    fn keep_low(&mut self, code: i32, (context, key): (u32, u32), address: u32, answer: &mut Answer) -> i32 {
+    fn keep_low(
+        &mut self,
+        code: i32,
+        (context, key): (u32, u32),
+        address: u32,
+        answer: &mut Answer,
+    ) -> i32 {
         answer.address = address.into();
         if code == 0 {
             self.low.insert(key, (context, address));
@@ -70,7 +76,10 @@ impl Actor {
         let mut after = 0_usize;
         let mut unused = 0_usize;
         let again = self.cuda.call(c"cuMemGetInfo_v2", [place(&mut after), place(&mut unused)])?;
-        ensure!((codes, again) == ([0; 2], 0), "the older getters answered {codes:?}, then {again}");
+        ensure!(
+            (codes, again) == ([0; 2], 0),
+            "the older getters answered {codes:?}, then {again}"
+        );
         let clamp = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
         // Several calls are not one instant: between two of them the dead may have gone.
         let is_free = (clamp(free)..=clamp(after)).contains(&low_free);

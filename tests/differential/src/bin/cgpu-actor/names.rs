@@ -38,13 +38,16 @@ impl Names {
 
     /// Which of so many ways; the first one, where none is drawn.
     pub(crate) fn way(&self, ways: u64) -> u64 {
-        let draw = |random: &Mutex<Random>| random.lock().unwrap_or_else(PoisonError::into_inner).below(ways);
+        let draw = |random: &Mutex<Random>| {
+            random.lock().unwrap_or_else(PoisonError::into_inner).below(ways)
+        };
         self.0.as_ref().map_or(0, draw)
     }
 
     /// A name that does what this one does.
     pub(crate) fn for_name<'a>(&self, name: &'a CStr) -> &'a CStr {
-        let same = SAME.iter().filter(|_| self.are_drawn()).find(|same| same.first() == Some(&name));
+        let same =
+            SAME.iter().filter(|_| self.are_drawn()).find(|same| same.first() == Some(&name));
         let drawn = same.and_then(|same| {
             let way = usize::try_from(self.way(same.len() as u64)).ok()?;
             same.get(way).copied()

@@ -40,9 +40,13 @@ impl Actor {
         }
         match *step {
             GraphStep::Make { graph } => self.make_graph(graph),
-            GraphStep::Allocate { graph, key, bytes, adder } => self.add_allocation(graph, key, bytes, adder),
+            GraphStep::Allocate { graph, key, bytes, adder } => {
+                self.add_allocation(graph, key, bytes, adder)
+            }
             GraphStep::Free { graph, key, adder } => self.add_free(graph, key, adder),
-            GraphStep::Child { graph, child, adder, moves } => self.add_child(graph, child, adder, moves),
+            GraphStep::Child { graph, child, adder, moves } => {
+                self.add_child(graph, child, adder, moves)
+            }
             GraphStep::Condition { context, graph, bodies, first } => {
                 self.add_condition(context, graph, bodies, first)
             }
@@ -50,20 +54,28 @@ impl Actor {
                 self.instantiate(context, graph, executable, maker)
             }
             GraphStep::Upload { executable, lane } => {
-                let Some(&executable) = self.nodes.executables.get(&executable) else { return Ok(NOT_OURS) };
+                let Some(&executable) = self.nodes.executables.get(&executable) else {
+                    return Ok(NOT_OURS);
+                };
                 let stream = self.lane(lane)?;
                 self.cuda.call(c"cuGraphUpload", [executable, stream])
             }
             GraphStep::Launch { executable, lane } => {
-                let Some(&executable) = self.nodes.executables.get(&executable) else { return Ok(NOT_OURS) };
+                let Some(&executable) = self.nodes.executables.get(&executable) else {
+                    return Ok(NOT_OURS);
+                };
                 let stream = self.lane(lane)?;
                 self.cuda.call(c"cuGraphLaunch", [executable, stream])
             }
-            GraphStep::Update { executable, graph, second } => self.update(executable, graph, second),
-            GraphStep::EndExecutable { executable } => match self.nodes.executables.remove(&executable) {
-                Some(executable) => self.cuda.call(c"cuGraphExecDestroy", [executable]),
-                None => Ok(NOT_OURS),
-            },
+            GraphStep::Update { executable, graph, second } => {
+                self.update(executable, graph, second)
+            }
+            GraphStep::EndExecutable { executable } => {
+                match self.nodes.executables.remove(&executable) {
+                    Some(executable) => self.cuda.call(c"cuGraphExecDestroy", [executable]),
+                    None => Ok(NOT_OURS),
+                }
+            }
             GraphStep::End { graph } => match self.nodes.graphs.remove(&graph) {
                 Some(made) => self.cuda.call(c"cuGraphDestroy", [made.graph]),
                 None => Ok(NOT_OURS),
@@ -79,7 +91,8 @@ impl Actor {
             GraphStep::Attributes { ref contexts, trim } => self.figures(contexts, trim, answer),
             GraphStep::Reset { used } => {
                 let (mut zero, which) = (0_u64, if used { 1 } else { 3 });
-                self.cuda.call(c"cuDeviceSetGraphMemAttribute", [self.device, which, place(&mut zero)])
+                self.cuda
+                    .call(c"cuDeviceSetGraphMemAttribute", [self.device, which, place(&mut zero)])
             }
             _ => self.capture_step(step),
         }
@@ -107,7 +120,9 @@ impl Actor {
                 let (stream, mut address) = (self.lane(lane)?, 0_usize);
                 let (to, bytes) = (place(&mut address), usize::try_from(bytes)?);
                 let code = match pool.and_then(|pool| self.pools.get(&pool)) {
-                    Some(&pool) => self.cuda.call(c"cuMemAllocFromPoolAsync", [to, bytes, pool, stream])?,
+                    Some(&pool) => {
+                        self.cuda.call(c"cuMemAllocFromPoolAsync", [to, bytes, pool, stream])?
+                    }
                     None => self.cuda.call(c"cuMemAllocAsync", [to, bytes, stream])?,
                 };
                 if code == 0 {
@@ -129,9 +144,9 @@ impl Actor {
             GraphStep::Break { lane, bytes } => {
                 let (stream, mut address) = (self.lane(lane)?, 0_usize);
                 match bytes {
-                    Some(bytes) => {
-                        self.cuda.call(c"cuMemAlloc_v2", [place(&mut address), usize::try_from(bytes)?])
-                    }
+                    Some(bytes) => self
+                        .cuda
+                        .call(c"cuMemAlloc_v2", [place(&mut address), usize::try_from(bytes)?]),
                     None => self.cuda.call(c"cuStreamSynchronize", [stream]),
                 }
             }
@@ -211,11 +226,15 @@ impl Actor {
         let (to, from, count) = (place(&mut made), after.as_ptr().expose_provenance(), after.len());
         let code = match adder {
             Adder::Named => named(self, [to, graph, from, count])?,
-            Adder::First => self.cuda.call(c"cuGraphAddNode", [to, graph, from, count, place(node)])?,
+            Adder::First => {
+                self.cuda.call(c"cuGraphAddNode", [to, graph, from, count, place(node)])?
+            }
             Adder::Second => {
                 self.cuda.call(c"cuGraphAddNode_v2", [to, graph, from, 0, count, place(node)])?
             }
-            Adder::Third => self.cuda.call(c"cuGraphAddNode_v3", [to, graph, from, 0, count, place(node)])?,
+            Adder::Third => {
+                self.cuda.call(c"cuGraphAddNode_v3", [to, graph, from, 0, count, place(node)])?
+            }
         };
         if code == 0 {
             self.nodes.graphs.insert(name, Made { graph, last: Some(made) });
@@ -253,7 +272,9 @@ impl Actor {
     }
 
     fn add_child(&mut self, graph: u32, child: u32, adder: Adder, moves: bool) -> Result<i32> {
-        let Some(&Made { graph: child, .. }) = self.nodes.graphs.get(&child) else { return Ok(NOT_OURS) };
+        let Some(&Made { graph: child, .. }) = self.nodes.graphs.get(&child) else {
+            return Ok(NOT_OURS);
+        };
         let mut node = AnyNode { kind: PART, ..AnyNode::default() };
         node.words[0] = child as u64;
         node.words[1] = u64::from(moves);
@@ -264,7 +285,13 @@ impl Actor {
     }
 
     /// An IF with two bodies, which a value decides about that is the same at each launch.
-    fn add_condition(&mut self, context: u32, name: u32, bodies: [u32; 2], first: bool) -> Result<i32> {
+    fn add_condition(
+        &mut self,
+        context: u32,
+        name: u32,
+        bodies: [u32; 2],
+        first: bool,
+    ) -> Result<i32> {
         let code = self.enter(context)?;
         if code != 0 {
             return Ok(code);
@@ -282,7 +309,8 @@ impl Actor {
         node.words[1] = 2 << 32;
         let code = self.add(name, Adder::First, |_, _| Ok(NOT_OURS), &mut node)?;
         if code == 0 {
-            let list = std::ptr::with_exposed_provenance::<[usize; 2]>(usize::try_from(node.words[2])?);
+            let list =
+                std::ptr::with_exposed_provenance::<[usize; 2]>(usize::try_from(node.words[2])?);
             // SAFETY: the driver has just written the address of as many graphs, which are there for as long as the node.
             let made = unsafe { list.as_ref() }.context("no bodies")?;
             for (name, graph) in bodies.into_iter().zip(*made) {
@@ -308,11 +336,14 @@ impl Actor {
                 self.cuda.call(c"cuGraphInstantiateWithFlags", [to, graph, flags])?
             }
             Maker::Params(frees, upload) => {
-                let flags =
-                    if frees { FREES_ON_LAUNCH } else { 0 } | if upload.is_some() { UPLOADS } else { 0 };
+                let flags = if frees { FREES_ON_LAUNCH } else { 0 }
+                    | if upload.is_some() { UPLOADS } else { 0 };
                 let stream = upload.map_or(Ok(0), |lane| self.lane(lane))?;
-                let mut params =
-                    Instantiation { flags: flags as u64, upload_stream: stream, ..Instantiation::default() };
+                let mut params = Instantiation {
+                    flags: flags as u64,
+                    upload_stream: stream,
+                    ..Instantiation::default()
+                };
                 self.cuda.call(c"cuGraphInstantiateWithParams", [to, graph, place(&mut params)])?
             }
         };
@@ -374,14 +405,18 @@ impl Actor {
         }
         let mut figures = [0_u64; 4];
         for (which, figure) in figures.iter_mut().enumerate() {
-            match self.cuda.call(c"cuDeviceGetGraphMemAttribute", [self.device, which, place(figure)])? {
+            match self
+                .cuda
+                .call(c"cuDeviceGetGraphMemAttribute", [self.device, which, place(figure)])?
+            {
                 0 => {}
                 code => bail!("cuDeviceGetGraphMemAttribute answered {code}"),
             }
         }
         const { assert!(GRAPHS_RESERVED == 2) };
         let [used, used_high, reserved, reserved_high] = figures;
-        (answer.figures.used, answer.figures.reserved) = ([used, used_high], [reserved, reserved_high]);
+        (answer.figures.used, answer.figures.reserved) =
+            ([used, used_high], [reserved, reserved_high]);
         Ok(0)
     }
 }

@@ -14,7 +14,8 @@ impl Actor {
     /// The first GPU's memory by NVML.
     pub(crate) fn nvml_memory(&self) -> Result<(usize, NvmlMemory)> {
         let (mut device, mut memory) = (0_usize, NvmlMemory::default());
-        let code = self.nvml.call(c"nvmlDeviceGetHandleByIndex_v2", [self.gpu, place(&mut device)])?;
+        let code =
+            self.nvml.call(c"nvmlDeviceGetHandleByIndex_v2", [self.gpu, place(&mut device)])?;
         if code != 0 {
             bail!("nvmlDeviceGetHandleByIndex_v2 answered {code}");
         }

@@ -18,9 +18,11 @@ pub(crate) enum Object {
 impl Actor {
     pub(crate) fn create_multicast(&mut self, name: u32, bytes: u64, shared: bool) -> Result<i32> {
         let handle_types = if shared { u64::from(DESCRIPTOR) } else { 0 };
-        let mut wanted = TeamProperty { devices: 1, size: usize::try_from(bytes)?, handle_types, flags: 0 };
+        let mut wanted =
+            TeamProperty { devices: 1, size: usize::try_from(bytes)?, handle_types, flags: 0 };
         let mut handle = 0_u64;
-        let code = self.cuda.call(c"cuMulticastCreate", [place(&mut handle), place(&mut wanted)])?;
+        let code =
+            self.cuda.call(c"cuMulticastCreate", [place(&mut handle), place(&mut wanted)])?;
         if code == 0 {
             let handle = usize::try_from(handle)?;
             match self.cuda.call(c"cuMulticastAddDevice", [handle, self.device])? {
@@ -37,8 +39,12 @@ impl Actor {
             0 => {}
             code => bail!("cuLogicalEndpointIdReserve answered {code}"),
         }
-        let mut wanted =
-            EndpointProperty { kind: UNICAST, device: self.id()?, size, ..EndpointProperty::default() };
+        let mut wanted = EndpointProperty {
+            kind: UNICAST,
+            device: self.id()?,
+            size,
+            ..EndpointProperty::default()
+        };
         let number = number as usize;
         let code = self.cuda.call(c"cuLogicalEndpointCreate", [number, place(&mut wanted)])?;
         let mut ready = 0_i32;
@@ -56,7 +62,8 @@ impl Actor {
     }
 
     pub(crate) fn bind(&self, object: u32, offset: u64, key: u32, bytes: u64) -> Result<i32> {
-        let (Some(&object), Some(&memory)) = (self.objects.get(&object), self.handles.get(&key)) else {
+        let (Some(&object), Some(&memory)) = (self.objects.get(&object), self.handles.get(&key))
+        else {
             return Ok(NOT_OURS);
         };
         let (offset, bytes, memory) =
@@ -65,9 +72,10 @@ impl Actor {
             Object::Multicast(handle) => {
                 self.cuda.call(c"cuMulticastBindMem", [handle, offset, memory, 0, bytes, 0])
             }
-            Object::Endpoint(number) => self
-                .cuda
-                .call(c"cuLogicalEndpointBindMem", [number, self.device, offset, memory, 0, bytes, 0]),
+            Object::Endpoint(number) => self.cuda.call(
+                c"cuLogicalEndpointBindMem",
+                [number, self.device, offset, memory, 0, bytes, 0],
+            ),
         }
     }
 
@@ -104,7 +112,9 @@ impl Actor {
 
     pub(crate) fn export_object(&self, name: u32) -> Result<i32> {
         match self.objects.get(&name) {
-            Some(&Object::Multicast(handle)) => self.export(c"cuMemExportToShareableHandle", handle),
+            Some(&Object::Multicast(handle)) => {
+                self.export(c"cuMemExportToShareableHandle", handle)
+            }
             _ => Ok(NOT_OURS),
         }
     }

@@ -44,7 +44,13 @@ impl Actor {
         Ok(code)
     }
 
-    pub(crate) fn map(&mut self, key: u32, map: u32, bytes: u64, answer: &mut Answer) -> Result<i32> {
+    pub(crate) fn map(
+        &mut self,
+        key: u32,
+        map: u32,
+        bytes: u64,
+        answer: &mut Answer,
+    ) -> Result<i32> {
         let Some(&handle) = self.handles.get(&key) else { return Ok(NOT_OURS) };
         let size = usize::try_from(bytes)?;
         let address = place(&mut answer.address);

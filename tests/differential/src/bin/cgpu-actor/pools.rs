@@ -21,7 +21,9 @@ impl Actor {
             let (to, size) = (place(&mut answer.address), usize::try_from(bytes)?);
             code = match self.pools.get(&pool) {
                 Some(&pool) => self.cuda.call(c"cuMemAllocFromPoolAsync", [to, size, pool, 0])?,
-                None if pool == DEFAULT_POOL => self.cuda.call(c"cuMemAllocAsync", [to, size, 0])?,
+                None if pool == DEFAULT_POOL => {
+                    self.cuda.call(c"cuMemAllocAsync", [to, size, 0])?
+                }
                 None => NOT_OURS,
             };
         }
@@ -69,7 +71,8 @@ impl Actor {
         let mut property =
             PoolProperty { kind, handle_types, location, id, max_size, ..PoolProperty::default() };
         let mut handle = 0_usize;
-        let code = self.cuda.call(c"cuMemPoolCreate", [place(&mut handle), place(&mut property)])?;
+        let code =
+            self.cuda.call(c"cuMemPoolCreate", [place(&mut handle), place(&mut property)])?;
         if code == 0 {
             self.pooling = true;
             self.pools.insert(pool, handle);
@@ -115,7 +118,8 @@ impl Actor {
             None => self.cuda.call(c"cuDeviceGetMemPool", [place(&mut pool), self.device])?,
             Some(by) => {
                 let mut of = self.location(by)?;
-                self.cuda.call(c"cuMemGetMemPool", [place(&mut pool), place(&mut of), PINNED as usize])?
+                self.cuda
+                    .call(c"cuMemGetMemPool", [place(&mut pool), place(&mut of), PINNED as usize])?
             }
         };
         if code == 0 { Ok(pool) } else { bail!("the pool that is allocated from: {code}") }
@@ -154,7 +158,8 @@ impl Actor {
     pub(crate) fn holds(&self) -> Result<u64> {
         let pool = self.default_pool()?;
         let ended = self.doomed.iter().filter_map(|pool| self.reserved_by(*pool).ok()).sum::<u64>();
-        let held: Result<u64> = self.pools.values().chain([&pool]).map(|pool| self.reserved_by(*pool)).sum();
+        let held: Result<u64> =
+            self.pools.values().chain([&pool]).map(|pool| self.reserved_by(*pool)).sum();
         Ok(held? + ended)
     }
 

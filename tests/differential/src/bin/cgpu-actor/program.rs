@@ -28,8 +28,10 @@ struct Gpus {
 
 impl Gpus {
     fn perform(&mut self, step: &Step) -> Result<Answer> {
-        let actor =
-            self.actors.entry(step.gpu).or_insert_with(|| Actor::new(Arc::clone(&self.common), step.gpu));
+        let actor = self
+            .actors
+            .entry(step.gpu)
+            .or_insert_with(|| Actor::new(Arc::clone(&self.common), step.gpu));
         let mut answer = actor.perform(&step.command)?;
         for (gpu, actor) in &self.actors {
             if *gpu != step.gpu {

@@ -26,7 +26,8 @@ impl Actor {
                 Ok(code)
             }
             InRange::Free { range, bytes } => {
-                let code = self.cuda.call(c"cuMemAddressFree", [at(0)?, usize::try_from(bytes)?])?;
+                let code =
+                    self.cuda.call(c"cuMemAddressFree", [at(0)?, usize::try_from(bytes)?])?;
                 if code == 0 {
                     self.ranges.remove(&range);
                 }
@@ -42,7 +43,9 @@ impl Actor {
             }
             InRange::Retain { at: here, key, .. } => {
                 let mut handle = 0_u64;
-                let code = self.cuda.call(c"cuMemRetainAllocationHandle", [place(&mut handle), at(here)?])?;
+                let code = self
+                    .cuda
+                    .call(c"cuMemRetainAllocationHandle", [place(&mut handle), at(here)?])?;
                 if code == 0 {
                     self.handles.insert(key, handle);
                 }

@@ -17,8 +17,14 @@ impl Actor {
             return Ok(code);
         }
         let side = (SIDE * TILE_SIDE) as usize;
-        let mut shape =
-            Descriptor { width: side, height: side, depth: 0, format: FLOAT, channels: 1, flags: SPARSE };
+        let mut shape = Descriptor {
+            width: side,
+            height: side,
+            depth: 0,
+            format: FLOAT,
+            channels: 1,
+            flags: SPARSE,
+        };
         let mut array = 0_u64;
         let code = self.cuda.call(c"cuArray3DCreate_v2", [place(&mut array), place(&mut shape)])?;
         if code == 0 {

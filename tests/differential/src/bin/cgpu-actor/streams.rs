@@ -10,7 +10,9 @@ use crate::records::{LEGACY_STREAM, NON_BLOCKING, THREAD_STREAM, UNTIMED};
 impl Actor {
     pub(crate) fn stream(&mut self, about: InStream, answer: &mut Answer) -> Result<i32> {
         match about {
-            InStream::Create { context, stream, apart } => self.create_stream(context, stream, apart),
+            InStream::Create { context, stream, apart } => {
+                self.create_stream(context, stream, apart)
+            }
             InStream::Destroy { stream } => self.destroy_stream(stream),
             InStream::Allocate { context, lane, key, bytes, pool } => {
                 self.allocate_in(context, lane, key, (bytes, pool), answer)
@@ -71,10 +73,13 @@ impl Actor {
             return Ok(code);
         }
         self.pooling = true;
-        let (to, size, stream) = (place(&mut answer.address), usize::try_from(bytes)?, self.handle_of(lane)?);
+        let (to, size, stream) =
+            (place(&mut answer.address), usize::try_from(bytes)?, self.handle_of(lane)?);
         let code = match self.pools.get(&pool) {
             Some(&pool) => self.cuda.call(c"cuMemAllocFromPoolAsync", [to, size, pool, stream])?,
-            None if pool == DEFAULT_POOL => self.cuda.call(c"cuMemAllocAsync", [to, size, stream])?,
+            None if pool == DEFAULT_POOL => {
+                self.cuda.call(c"cuMemAllocAsync", [to, size, stream])?
+            }
             None => NOT_OURS,
         };
         if code == 0 {

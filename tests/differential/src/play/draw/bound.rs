@@ -25,7 +25,8 @@ impl Play<'_> {
         let about: Object =
             object.and_then(|object| process.objects.get(&object)).cloned().unwrap_or_default();
         let fits = |its: &Physical| its.bytes > 0 && (its.shared || !about.shared) && !its.tiles;
-        let handles: Vec<u32> = self.handles_with(who, |its| (its.charged > 0 || its.imported) && fits(its));
+        let handles: Vec<u32> =
+            self.handles_with(who, |its| (its.charged > 0 || its.imported) && fits(its));
         let handle = self.random.pick(&handles).copied();
         let bound: Vec<u64> = about.bound.keys().copied().collect();
         let bound = self.random.pick(&bound).copied();
@@ -42,9 +43,13 @@ impl Play<'_> {
                 let offset = u64::from(self.new_key() % PLACES) * BINDING;
                 Command::ObjectBind { object, offset, key, bytes: BINDING }
             }
-            (6, Some(object), _, Some(offset), _) => Command::ObjectUnbind { object, offset, bytes: BINDING },
+            (6, Some(object), _, Some(offset), _) => {
+                Command::ObjectUnbind { object, offset, bytes: BINDING }
+            }
             (7, Some(object), ..) => Command::ObjectEnd { object },
-            (8, Some(object), ..) if about.shared => Command::ObjectExport { object, lent: self.new_key() },
+            (8, Some(object), ..) if about.shared => {
+                Command::ObjectExport { object, lent: self.new_key() }
+            }
             (9, .., Some(lent)) if objects.len() < MOST_OBJECTS => {
                 Command::ObjectImport { object: self.new_key(), lent }
             }
@@ -63,7 +68,9 @@ impl Play<'_> {
         let handles = self.handles_with(who, |its| its.tiles);
         let handle = self.random.pick(&handles).copied();
         match (self.random.below(10), array, handle, tiled) {
-            (0, ..) if arrays.len() < MOST_SPARSE => Command::SparseCreate { context, key: self.new_key() },
+            (0, ..) if arrays.len() < MOST_SPARSE => {
+                Command::SparseCreate { context, key: self.new_key() }
+            }
             (1, Some((key, context)), ..) => Command::ArrayDestroy { context, key },
             (2..=5, Some((array, context)), Some(key), _) => {
                 let tile = u32::try_from(self.random.below(TILES.into())).unwrap_or_default();
@@ -92,7 +99,8 @@ impl Play<'_> {
         let descriptors = self.descriptors_of(Kind::Foreign);
         let bytes_of = |name: u32| self.model.foreign.get(&name).copied().unwrap_or_default();
         let key = self.random.pick(&foreign).copied();
-        let external = self.random.pick(&externals).copied().map(|(key, name)| (key, bytes_of(name)));
+        let external =
+            self.random.pick(&externals).copied().map(|(key, name)| (key, bytes_of(name)));
         let buffer = self.random.pick(&buffers).copied();
         let descriptor = self.random.pick(&descriptors).copied().map(|name| (name, bytes_of(name)));
         match (self.random.below(10), key, descriptor, external, buffer) {
@@ -117,7 +125,10 @@ impl Play<'_> {
     /// Handles of memory of a kind.
     pub(super) fn handles_with(&self, who: usize, of: impl Fn(&Physical) -> bool) -> Vec<u32> {
         let process = &self.model.processes[who];
-        let its = process.handles.iter().filter(|(_, first)| process.physical.get(first).is_some_and(&of));
+        let its = process
+            .handles
+            .iter()
+            .filter(|(_, first)| process.physical.get(first).is_some_and(&of));
         its.map(|(key, _)| *key).collect()
     }
 }

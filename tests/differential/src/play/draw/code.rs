@@ -13,13 +13,15 @@ impl Play<'_> {
     /// Code.
     pub(super) fn draw_code(&mut self, who: usize, context: u32) -> Command {
         let code = &self.model.processes[who].code;
-        let modules: Vec<(u32, u32)> = code.modules.iter().map(|(name, its)| (*name, its.context)).collect();
+        let modules: Vec<(u32, u32)> =
+            code.modules.iter().map(|(name, its)| (*name, its.context)).collect();
         let libraries: Vec<u32> = code.libraries.keys().copied().collect();
         let fetched = code.libraries.iter().flat_map(|(name, its)| {
             its.fetched.iter().map(|(context, function)| (*name, *context, *function))
         });
         let fetched: Vec<(u32, u32, u32)> = fetched.collect();
-        let (module, library) = (self.random.pick(&modules).copied(), self.random.pick(&libraries).copied());
+        let (module, library) =
+            (self.random.pick(&modules).copied(), self.random.pick(&libraries).copied());
         let fetched = self.random.pick(&fetched).copied();
         let bytes = (self.random.below(32) + 1) * 2 * MIB;
         let function = self.number(FUNCTIONS);
@@ -34,8 +36,12 @@ impl Play<'_> {
                 CodeStep::Launch { context, module, function, count: self.number(24) + 1 }
             }
             (6 | 7, Some((module, context)), ..) => CodeStep::Ready { context, module, function },
-            (8, ..) if libraries.len() < MOST => CodeStep::LoadLibrary { library: self.new_key(), bytes },
-            (9, _, Some(library), _) if self.random.once_in(2) => CodeStep::UnloadLibrary { library },
+            (8, ..) if libraries.len() < MOST => {
+                CodeStep::LoadLibrary { library: self.new_key(), bytes }
+            }
+            (9, _, Some(library), _) if self.random.once_in(2) => {
+                CodeStep::UnloadLibrary { library }
+            }
             (9 | 10, _, Some(library), _) => CodeStep::Fetch { context, library, function },
             (11, _, Some(library), _) => CodeStep::LaunchKernel { context, library, function },
             (12 | 13, _, _, Some((library, context, function))) => {

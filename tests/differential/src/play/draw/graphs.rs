@@ -16,7 +16,9 @@ impl Play<'_> {
     pub(super) fn draw_node(&mut self, who: usize, context: u32) -> Command {
         let drawn = self.model.processes[who].drawn.clone();
         let tops = names(&drawn, |_, graph| !graph.is_part && !graph.is_captured);
-        let open = names(&drawn, |_, graph| !graph.is_copy && !graph.is_captured && graph.nodes.len() < MANY);
+        let open = names(&drawn, |_, graph| {
+            !graph.is_copy && !graph.is_captured && graph.nodes.len() < MANY
+        });
         let (top, graph) = (self.random.pick(&tops).copied(), self.random.pick(&open).copied());
         let executables: Vec<u32> = drawn.executables.keys().copied().collect();
         let executable = self.random.pick(&executables).copied();
@@ -37,13 +39,16 @@ impl Play<'_> {
             10..=12 if executables.len() < MOST => {
                 // That there cannot be two is seen, too.
                 let again = self.random.once_in(8);
-                let fits = |its: &Drawn| !its.nodes.is_empty() && (again || its.executable.is_none());
+                let fits =
+                    |its: &Drawn| !its.nodes.is_empty() && (again || its.executable.is_none());
                 let graphs = names(&drawn, |_, its| !its.is_part && !its.is_captured && fits(its));
                 let graph = self.random.pick(&graphs).copied();
                 graph.map(|graph| self.draw_instantiate(context, graph, &drawn))
             }
             13 => executable.and_then(|executable| self.draw_launch(&drawn, executable, true)),
-            14..=18 => executable.and_then(|executable| self.draw_launch(&drawn, executable, false)),
+            14..=18 => {
+                executable.and_then(|executable| self.draw_launch(&drawn, executable, false))
+            }
             19 => executable.and_then(|executable| self.draw_update(&drawn, executable, &tops)),
             20 if self.random.once_in(2) => {
                 executable.map(|executable| GraphStep::EndExecutable { executable })
@@ -74,8 +79,9 @@ impl Play<'_> {
                 }
                 let modes = [Mode::Global, Mode::ThreadLocal, Mode::Relaxed, Mode::Relaxed];
                 let mode = self.random.pick(&modes).copied().unwrap_or(Mode::Relaxed);
-                let tops =
-                    names(&drawn, |_, its| !its.is_part && !its.is_captured && its.executable.is_none());
+                let tops = names(&drawn, |_, its| {
+                    !its.is_part && !its.is_captured && its.executable.is_none()
+                });
                 let into = self.random.pick(&tops).copied().filter(|_| self.random.once_in(4));
                 Command::Graph(GraphStep::Begin { lane, mode, into })
             }
@@ -121,7 +127,8 @@ impl Play<'_> {
                 let own = |its: &u32| *its == capture.graph;
                 let may = |key: &u32| drawn.can_free(capture.graph, *key);
                 let keys = drawn.memory.iter().filter(|(key, its)| {
-                    may(key) && if own(&its.owner) { !its.is_live } else { is_apart(drawn, its.owner) }
+                    may(key)
+                        && if own(&its.owner) { !its.is_live } else { is_apart(drawn, its.owner) }
                 });
                 let keys: Vec<u32> = keys.map(|(key, _)| *key).collect();
                 match self.random.pick(&keys).copied() {
@@ -131,8 +138,12 @@ impl Play<'_> {
             }
             8 | 9 if !capture.is_broken => self.draw_fork(drawn, origin, capture).unwrap_or(finish),
             10 => {
-                let keys: Vec<u32> = self.model.processes[who].allocations.keys().copied().collect();
-                self.random.pick(&keys).copied().map_or(finish, |key| GraphStep::DropLinear { lane, key })
+                let keys: Vec<u32> =
+                    self.model.processes[who].allocations.keys().copied().collect();
+                self.random
+                    .pick(&keys)
+                    .copied()
+                    .map_or(finish, |key| GraphStep::DropLinear { lane, key })
             }
             11 if self.random.once_in(3) => {
                 let bytes = capture.is_strict.then(|| self.random.size(self.model.limit / 8));
@@ -150,7 +161,12 @@ impl Play<'_> {
     }
 
     /// A stream joins a capture, or its work is waited for.
-    fn draw_fork(&mut self, drawn: &Graphs, origin: Strand, capture: &Capture) -> Option<GraphStep> {
+    fn draw_fork(
+        &mut self,
+        drawn: &Graphs,
+        origin: Strand,
+        capture: &Capture,
+    ) -> Option<GraphStep> {
         if let Some((other, _)) = capture.others.first_key_value() {
             return Some(GraphStep::Follow { from: *other, to: origin });
         }
@@ -179,8 +195,10 @@ impl Play<'_> {
         // Nobody else has anything to do with its memory.
         let is_alone = |child: u32| {
             let work = Graphs::work(&drawn.shape(child), true);
-            let by_others = |key: &u32| drawn.memory.get(key).is_some_and(|its| !its.by_others.is_empty());
-            work.frees.iter().all(|key| work.allocates.contains(key)) && !work.allocates.iter().any(by_others)
+            let by_others =
+                |key: &u32| drawn.memory.get(key).is_some_and(|its| !its.by_others.is_empty());
+            work.frees.iter().all(|key| work.allocates.contains(key))
+                && !work.allocates.iter().any(by_others)
         };
         let fits = |child: &u32| {
             *child != graph
@@ -190,7 +208,8 @@ impl Play<'_> {
         let children: Vec<u32> = tops.iter().copied().filter(fits).collect();
         let child = self.random.pick(&children).copied()?;
         // A copy of what allocates is refused.
-        let moves = if drawn.has_memory(child) { !self.random.once_in(6) } else { self.random.once_in(2) };
+        let moves =
+            if drawn.has_memory(child) { !self.random.once_in(6) } else { self.random.once_in(2) };
         let adder = match self.adder() {
             Adder::Named if moves => Adder::First,
             adder => adder,
@@ -201,7 +220,8 @@ impl Play<'_> {
     fn draw_instantiate(&mut self, context: u32, graph: u32, drawn: &Graphs) -> GraphStep {
         let frees = self.random.once_in(3);
         let upload = self.random.once_in(2).then(|| self.free_lane(drawn, context));
-        let makers = [Maker::First, Maker::Second, Maker::Flags(frees), Maker::Params(frees, upload)];
+        let makers =
+            [Maker::First, Maker::Second, Maker::Flags(frees), Maker::Params(frees, upload)];
         let maker = self.random.pick(&makers).copied().unwrap_or(Maker::First);
         GraphStep::Instantiate { context, graph, executable: self.new_key(), maker }
     }

@@ -16,7 +16,9 @@ impl Play<'_> {
     pub(super) fn draw_green(&mut self, who: usize, context: u32) -> Command {
         let greens = self.model.processes[who].greens.clone();
         match (self.random.below(6), self.random.pick(&greens).copied()) {
-            (0 | 1, _) if greens.len() < MOST_GREENS => Command::GreenCreate { green: self.new_key() },
+            (0 | 1, _) if greens.len() < MOST_GREENS => {
+                Command::GreenCreate { green: self.new_key() }
+            }
             (2, Some(green)) => Command::GreenDestroy { green },
             (3 | 4, Some(green)) => {
                 let bytes = self.random.size(self.model.limit / 4);

@@ -10,8 +10,11 @@ const MOST_USES: u32 = 5;
 impl Play<'_> {
     /// Arrays of one and two dimensions. They end as others do.
     pub(super) fn draw_flat(&mut self, who: usize, context: u32) -> Command {
-        let arrays: Vec<(u32, u32)> =
-            self.model.processes[who].arrays.iter().map(|(key, array)| (*key, array.context)).collect();
+        let arrays: Vec<(u32, u32)> = self.model.processes[who]
+            .arrays
+            .iter()
+            .map(|(key, array)| (*key, array.context))
+            .collect();
         if let Some((key, context)) = self.random.pick(&arrays).copied()
             && self.random.once_in(2)
         {
@@ -36,9 +39,11 @@ impl Play<'_> {
                 let (width, height) = (self.random.below(20_000) + 1, self.random.below(1000) + 1);
                 Command::AllocateLowPitch { context, key: self.new_key(), width, height }
             }
-            (3, _) => {
-                Command::AllocateLow { context, key: self.new_key(), bytes: self.random.size(16 * MIB) }
-            }
+            (3, _) => Command::AllocateLow {
+                context,
+                key: self.new_key(),
+                bytes: self.random.size(16 * MIB),
+            },
             _ => self.draw_other(who, context),
         }
     }

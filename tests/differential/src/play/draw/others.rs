@@ -7,15 +7,21 @@ use crate::model::MIB;
 impl Play<'_> {
     /// Arrays with depth, and mipmapped ones. They end as others do.
     pub(super) fn draw_shape(&mut self, who: usize, context: u32) -> Command {
-        let arrays: Vec<(u32, u32)> =
-            self.model.processes[who].arrays.iter().map(|(key, array)| (*key, array.context)).collect();
+        let arrays: Vec<(u32, u32)> = self.model.processes[who]
+            .arrays
+            .iter()
+            .map(|(key, array)| (*key, array.context))
+            .collect();
         if let Some((key, context)) = self.random.pick(&arrays).copied()
             && self.random.once_in(2)
         {
             return Command::ArrayDestroy { context, key };
         }
-        let levels =
-            if self.random.once_in(2) { 0 } else { u32::try_from(self.random.below(4) + 1).unwrap_or(1) };
+        let levels = if self.random.once_in(2) {
+            0
+        } else {
+            u32::try_from(self.random.below(4) + 1).unwrap_or(1)
+        };
         let depth = if self.random.once_in(3) { 0 } else { self.random.below(32) + 1 };
         Command::ArrayCreate {
             context,
@@ -33,7 +39,10 @@ impl Play<'_> {
         let process = &self.model.processes[who];
         // What others have open is freed by its maker as it was before.
         let is_open = |key: &u32| {
-            self.model.processes.iter().any(|other| other.opened_pooled.values().any(|its| its == key))
+            self.model
+                .processes
+                .iter()
+                .any(|other| other.opened_pooled.values().any(|its| its == key))
         };
         let pooled: Vec<u32> = process.pooled.keys().copied().filter(|key| !is_open(key)).collect();
         let own = |(pool, lent): (&u32, &Option<u32>)| {

@@ -16,7 +16,8 @@ impl Play<'_> {
             process.pools[pool].is_none() && process.pooled.values().all(|its| its.pool != *pool)
         };
         let idle: Vec<u32> = pools.iter().copied().filter(is_idle).collect();
-        let own: Vec<u32> = pools.iter().copied().filter(|pool| process.pools[pool].is_none()).collect();
+        let own: Vec<u32> =
+            pools.iter().copied().filter(|pool| process.pools[pool].is_none()).collect();
         // Their references would bring the context back in their own way.
         let resets = process.has(PRIMARY) && process.graphs.is_empty() && process.greens.is_empty();
         let current = process.current;

@@ -19,7 +19,8 @@ impl Play<'_> {
             return Command::Range(InRange::Reserve { range: self.new_key(), bytes: STEPS * STEP });
         };
         let about = process.ranges[&range].clone();
-        let parts: Vec<(u64, u64)> = about.parts.iter().map(|(at, part)| (*at, part.bytes)).collect();
+        let parts: Vec<(u64, u64)> =
+            about.parts.iter().map(|(at, part)| (*at, part.bytes)).collect();
         let handles = self.handles_with(who, |its| its.bytes > 0 && !its.tiles);
         let handle = self.random.pick(&handles).copied();
         let part = self.random.pick(&parts).copied();
@@ -32,7 +33,8 @@ impl Play<'_> {
             (1, ..) => InRange::Free { range, bytes: about.bytes },
             (2..=7, Some(key), _) => {
                 let process = &self.model.processes[who];
-                let physical = process.handles.get(&key).and_then(|first| process.physical.get(first));
+                let physical =
+                    process.handles.get(&key).and_then(|first| process.physical.get(first));
                 let of = physical.map_or(STEP, |physical| physical.bytes) / STEP;
                 let at = self.random.below(about.bytes / STEP) * STEP;
                 // Now and then more than there is; then, and where something is mapped, it is refused.
@@ -46,7 +48,11 @@ impl Play<'_> {
             // A piece of a mapping, or more than is mapped: refused, unless it happens to be neither.
             (11, _, Some((at, bytes))) => {
                 let at = at + self.random.below(bytes / STEP) * STEP;
-                InRange::Unmap { range, at, bytes: (self.random.below(bytes / STEP + 1) + 1) * STEP }
+                InRange::Unmap {
+                    range,
+                    at,
+                    bytes: (self.random.below(bytes / STEP + 1) + 1) * STEP,
+                }
             }
             (12 | 13, _, Some((at, bytes))) => {
                 let at = at + self.random.below(bytes);
@@ -60,8 +66,11 @@ impl Play<'_> {
 
     /// All mappings from one on, as long as they lie side by side.
     fn several(&mut self, range: u32, parts: &[(u64, u64)]) -> InRange {
-        let from = usize::try_from(self.random.below(parts.len().max(1) as u64)).unwrap_or_default();
-        let Some(&(first, _)) = parts.get(from) else { return InRange::Free { range, bytes: STEP } };
+        let from =
+            usize::try_from(self.random.below(parts.len().max(1) as u64)).unwrap_or_default();
+        let Some(&(first, _)) = parts.get(from) else {
+            return InRange::Free { range, bytes: STEP };
+        };
         let mut end = first;
         for (at, bytes) in &parts[from..] {
             if *at != end {

@@ -13,12 +13,15 @@ impl Play<'_> {
         let streams: Vec<u32> = process.streams.keys().copied().collect();
         let pools: Vec<u32> = process.pools.keys().copied().chain([DEFAULT_POOL]).collect();
         // What others have is freed by its maker as it was before.
-        let linear =
-            process.allocations.iter().filter(|(key, its)| its.lent.is_none() && !process.low.contains(key));
+        let linear = process
+            .allocations
+            .iter()
+            .filter(|(key, its)| its.lent.is_none() && !process.low.contains(key));
         let linear: Vec<(u32, u32)> = linear.map(|(key, its)| (*key, its.context)).collect();
         let pooled = self.pooled_of(who);
         let stream = self.random.pick(&streams).copied();
-        let (key, linear) = (self.random.pick(&pooled).copied(), self.random.pick(&linear).copied());
+        let (key, linear) =
+            (self.random.pick(&pooled).copied(), self.random.pick(&linear).copied());
         let pool = self.random.pick(&pools).copied().unwrap_or(DEFAULT_POOL);
         let lane = self.lane(who);
         let drawn = match (self.random.below(16), stream, key, linear) {
@@ -44,7 +47,10 @@ impl Play<'_> {
     /// What a process has of pools, and nobody else has open.
     pub(super) fn pooled_of(&self, who: usize) -> Vec<u32> {
         let is_open = |key: &u32| {
-            self.model.processes.iter().any(|other| other.opened_pooled.values().any(|its| its == key))
+            self.model
+                .processes
+                .iter()
+                .any(|other| other.opened_pooled.values().any(|its| its == key))
         };
         self.model.processes[who].pooled.keys().copied().filter(|key| !is_open(key)).collect()
     }

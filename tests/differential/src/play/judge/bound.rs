@@ -8,7 +8,12 @@ use crate::model::Object;
 use crate::play::Kind;
 
 impl Play<'_> {
-    pub(super) fn judge_bound(&mut self, who: usize, command: &Command, answer: &Answer) -> Result<()> {
+    pub(super) fn judge_bound(
+        &mut self,
+        who: usize,
+        command: &Command,
+        answer: &Answer,
+    ) -> Result<()> {
         let code = answer.code;
         match *command {
             Command::ObjectCreate { object, endpoint, shared, .. } => {
@@ -74,7 +79,8 @@ impl Play<'_> {
                 let process = &mut self.model.processes[who];
                 let former = process.tiles.remove(&(array, tile));
                 if let Some(key) = key {
-                    process.hold(key, |process, first| _ = process.tiles.insert((array, tile), first));
+                    process
+                        .hold(key, |process, first| _ = process.tiles.insert((array, tile), first));
                 }
                 if let Some(former) = former {
                     process.let_go(former);

@@ -14,7 +14,8 @@ impl Play<'_> {
             CodeStep::Load { context, module, bytes, .. } => {
                 self.granted_if_fits(bytes, code)?;
                 if self.counts(code) {
-                    let made = Module { context, bytes, loaded: BTreeSet::new(), looked: BTreeSet::new() };
+                    let made =
+                        Module { context, bytes, loaded: BTreeSet::new(), looked: BTreeSet::new() };
                     self.code(who).modules.insert(module, made);
                 }
             }
@@ -23,10 +24,14 @@ impl Play<'_> {
                 self.code(who).modules.remove(&module);
             }
             CodeStep::Launch { context, module, function, count } => {
-                ensure!(code == 0, "a first launch, which nobody can refuse on a GPU with room, was refused");
+                ensure!(
+                    code == 0,
+                    "a first launch, which nobody can refuse on a GPU with room, was refused"
+                );
                 let code = self.code(who);
                 let its = code.modules.get_mut(&module).context("the module")?;
-                let fresh = (function..function + count).filter(|function| its.loaded.insert(*function));
+                let fresh =
+                    (function..function + count).filter(|function| its.loaded.insert(*function));
                 for _ in 0..fresh.count() {
                     code.load(context, false);
                 }
@@ -77,7 +82,10 @@ impl Play<'_> {
                 }
             }
             CodeStep::LaunchKernel { context, library, function } => {
-                ensure!(code == 0, "a first launch, which nobody can refuse on a GPU with room, was refused");
+                ensure!(
+                    code == 0,
+                    "a first launch, which nobody can refuse on a GPU with room, was refused"
+                );
                 let its = self.library(who, library)?;
                 its.contexts.entry(context).or_insert(false);
                 if its.loaded.insert((context, function)) {

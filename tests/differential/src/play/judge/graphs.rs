@@ -19,11 +19,20 @@ impl Play<'_> {
         let drawn = &mut self.model.processes[who].drawn;
         drawn.seen(answer.graphs);
         let live = drawn.live_rooms();
-        ensure!(answer.graphs >= live, "{} are reserved for graphs that have {live}", answer.graphs);
+        ensure!(
+            answer.graphs >= live,
+            "{} are reserved for graphs that have {live}",
+            answer.graphs
+        );
         Ok(())
     }
 
-    pub(super) fn judge_graph(&mut self, who: usize, step: &GraphStep, answer: &Answer) -> Result<()> {
+    pub(super) fn judge_graph(
+        &mut self,
+        who: usize,
+        step: &GraphStep,
+        answer: &Answer,
+    ) -> Result<()> {
         let code = answer.code;
         let drawn = &mut self.model.processes[who].drawn;
         match *step {
@@ -37,14 +46,22 @@ impl Play<'_> {
             }
             GraphStep::Free { graph, key, .. } => {
                 let can = drawn.can_free(graph, key);
-                ensure!((code == 0) == can, "a node that {} free", if can { "may" } else { "must not" });
+                ensure!(
+                    (code == 0) == can,
+                    "a node that {} free",
+                    if can { "may" } else { "must not" }
+                );
                 if code == 0 {
                     drawn.frees(graph, key);
                 }
             }
             GraphStep::Child { graph, child, moves, .. } => {
                 let can = moves || !drawn.has_memory(child);
-                ensure!((code == 0) == can, "a child that {} be", if can { "may" } else { "must not" });
+                ensure!(
+                    (code == 0) == can,
+                    "a child that {} be",
+                    if can { "may" } else { "must not" }
+                );
                 if code != 0 {
                     return Ok(());
                 }
@@ -71,9 +88,13 @@ impl Play<'_> {
                 drawn.add(graph, Node::Either(if first { bodies } else { [other, one] }));
             }
             GraphStep::Instantiate { context, graph, executable, maker } => {
-                let is_there = drawn.graphs.get(&graph).is_some_and(|graph| graph.executable.is_some());
+                let is_there =
+                    drawn.graphs.get(&graph).is_some_and(|graph| graph.executable.is_some());
                 if is_there {
-                    ensure!(code != 0, "two executable graphs would allocate at the same addresses");
+                    ensure!(
+                        code != 0,
+                        "two executable graphs would allocate at the same addresses"
+                    );
                     return Ok(());
                 }
                 let (frees, uploads) = match maker {
@@ -106,7 +127,10 @@ impl Play<'_> {
                 let least = drawn.live_rooms() + drawn.fresh_rooms(&about.shape);
                 self.granted_if(self.model.fits(bound), !self.model.might_fit(fresh), code)?;
                 self.counts(code);
-                ensure!(code != 0 || answer.graphs >= least, "an upload reserved less than {least}");
+                ensure!(
+                    code != 0 || answer.graphs >= least,
+                    "an upload reserved less than {least}"
+                );
             }
             GraphStep::Launch { executable, .. } => {
                 let about = drawn.executables.get(&executable).context("the executable graph")?;
@@ -168,11 +192,15 @@ impl Play<'_> {
             }
             GraphStep::Attributes { trim, .. } => {
                 ensure!(code == 0, "the contexts were not waited for");
-                let ([used, most], [reserved, highest]) = (answer.figures.used, answer.figures.reserved);
+                let ([used, most], [reserved, highest]) =
+                    (answer.figures.used, answer.figures.reserved);
                 let live = drawn.live_rooms();
                 let ([_, high], [least, greatest]) = (drawn.reserved, drawn.used_high);
                 ensure!(used == live, "{used} are used by graphs that have {live}");
-                ensure!(reserved == answer.graphs && reserved >= used, "{reserved} are reserved for {used}");
+                ensure!(
+                    reserved == answer.graphs && reserved >= used,
+                    "{reserved} are reserved for {used}"
+                );
                 ensure!(
                     !trim || reserved == used,
                     "{reserved} are left of {used} when the rest was given back"
@@ -217,7 +245,10 @@ impl Play<'_> {
             }
             GraphStep::Take { lane, key, bytes, .. } => {
                 let (graph, is_broken) = about(drawn, lane)?;
-                ensure!(code == if is_broken { INVALIDATED } else { 0 }, "an allocation in a capture");
+                ensure!(
+                    code == if is_broken { INVALIDATED } else { 0 },
+                    "an allocation in a capture"
+                );
                 if code == 0 {
                     drawn.allocates(graph, key, bytes);
                     works(drawn, lane);
@@ -229,7 +260,9 @@ impl Play<'_> {
                 drawn.frees(graph, key);
                 works(drawn, lane);
             }
-            GraphStep::DropLinear { .. } => ensure!(code != 0, "linear memory was freed by a graph"),
+            GraphStep::DropLinear { .. } => {
+                ensure!(code != 0, "linear memory was freed by a graph")
+            }
             GraphStep::Follow { from, to } => {
                 ensure!(code == 0, "a stream did not wait for another one that captures");
                 let origin = drawn.capture_of(from).context("the capture")?;
@@ -250,7 +283,8 @@ impl Play<'_> {
                 }
                 let drawn = &mut self.model.processes[who].drawn;
                 let capture = drawn.captures.get_mut(&lane).context("the capture")?;
-                let expected = if capture.is_broken { [UNSUPPORTED, INVALIDATED] } else { [UNSUPPORTED; 2] };
+                let expected =
+                    if capture.is_broken { [UNSUPPORTED, INVALIDATED] } else { [UNSUPPORTED; 2] };
                 ensure!(expected.contains(&code), "a call that breaks a capture");
                 capture.is_broken = true;
             }

@@ -21,11 +21,17 @@ impl Play<'_> {
         }
     }
 
-    pub(super) fn judge_implicit(&mut self, who: usize, command: &Command, answer: &Answer) -> Result<()> {
+    pub(super) fn judge_implicit(
+        &mut self,
+        who: usize,
+        command: &Command,
+        answer: &Answer,
+    ) -> Result<()> {
         let code = answer.code;
         match *command {
             Command::GreenCreate { green } => {
-                let whole = if self.model.processes[who].has(PRIMARY) { 0 } else { self.model.context };
+                let whole =
+                    if self.model.processes[who].has(PRIMARY) { 0 } else { self.model.context };
                 self.granted_if_fits(whole + GREEN, code)?;
                 let process = &mut self.model.processes[who];
                 if code == 0 {
@@ -85,7 +91,8 @@ impl Play<'_> {
                 self.model.processes[who].libraries.insert(library, (bytes, BTreeSet::new()));
             }
             Command::LibraryBring { context, library, .. } => {
-                let its = self.model.processes[who].libraries.get(&library).context("the library")?;
+                let its =
+                    self.model.processes[who].libraries.get(&library).context("the library")?;
                 let (bytes, is_there) = (its.0, its.1.contains(&context));
                 ensure!(!is_there || code == 0, "what is there was refused");
                 if !is_there {
@@ -108,7 +115,8 @@ impl Play<'_> {
             }
             Command::Checkpoint { pid } => {
                 let who = self.place_of(pid).context("no such process")?;
-                let shares = self.on_each_gpu(|play| play.model.processes[who].shares).contains(&true);
+                let shares =
+                    self.on_each_gpu(|play| play.model.processes[who].shares).contains(&true);
                 ensure!(
                     code == 0 || code == NOT_SUPPORTED && shares,
                     "a locked process was not checkpointed"
@@ -121,7 +129,8 @@ impl Play<'_> {
                 let who = self.place_of(pid).context("no such process")?;
                 let rooms = self.on_each_gpu(|play| {
                     let process = &play.model.processes[who];
-                    let most = play.model.at_home(process) + process.pool_on_the_books - process.pool;
+                    let most =
+                        play.model.at_home(process) + process.pool_on_the_books - process.pool;
                     (play.model.fits(most), !play.model.might_fit(play.model.firm(process)))
                 });
                 let surely = rooms.iter().all(|(surely, _)| *surely);
@@ -130,7 +139,10 @@ impl Play<'_> {
                 if code == 0 {
                     self.progressed(pid, Progress::Locked)?;
                 }
-                ensure!(code == 0 || code == OUT_OF_MEMORY, "a checkpointed process was not restored");
+                ensure!(
+                    code == 0 || code == OUT_OF_MEMORY,
+                    "a checkpointed process was not restored"
+                );
             }
             Command::Unlock { pid } => {
                 ensure!(code == 0, "a locked process was not unlocked");

@@ -7,7 +7,12 @@ use crate::command::{Answer, Command};
 use crate::model::{Allocation, rounded};
 
 impl Play<'_> {
-    pub(super) fn judge_names(&mut self, who: usize, command: &Command, answer: &Answer) -> Result<()> {
+    pub(super) fn judge_names(
+        &mut self,
+        who: usize,
+        command: &Command,
+        answer: &Answer,
+    ) -> Result<()> {
         let code = answer.code;
         match *command {
             Command::Attach { context } => {

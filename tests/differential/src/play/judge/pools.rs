@@ -55,14 +55,22 @@ impl Play<'_> {
                 let of_all = pool == DEFAULT_POOL || !process.local.contains_key(&pool);
                 match by {
                     None | Some(Place::Gpu) if of_all => {
-                        ensure!(code == 0 && answer.active, "the GPU does not allocate from the pool");
+                        ensure!(
+                            code == 0 && answer.active,
+                            "the GPU does not allocate from the pool"
+                        );
                         process.current = pool;
                     }
-                    None | Some(Place::Gpu) => ensure!(code != 0, "a GPU allocates from a domain's pool"),
+                    None | Some(Place::Gpu) => {
+                        ensure!(code != 0, "a GPU allocates from a domain's pool")
+                    }
                     Some(_) if of_all => ensure!(code != 0, "a domain allocates from a GPU's pool"),
                     // It may be the other domain's.
                     Some(_) => {
-                        ensure!(code != 0 || answer.active, "the domain does not allocate from the pool")
+                        ensure!(
+                            code != 0 || answer.active,
+                            "the domain does not allocate from the pool"
+                        )
                     }
                 }
             }
@@ -73,7 +81,12 @@ impl Play<'_> {
         Ok(())
     }
 
-    pub(super) fn judge_stream(&mut self, who: usize, about: InStream, answer: &Answer) -> Result<()> {
+    pub(super) fn judge_stream(
+        &mut self,
+        who: usize,
+        about: InStream,
+        answer: &Answer,
+    ) -> Result<()> {
         let code = answer.code;
         let process = &mut self.model.processes[who];
         match about {

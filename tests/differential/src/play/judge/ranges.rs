@@ -7,7 +7,12 @@ use crate::command::{Answer, InRange};
 use crate::model::Range;
 
 impl Play<'_> {
-    pub(super) fn judge_range(&mut self, who: usize, about: InRange, answer: &Answer) -> Result<()> {
+    pub(super) fn judge_range(
+        &mut self,
+        who: usize,
+        about: InRange,
+        answer: &Answer,
+    ) -> Result<()> {
         let code = answer.code;
         let process = &mut self.model.processes[who];
         match about {
@@ -18,7 +23,10 @@ impl Play<'_> {
             InRange::Free { range, bytes } => {
                 let its = process.ranges.get(&range).context("the range")?;
                 let is_free = its.parts.is_empty() && its.bytes == bytes;
-                ensure!((code == 0) == is_free, "addresses go back whole, with nothing mapped there");
+                ensure!(
+                    (code == 0) == is_free,
+                    "addresses go back whole, with nothing mapped there"
+                );
                 if code == 0 {
                     process.ranges.remove(&range);
                 }
