@@ -2,8 +2,9 @@
 //!
 //! To add one: a variant, its number ([`Policy::HIGHEST`], [`Policy::numbered`], [`Policy::number`])
 //! and its answers to the questions below. `monitor/src/host/device_state.rs` makes a policy from its
-//! number and the GPU's settings. What weights cannot express is in `gpu.rs` (turns), `rates.rs` and
-//! `refill.rs` (budgets). `docs/scheduling.md` describes each policy.
+//! number and the GPU's settings. What weights cannot express is in `gpu.rs` (turns), `background.rs`
+//! (what runs beside a turn), `rates.rs` and `refill.rs` (budgets).
+//! `docs/scheduling.md` describes each policy.
 
 /// A whole GPU, in the unit of fixed shares: thousandths of a percent.
 pub const WHOLE: u64 = 100_000;
