@@ -7,7 +7,7 @@
  *
  *     use      written by the container's processes, read (never mapped) by the monitor
  *     grant    written by the monitor, mapped read-only by the container's processes
- *     limits   text, optional: what whoever started the container allows it (see docs/files.md)
+ *     limits   text, optional: what the starter of the container allows it (see docs/files.md)
  *     doorbell FIFO, optional: one byte wakes the monitor
  *     refused  text, optional: why the shim refused to start
  *
@@ -53,11 +53,11 @@ struct cgpu_gpu {
     uint64_t context;    /* ATOMIC: what a context was last seen to cost on this GPU; 0: not known yet */
     uint64_t agreed;     /* ATOMIC: not 0: two contexts in turn were seen to cost what `context` says */
     uint32_t lock;       /* ATOMIC futex: 0 free, else the owner; see CGPU_LOCK_WORD. Serialises charges */
-    uint32_t learning;   /* ATOMIC futex, as `lock`: who creates the container's first context here, to learn what one costs */
+    uint32_t learning;   /* ATOMIC futex, as `lock`: the process that creates the container's first context here, to learn what one costs */
     uint32_t reserved3[14];
 };
 
-/* Lock word: bit 31 says that somebody sleeps; bits 30..8 are the low bits of the owner slot's generation, bits 7..0 the slot;
+/* Lock word: bit 31 says that a thread sleeps; bits 30..8 are the low bits of the owner slot's generation, bits 7..0 the slot;
  * never zero for an owner because generations start at 1 and their low 23 bits skip 0. */
 #define CGPU_LOCK_SLEEPERS UINT32_C(0x80000000)
 
@@ -75,14 +75,14 @@ struct cgpu_use_header {
 };
 
 /* Slot states. live -> draining when the process is found dead; draining -> free when its memory is really gone, but -> orphan when it had
- * exported some, which others may hold; orphan -> free when nobody does. */
+ * exported some, which other processes may hold; orphan -> free when none does. */
 #define CGPU_SLOT_FREE 0u
 #define CGPU_SLOT_LIVE 1u
 #define CGPU_SLOT_DRAINING 2u
 #define CGPU_SLOT_ORPHAN 3u
 
 /* Who may hold what a process exported. A handle that is good only while its maker holds the memory (legacy IPC, a pointer of a pool) has one
- * of the bits 0..62, by a hash of its bytes; who opens it sets that bit in its own `opened_handles`. Bit 63: handed out in a way that nobody can be
+ * of the bits 0..62, by a hash of its bytes; a process that opens it sets that bit in its own `opened_handles`. Bit 63: handed out in a way that no process can be
  * seen to hold it by: a descriptor, the fabric, a multicast object of others. */
 #define CGPU_EXPORTED_UNSEEN (UINT64_C(1) << 63)
 
@@ -103,7 +103,7 @@ struct cgpu_interval {
     uint64_t end;
 };
 
-/* A cell's `held`: bits 42..0 the bytes in use; bits 62..43 the spare part, in steps of 512 bytes, which the process gave back and may
+/* A cell's `held`: bits 42..0 the bytes in use; bits 62..43 the cached part, in steps of 512 bytes, which the process gave back and may
  * take again without the GPU's lock while bit 63 is set; for others it counts as in use until they need it and clear both. */
 #define CGPU_HELD_USED(held) ((held) & ((UINT64_C(1) << 43) - 1))
 #define CGPU_HELD_CACHED(held) ((((held) & ~CGPU_HELD_OPEN) >> 43) * 512)
@@ -111,7 +111,7 @@ struct cgpu_interval {
 
 /* What one process does on one GPU. */
 struct cgpu_cell {
-    uint64_t held;       /* ATOMIC: charged bytes, also those of calls now in the driver, and spare ones: CGPU_HELD_* */
+    uint64_t held;       /* ATOMIC: charged bytes, also those of calls now in the driver, and cached ones: CGPU_HELD_* */
     uint64_t implicit;   /* ATOMIC: contexts, modules, slack; part of the container's use, shown apart */
     uint64_t peak;       /* ATOMIC: greatest used + implicit */
     uint64_t limit_word;     /* ATOMIC: the limit + (unaccounted_epoch << 44) under which `held` was opened */
@@ -124,7 +124,7 @@ struct cgpu_cell {
 
     uint64_t busy;       /* ATOMIC: settled GPU time, only ever grows */
     uint64_t inflight;   /* ATOMIC: estimated GPU time launched and not settled */
-    uint64_t launches;   /* ATOMIC: counted at settlement, only ever grows */
+    uint64_t launches;   /* ATOMIC: counted when measured, only ever grows */
     uint64_t active;     /* ATOMIC: when it last launched, as far as the slow path saw */
     uint64_t turn;       /* ATOMIC: the turn word it launches under */
     uint64_t first;      /* ATOMIC: start of the first work of this turn, 0: none yet */
@@ -147,7 +147,7 @@ struct cgpu_use {
 /* Turn states, the low byte of cgpu_grant_gpu.turn; the rest is an epoch that only grows. */
 #define CGPU_TURN_OPEN 0u   /* uncontended, native policy, or no monitor: launch freely, nothing is metered */
 #define CGPU_TURN_YOURS 1u  /* contended, the turn is this container's: launch, metered and bounded */
-#define CGPU_TURN_WAIT 2u   /* contended, somebody else's turn: wait for the gate word to change */
+#define CGPU_TURN_WAIT 2u   /* contended, another container's turn: wait for the gate word to change */
 
 struct cgpu_grant_gpu {
     uint64_t turn;       /* ATOMIC: epoch << 8 | CGPU_TURN_* */
@@ -158,9 +158,9 @@ struct cgpu_grant_gpu {
     uint32_t policy;     /* ATOMIC: 0..5 */
     uint32_t weight;     /* ATOMIC */
     uint32_t share;      /* ATOMIC: set share in thousandths of a percent, for people */
-    uint64_t busy;       /* ATOMIC: GPU time on the monitor's books, for people */
+    uint64_t busy;       /* ATOMIC: GPU time in the monitor's accounting, for people */
     uint32_t beside;     /* ATOMIC: how many other containers' work runs at the same time */
-    uint32_t unaccounted_epoch;   /* ATOMIC: changes after any of the GPU's `unaccounted` has risen (release): spare parts are to be compared anew */
+    uint32_t unaccounted_epoch;   /* ATOMIC: changes after any of the GPU's `unaccounted` has risen (release): cached parts are to be compared anew */
     uint64_t bound;      /* ATOMIC: most predicted work that may be in flight; 0: 500 us in a turn, any while open */
     uint64_t confirmed[4]; /* ATOMIC, a bit a slot: its process's implicit memory, with its `unaccounted`, is what NVML measures. Cleared before a `unaccounted` of which that is not so */
     uint64_t returned;   /* ATOMIC: `withdrawn` + exported memory that has left the GPU; less: none */
@@ -206,12 +206,12 @@ struct cgpu_grant {
     uint32_t notify_requested;     /* ATOMIC: not 0: write one byte to `doorbell` */
     uint32_t devices;    /* ATOMIC, written after the list (release): CGPU_DEVICES_COUNT */
     uint64_t sampled;    /* ATOMIC, written after every `free` (release): when NVML was asked for them; 0: never */
-    uint64_t pid_namespace; /* ATOMIC: inode of the monitor's PID namespace: who is in it sees the devices that the monitor sees. 0: not known */
+    uint64_t pid_namespace; /* ATOMIC: inode of the monitor's PID namespace: a process in it sees the devices that the monitor sees. 0: not known */
     uint8_t reserved2[104];
     struct cgpu_device device[CGPU_DEVICES];
     struct cgpu_grant_gpu gpu[CGPU_GPUS];
     uint64_t drained[CGPU_SLOTS]; /* ATOMIC: the state word of a draining slot whose memory the monitor has seen go */
-    uint64_t process[CGPU_SLOTS]; /* ATOMIC: who the slot is on the host: CGPU_PROCESS_* */
+    uint64_t process[CGPU_SLOTS]; /* ATOMIC: the slot's process on the host: CGPU_PROCESS_* */
     uint64_t unaccounted[CGPU_GPUS][CGPU_SLOTS]; /* ATOMIC: CGPU_UNACCOUNTED_* */
 };
 

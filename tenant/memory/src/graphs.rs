@@ -7,7 +7,7 @@
 //! ```
 //!
 //! What a GPU has reserved for the graphs of this process is one more pool of it
-//! ([`PoolId::of_graphs`]), with readings and tickets, trims and settlement as pools have. Two
+//! ([`PoolId::of_graphs`]), with readings and tickets, trims and measurements as pools have. Two
 //! things are different. A launch cannot be undone, so what is charged for it is not a guess but a
 //! bound. And to charge the bound with every launch would refuse the second one in half a GPU, so a
 //! launch that finds again what the last one took is charged nothing (`pools/table/retention.rs`).

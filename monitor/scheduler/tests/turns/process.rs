@@ -1,4 +1,5 @@
-//! A process behind its gate, as `docs/turns.md` section 6 has it: launches, credit, batches, settlement, holding.
+//! A process behind its gate, as `docs/turns.md` section 6 has it: launches, thread-local budget,
+//! batches, measuring, holding.
 
 use std::collections::VecDeque;
 

@@ -211,8 +211,8 @@ impl ContextTable {
         Some(context)
     }
 
-    /// The driver did not destroy it. An estate comes back if it did all the same: its handle has
-    /// been given out anew meanwhile.
+    /// The driver did not destroy it. Returns what it releases if the driver did all the same: its
+    /// handle has been given out anew meanwhile.
     pub(crate) fn stay(&self, context: Context, allocations: &AllocationTable) -> Option<Released> {
         let mut registry = self.registry.lock();
         let record = registry.record(context)?;

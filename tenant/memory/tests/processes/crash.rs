@@ -163,6 +163,6 @@ fn crash_after_any_single_store_leaves_a_sound_ledger() {
     println!("{} states after {instructions} instructions", seen.len());
     // Seven charges that succeed: lock, cell, peak where it is higher, unlock. Two refused
     // attempts: lock, unlock, count. Two contexts under creation and after; what one costs; a free;
-    // a refused charge and free, counted; an estate of two words.
+    // a refused charge and free, counted; what two words release.
     assert!(seen.len() >= 35, "only {} states were seen: the child was not watched", seen.len());
 }
