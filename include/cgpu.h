@@ -7,7 +7,7 @@
  *
  *     use      written by the container's processes, read (never mapped) by the monitor
  *     grant    written by the monitor, mapped read-only by the container's processes
- *     limits   text, optional: what the starter of the container allows it (see docs/files.md)
+ *     limits   text, optional: what the starter of the container allows it (see docs/internals/files.md)
  *     doorbell FIFO, optional: one byte wakes the monitor
  *     refused  text, optional: why the shim refused to start
  *

@@ -1,4 +1,4 @@
-"""What a gate on the device would rest on, measured on the driver alone. docs/device-gate.md
+"""What a gate on the device would rest on, measured on the driver alone. docs/internals/device-gate.md
 
     device_gate.py blocked           obeys commands on standard input: `wait` queues launches behind
                                      a wait, `open` opens it

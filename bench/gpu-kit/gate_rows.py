@@ -1,6 +1,6 @@
 """The rows about a gate on the device: launches queued behind a wait that the host opens.
 
-They measure the driver alone, without the shim. docs/device-gate.md says what each figure decides.
+They measure the driver alone, without the shim. docs/internals/device-gate.md says what each figure decides.
 """
 
 import sys

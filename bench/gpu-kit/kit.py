@@ -1,4 +1,4 @@
-"""Tries cgpu on this machine's GPU; run.sh starts it. docs/gpu-kit.md says what it does and why so.
+"""Tries cgpu on this machine's GPU; run.sh starts it. docs/internals/gpu-kit.md says what it does and why so.
 
 Each row has a time limit, after which it and all that it started are ended. Results and logs are
 written after each row. Needs only the standard library.

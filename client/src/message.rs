@@ -248,7 +248,7 @@ pub struct Status {
     pub ended: Vec<Ended>,
 }
 
-/// What the watcher finds wrong with a process on a GPU (`docs/observing.md`).
+/// What the watcher finds wrong with a process on a GPU (`docs/monitoring.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
@@ -387,7 +387,7 @@ pub struct GpuStatus {
     pub unknown_processes: Vec<u32>,
 }
 
-/// How a GPU is being shared (`docs/turns.md`, section 2).
+/// How a GPU is being shared (`docs/internals/turns.md`, section 2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {

@@ -16,7 +16,7 @@
 //!
 //! The decision whose turn it is, pure, is `cgpu-scheduler`. Messages and the connection to a monitor
 //! are in `cgpu-client`, the reading of NVML's inventory and health in `cgpu-inventory`.
-//! `docs/turns.md` is the protocol with the containers' gates, `docs/control.md` that of the socket.
+//! `docs/internals/turns.md` is the protocol with the containers' gates, `docs/control.md` that of the socket.
 #![forbid(unsafe_code)]
 
 pub mod config;

@@ -1,7 +1,7 @@
 //! The metrics endpoint: `GET /metrics` in the OpenMetrics text format.
 //!
 //! A thread of its own that is a client of the control socket like any other: the daemon gives it a status, as it gives `cgpu smi` one, and never
-//! waits for it. What was rendered is served again for [`CACHE_TIME`], so that many scrapers cost the turns no more than one. `docs/observing.md`
+//! waits for it. What was rendered is served again for [`CACHE_TIME`], so that many scrapers cost the turns no more than one. `docs/monitoring.md`
 //! lists the families.
 //!
 //! | module | what it is |

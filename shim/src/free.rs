@@ -9,7 +9,7 @@
 //!
 //! Nothing is measured where nothing is left to learn. With a monitor that is so from the second
 //! context on: it is charged what the first one was seen to take, and the monitor's own figure for
-//! each process sets it right (`docs/memory.md`). Without one, when two contexts in turn took the
+//! each process sets it right (`docs/internals/memory.md`). Without one, when two contexts in turn took the
 //! same.
 
 use core::cell::Cell;

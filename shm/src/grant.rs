@@ -1,7 +1,7 @@
 //! What the monitor says to a container: written on the host, read inside.
 //!
 //! The gate word is what publishes. The monitor stores turns, times and limits, then changes the word; a launch compares the
-//! word with the last one it has acknowledged and looks at the rest only when they differ. `docs/turns.md` has the protocol.
+//! word with the last one it has acknowledged and looks at the rest only when they differ. `docs/internals/turns.md` has the protocol.
 
 use core::ptr;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! The memory that a container's processes share with each other and with the host's monitor.
 //!
-//! `include/cgpu.h` is the layout; [`layout`] says the same in Rust. `docs/shared-memory.md` tells the design: who writes what,
+//! `include/cgpu.h` is the layout; [`layout`] says the same in Rust. `docs/internals/shared-memory.md` tells the design: who writes what,
 //! which store publishes what to whom, and why a death at any instant needs no repair.
 //!
 //! | module | what it is |

@@ -1,4 +1,4 @@
-//! The `limits` file: what whoever starts a container allows it. `docs/files.md` describes it.
+//! The `limits` file: what whoever starts a container allows it. `docs/internals/files.md` describes it.
 //!
 //! A line that is not understood makes the whole file refused: a limit that was misspelt must not be no limit.
 

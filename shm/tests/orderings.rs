@@ -1,4 +1,4 @@
-//! Each happens-before pair is marked at both ends in the source, and described in `docs/shared-memory.md`.
+//! Each happens-before pair is marked at both ends in the source, and described in `docs/internals/shared-memory.md`.
 #![cfg(not(loom))]
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ fn marks(directory: &Path, found: &mut BTreeMap<String, usize>) {
 #[test]
 fn every_pair_has_two_ends_and_a_line_in_the_docs() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let docs = fs::read_to_string(root.join("../docs/shared-memory.md")).unwrap();
+    let docs = fs::read_to_string(root.join("../docs/internals/shared-memory.md")).unwrap();
     let table = docs.split("## Orderings").nth(1).unwrap().split("\n## ").next().unwrap();
     let rows = table.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
     let mut described: Vec<_> = rows.filter(|name| *name != "pair").collect();

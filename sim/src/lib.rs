@@ -2,7 +2,7 @@
 //!
 //! Several processes share one or more simulated GPUs through one file ([`segment`]). Device time is analytic: no
 //! thread plays the GPU; whoever calls replays the [`timeline`] up to now, with exact timestamps, then reads or adds
-//! to it. `docs/simulator.md` says what is modelled, where each figure comes from, and what cannot be shown.
+//! to it. `docs/internals/simulator.md` says what is modelled, where each figure comes from, and what cannot be shown.
 //!
 //! ```text
 //!   libcuda.so.1, libnvidia-ml.so.1        (exports; crates of their own)

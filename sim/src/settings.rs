@@ -50,7 +50,7 @@ impl Word for u64 {
 
 macro_rules! figures {
     ($($(#[$doc:meta])* $name:ident: $type:ty = $default:expr,)*) => {
-        /// Figures of the model. `docs/simulator.md` gives each one's source.
+        /// Figures of the model. `docs/internals/simulator.md` gives each one's source.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub struct Figures {
             $($(#[$doc])* pub $name: $type,)*

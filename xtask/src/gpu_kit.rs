@@ -1,5 +1,5 @@
 //! `cargo xtask gpu-kit`: a folder that tries cgpu on a machine with a GPU, Python 3 and neither
-//! cargo nor a network. `docs/gpu-kit.md` has its design.
+//! cargo nor a network. `docs/internals/gpu-kit.md` has its design.
 //!
 //! All that is built in it runs with glibc 2.17 and newer ([`portable`]): what the machine has is not
 //! known beforehand. The tests run the same folder with the files that they have built.

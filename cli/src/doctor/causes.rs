@@ -1,4 +1,4 @@
-//! The table of causes: what can be wrong, and what to do about it. `docs/doctor.md` is written
+//! The table of causes: what can be wrong, and what to do about it. `docs/troubleshooting.md` is written
 //! from it. The checks beside this file add them to the findings; causes of a cluster are in
 //! `kubernetes/inspect/src/doctor/causes.rs`.
 
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_page_lists_every_cause() {
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/doctor.md");
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/troubleshooting.md");
         fixture::check_page::<Cause>(page, "causes");
     }
 

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Nothing here does I/O, knows the time or keeps a sum: the accounting of a node is computed from its GPUs and the pods that name it.
-//! `docs/kubernetes.md` has the design.
+//! `docs/internals/kubernetes.md` has the design.
 
 #![forbid(unsafe_code)]
 

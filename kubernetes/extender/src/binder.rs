@@ -1,4 +1,4 @@
-//! Binding: claim, confirm, bind (`docs/kubernetes.md`).
+//! Binding: claim, confirm, bind (`docs/internals/kubernetes.md`).
 //!
 //! The pod's annotations are the only state of a binding. An interrupted binding leaves a claim
 //! that the next attempt overwrites, or that is withdrawn after a minute.

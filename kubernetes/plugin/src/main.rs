@@ -10,7 +10,7 @@
 //! ```
 //!
 //! What it tells the kubelet are counts. Which GPU a container has is in its pod's annotations, and which container it is only `cgpu-runtime` can say, which starts
-//! it: so `Allocate` hands out a token, and the answer comes over a socket of root's own. Nothing is remembered that the API server does not know; `docs/kubernetes.md`
+//! it: so `Allocate` hands out a token, and the answer comes over a socket of root's own. Nothing is remembered that the API server does not know; `docs/internals/kubernetes.md`
 //! has the design.
 
 #![forbid(unsafe_code)]

@@ -6,7 +6,7 @@
 //! summons: two containers on the same GPUs never call each other away.
 //!
 //! Credit is what it is: a container has no more of any GPU than its share there. Where it has none left on one of them, it runs beside
-//! the others there (`docs/turns.md`, section 5), and nobody waits for it without a limit. So this is about time well used; that nothing
+//! the others there (`docs/internals/turns.md`, section 5), and nobody waits for it without a limit. So this is about time well used; that nothing
 //! can be wedged does not rest on it.
 
 use super::gpu::Gpu;

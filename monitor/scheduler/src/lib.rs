@@ -29,7 +29,7 @@
 //! then says which gates change and when it is to be called again. Called late, it loses time but
 //! nothing else; called early or with nothing new, it does nothing.
 //!
-//! `docs/turns.md` is the protocol and the reasons. Limit: the union of overlapping processes of one
+//! `docs/internals/turns.md` is the protocol and the reasons. Limit: the union of overlapping processes of one
 //! container is taken as the time held.
 
 pub mod accounting;

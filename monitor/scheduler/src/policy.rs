@@ -4,7 +4,7 @@
 //! and its answers to the questions below. `monitor/src/host/device_state.rs` makes a policy from its
 //! number and the GPU's settings. What weights cannot express is in `gpu.rs` (turns), `background.rs`
 //! (what runs beside a turn), `rates.rs` and `refill.rs` (budgets).
-//! `docs/scheduling.md` describes each policy.
+//! `docs/policies.md` describes each policy.
 
 /// A whole GPU, in the unit of fixed shares: thousandths of a percent.
 pub const WHOLE: u64 = 100_000;
@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// `docs/scheduling.md`, "The policies".
+    /// `docs/policies.md`, "The policies".
     #[test]
     fn idle_share_burns_stays_idle_or_goes_to_background_tenants_by_policy() {
         for (policy, burns, fixed, guests) in [
@@ -208,7 +208,7 @@ mod tests {
         }
     }
 
-    /// `docs/turns.md`, section 2.
+    /// `docs/internals/turns.md`, section 2.
     #[test]
     fn single_active_member_needs_turns_only_where_idle_slots_burn() {
         assert_eq!(Policy::Weighted { conserving: false }.contended_at(), 1);

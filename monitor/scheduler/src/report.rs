@@ -1,7 +1,7 @@
 //! What a container reports of itself, and how much of it is accepted.
 //!
 //! A container can write anything into its region. A value is accepted if it is possible; an
-//! impossible one counts as invalid and is read as 0 (`docs/turns.md`, section 7).
+//! impossible one counts as invalid and is read as 0 (`docs/internals/turns.md`, section 7).
 
 use cgpu_shm::units::{Nanos, SlotIndex};
 

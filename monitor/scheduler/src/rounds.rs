@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(quanta_us(&gone)[..2], [6_000, 6_000]);
     }
 
-    /// `docs/turns.md`, section 4: the idle part of the GPU counts as one more member.
+    /// `docs/internals/turns.md`, section 4: the idle part of the GPU counts as one more member.
     #[test]
     fn fixed_slices_are_parts_of_a_round_with_the_idle_part() {
         for (percent, slice_us) in [(50, 6_000), (30, 5_000), (10, 5_000)] {

@@ -10,7 +10,7 @@ use super::report::TenantReport;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u64);
 
-/// How a GPU is being shared (`docs/turns.md`, section 2).
+/// How a GPU is being shared (`docs/internals/turns.md`, section 2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
     /// Fewer than two containers, or the native policy: nothing is metered.

@@ -237,7 +237,7 @@ fn metric_names_follow_prometheus_rules() {
 /// The table in the docs is written from the one in the code: `BLESS=1`.
 #[test]
 fn docs_list_every_metric() {
-    let file = repository().join("docs/observing.md");
+    let file = repository().join("docs/monitoring.md");
     let text = fs::read_to_string(&file).unwrap();
     let mut table = String::from("\n| name | kind | what |\n|---|---|---|\n");
     for family in OURS.iter().chain(HAMI) {

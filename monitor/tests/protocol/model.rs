@@ -1,7 +1,7 @@
 //! Model of the turn protocol in single loads and stores: two containers of one thread each, a
 //! monitor, and the failures of all three.
 //!
-//! A step is one load, one store or one system call of one of the three, as `docs/turns.md` has
+//! A step is one load, one store or one system call of one of the three, as `docs/internals/turns.md` has
 //! them. Which of them runs next is arbitrary.
 //! Time is not modelled: what a timer decides may happen at once or never. Words that only count (the gate word, epochs) are modelled by
 //! what is asked of them: whether they have changed since they were read.

@@ -1,5 +1,5 @@
 //! The gate: kernels are launched in the container's turns, and what they took is measured.
-//! `docs/turns.md` is the protocol.
+//! `docs/internals/turns.md` is the protocol.
 //!
 //! ```text
 //!   launch --> gate word is the open one? ------------------------------> the driver       two loads and a branch

@@ -11,7 +11,7 @@
 //! things are different. A launch cannot be undone, so what is charged for it is not a guess but a
 //! bound. And to charge the bound with every launch would refuse the second one in half a GPU, so a
 //! launch that finds again what the last one took is charged nothing (`pools/table/retention.rs`).
-//! `docs/memory.md` tells why that is safe.
+//! `docs/internals/memory.md` tells why that is safe.
 
 mod footprint;
 pub(crate) mod table;

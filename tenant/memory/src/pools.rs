@@ -10,7 +10,7 @@
 //! A pool takes memory of the GPU at its own will and keeps what is freed, so that its pointers say
 //! nothing about the GPU: they are not in the table of addresses. What it holds can be asked of the
 //! driver ([`PoolDriver`]); a reading may be out of date before it is written down, so each carries
-//! a ticket that was taken before it began. `docs/memory.md` tells why nothing falls between.
+//! a ticket that was taken before it began. `docs/internals/memory.md` tells why nothing falls between.
 //!
 //! **A handle is never used after its pool may be gone.** Looks are counted, and who has the driver
 //! destroy a pool first bars new ones and waits for those under way. A pool that is destroyed while

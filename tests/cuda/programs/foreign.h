@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * foreign.h - another interface to the GPU, which makes memory and semaphores for the driver to import: a private table of the
- * simulated driver plays it (docs/simulator.md). On any other driver there is none, and `foreign_open` ends the program with 3.
+ * simulated driver plays it (docs/internals/simulator.md). On any other driver there is none, and `foreign_open` ends the program with 3.
  */
 #ifndef CGPU_TEST_FOREIGN_H
 #define CGPU_TEST_FOREIGN_H

@@ -1,6 +1,6 @@
 //! The same GPU inside of two containers and outside of them, as real tools show it: nvitop, nvidia-ml-py, nvml-wrapper.
 //!
-//! Their output is what `docs/view.md` shows: `BLESS=1 cargo xtask test --only clients` writes it there anew.
+//! Their output is what `docs/internals/view.md` shows: `BLESS=1 cargo xtask test --only clients` writes it there anew.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -118,11 +118,11 @@ fn outside(fixture: &Fixture, line: &str) -> String {
 
 /// Puts an output into the page, under its mark; or looks whether the mark is there.
 fn tell(name: &str, text: &str) {
-    let page = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/view.md");
-    let old = std::fs::read_to_string(&page).expect("docs/view.md");
+    let page = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/internals/view.md");
+    let old = std::fs::read_to_string(&page).expect("docs/internals/view.md");
     let mark = format!("<!-- {name} -->\n```\n");
-    let begin =
-        old.find(&mark).unwrap_or_else(|| panic!("docs/view.md has no {name}")) + mark.len();
+    let begin = old.find(&mark).unwrap_or_else(|| panic!("docs/internals/view.md has no {name}"))
+        + mark.len();
     let end = begin + old[begin..].find("```").expect("an end");
     if std::env::var_os("BLESS").is_some() {
         let lines: String = text.lines().flat_map(|line| [line.trim_end(), "\n"]).collect();
@@ -130,7 +130,7 @@ fn tell(name: &str, text: &str) {
             &page,
             format!("{}{}\n{}", &old[..begin], lines.trim_matches('\n'), &old[end..]),
         )
-        .expect("docs/view.md can be written");
+        .expect("docs/internals/view.md can be written");
     }
 }
 

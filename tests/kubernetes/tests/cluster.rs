@@ -1,4 +1,4 @@
-//! A real control plane, kubelets and containerd, where the environment names them (`docs/testing.md`), with simulated GPUs: the documents' pods come to run, see their
+//! A real control plane, kubelets and containerd, where the environment names them (`docs/internals/testing.md`), with simulated GPUs: the documents' pods come to run, see their
 //! limits, and keep them whatever ends and comes again.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! The table of causes: what can be wrong, and what to do about it. `docs/doctor.md` is written
+//! The table of causes: what can be wrong, and what to do about it. `docs/troubleshooting.md` is written
 //! from it.
 
 /// What a user asks; its help is the heading of its causes.

@@ -362,7 +362,7 @@ fn each_cause_has_a_name_a_message_and_a_remedy() {
 /// `BLESS=1 cargo test -p cgpu-kubernetes-inspect the_page_lists_every_cause` writes it.
 #[test]
 fn the_page_lists_every_cause() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/doctor.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/troubleshooting.md");
     fixture::check_page::<Cause>(page, "kubernetes causes");
 }
 

@@ -196,7 +196,7 @@ fn silence_that_the_monitor_has_caused_is_no_gap() {
     assert_eq!(running.gap, ms(1));
 }
 
-/// `docs/turns.md`, section 2.
+/// `docs/internals/turns.md`, section 2.
 #[test]
 fn container_is_active_with_a_recent_launch_a_waiting_thread_or_work_in_flight() {
     assert!(!tenant().is_active(NOW, &TUNING));
@@ -297,7 +297,7 @@ fn turn_is_spent_by_the_processes_that_have_seen_it() {
     assert_eq!(tenant.last(), NOW - ms(1));
 }
 
-/// `docs/turns.md`, section 4, "Gaps".
+/// `docs/internals/turns.md`, section 4, "Gaps".
 #[test]
 fn holder_may_be_silent_for_four_gaps_if_they_fit_its_slice() {
     let tolerance = |gap| Tenant { gap, quantum: ms(6), ..tenant() }.tolerance(&TUNING);

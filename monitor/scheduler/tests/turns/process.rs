@@ -1,4 +1,4 @@
-//! A process behind its gate, as `docs/turns.md` section 6 has it: launches, thread-local budget,
+//! A process behind its gate, as `docs/internals/turns.md` section 6 has it: launches, thread-local budget,
 //! batches, measuring, holding.
 
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! What goes wrong elsewhere, one test each. `docs/testing.md` has the table.
+//! What goes wrong elsewhere, one test each. `docs/internals/testing.md` has the table.
 
 use std::fs;
 use std::time::Duration;

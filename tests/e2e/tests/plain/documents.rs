@@ -46,7 +46,8 @@ fn every_promise_names_a_test_or_a_benchmark_that_exists() {
 
 #[test]
 fn every_test_that_the_page_about_tests_names_exists() {
-    let page = fs::read_to_string(root().join("docs/testing.md")).expect("docs/testing.md");
+    let page = fs::read_to_string(root().join("docs/internals/testing.md"))
+        .expect("docs/internals/testing.md");
     let section = page.split("## Defects of others").nth(1);
     let mut text = String::new();
     sources(&root(), &mut text);
@@ -56,7 +57,7 @@ fn every_test_that_the_page_about_tests_names_exists() {
         cited += 1;
         assert!(
             text.contains(&format!("fn {function}(")),
-            "docs/testing.md names {name}, which is nowhere"
+            "docs/internals/testing.md names {name}, which is nowhere"
         );
     }
     assert!(cited > 30, "{cited}");

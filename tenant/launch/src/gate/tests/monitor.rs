@@ -1,5 +1,5 @@
 //! A monitor as simple as can be: turns of fixed lengths, one container after the other, handed
-//! over when the work of the one has nearly run. It says what `docs/turns.md` says, and no more.
+//! over when the work of the one has nearly run. It says what `docs/internals/turns.md` says, and no more.
 
 use cgpu_shm::atomic::{AtomicU64, Ordering};
 use cgpu_shm::grant::{Turn, TurnState};

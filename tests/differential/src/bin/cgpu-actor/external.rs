@@ -1,4 +1,4 @@
-//! Memory of another interface, which the simulated driver plays by a table of its own (docs/simulator.md).
+//! Memory of another interface, which the simulated driver plays by a table of its own (docs/internals/simulator.md).
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
