@@ -36,6 +36,7 @@ docs/monitoring.md /usr/share/doc/cgpu/monitoring.md 0644
 docs/top.md /usr/share/doc/cgpu/top.md 0644
 docs/control.md /usr/share/doc/cgpu/control.md 0644
 docs/settings.md /usr/share/doc/cgpu/settings.md 0644
+docs/policies.md /usr/share/doc/cgpu/policies.md 0644
 docs/internals/files.md /usr/share/doc/cgpu/internals/files.md 0644
 docs/internals/memory.md /usr/share/doc/cgpu/internals/memory.md 0644
 docs/internals/view.md /usr/share/doc/cgpu/internals/view.md 0644
@@ -47,6 +48,9 @@ docs/limits.md /usr/share/doc/cgpu/limits.md 0644
 docs/internals/interposition.md /usr/share/doc/cgpu/internals/interposition.md 0644
 docs/pictures/top.svg /usr/share/doc/cgpu/pictures/top.svg 0644
 docs/pictures/smi.svg /usr/share/doc/cgpu/pictures/smi.svg 0644
+docs/pictures/turns.svg /usr/share/doc/cgpu/pictures/turns.svg 0644
+docs/pictures/buckets.svg /usr/share/doc/cgpu/pictures/buckets.svg 0644
+docs/pictures/native.svg /usr/share/doc/cgpu/pictures/native.svg 0644
 END
 }
 LIST=/usr/lib/cgpu/installed

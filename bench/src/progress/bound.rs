@@ -5,7 +5,7 @@
 //! handed back. The launches of one of these cycles were queued meanwhile, so that cycle holds the
 //! GPU for its `work` only; in the others the GPU stands still for the rest of the period. Of the
 //! ways to do that, one cycle to each hand-over, two, and so on, the bound is the best.
-//! `docs/policies.md` has the formula and what it assumes.
+//! `docs/internals/scheduling.md` has the formula and what it assumes.
 
 /// A closed loop as it runs alone, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
