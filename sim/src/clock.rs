@@ -1,28 +1,28 @@
-//! Device time: real (dilated `CLOCK_MONOTONIC`) or virtual (moved by whoever waits for it).
+//! Device time: real (scaled `CLOCK_MONOTONIC`) or virtual (moved by the thread that waits).
 
 use std::sync::Arc;
 
 use cgpu_shm::atomic::{AtomicU64, Ordering};
 use cgpu_shm::units::Nanos;
 
-/// The rule for waits on the real clock: sleep to this long before the instant, then yield until it. A sleep of 60 us
-/// ends 37 us late with a timer slack of 1 ns; the rest is for a busy machine.
+/// A wait on the real clock sleeps until this long before the instant, then yields. A sleep of 60
+/// us ends 37 us late with a timer slack of 1 ns; the rest is margin for a busy machine.
 const LEAD: Nanos = Nanos::from_micros(100);
 
-/// Where device time comes from.
+/// Source of device time.
 #[derive(Clone, Debug)]
 pub enum Clock {
-    /// `CLOCK_MONOTONIC` divided by the dilation. At dilation 1 device time is `CLOCK_MONOTONIC` itself.
+    /// `CLOCK_MONOTONIC` divided by the time scale.
     Real {
-        /// Thousandths of real time per device time.
+        /// Real time per device time, in thousandths.
         dilation_milli: u64,
     },
-    /// Moved by [`VirtualClock::set`] and by every wait: deterministic when one thread drives everything.
+    /// Moved by [`VirtualClock::set`] and by every wait. Deterministic with a single thread.
     Virtual(VirtualClock),
 }
 
 impl Clock {
-    /// Device time now.
+    /// Returns the device time now.
     #[must_use]
     pub fn now(&self) -> Nanos {
         match self {
@@ -35,7 +35,7 @@ impl Clock {
         }
     }
 
-    /// Real time of a span of device time.
+    /// Converts a span of device time to real time.
     pub(crate) fn real(&self, span: Nanos) -> Nanos {
         match self {
             Self::Real { dilation_milli: 1_000 } | Self::Virtual(_) => span,
@@ -46,12 +46,12 @@ impl Clock {
         }
     }
 
-    /// Waits until the instant: asleep to 100 us before it, then yielding.
+    /// Waits until the instant: sleeps until 100 us before it, then yields.
     pub fn wait_until(&self, instant: Nanos) {
         self.wait(instant, LEAD);
     }
 
-    /// As [`Clock::wait_until`] with another lead: less work, less exact.
+    /// As [`Clock::wait_until`], with another lead: a shorter one yields less and wakes later.
     pub(crate) fn wait(&self, instant: Nanos, lead: Nanos) {
         if let Self::Virtual(clock) = self {
             clock.set(instant);
@@ -66,7 +66,7 @@ impl Clock {
         }
     }
 
-    /// Keeps the processor until the instant: what a call costs, it costs in processor time.
+    /// Spins until the instant: the cost of a call is processor time.
     pub(crate) fn spin_until(&self, instant: Nanos) {
         if let Self::Virtual(clock) = self {
             clock.set(instant);
@@ -78,38 +78,38 @@ impl Clock {
     }
 }
 
-/// A clock that stands still until moved. Clones show the same time.
+/// A clock that only moves when it is set. Clones share the time.
 #[derive(Clone, Debug, Default)]
 pub struct VirtualClock(Arc<AtomicU64>);
 
 impl VirtualClock {
-    /// The time it shows.
+    /// Returns its time.
     #[must_use]
     pub fn now(&self) -> Nanos {
         Nanos(self.0.load(Ordering::Relaxed))
     }
 
-    /// Moves it forward to `instant`; never back.
+    /// Moves it forward to `instant`, never back.
     pub fn set(&self, instant: Nanos) {
         self.0.fetch_max(instant.0, Ordering::Relaxed);
     }
 }
 
-/// Sleeps with timers that fire without the 50 us that the kernel may add to group them. The thread's own setting is
-/// put back: it is the program's, whose sleeps the simulator must not improve.
+/// Sleeps without the 50 us that the kernel may add to group timers. Restores the thread's slack
+/// afterwards: the program's own sleeps must stay as they are.
 fn sleep(span: Nanos) {
     // SAFETY: PR_GET_TIMERSLACK takes no further argument and reads the calling thread's slack.
     let slack = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
     // SAFETY: PR_SET_TIMERSLACK takes one number and changes nothing but the calling thread's slack.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
     std::thread::sleep(span.duration());
-    // SAFETY: as above. Zero would mean the default; a failed read (never on Linux) is answered by that.
+    // SAFETY: as above. A failed read (never on Linux) passes 0, which restores the default slack.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, u64::try_from(slack).unwrap_or(0)) };
 }
 
 fn monotonic() -> Nanos {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the clock exists on every Linux, and the pointer is to a timespec of ours.
+    // SAFETY: the clock exists on every Linux, and the pointer is to our own timespec.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     // The monotonic clock is never negative.
     Nanos(time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())

@@ -1,18 +1,18 @@
-//! What can go wrong, in the simulator's own words. The driver crates translate to CUresult and nvmlReturn.
+//! Errors of the simulator. The driver crates translate them to CUresult and nvmlReturn.
 
 use core::fmt;
 
-/// A call that did not succeed.
+/// The error of a failed call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// A variable cannot be understood. The sentence says which, what was expected and what came.
+    /// A variable is invalid. The message names it, what was expected and what it was.
     Settings(String),
-    /// The segment file cannot be made, mapped or used. The sentence says why.
+    /// The segment file cannot be created, mapped or used. The message tells why.
     Segment(String),
-    /// A table of the segment is full: the GPU plays no more of these at once. Real drivers answer out of memory.
+    /// A table of the segment is full. Real drivers answer out of memory.
     Full(&'static str),
-    /// The system refuses something that the simulation needs. The sentence says what.
+    /// The system refuses something that the simulation needs. The message names it.
     System(String),
     /// Not enough memory on the GPU.
     OutOfMemory,
@@ -28,19 +28,20 @@ pub enum Error {
     NotRecorded,
     /// Not the start of an allocation of this process, or a range that leaves its allocation.
     NoAllocation,
-    /// Not a pool of this process.
+    /// Memory that was allocated for this process alone.
     NoPool,
     /// Memory that was made for this process alone.
     NotShareable,
-    /// A size or handle that the call cannot take.
+    /// A size or handle that is invalid for the call.
     Invalid(&'static str),
-    /// A process is not in the state that the call needs.
+    /// A process is not in the state that the call requires.
     State(&'static str),
-    /// Something that cannot be done to what is there.
+    /// The operation is not supported for this object.
     Unsupported(&'static str),
-    /// This process is a forked child: the parent's machine is not its own. Real drivers answer not-initialised.
+    /// The process is a forked child and the machine is its parent's. Real drivers answer
+    /// not-initialised.
     Forked,
-    /// A living process holds the segment's lock and does not run (stopped, or starved).
+    /// A live process holds the segment's lock and does not run (stopped, or starved).
     Stuck(String),
 }
 

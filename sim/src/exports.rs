@@ -1,11 +1,11 @@
-//! What a driver of the played version does not export must not be found: the libraries take it out of their symbol tables as they are
-//! loaded.
+//! Hides functions that the simulated driver version does not export.
 //!
-//! A library's dynamic symbol table is mapped privately, so its own copy can be changed: a symbol without a value in no section is
-//! one that the library wants from elsewhere, and whoever looks a name up, the loader or a reader of ELF files in memory, passes it
-//! over. It is done in a constructor, before `dlopen` returns and before any other library's constructor can have looked. A program
-//! that is *linked* against a function that the version lacks starts nevertheless, unless it binds its functions when they are first
-//! called, as most do: then it fails there, as with the real library.
+//! Each library's dynamic symbol table is mapped privately, so its own copy can be changed. A
+//! symbol with no section and no value counts as undefined, and both the loader and readers of ELF
+//! files in memory skip it. The change is made in a constructor: before `dlopen` returns and before
+//! the constructors of other libraries run. A program that is *linked* against a missing function
+//! still starts if it binds lazily, as most do; it fails at the first call, as with the real
+//! library.
 
 use core::ffi::{CStr, c_char, c_void};
 
@@ -58,12 +58,13 @@ const STRINGS: i64 = 5;
 const SYMBOLS: i64 = 6;
 
 unsafe extern "C" {
-    /// The linker's name for the beginning of whatever this crate is linked into.
+    /// The linker's name for the first byte of the image that this crate is linked into.
     #[link_name = "__ehdr_start"]
     static IMAGE: Header;
 }
 
-/// Takes the exported functions that `is_absent` names out of the library that this crate is part of. To be called while it is loaded.
+/// Hides the exported functions for which `is_absent` is true from the library that contains this
+/// crate. Call it while the library is being loaded.
 pub fn hide(is_absent: impl Fn(&str) -> bool) {
     let Some(tables) = Tables::find() else { return };
     let Some(protection) = protection_of(tables.symbols.addr()) else { return };
@@ -76,7 +77,7 @@ pub fn hide(is_absent: impl Fn(&str) -> bool) {
     for number in 1..tables.count {
         // SAFETY: the table has `count` symbols.
         let symbol = unsafe { tables.symbols.add(number) };
-        // SAFETY: as above; nobody else writes.
+        // SAFETY: as above; nothing else writes to it.
         let Symbol { name, section, .. } = unsafe { symbol.read() };
         // SAFETY: a symbol's name is an offset into the table of strings.
         let name = unsafe { tables.strings.add(name as usize) };
@@ -87,7 +88,8 @@ pub fn hide(is_absent: impl Fn(&str) -> bool) {
             let section = unsafe { &raw mut (*symbol).section };
             // SAFETY: as above.
             let value = unsafe { &raw mut (*symbol).value };
-            // SAFETY: the table is ours and writable; whoever looks meanwhile finds the symbol or does not.
+            // SAFETY: the table is ours and writable; a concurrent lookup finds the symbol or does
+            // not.
             unsafe { section.write_volatile(0) };
             // SAFETY: as above.
             unsafe { value.write_volatile(0) };
@@ -102,27 +104,27 @@ struct Tables {
     count: usize,
 }
 
-/// Where our image begins in memory.
+/// Returns the start of our image in memory.
 fn image() -> *const c_void {
     (&raw const IMAGE).cast()
 }
 
-/// An address of the file as it is in memory.
+/// Converts an address of the file to one in memory.
 fn in_image<T>(address: u64) -> *const T {
     image().wrapping_byte_add(crate::words::index(address)).cast()
 }
 
-/// The same of an entry of the dynamic section: some loaders turn these addresses into those of memory, some leave them.
+/// Converts an address of the dynamic section: some loaders relocate these, some do not.
 fn located<T>(value: u64) -> *const T {
     let base = image().addr() as u64;
     in_image(if value < base { value } else { value - base })
 }
 
-/// The segments of our image that are there.
+/// Returns the program headers of our image.
 fn segments() -> &'static [Segment] {
-    // SAFETY: the header is mapped with the image, and nobody changes it.
+    // SAFETY: the header is mapped with the image, and nothing changes it.
     let header: &Header = unsafe { &IMAGE };
-    // SAFETY: the table that the header names, mapped with it; nobody changes it.
+    // SAFETY: the table that the header names is mapped with it; nothing changes it.
     unsafe {
         core::slice::from_raw_parts(in_image(header.segments), usize::from(header.segment_count))
     }
@@ -134,7 +136,7 @@ impl Tables {
         let mut entry: *const Dynamic = in_image(dynamic.address);
         let (mut symbols, mut strings, mut hash) = (None, None, None);
         loop {
-            // SAFETY: the dynamic section ends with an entry of tag 0, and we have not come to it.
+            // SAFETY: the dynamic section ends with an entry of tag 0, which has not been reached.
             let Dynamic { tag, value } = unsafe { entry.read() };
             match tag {
                 0 => break,
@@ -146,7 +148,7 @@ impl Tables {
             // SAFETY: as above.
             entry = unsafe { entry.add(1) };
         }
-        // The table of the old kind, which both libraries have: buckets, symbols, ...
+        // DT_HASH, which both libraries have, begins with the numbers of buckets and of symbols.
         let sizes: *const [u32; 2] = located(hash?);
         // SAFETY: it begins with these two.
         let [_, count] = unsafe { sizes.read() };
@@ -159,7 +161,7 @@ impl Tables {
     }
 }
 
-/// How the segment of ours that an address lies in is protected.
+/// Returns the protection of the segment of our image that contains an address.
 fn protection_of(address: usize) -> Option<i32> {
     let lies_in = |segment: &&Segment| {
         let start = in_image::<u8>(segment.address).addr();
@@ -176,6 +178,6 @@ fn protect(tables: &Tables, protection: i32) -> bool {
     let start = tables.symbols.addr() & !(PAGE - 1);
     let end = (tables.symbols.addr() + tables.count * size_of::<Symbol>()).next_multiple_of(PAGE);
     let pages = tables.symbols.with_addr(start).cast::<c_void>();
-    // SAFETY: pages of our own image, which stay readable as they were.
+    // SAFETY: pages of our own image, which stay readable throughout.
     unsafe { libc::mprotect(pages, end - start, protection) == 0 }
 }

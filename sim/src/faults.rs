@@ -1,20 +1,22 @@
-//! Faults on request (`CGPU_SIM_FAULT`): chosen calls answer an error and do nothing else, or are the last of their process.
+//! Injected faults (`CGPU_SIM_FAULT`): chosen calls return an error, hang or kill their process.
 //!
 //! ```text
 //! CGPU_SIM_FAULT = NAME:WHEN:CODE[,NAME:WHEN:CODE...]
 //!
-//!   NAME   a symbol of the driver or of NVML, or its beginning and a star: cuMemAlloc_v2, cuGraph*, *
+//!   NAME   a symbol of the driver or of NVML, or a prefix and a star: cuMemAlloc_v2, cuGraph*, *
 //!   WHEN   3      the third call in the process
 //!          3+     every call from the third on
-//!          p0.01  each call with that probability, drawn from CGPU_SIM_SEED: the same calls give the same faults
-//!   CODE   a number, or the vendor's name for it: 2, CUDA_ERROR_OUT_OF_MEMORY, NVML_ERROR_GPU_IS_LOST
+//!          p0.01  each call with that probability, drawn from CGPU_SIM_SEED:
+//!                 the same calls give the same faults
+//!   CODE   a number, or its name: 2, CUDA_ERROR_OUT_OF_MEMORY, NVML_ERROR_GPU_IS_LOST
 //!          KILL        the process is killed (SIGKILL) before the call does anything
 //!          KILL_AFTER  it is killed when the call has done everything, before it returns
 //!          HANG        the call does nothing and never returns
 //! ```
 //!
-//! The first entry that says so decides; each counts the calls that it names, whoever decides. A name with a star that fits symbols
-//! of both libraries holds for both, unless its code has a name of one of them.
+//! The first entry that applies decides. Each entry counts every call that matches its name. A name
+//! with a star that matches symbols of both libraries applies to both, unless the code is the name
+//! of an error of one of them.
 
 use cgpu_abi::nvml_types::nvmlReturn_t;
 use cgpu_abi::types::CUresult;
@@ -24,7 +26,7 @@ use cgpu_shm::atomic::{AtomicU64, Ordering};
 use crate::error::Error;
 use crate::kernel::mix;
 
-/// Whose calls.
+/// A library whose calls can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Library {
     /// libcuda.
@@ -33,22 +35,22 @@ pub enum Library {
     Nvml,
 }
 
-/// The faults that somebody asked for, in one library.
+/// The injected faults of one library.
 #[derive(Debug, Default)]
 pub struct Faults {
     rules: Vec<Rule>,
 }
 
-/// What becomes of a call that is struck.
+/// The effect of a fault on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strike {
-    /// It answers this error and does nothing else.
+    /// The call returns this error and does nothing else.
     Answers(u32),
-    /// Its process is killed before it does anything.
+    /// The process is killed before the call does anything.
     Kills,
-    /// Its process is killed when it has done everything, before it returns.
+    /// The process is killed when the call has done everything, before it returns.
     KillsAfter,
-    /// It does nothing and never returns.
+    /// The call does nothing and never returns.
     Hangs,
 }
 
@@ -79,7 +81,7 @@ impl Library {
         }
     }
 
-    /// The symbol at a position of its table.
+    /// Returns the symbol at a position of its table.
     pub(crate) fn symbol(self, position: usize) -> &'static str {
         match self {
             Self::Driver => DRIVER[position].symbol,
@@ -87,7 +89,7 @@ impl Library {
         }
     }
 
-    /// The code of that name.
+    /// Returns the error code of that name.
     fn code(self, name: &str) -> Option<u32> {
         let is_it = |text: Option<&core::ffi::CStr>| {
             text.is_some_and(|text| text.to_bytes() == name.as_bytes())
@@ -102,10 +104,10 @@ impl Library {
 }
 
 impl Faults {
-    /// What `CGPU_SIM_FAULT` and `CGPU_SIM_SEED` ask for.
+    /// Reads `CGPU_SIM_FAULT` and `CGPU_SIM_SEED`.
     ///
     /// # Errors
-    /// [`Error::Settings`] naming the variable, what was expected and what came.
+    /// [`Error::Settings`] naming the variable, what was expected and what it was.
     pub fn from_environment(library: Library) -> Result<Self, Error> {
         let variable =
             |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
@@ -116,10 +118,10 @@ impl Faults {
         Self::parse(&variable("CGPU_SIM_FAULT").unwrap_or_default(), seed, library)
     }
 
-    /// Reads a list of faults, and keeps those of one library.
+    /// Parses a list of faults and keeps those of one library.
     ///
     /// # Errors
-    /// [`Error::Settings`] with the first entry that cannot be understood.
+    /// [`Error::Settings`] with the first invalid entry.
     pub fn parse(list: &str, seed: u64, library: Library) -> Result<Self, Error> {
         let mut rules = Vec::new();
         for (place, entry) in
@@ -131,18 +133,19 @@ impl Faults {
         Ok(Self { rules })
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// What becomes of the next call of the function at this position of its table, if it is to fail. Counts the call.
+    /// Counts a call of the function at this position of its table, and returns its fault if it has
+    /// one.
     #[must_use]
     pub fn strike(&self, position: usize) -> Option<Strike> {
         let mut strike = None;
         for rule in self.rules.iter().filter(|rule| rule.named.get(position) == Some(&true)) {
-            // Relaxed: every call gets a number of its own, whatever else it sees.
+            // Relaxed: every call gets a distinct number; no other memory depends on it.
             let call = rule.calls.fetch_add(1, Ordering::Relaxed) + 1;
             let strikes = match rule.when {
                 When::Nth(nth) => call == nth,
@@ -158,7 +161,7 @@ impl Faults {
 }
 
 impl Rule {
-    /// Reads an entry; `None`: it is about the other library.
+    /// Parses an entry; `None` if it concerns the other library.
     fn parse(entry: &str, seed: u64, library: Library) -> Result<Option<Self>, String> {
         let wrong = |what: &str| {
             format!(
@@ -219,7 +222,7 @@ impl When {
         let count = |text: &str| text.parse().ok().filter(|&count: &u64| count > 0);
         if let Some(chance) = text.strip_prefix('p') {
             let chance: f64 = chance.parse().ok()?;
-            // Rounds to the nearest that there is; 1 becomes the greatest.
+            // Rounds to the nearest value; 1 saturates.
             #[allow(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,

@@ -1,60 +1,63 @@
-//! Footprints: how much of a GPU a kernel takes, from its grid and blocks.
+//! Footprints: how much of a GPU a kernel occupies, from its grid and blocks.
 //!
-//! A multiprocessor holds so many blocks of a kernel at once as its threads, shared memory and registers allow
-//! ([`Model::resident_blocks`](crate::gpu::Model::resident_blocks)). So a kernel takes `blocks / (resident blocks x
-//! multiprocessors)` of the GPU, and the whole of it if its grid is larger than fits at once: then it goes in waves.
+//! Threads, shared memory and registers bound the blocks that are resident on a multiprocessor
+//! ([`Model::resident_blocks`](crate::gpu::Model::resident_blocks)). So a kernel occupies `blocks /
+//! (resident blocks x multiprocessors)` of the GPU. A larger grid occupies all of it and runs in
+//! waves.
 
-/// How much of a GPU a kernel takes.
+/// The part of a GPU that a kernel occupies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footprint {
-    /// All its blocks that can be there at once, in parts of [`Footprint::GPU`].
+    /// All blocks that can be resident at once, in parts of [`Footprint::GPU`].
     pub(crate) share: u64,
-    /// One of them: less is of no use to it.
+    /// One block: the least with which the kernel can run.
     pub(crate) block: u64,
-    /// Blocks are left to come when those there end.
+    /// The grid is larger than fits at once: more blocks start as resident ones end.
     pub(crate) waves: bool,
     /// Begins only when all of it can.
     pub(crate) cooperative: bool,
-    /// Its own urgency (`timeline::group`); 0: its stream's.
+    /// The kernel's own urgency (`timeline::group`); 0: its stream's.
     pub(crate) urgency: u64,
 }
 
 impl Footprint {
-    /// The parts of a GPU.
+    /// Parts of a whole GPU.
     pub(crate) const GPU: u64 = 1 << 23;
 
-    /// Many waves of blocks: all that there is.
+    /// The whole GPU, in many waves.
     pub const WHOLE: Self =
         Self { share: Self::GPU, block: 1, waves: true, cooperative: false, urgency: 0 };
 
-    /// No multiprocessor's business: event records and memory writes are the front end's.
+    /// Occupies no multiprocessor: event records and memory writes, done by the front end.
     pub(crate) const NONE: Self =
         Self { share: 0, block: 0, waves: false, cooperative: false, urgency: 0 };
 
-    /// That many blocks on a GPU that holds `resident` of them, and at most `grids` kernels, at once.
+    /// Computes the footprint of `blocks` on a GPU that holds `resident` of them, and at most
+    /// `grids` kernels, at once.
     #[must_use]
     pub fn of_blocks(blocks: u64, resident: u64, grids: u64) -> Self {
         let resident = resident.max(1);
-        // Rounded down, so that kernels that fill a GPU together do fit it.
+        // Rounded down, so that kernels that fill a GPU exactly do fit.
         let least = (Self::GPU / grids.max(1)).max(1);
         let share = (blocks.min(resident) * Self::GPU / resident).max(least);
         let block = (Self::GPU / resident).clamp(least, share);
         Self { share, block, waves: blocks > resident, cooperative: false, urgency: 0 }
     }
 
-    /// Whether all its blocks can be on the GPU at once.
+    /// Returns whether all blocks can be resident at once.
     #[must_use]
     pub const fn fits_at_once(self) -> bool {
         !self.waves
     }
 
-    /// The same, for a cooperative launch.
+    /// Makes it a cooperative launch.
     #[must_use]
     pub fn cooperative(self) -> Self {
         Self { cooperative: true, ..self }
     }
 
-    /// The same on `part` of `all` multiprocessors, and by how much longer it takes, as a fraction; `None`: as long as before.
+    /// Restricts it to `part` of `all` multiprocessors. Returns by how much longer it takes, as a
+    /// fraction; `None` if it takes no longer.
     pub(crate) fn within(self, part: u64, all: u64) -> (Self, Option<(u64, u64)>) {
         let most = (Self::GPU * part / all).max(1);
         if self.share <= most {
@@ -66,14 +69,14 @@ impl Footprint {
         )
     }
 
-    /// The same, of a priority of its own instead of its stream's
-    /// ([`GREATEST_PRIORITY`](crate::timeline::GREATEST_PRIORITY) to 0).
+    /// Gives it a priority of its own ([`GREATEST_PRIORITY`](crate::timeline::GREATEST_PRIORITY) to
+    /// 0).
     #[must_use]
     pub fn with_priority(self, priority: i32) -> Self {
         Self { urgency: crate::timeline::urgency(priority), ..self }
     }
 
-    /// In one word, below a kernel's members.
+    /// Packs it into one word; the low 8 bits stay free.
     pub(crate) const fn word(self) -> u64 {
         self.share << 40
             | self.block << 16
@@ -82,7 +85,7 @@ impl Footprint {
             | (self.cooperative as u64) << 8
     }
 
-    /// From that word.
+    /// Unpacks it from such a word.
     pub(crate) const fn of_word(word: u64) -> Self {
         Self {
             share: word >> 40,

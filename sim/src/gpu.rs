@@ -1,4 +1,4 @@
-//! The GPUs that can be played: one table of models, and the list in `CGPU_SIM_GPUS`.
+//! The GPU models that can be simulated, and the list in `CGPU_SIM_GPUS`.
 
 use cgpu_shm::units::Bytes;
 
@@ -7,55 +7,55 @@ use crate::footprint::Footprint;
 use crate::instance::{Instance, Part};
 use crate::memory::GRANULE;
 
-/// What a model is, whatever its memory. Figures are the vendor's data sheets' and deviceQuery's.
+/// A GPU model. Figures are from the vendor's data sheets and deviceQuery.
 #[derive(Debug)]
 pub struct Model {
     /// The name in `CGPU_SIM_GPUS`.
     pub key: &'static str,
-    /// The name that cuDeviceGetName and NVML give.
+    /// The name that cuDeviceGetName and NVML report.
     pub name: &'static str,
     /// Compute capability, major and minor.
     pub capability: (u32, u32),
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
-    /// Threads that one multiprocessor holds at once.
+    /// Threads resident on one multiprocessor.
     pub threads_per_multiprocessor: u32,
-    /// Memory as NVML's total, where the list names none.
+    /// Default memory size, as NVML's total.
     pub memory_mib: u64,
-    /// PCI device id, high half, and vendor id, low half, as NVML's `pciDeviceId`.
+    /// PCI device id (high half) and vendor id (low half), as in NVML's `pciDeviceId`.
     pub pci_device: u32,
-    /// Greatest clock of the multiprocessors in MHz.
+    /// Maximum clock of the multiprocessors in MHz.
     pub core_mhz: u32,
     /// Clock of the memory in MHz.
     pub memory_mhz: u32,
     /// Width of the memory bus in bits.
     pub bus_bits: u32,
-    /// Second-level cache.
+    /// Size of the second-level cache.
     pub l2_bytes: u32,
     /// Power limit in watts.
     pub watts: u32,
 }
 
-/// What GPUs of one architecture have in common. Figures are the programming guide's.
+/// Properties of a GPU architecture. Figures are from the programming guide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation {
     /// Bytes of shared memory of one multiprocessor.
     pub shared_per_multiprocessor: u32,
-    /// Blocks that one multiprocessor holds at once.
+    /// Blocks resident on one multiprocessor.
     pub blocks_per_multiprocessor: u32,
-    /// Kernels that the GPU holds at once.
+    /// Kernels resident on the GPU.
     pub grids: u32,
 }
 
-/// Threads of a warp: a block takes whole ones.
+/// Threads of a warp; a block occupies whole warps.
 const WARP: u64 = 32;
-/// Registers of one multiprocessor, of every architecture here.
+/// Registers of one multiprocessor, the same for every architecture here.
 const REGISTERS: u64 = 65_536;
-/// Registers are given to warps in steps of 256.
+/// Registers are allocated to warps in steps of 256.
 const REGISTER_STEP: u64 = 256;
 
 impl Model {
-    /// What the GPU's architecture brings.
+    /// Returns the properties of the architecture.
     #[must_use]
     pub const fn generation(&self) -> Generation {
         let (shared_kib, blocks, grids) = match self.capability {
@@ -75,14 +75,14 @@ impl Model {
         }
     }
 
-    /// Blocks of so many threads, bytes of shared memory and registers per thread that one multiprocessor holds at
-    /// once; 0 if not even one.
+    /// Returns how many blocks of this many threads, bytes of shared memory and registers per
+    /// thread are resident on one multiprocessor; 0 if none fits.
     #[must_use]
     pub fn resident_blocks(&self, threads: u64, shared: u64, registers: u64) -> u64 {
         let generation = self.generation();
         let warps = threads.div_ceil(WARP).max(1);
         let by_threads = u64::from(self.threads_per_multiprocessor) / WARP / warps;
-        // From the architecture with capability 8 on the driver keeps a KiB for itself with every block.
+        // From capability 8 on the driver reserves 1 KiB for each block.
         let reserved = if self.capability.0 >= 8 { 1_024 } else { 0 };
         let all = u64::from(generation.shared_per_multiprocessor);
         let by_shared = if shared == 0 { u64::MAX } else { all / (shared + reserved) };
@@ -125,19 +125,19 @@ models! {
     "B200"  "NVIDIA B200"                10 . 0 148  2048 183359  0x2901_10DE 1965  3996  8192  126 1000;
 }
 
-/// The most GPUs of one machine.
+/// The maximum number of GPUs of a machine.
 pub const MAX_GPUS: usize = 16;
-/// The most locality domains of one GPU.
+/// The maximum number of locality domains of a GPU.
 pub const MAX_DOMAINS: usize = 4;
 
 /// One GPU of the list.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuSpec {
-    /// What it is.
+    /// The model.
     pub model: &'static Model,
-    /// Its memory as NVML gives it.
+    /// Total memory as NVML reports it.
     pub total: Bytes,
-    /// Whether it is whole.
+    /// A whole GPU, a partitioned one, or an instance.
     pub part: Part,
 }
 
@@ -150,11 +150,11 @@ impl PartialEq for GpuSpec {
 impl Eq for GpuSpec {}
 
 impl GpuSpec {
-    /// Reads a list such as `A10:23028,T4:15109`; without a size, the model's own. `A100/mig=3g.40gb,2g.20gb` is divided, and its
-    /// instances follow it.
+    /// Parses a list such as `A10:23028,T4:15109`. The size defaults to the model's.
+    /// `A100/mig=3g.40gb,2g.20gb` is partitioned, and its instances follow it.
     ///
     /// # Errors
-    /// [`Error::Settings`], with the list of known models where the name is not one.
+    /// [`Error::Settings`]; for an unknown model it lists the known ones.
     pub fn parse_list(list: &str) -> Result<Vec<Self>, Error> {
         let mut gpus: Vec<Self> = Vec::new();
         let mut entries = list.split(',').map(str::trim).peekable();
@@ -188,7 +188,7 @@ impl GpuSpec {
         Ok(gpus)
     }
 
-    /// The GPUs of a machine for which nobody named any: one A10.
+    /// Returns the default list: one A10.
     #[must_use]
     pub fn fallback() -> Vec<Self> {
         MODELS
@@ -227,7 +227,7 @@ impl GpuSpec {
         Ok(Self { model, total: Bytes::from_mib(mib), part: Part::Whole })
     }
 
-    /// The UUID of the GPU at `index` of the list: the same for the same model at the same place, on every machine.
+    /// Returns the UUID of the GPU at `index`, a function of model and index alone.
     #[must_use]
     pub fn uuid(&self, index: usize) -> [u8; 16] {
         let mut state = 0x6367_7075_2d73_696d_u64 ^ (index as u64) << 56;
@@ -237,13 +237,13 @@ impl GpuSpec {
         let mut uuid = [0; 16];
         uuid[..8].copy_from_slice(&state.to_be_bytes());
         uuid[8..].copy_from_slice(&crate::kernel::mix(state).to_be_bytes());
-        // Version 4, variant 1, as every GPU's.
+        // Version 4, variant 1.
         uuid[6] = uuid[6] & 0x0f | 0x40;
         uuid[8] = uuid[8] & 0x3f | 0x80;
         uuid
     }
 
-    /// What it is called: an instance by its GPU and its profile.
+    /// Returns its name: of an instance, its GPU's and its profile.
     #[must_use]
     pub fn name(&self) -> String {
         match self.part {
@@ -252,7 +252,7 @@ impl GpuSpec {
         }
     }
 
-    /// Its streaming multiprocessors.
+    /// Returns its streaming multiprocessors.
     #[must_use]
     pub fn multiprocessors(&self) -> u32 {
         match self.part {
@@ -261,15 +261,15 @@ impl GpuSpec {
         }
     }
 
-    /// Whether a switch connects it with others of its kind, so that one write can go to several: on boards with NVSwitch of the
-    /// third generation or later, which the models of these architectures have here. Instances have no part in that.
+    /// Returns whether NVSwitch multicast connects it with others of its kind. These boards have it
+    /// from capability 9 on; instances have not.
     #[must_use]
     pub fn has_switch(&self) -> bool {
         self.model.capability.0 >= 9 && self.part == Part::Whole
     }
 
-    /// How many locality domains it has: parts with multiprocessors and memory of their own. A B200 has one on each of its two
-    /// dies (measured with driver 615); instances have one.
+    /// Returns the number of locality domains. A B200 has one on each of its two dies (measured
+    /// with driver 615); an instance has one.
     #[must_use]
     pub fn domains(&self) -> usize {
         match (self.model.capability, self.part) {
@@ -278,8 +278,8 @@ impl GpuSpec {
         }
     }
 
-    /// Multiprocessors of each locality domain. Those that are left over belong to none: of a B200's 148 there are 70 in each
-    /// (measured with driver 615).
+    /// Returns the multiprocessors of each locality domain. Some belong to none: of a B200's 148
+    /// each domain has 70 (measured with driver 615).
     #[must_use]
     pub fn domain_multiprocessors(&self) -> u32 {
         match self.domains() {
@@ -288,13 +288,15 @@ impl GpuSpec {
         }
     }
 
-    /// Memory that can be asked for in one locality domain: an equal part of what programs can have.
+    /// Returns the memory that can be allocated in one locality domain: an equal part of the usable
+    /// memory.
     #[must_use]
     pub fn domain_room(&self) -> Bytes {
         Bytes(self.usable().0 / self.domains() as u64 / GRANULE * GRANULE)
     }
 
-    /// Domain, bus and device of the GPU at `index`: ascending, so that PCI order is the list's. An instance sits where its GPU does.
+    /// Returns domain, bus and device of the GPU at `index`: ascending, so that PCI order is the
+    /// list's. An instance has its GPU's.
     #[must_use]
     pub fn pci(&self, index: usize) -> (u32, u32, u32) {
         let index = match self.part {
@@ -304,7 +306,7 @@ impl GpuSpec {
         (0, 0x07 + u32::try_from(index).unwrap_or(u32::MAX), 0)
     }
 
-    /// How much of the GPU a kernel takes; `None`: not one block of it fits a multiprocessor.
+    /// Returns the footprint of a kernel; `None` if a multiprocessor cannot hold one block.
     #[must_use]
     pub fn footprint(
         &self,
@@ -318,26 +320,26 @@ impl GpuSpec {
         Some(Footprint::of_blocks(blocks, resident, grids))
     }
 
-    /// The waves in which a kernel goes over the GPU; `None`: not one block of it fits a multiprocessor.
+    /// Returns the number of waves of a kernel; `None` if a multiprocessor cannot hold one block.
     #[must_use]
     pub fn waves(&self, blocks: u64, threads: u64, shared: u64, registers: u64) -> Option<u64> {
         Some(blocks.div_ceil(self.resident(threads, shared, registers)?))
     }
 
-    /// Blocks that the GPU holds at once, if it holds any.
+    /// Returns how many blocks are resident on the GPU; `None` if none fits.
     fn resident(&self, threads: u64, shared: u64, registers: u64) -> Option<u64> {
         let each = self.model.resident_blocks(threads, shared, registers);
         Some(each * u64::from(self.multiprocessors())).filter(|&blocks| blocks > 0)
     }
 
-    /// What contexts and programs can have of it; of a divided GPU, nothing.
+    /// Returns the memory for contexts and programs; zero for a partitioned GPU.
     #[must_use]
     pub fn usable(&self) -> Bytes {
         if self.part == Part::Divided { Bytes::ZERO } else { self.total - self.reserved() }
     }
 
-    /// What the driver keeps for itself: NVML's reserved line. One eightieth and at least 200 MiB, in whole 2 MiB: an
-    /// A10 of 23028 MiB is known to leave programs some 22730.
+    /// Returns the driver's own memory, NVML's `reserved`: one eightieth and at least 200 MiB, in
+    /// steps of 2 MiB. An A10 of 23028 MiB leaves programs some 22730.
     #[must_use]
     pub fn reserved(&self) -> Bytes {
         Bytes((self.total.0 / 80).max(200 << 20).next_multiple_of(2 << 20))
@@ -380,10 +382,10 @@ mod tests {
             ("A10", 256, 0, 32, 6),       // 1536 threads
             ("A10", 32, 0, 32, 16),       // 16 blocks
             ("A10", 1024, 0, 32, 1),      // two of them would be 2048 threads
-            ("A10", 33, 0, 32, 16),       // two warps each, and 16 blocks are the most
+            ("A10", 33, 0, 32, 16),       // two warps each, and at most 16 blocks
             ("A10", 256, 49_152, 32, 2),  // 100 KiB
             ("A10", 256, 102_400, 32, 0), // and the driver's own KiB
-            ("V100", 256, 49_152, 32, 2), // 96 KiB, and nothing for the driver
+            ("V100", 256, 49_152, 32, 2), // 96 KiB, none of it the driver's
             ("H100", 256, 0, 32, 8),      // 2048 threads
             ("H100", 256, 0, 128, 2),     // 65536 registers
             ("T4", 128, 0, 0, 8),

@@ -1,18 +1,22 @@
-//! Who a client is to whoever asks: its process id in the asker's PID namespace.
+//! The process id of a client in the PID namespace of the process that queries it.
 //!
-//! A process knows its id in its own namespace only, and NVML tells host PIDs. So every client holds a lock that the kernel shows
-//! with its holder's id, translated for whoever reads: a whole-file lock (flock) on an anonymous file of its own. Its description is
-//! kept by a mapping, as a lifeline's is: it survives whatever descriptors the program closes, is not inherited by forked children
-//! (MADV_DONTFORK), and is gone when the process is.
+//! A process knows its id in its own namespace only, while NVML reports host PIDs. So each client
+//! holds a lock that `/proc/locks` lists with the holder's id, translated to the reader's
+//! namespace: a whole-file lock (flock) on its own anonymous file. A mapping keeps the open file
+//! description alive. So the lock survives whatever descriptors the program closes, is not
+//! inherited by forked children (MADV_DONTFORK), and ends with the process.
 //!
 //! ```text
-//!   client:  memfd_create -> flock -> mmap -> MADV_DONTFORK -> close;    device and inode of the file into the segment
-//!   asker:   /proc/locks:   1: FLOCK  ADVISORY  WRITE 28800 00:01:36397 0 EOF      28800 is the client, here
+//!   client:  memfd_create -> flock -> mmap -> MADV_DONTFORK -> close
+//!            device and inode of the file go into the segment
+//!   reader:  /proc/locks:   1: FLOCK  ADVISORY  WRITE 28800 00:01:36397 0 EOF
+//!            28800 is the client's id in the reader's namespace
 //! ```
 //!
-//! No privilege is needed. Who asks from a namespace in which the client does not exist (a sibling container) does not find it, as with
-//! the vendor's driver. In the client's own namespace nothing is looked up. Where there is no /proc, or no such lock can be had (another
-//! kernel's emulation), a client is taken for what it says it is.
+//! No privilege is needed. A reader in a namespace without the client (a sibling container) does
+//! not find it, as with the vendor's driver. In the client's own namespace no lookup is needed.
+//! Without /proc, or where the kernel (an emulation) has no such lock, the client's own statement
+//! is used.
 
 use std::fs::File;
 use std::io;
@@ -21,18 +25,18 @@ use std::os::unix::fs::MetadataExt;
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
-/// What a client says of itself.
+/// A client's statement about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Its id in its own PID namespace.
     pub pid: u32,
-    /// The inode of that namespace; 0: unknown.
+    /// The inode of that namespace; 0 if unknown.
     pub namespace: u64,
-    /// Device and inode of its anchor; 0: it has none.
+    /// Device and inode of its anchor; 0 without one.
     pub anchor: (u64, u64),
 }
 
-/// The lock that tells who we are, for as long as our memory lives.
+/// The lock that identifies this process, held as long as its memory is mapped.
 #[derive(Debug)]
 pub(crate) struct Anchor {
     _map: MmapRaw,
@@ -51,7 +55,7 @@ impl Anchor {
         if descriptor == -1 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: open, and nobody else's: it was just made.
+        // SAFETY: the descriptor is open and has no other owner: it was just made.
         let file = unsafe { File::from_raw_fd(descriptor) };
         file.set_len(Self::LENGTH as u64)?;
         // SAFETY: the descriptor is open; the call takes two numbers.
@@ -64,7 +68,7 @@ impl Anchor {
         Ok(Self { _map: map, file: (about.dev(), about.ino()) })
     }
 
-    /// Makes this process known. Without an anchor it is known in its own namespace only.
+    /// Creates this process's identity. Without an anchor it is valid in its own namespace only.
     pub(crate) fn introduce() -> (Identity, Option<Self>) {
         let anchor = Self::new().ok();
         let file = anchor.as_ref().map_or((0, 0), |anchor| anchor.file);
@@ -72,34 +76,34 @@ impl Anchor {
     }
 }
 
-/// The inode of the caller's PID namespace; 0: there is no telling.
+/// Returns the inode of the caller's PID namespace; 0 if unknown.
 fn namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |about| about.ino())
 }
 
-/// Whoever wants to know who the clients are.
+/// Resolves clients to process ids.
 #[derive(Debug)]
 pub struct Asker {
-    /// The one in which ids are asked for; 0: that of /proc, whoever's it is.
+    /// The namespace of the ids; 0: that of /proc.
     namespace: u64,
-    /// The kernel's list of locks, once it was needed.
+    /// `/proc/locks`, read when first needed.
     locks: Option<String>,
 }
 
 impl Asker {
-    /// This process, now.
+    /// Resolves ids for this process, now.
     #[must_use]
     pub fn new() -> Self {
         Self { namespace: namespace(), locks: None }
     }
 
-    /// The host, where this process sees the host's /proc.
+    /// Resolves ids for the host, where this process sees the host's /proc.
     #[must_use]
     pub fn host() -> Self {
         Self { namespace: 0, locks: None }
     }
 
-    /// The client's id in this process's namespace; `None`: it does not exist there.
+    /// Returns the client's id in this process's namespace; `None` if it does not exist there.
     pub fn pid_of(&mut self, who: &Identity) -> Option<u32> {
         if who.namespace == self.namespace || who.anchor == (0, 0) {
             return Some(who.pid);
@@ -117,7 +121,7 @@ impl Default for Asker {
     }
 }
 
-/// Who holds the lock on a file, by the kernel's list.
+/// Returns the holder of the lock on a file, from `/proc/locks`.
 fn holder(locks: &str, (device, inode): (u64, u64)) -> Option<u32> {
     let file = format!("{:02x}:{:02x}:{inode}", libc::major(device), libc::minor(device));
     locks.lines().find_map(|line| {

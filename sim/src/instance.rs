@@ -1,46 +1,47 @@
-//! Instances of a divided GPU (MIG): GPUs of their own to programs, with a part of the multiprocessors and of the memory.
+//! Instances of a partitioned GPU (MIG): devices with a part of its multiprocessors and memory.
 //!
-//! `CGPU_SIM_GPUS=A100:40960/mig=3g.20gb,2g.10gb,T4` is a divided A100 with two instances, and a T4. In a machine's list an instance
-//! follows the GPU that it is part of: what computes, holds memory and takes turns is the instance; the GPU itself computes nothing.
+//! `CGPU_SIM_GPUS=A100:40960/mig=3g.20gb,2g.10gb,T4` is a partitioned A100 with two instances, and
+//! a T4. In the list an instance follows its GPU. Only the instances compute, hold memory and take
+//! turns.
 
 use cgpu_shm::units::Bytes;
 
 use crate::error::Error;
 use crate::gpu::Model;
 
-/// Slices of a GPU that compute.
+/// Compute slices of a GPU.
 const SLICES: u32 = 7;
-/// Parts of its memory.
+/// Memory slices of a GPU.
 const EIGHTHS: u32 = 8;
 
-/// What stands in a list of GPUs.
+/// The kind of an entry in a list of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// A whole GPU.
     Whole,
-    /// A GPU whose instances follow.
+    /// A partitioned GPU; its instances follow.
     Divided,
-    /// One of them.
+    /// An instance.
     Instance(Instance),
 }
 
 /// An instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// The place of its GPU in the list.
+    /// The index of its GPU in the list.
     pub gpu: usize,
     /// Its number on the GPU, from 0.
     pub number: u32,
-    /// Slices that compute, of 7.
+    /// Compute slices, of 7.
     pub slices: u32,
-    /// Parts of the memory, of 8.
+    /// Memory slices, of 8.
     pub eighths: u32,
     /// The size in its name.
     pub gigabytes: u32,
 }
 
 impl Instance {
-    /// Reads a profile such as `3g.20gb`; `None`: it is none at all.
+    /// Parses a profile such as `3g.20gb`; `None` if it is not a profile.
     pub(crate) fn parse(profile: &str, total: Bytes) -> Option<Self> {
         let (slices, gigabytes) = profile.strip_suffix("gb")?.split_once("g.")?;
         let (slices, gigabytes): (u32, u32) = (slices.parse().ok()?, gigabytes.parse().ok()?);
@@ -50,7 +51,7 @@ impl Instance {
         Some(Self { gpu: 0, number: 0, slices, eighths, gigabytes })
     }
 
-    /// Whether a GPU can be divided so.
+    /// Checks whether a GPU can be partitioned in this way.
     pub(crate) fn check(all: &[Self], model: &Model) -> Result<(), Error> {
         let refuse =
             |why: &str| Err(Error::Settings(format!("CGPU_SIM_GPUS: {} {why}", model.key)));
@@ -72,13 +73,13 @@ impl Instance {
         Ok(())
     }
 
-    /// Its memory, of a GPU's.
+    /// Returns its part of a GPU's memory.
     pub(crate) fn memory(&self, total: Bytes) -> Bytes {
         Bytes((total.0 / u64::from(EIGHTHS) * u64::from(self.eighths)) >> 20 << 20)
     }
 
-    /// Its multiprocessors: 14 to a slice of an A100 or A30, 16 of an H100 or H200; two parts of memory bring a few more to three
-    /// slices there, and all that there are to seven.
+    /// Returns its multiprocessors: 14 to a slice of an A100 or A30, 16 of an H100 or H200. There,
+    /// a 3g instance has a few more, and a 7g instance has all.
     pub(crate) fn multiprocessors(&self, model: &Model) -> u32 {
         match (model.capability, self.slices) {
             ((9, _), 3) => 60,
@@ -88,21 +89,21 @@ impl Instance {
         }
     }
 
-    /// Its name: `3g.20gb`.
+    /// Returns its profile, as `3g.20gb`.
     #[must_use]
     pub fn profile(&self) -> String {
         format!("{}g.{}gb", self.slices, self.gigabytes)
     }
 }
 
-/// Whether a model has instances at all.
+/// Returns whether a model supports instances.
 #[must_use]
 pub fn can_be_divided(model: &Model) -> bool {
     matches!(model.capability, (8, 0) | (9, _))
 }
 
 impl Part {
-    /// As a word of the segment.
+    /// Packs it into a word of the segment.
     pub(crate) fn word(&self) -> u64 {
         match *self {
             Self::Whole => 0,

@@ -1,17 +1,20 @@
-//! The journal (`CGPU_SIM_JOURNAL`): one line of JSON for every call of a program and every span of a GPU.
+//! The journal (`CGPU_SIM_JOURNAL`): a line of JSON for every call of a program and span of a GPU.
 //!
 //! ```text
-//! {"what":"process","pid":71,"dilation_milli":1000,"gpus":["A10:23028"],"at":81000000000000}
-//! {"what":"call","from":81000000001000,"to":81000000003600,"pid":71,"thread":71,"name":"cuLaunchKernel","answer":0,
-//!  "arguments":{"stream":"0x0","kernel":"spin_50us"},"enqueued":[[7,12]]}
-//! {"what":"span","kind":"kernel","gpu":0,"pid":71,"context":1,"stream":7,"number":12,"from":81000000009600,"to":...,"done":true}
+//! {"what":"process","pid":71,"time_scale_milli":1000,"gpus":["A10:23028"],"at":81000000000000}
+//! {"what":"call","from":81000000001000,"to":81000000003600,"pid":71,"thread":71,
+//!  "name":"cuLaunchKernel","answer":0,"arguments":{"stream":"0x0","kernel":"spin_50us"},
+//!  "enqueued":[[7,12]]}
+//! {"what":"span","kind":"kernel","gpu":0,"pid":71,"context":1,"stream":7,"number":12,
+//!  "from":81000000009600,"to":...,"done":true}
 //! ```
 //!
-//! Times are nanoseconds: those of calls and processes of `CLOCK_MONOTONIC`, those of spans of device time, which is the same divided
-//! by the dilation. `enqueued` names a call's commands by stream and number, and spans say which of them they are.
+//! Times are in nanoseconds. Those of calls and processes are of `CLOCK_MONOTONIC`; those of spans
+//! are device time, which is the same divided by the time scale. `enqueued` names the call's
+//! commands by stream and number, as spans do.
 //!
-//! Every line is one write to the end of the file, so that several processes share one. A process that dies while writing leaves
-//! half a line, which readers skip, together with whatever else is no line of ours.
+//! Every line is one write to the end of the file, so several processes can share one. A process
+//! that dies while writing leaves a partial line; readers skip invalid lines.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -23,63 +26,63 @@ use serde_json::{Map, Value};
 
 use crate::timeline::{Span, SpanKind};
 
-/// One line.
+/// A line of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "lowercase")]
 pub enum Line {
-    /// A process has begun to use the machine.
+    /// A process has opened the machine.
     Process(Process),
     /// A program has called the driver or NVML.
     Call(Call),
     /// An engine of a GPU has done something.
     Span(SpanLine),
-    /// Spans that nobody took in time.
+    /// Spans that were overwritten before they were read.
     Lost {
-        /// How many.
+        /// Their number.
         spans: u64,
     },
 }
 
-/// A process on the machine.
+/// A process that uses the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its id.
+    /// Its process id.
     pub pid: u32,
     /// Its program.
     pub program: String,
-    /// Thousandths of real time per device time.
+    /// Real time per device time, in thousandths.
     pub dilation_milli: u64,
-    /// The GPUs, as `CGPU_SIM_GPUS` names them.
+    /// The GPUs, as in `CGPU_SIM_GPUS`.
     pub gpus: Vec<String>,
-    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// When it opened the machine, in nanoseconds of `CLOCK_MONOTONIC`.
     pub at: u64,
 }
 
-/// A call.
+/// A call of the driver or NVML.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Call {
-    /// When it began, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Its begin, in nanoseconds of `CLOCK_MONOTONIC`.
     pub from: u64,
-    /// When it returned.
+    /// Its end.
     pub to: u64,
-    /// The process.
+    /// The process id.
     pub pid: u32,
-    /// Its thread.
+    /// The thread id.
     pub thread: u32,
     /// The function's symbol.
     pub name: String,
-    /// What it answered: a CUresult or an nvmlReturn_t.
+    /// The result: a CUresult or an nvmlReturn_t.
     pub answer: u32,
-    /// The arguments that are values: numbers as such, handles as hexadecimal texts; and `kernel`, the function's name, or `steps`, those
-    /// of a graph.
+    /// The arguments that are values: numbers, and handles in hexadecimal. Also `kernel`, the
+    /// function's name, or `steps`, those of a graph.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub arguments: Map<String, Value>,
-    /// The commands that it put into streams: stream, number.
+    /// The commands that it enqueued: stream, number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub enqueued: Vec<(u64, u64)>,
 }
 
-/// A [`Span`], as it is written down.
+/// A [`Span`], as it is written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "as in Span")]
 pub struct SpanLine {
@@ -112,7 +115,7 @@ const KINDS: [(SpanKind, &str); 7] = [
 ];
 
 impl SpanKind {
-    /// Its name in journals and traces.
+    /// Returns its name in journals and traces.
     #[must_use]
     pub fn name(self) -> &'static str {
         KINDS.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
@@ -136,7 +139,7 @@ impl From<&Span> for SpanLine {
 }
 
 impl SpanLine {
-    /// As the timeline told it; `None`: of a kind that we do not know.
+    /// Converts it back; `None` if its kind is unknown.
     #[must_use]
     pub fn span(&self) -> Option<Span> {
         let (kind, _) = KINDS.iter().find(|(_, name)| *name == self.kind)?;
@@ -154,7 +157,7 @@ impl SpanLine {
     }
 }
 
-/// A journal that is being written.
+/// A journal that is open for writing.
 #[derive(Debug)]
 pub struct Journal {
     file: File,
@@ -163,7 +166,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Goes on with the journal of that name, or begins it.
+    /// Opens a journal for appending, or creates it.
     ///
     /// # Errors
     /// The system's.
@@ -173,11 +176,11 @@ impl Journal {
         Ok(Self { file, identity })
     }
 
-    /// Adds lines, in one write.
+    /// Appends lines, in one write.
     ///
     /// # Errors
-    /// The system's; a full disk, for one. A program that closes every descriptor, as daemons do, has ended its journal: under its
-    /// number may be another file by then.
+    /// The system's, such as a full disk. Also when the program has closed the journal's
+    /// descriptor, as daemons close all of theirs: another file may have its number by then.
     pub fn add(&self, lines: impl IntoIterator<Item = Line>) -> io::Result<()> {
         if identity(&self.file)? != self.identity {
             return Err(io::Error::other("the program has closed its journal"));
@@ -196,7 +199,7 @@ fn identity(file: &File) -> io::Result<(u64, u64)> {
     Ok((about.dev(), about.ino()))
 }
 
-/// The lines of a journal; what is none is skipped.
+/// Parses the lines of a journal; skips invalid ones.
 pub fn lines(text: &str) -> impl Iterator<Item = Line> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok())
 }

@@ -1,24 +1,24 @@
-//! What a kernel does with the GPU's time: its name says it.
+//! Kernels: the name of a kernel says what it does with GPU time.
 //!
 //! | name | behaviour |
 //! |---|---|
-//! | `spin_<n>us`, `spin_<n>ms` | runs exactly that long |
-//! | `lognormal_<mean>us_<sigma>` | drawn anew for each launch, seeded: the given mean, sigma of the logarithm |
-//! | `wave_<n>us` | runs that long for each wave of its grid: it takes longer the larger the grid is |
-//! | `alternating_<a>us_<b>ms_<n>` | of its context's launches the first n run for a, the next n for b, and so on |
-//! | `persistent` | never ends by itself |
-//! | `wait_peer_<k>` | spins until two kernels of this name have started, on any GPUs, by any processes; then ends after the default time |
+//! | `spin_<n>us`, `spin_<n>ms` | runs for exactly that long |
+//! | `lognormal_<mean>us_<sigma>` | drawn for each launch, seeded: that mean, sigma of the logarithm |
+//! | `wave_<n>us` | runs that long for each wave of its grid |
+//! | `alternating_<a>us_<b>ms_<n>` | its context's first n launches run for a, the next n for b, and so on |
+//! | `persistent` | never ends |
+//! | `wait_peer_<k>` | spins until two kernels of this name have started, on any GPUs, in any processes; then ends after the default time |
 //! | `ncclDevKernel_<...>` | the same among the GPUs on which its process has contexts; on one GPU, the default time |
 //! | anything else | the default time, `CGPU_SIM_KERNEL_US` |
 //!
-//! C++ names are looked at demangled as far as `_Z<length><name>` goes.
+//! C++ names are demangled as far as `_Z<length><name>` goes.
 
 use cgpu_shm::units::Nanos;
 
 /// A kernel's behaviour.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kernel {
-    /// Runs that long; `None`: the machine's default time.
+    /// Runs for that long; `None`: the machine's default time.
     Spin(Option<Nanos>),
     /// Drawn for each launch.
     Lognormal {
@@ -29,23 +29,24 @@ pub enum Kernel {
     },
     /// Runs that long for each wave of its grid.
     Wave(Nanos),
-    /// One length or the other, by the number of the launch in its context.
+    /// Has one of two lengths, by the number of the launch in its context.
     Alternating {
         /// The lengths.
         lengths: [Nanos; 2],
-        /// Launches in a row that have the same one.
+        /// Consecutive launches of the same length.
         run: u64,
     },
     /// Never ends.
     Persistent,
     /// Spins until the second kernel with this key has started.
     WaitPeer(u64),
-    /// Spins until as many kernels of this name have started as its process has GPUs; the key is of the name.
+    /// Spins until as many kernels of this name have started as its process has GPUs. The key is
+    /// derived from the name.
     Collective(u64),
 }
 
 impl Kernel {
-    /// What the name says. Every name is a kernel.
+    /// Parses a name. Every name is a kernel.
     #[must_use]
     pub fn named(name: &str) -> Self {
         let name = demangled(name);
@@ -76,7 +77,7 @@ impl Kernel {
         if name == "persistent" { Self::Persistent } else { Self::Spin(None) }
     }
 
-    /// What it is to a grid of so many waves: a part of one counts as a whole.
+    /// Applies the number of waves of the grid, at least one.
     #[must_use]
     pub fn in_waves(self, waves: u64) -> Self {
         match self {
@@ -87,7 +88,7 @@ impl Kernel {
         }
     }
 
-    /// What it is to one launch: the `number`th of its context.
+    /// Applies the number of the launch in its context.
     #[must_use]
     pub fn at_launch(self, number: u64) -> Self {
         match self {
@@ -98,7 +99,7 @@ impl Kernel {
         }
     }
 
-    /// How long one launch computes, given the default time and a draw: the seed makes it the same in every run.
+    /// Returns how long one launch computes, given the default time and a seed for draws.
     #[must_use]
     pub fn duration(self, default: Nanos, seed: u64) -> Nanos {
         match self {
@@ -111,11 +112,11 @@ impl Kernel {
     }
 }
 
-/// The length of what never ends: 146 years.
+/// The length of a kernel that never ends: 146 years.
 pub const NEVER: Nanos = Nanos(1 << 62);
 
-/// A length with noise: a factor of mean 1 whose logarithm has the standard deviation `noise`, in millionths. What never
-/// ends does not.
+/// Multiplies a length by a random factor of mean 1 whose logarithm has the standard deviation
+/// `noise`, in millionths. [`NEVER`] stays.
 #[must_use]
 pub fn noisy(length: Nanos, noise: u64, seed: u64) -> Nanos {
     if noise == 0 || length >= NEVER {
@@ -123,23 +124,23 @@ pub fn noisy(length: Nanos, noise: u64, seed: u64) -> Nanos {
     }
     #[allow(clippy::cast_precision_loss)] // at most a few millions
     let sigma = noise as f64 / 1e6;
-    // Another draw than the length's own.
+    // A different draw from the length's own.
     lognormal(length, sigma, mix(seed ^ 0x6e6f_6973_6500))
 }
 
-/// `60us`, `5ms`.
+/// Parses `60us`, `5ms`.
 fn span(text: &str) -> Option<Nanos> {
     let number =
         |suffix| text.strip_suffix(suffix)?.parse::<u64>().ok().filter(|&n| n <= 3_600_000_000);
     number("us").map(Nanos::from_micros).or_else(|| number("ms").map(Nanos::from_millis))
 }
 
-/// What underscores part in three.
+/// Splits at underscores into three parts.
 fn parts(text: &str) -> Option<[&str; 3]> {
     text.split('_').collect::<Vec<_>>().try_into().ok()
 }
 
-/// `_Z9spin_60us...` is `spin_60us`.
+/// Demangles: `_Z9spin_60us...` is `spin_60us`.
 fn demangled(name: &str) -> &str {
     let Some(rest) = name.strip_prefix("_Z") else { return name };
     let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -150,7 +151,7 @@ fn demangled(name: &str) -> &str {
         .unwrap_or(name)
 }
 
-/// The finaliser of splitmix64: every bit of the answer depends on every bit of the state.
+/// Mixes a state (the finaliser of splitmix64): each output bit depends on each input bit.
 #[must_use]
 pub fn mix(state: u64) -> u64 {
     let state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -159,7 +160,7 @@ pub fn mix(state: u64) -> u64 {
     state ^ state >> 31
 }
 
-/// exp(N(mu, sigma)) with mu such that the mean is `mean`, the normal draw by Box and Muller's method.
+/// Draws exp(N(mu, sigma)) with mu such that the mean is `mean`; the normal draw is Box-Muller.
 fn lognormal(mean: Nanos, sigma: f64, seed: u64) -> Nanos {
     let unit = |draw: u64| {
         // 53 bits make a fraction in (0, 1] exactly.
@@ -171,7 +172,8 @@ fn lognormal(mean: Nanos, sigma: f64, seed: u64) -> Nanos {
         * (core::f64::consts::TAU * unit(mix(seed ^ u64::MAX))).cos();
     #[allow(clippy::cast_precision_loss)] // at most an hour of nanoseconds
     let drawn = mean.0 as f64 * (sigma * normal - sigma * sigma / 2.0).exp();
-    // Positive and, at sigma 4 and nine standard deviations, below e^36 times the mean: the cast saturates.
+    // Positive, and below e^36 times the mean at sigma 4 and nine standard deviations; the cast
+    // saturates.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     let drawn = drawn as u64;
     Nanos(drawn.clamp(1, NEVER.0))

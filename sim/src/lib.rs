@@ -1,15 +1,17 @@
-//! The simulated GPU: a crash-safe shared segment, a pure timeline, and the machine that programs see.
+//! The simulated GPU: a crash-safe shared segment, a pure timeline, and the machine that programs
+//! see.
 //!
-//! Several processes share one or more simulated GPUs through one file ([`segment`]). Device time is analytic: no
-//! thread plays the GPU; whoever calls replays the [`timeline`] up to now, with exact timestamps, then reads or adds
-//! to it. `docs/internals/simulator.md` says what is modelled, where each figure comes from, and what cannot be shown.
+//! Processes share one or more simulated GPUs through one file ([`segment`]). Device time is
+//! analytic: no thread runs the GPU. Each call replays the [`timeline`] up to now, with exact
+//! timestamps, then reads it or adds to it. `docs/internals/simulator.md` says what is modelled,
+//! where each figure comes from, and what cannot be shown.
 //!
 //! ```text
 //!   libcuda.so.1, libnvidia-ml.so.1        (exports; crates of their own)
 //!                |
-//!            machine                       contexts, memory, streams, events, work, books
+//!            machine                       contexts, memory, streams, events, work, accounting
 //!         /      |       \
-//!    segment  timeline   memory, effects   one lock and undo log | pure | this process's bytes and callbacks
+//!    segment  timeline   memory, effects   lock and undo log | pure | this process's bytes, callbacks
 //!         \      |       /
 //!          GPU, kernel, settings, clock
 //! ```

@@ -1,4 +1,4 @@
-//! Accounts of processes and limits of control groups, as NVML's calls see them.
+//! Per-process accounting and control-group limits, as NVML's calls see them.
 
 use cgpu_shm::units::{Bytes, Nanos};
 
@@ -8,25 +8,25 @@ use crate::error::Error;
 use crate::identity::Identity;
 use crate::timeline::GroupLimit;
 
-/// What a process did on a GPU in its life.
+/// Accounting statistics of a process on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// Its id here.
+    /// Its process id, in this process's PID namespace.
     pub pid: u32,
-    /// When it came to the GPU, in device time.
+    /// When it first used the GPU, in device time.
     pub begun: Nanos,
-    /// When it ended; `None`: it has not.
+    /// When it ended; `None` while it runs.
     pub ended: Option<Nanos>,
-    /// How long it was there, so far.
+    /// How long it has used the GPU so far.
     pub length: Nanos,
-    /// For how long its commands computed.
+    /// How long its commands computed.
     pub busy: Nanos,
-    /// The most memory that it had at a time.
+    /// The maximum of its memory use.
     pub highest: Bytes,
 }
 
 impl Machine {
-    /// Whether a GPU keeps accounts.
+    /// Returns whether a GPU has accounting mode enabled.
     ///
     /// # Errors
     /// [`Error::NoGpu`].
@@ -35,7 +35,8 @@ impl Machine {
         self.core.with(|timeline, _| Ok(timeline.keeps_accounts(gpu)))
     }
 
-    /// Lets a GPU keep accounts of the processes that come to it from now on, or forget all that it has.
+    /// Enables accounting mode, for processes that start to use the GPU from now on, or disables it
+    /// and clears all statistics.
     ///
     /// # Errors
     /// [`Error::NoGpu`].
@@ -47,7 +48,7 @@ impl Machine {
         })
     }
 
-    /// Forgets the accounts of processes that have ended.
+    /// Clears the statistics of processes that have ended.
     ///
     /// # Errors
     /// [`Error::NoGpu`].
@@ -59,7 +60,8 @@ impl Machine {
         })
     }
 
-    /// The accounts of a GPU, oldest first, of processes that exist in this process's PID namespace, or did in it until they ended.
+    /// Returns the statistics of a GPU, oldest first, of processes that exist in this process's PID
+    /// namespace, or did when they ended.
     ///
     /// # Errors
     /// [`Error::NoGpu`].
@@ -89,7 +91,7 @@ impl Machine {
         Ok(as_seen(all, |life, pid| Life { pid, ..life }))
     }
 
-    /// What a control group, by its device and inode, was given of a GPU.
+    /// Returns the limit of a control group, by its device and inode, on a GPU.
     ///
     /// # Errors
     /// [`Error::NoGpu`].
@@ -98,7 +100,8 @@ impl Machine {
         self.core.with(|timeline, _| Ok(timeline.group_limit(gpu, group)))
     }
 
-    /// Gives a control group a limit on a GPU; `None` takes it away. It is remembered and told; nothing is refused for it.
+    /// Sets the limit of a control group on a GPU; `None` removes it. The limit is reported, not
+    /// enforced.
     ///
     /// # Errors
     /// [`Error::NoGpu`], [`Error::Full`].

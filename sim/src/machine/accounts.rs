@@ -1,4 +1,4 @@
-//! The GPU's books, as this process's memory asks for them; and the end of exports that nobody holds.
+//! The GPU's accounting as this process's memory uses it, and the end of unused exports.
 
 use std::fs::File;
 use std::io;
@@ -46,7 +46,7 @@ impl Accounting for Core {
             timeline.export_of(context, size)
         })?;
         self.place(export, size.0).inspect_err(|_| {
-            // As it was: the context's.
+            // Return the memory to the context.
             let _ = self.let_go(export).and_then(|()| self.reserve(context, size));
         })
     }
@@ -55,7 +55,7 @@ impl Accounting for Core {
         let export =
             self.with(|timeline, _| timeline.export_own(self.segment.process(), site, size))?;
         self.place(export, size.0).inspect_err(|_| {
-            // As it was: the process's own.
+            // Return the memory to the process.
             let _ = self.let_go(export).and_then(|()| self.take(site, size));
         })
     }
@@ -64,7 +64,7 @@ impl Accounting for Core {
         let bound = self.with(|timeline, _| Ok(timeline.bound(team)))?;
         let open = |bound: Bound| match self.files.open(bound.serial) {
             Ok(file) => Ok(Some((bound, file))),
-            // Unbound by another process since we looked.
+            // Unbound by another process in the meantime.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Error::System(format!("memory of a team: {error}"))),
         };
@@ -78,7 +78,7 @@ impl Accounting for Core {
 }
 
 impl Core {
-    /// Makes an export, of memory that is taken for it.
+    /// Creates an export with memory of its own.
     pub(super) fn make_export(
         &self,
         site: Site,
@@ -90,10 +90,10 @@ impl Core {
         self.place_or_let_go(export, size.0)
     }
 
-    /// Makes the file of an export that was just made; without one it is none.
+    /// Creates the file of a new export; ends the export if that fails.
     pub(super) fn place_or_let_go(&self, export: ExportId, length: u64) -> Result<Exported, Error> {
         self.place(export, length).inspect_err(|_| {
-            // What cannot be told to the books is told by the process's end.
+            // If this fails, too, the export ends with the process.
             let _ = self.let_go(export);
         })
     }
@@ -111,7 +111,7 @@ impl Core {
         Ok(Exported { export, serial, file })
     }
 
-    /// Ends the exports that nobody holds and no descriptor keeps.
+    /// Ends the exports that no process holds and no descriptor keeps.
     pub(super) fn bury_exports(&self) -> Result<(), Error> {
         loop {
             let lingering = self.with(|timeline, _| {
@@ -121,16 +121,17 @@ impl Core {
             for lingering in lingering {
                 buried |= self.bury(lingering)?;
             }
-            // With a team goes what was bound to it.
+            // The end of a multicast object releases the memory that was bound to it.
             if !buried {
                 return Ok(());
             }
         }
     }
 
-    /// Ends an export unless something keeps it. Whether it did.
+    /// Ends an export unless something keeps it. Returns whether it did.
     fn bury(&self, lingering: Lingering) -> Result<bool, Error> {
-        // A file that is gone is kept by nobody. One that cannot be looked at is looked at again later.
+        // A missing file is kept by no descriptor. One that cannot be checked is checked again
+        // later.
         let kept = match self.files.is_kept(lingering.serial) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => true,
             kept => lingering.sent && kept.unwrap_or(false),
@@ -138,7 +139,7 @@ impl Core {
         if kept {
             return Ok(false);
         }
-        // Without a descriptor nobody can find it any more, so what is found true here stays so.
+        // Without a descriptor no process can find it any more, so this result stays true.
         self.files.remove(lingering.serial);
         self.with(|timeline, _| {
             timeline.bury(lingering);

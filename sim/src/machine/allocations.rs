@@ -9,18 +9,18 @@ use crate::instance::Part;
 /// A GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryInfo {
-    /// As NVML gives it, the driver's own included.
+    /// Total as NVML reports it, with the driver's own.
     pub total: Bytes,
     /// The driver's own.
     pub reserved: Bytes,
     /// Contexts and allocations of all processes.
     pub used: Bytes,
-    /// What is left: total - reserved - used.
+    /// The rest: total - reserved - used.
     pub free: Bytes,
 }
 
 impl MemoryInfo {
-    /// What programs can use at most: cuDeviceTotalMem and the total of cuMemGetInfo.
+    /// Returns the memory that programs can use: cuDeviceTotalMem and the total of cuMemGetInfo.
     #[must_use]
     pub fn usable(&self) -> Bytes {
         self.total - self.reserved
@@ -28,8 +28,9 @@ impl MemoryInfo {
 }
 
 impl Machine {
-    /// Allocates device memory: 512-byte steps below 1 MiB (out of the context's 2 MiB blocks), else steps of 2 MiB.
-    /// The address is unique among all memory of the process, never 0, and not to be touched by the host.
+    /// Allocates device memory: in 512-byte steps below 1 MiB (out of the context's 2 MiB blocks),
+    /// else in 2 MiB steps. The address is unique among all memory of the process, never 0, and
+    /// must not be accessed by the host.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::NoContext`], [`Error::Invalid`] for zero bytes.
@@ -45,8 +46,8 @@ impl Machine {
         }
     }
 
-    /// Frees an allocation, by its first byte: one of a context when all that the context's streams hold is done, as the driver
-    /// does; one of a pool at once, for the program says that nothing uses it any more.
+    /// Frees an allocation, by its first byte. One of a context waits until all work on the
+    /// context's streams is done, as in the driver. One of a pool is freed at once.
     ///
     /// # Errors
     /// [`Error::NoAllocation`].
@@ -61,7 +62,8 @@ impl Machine {
         self.free_now(address)
     }
 
-    /// Frees an allocation, by its first byte, without waiting: for a free in stream order, whose turn has come.
+    /// Frees an allocation, by its first byte, without waiting: for a stream-ordered free that is
+    /// due.
     ///
     /// # Errors
     /// [`Error::NoAllocation`].
@@ -70,29 +72,29 @@ impl Machine {
         self.core.free_now(address)
     }
 
-    /// The live allocation of this process that holds a byte.
+    /// Returns the live allocation of this process that contains an address.
     #[must_use]
     pub fn allocation(&self, address: u64) -> Option<Allocation> {
         self.check_lineage().ok()?;
         lock(&self.core.memory).find(address)
     }
 
-    /// Whether an address is a GPU's, in use or not.
+    /// Returns whether an address is a GPU's, in use or not.
     #[must_use]
     pub fn is_device(&self, address: u64) -> bool {
         !self.is_inherited() && lock(&self.core.memory).holds(address)
     }
 
-    /// A GPU's memory now.
+    /// Returns a GPU's memory now.
     ///
     /// # Errors
     /// [`Error::NoGpu`].
     pub fn memory_info(&self, gpu: usize) -> Result<MemoryInfo, Error> {
         let spec = *self.gpus().get(gpu).ok_or(Error::NoGpu)?;
-        // Of exports that nobody keeps any more, and of pools that were waiting for their last frees.
+        // Unused exports, and pools whose last frees are done, no longer count.
         self.core.bury_exports()?;
         self.core.end_pools()?;
-        // A divided GPU has what its instances have.
+        // The use of a partitioned GPU is the sum over its instances.
         let is_in = |part| matches!(part, Part::Instance(instance) if instance.gpu == gpu);
         let here: Vec<usize> = self
             .gpus()

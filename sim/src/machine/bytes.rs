@@ -1,4 +1,4 @@
-//! What effects do to bytes and words, on both sides of the bus.
+//! Reads and writes of bytes and words by effects, in host and device memory.
 
 use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -8,7 +8,7 @@ use crate::memory::{Accounting, Memory};
 use crate::words::index;
 
 pub(super) fn is_met(condition: WaitCondition, width: Width, word: u64, value: u64) -> bool {
-    // Of 32-bit words the high halves are zero on both sides; shifted up, the same tests hold for them.
+    // The high halves of 32-bit words are zero on both sides; shifted up, the same tests hold.
     let shift = match width {
         Width::Four => 32,
         Width::Eight => 0,
@@ -34,9 +34,9 @@ pub(super) fn move_bytes(
             memory.gather(accounting, from, copy.width)?;
             let source = memory.bytes(from, copy.width, false)?;
             let target = memory.bytes(to, copy.width, true)?;
-            // SAFETY: device ranges were checked to lie in live allocations when the copy was enqueued, and their bytes
-            // stay mapped until the machine is dropped; host ranges are valid by the contract of `Machine::copy`; they
-            // may overlap.
+            // SAFETY: device ranges were checked to lie in live allocations when the copy was
+            // enqueued, and their bytes stay mapped until the machine is dropped. Host ranges are
+            // valid by the contract of `Machine::copy`. `copy` allows overlap.
             unsafe { core::ptr::copy(source, target, index(copy.width)) };
             memory.spread(accounting, to, copy.width)?;
         }
@@ -60,8 +60,9 @@ pub(super) fn fill_bytes(
             continue;
         }
         let to = memory.bytes(start, width, true)?;
-        // SAFETY: the range was checked to lie in a live allocation when the fill was enqueued; its bytes stay mapped
-        // until the machine is dropped, and whoever else reaches them holds the memory's lock, which we hold.
+        // SAFETY: the range was checked to lie in a live allocation when the fill was enqueued; its
+        // bytes stay mapped until the machine is dropped. Every other access to them holds the
+        // memory's lock, which we hold.
         let row = unsafe { core::slice::from_raw_parts_mut(to, index(width)) };
         repeat(row, element);
         memory.spread(accounting, start, width)?;
@@ -69,8 +70,8 @@ pub(super) fn fill_bytes(
     Ok(())
 }
 
-/// Fills a row with copies of an element, each time as many as are there already: a loop over a megabyte of single bytes
-/// takes ten milliseconds where the code is not optimized.
+/// Fills a row with copies of an element, doubling the filled part each time: a bytewise loop over
+/// a megabyte takes ten milliseconds in unoptimized code.
 fn repeat(row: &mut [u8], element: &[u8]) {
     let mut filled = element.len().min(row.len());
     row[..filled].copy_from_slice(&element[..filled]);
@@ -90,11 +91,11 @@ pub(super) fn write_word(
     let to = memory.bytes(address, width.bytes(), true)?;
     match width {
         Width::Four => {
-            // SAFETY: aligned (checked when it was enqueued) and writable by the contract of `Machine::write_value`;
-            // the program polls it, so both sides must use it as an atomic, which a plain volatile read of C is on
-            // every target we know.
+            // SAFETY: aligned (checked when it was enqueued) and writable by the contract of
+            // `Machine::write_value`. The program polls it, so both sides must access it
+            // atomically; a volatile read in C is atomic on every target that we know.
             let word = unsafe { AtomicU32::from_ptr(to.cast()) };
-            // The low half is what a 32-bit write is given.
+            // A 32-bit write takes the low half.
             #[allow(clippy::cast_possible_truncation)]
             word.store(value as u32, Ordering::Release);
         }
@@ -116,8 +117,8 @@ pub(super) fn read_word(
     let from = memory.bytes(address, width.bytes(), false)?;
     Ok(match width {
         Width::Four => {
-            // SAFETY: aligned (checked when it was enqueued) and readable by the contract of `Machine::wait_value`;
-            // used as an atomic by both sides.
+            // SAFETY: aligned (checked when it was enqueued) and readable by the contract of
+            // `Machine::wait_value`; both sides access it atomically.
             let word = unsafe { AtomicU32::from_ptr(from.cast()) };
             u64::from(word.load(Ordering::Acquire))
         }

@@ -1,7 +1,8 @@
-//! Checkpoints, as their calls see them: processes by the ids that the caller knows, calls that are kept waiting.
+//! Checkpoints, as their calls see them: processes by the caller's process ids, and delayed calls.
 //!
-//! A process's calls *enter* and leave, which is counted where whoever locks it can see; one that finds the process locked waits
-//! outside. So no thread of the locked process has a part in it, and it may as well be stopped.
+//! Each process counts the calls that are in progress where a locking process can see the count. A
+//! call that finds its process locked waits before it enters. So no thread of the locked process
+//! takes part, and it may even be stopped.
 
 use cgpu_shm::units::Nanos;
 
@@ -9,10 +10,10 @@ use super::{Machine, REAP};
 use crate::error::Error;
 use crate::timeline::{ProcessState, Progress};
 
-/// How often a call looks whether it may enter, and whoever locks whether all have left.
+/// Poll interval of calls that wait to enter, and of a locking process until all calls have left.
 const LOOK: core::time::Duration = core::time::Duration::from_micros(200);
 
-/// A call that has entered. Dropped, it has left.
+/// A call in progress; it leaves when this is dropped.
 #[derive(Debug)]
 pub struct Entered<'a>(&'a Machine);
 
@@ -23,7 +24,7 @@ impl Drop for Entered<'_> {
 }
 
 impl Machine {
-    /// From now on this process can be checkpointed: it drives GPUs, and does not only look at them.
+    /// Marks this process as one that uses GPUs, so that it can be checkpointed.
     ///
     /// # Errors
     /// [`Error::Stuck`], [`Error::System`].
@@ -34,7 +35,7 @@ impl Machine {
         })
     }
 
-    /// Begins a call; waits while this process is locked. `None` in a forked child, which has no part in it.
+    /// Begins a call; waits while this process is locked. `None` in a forked child.
     #[must_use]
     pub fn enter(&self) -> Option<Entered<'_>> {
         while !self.is_inherited() {
@@ -46,7 +47,7 @@ impl Machine {
         None
     }
 
-    /// The number in the timeline of the process of that id here which drives GPUs.
+    /// Returns the timeline's number of the GPU-using process with that process id.
     fn driver_of(&self, pid: u32) -> Result<usize, Error> {
         self.check_lineage()?;
         self.core.segment.reap(self.now(), REAP)?;
@@ -66,7 +67,7 @@ impl Machine {
         its.map(|(_, process)| process).ok_or(Error::Invalid("no such process uses the GPU"))
     }
 
-    /// How far a process is with a checkpoint.
+    /// Returns the checkpoint state of a process.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is no such process.
@@ -75,8 +76,9 @@ impl Machine {
         self.core.with(|timeline, _| Ok(timeline.progress(process)))
     }
 
-    /// Locks a process: waits for its calls to return, and keeps new ones waiting. `false`: they have not returned in that time, and
-    /// it goes on. Not from within a call of this process that has entered, if it is to lock itself.
+    /// Locks a process: blocks its new calls and waits until those in progress have returned.
+    /// Returns `false` on timeout, and the process goes on. A process that locks itself must not do
+    /// so within a call that has entered.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is no such process; [`Error::State`] unless it is running.
@@ -104,7 +106,7 @@ impl Machine {
         Ok(quiet)
     }
 
-    /// Lets a locked process go on.
+    /// Unlocks a locked process.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is no such process; [`Error::State`] unless it is locked.
@@ -115,11 +117,11 @@ impl Machine {
         })
     }
 
-    /// Takes the memory of a locked process off the GPUs, when all that it has given them to do is done.
+    /// Moves the memory of a locked process off the GPUs, once its work there is done.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is no such process; [`Error::State`] unless it is locked; [`Error::Unsupported`] if it shares
-    /// memory with other processes.
+    /// [`Error::Invalid`] if there is no such process; [`Error::State`] unless it is locked;
+    /// [`Error::Unsupported`] if it shares memory with other processes.
     pub fn checkpoint_process(&self, pid: u32) -> Result<(), Error> {
         let process = self.driver_of(pid)?;
         self.core.with(|timeline, _| match timeline.progress(process) {
@@ -136,7 +138,7 @@ impl Machine {
         self.core.with(|timeline, _| timeline.checkpoint(process))
     }
 
-    /// GPUs from which memory of a checkpointed process is away.
+    /// Returns the GPUs from which memory of a checkpointed process was moved.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is no such process.
@@ -145,11 +147,11 @@ impl Machine {
         self.core.with(|timeline, _| Ok(timeline.away_from(process)))
     }
 
-    /// Brings the memory of a checkpointed process back; it is locked then.
+    /// Moves the memory of a checkpointed process back; the process is then locked.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is no such process; [`Error::State`] unless it is checkpointed; [`Error::OutOfMemory`], when it
-    /// stays so.
+    /// [`Error::Invalid`] if there is no such process; [`Error::State`] unless it is checkpointed;
+    /// [`Error::OutOfMemory`], and it stays checkpointed.
     pub fn restore_process(&self, pid: u32) -> Result<(), Error> {
         let process = self.driver_of(pid)?;
         self.core.bury_exports()?;

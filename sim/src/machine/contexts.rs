@@ -1,4 +1,4 @@
-//! Contexts: what costs memory and takes turns on the GPU.
+//! Contexts: they cost memory and take turns on the GPU.
 
 use cgpu_shm::units::Bytes;
 
@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::memory::Accounting;
 
 impl Machine {
-    /// Makes a context on a GPU, with its legacy default stream.
+    /// Creates a context on a GPU, with its legacy default stream.
     ///
     /// # Errors
     /// [`Error::NoGpu`], [`Error::OutOfMemory`], [`Error::Full`].
@@ -20,7 +20,8 @@ impl Machine {
         Ok(context)
     }
 
-    /// Ends a context: its queue is dropped, its kernels stop, its memory, streams and events are gone.
+    /// Destroys a context: drops its queue, stops its kernels, and ends its memory, streams and
+    /// events.
     ///
     /// # Errors
     /// [`Error::NoContext`].
@@ -29,8 +30,8 @@ impl Machine {
         self.core.destroy_context(context)
     }
 
-    /// Brings the code of a function onto the context's GPU: takes host time, and memory of the context, which keeps
-    /// it. Nothing but a full GPU can refuse it.
+    /// Loads the code of a function onto the context's GPU: takes host time, and memory that the
+    /// context keeps.
     ///
     /// # Errors
     /// [`Error::NoContext`], [`Error::OutOfMemory`].
@@ -45,7 +46,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Takes more memory of the GPU for a context itself: a larger heap, stack or printf buffer.
+    /// Reserves more memory for the context itself: a larger heap, stack or printf buffer.
     ///
     /// # Errors
     /// [`Error::NoContext`], [`Error::OutOfMemory`].
@@ -53,7 +54,7 @@ impl Machine {
         self.core.reserve(context, size)
     }
 
-    /// Gives some of that back.
+    /// Releases some of that memory.
     ///
     /// # Errors
     /// [`Error::NoContext`].
@@ -61,7 +62,7 @@ impl Machine {
         self.core.release(context, size)
     }
 
-    /// The GPU of a context.
+    /// Returns the GPU of a context.
     ///
     /// # Errors
     /// [`Error::NoContext`].
@@ -69,7 +70,8 @@ impl Machine {
         self.core.with(|timeline, _| self.core.own_context(timeline, context))
     }
 
-    /// The context's legacy default stream (handle 0 or 1 without per-thread default streams).
+    /// Returns the context's legacy default stream (handle 0 or 1 without per-thread default
+    /// streams).
     ///
     /// # Errors
     /// [`Error::NoContext`].
@@ -80,7 +82,7 @@ impl Machine {
         })
     }
 
-    /// Whether all that the context's streams hold is done, seen from the host.
+    /// Returns whether the host can see that all work on the context's streams is done.
     ///
     /// # Errors
     /// [`Error::NoContext`].
@@ -93,7 +95,7 @@ impl Machine {
         Ok(done)
     }
 
-    /// Waits for all that the context's streams hold now.
+    /// Waits for all work that the context's streams hold now.
     ///
     /// # Errors
     /// [`Error::NoContext`].

@@ -1,8 +1,10 @@
-//! Effects: what the host sees of the GPU's work, performed by the process itself when it is due.
+//! Effects: the parts of the GPU's work that the host can see. The process itself performs them
+//! when they are due.
 //!
-//! The timeline knows an effect by a token, a number of this process's; [`Effects`] knows what it stands for. Tokens
-//! come due in the order in which their commands are done, whoever advances the timeline, and are taken in that order;
-//! one lock lets one thread at a time take and perform, so that effects are seen in order too.
+//! The timeline identifies an effect by a token, a number within the process; [`Effects`] maps it
+//! to the work. Tokens become due in the order in which their commands end, and are taken in that
+//! order. One lock lets one thread at a time take and perform, so that effects also become visible
+//! in order.
 
 use std::sync::Mutex;
 
@@ -15,19 +17,19 @@ use crate::clock::Clock;
 use crate::error::Error;
 use crate::timeline::{Command, EffectDue, Forecast, QueueFull};
 
-/// What a token stands for.
+/// The work behind a token.
 pub(super) enum Effect {
-    /// Bytes move.
+    /// Copies bytes.
     Copy(Pitched),
-    /// Bytes are set.
+    /// Sets bytes.
     Fill(Fill),
-    /// A word is written.
+    /// Writes a word.
     Write { address: u64, width: Width, value: u64 },
-    /// A function is called, and the stream waits for it.
+    /// Calls a function while the stream waits.
     Call(Box<dyn FnOnce() + Send>),
-    /// A semaphore is signalled, after all that came due before, and the stream goes on.
+    /// Signals a semaphore after everything that was due before; then the stream goes on.
     Signal(SemaphoreId, u64),
-    /// A word is looked at until it is as the stream wants it.
+    /// Polls a word until it meets the stream's condition.
     Watch { address: u64, width: Width, condition: WaitCondition, value: u64 },
 }
 
@@ -44,7 +46,7 @@ impl core::fmt::Debug for Effect {
     }
 }
 
-/// A host function whose turn has come.
+/// A host function that is due.
 pub(super) struct HostCall {
     call: Box<dyn FnOnce() + Send>,
     ticket: Ticket,
@@ -56,7 +58,7 @@ impl core::fmt::Debug for HostCall {
     }
 }
 
-/// A wait on memory whose turn has come.
+/// A wait on memory that is due.
 #[derive(Debug)]
 struct Watch {
     address: u64,
@@ -74,7 +76,7 @@ pub(super) struct Effects {
 }
 
 impl Effects {
-    /// The tokens, for whoever puts more than one command.
+    /// Locks the tokens, to put several commands.
     pub(super) fn tokens(&self) -> std::sync::MutexGuard<'_, Tokens> {
         lock(&self.tokens)
     }
@@ -83,7 +85,7 @@ impl Effects {
 /// Locked before the segment, never after.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
-    /// At place token - 1. The ticket follows once the command is enqueued.
+    /// At index token - 1. The ticket is set once the command is enqueued.
     entries: Vec<Option<(Effect, Option<Ticket>)>>,
     free: Vec<usize>,
 }
@@ -92,7 +94,7 @@ pub(super) struct Tokens {
 struct Performing {
     due: Vec<EffectDue>,
     watches: Vec<Watch>,
-    /// Host functions whose turn has come, until somebody calls them.
+    /// Host functions that are due and not yet called.
     calls: Vec<HostCall>,
 }
 
@@ -123,7 +125,7 @@ fn place(token: u64) -> usize {
     crate::words::index(token).wrapping_sub(1)
 }
 
-/// How often watched words are looked at.
+/// Poll interval of watched words.
 const WATCH: Nanos = Nanos::from_micros(20);
 
 impl Core {
@@ -146,7 +148,7 @@ impl Core {
                 Ok(Ok((ticket, news, now))) => {
                     tokens.set_ticket(token, ticket);
                     trail::note(ticket);
-                    // Of a stream that holds effects already the helper has heard.
+                    // The helper already knows of a stream that holds effects.
                     if news {
                         self.alarm.ring_by(now + self.segment.figures().launch_latency);
                     }
@@ -169,8 +171,9 @@ impl Core {
         }
     }
 
-    /// Performs what is due. On a virtual clock also host functions, and time goes on as they end; else those are called by a thread of the
-    /// helper's: what one waits for may be what the program's thread that came by does next.
+    /// Performs the effects that are due. On a virtual clock it also calls host functions.
+    /// Otherwise a thread of the helper calls them: a host function may wait for what this thread
+    /// of the program does next.
     pub(super) fn perform_due(&self) -> Result<(), Error> {
         self.perform(false)?;
         if matches!(self.clock, Clock::Real { .. }) {
@@ -183,19 +186,20 @@ impl Core {
         calls.into_iter().try_for_each(|call| self.call(call))
     }
 
-    /// Host functions to be called.
+    /// Takes the host functions that are to be called.
     pub(super) fn take_calls(&self) -> Vec<HostCall> {
         std::mem::take(&mut lock(&self.effects.performing).calls)
     }
 
-    /// Whether there are effects that are not performed yet.
+    /// Returns whether effects are still to be performed.
     pub(super) fn owes_effects(&self) -> Result<bool, Error> {
-        // What is taken is performed once this is had.
+        // Effects that were taken have been performed once this lock is held.
         let _performing = lock(&self.effects.performing);
         self.with(|timeline, _| Ok(timeline.owes_effects(self.segment.process())))
     }
 
-    /// Performs what is due, and says when to perform next; `None`: not before something is enqueued. Host functions wait to be called.
+    /// Performs the effects that are due, and returns when the next may be; `None`: not before
+    /// something is enqueued. Host functions are only queued.
     pub(super) fn perform(&self, look_ahead: bool) -> Result<Option<Nanos>, Error> {
         let mut performing = lock(&self.effects.performing);
         let Performing { due, watches, calls } = &mut *performing;
@@ -233,10 +237,10 @@ impl Core {
                     timeline.answer(ticket, now);
                     Ok(())
                 }),
-                // Of a command that was not enqueued after all.
+                // Its command was not enqueued after all.
                 (Effect::Call(_) | Effect::Watch { .. } | Effect::Signal(..), None) => Ok(()),
             };
-            // One that fails does not keep the others back.
+            // A failure does not stop the others.
             failed = failed.and(done);
         }
         let over: Vec<Ticket> =
@@ -260,7 +264,7 @@ impl Core {
         word.is_ok_and(|word| is_met(watch.condition, watch.width, word, watch.value))
     }
 
-    /// Calls a host function and lets its stream go on.
+    /// Calls a host function, then lets its stream go on.
     pub(super) fn call(&self, call: HostCall) -> Result<(), Error> {
         (call.call)();
         self.with(|timeline, now| {
@@ -271,7 +275,7 @@ impl Core {
         Ok(())
     }
 
-    /// Lets go of the effects that the context's streams hold, then of the context.
+    /// Drops the effects that the context's streams hold, then destroys the context.
     pub(super) fn destroy_context(&self, context: ContextId) -> Result<(), Error> {
         let mut tokens = lock(&self.effects.tokens);
         let (dropped, streams) = self.with(|timeline, now| {

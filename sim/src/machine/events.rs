@@ -1,4 +1,4 @@
-//! Events: marks in streams, with a time.
+//! Events: markers in streams, with a time.
 
 use cgpu_shm::units::Nanos;
 
@@ -7,17 +7,18 @@ use crate::error::Error;
 use crate::segment::Transaction;
 use crate::timeline::{Command, Timeline};
 
-/// A span as cuEventElapsedTime gives it: milliseconds in a float of 24 bits, whose steps are 0.06 ms after 1000 s.
+/// Converts nanoseconds to milliseconds as cuEventElapsedTime does: a float of 24 bits, in steps of
+/// 0.06 ms beyond 1000 s.
 #[must_use]
 pub fn milliseconds(elapsed: i64) -> f32 {
-    // To lose precision is what it is for.
+    // The loss of precision is the driver's.
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
     let milliseconds = (elapsed as f64 * 1e-6) as f32;
     milliseconds
 }
 
 impl Machine {
-    /// Makes an event; `timing` false is CU_EVENT_DISABLE_TIMING.
+    /// Creates an event; without `timing` it is a CU_EVENT_DISABLE_TIMING one.
     ///
     /// # Errors
     /// [`Error::NoContext`], [`Error::Full`].
@@ -28,7 +29,7 @@ impl Machine {
         })
     }
 
-    /// Ends an event; a pending record completes without it.
+    /// Destroys an event; a pending record completes without it.
     ///
     /// # Errors
     /// [`Error::NoEvent`].
@@ -42,10 +43,11 @@ impl Machine {
         Ok(())
     }
 
-    /// Gives an event a name, under which other processes may record it and wait for it ([`Machine::open_event`]).
+    /// Names an event, so that other processes may record it and wait for it
+    /// ([`Machine::open_event`]).
     ///
     /// # Errors
-    /// [`Error::NoEvent`]; [`Error::Invalid`] for one that keeps times.
+    /// [`Error::NoEvent`]; [`Error::Invalid`] if it has timing.
     pub fn name_event(&self, event: EventId) -> Result<(), Error> {
         self.core.with(|timeline, _| {
             self.core.made_event(timeline, event)?;
@@ -57,7 +59,7 @@ impl Machine {
         })
     }
 
-    /// The name of an event, unique for ever; `None`: it was given none, or it is gone.
+    /// Returns the name of an event, which is never reused; `None` if it has none or is destroyed.
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::Stuck`].
@@ -65,11 +67,11 @@ impl Machine {
         self.core.with(|timeline, _| Ok(timeline.name_of_event(event)))
     }
 
-    /// The event of another process that has the number and the name, and its GPU. It lives as long as the process that
-    /// made it lets it.
+    /// Opens another process's event by number and name; returns its GPU, too. It is valid until
+    /// the process that created it destroys it.
     ///
     /// # Errors
-    /// [`Error::NoEvent`] for one that is gone; [`Error::Invalid`] for one of this process.
+    /// [`Error::NoEvent`] if it is destroyed; [`Error::Invalid`] for an event of this process.
     pub fn open_event(&self, number: u64, name: u64) -> Result<(EventId, usize), Error> {
         let event = EventId(number);
         self.core.with(|timeline, _| {
@@ -85,7 +87,7 @@ impl Machine {
         })
     }
 
-    /// The context that the event was made in.
+    /// Returns the context that the event was created in.
     ///
     /// # Errors
     /// [`Error::NoEvent`].
@@ -93,7 +95,7 @@ impl Machine {
         self.core.with(|timeline, _| self.core.own_event(timeline, event))
     }
 
-    /// Records the event on a stream: it is complete when all before it in the stream is.
+    /// Records the event on a stream: it completes when everything before it in the stream has.
     ///
     /// # Errors
     /// [`Error::NoEvent`], [`Error::NoStream`].
@@ -104,7 +106,7 @@ impl Machine {
         Ok(ticket)
     }
 
-    /// Whether the last record is complete, seen from the host; an event never recorded is.
+    /// Returns whether the host can see that the last record is complete; true if there is none.
     ///
     /// # Errors
     /// [`Error::NoEvent`].
@@ -129,7 +131,7 @@ impl Machine {
         }
     }
 
-    /// The event's last record; `None`: never recorded.
+    /// Returns the event's last record; `None` if it was never recorded.
     ///
     /// # Errors
     /// [`Error::NoEvent`].
@@ -140,8 +142,9 @@ impl Machine {
         })
     }
 
-    /// Time between two records by the GPU's own clock in nanoseconds, on the grid of event timestamps; negative if `end` came first.
-    /// `None`: one of them is not complete yet (CUDA_ERROR_NOT_READY). Programs see it as [`milliseconds`].
+    /// Returns the GPU time between two records in nanoseconds, on the grid of event timestamps;
+    /// negative if `end` came first. `None` while one of them is not complete
+    /// (CUDA_ERROR_NOT_READY). Programs get it as [`milliseconds`].
     ///
     /// # Errors
     /// [`Error::NoEvent`]; [`Error::NotRecorded`].
@@ -151,7 +154,7 @@ impl Machine {
             self.core.recorded(timeline, start)?;
             self.core.recorded(timeline, end)?;
             let stamps = (timeline.stamp_of(start), timeline.stamp_of(end));
-            // By the same rule as cuEventQuery: what that has told as complete has a time.
+            // The same rule as cuEventQuery: an event that it reports as complete has a time.
             let seen = |event| {
                 let visible =
                     timeline.last_record(event).and_then(|record| timeline.visible_at(record));
@@ -166,7 +169,7 @@ impl Machine {
         })
     }
 
-    /// The exact GPU time of the last record, off the grid and without visibility latency: the simulator's own truth,
+    /// Returns the exact GPU time of the last record, off the grid and without visibility latency,
     /// for tests.
     ///
     /// # Errors
@@ -177,7 +180,7 @@ impl Machine {
 }
 
 impl Core {
-    /// Whether an event is one that this process made.
+    /// Checks that this process created an event.
     fn made_event(
         &self,
         timeline: &Timeline<'_, Transaction<'_>>,

@@ -1,4 +1,4 @@
-//! Graphs on the GPU: one call puts a whole plan on tracks, and the launch's stream waits for them.
+//! Graph launches: one call puts a whole plan on tracks, and the launch's stream waits for them.
 //!
 //! ```text
 //!   stream:   ... earlier | (wait for the launch before) begin | (wait for the end) | later ...
@@ -6,14 +6,14 @@
 //!   track 1:                     (wait for begin)  c  ...
 //! ```
 //!
-//! The stream's part is put first, in one operation, and says by its number which command of which track is the end. So
-//! the graph has its place in the stream from the start, whoever else uses the stream meanwhile; the tracks follow in
-//! batches that fit the undo log. A process that dies in between has a stream that waits for what will never come, and
-//! both go with its context.
+//! The stream's part is put first, in one operation. It names the last command of a track by its
+//! number, in advance. So the graph's place in the stream is fixed whatever other threads enqueue
+//! meanwhile. The tracks follow in batches that fit the undo log. If the process dies in between,
+//! its stream waits for a command that never comes; both go with the context.
 //!
-//! Tracks belong to a context and are taken for a launch: those of the launch before if there is room, else idle ones,
-//! else new ones, and with [`TRACKS`] of them whichever holds least. Nobody else's launch gets in between while one is
-//! being put.
+//! Tracks belong to a context and are taken for a launch: those of the previous launch if they have
+//! room, else idle ones, else new ones. From [`TRACKS`] on, the least full track is taken. No other
+//! launch can take a track while one is being put.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -26,31 +26,32 @@ use super::{ContextId, Core, Machine, StreamId, Ticket, lock, trail};
 use crate::error::Error;
 use crate::timeline::{Command, QueueFull};
 
-/// Tracks that a context makes before launches share them.
+/// Tracks that a context creates before launches share them.
 const TRACKS: usize = 128;
-/// What a track may hold after a launch, for its ring to have all of it.
+/// The most commands that a track may hold after a launch, so that all fit its ring.
 const RING: u64 = 2_000;
-/// Commands of one operation: a fraction of what the undo log holds, and no longer than others can wait for the lock.
+/// Commands of one operation: a fraction of the undo log, and short enough for others to wait for
+/// the lock.
 const BATCH: usize = 128;
 
-/// Where the launches of one executable graph are.
+/// The launches in flight of one executable graph.
 #[derive(Debug, Default)]
 pub struct Flight {
     /// The end of the last one.
     last: Option<Ticket>,
-    /// The tracks that it took, by their places in the plan.
+    /// Its tracks, by their index in the plan.
     tracks: Vec<StreamId>,
 }
 
 impl Flight {
-    /// The end of the last launch.
+    /// Returns the end of the last launch.
     #[must_use]
     pub fn last(&self) -> Option<Ticket> {
         self.last
     }
 }
 
-/// The tracks of this process, by contexts.
+/// The tracks of this process, by context.
 #[derive(Debug, Default)]
 pub(super) struct Tracks(Mutex<HashMap<ContextId, Pool>>);
 
@@ -63,7 +64,7 @@ struct Pool {
 }
 
 impl Tracks {
-    /// A context is gone, and its tracks with it.
+    /// Drops the tracks of a destroyed context.
     pub(super) fn forget(&self, context: ContextId) {
         lock(&self.0).remove(&context);
     }
@@ -80,21 +81,23 @@ struct Entry {
 enum Kind {
     Command(Command),
     Kernel(super::Launch),
-    /// An event's last record, as it is when the command is put.
+    /// An event's last record at the time the command is put.
     Await(super::EventId),
 }
 
 impl Machine {
-    /// Launches a plan whose steps do `works`: after what the stream holds, after the flight's last launch, and before what the stream is given
-    /// later. Blocks while the stream's queue is full, or the tracks cannot take more of it.
+    /// Launches a plan whose steps do `works`: after the work that the stream holds, after the
+    /// flight's last launch, and before later work of the stream. Blocks while the stream's queue
+    /// or a track is full.
     ///
     /// # Errors
-    /// [`Error::NoStream`], [`Error::NoContext`], [`Error::NoEvent`], [`Error::Full`]; [`Error::NoAllocation`] where a
-    /// range of one of its steps leaves its allocation. Then nothing is launched.
+    /// [`Error::NoStream`], [`Error::NoContext`], [`Error::NoEvent`], [`Error::Full`];
+    /// [`Error::NoAllocation`] if a range of a step leaves its allocation. Then nothing is
+    /// launched.
     ///
     /// # Safety
-    /// Host memory that its steps use must stay valid, unborrowed by Rust code, until the ticket is done or the contexts
-    /// are gone.
+    /// Host memory that the steps use must stay valid, unborrowed by Rust code, until the ticket is
+    /// done or the contexts are destroyed.
     pub unsafe fn launch_plan(
         &self,
         stream: StreamId,
@@ -123,8 +126,8 @@ impl Machine {
         Ok(end)
     }
 
-    /// Whether a ticket is done on the GPU. Unlike [`Machine::is_done`] this performs no effects, and calls nobody: for whoever
-    /// asks with a lock of his own.
+    /// Returns whether a ticket is done on the GPU. Unlike [`Machine::is_done`] it performs no
+    /// effects and calls no host functions, so the caller may hold locks.
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::Stuck`].
@@ -132,7 +135,8 @@ impl Machine {
         self.core.with(|timeline, _| Ok(timeline.is_done(ticket)))
     }
 
-    /// What a step is to the GPU; checked, so that nothing fails half way. `shows`: the host has something to do before a signal.
+    /// Converts a step to a command; checked, so that a launch does not fail half way. `shows`: the
+    /// host has effects to perform before a signal.
     fn prepare(&self, work: &Work, shows: bool) -> Result<(Kind, Option<Effect>), Error> {
         let (command, effect) = match *work {
             Work::Nothing => (Command::Nothing, None),
@@ -183,7 +187,7 @@ impl Machine {
 }
 
 impl Core {
-    /// Tracks for each of the plan's, taken from whoever else may want them.
+    /// Takes tracks for those of the plan.
     fn take_tracks(&self, plan: &Plan, flight: &Flight) -> Result<Vec<StreamId>, Error> {
         let mut pools = lock(&self.tracks.0);
         for wanted in &plan.tracks {
@@ -215,7 +219,7 @@ impl Core {
                     .with(|timeline, _| timeline.create_track(wanted.context))
                     .inspect(|_| pool.made += 1),
             };
-            // With all of them in use, also by other processes, launches share what there is.
+            // When all are in use, also by other processes, launches share them.
             let least = (0..pool.free.len()).min_by_key(|&place| held(&pool.free[place]));
             let track = match (track, least) {
                 (Err(Error::Full(_)), Some(place)) => Ok(pool.free.swap_remove(place)),
@@ -236,7 +240,7 @@ impl Core {
     fn give_tracks(&self, plan: &Plan, tracks: &[StreamId]) {
         let mut pools = lock(&self.tracks.0);
         for (&track, wanted) in tracks.iter().zip(&plan.tracks) {
-            // Not there any more: the context is gone.
+            // Missing if the context was destroyed.
             if let Some(pool) = pools.get_mut(&wanted.context) {
                 pool.free.push(track);
             }
@@ -278,7 +282,7 @@ impl Core {
         Ok(end)
     }
 
-    /// Gives the graph its place in the stream: its begin, its end, and where each track begins.
+    /// Puts the stream's part: returns its begin, its end, and where each track begins.
     fn open(
         &self,
         stream: StreamId,
@@ -295,7 +299,7 @@ impl Core {
                 tracks.iter().for_each(|&track| timeline.lend_priority(track, stream));
                 let starts: Vec<Ticket> =
                     tracks.iter().map(|&track| timeline.ticket_after(track, 0)).collect();
-                // In one stream launches are in order anyway.
+                // Launches in one stream are in order anyway.
                 let before =
                     before.filter(|before| before.stream != stream && !timeline.is_done(*before));
                 let mut last = None;
@@ -308,7 +312,7 @@ impl Core {
                 for command in commands.into_iter().flatten() {
                     match timeline.enqueue(stream, command, 0, now) {
                         Ok(ticket) => last = Some(ticket),
-                        // There was room for all of them.
+                        // Cannot happen: there was room for all of them.
                         Err(full) => return Ok(Err(full)),
                     }
                     if command == Command::Nothing {
@@ -325,7 +329,7 @@ impl Core {
         }
     }
 
-    /// Puts commands on tracks, in one operation where they have room.
+    /// Puts commands on tracks, in one operation if they have room.
     fn put_batch(&self, batch: &mut Vec<(Entry, Option<Effect>)>) -> Result<(), Error> {
         let mut rest: Vec<Entry> = Vec::with_capacity(batch.len());
         let mut tokens = self.effects.tokens();
@@ -336,7 +340,7 @@ impl Core {
         drop(tokens);
         let mut put = 0;
         while put < rest.len() {
-            // Whoever takes an effect that is due must find its ticket.
+            // Held so that a thread that takes a due effect finds its ticket.
             let mut tokens = self.effects.tokens();
             let result = self.with(|timeline, now| {
                 let mut tickets = Vec::with_capacity(rest.len() - put);

@@ -1,8 +1,8 @@
-//! The thread that performs effects when they are due, and looks after the dead.
+//! The thread that performs effects when they are due and reclaims exited processes.
 //!
-//! It sleeps until the instant that the timeline forecasts for the next effect, or until something is enqueued that may
-//! come due earlier. Host functions run in a second thread: they may take as long as they like, memory writes must not
-//! wait for them.
+//! It sleeps until the instant that the timeline forecasts for the next effect, or until a command
+//! is enqueued that may be due earlier. Host functions run in a second thread: they may take any
+//! time, and memory writes must not wait for them.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
@@ -15,10 +15,10 @@ use super::{Core, Machine, lock};
 use crate::clock::Clock;
 use crate::error::Error;
 
-/// How often any client of the segment looks for dead processes.
+/// Interval between two checks for exited processes, by all clients of the segment together.
 const REAP: Nanos = Nanos::from_millis(20);
-/// The helper sleeps to this long before an effect, then yields. Less than a call's lead: it has a core to itself less
-/// often than to share.
+/// The helper sleeps until this long before an effect, then yields. Shorter than a call's lead, as
+/// the helper usually shares its core.
 const LEAD: Nanos = Nanos::from_micros(30);
 
 /// Wakes the helper.
@@ -30,7 +30,7 @@ pub(super) struct Alarm {
 
 #[derive(Debug)]
 struct AlarmState {
-    /// When the helper will wake by itself; `MAX` while it is awake, so that no ring is missed.
+    /// When the helper wakes by itself; `MAX` while it is awake, so that no notification is missed.
     wakes_at: Nanos,
     rung: bool,
     stopped: bool,
@@ -44,12 +44,12 @@ impl Default for Alarm {
 }
 
 impl Alarm {
-    /// Something may be due from that instant on.
+    /// Notifies the helper that something may be due from that instant on.
     pub(super) fn ring_by(&self, instant: Nanos) {
         let mut state = lock(&self.state);
         if instant < state.wakes_at {
             state.rung = true;
-            // The helper would wake only to wait for the lock.
+            // Unlock first: the helper would wake only to wait for the lock.
             drop(state);
             self.bell.notify_one();
         }
@@ -60,7 +60,8 @@ impl Alarm {
         self.bell.notify_one();
     }
 
-    /// The helper is awake and will look at everything rung so far. `false`: it is to end.
+    /// Marks the helper as awake: it will handle everything notified so far. Returns `false` if it
+    /// must end.
     fn awake(&self) -> bool {
         let mut state = lock(&self.state);
         state.rung = false;
@@ -68,7 +69,7 @@ impl Alarm {
         !state.stopped
     }
 
-    /// Sleeps until the instant, or until rung or stopped.
+    /// Sleeps until the instant, a notification, or a stop.
     fn sleep(&self, core: &Core, until: Nanos) {
         {
             let mut state = lock(&self.state);
@@ -78,7 +79,7 @@ impl Alarm {
             }
             if span > Nanos::ZERO {
                 state.wakes_at = until;
-                // An early wake-up only costs a look.
+                // An early wake-up costs one more check.
                 let (state, slept) = self
                     .bell
                     .wait_timeout(state, span.duration())
@@ -100,7 +101,7 @@ pub(super) struct Helper {
 
 impl Helper {
     pub(super) fn join(self) {
-        // It does not panic; if it did there would be nobody to tell.
+        // It does not panic; if it did, there is no caller to report it to.
         let _ = self.thread.join();
     }
 
@@ -130,12 +131,12 @@ impl Machine {
 
 fn run(core: &Arc<Core>) {
     block_signals();
-    // This thread is the simulator's own, so its timers may be as exact as they get.
-    // SAFETY: PR_SET_TIMERSLACK takes one number and changes nothing but the calling thread's slack.
+    // SAFETY: PR_SET_TIMERSLACK takes one number and changes nothing but the calling thread's
+    // slack. This thread is the simulator's own.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
     let mut caller: Option<(Sender<HostCall>, JoinHandle<()>)> = None;
     while core.alarm.awake() {
-        // What fails here (a stuck lock) is told to whoever calls; the helper tries again.
+        // A failure (a stuck lock) is reported by the program's calls; the helper tries again.
         let _ = core.segment.reap(core.clock.now(), REAP).and_then(|()| core.bury_exports());
         let now = core.clock.now();
         let until = match core.perform(true) {
@@ -144,7 +145,7 @@ fn run(core: &Arc<Core>) {
         };
         for call in core.take_calls() {
             let (calls, _) = caller.get_or_insert_with(|| spawn_caller(core));
-            // It ends only when this end of the channel does.
+            // The thread ends only when this end of the channel is dropped.
             let _ = calls.send(call);
         }
         core.alarm.sleep(core, until);
@@ -166,11 +167,12 @@ fn spawn_caller(core: &Arc<Core>) -> (Sender<HostCall>, JoinHandle<()>) {
     (calls, thread)
 }
 
-/// The program's signal handlers run on the program's threads. Threads made by this one inherit it.
+/// Blocks signals: the program's handlers run on the program's threads. Threads made by this one
+/// inherit the mask.
 fn block_signals() {
     let mut all = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: fills the set it is given.
+    // SAFETY: the call fills the set that it is given.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: the set is filled; the old one is not asked for; only this thread's mask changes.
+    // SAFETY: the set is filled; the old mask is not requested; only this thread's mask changes.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), core::ptr::null_mut()) };
 }

@@ -1,19 +1,20 @@
-//! The machine that a process sees: what the CUDA and NVML calls are made of.
+//! The machine that a process sees: the operations behind the CUDA and NVML calls.
 //!
-//! One [`Machine`] per loaded library; it attaches the process to the segment with a slot of its own. All methods take
-//! `&self` and may be called from any thread. None of them is meant to be called from a signal handler or an at-fork
-//! handler.
+//! Each loaded library has one [`Machine`], which attaches the process to the segment with a slot
+//! of its own. All methods take `&self` and may be called from any thread, but not from signal or
+//! at-fork handlers.
 //!
-//! * A forked child finds its parent's machine unusable: every method answers [`Error::Forked`], touches nothing
-//!   shared, and the child opens one of its own if it wants one ([`Machine::is_inherited`]).
-//! * Enqueuing calls give a [`Ticket`]; [`Machine::wait`] blocks until it is done and its host-visible effects are
-//!   performed.
+//! * In a forked child every method answers [`Error::Forked`] and touches nothing shared. The child
+//!   can open a machine of its own ([`Machine::is_inherited`]).
+//! * Enqueuing calls return a [`Ticket`]. [`Machine::wait`] blocks until it is done and its
+//!   host-visible effects are performed.
 //! * A call that finds the stream's queue full blocks, as the driver's does.
-//! * Host-visible effects (copies, fills, memory writes, host functions) are performed in order by a thread of the
-//!   process when they are due, because programs poll plain memory; whoever waits performs those that are due by then.
+//! * Host-visible effects (copies, fills, memory writes, host functions) are performed in order by
+//!   a thread of the process when they are due, because programs poll plain memory. A waiting call
+//!   also performs those that are due.
 //!
-//! A blocking call asks the timeline for a forecast, sleeps to it, and looks again: whatever arrived meanwhile has
-//! changed it.
+//! A blocking call gets a forecast from the timeline, sleeps until then, and checks again: new
+//! commands may have changed it.
 
 mod accounting;
 mod accounts;
@@ -78,15 +79,15 @@ use crate::segment::{Segment, Transaction};
 use crate::settings::{Figures, Settings};
 use crate::timeline::{Forecast, Timeline};
 
-/// An attached process. Dropping it detaches: contexts go at once.
+/// An attached process. Dropping it detaches and destroys its contexts.
 #[derive(Debug)]
 pub struct Machine {
-    /// Of no use in a forked child, which must not drop it.
+    /// Unusable in a forked child, which must not drop it.
     core: ManuallyDrop<Arc<Core>>,
     helper: ManuallyDrop<Mutex<Option<Helper>>>,
 }
 
-/// What calls and the helper thread share.
+/// State shared by calls and the helper thread.
 #[derive(Debug)]
 struct Core {
     segment: Segment,
@@ -94,7 +95,7 @@ struct Core {
     memory: Mutex<Memory>,
     /// The bytes of exports.
     files: Files,
-    /// Whether there ever was a pool.
+    /// Whether a pool was ever created.
     pooling: AtomicBool,
     /// Locked before the memory.
     order: Mutex<Order>,
@@ -103,18 +104,18 @@ struct Core {
     alarm: Alarm,
 }
 
-/// Nothing that a panic could leave half done is under these locks.
+/// Locks a mutex whose data a panic cannot leave inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long a waiter sleeps when nothing says that what it waits for will ever come.
+/// Poll interval when nothing forecasts the awaited event.
 const POLL: Nanos = Nanos::from_micros(200);
-/// The longest sleep: a death nearby makes things come earlier than forecast.
+/// Maximum sleep: the death of another process makes things happen earlier than forecast.
 const LONGEST: Nanos = Nanos::from_millis(10);
 
 impl Machine {
-    /// Opens the machine that the environment names, making it if need be.
+    /// Opens the machine that the environment names, creating it if needed.
     ///
     /// # Errors
     /// [`Error::Settings`], [`Error::Segment`], [`Error::Full`] when all slots are taken.
@@ -122,8 +123,8 @@ impl Machine {
         Self::open(&Settings::from_environment()?)
     }
 
-    /// Opens the machine with the given settings on the real clock. What others use already counts as it is, and must
-    /// have the GPUs that the settings name; what nobody uses is made anew if the settings differ.
+    /// Opens the machine with the given settings on the real clock. A machine in use must have the
+    /// GPUs that the settings name; one that is not in use is created anew if the settings differ.
     ///
     /// # Errors
     /// As [`Machine::from_environment`].
@@ -133,8 +134,8 @@ impl Machine {
         Ok(Self::with(segment, clock))
     }
 
-    /// Opens the machine with a clock of the caller's choice. On a virtual clock there is no thread: effects are
-    /// performed by calls, and waiting moves the clock.
+    /// Opens the machine with the given clock. A virtual clock has no helper thread: calls perform
+    /// effects, and waits move the clock.
     ///
     /// # Errors
     /// As [`Machine::from_environment`].
@@ -162,31 +163,31 @@ impl Machine {
         }
     }
 
-    /// Whether this machine is the parent's and this process a forked child.
+    /// Returns whether this process is a forked child and the machine its parent's.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
         self.core.segment.is_inherited()
     }
 
-    /// The GPUs, in order.
+    /// Returns the GPUs, in order.
     #[must_use]
     pub fn gpus(&self) -> &[GpuSpec] {
         self.core.segment.gpus()
     }
 
-    /// The model's figures.
+    /// Returns the model's figures.
     #[must_use]
     pub fn figures(&self) -> &Figures {
         self.core.segment.figures()
     }
 
-    /// Thousandths of real time per device time.
+    /// Returns real time per device time, in thousandths.
     #[must_use]
     pub fn dilation_milli(&self) -> u64 {
         self.core.segment.dilation_milli()
     }
 
-    /// Device time. At dilation 1 it is `CLOCK_MONOTONIC`.
+    /// Returns the device time now: `CLOCK_MONOTONIC` divided by the time scale.
     #[must_use]
     pub fn now(&self) -> Nanos {
         self.core.clock.now()
@@ -203,7 +204,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // A child has neither the threads nor the mappings, and perhaps finds the locks taken.
+        // A child has neither the threads nor the mappings, and may find the locks taken.
         if self.is_inherited() {
             return;
         }
@@ -211,13 +212,13 @@ impl Drop for Machine {
             self.core.alarm.stop();
             helper.join();
         }
-        // Should the lock not be had, the process's death does the same a little later.
+        // If this fails, reclaiming the exited process does the same a little later.
         let _ = self.core.with(|timeline, now| {
             timeline.detach(self.core.segment.process(), now);
             Ok(())
         });
         let _ = self.core.bury_exports();
-        // SAFETY: not used again: this is the drop; not dropped before: nobody else does.
+        // SAFETY: dropped exactly once, here, and not used afterwards: this is the drop.
         unsafe { ManuallyDrop::drop(&mut self.core) };
         // SAFETY: as above.
         unsafe { ManuallyDrop::drop(&mut self.helper) };
@@ -225,21 +226,21 @@ impl Drop for Machine {
 }
 
 impl Core {
-    /// One operation: the timeline is advanced to now, then changed by `operation`; if that fails nothing of it stays.
-    /// It may be done more than once ([`Segment::transact`]).
+    /// Runs one operation: advances the timeline to now, then applies `operation`. A failure leaves
+    /// nothing of it. It may run more than once ([`Segment::transact`]).
     #[inline]
     fn with<R>(
         &self,
         mut operation: impl FnMut(&mut Timeline<'_, Transaction<'_>>, Nanos) -> Result<R, Error>,
     ) -> Result<R, Error> {
         self.segment.transact(|timeline| {
-            // Read under the lock, so that nobody else has been further.
+            // Read under the lock, so that no other process has advanced further.
             let now = timeline.advance(self.clock.now());
             operation(timeline, now)
         })
     }
 
-    /// The GPU of a context, if the context is this process's.
+    /// Returns the GPU of a context of this process.
     fn own_context(
         &self,
         timeline: &Timeline<'_, Transaction<'_>>,
@@ -261,21 +262,22 @@ impl Core {
         Ok(context)
     }
 
-    /// The context of an event that this process may record and wait for.
+    /// Returns the context of an event that this process may record and wait for.
     fn own_event(
         &self,
         timeline: &Timeline<'_, Transaction<'_>>,
         event: EventId,
     ) -> Result<ContextId, Error> {
         let context = timeline.context_of_event(event).ok_or(Error::NoEvent)?;
-        // One with a name is every process's.
+        // A named event is open to every process.
         if timeline.name_of_event(event).is_none() {
             self.own_context(timeline, context).map_err(|_| Error::NoEvent)?;
         }
         Ok(context)
     }
 
-    /// Blocks until the host can see that all tickets are done, and performs the effects that are due by then.
+    /// Blocks until the host can see that all tickets are done, and performs the effects that are
+    /// due.
     fn wait_for(&self, tickets: &[Ticket]) -> Result<(), Error> {
         let mut visible = None;
         loop {

@@ -1,30 +1,30 @@
-//! What is known of the order between streams: up to where one comes after others, by the events that it waited for.
+//! The known order between streams: each event wait orders a stream after a prefix of others.
 //!
-//! Only pools ask, so nothing is kept before there is one.
+//! Only pools need it, so nothing is kept before the first pool.
 
 use std::collections::HashMap;
 
 use super::{EventId, StreamId, Ticket};
 
-/// Up to where a stream comes after others.
+/// For each other stream, the number of the last command that is ordered before.
 pub(super) type After = HashMap<StreamId, u64>;
 
 /// The order between the process's streams.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     streams: HashMap<StreamId, After>,
-    /// What the stream came after when the event was recorded, and where that was.
+    /// The record, and the order of its stream at that time.
     events: HashMap<EventId, (Ticket, After)>,
 }
 
 impl Order {
-    /// An event was recorded in a stream.
+    /// Notes that an event was recorded in a stream.
     pub(super) fn recorded(&mut self, event: EventId, ticket: Ticket) {
         let after = self.streams.get(&ticket.stream).cloned().unwrap_or_default();
         self.events.insert(event, (ticket, after));
     }
 
-    /// A stream waits for an event from now on.
+    /// Notes that a stream waits for an event.
     pub(super) fn waits(&mut self, stream: StreamId, event: EventId) {
         let Some((ticket, after)) = self.events.get(&event) else { return };
         let its = self.streams.entry(stream).or_default();
@@ -34,12 +34,12 @@ impl Order {
         }
     }
 
-    /// What a stream comes after.
+    /// Returns the order of a stream.
     pub(super) fn after(&self, stream: StreamId) -> Option<&After> {
         self.streams.get(&stream)
     }
 
-    /// An event is gone.
+    /// Forgets a destroyed event.
     pub(super) fn forget_event(&mut self, event: EventId) {
         self.events.remove(&event);
     }

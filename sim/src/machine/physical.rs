@@ -1,4 +1,4 @@
-//! Virtual memory management, as its calls see it: handles, reservations, mappings, and handles between processes.
+//! Virtual memory management: physical handles, reservations, mappings, shareable handles.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -10,15 +10,16 @@ use crate::error::Error;
 use crate::memory::{Access, MappedRange, PhysicalId, PhysicalInfo, PhysicalPlace, Sendable, Side};
 use crate::timeline::ExportKind;
 
-/// What handles can be of.
+/// Exports that a physical handle can stand for.
 const HANDLED: [ExportKind; 2] = [ExportKind::Memory, ExportKind::Team];
 
 impl Machine {
-    /// Makes physical memory of whole granules, on a GPU or on the host; on a GPU it is the process's own, and needs no
-    /// context. `sendable`: how it can be sent to other processes.
+    /// Creates physical memory of whole granules, on a GPU or on the host. On a GPU it is the
+    /// process's own and needs no context. `sendable`: how it can be sent to other processes.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::NoGpu`], [`Error::Invalid`] for a size of no whole granules.
+    /// [`Error::OutOfMemory`], [`Error::NoGpu`], [`Error::Invalid`] for a size that is not a
+    /// multiple of the granule.
     pub fn create_physical(
         &self,
         place: PhysicalPlace,
@@ -39,52 +40,53 @@ impl Machine {
         }
     }
 
-    /// Ends a handle. The memory goes with the last handle and mapping of all processes.
+    /// Releases a handle. The memory is freed with the last handle and mapping of all processes.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] for what is no handle.
+    /// [`Error::NoAllocation`] if it is not a handle.
     pub fn release_physical(&self, physical: PhysicalId) -> Result<(), Error> {
         self.check_lineage()?;
         lock(&self.core.memory).release_physical(&**self.core, physical)
     }
 
-    /// One more handle for what is mapped at an address.
+    /// Returns one more handle for the memory that is mapped at an address.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] if nothing is.
+    /// [`Error::NoAllocation`] if nothing is mapped there.
     pub fn retain_physical(&self, address: u64) -> Result<PhysicalId, Error> {
         self.check_lineage()?;
         lock(&self.core.memory).physicals.retain(address)
     }
 
-    /// Keeps physical memory once more, as a mapping does, without addresses: for a tile of an array.
+    /// Adds a reference to physical memory, as a mapping does, without addresses: for a tile of an
+    /// array.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] for what is no handle.
+    /// [`Error::NoAllocation`] if it is not a handle.
     pub fn keep_physical(&self, physical: PhysicalId) -> Result<(), Error> {
         self.check_lineage()?;
         lock(&self.core.memory).physicals.keep(physical)
     }
 
-    /// Keeps physical memory once less.
+    /// Drops such a reference.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] for what is not kept.
+    /// [`Error::NoAllocation`] if there is none.
     pub fn let_go_physical(&self, physical: PhysicalId) -> Result<(), Error> {
         self.check_lineage()?;
         lock(&self.core.memory).let_go_physical(&**self.core, physical)
     }
 
-    /// What is behind a handle.
+    /// Describes the memory of a handle.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] for what is no handle.
+    /// [`Error::NoAllocation`] if it is not a handle.
     pub fn physical(&self, physical: PhysicalId) -> Result<PhysicalInfo, Error> {
         self.check_lineage()?;
         lock(&self.core.memory).physicals.held(physical)
     }
 
-    /// Reserves addresses in whole granules: at `wanted` if nothing lies there, else anywhere.
+    /// Reserves addresses in whole granules: at `wanted` if that range is free, else anywhere.
     ///
     /// # Errors
     /// [`Error::Invalid`]; [`Error::OutOfMemory`] if there is no such range.
@@ -93,7 +95,7 @@ impl Machine {
         lock(&self.core.memory).physicals.reserve(size, align, wanted)
     }
 
-    /// Gives a reservation back, whole. Nothing may be mapped in it.
+    /// Frees a whole reservation. Nothing may be mapped in it.
     ///
     /// # Errors
     /// [`Error::Invalid`].
@@ -102,18 +104,18 @@ impl Machine {
         lock(&self.core.memory).physicals.unreserve(address, size)
     }
 
-    /// The reservation that holds an address: its first one, and how many.
+    /// Returns the reservation that contains an address: its start and size.
     #[must_use]
     pub fn reservation(&self, address: u64) -> Option<(u64, Bytes)> {
         self.check_lineage().ok()?;
         lock(&self.core.memory).physicals.reserved(address)
     }
 
-    /// Maps the beginning of physical memory to reserved addresses, or of a team, when all its GPUs are there. Nobody reaches it
-    /// yet.
+    /// Maps the start of physical memory to reserved addresses; a multicast object once all its
+    /// GPUs have joined. No side has access yet.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] for what is no handle; [`Error::Invalid`] where it cannot be mapped.
+    /// [`Error::NoAllocation`] if it is not a handle; [`Error::Invalid`] where it cannot be mapped.
     pub fn map(&self, address: u64, size: Bytes, physical: PhysicalId) -> Result<(), Error> {
         self.check_lineage()?;
         if self.physical(physical)?.place == PhysicalPlace::Team {
@@ -122,7 +124,7 @@ impl Machine {
         lock(&self.core.memory).map(&self.core.files, address, size, physical)
     }
 
-    /// Ends all mappings of a range, which must be whole ones.
+    /// Unmaps a range of whole mappings.
     ///
     /// # Errors
     /// [`Error::Invalid`] for any other range.
@@ -131,7 +133,7 @@ impl Machine {
         lock(&self.core.memory).unmap(&**self.core, address, size)
     }
 
-    /// Says how the sides may reach all mappings of a range, which must be whole ones.
+    /// Sets the access of sides to a range of whole mappings.
     ///
     /// # Errors
     /// [`Error::Invalid`] for any other range, and for the host's access to a GPU's memory.
@@ -145,50 +147,52 @@ impl Machine {
         lock(&self.core.memory).set_access(&self.core.files, address, size, wanted)
     }
 
-    /// How a side may reach what is mapped at an address.
+    /// Returns a side's access to the memory mapped at an address.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] if nothing is.
+    /// [`Error::NoAllocation`] if nothing is mapped there.
     pub fn access(&self, address: u64, side: Side) -> Result<Access, Error> {
         self.check_lineage()?;
         lock(&self.core.memory).physicals.access(address, side)
     }
 
-    /// What is mapped at an address.
+    /// Returns the mapping at an address.
     #[must_use]
     pub fn mapped(&self, address: u64) -> Option<MappedRange> {
         self.check_lineage().ok()?;
         lock(&self.core.memory).physicals.mapped(address)
     }
 
-    /// A descriptor by which other processes can import shareable memory, and which keeps it as long as any copy of it is
-    /// open.
+    /// Exports shareable memory as a descriptor, which other processes can import. Each open copy
+    /// keeps the memory.
     ///
     /// # Errors
-    /// [`Error::NotShareable`]; [`Error::NoAllocation`] for what is no handle; [`Error::System`].
+    /// [`Error::NotShareable`]; [`Error::NoAllocation`] if it is not a handle; [`Error::System`].
     pub fn export_physical(&self, physical: PhysicalId) -> Result<OwnedFd, Error> {
         self.check_lineage()?;
-        // Locked all the while, so that nobody ends the handle in between.
+        // Locked throughout, so that no thread releases the handle in between.
         let memory = lock(&self.core.memory);
         let (export, serial) =
             memory.physicals.export(physical, |sendable| sendable.by_descriptor)?;
         self.core.send(export, serial)
     }
 
-    /// A descriptor that keeps all that lies behind a range of addresses, whatever becomes of it here; nobody can import by it.
+    /// Returns a descriptor that keeps all memory behind a range of addresses, whatever happens to
+    /// it here. It cannot be imported.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] where there is nothing; [`Error::Invalid`] for parts of several allocations, and for mappings of several
-    /// kinds; [`Error::Full`], [`Error::System`].
+    /// [`Error::NoAllocation`] if there is none; [`Error::Invalid`] for parts of several
+    /// allocations, and for mappings of several kinds; [`Error::Full`], [`Error::System`].
     pub fn keep_range(&self, address: u64, size: Bytes) -> Result<OwnedFd, Error> {
         self.check_lineage()?;
-        // Locked all the while, so that nobody frees it in between.
+        // Locked throughout, so that no thread frees it in between.
         let mut memory = lock(&self.core.memory);
         let exports = memory.behind(&**self.core, address, size)?;
         self.core.send_all(&exports)
     }
 
-    /// A handle of the memory that a descriptor keeps. It stays on the books of whoever made it as long as that is there.
+    /// Imports the memory that a descriptor keeps. It stays charged to the process that created it
+    /// while that exists.
     ///
     /// # Errors
     /// [`Error::NoAllocation`] if it keeps none; [`Error::System`].
@@ -199,10 +203,10 @@ impl Machine {
         Ok(self.handle_of(&received, true.into()))
     }
 
-    /// A number by which other processes can import memory that can be sent so. It keeps nothing.
+    /// Exports memory as a number, which other processes can import. The number keeps nothing.
     ///
     /// # Errors
-    /// [`Error::NotShareable`]; [`Error::NoAllocation`] for what is no handle.
+    /// [`Error::NotShareable`]; [`Error::NoAllocation`] if it is not a handle.
     pub fn number_physical(&self, physical: PhysicalId) -> Result<Number, Error> {
         self.check_lineage()?;
         let (export, serial) =
@@ -210,7 +214,7 @@ impl Machine {
         Ok(Number { export: export.get(), serial })
     }
 
-    /// A handle of the memory that a number names.
+    /// Imports the memory that a number names.
     ///
     /// # Errors
     /// [`Error::NoAllocation`] if no process holds it.

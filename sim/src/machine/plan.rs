@@ -1,10 +1,10 @@
-//! Plans: graphs cut into tracks, without a clock or a GPU.
+//! Plans: graphs divided into tracks, without a clock or a GPU.
 //!
-//! The steps of a graph are put on tracks in an order in which every step comes after those it depends on. A step goes
-//! behind one that it depends on if that is the last of its track; else it begins a track, or, with enough of them,
-//! goes to the one that was used least recently. What depends on a step of another track waits for it there. Order on
-//! a track and waits between tracks are all that the GPU is given, so what is independent and on different tracks
-//! overlaps where the GPU has room.
+//! Steps are put on tracks in topological order. A step follows one of its dependencies if that is
+//! the last of its track. Otherwise it begins a new track or, with enough of them, goes to the
+//! least recently used one. A dependency on another track becomes a wait. The GPU gets only the
+//! order on each track and the waits, so independent steps on different tracks overlap where the
+//! GPU has room.
 //!
 //! ```text
 //!       a                    track 0:  a  b  (wait c) d
@@ -19,10 +19,10 @@ use std::sync::Arc;
 use super::work::{CopyKind, Fill, Launch, Pitched, WaitCondition, Width};
 use super::{ContextId, EventId, SemaphoreId};
 
-/// What a step does. It may be done many times.
+/// The work of a step. It may be done many times.
 #[derive(Clone)]
 pub enum Work {
-    /// Nothing: a point that others wait for.
+    /// Nothing: a point to wait for.
     Nothing,
     /// A kernel.
     Kernel(Launch),
@@ -32,22 +32,22 @@ pub enum Work {
     Fill(Fill),
     /// A host function, as [`Machine::host_function`](super::Machine::host_function) calls one.
     Call(Arc<dyn Fn() + Send + Sync>),
-    /// A word is written.
+    /// Writes a word.
     Write(u64, Width, u64),
-    /// A word is waited for.
+    /// Waits for a word.
     Watch(u64, Width, WaitCondition, u64),
-    /// A semaphore is signalled.
+    /// Signals a semaphore.
     Signal(SemaphoreId, u64),
-    /// A semaphore is waited for.
+    /// Waits for a semaphore.
     Acquire(SemaphoreId, u64),
-    /// An event is recorded.
+    /// Records an event.
     Record(EventId),
-    /// An event's last record is waited for.
+    /// Waits for an event's last record.
     Await(EventId),
 }
 
 impl Work {
-    /// Whether the host sees something of it.
+    /// Returns whether the host can see its effects.
     pub(super) fn shows(&self) -> bool {
         matches!(
             self,
@@ -74,30 +74,30 @@ impl core::fmt::Debug for Work {
     }
 }
 
-/// The place of one step in a graph. What it does is said at each launch.
+/// The position of one step in a graph. Its work is given at each launch.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// In which context.
+    /// Its context.
     pub context: ContextId,
-    /// The steps that must be done before, by their places, all of them below its own.
+    /// The indices of its dependencies, all below its own.
     pub after: Vec<usize>,
 }
 
-/// A place on a track of a plan: so many commands from its beginning.
+/// A position on a track: so many commands from its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) track: usize,
     pub(super) commands: u64,
 }
 
-/// What is put on a track.
+/// An item on a track.
 #[derive(Debug)]
 pub(super) enum Item {
-    /// A wait for the launch's turn in its stream.
+    /// A wait until the stream has reached the launch.
     Begin,
     /// A wait for another track.
     Wait(Place),
-    /// A step's own work, by the place of the step.
+    /// The work of the step with this index.
     Work(usize),
 }
 
@@ -105,38 +105,38 @@ pub(super) enum Item {
 #[derive(Debug)]
 pub(super) struct Track {
     pub(super) context: ContextId,
-    /// Commands that it will be given.
+    /// Commands that are put on it.
     pub(super) commands: u64,
-    /// The step that it was given last.
+    /// The step that was put on it last.
     last: usize,
-    /// Up to where it has waited for each other track.
+    /// For each other track, the commands that it has already waited for.
     waited: Vec<u64>,
 }
 
-/// A graph, cut into tracks.
+/// A graph, divided into tracks.
 #[derive(Debug)]
 pub struct Plan {
-    /// In the order in which they are launched.
+    /// In the order of the launch, with their tracks.
     pub(super) items: Vec<(usize, Item)>,
     pub(super) tracks: Vec<Track>,
     pub(super) steps: usize,
 }
 
-/// Tracks of a plan, unless a track has to be ended because it is long.
+/// Maximum number of tracks, unless a track has reached [`LENGTH`].
 const WIDTH: usize = 32;
 /// Commands after which a track is ended, so that several launches fit the rings.
 const LENGTH: u64 = 900;
 
 impl Plan {
-    /// Cuts a graph into tracks.
+    /// Divides a graph into tracks.
     ///
     /// # Panics
-    /// If a step comes before one that it depends on.
+    /// If a step comes before one of its dependencies.
     #[must_use]
     pub fn new(steps: Vec<Step>) -> Self {
         let mut plan =
             Self { items: Vec::with_capacity(steps.len()), tracks: Vec::new(), steps: steps.len() };
-        // Where each step is done, and whether anything waits for it.
+        // Where each step is, and whether no other step depends on it.
         let mut places: Vec<Place> = Vec::with_capacity(steps.len());
         let mut ends = vec![true; steps.len()];
         for (index, Step { context, after }) in steps.into_iter().enumerate() {
@@ -157,13 +157,13 @@ impl Plan {
         plan
     }
 
-    /// Whether there is nothing to do.
+    /// Returns whether there are no steps.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.steps == 0
     }
 
-    /// Its steps.
+    /// Returns the number of steps.
     #[must_use]
     pub fn len(&self) -> usize {
         self.steps
@@ -215,7 +215,7 @@ impl Plan {
         }
     }
 
-    /// Lets the last track wait for all ends: it is done when the graph is.
+    /// Makes the last track wait for all others, so that its end is the graph's.
     fn join(&mut self, ends: Vec<Place>) {
         let Some(last) = self.tracks.len().checked_sub(1) else { return };
         ends.into_iter().for_each(|end| self.wait(last, end));
@@ -261,8 +261,8 @@ mod tests {
         assert_eq!(plan.tracks.len(), 6);
     }
 
-    /// Plays a plan, taking the tracks in a random order: every step must find those done that it depends on, and all
-    /// must be done when the last track is.
+    /// Runs the tracks of a plan in random order: every step must find its dependencies done, and
+    /// all must be done when the last track is.
     #[test]
     fn every_order_that_the_tracks_allow_keeps_the_dependencies() {
         for seed in 0..200_u64 {

@@ -1,4 +1,4 @@
-//! Memory in stream order, as its calls see it.
+//! Stream-ordered memory, as its calls see it.
 
 use std::collections::HashSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -12,19 +12,19 @@ use crate::memory::{Offer, Order, Origin, PoolId, PoolSettings, PoolUsage, Reuse
 use crate::timeline::{Command, ExportId, ExportKind, Forecast};
 
 impl Machine {
-    /// Makes a pool. It holds nothing yet.
+    /// Creates an empty pool.
     ///
     /// # Errors
     /// [`Error::NoGpu`].
     pub fn create_pool(&self, settings: PoolSettings) -> Result<PoolId, Error> {
         self.check_lineage()?;
         self.check_gpu(settings.site.gpu)?;
-        // Relaxed: who does not see it yet has nothing to do with the new pool.
+        // Relaxed: a thread that does not see it yet cannot use the new pool either.
         self.core.pooling.store(true, Ordering::Relaxed);
         Ok(lock(&self.core.memory).pools.create(settings))
     }
 
-    /// Ends a pool, with the last of its allocations.
+    /// Destroys a pool, together with the last of its allocations.
     ///
     /// # Errors
     /// [`Error::NoPool`].
@@ -33,12 +33,13 @@ impl Machine {
         lock(&self.core.memory).destroy_pool(&**self.core, pool)
     }
 
-    /// Allocates from a pool, in the order of a stream; `None`: to be used at once, by anybody. Memory that was freed is used again
-    /// as the pool's [`Reuse`] allows; else the pool grows. When the GPU is out of memory, what its pools do not need is given back
-    /// first, and frees that are on their way are waited for.
+    /// Allocates from a pool, in the order of a stream; `None`: usable at once by any stream. Freed
+    /// memory is reused as the pool's [`Reuse`] allows; else the pool grows. When the GPU is out of
+    /// memory, its pools first give back unused memory, and pending frees are waited for.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::NoPool`], [`Error::Invalid`] for zero bytes and another process's pool.
+    /// [`Error::OutOfMemory`], [`Error::NoPool`], [`Error::Invalid`] for zero bytes and another
+    /// process's pool.
     pub fn allocate_from(
         &self,
         pool: PoolId,
@@ -79,7 +80,8 @@ impl Machine {
                 let ticket = self.enqueue(stream, Command::Nothing)?;
                 lock(&self.core.memory).free_pooled(address, ticket)
             }
-            // What it looked like when the stream comes to it is the program's affair.
+            // By the time the stream gets there the program may have freed it otherwise; that is
+            // its own error.
             Origin::Context(_) | Origin::Imported(_) => {
                 let core = std::sync::Arc::downgrade(&self.core);
                 let free = move || {
@@ -93,7 +95,7 @@ impl Machine {
         }
     }
 
-    /// What a pool was made with.
+    /// Returns the settings that a pool was created with.
     ///
     /// # Errors
     /// [`Error::NoPool`].
@@ -101,7 +103,7 @@ impl Machine {
         lock(&self.core.memory).pools.settings(pool)
     }
 
-    /// Whether a pool stands for another process's.
+    /// Returns whether a pool was imported from another process.
     ///
     /// # Errors
     /// [`Error::NoPool`].
@@ -109,7 +111,7 @@ impl Machine {
         lock(&self.core.memory).pools.is_imported(pool)
     }
 
-    /// What a pool holds.
+    /// Returns what a pool holds.
     ///
     /// # Errors
     /// [`Error::NoPool`].
@@ -117,7 +119,7 @@ impl Machine {
         lock(&self.core.memory).pools.usage(pool)
     }
 
-    /// Begins a high-water mark anew: of what is reserved, else of what is used.
+    /// Resets a high-water mark: of reserved memory, else of used memory.
     ///
     /// # Errors
     /// [`Error::NoPool`].
@@ -125,7 +127,7 @@ impl Machine {
         lock(&self.core.memory).pools.reset_high(pool, reserved)
     }
 
-    /// Changes, or only reads, how a pool uses memory again.
+    /// Changes and returns a pool's reuse policy.
     ///
     /// # Errors
     /// [`Error::NoPool`].
@@ -140,7 +142,7 @@ impl Machine {
         Ok(*reuse)
     }
 
-    /// Changes, or only reads, how much a pool keeps when the host waits for the GPU.
+    /// Changes and returns how much a pool keeps when the host waits for the GPU.
     ///
     /// # Errors
     /// [`Error::NoPool`].
@@ -155,7 +157,7 @@ impl Machine {
         Ok(*threshold)
     }
 
-    /// Gives memory that a pool does not need back, down to `keep` bytes if it can.
+    /// Releases unused memory of a pool, down to `keep` bytes if it can.
     ///
     /// # Errors
     /// [`Error::NoPool`].
@@ -164,7 +166,7 @@ impl Machine {
         lock(&self.core.memory).trim(&**self.core, pool, keep)
     }
 
-    /// A descriptor by which other processes can import a pool.
+    /// Exports a pool as a descriptor, which other processes can import.
     ///
     /// # Errors
     /// [`Error::NotShareable`], [`Error::NoPool`], [`Error::System`].
@@ -186,10 +188,10 @@ impl Machine {
         self.core.send(export, serial)
     }
 
-    /// A pool that stands for another process's, by a descriptor.
+    /// Imports another process's pool by a descriptor.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] if the descriptor is of no pool; [`Error::System`].
+    /// [`Error::NoAllocation`] if the descriptor is not a pool's; [`Error::System`].
     pub fn import_pool(&self, descriptor: BorrowedFd<'_>) -> Result<PoolId, Error> {
         self.check_lineage()?;
         self.start_helper()?;
@@ -198,10 +200,12 @@ impl Machine {
         Ok(lock(&self.core.memory).pools.import(received.site, identity))
     }
 
-    /// Offers an allocation of a pool to processes that import the pool; with the serial that stands for the pool.
+    /// Offers an allocation of a pool to processes that import the pool. Returns the pool's serial,
+    /// too.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`]; [`Error::NotShareable`] unless the pool is and was exported.
+    /// [`Error::NoAllocation`]; [`Error::NotShareable`] unless the pool is shareable and was
+    /// exported.
     pub fn offer_pooled(&self, address: u64) -> Result<(u64, Offer), Error> {
         self.check_lineage()?;
         let mut memory = lock(&self.core.memory);
@@ -210,10 +214,12 @@ impl Machine {
         Ok((serial, offer))
     }
 
-    /// Imports an allocation of the pool that an imported one stands for. Once more is to count once more.
+    /// Imports an allocation of the pool that `pool` was imported from. Repeated imports are
+    /// counted.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] if it is not there, or of another pool; [`Error::NoPool`], [`Error::System`].
+    /// [`Error::NoAllocation`] if it is freed, or of another pool; [`Error::NoPool`],
+    /// [`Error::System`].
     pub fn import_pooled(&self, pool: PoolId, of: u64, offer: &Offer) -> Result<u64, Error> {
         self.check_lineage()?;
         let mut memory = lock(&self.core.memory);
@@ -230,13 +236,14 @@ impl Machine {
         }
     }
 
-    /// Frees for anybody what was freed in streams and is done: in all pools, or in those that look by themselves.
+    /// Makes completed stream-ordered frees available to every stream: in all pools, or in those
+    /// with opportunistic reuse.
     fn settle_pools(&self, all: bool) -> Result<(), Error> {
         self.check_lineage()?;
         self.core.settle_pools(all)
     }
 
-    /// A GPU is out of memory: gives back what its pools do not need.
+    /// Releases unused memory of the pools of a GPU that is out of memory.
     pub(super) fn trim_short(&self, gpu: usize) -> Result<(), Error> {
         self.settle_pools(true)?;
         lock(&self.core.memory).trim_pools(&**self.core, Some(gpu))
@@ -244,14 +251,14 @@ impl Machine {
 }
 
 impl Core {
-    /// Notes something of the order between streams, if there is a pool that may ask for it.
+    /// Notes an order between streams, if there is a pool that may need it.
     pub(super) fn ordered(&self, note: impl FnOnce(&mut super::Order)) {
         if self.pooling.load(Ordering::Relaxed) {
             note(&mut lock(&self.order));
         }
     }
 
-    /// The host has waited for the GPU: pools give back what is above their thresholds.
+    /// Trims pools to their thresholds, after the host has waited for the GPU.
     pub(super) fn trim_waited(&self) -> Result<(), Error> {
         if !self.pooling.load(Ordering::Relaxed) {
             return Ok(());
@@ -260,7 +267,7 @@ impl Core {
         lock(&self.memory).trim_pools(self, None)
     }
 
-    /// Ends the pools that were waiting for their last frees.
+    /// Destroys the pools that waited for their last frees.
     pub(super) fn end_pools(&self) -> Result<(), Error> {
         if !self.pooling.load(Ordering::Relaxed) {
             return Ok(());
@@ -300,7 +307,7 @@ impl Core {
         memory.take_pooled(pool, size, &order)?.ok_or(Error::OutOfMemory)
     }
 
-    /// Waits for a free in a stream of the GPU. `false`: there is none, or nothing says when it will be done.
+    /// Waits for a stream-ordered free on the GPU. Returns `false` if none is forecast to complete.
     fn wait_for_a_free(&self, gpu: usize) -> Result<bool, Error> {
         let freed = lock(&self.memory).pools.freed(Some(gpu));
         let next = self.with(|timeline, _| {

@@ -1,4 +1,5 @@
-//! Semaphores between processes and interfaces: made by another interface, imported by a descriptor, signalled and waited for by streams.
+//! External semaphores: created by another interface, imported by a descriptor, signalled and
+//! waited for by streams.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -9,8 +10,8 @@ use crate::memory::Accounting;
 use crate::timeline::{Command, ExportKind, SemaphoreId};
 
 impl Machine {
-    /// Makes a semaphore that is not signalled, or of value 0, and which this process holds until it says
-    /// [`Machine::close_semaphore`]: the part of another interface.
+    /// Creates a semaphore, not signalled or of value 0, which this process holds until
+    /// [`Machine::close_semaphore`]. This simulates the other interface.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::System`].
@@ -19,21 +20,21 @@ impl Machine {
         let core = &self.core;
         let export =
             core.with(|timeline, _| timeline.create_semaphore(core.segment.process(), counts))?;
-        // A byte, for the lock by which its descriptors are known.
+        // One byte, for the lock that identifies its descriptors.
         let exported = core.place_or_let_go(export, 1)?;
         Ok(SemaphoreId::new(export, exported.serial))
     }
 
-    /// A descriptor by which others can import a semaphore that this process holds.
+    /// Exports a semaphore of this process as a descriptor, which others can import.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] if it is gone; [`Error::System`].
+    /// [`Error::NoAllocation`] if it is destroyed; [`Error::System`].
     pub fn export_semaphore(&self, semaphore: SemaphoreId) -> Result<OwnedFd, Error> {
         self.semaphore_value(semaphore)?;
         self.core.send(semaphore.export(), semaphore.serial())
     }
 
-    /// Holds the semaphore that a descriptor keeps, once more each time.
+    /// Imports the semaphore of a descriptor. Repeated imports are counted.
     ///
     /// # Errors
     /// [`Error::NoAllocation`] if it keeps none of that kind; [`Error::System`].
@@ -48,7 +49,7 @@ impl Machine {
         Ok(SemaphoreId::new(received.export, received.serial))
     }
 
-    /// Holds a semaphore once less.
+    /// Closes a semaphore once.
     ///
     /// # Errors
     /// [`Error::NoAllocation`] if this process does not hold it.
@@ -57,19 +58,19 @@ impl Machine {
         self.core.let_go(semaphore.export())
     }
 
-    /// A semaphore's value; of a binary one, 1 if it is signalled.
+    /// Returns a semaphore's value; of a binary one, 1 if it is signalled.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] if it is gone.
+    /// [`Error::NoAllocation`] if it is destroyed.
     pub fn semaphore_value(&self, semaphore: SemaphoreId) -> Result<u64, Error> {
         self.check_lineage()?;
         self.core.with(|timeline, _| timeline.semaphore_value(semaphore).ok_or(Error::NoAllocation))
     }
 
-    /// Signals a semaphore now, from outside of any stream: the part of another interface.
+    /// Signals a semaphore now, outside any stream. This simulates the other interface.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] if it is gone.
+    /// [`Error::NoAllocation`] if it is destroyed.
     pub fn signal_now(&self, semaphore: SemaphoreId, value: u64) -> Result<(), Error> {
         self.semaphore_value(semaphore)?;
         self.core.with(|timeline, now| {
@@ -78,11 +79,11 @@ impl Machine {
         })
     }
 
-    /// Signals a semaphore when the stream comes to it: at that very instant, unless this process has bytes to move or functions to
-    /// call before, for those are to be seen by whoever the signal lets go on.
+    /// Signals a semaphore when the stream gets there: at that instant, unless this process has
+    /// effects to perform before. A waiter must see those.
     ///
     /// # Errors
-    /// [`Error::NoStream`]; [`Error::NoAllocation`] if the semaphore is gone.
+    /// [`Error::NoStream`]; [`Error::NoAllocation`] if the semaphore is destroyed.
     pub fn signal_semaphore(
         &self,
         stream: StreamId,
@@ -97,11 +98,11 @@ impl Machine {
         }
     }
 
-    /// Lets a stream wait for a semaphore: for the signal of a binary one, which is used up by that, or until a counting one has a value
-    /// no less than this.
+    /// Makes a stream wait for a semaphore: until a binary one is signalled, which resets it, or a
+    /// counting one has at least this value.
     ///
     /// # Errors
-    /// [`Error::NoStream`]; [`Error::NoAllocation`] if the semaphore is gone.
+    /// [`Error::NoStream`]; [`Error::NoAllocation`] if the semaphore is destroyed.
     pub fn await_semaphore(
         &self,
         stream: StreamId,

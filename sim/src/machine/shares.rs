@@ -1,4 +1,4 @@
-//! Memory between processes: handles that are numbers, and descriptors.
+//! Memory shared between processes: handles that are numbers, and descriptors.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -10,42 +10,43 @@ use crate::memory::{Accounting, Exported, Memory, Offer, Origin};
 use crate::segment::Transaction;
 use crate::timeline::{ExportId, ExportKind, Site, Timeline};
 
-/// An export that came by a descriptor, held once for it.
+/// An export that was imported, with one reference held.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received {
     pub(super) export: ExportId,
     pub(super) serial: u64,
     pub(super) site: Site,
     pub(super) size: Bytes,
-    /// It is a team of GPUs, with room for so much memory.
+    /// The size of a multicast object; `None` for other exports.
     pub(super) room: Option<Bytes>,
 }
 
-/// Names what can be sent by a number, for other processes.
+/// The name of an export for other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Number {
     /// The export.
     pub export: u64,
-    /// Which export of that number.
+    /// Its serial: tells exports apart that reuse the number.
     pub serial: u64,
 }
 
 impl Machine {
-    /// Offers the allocation of a context that holds a byte to other processes: for them to [`Machine::open_memory`].
+    /// Offers the allocation of a context that contains an address to other processes, which can
+    /// [`Machine::open_memory`] it.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] for memory that came about in any other way; [`Error::Full`], [`Error::System`].
+    /// [`Error::NoAllocation`] for memory of any other origin; [`Error::Full`], [`Error::System`].
     pub fn offer_memory(&self, address: u64) -> Result<Offer, Error> {
         self.check_lineage()?;
         lock(&self.core.memory).offer(&**self.core, address)
     }
 
-    /// Opens another process's allocation in a context. To open what is open in that context is to count once more, with the
-    /// same address.
+    /// Opens another process's allocation in a context. Repeated opens in a context are counted and
+    /// return the same address.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] if it is not there any more; [`Error::NoContext`] where another context has it open, or the offer
-    /// is this process's own; [`Error::Full`], [`Error::System`].
+    /// [`Error::NoAllocation`] if it is freed; [`Error::NoContext`] if another context has it open,
+    /// or the offer is this process's own; [`Error::Full`], [`Error::System`].
     pub fn open_memory(&self, context: ContextId, offer: &Offer) -> Result<u64, Error> {
         self.check_lineage()?;
         let gpu = self.gpu_of(context)?;
@@ -69,7 +70,7 @@ impl Machine {
     /// Closes another process's allocation once.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] if it is none that was opened.
+    /// [`Error::NoAllocation`] if it was not opened.
     pub fn close_memory(&self, address: u64) -> Result<(), Error> {
         self.check_lineage()?;
         let found = lock(&self.core.memory).find(address).filter(|found| found.address == address);
@@ -82,7 +83,7 @@ impl Machine {
 }
 
 impl Core {
-    /// GPU and size of the export that an offer is of.
+    /// Returns GPU and size of an offer's export.
     pub(super) fn look_at(&self, offer: &Offer) -> Result<(usize, Bytes), Error> {
         let export = ExportId(offer.export);
         let about = self.with(|timeline, _| {
@@ -95,7 +96,7 @@ impl Core {
         if fits && offer.size > Bytes::ZERO { Ok(about) } else { Err(Error::NoAllocation) }
     }
 
-    /// Holds the export of an offer, which is not open here yet, and maps it.
+    /// Maps the export of an offer that is not open here yet, and holds it.
     pub(super) fn open_export(
         &self,
         memory: &mut Memory,
@@ -118,14 +119,14 @@ impl Core {
                 memory.open(gpu, whole, offer, Some(Exported { export, serial, file }), origin)
             });
         opened.inspect_err(|_| {
-            // What cannot be told to the books is told by the process's end.
+            // If this fails, too, the reference ends with the process.
             let _ = self.let_go(export);
         })
     }
 
-    /// A descriptor that keeps an export.
+    /// Returns a descriptor that keeps an export.
     pub(super) fn send(&self, export: ExportId, serial: u64) -> Result<OwnedFd, Error> {
-        // First, so that nobody takes it for unkept while the descriptor is on its way.
+        // First, so that no process ends it while the descriptor is being sent.
         self.with(|timeline, _| {
             timeline.send_export(export);
             Ok(())
@@ -134,7 +135,7 @@ impl Core {
         descriptor.map_err(|error| Error::System(format!("a descriptor of memory: {error}")))
     }
 
-    /// A descriptor that keeps several exports.
+    /// Returns a descriptor that keeps several exports.
     pub(super) fn send_all(&self, exports: &[(ExportId, u64)]) -> Result<OwnedFd, Error> {
         self.with(|timeline, _| {
             exports.iter().for_each(|&(export, _)| timeline.send_export(export));
@@ -144,7 +145,7 @@ impl Core {
         descriptor.map_err(|error| Error::System(format!("a descriptor of memory: {error}")))
     }
 
-    /// Holds the export of one of those kinds which a descriptor keeps.
+    /// Holds the export that a descriptor keeps, if it is of one of those kinds.
     pub(super) fn receive(
         &self,
         descriptor: BorrowedFd<'_>,
@@ -157,7 +158,8 @@ impl Core {
         })
     }
 
-    /// Holds the export of one of those kinds which a number names, if any process holds it.
+    /// Holds the export that a number names, if it is of one of those kinds and any process holds
+    /// it.
     pub(super) fn receive_number(
         &self,
         number: Number,

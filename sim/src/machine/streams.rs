@@ -4,17 +4,18 @@ use super::{ContextId, EventId, Machine, StreamId, Ticket};
 use crate::error::Error;
 use crate::timeline::Command;
 
-/// How a stream stands to the context's legacy default stream.
+/// How a stream synchronizes with the context's legacy default stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamKind {
-    /// Waits for earlier legacy work, and later legacy work waits for it. Per-thread default streams are such.
+    /// Waits for earlier legacy work, and later legacy work waits for it. Per-thread default
+    /// streams are blocking.
     Blocking,
-    /// CU_STREAM_NON_BLOCKING: knows no legacy stream.
+    /// CU_STREAM_NON_BLOCKING: does not synchronize with it.
     NonBlocking,
 }
 
 impl Machine {
-    /// Makes a stream.
+    /// Creates a stream.
     ///
     /// # Errors
     /// [`Error::NoContext`], [`Error::Full`].
@@ -22,8 +23,9 @@ impl Machine {
         self.create_stream_with_priority(context, kind, 0)
     }
 
-    /// Makes a stream whose kernels come before those of less urgent streams of the context: `priority` goes from
-    /// [`GREATEST_PRIORITY`](super::GREATEST_PRIORITY), the most urgent, to 0; what is beyond counts as the nearest.
+    /// Creates a stream with a priority from [`GREATEST_PRIORITY`](super::GREATEST_PRIORITY), the
+    /// most urgent, to 0; others are clamped. Its kernels go before those of less urgent streams of
+    /// the context.
     ///
     /// # Errors
     /// As [`Machine::create_stream`].
@@ -39,7 +41,7 @@ impl Machine {
         })
     }
 
-    /// Ends a stream once what it holds is done; returns at once.
+    /// Destroys a stream once its work is done; returns at once.
     ///
     /// # Errors
     /// [`Error::NoStream`]; [`Error::Invalid`] for a legacy stream.
@@ -54,7 +56,7 @@ impl Machine {
         })
     }
 
-    /// Whether all that the stream holds is done, seen from the host.
+    /// Returns whether the host can see that all work of the stream is done.
     ///
     /// # Errors
     /// [`Error::NoStream`].
@@ -63,7 +65,7 @@ impl Machine {
         self.is_done(tail)
     }
 
-    /// Waits for all that the stream holds now.
+    /// Waits for all work that the stream holds now.
     ///
     /// # Errors
     /// [`Error::NoStream`].
@@ -73,7 +75,7 @@ impl Machine {
         self.core.trim_waited()
     }
 
-    /// The last command that the stream holds now.
+    /// Returns the last command that the stream holds now.
     ///
     /// # Errors
     /// [`Error::NoStream`].
@@ -84,7 +86,7 @@ impl Machine {
         })
     }
 
-    /// Waits until a ticket is done. What was dropped with its context counts as done.
+    /// Waits until a ticket is done. A command that was dropped with its context counts as done.
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::Stuck`].
@@ -92,7 +94,7 @@ impl Machine {
         self.core.wait_for(&[ticket])
     }
 
-    /// Whether a ticket is done, seen from the host; its effects are performed then.
+    /// Returns whether the host can see that a ticket is done; then its effects are performed.
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::Stuck`].
@@ -112,8 +114,8 @@ impl Machine {
         self.enqueue(stream, Command::Wait(ticket))
     }
 
-    /// Makes later commands of the stream wait for the event's last record. `None`: it was never recorded, and there is
-    /// nothing to wait for.
+    /// Makes later commands of the stream wait for the event's last record; `None` if it was never
+    /// recorded.
     ///
     /// # Errors
     /// [`Error::NoStream`], [`Error::NoEvent`].

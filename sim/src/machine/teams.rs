@@ -1,4 +1,4 @@
-//! Teams of GPUs, as the calls of multicast objects see them.
+//! Multicast objects, as their calls see them: teams of GPUs.
 
 use cgpu_shm::units::Bytes;
 
@@ -7,11 +7,11 @@ use crate::error::Error;
 use crate::timeline::ExportId;
 
 impl Machine {
-    /// Makes a team for so many GPUs, with room for so much memory of each. It costs none itself. `sendable`: how it can be
-    /// sent to other processes.
+    /// Creates a team for so many GPUs, with room for so much memory of each. It uses no GPU memory
+    /// itself. `sendable`: how it can be sent to other processes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for one of no GPUs or without room; [`Error::Full`], [`Error::System`].
+    /// [`Error::Invalid`] without GPUs or room; [`Error::Full`], [`Error::System`].
     pub fn create_team(
         &self,
         gpus: u64,
@@ -31,32 +31,35 @@ impl Machine {
         ))
     }
 
-    /// What is known of a team.
+    /// Describes a team.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] for what is no handle of one.
+    /// [`Error::NoAllocation`] if it is not a team's handle.
     pub fn team(&self, team: PhysicalId) -> Result<Team, Error> {
         let team = self.export_of_team(team)?;
         self.core.with(|timeline, _| timeline.team(team).ok_or(Error::NoAllocation))
     }
 
-    /// Adds a GPU to a team, for good.
+    /// Adds a GPU to a team, permanently.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`]; [`Error::NoGpu`]; [`Error::Invalid`] if the team has the GPU already, or all that it is to have.
+    /// [`Error::NoAllocation`]; [`Error::NoGpu`]; [`Error::Invalid`] if the team has the GPU
+    /// already or is complete.
     pub fn add_to_team(&self, team: PhysicalId, gpu: usize) -> Result<(), Error> {
         self.check_gpu(gpu)?;
         let team = self.export_of_team(team)?;
         self.core.with(|timeline, _| timeline.add_to_team(team, gpu))
     }
 
-    /// Binds memory to a part of a team's room, from `offset` on; waits until all its GPUs are there. `gpu`: whose memory it must
-    /// be. It stays until it is unbound, this process ends, or nobody has the team any more.
+    /// Binds memory to a part of a team's room, from `offset` on; waits until all its GPUs are
+    /// added. `gpu`: the GPU whose memory it must be. It stays bound until it is unbound, or this
+    /// process or the team ends.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`]; [`Error::NotShareable`] for memory that cannot be sent, where the team can; [`Error::NoGpu`] for memory
-    /// of another GPU, or one that is not in the team; [`Error::Invalid`] for a part that the team or the memory has not, or that is
-    /// bound; [`Error::Full`].
+    /// [`Error::NoAllocation`]; [`Error::NotShareable`] for memory that cannot be sent, if the team
+    /// can; [`Error::NoGpu`] for memory of another GPU, or of one that is not in the team;
+    /// [`Error::Invalid`] for a part beyond the team or the memory, or one that is bound;
+    /// [`Error::Full`].
     pub fn bind(
         &self,
         team: PhysicalId,
@@ -65,7 +68,7 @@ impl Machine {
         gpu: Option<usize>,
     ) -> Result<(), Error> {
         self.await_team(team)?;
-        // Locked all the while, so that nobody ends the handle or the mapping in between.
+        // Locked throughout, so that no thread releases the handle or the mapping in between.
         let mut memory = lock(&self.core.memory);
         let (shareable, team) =
             (memory.physicals.held(team)?.sendable.at_all(), memory.physicals.team(team)?);
@@ -81,8 +84,8 @@ impl Machine {
         })
     }
 
-    /// Unbinds what memory of a GPU is bound to a part of a team's room: whole bindings, of any process, of which one begins where
-    /// the part does.
+    /// Unbinds a GPU's memory from a part of a team's room: whole bindings, of any process, the
+    /// first of which begins where the part does.
     ///
     /// # Errors
     /// [`Error::NoAllocation`]; [`Error::Invalid`] for any other part.
@@ -97,10 +100,10 @@ impl Machine {
         self.core.bury_exports()
     }
 
-    /// Ends a handle of a team, and before that all that this process has bound to it.
+    /// Unbinds everything that this process has bound to a team, and releases the handle.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] for what is no handle of one.
+    /// [`Error::NoAllocation`] if it is not a team's handle.
     pub fn leave_team(&self, team: PhysicalId) -> Result<(), Error> {
         let its = self.export_of_team(team)?;
         self.core.with(|timeline, _| {
@@ -116,7 +119,7 @@ impl Machine {
         lock(&self.core.memory).physicals.team(team)
     }
 
-    /// Waits until all GPUs of a team are there. They may be added by other threads and processes.
+    /// Waits until all GPUs of a team are added, possibly by other threads and processes.
     pub(super) fn await_team(&self, team: PhysicalId) -> Result<(), Error> {
         while !self.team(team)?.is_complete() {
             self.core.clock.wait_until(self.now() + POLL);

@@ -1,4 +1,4 @@
-//! Which commands a call put into streams: what ties a journal's calls to the GPU's spans.
+//! The commands that a call enqueued: they connect a journal's calls with the GPU's spans.
 
 use core::cell::{Cell, RefCell};
 
@@ -8,11 +8,12 @@ use crate::timeline::Span;
 
 thread_local! {
     static ASKED: Cell<bool> = const { Cell::new(false) };
-    /// What the calling thread has enqueued since it was asked.
+    /// Commands that the calling thread has enqueued since recording began.
     static TRAIL: RefCell<Vec<Ticket>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `call`, and says what this thread enqueued in it, in order. A thread that is about to end says nothing.
+/// Runs `call`, and returns the commands that this thread enqueued in it, in order; none in a
+/// thread that is ending.
 pub fn trail<R>(call: impl FnOnce() -> R) -> (R, Vec<Ticket>) {
     let trail = || TRAIL.try_with(RefCell::take).unwrap_or_default();
     trail();
@@ -30,7 +31,7 @@ pub(super) fn note(ticket: Ticket) {
 }
 
 impl Machine {
-    /// Keeps what the GPUs do from here on, for [`Machine::take_spans`].
+    /// Starts recording spans of the GPUs, for [`Machine::take_spans`].
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::Stuck`], [`Error::System`].
@@ -41,14 +42,15 @@ impl Machine {
         })
     }
 
-    /// Takes what the GPUs did since anybody last took it; says how many spans nobody took in time.
+    /// Takes the spans since they were last taken by any process. Returns how many were overwritten
+    /// before that.
     ///
     /// # Errors
     /// As [`Machine::trace`].
     pub fn take_spans(&self, into: &mut Vec<Span>) -> Result<u64, Error> {
         let before = into.len();
         self.core.with(|timeline, now| {
-            // Done again, it gives the same again.
+            // The operation may run more than once.
             into.truncate(before);
             Ok(timeline.take_spans(now, into))
         })

@@ -1,4 +1,4 @@
-//! What NVML tells, and the simulator's own truth.
+//! What NVML reports, and exact figures for tests.
 
 use cgpu_shm::units::Nanos;
 
@@ -11,15 +11,16 @@ use crate::identity::{Asker, Identity};
 pub struct Utilisation {
     /// Percent of time in which the GPU computed or switched.
     pub gpu: u32,
-    /// Percent of time in which memory was read or written. The model has no such thing: a third of `gpu`.
+    /// Percent of time in which memory was read or written; not modelled: a third of `gpu`.
     pub memory: u32,
 }
 
-/// How often readers of the books look for dead processes, if no client does.
+/// Interval between two checks for exited processes by readers, if no client checks.
 pub(super) const REAP: Nanos = Nanos::from_millis(20);
 
 impl Machine {
-    /// Processes with contexts on a GPU that exist in this process's PID namespace, with their ids there.
+    /// Returns the processes with contexts on a GPU that exist in this process's PID namespace,
+    /// with their ids there.
     ///
     /// # Errors
     /// [`Error::NoGpu`].
@@ -37,7 +38,7 @@ impl Machine {
         Ok(self.named(uses, |each, pid| ProcessUse { pid, ..each }))
     }
 
-    /// A GPU's utilisation.
+    /// Returns a GPU's utilisation.
     ///
     /// # Errors
     /// [`Error::NoGpu`].
@@ -50,7 +51,8 @@ impl Machine {
         })
     }
 
-    /// One sample for each process that computed in the whole windows that ended after `since`, at most the last 14: their mean.
+    /// Returns a sample for each process that computed in the whole windows that ended after
+    /// `since`: the mean over at most the last 14.
     ///
     /// # Errors
     /// [`Error::NoGpu`].
@@ -70,7 +72,8 @@ impl Machine {
         Ok(self.named(samples, |each, pid| ProcessSample { pid, ..each }))
     }
 
-    /// A GPU's utilisation in each whole window that ended after `since`, oldest first; at most the last 14 windows.
+    /// Returns a GPU's utilisation in each whole window that ended after `since`, oldest first; at
+    /// most the last 14 windows.
     ///
     /// # Errors
     /// [`Error::NoGpu`].
@@ -82,7 +85,7 @@ impl Machine {
         })
     }
 
-    /// Lets a GPU report an error (an XID) to whoever watches it.
+    /// Makes a GPU report an error (an XID).
     ///
     /// # Errors
     /// [`Error::NoGpu`].
@@ -94,7 +97,7 @@ impl Machine {
         })
     }
 
-    /// The rate of a GPU's clock, by which events are stamped.
+    /// Returns the rate of a GPU's clock, which stamps events.
     ///
     /// # Errors
     /// [`Error::NoGpu`].
@@ -103,8 +106,7 @@ impl Machine {
         self.core.with(|timeline, _| Ok(timeline.clock_rate(gpu)))
     }
 
-    /// Changes the rate of a GPU's clock from now on, and sets the clock forward by `step`
-    /// nanoseconds; back if it is negative.
+    /// Changes the rate of a GPU's clock from now on, and moves the clock by `step` nanoseconds.
     ///
     /// # Errors
     /// [`Error::NoGpu`].
@@ -116,7 +118,7 @@ impl Machine {
         })
     }
 
-    /// Errors that GPUs have reported after the `number`-th of all.
+    /// Returns the errors that GPUs have reported after the `number`-th of all.
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::Stuck`], [`Error::System`].
@@ -124,12 +126,12 @@ impl Machine {
         self.core.with(|timeline, _| Ok(timeline.xids_after(number)))
     }
 
-    /// Keeps the caller for that long: what asking the driver's kernel half takes.
+    /// Delays the caller by the time that a query of the kernel driver takes.
     pub fn spend(&self, span: Nanos) {
         self.core.clock.wait_until(self.now() + span);
     }
 
-    /// How a GPU's time was spent.
+    /// Returns how a GPU's time was spent.
     ///
     /// # Errors
     /// [`Error::NoGpu`].
@@ -141,7 +143,7 @@ impl Machine {
         })
     }
 
-    /// Time that one context's commands ran, exact.
+    /// Returns the exact time that a context's commands ran.
     ///
     /// # Errors
     /// [`Error::NoContext`].
@@ -153,28 +155,29 @@ impl Machine {
         })
     }
 
-    /// How many processes have died inside the segment's lock. For tests.
+    /// Returns how many processes died while they held the segment's lock. For tests.
     #[must_use]
     pub fn deaths_in_lock(&self) -> u64 {
         self.core.segment.takeovers()
     }
 
-    /// Whether the machine's state is one that operations lead to. For tests: it looks at everything.
+    /// Checks that the machine's state is consistent. For tests: it visits everything.
     ///
     /// # Errors
-    /// [`Error::Segment`] with the first thing found wrong.
+    /// [`Error::Segment`] with the first inconsistency.
     pub fn check(&self) -> Result<(), Error> {
         self.core.with(|timeline, _| timeline.check().map_err(Error::Segment))
     }
 
-    /// As NVML names them: [`as_seen`], or on a GPU that speaks as the host does, all of them by their ids there.
+    /// Names processes as NVML does: as [`as_seen`], or, on a GPU that reports host PIDs, by their
+    /// ids on the host.
     fn named<T>(&self, all: Vec<(Identity, T)>, with: impl Fn(T, u32) -> T) -> Vec<T> {
         let asker = if self.figures().host_pids == 1 { Asker::host() } else { Asker::new() };
         seen_by(asker, all, with)
     }
 }
 
-/// Those that exist in this process's PID namespace, with their ids there.
+/// Keeps the processes that exist in this process's PID namespace, with their ids there.
 pub(super) fn as_seen<T, U>(all: Vec<(Identity, T)>, with: impl Fn(T, u32) -> U) -> Vec<U> {
     seen_by(Asker::new(), all, with)
 }

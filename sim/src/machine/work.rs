@@ -1,4 +1,4 @@
-//! What streams are given to do.
+//! Commands that programs enqueue.
 
 use cgpu_shm::units::Nanos;
 
@@ -14,20 +14,21 @@ use crate::timeline::{Command, QueueFull, Timeline};
 /// One kernel launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch {
-    /// What it does.
+    /// Its behaviour.
     pub kernel: Kernel,
-    /// How much of the GPU it takes ([`GpuSpec::footprint`](crate::GpuSpec::footprint)).
+    /// The part of the GPU that it occupies ([`GpuSpec::footprint`](crate::GpuSpec::footprint)).
     pub footprint: Footprint,
 }
 
 impl Launch {
-    /// Of a grid that fills the GPU.
+    /// Launches a grid that fills the GPU.
     #[must_use]
     pub const fn whole(kernel: Kernel) -> Self {
         Self { kernel, footprint: Footprint::WHOLE }
     }
 
-    /// The same on a part of the GPU's multiprocessors: it takes no more than these, and longer where it would take more.
+    /// Restricts the launch to a part of the GPU's multiprocessors; it takes longer if it would
+    /// occupy more.
     #[must_use]
     pub fn within(self, part: u32, all: u32, figures: &Figures) -> Self {
         let (footprint, slower) = self.footprint.within(u64::from(part), u64::from(all.max(1)));
@@ -44,21 +45,22 @@ impl Launch {
     }
 }
 
-/// Which way a copy goes; says which engine does it.
+/// The direction of a copy, which decides the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyKind {
     /// Host to GPU: the first copy engine.
     HostToDevice,
     /// GPU to host: the second copy engine.
     DeviceToHost,
-    /// Within the GPU or between GPUs: takes compute time of the stream's context.
+    /// Within the GPU or between GPUs: uses compute time of the stream's context.
     DeviceToDevice,
     /// Host to host: no engine.
     HostToHost,
 }
 
-/// Bytes to copy: `slices` of `rows` of `width` bytes, all from byte addresses of the process (device addresses as
-/// [`Machine::allocate`] gave them; host addresses as the program has them).
+/// Bytes to copy: `slices` of `rows` of `width` bytes. All addresses are byte addresses of the
+/// process: device addresses as [`Machine::allocate`] returned them, host addresses as in the
+/// program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pitched {
     /// First byte written.
@@ -71,26 +73,27 @@ pub struct Pitched {
     pub rows: u64,
     /// Slices.
     pub slices: u64,
-    /// From one written row to the next, and from one slice to the next.
+    /// Bytes from one written row to the next, and from one slice to the next.
     pub to_pitch: (u64, u64),
-    /// The same where it reads.
+    /// The same for reading.
     pub from_pitch: (u64, u64),
 }
 
 impl Pitched {
-    /// `bytes` in one piece.
+    /// Copies `bytes` in one piece.
     #[must_use]
     pub const fn line(to: u64, from: u64, bytes: u64) -> Self {
         Self { to, from, width: bytes, rows: 1, slices: 1, to_pitch: (0, 0), from_pitch: (0, 0) }
     }
 
-    /// How many bytes move; `None`: more than can be counted.
+    /// Returns the total number of bytes; `None` on overflow.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
         self.width.checked_mul(self.rows)?.checked_mul(self.slices)
     }
 
-    /// From the first byte to the last, given the pitches of one side. Of a copy that moves something.
+    /// Returns the distance from the first byte to past the last, given the pitches of one side.
+    /// The copy must not be empty.
     fn extent(&self, (row, slice): (u64, u64)) -> Option<u64> {
         let rows = row.checked_mul(self.rows - 1)?;
         let slices = slice.checked_mul(self.slices - 1)?;
@@ -98,7 +101,8 @@ impl Pitched {
     }
 }
 
-/// Device bytes to fill: `rows` of `elements` of `size` bytes (1, 2 or 4) with the low bytes of `value`.
+/// Device bytes to fill: `rows` of `elements` of `size` bytes (1, 2 or 4) with the low bytes of
+/// `value`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
     /// First byte written.
@@ -111,7 +115,7 @@ pub struct Fill {
     pub elements: u64,
     /// Rows.
     pub rows: u64,
-    /// Bytes from row to row.
+    /// Bytes from one row to the next.
     pub pitch: u64,
 }
 
@@ -124,7 +128,7 @@ pub enum Width {
     Eight,
 }
 
-/// When a wait on memory ends (CUstreamWaitValue_flags).
+/// The condition that ends a wait on memory (CUstreamWaitValue_flags).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitCondition {
     /// `(memory - value)` as a signed number is not negative.
@@ -138,7 +142,7 @@ pub enum WaitCondition {
 }
 
 impl Width {
-    /// In bytes.
+    /// Returns the width in bytes.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         match self {
@@ -187,15 +191,15 @@ impl Machine {
         Ok(ticket)
     }
 
-    /// Enqueues a copy. The bytes move when the GPU would have moved them; a caller that promises the program a staged
-    /// source or a synchronous call waits for the ticket.
+    /// Enqueues a copy. The bytes move when the simulated GPU has moved them. For a staged source
+    /// or a synchronous call, the caller waits for the ticket.
     ///
     /// # Errors
-    /// [`Error::NoStream`]; [`Error::NoAllocation`] where a device range leaves its allocation.
+    /// [`Error::NoStream`]; [`Error::NoAllocation`] if a device range leaves its allocation.
     ///
     /// # Safety
-    /// Host ranges must stay valid for the copy, unborrowed by Rust code, until the ticket is done or the context is
-    /// gone.
+    /// Host ranges must stay valid for the copy, unborrowed by Rust code, until the ticket is done
+    /// or the context is destroyed.
     pub unsafe fn copy(
         &self,
         stream: StreamId,
@@ -209,11 +213,11 @@ impl Machine {
         }
     }
 
-    /// Refuses what [`Machine::copy`] would refuse of a copy's ranges, and enqueues nothing.
+    /// Checks a copy's ranges as [`Machine::copy`] does, and enqueues nothing.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] where a device range leaves its allocation; [`Error::Invalid`] for a range
-    /// that is larger than memory.
+    /// [`Error::NoAllocation`] if a device range leaves its allocation; [`Error::Invalid`] for a
+    /// range that is larger than memory.
     pub fn check_copy(&self, kind: CopyKind, what: &Pitched) -> Result<(), Error> {
         self.check_lineage()?;
         self.copying(kind, what).map(|_| ())
@@ -234,10 +238,10 @@ impl Machine {
     /// Enqueues a write of a word to host or device memory.
     ///
     /// # Errors
-    /// [`Error::NoStream`]; [`Error::NoAllocation`]; [`Error::Invalid`] for an address that is not aligned.
+    /// [`Error::NoStream`]; [`Error::NoAllocation`]; [`Error::Invalid`] for a misaligned address.
     ///
     /// # Safety
-    /// The word must stay writable until the ticket is done or the context is gone.
+    /// The word must stay writable until the ticket is done or the context is destroyed.
     pub unsafe fn write_value(
         &self,
         stream: StreamId,
@@ -252,10 +256,10 @@ impl Machine {
     /// Enqueues a wait on a word of host or device memory.
     ///
     /// # Errors
-    /// [`Error::NoStream`]; [`Error::NoAllocation`]; [`Error::Invalid`] for an address that is not aligned.
+    /// [`Error::NoStream`]; [`Error::NoAllocation`]; [`Error::Invalid`] for a misaligned address.
     ///
     /// # Safety
-    /// The word must stay readable until the ticket is done or the context is gone.
+    /// The word must stay readable until the ticket is done or the context is destroyed.
     pub unsafe fn wait_value(
         &self,
         stream: StreamId,
@@ -272,8 +276,9 @@ impl Machine {
         )
     }
 
-    /// Enqueues a host function: called by a thread of the simulator's when the stream comes to it; the stream goes on
-    /// when it returns. It must not call the machine, as host functions must not call the driver.
+    /// Enqueues a host function. A thread of the simulator calls it when the stream gets there; the
+    /// stream goes on when it returns. It must not call the machine, as host functions must not
+    /// call the driver.
     ///
     /// # Errors
     /// [`Error::NoStream`].
@@ -285,7 +290,8 @@ impl Machine {
         self.enqueue_effect(stream, Command::Outside, Effect::Call(call))
     }
 
-    /// Performs the effects that are due now. Waiting and asking do so by themselves; for tests on a virtual clock.
+    /// Performs the effects that are due now, as waits and queries do. For tests on a virtual
+    /// clock.
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::Stuck`], [`Error::System`].
@@ -294,7 +300,7 @@ impl Machine {
         self.core.perform_due()
     }
 
-    /// What a copy is to the GPU; refuses ranges that leave their allocations.
+    /// Converts a copy to a command; refuses ranges that leave their allocations.
     pub(super) fn copying(&self, kind: CopyKind, what: &Pitched) -> Result<Command, Error> {
         let bytes = what.bytes().ok_or(TOO_LARGE)?;
         if bytes == 0 {
@@ -312,7 +318,7 @@ impl Machine {
         })
     }
 
-    /// What a fill is to the GPU; refuses a range that leaves its allocation.
+    /// Converts a fill to a command; refuses a range that leaves its allocation.
     pub(super) fn filling(&self, fill: &Fill) -> Result<Command, Error> {
         if !matches!(fill.size, 1 | 2 | 4) {
             return Err(Error::Invalid("elements of 1, 2 or 4 bytes can be filled with"));
@@ -330,7 +336,7 @@ impl Machine {
         Ok(local(bytes, self.figures()))
     }
 
-    /// Looks once whether a range is host memory, or device memory that is there.
+    /// Checks that a range is host memory, or device memory within a live allocation.
     fn admit(&self, address: u64, length: Option<u64>, writes: bool) -> Result<(), Error> {
         let length = length.ok_or(TOO_LARGE)?;
         if lock(&self.core.memory).admits(address, length, writes) {
@@ -351,11 +357,11 @@ impl Machine {
 
 const TOO_LARGE: Error = Error::Invalid("a range larger than memory");
 
-/// Bytes that a block of the driver's own kernels moves, and how many of them fill a GPU.
+/// Bytes that a block of the driver's own kernels moves, and how many blocks fill a GPU.
 const LOCAL_BLOCK: u64 = 16 << 10;
 const LOCAL_BLOCKS: u64 = 64;
 
-/// A copy or fill within the GPU: a kernel of the driver's.
+/// Returns the command of a copy or fill within the GPU: a kernel of the driver.
 fn local(bytes: u64, figures: &Figures) -> Command {
     let cost = Nanos(bytes.saturating_mul(1_000) / figures.local_rate + 1_000);
     let footprint = Footprint::of_blocks(bytes.div_ceil(LOCAL_BLOCK), LOCAL_BLOCKS, LOCAL_BLOCKS);
@@ -363,7 +369,7 @@ fn local(bytes: u64, figures: &Figures) -> Command {
 }
 
 impl Core {
-    /// Enqueues, waiting while the queue is full.
+    /// Enqueues; waits while the queue is full.
     fn enqueue(
         &self,
         mut enqueue: impl FnMut(

@@ -1,11 +1,12 @@
-//! The files with the bytes of exports: beside the segment, under its name and the export's serial, which no other export has.
+//! The files with the bytes of exports: beside the segment, under its name and the export's unique
+//! serial.
 //!
-//! A descriptor that a program sends to others has a description of its own, with a lock on the file's first byte. The
-//! lock lives as long as any copy of the descriptor, in whatever process or on its way to one, so whoever wants to know
-//! whether a descriptor may still be about looks for the lock.
+//! A descriptor that a program sends to others has its own open file description, with a lock on
+//! the file's first byte. The lock lasts as long as any copy of the descriptor, also in transit. So
+//! the lock tells whether a descriptor may still exist.
 //!
-//! A descriptor that keeps several exports at once is of one more file, which has no bytes, and in which every export's lock is the
-//! byte of its serial.
+//! A descriptor that keeps several exports is of one more, empty file, in which the lock of each
+//! export is the byte at its serial.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -13,14 +14,14 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where the files lie.
+/// The location of the files.
 #[derive(Debug)]
 pub(crate) struct Files {
     segment: PathBuf,
 }
 
 impl Files {
-    /// The files beside a segment.
+    /// Locates the files of a segment.
     pub(crate) fn beside(segment: &Path) -> Self {
         Self { segment: segment.to_owned() }
     }
@@ -29,7 +30,7 @@ impl Files {
         self.beside_it(&serial.to_string())
     }
 
-    /// The file of descriptors that keep several exports.
+    /// Returns the path of the file for descriptors that keep several exports.
     fn several(&self) -> PathBuf {
         self.beside_it("several")
     }
@@ -40,10 +41,10 @@ impl Files {
         self.segment.with_file_name(name)
     }
 
-    /// Makes the file of an export that is the caller's alone, all zeros; with its inode.
+    /// Creates the file of an export, all zeros; returns its inode, too.
     pub(crate) fn create(&self, serial: u64, length: u64) -> io::Result<(File, u64)> {
         let path = self.path(serial);
-        // Of an earlier segment of this name.
+        // Left by an earlier segment of this name.
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -55,19 +56,19 @@ impl Files {
         Ok((file, inode))
     }
 
-    /// The file of an export that is there.
+    /// Opens the file of an export.
     pub(crate) fn open(&self, serial: u64) -> io::Result<File> {
         OpenOptions::new().read(true).write(true).open(self.path(serial))
     }
 
-    /// A descriptor that keeps the export.
+    /// Returns a descriptor that keeps the export.
     pub(crate) fn descriptor(&self, serial: u64) -> io::Result<OwnedFd> {
         let file = self.open(serial)?;
         keep(&file, 0)?;
         Ok(file.into())
     }
 
-    /// A descriptor that keeps all of these exports.
+    /// Returns a descriptor that keeps all of these exports.
     pub(crate) fn descriptor_of(
         &self,
         serials: impl IntoIterator<Item = u64>,
@@ -84,7 +85,7 @@ impl Files {
         Ok(file.into())
     }
 
-    /// Whether a descriptor that keeps the export is open anywhere.
+    /// Returns whether a descriptor that keeps the export is open anywhere.
     pub(crate) fn is_kept(&self, serial: u64) -> io::Result<bool> {
         if is_locked(&self.open(serial)?, 0)? {
             return Ok(true);
@@ -96,13 +97,13 @@ impl Files {
         }
     }
 
-    /// Takes the file of an export away that nobody uses any more.
+    /// Removes the file of an unused export.
     pub(crate) fn remove(&self, serial: u64) {
-        // There already is none if whoever made it died before that, or whoever removed it after.
+        // Missing if its creator died before it was made, or another process has removed it.
         let _ = fs::remove_file(self.path(serial));
     }
 
-    /// The inode of the file behind a program's descriptor, if it may be one of these.
+    /// Returns the inode of the file behind a program's descriptor, if it can be an export's.
     pub(crate) fn inode(&self, descriptor: BorrowedFd<'_>) -> io::Result<Option<u64>> {
         let about = File::from(descriptor.try_clone_to_owned()?).metadata()?;
         let segment = fs::metadata(&self.segment)?;
@@ -118,10 +119,11 @@ fn keep(file: &File, byte: u64) -> io::Result<()> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Whether anybody has locked a byte.
+/// Returns whether a byte is locked.
 fn is_locked(file: &File, byte: u64) -> io::Result<bool> {
     let mut request = request(libc::F_WRLCK, byte)?;
-    // SAFETY: the descriptor is open; F_OFD_GETLK reads and writes the one flock, which outlives the call.
+    // SAFETY: the descriptor is open; F_OFD_GETLK reads and writes the one flock, which outlives
+    // the call.
     let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut request) };
     if result == -1 {
         Err(io::Error::last_os_error())
@@ -133,7 +135,7 @@ fn is_locked(file: &File, byte: u64) -> io::Result<bool> {
 fn request(kind: libc::c_int, byte: u64) -> io::Result<libc::flock> {
     // SAFETY: an flock is plain numbers, for which zero is valid.
     let mut request: libc::flock = unsafe { core::mem::zeroed() };
-    // The system's own constants, small and positive.
+    // Small positive constants of the system.
     #[allow(clippy::cast_possible_truncation)]
     {
         request.l_type = kind as libc::c_short;

@@ -1,9 +1,9 @@
 //! Allocations of contexts.
 //!
 //! * From 1 MiB on an allocation takes whole granules of 2 MiB.
-//! * Below, it takes multiples of 512 bytes out of blocks: granules that a context takes when no free piece of its
-//!   blocks is long enough, and returns when a block is wholly free. What is free in blocks is the slack that a
-//!   driver's accounting shows.
+//! * A smaller one takes a multiple of 512 bytes out of a block: a granule that the context takes
+//!   when no free piece of its blocks is long enough, and returns when it is wholly free. Free
+//!   pieces of blocks are the slack in a driver's accounting.
 
 use cgpu_shm::units::Bytes;
 
@@ -12,40 +12,39 @@ use super::{Accounting, Allocation, GRANULE, Memory, Origin};
 use crate::error::Error;
 use crate::timeline::ContextId;
 
-/// From here on an allocation is large.
+/// Sizes from here on are large.
 const LARGE: u64 = 1 << 20;
 /// Step of small allocations.
 const STEP: u64 = 512;
 
-/// Bytes that an allocation takes.
+/// Returns the bytes that an allocation takes.
 pub(super) fn rounded(size: Bytes) -> u64 {
     size.0.next_multiple_of(if size.0 < LARGE { STEP } else { GRANULE })
 }
 
-/// Where a context's allocations come from.
+/// The allocator of a context.
 #[derive(Debug)]
 pub(super) struct Home {
     gpu: usize,
-    /// What is free in its blocks.
+    /// Free pieces of its blocks.
     blocks: Space,
 }
 
-/// Whether the books know that memory is free.
+/// Whether freed memory must still be released from accounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
-    /// No: they are to be told.
+    /// Release it.
     Now,
-    /// Yes: its context is gone.
+    /// The end of the context has released it.
     Already,
 }
 
 impl Memory {
-    /// A context of this process, on a GPU.
+    /// Adds a context of this process.
     pub(crate) fn adopt(&mut self, context: ContextId, gpu: usize) {
         self.contexts.insert(context, Home { gpu, blocks: Space::default() });
     }
 
-    /// Allocates in a context.
     pub(crate) fn allocate(
         &mut self,
         accounting: &impl Accounting,
@@ -57,7 +56,7 @@ impl Memory {
         if size.0 == 0 {
             return Err(Error::Invalid("an allocation of no bytes"));
         }
-        // Before any rounding, which a size near the end of 64 bits would not survive.
+        // Checked before rounding, which could overflow.
         if size > self.totals[gpu] {
             return Err(Error::OutOfMemory);
         }
@@ -136,7 +135,7 @@ impl Memory {
         }
     }
 
-    /// The granules that an allocation lies in, and how many bytes they are.
+    /// Returns the granules that contain an allocation: start and length.
     pub(super) fn granules_of(allocation: &Allocation) -> (u64, u64) {
         match allocation.size.0 {
             ..LARGE => (allocation.address / GRANULE * GRANULE, GRANULE),

@@ -1,15 +1,15 @@
-//! Device memory of this process: which addresses it has, what lies there, and the bytes behind them.
+//! Device memory of this process: addresses, allocations, and the bytes behind them.
 //!
-//! All of this is the process's own. What others need to know is how many bytes of the GPU it has, and that is in the
-//! segment ([`Accounting`]): a process's death needs no repair here, live allocations cost the segment nothing, however
-//! many, and most small ones never touch it.
+//! All of this is local to the process. Only the number of bytes that it uses on each GPU is in the
+//! segment ([`Accounting`]). So an exited process needs no repair here, live allocations need no
+//! space in the segment, and most small ones do not access it.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | `linear` | allocations of contexts: whole granules, or pieces of 2 MiB blocks |
 //! | `shared` | allocations that other processes open, and those of others that this one has open |
-//! | `pool` | memory in stream order: chunks, reuse, trims |
-//! | `physical` | memory behind handles, reserved addresses, and mappings between the two |
+//! | `pool` | stream-ordered memory: chunks, reuse, trims |
+//! | `physical` | physical memory behind handles, reserved addresses, mappings |
 //! | `space`, `span` | free addresses; addresses with bytes |
 //! | `store`, `files` | bytes that are mapped more than once: in this process; in several |
 
@@ -48,8 +48,8 @@ pub use shared::Offer;
 
 /// Step of large allocations, and size of a block.
 pub(crate) const GRANULE: u64 = 2 << 20;
-/// Addresses per byte of the GPU: so many that no order of allocations runs out of a contiguous range before it is out
-/// of memory.
+/// Addresses per byte of the GPU: enough that fragmentation of addresses never makes an allocation
+/// fail before memory runs out.
 const ROOM: u64 = 8;
 
 /// A live allocation of this process.
@@ -57,29 +57,29 @@ const ROOM: u64 = 8;
 pub struct Allocation {
     /// Its first byte.
     pub address: u64,
-    /// Its size as asked for.
+    /// Its size as requested.
     pub size: Bytes,
-    /// On which GPU.
+    /// Its GPU.
     pub gpu: usize,
-    /// How it came about.
+    /// Its origin.
     pub origin: Origin,
 }
 
-/// How an allocation came about.
+/// The origin of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Allocated in a context, and gone with it.
+    /// Allocated in a context, and freed with it.
     Context(ContextId),
-    /// From a pool.
+    /// Allocated from a pool.
     Pool(PoolId),
-    /// Another process's, opened by a handle, in a context.
+    /// Another process's, opened in a context by a handle.
     Opened(ContextId),
-    /// Another process's, imported through a pool of its.
+    /// Another process's, imported through its pool.
     Imported(PoolId),
 }
 
 impl Allocation {
-    /// The context that it goes with.
+    /// Returns the context with which it ends.
     #[must_use]
     pub fn context(&self) -> Option<ContextId> {
         match self.origin {
@@ -89,34 +89,33 @@ impl Allocation {
     }
 }
 
-/// An export as its holder has it.
+/// An export that this process holds.
 #[derive(Debug)]
 pub(crate) struct Exported {
     pub(crate) export: ExportId,
     pub(crate) serial: u64,
-    /// Its bytes.
     pub(crate) file: File,
 }
 
-/// The GPU's books, in the segment. Not asked with the segment locked.
+/// The GPU's accounting, in the segment. Not called with the segment locked.
 pub(crate) trait Accounting {
-    /// Takes memory for a context.
+    /// Charges memory to a context.
     fn reserve(&self, context: ContextId, size: Bytes) -> Result<(), Error>;
-    /// Gives a context's memory back.
+    /// Refunds memory of a context.
     fn release(&self, context: ContextId, size: Bytes) -> Result<(), Error>;
-    /// Takes memory for the process itself.
+    /// Charges memory to the process itself.
     fn take(&self, site: Site, size: Bytes) -> Result<(), Error>;
-    /// Gives the process's own memory back.
+    /// Refunds the process's own memory.
     fn give(&self, site: Site, size: Bytes) -> Result<(), Error>;
-    /// Takes memory that other processes may hold.
+    /// Creates an export with memory of its own.
     fn create_export(&self, site: Site, size: Bytes) -> Result<Exported, Error>;
-    /// Makes a context's memory such.
+    /// Turns a context's memory into an export.
     fn export_of(&self, context: ContextId, size: Bytes) -> Result<Exported, Error>;
-    /// Makes the process's own memory such.
+    /// Turns the process's own memory into an export.
     fn export_own(&self, site: Site, size: Bytes) -> Result<Exported, Error>;
-    /// What is bound to a team, and the files that it lies in.
+    /// Returns the memory bound to a team, with its files.
     fn bound(&self, team: ExportId) -> Result<Vec<(Bound, File)>, Error>;
-    /// Holds an export no more.
+    /// Drops a reference to an export.
     fn let_go(&self, export: ExportId) -> Result<(), Error>;
 }
 
@@ -125,13 +124,13 @@ pub(crate) trait Accounting {
 pub(crate) struct Memory {
     /// Memory of each GPU.
     totals: Vec<Bytes>,
-    /// Per GPU that was used: its addresses, and which are free.
+    /// Per GPU in use: its addresses, and which are free.
     gpus: BTreeMap<usize, (Span, Space)>,
     contexts: HashMap<ContextId, Home>,
     live: BTreeMap<u64, Allocation>,
-    /// What others may open, by first address.
+    /// Allocations that others may open, by first address.
     shared: BTreeMap<u64, Shared>,
-    /// What is others', by first address.
+    /// Opened allocations of others, by first address.
     opened: BTreeMap<u64, Opened>,
     pub(crate) pools: Pools,
     pub(crate) physicals: Physicals,
@@ -143,7 +142,6 @@ fn system(what: &str) -> impl FnOnce(std::io::Error) -> Error {
 }
 
 impl Memory {
-    /// No memory yet, of GPUs of these sizes.
     pub(crate) fn new(totals: Vec<Bytes>) -> Self {
         Self {
             totals,
@@ -158,7 +156,7 @@ impl Memory {
         }
     }
 
-    /// A GPU's addresses, and which of them are free.
+    /// Returns a GPU's addresses, and which are free.
     fn gpu(&mut self, gpu: usize) -> Result<&mut (Span, Space), Error> {
         let total = *self.totals.get(gpu).ok_or(Error::NoGpu)?;
         Ok(match self.gpus.entry(gpu) {
@@ -174,13 +172,13 @@ impl Memory {
         })
     }
 
-    /// Takes addresses of a GPU. Nothing lies there yet.
+    /// Takes addresses of a GPU, without bytes.
     fn take_addresses(&mut self, gpu: usize, length: u64) -> Result<u64, Error> {
         let (_, space) = self.gpu(gpu)?;
         space.take(length).ok_or(Error::OutOfMemory)
     }
 
-    /// Gives addresses back, with nothing of what lay there.
+    /// Returns addresses, and discards the bytes there.
     fn give_addresses(&mut self, gpu: usize, address: u64, length: u64) {
         if let Some((span, space)) = self.gpus.get_mut(&gpu) {
             span.discard(address, length);
@@ -189,7 +187,7 @@ impl Memory {
         }
     }
 
-    /// The live allocation that holds a byte.
+    /// Returns the live allocation that contains an address.
     pub(crate) fn find(&self, address: u64) -> Option<Allocation> {
         let (_, allocation) = self.live.range(..=address).next_back()?;
         (address - allocation.address < allocation.size.0).then_some(*allocation)
@@ -200,12 +198,13 @@ impl Memory {
         gpu.or_else(|| self.physicals.span_of(address))
     }
 
-    /// Whether an address is the GPU's, in use or not.
+    /// Returns whether an address is a GPU's, in use or not.
     pub(crate) fn holds(&self, address: u64) -> bool {
         self.gpus.values().any(|(span, _)| span.holds(address)) || self.physicals.holds(address)
     }
 
-    /// Whether a range is host memory, or device memory that is there: within one allocation, or mapped and accessible.
+    /// Returns whether a range is host memory, or device memory in use: within one allocation, or
+    /// mapped and accessible.
     pub(crate) fn admits(&self, address: u64, length: u64, writes: bool) -> bool {
         if self.gpus.values().any(|(span, _)| span.holds(address)) {
             return self.find(address).is_some_and(|a| length <= a.size.0 - (address - a.address));
@@ -213,8 +212,8 @@ impl Memory {
         !self.physicals.holds(address) || self.physicals.admits(address, length, writes)
     }
 
-    /// Sets device bytes to zero. Whole granules are let go of instead: a program that clears a GPU's worth of memory
-    /// needs none.
+    /// Zeroes device bytes. Discards whole granules instead, so that clearing a GPU's memory uses
+    /// no host memory.
     pub(crate) fn clear(&mut self, address: u64, length: u64) -> Result<(), Error> {
         let end = address + length;
         let first = address.next_multiple_of(GRANULE).min(end);
@@ -224,13 +223,14 @@ impl Memory {
         }
         for (start, end) in [(address, first), (last, end)] {
             let bytes = self.bytes(start, end - start, true)?;
-            // SAFETY: the range is part of one that the caller has found in a live allocation; its bytes stay mapped.
+            // SAFETY: the range is part of one that the caller has found in a live allocation; its
+            // bytes stay mapped.
             unsafe { bytes.write_bytes(0, index(end - start)) };
         }
         Ok(())
     }
 
-    /// Where the bytes of a range lie: its own address for host memory.
+    /// Returns the bytes of a range: for host memory, the address itself.
     pub(crate) fn bytes(
         &mut self,
         address: u64,
@@ -256,7 +256,7 @@ impl Memory {
         }
     }
 
-    /// A context is gone, and its memory with it: the books know it already, but for what others may hold.
+    /// Drops the memory of a destroyed context. Its memory is refunded already, except for exports.
     pub(crate) fn forget(&mut self, accounting: &impl Accounting, context: ContextId) {
         let its: Vec<Allocation> = self
             .live
@@ -265,7 +265,8 @@ impl Memory {
             .copied()
             .collect();
         for allocation in its {
-            // Each is live: it was found there. What cannot be told to the books is told by the process's end.
+            // Each is live: it was found there. If the accounting fails, the process's end does the
+            // same.
             let _ = match allocation.origin {
                 Origin::Opened(_) => self.close_all(accounting, allocation.address),
                 _ => self.free_linear(accounting, allocation, linear::Told::Already),

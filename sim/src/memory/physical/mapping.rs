@@ -1,4 +1,5 @@
-//! Making, mapping and ending physical memory: what the tables of this process, its bytes and the GPU's books have to say to it.
+//! Creation, mapping and end of physical memory: in this process's tables, its bytes and the GPU's
+//! accounting.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,7 +15,7 @@ use crate::memory::span::Source;
 use crate::memory::store::Store;
 use crate::memory::{Accounting, Exported, Files, GRANULE, Memory, system};
 
-/// Most host memory behind handles.
+/// Maximum host memory behind handles.
 const HOST: Bytes = Bytes::from_mib(1 << 20);
 
 /// The bytes behind a handle, to be mapped.
@@ -24,7 +25,7 @@ enum Behind<'a> {
 }
 
 impl<'a> Behind<'a> {
-    /// `None`: a team's, which lie in no one place.
+    /// `None` for a team: its bytes are in several places.
     fn find(
         store: Option<&'a Store>,
         files: &Files,
@@ -50,7 +51,6 @@ impl<'a> Behind<'a> {
 }
 
 impl Memory {
-    /// Makes physical memory.
     pub(crate) fn create_physical(
         &mut self,
         accounting: &impl Accounting,
@@ -87,7 +87,7 @@ impl Memory {
         Ok(self.physicals.add(info, Backing::Store(offset)))
     }
 
-    /// Ends a handle.
+    /// Releases a handle.
     pub(crate) fn release_physical(
         &mut self,
         accounting: &impl Accounting,
@@ -97,7 +97,7 @@ impl Memory {
         over.map_or(Ok(()), |over| self.end_physical(accounting, &over))
     }
 
-    /// Ends what a tile of an array had of physical memory.
+    /// Releases the reference of an array's tile.
     pub(crate) fn let_go_physical(
         &mut self,
         accounting: &impl Accounting,
@@ -122,7 +122,7 @@ impl Memory {
         }
     }
 
-    /// Maps the beginning of physical memory. Nobody reaches it yet.
+    /// Maps the start of physical memory, not yet accessible from any side.
     pub(crate) fn map(
         &mut self,
         files: &Files,
@@ -148,7 +148,7 @@ impl Memory {
         if let Some(behind) = behind
             && let Err(error) = span.alias(address, size.0, behind.source())
         {
-            // Should this fail too, the range is left as something that nobody may reach.
+            // If this fails, too, the range stays inaccessible.
             let _ = span.restore(address, size.0);
             return Err(system("a mapping")(error));
         }
@@ -158,7 +158,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Ends all mappings of a range, which must be whole ones.
+    /// Unmaps a range of whole mappings.
     pub(crate) fn unmap(
         &mut self,
         accounting: &impl Accounting,
@@ -179,8 +179,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Says how the sides may reach all mappings of a range, which must be whole ones. Host memory that the host may reach is there
-    /// for it at the very addresses.
+    /// Sets the access of sides to a range of whole mappings. Host memory that the host may access
+    /// becomes accessible at these very addresses.
     pub(crate) fn set_access(
         &mut self,
         files: &Files,

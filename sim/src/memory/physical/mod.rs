@@ -1,8 +1,8 @@
-//! Virtual memory management: physical memory behind handles, reserved addresses, and mappings between the two.
+//! Virtual memory management: physical memory behind handles, reserved addresses, and mappings.
 //!
-//! Physical memory lives as long as a handle or a mapping of it does. Its bytes lie in the process's store or, where others may
-//! import it, in an export's file; a mapping puts them behind the reserved addresses. A handle can also be one of a team of GPUs, whose
-//! mappings show what is bound to it ([`team`]).
+//! Physical memory exists as long as a handle or a mapping of it. Its bytes are in the process's
+//! store or, if others may import it, in an export's file. A mapping puts them behind reserved
+//! addresses. A handle can also be a team's, whose mappings show the memory bound to it ([`team`]).
 
 mod mapping;
 mod range;
@@ -19,36 +19,36 @@ use crate::timeline::{ExportId, Site};
 
 pub use team::Member;
 
-/// Physical memory of this process: a handle.
+/// A handle of physical memory of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PhysicalId(u64);
 
 impl PhysicalId {
-    /// As a number, which no other handle of the process has or had.
+    /// Returns it as a number, which is never reused in the process.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The handle of that number.
+    /// Converts such a number back.
     #[must_use]
     pub const fn of(number: u64) -> Self {
         Self(number)
     }
 }
 
-/// Where physical memory lies.
+/// Location of physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PhysicalPlace {
-    /// On a GPU, on the process's books.
+    /// On a GPU, charged to the process.
     On(Site),
-    /// On the host: costs the GPU nothing.
+    /// On the host: uses no GPU memory.
     Host,
-    /// Where the memory lies that is bound to a team of GPUs.
+    /// Wherever the memory bound to a team is.
     Team,
 }
 
-/// Who reaches a mapping.
+/// A side that accesses a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
     /// A GPU.
@@ -57,15 +57,15 @@ pub enum Side {
     Host,
 }
 
-/// How a mapping may be reached.
+/// Access to a mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// Not at all.
+    /// No access.
     #[default]
     None,
-    /// To be read.
+    /// Read only.
     Read,
-    /// To be read and written.
+    /// Read and write.
     ReadWrite,
 }
 
@@ -74,12 +74,12 @@ pub enum Access {
 pub struct Sendable {
     /// By descriptors, which keep it.
     pub by_descriptor: bool,
-    /// By numbers, which are good as long as some process holds it.
+    /// By numbers, which are valid while a process holds it.
     pub by_number: bool,
 }
 
 impl Sendable {
-    /// Whether it can be sent at all.
+    /// Returns whether it can be sent at all.
     #[must_use]
     pub fn at_all(self) -> bool {
         self.by_descriptor || self.by_number
@@ -87,16 +87,16 @@ impl Sendable {
 }
 
 impl From<bool> for Sendable {
-    /// By descriptors or not at all.
+    /// Converts: by descriptors, or not at all.
     fn from(by_descriptor: bool) -> Self {
         Self { by_descriptor, by_number: false }
     }
 }
 
-/// What physical memory is.
+/// Properties of physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhysicalInfo {
-    /// Where it lies.
+    /// Its location.
     pub place: PhysicalPlace,
     /// Its size.
     pub size: Bytes,
@@ -104,18 +104,18 @@ pub struct PhysicalInfo {
     pub sendable: Sendable,
 }
 
-/// What is mapped at an address.
+/// A mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappedRange {
     /// Its first address.
     pub address: u64,
-    /// How much is mapped there.
+    /// Its size.
     pub size: Bytes,
-    /// What.
+    /// The memory that is mapped.
     pub physical: PhysicalId,
-    /// Where that lies.
+    /// The location of that memory.
     pub place: PhysicalPlace,
-    /// How that can be sent to other processes.
+    /// How that memory can be sent to other processes.
     pub sendable: Sendable,
 }
 
@@ -129,11 +129,11 @@ struct Physical {
 
 #[derive(Clone, Copy, Debug)]
 enum Backing {
-    /// From an offset of the store on.
+    /// From this offset of the store on.
     Store(u64),
-    /// In the file of an export, and its serial.
+    /// In the file of an export, with its serial.
     Export(ExportId, u64),
-    /// None: what is bound to a team, which is an export, and its serial.
+    /// No bytes of its own: a team, which is an export, with its serial.
     Team(ExportId, u64),
 }
 
@@ -144,8 +144,8 @@ struct Mapping {
     access: BTreeMap<Side, Access>,
 }
 
-/// Reserved addresses. What was given back is kept for the next who asks for that much: work that is still under way finds bytes there,
-/// if not its own.
+/// Reserved addresses. A freed reservation is kept for the next request of its size: pending work
+/// may still access its bytes.
 #[derive(Debug)]
 struct Reservation {
     span: Span,
@@ -158,7 +158,7 @@ struct Reservation {
 pub(crate) struct Physicals {
     made: u64,
     handles: HashMap<PhysicalId, Physical>,
-    /// How many of them are teams.
+    /// How many handles are teams'.
     teams: u64,
     /// By first address.
     reserved: BTreeMap<u64, Reservation>,
@@ -177,7 +177,7 @@ impl Physicals {
         reservation.span.holds(address).then_some(&mut reservation.span)
     }
 
-    /// Whether an address is or was reserved.
+    /// Returns whether an address is or was reserved.
     pub(super) fn holds(&self, address: u64) -> bool {
         self.reservation(address).is_some()
     }
@@ -187,7 +187,7 @@ impl Physicals {
         (address - first < mapping.size).then_some((first, mapping))
     }
 
-    /// What is mapped at an address.
+    /// Returns the mapping at an address.
     pub(crate) fn mapped(&self, address: u64) -> Option<MappedRange> {
         let (first, mapping) = self.at(address)?;
         let info = self.info(mapping.physical)?;
@@ -200,14 +200,14 @@ impl Physicals {
         })
     }
 
-    /// The reservation that holds an address: first address and length.
+    /// Returns the reservation that contains an address: start and size.
     pub(crate) fn reserved(&self, address: u64) -> Option<(u64, Bytes)> {
         self.reservation(address)
             .filter(|its| its.live)
             .map(|its| (its.span.range().0, Bytes(its.length)))
     }
 
-    /// Whether a GPU may reach all of a range.
+    /// Returns whether a GPU may access all of a range.
     pub(super) fn admits(&self, address: u64, length: u64, writes: bool) -> bool {
         let Some(end) = address.checked_add(length.max(1)) else { return false };
         let mut at = address;
@@ -226,24 +226,23 @@ impl Physicals {
         true
     }
 
-    /// How a side may reach what is mapped at an address.
+    /// Returns the access of a side to the mapping at an address.
     pub(crate) fn access(&self, address: u64, side: Side) -> Result<Access, Error> {
         let (_, mapping) = self.at(address).ok_or(Error::NoAllocation)?;
         Ok(mapping.access.get(&side).copied().unwrap_or_default())
     }
 
-    /// What is behind a handle.
     pub(crate) fn info(&self, id: PhysicalId) -> Option<PhysicalInfo> {
         self.handles.get(&id).map(|physical| physical.info)
     }
 
-    /// What is behind a handle that the program may use: not one that only mappings keep.
+    /// Returns the properties of a live handle: not of one that only mappings keep.
     pub(crate) fn held(&self, id: PhysicalId) -> Result<PhysicalInfo, Error> {
         let held = self.handles.get(&id).filter(|physical| physical.handles > 0);
         held.map(|physical| physical.info).ok_or(Error::NoAllocation)
     }
 
-    /// The export behind a handle that can be sent in that way, and its serial.
+    /// Returns the export behind a handle that can be sent in that way, with its serial.
     pub(crate) fn export(
         &self,
         id: PhysicalId,
@@ -260,14 +259,14 @@ impl Physicals {
         }
     }
 
-    /// Keeps what is behind a handle, as a mapping does.
+    /// Adds a reference to the memory, as a mapping does.
     pub(crate) fn keep(&mut self, id: PhysicalId) -> Result<(), Error> {
         self.held(id)?;
         self.handles.get_mut(&id).ok_or(Error::NoAllocation)?.mappings += 1;
         Ok(())
     }
 
-    /// One more handle for what is mapped at an address.
+    /// Returns one more handle for the memory mapped at an address.
     pub(crate) fn retain(&mut self, address: u64) -> Result<PhysicalId, Error> {
         let id = self.at(address).ok_or(Error::NoAllocation)?.1.physical;
         self.handles.get_mut(&id).ok_or(Error::NoAllocation)?.handles += 1;
@@ -282,7 +281,7 @@ impl Physicals {
         id
     }
 
-    /// Makes a handle of an export that is held for it.
+    /// Creates a handle for an export that is held for it.
     pub(crate) fn import(
         &mut self,
         (export, serial): (ExportId, u64),
@@ -294,7 +293,6 @@ impl Physicals {
         self.add(info, Backing::Export(export, serial))
     }
 
-    /// First addresses and sizes of the mappings of a handle.
     fn mappings_of(&self, id: PhysicalId) -> impl Iterator<Item = (u64, u64)> {
         let its = self.mapped.iter().filter(move |(_, mapping)| mapping.physical == id);
         its.map(|(&first, mapping)| (first, mapping.size))
@@ -305,7 +303,7 @@ impl Physicals {
         before.is_some_and(|(&start, mapping)| start + mapping.size > first)
     }
 
-    /// First addresses of the mappings that fill a range exactly.
+    /// Returns the first addresses of the mappings that fill a range exactly.
     fn covering(&self, first: u64, size: Bytes) -> Result<Vec<u64>, Error> {
         let end = first.checked_add(size.0).ok_or(NOT_MAPPED)?;
         let mut next = first;
@@ -320,13 +318,13 @@ impl Physicals {
         if next == end && size.0 > 0 { Ok(found) } else { Err(NOT_MAPPED) }
     }
 
-    /// Reserves addresses: at `wanted` if that is free, else anywhere.
+    /// Reserves addresses: at `wanted` if free, else anywhere.
     pub(crate) fn reserve(&mut self, size: Bytes, align: u64, wanted: u64) -> Result<u64, Error> {
         let align = align.max(GRANULE);
         if size.0 == 0 || !size.0.is_multiple_of(GRANULE) || !align.is_power_of_two() {
             return Err(Error::Invalid("addresses are reserved by whole granules"));
         }
-        // More than any address has bits.
+        // Larger than the address space.
         if size.0 >= 1 << 47 || align >= 1 << 46 {
             return Err(Error::OutOfMemory);
         }
@@ -348,7 +346,7 @@ impl Physicals {
         Ok(first)
     }
 
-    /// Gives a reservation back, whole, with nothing mapped in it.
+    /// Frees a whole reservation in which nothing is mapped.
     pub(crate) fn unreserve(&mut self, address: u64, size: Bytes) -> Result<(), Error> {
         let mapped = self.is_mapped(address, address.checked_add(size.0).ok_or(NOT_MAPPED)?);
         let reservation = self
@@ -361,7 +359,7 @@ impl Physicals {
         Ok(())
     }
 
-    /// Ends one handle, or what a mapping had of it. With the last of both, the memory is no longer needed.
+    /// Drops a handle's or a mapping's reference. Returns the memory if that was the last.
     fn drop_one(
         &mut self,
         id: PhysicalId,

@@ -1,4 +1,4 @@
-//! What lies behind a range of addresses, so that a descriptor can keep it.
+//! The exports behind a range of addresses, so that a descriptor can keep them.
 
 use cgpu_shm::units::Bytes;
 
@@ -8,8 +8,8 @@ use crate::memory::{Accounting, Memory, Origin};
 use crate::timeline::ExportId;
 
 impl Memory {
-    /// The exports behind a range: that of the one allocation that it is in, or those of what is mapped there without a gap, all of it of
-    /// one kind and on one GPU. What was this process's alone becomes an export.
+    /// Returns the exports behind a range: of the one allocation that contains it, or of contiguous
+    /// mappings of one kind and GPU. Memory of this process alone becomes an export.
     pub(crate) fn behind(
         &mut self,
         accounting: &impl Accounting,

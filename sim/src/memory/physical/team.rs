@@ -1,8 +1,9 @@
-//! Teams of GPUs as this process has them: handles, mappings, and the bytes that go through a mapping.
+//! Teams of GPUs in this process: handles, mappings, and accesses through a mapping.
 //!
-//! What a mapping of a team shows lies in several places at once, so it is not mapped to any. Its addresses have bytes of their own,
-//! which are filled before somebody reads them, from the memory of the first GPU that has any bound there, and written to all of it
-//! after somebody wrote. Where nothing is bound, writes are lost and reads give zeros.
+//! The memory behind a team's mapping is in several places, so the mapping has bytes of its own.
+//! They are filled before a read, from the memory of the first GPU that has some bound there, and
+//! copied to all bound memory after a write. Where nothing is bound, writes are lost and reads
+//! return zeros.
 
 use std::os::unix::fs::FileExt;
 
@@ -15,10 +16,10 @@ use crate::memory::{Accounting, GRANULE, Memory, Origin, system};
 use crate::timeline::{Bindable, ExportId};
 use crate::words::index;
 
-/// Memory that is to be bound to a team.
+/// Memory to bind to a team.
 #[derive(Clone, Copy, Debug)]
 pub enum Member {
-    /// Behind a handle, from there on.
+    /// Behind a handle, from this offset on.
     Handle(PhysicalId, u64),
     /// At an address: mapped there, or from a pool.
     Address(u64),
@@ -27,15 +28,14 @@ pub enum Member {
 /// A part of a range that is mapped to a team.
 struct Part {
     team: ExportId,
-    /// Which part of its room,
+    /// Offset in the team's room.
     offset: u64,
-    /// and at which address.
     address: u64,
     length: u64,
 }
 
 impl Physicals {
-    /// Makes a handle of a team that is held for it.
+    /// Creates a handle for a team that is held for it.
     pub(crate) fn add_team(
         &mut self,
         (team, serial): (ExportId, u64),
@@ -46,7 +46,7 @@ impl Physicals {
         self.add(info, Backing::Team(team, serial))
     }
 
-    /// The team behind a handle.
+    /// Returns the team behind a handle.
     pub(crate) fn team(&self, id: PhysicalId) -> Result<ExportId, Error> {
         self.held(id)?;
         match self.handles[&id].backing {
@@ -55,7 +55,6 @@ impl Physicals {
         }
     }
 
-    /// The team that is mapped at an address.
     fn team_at(&self, address: u64) -> Option<ExportId> {
         let physical = self.at(address)?.1.physical;
         match self.handles.get(&physical)?.backing {
@@ -81,7 +80,8 @@ impl Physicals {
 }
 
 impl Memory {
-    /// Parts of a range that are mapped to teams. Asked by every copy, so first whether there are any at all.
+    /// Returns the parts of a range that are mapped to teams. Every copy calls it, so it first
+    /// checks whether there are teams.
     fn team_parts(&self, address: u64, length: u64) -> Vec<Part> {
         if length == 0 || self.physicals.teams == 0 {
             return Vec::new();
@@ -91,12 +91,12 @@ impl Memory {
 
     fn window(&mut self, part: &Part) -> Result<&mut [u8], Error> {
         let bytes = self.bytes(part.address, part.length, true)?;
-        // SAFETY: within one mapping of reserved addresses, whose bytes are ours alone while we have the memory; they stay mapped
-        // as long as it is there.
+        // SAFETY: within one mapping of reserved addresses. Its bytes are only accessed through
+        // this `Memory`, which is borrowed mutably; they stay mapped as long as it exists.
         Ok(unsafe { core::slice::from_raw_parts_mut(bytes, index(part.length)) })
     }
 
-    /// Before a range is read: of teams, what the first GPU with memory there has.
+    /// Prepares a read of a range: fills parts mapped to teams from the first GPU's memory.
     pub(crate) fn gather(
         &mut self,
         accounting: &impl Accounting,
@@ -119,7 +119,7 @@ impl Memory {
         Ok(())
     }
 
-    /// After a range was written: of teams, to the memory of all GPUs.
+    /// Completes a write of a range: copies parts mapped to teams to the memory of all GPUs.
     pub(crate) fn spread(
         &mut self,
         accounting: &impl Accounting,
@@ -140,8 +140,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Memory of a GPU as it can be bound to a team: where it lies for all processes, and whether it may be sent to others. That
-    /// of this process alone moves there.
+    /// Returns a GPU's memory for binding to a team: its export, and whether it may be sent to
+    /// others. Memory of this process alone becomes an export.
     pub(crate) fn bindable(
         &mut self,
         accounting: &impl Accounting,
@@ -166,7 +166,7 @@ impl Memory {
         Ok((Bindable { export, serial, at }, shareable))
     }
 
-    /// The same of a piece of a pool.
+    /// Does the same for memory of a pool.
     fn bindable_piece(
         &mut self,
         accounting: &impl Accounting,
@@ -183,7 +183,8 @@ impl Memory {
         Ok((Bindable { export, serial, at: address - start }, shareable))
     }
 
-    /// The export behind a handle. What lies in this process's store moves to one, mappings and all; it can still not be sent.
+    /// Returns the export behind a handle. Memory in this process's store moves to one, with its
+    /// mappings; it still cannot be sent.
     pub(super) fn share(
         &mut self,
         accounting: &impl Accounting,
@@ -217,10 +218,10 @@ impl Memory {
             });
         }
         if let Err(error) = moved {
-            // As it was: the store's, and the process's own.
+            // Return the memory to the store and the process.
             for (first, size) in mappings {
                 if let Some(span) = self.physicals.span_of(first) {
-                    // Should this fail too, the range keeps the bytes that it had.
+                    // If this fails, too, the range keeps its bytes.
                     let _ = span.alias(first, size, Source::Store(store, offset));
                 }
             }
@@ -237,8 +238,8 @@ impl Memory {
 }
 
 impl Part {
-    /// Where it meets memory that is bound to `size` bytes from `offset` on: how far into the part, how far into the memory, and
-    /// how many bytes.
+    /// Intersects the part with memory bound to `size` bytes from `offset` on: returns the offset
+    /// in the part, the offset in the memory, and the length.
     fn overlap(&self, offset: u64, size: u64) -> Option<(u64, u64, u64)> {
         let start = self.offset.max(offset);
         let end = (self.offset + self.length).min(offset + size);

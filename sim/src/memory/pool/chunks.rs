@@ -1,4 +1,4 @@
-//! Pools and the GPU: pieces become allocations, chunks are taken and given back, pools end.
+//! Pools and the GPU: allocations from pools, growth, trimming, destruction.
 
 use cgpu_shm::units::Bytes;
 
@@ -12,7 +12,6 @@ use crate::timeline::{ExportId, Site, Ticket};
 /// Step of pieces.
 const STEP: u64 = 512;
 
-/// Bytes that a piece takes.
 fn rounded(size: Bytes) -> u64 {
     size.0.next_multiple_of(STEP)
 }
@@ -32,7 +31,7 @@ impl Memory {
             ));
         }
         let gpu = its.settings.site.gpu;
-        // Before any rounding, which a size near the end of 64 bits would not survive.
+        // Checked before rounding, which could overflow.
         if size > self.totals[gpu] {
             return Err(Error::OutOfMemory);
         }
@@ -43,7 +42,7 @@ impl Memory {
         Ok(Some(taken))
     }
 
-    /// Takes a chunk for a pool, large enough for a piece of that size.
+    /// Adds a chunk to a pool, large enough for a piece of that size.
     pub(crate) fn grow_pool(
         &mut self,
         accounting: &impl Accounting,
@@ -106,14 +105,14 @@ impl Memory {
         Ok((exported.export, exported.serial))
     }
 
-    /// Frees a piece in the order of a stream, at a place of it.
+    /// Frees a piece in the order of a stream, at a ticket.
     pub(crate) fn free_pooled(&mut self, address: u64, ticket: Ticket) -> Result<(), Error> {
         let (pool, length) = self.end_piece(address)?;
         self.pools.get_mut(pool)?.freed.push(Freed { address, length, ticket });
         Ok(())
     }
 
-    /// Frees a piece for anybody.
+    /// Frees a piece for any stream.
     pub(crate) fn free_pooled_now(
         &mut self,
         accounting: &impl Accounting,
@@ -134,7 +133,7 @@ impl Memory {
         Ok((pool, length))
     }
 
-    /// Gives whole free chunks back until the pool holds no more than `keep`, or there are none.
+    /// Releases wholly free chunks until the pool holds at most `keep`, or there are none.
     pub(crate) fn trim(
         &mut self,
         accounting: &impl Accounting,
@@ -168,7 +167,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Trims pools that hold more than they may: to their thresholds, or of a GPU that is out of memory, to nothing.
+    /// Trims pools to their thresholds, or those of a GPU that is out of memory to nothing.
     pub(crate) fn trim_pools(
         &mut self,
         accounting: &impl Accounting,
@@ -189,7 +188,7 @@ impl Memory {
         self.end_doomed(accounting)
     }
 
-    /// Ends a pool: at once, or with the last of its pieces.
+    /// Destroys a pool: at once, or with the last of its pieces.
     pub(crate) fn destroy_pool(
         &mut self,
         accounting: &impl Accounting,
@@ -199,7 +198,7 @@ impl Memory {
         self.end_doomed(accounting)
     }
 
-    /// Ends pools that were waiting for their last frees.
+    /// Destroys pools that waited for their last frees.
     pub(crate) fn end_doomed(&mut self, accounting: &impl Accounting) -> Result<(), Error> {
         let over =
             |pool: &Pool| pool.doomed && pool.usage.used == Bytes::ZERO && pool.freed.is_empty();
@@ -216,8 +215,8 @@ impl Memory {
         Ok(())
     }
 
-    /// The export that a piece lies in, and where that begins. A chunk of this process alone becomes one; still nobody can import
-    /// from it.
+    /// Returns the export that contains a piece, and its start. A chunk of this process alone
+    /// becomes one; it still cannot be imported.
     pub(crate) fn share_chunk(
         &mut self,
         accounting: &impl Accounting,
@@ -233,7 +232,7 @@ impl Memory {
         let length = chunk.length;
         let exported = accounting.export_own(site, Bytes(length))?;
         if let Err(error) = self.move_into(site.gpu, (bounds.start, length), &exported) {
-            // As it was: the process's own.
+            // Return the memory to the process.
             accounting.let_go(exported.export)?;
             accounting.take(site, Bytes(length))?;
             return Err(error);
@@ -245,7 +244,7 @@ impl Memory {
         Ok((bounds.start, export))
     }
 
-    /// Where an allocation of a pool lies for those who import from it.
+    /// Describes an allocation of a pool for processes that import from the pool.
     pub(crate) fn offer_pooled(&self, address: u64) -> Result<(PoolId, Offer), Error> {
         let allocation = self.live.get(&address).ok_or(Error::NoAllocation)?;
         let Origin::Pool(pool) = allocation.origin else { return Err(Error::NoAllocation) };
