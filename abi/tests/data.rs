@@ -194,18 +194,18 @@ const TELLING: [&str; 14] = [
 
 /// Why such a function is shown as it is, where it is. That the limit does not change what it says is not enough of a reason.
 const SHOWN_AS_IT_IS: [&str; 12] = [
-    "the window through which the host sees the GPU, not its memory",
-    "no field up to 13.5 is a size of memory or tells of a process",
-    "the whole GPU's utilisation, as on a GPU that is shared",
-    "the whole GPU's counters, as on a GPU that is shared",
-    "the name of a process whose id is known already",
-    "what a GPU can be cut into, which its owner decides",
-    "the chips and their clocks and faults, not what is in use",
-    "switches or clears accounting, which needs the host's root",
-    "changes or services the GPU, which needs the host's root",
-    "virtual machines' GPUs, which no container here has",
+    "the PCIe window for access by the host, not the GPU's memory",
+    "no field up to 13.5 has a memory size or names a process",
+    "utilisation of the whole GPU, which all containers share",
+    "counters of the whole GPU, which all containers share",
+    "the name of a process whose id the caller already knows",
+    "the MIG instances that the GPU can have",
+    "widths, clocks and errors of the memory chips, not the memory in use",
+    "reads, switches or clears NVML's accounting; changes need root on the host",
+    "changes or services the GPU, which needs root on the host",
+    "virtual GPUs of virtual machines, which no container has",
     "reads about links between GPUs",
-    "an instance of a partitioned GPU; the limit applies to the instance as to a GPU",
+    "an instance of a partitioned GPU; the limit applies to it as to a GPU",
 ];
 
 /// The other table's proof is [`nothing_that_allocates_passes_uncounted`].

@@ -32,11 +32,11 @@ const TREATMENTS: [(Treatment, &str, &str); 10] = [
     (Treatment::Virtualised, "virtualised", "the answer shows the limit instead of the GPU"),
     (Treatment::Refused, "refused", "answers CUDA_ERROR_NOT_SUPPORTED, and is counted"),
     (Treatment::Gated, "gated", "waits for the container's turn"),
-    (Treatment::Tracked, "tracked", "goes to the driver; what it means for the books is noted"),
-    (Treatment::Routed, "routed", "hands out our functions in place of the driver's"),
+    (Treatment::Tracked, "tracked", "goes to the driver; the shim records what it means for the accounting"),
+    (Treatment::Routed, "routed", "hands out cgpu's functions in place of the driver's"),
     (Treatment::Counted, "counted", "goes to the driver, and is counted"),
     (Treatment::Guarded, "guarded", "goes to the library once the program has initialised it"),
-    (Treatment::Passed, "passed", "goes to the driver unseen"),
+    (Treatment::Passed, "passed", "goes to the driver without passing the shim"),
 ];
 
 /// One row of either table, as the document needs it.
@@ -165,8 +165,9 @@ fn document() -> String {
     let mut out = String::from(
         "# What is intercepted
 
-Every symbol that the CUDA driver and NVML have had from CUDA 11.7 to 13.5: what it does that bears on sharing a GPU,
-what we do about it, and why. Made from the tables in `abi/src`; a test fails when this page and the tables differ.
+Every symbol of the CUDA driver and of NVML from CUDA 11.7 to 13.5: what it does to memory or compute, how
+cgpu treats it, and why. Generated from the tables in `abi/src`; a test fails when this page and the tables
+differ.
 
 ",
     );
@@ -175,7 +176,7 @@ what we do about it, and why. Made from the tables in `abi/src`; a test fails wh
     }
     out.push_str(
         "
-*Simulated* says whether the simulated GPU implements a function; the others of its exports answer NOT_SUPPORTED.
+*Simulated* says whether the simulated GPU implements a function; its other exports answer NOT_SUPPORTED.
 A suffix alone stands for the name before it with that suffix: `cuMemAlloc` `_v2` are two functions.
 ",
     );
