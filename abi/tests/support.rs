@@ -32,7 +32,11 @@ const TREATMENTS: [(Treatment, &str, &str); 10] = [
     (Treatment::Virtualised, "virtualised", "the answer shows the limit instead of the GPU"),
     (Treatment::Refused, "refused", "answers CUDA_ERROR_NOT_SUPPORTED, and is counted"),
     (Treatment::Gated, "gated", "waits for the container's turn"),
-    (Treatment::Tracked, "tracked", "goes to the driver; the shim records what it means for the accounting"),
+    (
+        Treatment::Tracked,
+        "tracked",
+        "goes to the driver; the shim records what it means for the accounting",
+    ),
     (Treatment::Routed, "routed", "hands out cgpu's functions in place of the driver's"),
     (Treatment::Counted, "counted", "goes to the driver, and is counted"),
     (Treatment::Guarded, "guarded", "goes to the library once the program has initialised it"),
