@@ -36,6 +36,7 @@ docs/monitoring.md /usr/share/doc/cgpu/monitoring.md 0644
 docs/top.md /usr/share/doc/cgpu/top.md 0644
 docs/control.md /usr/share/doc/cgpu/control.md 0644
 docs/settings.md /usr/share/doc/cgpu/settings.md 0644
+docs/memory.md /usr/share/doc/cgpu/memory.md 0644
 docs/policies.md /usr/share/doc/cgpu/policies.md 0644
 docs/internals/files.md /usr/share/doc/cgpu/internals/files.md 0644
 docs/internals/memory.md /usr/share/doc/cgpu/internals/memory.md 0644
