@@ -33,7 +33,6 @@ docs/operation.md /usr/share/doc/cgpu/operation.md 0644
 docs/docker.md /usr/share/doc/cgpu/docker.md 0644
 docs/troubleshooting.md /usr/share/doc/cgpu/troubleshooting.md 0644
 docs/monitoring.md /usr/share/doc/cgpu/monitoring.md 0644
-docs/top.md /usr/share/doc/cgpu/top.md 0644
 docs/control.md /usr/share/doc/cgpu/control.md 0644
 docs/settings.md /usr/share/doc/cgpu/settings.md 0644
 docs/memory.md /usr/share/doc/cgpu/memory.md 0644

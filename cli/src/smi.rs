@@ -12,7 +12,7 @@ use crate::report::Source;
 use crate::root::Root;
 use crate::{Failure, table};
 
-/// Said at the end of the help, and in `docs/top.md`.
+/// Said at the end of the help, and in `docs/monitoring.md`.
 const CODES: &str = "\
 Exit codes: 0 shown; 1 could not look (a monitor that does not answer as expected, no root known, a folder that may not be read); 2 arguments not understood.
 A monitor or containers that are not there are shown as such: 0.

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The model is plain data; [`update`] and [`view`] are functions of it and know no terminal, no clock and no socket, so that tests play keys and
-//! look at pictures. [`screen`] and [`feed`] are thin: one holds the terminal and gives it back, the other asks the monitor. `docs/top.md`.
+//! look at pictures. [`screen`] and [`feed`] are thin: one holds the terminal and gives it back, the other asks the monitor. `docs/monitoring.md`.
 
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, Sender};
