@@ -1,6 +1,7 @@
-//! How the machine is set up: the `CGPU_SIM_*` variables, and the model's figures.
+//! The settings of a machine: the `CGPU_SIM_*` variables, and the model's figures.
 //!
-//! Whoever makes the segment decides: the figures lie in it, and later clients take them from there.
+//! The process that creates the segment decides: the figures are stored there, and later clients
+//! use those.
 
 use std::path::PathBuf;
 
@@ -10,7 +11,7 @@ use crate::error::Error;
 use crate::gpu::GpuSpec;
 use crate::timeline::ClockRate;
 
-/// A figure as a word of the segment.
+/// Conversion of a figure to and from a word of the segment.
 trait Word: Copy {
     fn word(self) -> u64;
     fn of(word: u64) -> Self;
@@ -79,35 +80,38 @@ macro_rules! figures {
 figures! {
     /// Time slice of a context while others have work (`CGPU_SIM_SLICE_US`).
     slice: Nanos = Nanos::from_micros(1_024),
-    /// Cost of changing the context that computes (`CGPU_SIM_SWITCH_US`).
+    /// Cost of switching contexts (`CGPU_SIM_SWITCH_US`).
     switch: Nanos = Nanos::from_micros(100),
     /// How long a context without work keeps the GPU while others wait (`CGPU_SIM_IDLE_US`).
     idle: Nanos = Nanos::ZERO,
-    /// Length of a kernel whose name says none (`CGPU_SIM_KERNEL_US`).
+    /// Default length of a kernel (`CGPU_SIM_KERNEL_US`).
     kernel: Nanos = Nanos::from_micros(20),
-    /// 1: the contexts of a GPU take no turns but compute beside each other (`CGPU_SIM_MPS`).
+    /// 1: contexts of a GPU do not take turns but compute concurrently (`CGPU_SIM_MPS`).
     mps: u64 = 0,
-    /// 1: NVML names processes as the host does, whoever asks, as drivers without the open kernel modules do (`CGPU_SIM_HOST_PIDS`).
+    /// 1: NVML reports host PIDs to every caller, as drivers without the open kernel modules do
+    /// (`CGPU_SIM_HOST_PIDS`).
     host_pids: u64 = 0,
-    /// Spread of kernels' lengths: the standard deviation of their logarithm, in millionths (`CGPU_SIM_NOISE`, percent).
+    /// Spread of kernel lengths: the standard deviation of their logarithm, in millionths
+    /// (`CGPU_SIM_NOISE`, percent).
     noise: u64 = 0,
-    /// How much longer a kernel takes while others compute beside it, in millionths (`CGPU_SIM_CORUN`, percent).
+    /// How much longer a kernel takes while others compute concurrently, in millionths
+    /// (`CGPU_SIM_CORUN`, percent).
     corun: u64 = 0,
     /// From an enqueuing call to the earliest start on the GPU.
     launch_latency: Nanos = Nanos::from_micros(6),
-    /// Host time that a kernel launch takes at least.
+    /// Minimum host time of a kernel launch.
     launch_cost: Nanos = Nanos(2_500),
-    /// Host time that each node adds to a graph's launch.
+    /// Host time per node of a graph launch.
     node_cost: Nanos = Nanos(1),
-    /// Host time that any other enqueuing call takes at least.
+    /// Minimum host time of any other enqueuing call.
     call_cost: Nanos = Nanos(1_000),
     /// From an end on the GPU until the host can see it.
     visibility: Nanos = Nanos::from_micros(3),
-    /// Time on the GPU that an event record takes.
+    /// GPU time of an event record.
     event_cost: Nanos = Nanos(1_000),
     /// Grid of event timestamps.
     event_grid: Nanos = Nanos(500),
-    /// Time on the GPU that a stream memory write takes.
+    /// GPU time of a stream memory write.
     write_cost: Nanos = Nanos(500),
     /// Copies between host and GPU: time before the first byte.
     copy_latency: Nanos = Nanos::from_micros(8),
@@ -115,27 +119,27 @@ figures! {
     copy_rate: u64 = 12_000,
     /// Copies and fills within the GPU: bytes per microsecond.
     local_rate: u64 = 250_000,
-    /// Commands that one stream holds before a launch blocks; at most [`Figures::MAX_DEPTH`].
+    /// Commands that a stream holds before a launch blocks; at most [`Figures::MAX_DEPTH`].
     queue_depth: u64 = Self::MAX_DEPTH,
     /// From a process's death until its contexts and memory are gone.
     death_delay: Nanos = Nanos::from_millis(50),
-    /// Host time that bringing a function's code onto the GPU takes.
+    /// Host time of loading a function's code.
     load_cost: Nanos = Nanos::from_micros(50),
     /// Memory of a function's code.
     code_size: Bytes = Bytes(64 << 10),
-    /// What a context costs.
+    /// Memory of a context.
     context_memory: Bytes = Bytes::from_mib(256),
-    /// What a memory pool takes of the GPU at least, if there is as much.
+    /// Minimum growth of a memory pool, if the GPU has as much.
     pool_chunk: Bytes = Bytes::from_mib(32),
     /// Window of NVML's utilisation (`CGPU_SIM_WINDOW_MS`).
     window: Nanos = Nanos(166_666_667),
-    /// What it takes NVML to ask the GPU's driver for something that changes.
+    /// Time of an NVML query of the kernel driver.
     query: Nanos = Nanos::from_micros(50),
-    /// What it takes NVML to read a sample buffer: utilisation, clocks, power.
+    /// Time of an NVML read of a sample buffer: utilisation, clocks, power.
     sampling: Nanos = Nanos::from_millis(1),
-    /// Host time of a start of NVML: an `nvmlInit` while the process has none (`CGPU_SIM_NVML_INIT_MS`).
+    /// Host time of an `nvmlInit` while NVML is not initialised (`CGPU_SIM_NVML_INIT_MS`).
     attaching: Nanos = Nanos::from_millis(10),
-    /// How fast the GPUs' clocks run beside the host's, at first (`CGPU_SIM_CLOCK_PPM`).
+    /// Initial rate of the GPUs' clocks relative to the host's (`CGPU_SIM_CLOCK_PPM`).
     clock_rate: ClockRate = ClockRate(0),
     /// Seed of all draws (`CGPU_SIM_SEED`).
     seed: u64 = 0,
@@ -151,11 +155,12 @@ impl Figures {
 pub struct Settings {
     /// The segment file (`CGPU_SIM_STATE`).
     pub state: PathBuf,
-    /// The GPUs (`CGPU_SIM_GPUS`), in order. `None`: whatever the segment holds, or one A10.
+    /// The GPUs (`CGPU_SIM_GPUS`), in order. `None`: those of the segment, or one A10.
     pub gpus: Option<Vec<GpuSpec>>,
-    /// Thousandths of real time per device time (`CGPU_SIM_DILATION`): 10000 is ten times slower than real.
+    /// Real time per device time, in thousandths (`CGPU_SIM_TIME_SCALE`): 10000 is ten times slower
+    /// than real time.
     pub dilation_milli: u64,
-    /// The model.
+    /// The figures of the model.
     pub figures: Figures,
 }
 
@@ -163,13 +168,13 @@ impl Settings {
     /// Reads the variables of the process.
     ///
     /// # Errors
-    /// [`Error::Settings`] naming the variable, what was expected and what came.
+    /// [`Error::Settings`] naming the variable, what was expected and what it was.
     pub fn from_environment() -> Result<Self, Error> {
         Self::read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
-    /// Reads variables from `get`. `CGPU_SIM_STATE` unset: what a container runtime has brought, else `/dev/shm/cgpu-sim-<uid>`; `CGPU_SIM_GPUS` unset: whatever
-    /// is there.
+    /// Reads variables from `get`. `CGPU_SIM_STATE` defaults to the state that a container runtime
+    /// has provided, else to `/dev/shm/cgpu-sim-<uid>`.
     ///
     /// # Errors
     /// As [`Settings::from_environment`].
@@ -250,11 +255,12 @@ impl Settings {
     }
 }
 
-/// Where a container runtime links the state of the GPUs that it has brought: its containers need no variable to find them.
+/// Where a container runtime links the state of the GPUs that it provides, so that containers need
+/// no variable.
 const BROUGHT: &str = "/run/cgpu/simulated";
 
 fn default_state() -> PathBuf {
-    // What lies beside the state is found by its real name.
+    // Resolved, because files beside the state are found by its real name.
     if let Ok(brought) = std::fs::canonicalize(BROUGHT) {
         return brought;
     }
@@ -263,7 +269,7 @@ fn default_state() -> PathBuf {
     format!("/dev/shm/cgpu-sim-{uid}").into()
 }
 
-/// Reads `CGPU_SIM_SEED`.
+/// Parses `CGPU_SIM_SEED`.
 pub(crate) fn seed(text: &str) -> Result<u64, Error> {
     text.parse()
         .map_err(|_| Error::Settings(format!("CGPU_SIM_SEED={text}: expected a whole number")))

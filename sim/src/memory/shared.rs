@@ -1,7 +1,8 @@
-//! Memory between processes: allocations of this one that others open, and allocations of others that are open here.
+//! Memory shared between processes: allocations that others open, and allocations of others that
+//! are open here.
 //!
-//! What is offered is whole granules, as a driver does: small allocations that share a block are all seen by whoever
-//! opens one of them. An export is mapped once, however many of its allocations are open.
+//! As in a driver, whole granules are shared: opening one of the small allocations in a block
+//! exposes all of the block. An export is mapped once, however many of its allocations are open.
 
 use std::collections::BTreeMap;
 
@@ -28,25 +29,25 @@ pub(super) struct Opened {
     gpu: usize,
     length: u64,
     origin: Origin,
-    /// How often each of its allocations is open, by its offset.
+    /// How often each of its allocations is open, by offset.
     uses: BTreeMap<u64, u64>,
 }
 
-/// An allocation, as another process finds it.
+/// An allocation that other processes can open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// The export that it lies in.
+    /// Its export.
     pub export: u64,
-    /// Which export of that number.
+    /// The export's serial.
     pub serial: u64,
-    /// Where it lies there.
+    /// Its offset in the export.
     pub offset: u64,
-    /// Its size as asked for.
+    /// Its size as requested.
     pub size: Bytes,
 }
 
 impl Memory {
-    /// Offers the allocation of a context that holds a byte to other processes.
+    /// Offers the allocation of a context that contains an address.
     pub(crate) fn offer(
         &mut self,
         accounting: &impl Accounting,
@@ -61,7 +62,7 @@ impl Memory {
                 let exported = accounting.export_of(context, Bytes(length))?;
                 let shared = Shared { export: exported.export, serial: exported.serial };
                 if let Err(error) = self.move_into(allocation.gpu, (start, length), &exported) {
-                    // As it was: the context's.
+                    // Return the memory to the context.
                     accounting.let_go(exported.export)?;
                     accounting.reserve(context, Bytes(length))?;
                     return Err(error);
@@ -78,14 +79,14 @@ impl Memory {
         })
     }
 
-    /// Whether an offer is this process's own.
+    /// Returns whether an offer is this process's own.
     pub(crate) fn offers(&self, offer: &Offer) -> bool {
         let same =
             |shared: &Shared| shared.export.get() == offer.export && shared.serial == offer.serial;
         self.shared.values().any(same) || self.pools.offers(offer)
     }
 
-    /// Moves what lies in a range of granules to the export's file, and lets it lie there from now on.
+    /// Moves the bytes of granules to an export's file, which backs them from then on.
     pub(super) fn move_into(
         &mut self,
         gpu: usize,
@@ -99,7 +100,8 @@ impl Memory {
             .into_iter()
             .map(|granule| {
                 let bytes = span.bytes(granule, GRANULE, false)?;
-                // SAFETY: a granule of the span's mapping; nobody writes it meanwhile: we have the memory's lock.
+                // SAFETY: a granule of the span's mapping; nothing writes to it meanwhile: we hold
+                // the memory's lock.
                 let bytes = unsafe { core::slice::from_raw_parts(bytes, index(GRANULE)) };
                 Ok((granule, bytes.to_vec()))
             })
@@ -108,7 +110,7 @@ impl Memory {
         span.alias(start, length, Source::File(&to.file)).map_err(system(fail))?;
         for (granule, bytes) in kept {
             let place = span.bytes(granule, GRANULE, true).map_err(system(fail))?;
-            // SAFETY: as above; the vector is no part of it.
+            // SAFETY: as above; the vector does not overlap it.
             unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         }
         Ok(())
@@ -119,25 +121,25 @@ impl Memory {
         span.restore(start, length).map_err(system("memory of other processes"))
     }
 
-    /// Where the allocations of an export that is open here begin.
+    /// Returns where an export is open here.
     fn opened_at(&self, export: ExportId, serial: u64) -> Option<u64> {
         let same = |opened: &Opened| opened.export == export && opened.serial == serial;
         self.opened.iter().find(|(_, opened)| same(opened)).map(|(&base, _)| base)
     }
 
-    /// The export of other processes that is open at an address.
+    /// Returns the export of another process that is open at an address.
     pub(super) fn opened_in(&self, address: u64) -> Option<(ExportId, u64)> {
         let (&base, opened) = self.opened.range(..=address).next_back()?;
         (address - base < opened.length).then_some((opened.export, opened.serial))
     }
 
-    /// Whether an export is open here, and how.
+    /// Returns how an export was opened here.
     pub(crate) fn origin_of(&self, export: ExportId, serial: u64) -> Option<Origin> {
         self.opened_at(export, serial).map(|base| self.opened[&base].origin)
     }
 
-    /// Opens an allocation in an export of another process. `exported`: the export, if it is not open here yet; from now on it is
-    /// held by what is open. The address.
+    /// Opens an allocation in another process's export; returns its address. `exported`: the export
+    /// if it is not open here yet, whose reference it takes.
     pub(crate) fn open(
         &mut self,
         gpu: usize,
@@ -179,7 +181,7 @@ impl Memory {
         Ok(base)
     }
 
-    /// Closes an allocation of another process once.
+    /// Closes another process's allocation once.
     pub(crate) fn close(
         &mut self,
         accounting: &impl Accounting,
@@ -204,7 +206,7 @@ impl Memory {
         accounting.let_go(export)
     }
 
-    /// Closes an allocation of another process, however often it is open.
+    /// Closes another process's allocation, however often it is open.
     pub(super) fn close_all(
         &mut self,
         accounting: &impl Accounting,

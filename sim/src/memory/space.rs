@@ -1,9 +1,9 @@
-//! A space of addresses: ranges taken from it and given back.
+//! An allocator of address ranges.
 
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Free ranges of addresses. Taking is best fit, lowest address first; neighbours grow together.
+/// Free ranges of addresses: best fit, lowest address first; adjacent ranges merge.
 #[derive(Debug, Default)]
 pub(super) struct Space {
     /// Start to length.
@@ -13,7 +13,7 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// Takes a range; `None`: no free one is long enough.
+    /// Takes a range; `None` if no free one is long enough.
     pub(super) fn take(&mut self, length: u64) -> Option<u64> {
         let &(found, start) = self.by_length.range((length, 0)..).next()?;
         self.remove(start, found);
@@ -23,8 +23,8 @@ impl Space {
         Some(start)
     }
 
-    /// Gives a range, and returns the free one that it is now part of. It grows together only with what lies within the
-    /// bounds.
+    /// Returns a range, and merges it with adjacent free ranges within the bounds. Returns the
+    /// merged range.
     pub(super) fn give(
         &mut self,
         mut start: u64,
@@ -49,7 +49,7 @@ impl Space {
         (start, length)
     }
 
-    /// Takes one particular free range away.
+    /// Removes a whole free range.
     pub(super) fn remove(&mut self, start: u64, length: u64) {
         self.by_start.remove(&start);
         self.by_length.remove(&(length, start));

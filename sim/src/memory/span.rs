@@ -1,9 +1,10 @@
 //! A range of addresses in this process, and the bytes behind them.
 //!
-//! Two mappings of the same length. The first reserves the addresses that programs see: nothing else of the process can
-//! lie there, and the host cannot touch them, as on a real GPU. The second, made when a byte is first needed, holds
-//! the bytes: private, not reserved, committed page by page as they are written, so that GPUs of 80 GB fit anywhere as
-//! long as programs write little. Parts of it can be [aliases](Span::alias) of bytes that lie elsewhere.
+//! There are two mappings of the same length. The first reserves the addresses that programs see:
+//! no other memory of the process can be there, and the host cannot access them, as on a real GPU.
+//! The second holds the bytes and is made when they are first needed. It is private, not reserved,
+//! and committed page by page on writes, so that a GPU of 80 GB fits anywhere while programs write
+//! little. Parts of it can be [aliases](Span::alias) of bytes elsewhere.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,7 +16,7 @@ use super::GRANULE;
 use super::store::Store;
 use crate::words::index;
 
-/// Bytes that lie elsewhere.
+/// The location of aliased bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Source<'a> {
     /// In this process's store, from an offset on.
@@ -25,7 +26,7 @@ pub(super) enum Source<'a> {
 }
 
 impl Source<'_> {
-    /// Maps the bytes over what lies at `place`.
+    /// Maps the bytes over the mapping at `place`.
     fn map_over(self, place: *mut u8, length: u64) -> io::Result<()> {
         let file = match self {
             Self::Store(store, offset) => return store.map_over(offset, length, place),
@@ -41,20 +42,20 @@ impl Source<'_> {
 pub(super) struct Span {
     addresses: Region,
     bytes: Option<Region>,
-    /// Granules that were written, by their first address; of aliases, all.
+    /// Granules that were written, by first address; aliases always count.
     written: BTreeSet<u64>,
-    /// Granules whose bytes lie elsewhere.
+    /// Granules that are aliases.
     aliased: BTreeSet<u64>,
 }
 
 impl Span {
-    /// Reserves addresses, at the given one if it is not 0 and nothing lies there.
+    /// Reserves addresses, at `wanted` if that is not 0 and free.
     pub(super) fn new(length: u64, align: u64, wanted: u64) -> io::Result<Self> {
         let addresses = Region::map(length, align, wanted, libc::PROT_NONE)?;
         Ok(Self { addresses, bytes: None, written: BTreeSet::new(), aliased: BTreeSet::new() })
     }
 
-    /// The first address, a multiple of the granule, and how many there are.
+    /// Returns the first address, a multiple of the granule, and the length.
     pub(super) fn range(&self) -> (u64, u64) {
         (self.addresses.start, self.addresses.length)
     }
@@ -75,7 +76,7 @@ impl Span {
         })
     }
 
-    /// Where the byte of an address lies. The range must be within the span.
+    /// Returns the bytes of a range, which must be within the span.
     pub(super) fn bytes(&mut self, address: u64, length: u64, writes: bool) -> io::Result<*mut u8> {
         if writes && length > 0 {
             self.written.extend(granules(address, length));
@@ -84,12 +85,12 @@ impl Span {
         Ok(self.backing()?.at(offset))
     }
 
-    /// The granules of a range that were written.
+    /// Returns the granules of a range that were written.
     pub(super) fn written(&self, address: u64, length: u64) -> Vec<u64> {
         self.written.range(address..address + length).copied().collect()
     }
 
-    /// Lets a range of granules, all free, forget its bytes: it reads as zeros, also through other aliases.
+    /// Discards the bytes of free granules: they read as zeros, also through other aliases.
     pub(super) fn discard(&mut self, address: u64, length: u64) {
         for granule in self.written(address, length) {
             let aliased = self.aliased.contains(&granule);
@@ -101,14 +102,14 @@ impl Span {
             if aliased {
                 clear_shared(place, GRANULE);
             } else {
-                // SAFETY: whole pages of our own private mapping; nobody holds a reference into it, and its contents are
-                // of no more use. Should the kernel refuse, they merely stay.
+                // SAFETY: whole pages of our own private mapping; no reference into it exists, and
+                // its contents are no longer needed. If the kernel refuses, they merely stay.
                 unsafe { libc::madvise(place.cast(), index(GRANULE), libc::MADV_DONTNEED) };
             }
         }
     }
 
-    /// Puts bytes that lie elsewhere behind a range of granules, instead of its own.
+    /// Backs granules with bytes elsewhere instead of their own.
     pub(super) fn alias(
         &mut self,
         address: u64,
@@ -122,12 +123,12 @@ impl Span {
         Ok(())
     }
 
-    /// Lets the host touch a range of granules at the very addresses, with the bytes of `source`.
+    /// Makes granules accessible to the host at these very addresses, with the bytes of `source`.
     pub(super) fn reveal(&self, address: u64, length: u64, source: Source<'_>) -> io::Result<()> {
         source.map_over(self.addresses.at(address - self.addresses.start), length)
     }
 
-    /// Puts a range of granules back to bytes of its own, all zero, which the host cannot touch.
+    /// Backs granules with their own bytes again, all zero and inaccessible to the host.
     pub(super) fn restore(&mut self, address: u64, length: u64) -> io::Result<()> {
         let offset = address - self.addresses.start;
         self.backing()?.restore(offset, length, libc::PROT_READ | libc::PROT_WRITE)?;
@@ -140,14 +141,15 @@ impl Span {
     }
 }
 
-/// The granules that a range touches, by their first address.
+/// Returns the granules that a range overlaps, by first address.
 fn granules(address: u64, length: u64) -> impl Iterator<Item = u64> {
     (address / GRANULE..=(address + length - 1) / GRANULE).map(|granule| granule * GRANULE)
 }
 
-/// Sets shared bytes to zero, and lets their pages go where the file system can.
+/// Zeroes shared bytes, and releases their pages if the file system can.
 fn clear_shared(place: *mut u8, length: u64) {
-    // SAFETY: whole pages of a mapping of ours; nobody holds a reference into it, and its contents are of no more use.
+    // SAFETY: whole pages of our own mapping; no reference into it exists, and its contents are no
+    // longer needed.
     let removed = unsafe { libc::madvise(place.cast(), index(length), libc::MADV_REMOVE) };
     if removed == -1 {
         // SAFETY: as above; the mapping is writable.
@@ -155,7 +157,7 @@ fn clear_shared(place: *mut u8, length: u64) {
     }
 }
 
-/// Maps over what lies at `place`: part of a mapping of ours.
+/// Replaces a part of our own mapping.
 fn map_over(
     place: *mut u8,
     length: u64,
@@ -163,7 +165,7 @@ fn map_over(
     flags: libc::c_int,
     file: libc::c_int,
 ) -> io::Result<()> {
-    // SAFETY: replaces whole granules of a mapping of ours, into which nobody holds a reference.
+    // SAFETY: replaces whole granules of our own mapping, into which no reference exists.
     let map = unsafe { libc::mmap(place.cast(), index(length), protection, flags, file, 0) };
     if map == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -171,10 +173,10 @@ fn map_over(
     hide(map, length)
 }
 
-/// A forked child has it not, nor has a core dump.
+/// Excludes a mapping from forked children and core dumps.
 pub(super) fn hide(map: *mut libc::c_void, length: u64) -> io::Result<()> {
     for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
-        // SAFETY: the range is a mapping of ours; neither advice changes what is in it.
+        // SAFETY: the range is our own mapping; neither advice changes its contents.
         if unsafe { libc::madvise(map, index(length), advice) } == -1 {
             return Err(io::Error::last_os_error());
         }
@@ -187,12 +189,13 @@ pub(super) fn hide(map: *mut libc::c_void, length: u64) -> io::Result<()> {
 struct Region {
     map: *mut libc::c_void,
     whole: usize,
-    /// The first address that is used, and how many are.
+    /// First address and length of that part.
     start: u64,
     length: u64,
 }
 
-// SAFETY: the pointer is only an address here; whoever makes pointers from it answers for their use.
+// SAFETY: the pointer is only an address here; code that makes references from it is responsible
+// for their use.
 unsafe impl Send for Region {}
 
 const PRIVATE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -216,7 +219,7 @@ impl Region {
         Ok(region)
     }
 
-    /// Maps at an address if nothing lies there.
+    /// Maps at an address; `None` if it is not free.
     fn map_at(length: u64, wanted: u64, protection: libc::c_int) -> io::Result<Option<Self>> {
         let place = ptr::without_provenance_mut(index(wanted));
         let flags = PRIVATE | libc::MAP_FIXED_NOREPLACE;
@@ -226,7 +229,7 @@ impl Region {
             return Ok(None);
         }
         let region = Self { map, whole: index(length), start: map.addr() as u64, length };
-        // A kernel before 4.17 takes the address for a hint; then the region is dropped here.
+        // A kernel before 4.17 takes the address as a hint; then the region is dropped here.
         if region.start != wanted {
             return Ok(None);
         }
@@ -246,8 +249,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and the machine that owns it is dropped by nobody who still uses its memory; a
-        // forked child does not come here (Machine's drop).
+        // SAFETY: the mapping is ours. It is unmapped when its owner, the machine, is dropped: its
+        // users have ended by then. A forked child does not get here (Machine's drop).
         unsafe { libc::munmap(self.map, self.whole) };
     }
 }

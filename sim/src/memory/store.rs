@@ -1,6 +1,6 @@
-//! Bytes of physical memory that only this process has: one shared mapping, of which parts are mapped a second time
-//! where programs map the memory. Without a descriptor, so that a program that closes what it does not know closes
-//! nothing here.
+//! Bytes of physical memory of this process alone: one shared mapping, parts of which are mapped
+//! again where programs map the memory. It has no descriptor, so programs that close unknown
+//! descriptors do no harm.
 
 use std::io;
 use std::ptr;
@@ -9,7 +9,7 @@ use super::space::Space;
 use super::span::hide;
 use crate::words::index;
 
-/// The mapping, and which of it is free.
+/// The mapping, and its free ranges.
 #[derive(Debug)]
 pub(super) struct Store {
     map: *mut libc::c_void,
@@ -17,11 +17,12 @@ pub(super) struct Store {
     space: Space,
 }
 
-// SAFETY: the pointer is only an address here; whoever makes pointers from it answers for their use.
+// SAFETY: the pointer is only an address here; code that makes references from it is responsible
+// for their use.
 unsafe impl Send for Store {}
 
 impl Store {
-    /// A store of that many bytes, committed page by page as they are written.
+    /// Creates a store of that many bytes, committed page by page on writes.
     pub(super) fn new(length: u64) -> io::Result<Self> {
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -37,34 +38,35 @@ impl Store {
         Ok(store)
     }
 
-    /// Takes bytes, all zero; where they lie. `None`: there are none left.
+    /// Takes zeroed bytes; returns their offset, `None` if there are not enough.
     pub(super) fn take(&mut self, length: u64) -> Option<u64> {
         self.space.take(length)
     }
 
-    /// Gives bytes back.
+    /// Returns bytes.
     pub(super) fn give(&mut self, offset: u64, length: u64) {
         let place = self.map.cast::<u8>().wrapping_add(index(offset));
-        // SAFETY: whole pages of our own mapping that nobody uses any more. Memory of the kernel's own file system, whose
-        // pages can always be removed.
+        // SAFETY: whole pages of our own mapping that are no longer used; they are the kernel's
+        // anonymous shared memory, from which pages can always be removed.
         unsafe { libc::madvise(place.cast(), index(length), libc::MADV_REMOVE) };
         self.space.give(offset, length, 0..self.length);
     }
 
-    /// The bytes of a granule. To look at them is to commit them.
+    /// Returns the bytes of a granule. Reading commits them.
     pub(super) fn granule(&mut self, offset: u64) -> &[u8] {
         let place = self.map.cast::<u8>().wrapping_add(index(offset));
-        // SAFETY: a granule of our own mapping, which was taken; other mappings of it are written by whoever has the process's
-        // memory, of which this is part.
+        // SAFETY: a granule of our own mapping, which was taken. Other mappings of it are written
+        // only through the process's `Memory`, which owns this store and is borrowed mutably
+        // meanwhile.
         unsafe { core::slice::from_raw_parts(place, index(super::GRANULE)) }
     }
 
-    /// Maps bytes once more, over what lies at `place`.
+    /// Maps bytes again, over the mapping at `place`.
     pub(super) fn map_over(&self, offset: u64, length: u64, place: *mut u8) -> io::Result<()> {
         let from = self.map.cast::<u8>().wrapping_add(index(offset));
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: an old length of 0 leaves the source as it is and makes a second mapping of it; what lies at `place` is whole
-        // granules of a mapping of ours, into which nobody holds a reference.
+        // SAFETY: an old length of 0 leaves the source as it is and makes a second mapping of it;
+        // at `place` are whole granules of our own mapping, into which no reference exists.
         let map = unsafe { libc::mremap(from.cast(), 0, index(length), flags, place) };
         if map == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -75,7 +77,8 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and the machine that owns it is dropped by nobody who still uses its memory.
+        // SAFETY: the mapping is ours. It is unmapped when its owner, the machine, is dropped: its
+        // users have ended by then.
         unsafe { libc::munmap(self.map, index(self.length)) };
     }
 }
@@ -96,7 +99,7 @@ mod tests {
         span.alias(start + 4 * GRANULE, 2 * GRANULE, Source::Store(&store, offset)).unwrap();
         let read = |span: &mut Span, at: u64| {
             let byte = span.bytes(start + at, 1, false).unwrap();
-            // SAFETY: within the span's mapping, which lives.
+            // SAFETY: within the span's mapping, which still exists.
             unsafe { byte.read() }
         };
         let byte = span.bytes(start + GRANULE, 1, true).unwrap();

@@ -1,4 +1,4 @@
-//! Memory without a segment: the books only count.
+//! Memory without a segment: accounting only counts.
 
 use std::cell::Cell;
 
@@ -7,7 +7,7 @@ use super::*;
 const TOTAL: Bytes = Bytes::from_mib(1024);
 const CONTEXT: ContextId = ContextId(1);
 
-/// Counts what is taken, up to a limit.
+/// Counts charged bytes, up to a limit.
 #[derive(Debug, Default)]
 struct Count {
     taken: Cell<u64>,
@@ -152,14 +152,13 @@ fn clearing_reaches_every_byte_and_keeps_its_neighbours() {
     unsafe { all.write_bytes(7, index(4 * GRANULE)) };
     memory.clear(address + 5, 3 * GRANULE).unwrap();
     let all = memory.bytes(address, 4 * GRANULE, false).unwrap();
-    // SAFETY: as above, and nobody writes meanwhile.
+    // SAFETY: as above, and nothing writes meanwhile.
     let all = unsafe { core::slice::from_raw_parts(all, index(4 * GRANULE)) };
     let zeros = all.iter().filter(|&&byte| byte == 0).count();
     assert_eq!(zeros, index(3 * GRANULE));
     assert!(all[..5].iter().all(|&byte| byte == 7));
 }
 
-/// A byte of device memory.
 fn read(memory: &mut Memory, address: u64) -> u8 {
     let byte = memory.bytes(address, 1, false).unwrap();
     // SAFETY: device memory of a test, mapped as long as `memory`.
@@ -246,7 +245,7 @@ fn host_memory_behind_a_handle_costs_the_gpu_nothing_and_can_be_touched() {
     let both = [(Side::Gpu(0), Access::ReadWrite), (Side::Host, Access::ReadWrite)];
     memory.set_access(&files, at, size, &both).unwrap();
     let place = std::ptr::with_exposed_provenance_mut::<u8>(index(at + 9));
-    // SAFETY: the mapping was just made reachable for the host.
+    // SAFETY: the mapping was just made accessible to the host.
     unsafe { place.write(4) };
     assert_eq!(read(&mut memory, at + 9), 4);
     memory.unmap(&accounting, at, size).unwrap();

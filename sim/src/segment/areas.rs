@@ -1,21 +1,26 @@
-//! Areas: room for the words several times over, one in use; the way out when the holder of the lock is stopped.
+//! Areas: several copies of the words, one of them in use. They allow the holder of the lock to be
+//! preempted.
 //!
-//! A process that is stopped (SIGSTOP, a debugger) inside the lock would keep everybody waiting; a real GPU goes on
-//! without it. Its lock can be taken, but when it continues it will finish its stores. So it is left behind: the words
-//! are copied to another area, the others go on there, and it finishes where nobody looks.
+//! A process that is stopped (SIGSTOP, a debugger) while it holds the lock would block all others;
+//! a real GPU goes on. Its lock can be taken, but when it continues it will finish its stores. So
+//! the words are copied to another area, where the others go on. The preempted holder finishes in
+//! the old area, which is no longer read.
 //!
 //! ```text
-//!   robber:  has waited long; takes the lock; marks the area as stranded; copies its words, then its log; says how far the
-//!            copy reaches (the log's round); names the new area; rolls back there what was half done
-//!   robbed:  continues; commits into the old area; finds another one named, so leaves the lock alone and takes it anew, and
-//!            asks: does the copy reach my commit? yes: it stays. no: all over again, in the new area
+//!   preempting process:  times out; takes the lock; marks the area as abandoned; copies its words,
+//!                        then its log; notes how far the copy reaches (the log's round); makes the
+//!                        new area current; rolls back there what was half done
+//!   preempted holder:    continues; commits into the old area; sees that another one is current, so
+//!                        does not release the lock but takes it anew, and checks whether the copy
+//!                        reaches its commit. Yes: it is committed. No: it runs again in the new area
 //! ```
 //!
-//! The copy needs nobody to stand still. Words first, log last: a word that was changed before or while it was copied
-//! has its old value in the log by then, as long as the round is the same; if it has changed, the copy is made again.
-//! So whether the holder is really stopped does not matter, only that robbing is rare.
+//! The holder may run during the copy. Words are copied first, the log last: a word that changed
+//! before or during the copy has its old value in the log, as long as the round is the same. If the
+//! round has changed, the copy is made again. So it need not be known whether the holder is really
+//! stopped; preemption only has to be rare.
 //!
-//! An area is used again once the process stranded there has left it, or is dead.
+//! An area is reused once its preempted holder has left it, or has exited.
 
 use std::fs::File;
 use std::io;
@@ -29,20 +34,21 @@ use super::preamble::Preamble;
 use crate::timeline::WORDS;
 use crate::words::index;
 
-/// How many there are. One less is how many processes can be stranded at once.
+/// Number of areas: one more than the processes that can be preempted at the same time.
 pub(super) const AREAS: usize = 8;
 
 const PAGE: usize = 4096;
 const LOG: usize = 2 * CAPACITY;
-/// Where the words begin; before them are the head, on a page of its own, and the log.
+/// Offset of the words, after the head, on a page of its own, and the log.
 const WORDS_AT: usize = PAGE + LOG * size_of::<u64>();
 /// Bytes of one area.
 pub(super) const LENGTH: usize = (WORDS_AT + WORDS * size_of::<u64>()).next_multiple_of(PAGE);
 
-/// In the preamble's word for the area in use: somebody is stranded there, so it must be left before anything else.
+/// Flag in the preamble's word for the current area: its holder was preempted, so the next step is
+/// to move to another area.
 const STRANDED: u64 = 1 << 63;
 
-/// An area, mapped.
+/// A mapped area.
 #[derive(Clone, Copy)]
 pub(super) struct Area<'a> {
     pub(super) number: u64,
@@ -59,7 +65,7 @@ impl core::fmt::Debug for Area<'_> {
 }
 
 impl<'a> Area<'a> {
-    /// The area `number` of the file's words after the preamble.
+    /// Returns the area `number` of the file's words after the preamble.
     pub(super) fn of(all: &'a [AtomicU64], number: u64) -> Self {
         let words =
             &all[index(number) * (LENGTH / size_of::<u64>())..][..LENGTH / size_of::<u64>()];
@@ -69,42 +75,42 @@ impl<'a> Area<'a> {
     }
 }
 
-/// The area in use; stranded or not.
+/// Returns the current area, abandoned or not.
 pub(super) fn current(preamble: &Preamble) -> u64 {
     preamble.area.load(Ordering::Acquire) & !STRANDED
 }
 
-/// Whether somebody is stranded in the area in use.
+/// Returns whether the current area is abandoned.
 pub(super) fn must_leave(preamble: &Preamble) -> bool {
     // HB area.
     preamble.area.load(Ordering::Acquire) & STRANDED != 0
 }
 
-/// Whether who works in `area` does so alone: it has not been left.
+/// Returns whether `area` is no longer current, so that a holder that works there was preempted.
 #[inline]
 pub(super) fn is_left(preamble: &Preamble, area: u64) -> bool {
     preamble.area.load(Ordering::Acquire) != area
 }
 
-/// Marks the area in use: `who` holds the lock no more, and may not know it.
+/// Marks the current area as abandoned: its holder `owner` has lost the lock, and may not know it.
 pub(super) fn strand(preamble: &Preamble, who: u64) {
     let area = current(preamble);
     preamble.stranded[index(area)].store(who, Ordering::Relaxed);
     preamble.area.store(area | STRANDED, Ordering::Release);
 }
 
-/// Whoever was stranded in an area will not touch it again.
+/// Notes that the preempted holder of an area will not access it again.
 pub(super) fn leave(preamble: &Preamble, area: u64) {
     preamble.stranded[index(area)].store(0, Ordering::Release);
 }
 
-/// Up to which round an area that was left lives on in its copy; `None`: it has not been left. To be asked by who is
-/// stranded there: for nobody else does the answer stay the same.
+/// Returns up to which round an old area was copied; `None` if it is current. Only its preempted
+/// holder may call this: for others the result can change.
 pub(super) fn reached(preamble: &Preamble, area: u64) -> Option<u64> {
     (current(preamble) != area).then(|| preamble.reached[index(area)].load(Ordering::Relaxed))
 }
 
-/// Goes on in another area, with the lock held. `is_gone`: whether the process stranded somewhere is dead.
+/// Moves to another area, with the lock held. `is_gone`: whether a preempted process has exited.
 pub(super) fn move_on(
     preamble: &Preamble,
     all: &[AtomicU64],
@@ -127,7 +133,7 @@ pub(super) fn move_on(
         let round = Head::of(source.head.load(Ordering::Acquire)).round();
         clear(file, to)?;
         copy(file, from, to, WORDS_AT, LENGTH)?;
-        // HB round: what is in the words by now is in the log's entries, and those are counted.
+        // HB round: whatever is in the words by now is in the log's entries, and those are counted.
         copy(file, from, to, 0, WORDS_AT)?;
         if Head::of(source.head.load(Ordering::Acquire)).round() == round {
             break round;
@@ -139,7 +145,7 @@ pub(super) fn move_on(
     Ok(())
 }
 
-/// Where an area's words lie in the file.
+/// Returns the offset of an area's words in the file.
 #[cfg(test)]
 pub(super) fn words_at(area: u64) -> u64 {
     offset(area, WORDS_AT)
@@ -149,10 +155,10 @@ fn offset(area: u64, at: usize) -> u64 {
     (size_of::<Preamble>() + index(area) * LENGTH + at) as u64
 }
 
-/// Makes an area a hole.
+/// Frees the pages of an area.
 fn clear(file: &File, area: u64) -> io::Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: works on the file by its descriptor, which is open; nobody uses this area.
+    // SAFETY: works on the file by its descriptor, which is open; this area is not in use.
     let answer = unsafe {
         libc::fallocate(
             file.as_raw_fd(),
@@ -164,8 +170,9 @@ fn clear(file: &File, area: u64) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Copies the part of an area from `start` to `end`, as far as it was ever touched. The log's head comes after its
-/// entries: who adds entries meanwhile counts them only when they are there.
+/// Copies the part of an area from `start` to `end`, skipping holes. The log's head is copied
+/// before its entries. A writer counts an entry only after storing it, so every counted entry is
+/// copied.
 fn copy(file: &File, from: u64, to: u64, start: usize, end: usize) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 16];
     let (mut at, end) = (offset(from, start), offset(from, end));
@@ -182,9 +189,9 @@ fn copy(file: &File, from: u64, to: u64, start: usize, end: usize) -> io::Result
     Ok(())
 }
 
-/// The next place of a kind; `None`: there is none up to the file's end.
+/// Returns the next offset of a kind (data or hole); `None` if there is none.
 fn seek(file: &File, at: u64, kind: libc::c_int) -> io::Result<Option<u64>> {
-    // SAFETY: moves the offset of a descriptor that is ours alone.
+    // SAFETY: moves the offset of a descriptor that only this function uses meanwhile.
     let found = unsafe { libc::lseek(file.as_raw_fd(), at.cast_signed(), kind) };
     match u64::try_from(found) {
         Ok(found) => Ok(Some(found)),

@@ -1,9 +1,9 @@
-//! The segment's file: made once under another name, then linked into place; mapped by every client; replaced only when
-//! it is of no use to anybody.
+//! The segment's file: created under another name, then linked into place; mapped by every client;
+//! replaced only when it is not in use.
 //!
-//! The file is sparse: it is as long as all tables when full, and takes the pages that were ever touched. On a full
-//! file system the first touch of a new page ends the process (SIGBUS); a simulator may ask for room, so nothing is
-//! done about it.
+//! The file is sparse: as long as all tables when full, but only touched pages take space. On a
+//! full file system the first touch of a page kills the process (SIGBUS); that is accepted for a
+//! simulator.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -26,7 +26,7 @@ use crate::settings::Settings;
 
 const LENGTH: usize = size_of::<Preamble>() + AREAS * areas::LENGTH;
 
-/// The file, mapped. A forked child does not have the mapping.
+/// The mapped file. A forked child does not have the mapping.
 #[derive(Debug)]
 pub(super) struct Mapping {
     map: MmapRaw,
@@ -37,12 +37,13 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// Opens the segment that the settings name. Makes it if it is not there, or if it is not as the settings ask and
-    /// nobody uses it.
+    /// Opens the segment that the settings name. Creates it if it is missing, or if it differs from
+    /// the settings and is not in use.
     pub(super) fn open(settings: &Settings) -> Result<Self, Error> {
         let path = &settings.state;
         let fail = |error: io::Error| Error::Segment(format!("{}: {error}", path.display()));
-        // Another process may replace the file between two of our steps, but then it has made a fit one.
+        // Another process may replace the file between two of our steps, but then its file is
+        // valid.
         for _ in 0..100 {
             let file = match OpenOptions::new().read(true).write(true).open(path) {
                 Ok(file) => file,
@@ -67,7 +68,7 @@ impl Mapping {
             match mapping.unfit(settings)? {
                 None => return Ok(mapping),
                 Some(Unfit { why, fatal }) => match replace(path, &mapping.lifelines, &why) {
-                    // Others set it up another way, and are using it: their figures count.
+                    // In use with other figures: those apply.
                     Err(_) if !fatal => return Ok(mapping),
                     done => done?,
                 },
@@ -76,7 +77,7 @@ impl Mapping {
         Err(Error::Segment(format!("{}: others keep replacing this file", path.display())))
     }
 
-    /// Why the segment is not what the settings ask for; `None`: it is.
+    /// Returns how the segment differs from the settings; `None` if it does not.
     fn unfit(&self, settings: &Settings) -> Result<Option<Unfit>, Error> {
         let preamble = self.preamble();
         match preamble.verdict() {
@@ -116,7 +117,7 @@ impl Mapping {
         unsafe { &*preamble }
     }
 
-    /// The words of all areas.
+    /// Returns the words of all areas.
     #[inline]
     pub(super) fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is longer than a Preamble.
@@ -128,7 +129,7 @@ impl Mapping {
         }
     }
 
-    /// The mapped file once more, by its name.
+    /// Opens the mapped file again, by its name.
     pub(super) fn reopen(&self) -> io::Result<File> {
         let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
         let about = file.metadata()?;
@@ -139,10 +140,10 @@ impl Mapping {
     }
 }
 
-/// What speaks against a segment.
+/// A difference between a segment and the settings.
 struct Unfit {
     why: String,
-    /// It cannot be joined as it is.
+    /// The segment cannot be used as it is.
     fatal: bool,
 }
 
@@ -165,7 +166,7 @@ fn list(gpus: &[GpuSpec]) -> String {
 fn map(file: &File) -> io::Result<MmapRaw> {
     let map = MmapOptions::new().len(LENGTH).map_raw(file)?;
     map.advise(Advice::DontFork)?;
-    // Several hundred MiB of shared memory say nothing about a program that crashed.
+    // Several hundred MiB of shared memory do not help to debug a crashed program.
     map.advise(Advice::DontDump)?;
     Ok(map)
 }
@@ -176,7 +177,7 @@ fn begins_like_ours(file: &File) -> bool {
         && u64::from_ne_bytes(first).to_be_bytes().starts_with(b"CGPUSIM")
 }
 
-/// Makes the file, unless it is there.
+/// Creates the file, unless it exists.
 fn make(settings: &Settings) -> io::Result<()> {
     let draft = Draft::new(&settings.state)?;
     draft.file.set_len(LENGTH as u64)?;
@@ -190,11 +191,10 @@ fn make(settings: &Settings) -> io::Result<()> {
     }
 }
 
-/// Takes a file away that nobody uses.
+/// Removes an unused file.
 fn replace(path: &Path, lifelines: &LivenessLocks, why: &str) -> Result<(), Error> {
     let fail = |error: io::Error| Error::Segment(format!("{}: {error}", path.display()));
-    // Alone with the file, so that only one takes it away; whoever comes second finds another file there, and looks at
-    // that.
+    // Locked, so that only one process removes it. The next one finds another file under the name.
     let alone = match lifelines.file() {
         Ok(alone) => alone,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -212,12 +212,12 @@ fn replace(path: &Path, lifelines: &LivenessLocks, why: &str) -> Result<(), Erro
             )));
         }
     }
-    // First, as long as nobody can have new ones.
+    // First, while no process can create new ones.
     remove_exports(path);
     fs::remove_file(path).map_err(fail)
 }
 
-/// Takes away what processes that were all killed at once have left of their exports. What stays is in nobody's way.
+/// Removes exports that were left when all processes were killed at once. Leftovers do no harm.
 fn remove_exports(segment: &Path) {
     let beginning =
         format!("{}.export-", segment.file_name().unwrap_or_default().to_string_lossy());
@@ -230,7 +230,7 @@ fn remove_exports(segment: &Path) {
     }
 }
 
-/// A file that has not got its name yet.
+/// A file under its temporary name.
 struct Draft {
     file: File,
     path: PathBuf,
@@ -257,7 +257,7 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // If this fails there is nobody to tell, and only a stray name is left.
+        // A failure only leaves a stray name.
         let _ = fs::remove_file(&self.path);
     }
 }

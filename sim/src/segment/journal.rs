@@ -1,19 +1,21 @@
-//! The undo log: whoever dies half way through a change leaves enough behind to take the half back.
+//! The undo log: a half-done change of a process that died can be rolled back.
 //!
 //! ```text
-//!   set(word, new):  entry = (word, old)  ->  count + 1  ->  word = new         three steps, each after the one before
+//!   set(word, new):  entry = (word, old)  ->  count + 1  ->  word = new     in this order
 //!   commit:          count = 0
 //!   rollback:        for entries from the last to the first: word = old; then count = 0
 //! ```
 //!
-//! A death between any two stores leaves a log whose rollback gives the state before: an entry that does not count yet
-//! has changed nothing, one that counts before its word has changed restores what is there. A death during rollback
-//! leaves the log as it was, and to roll back again gives the same. The order of the stores is what counts, so they are
-//! Release: on the processor that made them they are in order anyway, and whoever takes over has learnt of the death
-//! from the kernel, after all of them.
+//! A death between any two stores leaves a log whose rollback gives the state before: an entry that
+//! is not counted yet has changed nothing, and one that is counted before its word has changed
+//! restores the same value. A death during rollback leaves the log as it was, and rolling back
+//! again gives the same. Only the order of the stores matters, so they are Release. The processor
+//! that made them sees them in order anyway; a process that takes over has learnt of the death from
+//! the kernel, after all of them.
 //!
-//! The count shares its word with a number of *rounds*, how often it went back to zero: one store both ends a
-//! transaction and says so to whoever copies the area meanwhile ([`super::areas`]).
+//! The count shares its word with the number of *rounds*, which counts how often it went back to
+//! zero. So one store both ends a transaction and tells a process that copies the area meanwhile
+//! ([`super::areas`]).
 
 use core::mem::ManuallyDrop;
 
@@ -24,10 +26,10 @@ use super::areas::{self, Area};
 use super::preamble::Preamble;
 use crate::words::{At, Words, index};
 
-/// Entries that the log holds. A transaction that could need more has seams.
+/// Entries that the log holds. A transaction that could need more has [seams](Words::seam).
 pub(super) const CAPACITY: usize = 1 << 16;
 
-/// The head of a log: the entries that count, and above them the rounds.
+/// The head of a log: the number of entries, and above it the rounds.
 #[derive(Clone, Copy)]
 pub(super) struct Head(u64);
 
@@ -42,7 +44,7 @@ impl Head {
         Self(round << Self::COUNT | count as u64)
     }
 
-    /// What was tampered with may count more entries than there are.
+    /// Clamped: a corrupt segment may count more entries than there are.
     fn count(self) -> usize {
         index(self.0 & ((1 << Self::COUNT) - 1)).min(CAPACITY)
     }
@@ -54,29 +56,29 @@ impl Head {
 
 const _: () = assert!(CAPACITY < 1 << Head::COUNT);
 
-/// The segment, locked, and changed only through the log. Dropped without `commit`, also by a panic, it
-/// takes everything back.
+/// The locked segment, changed only through the log. Dropping it without `commit`, also by a panic,
+/// rolls everything back.
 #[derive(Debug)]
 pub struct Transaction<'a> {
     preamble: &'a Preamble,
     area: Area<'a>,
-    /// The log's head, which nobody else changes meanwhile.
+    /// The log's head, which only this transaction changes.
     count: usize,
     round: u64,
     tried: bool,
     guard: ManuallyDrop<Guard<'a>>,
 }
 
-/// How a transaction ended.
+/// The end of a transaction.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// It stays, and the lock is given back.
+    /// Committed; the lock is released.
     Kept,
-    /// The lock was taken from us on the way.
+    /// The lock was taken from this process during the transaction.
     Robbed(Robbed),
 }
 
-/// A transaction whose lock was taken away, and which was committed all the same: where, and in which round.
+/// A transaction that was committed after its lock was taken: its area and round.
 #[derive(Debug)]
 pub(super) struct Robbed {
     area: u64,
@@ -84,8 +86,8 @@ pub(super) struct Robbed {
 }
 
 impl Robbed {
-    /// Whether it is part of what goes on; `None`: its area has not been left yet, which it is when the lock is next
-    /// taken. Asked until there is an answer, and no more.
+    /// Returns whether the commit is in the copy; `None` if the copy is not made yet: it is when
+    /// the lock is next taken. Call it until it returns a value, and not again.
     pub(super) fn stays(&self, preamble: &Preamble) -> Option<bool> {
         let stays = self.round <= areas::reached(preamble, self.area)?;
         areas::leave(preamble, self.area);
@@ -94,7 +96,7 @@ impl Robbed {
 }
 
 impl<'a> Transaction<'a> {
-    /// Begins by taking back whatever a dead holder left half done.
+    /// Begins a transaction: rolls back whatever a dead holder left half done.
     pub(super) fn begin(preamble: &'a Preamble, area: Area<'a>, guard: Guard<'a>) -> Self {
         let head = Head::of(area.head.load(Ordering::Relaxed));
         let (count, round) = (head.count(), head.round());
@@ -106,14 +108,15 @@ impl<'a> Transaction<'a> {
         this
     }
 
-    /// Everything changed so far stays.
+    /// Commits everything changed so far.
     pub(super) fn commit(mut self) -> Ended {
         self.keep();
         let robbed = Robbed { area: self.area.number, round: self.round };
         if self.give_back() { Ended::Kept } else { Ended::Robbed(robbed) }
     }
 
-    /// Gives the lock back, if it is still ours. If not, it may even so bear our name, by another thread: hands off.
+    /// Releases the lock if this transaction still holds it. If not, it may again be this
+    /// process's, through another thread, and must not be released.
     #[inline]
     fn give_back(mut self) -> bool {
         let ours = !areas::is_left(self.preamble, self.area.number);
@@ -194,16 +197,17 @@ impl Drop for Transaction<'_> {
             self.roll_back();
         }
         if areas::is_left(self.preamble, self.area.number) {
-            // As in `give_back`; there is nothing that would have to stay.
+            // As in `give_back`; there is nothing to commit.
             areas::leave(self.preamble, self.area.number);
             return;
         }
-        // SAFETY: not used again: this is the drop; not dropped before: `give_back` forgets self.
+        // SAFETY: dropped exactly once, here: this is the drop, and `give_back` forgets self. Not
+        // used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.guard) };
     }
 }
 
-/// The one place where the segment's words change.
+/// Stores a word: the only place where the segment's words change.
 #[inline]
 fn store(word: &AtomicU64, value: u64) {
     #[cfg(test)]
@@ -211,7 +215,7 @@ fn store(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Release);
 }
 
-/// For tests: something befalls the process before its n-th store.
+/// Sends a signal to the process before its n-th store, for tests.
 #[cfg(test)]
 pub(super) mod crash {
     use cgpu_shm::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -219,7 +223,7 @@ pub(super) mod crash {
     static LEFT: AtomicU64 = AtomicU64::new(u64::MAX);
     static SIGNAL: AtomicI32 = AtomicI32::new(0);
 
-    /// The process gets `signal` before the store that comes after `stores` more.
+    /// Sends `signal` before the store that comes after `stores` more.
     pub(in crate::segment) fn before(stores: u64, signal: i32) {
         SIGNAL.store(signal, Ordering::Relaxed);
         LEFT.store(stores, Ordering::Relaxed);
@@ -235,7 +239,7 @@ pub(super) mod crash {
             let signal = SIGNAL.load(Ordering::Relaxed);
             // SAFETY: getpid has no preconditions.
             let this = unsafe { libc::getpid() };
-            // SAFETY: a signal to this very process; nothing else is touched.
+            // SAFETY: sends a signal to this very process; nothing else is accessed.
             unsafe { libc::kill(this, signal) };
         }
     }

@@ -1,14 +1,15 @@
-//! Whether this process is the one that opened the segment, or a child forked from it.
+//! Detection of forked children of the process that opened the segment.
 //!
-//! A page that the kernel wipes in the child (MADV_WIPEONFORK): one load tells, in any thread, also in a child of vfork
-//! that has not called exec yet, where a comparison of process ids would speak of the parent.
+//! A page that the kernel wipes in the child (MADV_WIPEONFORK) tells them apart with one load, in
+//! any thread. It also works in a child of vfork before exec, where a cached process id would still
+//! be the parent's.
 
 use std::io;
 
 use cgpu_shm::atomic::{AtomicU64, Ordering};
 use memmap2::MmapRaw;
 
-/// The page.
+/// The page that is wiped on fork.
 #[derive(Debug)]
 pub struct Lineage {
     page: MmapRaw,
@@ -17,14 +18,14 @@ pub struct Lineage {
 impl Lineage {
     const LENGTH: usize = 4096;
 
-    /// From now on this process is the parent.
+    /// Marks this process as the parent.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's.
     pub fn new() -> io::Result<Self> {
         let page = MmapRaw::from(memmap2::MmapMut::map_anon(Self::LENGTH)?);
-        // SAFETY: the range is the private anonymous mapping just made, and nothing has been stored there that could be
-        // lost.
+        // SAFETY: the range is the private anonymous mapping just made, and nothing has been stored
+        // there yet.
         if unsafe { libc::madvise(page.as_mut_ptr().cast(), Self::LENGTH, libc::MADV_WIPEONFORK) }
             == -1
         {
@@ -35,7 +36,7 @@ impl Lineage {
         Ok(this)
     }
 
-    /// Whether this process was forked from the one that called [`Lineage::new`].
+    /// Returns whether this process was forked from the one that called [`Lineage::new`].
     #[inline]
     #[must_use]
     pub fn is_child(&self) -> bool {
@@ -44,7 +45,8 @@ impl Lineage {
 
     #[inline]
     fn word(&self) -> &AtomicU64 {
-        // SAFETY: the page is mapped as long as self lives, aligned, and only ever accessed as this atomic.
+        // SAFETY: the page is mapped while self exists, aligned, and only ever accessed as this
+        // atomic.
         unsafe { AtomicU64::from_ptr(self.page.as_mut_ptr().cast()) }
     }
 }

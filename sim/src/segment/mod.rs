@@ -1,17 +1,17 @@
 //! The segment: the file that every client of a machine maps.
 //!
 //! ```text
-//!   preamble: magic, figures, GPUs, lock, generations | area | area | ...      an area: undo log, the timeline's words
+//!   preamble: magic, figures, GPUs, lock, generations | area | area | ...
+//!                                                       area: undo log, the timeline's words
 //! ```
 //!
-//! * **The lock** is shm's: a word that names its holder's slot, taken over when that is dead.
-//! * **Every change** goes through the undo log ([`Transaction`]); whoever takes the lock next rolls back what a dead
-//!   holder left.
-//! * **A holder that is stopped** is left behind in its area (`areas`), and does its operation again when it
-//!   continues.
-//! * **Liveness** is shm's: a lock on a byte of the file that lives as long as the process's memory.
-//! * A **forked child** has neither the mapping nor the byte; it is told so by a page that the kernel wipes
-//!   ([`Lineage`]).
+//! * **The lock** is shm's: a word with its holder's slot, taken over when the holder has died.
+//! * **Every change** goes through the undo log ([`Transaction`]). The next holder of the lock
+//!   rolls back what a dead holder left.
+//! * **A stopped holder** is preempted (`areas`), and repeats its operation when it continues.
+//! * **Liveness** is shm's: a lock on a byte of the file that ends with the process's memory.
+//! * A **forked child** has neither the mapping nor the byte; a page that the kernel wipes tells it
+//!   so ([`Lineage`]).
 
 mod areas;
 mod file;
@@ -43,15 +43,15 @@ use crate::timeline::{self, ProcessState, Progress, Timeline};
 pub use journal::Transaction;
 pub use lineage::Lineage;
 
-/// How long one living holder of the lock is waited for before it is left behind. Sections take microseconds, and a
-/// descheduled holder on a busy host some milliseconds.
+/// Timeout for one live holder of the lock before it is preempted. Critical sections take
+/// microseconds, a descheduled holder on a busy host some milliseconds.
 const TIMEOUT: Nanos = Nanos::from_millis(20);
-/// How many times that one who copies an area is waited for. A death is noticed at once all the same.
+/// Timeouts for a holder that copies an area. Its death is noticed at once all the same.
 const COPYING: u32 = 100;
-/// How many times that a thread waits for another of its own process: they stop and go on together.
+/// Timeouts for another thread of the same process: a stop affects both.
 const PATIENCES: u32 = 3_000;
 
-/// The segment as one process has it: mapped, with a slot.
+/// The mapped segment, with a slot of this process.
 #[derive(Debug)]
 pub struct Segment {
     /// Both are gone in a forked child, which must not drop them.
@@ -63,12 +63,12 @@ pub struct Segment {
     dilation_milli: u64,
 }
 
-/// A slot that is this process's.
+/// A slot of this process.
 #[derive(Debug)]
 struct Seat {
     slot: SlotIndex,
     generation: Generation,
-    /// Held by the one thread that has the lock, or waits for it: the lock knows processes, not threads.
+    /// Held by the thread that has the lock or waits for it: the lock knows processes, not threads.
     alone: Mutex<()>,
     _lifeline: LivenessLock,
     _anchor: Option<Anchor>,
@@ -81,7 +81,7 @@ impl Seat {
 }
 
 impl Segment {
-    /// Opens the segment, making it if need be, and attaches this process.
+    /// Opens the segment, creating it if needed, and attaches this process.
     ///
     /// # Errors
     /// [`Error::Segment`]; [`Error::Full`] when every slot is taken.
@@ -104,7 +104,7 @@ impl Segment {
                         dilation_milli,
                     });
                 }
-                // Replaced before we had a seat in it.
+                // The file was replaced before a slot was claimed in it.
                 Err(Unseated::Elsewhere) => {}
                 Err(Unseated::System(error)) => return Err(system(error)),
                 Err(Unseated::Error(error)) => return Err(error),
@@ -112,12 +112,13 @@ impl Segment {
         }
     }
 
-    /// One operation: locks the segment, lets `operation` change it, and keeps the changes if it succeeds. It is done
-    /// again if this process was stopped in the middle and left behind, so it must give the same twice. Not from within
-    /// an operation.
+    /// Runs one operation: locks the segment, applies `operation`, and keeps its changes if it
+    /// succeeds. It runs again if this process was preempted in the middle, so it must be
+    /// repeatable. Operations do not nest.
     ///
     /// # Errors
-    /// The operation's own, when nothing of it stays; [`Error::Forked`]; [`Error::Stuck`], [`Error::System`].
+    /// The operation's own, when nothing of it stays; [`Error::Forked`]; [`Error::Stuck`],
+    /// [`Error::System`].
     #[inline]
     pub fn transact<R>(
         &self,
@@ -129,13 +130,13 @@ impl Segment {
         transact(&self.mapping, &self.seat, &self.figures, operation)
     }
 
-    /// This process's number in the timeline.
+    /// Returns this process's number in the timeline.
     #[must_use]
     pub fn process(&self) -> usize {
         self.seat.slot.get()
     }
 
-    /// Who a process is that goes by `pid` in its own PID namespace.
+    /// Returns the identity of a process whose id in its own PID namespace is `pid`.
     #[must_use]
     pub fn identity(&self, process: usize, pid: u32) -> Identity {
         let [namespace, device, inode] = self.mapping.preamble().identity[process]
@@ -144,13 +145,14 @@ impl Segment {
         Identity { pid, namespace, anchor: (device, inode) }
     }
 
-    /// Counts one more call of this process, unless it is locked.
+    /// Counts one more call in progress of this process, unless it is locked.
     #[must_use]
     pub fn enter(&self) -> bool {
         let slot = self.process();
         self.mapping.preamble().calls[slot][0].fetch_add(1, Ordering::SeqCst);
-        // HB calls: a call is counted before it looks, and whoever locks says so before it looks at the count: one of the two sees the
-        // other. Hence the fences, which order a store before a load.
+        // HB calls: a call is counted before it reads the state, and a locking process sets the
+        // state before it reads the count: one of the two sees the other. Hence the fences, which
+        // order a store before a load.
         fence(Ordering::SeqCst);
         let area = Area::of(self.mapping.words(), areas::current(self.mapping.preamble()));
         let progress =
@@ -162,14 +164,14 @@ impl Segment {
         enters
     }
 
-    /// A call of this process that was counted is over.
+    /// Ends a counted call of this process.
     pub fn leave(&self) {
         if !self.lineage.is_child() {
             self.mapping.preamble().calls[self.process()][0].fetch_sub(1, Ordering::SeqCst);
         }
     }
 
-    /// Whether no call of a process goes on.
+    /// Returns whether a process has no call in progress.
     #[must_use]
     pub fn is_quiet(&self, process: usize) -> bool {
         // HB calls.
@@ -177,37 +179,37 @@ impl Segment {
         self.mapping.preamble().calls[process][0].load(Ordering::SeqCst) == 0
     }
 
-    /// Whether this process is a forked child of the one that opened the segment.
+    /// Returns whether this process is a forked child of the one that opened the segment.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
         self.lineage.is_child()
     }
 
-    /// The segment's file.
+    /// Returns the path of the segment's file.
     #[must_use]
     pub fn path(&self) -> &std::path::Path {
         self.mapping.path()
     }
 
-    /// The figures that the segment was made with.
+    /// Returns the figures of the segment.
     #[must_use]
     pub fn figures(&self) -> &Figures {
         &self.figures
     }
 
-    /// The GPUs that the segment was made with.
+    /// Returns the GPUs of the segment.
     #[must_use]
     pub fn gpus(&self) -> &[GpuSpec] {
         &self.gpus
     }
 
-    /// The dilation that the segment was made with.
+    /// Returns the time scale of the segment, in thousandths.
     #[must_use]
     pub fn dilation_milli(&self) -> u64 {
         self.dilation_milli
     }
 
-    /// How many processes have died while they held the lock.
+    /// Returns how many processes have died while they held the lock.
     #[must_use]
     pub fn takeovers(&self) -> u64 {
         if self.lineage.is_child() {
@@ -217,8 +219,8 @@ impl Segment {
         }
     }
 
-    /// Looks for dead processes, and lets their contexts go after the figures' delay. At most once per `interval`,
-    /// whoever asks.
+    /// Checks for exited processes, and ends their contexts after the figures' delay. At most once
+    /// per `interval` for all clients together.
     ///
     /// # Errors
     /// As [`Segment::transact`].
@@ -226,7 +228,7 @@ impl Segment {
         if !self.transact(|timeline| Ok(timeline.may_reap(now, interval)))? {
             return Ok(());
         }
-        // To ask after a life costs system calls: not under the lock.
+        // Liveness checks are system calls, so they are made without the lock.
         let dead: Vec<_> = SlotIndex::all()
             .filter(|&slot| state_of(&self.mapping, slot) == ProcessState::Live)
             .map(|slot| (slot, self.generation(slot)))
@@ -234,7 +236,7 @@ impl Segment {
             .collect();
         for (slot, generation) in dead {
             self.transact(|timeline| {
-                // Unless it went in good order meanwhile, or somebody else was first.
+                // Unless it detached meanwhile, or another client was first.
                 if timeline.process_state(slot.get()) == ProcessState::Live
                     && self.generation(slot) == generation
                 {
@@ -257,16 +259,16 @@ impl Drop for Segment {
         if self.lineage.is_child() {
             return;
         }
-        // SAFETY: not used again: this is the drop; not dropped before: nobody else does.
+        // SAFETY: dropped exactly once, here, and not used afterwards: this is the drop.
         unsafe { ManuallyDrop::drop(&mut self.seat) };
         // SAFETY: as above.
         unsafe { ManuallyDrop::drop(&mut self.mapping) };
     }
 }
 
-/// Why a process got no seat.
+/// The reason why a process got no slot.
 enum Unseated {
-    /// Another file has taken the name.
+    /// Another file has the name.
     Elsewhere,
     System(io::Error),
     Error(Error),
@@ -293,7 +295,8 @@ fn attach(mapping: &Mapping, figures: &Figures, gpus: &[GpuSpec]) -> Result<Seat
         let Some(lifeline) = mapping.lifelines.take(slot)? else { continue };
         let word = &mapping.preamble().generation[slot.get()];
         let generation = Generation::from_bits(word.load(Ordering::Relaxed)).next();
-        // HB generation: Release, for whoever asks whether a lock's owner is still the user of its slot.
+        // HB generation: Release, for a process that checks whether a lock's owner still has its
+        // slot.
         word.store(generation.get(), Ordering::Release);
         let Identity { namespace, anchor: (device, inode), .. } = who;
         mapping.preamble().calls[slot.get()][0].store(0, Ordering::Relaxed);
@@ -305,7 +308,7 @@ fn attach(mapping: &Mapping, figures: &Figures, gpus: &[GpuSpec]) -> Result<Seat
         let mut seat =
             Seat { slot, generation, alone: Mutex::default(), _lifeline: lifeline, _anchor: None };
         let attached = transact(mapping, &seat, figures, |timeline| {
-            // Its last user may have attached and died since we looked.
+            // The slot's last user may have attached and died since the check.
             let free = timeline.process_state(slot.get()) == ProcessState::Free;
             if free {
                 for (index, gpu) in gpus.iter().enumerate() {
@@ -334,7 +337,7 @@ fn transact<R>(
     figures: &Figures,
     mut operation: impl FnMut(&mut Timeline<'_, Transaction<'_>>) -> Result<R, Error>,
 ) -> Result<R, Error> {
-    // Nothing that a panic could leave half done is under it.
+    // A panic cannot leave the data under this lock inconsistent.
     let _alone = seat.alone.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let mut transaction = begin(mapping, seat)?;
@@ -364,8 +367,9 @@ fn begin<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Transaction<'a>, Error
             Some(guard) => guard,
             None => acquire(mapping, seat)?,
         };
-        // Whoever is stopped up to here may be left behind before it knows where: then to move is its robber's business, and
-        // the area that it reads somebody else's. HB area: the lock is asked after what a robber says after robbing it.
+        // A process that is stopped up to here may be preempted before it knows: then moving is the
+        // other's job, and the area that it reads may already be in use by others. HB area: the
+        // lock is read after what the preempting process stores after taking it.
         let is_ours = || preamble.lock.owner() == Some(seat.owner());
         if areas::must_leave(preamble) && is_ours() {
             move_on(mapping)?;
@@ -377,7 +381,7 @@ fn begin<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Transaction<'a>, Error
     }
 }
 
-/// Takes the lock from whoever does not give it back: a dead holder, or one that has not run for too long.
+/// Takes the lock from a dead holder, or from one that has not run for too long.
 #[cold]
 fn acquire<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Guard<'a>, Error> {
     let preamble = mapping.preamble();
@@ -398,10 +402,10 @@ fn acquire<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Guard<'a>, Error> {
                 }
                 return Ok(acquired.guard());
             }
-            // Threads of this process have its name: it cannot be left behind by itself.
+            // The holder is a thread of this process: it cannot be preempted by its own process.
             Err(HeldBy(owner)) if owner == seat.owner() => {}
-            // Whoever leaves somebody behind copies for milliseconds, and may be descheduled as well. Robbed in its turn it
-            // would go on writing to the area that its robber chooses too.
+            // A preempting process copies for milliseconds, and may be descheduled as well.
+            // Preempted in turn, it would go on writing to the area that the next one chooses, too.
             Err(HeldBy(_)) if areas::must_leave(preamble) && copying < COPYING => copying += 1,
             Err(HeldBy(owner)) => overdue = Some(owner),
         }
@@ -432,7 +436,7 @@ fn life(mapping: &Mapping, owner: Owner) -> Liveness {
     mapping.lifelines.life(owner.slot()).unwrap_or(Liveness::Alive)
 }
 
-/// What is known of a slot, without the lock: out of date as soon as it is known.
+/// Returns the state of a slot, without the lock: possibly out of date.
 fn state_of(mapping: &Mapping, slot: SlotIndex) -> ProcessState {
     let area = Area::of(mapping.words(), areas::current(mapping.preamble()));
     ProcessState::of(area.words[timeline::process_state_at(slot.get()).0].load(Ordering::Relaxed))

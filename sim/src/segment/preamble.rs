@@ -1,6 +1,7 @@
-//! The segment's first page: what makes the file ours, the machine that it holds, and the lock.
+//! The segment's first page: identification of the file, the machine's settings, and the lock.
 //!
-//! Everything but the lock, the areas and the generations is written before the file gets its name, and never again.
+//! Everything but the lock, the areas and the per-process fields is written before the file gets
+//! its name, and never again.
 
 use cgpu_shm::atomic::{AtomicU64, Ordering};
 use cgpu_shm::lock::SlotLock;
@@ -17,47 +18,48 @@ use crate::words::index;
 /// "CGPUSIM" and a version.
 const MAGIC: u64 = u64::from_be_bytes(*b"CGPUSIM\x02");
 
-/// As it lies in the file.
+/// The preamble in the file.
 #[derive(Debug)]
 #[repr(C, align(4096))]
 pub(super) struct Preamble {
     magic: AtomicU64,
-    /// Tells builds with other tables apart.
+    /// Distinguishes builds with different tables.
     layout: AtomicU64,
-    /// Which start of the host the times are of.
+    /// The boot of the host to which the times belong.
     boot: AtomicU64,
     dilation_milli: AtomicU64,
     figures: [AtomicU64; Figures::COUNT],
     gpus: [[AtomicU64; 3]; MAX_GPUS],
-    /// The area in use, and per area who is stranded there, and up to which round it was copied: see [`super::areas`].
+    /// The current area; per area its preempted holder, and up to which round it was copied: see
+    /// [`super::areas`].
     pub(super) area: AtomicU64,
     pub(super) stranded: [AtomicU64; AREAS],
     pub(super) reached: [AtomicU64; AREAS],
-    /// Guards all words. A holder's death is repaired by the log.
+    /// Guards all words. The log repairs a holder's death.
     pub(super) lock: SlotLock,
     /// How many holders of the lock have died with it.
     pub(super) takeovers: AtomicU64,
-    /// Which user of its slot each process is. Written by whoever holds the slot's byte.
+    /// Per process, the generation of its slot. Written by the holder of the slot's byte.
     pub(super) generation: [AtomicU64; 256],
-    /// Who each process is: namespace, anchor's device and inode. As above.
+    /// Per process: namespace, anchor's device and inode. Written as above.
     pub(super) identity: [[AtomicU64; 3]; 256],
-    /// How many calls of each process go on: the first word of a cache line of its own.
+    /// Calls in progress of each process, in the first word of a cache line of its own.
     pub(super) calls: [[AtomicU64; 8]; 256],
 }
 
-/// What a preamble says about its file.
+/// Validity of a preamble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// A segment of this build and this boot.
     Fit,
     /// A segment of another build or an earlier boot.
     Stale,
-    /// No segment at all.
+    /// Not a segment.
     Foreign,
 }
 
 impl Preamble {
-    /// The first words of a new segment; all others are zero.
+    /// Returns the first words of a new segment; all others are zero.
     pub(super) fn words(settings: &Settings) -> Vec<u64> {
         let gpus = settings.gpus.clone().unwrap_or_else(GpuSpec::fallback);
         let mut words = vec![MAGIC, layout(), boot(), settings.dilation_milli];
@@ -99,19 +101,19 @@ impl Preamble {
     }
 }
 
-/// From 1: 0 ends the list.
+/// Numbers models from 1: 0 ends the list.
 fn model_number(gpu: &GpuSpec) -> u64 {
     MODELS.iter().position(|model| model.key == gpu.model.key).map_or(0, |place| place as u64 + 1)
 }
 
-/// Another number if a table of the timeline, or the models, or the figures have changed.
+/// Hashes the sizes of the timeline's tables, the models, and the figures.
 fn layout() -> u64 {
     [timeline::WORDS, super::areas::LENGTH, MODELS.len(), Figures::COUNT, size_of::<Preamble>()]
         .iter()
         .fold(0, |hash, &number| crate::kernel::mix(hash ^ number as u64))
 }
 
-/// Times of an earlier boot mean nothing.
+/// Hashes the boot id: times of an earlier boot are meaningless.
 fn boot() -> u64 {
     let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.iter().fold(0, |hash, &byte| crate::kernel::mix(hash ^ u64::from(byte)))

@@ -1,7 +1,8 @@
-//! Accounting: what processes did on a GPU in their lives, for whoever asks later; and limits that control groups were given.
+//! Accounting statistics of processes on a GPU, also after their end; limits of control groups.
 //!
-//! While a GPU keeps accounts, a process has one there from its first context on, which outlives it: 4,000 to a GPU, the oldest are
-//! overwritten. Limits are remembered and told, and nothing here is refused for them.
+//! While accounting mode is enabled on a GPU, a process has a record there from its first context
+//! on. Each GPU keeps the last 4,000, also of ended processes. Limits are stored and reported, not
+//! enforced.
 
 use cgpu_shm::units::{Bytes, Nanos};
 
@@ -10,34 +11,34 @@ use super::records::{Account, GPUS, Gpu, Holding, Limit, Process};
 use crate::error::Error;
 use crate::words::{Words, index};
 
-/// Accounts that a GPU keeps.
+/// Records per GPU.
 pub const ACCOUNTS: u64 = 4_000;
-/// Control groups with a limit on one GPU.
+/// Control groups with a limit, per GPU.
 pub(super) const LIMITS: u64 = 64;
 
-/// What a process did on a GPU.
+/// Accounting statistics of a process on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccountOf {
     /// Its id in its own PID namespace.
     pub pid: u32,
-    /// Who it is: namespace, and its anchor's device and inode.
+    /// Its identity: namespace, and its anchor's device and inode.
     pub who: [u64; 3],
-    /// When it came to the GPU.
+    /// When it first used the GPU.
     pub begun: Nanos,
-    /// When it ended; `None`: it has not.
+    /// When it ended; `None` while it runs.
     pub ended: Option<Nanos>,
-    /// For how long its commands computed.
+    /// How long its commands computed.
     pub busy: Nanos,
-    /// The most memory that it had at a time.
+    /// The maximum of its memory use.
     pub highest: Bytes,
 }
 
-/// What a control group may have of a GPU: guaranteed, and at most.
+/// Limits of a control group on a GPU: guaranteed, and maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupLimit {
     /// In bytes; 0: none.
     pub soft: u64,
-    /// In bytes; the greatest number: no limit.
+    /// In bytes; `u64::MAX`: unlimited.
     pub hard: u64,
 }
 
@@ -45,7 +46,7 @@ const RUNNING: u64 = 1;
 const ENDED: u64 = 2;
 
 impl<W: Words> Timeline<'_, W> {
-    /// Says who a process is that has attached.
+    /// Stores the identity of an attached process.
     pub fn introduce(&mut self, process: usize, who: [u64; 3]) {
         let process = Process(process as u64);
         for (at, value) in
@@ -55,13 +56,13 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Whether a GPU keeps accounts.
+    /// Returns whether a GPU has accounting mode enabled.
     #[must_use]
     pub fn keeps_accounts(&self, gpu: usize) -> bool {
         self.get(Gpu(gpu as u64).accounting()) != 0
     }
 
-    /// Lets a GPU keep accounts from now on, or forget all that it has.
+    /// Enables accounting mode on a GPU, or disables it and clears all records.
     pub fn keep_accounts(&mut self, gpu: usize, keeps: bool) {
         if !keeps {
             self.each_account(gpu, |this, account| this.set(account.state(), 0));
@@ -69,7 +70,7 @@ impl<W: Words> Timeline<'_, W> {
         self.set(Gpu(gpu as u64).accounting(), u64::from(keeps));
     }
 
-    /// Forgets the accounts of processes that have ended.
+    /// Clears the records of processes that have ended.
     pub fn clear_accounts(&mut self, gpu: usize) {
         self.each_account(gpu, |this, account| {
             if this.get(account.state()) == ENDED {
@@ -81,18 +82,18 @@ impl<W: Words> Timeline<'_, W> {
     fn each_account(&mut self, gpu: usize, act: impl Fn(&mut Self, Account)) {
         for account in self.kept(Gpu(gpu as u64)) {
             act(self, account);
-            // Thousands of them: each by itself.
+            // Thousands of them: each is a change by itself.
             self.words.seam();
         }
     }
 
-    /// The records of a GPU that may be in use, oldest first.
+    /// Returns the records of a GPU that may be in use, oldest first.
     fn kept(&self, gpu: Gpu) -> Vec<Account> {
         let made = self.get(gpu.accounts());
         (made.saturating_sub(ACCOUNTS) + 1..=made).map(|number| Account::of(gpu, number)).collect()
     }
 
-    /// A process has come to a GPU.
+    /// Opens a record for a process that starts to use a GPU.
     pub(super) fn open_account(&mut self, process: Process, gpu: Gpu) {
         let holding = Holding::of(process, gpu);
         if self.get(gpu.accounting()) == 0 || self.account_of(holding, gpu).is_some() {
@@ -118,7 +119,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// The account of a process on a GPU, unless it was overwritten or forgotten.
+    /// Returns the open record of a process on a GPU, unless it was overwritten or cleared.
     fn account_of(&self, holding: Holding, gpu: Gpu) -> Option<Account> {
         let number = self.get(holding.account());
         let account = Account::of(gpu, number);
@@ -128,7 +129,7 @@ impl<W: Words> Timeline<'_, W> {
         its.then_some(account)
     }
 
-    /// A process has more memory than before.
+    /// Updates the maximum after a process's memory has grown.
     pub(super) fn note_memory(&mut self, holding: Holding, gpu: Gpu) {
         if self.get(holding.account()) == 0 {
             return;
@@ -139,7 +140,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// A process ends, and its accounts with it.
+    /// Closes the records of a process that ends.
     pub(super) fn close_accounts(&mut self, process: Process, t: Nanos) {
         for gpu in (0..GPUS).map(Gpu) {
             let holding = Holding::of(process, gpu);
@@ -154,7 +155,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// The accounts of a GPU, oldest first, up to the last [`Timeline::settle`].
+    /// Returns the statistics of a GPU, oldest first, up to the last [`Timeline::settle`].
     #[must_use]
     pub fn accounts(&self, gpu: usize) -> Vec<AccountOf> {
         let gpu = Gpu(gpu as u64);
@@ -188,7 +189,7 @@ impl<W: Words> Timeline<'_, W> {
         (first..first + LIMITS).map(Limit)
     }
 
-    /// What a control group, by its device and inode, was given of a GPU.
+    /// Returns the limit of a control group, by its device and inode, on a GPU.
     #[must_use]
     pub fn group_limit(&self, gpu: usize, group: [u64; 2]) -> Option<GroupLimit> {
         let is = |limit: &Limit| [self.get(limit.device()), self.get(limit.inode())] == group;
@@ -196,7 +197,7 @@ impl<W: Words> Timeline<'_, W> {
         Some(GroupLimit { soft: self.get(limit.soft()), hard: self.get(limit.hard()) })
     }
 
-    /// Gives a control group a limit on a GPU; `None` takes it away.
+    /// Sets the limit of a control group on a GPU; `None` removes it.
     ///
     /// # Errors
     /// [`Error::Full`].
@@ -228,7 +229,7 @@ impl<W: Words> Timeline<'_, W> {
         Ok(())
     }
 
-    /// What always holds for accounts.
+    /// Checks the records' invariants.
     pub(super) fn check_accounts(&self, gpu: Gpu) -> Result<(), String> {
         for process in (0..super::records::PROCESSES).map(Process) {
             let holding = Holding::of(process, gpu);
@@ -276,7 +277,7 @@ mod tests {
         let now = timeline.advance(Nanos::from_millis(10));
         timeline.settle(0, now);
         timeline.check().unwrap();
-        // Who was there before has none.
+        // A process that was there before has no record.
         let [one] = timeline.accounts(0)[..] else { panic!("one account") };
         assert_eq!((one.pid, one.who, one.begun, one.ended), (70, [1, 2, 3], Nanos(5_000), None));
         assert_eq!(
@@ -287,7 +288,7 @@ mod tests {
         timeline.detach(0, now);
         let [one] = timeline.accounts(0)[..] else { panic!("it outlives the process") };
         assert_eq!((one.ended, one.busy), (Some(now), Nanos::from_millis(2)));
-        // The next one in its place is another.
+        // The slot's next process gets a new record.
         timeline.attach(0, 72);
         timeline.create_context(0, 0).unwrap();
         assert_eq!(

@@ -1,23 +1,24 @@
-//! The agenda: what happens next on any GPU, and when.
+//! The agenda: the next event on any GPU, and when it is.
 //!
-//! A heap of timers. Everything that can have one has exactly one, so that it is moved rather than found and replaced.
-//! Timers of one instant go off in the order of their numbers: the same run gives the same order.
+//! A heap of timers. Each owner has exactly one timer, which is moved rather than found and
+//! replaced. Timers of the same instant fire in the order of their numbers, so runs are
+//! reproducible.
 
 use cgpu_shm::units::Nanos;
 
 use super::records::{GPUS, Global, Gpu, Place, Process, StreamId, Timer};
 use crate::words::Words;
 
-/// What a timer belongs to.
+/// The owner of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// The slice of a GPU's computing engine, or its switch.
+    /// A GPU's compute engine: its slice or its switch.
     Engine(Gpu),
     /// The copy engine towards the GPU.
     Up(Gpu),
     /// The copy engine from the GPU.
     Down(Gpu),
-    /// A dead process.
+    /// An exited process.
     Process(Process),
     /// The head of a stream: its arrival, its end.
     Stream(StreamId),
@@ -47,11 +48,11 @@ impl Due {
     }
 }
 
-/// Their timers come first: what ends when a slice does has ended.
+/// Stream timers come first: a command that ends with a slice ends before the slice.
 const STREAMS: u64 = StreamId::COUNT;
 const TIMERS: crate::words::At = Global(0).timers();
 
-/// The earliest timer.
+/// Returns the earliest timer.
 #[inline]
 pub(crate) fn first(words: &impl Words) -> Option<(Nanos, Due)> {
     if words.get(TIMERS) == 0 {
@@ -92,7 +93,7 @@ pub(crate) fn cancel(words: &mut impl Words, due: Due) {
     }
 }
 
-/// Whether a timer runs.
+/// Returns whether a timer runs.
 pub(crate) fn runs(words: &impl Words, due: Due) -> bool {
     words.get(due.timer().place()) != 0
 }
@@ -113,7 +114,7 @@ fn key(words: &impl Words, timer: Timer) -> (u64, u64) {
     (words.get(timer.at()), timer.0)
 }
 
-/// Puts a timer where it belongs, given a place that is vacant or its own.
+/// Restores the heap around a timer, given an index that is vacant or its own.
 fn settle(words: &mut impl Words, timer: Timer, mut place: u64) {
     let own = key(words, timer);
     while place > 1 {
@@ -142,7 +143,7 @@ fn settle(words: &mut impl Words, timer: Timer, mut place: u64) {
     put(words, timer, place);
 }
 
-/// Whether the heap is one and every timer knows its place.
+/// Checks the heap's invariants.
 pub(crate) fn is_valid(words: &impl Words) -> bool {
     (1..=words.get(TIMERS)).all(|place| {
         let timer = at_place(words, place);

@@ -1,4 +1,4 @@
-//! What always holds between two operations. For tests, and for whoever doubts a segment.
+//! Invariants between two operations, for tests and for segments of unknown state.
 
 use super::agenda::{self, Due};
 use super::checkpoint::Progress;
@@ -25,10 +25,10 @@ macro_rules! demand {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Whether the state is one that operations lead to.
+    /// Checks that the state is consistent.
     ///
     /// # Errors
-    /// A sentence that names the first thing found wrong.
+    /// A message that names the first inconsistency.
     pub fn check(&self) -> Result<(), String> {
         demand!(agenda::is_valid(self.words), "the agenda is no heap");
         if let Some((at, due)) = agenda::first(self.words) {
@@ -105,7 +105,7 @@ impl<W: Words> Timeline<'_, W> {
         Ok(())
     }
 
-    /// Of a group that has the GPU: what computes, and beside what.
+    /// Checks a group that has the GPU.
     fn check_running(&self, gpu: Gpu, group: Group) -> Result<(), String> {
         let (mut running, mut kernels, mut taken) = (0, 0, 0);
         let placed = placed_of(group).members(self.words);

@@ -1,14 +1,15 @@
-//! Checkpoints of processes: their memory leaves the GPUs, and comes back.
+//! Checkpoints of processes: their memory leaves the GPUs, and is restored.
 //!
 //! ```text
-//!   running --> locking --> locked --> checkpointed        memory: on the GPUs ... | away
+//!   running --> locking --> locked --> checkpointed
 //!      ^           |        |    ^          |
 //!      +-----------+--------+    +----------+
-//!       gives up     unlock        restore, if there is room
+//!        timeout     unlock        restore, if there is room
 //! ```
 //!
-//! The bytes are the process's own business, and stay where they are: only the books change here. Nothing of a process changes while
-//! its memory is away, but that it may die, and then what is away goes without a GPU having it.
+//! The bytes stay where they are, in the process: only accounting changes here. While it is
+//! checkpointed, nothing of a process changes, but it may die; then its checkpointed memory is
+//! dropped.
 
 use cgpu_shm::units::Bytes;
 
@@ -19,15 +20,15 @@ use crate::error::Error;
 use crate::words::{Words, index};
 
 states! {
-    /// How far a process is with a checkpoint.
+    /// The checkpoint state of a process.
     pub Progress {
         /// It may use its GPUs.
         Running,
-        /// Somebody waits for its calls to return; no new one begins.
+        /// Another process waits for its calls to return; new ones do not begin.
         Locking,
-        /// None of its calls goes on.
+        /// No call is in progress.
         Locked,
-        /// Its memory is away.
+        /// Its memory is off the GPUs.
         Checkpointed,
     }
 }
@@ -35,27 +36,27 @@ states! {
 const WRONG_STATE: Error = Error::State("the process is not in the state that this needs");
 
 impl<W: Words> Timeline<'_, W> {
-    /// The process drives GPUs from now on: it can be checkpointed, other than those that only look.
+    /// Marks a process as one that uses CUDA and not only NVML: it can be checkpointed.
     pub fn begin_driving(&mut self, process: usize) {
         self.set(Process(process as u64).drives(), 1);
     }
 
-    /// Whether the process drives GPUs.
+    /// Returns whether the process uses CUDA.
     #[must_use]
     pub fn drives(&self, process: usize) -> bool {
         self.get(Process(process as u64).drives()) != 0
     }
 
-    /// How far a process is.
+    /// Returns the state of a process.
     #[must_use]
     pub fn progress(&self, process: usize) -> Progress {
         Progress::of(self.get(Process(process as u64).progress()))
     }
 
-    /// Changes how far a process is.
+    /// Changes the state of a process.
     ///
     /// # Errors
-    /// [`Error::State`] if it is elsewhere.
+    /// [`Error::State`] if it is not in `from`.
     pub fn step_progress(
         &mut self,
         process: usize,
@@ -69,7 +70,7 @@ impl<W: Words> Timeline<'_, W> {
         Ok(())
     }
 
-    /// Keeps a process from new calls, for `by` to wait for those under way.
+    /// Blocks new calls of a process; `by` waits for those in progress.
     ///
     /// # Errors
     /// [`Error::State`] unless it is running.
@@ -79,7 +80,7 @@ impl<W: Words> Timeline<'_, W> {
         Ok(())
     }
 
-    /// A process ends: whom it was locking goes on.
+    /// Unblocks the processes that an ending process was locking.
     pub(super) fn stop_locking(&mut self, by: Process) {
         for process in (0..PROCESSES).map(Process) {
             let locking = Progress::of(self.get(process.progress())) == Progress::Locking;
@@ -89,17 +90,18 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Tickets of all that a process's streams still hold.
+    /// Returns the tickets of all pending work of a process.
     #[must_use]
     pub fn unfinished(&self, process: usize) -> Vec<Ticket> {
         let now = self.now();
         self.contexts(process).into_iter().flat_map(|context| self.pending(context, now)).collect()
     }
 
-    /// Takes the memory of a locked process off the GPUs.
+    /// Moves the memory of a locked process off the GPUs.
     ///
     /// # Errors
-    /// [`Error::State`] unless it is locked; [`Error::Unsupported`] for one that shares anything with other processes.
+    /// [`Error::State`] unless it is locked; [`Error::Unsupported`] if it shares anything with
+    /// other processes.
     pub fn checkpoint(&mut self, process: usize) -> Result<(), Error> {
         if self.progress(process) != Progress::Locked {
             return Err(WRONG_STATE);
@@ -118,7 +120,7 @@ impl<W: Words> Timeline<'_, W> {
         self.step_progress(process, Progress::Locked, Progress::Checkpointed)
     }
 
-    /// Whether others have, or can ask for, anything that the process holds.
+    /// Returns whether others hold, or can import, anything that the process holds.
     fn shares(&self, process: Process) -> bool {
         self.held_by(process).into_iter().any(|export| {
             self.get(export.sent()) != 0
@@ -128,7 +130,7 @@ impl<W: Words> Timeline<'_, W> {
         })
     }
 
-    /// GPUs from which memory of the process is away.
+    /// Returns the GPUs from which memory of the process was moved.
     #[must_use]
     pub fn away_from(&self, process: usize) -> Vec<usize> {
         let process = Process(process as u64);
@@ -136,10 +138,11 @@ impl<W: Words> Timeline<'_, W> {
         (0..GPUS).map(Gpu).filter(away).map(|gpu| index(gpu.0)).collect()
     }
 
-    /// Brings the memory of a checkpointed process back, all or nothing.
+    /// Restores the memory of a checkpointed process, all or nothing.
     ///
     /// # Errors
-    /// [`Error::State`] unless it is checkpointed; [`Error::OutOfMemory`], when it stays so.
+    /// [`Error::State`] unless it is checkpointed; [`Error::OutOfMemory`], and it stays
+    /// checkpointed.
     pub fn restore(&mut self, process: usize) -> Result<(), Error> {
         if self.progress(process) != Progress::Checkpointed {
             return Err(WRONG_STATE);
@@ -158,7 +161,7 @@ impl<W: Words> Timeline<'_, W> {
         self.step_progress(process, Progress::Checkpointed, Progress::Locked)
     }
 
-    /// Takes memory off what a process has on a GPU, or has away from it.
+    /// Refunds memory of a process on a GPU, or of its checkpoint.
     pub(super) fn lighten(&mut self, holding: Holding, gpu: Gpu, size: u64) {
         if self.get(holding.away()) != 0 {
             self.subtract(holding.away(), size);
@@ -168,7 +171,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Memory of a process that is away from a GPU.
+    /// Returns the checkpointed memory of a process on a GPU.
     #[must_use]
     pub fn away(&self, process: usize, gpu: usize) -> Bytes {
         Bytes(self.get(Holding::of(Process(process as u64), Gpu(gpu as u64)).away()))

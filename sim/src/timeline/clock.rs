@@ -1,8 +1,7 @@
-//! The GPU's own clock, by which events are stamped: an oscillator that is never quite the host's.
+//! The GPU's own clock, which stamps events: an oscillator that drifts from the host's.
 //!
-//! Device time is the host's and stays the truth of the model. A stamp is device time plus how far
-//! the clock is ahead by then. Its rate can be changed at any instant, and the clock can be set
-//! forward or back, as by a reset.
+//! Device time is the host's. A stamp is device time plus the clock's offset then. The rate can
+//! change at any instant, and the clock can be moved forward or back, as by a reset.
 
 use cgpu_shm::units::Nanos;
 
@@ -10,15 +9,15 @@ use super::Timeline;
 use super::records::Gpu;
 use crate::words::Words;
 
-/// How fast a GPU's clock runs beside the host's: parts per billion; negative: slow.
+/// Rate of a GPU's clock relative to the host's: parts per billion; negative: slow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockRate(pub i64);
 
 impl ClockRate {
-    /// The most that a clock may be off, either way: 500 ppm.
+    /// The maximum deviation, either way: 500 ppm.
     pub const MOST: Self = Self(500_000);
 
-    /// Reads parts per million, fractions allowed; `None`: not a number from -500 to 500.
+    /// Parses parts per million, fractions allowed; `None` unless it is from -500 to 500.
     #[must_use]
     pub fn parse_ppm(text: &str) -> Option<Self> {
         let ppm: f64 = text.trim().parse().ok()?;
@@ -27,7 +26,7 @@ impl ClockRate {
         (-500.0..=500.0).contains(&ppm).then_some(Self((ppm * 1_000.0).round() as i64))
     }
 
-    /// How far a clock of this rate gets ahead in `time`.
+    /// Returns how far a clock of this rate gets ahead in `time`.
     fn over(self, time: i64) -> i64 {
         let ahead = i128::from(time) * i128::from(self.0) / 1_000_000_000;
         // At 500 ppm, less than `time` itself.
@@ -36,15 +35,14 @@ impl ClockRate {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// The rate of a GPU's clock.
+    /// Returns the rate of a GPU's clock.
     #[must_use]
     pub fn clock_rate(&self, gpu: usize) -> ClockRate {
         let more = self.get(Gpu(gpu as u64).clock_rate()).cast_signed();
         ClockRate(self.figures.clock_rate.0 + more)
     }
 
-    /// Changes the rate of a GPU's clock from now on, and sets the clock forward by `step`
-    /// nanoseconds; back if it is negative.
+    /// Changes the rate of a GPU's clock from now on, and moves the clock by `step` nanoseconds.
     pub fn set_clock(&mut self, gpu: usize, rate: ClockRate, step: i64) {
         let (gpu, now) = (Gpu(gpu as u64), self.now());
         let ahead = self.stamp(gpu, now) - now.0.cast_signed() + step;
@@ -53,7 +51,7 @@ impl<W: Words> Timeline<'_, W> {
         self.set(gpu.clock_rate(), (rate.0 - self.figures.clock_rate.0).cast_unsigned());
     }
 
-    /// What the GPU's clock shows at the instant `at`, not before its last change.
+    /// Returns the GPU clock's stamp at the instant `at`, not before its last change.
     pub(super) fn stamp(&self, gpu: Gpu, at: Nanos) -> i64 {
         let rate = ClockRate(self.figures.clock_rate.0 + self.get(gpu.clock_rate()).cast_signed());
         let since = self.get(gpu.clock_since()).cast_signed();

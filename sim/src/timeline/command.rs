@@ -1,4 +1,4 @@
-//! What a stream can be given to do.
+//! Commands of streams.
 
 use cgpu_shm::units::Nanos;
 
@@ -14,50 +14,51 @@ use crate::words::Words;
 /// A command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Takes the computing engine that long.
+    /// Uses the compute engine.
     Compute {
-        /// How long.
+        /// For how long.
         cost: Nanos,
-        /// Whether the books count it as a kernel; copies within the GPU are none.
+        /// Whether it counts as a kernel; copies within the GPU do not.
         kernel: bool,
-        /// With whom it must meet first.
+        /// Kernels that must have started before it ends.
         meeting: Option<Meeting>,
-        /// How much of the GPU it takes.
+        /// The part of the GPU that it occupies.
         footprint: Footprint,
     },
     /// Records an event.
     Mark(EventId),
     /// Writes a word of memory.
     Write,
-    /// Takes a copy engine that long: from host to GPU if `up`.
+    /// Uses a copy engine.
     Copy {
         /// From host to GPU.
         up: bool,
-        /// How long.
+        /// For how long.
         cost: Nanos,
     },
     /// Waits until a ticket, of any stream of any GPU, is done.
     Wait(Ticket),
-    /// Signals a semaphore, and gives it a value if it counts.
+    /// Signals a semaphore; a counting one gets the value.
     Signal(SemaphoreId, u64),
-    /// Waits for a semaphore: for its signal, or until its value is no less.
+    /// Waits for a semaphore: for its signal, or until it has at least this value.
     Acquire(SemaphoreId, u64),
-    /// Takes an effect at its start, and ends when the process says so: host functions, waits on memory.
+    /// Has an effect at its start, and ends when the process says so: host functions, waits on
+    /// memory.
     Outside,
-    /// Takes no time: only its effect.
+    /// Takes no time; has only its effect.
     Nothing,
 }
 
 /// Kernels that spin until enough of them have started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meeting {
-    /// What they have in common.
+    /// Identifies the group of kernels.
     pub key: u64,
-    /// How many meet; below 2 there is nothing to wait for.
+    /// The number of kernels; below 2 there is no wait.
     pub size: u64,
 }
 
-/// Where the size of a meeting lies, below the footprint.
+/// The bits of a group's size, below the footprint.
 const MEETING: u64 = 0xff;
 const _: () = assert!(MEMBERS <= MEETING);
 
@@ -80,7 +81,7 @@ states! {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Puts a kernel that fills the GPU into a stream.
+    /// Enqueues a kernel that fills the GPU.
     ///
     /// # Errors
     /// As [`Timeline::enqueue`].
@@ -93,7 +94,7 @@ impl<W: Words> Timeline<'_, W> {
         self.launch_in(stream, kernel, Footprint::WHOLE, now)
     }
 
-    /// Puts a kernel into a stream.
+    /// Enqueues a kernel.
     ///
     /// # Errors
     /// As [`Timeline::enqueue`].
@@ -104,7 +105,7 @@ impl<W: Words> Timeline<'_, W> {
         footprint: Footprint,
         now: Nanos,
     ) -> Result<Ticket, QueueFull> {
-        // Before anything is drawn: a launch that is tried again draws the same.
+        // Checked before anything is drawn, so that a repeated launch draws the same.
         self.room(stream)?;
         let context = ContextId(self.get(stream.context()));
         let kernel = kernel.at_launch(self.get(context.launches()));
@@ -142,7 +143,7 @@ impl<W: Words> Timeline<'_, W> {
                 (Kind::Mark, self.figures.event_cost.0, event.0, Footprint::NONE.word())
             }
             Command::Write => (Kind::Write, self.figures.write_cost.0, 0, Footprint::NONE.word()),
-            // What it takes is the figures', so there is room for the value.
+            // Its cost is a figure, so the value is stored in its place.
             Command::Signal(semaphore, value) => {
                 (Kind::Signal, value, semaphore.word(), Footprint::NONE.word())
             }
@@ -160,13 +161,13 @@ impl<W: Words> Timeline<'_, W> {
         self.set(slot.available(), available.0);
     }
 
-    /// How much of the GPU the head of a stream takes, a command of the computing engine.
+    /// Returns the footprint of the head of a stream, a command of the compute engine.
     #[inline]
     pub(super) fn head_footprint(&self, stream: StreamId) -> Footprint {
         Footprint::of_word(self.get(self.head_slot(stream).number()))
     }
 
-    /// How many kernels meet this one, itself included; below 2: none.
+    /// Returns how many kernels must have started, itself included; below 2: no wait.
     #[inline]
     pub(super) fn meeting_size(&self, slot: Slot) -> u64 {
         self.get(slot.number()) & MEETING

@@ -1,12 +1,14 @@
-//! Memory in stream order: pools, which take memory of a GPU in chunks and hand out pieces of it.
+//! Stream-ordered memory: pools allocate chunks from a GPU and pieces from the chunks.
 //!
 //! ```text
-//!   GPU --chunks--> pool: pieces in use -> freed in a stream, not yet come to -> free for anybody -> whole chunks given back
+//!   GPU --chunks--> pool: pieces in use -> freed in a stream (pending)
+//!                         -> free for any stream (completed) -> whole chunks released
 //! ```
 //!
-//! A piece freed in a stream can at once be had again in that stream, or in one that is ordered after the free by events; by others when
-//! the GPU has come to the free, or if they are made to wait for it. Chunks are kept until a trim: when the host waits for the GPU and
-//! more than the release threshold is held, when the program asks, or when memory runs out.
+//! A piece with a pending free can be reused at once in the same stream, or in one that events
+//! order after the free. Other streams can reuse it when the free has completed, or if they are
+//! made to wait for it. Chunks are kept until a trim: when the host waits for the GPU and the pool
+//! holds more than its release threshold, when the program asks, or when memory runs out.
 
 mod chunks;
 
@@ -24,79 +26,78 @@ use crate::timeline::{ExportId, Site, StreamId, Ticket};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId(pub(crate) u64);
 
-/// What a pool is made with.
+/// The settings of a new pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSettings {
-    /// Whose memory it takes, or that of which locality domain.
+    /// The GPU, or the locality domain, whose memory it uses.
     pub site: Site,
-    /// Whether others may import from it.
+    /// Whether other processes may import from it.
     pub shareable: bool,
     /// The most that it may hold; 0: as much as the GPU has.
     pub most: Bytes,
 }
 
-/// When memory that was freed in one stream may be had in another.
+/// When memory freed in one stream may be reused in another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reuse {
     /// When events order the other stream after the free.
     pub follow_events: bool,
-    /// When the GPU has come to the free.
+    /// When the free has completed.
     pub opportunistic: bool,
-    /// At any time: the other stream is made to wait for the free.
+    /// Always: the other stream is made to wait for the free.
     pub internal_dependencies: bool,
 }
 
-/// What a pool holds.
+/// Memory that a pool holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolUsage {
     /// Memory of the GPU.
     pub reserved: Bytes,
-    /// The most of it since the last reset.
+    /// Its maximum since the last reset.
     pub reserved_high: Bytes,
-    /// Of that, in use by the program.
+    /// The part of it that the program uses.
     pub used: Bytes,
-    /// The most of it since the last reset.
+    /// Its maximum since the last reset.
     pub used_high: Bytes,
 }
 
-/// Memory freed in a stream.
+/// A piece with a pending free.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Freed {
     address: u64,
     length: u64,
-    /// The free's place in its stream.
+    /// The free.
     pub(crate) ticket: Ticket,
 }
 
-/// Who asks for a piece.
+/// The stream of an allocation.
 #[derive(Debug)]
 pub(crate) struct Order<'a> {
-    /// In which stream; `None`: it is to be had at once.
+    /// `None`: the piece must be usable at once.
     pub(crate) stream: Option<StreamId>,
-    /// Up to where that stream is known to come after others.
+    /// For each other stream, the last command that is known to be ordered before.
     pub(crate) after: Option<&'a HashMap<StreamId, u64>>,
 }
 
-/// A piece that was had.
+/// An allocated piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) address: u64,
-    /// What the asking stream must be made to wait for.
+    /// The free that the stream must be made to wait for.
     pub(crate) wait: Option<Ticket>,
 }
 
 #[derive(Debug)]
 struct Chunk {
     length: u64,
-    /// In the file of an export, if others may import it.
+    /// Its export, if it is in an export's file.
     export: Option<(ExportId, u64)>,
-    /// What is free for anybody.
+    /// Free for any stream.
     free: Space,
-    /// How much that is.
+    /// Bytes in `free`.
     left: u64,
 }
 
-/// A pool.
 #[derive(Debug)]
 struct Pool {
     settings: PoolSettings,
@@ -105,17 +106,17 @@ struct Pool {
     usage: PoolUsage,
     threshold: Bytes,
     reuse: Reuse,
-    /// Chunks ever taken.
+    /// Chunks ever added.
     growths: u64,
-    /// What stands for it between processes, once it was sent, or since it was imported.
+    /// The export that identifies it to other processes, once it was exported or imported.
     identity: Option<Identity>,
     /// Another process's: nothing can be allocated from it here.
     imported: bool,
-    /// To go with the last piece.
+    /// To be destroyed with the last piece.
     doomed: bool,
 }
 
-/// An empty export that stands for a pool: which, and its serial.
+/// An empty export that identifies a pool, and its serial.
 pub(crate) type Identity = (ExportId, u64);
 
 impl Pool {
@@ -134,7 +135,7 @@ impl Pool {
         }
     }
 
-    /// Takes a piece of what was freed in streams, if the order allows.
+    /// Takes a piece with a pending free, if `fits` allows.
     fn take_freed(&mut self, length: u64, fits: impl Fn(&Freed) -> bool) -> Option<Freed> {
         let enough = self
             .freed
@@ -162,7 +163,7 @@ impl Pool {
         Some(address)
     }
 
-    /// Takes a piece of what the pool holds.
+    /// Takes a piece without growing the pool.
     fn take(&mut self, length: u64, order: &Order<'_>) -> Option<Taken> {
         let now = |address| Taken { address, wait: None };
         if let Some(stream) = order.stream {
@@ -207,7 +208,7 @@ impl Pool {
         }
     }
 
-    /// Frees what was freed in streams and is done, for anybody.
+    /// Moves completed frees to the free space of their chunks.
     fn settle(&mut self, is_done: &impl Fn(Ticket) -> bool) {
         let done: Vec<Freed> = self.freed.extract_if(.., |freed| is_done(freed.ticket)).collect();
         for Freed { address, length, .. } in done {
@@ -215,8 +216,8 @@ impl Pool {
         }
     }
 
-    /// Chunk sizes to try for a piece, the best first: a whole chunk for a small one; a large one rounded up, and now and
-    /// then a chunk more.
+    /// Returns the chunk sizes to try for a piece, the best first. A small piece gets a whole
+    /// chunk. A large one is rounded up, and every fourth time gets a chunk more.
     fn growth(&self, length: u64, chunk: u64) -> Vec<u64> {
         let least = length.next_multiple_of(GRANULE);
         let room = match self.settings.most.0 {
@@ -247,7 +248,6 @@ pub(crate) struct Pools {
 }
 
 impl Pools {
-    /// Makes a pool.
     pub(crate) fn create(&mut self, settings: PoolSettings) -> PoolId {
         self.made += 1;
         let id = PoolId(self.made);
@@ -255,7 +255,7 @@ impl Pools {
         id
     }
 
-    /// Makes a pool that stands for another process's.
+    /// Creates a pool for another process's.
     pub(crate) fn import(&mut self, site: Site, identity: Identity) -> PoolId {
         let pool = self.create(PoolSettings { site, shareable: true, most: Bytes::ZERO });
         if let Some(its) = self.pools.get_mut(&pool) {
@@ -264,12 +264,11 @@ impl Pools {
         pool
     }
 
-    /// What stands for a pool between processes, if it was sent or imported.
+    /// Returns the export that identifies a pool.
     pub(crate) fn identity(&mut self, pool: PoolId) -> Result<&mut Option<Identity>, Error> {
         Ok(&mut self.get_mut(pool)?.identity)
     }
 
-    /// Whether a pool is another process's.
     pub(crate) fn is_imported(&self, pool: PoolId) -> Result<bool, Error> {
         Ok(self.get(pool)?.imported)
     }
@@ -282,17 +281,15 @@ impl Pools {
         self.pools.get_mut(&pool).ok_or(Error::NoPool)
     }
 
-    /// What a pool was made with.
     pub(crate) fn settings(&self, pool: PoolId) -> Result<PoolSettings, Error> {
         Ok(self.get(pool)?.settings)
     }
 
-    /// What a pool holds.
     pub(crate) fn usage(&self, pool: PoolId) -> Result<PoolUsage, Error> {
         Ok(self.get(pool)?.usage)
     }
 
-    /// Begins the high-water marks anew: of what is reserved, or of what is used.
+    /// Resets a high-water mark: of reserved memory, else of used memory.
     pub(crate) fn reset_high(&mut self, pool: PoolId, reserved: bool) -> Result<(), Error> {
         let usage = &mut self.get_mut(pool)?.usage;
         if reserved {
@@ -303,17 +300,16 @@ impl Pools {
         Ok(())
     }
 
-    /// How a pool uses memory again.
     pub(crate) fn reuse(&mut self, pool: PoolId) -> Result<&mut Reuse, Error> {
         Ok(&mut self.get_mut(pool)?.reuse)
     }
 
-    /// How much a pool keeps when the host waits for the GPU.
+    /// Returns how much a pool keeps when the host waits for the GPU.
     pub(crate) fn threshold(&mut self, pool: PoolId) -> Result<&mut Bytes, Error> {
         Ok(&mut self.get_mut(pool)?.threshold)
     }
 
-    /// Frees that are not known to be done, of all pools or those of a GPU.
+    /// Returns the pending frees of all pools, or of those of a GPU.
     pub(crate) fn freed(&self, gpu: Option<usize>) -> Vec<Ticket> {
         let of_gpu = |pool: &&Pool| gpu.is_none_or(|gpu| pool.settings.site.gpu == gpu);
         self.pools
@@ -324,13 +320,14 @@ impl Pools {
             .collect()
     }
 
-    /// Whether an offer is of a chunk of these pools.
+    /// Returns whether an offer is of a chunk of these pools.
     pub(super) fn offers(&self, offer: &super::Offer) -> bool {
         let its = Some((ExportId(offer.export), offer.serial));
         self.pools.values().flat_map(|pool| pool.chunks.values()).any(|chunk| chunk.export == its)
     }
 
-    /// Frees for anybody what was freed in streams and is done: in all pools, or in those that look by themselves.
+    /// Makes completed frees available to every stream: in all pools, or in those with
+    /// opportunistic reuse.
     pub(crate) fn settle(&mut self, all: bool, is_done: impl Fn(Ticket) -> bool) {
         for pool in self.pools.values_mut().filter(|pool| all || pool.reuse.opportunistic) {
             pool.settle(&is_done);

@@ -1,4 +1,5 @@
-//! A crash after every single store: whoever comes next finds the state before or after, never between.
+//! A crash before every single store: the next process finds the state before or after, never
+//! between.
 
 use super::*;
 
@@ -38,7 +39,8 @@ fn a_crash_at_any_store_of_an_advance_leaves_before_or_after() {
     }
 }
 
-/// Kernels beside each other: some with all they take, one with what is left, one interrupted for a more urgent one.
+/// Concurrent kernels: some with all they need, one with what is left, one interrupted for a more
+/// urgent one.
 #[test]
 fn a_crash_at_any_store_where_kernels_share_a_gpu_leaves_before_or_after() {
     let fixture = Fixture::new();
@@ -149,7 +151,7 @@ fn a_crash_at_any_store_of_memory_between_processes_leaves_before_or_after() {
         fixture.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, export), Ok(false)));
         fixture.crash_everywhere(|timeline| assert_eq!(timeline.let_go(other, export), Ok(true)));
     }
-    // What a descriptor may keep is still there.
+    // What a descriptor may keep still exists.
     assert_eq!(fixture.timeline(|timeline| timeline.orphaned(0)), Bytes(2 << 20));
     fixture.crash_everywhere(|timeline| timeline.hold(other, second, 2).unwrap());
     fixture.crash_everywhere(|timeline| assert_eq!(timeline.let_go(other, second), Ok(true)));
@@ -195,7 +197,8 @@ fn a_crash_at_any_store_of_a_team_leaves_before_or_after() {
     fixture.timeline(|timeline| {
         timeline.bind(OWNER, team, (0, 4 << 20), bindable(memory, 2, 0)).unwrap()
     });
-    // The other one's death ends what it bound, and the memory with it; the maker's end leaves the team to a descriptor.
+    // The death of the other process ends its bindings, and the memory with them. The creator's end
+    // leaves the team to a descriptor.
     let now = fixture.timeline(|timeline| {
         timeline.attach(other, 2);
         timeline.now()
@@ -217,7 +220,7 @@ fn a_crash_at_any_store_of_a_team_leaves_before_or_after() {
     assert_eq!((buried.export, fixture.timeline(|timeline| timeline.team(team))), (memory, None));
 }
 
-/// What must be refused, and leaves nothing behind.
+/// Refused operations leave nothing behind.
 #[test]
 fn a_team_takes_what_it_can_hold() {
     let fixture = Fixture::new();
@@ -315,7 +318,7 @@ fn a_crash_at_any_store_of_a_checkpoint_leaves_before_or_after() {
     });
     let had = fixture.timeline(|timeline| [0, 1].map(|gpu| timeline.memory(gpu).0));
     fixture.timeline(|timeline| timeline.begin_locking(OWNER, by).unwrap());
-    // Whoever locks it dies: it goes on.
+    // The locking process dies: the locked one goes on.
     let now = fixture.timeline(|timeline| timeline.now());
     fixture.crash_everywhere(|timeline| timeline.detach(by, now));
     assert_eq!(fixture.timeline(|timeline| timeline.progress(OWNER)), Progress::Running);
@@ -336,7 +339,7 @@ fn a_crash_at_any_store_of_a_checkpoint_leaves_before_or_after() {
         assert_eq!(fixture.timeline(|timeline| [0, 1].map(|gpu| timeline.memory(gpu).0)), had);
         assert_eq!(lodged(), Bytes(2 << 20));
     }
-    // No room on one GPU: none of it comes back.
+    // One GPU lacks memory: nothing is restored.
     fixture.timeline(|timeline| timeline.checkpoint(OWNER).unwrap());
     fixture.timeline(|timeline| {
         let (used, usable) = timeline.memory(1);
@@ -347,7 +350,7 @@ fn a_crash_at_any_store_of_a_checkpoint_leaves_before_or_after() {
     let restored = fixture.observer.transact(|timeline| timeline.restore(OWNER));
     assert_eq!(restored, Err(Error::OutOfMemory));
     assert!(fixture.state() == state);
-    // It dies while its memory is away.
+    // It dies while it is checkpointed.
     fixture.crash_everywhere(|timeline| timeline.detach(OWNER, now));
     assert_eq!(fixture.timeline(|timeline| timeline.memory(0).0), Bytes::ZERO);
 }

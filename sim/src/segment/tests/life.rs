@@ -1,4 +1,4 @@
-//! Segments that are made, found, replaced, forked and full.
+//! Creation, reuse, replacement and forks of segments.
 
 use super::*;
 

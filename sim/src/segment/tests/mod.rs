@@ -1,4 +1,4 @@
-//! Segments with processes in them that crash, stop and die.
+//! Segments with processes that crash, stop and die.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -21,7 +21,8 @@ mod crashes;
 mod life;
 mod stopped;
 
-/// Tests that fork run one at a time: a child forked while another thread takes a byte would hold that too.
+/// Tests that fork run one at a time: a child forked while another thread claims a slot would hold
+/// that slot's lock, too.
 static ALONE: Mutex<()> = Mutex::new(());
 
 struct Setup {
@@ -52,17 +53,17 @@ impl Setup {
     }
 }
 
-/// Starts a child that runs `operation`.
 fn spawn(operation: impl FnOnce()) -> libc::pid_t {
-    // SAFETY: the child runs only `operation`, which takes no lock that another thread of this process can hold, apart
-    // from the allocator's, which glibc keeps usable after fork; then it ends without running any destructor.
+    // SAFETY: the child runs only `operation`, which takes no lock that another thread of this
+    // process can hold, apart from the allocator's, which glibc keeps usable after fork; then it
+    // ends without running any destructor.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        // SAFETY: asks for a signal at the death of the test's thread, should it fail; touches no memory. A stopped child would
-        // never hear its watchdog.
+        // SAFETY: requests a signal at the death of the test's thread; touches no memory. The
+        // watchdog alone would not end a stopped child.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        // SAFETY: arms a timer of this process: the watchdog.
+        // SAFETY: arms a timer of this process, the watchdog.
         unsafe { libc::alarm(20) };
         let code = i32::from(std::panic::catch_unwind(AssertUnwindSafe(operation)).is_err());
         // SAFETY: ends this process at once.
@@ -71,7 +72,7 @@ fn spawn(operation: impl FnOnce()) -> libc::pid_t {
     child
 }
 
-/// What became of a child.
+/// The outcome of a child.
 #[derive(Debug, PartialEq)]
 enum Fate {
     Finished,
@@ -95,11 +96,11 @@ fn fate(child: libc::pid_t) -> Fate {
 }
 
 fn send(child: libc::pid_t, signal: i32) {
-    // SAFETY: a signal to our own child, not yet waited for to its end.
+    // SAFETY: sends a signal to our own child, not yet waited for to its end.
     assert_eq!(unsafe { libc::kill(child, signal) }, 0);
 }
 
-/// A process with contexts on two GPUs, and work of every kind under way.
+/// A process with contexts on two GPUs, and pending work of every kind.
 struct Fixture {
     setup: Setup,
     observer: Segment,
@@ -109,9 +110,10 @@ struct Fixture {
     now: Nanos,
 }
 
-/// The process of the scene. Nobody lives there; nothing here looks for dead processes.
+/// The process that owns them: a timeline record without a real process. Nothing here checks for
+/// exited processes.
 const OWNER: usize = 200;
-/// From here on are the seats of children that crash.
+/// Slots from here on are for children that crash.
 const CRASHERS: u8 = 230;
 
 impl Fixture {
@@ -134,7 +136,7 @@ impl Fixture {
             events: Vec::new(),
             now,
         };
-        // Who the observer is differs from scene to scene.
+        // The observer's identity differs from run to run.
         fixture.timeline(|timeline| timeline.introduce(fixture.observer.process(), [0; 3]));
         (fixture.contexts, fixture.streams, fixture.events, fixture.now) =
             fixture.timeline(|timeline| Self::fill(timeline, gpus, now));
@@ -183,7 +185,8 @@ impl Fixture {
         self.observer.transact(|timeline| Ok(look(timeline))).unwrap()
     }
 
-    /// The state that the next client finds, checked: all words of the timeline that are not zero, and where.
+    /// Returns the state that the next client finds, after checking it: all nonzero words of the
+    /// timeline, with their offsets.
     fn state(&self) -> Vec<(u64, u64)> {
         self.timeline(|timeline| timeline.check()).unwrap();
         let file = File::open(&self.setup.settings.state).unwrap();
@@ -193,7 +196,8 @@ impl Fixture {
         let mut page = [0; 4096];
         let mut at = start;
         loop {
-            // SAFETY: moves the offset of our own descriptor; the rest of the file is a hole when it fails.
+            // SAFETY: moves the offset of our own descriptor; if it fails, the rest of the file is
+            // a hole.
             let data = unsafe { libc::lseek(file.as_raw_fd(), at.cast_signed(), libc::SEEK_DATA) };
             match u64::try_from(data) {
                 Ok(data) if data < end => at = data,
@@ -209,7 +213,7 @@ impl Fixture {
         }
     }
 
-    /// Starts a client that does `operation` and gets `signal` before its store number `store`.
+    /// Starts a client that runs `operation` and receives `signal` before its store number `store`.
     fn client(
         &self,
         store: u64,
@@ -243,7 +247,7 @@ impl Fixture {
         })
     }
 
-    /// Whether a client that does `operation` is killed, if it is before its store number `store`.
+    /// Returns whether a client that runs `operation` is killed before its store number `store`.
     fn crashes(
         &self,
         store: u64,
@@ -252,8 +256,9 @@ impl Fixture {
         fate(self.client(store, libc::SIGKILL, operation)) == Fate::Killed
     }
 
-    /// Crashes `operation` before each of its stores (or some, see [`Sample`]), and now and then the repairing process
-    /// before some of the repair's; then lets it through. In between, the state must be the one before.
+    /// Crashes `operation` before each of its stores (or some, see [`Sample`]), and sometimes the
+    /// repairing process before some of its own; then lets it finish. After each crash the state
+    /// must be the one before.
     fn crash_everywhere(&self, operation: impl Fn(&mut Timeline<'_, Transaction<'_>>)) {
         let before = self.state();
         let sample = Sample::of_the_environment();
@@ -275,9 +280,9 @@ impl Fixture {
     }
 }
 
-/// Which stores an operation is crashed before: all, or one of `CGPU_CRASH_SAMPLE`, by a seed that a failure prints.
+/// The stores before which an operation is crashed: all, or one of `CGPU_CRASH_SAMPLE`, by a seed
+/// that is printed.
 struct Sample {
-    /// One of so many.
     stride: u64,
     /// Less than the stride.
     offset: u64,
@@ -297,7 +302,6 @@ impl Sample {
         Self { stride, offset: seed % stride }
     }
 
-    /// The next store after this one.
     fn after(&self, store: u64) -> u64 {
         match store + 1 {
             Self::FIRST => Self::FIRST + self.offset,

@@ -1,9 +1,10 @@
-//! Clients that are stopped in the middle of an operation, or panic there: nobody is held up, and nothing is done twice.
+//! Clients that are stopped or panic in the middle of an operation block no other, and no operation
+//! is applied twice.
 
 use super::*;
 
-/// A client stopped before any of its stores is left behind: others find the state before and go on; when it continues
-/// its operation is done, once.
+/// Stops a client before each of its stores: others find the state before and go on. When it
+/// continues, its operation is applied once.
 #[test]
 fn a_client_that_is_stopped_holds_nobody_up() {
     let operation = |fixture: &Fixture| {
@@ -37,8 +38,8 @@ fn a_client_that_is_stopped_holds_nobody_up() {
     assert!(store > 10);
 }
 
-/// More processes are stopped inside operations, one after the other, than there are areas; those that are continued
-/// make room.
+/// More processes are stopped inside operations, one after the other, than there are areas; those
+/// that continue free theirs.
 #[test]
 fn areas_are_used_again() {
     let fixture = Fixture::new();
@@ -77,7 +78,7 @@ fn areas_are_used_again() {
     fixture.timeline(|timeline| timeline.check()).unwrap();
 }
 
-/// Whoever leaves a stopped client behind dies at it, at any instant.
+/// Kills the preempting process at various instants.
 #[test]
 fn a_death_while_leaving_a_stopped_client_behind_harms_nobody() {
     for round in 0..12_u64 {
