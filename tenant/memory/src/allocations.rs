@@ -1,13 +1,13 @@
-//! Linear memory and arrays: what is committed under an address, until the driver has freed it.
+//! Linear memory and arrays, charged under their address until the driver has freed them.
 //!
 //! ```text
 //!   begin_free ---> the driver frees ---> freed: refunded
 //!        |                 |
-//!        +--- dropped: put back, still charged
+//!        +--- dropped: restored, still charged
 //! ```
 //!
-//! Only the table of addresses changes before a free: the driver may give the address to another
-//! thread before its call has returned here.
+//! The entry leaves the table before the driver is called, because the driver may give the address
+//! to another thread before its call has returned here. The charge stays until then.
 
 pub(crate) mod table;
 
@@ -26,11 +26,11 @@ use crate::handles::Address;
 use crate::tables::Tables;
 
 impl Charge<'_> {
-    /// The driver made the allocation at `address`. `context` is the one that owns it (what dies
-    /// with it); none for memory that belongs to no context.
+    /// Records the allocation that the driver made at `address`. It is refunded when `context` is
+    /// destroyed; `None` stands for memory that belongs to no context.
     #[inline]
     pub fn commit(self, address: Address, context: Option<Context>) -> CommitOutcome {
-        // From here on the table answers for the bytes.
+        // The table is responsible for the bytes from here on.
         let Self { tables, gpu, units } = *ManuallyDrop::new(self);
         let owner = match context {
             Some(context) if context.gpu() == gpu => context.owner(),
@@ -55,9 +55,8 @@ impl<'a> Allocations<'a> {
         Self { tables }
     }
 
-    /// Takes the allocation at `address` off the table, before the driver is asked to free it: the
-    /// driver may give the address to another thread before the free has returned here. None: not
-    /// accounted, pass the call on (counted).
+    /// Removes the allocation at `address` from the table before the driver frees it. Returns
+    /// `None` and counts the call if the address is not accounted: the caller passes it on.
     #[inline]
     pub fn begin_free(self, address: Address) -> Option<PendingFree<'a>> {
         let taken = self.begin_free_if_known(address);
@@ -67,8 +66,8 @@ impl<'a> Allocations<'a> {
         taken
     }
 
-    /// As [`Allocations::begin_free`], for an address that may be a pool's: those are not on the
-    /// table, and nothing is unusual about that.
+    /// Does the same without counting an unknown address, which may be a pool's: those are not in
+    /// the table.
     #[inline]
     pub fn begin_free_if_known(self, address: Address) -> Option<PendingFree<'a>> {
         let tables = self.tables;
@@ -78,8 +77,8 @@ impl<'a> Allocations<'a> {
     }
 }
 
-/// An allocation taken off the table while the driver is asked to free it. Dropped without
-/// [`PendingFree::freed`]: put back, still charged.
+/// An allocation that the driver is about to free. Restored, still charged, if it is dropped
+/// without [`PendingFree::freed`].
 #[derive(Debug)]
 #[must_use = "a taken allocation that is dropped is put back"]
 pub struct PendingFree<'a> {
@@ -88,12 +87,12 @@ pub struct PendingFree<'a> {
     address: u64,
     units: u32,
     owner: Owner,
-    /// How others may hold it; 0: they do not.
+    /// Routes by which other processes may hold it; 0: not exported.
     routes: u64,
 }
 
 impl PendingFree<'_> {
-    /// The driver freed it: the bytes are refunded.
+    /// Refunds the bytes after the driver has freed them.
     #[inline]
     pub fn freed(self) {
         let Self { tables, gpu, units, routes, .. } = *ManuallyDrop::new(self);
@@ -106,7 +105,7 @@ impl PendingFree<'_> {
 }
 
 impl Drop for PendingFree<'_> {
-    // As a charge's.
+    // Inlined, and the cold part takes values: the fields stay in registers.
     #[inline]
     fn drop(&mut self) {
         kept(self.tables, self.gpu, self.address, self.units, self.owner, self.routes);

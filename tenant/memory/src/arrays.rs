@@ -1,8 +1,7 @@
-//! Arrays: what one takes is the driver's layout, which the driver tells for the asking, or which
-//! is bounded from above.
+//! Arrays: the driver reports how much one takes, or an upper bound is computed.
 //!
-//! An array stands in the table of allocations, under an address that no driver gives out. So it
-//! goes with its context in the same step as linear memory, and is freed in the same way.
+//! An array has an entry in the table of allocations, under an address that no driver returns. So
+//! it ends with its context, and is freed, as linear memory is.
 
 pub(crate) mod requirements;
 mod shape;
@@ -12,7 +11,7 @@ use cgpu_shm::units::{Bytes, DeviceIndex};
 pub use self::shape::Shape;
 use crate::tables::Tables;
 
-/// What arrays take, by their descriptors.
+/// The sizes of arrays, by their descriptors.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrays<'a> {
     tables: &'a Tables,
@@ -24,13 +23,13 @@ impl<'a> Arrays<'a> {
         Self { tables }
     }
 
-    /// What an array takes on `gpu`, if the driver said so lately.
+    /// Returns how much an array takes on `gpu`, if the driver has reported it recently.
     #[must_use]
     pub fn size(self, gpu: DeviceIndex, shape: &Shape) -> Option<Bytes> {
         self.tables.requirements.lock().find(gpu, shape)
     }
 
-    /// The driver says what an array takes on `gpu`.
+    /// Records how much an array takes on `gpu`, as reported by the driver.
     pub fn takes(self, gpu: DeviceIndex, shape: Shape, bytes: Bytes) {
         self.tables.requirements.lock().keep(gpu, shape, bytes);
     }

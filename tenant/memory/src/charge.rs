@@ -21,8 +21,8 @@ use crate::ledger::Denied;
 use crate::pools::Pools;
 use crate::tables::Tables;
 
-/// Bytes charged for an allocation while the driver is called. Dropped without [`Charge::commit`]:
-/// refunded.
+/// Bytes charged for an allocation while the driver is called. Refunded if it is dropped without
+/// [`Charge::commit`].
 #[derive(Debug)]
 #[must_use = "a charge that is dropped is refunded"]
 pub struct Charge<'a> {
@@ -31,14 +31,14 @@ pub struct Charge<'a> {
     pub(crate) units: u32,
 }
 
-/// What became of a committed charge.
+/// Outcome of a committed charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitOutcome {
-    /// Accounted, under its address.
+    /// Accounted under its address.
     Recorded,
-    /// The context was destroyed meanwhile, the memory with it: refunded.
+    /// The context has been destroyed, and the memory with it: refunded.
     Refunded,
-    /// Charged, but without an entry (no host memory): refunded when the process ends.
+    /// Charged without an entry (no host memory): refunded when the process exits.
     Unrecorded,
 }
 
@@ -51,7 +51,7 @@ impl Charge<'_> {
 }
 
 impl Drop for Charge<'_> {
-    // Inlined, and what is cold is called by value: so that a committed charge lives in registers.
+    // Inlined, and the cold part takes values: a committed charge stays in registers.
     #[inline]
     fn drop(&mut self) {
         refund_dropped(self.tables, self.gpu, self.units);
@@ -71,7 +71,7 @@ pub(crate) fn charge(tables: &Tables, gpu: DeviceIndex, size: Bytes) -> Result<C
     Ok(Charge { tables, gpu, units })
 }
 
-/// Charges; where that does not fit, trims pools first.
+/// Charges; where that does not fit, trims pools and tries again.
 #[inline]
 pub(crate) fn charge_or_trim(
     tables: &Tables,

@@ -1,14 +1,14 @@
-//! Checkpoints: a process's memory leaves its GPUs and comes back, at the word of another process.
+//! Checkpoints: a process's memory leaves its GPUs and returns, driven by another process.
 //!
-//! The driver drives it from outside: some process, often one that computes nothing, locks another,
-//! takes its memory off the GPUs, and later brings it back. So who makes the checkpoint marks the
-//! other one's cells as away, and no sum counts them (but for what others may hold of them); who
-//! restores takes the mark off where everything fits, before the driver is asked. A death between
-//! marks and calls leaves the accounting above the truth, never below: the mark comes after the
-//! memory has gone, and goes before it comes back. If two of them are at it at once, the mark of
-//! the first may come when the second has brought the process back already: so who restores looks
-//! again when the driver has answered. What is restored from outside of the container comes with no
-//! such word; the monitor finds it on the GPU, as growth.
+//! A tool locks a process, moves its memory off the GPUs, and later restores it. After a
+//! checkpoint, the tool marks the process's cells as checkpointed: they no longer count, except for
+//! what other processes may hold. Before a restore, it clears the marks where everything fits.
+//!
+//! A process that is killed between a mark and a driver call leaves the accounting too high, never
+//! too low: the mark is set after the memory has left, and cleared before it returns. If two tools
+//! run at once, the first one's mark may be set after the second has restored the process, so a
+//! restore clears the marks again after the driver call. A restore from outside the container has
+//! no such calls: the monitor measures the memory on the GPU as an unaccounted delta.
 
 use cgpu_shm::reason::Reason;
 use cgpu_shm::slots::Word;
@@ -16,14 +16,14 @@ use cgpu_shm::units::{DeviceIndex, SlotIndex};
 
 use crate::tables::Tables;
 
-/// A process that the driver is asked to restore: its memory is charged. Dropped without
-/// [`PendingRestore::restored`]: what was away is away again.
+/// A process that the driver is about to restore, its memory charged. Marked as checkpointed again
+/// if it is dropped without [`PendingRestore::restored`].
 #[derive(Debug)]
 #[must_use = "a restore that is dropped has not happened"]
 pub struct PendingRestore<'a> {
     tables: &'a Tables,
     slot: Option<(SlotIndex, Word)>,
-    /// GPUs on which it was away and has been brought back: by their bits.
+    /// GPUs on which its memory was charged again, a bit each.
     gpus: u64,
 }
 
@@ -39,8 +39,8 @@ impl<'a> Checkpoints<'a> {
         Self { tables }
     }
 
-    /// The driver has taken the memory of the process with this id off its GPUs. One that is not of
-    /// this container is accounted in its own container.
+    /// Marks the memory of the process with this id as checkpointed. A process of another container
+    /// is accounted there.
     pub fn checkpointed(self, pid: u32) {
         if let Some(slot) = self.tables.ledger.checkpointed().slot_of(pid) {
             DeviceIndex::all()
@@ -48,7 +48,7 @@ impl<'a> Checkpoints<'a> {
         }
     }
 
-    /// The process with this id is about to be restored: charges what it had on each GPU.
+    /// Charges what the process with this id had on each GPU, before it is restored.
     ///
     /// # Errors
     /// It does not fit: out of memory. Counted.
@@ -73,7 +73,7 @@ impl<'a> Checkpoints<'a> {
 }
 
 impl PendingRestore<'_> {
-    /// The driver restored it. The checkpointing process may have said so only after
+    /// Ends the restore. Another tool may have marked the process after
     /// [`Checkpoints::begin_restore`].
     pub fn restored(mut self) {
         if let Some(slot) = self.slot.take() {
@@ -101,7 +101,7 @@ mod tests {
         Bytes(count << 20)
     }
 
-    /// The processes of these tests are all this one: told apart by the ids in their slots.
+    /// Starts a process with this id in its slot: all of them are this test's process.
     fn named(container: &Container, pid: u32) -> Tenant {
         let tenant = container.tenant();
         let slot = tenant.region().slot(tenant.slot_owner().slot());
@@ -120,21 +120,21 @@ mod tests {
         assert!(tool.checkpoints().begin_restore(8).is_err());
         assert_eq!(tool.view().usage(gpu()).total(), mib(8));
         drop(other);
-        // The driver refuses: it is away as before.
+        // The driver refuses: it stays checkpointed.
         drop(tool.checkpoints().begin_restore(8).expect("it fits"));
         assert_eq!(tool.view().usage(gpu()).total(), Bytes::ZERO);
         tool.checkpoints().begin_restore(8).expect("it fits").restored();
         assert_eq!(tool.view().usage(gpu()).total(), mib(6));
-        // And is its own again.
+        // The process can free it again.
         worker.allocations().begin_free(Address(0x20_0000)).expect("accounted").freed();
         assert_eq!(tool.view().usage(gpu()).total(), Bytes::ZERO);
         tool.checkpoints().begin_restore(8).expect("it is there").restored();
-        // It never was away, and the driver says so.
+        // It never was checkpointed, and the driver refuses.
         worker.charge(gpu(), mib(4)).expect("it fits").commit(Address(0x20_0000), None);
         drop(tool.checkpoints().begin_restore(8).expect("it is there"));
         assert_eq!(tool.view().usage(gpu()).total(), mib(4));
         worker.allocations().begin_free(Address(0x20_0000)).expect("accounted").freed();
-        // Sent away by one tool while another brings it back: the one's mark comes late.
+        // One tool checkpoints while another restores: the mark is set late.
         worker.charge(gpu(), mib(4)).expect("it fits").commit(Address(0x20_0000), None);
         let restoring = tool.checkpoints().begin_restore(8).expect("it is there");
         tool.checkpoints().checkpointed(8);
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(tool.view().usage(gpu()).total(), mib(2));
     }
 
-    /// What another holds was unaccounted while its maker was checkpointed.
+    /// What another process holds was not accounted while its maker was checkpointed.
     #[test]
     fn exported_memory_of_a_checkpointed_process_stays_charged() {
         let container = Container::limited(10);
@@ -163,14 +163,14 @@ mod tests {
         tool.checkpoints().checkpointed(8);
         assert_eq!(tool.view().usage(gpu()).total(), mib(4));
         assert!(tool.charge(gpu(), mib(7)).is_err());
-        // It is there already when the rest comes back.
+        // The held memory is charged already when the rest is restored.
         let other = tool.charge(gpu(), mib(4)).expect("it fits");
         tool.checkpoints().begin_restore(8).expect("it fits to the byte").restored();
         assert_eq!(tool.view().usage(gpu()).total(), mib(10));
         drop(other);
     }
 
-    /// Whose memory was away was left out, and who came after it was taken for it.
+    /// A checkpointed process was omitted, and its figures attributed to the next one.
     #[test]
     fn members_keep_their_ids_while_one_is_checkpointed() {
         let container = Container::limited(10);

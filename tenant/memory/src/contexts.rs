@@ -1,7 +1,7 @@
-//! Contexts: what each is taken to cost, before and after the driver is asked for one.
+//! Contexts: how much each is charged, before and after the driver creates it.
 //!
-//! The memory of a context, and what was allocated in it, is refunded in one step when the driver
-//! has destroyed it.
+//! When the driver has destroyed a context, its memory and what was allocated in it are refunded in
+//! one step.
 
 pub(crate) mod size;
 pub(crate) mod table;
@@ -36,7 +36,7 @@ impl<'a> Contexts<'a> {
         Self { tables }
     }
 
-    /// The context's GPU and place in the accounting. None: its creation was not seen; see
+    /// Returns the accounted context of a handle. `None` if its creation was not seen; see
     /// [`Contexts::adopt`].
     #[inline]
     #[must_use]
@@ -44,24 +44,24 @@ impl<'a> Contexts<'a> {
         self.tables.contexts.find(context.0)
     }
 
-    /// Charges a context of the learned size as implicit memory, before the driver is asked to
-    /// create one. `physical_free` reads the GPU's free memory, if it can be read. Not for a
-    /// primary context that is active already.
+    /// Charges a context of the learned size as implicit memory, before the driver creates one.
+    /// `physical_free` reads the GPU's free memory, if that is possible. Not for a primary context
+    /// that is active already.
     ///
     /// # Errors
-    /// [`Denied`]: it would go over the limit.
+    /// [`Denied`] if it would exceed the limit.
     pub fn begin_create(
         self,
         gpu: DeviceIndex,
         physical_free: impl FnOnce() -> Option<Bytes>,
     ) -> Result<PendingContext<'a>, Denied> {
         let first = self.first(gpu);
-        // Before the creation is marked: while it is, nothing is confirmed.
+        // Before the creation begins: nothing is confirmed while one is in progress.
         self.tables.ledger.await_confirmation(gpu, self.learned(gpu));
         self.relearn(gpu);
         let charged = self.learned(gpu);
-        // Others are looked for before and after the readings: who is found by neither has all of
-        // its own before them or all after them.
+        // Other creations are counted before and after the readings: one that neither count finds
+        // has all of its memory before the readings, or all after them.
         let already = self.tables.ledger.creations().begin(gpu);
         if let Err(denied) = charge::charge_or_trim(
             self.tables,
@@ -73,8 +73,8 @@ impl<'a> Contexts<'a> {
             self.tables.ledger.creations().end(gpu);
             return Err(denied);
         }
-        // After the charge: where it is short, it makes room first, by trimming pools or waiting
-        // for exited processes, and what they give back would be taken off the context's cost.
+        // After the charge, which may trim pools or wait for exited processes: memory that they
+        // free between the readings would be subtracted from the context's cost.
         let (physical_free, accounted) =
             (physical_free(), self.tables.ledger.accounted(gpu) - charged);
         let concurrent = already.max(self.tables.ledger.creations().count(gpu).saturating_sub(1));
@@ -88,32 +88,33 @@ impl<'a> Contexts<'a> {
         Ok(PendingContext { tables: self.tables, gpu, first, baseline })
     }
 
-    /// First contexts are created one after the other: what two that are created at once cost
-    /// cannot be told apart by the GPU's free memory, and all later ones are charged by it. None:
-    /// it is known.
+    /// Serializes first contexts, until the size of one is known: free memory cannot tell the costs
+    /// of two that are created at once, and all later ones are charged by it. Returns `None` if the
+    /// size is known.
     fn first(self, gpu: DeviceIndex) -> Option<Guard<'a>> {
         if self.learned(gpu) > Bytes::ZERO {
             return None;
         }
-        // The process before us may have learned it.
+        // The former owner of the lock may have learned it.
         self.tables.ledger.creations().learn(gpu).filter(|_| self.learned(gpu) == Bytes::ZERO)
     }
 
-    /// Whether it is known what a context costs on `gpu`: then one is charged before it is created.
+    /// Returns whether the size of a context on `gpu` is known: one is then charged before it is
+    /// created.
     #[must_use]
     pub fn size_is_known(self, gpu: DeviceIndex) -> bool {
         self.learned(gpu) > Bytes::ZERO
     }
 
-    /// Whether two contexts in turn were seen to cost the same on `gpu`: then there is nothing left
-    /// to learn.
+    /// Returns whether two contexts in succession had the same size on `gpu`: measuring is then
+    /// over.
     #[must_use]
     pub fn size_is_agreed(self, gpu: DeviceIndex) -> bool {
         self.tables.ledger.region().gpu(gpu).agreed.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes up a context whose creation was not seen (made by a private path of the runtime), with
-    /// the learned size as implicit memory, which may exceed the limit. One that is known is left
+    /// Accounts a context whose creation was not seen (the runtime has private entry points).
+    /// Charges the learned size as implicit memory, even above the limit. A known context is left
     /// as it is.
     pub fn adopt(self, context: ContextId, gpu: DeviceIndex) -> Context {
         if let Some(known) = self.tables.contexts.find(context.0) {
@@ -125,32 +126,32 @@ impl<'a> Contexts<'a> {
         self.enter(context, gpu, implicit)
     }
 
-    /// A context has one more use.
+    /// Adds a use of a context.
     pub fn attached(self, context: ContextId) {
         self.tables.contexts.attach(context.0);
     }
 
-    /// A use of a context is about to end. False: it is the first one, with which the context ends.
+    /// Ends a use of a context. Returns `false` if it is the last one, with which the context ends.
     pub fn detaching(self, context: ContextId) -> bool {
         self.tables.contexts.detach(context.0)
     }
 
-    /// A context is about to be destroyed (or the last reference of a primary context released, or
-    /// it is reset). None: unknown.
+    /// Begins the destruction of a context: `cuCtxDestroy`, the last release of a primary context,
+    /// or its reset. `None` if it is unknown.
     pub fn begin_destroy(self, context: ContextId) -> Option<PendingContextDestroy<'a>> {
         let context = self.tables.contexts.leave(context.0)?;
         Some(PendingContextDestroy { tables: self.tables, context })
     }
 
-    /// What a context was last seen to cost on the GPU.
+    /// Returns the size that a context on the GPU had last.
     fn learned(self, gpu: DeviceIndex) -> Bytes {
         Bytes(self.tables.ledger.region().gpu(gpu).context.load(Ordering::Relaxed))
     }
 
-    /// Corrects what a context was seen to cost, by what the monitor says of a process that has
-    /// exactly one, as charged: a neighbour's that started at the same instant may have been taken
-    /// for part of it. Not by one that others may hold memory of: what the monitor finds they have
-    /// let go is in that figure, too.
+    /// Corrects the learned size, which may include what a neighbour took at the same instant. The
+    /// monitor's measurement of a process with exactly one context, charged at that size, shows the
+    /// difference. Processes with exported memory are skipped: their measurement also has what
+    /// importers released.
     fn relearn(self, gpu: DeviceIndex) {
         let region = self.tables.ledger.region();
         let learned = &region.gpu(gpu).context;
@@ -164,7 +165,7 @@ impl<'a> Contexts<'a> {
             let word = Word(region.slot(slot).state.load(Ordering::Relaxed));
             let growth = region.grant().unaccounted_of(gpu, slot);
             let short = growth.bytes(word, cell.implicit_epoch.load(Ordering::Relaxed));
-            // More than booked may as well be code that came since.
+            // More than was charged may be code that was loaded since.
             if word.state() == Some(State::Live) && short < 0 {
                 learned.store(known.saturating_add_signed(short).max(1), Ordering::Relaxed);
                 return;
@@ -172,7 +173,7 @@ impl<'a> Contexts<'a> {
         }
     }
 
-    /// Enters a context that is charged with `implicit` bytes.
+    /// Records a context that is charged with `implicit` bytes.
     fn enter(self, context: ContextId, gpu: DeviceIndex, implicit: Bytes) -> Context {
         match self.tables.contexts.enter(context.0, gpu, implicit, &self.tables.allocations) {
             Entered::New(context) => context,
@@ -198,8 +199,8 @@ impl<'a> Contexts<'a> {
     }
 }
 
-/// A context charged by its learned size while the driver is asked to create it. Dropped without
-/// [`PendingContext::created`]: refunded.
+/// A context charged by its learned size while the driver creates it. Refunded if it is dropped
+/// without [`PendingContext::created`].
 #[derive(Debug)]
 #[must_use = "a context that is not created is refunded"]
 pub struct PendingContext<'a> {
@@ -211,10 +212,10 @@ pub struct PendingContext<'a> {
 }
 
 impl PendingContext<'_> {
-    /// The driver created it. `physical_free` is the GPU's free memory read now, if it could be
-    /// read: with the one given to [`Contexts::begin_create`] it teaches what a context costs on
-    /// this GPU. A context that was known already (a second retain of a primary context) costs
-    /// nothing.
+    /// Commits the context that the driver created. `physical_free` is the GPU's free memory now,
+    /// if it could be read; with the reading of [`Contexts::begin_create`] it gives the size of a
+    /// context on this GPU. A context that is known already (a second retain of a primary context)
+    /// costs nothing.
     pub fn created(mut self, context: ContextId, physical_free: Option<Bytes>) -> Context {
         let _first = self.first.take();
         let Self { tables, gpu, baseline, .. } = *ManuallyDrop::new(self);
@@ -225,8 +226,8 @@ impl PendingContext<'_> {
             return known;
         }
         let concurrent = ledger.creations().count(gpu).saturating_sub(1);
-        // Who began without knowing, because the learning process took too long, and sees it known
-        // now, takes that.
+        // If the wait for the learning process timed out and the size is known now, that size is
+        // used.
         let learned = Contexts::new(tables).learned(gpu);
         let (measured, known) = match (charged, learned) {
             (Bytes::ZERO, size) if size > Bytes::ZERO => (None, size),
@@ -251,8 +252,8 @@ impl PendingContext<'_> {
             ledger.refund(gpu, Column::Implicit, charged - implicit);
         }
         let entered = Contexts::new(tables).enter(context, gpu, implicit);
-        // Not before the accounting is right: what others then find gone from the GPU, and not
-        // there, is theirs.
+        // Not before the accounting is right: another process would take the difference for its own
+        // context.
         ledger.creations().end(gpu);
         entered
     }
@@ -260,14 +261,14 @@ impl PendingContext<'_> {
 
 impl Drop for PendingContext<'_> {
     fn drop(&mut self) {
-        // Until then nothing is concluded from what the GPU says.
+        // Until then other processes measure nothing.
         self.tables.ledger.refund(self.gpu, Column::Implicit, self.baseline.charged);
         self.tables.ledger.creations().end(self.gpu);
     }
 }
 
-/// A context whose destruction the driver is being asked for. Dropped without
-/// [`PendingContextDestroy::destroyed`]: it stays.
+/// A context that the driver is about to destroy. Unchanged if it is dropped without
+/// [`PendingContextDestroy::destroyed`].
 #[derive(Debug)]
 #[must_use = "a leaving context that is dropped stays"]
 pub struct PendingContextDestroy<'a> {
@@ -276,7 +277,7 @@ pub struct PendingContextDestroy<'a> {
 }
 
 impl PendingContextDestroy<'_> {
-    /// It is destroyed: everything in it, and its own memory, is refunded.
+    /// Refunds the context and everything in it.
     pub fn destroyed(self) {
         let Self { tables, context } = *ManuallyDrop::new(self);
         Contexts::new(tables)

@@ -1,4 +1,4 @@
-//! The outer edge as tests see it: a clock that they move, a container of their own.
+//! Test doubles: a manual clock, a container in a directory of its own.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use cgpu_shm::uuid::Uuid;
 
 use crate::{Clock, GpuInfo, Inventory, Monotonic, Refusal, Start, Tenant};
 
-/// A clock that stands still but for sleepers and for the test.
+/// A clock that advances only by sleeps and by the test.
 #[derive(Debug)]
 pub(crate) struct ManualClock {
     now: AtomicU64,
@@ -17,7 +17,7 @@ pub(crate) struct ManualClock {
 }
 
 impl ManualClock {
-    /// One that shows the real time, as of now.
+    /// Returns a clock that shows the real time, as of now.
     pub(crate) fn new() -> &'static Self {
         Box::leak(Box::new(Self {
             now: AtomicU64::new(Monotonic.now().0),
@@ -29,7 +29,7 @@ impl ManualClock {
         self.now.fetch_add(time.0, Ordering::Relaxed);
     }
 
-    /// How long sleepers have slept in all.
+    /// Returns the sum of all sleeps.
     pub(crate) fn slept(&self) -> Nanos {
         Nanos(self.slept.load(Ordering::Relaxed))
     }
@@ -58,13 +58,13 @@ pub(crate) struct Container {
 }
 
 impl Container {
-    /// With a limit of so many MiB.
+    /// Creates one with a limit in MiB.
     pub(crate) fn limited(mib: u64) -> Self {
         let container = format!("ALIYUN_COM_GPU_MEM_CONTAINER={mib}");
         Self::with(&[&container, "CGPU_MEM_UNIT=MiB"])
     }
 
-    /// With these variables, and with its region where regions are by default.
+    /// Creates one with these variables, and its region in the default place.
     pub(crate) fn with(variables: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let mut environment = Declared::with(variables);
@@ -76,17 +76,17 @@ impl Container {
         Self { directory, environment, clock: ManualClock::new(), contexts: AtomicUsize::new(0) }
     }
 
-    /// Where its region lies by default.
+    /// Returns the default place of its region.
     pub(crate) fn run(&self) -> &Path {
         &self.environment.run_directory
     }
 
-    /// One more process starts.
+    /// Starts one more process.
     pub(crate) fn start(&self) -> Result<Start, Refusal> {
         self.start_by(self.clock)
     }
 
-    /// One more process starts, by a clock of its own.
+    /// Starts one more process with another clock.
     pub(crate) fn start_by(&self, clock: &'static dyn Clock) -> Result<Start, Refusal> {
         Tenant::start(
             &self.environment,
@@ -95,7 +95,7 @@ impl Container {
         )
     }
 
-    /// One more process, which accounts memory.
+    /// Starts one more process, which must be accounted.
     pub(crate) fn tenant(&self) -> Tenant {
         match self.start() {
             Ok(Start::On(tenant)) => tenant,
@@ -103,13 +103,13 @@ impl Container {
         }
     }
 
-    /// A handle that no other context of this container has.
+    /// Returns a handle that no other context of this container has.
     pub(crate) fn handle(&self) -> crate::ContextId {
         crate::ContextId(0x5500_0000_0000 + self.contexts.fetch_add(1, Ordering::Relaxed) * 64)
     }
 }
 
-/// The GPU of every container here.
+/// Returns the GPU of every container here.
 pub(crate) fn gpu() -> DeviceIndex {
     DeviceIndex::new(0).expect("a GPU's index")
 }

@@ -1,23 +1,23 @@
-//! Memory between processes: what others may hold of ours, and what we have open of theirs.
+//! Memory between processes: exported to others, imported from them.
 //!
 //! ```text
-//!   export ---> lent ---- freed here ---> no process has it open: refunded
-//!                 |            |
-//!                 |            +--------> kept: still charged, until no process has it open
-//!                 +-- this process dies: an orphan in its slot (`cgpu_shm::slots`)
+//!   export ---> exported -- freed here --> no process has it open: refunded
+//!                  |             |
+//!                  |             +-------> retained: charged until no process has it open
+//!                  +-- this process exits: an orphan in its slot (`cgpu_shm::slots`)
 //!
-//!   open -----> opened: our slot says so, by which others keep what they have freed; costs nothing
+//!   import ---> opened: published in our slot; costs nothing
 //! ```
 //!
-//! The exporter pays, the importer does not. No call tells an exporter when the last importer lets
-//! go. But a handle of the legacy kind, and a pointer of a pool, are bytes that are good only while
-//! the maker holds the memory: a process opens them by a call of ours, and says so in its slot, by
-//! one bit for the hash of the bytes, before the driver is asked. So after the driver has let the
-//! memory go here, it is held elsewhere in the container only if some slot has that bit. Other ways
-//! (a descriptor, the fabric, a multicast object of others) can hold memory without any call: what
-//! went out like that stays charged, and only the monitor sees it go.
+//! The exporter pays, the importer does not. No call tells an exporter when the last importer
+//! closes. But a legacy IPC handle and a pool's exported pointer are bytes that are only valid
+//! while the exporter has the memory. A process imports them by a call that is hooked, and
+//! publishes one bit, the hash of the bytes, in its slot before the driver is called. So memory
+//! that is freed here is held elsewhere in the container only if some slot has that bit. Other
+//! routes (a descriptor, a fabric handle, another process's multicast object) hold memory without
+//! any hooked call: what was exported by them stays charged, and only the monitor sees its end.
 //!
-//! Two handles may share a bit: then what was freed stays charged a little longer.
+//! Handles may share a bit; memory that was freed then stays charged a little longer.
 
 pub(crate) mod route;
 pub(crate) mod table;
@@ -49,9 +49,9 @@ impl<'a> Exports<'a> {
         Self { tables }
     }
 
-    /// The driver gave out a handle to the linear memory whose first address this is: others may
-    /// hold it from now on, and what is left of us pays for it. Memory that is not accounted is
-    /// left as it is.
+    /// Notes that the driver exported a handle to the linear memory that begins at `address`: other
+    /// processes may hold it from now on, and it stays charged after this process has exited.
+    /// Memory that is not accounted is left as it is.
     pub fn export(self, address: Address, route: Route) {
         let Some((gpu, allocation)) = self.tables.allocations.find(address.0) else { return };
         self.tables.exports.mark_used();
@@ -75,7 +75,7 @@ impl<'a> Exports<'a> {
                 self.tables.ledger.exported().export(gpu, bytes);
             }
             Err(_) => {
-                // Off the table of addresses: it stays charged, even when it is freed.
+                // Removed from the table of allocations: it stays charged when it is freed.
                 self.tables.ledger.exported().export(gpu, bytes);
                 self.tables.allocations.remove(address.0);
                 self.tables.ledger.count(Reason::Unrecorded);
@@ -83,19 +83,20 @@ impl<'a> Exports<'a> {
         }
     }
 
-    /// Memory that was lent is gone here: it is given back, or stays charged because others may
-    /// have it open.
+    /// Refunds exported memory that is freed here, or leaves it charged if other processes may have
+    /// it open.
     #[cold]
     #[inline(never)]
     pub(crate) fn free_exported(self, gpu: DeviceIndex, bytes: Bytes, routes: u64) {
         if !self.retain(gpu, bytes, routes) {
-            // Another process may have let go of it before this one asked.
+            // The last importer may have closed it before this check.
             self.tables.ledger.exported().withdraw_kept(gpu, bytes);
             self.tables.ledger.refund(gpu, Column::Used, bytes);
         }
     }
 
-    /// Keeps memory charged and exported that is gone here, if others may hold it.
+    /// Retains memory that is freed here, charged and exported, if other processes may hold it.
+    /// Returns whether it does.
     pub(crate) fn retain(self, gpu: DeviceIndex, bytes: Bytes, routes: u64) -> bool {
         if !self.may_be_held(routes) {
             return false;
@@ -111,7 +112,7 @@ impl<'a> Exports<'a> {
         true
     }
 
-    /// Gives back what was retained and no process has open any more.
+    /// Refunds retained memory that no process has open any more.
     #[inline]
     pub(crate) fn refund_unheld(self) {
         if self.tables.exports.any() {
@@ -139,13 +140,12 @@ impl<'a> Exports<'a> {
         }
     }
 
-    /// Whether others may hold what went out in these ways.
     fn may_be_held(self, routes: u64) -> bool {
         routes & EXPORTED_UNSEEN != 0 || self.tables.ledger.exported().opened() & routes != 0
     }
 
-    /// A context is destroyed, in which so many bytes were allocated: what of them was not lent.
-    /// What was lent is seen to; what was opened in it is closed.
+    /// Splits the bytes of a destroyed context's allocations: returns those that were not exported,
+    /// and frees those that were. Closes what was imported in it.
     pub(crate) fn unexported(self, owner: Owner, used: Bytes) -> Bytes {
         if !self.tables.exports.any() {
             return used;
@@ -164,7 +164,7 @@ impl<'a> Exports<'a> {
         rest
     }
 
-    /// A handle of others' memory is about to be opened.
+    /// Begins the import of a handle.
     pub fn begin_import(self, route: Route) -> PendingImport<'a> {
         self.tables.exports.mark_used();
         let mut records = self.tables.exports.records.lock();
@@ -174,20 +174,21 @@ impl<'a> Exports<'a> {
         PendingImport { tables: self.tables, route }
     }
 
-    /// A descriptor was given out of what is open at this address: it holds that whatever is closed
-    /// here, and its end is not seen. So it counts as open as long as this process lives.
+    /// Notes that a descriptor was exported of what is imported at this address. It holds that
+    /// memory after it is closed here, and its end is not seen: the import counts as open as long
+    /// as this process lives.
     pub fn pin(self, address: Address) {
         if !self.tables.exports.any() {
             return;
         }
         let mut records = self.tables.exports.records.lock();
         if let Some(route) = records.opened.get(address.0).map(|opened| opened.route) {
-            // The slot says so already.
+            // The slot's bit is set already.
             let _ = records.begin(route);
         }
     }
 
-    /// What was opened at this address is about to be closed. None: nothing was.
+    /// Begins to close what was imported at this address; `None` if nothing was.
     #[inline]
     pub fn begin_close(self, address: Address) -> Option<PendingClose<'a>> {
         if !self.tables.exports.any() {
@@ -204,8 +205,8 @@ impl<'a> Exports<'a> {
     }
 }
 
-/// A handle that the driver is asked to open. Dropped without [`PendingImport::opened`]: it is not
-/// open.
+/// An import that the driver is about to make. Undone if it is dropped without
+/// [`PendingImport::opened`].
 #[derive(Debug)]
 #[must_use = "an opening that is dropped has not happened"]
 pub struct PendingImport<'a> {
@@ -214,7 +215,7 @@ pub struct PendingImport<'a> {
 }
 
 impl PendingImport<'_> {
-    /// The driver opened it at `address`, in that context if it goes with one.
+    /// Records that the driver opened it at `address`, in this context if it belongs to one.
     pub fn opened(self, address: Address, context: Option<Context>) {
         let Self { tables, route } = *ManuallyDrop::new(self);
         let owner = context.map(Context::owner);
@@ -225,12 +226,12 @@ impl PendingImport<'_> {
         }
         match records.opened.insert(address.0, Opened { route, owner, times: 1 }) {
             Ok(None) => {}
-            // Closed in a way that was not seen.
+            // The former one was closed in a way that was not seen.
             Ok(Some(former)) => {
                 (0..former.times).for_each(|_| records.end(former.route));
                 tables.ledger.exported().set_opened_handles(records.bits());
             }
-            // It seems open until the process ends.
+            // It counts as open until the process exits.
             Err(_) => {
                 drop(records);
                 tables.ledger.count(Reason::Unrecorded);
@@ -245,7 +246,7 @@ impl Drop for PendingImport<'_> {
     }
 }
 
-/// What the driver is asked to close. Dropped: it stays open.
+/// An import that the driver is about to close. Unchanged if it is dropped.
 #[derive(Debug)]
 #[must_use = "a closing that is dropped has not happened"]
 pub struct PendingClose<'a> {
@@ -254,7 +255,7 @@ pub struct PendingClose<'a> {
 }
 
 impl PendingClose<'_> {
-    /// The driver closed it, once.
+    /// Records that the driver closed it once.
     pub fn closed(self) {
         let mut records = self.tables.exports.records.lock();
         let Some(opened) = records.opened.get(self.address.0) else { return };

@@ -1,17 +1,19 @@
 //! Memory that graphs allocate: charged by what the GPU has reserved for graphs, like a pool's.
 //!
 //! ```text
-//!   instantiate ---> the graph and its parts are walked: what it can take of each GPU (Footprint)
-//!   launch --------> it has it since its last launch: nothing is charged        \
-//!            \-----> else its bound is charged, room made, or it is denied ------> the driver launches ---> reading, settled
+//!   instantiate ---> walk the graph and its parts: an upper bound for each GPU (Footprint)
+//!   launch --------> it still has the memory of its last launch: nothing is charged --+
+//!            \-----> else charge the bound, after trims if need be; or denied ---------+
+//!                                                                                     v
+//!                                                                      driver ---> reading
 //! ```
 //!
-//! What a GPU has reserved for the graphs of this process is one more pool of it
-//! ([`PoolId::of_graphs`]), with readings and tickets, trims and measurements as pools have. Two
-//! things are different. A launch cannot be undone, so what is charged for it is not a guess but a
-//! bound. And to charge the bound with every launch would refuse the second one in half a GPU, so a
-//! launch that finds again what the last one took is charged nothing (`pools/table/retention.rs`).
-//! `docs/internals/memory.md` tells why that is safe.
+//! What a GPU has reserved for the graphs of this process is one more pool ([`PoolId::of_graphs`]),
+//! with readings, tickets and trims. Two things differ. A launch cannot be undone, so its charge is
+//! an upper bound, not an estimate. And if each launch were charged its bound, the second one in
+//! half a GPU would be refused, so a launch that finds the memory of the former one is charged
+//! nothing (`pools/table/retention.rs`). `docs/internals/memory.md` has the argument why that is
+//! safe.
 
 mod footprint;
 pub(crate) mod table;
@@ -30,16 +32,16 @@ use crate::pools::table::{CallOutcome, Lookup, PendingCall};
 use crate::pools::{PoolDriver, PoolError, Pools};
 use crate::tables::Tables;
 
-/// What an executable graph is to do.
+/// A driver call for an executable graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submission {
-    /// Run: then it has its memory.
+    /// Launch: the graph then has its memory.
     Launch,
-    /// Be made ready: then it may have its memory.
+    /// Upload: the graph may have its memory then.
     Upload,
 }
 
-/// One call of the program on each GPU that it concerns.
+/// One call of the program, by GPU.
 type Calls = [Option<(Share, PendingCall)>; GPUS];
 
 /// The executable graphs of this process that allocate memory.
@@ -59,13 +61,13 @@ impl<'a> Graphs<'a> {
         Pools::new(self.tables)
     }
 
-    /// Instantiates a graph: makes the `call`, looks at what it has taken, and notes what the
-    /// executable graph can take. With `uploads` it is made ready as well. `undo` has the driver
-    /// destroy what the call has made.
+    /// Instantiates a graph: makes the `call`, reads what it has taken, and records what the
+    /// executable graph can take. `uploads` says that the call uploads the graph as well. `undo`
+    /// destroys what the call has instantiated.
     ///
     /// # Errors
-    /// [`PoolError::Driver`]; [`PoolError::Denied`]: it would have taken, or has taken, what does
-    /// not fit, and is destroyed again.
+    /// [`PoolError::Driver`]; [`PoolError::Denied`] if it would exceed or has exceeded the limit:
+    /// nothing stays instantiated.
     pub fn instantiate<E>(
         self,
         footprint: &mut Footprint,
@@ -80,8 +82,8 @@ impl<'a> Graphs<'a> {
             let charged = if uploads {
                 self.charge_graph(share, &|| false).map(|()| bytes)
             } else {
-                // The driver takes the memory later, as far as is known, so what does not fit yet
-                // is no reason to refuse.
+                // The driver takes the memory later, as far as is known: no room now is no reason
+                // to refuse.
                 Ok(self
                     .tables
                     .ledger
@@ -107,7 +109,7 @@ impl<'a> Graphs<'a> {
         Ok(())
     }
 
-    /// An executable graph does from now on what another graph says, the whole of it.
+    /// Records that a whole executable graph was updated from another graph.
     pub fn updated(
         self,
         graph: GraphId,
@@ -121,8 +123,8 @@ impl<'a> Graphs<'a> {
         self.enter_graph(graph, shares.into_iter().flatten());
     }
 
-    /// A part of an executable graph does from now on what another graph says; what it did before
-    /// stays counted.
+    /// Records that a part of an executable graph was updated. What the part took before stays
+    /// counted.
     pub fn part_updated(
         self,
         graph: GraphId,
@@ -137,8 +139,8 @@ impl<'a> Graphs<'a> {
         }
     }
 
-    /// The first of the GPUs of which an executable graph can take memory. That it can take none is
-    /// nearly always found without a lock.
+    /// Returns the first GPU whose memory an executable graph can take. The usual answer, `None`,
+    /// nearly always takes no lock.
     #[inline]
     #[must_use]
     pub fn gpu(self, graph: GraphId) -> Option<DeviceIndex> {
@@ -148,12 +150,12 @@ impl<'a> Graphs<'a> {
         self.tables.graphs.shares(graph).next().map(|share| share.at.gpu)
     }
 
-    /// Sends an executable graph to the GPU: charges what it may take, makes the `call`, looks at
-    /// what it has taken. `is_busy` says whether the stream still has something to do.
+    /// Launches or uploads an executable graph: charges what it may take, makes the `call`, and
+    /// reads what it has taken. `is_busy` says whether the stream has unfinished work.
     ///
     /// # Errors
-    /// [`PoolError::Driver`]; [`PoolError::Denied`]: it can take more than there is room for, and
-    /// the driver was not asked.
+    /// [`PoolError::Driver`]; [`PoolError::Denied`] if it can take more than there is room for: the
+    /// driver was not called.
     pub fn send<E>(
         self,
         graph: GraphId,
@@ -189,32 +191,33 @@ impl<'a> Graphs<'a> {
         answer.map_err(PoolError::Driver)
     }
 
-    /// Which executable graph with memory stands under a handle; asked before the driver destroys
-    /// it.
+    /// Returns the number of the executable graph with this handle, before the driver destroys it;
+    /// `None` if it has no memory.
     #[must_use]
     pub fn number(self, graph: GraphId) -> Option<GraphNumber> {
         self.tables.graphs.number(graph)
     }
 
-    /// The driver has destroyed that one. What it has taken stays reserved.
+    /// Removes a destroyed executable graph. The memory that it has taken stays reserved.
     pub fn destroyed(self, graph: GraphId, number: GraphNumber) {
         self.tables.graphs.destroyed(graph, number);
     }
 
-    /// The driver has made a conditional node.
+    /// Records the bodies of a conditional node.
     pub fn conditional_made(self, node: NodeId, bodies: Bodies) {
         if self.tables.graphs.conditional(node, bodies).is_err() {
             self.tables.ledger.count(Reason::Unrecorded);
         }
     }
 
-    /// The bodies of a conditional node.
+    /// Returns the bodies of a conditional node.
     #[must_use]
     pub fn conditional(self, node: NodeId) -> Option<Bodies> {
         self.tables.graphs.bodies(node)
     }
 
-    /// What a graph can take of a GPU. None: no host memory for the accounting of that.
+    /// Returns the share of a GPU's memory that a graph can take. `None` without host memory for
+    /// it.
     fn share(
         self,
         gpu: DeviceIndex,
@@ -229,15 +232,15 @@ impl<'a> Graphs<'a> {
         }
     }
 
-    /// Without host memory for an entry, growth is seen by readings only.
+    /// Without host memory for an entry, growth is only seen by readings.
     fn enter_graph(self, graph: GraphId, shares: impl Iterator<Item = Share>) {
         if self.tables.graphs.enter(graph, shares).is_err() {
             self.tables.ledger.count(Reason::Unrecorded);
         }
     }
 
-    /// Goes to the driver: with what the graph has since its last launch, else under a charge for
-    /// all that it can take.
+    /// Begins a call: free of charge if the graph still has the memory of its last launch in this
+    /// lane, else charged with its bound.
     fn begin(
         self,
         share: Share,
@@ -256,7 +259,7 @@ impl<'a> Graphs<'a> {
         }
     }
 
-    /// Goes to the driver, under a charge that is on the ledger.
+    /// Begins a call that has been charged.
     fn begin_call(self, share: Share, charged: Bytes) -> Option<(Share, PendingCall)> {
         let pending_call = self.tables.pools.begin_call(share.at, share.bytes, charged);
         if pending_call.is_none() {
@@ -265,7 +268,7 @@ impl<'a> Graphs<'a> {
         Some((share, pending_call?))
     }
 
-    /// Looks at what came of a call, and says where more was taken than fits.
+    /// Reads what the calls took. Returns a share that grew by more than fits.
     fn finish(
         self,
         calls: &Calls,
@@ -289,15 +292,14 @@ impl<'a> Graphs<'a> {
         }
     }
 
-    /// Makes room: what pools and graphs can spare goes back, and what the stream still uses is
-    /// waited for.
+    /// Charges after trimming pools and graphs, and waiting for what the stream still uses.
     #[cold]
     #[inline(never)]
     fn charge_graph_waiting(self, share: Share, is_busy: &impl Fn() -> bool) -> Result<(), Denied> {
         let Share { at, bytes, .. } = share;
         let mut budget = WaitBudget::default();
         while bytes <= self.tables.ledger.limit(at.gpu) {
-            // Asked before the trim that is to see what the stream has come to.
+            // Before the trim, which frees what the stream has finished with.
             let is_idle = !is_busy();
             self.pools().each_pool(Some(at.gpu), true);
             if self.tables.ledger.charge_waiting(at.gpu, Column::Used, bytes).is_ok() {

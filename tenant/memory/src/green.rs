@@ -21,7 +21,7 @@ impl<'a> GreenContexts<'a> {
         Self { tables }
     }
 
-    /// The driver made a green context of the GPU whose primary context this is.
+    /// Records a green context of the GPU whose primary context is `whole`.
     pub fn made(self, id: GreenId, whole: Context) {
         let mut table = self.tables.green.0.lock();
         table.retain(|green| green.id != id);
@@ -30,7 +30,7 @@ impl<'a> GreenContexts<'a> {
         }
     }
 
-    /// The driver named a green context as a context: what is allocated in that is the primary
+    /// Records the green context's handle as a context. What is allocated in it is the primary
     /// context's.
     pub fn seen(self, id: GreenId, handle: ContextId) {
         let mut table = self.tables.green.0.lock();
@@ -39,7 +39,7 @@ impl<'a> GreenContexts<'a> {
         self.tables.contexts.enter_view(handle.0, green.whole);
     }
 
-    /// The GPU of a green context.
+    /// Returns the GPU of a green context.
     #[must_use]
     pub fn gpu(self, id: GreenId) -> Option<DeviceIndex> {
         self.tables
@@ -51,7 +51,7 @@ impl<'a> GreenContexts<'a> {
             .map(|green| green.whole.gpu())
     }
 
-    /// The driver destroyed a green context. What was allocated in it stays.
+    /// Removes a destroyed green context. What was allocated in it stays.
     pub fn destroyed(self, id: GreenId) {
         let mut table = self.tables.green.0.lock();
         let Some(index) = table.iter().position(|green| green.id == id) else { return };
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(tenant.view().usage(gpu()).used, Bytes(512));
         tenant.contexts().begin_destroy(whole).expect("known").destroyed();
         assert_eq!(tenant.view().usage(gpu()).used, Bytes::ZERO);
-        // Its handle may be another context's.
+        // The handle may be reused.
         let other = tenant.contexts().adopt(view, gpu());
         assert_ne!(other, context);
         assert_eq!(tenant.contexts().find(ContextId(view.0)), Some(other));

@@ -1,4 +1,4 @@
-//! The driver's names for what it makes, each a type of its own.
+//! The driver's handles, each a type of its own.
 
 use cgpu_shm::layout::GPUS;
 use cgpu_shm::units::DeviceIndex;
@@ -7,11 +7,11 @@ use cgpu_shm::units::DeviceIndex;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(pub u64);
 
-/// A context as the driver names it (the `CUcontext` pointer's value).
+/// A context's handle (the value of the `CUcontext` pointer).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ContextId(pub usize);
 
-/// A green context as the driver names it (the `CUgreenCtx` pointer's value).
+/// A green context's handle (the value of the `CUgreenCtx` pointer).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GreenId(pub usize);
 
@@ -19,30 +19,30 @@ pub struct GreenId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhysicalHandle(pub u64);
 
-/// An executable graph as the driver names it (the `CUgraphExec` pointer's value).
+/// An executable graph's handle (the value of the `CUgraphExec` pointer).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GraphId(pub usize);
 
-/// A graph's node as the driver names it (the `CUgraphNode` pointer's value).
+/// A graph node's handle (the value of the `CUgraphNode` pointer).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodeId(pub usize);
 
-/// A pool as the driver names it (the `CUmemoryPool` pointer's value).
+/// A pool's handle (the value of the `CUmemoryPool` pointer).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId(pub usize);
 
-/// The uppermost addresses, which no driver gives out, stand for what GPUs have reserved for
-/// graphs.
+/// The uppermost addresses, which no driver returns, stand for the memory that GPUs have reserved
+/// for graphs.
 const OF_GRAPHS: usize = usize::MAX - (GPUS - 1);
 
 impl PoolId {
-    /// What a GPU has reserved for the graphs of this process.
+    /// Returns the pool that stands for a GPU's memory reserved for this process's graphs.
     #[must_use]
     pub fn of_graphs(gpu: DeviceIndex) -> Self {
         Self(OF_GRAPHS + gpu.get())
     }
 
-    /// The GPU, if this is what a GPU has reserved for graphs.
+    /// Returns the GPU, if the pool stands for memory reserved for graphs.
     #[must_use]
     pub fn graphs_gpu(self) -> Option<DeviceIndex> {
         DeviceIndex::new(self.0.checked_sub(OF_GRAPHS)?)
@@ -53,7 +53,7 @@ impl PoolId {
     }
 }
 
-/// An array as the driver names it.
+/// An array's handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArrayId {
     /// `CUarray`.
@@ -63,16 +63,15 @@ pub enum ArrayId {
 }
 
 impl ArrayId {
-    /// Where it stands in the table. Device addresses have 57 bits at most, those of the program's
-    /// objects 47; addresses in the table are multiples of 256.
+    /// Returns its address in the table of allocations. Device addresses have at most 57 bits,
+    /// those of host objects 47; addresses in the table are multiples of 256.
     #[must_use]
     pub fn address(self) -> Address {
         let (kind, handle) = match self {
             Self::Array(handle) => (0b10 << 62, handle as u64),
             Self::Mipmapped(handle) => (0b11 << 62, handle as u64),
         };
-        // A handle that does not fit has no place in the table: its array stays charged until the
-        // process ends.
+        // A handle that does not fit has no entry: its array stays charged until the process exits.
         Address(if handle < 1 << 54 { kind | handle << 8 } else { u64::MAX })
     }
 }

@@ -2,22 +2,22 @@
 //! larger heap, stack or printf buffer.
 //!
 //! ```text
-//!   growing: what is known beforehand is charged ---> the driver does it ---> grown: what the GPU's free memory shows is booked
-//!                 |                                          |
-//!                 +--- does not fit: refused                 +--- past the limit, and undone, seen to come back: refused
+//!   begin: charge what is known ---> driver ---> grown: charge the fall of free memory
+//!              |                       |
+//!              |                       +--- over the limit: undone; denied if the memory returns
+//!              +--- does not fit: denied
 //! ```
 //!
-//! How much it is can rarely be told before. So it is measured as a context is
-//! (`contexts/size.rs`), by the fall of the GPU's free memory less what the container booked
-//! meanwhile; where that cannot be told, because others are at it too, what was charged
-//! beforehand stands. A module that turns out to go past the limit is unloaded again; only if the
-//! memory then comes back was it the module's, and the program is told that memory is out. What
-//! cannot be undone (a library that a look-up brings into a context, code that comes with a first
-//! launch) exceeds, is shown, and blocks new allocations, and what else would be brought.
+//! The size is rarely known in advance. So it is measured like a context's (`contexts/size.rs`), by
+//! the fall of the GPU's free memory less what the container charged meanwhile. If that cannot be
+//! told, because of other creations, the charge in advance stands. A module that exceeds the limit
+//! is unloaded again; if the memory returns, it was the module's, and the program gets out of
+//! memory. What cannot be undone (a library that a look-up loads into a context, code loaded at a
+//! first launch) stays charged above the limit, is shown, and blocks new allocations and loads.
 //!
-//! What is booked for an object belongs to the context that it was loaded into: it goes back with
-//! the object, or with the context. The monitor's figure for the process ([`cgpu_shm::growth`])
-//! corrects all of it.
+//! Memory charged for an object belongs to the context that it was loaded into: it is refunded with
+//! the object, or with the context. The monitor's measurement of the process
+//! ([`cgpu_shm::unaccounted`]) corrects all of it.
 
 pub(crate) mod table;
 
@@ -47,30 +47,31 @@ impl<'a> Implicit<'a> {
         Self { tables }
     }
 
-    /// A library was loaded whose variables take so much in each context, as far as its image says;
-    /// it is in `context` already, if there is one.
+    /// Records a loaded library, and how much its variables take in each context according to its
+    /// image. It is in `context` already, if there is one.
     pub fn library_loaded(self, library: usize, variables: Bytes, context: Option<Context>) {
         self.tables.implicit.libraries.lock().load(library, variables, context);
     }
 
-    /// A module is gone, with its functions.
+    /// Refunds an unloaded module, and forgets its functions.
     pub fn module_unloaded(self, module: usize) {
         self.tables.implicit.libraries.lock().forget_functions();
         self.unloaded(Cause::Module(module), None, Bytes::MAX);
     }
 
-    /// A library is gone from all contexts.
+    /// Refunds a library that was unloaded from all contexts.
     pub fn library_unloaded(self, library: usize) {
         self.tables.implicit.libraries.lock().unload(library);
         self.unloaded(Cause::Library(library), None, Bytes::MAX);
     }
 
-    /// A call is about to be made that brings `what`, a handle of the driver, into `context`, and
-    /// with it `library`, if that is known. `physical_free` reads the GPU's free memory, if it can
-    /// be read. `None`: it has been brought there before.
+    /// Begins a call that loads `what`, a driver handle, into `context`, and with it `library`, if
+    /// that is known. `physical_free` reads the GPU's free memory, if that is possible. Returns
+    /// `None` if it is loaded there already.
     ///
     /// # Errors
-    /// [`Denied`]: the library's variables would go over the limit, or the container is over it already.
+    /// [`Denied`] if the library's variables would exceed the limit, or the container exceeds it
+    /// already.
     pub fn begin_load(
         self,
         context: Context,
@@ -96,11 +97,11 @@ impl<'a> Implicit<'a> {
         Ok(Some(PendingLoad { growing, what, library }))
     }
 
-    /// Something is about to be done in `context` that takes memory that was not requested: charges
-    /// `known` of it. `physical_free` reads the GPU's free memory, if it can be read.
+    /// Begins something in `context` that takes memory that was not requested: charges the `known`
+    /// part. `physical_free` reads the GPU's free memory, if that is possible.
     ///
     /// # Errors
-    /// [`Denied`]: what is known would go over the limit.
+    /// [`Denied`] if the known part would exceed the limit.
     pub fn begin(
         self,
         context: Context,
@@ -109,7 +110,8 @@ impl<'a> Implicit<'a> {
     ) -> Result<PendingImplicit<'a>, Denied> {
         let gpu = context.gpu();
         let already = self.tables.ledger.creations().begin(gpu);
-        // Nothing fits also where there is no room at all: what comes is not known yet.
+        // Zero bytes are no charge: that would fail without any room, and the size is not known
+        // yet.
         if known > Bytes::ZERO
             && let Err(denied) = charge::charge_or_trim(
                 self.tables,
@@ -138,34 +140,34 @@ impl<'a> Implicit<'a> {
         })
     }
 
-    /// What came with `cause` is about to go from the GPU, and then from the accounting. In between
-    /// these say too much: a process that measured then would take it for something that was
-    /// charged and never came, and let others have it.
+    /// Begins to unload what came with `cause`, until the returned value is dropped. In between the
+    /// accounting is higher than the GPU's use; another process must not take the difference for
+    /// its own.
     pub fn begin_unload(self, cause: Cause) -> PendingUnload<'a> {
         let gpus = self.tables.implicit.gpus(cause);
         gpus_in(gpus).for_each(|gpu| _ = self.tables.ledger.creations().begin(gpu));
         PendingUnload { tables: self.tables, gpus }
     }
 
-    /// What came with `cause` is gone from the GPU: from `context`, if there is one, else from all;
-    /// at most so much from each.
+    /// Refunds what came with `cause` and is unloaded: from `context` only, if there is one, and at
+    /// most `most` in each context.
     pub fn unloaded(self, cause: Cause, context: Option<Context>, most: Bytes) {
         for Share { context, bytes, .. } in self.tables.implicit.take(cause, context, most) {
-            // Of a context that has ended it went with that.
+            // If the context has ended, it was refunded with that.
             let had = self.tables.contexts.lessen(context, bytes);
             self.tables.ledger.shrink(context.gpu(), had);
         }
     }
 
-    /// What of `cause` came with a context, which is part of what that costs, if it has `now`. To
-    /// be asked before it is first changed.
+    /// Returns how much of `cause` came with a context, whose cost includes it; that is `now` when
+    /// first called. Must be called before the first change.
     pub fn came_with(self, context: Context, cause: Cause, now: Bytes) -> Bytes {
         self.tables.implicit.came_with(context, cause, now)
     }
 }
 
-/// Something that takes memory that was not requested, while the driver is asked to do it. Dropped
-/// without [`PendingImplicit::grown`]: refunded.
+/// Something that takes memory that was not requested, while the driver does it. Refunded if it is
+/// dropped without [`PendingImplicit::grown`].
 #[derive(Debug)]
 #[must_use = "what has not grown is refunded"]
 pub struct PendingImplicit<'a> {
@@ -175,7 +177,7 @@ pub struct PendingImplicit<'a> {
 }
 
 impl PendingImplicit<'_> {
-    /// Whether it has taken the container past its limit, by the GPU's free memory now.
+    /// Returns whether it has exceeded the container's limit, by the GPU's free memory now.
     #[must_use]
     pub fn exceeds(&self, physical_free: Option<Bytes>) -> bool {
         let ledger = &self.tables.ledger;
@@ -186,8 +188,8 @@ impl PendingImplicit<'_> {
         more > Bytes::ZERO && ledger.total(gpu) + more > ledger.limit(gpu)
     }
 
-    /// It has been undone: whether what it had taken, by the GPU's free memory before and after
-    /// that, has come back, or at least half of it. Else that was another container's.
+    /// Returns whether at least half of what it had taken has returned after it was undone, by the
+    /// GPU's free memory before and after. If not, another container took it.
     #[must_use]
     pub fn was_returned(&self, before: Option<Bytes>, after: Option<Bytes>) -> bool {
         let growth = self.measure(before).unwrap_or(Bytes::ZERO);
@@ -195,19 +197,19 @@ impl PendingImplicit<'_> {
         back.0 >= growth.0 / 2
     }
 
-    /// Counts that it was refused because it would have taken the container past its limit.
+    /// Counts the refusal.
     pub fn denied(self) {
         self.tables.ledger.count(Reason::CodeOverLimit);
     }
 
-    /// The driver did it. `physical_free` is the GPU's free memory read now; none: what was known
-    /// beforehand stands.
+    /// Charges what it took to `cause`. `physical_free` is the GPU's free memory now; `None`: what
+    /// was known in advance stands.
     pub fn grown(self, cause: Cause, physical_free: Option<Bytes>) {
         let (table, context) = (&self.tables.implicit, self.context);
         table.add(cause, context, self.commit(physical_free));
     }
 
-    /// Charges what has come: how much.
+    /// Charges what it took; returns how much.
     fn commit(self, physical_free: Option<Bytes>) -> Bytes {
         let growth = self.measure(physical_free);
         let Self { tables, context, baseline } = *ManuallyDrop::new(self);
@@ -226,7 +228,7 @@ impl PendingImplicit<'_> {
         Bytes::ZERO
     }
 
-    /// What has come; none: it cannot be told.
+    /// Returns how much it took; `None` if that cannot be told.
     fn measure(&self, physical_free: Option<Bytes>) -> Option<Bytes> {
         let (ledger, gpu) = (&self.tables.ledger, self.context.gpu());
         let concurrent = ledger.creations().count(gpu).saturating_sub(1);
@@ -246,8 +248,8 @@ impl Drop for PendingImplicit<'_> {
     }
 }
 
-/// Something that is about to go from the GPU: while this is there, nothing is concluded from what
-/// the GPU says. To be dropped when it has gone from the accounting, or has not gone.
+/// Something that the driver is about to unload: until it is dropped, processes of the container
+/// measure nothing. Dropped after the refund, or if nothing was unloaded.
 #[derive(Debug)]
 #[must_use = "it is about the time until it is dropped"]
 pub struct PendingUnload<'a> {
@@ -262,8 +264,8 @@ impl Drop for PendingUnload<'_> {
     }
 }
 
-/// Something of a library that the driver is asked for in a context. Dropped without
-/// [`PendingLoad::brought`]: it was not brought.
+/// Something of a library that the driver is about to load into a context. Refunded if it is
+/// dropped without [`PendingLoad::brought`].
 #[derive(Debug)]
 #[must_use = "what has not been brought is refunded"]
 pub struct PendingLoad<'a> {
@@ -273,13 +275,14 @@ pub struct PendingLoad<'a> {
 }
 
 impl PendingLoad<'_> {
-    /// It is there. `physical_free` is the GPU's free memory read now.
+    /// Records that it is loaded. `physical_free` is the GPU's free memory now.
     pub fn brought(self, physical_free: Option<Bytes>) {
         let Self { growing, what, library } = self;
         let (tables, context, known) = (growing.tables, growing.context, growing.baseline.charged);
         let growth = growing.commit(physical_free);
         if let Some(library) = library {
-            // With a kernel comes code, which may stay with the context when the library goes.
+            // A kernel comes with code, which may stay with the context when the library is
+            // unloaded.
             let its = if what == library { growth } else { growth.min(known) };
             tables.implicit.add(Cause::Library(library), context, its);
         }

@@ -1,9 +1,9 @@
 //! This process's part in the container's ledger: charges that wait where waiting helps, refunds,
-//! and what is in force.
+//! and the limit in force.
 //!
-//! The ledger itself, and why two charges never go over the limit together nor refuse each other,
-//! are [`cgpu_shm::ledger`]. Here is what a refusal is: not the first "does not fit", but that one
-//! that stands when exited processes have been looked for and their memory has been waited for.
+//! The ledger itself is [`cgpu_shm::ledger`], with the argument why two concurrent charges neither
+//! exceed the limit together nor refuse each other. A charge is refused here only after exited
+//! processes have been reclaimed and their memory has been waited for.
 
 use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
 use cgpu_shm::clock::Clock;
@@ -25,49 +25,47 @@ mod confirmation;
 mod creations;
 mod exported;
 
-/// How long a charge waits for a GPU's lock. Its owner holds it for some 20 ns; after so long it is
-/// stopped (SIGSTOP, a debugger).
+/// Timeout for a device's ledger lock. The lock is held for about 20 ns, so a holder that exceeds
+/// this has been stopped (SIGSTOP, a debugger).
 const LOCK_TIMEOUT: Nanos = Nanos::from_millis(1000);
-/// How long a call waits for the memory of processes that have ended: twice what it lingers without
-/// a monitor.
+/// Timeout for the memory of exited processes: twice as long as it stays charged without a monitor.
 const DRAIN_TIMEOUT: Nanos = Nanos::from_millis(1000);
-/// How long the first contexts of other processes are waited for. One takes a fraction of a second,
-/// or some seconds on a GPU that was asleep.
+/// Timeout for the first contexts of other processes. One takes a fraction of a second, or some
+/// seconds on a GPU that was asleep.
 const FIRST_CONTEXT_TIMEOUT: Nanos = Nanos::from_millis(10_000);
-/// Between two looks at them.
+/// Interval between two polls of draining memory.
 const DRAIN_POLL_INTERVAL: Nanos = Nanos::from_millis(5);
-/// Between two looks for exited processes by those who only want to see: who waits until a dead
-/// process's memory is free waits little longer for it.
+/// Minimum interval between two scans for exited processes on read-only paths such as
+/// `cuMemGetInfo`.
 const SCAN_INTERVAL: Nanos = Nanos::from_millis(100);
-/// How old what a monitor has told may be. It tells anew every second.
+/// Maximum age of the monitor's sample of free memory, which it takes every second.
 const MAX_SAMPLE_AGE: Nanos = Nanos::from_millis(3000);
-/// About as long as a call of the driver takes.
+/// About the duration of a driver call.
 const DRIVER_CALL_TIME: Nanos = Nanos::from_micros(50);
 
 /// An allocation refused by the limit: `CUDA_ERROR_OUT_OF_MEMORY`. Already counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied {
-    /// Why.
+    /// The counted reason.
     pub reason: Reason,
-    /// What was asked for, rounded as the driver does.
+    /// Bytes requested, rounded as the driver rounds them.
     pub wanted: Bytes,
-    /// What the container used at that moment.
+    /// Bytes that the container used then.
     pub used: Bytes,
-    /// What it may use.
+    /// The container's limit.
     pub limit: Bytes,
 }
 
-/// How long a call has already waited for draining memory: one per call of the program, at most 1
-/// s.
+/// The time that one call of the program has waited for draining memory, at most 1 s.
 #[derive(Debug, Default)]
 pub struct WaitBudget {
     since: Option<Nanos>,
-    /// Whether anything drained at the last look.
+    /// Whether memory was draining at the last poll.
     drained: bool,
 }
 
 impl WaitBudget {
-    /// Sleeps a little; false when there is no patience left.
+    /// Sleeps for one poll interval; returns `false` when the budget is used up.
     fn sleep_for_drain(&mut self, clock: &dyn Clock) -> bool {
         self.sleep_backoff(clock, |_| DRAIN_POLL_INTERVAL)
     }
@@ -83,19 +81,19 @@ impl WaitBudget {
     }
 }
 
-/// The ledger, as this process keeps its part.
+/// The ledger, and this process's part of it.
 pub(crate) struct Ledger {
     region: Region,
     claim: Claim<LivenessLock>,
     heartbeat: Heartbeat,
     clock: &'static dyn Clock,
-    /// By GPU: what limits from outside have told this process; [`Bytes::MAX`]: nothing. Kept here
-    /// because the container may write into its region, and what is registered there must not lift
-    /// them.
+    /// By GPU, the limit that was set from outside the container; [`Bytes::MAX`]: none. Kept here
+    /// because the container can write into its region, and a limit registered there must not lift
+    /// this one.
     outside_limits: [Bytes; GPUS],
-    /// By GPU: the edition of growth whose excess was counted.
+    /// By GPU, the limit word's epoch in which an excess was counted.
     counted: [AtomicU32; GPUS],
-    /// When exited processes were last looked for on a read-only path.
+    /// Time of the last scan for exited processes on a read-only path.
     last_scan: AtomicU64,
     unconfirmable: Unconfirmable,
 }
@@ -119,57 +117,57 @@ impl Ledger {
         }
     }
 
-    /// The container's region.
+    /// Returns the container's region.
     #[inline]
     pub(crate) fn region(&self) -> &Region {
         &self.region
     }
 
-    /// This process's name in it.
+    /// Returns the owner of this process's slot.
     #[inline]
     pub(crate) fn slot_owner(&self) -> Owner {
         self.claim.owner()
     }
 
-    /// The limit in force; [`Bytes::MAX`]: none.
+    /// Returns the limit in force; [`Bytes::MAX`]: none.
     #[inline]
     pub(crate) fn limit(&self, gpu: DeviceIndex) -> Bytes {
         self.region.grant().limit(gpu, self.registered(gpu))
     }
 
-    /// What a charge is compared with.
+    /// Returns the limit word that a charge is compared with.
     #[inline]
     fn terms(&self, gpu: DeviceIndex) -> LimitWord {
         self.region.grant().limit_word(gpu, self.registered(gpu))
     }
 
-    /// The limit that the container has where no monitor has set one; [`Bytes::MAX`] or 0: none.
+    /// Returns the limit that applies where no monitor has set one; [`Bytes::MAX`] or 0: none.
     #[inline]
     fn registered(&self, gpu: DeviceIndex) -> Bytes {
         let registered = Bytes(self.region.gpu(gpu).limit.load(Ordering::Relaxed));
         let outside_limits = self.outside_limits.get(gpu.get()).copied().unwrap_or(Bytes::MAX);
-        // 0, which is none, counts as more than anything.
+        // 0 means no limit, so it must compare as the greatest.
         if registered.0.wrapping_sub(1) < outside_limits.0 { registered } else { outside_limits }
     }
 
-    /// What the container uses.
+    /// Returns what the container uses.
     pub(crate) fn usage(&self, gpu: DeviceIndex) -> Usage {
         self.account(gpu).usage()
     }
 
-    /// The sum of it.
+    /// Returns the sum of what the container uses.
     pub(crate) fn total(&self, gpu: DeviceIndex) -> Bytes {
         self.account(gpu).total()
     }
 
-    /// What the container's processes have booked, without what was measured beyond that: what
-    /// changes only by their own doing.
+    /// Returns what the container's processes have charged, without what the monitor measured
+    /// beyond that. It changes only by their own calls.
     pub(crate) fn accounted(&self, gpu: DeviceIndex) -> Bytes {
         self.account(gpu).charged()
     }
 
-    /// Charges, if it fits or will fit when exited processes are gone. `denied`: the reason to
-    /// count if not.
+    /// Charges, if it fits or will fit when exited processes are gone. `denied` is the reason that
+    /// is counted if not.
     #[inline]
     pub(crate) fn charge(
         &self,
@@ -182,7 +180,7 @@ impl Ledger {
             .or_else(|refused| self.charge_slow(gpu, column, bytes, denied, refused))
     }
 
-    /// Charges what cannot be refused; counted if it goes over the limit.
+    /// Charges unconditionally; counted if it exceeds the limit.
     pub(crate) fn force_charge(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) {
         let (terms, liveness) = (|| self.terms(gpu), |owner| self.region.liveness(owner));
         self.account(gpu).force_charge(column, bytes, terms, LOCK_TIMEOUT, liveness);
@@ -191,14 +189,14 @@ impl Ledger {
         }
     }
 
-    /// Gives back.
+    /// Refunds.
     #[inline]
     pub(crate) fn refund(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) {
         self.own(gpu).refund(column, bytes);
     }
 
-    /// Gives back implicit memory of a context that has ended: what was measured before counts no
-    /// more.
+    /// Refunds implicit memory of a context that has ended, and discards what the monitor measured
+    /// before.
     pub(crate) fn end(&self, gpu: DeviceIndex, bytes: Bytes) {
         self.account(gpu).end(
             bytes,
@@ -208,11 +206,12 @@ impl Ledger {
         );
     }
 
-    /// Gives back implicit memory of something that was unloaded or made smaller. What it was
-    /// charged too much the monitor may have taken off already; to take it off again would count
-    /// less than there is, and let others have the difference. So such a figure counts no more, as
-    /// when a context ends, until it is measured anew; nor does one that is on its way. One that
-    /// adds stays.
+    /// Refunds implicit memory of something that was unloaded or reduced.
+    ///
+    /// If the monitor has measured less than was charged, it may have corrected that excess
+    /// already. Subtracting it again would account less than is used, and let others have the
+    /// difference. So a correction downwards is discarded, as when a context ends, until the next
+    /// measurement; one that adds stays.
     pub(crate) fn shrink(&self, gpu: DeviceIndex, bytes: Bytes) {
         if self.unaccounted_delta(gpu) <= 0 {
             self.end(gpu, bytes);
@@ -221,7 +220,7 @@ impl Ledger {
         }
     }
 
-    /// What the monitor has measured of this process beyond its accounting.
+    /// Returns what the monitor has measured of this process beyond its accounting.
     fn unaccounted_delta(&self, gpu: DeviceIndex) -> i64 {
         let slot = self.claim.slot;
         let word = Word(self.region.slot(slot).state.load(Ordering::Relaxed));
@@ -229,19 +228,19 @@ impl Ledger {
         self.region.grant().unaccounted_of(gpu, slot).bytes(word, ended)
     }
 
-    /// Whether to ask the driver once more, which refused what the limit allows.
+    /// Returns whether to call the driver again, which refused what the limit allows.
     pub(crate) fn should_retry(&self, gpu: DeviceIndex, budget: &mut WaitBudget) -> bool {
         if budget.since.is_none() {
             self.count(Reason::DriverRefused);
         }
         self.sweep();
         let drains = self.usage(gpu).draining > Bytes::ZERO;
-        // When the last of it has just gone, one more attempt is due.
+        // When the last of it is free, one more attempt is due.
         let before = std::mem::replace(&mut budget.drained, drains);
         (drains && budget.sleep_for_drain(self.clock)) || (before && !drains)
     }
 
-    /// The refusal of what no GPU has. Counted.
+    /// Counts and returns the refusal of a size that no GPU has.
     #[cold]
     pub(crate) fn too_large(&self, gpu: DeviceIndex, wanted: Bytes) -> Denied {
         let reason = Reason::TooLarge;
@@ -256,13 +255,13 @@ impl Ledger {
         }
     }
 
-    /// Waits a little for what others do at this moment.
+    /// Sleeps for about the duration of a driver call.
     pub(crate) fn sleep_briefly(&self) {
         self.clock.sleep(DRIVER_CALL_TIME);
     }
 
-    /// Sleeps while the GPU works: shortly at first, as kernels are. False when there is no
-    /// patience left.
+    /// Sleeps while the GPU works, first as briefly as short kernels run. Returns `false` when the
+    /// budget is used up.
     pub(crate) fn sleep_backoff(&self, budget: &mut WaitBudget) -> bool {
         budget
             .sleep_backoff(self.clock, |waited| waited.clamp(DRIVER_CALL_TIME, DRAIN_POLL_INTERVAL))
@@ -278,13 +277,13 @@ impl Ledger {
         self.region.own_cell(gpu, self.claim.slot)
     }
 
-    /// Charges what the program asks for, if this process has it spare. False: nothing is charged.
+    /// Charges `bytes` if this process has them cached. Returns `false`, nothing charged, if not.
     #[inline]
     pub(crate) fn take_cached(&self, gpu: DeviceIndex, bytes: Bytes) -> bool {
         self.own(gpu).take(bytes, self.terms(gpu))
     }
 
-    /// Charges, if it fits as the accounting stands.
+    /// Charges, if it fits the accounting as it is.
     pub(crate) fn try_charge(
         &self,
         gpu: DeviceIndex,
@@ -295,7 +294,7 @@ impl Ledger {
         self.account(gpu).charge(column, bytes, || self.terms(gpu), LOCK_TIMEOUT, liveness)
     }
 
-    /// The slow path of a charge, which ends with a counted refusal.
+    /// Charges on the slow path, which ends with a counted refusal.
     #[cold]
     #[inline(never)]
     pub(crate) fn charge_slow(
@@ -313,7 +312,7 @@ impl Ledger {
                 }
                 self.charge_waiting(gpu, column, bytes)
             }
-            // Who has the lock was waited for.
+            // The lock was waited for already.
             Refused::Held(_) => Err(first),
         };
         answer.map_err(|refused| {
@@ -327,7 +326,7 @@ impl Ledger {
         })
     }
 
-    /// Counts once that what was measured takes the container over its limit.
+    /// Counts, once for each epoch, that measured memory takes the container over its limit.
     fn count_unaccounted(&self, gpu: DeviceIndex) {
         let (usage, terms) = (self.usage(gpu), self.terms(gpu));
         if usage.unaccounted == Bytes::ZERO || usage.total() <= terms.limit {
@@ -340,8 +339,8 @@ impl Ledger {
         }
     }
 
-    /// Charges; finds exited processes, and waits for their memory while that alone is in the way.
-    /// A refusal is not counted.
+    /// Charges. Reclaims exited processes, and waits for their memory while only that leaves no
+    /// room. Does not count a refusal.
     pub(crate) fn charge_waiting(
         &self,
         gpu: DeviceIndex,
@@ -369,8 +368,8 @@ impl Ledger {
         }
     }
 
-    /// Looks for exited processes, if that was not done lately: a program may wait for another
-    /// one's memory by looking at what is free, and charge nothing.
+    /// Reclaims exited processes if the last scan is long enough ago: a program may wait for
+    /// another one's memory by polling what is free, without a charge.
     pub(crate) fn scan_if_due(&self) {
         let (now, last) = (self.clock.now(), Nanos(self.last_scan.load(Ordering::Relaxed)));
         if last == Nanos::ZERO || now - last >= SCAN_INTERVAL {
@@ -379,18 +378,17 @@ impl Ledger {
         }
     }
 
-    /// What of a device was free when a monitor asked NVML last, if that was lately: a monitor
-    /// tells it every second.
+    /// Returns the device's free memory as the monitor last sampled it, if that is recent.
     pub(crate) fn monitor_free(&self, uuid: Uuid) -> Option<Bytes> {
         let (free, sampled) = self.region.grant().device_free(uuid)?;
         (self.clock.now() - sampled < MAX_SAMPLE_AGE).then_some(free)
     }
 
-    /// Looks for exited processes.
+    /// Reclaims exited processes.
     pub(crate) fn sweep(&self) {
         let now = self.clock.now();
         let monitor = self.heartbeat.observe(self.region.grant(), now).lives();
-        // Where exited processes cannot be looked for, they stay accounted: the refusal stands.
+        // If they cannot be scanned they stay accounted, and the refusal stands.
         let _ = self.region.sweep(now, monitor);
     }
 }

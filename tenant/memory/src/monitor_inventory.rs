@@ -1,24 +1,23 @@
-//! What a monitor has told a container of the host's devices, and what one of its processes may
-//! conclude from that.
+//! The host's devices as the monitor reports them, and what a process of a container may conclude.
 //!
-//! The monitor asks NVML all the time; a process that asked it as well would wait for its start,
-//! which takes tens of milliseconds, one process after the other. But the monitor tells of the
-//! host, and NVML in a container only of what the container has. Which of these that is the driver
-//! shows, unless the program hides some from itself (`CUDA_VISIBLE_DEVICES`), and unless they are
-//! instances (MIG), of which a program sees one only. So:
+//! The monitor reads NVML all the time. A process that started NVML itself would wait for tens of
+//! milliseconds, one process after the other. But the monitor reports the host's devices, and NVML
+//! in a container only the container's. The driver shows which these are, unless the program hides
+//! some from itself (`CUDA_VISIBLE_DEVICES`), or they are MIG instances, of which a program sees
+//! only one. So:
 //!
-//! | where the process is | the devices are |
+//! | where the process is | its devices are |
 //! |---|---|
-//! | in the monitor's own PID namespace: no container stands between | all that were told |
+//! | in the monitor's PID namespace: there is no container | all reported ones |
 //! | elsewhere, its limits mounted from outside: they name devices by UUID | those that the driver shows |
-//! | elsewhere, and the driver shows all that there are | the same |
-//! | elsewhere | not known: NVML must be asked |
+//! | elsewhere, and the driver shows all that there are | those that the driver shows |
+//! | elsewhere | not known: NVML must be read |
 //!
-//! A driver that shows a device which was not told of has other devices than the monitor's: nothing
-//! is known then, either.
+//! A driver that shows an unreported device has other devices than the monitor's: nothing is known
+//! then.
 //!
-//! Where no monitor has told anything, a process of the container that started before may have
-//! asked NVML: the GPUs that it registered are known if they are just those that the driver shows.
+//! Where no monitor has reported devices, a former process of the container may have read NVML: the
+//! GPUs that it registered are known if they are exactly those that the driver shows.
 
 use cgpu_settings::{Environment, Found, GpuInfo, Variables, file};
 use cgpu_shm::devices::Device;
@@ -28,25 +27,25 @@ use cgpu_shm::uuid::Uuid;
 
 use crate::start;
 
-/// What a monitor has told, or a process before this one.
+/// Devices reported by the monitor, or registered by a former process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MonitorInventory {
-    /// By the monitor; none: it has told nothing.
+    /// Reported by the monitor; empty: none were.
     devices: Vec<Device>,
-    /// The GPUs of the container, and their memory.
+    /// The container's registered GPUs, and their memory.
     registered: Vec<(Uuid, Bytes)>,
-    /// Whether the process sees the host as the monitor does.
+    /// Whether the process is in the monitor's PID namespace.
     is_beside_monitor: bool,
     /// Whether its limits are mounted from outside.
     is_limited_from_outside: bool,
 }
 
 impl MonitorInventory {
-    /// Reads it from the region of this process; none: there is no region yet.
+    /// Reads the inventory from the region of this process; `None` if there is no region yet.
     #[must_use]
     pub fn read(environment: &dyn Environment) -> Option<Self> {
         let is_limited_from_outside = file::counts(&environment.run_directory().join("limits"));
-        // Which region it is no variable says then.
+        // No variable names the region then.
         let directory =
             (!is_limited_from_outside).then(|| Variables::read(environment).directory().ok());
         let candidates = start::candidates(environment, directory.flatten().flatten().as_deref());
@@ -60,8 +59,8 @@ impl MonitorInventory {
         Some(Self { devices, registered, is_beside_monitor, is_limited_from_outside })
     }
 
-    /// The devices of a process whose driver shows `seen`, and that `hides` some from itself, or
-    /// not; none: not known.
+    /// Returns the devices of a process whose driver shows `seen`. `hides` says whether the program
+    /// hides some from itself. `None` if they are not known.
     #[must_use]
     pub fn found(&self, seen: &[GpuInfo], hides: bool) -> Option<Found> {
         if self.devices.is_empty() {
@@ -84,15 +83,15 @@ impl MonitorInventory {
         })
     }
 
-    /// The devices that the driver shows, if they are the registered ones. With one that the driver
-    /// does not show, or that is not registered, there may be more.
+    /// Returns the devices that the driver shows, if they are the registered ones. If the two
+    /// differ, there may be more.
     fn registered(&self, seen: &[GpuInfo]) -> Option<Found> {
         if seen.is_empty() || seen.len() != self.registered.len() {
             return None;
         }
         let known = |seen: &GpuInfo| {
             let (_, total) = self.registered.iter().find(|(uuid, _)| *uuid == seen.uuid)?;
-            // Of a GPU that was not visible nothing is known.
+            // The size of a GPU that was not visible is not known.
             (*total > Bytes::ZERO).then_some(GpuInfo { total: *total, ..*seen })
         };
         let gpus = seen.iter().map(known).collect::<Option<Vec<_>>>()?;
@@ -117,7 +116,7 @@ mod tests {
         Device { uuid: Uuid([byte; 16]), total, index, instance, is_partitioned: false }
     }
 
-    /// Two GPUs, and one that is partitioned into two instances.
+    /// Returns two GPUs, and one that is partitioned into two instances.
     fn devices() -> Vec<Device> {
         let partitioned = Device { is_partitioned: true, ..device(3, 2, 0) };
         vec![device(1, 0, 0), device(2, 1, 0), partitioned, device(4, 2, 1), device(5, 2, 2)]
@@ -132,7 +131,7 @@ mod tests {
         }
     }
 
-    /// Devices as a driver shows them: smaller, and in the order of the bus.
+    /// Returns devices as a driver shows them: smaller, and in the order of the bus.
     fn shown(bytes: &[u8]) -> Vec<GpuInfo> {
         let gpu = |byte: &u8| GpuInfo {
             uuid: Uuid([*byte; 16]),
@@ -142,7 +141,7 @@ mod tests {
         bytes.iter().map(gpu).collect()
     }
 
-    /// The devices found, by the byte of their UUID, and whether these are all.
+    /// Returns the devices found, by the first byte of their UUID, and whether these are all.
     fn found(inventory: &MonitorInventory, seen: &[u8], hides: bool) -> Option<(Vec<u8>, bool)> {
         let found = inventory.found(&shown(seen), hides)?;
         assert_eq!(found.partitioned, [Uuid([3; 16])]);
@@ -180,7 +179,7 @@ mod tests {
 
     #[test]
     fn orders_and_totals_are_those_of_nvml() {
-        let found = inventory(true, false).found(&[], false).expect("all are told");
+        let found = inventory(true, false).found(&[], false).expect("all are reported");
         assert!(found.gpus.is_sorted_by_key(|gpu| gpu.order));
         assert_eq!(
             found.gpus.iter().map(GpuInfo::is_instance).collect::<Vec<_>>(),
@@ -205,7 +204,7 @@ mod tests {
         assert_eq!(
             MonitorInventory::read(&container.environment),
             Some(nothing),
-            "nothing is told"
+            "nothing is reported"
         );
         monitor.set_devices(&devices(), container.environment.pid_namespace());
         assert_eq!(MonitorInventory::read(&container.environment), Some(inventory(true, false)));
@@ -234,7 +233,7 @@ mod tests {
         assert_eq!(two.found(&shown(&[1, 2]), true), None, "there may be more that it hides");
         assert!(
             inventory(&[(1, 15109)], true).found(&shown(&[1]), true).is_some(),
-            "limits name what they mean"
+            "limits name their GPUs"
         );
         assert_eq!(
             inventory(&[(1, 0)], false).found(&shown(&[1]), false),

@@ -1,25 +1,25 @@
-//! Values by number, in order, in runs of at most 128.
+//! An ordered map in runs of at most 128 entries.
 //!
-//! A step moves one run or, when a run is made or dropped, the list of runs: 32 bytes for some
-//! hundred entries. Unlike the standard library's ordered maps it can be told that there is no host
+//! An insertion or removal moves one run or, when a run is added or dropped, the list of runs: 32
+//! bytes for each run. Unlike the standard library's ordered maps, it reports a lack of host
 //! memory.
 
 use crate::allocations::table::Exhausted;
 
-/// Entries of a run: as many as are moved in some 50 ns.
+/// Entries of a run: as many as can be moved in about 50 ns.
 const MOST: usize = 128;
 
 /// The map.
 #[derive(Debug)]
 pub(crate) struct Ordered<T> {
-    /// None is empty.
+    /// No run is empty.
     runs: Vec<Run<T>>,
 }
 
 #[derive(Debug)]
 struct Run<T> {
-    /// Smaller keys are in the runs before it, if there are any. Kept beside the entries, which a
-    /// search then need not touch.
+    /// Smaller keys are in former runs, if there are any. Kept beside the entries, which a search
+    /// then does not touch.
     begins: u64,
     entries: Vec<(u64, T)>,
 }
@@ -29,7 +29,7 @@ impl<T: Copy> Ordered<T> {
         Self { runs: Vec::new() }
     }
 
-    /// What stands under `key`.
+    /// Returns the value at `key`.
     pub(crate) fn get(&mut self, key: u64) -> Option<&mut T> {
         let home = self.home(key);
         let run = &mut self.runs.get_mut(home)?.entries;
@@ -37,7 +37,7 @@ impl<T: Copy> Ordered<T> {
         run.get_mut(index).map(|entry| &mut entry.1)
     }
 
-    /// The entry with the greatest key not above `key`.
+    /// Returns the entry with the greatest key not above `key`.
     pub(crate) fn up_to(&self, key: u64) -> Option<(u64, T)> {
         let home = self.home(key);
         let run = &self.runs.get(home)?.entries;
@@ -47,7 +47,7 @@ impl<T: Copy> Ordered<T> {
         }
     }
 
-    /// The entry with the least key not below `key`.
+    /// Returns the entry with the least key not below `key`.
     pub(crate) fn from(&self, key: u64) -> Option<(u64, T)> {
         let home = self.home(key);
         let run = &self.runs.get(home)?.entries;
@@ -55,7 +55,7 @@ impl<T: Copy> Ordered<T> {
         run.get(index).or_else(|| self.runs.get(home + 1)?.entries.first()).copied()
     }
 
-    /// Puts a value in; returns the one that stood there.
+    /// Inserts a value; returns the former one.
     pub(crate) fn insert(&mut self, key: u64, value: T) -> Result<Option<T>, Exhausted> {
         if let Some(present) = self.get(key) {
             return Ok(Some(std::mem::replace(present, value)));
@@ -68,12 +68,12 @@ impl<T: Copy> Ordered<T> {
             home = self.split(home, key)?;
         }
         let run = &mut self.runs.get_mut(home).ok_or(Exhausted)?.entries;
-        // It has room for all that it may ever hold.
+        // A run has capacity for all its entries.
         run.insert(run.partition_point(|entry| entry.0 < key), (key, value));
         Ok(None)
     }
 
-    /// Takes a value out.
+    /// Removes and returns a value.
     pub(crate) fn remove(&mut self, key: u64) -> Option<T> {
         let home = self.home(key);
         let run = &mut self.runs.get_mut(home)?.entries;
@@ -88,14 +88,14 @@ impl<T: Copy> Ordered<T> {
         Some(value)
     }
 
-    /// The run where `key` is or would be: the last one that does not begin above it, else the
-    /// first.
+    /// Returns the index of the run where `key` is or would be: the last one that does not begin
+    /// above it, else the first.
     fn home(&self, key: u64) -> usize {
         self.runs.partition_point(|run| run.begins <= key).saturating_sub(1)
     }
 
-    /// Makes room in a full run; returns the place of the run for `key`. Keys that come in
-    /// ascending order leave full runs behind.
+    /// Splits a full run; returns the index of the run for `key`. Ascending keys leave full runs
+    /// behind.
     fn split(&mut self, home: usize, key: u64) -> Result<usize, Exhausted> {
         let run = &self.runs.get(home).ok_or(Exhausted)?.entries;
         let last = run.last().is_some_and(|entry| entry.0 < key);
@@ -115,7 +115,7 @@ impl<T: Copy> Ordered<T> {
         Ok(())
     }
 
-    /// Puts a short run and a short neighbour together.
+    /// Joins a short run and a short neighbour.
     fn join(&mut self, home: usize) {
         for first in [home, home.wrapping_sub(1)] {
             let pair = self.runs.get(first).zip(self.runs.get(first.wrapping_add(1)));
@@ -130,7 +130,7 @@ impl<T: Copy> Ordered<T> {
     }
 }
 
-/// A copy of entries with room for a whole run.
+/// Returns a copy of entries with capacity for a whole run.
 fn run_of<T: Copy>(entries: &[(u64, T)]) -> Result<Vec<(u64, T)>, Exhausted> {
     let mut run = Vec::new();
     run.try_reserve_exact(MOST).map_err(|_| Exhausted)?;

@@ -3,21 +3,20 @@
 //!
 //! ```text
 //!   create ---> handle --- release ---+
-//!                 |                  |      last reference gone: refunded
-//!                map --> mapping     +----> or exported once: kept till the process ends
-//!                 |         |        |
-//!              retain <-----+- unmap-+
+//!                 |                   |      last reference dropped: refunded
+//!                map --> mapping      +----> or exported before: charged until the process exits
+//!                 |         |         |
+//!              retain <-----+- unmap -+
 //! ```
 //!
-//! A reference is added before the driver is asked for it, and taken away after the driver has said
-//! that it is gone. In between the driver may give the handle's value, or the address, to another
-//! thread, before the call that ended it has returned here; that thread finds the old entry and
-//! *replaces* it, references and all. The thread that ended it then finds a younger entry under its
-//! handle, or a mapping younger than its call, and has nothing left to do. So each reference goes
-//! exactly once, and none before its time.
+//! A reference is added before the driver is called to make it, and dropped after the driver has
+//! ended it. In between the driver may give the handle's value, or the address, to another thread,
+//! before the ending call has returned here. That thread finds the old entry and *replaces* it with
+//! its references. The first thread then finds a newer generation of its handle, or a mapping newer
+//! than its call, and does nothing. So each reference is dropped exactly once, and none too early.
 //!
-//! No call here takes longer with many live ones; the lock is never held across a call of the
-//! driver.
+//! The time of a call does not depend on the number of live entries. The lock is never held across
+//! a driver call.
 
 mod bindings;
 pub(crate) mod table;
@@ -39,10 +38,11 @@ use crate::handles::{Address, PhysicalHandle};
 use crate::tables::Tables;
 
 impl Charge<'_> {
-    /// The driver made physical memory behind `handle`. It lies on the GPU that was charged.
+    /// Records that the driver created physical memory behind `handle`, on the GPU that was
+    /// charged.
     pub fn created(self, handle: PhysicalHandle) -> CommitOutcome {
         let (tables, gpu, bytes) = (self.tables, self.gpu, self.bytes());
-        // From here on the record answers for the bytes.
+        // The record is responsible for the bytes from here on.
         mem::forget(self);
         let mut table = tables.physical.lock();
         let outcome = table.record(gpu, bytes).and_then(|record| table.hold(handle, record));
@@ -72,48 +72,48 @@ impl<'a> Physical<'a> {
         Self { tables }
     }
 
-    /// One more reference to the memory behind `handle`, before the driver is asked for what needs
-    /// it. None: it is not accounted.
+    /// Adds a reference to the memory behind `handle`, before a driver call that needs it. `None`
+    /// if it is not accounted.
     #[must_use]
     pub fn reference(self, handle: PhysicalHandle) -> Option<Reference<'a>> {
         let record = self.tables.physical.lock().refer(handle)?;
         Some(Reference { tables: self.tables, record })
     }
 
-    /// One more reference to the memory that is mapped at `address`, before the driver is asked for
-    /// what needs it. None: it is not accounted.
+    /// Adds a reference to the memory that is mapped at `address`, before a driver call that needs
+    /// it. `None` if it is not accounted.
     #[must_use]
     pub fn reference_at(self, address: Address) -> Option<Reference<'a>> {
         let record = self.tables.physical.lock().refer_at(address)?;
         Some(Reference { tables: self.tables, record })
     }
 
-    /// The driver took memory in that others have made, or that is not accounted, and names it
-    /// `handle`. Where that is memory of our own after all, it is held once more.
+    /// Records that the driver imported memory of others, or memory that is not accounted, as
+    /// `handle`. If it is memory of this process after all, its handle has one more reference.
     pub fn received(self, handle: PhysicalHandle) {
         let outcome = self.tables.physical.lock().received(handle);
         self.apply(outcome);
     }
 
-    /// The driver made memory that costs the GPU nothing, behind `handle`.
+    /// Records that `handle` stands for memory that takes nothing of the GPU.
     pub fn created_free(self, handle: PhysicalHandle) {
         let outcome = self.tables.physical.lock().forget(handle);
         self.apply(outcome);
     }
 
-    /// A reference of `handle` is about to be released. None: it is not accounted.
+    /// Begins to release a reference of `handle`. `None` if it is not accounted.
     #[must_use]
     pub fn begin_release(self, handle: PhysicalHandle) -> Option<PendingRelease<'a>> {
         let generation = self.tables.physical.lock().leave(handle)?;
         Some(PendingRelease { tables: self.tables, handle, generation })
     }
 
-    /// Mappings are about to be ended.
+    /// Begins to unmap.
     pub fn begin_unmap(self) -> PendingUnmap<'a> {
         PendingUnmap { tables: self.tables, serial: self.tables.physical.lock().serial() }
     }
 
-    /// The driver handed out what is mapped in a range, to other processes or interfaces.
+    /// Marks what is mapped in a range as exported to other processes or interfaces.
     pub fn range_exported(self, address: Address, length: Bytes) {
         let end = address.0.saturating_add(length.0);
         let mut at = address.0;
@@ -146,8 +146,8 @@ impl<'a> Physical<'a> {
     }
 }
 
-/// A reference to physical memory, added while the driver is asked for something that refers to it.
-/// Dropped: taken away again.
+/// A reference to physical memory, added while the driver makes what refers to it. Removed again if
+/// it is dropped.
 #[derive(Debug)]
 #[must_use = "a reference that is dropped is taken away"]
 pub struct Reference<'a> {
@@ -156,7 +156,7 @@ pub struct Reference<'a> {
 }
 
 impl Reference<'_> {
-    /// The driver mapped it: the reference is the mapping's. Mappings that were there must be gone.
+    /// Gives the reference to a new mapping. Former mappings in its range must have ended.
     pub fn mapped(self, address: Address, length: Bytes) {
         let Self { tables, record } = *ManuallyDrop::new(self);
         let Some(end) = address.0.checked_add(length.0) else { return };
@@ -171,7 +171,7 @@ impl Reference<'_> {
         }
     }
 
-    /// The driver answered with `handle`: the reference is the handle's.
+    /// Gives the reference to `handle`, which the driver returned.
     pub fn retained(self, handle: PhysicalHandle) {
         let Self { tables, record } = *ManuallyDrop::new(self);
         let outcome = tables.physical.lock().hold(handle, record);
@@ -181,8 +181,8 @@ impl Reference<'_> {
         }
     }
 
-    /// The driver handed it out to other processes or interfaces, which may hold it when this
-    /// process does not any more.
+    /// Records that the driver exported it to other processes or interfaces, which may hold it
+    /// longer than this process.
     pub fn exported(self) {
         let exported = self.tables.physical.lock().export(self.record, Route::UNTRACKED);
         Physical::new(self.tables).note_export(exported, Route::UNTRACKED);
@@ -199,7 +199,7 @@ impl Drop for Reference<'_> {
     }
 }
 
-/// A handle that the driver is asked to release. Dropped: nothing has changed.
+/// A handle that the driver is about to release. Unchanged if it is dropped.
 #[derive(Debug)]
 #[must_use = "a release that is dropped has not happened"]
 pub struct PendingRelease<'a> {
@@ -209,7 +209,7 @@ pub struct PendingRelease<'a> {
 }
 
 impl PendingRelease<'_> {
-    /// The driver released it.
+    /// Drops the reference of the released handle.
     pub fn released(self) {
         let Self { tables, handle, generation } = *ManuallyDrop::new(self);
         let outcome = tables.physical.lock().released(handle, generation, true);
@@ -223,7 +223,7 @@ impl Drop for PendingRelease<'_> {
     }
 }
 
-/// Mappings that the driver is asked to end. Dropped: nothing has changed.
+/// Mappings that the driver is about to end. Unchanged if it is dropped.
 #[derive(Debug)]
 #[must_use = "an unmapping that is dropped has not happened"]
 pub struct PendingUnmap<'a> {
@@ -232,7 +232,7 @@ pub struct PendingUnmap<'a> {
 }
 
 impl PendingUnmap<'_> {
-    /// The driver ended the mappings of this range.
+    /// Drops the references of the mappings in this range.
     pub fn unmapped(self, address: Address, length: Bytes) {
         let end = address.0.saturating_add(length.0);
         loop {

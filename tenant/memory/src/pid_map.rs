@@ -1,62 +1,62 @@
-//! Who a process is that NVML names.
+//! Translation between NVML's process ids and those of the container.
 //!
-//! Old drivers name processes as the host does, whichever process asks. Newer ones (those with the
-//! open kernel modules) name them as they are called in the PID namespace of the caller, and leave
-//! out who does not exist there. Nothing tells which of the two one has to do with, and a number
-//! alone may mean a process of ours to one and a neighbour to the other. So:
+//! Old drivers report a process by its id on the host, whichever process calls. Newer ones (those
+//! with the open kernel modules) report its id in the caller's PID namespace, and omit processes
+//! that do not exist there. Nothing tells which kind a driver is, and the same number may mean one
+//! of our processes to one kind and a neighbour's to the other. So:
 //!
-//! | what is known | a number of NVML's means |
+//! | what is known | an id reported by NVML means |
 //! |---|---|
-//! | we are in the host's own PID namespace | the process of ours that has it: the two namings are one |
-//! | all of ours that are on the GPU are listed by their own ids, and all listed ones exist here | the same: NVML speaks as we do |
-//! | else | the process of ours that the monitor knows by that number; without a monitor, none |
+//! | the caller is in the host's PID namespace | our process with that id: both kinds agree |
+//! | each of ours on the GPU is reported by its own id, and each reported id exists here | the same: the driver is of the newer kind |
+//! | else | our process that the monitor knows by that id; without a monitor, none |
 //!
-//! For the second line to be wrong, an old driver would have to list neighbours under exactly the
-//! numbers that all of ours have in here, and no process, not even ourselves, under one that does
-//! not exist here. What cannot be told is left out: a figure may be missing then (for an instant
-//! while a process begins: it is accounted before NVML lists it), never be another process's.
+//! The second row could only be wrong if an old driver reported neighbours under exactly the ids
+//! that all of ours have here, and no process, not even the caller, under an id that does not exist
+//! here. An ambiguous process is omitted. A figure may then be missing (briefly, while a process
+//! begins: it is accounted before NVML reports it), but it is never another process's.
 
 use crate::view::Member;
 
-/// The PID namespace that this process lives in.
+/// The PID namespace of this process.
 pub trait Namespace {
-    /// Whether it is the host's own.
+    /// Returns whether it is the host's.
     fn is_hosts(&self) -> bool;
-    /// Whether a process of that id exists in it.
+    /// Returns whether a process with this id exists in it.
     fn has(&self, pid: u32) -> bool;
 }
 
-/// What NVML calls the processes of this container.
+/// The ids of this container's processes, as NVML reports them and as the container knows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PidMap {
-    /// NVML's name and ours.
+    /// NVML's id and the container's.
     pairs: Vec<(u32, u32)>,
 }
 
 impl PidMap {
-    /// The names of `members`, where NVML now lists `listed` on their GPU.
+    /// Maps the ids of `members`, where NVML now reports `listed` on their GPU.
     #[must_use]
     pub fn of(members: &[Member], listed: &[u32], namespace: &impl Namespace) -> Self {
-        let speaks_as_we_do = || {
+        let reports_ids_of_the_namespace = || {
             let mut residents = members.iter().filter(|member| member.is_resident()).peekable();
             residents.peek().is_some()
                 && residents.all(|member| listed.contains(&member.pid))
                 && listed.iter().all(|pid| namespace.has(*pid))
         };
-        let same = namespace.is_hosts() || speaks_as_we_do();
+        let same = namespace.is_hosts() || reports_ids_of_the_namespace();
         let name = |member: &Member| if same { Some(member.pid) } else { member.host_pid };
         let pairs = members.iter().filter_map(|member| Some((name(member)?, member.pid)));
         Self { pairs: pairs.collect() }
     }
 
-    /// Our name for the process that NVML calls `nvml_pid`; none: it is none of ours, as far as can
-    /// be told.
+    /// Returns the container's id of the process that NVML reports as `nvml_pid`; `None` if it is
+    /// not known to be the container's.
     #[must_use]
     pub fn container_pid(&self, nvml_pid: u32) -> Option<u32> {
         self.pairs.iter().find(|(name, _)| *name == nvml_pid).map(|(_, pid)| *pid)
     }
 
-    /// NVML's name for the container's process `pid`.
+    /// Returns NVML's id of the container's process `pid`.
     #[must_use]
     pub fn nvml_pid(&self, pid: u32) -> Option<u32> {
         self.pairs.iter().find(|(_, known)| *known == pid).map(|(name, _)| *name)
@@ -122,14 +122,14 @@ mod tests {
 
     #[test]
     fn ambiguous_pid_is_no_process_of_the_container() {
-        // A neighbour under the number of a process of ours that is not on the GPU.
+        // A neighbour has the id of a process of ours that is not on the GPU.
         assert_eq!(PidMap::of(&[member(7, None, 0)], &[7], &INSIDE).container_pid(7), None);
-        // One of ours is not listed, as it would be by a driver that speaks as we do.
+        // One of ours is not reported, so the driver is of the older kind.
         assert_eq!(
             PidMap::of(&[member(7, None, 5), member(9, None, 5)], &[7], &INSIDE).container_pid(7),
             None
         );
-        // A process is listed that does not exist here.
+        // A reported process does not exist here.
         assert_eq!(PidMap::of(&[member(7, None, 5)], &[7, 700], &INSIDE).container_pid(7), None);
     }
 }

@@ -1,20 +1,21 @@
 //! Memory pools: charged by what they hold of the GPU, not by what was allocated from them.
 //!
 //! ```text
-//!   pre-charge ---> the driver allocates ---> ticket, reading ---> settled: booked = reading + pre-charges of others
-//!       |                                          |
-//!       +-- does not fit: read again, trim,        +-- grown past that and the limit: freed, trimmed, denied
-//!           less, wait for exited processes
+//!   pre-charge ---> the driver allocates ---> reading ---> charged = reading + pending pre-charges
+//!       |                                        |
+//!       +-- does not fit: read again, trim,      +-- grew beyond pre-charge and limit:
+//!           charge less, wait                        freed, trimmed, denied
 //! ```
 //!
-//! A pool takes memory of the GPU at its own will and keeps what is freed, so that its pointers say
-//! nothing about the GPU: they are not in the table of addresses. What it holds can be asked of the
-//! driver ([`PoolDriver`]); a reading may be out of date before it is written down, so each carries
-//! a ticket that was taken before it began. `docs/internals/memory.md` tells why nothing falls between.
+//! A pool decides when it takes memory of the GPU and keeps what is freed, so its pointers say
+//! nothing about the GPU: they are not in the table of allocations. The driver reports what a pool
+//! holds ([`PoolDriver`]). A reading may be outdated when it is recorded, so each has a ticket that
+//! was taken before it began. `docs/internals/memory.md` has the argument why nothing is missed.
 //!
-//! **A handle is never used after its pool may be gone.** Looks are counted, and who has the driver
-//! destroy a pool first bars new ones and waits for those under way. A pool that is destroyed while
-//! it holds something is kept, and ended by the thread that later sees that it is empty.
+//! **A handle is never used after its pool may have been destroyed.** Readings are counted. A
+//! thread that has the driver destroy a pool first bars new readings and waits for those in
+//! progress. A pool that the program destroys while it holds memory is kept, and destroyed later by
+//! the thread that reads that it is empty.
 
 mod allocation;
 mod driver;
@@ -35,34 +36,35 @@ use crate::handles::PoolId;
 use crate::ledger::Denied;
 use crate::tables::Tables;
 
-/// Why an allocation from a pool was not made.
+/// Why an allocation from a pool failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolError<E> {
-    /// The driver's answer.
+    /// The driver's result.
     Driver(E),
-    /// It would have gone over the limit, or did and went back.
+    /// It would have exceeded the limit, or did and was undone.
     Denied(Denied),
-    /// The pool is not known: see [`Pools::adopt`], then try again.
+    /// The pool is unknown: see [`Pools::adopt`], then try again.
     Unknown,
     /// The program has destroyed the pool.
     Destroyed,
 }
 
-/// What is to be done about a pool that the program destroys.
+/// How to handle a pool that the program destroys.
 #[derive(Debug)]
 pub enum PoolDestroy<'a> {
-    /// The driver is to destroy it; it is not charged.
+    /// The driver must be called; the pool is not charged.
     Uncharged,
-    /// The driver is to destroy it; it holds nothing.
+    /// The driver must be called; the pool is empty.
     Empty(PendingPoolDestroy<'a>),
-    /// It holds something: it is kept, and ended when it does not. The driver is not to be asked.
+    /// The pool holds memory: it is kept, and destroyed when it is empty. The driver must not be
+    /// called.
     Outlives,
     /// It was destroyed before.
     Destroyed,
 }
 
-/// An empty pool whose destruction the driver is being asked for. Dropped without
-/// [`PendingPoolDestroy::destroyed`]: it stays.
+/// An empty pool that the driver is about to destroy. Unchanged if it is dropped without
+/// [`PendingPoolDestroy::destroyed`].
 #[derive(Debug)]
 #[must_use = "an ended pool that is dropped stays"]
 pub struct PendingPoolDestroy<'a> {
@@ -72,7 +74,7 @@ pub struct PendingPoolDestroy<'a> {
 }
 
 impl PendingPoolDestroy<'_> {
-    /// The driver destroyed it.
+    /// Refunds the destroyed pool.
     pub fn destroyed(self) {
         let Self { tables, at, .. } = *ManuallyDrop::new(self);
         Pools::new(tables).refund_released(tables.pools.destroyed(at));
@@ -97,17 +99,18 @@ impl<'a> Pools<'a> {
         Self { tables }
     }
 
-    /// The driver has made a pool of `gpu`'s memory; none: its memory is not counted here, because
-    /// it is the host's, another process's or of a GPU that is not sliced.
+    /// Records a new pool of `gpu`'s memory. `None`: its memory is not charged here, because it is
+    /// the host's, another process's, or of a GPU that is not accounted.
     pub fn made(self, id: PoolId, gpu: Option<DeviceIndex>, driver: &'static dyn PoolDriver) {
         match self.tables.pools.made(id, gpu, driver) {
             Ok(former) => self.refund_released(former),
-            // It will be taken up with its first allocation, or that be refused.
+            // Its first allocation will adopt it, or be refused.
             Err(_) => self.tables.ledger.count(Reason::Unrecorded),
         }
     }
 
-    /// As [`Pools::made`], for a pool that may be known. `false`: no host memory for it, refuse.
+    /// Records a pool that may be known. Returns `false` without host memory for it: refuse the
+    /// call.
     pub fn adopt(
         self,
         id: PoolId,
@@ -121,7 +124,7 @@ impl<'a> Pools<'a> {
         seen.is_ok()
     }
 
-    /// What a pool holds may have changed: reads it again.
+    /// Reads again what a pool holds, which may have changed.
     pub fn changed(self, id: PoolId) {
         if self.tables.pools.any()
             && let Lookup::Charged(at) = self.tables.pools.find(id)
@@ -130,8 +133,8 @@ impl<'a> Pools<'a> {
         }
     }
 
-    /// What pools hold may have changed, of all GPUs or of one: reads them again, and ends those
-    /// that were waiting for that.
+    /// Reads again what all pools hold, or those of one GPU, and destroys those that have become
+    /// empty after the program destroyed them.
     #[inline]
     pub fn all_changed(self, gpu: Option<DeviceIndex>) {
         if self.tables.pools.any() {
@@ -139,7 +142,7 @@ impl<'a> Pools<'a> {
         }
     }
 
-    /// The GPU that pays for a pool.
+    /// Returns the GPU whose memory a pool is charged for.
     #[must_use]
     pub fn gpu(self, id: PoolId) -> Option<DeviceIndex> {
         match self.tables.pools.find(id) {
@@ -148,14 +151,14 @@ impl<'a> Pools<'a> {
         }
     }
 
-    /// Whether this process has pools accounted.
+    /// Returns whether this process has charged pools.
     #[inline]
     #[must_use]
     pub fn any(self) -> bool {
         self.tables.pools.any()
     }
 
-    /// The program destroys a pool; not a default one, which the driver refuses to destroy.
+    /// Begins to destroy a pool that is not a default pool, which the driver refuses to destroy.
     pub fn begin_destroy(self, id: PoolId) -> PoolDestroy<'a> {
         if id.is_of_graphs() {
             return PoolDestroy::Uncharged;
@@ -177,7 +180,7 @@ impl<'a> Pools<'a> {
         PoolDestroy::Outlives
     }
 
-    /// What pools hold beyond their use is given back, so that a charge on `gpu` may fit.
+    /// Trims pools, so that a charge on `gpu` may fit.
     #[cold]
     pub(crate) fn trim_for(self, gpu: DeviceIndex) {
         Exports::new(self.tables).refund_unheld();
@@ -186,7 +189,7 @@ impl<'a> Pools<'a> {
         }
     }
 
-    /// Looks at what came of a call. `false`: the pool has grown by what does not fit.
+    /// Reads what a pool holds after a call. Returns `false` if it has grown by what does not fit.
     #[inline]
     pub(crate) fn call_ended(self, at: PoolRef, reservation: Reservation) -> bool {
         let balance = match self.tables.pools.begin_reading(at) {
@@ -202,7 +205,7 @@ impl<'a> Pools<'a> {
         self.apply(at, balance)
     }
 
-    /// Does on the ledger what a look has shown. `false`: the pool has grown by what does not fit.
+    /// Applies a balance to the ledger. Returns `false` if the pool has grown by what does not fit.
     #[inline]
     fn apply(self, at: PoolRef, balance: Balance) -> bool {
         let kept = if balance.exported { self.enter_export(at) } else { Bytes::ZERO };
@@ -220,8 +223,8 @@ impl<'a> Pools<'a> {
     #[cold]
     fn charge_shortfall(self, at: PoolRef, balance: Balance) -> bool {
         let mut balance = balance;
-        // A reading may be older than its ticket says, if what it saw has gone meanwhile: a lack is
-        // believed when seen twice.
+        // A reading may be older than its ticket says if what it saw is gone: a shortfall counts
+        // when it is read twice.
         if balance.shortfall > Bytes::ZERO
             && let Some(ticket) = self.tables.pools.begin_reading(at)
         {
@@ -232,7 +235,7 @@ impl<'a> Pools<'a> {
             let paid =
                 self.tables.ledger.try_charge(at.gpu, Column::Used, balance.shortfall).is_ok();
             if !paid {
-                // Another thread may have charged it meanwhile, or a later look shown less.
+                // Another thread may have charged it meanwhile, or a later reading shown less.
                 let shortfall = self.tables.pools.shortfall(at);
                 if shortfall != balance.shortfall {
                     balance.shortfall = shortfall;
@@ -265,33 +268,33 @@ impl<'a> Pools<'a> {
         }
     }
 
-    /// Reads what a pool holds, after a trim if that is wanted.
+    /// Reads what a pool holds, after a trim if `trim`.
     fn read_pool(self, at: PoolRef, trim: bool) -> Option<Bytes> {
         if trim {
             self.tables.pools.begin_reading(at)?;
             at.driver.trim(at.id);
             self.tables.pools.end_reading(at);
         }
-        // Begun after the trim: what others read meanwhile may be from before.
+        // Begun after the trim: another thread's reading may be from before it.
         let ticket = self.tables.pools.begin_reading(at)?;
         let reading = at.driver.reserved(at.id);
         self.apply(at, self.tables.pools.record_reading(at, ticket, reading, None));
         reading
     }
 
-    /// Bars a pool that holds nothing, so that the driver can be asked to destroy it.
+    /// Bars a pool that is empty, so that the driver can be called to destroy it.
     fn end_if_empty(self, at: PoolRef, outlives: bool) -> Option<PendingPoolDestroy<'a>> {
         self.read_pool(at, true);
         let ticket = self.tables.pools.begin_reading(at)?;
         let (reserved, used) = (at.driver.reserved(at.id), at.driver.used(at.id));
         self.apply(at, self.tables.pools.record_reading(at, ticket, reserved, None));
-        // Where the driver does not say, nothing could be waited for.
+        // Where the driver does not report it, waiting would not end.
         let empty =
             reserved.unwrap_or_default() == Bytes::ZERO && used.unwrap_or_default() == Bytes::ZERO;
         if !empty || !self.tables.pools.leave(at) {
             return None;
         }
-        // Calls of the driver that only read or trim: they end.
+        // These only read or trim, so they end.
         while self.tables.pools.is_being_read(at) {
             self.tables.ledger.sleep_briefly();
         }

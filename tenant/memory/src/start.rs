@@ -1,7 +1,6 @@
-//! How a process of the container starts to account memory: settings, region, slot, GPUs.
+//! The start of a process's accounting: settings, region, slot, GPUs.
 //!
-//! With a limit set, whatever goes wrong refuses the start; without one, the shim stays out of the
-//! way.
+//! With a limit set, any failure refuses the start. Without one, the shim stays inactive.
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
@@ -25,26 +24,24 @@ use cgpu_shm::uuid::Uuid;
 
 use crate::ledger::Ledger;
 
-/// How long a start waits for a slot while all are taken, some of them by processes that have
-/// ended.
+/// Timeout for a slot while all are taken, some of them by exited processes.
 const SLOT_TIMEOUT: Nanos = Nanos::from_millis(1000);
-/// Between two looks for one.
+/// Interval between two attempts to claim a slot.
 const SLOT_POLL_INTERVAL: Nanos = Nanos::from_millis(5);
 
-/// What a start comes to.
 #[allow(clippy::large_enum_variant)] // there is one in a process's life
 pub(crate) enum Started {
     Off(Reason),
     On(Ledger, Vec<(Uuid, DeviceIndex)>),
 }
 
-/// Whether there is anything to start for: a limit, or a region that is there. Where there is not,
-/// no GPU has to be asked, and a process without a limit costs nothing.
+/// Returns whether there is a limit or a region. If not, no GPU is queried, and a process without a
+/// limit costs nothing.
 #[must_use]
 pub fn is_called_for(environment: &dyn Environment) -> bool {
     let limits = environment.run_directory().join("limits");
     let variables = Variables::read(environment);
-    // What is not understood is for the start to refuse.
+    // The start reports what cannot be parsed.
     let Ok(directory) = variables.directory() else { return true };
     let made = |candidate: &Candidate| candidate.directory.join("use").exists();
     variables.request_memory()
@@ -52,7 +49,6 @@ pub fn is_called_for(environment: &dyn Environment) -> bool {
         || candidates(environment, directory.as_deref()).iter().any(made)
 }
 
-/// Starts.
 pub(crate) fn start(
     environment: &dyn Environment,
     inventory: Inventory<'_>,
@@ -84,7 +80,7 @@ pub(crate) fn start(
     }
 }
 
-/// Where the region may lie, best first.
+/// Returns where the region may be, best first.
 pub(crate) fn candidates(
     environment: &dyn Environment,
     directory: Option<&Path>,
@@ -100,9 +96,8 @@ pub(crate) fn candidates(
     ]
 }
 
-/// Without a limit: memory is accounted all the same where a monitor has made itself known, because
-/// it shares the compute of accounted processes. Nothing that goes wrong here is a reason to
-/// refuse.
+/// Starts without a limit: memory is accounted where a monitor has been seen, because the monitor
+/// shares the compute of accounted processes. No failure here is a reason to refuse.
 fn share(
     variables: &Variables,
     inventory: Inventory<'_>,
@@ -123,16 +118,16 @@ fn share(
     join(region, &settings, environment, clock, Source::Inside).unwrap_or(off)
 }
 
-/// Who has set the limits.
+/// The origin of the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// The starter of the container: no process in it can change them.
+    /// The container's runtime: no process of the container can change them.
     Outside,
     /// The container's own variables.
     Inside,
 }
 
-/// Opens or makes the region, and joins it.
+/// Opens or creates the region, and joins it.
 fn open(
     settings: &Settings,
     candidates: &[Candidate],
@@ -142,13 +137,13 @@ fn open(
 ) -> Result<Started, Refusal> {
     let host = environment.host_name();
     let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().into();
-    // Set for simulated GPUs only, which refuse what is no factor.
+    // Only set for simulated GPUs, which refuse a value that is not a factor.
     let dilation =
         environment.variable(c"CGPU_SIM_DILATION").and_then(|text| text.into_string().ok());
     let time_scale = dilation.and_then(|text| TimeScale::of_factor(&text));
-    let birth = RegionSpec { name: settings.name.as_deref().unwrap_or(&host), created, time_scale };
+    let spec = RegionSpec { name: settings.name.as_deref().unwrap_or(&host), created, time_scale };
     let region =
-        Region::open_or_make(candidates, birth).map_err(|error| Refusal::new(error.to_string()))?;
+        Region::open_or_make(candidates, spec).map_err(|error| Refusal::new(error.to_string()))?;
     join(region, settings, environment, clock, source)
 }
 
@@ -185,8 +180,8 @@ fn join(
     Ok(Started::On(Ledger::new(region, claim, clock, outside_limits), gpus))
 }
 
-/// What an earlier start was refused for is settled. Where the directory is read-only, the file
-/// alone may be emptied; where not even that may be done, it stays as it is.
+/// Removes the message of an earlier refusal, or empties the file where the directory is read-only.
+/// Failing that, it stays.
 fn clear_refusal(refused: &Path) {
     if std::fs::remove_file(refused).is_err() {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
@@ -194,7 +189,7 @@ fn clear_refusal(refused: &Path) {
     }
 }
 
-/// A slot, waited for while dead processes alone may make room.
+/// Claims a slot; waits for one while exited processes may free it.
 fn claim(
     region: &Region,
     environment: &dyn Environment,

@@ -1,6 +1,6 @@
 //! The state of one process: its part of the ledger, and one table for each kind of memory.
 //!
-//! Each table is opened by its own module alone; the parts reach each other by functions.
+//! Only its own module accesses a table; the parts reach each other through functions.
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// Empty ones.
+    /// Returns empty tables over `ledger`.
     pub(crate) fn new(ledger: Ledger) -> Self {
         Self {
             ledger,
@@ -49,7 +49,7 @@ impl Tables {
     }
 }
 
-// Guards that are shown hold one.
+// The `Debug` output of guards includes it.
 impl fmt::Debug for Tables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tables").finish_non_exhaustive()

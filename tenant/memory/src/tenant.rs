@@ -41,7 +41,7 @@ pub enum Start {
 }
 
 /// The accounting of one process, shared by its threads. A forked child neither uses nor drops its
-/// parent's, and starts one of its own.
+/// parent's, and starts its own.
 pub struct Tenant {
     pub(crate) tables: Tables,
     gpus: Vec<(Uuid, DeviceIndex)>,
@@ -120,77 +120,77 @@ impl Tenant {
         self.tables.ledger.should_retry(gpu, budget)
     }
 
-    /// What the container is shown of its GPUs.
+    /// Returns what the container is shown of its GPUs.
     #[inline]
     #[must_use]
     pub fn view(&self) -> View<'_> {
         View::new(&self.tables, &self.gpus)
     }
 
-    /// Linear memory and arrays, by address.
+    /// Returns the part that accounts linear memory and arrays, by address.
     #[inline]
     #[must_use]
     pub fn allocations(&self) -> Allocations<'_> {
         Allocations::new(&self.tables)
     }
 
-    /// Contexts, and what each costs.
+    /// Returns the part that accounts contexts and their cost.
     #[inline]
     #[must_use]
     pub fn contexts(&self) -> Contexts<'_> {
         Contexts::new(&self.tables)
     }
 
-    /// Green contexts.
+    /// Returns the part that knows green contexts.
     #[inline]
     #[must_use]
     pub fn green_contexts(&self) -> GreenContexts<'_> {
         GreenContexts::new(&self.tables)
     }
 
-    /// Memory that comes with modules, libraries and limits of contexts.
+    /// Returns the part that accounts memory of modules, libraries and limits of contexts.
     #[inline]
     #[must_use]
     pub fn implicit(&self) -> Implicit<'_> {
         Implicit::new(&self.tables)
     }
 
-    /// What arrays take.
+    /// Returns the part that knows the sizes of arrays.
     #[inline]
     #[must_use]
     pub fn arrays(&self) -> Arrays<'_> {
         Arrays::new(&self.tables)
     }
 
-    /// Physical memory behind handles.
+    /// Returns the part that accounts physical memory behind handles.
     #[inline]
     #[must_use]
     pub fn physical(&self) -> Physical<'_> {
         Physical::new(&self.tables)
     }
 
-    /// Memory pools.
+    /// Returns the part that accounts memory pools.
     #[inline]
     #[must_use]
     pub fn pools(&self) -> Pools<'_> {
         Pools::new(&self.tables)
     }
 
-    /// Memory that graphs allocate.
+    /// Returns the part that accounts memory allocated by graphs.
     #[inline]
     #[must_use]
     pub fn graphs(&self) -> Graphs<'_> {
         Graphs::new(&self.tables)
     }
 
-    /// Memory between processes.
+    /// Returns the part that accounts memory shared between processes.
     #[inline]
     #[must_use]
     pub fn exports(&self) -> Exports<'_> {
         Exports::new(&self.tables)
     }
 
-    /// Checkpoints of the container's processes.
+    /// Returns the part that handles checkpoints of the container's processes.
     #[inline]
     #[must_use]
     pub fn checkpoints(&self) -> Checkpoints<'_> {

@@ -11,19 +11,19 @@ use crate::ledger::Ledger;
 use crate::pools::Pools;
 use crate::tables::Tables;
 
-/// A GPU's memory as every getter shows it: taken once, so that they agree to the byte.
+/// A GPU's memory, the same to the byte in every getter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryInfo {
     /// The limit.
     pub total: Bytes,
-    /// What can still be allocated: `min(limit - used, physically free)`.
+    /// What can still be allocated: `min(limit - used, physical_free)`.
     pub free: Bytes,
     /// `total - free`.
     pub used: Bytes,
 }
 
 impl MemoryInfo {
-    /// The one formula. `limit` and `used` are the container's, `physical_free` the GPU's.
+    /// Computes it from the container's `limit` and `used`, and the GPU's `physical_free`.
     #[must_use]
     pub fn of(limit: Bytes, used: Bytes, physical_free: Bytes) -> Self {
         let free = (limit - used).min(physical_free);
@@ -31,22 +31,21 @@ impl MemoryInfo {
     }
 }
 
-/// A living process of the container, on one GPU.
+/// A live process of the container, on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its id in the PID namespace that it knows itself in: the container's.
+    /// Its id in the container's PID namespace.
     pub pid: u32,
-    /// Its id on the host, where a monitor has found it.
+    /// Its id on the host, if a monitor has found it.
     pub host_pid: Option<u32>,
-    /// What it has on the GPU, with what came along: its part of the container's use. None of it:
-    /// it has no context there.
+    /// What it uses of the GPU, its part of the container's use; zero: it has no context there.
     pub memory: Bytes,
-    /// The most of it at a time.
+    /// The maximum of that.
     pub peak: Bytes,
 }
 
 impl Member {
-    /// Whether it is on the GPU.
+    /// Returns whether it uses memory of the GPU.
     #[must_use]
     pub fn is_resident(&self) -> bool {
         self.memory > Bytes::ZERO
@@ -66,14 +65,14 @@ impl<'a> View<'a> {
         Self { tables, gpus }
     }
 
-    /// The limit now in force on `gpu`; none: accounted, but not limited.
+    /// Returns the limit in force on `gpu`; `None`: accounted, but not limited.
     #[must_use]
     pub fn limit(self, gpu: DeviceIndex) -> Option<Bytes> {
         Some(self.tables.ledger.limit(gpu)).filter(|limit| *limit != Bytes::MAX)
     }
 
-    /// What every getter shows for `gpu`, with the physically free memory that the real getter
-    /// gave. Not limited: none, show what the real getter gave.
+    /// Returns what every getter shows for `gpu`. `physical_free` is what the real getter returned.
+    /// `None` if there is no limit: show what the real getter returned.
     #[must_use]
     pub fn memory(self, gpu: DeviceIndex, physical_free: Bytes) -> Option<MemoryInfo> {
         let limit = self.limit(gpu)?;
@@ -83,22 +82,21 @@ impl<'a> View<'a> {
         Some(MemoryInfo::of(limit, self.tables.ledger.total(gpu), physical_free))
     }
 
-    /// The container's living processes as they stand on `gpu`, in the order of their slots. What
-    /// [`MemoryInfo::used`] has beyond them is of processes that have just ended, or have left it
-    /// to the container.
+    /// Returns the container's live processes with their use of `gpu`, in the order of their slots.
+    /// What [`MemoryInfo::used`] has beyond them is of exited processes, or exported by such.
     #[must_use]
     pub fn members(self, gpu: DeviceIndex) -> Vec<Member> {
         Pools::new(self.tables).all_changed(Some(gpu));
         members(&self.tables.ledger, gpu)
     }
 
-    /// What the container uses on `gpu`, apart: asked for, implicit, draining.
+    /// Returns the container's use of `gpu` by kind: requested, implicit, draining.
     #[must_use]
     pub fn usage(self, gpu: DeviceIndex) -> Usage {
         self.tables.ledger.usage(gpu)
     }
 
-    /// A number that changes with every charge and every refund of this process on `gpu`.
+    /// Returns a number that changes with every charge and every refund of this process on `gpu`.
     #[must_use]
     pub fn activity(self, gpu: DeviceIndex) -> u64 {
         let ledger = &self.tables.ledger;
@@ -107,7 +105,7 @@ impl<'a> View<'a> {
         charges.rotate_left(32) ^ cell.held.load(Ordering::Relaxed)
     }
 
-    /// What of `gpu` was free when a monitor asked NVML last; none: no monitor has told it lately.
+    /// Returns the free memory of `gpu` as a monitor last sampled it; `None` if that is not recent.
     #[must_use]
     pub fn monitor_free(self, gpu: DeviceIndex) -> Option<Bytes> {
         let (uuid, _) = self.gpus.iter().find(|(_, known)| *known == gpu)?;
@@ -116,7 +114,7 @@ impl<'a> View<'a> {
 }
 
 fn members(ledger: &Ledger, gpu: DeviceIndex) -> Vec<Member> {
-    // Exited processes are no members, found or not.
+    // Exited processes are no members, reclaimed or not.
     ledger.sweep();
     let region = ledger.region();
     let alive = ledger.account(gpu);
@@ -148,7 +146,6 @@ mod tests {
         charge.commit(Address(0x20_0000), None);
     }
 
-    /// What each member has.
     fn shares(tenant: &Tenant) -> Vec<u64> {
         tenant.view().members(gpu()).iter().map(|member| member.memory.0 / MIB).collect()
     }
@@ -167,8 +164,8 @@ mod tests {
         }
     }
 
-    /// A process that waited for another one's memory by looking at what is free waited for ever,
-    /// because only charges looked for exited processes.
+    /// Only charges once scanned for exited processes, so a process that polled free memory waited
+    /// for ever.
     #[test]
     fn free_memory_query_finds_exited_processes() {
         let container = Container::limited(50);

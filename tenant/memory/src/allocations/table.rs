@@ -1,22 +1,22 @@
 //! The live allocations of this process: address -> bytes, owner.
 //!
 //! ```text
-//!   address -- bits 27.. --> shard (a lock, and sums by owner) --> stretch of 128 MiB
-//!           -- bits 21.. --> region of 2 MiB: one entry in place, further ones in a leaf
-//!           -- bits  8.. --> place in the leaf
+//!   address -- bits 27.. --> shard (a lock, and sums by owner) --> extent of 128 MiB
+//!           -- bits 21.. --> region of 2 MiB: its first entry in the extent, others in a leaf
+//!           -- bits  8.. --> slot in the leaf
 //! ```
 //!
-//! Neighbours in the address space are neighbours here, as they are in time in most programs: what
-//! was just allocated is freed without a cache miss, however many others live. A step of growth
-//! moves one leaf (at most the 8,192 addresses of a region) or one shard's list of stretches (16
-//! bytes for 128 MiB, of a sixty-fourth of them all), so no call stalls for the whole table.
+//! Neighbours in the address space share cache lines, and most programs allocate and free
+//! neighbours together: freeing what was just allocated misses no cache, however many allocations
+//! live. One step of growth moves one leaf (at most the 8,192 addresses of a region) or one shard's
+//! list of extents (16 bytes for each), so no call stalls for the whole table.
 //!
-//! **A context dies in one step for each shard, without a look at its allocations.** Every entry
-//! names its owner: a place in the registry of contexts and which user of that place. A shard
-//! keeps, for each place, the present user and the sum of its entries. To close an owner is to take
-//! the sum and move to the next user; entries of former users are *stale*: they are worth nothing,
-//! they are never found, and they make way when their address is given out again or their shard
-//! grows.
+//! **Destroying a context costs one step for each shard, whatever was allocated in it.** An owner
+//! is an index in the registry of contexts and a generation of that index. A shard keeps the
+//! current generation and the sum of its entries for each index. Closing an owner takes the sum and
+//! invalidates the generation. Its entries are then *stale*: they count nothing and are never
+//! found. They are replaced when their address is allocated again, and dropped when their shard
+//! would grow.
 
 mod entry;
 mod extent;
@@ -45,16 +45,16 @@ pub(crate) struct Allocation {
     pub(crate) owner: Owner,
 }
 
-/// What became of an entry.
+/// Outcome of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inserted {
-    /// It is in.
+    /// Recorded.
     New,
-    /// It is in, in place of one of this size on this GPU whose free was not seen.
+    /// Recorded in place of one of this size on this GPU, whose free was not seen.
     Replaced(DeviceIndex, Bytes),
-    /// Its owner is closed.
+    /// Not recorded: its owner is closed.
     Stale,
-    /// There is no host memory for it.
+    /// Not recorded: no host memory, or an address or size that no driver returns.
     Exhausted,
 }
 
@@ -74,25 +74,26 @@ impl AllocationTable {
         Self { shards: (0..SHARDS).map(|_| Padded(Spin::new(Shard::default()))).collect() }
     }
 
-    /// Lets `owner` own allocations, on `gpu`. Its place's former users must be closed.
+    /// Lets `owner` own allocations on `gpu`. Former generations of its index must be closed.
     pub(crate) fn open(&self, owner: Owner, gpu: DeviceIndex) -> Result<(), Exhausted> {
         self.shards.iter().try_for_each(|shard| shard.0.lock().open(owner, gpu))
     }
 
-    /// Ends `owner`: its allocations are off the table. Returns what they came to; nothing if it
-    /// was closed before.
+    /// Closes `owner`, whose allocations leave the table. Returns their sum, or zero if it is
+    /// closed already.
     pub(crate) fn close(&self, owner: Owner) -> Bytes {
         bytes(self.shards.iter().map(|shard| shard.0.lock().close(owner)).sum())
     }
 
-    /// Puts an allocation in that the driver has just made.
+    /// Records an allocation that the driver has just made.
     #[inline]
     pub(crate) fn insert(&self, allocation: Allocation) -> Inserted {
         let Allocation { address, units, owner } = allocation;
         self.put_in(address, units, owner)
     }
 
-    // Its parts apart, as in `take_out`: in registers, where a record would go by way of the stack.
+    // Takes the fields apart, as `take_out` does: a struct would be passed on the stack, not in
+    // registers.
     #[inline(never)]
     fn put_in(&self, address: u64, units: u32, owner: Owner) -> Inserted {
         match self.shard(address) {
@@ -101,15 +102,14 @@ impl AllocationTable {
         }
     }
 
-    /// Puts an allocation back that was taken out. If its address is another's by now, it is worth
-    /// nothing.
+    /// Restores an allocation that was removed; [`Inserted::Stale`] if its address is in use again.
     pub(crate) fn restore(&self, allocation: Allocation) -> Inserted {
         let Some(shard) = self.shard(allocation.address) else { return Inserted::Exhausted };
         let mut shard = shard.lock();
         if shard.holds(allocation.address) { Inserted::Stale } else { shard.insert(allocation) }
     }
 
-    /// Takes the allocation at `address` out; none if there is none, or only a stale one.
+    /// Removes the allocation at `address`; `None` if there is no live one.
     #[inline]
     pub(crate) fn remove(&self, address: u64) -> Option<(DeviceIndex, Allocation)> {
         let (entry, gpu) = self.take_out(address);
@@ -117,20 +117,20 @@ impl AllocationTable {
         (!entry.is_vacant()).then_some((gpu, allocation))
     }
 
-    /// A vacant entry: there was none.
+    /// Returns a vacant entry if there was none.
     #[inline(never)]
     fn take_out(&self, address: u64) -> (Entry, DeviceIndex) {
         let none = (Entry::VACANT, DeviceIndex::default());
         self.shard(address).and_then(|shard| shard.lock().remove(address)).unwrap_or(none)
     }
 
-    /// The allocation at `address`.
+    /// Returns the allocation at `address`.
     #[cold]
     pub(crate) fn find(&self, address: u64) -> Option<(DeviceIndex, Allocation)> {
         self.shard(address)?.lock().find(address)
     }
 
-    /// Live allocations and their size, by walking the whole table: for tests.
+    /// Returns the number of live allocations and their sum, by walking the whole table.
     #[cfg(test)]
     pub(crate) fn count(&self) -> (usize, Bytes) {
         let shards = self.shards.iter().map(|shard| shard.0.lock().count());
@@ -138,8 +138,7 @@ impl AllocationTable {
         (count, bytes(units))
     }
 
-    /// Whether every shard's sums are those of its entries, and every entry is found where it is:
-    /// for tests.
+    /// Returns whether every shard's sums match its entries, and every entry is found.
     #[cfg(test)]
     pub(crate) fn is_valid(&self) -> bool {
         self.shards.iter().all(|shard| shard.0.lock().is_valid())
@@ -147,13 +146,13 @@ impl AllocationTable {
 
     #[inline]
     fn shard(&self, address: u64) -> Option<&Spin<Shard>> {
-        // The upper bits; the list of stretches goes by the lower ones.
+        // The upper bits: the list of extents is indexed by the lower ones.
         let index = spread(extent::number(address)) >> (32 - SHARD_BITS);
         self.shards.get(index).map(|shard| &shard.0)
     }
 }
 
-/// Fibonacci hashing: the upper half of the product with 2^64 / golden ratio; 32 good bits.
+/// Fibonacci hashing: the upper 32 bits of the product with 2^64 / golden ratio.
 #[inline]
 fn spread(value: u64) -> usize {
     // 32 bits fit.
@@ -167,7 +166,7 @@ fn bytes(units: u64) -> Bytes {
     Bytes(units * UNIT)
 }
 
-/// What a shard knows of a place in the registry.
+/// What a shard knows of an index in the registry.
 #[derive(Clone, Copy, Debug)]
 struct Sum {
     owner: Owner,
@@ -177,10 +176,10 @@ struct Sum {
 
 #[derive(Debug, Default)]
 struct Shard {
-    /// By place in the registry; places that were never opened may be missing.
+    /// By index in the registry; indices that were never opened may be missing.
     sums: Vec<Option<Sum>>,
     extents: Extents,
-    /// Whether an owner was closed whose entries may still be here.
+    /// Whether entries of a closed owner may still be here.
     stale: bool,
 }
 
@@ -206,7 +205,7 @@ impl Shard {
         }
     }
 
-    /// Whether a live entry has this address.
+    /// Returns whether a live entry has this address.
     fn holds(&mut self, address: u64) -> bool {
         self.find(address).is_some()
     }
@@ -258,7 +257,7 @@ impl Shard {
         Some((entry, self.take_off(entry)?))
     }
 
-    /// Takes a removed entry off its owner's sum; none if it was vacant or stale.
+    /// Subtracts a removed entry from its owner's sum; `None` if it was vacant or stale.
     #[inline]
     fn take_off(&mut self, entry: Entry) -> Option<DeviceIndex> {
         if entry.is_vacant() {
@@ -269,8 +268,8 @@ impl Shard {
         Some(sum.gpu)
     }
 
-    /// Drops what is stale. It is done when the shard would grow, so it comes to a step for each
-    /// entry that came in.
+    /// Drops stale entries. Runs when the shard would grow, so its cost is constant for each
+    /// inserted entry.
     #[cold]
     fn clean(&mut self) {
         self.stale = false;
@@ -305,7 +304,7 @@ impl Shard {
     }
 }
 
-/// The sum of `owner`, if it is open.
+/// Returns the sum of `owner` if it is open.
 #[inline]
 fn sum_of(sums: &mut [Option<Sum>], owner: Owner) -> Option<&mut Sum> {
     sums.get_mut(owner.index())?.as_mut().filter(|sum| sum.owner == owner)

@@ -1,17 +1,18 @@
-//! What the driver said lately of what arrays take.
+//! The sizes of arrays that the driver reported recently.
 
 use cgpu_shm::units::{Bytes, DeviceIndex};
 
 use super::shape::Shape;
 
-/// Descriptors whose answers are kept: more than a program of many textures uses at a time.
+/// Number of sizes kept: more than the descriptors that a program with many textures uses at a
+/// time.
 pub(super) const KEPT: usize = 64;
 
-/// What the driver said lately.
+/// Recently reported sizes.
 #[derive(Debug)]
 pub(crate) struct Requirements {
     known: Vec<(DeviceIndex, Shape, Bytes)>,
-    /// The place of the oldest once all are taken.
+    /// Index of the oldest one, once all are in use.
     oldest: usize,
 }
 
@@ -30,7 +31,7 @@ impl Requirements {
         self.known.len()
     }
 
-    /// Without host memory, it will be asked again.
+    /// Without host memory, the driver is called again next time.
     pub(super) fn keep(&mut self, gpu: DeviceIndex, shape: Shape, bytes: Bytes) {
         if self.known.len() < KEPT {
             if self.known.try_reserve(1).is_ok() {

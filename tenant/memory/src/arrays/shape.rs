@@ -1,8 +1,8 @@
-//! What an array is to be, and what it takes at most.
+//! The shape of an array, and an upper bound of its size.
 
 use cgpu_shm::units::Bytes;
 
-/// What an array is to be, in the words of the driver's descriptor (`CUDA_ARRAY3D_DESCRIPTOR`).
+/// The shape of an array, as in the driver's `CUDA_ARRAY3D_DESCRIPTOR`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// In elements.
@@ -28,26 +28,27 @@ const CUBEMAP: u32 = 0x04;
 /// Memory is mapped tile by tile.
 const SPARSE: u32 = 0x40;
 
-/// What rows are padded to: eight times the width of a tile.
+/// Rows are padded to a multiple of this, eight times the width of a tile.
 const PITCH: u64 = 512;
-/// Rows of a tile, which is the least that has rows.
+/// Rows of a tile, the smallest unit with rows.
 const TILE: u64 = 8;
-/// What an array as a whole is rounded up to.
+/// An array as a whole is rounded up to a multiple of this.
 const PAGE: u64 = 64 << 10;
-/// The greatest block of tiles, in rows and slices.
+/// The largest block of tiles, in rows and slices.
 const BLOCK: (u64, u64) = (256, 32);
 
 impl Shape {
     /// `CUDA_ARRAY3D_DEFERRED_MAPPING`: memory is mapped later.
     pub const DEFERRED: u32 = 0x80;
 
-    /// Whether it has no memory of its own: what is mapped into it is charged where it is made.
+    /// Returns whether it has no memory of its own: what is mapped into it is charged where it is
+    /// created.
     #[must_use]
     pub fn is_mapped_later(&self) -> bool {
         self.flags & (SPARSE | Self::DEFERRED) != 0
     }
 
-    /// What it takes at most in any layout that is known; saturating.
+    /// Returns an upper bound of its size in any known layout; saturates.
     #[must_use]
     pub fn bound(&self) -> Bytes {
         let levels = self.levels.clamp(1, u64::BITS);
@@ -65,7 +66,7 @@ impl Shape {
         pitch.saturating_mul(rows).saturating_mul(slices)
     }
 
-    /// Bytes of an element at most.
+    /// Returns the bytes of an element at most.
     #[must_use]
     pub fn element(&self) -> u64 {
         let channel = match self.format {
@@ -79,7 +80,7 @@ impl Shape {
     }
 }
 
-/// Padded to whole blocks; what is smaller than one has a block of the next power of two.
+/// Rounds up to whole blocks; a length below a block has a block of the next power of two.
 fn padded(length: u64, block: u64) -> u64 {
     let block = length.checked_next_power_of_two().map_or(block, |power| power.min(block));
     length.checked_next_multiple_of(block).unwrap_or(u64::MAX)

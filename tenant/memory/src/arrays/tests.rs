@@ -1,4 +1,4 @@
-//! Bounds, names in the table, and what is kept of the driver's answers.
+//! Bounds, addresses in the table, recently reported sizes.
 
 use super::requirements::{KEPT, Requirements};
 use super::shape::LAYERED;
@@ -14,8 +14,8 @@ fn flat(width: u64, height: u64, format: u32, channels: u32) -> Shape {
 
 #[test]
 fn bound_covers_every_tiled_layout() {
-    // Tiles of 64 bytes by 8 rows, in blocks of up to 32 tiles in height and depth: so many that
-    // half of them were too few.
+    // Tiles of 64 bytes by 8 rows, in blocks of up to 32 tiles in height and depth. Half of that
+    // once gave too small a bound.
     for (width, height, depth) in
         [(1, 0, 0), (65, 1, 0), (1000, 2000, 0), (77, 9, 5), (640, 129, 33), (4096, 4096, 7)]
     {
@@ -65,14 +65,14 @@ fn array_ends_with_its_context_and_is_freed_like_memory() {
         let charge = tenant.charge(gpu(), Bytes(3 * MIB)).expect("it fits");
         assert_eq!(charge.commit(array.address(), Some(context)), CommitOutcome::Recorded);
     }
-    assert_eq!(tenant.view().usage(gpu()).used, Bytes(12 * MIB), "each has a name of its own");
+    assert_eq!(tenant.view().usage(gpu()).used, Bytes(12 * MIB), "each has an address of its own");
     tenant.allocations().begin_free(arrays[0].address()).expect("accounted").freed();
     assert_eq!(tenant.view().usage(gpu()).used, Bytes(8 * MIB));
     tenant.contexts().begin_destroy(handle).expect("known").destroyed();
     assert_eq!(tenant.view().usage(gpu()).used, Bytes::ZERO);
     assert!(
         tenant.allocations().begin_free(arrays[1].address()).is_none(),
-        "it went with its context"
+        "it ended with its context"
     );
 }
 

@@ -1,57 +1,53 @@
-//! What a context costs: learnt from the GPU's free memory before and after one was created.
+//! The size of a context, measured by the fall of the GPU's free memory while one is created.
 //!
-//! The first context on a GPU is charged after the fact; later ones, in every process of the
-//! container, in advance by the size seen last, which is one word in the GPU's record. While other
-//! creations of the container are under way, what went cannot be told apart: where a size is known,
-//! it stands; where none is, what went is shared out evenly.
+//! The first context on a GPU is charged after its creation. Later ones, in every process of the
+//! container, are charged in advance by the last size, which is one word in the GPU's record. The
+//! fall has no single cause while the container has other creations in progress: a known size then
+//! stands, and an unknown one is an even share of the fall.
 //!
-//! Other containers allocate and free between the two readings, as much as they like, and it is not
-//! theirs to say what we account: the first figure counts up to [`MAX_CONTEXT_SIZE`] only, and
-//! a later one moves the size by a quarter at most. So a neighbour's noise costs little and is
-//! mended by the next few contexts.
+//! Other containers may allocate and free between the two readings, and must not decide what this
+//! one is charged: the first size is at most [`MAX_CONTEXT_SIZE`], and a later one changes by a
+//! quarter at most. The next few contexts correct the error.
 //!
-//! The container's own processes are accounted, but a charge is ahead of the driver there and a
-//! free behind it, and what exited processes had comes back before it is off them: all of that
-//! makes what went look smaller than it was. So a figure that is *less* than was known counts only
-//! if the container has no other process, dead ones included. (The monitor's figures know better;
-//! where there is one, they set it right.)
+//! The container's other processes are accounted, but a charge precedes the driver's allocation, a
+//! refund follows its free, and memory of exited processes is free before it is refunded: the fall
+//! then looks too small. So a size *below* the known one counts only if the container has no other
+//! process, live or exited. The monitor's measurement, where there is one, corrects the size.
 
 use cgpu_shm::units::Bytes;
 
-/// More than a context has been seen to cost on any GPU.
+/// More than the size of a context on any GPU.
 const MAX_CONTEXT_SIZE: Bytes = Bytes::from_mib(1024);
-/// By how much a size rises at a time, be it ever so small.
+/// Maximum rise of a small size.
 const MIN_RISE: Bytes = Bytes::from_mib(64);
 
-/// Two sizes that differ by less are one: drivers take memory in blocks of 2 MiB.
+/// Sizes that differ by less are equal: drivers take memory in blocks of 2 MiB.
 const SIZE_TOLERANCE: Bytes = Bytes::from_mib(4);
 
-/// Whether a size that was measured is the one that was known before; zero: none was.
+/// Returns whether a measured size is the known one; zero: none was known.
 pub(crate) fn sizes_agree(measured: Bytes, known: Bytes) -> bool {
     known > Bytes::ZERO && (measured - known).max(known - measured) < SIZE_TOLERANCE
 }
 
-/// What was known before a creation.
+/// The state before a creation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Baseline {
     /// The GPU's free memory, if it could be read.
     pub(crate) physical_free: Option<Bytes>,
     /// What the container had accounted.
     pub(crate) accounted: Bytes,
-    /// What was charged for the context in advance; zero: its size was not known.
+    /// What was charged in advance; zero: the size was not known.
     pub(crate) charged: Bytes,
-    /// Other creations of the container under way.
+    /// Other creations of the container in progress.
     pub(crate) concurrent: u64,
     /// Whether the container has no other process accounted.
     pub(crate) is_alone: bool,
 }
 
 impl Baseline {
-    /// What the context costs, by the GPU's free memory after its creation, what the container then
-    /// had accounted without it, and the other creations then under way. None: this creation
-    /// does not tell.
-    ///
-    /// Bounded by what was known, because the GPU's free memory is shared by all.
+    /// Returns the size of the context, within bounds around the known size. The arguments are the
+    /// values after the creation: the GPU's free memory, what the container has accounted without
+    /// the context, and the other creations in progress. `None` if the size cannot be told.
     pub(crate) fn size(
         self,
         physical_free: Option<Bytes>,
@@ -69,8 +65,8 @@ impl Baseline {
         }
     }
 
-    /// What came with something else than a context, told in the same way. None: others are at it
-    /// too, or the GPU's memory cannot be read.
+    /// Returns how much something other than a context took, by the same arguments. `None` during
+    /// other creations, or if free memory cannot be read.
     pub(crate) fn growth(
         self,
         physical_free: Option<Bytes>,
@@ -81,7 +77,7 @@ impl Baseline {
             return None;
         }
         let fall = self.physical_free? - physical_free?;
-        // More than what was known can be a neighbour's doing; so much of it is believed as of a
+        // What exceeds the known bytes can be a neighbour's, so it is bounded by the size of a
         // context.
         let growth = (fall - (accounted - self.accounted)).min(self.charged + MAX_CONTEXT_SIZE);
         Some(if self.is_alone { growth } else { growth.max(self.charged) })
@@ -98,8 +94,8 @@ impl Baseline {
             return None;
         }
         let fall = self.physical_free? - physical_free?;
-        // What others of the container took meanwhile is accounted; those who are still at it
-        // are not.
+        // What the container's other processes took meanwhile is accounted, unless they are still
+        // creating.
         let unexplained = fall - (accounted - self.accounted);
         let size = unexplained.0 / concurrent.saturating_add(1);
         (size > 0).then_some(Bytes(size))
@@ -130,7 +126,7 @@ mod tests {
         for (physical_free, accounted, size) in [
             (700, 100, Some(300)),
             (600, 200, Some(300)),
-            // Others freed meanwhile: what they freed is free again on the GPU, too.
+            // Other processes freed meanwhile: that is free on the GPU, too.
             (800, 0, Some(200)),
             // A neighbour freed more than the context took.
             (1100, 100, None),
@@ -144,13 +140,13 @@ mod tests {
 
     #[test]
     fn neighbour_that_allocates_meanwhile_changes_the_size_within_bounds() {
-        // It took 8 GiB between the two readings.
+        // The neighbour took 8 GiB between the two readings.
         assert_eq!(
             baseline(20_000, 0, 0, 0).size(Some(mib(11_508)), mib(0), 0),
             Some(MAX_CONTEXT_SIZE)
         );
         assert_eq!(baseline(20_000, 0, 300, 0).size(Some(mib(11_508)), mib(0), 0), Some(mib(375)));
-        // It gave some back.
+        // The neighbour freed some.
         assert_eq!(baseline(20_000, 0, 300, 0).size(Some(mib(19_900)), mib(0), 0), Some(mib(225)));
     }
 
@@ -168,8 +164,8 @@ mod tests {
         }
     }
 
-    /// Its frees are the GPU's before they are refunded, its charges on them before they are
-    /// the GPU's, and its dead go without a word.
+    /// Memory is free on the GPU before its refund, charged before it is taken, and exited
+    /// processes are refunded late.
     #[test]
     fn memory_freed_by_other_processes_makes_no_context_smaller() {
         let busy = Baseline { is_alone: false, ..baseline(1000, 500, 256, 0) };
@@ -199,8 +195,8 @@ mod tests {
 
     #[test]
     fn first_contexts_created_at_once_share_the_fall() {
-        // Two begin with 1000 free and end with 400. The first to end sees the other at it, and
-        // charges its half.
+        // Two begin with 1000 free and end with 400. The first to end counts the other, and charges
+        // half.
         assert_eq!(baseline(1000, 0, 0, 0).size(Some(mib(400)), mib(0), 1), Some(mib(300)));
         assert_eq!(baseline(1000, 0, 0, 1).size(Some(mib(400)), mib(300), 0), Some(mib(300)));
     }

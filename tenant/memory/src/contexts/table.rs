@@ -1,20 +1,18 @@
-//! The contexts of this process: which GPU each is on, what it costs, and that its memory goes with
-//! it.
+//! The contexts of this process: the GPU, the cost and the owner of each.
 //!
-//! A hook looks its context up for every allocation, so looking up takes no lock: the table is a
-//! fixed array of pairs (handle, word), probed linearly. Creation and destruction are rare and take
-//! one.
+//! Every allocation looks up its context, so a look-up takes no lock: the table is a fixed array of
+//! pairs (handle, word), probed linearly. Creation and destruction are rare and take a lock.
 //!
 //! ```text
-//!   enter ----> known ----> leave ----> gone     the driver destroyed it: its allocations are worth nothing from here on
+//!   enter ----> known ----> leave ----> destroyed   its allocations count nothing from here on
 //!                 ^           |
-//!                 +--- stay --+                  the driver refused
+//!                 +--- stay --+                     the driver did not destroy it
 //! ```
 //!
-//! While a context leaves it is still looked up: with primary contexts, it is unknown before the
-//! call whether it is the last one. The driver may give the handle of a destroyed context to
-//! another thread before the destroying call has returned here; that thread enters it as new, and
-//! the leaving one is then off the table though not yet gone.
+//! A leaving context is still found: whether a release is a primary context's last one is unknown
+//! before the call. The driver may give the handle of a destroyed context to another thread before
+//! the destroying call has returned here. That thread enters it as new; the leaving context is then
+//! off the table, but not yet closed.
 
 use cgpu_shm::atomic::{AtomicU64, AtomicUsize, Ordering};
 use cgpu_shm::units::{Bytes, DeviceIndex};
@@ -23,15 +21,16 @@ use cgpu_shm::spin::Spin;
 
 use crate::allocations::table::{AllocationTable, Owner};
 
-/// Contexts that can be told apart at a time. A context costs a GPU 100 MiB and more, so no process
-/// comes near.
+/// Maximum number of contexts that are told apart. A context takes 100 MiB of a GPU and more, so no
+/// process reaches it.
 const MOST: usize = 512;
-/// Pairs of the table: a power of two, half empty at least.
+/// Pairs of the table: a power of two, at least half of them empty.
 const PAIRS: usize = 2 * MOST;
-/// The handle in a pair whose context is gone: probing goes on past it. No driver's handle is odd.
+/// The handle in the pair of a removed context: probing continues past it. No driver's handle is
+/// odd.
 const TOMBSTONE: usize = 1;
 
-/// An accounted context: which, and on which GPU.
+/// An accounted context, and its GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Context {
     gpu: DeviceIndex,
@@ -39,7 +38,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// The context's GPU.
+    /// Returns the context's GPU.
     #[inline]
     #[must_use]
     pub fn gpu(self) -> DeviceIndex {
@@ -65,14 +64,14 @@ impl Context {
     }
 }
 
-/// A context that is entered.
+/// Outcome of entering a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entered {
-    /// It was not known.
+    /// Recorded.
     New(Context),
-    /// It was: nothing has changed.
+    /// It was known; nothing has changed.
     Known(Context),
-    /// There is no room to tell it apart: its memory is the GPU's.
+    /// The table is full: its memory is accounted to the GPU.
     Untold(Context),
 }
 
@@ -80,7 +79,7 @@ pub(crate) enum Entered {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Released {
     pub(crate) gpu: DeviceIndex,
-    /// Its allocations.
+    /// The sum of its allocations.
     pub(crate) used: Bytes,
     /// Its own memory.
     pub(crate) implicit: Bytes,
@@ -100,22 +99,22 @@ struct Pair {
     word: AtomicU64,
 }
 
-/// A place in the registry.
+/// An entry of the registry.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     handle: usize,
     context: Context,
     implicit: Bytes,
-    /// Uses of it beyond the first, which its end waits for.
+    /// Uses beyond the first.
     attached: u32,
-    /// Calls now in the driver that may destroy it.
+    /// Calls in the driver that may destroy it.
     leaving: u32,
     open: bool,
 }
 
 #[derive(Debug, Default)]
 struct Registry {
-    /// By the place of their owners, less those of the GPUs.
+    /// By the index of their owners, which begin after those of the GPUs.
     records: Vec<Record>,
     open: usize,
 }
@@ -126,13 +125,15 @@ impl ContextTable {
         Self { table, registry: Spin::new(Registry::default()) }
     }
 
-    /// The owner of what belongs to a GPU and to no context: the first places are the GPUs'.
+    /// Returns the owner of what belongs to a GPU and to no context: the first indices are the
+    /// GPUs'.
     pub(crate) fn of_gpu(gpu: DeviceIndex) -> Context {
         let index = u16::try_from(gpu.get()).unwrap_or(0);
         Context { gpu, owner: Owner::new(index, 0) }
     }
 
-    /// The context of a handle. No lock; a handle that is destroyed meanwhile may still be found.
+    /// Returns the context of a handle. Takes no lock, so it may still find one that is being
+    /// destroyed.
     #[inline]
     pub(crate) fn find(&self, handle: usize) -> Option<Context> {
         for pair in self.probe(handle) {
@@ -149,15 +150,15 @@ impl ContextTable {
         None
     }
 
-    /// Whether a handle is a context that is not leaving.
+    /// Returns whether a handle is a context that is not leaving.
     pub(crate) fn knows(&self, handle: usize) -> bool {
         let mut registry = self.registry.lock();
         let record = self.find(handle).and_then(|context| registry.record(context));
         record.is_some_and(|record| record.leaving == 0)
     }
 
-    /// Takes a context in, whose own memory is charged as `implicit` bytes of the GPU. Unless it is
-    /// new, those are the caller's to give back.
+    /// Enters a context whose own memory is charged as `implicit` bytes of the GPU. Unless it is
+    /// new, the caller refunds those.
     pub(crate) fn enter(
         &self,
         handle: usize,
@@ -184,12 +185,11 @@ impl ContextTable {
         Entered::New(context)
     }
 
-    /// One more use.
     pub(crate) fn attach(&self, handle: usize) {
         self.uses(handle, |attached| attached.checked_add(1));
     }
 
-    /// One use less; false: there is only the first one, which the context ends with.
+    /// Ends a use; returns `false` if only the first one is left.
     pub(crate) fn detach(&self, handle: usize) -> bool {
         self.uses(handle, |attached| attached.checked_sub(1))
     }
@@ -202,7 +202,7 @@ impl ContextTable {
         })
     }
 
-    /// A call that may destroy the context goes to the driver.
+    /// Notes that a call that may destroy the context goes to the driver.
     pub(crate) fn leave(&self, handle: usize) -> Option<Context> {
         let mut registry = self.registry.lock();
         let context = self.find(handle)?;
@@ -211,8 +211,8 @@ impl ContextTable {
         Some(context)
     }
 
-    /// The driver did not destroy it. Returns what it releases if the driver did all the same: its
-    /// handle has been given out anew meanwhile.
+    /// Notes that the driver did not destroy the context. Returns what it releases if it was
+    /// destroyed all the same: its handle has been reused meanwhile.
     pub(crate) fn stay(&self, context: Context, allocations: &AllocationTable) -> Option<Released> {
         let mut registry = self.registry.lock();
         let record = registry.record(context)?;
@@ -221,7 +221,7 @@ impl ContextTable {
         if present == Some(context) { None } else { registry.close(context, allocations) }
     }
 
-    /// The driver destroyed it. None if another thread has said so before.
+    /// Closes a destroyed context; `None` if another thread has closed it.
     pub(crate) fn destroyed(
         &self,
         context: Context,
@@ -235,7 +235,7 @@ impl ContextTable {
         registry.close(context, allocations)
     }
 
-    /// Takes in a handle that is a view of a context: what is allocated in it is that one's.
+    /// Enters a handle that is a view of a context, which owns what is allocated in it.
     pub(crate) fn enter_view(&self, handle: usize, context: Context) {
         let _registry = self.registry.lock();
         if handle == 0 || handle == TOMBSTONE || self.find(handle) == Some(context) {
@@ -248,20 +248,19 @@ impl ContextTable {
         }
     }
 
-    /// A view is gone.
     pub(crate) fn leave_view(&self, handle: usize) {
         let _registry = self.registry.lock();
         self.remove(handle);
     }
 
-    /// More memory has come with a context; false: it has gone.
+    /// Adds memory to a context's own; returns `false` if the context is closed.
     pub(crate) fn enlarge(&self, context: Context, bytes: Bytes) -> bool {
         let mut registry = self.registry.lock();
         let record = registry.record(context);
         record.map(|record| record.implicit = record.implicit + bytes).is_some()
     }
 
-    /// Memory that came with a context has gone before it; how much it had of that.
+    /// Subtracts memory from a context's own; returns how much of it the context had.
     pub(crate) fn lessen(&self, context: Context, bytes: Bytes) -> Bytes {
         let mut registry = self.registry.lock();
         let Some(record) = registry.record(context) else { return Bytes::ZERO };
@@ -273,12 +272,12 @@ impl ContextTable {
     fn probe(&self, handle: usize) -> impl Iterator<Item = &Pair> {
         let spread = (handle as u64 >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         let home = usize::try_from(spread).unwrap_or(0) & (PAIRS - 1);
-        // The mask leaves a place in the array.
+        // The mask keeps the index within the array.
         #[allow(clippy::indexing_slicing)]
         (home..home + PAIRS).map(|index| &self.table[index & (PAIRS - 1)])
     }
 
-    /// The pair of a handle: its own if it is `present`, else the first that can be had.
+    /// Returns the pair of a handle: its own if it is `present`, else the first free one.
     fn pair(&self, handle: usize, present: bool) -> Option<&Pair> {
         self.probe(handle).find(|pair| match pair.handle.load(Ordering::Relaxed) {
             0 | TOMBSTONE => !present,
@@ -286,8 +285,8 @@ impl ContextTable {
         })
     }
 
-    /// Takes a handle off the table. Buried pairs at the end of a chain become unused again, so
-    /// that searches for unknown handles stay short.
+    /// Removes a handle from the table. Tombstones at the end of a chain become unused, so that
+    /// searches for unknown handles stay short.
     fn remove(&self, handle: usize) {
         let Some(index) =
             self.table.iter().position(|pair| pair.handle.load(Ordering::Relaxed) == handle)
@@ -316,7 +315,7 @@ impl Registry {
         context.owner.index().checked_sub(cgpu_shm::layout::GPUS)
     }
 
-    /// The record of a context that is not closed.
+    /// Returns the record of an open context.
     fn record(&mut self, context: Context) -> Option<&mut Record> {
         let record = self.records.get_mut(Self::index(context)?)?;
         (record.open && record.context == context).then_some(record)
@@ -332,16 +331,18 @@ impl Registry {
         if self.open >= MOST {
             return None;
         }
-        let reusable =
-            |record: &Record| !record.open && record.context.owner.user() + 1 < Owner::USERS;
+        let reusable = |record: &Record| {
+            !record.open && record.context.owner.generation() + 1 < Owner::GENERATIONS
+        };
         let free = self.records.iter().position(reusable);
         let index = free.unwrap_or(self.records.len());
         let number = u16::try_from(index + cgpu_shm::layout::GPUS).ok()?;
         if usize::from(number) >= Owner::INDICES {
             return None;
         }
-        let user = self.records.get(index).map_or(0, |record| record.context.owner.user() + 1);
-        let context = Context { gpu, owner: Owner::new(number, user) };
+        let generation =
+            self.records.get(index).map_or(0, |record| record.context.owner.generation() + 1);
+        let context = Context { gpu, owner: Owner::new(number, generation) };
         let record = Record { handle, context, implicit, attached: 0, leaving: 0, open: true };
         allocations.open(context.owner, gpu).ok()?;
         match self.records.get_mut(index) {

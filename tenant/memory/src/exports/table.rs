@@ -1,4 +1,4 @@
-//! What others may hold of this process's memory, and what it has open of theirs.
+//! What this process has exported and imported.
 //!
 //! Nothing in here calls the ledger.
 
@@ -10,7 +10,7 @@ use super::route::{BITS, Route};
 use crate::allocations::table::Owner;
 use crate::ordered::Ordered;
 
-/// An allocation that others may hold.
+/// An allocation that other processes may hold.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Exported {
     pub(super) gpu: DeviceIndex,
@@ -19,7 +19,7 @@ pub(super) struct Exported {
     pub(super) routes: u64,
 }
 
-/// What was freed here, and others may hold.
+/// Memory that is freed here and that other processes may hold.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retained {
     pub(super) gpu: DeviceIndex,
@@ -27,11 +27,11 @@ pub(super) struct Retained {
     pub(super) routes: u64,
 }
 
-/// What we have open of others'.
+/// An import of this process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
     pub(super) route: Route,
-    /// Whose end closes it.
+    /// The context whose destruction closes it.
     pub(super) owner: Option<Owner>,
     /// How often it was opened.
     pub(super) times: u32,
@@ -40,7 +40,7 @@ pub(super) struct Opened {
 /// The tables of a process.
 #[derive(Debug)]
 pub(crate) struct ExportTable {
-    /// Whether there ever was anything: in most programs never, and then nothing is looked up.
+    /// Whether there ever was anything: in most programs there is not, and nothing is looked up.
     any: AtomicBool,
     pub(super) records: Spin<Records>,
 }
@@ -50,9 +50,9 @@ pub(super) struct Records {
     /// By the first address.
     pub(super) exported: Ordered<Exported>,
     pub(super) retained: Vec<Retained>,
-    /// By the first address.
+    /// By first address.
     pub(super) opened: Ordered<Opened>,
-    /// How often handles of each bit are open, or about to be.
+    /// By bit, how many imports are open or about to be.
     open: [u32; BITS],
 }
 
@@ -72,18 +72,17 @@ impl ExportTable {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// From here on there is something to look for.
     pub(super) fn mark_used(&self) {
         self.any.store(true, Ordering::Relaxed);
     }
 
-    /// Takes an allocation off the table that is about to be freed; the ways in which it was lent.
+    /// Removes an allocation that is about to be freed; returns its routes.
     #[cold]
     pub(crate) fn take(&self, address: u64) -> u64 {
         self.records.lock().exported.remove(address).map_or(0, |exported| exported.routes)
     }
 
-    /// Puts an allocation back whose free the driver has refused.
+    /// Restores an allocation whose free the driver refused.
     #[cold]
     pub(crate) fn restore(
         &self,
@@ -93,14 +92,14 @@ impl ExportTable {
         owner: Owner,
         routes: u64,
     ) {
-        // There was room for it just now.
+        // It was removed a moment ago, so there is room.
         let _ =
             self.records.lock().exported.insert(address, Exported { gpu, bytes, owner, routes });
     }
 }
 
 impl Records {
-    /// A handle of this bit is about to be opened. `true`: the slot does not say so yet.
+    /// Counts an import that begins. Returns `true` if the slot's bit is not set yet.
     pub(super) fn begin(&mut self, route: Route) -> bool {
         let count = self.count(route);
         let first = count.is_some_and(|count| *count == 0);
@@ -120,13 +119,13 @@ impl Records {
         self.open.get_mut(usize::try_from(route.0.trailing_zeros()).unwrap_or(BITS))
     }
 
-    /// What the slot is to say.
+    /// Returns the bits for the slot.
     pub(super) fn bits(&self) -> u64 {
         let bit = |(bit, count): (usize, &u32)| u64::from(*count > 0) << bit;
         self.open.iter().enumerate().map(bit).fold(0, |all, bit| all | bit)
     }
 
-    /// Takes off one entry that belongs to `owner`.
+    /// Removes and returns one export of `owner` from an address on.
     pub(super) fn exported_by(&mut self, owner: Owner, from: &mut u64) -> Option<Exported> {
         while let Some((address, exported)) = self.exported.from(*from) {
             if exported.owner == owner {

@@ -1,8 +1,9 @@
-//! What a graph can take of each GPU: the pages behind its allocations' addresses.
+//! An upper bound of the memory that a graph can take of each GPU: the pages behind its
+//! allocations' addresses.
 //!
-//! The driver gives each allocation of a graph its address when the node is made, and gives one
-//! address to several whose lives do not overlap. So not the sum of the sizes is the bound, but
-//! what the addresses cover together, in pages of 2 MiB.
+//! The driver assigns each allocation node its address when the node is made, and one address to
+//! several allocations whose lifetimes do not overlap. So the bound is not the sum of the sizes,
+//! but the pages of 2 MiB that the addresses cover together.
 
 use std::collections::TryReserveError;
 
@@ -10,24 +11,24 @@ use cgpu_shm::units::{Bytes, DeviceIndex};
 
 use crate::handles::Address;
 
-/// A page of the GPU, of which the memory behind addresses is made.
+/// Bytes of a page of the GPU.
 const PAGE: u64 = 2 << 20;
 
 /// The allocations of a graph and all its parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// GPU, first page, and the page after the last.
+    /// GPU, first page, and the page after the last one.
     ranges: Vec<(DeviceIndex, u64, u64)>,
 }
 
 impl Footprint {
-    /// Of a graph that allocates nothing.
+    /// Returns the footprint of a graph that allocates nothing.
     #[must_use]
     pub const fn new() -> Self {
         Self { ranges: Vec::new() }
     }
 
-    /// The graph allocates `bytes` of `gpu` at `address`.
+    /// Adds an allocation of `bytes` of `gpu` at `address`.
     ///
     /// # Errors
     /// No host memory.
@@ -43,13 +44,13 @@ impl Footprint {
         Ok(())
     }
 
-    /// Whether the graph allocates nothing.
+    /// Returns whether the graph allocates nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// What it can take, by GPUs.
+    /// Returns the bound for each GPU.
     pub(super) fn bounds(&mut self) -> impl Iterator<Item = (DeviceIndex, Bytes)> {
         self.ranges.sort_unstable();
         let by_gpu = self.ranges.chunk_by(|(before, ..), (after, ..)| before == after);
@@ -60,7 +61,7 @@ impl Footprint {
     }
 }
 
-/// How many pages ranges in order of their beginnings cover.
+/// Returns the number of pages that ranges cover, which are sorted by their first page.
 fn pages(ranges: &[(DeviceIndex, u64, u64)]) -> u64 {
     let mut covered = 0;
     let mut reached = 0;
@@ -96,7 +97,7 @@ mod tests {
         assert_eq!(of(&[]), []);
         assert_eq!(of(&[(0, PAGE, 1)]), [(0, 1)]);
         assert_eq!(of(&[(0, PAGE, PAGE + 1), (0, PAGE, 4 * PAGE)]), [(0, 4)]);
-        // One after the other in a page, and over its border.
+        // One after the other in a page, and across two pages.
         assert_eq!(
             of(&[(0, PAGE, 512), (0, PAGE + 512, 512), (0, 2 * PAGE - 512, 1024)]),
             [(0, 2)]

@@ -1,4 +1,4 @@
-//! The executable graphs of a process that allocate memory: what each can take of which GPU.
+//! The executable graphs of a process that allocate memory, and what each can take of each GPU.
 //!
 //! Nothing in here calls the driver or the ledger.
 
@@ -14,8 +14,7 @@ use crate::handles::{GraphId, NodeId};
 use crate::ordered::Ordered;
 use crate::pools::table::{PoolRef, Retention};
 
-/// Where the driver keeps the list of a conditional node's bodies, and how many there are. It lives
-/// as long as the node.
+/// The driver's list of a conditional node's bodies. It is valid as long as the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bodies {
     /// The list's address.
@@ -24,26 +23,26 @@ pub struct Bodies {
     pub count: u32,
 }
 
-/// A stream, by a name that no other one has.
+/// A stream's unique identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lane {
     /// Its handle.
     pub stream: usize,
-    /// The context whose default stream it is; 0 for streams that are none.
+    /// The context whose default stream it is; 0 for other streams.
     pub context: usize,
-    /// The thread whose default stream it is; 0 for all others.
+    /// The thread whose default stream it is; 0 for other streams.
     pub thread: u64,
 }
 
-/// What an executable graph can take of one GPU.
+/// The memory that an executable graph can take of one GPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub(super) at: PoolRef,
-    /// The most that it needs.
+    /// The bound.
     pub(super) bytes: Bytes,
-    /// Since when it has that, and in which stream it was launched then.
+    /// Since when it has that memory, and the stream of that launch.
     pub(super) has: Option<(Retention, Lane)>,
-    /// Which executable graph this is: another one may have its handle later.
+    /// Number of the executable graph: its handle may be reused.
     number: u64,
 }
 
@@ -53,15 +52,14 @@ impl Share {
     }
 }
 
-/// Which executable graph stood under a handle.
+/// The number of an executable graph; handles are reused, numbers are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GraphNumber(u64);
 
-/// The table.
 #[derive(Debug)]
 pub(crate) struct GraphTable {
-    /// How many executable graphs with memory have a handle of each kind ([`kind`]): all others
-    /// need not be looked for.
+    /// By hash of the handle ([`kind`]), the number of executable graphs with memory: where it is
+    /// zero, no look-up is needed.
     kinds: [AtomicU32; KINDS],
     table: Spin<Table>,
 }
@@ -78,7 +76,7 @@ struct Table {
 }
 
 impl Table {
-    /// The next share of a graph from a GPU on.
+    /// Returns the next share of a graph, from a GPU on.
     fn share(&self, graph: GraphId, from: usize) -> Option<Share> {
         let (at, share) = self.shares.from(key(graph, from))?;
         (at <= key(graph, GPUS - 1)).then_some(share)
@@ -94,13 +92,13 @@ impl Table {
     }
 }
 
-/// A handle is an address, so its uppermost bits are free.
+/// A handle is a host address, so its uppermost bits are zero.
 fn key(graph: GraphId, gpu: usize) -> u64 {
     const { assert!(GPUS == 16) };
     ((graph.0 as u64) << 4) | gpu as u64
 }
 
-/// Any of the bits of a handle may be the same in all of them.
+/// Hashes a handle: any of its bits may be the same in all handles.
 fn kind(graph: GraphId) -> usize {
     const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
     let [high, low, ..] = (graph.0 as u64).wrapping_mul(MIX).to_be_bytes();
@@ -113,16 +111,16 @@ impl GraphTable {
         Self { kinds: [const { AtomicU32::new(0) }; KINDS], table: Spin::new(table) }
     }
 
-    /// Whether an executable graph may have memory; without a lock.
+    /// Returns whether an executable graph may have memory. Takes no lock.
     ///
-    /// Relaxed: who launches in another thread than it was made in has been told of it by means of
-    /// the program's own.
+    /// Relaxed: a thread that launches a graph of another thread is synchronized with it by the
+    /// program.
     #[inline]
     pub(super) fn may_know(&self, graph: GraphId) -> bool {
         self.kinds.get(kind(graph)).is_some_and(|kind| kind.load(Ordering::Relaxed) != 0)
     }
 
-    /// Enters an executable graph; what stood under its handle is gone.
+    /// Enters an executable graph, and removes the former one with its handle.
     pub(super) fn enter(
         &self,
         graph: GraphId,
@@ -141,7 +139,7 @@ impl GraphTable {
         entered
     }
 
-    /// It can take `bytes` more than was thought.
+    /// Adds `more` to what it can take of a GPU.
     pub(super) fn add(&self, graph: GraphId, more: Share) -> Result<(), Exhausted> {
         let mut table = self.table.lock();
         let first = table.share(graph, 0);
@@ -156,13 +154,13 @@ impl GraphTable {
         Ok(())
     }
 
-    /// What it can take of each GPU.
+    /// Returns what it can take of each GPU.
     pub(super) fn shares(&self, graph: GraphId) -> impl Iterator<Item = Share> {
         let next = move |from: usize| self.table.lock().share(graph, from);
         iter::successors(next(0), move |share| next(share.at.gpu.get() + 1))
     }
 
-    /// Since when it has its share.
+    /// Sets since when it has its share.
     pub(super) fn set(&self, graph: GraphId, share: Share, has: Option<(Retention, Lane)>) {
         let mut table = self.table.lock();
         if let Some(known) = table.shares.get(key(graph, share.at.gpu.get()))
@@ -172,13 +170,13 @@ impl GraphTable {
         }
     }
 
-    /// Which executable graph stands under a handle, if one with memory does.
+    /// Returns the number of the executable graph with this handle, if it has memory.
     pub(super) fn number(&self, graph: GraphId) -> Option<GraphNumber> {
         let known = self.may_know(graph).then(|| self.table.lock().share(graph, 0))?;
         known.map(|share| GraphNumber(share.number))
     }
 
-    /// That one is gone. The handle may be another one's by now.
+    /// Removes an executable graph, unless its handle has been reused.
     pub(super) fn destroyed(&self, graph: GraphId, number: GraphNumber) {
         let mut table = self.table.lock();
         if table.share(graph, 0).is_some_and(|share| share.number == number.0) {
@@ -187,7 +185,7 @@ impl GraphTable {
         }
     }
 
-    /// Under the table's lock.
+    /// Updates the number of graphs with this hash. The table must be locked.
     fn count(&self, graph: GraphId, before: bool, after: bool) {
         let Some(kind) = self.kinds.get(kind(graph)) else { return };
         match (before, after) {
@@ -197,7 +195,6 @@ impl GraphTable {
         };
     }
 
-    /// A conditional node was made.
     pub(super) fn conditional(&self, node: NodeId, bodies: Bodies) -> Result<(), Exhausted> {
         self.table.lock().bodies.insert(node.0 as u64, bodies).map(|_| ())
     }

@@ -1,11 +1,11 @@
-//! Which green contexts there are.
+//! The table of green contexts.
 
 use cgpu_shm::spin::Spin;
 
 use crate::contexts::table::Context;
 use crate::handles::{ContextId, GreenId};
 
-/// The green contexts of a process. There are few: each holds some of a GPU's multiprocessors.
+/// The green contexts of a process, a handful: each has some of a GPU's multiprocessors.
 #[derive(Debug)]
 pub(crate) struct GreenTable(pub(super) Spin<Vec<Green>>);
 
@@ -14,7 +14,7 @@ pub(super) struct Green {
     pub(super) id: GreenId,
     /// The primary context.
     pub(super) whole: Context,
-    /// Its own handle as a context, once it was asked for.
+    /// Its handle as a context, once the program has requested it.
     pub(super) handle: Option<ContextId>,
 }
 

@@ -10,7 +10,7 @@ use cgpu_shm::units::{Bytes, DeviceIndex};
 
 use crate::contexts::table::Context;
 
-/// What implicit memory came with.
+/// The object that implicit memory came with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// A module, by its handle (`CUmodule`).
@@ -25,7 +25,7 @@ pub enum Cause {
     Code,
 }
 
-/// What is booked for objects that can give it back, and what came with their contexts before.
+/// What is charged for objects that can be unloaded, and what came with their contexts.
 #[derive(Debug)]
 pub(crate) struct ImplicitTable {
     shares: Spin<Vec<Share>>,
@@ -49,8 +49,8 @@ impl ImplicitTable {
         }
     }
 
-    /// What of a cause came with a context: what it was when it was first asked for. Without host
-    /// memory to note it, that is now.
+    /// Returns how much of a cause came with a context: `now` at the first call. Without host
+    /// memory to record it, always `now`.
     pub(super) fn came_with(&self, context: Context, cause: Cause, now: Bytes) -> Bytes {
         let mut came = self.came.lock();
         if let Some(share) =
@@ -64,7 +64,7 @@ impl ImplicitTable {
         now
     }
 
-    /// Notes more for an object. Without host memory for it, it stays with the context.
+    /// Adds to an object's share. Without host memory for it, the bytes stay with the context.
     pub(super) fn add(&self, cause: Cause, context: Context, bytes: Bytes) {
         if cause == Cause::Code || bytes == Bytes::ZERO {
             return;
@@ -79,8 +79,8 @@ impl ImplicitTable {
         }
     }
 
-    /// An object's share in each context, which is taken off; of `context` only, if there is one,
-    /// and `most` of it.
+    /// Removes and returns an object's shares: of `context` only, if there is one, and at most
+    /// `most` of each.
     pub(super) fn take(&self, cause: Cause, context: Option<Context>, most: Bytes) -> Vec<Share> {
         let mut taken = Vec::new();
         self.shares.lock().retain_mut(|share| {
@@ -97,14 +97,14 @@ impl ImplicitTable {
         taken
     }
 
-    /// The GPUs on which an object has a share, a bit each.
+    /// Returns the GPUs on which an object has a share, a bit each.
     pub(super) fn gpus(&self, cause: Cause) -> u32 {
         let shares = self.shares.lock();
         let its = shares.iter().filter(|share| share.cause == cause);
         its.fold(0, |gpus, share| gpus | bit(share.context.gpu()))
     }
 
-    /// A context has ended, and all that was in it.
+    /// Removes what belongs to a context that has ended.
     pub(crate) fn forget(&self, context: Context) {
         self.shares.lock().retain(|share| share.context != context);
         self.came.lock().retain(|share| share.context != context);
@@ -112,19 +112,18 @@ impl ImplicitTable {
     }
 }
 
-/// The keys are the driver's own handles: they are not chosen to collide, and random seeds would
-/// need a symbol (`getrandom`) that older C libraries lack.
+/// The keys are the driver's handles, which are not chosen to collide. Random seeds would need a
+/// symbol (`getrandom`) that older C libraries lack.
 type Unseeded = BuildHasherDefault<DefaultHasher>;
 
-/// What is known of libraries, their kernels and functions, by the driver's handles. Without host
-/// memory to note something it is not known: then a library's size is measured only, and a look-up
-/// is measured again.
+/// What is known of libraries, kernels and functions, by the driver's handles. Without host memory
+/// to record something, a library's size is only measured, and a look-up is measured again.
 #[derive(Debug, Default)]
 pub(super) struct Libraries {
-    /// What the variables of each take in a context, as its image says.
+    /// By library, the size of its variables in a context according to its image.
     variables: Vec<(usize, Bytes)>,
-    /// What is in which context, and of which library it is, if that is known. A framework looks up
-    /// thousands.
+    /// What is loaded in which context, and the library that it is from, if that is known.
+    /// Frameworks look up thousands of functions.
     brought: HashMap<(usize, Context), Option<usize>, Unseeded>,
 }
 
@@ -139,20 +138,20 @@ impl Libraries {
         }
     }
 
-    /// A library is gone, and what is of it; its handles may be others' next. So may be those of
-    /// unknown origin.
+    /// Removes an unloaded library and what is from it, and what is of unknown origin: the handles
+    /// may be reused.
     pub(super) fn unload(&mut self, library: usize) {
         self.variables.retain(|(handle, _)| *handle != library);
         self.brought.retain(|_, its| its.is_some_and(|its| its != library));
     }
 
-    /// A module is gone, and its functions, which are not known: their handles may
-    /// be others' next.
+    /// Removes functions of unknown origin, because a module was unloaded: the handles may be
+    /// reused.
     pub(super) fn forget_functions(&mut self) {
         self.brought.retain(|_, library| library.is_some());
     }
 
-    /// A library was loaded; it is in `context` already, if there is one.
+    /// Adds a loaded library; it is in `context` already, if there is one.
     pub(super) fn load(&mut self, library: usize, variables: Bytes, context: Option<Context>) {
         if let Some(context) = context {
             self.bring(library, context, Some(library));

@@ -7,7 +7,7 @@ use cgpu_shm::units::{DeviceIndex, SlotIndex};
 
 use super::{LOCK_TIMEOUT, Ledger, WaitBudget};
 
-/// Processes of the container whose memory leaves the GPU and comes back.
+/// Processes of the container whose memory leaves the GPU and returns.
 #[derive(Clone, Copy)]
 pub(crate) struct Checkpointed<'a> {
     ledger: &'a Ledger,
@@ -21,8 +21,8 @@ impl Ledger {
 }
 
 impl Checkpointed<'_> {
-    /// The slot of the container's living process of that id, and who has it, if there is one and
-    /// no other of the same id in a namespace of its own.
+    /// Returns the slot and state word of the container's live process with this id. `None` if
+    /// there is none, or a second one with the same id in another PID namespace.
     pub(crate) fn slot_of(self, pid: u32) -> Option<(SlotIndex, Word)> {
         self.ledger.sweep();
         let slots =
@@ -34,15 +34,15 @@ impl Checkpointed<'_> {
         named.next().is_none().then(|| (slot, self.word_of(slot)))
     }
 
-    /// What a process has on the GPU is away. Nothing to do if its slot is no longer its own.
+    /// Marks a process's memory on the GPU as checkpointed, unless its slot has another owner.
     pub(crate) fn mark_checkpointed(self, gpu: DeviceIndex, (slot, word): (SlotIndex, Word)) {
         if self.word_of(slot) == word {
             self.ledger.account(gpu).mark_checkpointed(slot);
         }
     }
 
-    /// What a process has on the GPU is there again, whatever the accounting says. Nothing to do if
-    /// its slot is no longer its own.
+    /// Marks a process's memory on the GPU as restored, even above the limit, unless its slot has
+    /// another owner.
     pub(crate) fn clear_checkpointed(self, gpu: DeviceIndex, (slot, word): (SlotIndex, Word)) {
         if self.word_of(slot) == word {
             let liveness = |owner| self.ledger.region.liveness(owner);
@@ -59,8 +59,8 @@ impl Checkpointed<'_> {
         Word(self.ledger.region.slot(slot).state.load(Ordering::Relaxed))
     }
 
-    /// What a process had on the GPU is to come back, if it fits or will fit when exited processes
-    /// are gone. `false`: it is there.
+    /// Charges a process's checkpointed memory again, if it fits or will fit when exited processes
+    /// are gone. Returns `false` if it was not checkpointed.
     pub(crate) fn restore(self, gpu: DeviceIndex, slot: SlotIndex) -> Result<bool, Refused> {
         let mut budget = WaitBudget::default();
         loop {

@@ -1,4 +1,4 @@
-//! Which processes of the container are creating contexts at this moment.
+//! Context creations in progress in the container.
 
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::lock::{Acquired, Guard};
@@ -6,7 +6,7 @@ use cgpu_shm::units::{DeviceIndex, SlotIndex};
 
 use super::{FIRST_CONTEXT_TIMEOUT, Ledger};
 
-/// Creations of contexts under way, of all processes of the container.
+/// The context creations of all processes of the container that are in progress.
 #[derive(Clone, Copy)]
 pub(crate) struct Creations<'a> {
     ledger: &'a Ledger,
@@ -20,9 +20,8 @@ impl Ledger {
 }
 
 impl<'a> Creations<'a> {
-    /// While this is held, no other process of the container creates a context on the GPU without
-    /// knowing what one costs. None: its owner lives and takes longer than any process should
-    /// wait.
+    /// Locks the GPU's learning lock: no other process of the container then creates a context
+    /// there without knowing the size of one. `None` if its live owner exceeds the timeout.
     pub(crate) fn learn(self, gpu: DeviceIndex) -> Option<Guard<'a>> {
         let lock = &self.ledger.region.gpu(gpu).learning;
         let liveness = |owner| self.ledger.region.liveness(owner);
@@ -31,7 +30,7 @@ impl<'a> Creations<'a> {
             .map(Acquired::guard)
     }
 
-    /// A context is being created: how many others of the container are.
+    /// Begins a creation; returns how many others are in progress.
     pub(crate) fn begin(self, gpu: DeviceIndex) -> u64 {
         let others = self.count(gpu);
         self.ledger
@@ -42,15 +41,15 @@ impl<'a> Creations<'a> {
         others
     }
 
-    /// It is created, or was not.
+    /// Ends a creation, successful or not.
     pub(crate) fn end(self, gpu: DeviceIndex) {
         let less = |creating: u32| creating.checked_sub(1);
-        // Zero if another process wrote there: then it stays so.
+        // If another process has written zero there, it stays so.
         let mine = &self.ledger.region.cell(gpu, self.ledger.claim.slot).creating;
         let _ = mine.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
-    /// How many contexts of the container are being created, ours among them.
+    /// Returns the number of creations in progress, this process's included.
     pub(crate) fn count(self, gpu: DeviceIndex) -> u64 {
         let slots = SlotIndex::all().take(self.ledger.region.slots().high_water());
         let creating =
@@ -58,7 +57,7 @@ impl<'a> Creations<'a> {
         creating.map(u64::from).sum()
     }
 
-    /// Whether the container has no other process accounted, dead or alive.
+    /// Returns whether no other process of the container, live or exited, is accounted.
     pub(crate) fn is_alone(self) -> bool {
         self.ledger.region.slots().occupied().all(|(slot, _)| slot == self.ledger.claim.slot)
     }

@@ -1,11 +1,10 @@
-//! Memory bound to objects that pass on what is written to them: multicast objects, logical
-//! endpoints.
+//! Memory bound to objects that forward writes to it: multicast objects, logical endpoints.
 //!
-//! The object itself costs nothing. A binding is a reference to what is bound, like a mapping, and
-//! ends when it is unbound, or with the object's last handle and mapping. Objects are made to be
-//! shared: once others have one, it outlives this process, and so does what is bound to it. So that
-//! is exported as long as it is bound; and where our last handle of a shared object goes with
-//! memory still bound, for good, because the object's end is not reported.
+//! The object itself takes no memory. A binding is a reference to what is bound, like a mapping. It
+//! ends when it is unbound, or with the object's last handle and mapping. Objects are meant to be
+//! shared: an object that others have outlives this process, and so does what is bound to it. So
+//! memory is exported while it is bound to a shared object. If this process drops its last handle
+//! of one with memory still bound, that stays charged, because the object's end is not reported.
 
 use std::mem::ManuallyDrop;
 
@@ -19,13 +18,13 @@ use crate::handles::PhysicalHandle;
 use crate::tables::Tables;
 
 impl<'a> Physical<'a> {
-    /// The driver made an object to which memory can be bound.
+    /// Records an object to which memory can be bound.
     pub fn object_made(self, handle: PhysicalHandle) {
         let outcome = self.tables.physical.lock().made_costless(handle, 0);
         self.apply(outcome);
     }
 
-    /// What is bound to objects is about to be unbound.
+    /// Begins to unbind.
     pub fn begin_unbind(self) -> PendingUnbind<'a> {
         PendingUnbind { tables: self.tables, serial: self.tables.physical.lock().serial() }
     }
@@ -41,7 +40,7 @@ impl<'a> Physical<'a> {
         }
     }
 
-    /// An object has been exported: so is what is bound to it.
+    /// Marks what is bound to an exported object as exported.
     pub(super) fn share_bindings(self, object: RecordId) {
         let mut after = 0;
         loop {
@@ -62,8 +61,8 @@ impl<'a> Physical<'a> {
 }
 
 impl Reference<'_> {
-    /// The driver bound it to an object, on behalf of a GPU, or of that on which it lies: the
-    /// reference is the binding's.
+    /// Gives the reference to a binding to an object, for `gpu` or else the GPU that has the
+    /// memory.
     pub fn bound(
         self,
         object: PhysicalHandle,
@@ -80,7 +79,7 @@ impl Reference<'_> {
     }
 }
 
-/// Bindings that the driver is asked to end. Dropped: nothing has changed.
+/// Bindings that the driver is about to end. Unchanged if it is dropped.
 #[derive(Debug)]
 #[must_use = "an unbinding that is dropped has not happened"]
 pub struct PendingUnbind<'a> {
@@ -89,7 +88,7 @@ pub struct PendingUnbind<'a> {
 }
 
 impl PendingUnbind<'_> {
-    /// The driver ended a GPU's bindings to an object, of a range of it.
+    /// Drops the references of a GPU's bindings in a range of an object.
     pub fn unbound(self, object: PhysicalHandle, gpu: DeviceIndex, offset: u64, length: Bytes) {
         let end = offset.saturating_add(length.0);
         loop {

@@ -1,6 +1,6 @@
 //! Which handles, mappings, bindings and tiles refer to which memory.
 //!
-//! Nothing in here calls the driver or the ledger; what has to be refunded comes back as a
+//! Nothing in here calls the driver or the ledger; what must be refunded is returned as a
 //! [`FreeOutcome`].
 
 mod bindings;
@@ -18,7 +18,7 @@ use crate::exports::route::Route;
 use crate::handles::{Address, PhysicalHandle};
 use crate::ordered::Ordered;
 
-/// Which record; no two of a process are the same.
+/// Number of a record, unique in the process.
 pub(in crate::physical) type RecordId = u64;
 
 /// Physical memory that is charged.
@@ -26,16 +26,16 @@ pub(in crate::physical) type RecordId = u64;
 struct Record {
     gpu: DeviceIndex,
     bytes: Bytes,
-    /// Handles, as often as they are held; mappings; calls that are about to add one.
+    /// Handles, counted as often as they are held; mappings; calls that are about to add one.
     references: u64,
-    /// How others may hold it too: as [`Route`]s; 0: they do not.
+    /// Routes by which others may hold it ([`Route`]); 0: not exported.
     routes: u64,
-    /// How often it is bound to objects that others have.
+    /// Number of bindings to objects that others have.
     bound: u32,
 }
 
 impl Record {
-    /// Whether it is entered as exported.
+    /// Returns whether it is accounted as exported.
     fn is_exported(&self) -> bool {
         self.routes != 0 || self.bound > 0
     }
@@ -45,9 +45,9 @@ impl Record {
 struct Held {
     record: RecordId,
     references: u64,
-    /// Releases that are now in the driver.
+    /// Releases that are in the driver.
     leaving: u64,
-    /// Which memory's turn it is to have this value: the same may have it again.
+    /// Distinguishes successive memory with the same handle value.
     generation: u64,
 }
 
@@ -55,27 +55,26 @@ struct Held {
 struct Mapping {
     length: u64,
     record: RecordId,
-    /// When it was made, among all that comes and goes here.
+    /// Number of the change that made it.
     serial: u64,
 }
 
 /// What became of memory that lost references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::physical) enum FreeOutcome {
-    /// There are others.
+    /// Others remain.
     StillReferenced,
-    /// It is gone from here; others may hold it in these ways.
+    /// No reference remains here; others may hold it by these routes.
     Freed(DeviceIndex, Bytes, u64),
-    /// What cost nothing is gone from here: others' memory, or an object to which memory is bound.
+    /// No reference remains to what takes no memory: others' memory, or an object with bindings.
     ObjectFreed(RecordId, u64),
 }
 
-/// The tables.
 #[derive(Debug)]
 pub(crate) struct PhysicalTable {
     records: Ordered<Record>,
     handles: Ordered<Held>,
-    /// By first address; none overlaps another.
+    /// By first address; they do not overlap.
     mapped: Ordered<Mapping>,
     bindings: Vec<Binding>,
     tiled: Vec<Tiled>,
@@ -96,7 +95,7 @@ impl PhysicalTable {
         }
     }
 
-    /// Adds a record with one reference. None: no host memory.
+    /// Adds a record with one reference. `None` without host memory.
     pub(in crate::physical) fn record(
         &mut self,
         gpu: DeviceIndex,
@@ -133,29 +132,29 @@ impl PhysicalTable {
         }
     }
 
-    /// The mapping that an address lies in.
+    /// Returns the mapping that contains an address.
     fn mapped_at(&self, address: u64) -> Option<(u64, Mapping)> {
         self.mapped.up_to(address).filter(|(first, mapping)| address - first < mapping.length)
     }
 
-    /// The mapping that an address lies in, or else the next one after it.
+    /// Returns the mapping that contains an address, else the next one.
     fn mapped_from(&self, address: u64) -> Option<(u64, Mapping)> {
         self.mapped_at(address).or_else(|| self.mapped.from(address))
     }
 
-    /// One more reference to the memory behind a handle.
+    /// Adds a reference to the memory behind a handle.
     pub(in crate::physical) fn refer(&mut self, handle: PhysicalHandle) -> Option<RecordId> {
         let record = self.handles.get(handle.0)?.record;
         self.add_reference(record)
     }
 
-    /// One more reference to the memory that is mapped at an address.
+    /// Adds a reference to the memory that is mapped at an address.
     pub(in crate::physical) fn refer_at(&mut self, address: Address) -> Option<RecordId> {
         let record = self.mapped_at(address.0)?.1.record;
         self.add_reference(record)
     }
 
-    /// Lets a mapping have a reference that has been added.
+    /// Gives a reference that has been added to a mapping.
     pub(in crate::physical) fn map(
         &mut self,
         address: Address,
@@ -166,8 +165,8 @@ impl PhysicalTable {
         self.mapped.insert(address.0, Mapping { length: length.0, record, serial }).map(|_| ())
     }
 
-    /// Exports the first mapping from an address on that begins before `end`. Returns where to go
-    /// on, and what is to be entered as exported, if it was not.
+    /// Exports the first mapping from an address on that begins before `end`. Returns where to
+    /// continue, and what is newly exported.
     pub(in crate::physical) fn export_mapped(
         &mut self,
         from: u64,
@@ -179,7 +178,7 @@ impl PhysicalTable {
         Some((first.saturating_add(mapping.length.max(1)), exported))
     }
 
-    /// Others may hold it from now on. What is to be entered as exported, if it was not.
+    /// Marks a record as exported; returns what is newly exported.
     pub(in crate::physical) fn export(
         &mut self,
         record: RecordId,
@@ -191,8 +190,8 @@ impl PhysicalTable {
         is_first.then_some((record.gpu, record.bytes))
     }
 
-    /// Lets a handle have a reference of `record` that has been added. If the handle was another's,
-    /// that one's are gone. None: no host memory.
+    /// Gives a reference of `record` that has been added to a handle. If the handle was in use, the
+    /// former references are dropped. `None` without host memory.
     pub(in crate::physical) fn hold(
         &mut self,
         handle: PhysicalHandle,
@@ -210,14 +209,15 @@ impl PhysicalTable {
         }))
     }
 
-    /// A release goes to the driver. Returns the generation that it is of.
+    /// Notes that a release goes to the driver. Returns the handle's generation.
     pub(in crate::physical) fn leave(&mut self, handle: PhysicalHandle) -> Option<u64> {
         let held = self.handles.get(handle.0)?;
         held.leaving = held.leaving.saturating_add(1);
         Some(held.generation)
     }
 
-    /// The driver has answered a release, of a reference that `handle` had in that generation.
+    /// Ends a release of a reference that `handle` had in that generation; `gone` says whether the
+    /// driver released it.
     pub(in crate::physical) fn released(
         &mut self,
         handle: PhysicalHandle,
@@ -240,8 +240,8 @@ impl PhysicalTable {
         self.drop_references(record, 1)
     }
 
-    /// The driver has given this value to memory that it took in. If it is held by more than those
-    /// who are releasing it, that is our own memory; else it is not accounted.
+    /// Records that the driver imported memory as `handle`. If that has more references than
+    /// releases in progress, it is memory of this process; else it is not accounted.
     pub(in crate::physical) fn received(&mut self, handle: PhysicalHandle) -> FreeOutcome {
         match self.handles.get(handle.0) {
             Some(held) if held.references > held.leaving => {
@@ -254,19 +254,21 @@ impl PhysicalTable {
         }
     }
 
-    /// Something that costs nothing has got this handle: whatever had it before is gone.
+    /// Records that `handle` stands for something that takes no memory. Its former entry is
+    /// dropped.
     pub(in crate::physical) fn made_costless(
         &mut self,
         handle: PhysicalHandle,
         routes: u64,
     ) -> FreeOutcome {
         let outcome = self.forget(handle);
-        // Without host memory it is not known, as others are that were made before us.
+        // Without host memory it stays unknown, like objects made before this process was
+        // accounted.
         let _ = self.costless(handle, routes);
         outcome
     }
 
-    /// Enters what costs nothing under an unused handle. None: no host memory.
+    /// Records what takes no memory under an unused handle. `None` without host memory.
     fn costless(&mut self, handle: PhysicalHandle, routes: u64) -> Option<RecordId> {
         let record = self.record(DeviceIndex::new(0)?, Bytes::ZERO)?;
         self.records.get(record)?.routes = routes;
@@ -274,7 +276,7 @@ impl PhysicalTable {
         Some(record)
     }
 
-    /// The driver has given this value to memory that is not accounted.
+    /// Drops the entry of a handle whose memory is not accounted.
     pub(in crate::physical) fn forget(&mut self, handle: PhysicalHandle) -> FreeOutcome {
         let former = self.handles.remove(handle.0);
         former.map_or(FreeOutcome::StillReferenced, |former| {
@@ -282,7 +284,7 @@ impl PhysicalTable {
         })
     }
 
-    /// Takes off one mapping that lies in the range whole.
+    /// Removes one mapping that is entirely in the range and older than `before`.
     pub(in crate::physical) fn end_within(
         &mut self,
         address: Address,
@@ -304,7 +306,7 @@ impl PhysicalTable {
         None
     }
 
-    /// Takes off one mapping that touches the range.
+    /// Removes one mapping that overlaps the range.
     pub(in crate::physical) fn end_touching(
         &mut self,
         address: Address,
@@ -318,7 +320,7 @@ impl PhysicalTable {
         })
     }
 
-    /// Whether nothing is charged, held or mapped: for tests.
+    /// Returns whether nothing is charged, held or mapped.
     #[cfg(test)]
     pub(in crate::physical) fn is_empty(&self) -> bool {
         self.records.from(0).is_none()

@@ -1,8 +1,8 @@
 //! Physical memory in parts of arrays: tiles of sparse ones, all of deferred ones.
 //!
-//! Each tile is a reference to the memory that is mapped there, from before the driver is asked
-//! until the stream has come to what takes its place, or the array is gone. A tile has a name that
-//! no other of its array has: level, layer and place, or the tail and the place in that.
+//! Each tile has a reference to the memory that is mapped there, from before the driver call until
+//! the stream has executed the call that replaces it, or the array is destroyed. Within its array,
+//! a tile has a unique name: level, layer and coordinates, or the mip tail and an offset in it.
 
 use std::mem::ManuallyDrop;
 
@@ -16,8 +16,7 @@ use crate::handles::{ArrayId, PhysicalHandle};
 use crate::tables::Tables;
 
 impl<'a> Physical<'a> {
-    /// Memory is about to be mapped into parts of an array: a reference for each, if it is
-    /// accounted.
+    /// Begins to map memory into parts of an array: adds a reference for each, if it is accounted.
     pub fn begin_tile_map(
         self,
         handle: PhysicalHandle,
@@ -28,7 +27,8 @@ impl<'a> Physical<'a> {
         Some(PendingTileMap { tables: self.tables, record, count })
     }
 
-    /// The driver takes what is in parts of an array out, when the stream comes to it.
+    /// Removes what is mapped in parts of an array; the driver does so when the stream executes the
+    /// call.
     pub fn unmap_tiles(self, array: ArrayId, tiles: Tiles) -> ReplacedTiles<'a> {
         let mut untiled = ReplacedTiles { tables: self.tables, records: Vec::new() };
         tiles.names().for_each(|name| {
@@ -37,13 +37,13 @@ impl<'a> Physical<'a> {
         untiled
     }
 
-    /// An array is about to be destroyed. None: nothing was mapped into it.
+    /// Begins to destroy an array. `None` if nothing was mapped into it.
     pub fn begin_array_destroy(self, array: ArrayId) -> Option<PendingArrayDestroy<'a>> {
         let serial = self.tables.physical.lock().leave_array(array)?;
         Some(PendingArrayDestroy { tables: self.tables, serial })
     }
 
-    /// The driver destroyed a context, and the arrays in it.
+    /// Drops the references of arrays that were destroyed with their context.
     pub(crate) fn arrays_gone_with(self, owner: Owner) {
         self.untile(|tiled| tiled.owner == Some(owner));
     }
@@ -59,7 +59,7 @@ impl<'a> Physical<'a> {
     }
 }
 
-/// An array that the driver is asked to destroy. Dropped: it stays.
+/// An array that the driver is about to destroy. Unchanged if it is dropped.
 #[derive(Debug)]
 #[must_use = "a leaving array that is dropped stays"]
 pub struct PendingArrayDestroy<'a> {
@@ -68,7 +68,7 @@ pub struct PendingArrayDestroy<'a> {
 }
 
 impl PendingArrayDestroy<'_> {
-    /// The driver destroyed it: what was mapped into it is let go.
+    /// Drops the references of what was mapped into it.
     pub fn destroyed(self) {
         Physical::new(self.tables).untile(|tiled| tiled.leaving == self.serial);
     }
@@ -80,7 +80,7 @@ impl Drop for PendingArrayDestroy<'_> {
     }
 }
 
-/// Memory that the driver is asked to map into tiles. Dropped: nothing has changed.
+/// Memory that the driver is about to map into tiles. Unchanged if it is dropped.
 #[derive(Debug)]
 #[must_use = "a tiling that is dropped has not happened"]
 pub struct PendingTileMap<'a> {
@@ -90,8 +90,8 @@ pub struct PendingTileMap<'a> {
 }
 
 impl<'a> PendingTileMap<'a> {
-    /// The driver will have mapped it when the stream comes to it; what was there before goes then.
-    /// The array is of that context.
+    /// Records the mapping into an array of this context. Returns what was there before, which
+    /// stays charged until the stream executes the call.
     pub fn tiled(
         self,
         array: ArrayId,
@@ -115,8 +115,8 @@ impl Drop for PendingTileMap<'_> {
     }
 }
 
-/// What was in tiles, until the stream has come to what took it out. Dropped without
-/// [`ReplacedTiles::unmapped`]: it stays charged.
+/// What tiles contained until the stream executes the call that replaced it. Stays charged if it is
+/// dropped without [`ReplacedTiles::unmapped`].
 #[derive(Debug)]
 #[must_use = "what was in the tiles stays charged"]
 pub struct ReplacedTiles<'a> {
@@ -136,13 +136,13 @@ impl ReplacedTiles<'_> {
         }
     }
 
-    /// Whether there was nothing.
+    /// Returns whether there was nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// The stream has come to it.
+    /// Drops the references: the stream has executed the call.
     pub fn unmapped(self) {
         for (record, count) in self.records {
             let outcome = self.tables.physical.lock().drop_references(record, count);

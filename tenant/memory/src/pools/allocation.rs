@@ -1,4 +1,4 @@
-//! Allocating from a pool: at once, or after room was made.
+//! Allocation from a pool: at once, or after room was made.
 
 use cgpu_shm::ledger::Column;
 use cgpu_shm::reason::Reason;
@@ -11,13 +11,13 @@ use crate::handles::PoolId;
 use crate::ledger::{Denied, WaitBudget};
 
 impl Pools<'_> {
-    /// Allocates `size` bytes of a pool: charges, makes the `call`, looks at what the pool holds
+    /// Allocates `size` bytes of a pool: charges, makes the `call`, and reads what the pool holds
     /// then. `undo` frees what the call has allocated, in the same stream; `is_busy` says whether
-    /// the stream still has something to do.
+    /// the stream has unfinished work.
     ///
     /// # Errors
-    /// [`PoolError`]. What the pool holds is then within the limit again; where the stream does not
-    /// come to the free within a second, what remains is shown and blocks new allocations.
+    /// [`PoolError`]. What the pool holds is within the limit again. If the stream does not execute
+    /// the free within a second, the rest stays charged above the limit and blocks new allocations.
     pub fn allocate<E>(
         self,
         id: PoolId,
@@ -62,7 +62,7 @@ impl Pools<'_> {
         }
     }
 
-    /// The way of an allocation whose pre-charge does not fit.
+    /// Allocates where the pre-charge does not fit.
     #[cold]
     #[inline(never)]
     fn allocate_after_reading<E>(
@@ -77,8 +77,7 @@ impl Pools<'_> {
         let now = if self.tables.ledger.try_charge(at.gpu, Column::Used, likely.charged).is_ok() {
             Some(likely)
         } else {
-            // It may do with what it holds; if that is in too many pieces, or of other streams, it
-            // grows.
+            // What it holds may suffice. If it is fragmented, or of other streams, the pool grows.
             self.may_hold(at, likely.size).then_some(Reservation::charged(Bytes::ZERO, likely.size))
         };
         match now.map(|reservation| self.try_allocate(at, reservation, call, undo)) {
@@ -89,8 +88,7 @@ impl Pools<'_> {
         }
     }
 
-    /// The way of an allocation for which pools must be trimmed, and streams or exited processes be
-    /// waited for.
+    /// Allocates after trimming pools, and waiting for streams or exited processes.
     #[cold]
     #[inline(never)]
     fn allocate_waiting<E>(
@@ -104,13 +102,12 @@ impl Pools<'_> {
         let exact = Reservation::charged(least(likely.size), likely.size);
         let mut budget = WaitBudget::default();
         loop {
-            // What was freed in the stream can be had when the stream has come to that; asked
-            // before the trim that is to see it.
+            // Before the trim, which frees what the stream has finished with.
             let is_idle = !is_busy();
             self.each_pool(Some(at.gpu), true);
             let mut wait = || !is_idle && self.tables.ledger.sleep_backoff(&mut budget);
-            // Where only exited processes are in the way of a chunk they are waited for: under a
-            // lesser charge the pool would grow by one all the same.
+            // Waits for exited processes if only they leave no room for a chunk: under a smaller
+            // charge the pool would grow by a chunk all the same.
             let reservation = if self
                 .tables
                 .ledger
@@ -133,14 +130,14 @@ impl Pools<'_> {
                 exact
             };
             match self.try_allocate(at, reservation, call, undo) {
-                // It grew by more than there was room for. There may be some in a moment.
+                // It grew by more than fits. There may be room later.
                 Err(PoolError::Denied(_)) if wait() => {}
                 other => return other,
             }
         }
     }
 
-    /// Whether a pool has `size` bytes that are not in use.
+    /// Returns whether a pool has `size` unused bytes.
     fn may_hold(self, at: PoolRef, size: Bytes) -> bool {
         let Some(ticket) = self.tables.pools.begin_reading(at) else { return false };
         let (reserved, used) = (at.driver.reserved(at.id), at.driver.used(at.id));
@@ -148,7 +145,7 @@ impl Pools<'_> {
         reserved.zip(used).is_some_and(|(reserved, used)| reserved >= used + size)
     }
 
-    /// Makes the call under a charge that is on the ledger, and looks at what came of it.
+    /// Makes the call under a charge, and reads what the pool holds then.
     fn try_allocate<E>(
         self,
         at: PoolRef,
@@ -172,8 +169,7 @@ impl Pools<'_> {
         }
     }
 
-    /// Gets rid of an excess whose cause was freed in its stream just now: when the stream has come
-    /// to that, a trim gives it back.
+    /// Trims until an excess, whose cause has been freed in its stream, has left the GPU.
     #[cold]
     pub(crate) fn evict_excess(self, at: PoolRef, size: Bytes) -> Denied {
         let (reason, limit) = (Reason::PoolGrew, self.tables.ledger.limit(at.gpu));

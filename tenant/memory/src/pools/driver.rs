@@ -1,4 +1,4 @@
-//! What the driver says of pools, and is asked to do with them.
+//! The driver calls for pools that the accounting needs.
 
 use std::fmt;
 
@@ -6,15 +6,16 @@ use cgpu_shm::units::Bytes;
 
 use crate::handles::PoolId;
 
-/// What the driver says of its pools, and what it does with them on our account.
+/// The driver calls for pools.
 pub trait PoolDriver: fmt::Debug + Sync {
-    /// What the pool holds of its GPU, used or not (`RESERVED_MEM_CURRENT`). None: the driver does
-    /// not say.
+    /// Returns what the pool holds of its GPU, used or not (`RESERVED_MEM_CURRENT`); `None` if the
+    /// driver does not report it.
     fn reserved(&self, pool: PoolId) -> Option<Bytes>;
-    /// What of that is in use (`USED_MEM_CURRENT`). None: the driver does not say.
+    /// Returns how much of that is in use (`USED_MEM_CURRENT`); `None` if the driver does not
+    /// report it.
     fn used(&self, pool: PoolId) -> Option<Bytes>;
-    /// Gives back what can be spared.
+    /// Gives unused memory back to the GPU.
     fn trim(&self, pool: PoolId);
-    /// Destroys a pool that holds nothing. `false`: the driver refused.
+    /// Destroys an empty pool. Returns `false` if the driver refused.
     fn destroy(&self, pool: PoolId) -> bool;
 }

@@ -1,4 +1,4 @@
-//! Pools that other processes may open, or hold memory of.
+//! Pools that other processes may open, or whose memory they may hold.
 
 use cgpu_shm::reason::Reason;
 use cgpu_shm::units::Bytes;
@@ -9,8 +9,8 @@ use crate::exports::{Exports, Route};
 use crate::handles::PoolId;
 
 impl Pools<'_> {
-    /// The driver gave out a handle to a pool: others may hold what comes from it, and what is left
-    /// of us pays for all that it holds.
+    /// Records that a handle to a pool was exported: all that it holds stays charged after this
+    /// process has exited.
     pub fn exported(self, id: PoolId) {
         if let Lookup::Charged(at) = self.tables.pools.find(id) {
             self.tables.pools.export(at);
@@ -18,7 +18,7 @@ impl Pools<'_> {
         }
     }
 
-    /// The driver gave out a descriptor of a piece of this size, the end of which is not seen.
+    /// Records that a descriptor of a piece of this size was exported. Its end is not seen.
     pub fn piece_exported(self, id: PoolId, piece: Bytes) {
         if let Lookup::Charged(at) = self.tables.pools.find(id) {
             self.tables.ledger.exported().add_routes(Route::UNTRACKED.0);
@@ -28,14 +28,14 @@ impl Pools<'_> {
         }
     }
 
-    /// The driver gave out a pointer of an exported pool's, by which others open it.
+    /// Records that a pointer of an exported pool was exported.
     pub fn pointer_exported(self, route: Route) {
         self.tables.ledger.exported().add_routes(route.0);
         self.tables.pools.point(route.0);
     }
 
-    /// Enters what an exported pool holds as exported. What it holds no more may be held by others,
-    /// by pointers that they have open or by descriptors: how much of it stays charged.
+    /// Accounts what an exported pool holds as exported. What it no longer holds may be held by
+    /// others, by imported pointers or by descriptors: returns how much of it stays charged.
     pub(super) fn enter_export(self, at: PoolRef) -> Bytes {
         let (more, less) = self.tables.pools.exported(at);
         if more > Bytes::ZERO {

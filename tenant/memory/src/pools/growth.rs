@@ -1,35 +1,35 @@
-//! By how much a pool grows for an allocation, as far as it has been seen.
+//! Estimate of a pool's growth for an allocation, from former growth.
 
 use cgpu_shm::units::Bytes;
 
-/// What every pool's growth is a multiple of: a page of the GPU.
+/// Every pool's growth is a multiple of this, a page of the GPU.
 const GRANULE: u64 = 2 << 20;
-/// What a small allocation is taken to need before any was seen.
+/// Estimate for a small allocation before the first growth.
 const FIRST_CHUNK: u64 = 32 << 20;
-/// What is not learned: one odd reading must not make every later pre-charge fail.
+/// Upper bound of an estimate: one odd reading must not make every later pre-charge fail.
 const MOST: u64 = 1 << 30;
-/// What no GPU has.
+/// No GPU has this much.
 const TOO_LARGE: u64 = 1 << 40;
 
-/// What is learned. It only rises, because what is charged in advance is given back a call later.
+/// The estimate. It only rises, because the excess of a pre-charge is refunded after the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Growth {
-    /// What a small allocation takes, and what large ones are rounded up to.
+    /// Growth for a small allocation; large ones are rounded up to a multiple of it.
     chunk: u64,
-    /// What a large one takes beyond that.
+    /// Growth for a large allocation beyond that.
     beyond: u64,
 }
 
 impl Growth {
     pub(super) const NEW: Self = Self { chunk: FIRST_CHUNK, beyond: 0 };
 
-    /// What the pool is likely to grow by at most for `size`. None: no GPU has so much.
+    /// Returns the estimated growth for `size`. `None` if no GPU has so much.
     pub(super) fn likely(self, size: Bytes) -> Option<Bytes> {
         let beyond = if size.0 > self.chunk { self.beyond } else { 0 };
         (size.0 < TOO_LARGE).then(|| Bytes(size.0.next_multiple_of(self.chunk) + beyond))
     }
 
-    /// The pool has grown, for `size` and nothing else.
+    /// Learns from the pool's growth for `size` alone.
     pub(super) fn learn(&mut self, size: Bytes, grown: Bytes) {
         if size.0 <= self.chunk {
             self.chunk = self.chunk.max(grown.0.min(MOST).next_multiple_of(GRANULE));
@@ -40,7 +40,7 @@ impl Growth {
     }
 }
 
-/// The least that a pool can grow by for `size`, if it grows.
+/// Returns the smallest growth for `size`, if the pool grows.
 pub(super) fn least(size: Bytes) -> Bytes {
     Bytes(size.0.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX))
 }
@@ -62,11 +62,11 @@ mod tests {
         // A large one took a chunk more; small ones do not.
         growth.learn(mib(33), mib(96));
         assert_eq!(likely(growth, [1, 32, 33, 65]), [32, 32, 96, 128].map(|size| Some(mib(size))));
-        // Chunks are larger than was thought; smaller growth teaches nothing.
+        // Chunks are larger than estimated; smaller growth changes nothing.
         growth.learn(Bytes(512), mib(63) + Bytes(1));
         growth.learn(Bytes(512), mib(2));
         assert_eq!(likely(growth, [1, 33, 64, 65]), [64, 64, 64, 160].map(|size| Some(mib(size))));
-        // What is out of all proportion is not learned.
+        // Growth out of proportion is not learned.
         growth.learn(Bytes(512), mib(1 << 20));
         assert_eq!(growth.likely(Bytes(1)), Some(mib(1024)));
         assert_eq!(growth.likely(Bytes(1 << 40)), None);

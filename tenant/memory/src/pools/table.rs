@@ -1,12 +1,10 @@
-//! The pools of a process: what is booked for each, what it was last seen to hold, which calls are
-//! under way.
+//! The pools of a process: what is charged for each, its newest reading, and the calls in progress.
 //!
-//! Nothing in here calls the driver or the ledger; what has to be refunded or is lacking comes back
-//! as a [`Balance`].
+//! Nothing in here calls the driver or the ledger; what must be refunded or charged is returned as
+//! a [`Balance`].
 //!
-//! *Invariant*, whenever the lock is free: what calls under way were charged in advance is part of
-//! what is booked, and what is booked covers the newest reading, or the lack was handed to a thread
-//! that is charging it.
+//! *Invariant* while the lock is free: the pre-charges of calls in progress are part of what is
+//! charged. What is charged covers the newest reading, or a thread is charging the shortfall.
 
 mod pool;
 mod retention;
@@ -31,29 +29,28 @@ use crate::ordered::Ordered;
 pub(crate) enum Lookup {
     /// A pool that is charged.
     Charged(PoolRef),
-    /// A pool whose memory is not counted here.
+    /// A pool whose memory is not charged here.
     Elsewhere,
     /// The program has destroyed it.
     Outlives,
-    /// It is being destroyed at this moment.
+    /// The driver is destroying it.
     Leaving,
-    /// Never seen.
+    /// Unknown.
     Unknown,
 }
 
-/// The table.
 #[derive(Debug)]
 pub(crate) struct PoolTable {
-    /// How many are charged, or were lately: none in most programs, and then nothing is looked up.
+    /// Number of charged pools: zero in most programs, and nothing is looked up.
     charged: AtomicUsize,
-    /// The pointers that were given out, as bits.
+    /// Routes of the exported pointers.
     pointers: AtomicU64,
     table: Spin<Table>,
 }
 
 #[derive(Debug)]
 struct Table {
-    /// By handle. None: not counted here.
+    /// By handle. `None`: not charged here.
     pools: Ordered<Option<Pool>>,
     made: u64,
 }
@@ -78,7 +75,6 @@ impl PoolTable {
         }
     }
 
-    /// Whether any pool is charged.
     #[inline]
     pub(super) fn any(&self) -> bool {
         self.charged.load(Ordering::Relaxed) != 0
@@ -96,8 +92,8 @@ impl PoolTable {
         }
     }
 
-    /// Takes a pool in that the driver has just made, on `gpu` if it is charged; what stood under
-    /// its handle is gone. Returns what that had.
+    /// Records a new pool, charged if it has a `gpu`. Returns what the former one with its handle
+    /// had.
     pub(super) fn made(
         &self,
         id: PoolId,
@@ -108,7 +104,7 @@ impl PoolTable {
         Ok(former.map(|pool| self.released(pool)))
     }
 
-    /// Takes a pool in that has been there for long, unless it is known.
+    /// Records an existing pool, unless it is known.
     pub(super) fn seen(
         &self,
         id: PoolId,
@@ -156,22 +152,22 @@ impl PoolTable {
         Ok(former.flatten())
     }
 
-    /// What a pool that is off the table had; calls under way give their own back.
+    /// Returns what a removed pool had, without the pre-charges of calls in progress, which refund
+    /// their own.
     fn released(&self, pool: Pool) -> Released {
         self.charged.fetch_sub(1, Ordering::Relaxed);
         let exported = pool.exported.unwrap_or_default();
         Released { gpu: pool.at.gpu, charged: pool.charged - pool.pending, exported }
     }
 
-    /// Other processes may allocate from it, or hold what came from it.
+    /// Marks a pool as exported: others may allocate from it, or hold memory of it.
     pub(super) fn export(&self, at: PoolRef) {
         if let Some(pool) = self.table.lock().get(at) {
             pool.exported.get_or_insert(Bytes::ZERO);
         }
     }
 
-    /// A descriptor of a piece was given out. It holds the chunks in which the piece lies, of what
-    /// the pool has.
+    /// Adds a descriptor of a piece. It holds the chunks that contain the piece.
     pub(super) fn export_descriptor(&self, at: PoolRef, piece: Bytes) {
         if let Some(pool) = self.table.lock().get(at) {
             let chunks = pool.growth.likely(piece).unwrap_or(Bytes::MAX);
@@ -180,7 +176,7 @@ impl PoolTable {
         }
     }
 
-    /// The pool holds so much less: how much of that descriptors may hold.
+    /// Returns how much of `less`, which the pool no longer holds, descriptors may hold.
     pub(super) fn held_by_descriptors(&self, at: PoolRef, less: Bytes) -> Bytes {
         let mut table = self.table.lock();
         let Some(pool) = table.get(at) else { return Bytes::ZERO };
@@ -189,18 +185,18 @@ impl PoolTable {
         held
     }
 
-    /// A pointer with this bit was given out.
+    /// Adds an exported pointer with this bit.
     pub(super) fn point(&self, bit: u64) {
         self.pointers.fetch_or(bit, Ordering::Relaxed);
     }
 
-    /// The bits of all pointers that were given out.
+    /// Returns the bits of all exported pointers.
     pub(super) fn pointers(&self) -> u64 {
         self.pointers.load(Ordering::Relaxed)
     }
 
-    /// How what is booked for an exported pool differs from what is entered as exported: to be
-    /// entered more, less.
+    /// Returns by how much what is charged for an exported pool is above and below what is
+    /// accounted as exported.
     pub(super) fn exported(&self, at: PoolRef) -> (Bytes, Bytes) {
         let mut table = self.table.lock();
         let Some(pool) = table.get(at) else { return (Bytes::ZERO, Bytes::ZERO) };
@@ -209,7 +205,7 @@ impl PoolTable {
         (pool.charged - entered, entered - pool.charged)
     }
 
-    /// A pool that is not charged is gone.
+    /// Removes a pool that is not charged.
     pub(super) fn forget(&self, id: PoolId) {
         let mut table = self.table.lock();
         if let Some(None) = table.pools.get(key(id)) {
@@ -217,12 +213,12 @@ impl PoolTable {
         }
     }
 
-    /// What the pool is likely to grow by for `size`. None: no GPU has so much.
+    /// Returns the estimated growth for `size`. `None` if no GPU has so much.
     pub(super) fn likely(&self, at: PoolRef, size: Bytes) -> Option<Bytes> {
         self.table.lock().get(at).map_or(Growth::NEW, |pool| pool.growth).likely(size)
     }
 
-    /// A call that was charged goes to the driver. `false`: the pool is gone, or goes.
+    /// Begins a call that was charged. Returns `false` if the pool is not open.
     pub(super) fn start(&self, at: PoolRef, reservation: Reservation) -> bool {
         let mut table = self.table.lock();
         let Some(pool) = table.get(at).filter(|pool| pool.stage == Stage::Open) else {
@@ -232,20 +228,20 @@ impl PoolTable {
         true
     }
 
-    /// Begins a look at what a pool holds. None: it is gone, or goes.
+    /// Begins a reading. `None` if the pool is being destroyed or is gone.
     pub(super) fn begin_reading(&self, at: PoolRef) -> Option<Ticket> {
         let mut table = self.table.lock();
         table.get(at).filter(|pool| pool.stage != Stage::Leaving).map(Pool::begin_reading)
     }
 
-    /// Ends a look at which nothing was seen.
+    /// Ends a reading without a result.
     pub(super) fn end_reading(&self, at: PoolRef) {
         if let Some(pool) = self.table.lock().get(at) {
             pool.readings = pool.readings.saturating_sub(1);
         }
     }
 
-    /// Ends a look: what was seen, and the call for which it was done, if for one.
+    /// Ends a reading, and the call that it belongs to, if any.
     pub(super) fn record_reading(
         &self,
         at: PoolRef,
@@ -259,7 +255,7 @@ impl PoolTable {
         pool.balance()
     }
 
-    /// `bytes` are on the ledger for it, charged or else unpaid.
+    /// Adds `bytes` that are on the ledger for the pool; `unpaid` says that they exceed the limit.
     pub(super) fn add(&self, at: PoolRef, bytes: Bytes, unpaid: bool) -> Balance {
         let mut table = self.table.lock();
         let Some(pool) = table.get(at) else {
@@ -270,7 +266,7 @@ impl PoolTable {
         pool.balance()
     }
 
-    /// What is lacking now.
+    /// Returns the shortfall now.
     pub(super) fn shortfall(&self, at: PoolRef) -> Bytes {
         self.table
             .lock()
@@ -278,15 +274,15 @@ impl PoolTable {
             .map_or(Bytes::ZERO, |pool| pool.read - pool.read.min(pool.charged))
     }
 
-    /// What could not be charged has been seen to.
+    /// Notes that a charge above the limit has been dealt with.
     pub(crate) fn paid(&self, at: PoolRef) {
         if let Some(pool) = self.table.lock().get(at) {
             pool.unpaid = false;
         }
     }
 
-    /// The next charged pool after a handle, of a GPU if one is given; and whether it outlives its
-    /// destruction.
+    /// Returns the next charged pool after a handle, of one GPU if given, and whether it outlives
+    /// its destruction.
     pub(super) fn after(
         &self,
         last: Option<PoolId>,
@@ -308,15 +304,15 @@ impl PoolTable {
         }
     }
 
-    /// The program has destroyed it, and it holds something.
+    /// Notes that the program has destroyed a pool that holds memory.
     pub(super) fn outlive(&self, at: PoolRef) {
         if let Some(pool) = self.table.lock().get(at) {
             pool.stage = Stage::Outlives;
         }
     }
 
-    /// From here on we do not use the handle. `false`: a call of the program does at this
-    /// moment, or another thread was here first.
+    /// Bars the handle. Returns `false` during a call of the program, or if another thread has
+    /// barred it.
     pub(super) fn leave(&self, at: PoolRef) -> bool {
         let mut table = self.table.lock();
         let free = |pool: &&mut Pool| pool.stage != Stage::Leaving && pool.calls == 0;
@@ -325,19 +321,19 @@ impl PoolTable {
         true
     }
 
-    /// Whether calls of ours with the handle are still under way.
+    /// Returns whether readings of the pool are in progress.
     pub(super) fn is_being_read(&self, at: PoolRef) -> bool {
         self.table.lock().get(at).is_some_and(|pool| pool.readings != 0)
     }
 
-    /// The driver did not destroy it.
+    /// Notes that the driver did not destroy it.
     pub(super) fn stay(&self, at: PoolRef, outlives: bool) {
         if let Some(pool) = self.table.lock().get(at) {
             pool.stage = if outlives { Stage::Outlives } else { Stage::Open };
         }
     }
 
-    /// The driver destroyed it; what it had.
+    /// Removes a destroyed pool; returns what it had.
     pub(super) fn destroyed(&self, at: PoolRef) -> Option<Released> {
         let mut table = self.table.lock();
         table.get(at)?;
@@ -345,7 +341,7 @@ impl PoolTable {
         Some(self.released(pool))
     }
 
-    /// Booked and under way, of all: for tests.
+    /// Returns what is charged and what is pending for all pools.
     #[cfg(test)]
     pub(crate) fn sums(&self) -> (Bytes, Bytes) {
         let (mut charged, mut pending, mut from) = (Bytes::ZERO, Bytes::ZERO, 0);
@@ -365,7 +361,7 @@ impl PoolTable {
     }
 }
 
-/// The pool went while a call for it was under way.
+/// Returns the balance of a call whose pool was removed meanwhile.
 fn refund_all(reservation: Option<Reservation>) -> Balance {
     Balance {
         surplus: reservation.map_or(Bytes::ZERO, |reservation| reservation.charged),

@@ -1,45 +1,47 @@
-//! An allocation in eight bytes, and who owns it.
+//! An allocation in eight bytes: offset, size, owner.
 //!
 //! ```text
-//!   63 ... 56  55 ... 44  43 .......... 13  12 ....... 0
-//!   user       place      units of 512 B    offset in its region, in 256 B
-//!   `-- owner --------'
+//!   63 .... 56  55 ... 44  43 .......... 13  12 ....... 0
+//!   generation  index      units of 512 B    offset in its region, in 256 B
+//!   `----- owner --------'
 //! ```
 
-/// log2 of the bytes of a region: the block that drivers cut small allocations from.
+/// log2 of the bytes of a region: the block that drivers carve small allocations from.
 pub(super) const REGION_BITS: u32 = 21;
 
-/// log2 of what every driver's addresses are multiples of.
+/// log2 of the alignment of every driver's addresses.
 const ALIGNMENT_BITS: u32 = 8;
 const OFFSET_BITS: u32 = REGION_BITS - ALIGNMENT_BITS;
 const UNITS_BITS: u32 = 31;
 
-/// Units that an entry cannot say any more: 1 TiB.
+/// First size that an entry cannot hold: 1 TiB.
 pub(super) const MOST_UNITS: u32 = 1 << UNITS_BITS;
 
-/// Who owns an allocation: a place in the registry, and which user of it.
+/// The owner of an allocation: an index in the registry, and a generation of that index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Owner(u32);
 
 impl Owner {
     const INDEX_BITS: u32 = 12;
-    /// Places in the registry.
+    /// Number of indices.
     pub(crate) const INDICES: usize = 1 << Self::INDEX_BITS;
-    /// Users of a place; after the last one, the place is not used again.
-    pub(crate) const USERS: u32 = 1 << (u64::BITS - OFFSET_BITS - UNITS_BITS - Self::INDEX_BITS);
+    /// Generations of an index; after the last one, the index is not used again.
+    pub(crate) const GENERATIONS: u32 =
+        1 << (u64::BITS - OFFSET_BITS - UNITS_BITS - Self::INDEX_BITS);
 
-    /// The given user, below [`Owner::USERS`], of a place below [`Owner::INDICES`].
-    pub(crate) fn new(index: u16, user: u32) -> Self {
+    /// Returns the owner of an index below [`Owner::INDICES`] and a generation below
+    /// [`Owner::GENERATIONS`].
+    pub(crate) fn new(index: u16, generation: u32) -> Self {
         let index = u32::from(index) & ((1 << Self::INDEX_BITS) - 1);
-        Self((user & (Self::USERS - 1)) << Self::INDEX_BITS | index)
+        Self((generation & (Self::GENERATIONS - 1)) << Self::INDEX_BITS | index)
     }
 
-    /// As a number; see [`Owner::of_bits`].
+    /// Returns it as a number; see [`Owner::of_bits`].
     pub(crate) fn bits(self) -> u32 {
         self.0
     }
 
-    /// The owner that the number stands for.
+    /// Returns the owner with these bits.
     #[inline]
     pub(crate) fn of_bits(bits: u32) -> Self {
         Self(bits)
@@ -51,17 +53,17 @@ impl Owner {
     }
 
     #[inline]
-    pub(crate) fn user(self) -> u32 {
+    pub(crate) fn generation(self) -> u32 {
         self.0 >> Self::INDEX_BITS
     }
 }
 
-/// An address's place in its region.
+/// The offset of an address in its region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offset(pub(super) u16);
 
 impl Offset {
-    /// None for an address that no driver gives out.
+    /// Returns `None` for an address that no driver returns.
     #[inline]
     pub(super) fn of(address: u64) -> Option<Self> {
         let aligned = address != 0 && address.is_multiple_of(1 << ALIGNMENT_BITS);
@@ -75,10 +77,10 @@ impl Offset {
 pub(super) struct Entry(u64);
 
 impl Entry {
-    /// A slot of a table that holds none: nothing is allocated with no bytes.
+    /// A free slot of a table: no allocation has zero bytes.
     pub(super) const VACANT: Self = Self(0);
 
-    /// None for no bytes, or for more than an entry can say.
+    /// Returns `None` for zero bytes, or for more than an entry can hold.
     #[inline]
     pub(super) fn new(offset: Offset, units: u32, owner: Owner) -> Option<Self> {
         let fits = units > 0 && units < MOST_UNITS;
@@ -117,17 +119,20 @@ mod tests {
 
     #[test]
     fn entry_returns_what_it_was_made_of() {
-        for (index, user) in [(0, 0), (1, 0), (0, 1), (4095, 255)] {
+        for (index, generation) in [(0, 0), (1, 0), (0, 1), (4095, 255)] {
             for units in [1, 4096, (1 << UNITS_BITS) - 1] {
                 for offset in [0, 1, 8191] {
-                    let owner = Owner::new(index, user);
+                    let owner = Owner::new(index, generation);
                     let entry = Entry::new(Offset(offset), units, owner).expect("it fits");
                     assert!(!entry.is_vacant());
                     assert_eq!(
                         (entry.offset().0, entry.units(), entry.owner()),
                         (offset, units, owner)
                     );
-                    assert_eq!((owner.index(), owner.user()), (usize::from(index), user));
+                    assert_eq!(
+                        (owner.index(), owner.generation()),
+                        (usize::from(index), generation)
+                    );
                 }
             }
         }

@@ -1,34 +1,33 @@
-//! Stretches of 128 MiB of addresses, each with its regions of 2 MiB, and the list by which they
-//! are found.
+//! Extents of 128 MiB of addresses, each with its regions of 2 MiB, and the list of them.
 
 use super::entry::{Entry, Offset, REGION_BITS};
 use super::leaf::{Exhausted, Leaf};
 use super::spread;
 
-/// log2 of the regions of a stretch.
+/// log2 of the regions of an extent.
 const REGIONS_BITS: u32 = 6;
 const REGIONS: usize = 1 << REGIONS_BITS;
-/// log2 of the bytes of a stretch.
+/// log2 of the bytes of an extent.
 const EXTENT_BITS: u32 = REGION_BITS + REGIONS_BITS;
 /// Slots of the shortest list.
 const SMALLEST: usize = 16;
 
-/// The number of the stretch of an address.
+/// Returns the number of the extent of an address.
 #[inline]
 pub(super) fn number(address: u64) -> u64 {
     address >> EXTENT_BITS
 }
 
-/// A stretch in which something lives. Of each region one entry is in place, side by side with its
-/// neighbours': allocations of 2 MiB and more, one after the other, are eight to a cache line, and
-/// the list is asked once for 64 of them.
+/// An extent that has an entry. The first entry of each region is stored in place, beside those of
+/// its neighbours: successive allocations of 2 MiB and more are eight to a cache line, and one
+/// look-up of the list serves 64 of them.
 #[derive(Debug)]
 pub(super) struct Extent {
-    /// One entry of each region: the only one, where allocations are of 2 MiB and more.
+    /// The first entry of each region: the only one where allocations are of 2 MiB and more.
     firsts: [Entry; REGIONS],
-    /// The others of each region; none until a region has a second one.
+    /// The other entries of each region; empty until a region has a second one.
     leaves: Vec<Leaf>,
-    /// Entries in all of them.
+    /// Number of entries.
     live: u32,
 }
 
@@ -44,15 +43,15 @@ impl Extent {
         self.live == 0
     }
 
-    /// The entry at `offset` in the region of `address`; vacant if there is none.
+    /// Returns the entry at `offset` in the region of `address`, vacant if there is none.
     #[inline]
     pub(super) fn find(&mut self, address: u64, offset: Offset) -> Entry {
         let first = *self.first(address);
         if is_at(first, offset) { first } else { self.find_in_leaf(address, offset) }
     }
 
-    /// Puts an entry into the region of `address`; returns the one that had its offset, or a vacant
-    /// one.
+    /// Inserts an entry into the region of `address`. Returns the one that had its offset, vacant
+    /// if there was none.
     #[inline]
     pub(super) fn insert(&mut self, address: u64, entry: Entry) -> Result<Entry, Exhausted> {
         let offset = entry.offset();
@@ -68,7 +67,8 @@ impl Extent {
         Ok(former)
     }
 
-    /// Takes out the entry at `offset` in the region of `address`; a vacant one if there is none.
+    /// Removes and returns the entry at `offset` in the region of `address`, vacant if there is
+    /// none.
     #[inline]
     pub(super) fn remove(&mut self, address: u64, offset: Offset) -> Entry {
         let first = self.first(address);
@@ -81,7 +81,7 @@ impl Extent {
         removed
     }
 
-    /// Drops the entries that `keep` does not want.
+    /// Drops the entries for which `keep` returns `false`.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(Entry) -> bool) {
         for first in &mut self.firsts {
             if !first.is_vacant() && !keep(*first) {
@@ -96,7 +96,7 @@ impl Extent {
         self.live = u32::try_from(left).unwrap_or(self.live);
     }
 
-    /// The entries of a region.
+    /// Returns the entries of a region.
     fn region(&self, index: usize) -> impl Iterator<Item = Entry> {
         let first = self.firsts.get(index).copied().filter(|first| !first.is_vacant());
         first.into_iter().chain(self.leaves.get(index).into_iter().flat_map(Leaf::iter))
@@ -104,7 +104,7 @@ impl Extent {
 
     #[inline]
     fn first(&mut self, address: u64) -> &mut Entry {
-        // The mask leaves a place in the array.
+        // The mask keeps the index within the array.
         #[allow(clippy::indexing_slicing)]
         &mut self.firsts[index(address)]
     }
@@ -136,7 +136,7 @@ impl Extent {
     }
 }
 
-/// The place of an address's region in its stretch.
+/// Returns the index of an address's region in its extent.
 #[inline]
 fn index(address: u64) -> usize {
     // The mask leaves no more bits than the type has.
@@ -145,35 +145,35 @@ fn index(address: u64) -> usize {
     index
 }
 
-/// Whether it is an allocation at this offset.
+/// Returns whether an entry is an allocation at this offset.
 #[inline]
 fn is_at(entry: Entry, offset: Offset) -> bool {
     !entry.is_vacant() && entry.offset() == offset
 }
 
-/// Stretches by number: open addressing, linear probing, a power of two of slots or none. A stretch
-/// lies apart from the list, so that a step of growth moves 16 bytes for each.
+/// Extents by number: open addressing, linear probing, a power of two of slots or none. Extents are
+/// boxed, so that growth moves 16 bytes for each.
 #[derive(Debug, Default)]
 pub(super) struct Extents {
     slots: Vec<Option<(u64, Box<Extent>)>>,
     used: usize,
-    /// The stretch that became empty last: it stays in the list, because what is freed is often
-    /// allocated again at once.
+    /// The extent that became empty last: it stays in the list, because a program often allocates
+    /// again at once what it has freed.
     idle: Option<u64>,
-    /// An empty stretch, kept for the next one: programs free the last of a stretch and allocate
-    /// the first of another all day.
+    /// A cached empty extent. Programs may alternate between freeing the last entry of one extent
+    /// and allocating the first of another.
     cached: Option<Box<Extent>>,
 }
 
 impl Extents {
-    /// The stretch of this number, if anything lives there.
+    /// Returns the extent of this number if it has one.
     #[inline]
     pub(super) fn find(&mut self, number: u64) -> Option<&mut Extent> {
         let index = self.index(number).ok()?;
         self.at(index)
     }
 
-    /// The stretch of this number, which is made if need be.
+    /// Returns the extent of this number, and makes it if there is none.
     #[inline]
     pub(super) fn find_or_make(&mut self, number: u64) -> Result<&mut Extent, Exhausted> {
         let index = match self.index(number) {
@@ -183,18 +183,18 @@ impl Extents {
         self.at(index).ok_or(Exhausted)
     }
 
-    /// The stretch of this number has become empty.
+    /// Notes that the extent of this number has become empty.
     #[inline]
     pub(super) fn emptied(&mut self, number: u64) {
         if self.idle != Some(number) {
-            self.relieve(number);
+            self.set_idle(number);
         }
     }
 
-    /// Makes the stretch of this number, which is empty, the idle one; drops the one that was
-    /// before, if it still is.
+    /// Makes the extent of this number, which is empty, the idle one. Drops the former one if it is
+    /// still empty.
     #[inline(never)]
-    fn relieve(&mut self, number: u64) {
+    fn set_idle(&mut self, number: u64) {
         if let Some(former) = self.idle.replace(number)
             && self.find(former).is_some_and(|extent| extent.is_empty())
         {
@@ -202,7 +202,7 @@ impl Extents {
         }
     }
 
-    /// Drops the stretch of this number, which must be empty.
+    /// Drops the extent of this number, which must be empty.
     fn drop_empty(&mut self, number: u64) {
         let Ok(mut hole) = self.index(number) else { return };
         let removed = self.slots.get_mut(hole).and_then(Option::take);
@@ -220,7 +220,7 @@ impl Extents {
         self.cached = removed.map(|(_, extent)| extent);
     }
 
-    /// Drops the entries that `keep` does not want, and what is then empty.
+    /// Drops the entries for which `keep` returns `false`, and extents that are then empty.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(Entry) -> bool) {
         let mut empty = Vec::new();
         for (number, extent) in self.slots.iter_mut().flatten() {
@@ -234,7 +234,7 @@ impl Extents {
         }
     }
 
-    /// Every entry, with its address.
+    /// Returns every entry with its address.
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Entry)> {
         let extents = self.slots.iter().flatten();
@@ -247,13 +247,13 @@ impl Extents {
         })
     }
 
-    /// Slots of the list.
+    /// Returns the number of slots.
     #[cfg(test)]
-    pub(super) fn room(&self) -> usize {
+    pub(super) fn capacity(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether it is at its fullest: with one more stretch it would grow.
+    /// Returns whether one more extent would make the list grow.
     pub(super) fn is_full(&self) -> bool {
         (self.used + 1) * 2 > self.slots.len()
     }
@@ -261,8 +261,8 @@ impl Extents {
     #[cold]
     #[inline(never)]
     fn make(&mut self, number: u64, mut vacant: usize) -> Result<usize, Exhausted> {
-        // Half full at most. Lists never shrink: at 16 bytes for 128 MiB of addresses they need
-        // not.
+        // At most half full. Lists never shrink: 16 bytes for 128 MiB of addresses are not worth
+        // it.
         if self.is_full() {
             self.grow()?;
             vacant = self.index(number).err().ok_or(Exhausted)?;
@@ -296,8 +296,8 @@ impl Extents {
         }
     }
 
-    /// The place of a number, or the vacant one where it would go (in an empty list: beyond its
-    /// end).
+    /// Returns the slot of a number as `Ok`, or the vacant slot for it as `Err` (beyond the end of
+    /// an empty list).
     #[inline]
     fn index(&self, number: u64) -> Result<usize, usize> {
         let mask = self.mask();

@@ -1,8 +1,7 @@
-//! The live allocations of a region: an open-addressed table of at most a few thousand entries of
-//! eight bytes.
+//! The allocations of a region: an open-addressed table of at most 8,192 entries of eight bytes.
 //!
-//! With a million live allocations what costs is the cache miss, so entries are small and tables
-//! are kept more than a third full.
+//! With a million live allocations, cache misses dominate: entries are small, and tables are more
+//! than a third full.
 
 use super::entry::{Entry, Offset};
 use super::spread;
@@ -22,7 +21,7 @@ pub(super) struct Leaf {
 }
 
 impl Leaf {
-    /// The entry at `offset`; vacant if there is none.
+    /// Returns the entry at `offset`, vacant if there is none.
     #[inline]
     pub(super) fn find(&self, offset: Offset) -> Entry {
         self.index(offset)
@@ -32,14 +31,14 @@ impl Leaf {
             .unwrap_or(Entry::VACANT)
     }
 
-    /// Puts in an entry; returns the one that had its offset, or a vacant one.
+    /// Inserts an entry. Returns the one that had its offset, vacant if there was none.
     #[inline]
     pub(super) fn insert(&mut self, entry: Entry) -> Result<Entry, Exhausted> {
         let mut vacant = match self.index(entry.offset()) {
             Ok(index) => return Ok(self.set(index, entry)),
             Err(vacant) => vacant,
         };
-        // Four fifths full at most: beyond it, probing gets long.
+        // At most four fifths full: probing gets long beyond that.
         if (self.live() + 1) * 5 > self.slots.len() * 4 {
             self.resize(self.slots.len() * 3 / 2)?;
             vacant = self.index(entry.offset()).err().ok_or(Exhausted)?;
@@ -48,13 +47,12 @@ impl Leaf {
         Ok(self.set(vacant, entry))
     }
 
-    /// Takes out the entry at `offset`; a vacant one if there is none.
+    /// Removes and returns the entry at `offset`, vacant if there is none.
     #[inline]
     pub(super) fn remove(&mut self, offset: Offset) -> Entry {
         let Ok(mut hole) = self.index(offset) else { return Entry::VACANT };
         let removed = self.set(hole, Entry::VACANT);
-        // Close the gap: whatever probed past the hole and may lie in it moves up, so that no
-        // search ends early.
+        // Backward shift: moves up entries that probed past the hole, so that no search ends early.
         let mut next = self.after(hole);
         while let Some(&entry) = self.slots.get(next)
             && !entry.is_vacant()
@@ -68,13 +66,13 @@ impl Leaf {
         }
         self.live -= 1;
         if self.live() * 3 < self.slots.len() && self.slots.len() > SMALLEST {
-            // Without memory it stays as large as it is.
+            // Without host memory it keeps its size.
             let _ = self.resize(self.live() * 3 / 2);
         }
         removed
     }
 
-    /// Drops the entries that `keep` does not want.
+    /// Drops the entries for which `keep` returns `false`.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(Entry) -> bool) {
         let unwanted: Vec<Entry> = self.iter().filter(|entry| !keep(*entry)).collect();
         for entry in unwanted {
@@ -82,7 +80,7 @@ impl Leaf {
         }
     }
 
-    /// Every entry.
+    /// Returns every entry.
     pub(super) fn iter(&self) -> impl Iterator<Item = Entry> {
         self.slots.iter().copied().filter(|entry| !entry.is_vacant())
     }
@@ -103,8 +101,8 @@ impl Leaf {
         Ok(())
     }
 
-    /// The place of an offset, or the vacant one where it would go (in an empty table: beyond its
-    /// end).
+    /// Returns the slot of an offset as `Ok`, or the vacant slot for it as `Err` (beyond the end of
+    /// an empty table).
     #[inline]
     fn index(&self, offset: Offset) -> Result<usize, usize> {
         let mut index = self.home(offset);
@@ -134,13 +132,13 @@ impl Leaf {
         if index + 1 < self.slots.len() { index + 1 } else { 0 }
     }
 
-    /// Steps from one place to another, around the end.
+    /// Returns the steps from one slot to another, around the end.
     #[inline]
     fn distance(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.slots.len() - from }
     }
 
-    /// Offsets spread over any number of slots: the 32 bits taken as a fraction of the table.
+    /// Spreads offsets over any number of slots: the 32 bits are a fraction of the table.
     #[inline]
     fn home(&self, offset: Offset) -> usize {
         (spread(u64::from(offset.0)) * self.slots.len()) >> 32

@@ -18,7 +18,7 @@ enum Step {
     Destroy { context: usize },
 }
 
-/// Addresses as drivers give them: dense small ones, 2 MiB ones, and far away ones.
+/// Addresses as drivers return them: dense small ones, 2 MiB ones, sparse ones.
 fn address() -> impl Strategy<Value = u64> {
     prop_oneof![
         (1..200_u64).prop_map(|index| 0x7f00_0000_0000 + index * 512),
@@ -40,18 +40,18 @@ proptest! {
     #[test]
     fn table_equals_a_map_whose_owners_can_close(steps in proptest::collection::vec(step(), 1..600)) {
         let table = AllocationTable::new();
-        let mut users = [1_u32; 3];
-        let owner = |users: &[u32; 3], context: usize| {
-            Owner::new(u16::try_from(context).expect("small"), users[context])
+        let mut generations = [1_u32; 3];
+        let owner = |generations: &[u32; 3], context: usize| {
+            Owner::new(u16::try_from(context).expect("small"), generations[context])
         };
         for context in 0..3 {
-            table.open(owner(&users, context), gpu(context)).expect("memory");
+            table.open(owner(&generations, context), gpu(context)).expect("memory");
         }
         let mut model: BTreeMap<u64, (u32, usize)> = BTreeMap::new();
         for (number, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Insert { address, units, context } => {
-                    let inserted = table.insert(Allocation { address, units, owner: owner(&users, context) });
+                    let inserted = table.insert(Allocation { address, units, owner: owner(&generations, context) });
                     let expected = match model.insert(address, (units, context)) {
                         Some((units, context)) => Inserted::Replaced(gpu(context), bytes(u64::from(units))),
                         None => Inserted::New,
@@ -64,15 +64,15 @@ proptest! {
                     prop_assert_eq!(removed, expected);
                 }
                 Step::Destroy { context } => {
-                    let former = owner(&users, context);
+                    let former = owner(&generations, context);
                     let sum: u64 = model.values().filter(|it| it.1 == context).map(|it| u64::from(it.0)).sum();
                     prop_assert_eq!(table.close(former), bytes(sum));
                     prop_assert_eq!(table.close(former), Bytes::ZERO);
                     let late = Allocation { address: 0x7f00_0000_0000, units: 1, owner: former };
                     prop_assert_eq!(table.insert(late), Inserted::Stale);
                     model.retain(|_, it| it.1 != context);
-                    users[context] += 1;
-                    table.open(owner(&users, context), gpu(context)).expect("memory");
+                    generations[context] += 1;
+                    table.open(owner(&generations, context), gpu(context)).expect("memory");
                     prop_assert_eq!(table.insert(late), Inserted::Stale);
                 }
             }
@@ -97,7 +97,7 @@ fn removed_entry_is_restored_only_at_a_free_address() {
     assert_eq!(table.insert(allocation(2)), Inserted::New);
     assert_eq!(table.restore(taken), Inserted::Stale);
     assert_eq!(table.remove(512).map(|(_, found)| found.units), Some(2));
-    // What no driver gives out is not recorded.
+    // No driver returns these.
     for (address, units) in [(0, 1), (100, 1), (512, 0), (512, u32::MAX)] {
         assert_eq!(table.insert(Allocation { address, units, owner }), Inserted::Exhausted);
     }
@@ -108,33 +108,33 @@ fn churn_over_many_addresses_frees_host_memory() {
     let table = AllocationTable::new();
     let owner = Owner::new(0, 1);
     table.open(owner, gpu(0)).expect("memory");
-    // As a driver that never gives an address twice.
+    // A driver that never returns an address twice.
     for index in 1..300_000_u64 {
         let address = index << 24;
         assert_eq!(table.insert(Allocation { address, units: 1, owner }), Inserted::New);
         assert!(table.remove(address).is_some());
     }
-    let room: usize = table.shards.iter().map(|shard| shard.0.lock().extents.room()).sum();
-    assert!(room <= SHARDS * 16, "{room} slots for no region");
+    let slots: usize = table.shards.iter().map(|shard| shard.0.lock().extents.capacity()).sum();
+    assert!(slots <= SHARDS * 16, "{slots} slots for no region");
 }
 
 #[test]
 fn entries_of_closed_owners_are_replaced() {
     let table = AllocationTable::new();
-    for user in 1..50_u32 {
-        let owner = Owner::new(7, user);
+    for generation in 1..50_u32 {
+        let owner = Owner::new(7, generation);
         table.open(owner, gpu(0)).expect("memory");
-        // Every user somewhere else, so that no address is given out again.
+        // Every owner has addresses of its own, so that none is reused.
         for index in 1..2000_u64 {
-            let address = u64::from(user) << 44 | index << 24;
+            let address = u64::from(generation) << 44 | index << 24;
             assert_eq!(table.insert(Allocation { address, units: 1, owner }), Inserted::New);
         }
         assert_eq!(table.close(owner), bytes(1999));
     }
     assert_eq!(table.count(), (0, Bytes::ZERO));
-    // Room for the stretches of a few users, not of 49.
-    let room: usize = table.shards.iter().map(|shard| shard.0.lock().extents.room()).sum();
-    assert!(room <= 8 * 2000, "{room}");
+    // Enough for the extents of a few owners, not of 49.
+    let slots: usize = table.shards.iter().map(|shard| shard.0.lock().extents.capacity()).sum();
+    assert!(slots <= 8 * 2000, "{slots}");
 }
 
 #[test]
@@ -144,8 +144,8 @@ fn threads_find_their_own_entries() {
         for thread in 0..4_u16 {
             let table = &table;
             scope.spawn(move || {
-                for user in 1..20 {
-                    let owner = Owner::new(thread, user);
+                for generation in 1..20 {
+                    let owner = Owner::new(thread, generation);
                     table.open(owner, gpu(0)).expect("memory");
                     // All threads in the same regions.
                     let addresses =

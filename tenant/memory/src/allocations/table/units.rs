@@ -1,14 +1,14 @@
-//! Sizes as the driver takes them, counted in units.
+//! Sizes in units of 512 bytes, rounded as the driver rounds them.
 
 use cgpu_shm::units::Bytes;
 
 use super::entry::MOST_UNITS;
 
-/// The least that a driver allocates, and what sizes are counted in: 31 bits of it are 1 TiB.
+/// The smallest size that a driver allocates; an entry has 31 bits for units, up to 1 TiB.
 pub(super) const UNIT: u64 = 512;
 
-/// A size as the driver takes it, in units of 512 bytes: below 1 MiB rounded to 512 bytes, else to
-/// 2 MiB. None: beyond 1 TiB.
+/// Returns a size in units of 512 bytes, rounded to 512 bytes below 1 MiB and else to 2 MiB; `None`
+/// from 1 TiB on.
 #[inline]
 pub(crate) fn units(size: Bytes) -> Option<u32> {
     const MIB: u64 = 1 << 20;

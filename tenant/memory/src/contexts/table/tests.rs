@@ -1,4 +1,4 @@
-//! Contexts that come and go, and whose handles come again.
+//! Contexts that are created and destroyed, and whose handles are reused.
 
 use super::*;
 use crate::allocations::table::{Allocation, Inserted};
@@ -36,8 +36,8 @@ fn context_is_found_until_it_is_destroyed() {
     assert_eq!(allocate(&allocations, context, 1024), Inserted::Stale);
 }
 
-/// There were places for sixteen such contexts: the first use of another one that ended uncharged
-/// its memory.
+/// The uses of only sixteen contexts were counted: another one's first release uncharged its
+/// memory.
 #[test]
 fn each_context_counts_its_own_uses() {
     let (contexts, allocations) = (ContextTable::new(), AllocationTable::new());
@@ -69,15 +69,14 @@ fn reused_handle_is_another_context() {
     let former = new(contexts.enter(0x1000, gpu(0), Bytes(7), &allocations));
     assert_eq!(allocate(&allocations, former, 512), Inserted::New);
     let leaving = contexts.leave(0x1000).expect("known");
-    // Another thread is given the handle before the destroying call has returned to us.
+    // Another thread is given the handle before the destroying call has returned here.
     let context = new(contexts.enter(0x1000, gpu(1), Bytes(9), &allocations));
     assert_eq!(allocate(&allocations, context, 1024), Inserted::New);
     let released = Released { gpu: gpu(0), used: Bytes(512), implicit: Bytes(7) };
     assert_eq!(contexts.destroyed(leaving, &allocations), Some(released));
     assert_eq!(contexts.find(0x1000), Some(context));
     assert_eq!(allocations.count(), (1, Bytes(512)));
-    // The same, where the destroying call answers with an error: the handle is another's all the
-    // same.
+    // The destroying call returns an error, although the handle has been reused.
     let leaving = contexts.leave(0x1000).expect("known");
     let last = new(contexts.enter(0x1000, gpu(0), Bytes(1), &allocations));
     let released = Released { gpu: gpu(1), used: Bytes(512), implicit: Bytes(9) };

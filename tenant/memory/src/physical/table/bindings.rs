@@ -10,16 +10,16 @@ use crate::handles::PhysicalHandle;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Binding {
     object: RecordId,
-    /// On whose behalf.
+    /// The GPU for which it was bound.
     gpu: DeviceIndex,
     offset: u64,
     length: u64,
     record: RecordId,
-    /// When it was made, among all that comes and goes here.
+    /// Number of the change that made it.
     serial: u64,
 }
 
-/// What changes in what this process has exported.
+/// A change of what this process has exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::physical) enum Change {
     None,
@@ -28,7 +28,7 @@ pub(in crate::physical) enum Change {
 }
 
 impl PhysicalTable {
-    /// The object of a handle; one whose creation was not seen is others' too.
+    /// Returns the object of a handle; one whose creation was not seen counts as shared.
     fn object(&mut self, handle: PhysicalHandle) -> Option<RecordId> {
         match self.handles.get(handle.0) {
             Some(held) => Some(held.record),
@@ -40,7 +40,7 @@ impl PhysicalTable {
         self.records.get(object).is_some_and(|object| object.routes != 0)
     }
 
-    /// Adds or takes away a binding of a record to a shared object.
+    /// Counts a binding of a record to a shared object, added or removed.
     fn bound(&mut self, record: RecordId, more: bool) -> Change {
         let Some(found) = self.records.get(record) else { return Change::None };
         let before = found.is_exported();
@@ -53,7 +53,7 @@ impl PhysicalTable {
         }
     }
 
-    /// None: no host memory, or no such object.
+    /// Records a binding. `None` without host memory, or if there is no such object.
     pub(in crate::physical) fn bind(
         &mut self,
         handle: PhysicalHandle,
@@ -70,7 +70,7 @@ impl PhysicalTable {
         Some(if self.is_shared(object) { self.bound(record, true) } else { Change::None })
     }
 
-    /// Takes off one binding that lies in the range whole.
+    /// Removes one binding that is entirely in the range and older than `before`.
     pub(in crate::physical) fn unbind(
         &mut self,
         handle: PhysicalHandle,
@@ -91,7 +91,7 @@ impl PhysicalTable {
         Some((change, self.drop_references(record, 1)))
     }
 
-    /// Takes off one binding of an object that is gone from here.
+    /// Removes one binding of an object without references here.
     pub(in crate::physical) fn unbind_any(
         &mut self,
         object: RecordId,
@@ -109,7 +109,7 @@ impl PhysicalTable {
         Some(self.drop_references(record, 1))
     }
 
-    /// The object is shared from now on: notes it with the first binding after a serial.
+    /// Marks the first binding of an object after a serial as shared.
     pub(in crate::physical) fn share(
         &mut self,
         object: RecordId,

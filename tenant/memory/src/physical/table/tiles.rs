@@ -5,31 +5,31 @@ use crate::allocations::table::Owner;
 use crate::handles::{ArrayId, PhysicalHandle};
 use crate::ordered::Ordered;
 
-/// An array of which parts are mapped.
+/// An array with mapped parts.
 #[derive(Debug)]
 pub(in crate::physical) struct Tiled {
     array: u64,
-    /// With whose end it goes.
+    /// The context with which it ends.
     pub(in crate::physical) owner: Option<Owner>,
-    /// Which destruction it is in, by its serial; 0: none. Another array may have its handle before
-    /// that has returned.
+    /// Number of the destruction that is in progress; 0: none. The handle may be reused before that
+    /// has returned.
     pub(in crate::physical) leaving: u64,
     tiles: Ordered<RecordId>,
 }
 
-/// A box of tiles: first and last in each direction, below a name for all of them.
+/// A box of tiles in one part of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiles {
-    /// What tells this part of the array from others: a level and a layer; below 2^16.
+    /// Identifies the level and layer; below 2^16.
     pub part: u64,
-    /// The first tile, in each direction; below 2^16.
+    /// The first tile, in each dimension; below 2^16.
     pub from: [u64; 3],
-    /// The first tile beyond.
+    /// The tile after the last one, in each dimension.
     pub to: [u64; 3],
 }
 
 impl Tiles {
-    /// The names of all of them.
+    /// Returns the names of all tiles.
     pub(in crate::physical) fn names(self) -> impl Iterator<Item = u64> {
         let Self { part, from, to } = self;
         let rows = (from[2]..to[2]).flat_map(move |z| (from[1]..to[1]).map(move |y| (z, y)));
@@ -52,7 +52,7 @@ impl PhysicalTable {
         }
     }
 
-    /// So many more references to the memory behind a handle.
+    /// Adds `count` references to the memory behind a handle.
     pub(in crate::physical) fn refer_times(
         &mut self,
         handle: PhysicalHandle,
@@ -64,7 +64,7 @@ impl PhysicalTable {
         Some(record)
     }
 
-    /// The destruction of an array goes to the driver. Returns the serial by which it is known.
+    /// Notes that the destruction of an array goes to the driver. Returns its number.
     pub(in crate::physical) fn leave_array(&mut self, array: ArrayId) -> Option<u64> {
         let array = array.address().0;
         let index =
@@ -74,15 +74,15 @@ impl PhysicalTable {
         Some(serial)
     }
 
-    /// The driver did not destroy it.
+    /// Notes that the driver did not destroy it.
     pub(in crate::physical) fn keep_array(&mut self, serial: u64) {
         for tiled in self.tiled.iter_mut().filter(|tiled| tiled.leaving == serial) {
             tiled.leaving = 0;
         }
     }
 
-    /// Puts memory into a tile, or takes it out; what was there before. A reference to what is put
-    /// in has been added.
+    /// Replaces what is mapped into a tile; returns what was there. The reference for the new
+    /// record has been added.
     pub(in crate::physical) fn tile(
         &mut self,
         array: ArrayId,
@@ -92,13 +92,13 @@ impl PhysicalTable {
     ) -> Option<RecordId> {
         let tiles = &mut self.tiled(array, owner)?.tiles;
         match record {
-            // Without host memory for it the reference stays.
+            // Without host memory for it, the reference stays.
             Some(record) => tiles.insert(name, record).ok().flatten(),
             None => tiles.remove(name),
         }
     }
 
-    /// Takes one reference off an array of that description which is gone.
+    /// Removes and returns one reference of the arrays for which `gone` returns `true`.
     pub(in crate::physical) fn untile(
         &mut self,
         gone: impl Fn(&Tiled) -> bool,

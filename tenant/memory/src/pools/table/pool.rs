@@ -1,4 +1,4 @@
-//! A pool: what is charged for it, what it was last seen to hold, which calls are under way.
+//! A pool: what is charged for it, its newest reading, and the calls in progress.
 
 use cgpu_shm::units::{Bytes, DeviceIndex};
 
@@ -6,7 +6,7 @@ use crate::handles::PoolId;
 use crate::pools::driver::PoolDriver;
 use crate::pools::growth::Growth;
 
-/// A pool that is charged: which, and how it is reached. Another one may have its handle later.
+/// A charged pool. Its handle may be reused, its number is not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolRef {
     pub(crate) id: PoolId,
@@ -15,13 +15,13 @@ pub(crate) struct PoolRef {
     pub(super) number: u64,
 }
 
-/// What a call was charged in advance, and for how much of the program's.
+/// The pre-charge of a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reservation {
     pub(in crate::pools) charged: Bytes,
     pub(in crate::pools) size: Bytes,
-    /// What the pool has for the call already, by an earlier one: not charged again, but not given
-    /// back either while the call is under way.
+    /// What the pool has for the call from an earlier one: not charged again, but not refunded
+    /// either while the call is in progress.
     pub(in crate::pools) kept: Bytes,
 }
 
@@ -31,16 +31,16 @@ impl Reservation {
     }
 }
 
-/// A look at what a pool holds, in the order in which looks begin.
+/// The order in which readings began.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pools) struct Ticket(u64);
 
-/// What is to be done on the ledger.
+/// What must be done on the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::pools) struct Balance {
-    /// To be given back.
+    /// To be refunded.
     pub(in crate::pools) surplus: Bytes,
-    /// To be charged: the pool holds so much more than is booked for it.
+    /// To be charged: the pool holds so much more than is charged for it.
     pub(in crate::pools) shortfall: Bytes,
     /// It has grown by what could not be charged.
     pub(in crate::pools) unpaid: bool,
@@ -48,7 +48,7 @@ pub(in crate::pools) struct Balance {
     pub(in crate::pools) exported: bool,
 }
 
-/// What a pool had that is gone.
+/// What a removed pool had.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pools) struct Released {
     pub(in crate::pools) gpu: DeviceIndex,
@@ -56,13 +56,12 @@ pub(in crate::pools) struct Released {
     pub(in crate::pools) exported: Bytes,
 }
 
-/// Whether a pool is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Open,
-    /// Destroyed, as the program sees it.
+    /// Destroyed by the program, kept here.
     Outlives,
-    /// The driver is asked to destroy it: its handle must not be used any more.
+    /// The driver is destroying it: its handle must not be used.
     Leaving,
 }
 
@@ -70,28 +69,29 @@ pub(super) enum Stage {
 pub(super) struct Pool {
     pub(super) at: PoolRef,
     pub(super) stage: Stage,
-    /// What is on the ledger for it.
+    /// Bytes on the ledger for it.
     pub(super) charged: Bytes,
-    /// Of that: of calls under way.
+    /// The part of `charged` that belongs to calls in progress.
     pub(super) pending: Bytes,
-    /// Of what is held: what calls under way count on.
+    /// The part of `read` that calls in progress rely on.
     pub(super) kept: Bytes,
-    /// The newest reading of what it holds, and that one's ticket.
+    /// The newest reading, and its ticket.
     pub(super) read: Bytes,
     pub(super) newest: u64,
     pub(super) tickets: u64,
-    /// Calls of the program under way, and how many there have been.
+    /// Calls of the program in progress, and how many have begun.
     pub(super) calls: u32,
     pub(super) started: u64,
-    /// Calls of ours with its handle under way.
+    /// Readings in progress.
     pub(super) readings: u32,
     pub(super) unpaid: bool,
-    /// What of it is entered as exported; none: it is this process's alone.
+    /// Bytes accounted as exported; `None`: the pool is not exported.
     pub(super) exported: Option<Bytes>,
-    /// What descriptors of pieces of it may hold when it does not any more: their end is not seen.
+    /// Bytes that descriptors may hold when the pool no longer does: their end is not seen.
     pub(super) descriptor_bytes: Bytes,
     pub(super) growth: Growth,
-    /// Raised when the pool may have less, or may have passed on what an earlier call was given.
+    /// Incremented when the pool may hold less, or may have given an earlier call's memory to
+    /// another one.
     pub(super) retention: u64,
 }
 
@@ -133,7 +133,7 @@ impl Pool {
                 self.read = reading;
             }
             Some(_) => {}
-            // What cannot be seen is taken to have grown as was thought.
+            // Without a reading, the estimate is taken for the growth.
             None => self.read = self.read + charged,
         }
         if let Some(reservation) = reservation {
@@ -143,7 +143,7 @@ impl Pool {
         }
     }
 
-    /// Brings what is booked down to what can be needed, and says what is lacking.
+    /// Reduces what is charged to what can be needed, and returns the difference.
     pub(super) fn balance(&mut self) -> Balance {
         let most = self.read + self.pending + self.kept;
         let surplus = self.charged - self.charged.min(most);

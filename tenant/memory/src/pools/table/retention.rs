@@ -1,43 +1,44 @@
-//! Whether a pool still has what it once gave.
+//! Whether a pool still has the memory of an earlier call.
 //!
-//! A graph's launch takes what the launch before it took, if that is still there: then nothing is
-//! charged for it. The pool raises its *retention period* whenever it might not be: when a reading
-//! shows less than the one before, and when a call may have been given what others had, because the
-//! pool grew by less than that call can need, or because calls ran beside it and it cannot be told.
+//! A graph's launch reuses the memory of the launch before it, if the pool still has it: nothing is
+//! charged then. The pool begins a new *retention period* whenever it may not: when a reading shows
+//! less than the former one, and when a call may have been given another one's memory. That is so
+//! if the pool grew by less than the call can need, or if other calls ran meanwhile, so that it
+//! cannot be told.
 //!
-//! Who counts on the pool while that happens loses nothing: what a call under way is *kept* is not
-//! refunded before it has landed. Either it still has it, or it takes again what a
-//! trim has just freed, or what another call has been charged for and then taken from it.
+//! A call in progress when that happens loses nothing: the memory that it relies on (*kept*) is not
+//! refunded before it has ended. The pool still has it for the call, or the call takes again what a
+//! trim has freed, or what another call was charged for and took.
 
 use cgpu_shm::units::Bytes;
 
 use super::PoolTable;
 use super::pool::{Pool, PoolRef, Reservation, Stage};
 
-/// A time during which the pool keeps what it has given.
+/// A period during which the pool keeps what it has given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Retention(u64);
 
-/// A call under way that may find what an earlier one left.
+/// A call in progress that may find the memory of an earlier one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingCall {
     pub(crate) at: PoolRef,
     pub(crate) reservation: Reservation,
-    /// When it began: the retention period, what the pool held, which call this is, and whether
-    /// there was no other.
+    /// At its begin: the retention period, the reading, the number of calls, and whether no other
+    /// call was in progress.
     retention: u64,
     read: Bytes,
     started: u64,
     alone: bool,
 }
 
-/// What a call that has landed leaves behind.
+/// Outcome of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallOutcome {
-    /// While this lasts the pool keeps what the call was given.
+    /// While this period lasts, the pool keeps what the call was given.
     pub(crate) retention: Retention,
-    /// Whether it was given all that it needs, whatever kind of call it was: it had it before, or
-    /// the pool was seen to grow by it.
+    /// Whether the call was given all that it needs, whatever kind it was: it had it before, or the
+    /// pool was read to grow by it.
     pub(crate) seen: bool,
 }
 
@@ -57,8 +58,8 @@ impl Pool {
 }
 
 impl PoolTable {
-    /// A call that may need `size` more was charged `charged`, and goes to the driver. None: the
-    /// pool is gone.
+    /// Begins a call that may need `size` more and was charged `charged`. `None` if the pool is not
+    /// open.
     pub(crate) fn begin_call(
         &self,
         at: PoolRef,
@@ -70,8 +71,8 @@ impl PoolTable {
         Some(pool.begin_call(Reservation::charged(charged, size)))
     }
 
-    /// The same for a call that was given `size` in an earlier retention period. None: it may not
-    /// be there any more, charge it.
+    /// Begins a call that was given `size` in an earlier retention period. `None` if the pool may
+    /// no longer have it: charge the call.
     pub(crate) fn begin_retained_call(
         &self,
         at: PoolRef,
@@ -84,8 +85,8 @@ impl PoolTable {
         Some(pool.begin_call(Reservation { charged: Bytes::ZERO, size, kept: size }))
     }
 
-    /// The call has landed ([`crate::pools::Pools::call_ended`]): whether the pool has what it
-    /// needs. None: others may have that by now.
+    /// Ends a call, after its reading ([`crate::pools::Pools::call_ended`]). `None` if its memory
+    /// may be another call's by now.
     pub(crate) fn end_call(&self, pending_call: &PendingCall) -> Option<CallOutcome> {
         let PendingCall { at, reservation, .. } = *pending_call;
         let mut table = self.table.lock();
