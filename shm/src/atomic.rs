@@ -1,8 +1,10 @@
-//! The facade for atomics: every atomic of the project comes from here, so that a model run (`--cfg loom`) can put loom's in
-//! their place and try the interleavings, and the values that a weak memory model allows.
+//! The facade for atomics. Every atomic of the project comes from here, so that a model run (`--cfg
+//! loom`) can substitute loom's and explore interleavings and the values that a weak memory model
+//! allows.
 //!
-//! A test (`tests/facade.rs`) forbids the standard library's own names elsewhere. Loom's types have another size, so whatever
-//! checks offsets or maps files is `cfg(not(loom))`; whatever decides takes borrowed atomics and is modelled as it stands.
+//! A test (`tests/facade.rs`) forbids the standard library's names elsewhere. Loom's types have
+//! another size, so code that checks offsets or maps files is `cfg(not(loom))`. Code that decides
+//! takes borrowed atomics and is modelled unchanged.
 
 pub use core::sync::atomic::{Ordering, compiler_fence};
 

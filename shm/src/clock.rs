@@ -1,10 +1,10 @@
-//! Time, and waiting for it.
+//! Clocks and sleeping.
 
 use crate::units::Nanos;
 
-/// A clock that can be waited on; in tests a number that the test moves.
+/// A clock that can be waited on. In tests it is a number that the test advances.
 pub trait Clock: Sync {
-    /// Now.
+    /// Returns the present time.
     fn now(&self) -> Nanos;
     /// Sleeps for about `time`; may return early.
     fn sleep(&self, time: Nanos);
@@ -23,17 +23,17 @@ impl Clock for Monotonic {
         let seconds = libc::time_t::try_from(time.0 / 1_000_000_000).unwrap_or(libc::time_t::MAX);
         let nanoseconds = libc::c_long::try_from(time.0 % 1_000_000_000).unwrap_or(0);
         let request = libc::timespec { tv_sec: seconds, tv_nsec: nanoseconds };
-        // SAFETY: `request` is a live, valid timespec; a null remainder is allowed. An interrupted sleep is an early return,
-        // which the contract of `sleep` permits.
+        // SAFETY: `request` is a live, valid timespec; a null remainder is allowed. An interrupted
+        // sleep is an early return, which the contract of `sleep` permits.
         unsafe { libc::nanosleep(&raw const request, std::ptr::null_mut()) };
     }
 }
 
 /// The host's two clocks, read together.
 ///
-/// What a process measures is in `CLOCK_MONOTONIC_RAW`, which nothing slews; what processes and the
-/// monitor tell each other is in `CLOCK_MONOTONIC`, which NTP may slew by 80,000 ppm. Instants near
-/// the reading convert exactly; one that lies a second away is off by what was slewed meanwhile.
+/// Processes measure in `CLOCK_MONOTONIC_RAW`, which is never slewed. Processes and the monitor
+/// exchange times in `CLOCK_MONOTONIC`, which NTP may slew by 80,000 ppm. Times near the reading
+/// convert exactly; a time one second away is off by what was slewed meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Clocks {
     /// `CLOCK_MONOTONIC_RAW`.
@@ -43,19 +43,19 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Both, now.
+    /// Reads both clocks.
     #[must_use]
     pub fn now() -> Self {
         Self { raw: read(libc::CLOCK_MONOTONIC_RAW), monotonic: Monotonic.now() }
     }
 
-    /// An instant of the raw clock by the monotonic one. Zero stays zero: it stands for none.
+    /// Converts a time of the raw clock to the monotonic one. Zero means "none" and stays zero.
     #[must_use]
     pub fn to_monotonic(self, raw: Nanos) -> Nanos {
         convert(raw, self.raw, self.monotonic)
     }
 
-    /// An instant of the monotonic clock by the raw one. As above.
+    /// Converts a time of the monotonic clock to the raw one. Zero means "none" and stays zero.
     #[must_use]
     pub fn to_raw(self, monotonic: Nanos) -> Nanos {
         convert(monotonic, self.monotonic, self.raw)
@@ -72,7 +72,7 @@ fn convert(time: Nanos, from: Nanos, to: Nanos) -> Nanos {
     }
 }
 
-/// What a clock of the system shows.
+/// Reads a clock of the system.
 #[must_use]
 pub fn read(clock: libc::clockid_t) -> Nanos {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

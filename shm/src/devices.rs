@@ -1,46 +1,46 @@
-//! The devices of the host, as the monitor tells a container's processes of them: so none of these has to start NVML, which takes tens of
-//! milliseconds and longer where many do it at once.
+//! The host's devices, as the monitor publishes them. They save a container's processes from
+//! starting NVML, which takes tens of milliseconds, or longer when many processes do it at once.
 //!
-//! The list is taken whole or not at all: the writer marks it as not there before it changes anything, and the word that says how many
-//! there are is another one afterwards. Memory that is free changes with every sample, and no mark with it: the figures are words of their
-//! own, at least as new as the time that stands beside them.
+//! A reader gets the whole list or none. The writer first marks the list as absent, then changes
+//! it, then stores a count word that differs from the former one. Free memory changes with every
+//! sample and does not change the count word: each figure is at least as new as the sampling time.
 
 use crate::atomic::{Ordering, fence};
 use crate::layout::{self, DEVICES, Grant, bytes_of, store_bytes};
 use crate::units::{Bytes, Nanos};
 use crate::uuid::Uuid;
 
-/// What `total` and `free` are counted in.
+/// Unit of `total` and `free`, in bytes.
 pub const STEP: u64 = 4096;
-/// In `free`: not told.
+/// In `free`: not known.
 pub const UNKNOWN: u32 = u32::MAX;
-/// In `order`: the GPU is partitioned into instances.
+/// In `order`: MIG is enabled on the GPU.
 pub const PARTITIONED: u32 = 1 << 31;
 
-/// The low bits of the word `devices`: how many there are.
+/// The bits of the word `devices` that hold the count.
 const COUNT: u32 = 0xff;
-/// The bits of `order` that are an instance's place on its GPU.
+/// Width of the MIG instance's number in `order`.
 const INSTANCE_BITS: u32 = 4;
 /// Attempts to read a list that is being rewritten.
 const TRIES: u32 = 3;
 
-/// A GPU of the host, or an instance of one (MIG).
+/// A GPU of the host, or a MIG instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Device {
     /// Its name.
     pub uuid: Uuid,
-    /// Its memory, in whole steps of 4 KiB.
+    /// Its memory, a multiple of [`STEP`].
     pub total: Bytes,
     /// NVML's index of the GPU.
     pub index: u32,
-    /// The place on its GPU, from 1 to 15, of an instance; 0: the whole GPU.
+    /// Number of the MIG instance on its GPU, from 1 to 15; 0: the whole GPU.
     pub instance: u32,
-    /// Whether it is a GPU that is partitioned into instances: no program computes on the GPU itself.
+    /// Whether MIG is enabled: then no program computes on the GPU itself.
     pub is_partitioned: bool,
 }
 
 impl Device {
-    /// A number by which devices stand in NVML's order.
+    /// Returns a number that sorts devices in NVML's order.
     #[must_use]
     pub fn order(&self) -> u64 {
         u64::from(self.index << INSTANCE_BITS | self.instance)
@@ -64,7 +64,7 @@ impl Device {
     }
 }
 
-/// Returns the list, if there is one; at most [`DEVICES`].
+/// Returns the published list, at most [`DEVICES`] entries; `None` if there is none.
 #[must_use]
 pub(crate) fn list(page: &Grant) -> Option<Vec<Device>> {
     for _ in 0..TRIES {
@@ -73,7 +73,7 @@ pub(crate) fn list(page: &Grant) -> Option<Vec<Device>> {
         fence(Ordering::Acquire);
         let count = usize::try_from(word & COUNT).ok()?;
         let list: Vec<Device> = page.device.get(..count)?.iter().map(Device::of).collect();
-        // What was read is not newer than the word that is now looked at again.
+        // The records read are not newer than the word that is now loaded again.
         fence(Ordering::Acquire);
         if page.devices.load(Ordering::Relaxed) == word {
             return (!list.is_empty()).then_some(list);
@@ -82,12 +82,12 @@ pub(crate) fn list(page: &Grant) -> Option<Vec<Device>> {
     None
 }
 
-/// Says which devices there are. More than there is room for are none: the containers' processes then ask NVML themselves. One writer at a
-/// time.
+/// Publishes the list of devices. A list of more than [`DEVICES`] entries is published as absent,
+/// so that processes read NVML themselves. Only one writer at a time is allowed.
 pub(crate) fn publish(page: &Grant, devices: &[Device]) {
     let edition = (page.devices.load(Ordering::Relaxed) & !COUNT).wrapping_add(COUNT + 1);
     page.devices.store(edition, Ordering::Relaxed);
-    // No record is new while the word still says the old count.
+    // No record is new while the word still holds the old count.
     fence(Ordering::Release);
     let devices = if devices.len() > DEVICES { &[] } else { devices };
     for (record, device) in page.device.iter().zip(devices) {
@@ -101,7 +101,7 @@ pub(crate) fn publish(page: &Grant, devices: &[Device]) {
     page.devices.store(edition.wrapping_add(COUNT + 1) | count, Ordering::Release);
 }
 
-/// Returns what of a device's memory was free when NVML was last asked, and when that was; none: not told.
+/// Returns a device's free memory and the time of the sample; `None` if they are not known.
 #[must_use]
 pub(crate) fn free(page: &Grant, uuid: Uuid) -> Option<(Bytes, Nanos)> {
     let sampled = page.sampled.load(Ordering::Relaxed);
@@ -112,7 +112,8 @@ pub(crate) fn free(page: &Grant, uuid: Uuid) -> Option<(Bytes, Nanos)> {
     (sampled != 0 && free != UNKNOWN).then(|| (Bytes(u64::from(free) * STEP), Nanos(sampled)))
 }
 
-/// Says what of each device's memory was free at a time, in the order of the list; none: not told.
+/// Publishes each device's free memory at the time `sampled`, in the order of the list; `None`: not
+/// known.
 pub(crate) fn publish_free(
     page: &Grant,
     free: impl Iterator<Item = Option<Bytes>>,
@@ -121,11 +122,11 @@ pub(crate) fn publish_free(
     for (record, free) in page.device.iter().zip(free) {
         record.free.store(free.and_then(steps).unwrap_or(UNKNOWN), Ordering::Relaxed);
     }
-    // HB free: Release, so that what is found beside a time is at least as new.
+    // HB free: Release, so that a figure read after the time is at least as new.
     page.sampled.store(sampled.0, Ordering::Release);
 }
 
-/// None: more than can be said.
+/// Converts to steps; `None` if the number does not fit.
 fn steps(bytes: Bytes) -> Option<u32> {
     u32::try_from(bytes.0 / STEP).ok().filter(|steps| *steps != UNKNOWN)
 }
@@ -141,7 +142,7 @@ mod tests {
         Device { uuid: Uuid([byte; 16]), total, index, instance, is_partitioned: false }
     }
 
-    /// A container's two sides.
+    /// Returns a container's region and its writer.
     fn sides() -> (tempfile::TempDir, Region, GrantWriter) {
         let directory = tempfile::tempdir().expect("a directory");
         Region::make(directory.path(), RegionSpec::default()).expect("a region");

@@ -1,12 +1,13 @@
-//! The files of a container: made exactly once, and looked at before they are believed.
+//! The files of a container: created exactly once, and checked before use.
 //!
 //! ```text
-//!  nameless draft -> fallocate -> fill -> version word -> link(2) under its name     one of all who try succeeds
+//! unnamed draft -> fallocate -> fill -> version word -> link(2) to the name: one caller succeeds
 //! ```
 //!
-//! So a name never leads to a file that is half made or half there, and a maker's death leaves nothing behind. (Where the file
-//! system knows no nameless files the draft has a name, `.use.<pid>.<n>`, and a kill may leave that.) The space is allocated
-//! before the name appears: a hole in a file on a full tmpfs would kill the program at its first touch.
+//! So a name never leads to an unfinished file, and a creator that is killed leaves nothing behind.
+//! (On a file system without unnamed files the draft is called `.use.<pid>.<n>`, and a kill may
+//! leave it.) The space is allocated before the name appears: on a full tmpfs, touching a hole
+//! would kill the program.
 
 use std::ffi::CString;
 use std::fmt;
@@ -22,7 +23,7 @@ use std::process;
 use crate::preamble::{self, InvalidPreamble, Kind};
 use crate::record::Record;
 
-/// A file of a container that cannot be used, and why.
+/// A container's file that cannot be used, and the reason.
 #[derive(Debug)]
 pub struct Error {
     /// Which file.
@@ -34,27 +35,27 @@ pub struct Error {
 /// What is wrong with a file.
 #[derive(Debug)]
 pub enum Fault {
-    /// It, or its directory, is not there.
+    /// The file or its directory does not exist.
     Missing,
-    /// Its first bytes are not those of a file of ours that is ready.
+    /// Its first bytes are not those of a finished file of this layout.
     InvalidPreamble(InvalidPreamble),
-    /// It may be read but not written, or its directory not written to.
+    /// The file or its directory cannot be written.
     ReadOnly,
-    /// It may not be read.
+    /// The file cannot be read.
     Unreadable(io::Error),
-    /// Its file system has no room.
+    /// Its file system is full.
     NoSpace {
-        /// How many bytes it needs.
+        /// Bytes that the file needs.
         needed: u64,
     },
     /// Its file system drops locks (overlayfs).
     Unsupported,
-    /// The system says something else.
+    /// Another error of the system.
     System(io::Error),
 }
 
 impl Fault {
-    /// What it means that something of `needed` bytes could not be made.
+    /// Classifies an error met while creating something of `needed` bytes.
     pub(crate) fn of_making(error: io::Error, needed: u64) -> Self {
         match error.raw_os_error() {
             Some(libc::ENOENT | libc::ENOTDIR) => Self::Missing,
@@ -113,7 +114,7 @@ impl Error {
         Self { path: path.to_path_buf(), fault }
     }
 
-    /// Whether another directory is worth a try: nothing is wrong with a file here, there is none and none can be made.
+    /// Whether another directory may work: the file does not exist here and cannot be created here.
     #[must_use]
     pub fn is_elsewhere(&self) -> bool {
         matches!(
@@ -123,21 +124,22 @@ impl Error {
     }
 }
 
-/// What a file is opened for.
+/// Mode of opening a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// To read.
+    /// Read only.
     Read,
-    /// To read and write.
+    /// Read and write.
     Write,
 }
 
-/// Opens a file that is ready.
+/// Opens a finished file.
 ///
-/// Safe on names that a hostile process controls: follows no link at the end, waits for no FIFO, believes no header.
+/// Safe on names that a hostile process controls: it does not follow a link at the end, does not
+/// wait for a FIFO, and trusts no header.
 ///
 /// # Errors
-/// [`Error`] with what is wrong.
+/// [`Error`] with the reason.
 pub fn open(directory: &Path, kind: Kind, access: Access) -> Result<File, Error> {
     let path = directory.join(kind.name());
     let fail = |fault| Err(Error::new(&path, fault));
@@ -149,7 +151,7 @@ pub fn open(directory: &Path, kind: Kind, access: Access) -> Result<File, Error>
             return fail(match error.raw_os_error() {
                 Some(libc::ENOENT | libc::ENOTDIR) => Fault::Missing,
                 Some(libc::EROFS) => Fault::ReadOnly,
-                // Which of the two was refused?
+                // Was reading refused, or writing?
                 Some(libc::EACCES | libc::EPERM) if options.open(&path).is_ok() => Fault::ReadOnly,
                 Some(libc::EACCES | libc::EPERM) => Fault::Unreadable(error),
                 _ => Fault::System(error),
@@ -165,7 +167,8 @@ pub fn open(directory: &Path, kind: Kind, access: Access) -> Result<File, Error>
         if is_overlay(&file) {
             return fail(Fault::Unsupported);
         }
-        // A maker of another make may have left holes; where this cannot be asked for there is nothing to do about them.
+        // The file may be another program's and have holes. Where allocating is not supported, they
+        // stay.
         if let Err(error) = allocate(&file, kind.size())
             && let full @ Fault::NoSpace { .. } = Fault::of_making(error, kind.size())
         {
@@ -175,7 +178,7 @@ pub fn open(directory: &Path, kind: Kind, access: Access) -> Result<File, Error>
     Ok(file)
 }
 
-/// Looks at a file's first bytes and its length.
+/// Checks a file's first bytes and its length.
 fn look(file: &File, kind: Kind) -> io::Result<Result<(), InvalidPreamble>> {
     let about = file.metadata()?;
     let wrong_size =
@@ -190,12 +193,13 @@ fn look(file: &File, kind: Kind) -> io::Result<Result<(), InvalidPreamble>> {
     if verdict.is_ok() && about.len() != kind.size() { wrong_size } else { Ok(verdict) }
 }
 
-/// Makes a file, unless it is there. `fill` gets it zeroed, at its full size, and publishes it; nobody else sees it before.
+/// Creates a file unless it exists. `fill` gets the file zeroed at its full size and publishes it;
+/// no other process sees it before.
 ///
-/// Returns whether this call made it: among any number at once exactly one does.
+/// Returns whether this call created it: of any number of concurrent callers exactly one does.
 ///
 /// # Errors
-/// [`Error`] with what is wrong; then nothing was made.
+/// [`Error`] with the reason; then nothing was created.
 pub fn make(
     directory: &Path,
     kind: Kind,
@@ -208,17 +212,17 @@ pub fn make(
     if is_overlay(&draft.file) {
         return Err(Error::new(&path, Fault::Unsupported));
     }
-    // Not the mode of `open`: the process's umask, which is not ours to change, would narrow it.
+    // Set after creation: the process's umask would narrow the mode of `open`.
     draft.file.set_permissions(Permissions::from_mode(mode)).map_err(fault)?;
     draft.size(kind.size()).map_err(fault)?;
     fill(&draft.file).map_err(fault)?;
     draft.publish(&path).map_err(fault)
 }
 
-/// A file that has not got its name yet.
+/// A file that has no final name yet.
 struct Draft {
     file: File,
-    /// Its present name: a way to it through `/proc`, or a name of its own that must go.
+    /// Its present name: a path through `/proc`, or a temporary name that must be removed.
     path: PathBuf,
     nameless: bool,
 }
@@ -234,7 +238,8 @@ impl Draft {
                 return Ok(Self { file, path, nameless: true });
             }
         }
-        // No nameless files on this file system, or no /proc. Process ids repeat across namespaces, hence the number.
+        // No unnamed files on this file system, or no /proc. Process ids repeat across namespaces,
+        // hence the number.
         let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
         for number in 0..1000 {
             let path = directory.join(format!(".{}.{}.{number}", kind.name(), process::id()));
@@ -264,11 +269,11 @@ impl Draft {
         }
     }
 
-    /// Gives it its name; `false` if something has that name already.
+    /// Links the file to its name; returns `false` if the name is taken.
     fn publish(&self, name: &Path) -> io::Result<bool> {
         let (from, to) = (c_path(&self.path)?, c_path(name)?);
-        // SAFETY: both strings are NUL-terminated and outlive the call, which keeps neither. Through /proc the link must be
-        // followed; a named draft is no link, so following changes nothing.
+        // SAFETY: both strings are NUL-terminated and outlive the call, which keeps neither.
+        // AT_SYMLINK_FOLLOW is needed for the path through /proc; a named draft is not a link.
         let answer = unsafe {
             libc::linkat(
                 libc::AT_FDCWD,
@@ -291,7 +296,7 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if !self.nameless {
-            // If this fails there is nobody to tell, and only a stray name is left.
+            // A failure leaves only a stray name.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -300,7 +305,8 @@ impl Drop for Draft {
 fn allocate(file: &File, size: u64) -> io::Result<()> {
     let size = libc::off_t::try_from(size).map_err(|_| io::ErrorKind::FileTooLarge)?;
     let mut error = io::Error::from(io::ErrorKind::Interrupted);
-    // On tmpfs any signal interrupts it; it takes well under a millisecond, so only a storm of them does so repeatedly.
+    // On tmpfs any signal interrupts it. It takes well under a millisecond, so a few retries
+    // suffice.
     for _ in 0..100 {
         // SAFETY: the descriptor is open; the call touches no memory of ours.
         if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size) } == 0 {
@@ -314,8 +320,8 @@ fn allocate(file: &File, size: u64) -> io::Result<()> {
     Err(error)
 }
 
-/// Whether the file lies on overlayfs, where a mapping does not keep a lock. What cannot be asked counts as no: to take a
-/// lifeline looks again.
+/// Whether the file lies on overlayfs, where a mapping does not keep a lock. If that cannot be
+/// determined, it returns `false`: taking a liveness lock checks again.
 fn is_overlay(file: &File) -> bool {
     let mut about = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the descriptor is open; the call fills the one statfs, which outlives it.

@@ -1,32 +1,35 @@
 //! The memory that a container's processes share with each other and with the host's monitor.
 //!
-//! `include/cgpu.h` is the layout; [`layout`] says the same in Rust. `docs/internals/shared-memory.md` tells the design: who writes what,
-//! which store publishes what to whom, and why a death at any instant needs no repair.
+//! `include/cgpu.h` defines the layout; [`layout`] is the same in Rust.
+//! `docs/internals/shared-memory.md` explains the design: which side writes what, which store
+//! publishes what, and why a process may exit at any instant without a repair.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
-//! | [`atomic`] | the only door to atomics: the standard ones, or loom's in a model run |
-//! | [`futex`] | sleep on a word and wake its sleepers, across processes |
-//! | [`lock`] | a lock of one word which names its owner and survives the owner's death |
-//! | [`liveness`] | a lock on one byte of a file that lives exactly as long as a process's memory |
+//! | [`atomic`] | all atomics: the standard ones, or loom's in a model run |
+//! | [`futex`] | waiting on a word and waking its waiters, across processes |
+//! | [`lock`] | a one-word lock that names its owner and survives the owner's exit |
+//! | [`liveness`] | a lock on one byte of a file that lasts exactly as long as a process's memory |
 //! | [`layout`] | the two files, field by field |
-//! | [`preamble`] | their first words: ready, not yet, another version, broken |
-//! | [`slots`], [`orphans`] | one per process: claimed, drained, given back; what the dead had handed out |
-//! | [`ledger`] | who has charged how much of a GPU |
-//! | [`mod@file`], [`mapping`] | a file made exactly once, looked at, mapped |
+//! | [`preamble`] | the first words of a file: ready, not yet, another version, broken |
+//! | [`slots`], [`orphans`] | one slot per process; memory that exited processes had exported |
+//! | [`ledger`], [`held`], [`unaccounted`] | the memory charged on a GPU, and the monitor's corrections |
+//! | [`mod@file`], [`mapping`] | files that are created exactly once, checked and mapped |
 //! | [`region`], [`gpus`] | both files as the container's processes use them |
-//! | [`grant`], [`devices`] | what the monitor says: the reader's side and the writer's; the host's devices |
-//! | [`snapshot`], [`intervals`] | what the container says, as the monitor copies it |
-//! | [`notes`] | what the monitor tells the container, as people see it |
-//! | [`peer`] | who is at the other end of a socket |
-//! | [`limits`], [`paths`], [`uuid`] | what whoever starts the container allows it; where things lie; what GPUs are called |
-//! | [`cut`], [`slices`] | what a process asks of its system: to outlive files that are cut short, to be let in soon after waking |
+//! | [`grant`], [`devices`] | the monitor's page: reader and writer; the host's devices |
+//! | [`snapshot`], [`intervals`] | the container's page, as the monitor copies it |
+//! | [`grant_snapshot`] | the monitor's page, copied for display |
+//! | [`peer`] | the user at the other end of a socket |
+//! | [`limits`], [`paths`], [`uuid`] | a container's limits, file locations, GPU names |
+//! | [`reason`] | the counted reasons of refusals and notices |
+//! | [`truncation`], [`slices`] | surviving truncated files; short scheduler slices |
 //! | [`spin`], [`clock`] | a lock between the threads of one process; the host's two clocks |
-//! | [`units`] | bytes, nanoseconds, and the numbers of GPUs and slots |
+//! | [`units`] | bytes, nanoseconds, indices of GPUs and slots |
 //!
-//! Nothing here but [`clock`] reads a clock, keeps a static (but for [`cut`]) or writes a message: times are parameters, errors are values. What decides and is
-//! shared ([`lock`], [`slots`], [`orphans`], [`ledger`], [`preamble`]) works on borrowed atomics, so that a model run (`--cfg loom`) drives
-//! the very same code; the rest, which needs a kernel, is left out of it.
+//! Only [`clock`] reads a clock and only [`truncation`] has statics. No module writes messages:
+//! times are parameters, errors are values. Modules that decide about shared state ([`lock`],
+//! [`slots`], [`orphans`], [`ledger`], [`preamble`]) work on borrowed atomics, so that a model run
+//! (`--cfg loom`) checks the same code. What needs a kernel is left out of it.
 #![cfg_attr(
     not(test),
     deny(

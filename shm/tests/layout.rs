@@ -147,7 +147,11 @@ fn the_c_program_names_every_field_of_the_header() {
     for line in header.lines() {
         if let Some(name) = line.strip_prefix("struct ") {
             record = name.trim_end_matches(" {").into();
-        } else if line.starts_with("    ") && line.contains(';') && !record.is_empty() {
+        } else if line.starts_with("    ")
+            && !line.trim_start().starts_with('*')
+            && line.contains(';')
+            && !record.is_empty()
+        {
             let declared = line.split(';').next().unwrap();
             let field = declared.split_whitespace().last().unwrap().split('[').next().unwrap();
             assert!(

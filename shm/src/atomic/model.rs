@@ -1,11 +1,12 @@
 //! Loom's atomics, each operation behind a turnstile.
 //!
-//! Loom decides where to try another order by the *last* access to an atomic alone. A thread that has just loaded a word itself
-//! hides the other thread's load from it, and the order in which its next store comes first is never tried (loom 0.7.2,
-//! `rt/execution.rs`, `schedule`): some models here ran a single time. The turnstile is one atomic that every operation touches
-//! first with a Relaxed read-modify-write, so that any two operations of two threads are in each other's way and every order is
-//! tried, within the preemption bound. Being Relaxed it orders nothing: stale loads stay possible.
-
+//! Loom decides where to try another order by the *last* access to an atomic alone. When a thread
+//! has just loaded a word itself, that load hides the other thread's earlier one, and loom never
+//! tries the order in which its next store comes first (loom 0.7.2, `rt/execution.rs`, `schedule`).
+//! Some models here ran a single time. The turnstile is one atomic that every operation touches
+//! first with a Relaxed read-modify-write. Any two operations of two threads then conflict, and
+//! loom tries every order within the preemption bound. Being Relaxed it orders nothing: stale loads
+//! stay possible.
 use loom::sync::atomic::AtomicUsize;
 
 use super::Ordering;

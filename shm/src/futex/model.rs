@@ -1,11 +1,12 @@
-//! What stands for the kernel in a model run: a sleeper lets the others run, then finds that its time has passed.
+//! Replaces the kernel in a model run: a waiter lets the other threads run, then times out.
 //!
-//! So a model covers every interleaving in which a wake-up is late or lost; that wake-ups come at all is shown by processes.
+//! So a model covers every interleaving in which a wake-up is late or lost. That wake-ups arrive is
+//! tested with real processes.
 
 use crate::atomic::AtomicU32;
 use crate::units::Nanos;
 
-/// Why [`wait`] came back.
+/// Why [`wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
     /// Never in a model.
@@ -24,5 +25,5 @@ pub fn wait(_word: &AtomicU32, _expected: u32, _timeout: Nanos) -> Waited {
     Waited::TimedOut
 }
 
-/// Nothing to do: sleepers wake by themselves.
+/// Does nothing: waiters wake by themselves.
 pub fn wake(_word: &AtomicU32, _count: u32) {}
