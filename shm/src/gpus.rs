@@ -1,7 +1,8 @@
-//! The GPUs of a container: registered once each, by UUID, one after the other.
+//! The GPUs of a container, each registered once by UUID.
 //!
-//! Registration is serialised by a lock on a byte of the file. A record is filled first and counted after, so that readers,
-//! who take no lock, find only whole ones; a death between leaves a record that nobody counts and the next one overwrites.
+//! A lock on a byte of the file serializes registrations. A record is filled first and counted
+//! after, so readers, which take no lock, only find complete records. A process that exits in
+//! between leaves an uncounted record, which the next registration overwrites.
 
 use std::fmt;
 use std::io;
@@ -15,27 +16,27 @@ use crate::slots::State;
 use crate::units::{Bytes, DeviceIndex, SlotIndex};
 use crate::uuid::Uuid;
 
-/// A GPU as one process knows it.
+/// A GPU as a process registers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// Its name.
+    /// Its UUID.
     pub uuid: Uuid,
-    /// Its memory, as NVML gives it.
+    /// Its memory, as reported by NVML.
     pub total: Bytes,
     /// The container's limit on it; zero: none.
     pub limit: Bytes,
-    /// Its place in `NVIDIA_VISIBLE_DEVICES`.
+    /// Its index in `NVIDIA_VISIBLE_DEVICES`.
     pub ordinal: u32,
 }
 
 /// Why a GPU was not registered.
 #[derive(Debug)]
 pub enum Error {
-    /// There are [`GPUS`] others.
+    /// [`GPUS`] others are registered.
     Full,
-    /// Somebody was registering for a whole second.
+    /// Another process has held the registration lock for a second.
     Busy,
-    /// The system says so.
+    /// An error of the system.
     System(io::Error),
 }
 
@@ -54,15 +55,16 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// One second in all: a registration takes microseconds.
+/// One second in all; a registration takes microseconds.
 const TRIES: u32 = 1000;
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Region {
-    /// Registers a GPU for the process in slot `me`, or finds it.
+    /// Registers a GPU for the process in slot `me`, or finds its record.
     ///
-    /// A GPU that is known keeps its limit while any other process lives: one container has one limit. A process that is alone
-    /// sets its own, so that a directory which outlives its container does not keep an old limit.
+    /// While any other process lives, a known GPU keeps its limit: a container has one limit per
+    /// GPU. A process that is alone sets its own limit, so that a directory that outlives its
+    /// container does not keep an old one.
     ///
     /// # Errors
     /// [`Error`]; then nothing has changed.
@@ -79,14 +81,14 @@ impl Region {
             record.ordinal.store(gpu.ordinal, Ordering::Relaxed);
         }
         if known.is_none() {
-            // Fits: below GPUS. HB gpus: Release publishes the record to `gpus`.
+            // Fits: at most GPUS. HB gpus: Release publishes the record to `gpus`.
             let count = u32::try_from(index.get() + 1).unwrap_or(0);
             self.shared().header.gpus.store(count, Ordering::Release);
         }
         Ok(index)
     }
 
-    /// The registered GPUs.
+    /// Returns the registered GPUs.
     pub fn gpus(&self) -> impl Iterator<Item = (DeviceIndex, Gpu)> {
         DeviceIndex::all().take(self.count()).map(|index| {
             let record = self.gpu(index);

@@ -1,7 +1,8 @@
-//! What the monitor says to a container: written on the host, read inside.
+//! The monitor's page for a container: written on the host, read in the container.
 //!
-//! The gate word is what publishes. The monitor stores turns, times and limits, then changes the word; a launch compares the
-//! word with the last one it has acknowledged and looks at the rest only when they differ. `docs/internals/turns.md` has the protocol.
+//! The gate word publishes. The monitor stores turns, times and limits, then changes the word. A
+//! launch compares the word with the one it acknowledged last and reads the rest only if they
+//! differ. `docs/internals/turns.md` describes the protocol.
 
 use core::ptr;
 use std::path::Path;
@@ -20,42 +21,43 @@ use crate::unaccounted::UnaccountedDelta;
 use crate::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
 use crate::uuid::Uuid;
 
-/// A heartbeat that has not changed for so long is stale: the monitor is gone. It beats four times as often, at least.
+/// After so long without a new heartbeat the monitor counts as gone. It beats at least four times
+/// as often.
 pub const STALE: Nanos = Nanos::from_millis(1000);
 
-/// The gate word of a container that no monitor ever wrote to; it never comes again.
+/// The gate word of a container that no monitor has written to. It never recurs.
 pub const UNTOUCHED: u32 = 0;
 
-/// Whose turn a GPU's is, as a container sees it.
+/// The state of a GPU's turn, as a container sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TurnState {
-    /// Launch freely, nothing is metered.
+    /// Launch freely; nothing is metered.
     Open = 0,
     /// The turn is this container's: launch, metered and bounded.
     Yours = 1,
-    /// Somebody else's: wait for the gate word to change.
+    /// Another container's turn: wait for the gate word to change.
     Wait = 2,
 }
 
-/// A turn word: which turn, and whose.
+/// A turn word: epoch and state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn(pub u64);
 
 impl Turn {
-    /// The word that says so; epochs have 56 bits.
+    /// Composes a word; epochs have 56 bits.
     #[must_use]
     pub const fn new(epoch: u64, state: TurnState) -> Self {
         Self(epoch << 8 | state as u64)
     }
 
-    /// Which turn of the GPU: only ever grows.
+    /// Number of the turn on this GPU; only grows.
     #[must_use]
     pub const fn epoch(self) -> u64 {
         self.0 >> 8
     }
 
-    /// Whose. A state that this version does not know is open: compute opens when in doubt.
+    /// State of the turn. An unknown state counts as open: compute fails open.
     #[inline]
     #[must_use]
     pub const fn state(self) -> TurnState {
@@ -69,8 +71,8 @@ impl Turn {
 
 /// The page as a container reads it. Nothing here stores: the mapping is read-only.
 ///
-/// All loads are Relaxed, followed by a fence where more is needed: the standard promises only such loads for memory that
-/// cannot be written.
+/// All loads are Relaxed, followed by a fence where more is needed: for memory that cannot be
+/// written, the standard allows no other loads.
 #[derive(Clone, Copy, Debug)]
 pub struct GrantView<'a> {
     page: &'a Grant,
@@ -84,20 +86,20 @@ impl<'a> GrantView<'a> {
         Self { page }
     }
 
-    /// The gate word, to be compared with the one acknowledged last. Says nothing about the rest of the page.
+    /// Loads the gate word, to be compared with the one acknowledged last. Orders nothing.
     #[inline]
     #[must_use]
     pub fn gate(self) -> u32 {
         self.page.gate.load(Ordering::Relaxed)
     }
 
-    /// The gate word's place, for a launch path that keeps it.
+    /// The gate word itself, for a launch path that keeps a reference.
     #[must_use]
     pub const fn gate_word(self) -> &'a AtomicU32 {
         &self.page.gate
     }
 
-    /// The gate word, to be acknowledged: the rest of the page is then at least as new.
+    /// Loads the gate word, to be acknowledged: later loads of the page are at least as new.
     #[must_use]
     pub fn acknowledge(self) -> u32 {
         let gate = self.gate();
@@ -106,12 +108,12 @@ impl<'a> GrantView<'a> {
         gate
     }
 
-    /// Sleeps until the gate word is no longer `seen`, at most for `timeout`.
+    /// Sleeps until the gate word is no longer `seen`, for at most `timeout`.
     pub fn wait(self, seen: u32, timeout: Nanos) -> Waited {
         futex::wait(&self.page.gate, seen, timeout)
     }
 
-    /// A GPU's turn: what was granted with it is then at least as new.
+    /// Loads a GPU's turn: later loads of its budget and end are at least as new.
     #[must_use]
     pub fn turn(self, gpu: DeviceIndex) -> Turn {
         let turn = Turn(self.gpu(gpu).turn.load(Ordering::Relaxed));
@@ -120,13 +122,13 @@ impl<'a> GrantView<'a> {
         turn
     }
 
-    /// The GPU time of a GPU's present turn.
+    /// GPU-time budget of a GPU's present turn.
     #[must_use]
     pub fn budget(self, gpu: DeviceIndex) -> Nanos {
         Nanos(self.gpu(gpu).budget.load(Ordering::Relaxed))
     }
 
-    /// The most work that may be in flight on a GPU while it is metered; zero: as much as the gate uses to allow.
+    /// Limit of predicted work in flight on a GPU while it is metered; zero: the gate's default.
     #[must_use]
     pub fn bound(self, gpu: DeviceIndex) -> Nanos {
         Nanos(self.gpu(gpu).bound.load(Ordering::Relaxed))
@@ -138,7 +140,8 @@ impl<'a> GrantView<'a> {
         Nanos(self.gpu(gpu).until.load(Ordering::Relaxed))
     }
 
-    /// The memory limit now in force on a GPU, where `registered` is the one in its record; [`Bytes::MAX`] if there is none.
+    /// The memory limit in force on a GPU; `registered` is the one in its record. [`Bytes::MAX`] if
+    /// there is none.
     #[inline]
     #[must_use]
     pub fn limit(self, gpu: DeviceIndex, registered: Bytes) -> Bytes {
@@ -149,7 +152,8 @@ impl<'a> GrantView<'a> {
         }
     }
 
-    /// The terms now in force on a GPU, as [`GrantView::limit`]. What was measured is not yet as new as they say.
+    /// The limit word in force on a GPU, as [`GrantView::limit`]. Deltas are not yet as new as its
+    /// epoch; that takes a fence.
     #[inline]
     #[must_use]
     pub fn limit_word(self, gpu: DeviceIndex, registered: Bytes) -> LimitWord {
@@ -157,69 +161,71 @@ impl<'a> GrantView<'a> {
         LimitWord { limit: self.limit(gpu, registered), epoch: edition }
     }
 
-    /// Whether `slot` is the one that should ring when its work on the GPU runs out.
+    /// Whether `slot` rings the doorbell when its work on the GPU runs out.
     #[must_use]
     pub fn is_notify_slot(self, gpu: DeviceIndex, slot: SlotIndex) -> bool {
         self.gpu(gpu).notify_slot.load(Ordering::Relaxed) == u32::from(slot.0)
     }
 
-    /// Whether the monitor sleeps and wants the bell for what we have just published.
+    /// Whether the monitor sleeps and wants the doorbell for what was just published.
     #[must_use]
     pub fn notify_requested(self) -> bool {
-        // HB bell: SeqCst on both sides, for each stores one word and then loads the other's. Either we see `armed` here or the
-        // monitor, after `GrantWriter::request_notification`, sees what we published.
+        // HB bell: SeqCst on both sides, because each stores one word and then loads the other's.
+        // Either this load sees `notify_requested`, or the monitor, after
+        // `GrantWriter::request_notification`, sees what was published.
         fence(Ordering::SeqCst);
         self.page.notify_requested.load(Ordering::Relaxed) != 0
     }
 
-    /// The monitor's word on a draining slot: equal to the slot's own when its memory is gone.
+    /// The state word that the monitor confirmed for a draining slot; equal to the slot's own once
+    /// its memory is gone.
     #[must_use]
     pub fn drained(self, slot: SlotIndex) -> u64 {
-        // A byte's values are the slots.
+        // Every SlotIndex is below SLOTS.
         #[allow(clippy::indexing_slicing)]
         self.page.drained[slot.get()].load(Ordering::Relaxed)
     }
 
-    /// Who the user of a slot is on the host, where the monitor has found it. `word` is the slot's.
+    /// The host process id of a slot's process, if the monitor has found it. `word` is the slot's.
     #[must_use]
     pub fn host_pid(self, slot: SlotIndex, word: Word) -> Option<u32> {
-        // A byte's values are the slots.
+        // Every SlotIndex is below SLOTS.
         #[allow(clippy::indexing_slicing)]
         let process = self.page.process[slot.get()].load(Ordering::Relaxed);
-        // The lower half is the process's id.
+        // The lower half is the process id.
         #[allow(clippy::cast_possible_truncation)]
         let pid = process as u32;
         (pid != 0 && process >> 32 == word.generation().get() & u64::from(u32::MAX)).then_some(pid)
     }
 
-    /// What each slot's process has on a GPU beyond its cell ([`crate::unaccounted::UnaccountedDelta`]).
+    /// Each slot's unaccounted delta on a GPU ([`UnaccountedDelta`]).
     #[inline]
     #[must_use]
     pub fn unaccounted(self, gpu: DeviceIndex) -> &'a [AtomicU64; SLOTS] {
-        // The type holds nothing that is out of bounds.
+        // A DeviceIndex is below GPUS.
         #[allow(clippy::indexing_slicing)]
         &self.page.unaccounted[gpu.get()]
     }
 
-    /// What the monitor has measured of a GPU beyond the books.
+    /// What the monitor has measured on a GPU beyond the cells.
     #[inline]
     #[must_use]
     pub fn measured(self, gpu: DeviceIndex) -> Measured<'a> {
         Measured { unaccounted: self.unaccounted(gpu), returned: &self.gpu(gpu).returned }
     }
 
-    /// What one slot's process has on a GPU beyond its cell.
+    /// The unaccounted delta of one slot on a GPU.
     #[must_use]
     pub fn unaccounted_of(self, gpu: DeviceIndex, slot: SlotIndex) -> UnaccountedDelta {
-        // A byte's values are the slots.
+        // Every SlotIndex is below SLOTS.
         #[allow(clippy::indexing_slicing)]
         UnaccountedDelta(self.unaccounted(gpu)[slot.get()].load(Ordering::Relaxed))
     }
 
-    /// Whether NVML has confirmed the implicit memory of a slot's user on a GPU, `growth`
-    /// included.
+    /// Whether NVML has confirmed the implicit memory of a slot's process on a GPU, including its
+    /// unaccounted delta.
     ///
-    /// `slot_word` and `ended` say which user and which contexts, as for [`UnaccountedDelta::bytes`].
+    /// `slot_word` and `ended` (the cell's `implicit_epoch`) as for [`UnaccountedDelta::bytes`].
     #[must_use]
     pub fn is_confirmed(
         self,
@@ -233,7 +239,7 @@ impl<'a> GrantView<'a> {
             && self.unaccounted_of(gpu, slot).applies_to(slot_word, ended)
     }
 
-    /// When NVML was last asked what is free on the devices; zero: never.
+    /// Time of the last sample of the devices' free memory; zero: never.
     #[must_use]
     pub fn sampled(self) -> Nanos {
         Nanos(self.page.sampled.load(Ordering::Relaxed))
@@ -245,74 +251,73 @@ impl<'a> GrantView<'a> {
         self.page.monitor.load(Ordering::Relaxed) != 0
     }
 
-    /// The devices of the host; none: not told.
+    /// The host's devices; `None`: not known.
     #[must_use]
     pub fn devices(self) -> Option<Vec<Device>> {
         devices::list(self.page)
     }
 
-    /// The inode of the PID namespace that the monitor lives in; 0: not told.
+    /// Inode of the monitor's PID namespace; 0: not known.
     #[must_use]
     pub fn pid_namespace(self) -> u64 {
         self.page.pid_namespace.load(Ordering::Relaxed)
     }
 
-    /// What of a device's memory was free when NVML was last asked, and when that was; none: not told.
+    /// A device's free memory and the time of the sample; `None`: not known.
     #[must_use]
     pub fn device_free(self, uuid: Uuid) -> Option<(Bytes, Nanos)> {
         devices::free(self.page, uuid)
     }
 
-    /// A GPU's words.
+    /// A GPU's record.
     #[inline]
     #[must_use]
     pub fn gpu(self, gpu: DeviceIndex) -> &'a GrantGpu {
-        // The type holds nothing that is out of bounds.
+        // A DeviceIndex is below GPUS.
         #[allow(clippy::indexing_slicing)]
         &self.page.gpu[gpu.get()]
     }
 }
 
-/// The word and the bit of `confirmed` that are a slot's.
+/// Returns the word of `confirmed` and the bit in it that belong to a slot.
 fn confirmation(gpu: &GrantGpu, slot: SlotIndex) -> (&AtomicU64, u64) {
-    // The array has a bit for each slot.
+    // The array has one bit per slot.
     #[allow(clippy::indexing_slicing)]
     (&gpu.confirmed[slot.get() / 64], 1 << (slot.get() % 64))
 }
 
-/// What is known of the monitor.
+/// State of the monitor, as far as its heartbeat tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Monitor {
     /// No monitor has ever written here.
     Never,
-    /// It beats.
+    /// Its heartbeat changes.
     Lives,
-    /// Its heart has not beaten for [`STALE`].
+    /// Its heartbeat has not changed for [`STALE`].
     Stale,
 }
 
 impl Monitor {
-    /// Whether it can be asked.
+    /// Whether the monitor runs.
     #[must_use]
     pub fn lives(self) -> bool {
         self == Self::Lives
     }
 }
 
-/// A reader's watch on the monitor's heart. The reader's clock times it: the counter says nothing but "again".
-///
-/// Threads may share one.
+/// A reader's watch on the monitor's heartbeat, timed by the reader's clock. Threads may share one.
 #[derive(Debug, Default)]
 pub struct Heartbeat {
     last: AtomicU64,
-    /// When `last` was first seen. Stored before it, so that a new beat never goes with an old time.
+    /// When `last` was first seen. Stored before `last`, so that a new beat never has an old time.
     since: AtomicU64,
 }
 
 impl Heartbeat {
-    /// Looks at the heart at the time `now`.
+    /// Checks the heartbeat at the time `now`.
     ///
-    /// A heart seen for the first time counts as beating; so a dead monitor is known one [`STALE`] later.
+    /// A heartbeat seen for the first time counts as alive, so an exited monitor is noticed
+    /// [`STALE`] later.
     pub fn observe(&self, granted: GrantView<'_>, now: Nanos) -> Monitor {
         if !granted.has_monitor() {
             return Monitor::Never;
@@ -323,7 +328,7 @@ impl Heartbeat {
         let since = self.since.load(Ordering::Relaxed);
         if beat != last || since == 0 {
             self.since.store(now.0.max(1), Ordering::Relaxed);
-            // HB beat: Release, so that whoever sees the beat sees its time.
+            // HB beat: Release, so that a thread that sees the beat sees its time.
             self.last.store(beat, Ordering::Release);
             return Monitor::Lives;
         }
@@ -333,7 +338,8 @@ impl Heartbeat {
 
 /// The page as the monitor writes it.
 ///
-/// Where a container runs as the same user it can cut the file short, which would kill its writer: see [`crate::cut`].
+/// A container that runs as the monitor's user can truncate the file, which would kill the writer:
+/// see [`crate::truncation`].
 #[derive(Debug)]
 pub struct GrantWriter {
     /// Dropped before the page.
@@ -358,109 +364,112 @@ impl GrantWriter {
         Ok(Self { watched, page })
     }
 
-    /// Whether somebody has cut the file short: what is written goes nowhere since.
+    /// Whether the file was truncated: later stores reach no reader.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.watched.is_lost()
     }
 
-    /// The page itself, for the words that need no order.
+    /// The page itself, for words that need no order.
     #[must_use]
     pub fn page(&self) -> &Grant {
         self.page.get()
     }
 
-    /// A GPU's words. Stores here are published by [`GrantWriter::bump_gate`].
+    /// A GPU's record. [`GrantWriter::bump_gate`] publishes stores to it.
     #[must_use]
     pub fn gpu(&self, gpu: DeviceIndex) -> &GrantGpu {
         GrantView::new(self.page()).gpu(gpu)
     }
 
-    /// Says whose turn a GPU's is; the gate is still to be turned.
+    /// Stores a GPU's turn. The gate word is still to be changed.
     pub fn set_turn(&self, gpu: DeviceIndex, turn: Turn, granted: Nanos, until: Nanos) {
         let words = self.gpu(gpu);
         words.budget.store(granted.0, Ordering::Relaxed);
         words.until.store(until.0, Ordering::Relaxed);
-        // HB turn: Release publishes the two above to whoever sees the turn, though it may not know of the gate yet.
+        // HB turn: Release publishes budget and end to a reader that sees the turn but not yet the
+        // gate.
         words.turn.store(turn.0, Ordering::Release);
     }
 
-    /// Asks a slot to ring when its work on the GPU runs out; `None`: nobody.
+    /// Makes a slot ring the doorbell when its work on the GPU runs out; `None`: no slot.
     pub fn set_notify_slot(&self, gpu: DeviceIndex, slot: Option<SlotIndex>) {
-        // CGPU_SLOTS, which is no slot's number.
+        // CGPU_SLOTS: no slot has this index.
         let word = slot.map_or(u32::from(u8::MAX) + 1, |slot| u32::from(slot.0));
         self.gpu(gpu).notify_slot.store(word, Ordering::Relaxed);
     }
 
-    /// Changes the gate word, so that every launch of the container looks at the page; who waits at the gate sleeps on.
+    /// Changes the gate word, so that the container's launches read the page. Waiters sleep on.
     pub fn bump_gate(&self) {
         let gate = &self.page().gate;
         let next = gate.load(Ordering::Relaxed).wrapping_add(1);
         let next = if next == UNTOUCHED { next + 1 } else { next };
-        // HB gate: Release publishes the turns to whoever acknowledges the word.
+        // HB gate: Release publishes the turns to a process that acknowledges the word.
         gate.store(next, Ordering::Release);
     }
 
-    /// Changes the gate word and wakes all who wait at the gate.
+    /// Changes the gate word and wakes all waiters.
     pub fn turn_gate(&self) {
         self.bump_gate();
         futex::wake(&self.page().gate, u32::MAX);
     }
 
-    /// Beats; at least every 250 ms.
+    /// Changes the heartbeat; to be called at least every 250 ms.
     pub fn beat(&self) {
         self.page().heartbeat.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes the page over: `monitor` names this monitor's run and is not 0.
+    /// Takes the page over. `monitor` identifies the monitor's run and is not 0.
     pub fn adopt(&self, monitor: u64) {
         self.beat();
         self.page().monitor.store(monitor.max(1), Ordering::Relaxed);
     }
 
-    /// Says which devices the host has, as seen from the PID namespace of this inode; none, or more than there is room for: not told.
+    /// Publishes the host's devices, as seen from the PID namespace of this inode. An empty list,
+    /// or one of more than [`crate::layout::DEVICES`] entries, counts as not known.
     pub fn set_devices(&self, devices: &[Device], pid_namespace: u64) {
         self.page().pid_namespace.store(pid_namespace, Ordering::Relaxed);
         devices::publish(self.page(), devices);
     }
 
-    /// Says what of each device's memory was free at a time, in the order of the list.
+    /// Publishes each device's free memory at the time `sampled`, in the order of the list.
     pub fn set_device_free(&self, free: impl Iterator<Item = Option<Bytes>>, sampled: Nanos) {
         devices::publish_free(self.page(), free, sampled);
     }
 
-    /// Asks for the bell; the container's page is to be looked at once more before sleeping.
+    /// Requests the doorbell. The caller must read the container's page once more before it sleeps.
     pub fn request_notification(&self) {
         self.page().notify_requested.store(1, Ordering::Relaxed);
         // HB bell: see `GrantView::notify_requested`.
         fence(Ordering::SeqCst);
     }
 
-    /// Asks for the bell no longer.
+    /// Withdraws the request for the doorbell.
     pub fn clear_notification(&self) {
         self.page().notify_requested.store(0, Ordering::Relaxed);
     }
 
-    /// Says that the memory of a draining slot, whose word was `word`, is gone.
+    /// Confirms that the memory of a draining slot, whose word was `word`, is gone.
     pub fn set_drained(&self, slot: SlotIndex, word: Word) {
-        // A byte's values are the slots.
+        // Every SlotIndex is below SLOTS.
         #[allow(clippy::indexing_slicing)]
         self.page().drained[slot.get()].store(word.0, Ordering::Relaxed);
     }
 
-    /// [`GrantView::gone`].
+    /// As [`GrantView::drained`].
     #[must_use]
     pub fn drained(&self, slot: SlotIndex) -> u64 {
         GrantView::new(self.page()).drained(slot)
     }
 
-    /// What the page says that the user of a slot has on a GPU beyond its cell.
+    /// The published unaccounted delta of a slot on a GPU.
     #[must_use]
     pub fn unaccounted(&self, gpu: DeviceIndex, slot: SlotIndex) -> UnaccountedDelta {
         GrantView::new(self.page()).unaccounted_of(gpu, slot)
     }
 
-    /// Says what the user of a slot has on a GPU beyond its cell. `risen`: more than before, so that spare parts are compared anew.
+    /// Publishes the unaccounted delta of a slot on a GPU. `risen`: it is greater than before, so
+    /// that cached bytes are compared with the limit again.
     pub fn set_unaccounted(
         &self,
         gpu: DeviceIndex,
@@ -472,15 +481,14 @@ impl GrantWriter {
         ledger::publish_unaccounted(self.growth_word(gpu, slot), growth, edition);
     }
 
-    /// The word that says how much of a GPU's exported memory has left the GPU
-    /// ([`Measured::returned`]).
+    /// The word [`Measured::returned`] of a GPU.
     #[must_use]
     pub fn returned(&self, gpu: DeviceIndex) -> u64 {
         self.gpu(gpu).returned.load(Ordering::Relaxed)
     }
 
-    /// Says how much of a GPU's exported memory has left the GPU. If that is less than before,
-    /// spare parts are compared anew.
+    /// Publishes how much of a GPU's exported memory has left it. If that is less than before,
+    /// cached bytes are compared with the limit again.
     pub fn set_returned(&self, gpu: DeviceIndex, returned: u64) {
         let gpu = self.gpu(gpu);
         let edition =
@@ -488,8 +496,8 @@ impl GrantWriter {
         ledger::publish_returned(&gpu.returned, returned, edition);
     }
 
-    /// Says whether NVML has confirmed a slot's implicit memory on a GPU. Withdraw it before, and
-    /// confirm after, the growth that it belongs to is set.
+    /// Publishes whether NVML has confirmed a slot's implicit memory on a GPU. To be cleared before
+    /// the delta it refers to is changed, and set after.
     pub fn set_confirmed(&self, gpu: DeviceIndex, slot: SlotIndex, confirmed: bool) {
         let (word, bit) = confirmation(self.gpu(gpu), slot);
         if confirmed {
@@ -500,15 +508,15 @@ impl GrantWriter {
     }
 
     fn growth_word(&self, gpu: DeviceIndex, slot: SlotIndex) -> &AtomicU64 {
-        // A byte's values are the slots.
+        // Every SlotIndex is below SLOTS.
         #[allow(clippy::indexing_slicing)]
         &GrantView::new(self.page()).unaccounted(gpu)[slot.get()]
     }
 
-    /// Says who the user of a slot is on the host; none: not known.
+    /// Publishes the host process id of a slot's process; `None`: not known.
     pub fn set_host_pid(&self, slot: SlotIndex, word: Word, pid: Option<u32>) {
         let process = pid.map_or(0, |pid| word.generation().get() << 32 | u64::from(pid));
-        // A byte's values are the slots.
+        // Every SlotIndex is below SLOTS.
         #[allow(clippy::indexing_slicing)]
         self.page().process[slot.get()].store(process, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What a monitor tells a container, for people: copied from its `grant` page by read(2), for whoever only looks.
+//! The monitor's page for display, copied by read(2).
 
 use std::fs::File;
 use std::mem::offset_of;
@@ -12,21 +12,21 @@ use crate::preamble::{self, Kind};
 use crate::record::Record;
 use crate::units::{Bytes, Nanos};
 
-/// The page as of one moment, but for what gates go by.
+/// A copy of the page, without the words that only gates read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrantSnapshot {
-    /// Changes at least every 250 ms while a monitor lives ([`crate::grant::STALE`]).
+    /// Changes at least every 250 ms while a monitor runs ([`crate::grant::STALE`]).
     pub heartbeat: u64,
-    /// Which monitor; 0: it never had one, and nothing else here means anything.
+    /// Identifies the monitor's run; 0: there never was one, and no other field is valid.
     pub monitor: u64,
-    /// By place; always [`GPUS`].
+    /// By index; always [`GPUS`] entries.
     pub gpus: Vec<GpuGrant>,
 }
 
-/// What is told of one GPU.
+/// The grant on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuGrant {
-    /// Whose turn it is.
+    /// The present turn.
     pub turn: Turn,
     /// The memory limit in force; zero: as registered.
     pub limit: Bytes,
@@ -34,28 +34,28 @@ pub struct GpuGrant {
     pub policy: u32,
     /// The container's weight on it.
     pub weight: u32,
-    /// Its share as set, in thousandths of a percent.
+    /// Its configured share, in thousandths of a percent.
     pub share: u32,
-    /// Its GPU time on the monitor's books.
+    /// Its GPU time in the monitor's accounting.
     pub busy: Nanos,
-    /// What it computed within the last second; none while that is not metered.
+    /// Its share of the last second; `None` while it is not metered.
     pub measured: Option<Measured>,
 }
 
 /// `CGPU_ESTIMATE`.
 pub const ESTIMATE: u32 = 1 << 31;
 
-/// A share of the GPU's time, as measured.
+/// A measured share of the GPU's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
-    /// In thousandths of a percent.
+    /// Thousandths of a percent.
     pub share: u32,
-    /// False: an estimate, because others' work ran at the same time.
+    /// False: an estimate, because other containers' work ran at the same time.
     pub exact: bool,
 }
 
 impl Measured {
-    /// As the page has it.
+    /// Encodes the page's word.
     #[must_use]
     pub fn encode(measured: Option<Self>) -> u32 {
         measured.map_or(0, |Self { share, exact }| {
@@ -69,7 +69,7 @@ impl Measured {
     }
 }
 
-/// Reads one container's page, again and again.
+/// A reader of one container's page.
 #[derive(Debug)]
 pub struct GrantReader {
     path: PathBuf,
@@ -86,10 +86,10 @@ impl GrantReader {
         Ok(Self { path: directory.join(Kind::Grant.name()), file })
     }
 
-    /// Reads it.
+    /// Copies the page.
     ///
     /// # Errors
-    /// [`Error`] when it is no longer what it was when it was opened.
+    /// [`Error`] when the file is no longer valid.
     pub fn read(&self) -> Result<GrantSnapshot, Error> {
         let failed = |fault| Error::new(&self.path, fault);
         let mut bytes = vec![0; offset_of!(Grant, drained)];

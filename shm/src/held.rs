@@ -1,72 +1,73 @@
-//! A process's memory on a GPU and its claim to more, in one word.
+//! A process's used and cached memory on a GPU, in one word.
 //!
 //! ```text
-//!   63     62 .......... 43   42 ................. 0
-//!   open   spare, of 512 B    used, in bytes
+//!   63     62 ............ 43   42 ................. 0
+//!   open   cached, in 512 B     used, in bytes
 //! ```
 //!
-//! *Spare* is memory that the process has given back and may take again without asking: others count it as if it were in use,
-//! until they need it and *close* the word. One word, because a process moves bytes between its two parts while another may be
-//! closing it: whoever's compare-and-swap comes second sees the other's.
+//! *Cached* bytes have been freed by the process, and it may take them again without the lock.
+//! Other processes count them as in use until they need them and *close* the word. It is one word
+//! because a process moves bytes between the two parts while another may be closing it: the second
+//! compare-and-swap sees the first.
 
 use crate::units::Bytes;
 
-/// The parts of a cell's `held`. All zeros: nothing, closed.
+/// The parts of a cell's `held`. All zeros: nothing held, closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held(pub u64);
 
-/// What a spare part is counted in: the driver's own smallest step.
+/// Unit of the cached part, in bytes: the driver's smallest allocation step.
 pub const STEP: u64 = 512;
 
 const USED_BITS: u32 = 43;
 const OPEN: u64 = 1 << 63;
-/// The most that can be in use: 8 TiB less a byte.
+/// Greatest used part: 8 TiB less a byte.
 const MOST_USED: u64 = (1 << USED_BITS) - 1;
-/// The most that can be spare: 512 MiB less a step. What is given back beyond it is everybody's at once.
+/// Greatest cached part, in steps: 512 MiB less a step. Bytes freed beyond it are not cached.
 const MOST_CACHED: u64 = (OPEN >> USED_BITS) - 1;
 
 impl Held {
-    /// What the process asked for and has.
+    /// Bytes in use.
     #[inline]
     #[must_use]
     pub const fn used(self) -> Bytes {
         Bytes(self.0 & MOST_USED)
     }
 
-    /// What it may take without asking.
+    /// Bytes that the process may take without the lock.
     #[inline]
     #[must_use]
     pub const fn cached(self) -> Bytes {
         Bytes(self.steps() * STEP)
     }
 
-    /// Both: what nobody else may have.
+    /// Used and cached bytes together: what other processes may not take.
     #[inline]
     #[must_use]
     pub fn claim(self) -> Bytes {
         self.used() + self.cached()
     }
 
-    /// Whether what is given back stays with the process.
+    /// Whether freed bytes stay with the process.
     #[inline]
     #[must_use]
     pub const fn is_open(self) -> bool {
         self.0 & OPEN != 0
     }
 
-    /// Takes `bytes` out of the spare part, if they are there.
+    /// Takes `bytes` out of the cached part, if it has as many.
     #[inline]
     #[must_use]
     pub const fn take(self, bytes: Bytes) -> Option<Self> {
         let steps = bytes.0.div_ceil(STEP);
-        // Within the spare part, so that nothing below can wrap; the sum of both parts may not fit the lower one, though.
+        // Within the cached part, so the subtraction below cannot wrap. The used part may overflow.
         if steps > self.steps() || self.used().0 + bytes.0 > MOST_USED {
             return None;
         }
         Some(Self(self.0 - (steps << USED_BITS) + bytes.0))
     }
 
-    /// Adds `bytes` that were asked for and let in; `None`: more than the word can say.
+    /// Adds `bytes` that a charge admitted; `None` if the used part overflows.
     #[inline]
     #[must_use]
     pub const fn raised(self, bytes: Bytes) -> Option<Self> {
@@ -76,13 +77,14 @@ impl Held {
         }
     }
 
-    /// As [`Held::raised`], up to the most that the word can say.
+    /// As [`Held::raised`], clamped to the greatest used part.
     #[must_use]
     pub fn raised_at_most(self, bytes: Bytes) -> Self {
         Self(self.0 + bytes.0.min(MOST_USED - self.used().0))
     }
 
-    /// Without `bytes` in use, or without all of it; how many they were. Open, they become spare as far as there is room.
+    /// Subtracts `bytes` from the used part, or all of it, and returns the number subtracted. In an
+    /// open word they become cached as far as there is room.
     #[inline]
     #[must_use]
     pub fn lowered(self, bytes: Bytes) -> (Self, Bytes) {
@@ -91,21 +93,21 @@ impl Held {
         (Self(self.0 - back + (kept << USED_BITS)), Bytes(back))
     }
 
-    /// With what is given back from now on as spare.
+    /// Opens the word: bytes freed from now on are cached.
     #[inline]
     #[must_use]
     pub const fn opened(self) -> Self {
         Self(self.0 | OPEN)
     }
 
-    /// Without a spare part, and to stay so.
+    /// Closes the word and drops the cached part.
     #[inline]
     #[must_use]
     pub const fn closed(self) -> Self {
         Self(self.0 & MOST_USED)
     }
 
-    /// What is left, closed, where of all that was in use only what is `exported` stays.
+    /// Closes the word and keeps only the `exported` bytes of the used part.
     #[must_use]
     pub fn left(self, exported: Bytes) -> Self {
         let closed = self.closed();
@@ -136,7 +138,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the word, no part leaks into another, and a claim only grows where it was let in.
+        /// For any word, no part leaks into another, and only an admitted charge raises the claim.
         #[test]
         fn parts_keep_apart(word: u64, bytes in prop_oneof![0..1u64 << 44, any::<u64>()]) {
             let (held, bytes) = (Held(word), Bytes(bytes));

@@ -1,25 +1,26 @@
-//! The spans in which a process kept a GPU busy: a ring of a few, published by the process and read by the monitor.
+//! Intervals in which a process kept a GPU busy: a short ring, published by the process and read by
+//! the monitor.
 //!
-//! The interval numbered n lies at n modulo the ring's length. One place is always about to be overwritten, so that readers
-//! believe all but that.
+//! Interval n is at n modulo the ring's length. One entry may be overwritten at any time, so
+//! readers use all but that one.
 
 use crate::atomic::Ordering;
 use crate::layout::{Cell, INTERVALS};
 use crate::units::Nanos;
 
-/// A span of `CLOCK_MONOTONIC`.
+/// An interval of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
-    /// Its first instant.
+    /// Its first nanosecond.
     pub start: Nanos,
-    /// The instant after it.
+    /// The nanosecond after its last.
     pub end: Nanos,
 }
 
-/// Intervals that a reader can rely on: those not overwritten while the next one is being published.
+/// Intervals that a reader can rely on: all but the one that may be being overwritten.
 pub const READABLE: usize = INTERVALS - 1;
 
-/// Publishes a span. One thread at a time; who that is is the caller's business.
+/// Publishes an interval. The caller ensures that only one thread does so at a time.
 pub fn publish(cell: &Cell, span: Span) {
     let number = cell.sequence.load(Ordering::Relaxed);
     if let Some(place) = cell.interval.get(place(number)) {
@@ -30,8 +31,8 @@ pub fn publish(cell: &Cell, span: Span) {
     cell.sequence.store(number.wrapping_add(1), Ordering::Release);
 }
 
-/// The spans numbered from `seen` on, out of a ring read when `sequence` had been published: the newest [`READABLE`] at most.
-/// A `seen` that lies ahead (the slot has a new user) counts as 0.
+/// Returns the intervals numbered from `seen` on, at most the newest [`READABLE`], from a ring read
+/// after `sequence` was. A `seen` beyond `sequence` (the slot has a new process) counts as 0.
 pub fn since(ring: &[Span; INTERVALS], sequence: u64, seen: u64) -> impl Iterator<Item = Span> {
     let oldest = sequence.saturating_sub(READABLE as u64);
     let from = if seen > sequence { 0 } else { seen };
@@ -39,7 +40,7 @@ pub fn since(ring: &[Span; INTERVALS], sequence: u64, seen: u64) -> impl Iterato
 }
 
 fn place(number: u64) -> usize {
-    // Below INTERVALS, which fits everywhere.
+    // Below INTERVALS, so no bits are lost.
     #[allow(clippy::cast_possible_truncation)]
     let place = (number % INTERVALS as u64) as usize;
     place

@@ -1,9 +1,10 @@
-//! `include/cgpu.h` in Rust: the same bytes under the same names. Read the fields' meaning there; it is normative.
+//! `include/cgpu.h` in Rust: the same bytes and names. The header defines the fields' meaning.
 //!
-//! Every field is an atomic, also those the header writes only once, and gaps are cells nobody looks into. That is what makes a
-//! shared reference into a mapping sound while other processes write to it, whatever they write.
+//! Every field is an atomic, even those written only once, and gaps are cells that no code
+//! accesses. So a shared reference into a mapping is sound whatever other processes write there.
 //!
-//! Text (`comm`, `name`) and UUIDs are arrays of words here and bytes in the header; [`bytes_of`] and [`store_bytes`] translate.
+//! Text (`comm`, `name`) and UUIDs are arrays of words here and bytes in the header; [`bytes_of`]
+//! and [`store_bytes`] convert.
 
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -11,7 +12,7 @@ use core::fmt;
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::lock::SlotLock;
 
-/// What the version word says when a file is ready.
+/// The version word of a finished file.
 pub const LAYOUT_VERSION: u32 = 4;
 /// `CGPU` on a little-endian machine.
 pub const USE_MAGIC: u32 = 0x5550_4743;
@@ -26,23 +27,24 @@ pub const SLOTS: usize = 256;
 pub const COUNTERS: usize = 48;
 /// Published busy intervals per process and GPU.
 pub const INTERVALS: usize = 7;
-/// Devices of a host that the monitor can tell of.
+/// Devices of a host that the monitor can list.
 pub const DEVICES: usize = 56;
-/// Bytes of a container's name, with the closing zero.
+/// Bytes of a container's name, including the closing zero.
 pub const NAME: usize = 64;
 
-/// The byte of `use` whose lock says that slot 0 lives; the others follow.
+/// The byte of `use` whose lock says that slot 0 lives; the bytes of the other slots follow.
 pub const LOCK_BASE: u64 = 1 << 40;
-/// The byte of `use` whose lock serialises the registration of GPUs.
+/// The byte of `use` whose lock serializes the registration of GPUs.
 pub const LOCK_REGION: u64 = LOCK_BASE - 1;
-/// In a slot's `lent`: it handed memory out in a way that nobody can be seen to hold it by.
+/// In a slot's `exported_handles`: the process exported memory by a route on which holders cannot
+/// be seen.
 pub const EXPORTED_UNSEEN: u64 = 1 << 63;
 
-/// A gap of `N` bytes that belongs to nobody.
+/// A gap of `N` bytes that no code accesses.
 #[repr(transparent)]
 pub struct Reserved<const N: usize>(UnsafeCell<[u8; N]>);
 
-// SAFETY: no code reads or writes the bytes, so sharing them shares nothing.
+// SAFETY: no code reads or writes the bytes, so sharing a reference gives access to nothing.
 unsafe impl<const N: usize> Sync for Reserved<N> {}
 
 impl<const N: usize> Default for Reserved<N> {
@@ -57,7 +59,7 @@ impl<const N: usize> fmt::Debug for Reserved<N> {
     }
 }
 
-/// `struct cgpu_gpu`: a GPU as the container knows it.
+/// `struct cgpu_gpu`: a GPU of the container.
 #[derive(Debug, Default)]
 #[repr(C)]
 #[allow(missing_docs)] // the header says it
@@ -124,7 +126,7 @@ impl Default for Slot {
     }
 }
 
-/// `struct cgpu_interval`: a span in which a process kept a GPU busy.
+/// `struct cgpu_interval`: an interval in which a process kept a GPU busy.
 #[derive(Debug, Default)]
 #[repr(C)]
 #[allow(missing_docs)] // the header says it
@@ -133,7 +135,7 @@ pub struct Interval {
     pub end: AtomicU64,
 }
 
-/// `struct cgpu_cell`: what one process does on one GPU.
+/// `struct cgpu_cell`: one process's use of one GPU.
 #[derive(Debug, Default)]
 #[repr(C)]
 #[allow(missing_docs)] // the header says it
@@ -161,7 +163,7 @@ pub struct Cell {
     pub ends: AtomicU64,
 }
 
-/// `struct cgpu_use`: the file that a container's processes write.
+/// `struct cgpu_use`: the file that the container's processes write.
 #[derive(Debug)]
 #[repr(C)]
 #[allow(missing_docs)] // the header says it
@@ -171,7 +173,7 @@ pub struct Use {
     pub cell: [[Cell; SLOTS]; GPUS],
 }
 
-/// `struct cgpu_grant_gpu`: what the monitor says about one GPU.
+/// `struct cgpu_grant_gpu`: the monitor's grant on one GPU.
 #[derive(Debug, Default)]
 #[repr(C)]
 #[allow(missing_docs)] // the header says it
@@ -194,7 +196,7 @@ pub struct GrantGpu {
     pub reserved0: Reserved<12>,
 }
 
-/// `struct cgpu_device`: a device of the host, as the monitor knows it.
+/// `struct cgpu_device`: a device of the host.
 #[derive(Debug, Default)]
 #[repr(C)]
 #[allow(missing_docs)] // the header says it
@@ -231,12 +233,12 @@ pub struct Grant {
     pub unaccounted: [[AtomicU64; SLOTS]; GPUS],
 }
 
-/// The bytes of a text or UUID field, in the order of the header.
+/// Returns the bytes of a text or UUID field, in the order of the header.
 pub fn bytes_of<const WORDS: usize>(field: &[AtomicU64; WORDS]) -> impl Iterator<Item = u8> {
     field.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes())
 }
 
-/// Stores a text or UUID field: `bytes`, then zeros; what does not fit is left out.
+/// Stores a text or UUID field: `bytes`, truncated to the field, then zeros.
 pub fn store_bytes(field: &[AtomicU64], bytes: &[u8]) {
     let mut bytes = bytes.iter().copied();
     for word in field {

@@ -57,26 +57,27 @@ use crate::slots::{State, Word, high_water};
 use crate::unaccounted::UnaccountedDelta;
 use crate::units::{Bytes, Nanos, SlotIndex};
 
-/// Which of a cell's two words.
+/// One of a cell's two amounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
-    /// What the program asked for.
+    /// Memory that the program allocated.
     Used,
-    /// What came with it: contexts, modules, slack.
+    /// Memory that came with it: contexts, modules, slack.
     Implicit,
 }
 
-/// What a charge is compared with.
+/// The limit and the epoch of deltas that a charge is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitWord {
     /// The limit in force.
     pub limit: Bytes,
-    /// Which deltas are known: changes after any has risen.
+    /// Epoch of the unaccounted deltas: changes after any has risen.
     pub epoch: u32,
 }
 
 impl LimitWord {
-    /// In one word, to tell them from others: limits are far below what epochs are added to.
+    /// Combines both in one word. Limits are far below 2^44, so different pairs give different
+    /// words.
     #[inline]
     const fn word(self) -> u64 {
         self.limit.0.wrapping_add((self.epoch as u64) << 44)
@@ -84,7 +85,7 @@ impl LimitWord {
 }
 
 impl From<Bytes> for LimitWord {
-    /// Where there is no monitor.
+    /// For a container without a monitor.
     fn from(limit: Bytes) -> Self {
         Self { limit, epoch: 0 }
     }
@@ -95,14 +96,14 @@ impl From<Bytes> for LimitWord {
 pub enum Refused {
     /// It does not fit.
     Short {
-        /// What the container used at that moment.
+        /// The container's use at that time.
         used: Bytes,
-        /// What was asked for.
+        /// The bytes requested.
         wanted: Bytes,
-        /// What the container may use.
+        /// The container's limit.
         limit: Bytes,
     },
-    /// The GPU's lock was not had.
+    /// The GPU's lock could not be taken.
     Held(HeldBy),
 }
 
@@ -122,27 +123,27 @@ impl core::error::Error for Refused {}
 /// A container's use of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Charged, by all processes, and exported by dead ones.
+    /// Charged by all processes, including memory that exited ones had exported.
     pub used: Bytes,
-    /// Of contexts, modules and slack, corrected by what was measured.
+    /// Contexts, modules and slack, corrected by what was measured.
     pub implicit: Bytes,
-    /// Of that: what was measured and is in no cell.
+    /// Part of `implicit`: measured and in no cell.
     pub unaccounted: Bytes,
-    /// Of both: what belongs to dead processes and may come back soon.
+    /// Part of both: belongs to exited processes and may be freed soon.
     pub draining: Bytes,
-    /// Of `used`: what dead processes had exported, and others may hold.
+    /// Part of `used`: exported by exited processes; others may hold it.
     pub orphan: Bytes,
 }
 
 impl Usage {
-    /// All of it, as the limit sees it.
+    /// Returns what counts against the limit.
     #[must_use]
     pub fn total(&self) -> Bytes {
         self.used + self.implicit
     }
 }
 
-/// One GPU's accounting, as one process of the container keeps it.
+/// One GPU's accounting, for one process of the container.
 #[derive(Clone, Copy, Debug)]
 pub struct Account<'a> {
     lock: &'a SlotLock,
@@ -155,20 +156,20 @@ pub struct Account<'a> {
     me: Owner,
 }
 
-/// What the monitor has measured of a GPU beyond its accounting.
+/// What the monitor has measured on a GPU beyond the cells.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured<'a> {
-    /// A [`UnaccountedDelta`] for each slot.
+    /// An [`UnaccountedDelta`] per slot.
     pub unaccounted: &'a [AtomicU64],
-    /// What of all exported memory has left the GPU and is still charged, plus the GPU's
-    /// `withdrawn` when that was found. So each byte that is withdrawn later is a byte less: it may
-    /// have been one of those. At most `withdrawn`: nothing has left.
+    /// Exported memory that has left the GPU and is still charged, plus the GPU's `withdrawn` when
+    /// that was found. Each byte withdrawn later counts one byte less, because it may be one of
+    /// those. At or below `withdrawn`: none has left.
     pub returned: &'a AtomicU64,
 }
 
 impl<'a> Account<'a> {
-    /// The accounting of `gpu`, whose cells are `cells`, for the process that `me` names and whose cell is `mine`, one of them. `slots` and
-    /// `measured` are those of the cells.
+    /// Returns the accounting of `gpu` for the process `me`. `cells`, `slots` and `measured` have
+    /// one entry per slot; `mine` is the process's own cell among `cells`.
     #[inline]
     #[must_use]
     pub fn new(
@@ -184,7 +185,8 @@ impl<'a> Account<'a> {
         Self { lock, high_water, withdrawn, cells, slots, measured, mine: OwnCell(mine), me }
     }
 
-    /// Charges `bytes` to this process if the container then keeps the limit that `limit_word` reads.
+    /// Charges `bytes` to this process if the container then stays within the limit that
+    /// `limit_word` returns.
     ///
     /// `timeout` and `life` as for [`SlotLock::acquire`].
     ///
@@ -201,7 +203,7 @@ impl<'a> Account<'a> {
     ) -> Result<(), Refused> {
         match column {
             Column::Used if self.mine.take(bytes, limit_word().into()) => return Ok(()),
-            // That has shown it.
+            // `take` has called `tick`.
             Column::Used => {}
             Column::Implicit => self.mine.tick(),
         }
@@ -219,9 +221,11 @@ impl<'a> Account<'a> {
         timeout: Nanos,
         life: impl FnMut(Owner) -> Liveness,
     ) -> Result<(), Refused> {
-        // A dead owner's cell is either raised or not; both are right, so a lock taken over needs nothing.
+        // A lock taken over needs no repair: the exited owner's cell is raised or not, and both are
+        // right.
         let guard = self.lock.acquire(self.me, timeout, life).map_err(Refused::Held)?.guard();
-        // Read inside: whoever opens a cell under this limit was before us here, or will be after us and reads none older.
+        // Read inside the lock: a process that opens a cell under this limit has been here before,
+        // or will be here later and reads one at least as new.
         let limit_word = current_limit(limit_word);
         let limit = limit_word.limit;
         let mut claimed = self.claimed();
@@ -238,7 +242,7 @@ impl<'a> Account<'a> {
             Column::Used => {
                 self.mine.update(|held| Some(held.raised(bytes)?.opened())).ok_or(short)?;
             }
-            // What fits cannot make our own word wrap.
+            // A charge that fits cannot make our own word wrap.
             Column::Implicit => _ = self.mine.0.implicit.fetch_add(bytes.0, Ordering::Relaxed),
         }
         drop(guard);
@@ -251,8 +255,8 @@ impl<'a> Account<'a> {
         self.mine
     }
 
-    /// Gives back `bytes` of implicit memory that is gone from the GPU with what was in it, a context: what was measured of this process
-    /// before says nothing any more.
+    /// Refunds `bytes` of implicit memory of a destroyed context. What was measured of this process
+    /// before no longer applies.
     ///
     /// `limit_word`, `timeout` and `life` as for [`Account::force_charge`].
     pub fn end<T: Into<LimitWord>>(
@@ -268,17 +272,18 @@ impl<'a> Account<'a> {
         })
     }
 
-    /// Gives back `bytes` of implicit memory of something that was unloaded or made smaller;
-    /// returns what was there to give back.
+    /// Refunds `bytes` of implicit memory of something that was unloaded or made smaller; returns
+    /// the bytes refunded.
     pub fn shrink(&self, bytes: Bytes) -> Bytes {
         count_withdrawn(self.withdrawn, bytes);
         self.mine.refund(Column::Implicit, bytes)
     }
 
-    /// Charges `bytes` that the driver has taken already, whether they fit or not: they cannot be refused. Saturates. If the
-    /// container then claims more than the limit, no cached bytes are left.
+    /// Charges `bytes` that the driver has allocated already, whether they fit or not. Saturates.
+    /// If the container then claims more than its limit, no cached bytes are left.
     ///
-    /// `timeout` and `life` as for [`SlotLock::acquire`]; where the lock is not had, the cached bytes are cleared without it.
+    /// `timeout` and `life` as for [`SlotLock::acquire`]; if the lock cannot be taken, the cached
+    /// bytes are dropped without it.
     pub fn force_charge<T: Into<LimitWord>>(
         &self,
         column: Column,
@@ -299,9 +304,10 @@ impl<'a> Account<'a> {
         self.mine.raise_peak();
     }
 
-    /// No other process can hold `bytes` any more of what was exported: before they are given back.
-    /// `kept`: they had left this process before. Then the monitor may have seen them leave the
-    /// GPU, and taken them off; they count again until they are given back.
+    /// Withdraws `bytes` of exported memory that no other process can hold any more; to be called
+    /// before they are refunded. `kept`: this process had freed them earlier. The monitor may then
+    /// have seen them leave the GPU and have taken them off; they count again until they are
+    /// refunded.
     ///
     /// `limit_word`, `timeout` and `life` as for [`Account::force_charge`].
     pub fn withdraw<T: Into<LimitWord>>(
@@ -319,8 +325,9 @@ impl<'a> Account<'a> {
         });
     }
 
-    /// Changes what may make the claims exceed the limit, and was not compared with it: then no cached bytes are left. Under the lock, because a
-    /// charge that has summed up before, and raises after, would see nothing of it, and its word would stay open.
+    /// Makes a change that may raise the claims and is not compared with the limit; if they exceed
+    /// it, drops all cached bytes. Takes the lock, because a concurrent charge that has summed up
+    /// already would miss the change and leave its word open.
     fn change_unchecked<T: Into<LimitWord>, R>(
         &self,
         limit_word: impl Fn() -> T,
@@ -336,12 +343,15 @@ impl<'a> Account<'a> {
         changed
     }
 
-    /// A checkpoint has taken off the GPU what a process has there: it counts no more, but for what it has exported. A driver checkpoints
-    /// nothing that others may have, so that is what the process has let go of and others still hold. Whoever made the checkpoint says so,
-    /// because the process itself is stopped in the driver.
+    /// Marks the process of a slot as checkpointed: its memory has left the GPU and no longer
+    /// counts, except for what it exported. A driver does not checkpoint memory that others may
+    /// hold, so the exported bytes are those that the process has freed and others still hold.
+    /// Called by the process that made the checkpoint, because the checkpointed one is stopped in
+    /// the driver.
     pub fn mark_checkpointed(&self, slot: SlotIndex) {
         if let Some(cell) = self.cells.get(slot.get()) {
-            // What was measured of it was measured while it was there; what is measured of it from now on is there.
+            // What was measured before no longer applies; what is measured from now on is on the
+            // GPU.
             OwnCell::new(cell).outdate();
             let left = held(cell).left(get(&cell.exported)).used();
             count_withdrawn(self.withdrawn, held(cell).used() - left + get(&cell.implicit));
@@ -349,8 +359,8 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// A process that was checkpointed is back, as the driver says, whoever has sent it away or brought it back meanwhile: it counts, whether
-    /// that fits or not.
+    /// Marks the process of a slot as restored, when the driver reports that it is. It counts
+    /// again, whether that fits or not.
     ///
     /// `limit_word`, `timeout` and `life` as for [`Account::force_charge`].
     pub fn mark_restored<T: Into<LimitWord>>(
@@ -365,13 +375,13 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// A process that was checkpointed is about to take back what it had on the GPU, if the container then keeps the limit. `false`: it is
-    /// there, and there is nothing to do.
+    /// Charges what a checkpointed process had on the GPU, before it is restored, if the container
+    /// stays within its limit. Returns `false` if the process was not checkpointed.
     ///
     /// `timeout` and `life` as for [`SlotLock::acquire`].
     ///
     /// # Errors
-    /// [`Refused`], and it is away as before.
+    /// [`Refused`]; the process stays checkpointed.
     pub fn restore<T: Into<LimitWord>>(
         &self,
         slot: SlotIndex,
@@ -396,13 +406,14 @@ impl<'a> Account<'a> {
         Ok(true)
     }
 
-    /// What this process has on the GPU.
+    /// This process's use of the GPU.
     #[must_use]
     pub fn mine(&self) -> Usage {
         self.mine.usage()
     }
 
-    /// What the container has on the GPU, now. Without the lock: charges and refunds of others may fall between its parts.
+    /// The container's use of the GPU. Taken without the lock: concurrent charges and refunds may
+    /// fall between its parts.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let mut usage = Usage::default();
@@ -421,7 +432,7 @@ impl<'a> Account<'a> {
         usage
     }
 
-    /// Who has ever had each slot, and what is on the GPU for it: the parts of [`Account::total`].
+    /// Returns each slot's word and its bytes on the GPU: the parts of [`Account::total`].
     pub fn shares(&self) -> impl Iterator<Item = (SlotIndex, Word, Bytes)> {
         let mut rest = self.returned();
         let share = move |(slot, entry): (SlotIndex, Entry<'a>)| {
@@ -432,20 +443,20 @@ impl<'a> Account<'a> {
         SlotIndex::all().zip(self.entries()).map(share)
     }
 
-    /// What the container uses: [`Account::usage`]'s sum. Saturates.
+    /// The container's use: the sum of [`Account::usage`]. Saturates.
     #[inline]
     #[must_use]
     pub fn total(&self) -> Bytes {
         self.sum(Held::used)
     }
 
-    /// What the container's processes have charged, whatever was measured of them. Saturates.
+    /// Bytes charged by the container's processes, without what was measured. Saturates.
     #[must_use]
     pub fn charged(&self) -> Bytes {
         self.entries().map(|entry| entry.held().used() + entry.implicit()).sum()
     }
 
-    /// What the container uses and what its processes have cached: the sum that a charge compares. Saturates.
+    /// Used and cached bytes of the container: the sum that a charge compares. Saturates.
     #[inline]
     #[must_use]
     pub fn claimed(&self) -> Bytes {
@@ -458,8 +469,8 @@ impl<'a> Account<'a> {
         all - self.returned()
     }
 
-    /// What of the charged exported memory has left the GPU. To be taken off a sum of the
-    /// cells that was made before.
+    /// Returns how much charged exported memory has left the GPU. To be subtracted from a sum of
+    /// the cells that was made before.
     #[inline]
     fn returned(&self) -> Bytes {
         match self.measured.returned.load(Ordering::Relaxed) {
@@ -474,22 +485,22 @@ impl<'a> Account<'a> {
         // HB withdrawn: meets the Releases in `count_withdrawn` and `publish_returned`.
         fence(Ordering::Acquire);
         let returned = get(self.measured.returned);
-        // `withdrawn` is not to be older than what was found beside it.
+        // `withdrawn` must not be older than what was found beside it.
         fence(Ordering::Acquire);
         let returned = returned - get(self.withdrawn);
         returned.min(exported)
     }
 
-    /// Takes every process's cached bytes away.
+    /// Closes every process's word.
     fn close(&self) {
         for cell in self.cells.iter().take(high_water(self.high_water)) {
-            // A word that is closed already is not written to: its line stays with whoever has it.
+            // A closed word is not written, so its cache line stays where it is.
             let _ = update(cell, |held| Some(held.closed()).filter(|closed| *closed != held));
         }
     }
 
-    /// Whether the accounting can be right: no more in use than `limit`, and our peak not below what we have. To be asked while
-    /// nobody charges.
+    /// Whether the accounting is consistent: no more in use than `limit`, and our peak not below
+    /// our use. Valid only while no process charges.
     #[must_use]
     pub fn is_valid(&self, limit: Bytes) -> bool {
         self.claimed() <= limit && get(&self.mine.0.peak) >= self.mine().total()
@@ -507,33 +518,33 @@ impl<'a> Account<'a> {
     }
 }
 
-/// `bytes` are about to be taken off a GPU's ledger, and may be among those that the monitor has
-/// seen to have left the GPU. Counted twice where a caller has died.
+/// Counts `bytes` as withdrawn, before they are taken off a GPU's ledger: the monitor may have seen
+/// them leave the GPU. Counted twice if a caller exited in between.
 fn count_withdrawn(withdrawn: &AtomicU64, bytes: Bytes) {
     if bytes > Bytes::ZERO {
         withdrawn.fetch_add(bytes.0, Ordering::Relaxed);
-        // HB withdrawn: Release, so that a sum of the cells after they fall takes these bytes off
-        // no more.
+        // HB withdrawn: Release, so that a sum of the cells after they fall no longer subtracts
+        // these bytes.
         fence(Ordering::Release);
     }
 }
 
-/// Leaves of a dead process's cell what it had exported; whether that is anything. `withdrawn` is
-/// the GPU's. To be called again where a caller has died.
+/// Reduces an exited process's cell to what it had exported; returns whether that is anything.
+/// `withdrawn` is the GPU's. Must be repeated if a caller exited inside.
 pub fn keep_exported(cell: &Cell, withdrawn: &AtomicU64) -> bool {
     let exported = get(&cell.exported);
-    // With it goes what was measured beyond its implicit memory, which is not known here.
+    // What was measured beyond the implicit memory goes, too, but its amount is not known here.
     count_withdrawn(withdrawn, held(cell).used() - exported + get(&cell.implicit));
-    // `held` first: what is cleared before it would be missing if we died here.
+    // `held` first: whatever was cleared before it would be uncounted if we exited here.
     let _ = update(cell, |held| Some(held.left(exported)));
     passing(cell).0.for_each(|word| _ = word.swap(0, Ordering::Relaxed));
     cell.creating.swap(0, Ordering::Relaxed);
-    // What was measured of the process does not go for what it leaves.
+    // What was measured of the process does not apply to what is left.
     cell.implicit_epoch.fetch_add(1, Ordering::Relaxed);
     held(cell).used() > Bytes::ZERO
 }
 
-/// A process on the GPU.
+/// A slot's accounting on the GPU.
 #[derive(Clone, Copy)]
 struct Entry<'a> {
     cell: &'a Cell,
@@ -542,7 +553,7 @@ struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// What it has, and what it may take without asking. Of one that is away only what others may hold is there.
+    /// Used and cached bytes. Of a checkpointed process only the exported bytes are on the GPU.
     #[inline]
     fn held(&self) -> Held {
         let held = held(self.cell);
@@ -554,7 +565,7 @@ impl Entry<'_> {
         if is_checkpointed(self.cell) { Bytes::ZERO } else { get(&self.cell.implicit) }
     }
 
-    /// What came with what the program asked for, as charged and measured.
+    /// Implicit memory, corrected by what was measured.
     #[inline]
     fn corrected(&self) -> Bytes {
         let implicit = self.implicit();
@@ -577,7 +588,7 @@ impl Entry<'_> {
     }
 }
 
-/// Says what a process has beyond its cell, and with `epoch` that it is more than before.
+/// Publishes a process's unaccounted delta; with `epoch`, that it has risen.
 pub fn publish_unaccounted(word: &AtomicU64, delta: UnaccountedDelta, epoch: Option<&AtomicU32>) {
     word.store(delta.0, Ordering::Relaxed);
     if let Some(epoch) = epoch {
@@ -586,12 +597,12 @@ pub fn publish_unaccounted(word: &AtomicU64, delta: UnaccountedDelta, epoch: Opt
     }
 }
 
-/// Says what of a GPU's exported memory has left it ([`Measured::returned`]), and with `epoch`
-/// that it is less than before.
+/// Publishes how much of a GPU's exported memory has left it ([`Measured::returned`]); with
+/// `epoch`, that it is less than before.
 pub fn publish_returned(word: &AtomicU64, returned: u64, epoch: Option<&AtomicU32>) {
     word.store(returned, Ordering::Relaxed);
-    // HB withdrawn: Release, so that a sum with a delta that falls next no longer takes these
-    // bytes off as well.
+    // HB withdrawn: Release, so that a sum with a delta that falls next no longer subtracts these
+    // bytes as well.
     fence(Ordering::Release);
     if let Some(epoch) = epoch {
         // HB delta: as in `publish_unaccounted`.
@@ -602,7 +613,8 @@ pub fn publish_returned(word: &AtomicU64, returned: u64, epoch: Option<&AtomicU3
 /// Zeroes a cell, for a slot that is reclaimed. `withdrawn` is the GPU's.
 pub fn clear(cell: &Cell, withdrawn: &AtomicU64) {
     count_withdrawn(withdrawn, get(&cell.implicit) + get(&cell.exported));
-    // Swapped, not stored: somebody may be closing `held` at this instant, and loom keeps no order between an exchange and a store.
+    // Swapped, not stored: another process may be closing `held` now, and loom keeps no order
+    // between an exchange and a store.
     let (words, halves) = words(cell);
     words.for_each(|word| _ = word.swap(0, Ordering::Relaxed));
     halves.into_iter().for_each(|half| _ = half.swap(0, Ordering::Relaxed));
@@ -621,9 +633,9 @@ fn words(cell: &Cell) -> (impl Iterator<Item = &AtomicU64>, [&AtomicU32; 4]) {
     ([&cell.held, &cell.exported].into_iter().chain(passing), halves)
 }
 
-/// The words that end with the process, whatever it had exported.
+/// Returns the words that end with the process, even if it exported memory.
 fn passing(cell: &Cell) -> (impl Iterator<Item = &AtomicU64>, [&AtomicU32; 4]) {
-    // No `..`: a new word must not be forgotten here.
+    // No `..`, so that a new field cannot be forgotten.
     let Cell {
         held: _,
         implicit,
@@ -659,23 +671,24 @@ fn is_checkpointed(cell: &Cell) -> bool {
     cell.checkpointed.load(Ordering::Relaxed) != 0
 }
 
-/// It is there again.
+/// Marks the process as restored.
 fn clear_checkpointed(cell: &Cell) {
-    // What was measured of it was measured while it was away.
+    // What was measured was measured while it was checkpointed.
     OwnCell::new(cell).outdate();
     cell.checkpointed.store(0, Ordering::Relaxed);
 }
 
-/// The limit word that a sum is compared with which is read after it.
+/// Returns the limit word, for a sum that is made after it is read.
 #[inline]
 fn current_limit<T: Into<LimitWord>>(limit_word: impl Fn() -> T) -> LimitWord {
     let limit_word = limit_word().into();
-    // HB delta: meets the Release in `publish_unaccounted`: what is summed up is at least as new as the epoch.
+    // HB delta: meets the Release in `publish_unaccounted`: the deltas summed up are at least as
+    // new as the epoch.
     fence(Ordering::Acquire);
     limit_word
 }
 
-/// Whether `bytes` more than what is claimed keep the limit. A sum that saturated never fits.
+/// Whether `claimed` and `bytes` together are within the limit. A saturated sum never fits.
 #[inline]
 fn fits(claimed: Bytes, bytes: Bytes, limit: Bytes) -> bool {
     claimed.0.checked_add(bytes.0).is_some_and(|sum| sum <= limit.0)

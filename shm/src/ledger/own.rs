@@ -1,4 +1,4 @@
-//! A process's own cell: what changes there without a look at anybody else's.
+//! A process's own cell: changes that need no other process's words.
 
 use super::{Column, LimitWord, Usage, get, held, update};
 use crate::atomic::{Ordering, fence};
@@ -6,20 +6,21 @@ use crate::held::Held;
 use crate::layout::Cell;
 use crate::units::Bytes;
 
-/// This process's own cell of a GPU's books: what changes there without a look at anybody else's.
+/// This process's own cell of a GPU.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnCell<'a>(pub(super) &'a Cell);
 
 impl<'a> OwnCell<'a> {
-    /// The cell, of the process that asks.
+    /// Wraps the calling process's own cell.
     #[inline]
     #[must_use]
     pub const fn new(cell: &'a Cell) -> Self {
         Self(cell)
     }
 
-    /// Charges `bytes` out of the spare part, if they are there and were let in under these terms: the way of a charge that touches
-    /// nothing that others write to. False: nothing is charged; see [`super::Account::charge`].
+    /// Charges `bytes` out of the cached part, if they are there and were admitted under this limit
+    /// word. Touches no word that other processes usually write. Returns `false` if nothing was
+    /// charged; see [`super::Account::charge`].
     #[inline]
     #[must_use]
     pub fn take(self, bytes: Bytes, terms: LimitWord) -> bool {
@@ -32,8 +33,8 @@ impl<'a> OwnCell<'a> {
         true
     }
 
-    /// Gives back `bytes` of a former charge; returns what was really there to give back, which is less only if somebody else
-    /// wrote to our cell.
+    /// Refunds `bytes` of an earlier charge; returns the bytes refunded, which are less only if
+    /// another process wrote to our cell.
     #[inline]
     pub fn refund(self, column: Column, bytes: Bytes) -> Bytes {
         match column {
@@ -50,39 +51,42 @@ impl<'a> OwnCell<'a> {
         }
     }
 
-    /// Others may hold `bytes` of what is in use here: from now on they outlive this process on the books.
+    /// Records that others may hold `bytes` of what is in use here: they stay charged when this
+    /// process exits.
     pub fn export(self, bytes: Bytes) {
         let raise = |exported: u64| Some(exported.saturating_add(bytes.0));
         let _ = self.0.exported.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
     }
 
-    /// What was measured of this process before says nothing any more.
+    /// Invalidates what was measured of this process before.
     pub(super) fn outdate(self) {
         self.0.implicit_epoch.fetch_add(1, Ordering::Relaxed);
-        // HB ended: Release, so that whoever sees what is changed next no longer corrects it by what was measured before.
+        // HB ended: Release, so that a process that sees the next change no longer applies the
+        // former delta.
         fence(Ordering::Release);
     }
 
-    /// Others can hold `bytes` less.
+    /// Records that others can hold `bytes` less.
     pub(super) fn withdraw(self, bytes: Bytes) {
         let lower = |exported: u64| Some(exported.saturating_sub(bytes.0));
         let _ = self.0.exported.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
     }
 
-    /// What is in it.
+    /// Returns the cell's amounts.
     pub(super) fn usage(self) -> Usage {
         let (used, implicit) = (held(self.0).used(), get(&self.0.implicit));
         Usage { used, implicit, ..Usage::default() }
     }
 
-    /// Changes the word; what it was before, or `None` if `change` would not.
+    /// Changes `held`; returns its former value, or `None` if `change` refused.
     #[inline]
     pub(super) fn update(self, change: impl Fn(Held) -> Option<Held>) -> Option<Held> {
         update(self.0, change)
     }
 
-    /// Shows that there was a charge. Stored, not added, because that is the fast way's half: of two threads at once one may show both. If
-    /// a reading of the monitor falls between the two, it takes the later one's memory for growth, until the process pauses: too much, never
+    /// Counts a charge. It is a load and a store, not an addition, because it is half of the fast
+    /// path's cost: two threads at once may count one. If the monitor samples between the two, it
+    /// counts the later thread's memory as unaccounted until the process pauses: too much, never
     /// too little.
     #[inline]
     pub(super) fn tick(self) {
@@ -94,7 +98,7 @@ impl<'a> OwnCell<'a> {
         self.peak_at(held(self.0).used());
     }
 
-    /// `used` was in use.
+    /// Raises the peak, where `used` was in use.
     #[inline]
     fn peak_at(self, used: Bytes) {
         let now = used + get(&self.0.implicit);
