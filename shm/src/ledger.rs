@@ -1,14 +1,14 @@
 //! The accounting of one GPU of one container.
 //!
 //! The container's use is the sum of its slots' cells: of running processes, of exited ones whose
-//! memory is not freed yet, and of what exited ones had exported. A charge takes the GPU's lock, sums
-//! up to the high-water mark and raises its own cell; a refund lowers its own cell without the lock.
-//! Hence:
+//! memory is not freed yet, and of what exited ones had exported. A charge takes the GPU's lock,
+//! sums up to the high-water mark and raises its own cell; a refund lowers its own cell without the
+//! lock. Hence:
 //!
 //! - **Never over the limit**: two charges exclude each other; a refund between sum and raise only
 //!   makes the sum too great.
-//! - **Never both refused when one fits**: the second charge sees the first one's cell either raised
-//!   or not, but never raised and later lowered for its own refusal.
+//! - **Never both refused when one fits**: the second charge sees the first one's cell either
+//!   raised or not, but never raised and later lowered for its own refusal.
 //! - **No repair after an exit**: a cell is one word and says what its process had requested. It
 //!   stands until the slot is reclaimed.
 //!
@@ -16,17 +16,17 @@
 //! ([`Held`]) and takes from there by one compare-and-swap on its own word: the line that all
 //! processes share is not touched. None of the above is lost:
 //!
-//! - The sums that a charge compares are of *claims*, used and cached. Taking from the cached bytes,
-//!   and giving back to them, leave a claim as it is or lower it; only a charge under the lock raises
-//!   one.
+//! - The sums that a charge compares are of *claims*, used and cached. Taking from the cached
+//!   bytes, and giving back to them, leave a claim as it is or lower it; only a charge under the
+//!   lock raises one.
 //! - Before a charge is refused, all words are closed: no cached bytes are left, and none are kept
-//!   again until their owner has taken the lock. What is then summed up is as if there had never been
-//!   any.
+//!   again until their owner has taken the lock. What is then summed up is as if there had never
+//!   been any.
 //! - Cached bytes are good under the limit word they were compared with. Under another one their
 //!   owner takes the lock again.
 //! - What raises claims and cannot be refused is done under the lock, too, and closes all words if
-//!   the claims then exceed the limit: unaccounted deltas, and corrections that end (below). Nothing
-//!   is let in until the use has fallen.
+//!   the claims then exceed the limit: unaccounted deltas, and corrections that end (below).
+//!   Nothing is let in until the use has fallen.
 //!
 //! What a process has on the GPU beyond its cell, as the monitor has measured it
 //! ([`UnaccountedDelta`]), counts with it in every sum. A delta that is published after a word was
@@ -38,10 +38,10 @@
 //! more, is known of all processes together and of none alone. So it is taken off the sum, and what
 //! leaves the ledger of any process and may be part of it is counted (`withdrawn`).
 //!
-//! All orderings but those of the lock and of deltas are Relaxed: a cell is one word and nothing else
-//! is published through it. The limit word is stored before `held` is opened, but no process needs to
-//! see it so: one that is seen too early comes with cached bytes that were compared with it, under
-//! the lock, before; one that is seen too late does not match.
+//! All orderings but those of the lock and of deltas are Relaxed: a cell is one word and nothing
+//! else is published through it. The limit word is stored before `held` is opened, but no process
+//! needs to see it so: one that is seen too early comes with cached bytes that were compared with
+//! it, under the lock, before; one that is seen too late does not match.
 
 mod own;
 

@@ -1,6 +1,7 @@
-//! The `limits` file: what whoever starts a container allows it. `docs/internals/files.md` describes it.
+//! The `limits` file: a container's limits. `docs/internals/files.md` describes the format.
 //!
-//! A line that is not understood makes the whole file refused: a limit that was misspelt must not be no limit.
+//! A line that is not understood invalidates the whole file: a misspelt limit must not become no
+//! limit.
 
 use std::fmt;
 use std::str::{FromStr, SplitWhitespace};
@@ -8,47 +9,48 @@ use std::str::{FromStr, SplitWhitespace};
 use crate::units::Bytes;
 use crate::uuid::{NotAUuid, Uuid};
 
-/// The version of the file that is written and understood.
+/// The supported version of the file.
 pub const VERSION: u32 = 1;
 /// The longest name, in bytes.
 pub const LONGEST_NAME: usize = 63;
 /// The greatest weight.
 pub const GREATEST_WEIGHT: u32 = 25;
 
-/// What a container is allowed.
+/// A container's limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Shown to people.
+    /// For display.
     pub name: Option<String>,
     /// Its weight among its GPU's containers, 1 to [`GREATEST_WEIGHT`].
     pub weight: u32,
-    /// Its part of each GPU in percent, 1 to 100, for the policy of fixed shares; none: by its weight.
+    /// Its share of each GPU in percent, 1 to 100, for the policy of fixed shares; `None`: by its
+    /// weight.
     pub percent: Option<u32>,
-    /// It has high priority.
+    /// Whether it has high priority.
     pub high_priority: bool,
-    /// Its limit on each GPU; GPUs not named are native.
+    /// Its memory limit on each GPU. It has no limit on other GPUs.
     pub gpus: Vec<(Uuid, Bytes)>,
 }
 
 impl Default for Limits {
-    /// No limit, and everybody's weight.
+    /// No limit and the default weight.
     fn default() -> Self {
         Self { name: None, weight: 1, percent: None, high_priority: false, gpus: Vec::new() }
     }
 }
 
-/// A file that is refused: its first line, counted from 1, that is not understood, and why.
+/// A rejected file: the first line that is not understood, counted from 1, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Which line.
+    /// Line number.
     pub line: usize,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
 /// Why a line is not understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // the sentences of `Display` say it
+#[allow(missing_docs)] // the messages of `Display` explain them
 pub enum Reason {
     NoVersion,
     Version(String),
@@ -145,7 +147,7 @@ impl FromStr for Limits {
     }
 }
 
-/// What the lines read so far have said.
+/// The lines parsed so far.
 #[derive(Default)]
 struct Draft {
     version: bool,
@@ -230,16 +232,17 @@ fn set<T>(place: &mut Option<T>, value: T, what: &'static str) -> Result<(), Rea
     }
 }
 
-/// Digits and nothing else; the standard parser takes a sign.
+/// Parses digits only; the standard parser accepts a sign, too.
 fn number(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
 impl Limits {
-    /// The file's text, which says exactly this when it is read.
+    /// Returns the file's text; parsing it gives exactly these limits.
     ///
     /// # Errors
-    /// [`Refused`], with the line of the text that would not, or not as it was meant (a name with blanks, a limit of zero, ...).
+    /// [`Refused`], with the line of the text that would be rejected or read differently (a name
+    /// with blanks, a limit of zero, ...).
     pub fn to_text(&self) -> Result<String, Refused> {
         let mut text = format!("version {VERSION}\n");
         if let Some(name) = &self.name {
@@ -257,7 +260,7 @@ impl Limits {
         }
         match text.parse::<Self>()? {
             read if read == *self => Ok(text),
-            // Only a name can say something else: a comment begins in it, or it is several words or lines.
+            // Only a name can be read differently: it contains a comment, blanks or line ends.
             _ => Err(Refused { line: 2, reason: Reason::Name }),
         }
     }

@@ -1,24 +1,28 @@
-//! A lock on one byte of a file that lives exactly as long as the memory of the process that took it.
+//! A lock on one byte of a file that lasts exactly as long as the memory of the process that took
+//! it.
 //!
-//! The lock is an open-file-description lock. It belongs to the description, not to the process, so no `close` of the program's
-//! own drops it; and the description is kept by a *mapping* of the file, not by a descriptor, so daemons that close everything
-//! keep it. The mapping is `MADV_DONTFORK`: a child does not hold its parent's lock. When the process is killed or execs, its
-//! memory goes, and the lock with it, at once.
+//! It is an open-file-description lock, so no `close` in the program drops it. The description is
+//! kept open by a *mapping* of the file, not by a descriptor, so daemons that close every
+//! descriptor keep the lock. The mapping is `MADV_DONTFORK`: a child does not hold its parent's
+//! lock. When the process is killed or calls exec, its memory goes, and the lock with it.
 //!
 //! ```text
-//! open -> F_OFD_SETLK byte -> mmap -> MADV_DONTFORK -> close        the mapping keeps description and lock
+//! open -> F_OFD_SETLK byte -> mmap -> MADV_DONTFORK -> close
 //! ```
 //!
-//! A file has 256 such bytes, from [`LOCK_BASE`] on, far beyond its end, and one more below them for whoever must be alone with
-//! the file. Whoever holds a slot's byte is the only one who may change the slot's state: to claim a slot is to take its byte
-//! for life, to bury a dead one is to take it for a moment.
+//! A file has one such byte per slot, from [`LOCK_BASE`] on, far beyond its end. One more below
+//! them locks the whole file. Only the process that holds a slot's byte may change the slot's
+//! state: a process that claims a slot keeps its byte until it exits, a process that reclaims one
+//! takes the byte briefly.
 //!
 //! Known limits:
-//! - On **overlayfs** a mapping keeps the file below, not the description, and the lock is lost with the descriptor (measured,
-//!   Linux 6.18). [`LivenessLocks::take`] looks whether its lock held and otherwise answers [`io::ErrorKind::Unsupported`].
-//! - A thread that forks between our `open` and `close` hands the description to its child, and the byte then lives until that
-//!   child execs or ends. The descriptor is close-on-exec and the time some 10 us, once per process; a slot is buried late then.
-//! - The kernel answers -1 for the holder's process id of such a lock: who it is must be read from the slot.
+//! - On **overlayfs** a mapping keeps the lower file, not the description, so the lock is lost with
+//!   the descriptor (measured, Linux 6.18). [`LivenessLocks::hold`] checks that its lock lasted and
+//!   otherwise returns [`io::ErrorKind::Unsupported`].
+//! - A thread that forks between `open` and `close` passes the description to its child, and the
+//!   byte stays locked until that child calls exec or exits. The descriptor is close-on-exec and
+//!   the window some 10 us, once per process; the slot is then reclaimed late.
+//! - The kernel reports -1 as the holder's process id of such a lock. The slot records it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -33,25 +37,26 @@ pub use crate::lock::Liveness;
 use crate::slots::Presence;
 use crate::units::SlotIndex;
 
-/// A file with a byte to lock for every slot, found again by its path: programs close descriptors that they do not know.
+/// A file with a lock byte per slot. It is opened again by its path, because programs close unknown
+/// descriptors.
 #[derive(Debug)]
 pub struct LivenessLocks {
     path: PathBuf,
-    /// Device and inode: another file under the same name is not ours.
+    /// Device and inode: another file may have taken the name.
     identity: (u64, u64),
 }
 
 impl LivenessLocks {
-    /// The bytes of the file at `path`, which must be there and be writable by us.
+    /// Opens the file at `path`, which must exist and be writable.
     ///
     /// # Errors
-    /// As opening it fails.
+    /// The error of opening it.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = open(path)?;
         Self::of(path, &file)
     }
 
-    /// The bytes of `file`, which is what `path` leads to.
+    /// Uses `file`, which is what `path` leads to.
     ///
     /// # Errors
     /// When the file's identity cannot be read.
@@ -59,10 +64,11 @@ impl LivenessLocks {
         Ok(Self { path: path.to_path_buf(), identity: identity(file)? })
     }
 
-    /// Takes the byte below all slots, for whoever must be alone with the file; `None` if it is taken.
+    /// Locks the byte below all slots, which gives exclusive access to the file; `None` if it is
+    /// locked.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's.
     pub fn file(&self) -> io::Result<Option<SharedFile>> {
         self.borrow_byte(LOCK_REGION)
     }
@@ -91,10 +97,11 @@ impl Presence for LivenessLocks {
     type Stay = LivenessLock;
     type Visit = SharedFile;
 
-    /// Takes the slot's byte for as long as this process's memory lives; `None` if it is taken.
+    /// Locks a slot's byte for as long as this process's memory lasts; `None` if it is locked.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] on a file system where the lock does not outlive the descriptor; else as the system says.
+    /// [`io::ErrorKind::Unsupported`] on a file system where the lock does not outlive the
+    /// descriptor; otherwise the system's.
     fn take(&self, slot: SlotIndex) -> io::Result<Option<LivenessLock>> {
         let file = self.reopen()?;
         if !lock(file.as_fd(), byte(slot))? {
@@ -123,13 +130,14 @@ impl Presence for LivenessLocks {
     }
 }
 
-/// Whether somebody holds the byte of `slot` in the file, which may be open for reading only.
+/// Whether a process holds the byte of `slot` in the file, which may be open for reading only.
 ///
 /// # Errors
-/// As the system says.
+/// The system's.
 pub fn liveness(file: BorrowedFd<'_>, slot: SlotIndex) -> io::Result<Liveness> {
     let mut request = request(libc::F_WRLCK, byte(slot));
-    // SAFETY: the descriptor is open (borrowed); F_OFD_GETLK reads and writes the one flock, which outlives the call.
+    // SAFETY: the descriptor is open (borrowed); F_OFD_GETLK reads and writes the one flock, which
+    // outlives the call.
     let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut request) };
     if answer == -1 {
         return Err(io::Error::last_os_error());
@@ -137,27 +145,28 @@ pub fn liveness(file: BorrowedFd<'_>, slot: SlotIndex) -> io::Result<Liveness> {
     Ok(if i32::from(request.l_type) == libc::F_UNLCK { Liveness::Dead } else { Liveness::Alive })
 }
 
-/// A slot's byte, held as long as this process's memory lives or until dropped.
+/// A slot's byte, locked until this process's memory goes or the value is dropped.
 ///
-/// A forked child has the value but not the mapping: it must forget it, never drop it, since by then its address may be
-/// another mapping's.
+/// A forked child has the value but not the mapping. It must forget the value and never drop it,
+/// because its address may be another mapping's by then.
 #[derive(Debug)]
 #[must_use = "dropping it gives the byte up"]
 pub struct LivenessLock {
     page: *mut libc::c_void,
 }
 
-// SAFETY: the page is never accessed; the address is only a name for munmap, which any thread may call.
+// SAFETY: the page is never accessed; the address is only an argument of munmap, which any thread
+// may call.
 unsafe impl Send for LivenessLock {}
-// SAFETY: as above; there is nothing that a shared reference can do.
+// SAFETY: a shared reference gives access to nothing.
 unsafe impl Sync for LivenessLock {}
 
 impl LivenessLock {
     const LENGTH: usize = 4096;
 
     fn map(file: BorrowedFd<'_>) -> io::Result<Self> {
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that exists; nobody can access it
-        // (PROT_NONE), so that neither the file's length nor its other writers matter.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing that exists.
+        // It is PROT_NONE and never accessed, so the file's length and other writers do not matter.
         let page = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -172,7 +181,7 @@ impl LivenessLock {
             return Err(io::Error::last_os_error());
         }
         let line = Self { page };
-        // SAFETY: the range is the mapping just made, and ours alone.
+        // SAFETY: the range is the mapping just made, which no other code knows.
         if unsafe { libc::madvise(page, Self::LENGTH, libc::MADV_DONTFORK) } == -1 {
             return Err(io::Error::last_os_error());
         }
@@ -182,12 +191,13 @@ impl LivenessLock {
 
 impl Drop for LivenessLock {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and nothing refers to it; a forked child does not come here, as the type demands.
+        // SAFETY: the mapping is ours and nothing refers to it; a forked child does not drop the
+        // value, as the type's documentation demands.
         unsafe { libc::munmap(self.page, Self::LENGTH) };
     }
 }
 
-/// A byte, held for a moment.
+/// A byte, locked until dropped.
 #[derive(Debug)]
 #[must_use = "dropping it gives the byte up"]
 pub struct SharedFile {
@@ -197,7 +207,7 @@ pub struct SharedFile {
 
 impl Drop for SharedFile {
     fn drop(&mut self) {
-        // Said aloud, because closing is not enough if another thread has forked meanwhile.
+        // Unlocked explicitly: closing does not suffice if another thread has forked meanwhile.
         let request = request(libc::F_UNLCK, self.byte);
         // SAFETY: the descriptor is ours; F_OFD_SETLK reads the one flock, which outlives the call.
         unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) };
@@ -210,7 +220,8 @@ fn byte(slot: SlotIndex) -> u64 {
 
 fn lock(file: BorrowedFd<'_>, byte: u64) -> io::Result<bool> {
     let request = request(libc::F_WRLCK, byte);
-    // SAFETY: the descriptor is open (borrowed); F_OFD_SETLK reads the one flock, which outlives the call.
+    // SAFETY: the descriptor is open (borrowed); F_OFD_SETLK reads the one flock, which outlives
+    // the call.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) } == 0 {
         return Ok(true);
     }
@@ -222,14 +233,14 @@ fn lock(file: BorrowedFd<'_>, byte: u64) -> io::Result<bool> {
 }
 
 fn request(kind: i32, byte: u64) -> libc::flock {
-    // The kinds and SEEK_SET are below 3, and the bytes lie below 2^41.
+    // The kinds and SEEK_SET are below 3, and the bytes are below 2^41.
     #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
     libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: byte as libc::off_t,
         l_len: 1,
-        // Must be zero for locks of descriptions.
+        // Must be zero for open-file-description locks.
         l_pid: 0,
     }
 }

@@ -1,20 +1,23 @@
-//! A lock of one word, shared by processes, which names its owner and survives the owner's death.
+//! A one-word lock, shared by processes, that names its owner and survives the owner's exit.
 //!
 //! ```text
 //!   31        30 ........................ 8   7 ........ 0
 //!   sleepers  owner's generation (low bits)   owner's slot        0: free
 //! ```
 //!
-//! The sections it guards are a few instructions, so it is nearly always free. A waiter spins briefly, then sleeps for
-//! [`DOUBT`] at a time; each time it wakes and finds the same owner still there, it asks whether that owner lives. A dead owner's
-//! lock is taken over by replacing its name with ours: one compare-and-swap, so that exactly one waiter wins. A stopped owner
-//! (SIGSTOP, a debugger) is alive and is not robbed; the waiter gives up after its patience and says who holds it.
+//! A critical section is a few instructions long, so the lock is nearly always free. A waiter spins
+//! briefly, then sleeps for [`LIVENESS_CHECK_INTERVAL`] at a time. Each time it wakes and finds the
+//! same owner, it checks whether that owner lives. It takes the lock of an exited owner over by
+//! replacing the owner's name with its own: one compare-and-swap, so exactly one waiter succeeds. A
+//! stopped owner (SIGSTOP, a debugger) lives and keeps its lock; the waiter times out and reports
+//! the owner.
 //!
-//! Owners are slots, never thread ids: those repeat across PID namespaces. Threads of one process share its name; each still
-//! excludes the others, because a word that is not free is not free, whoever's it is.
+//! Owners are slots, not thread ids, because those repeat across PID namespaces. Threads of one
+//! process have the same name and still exclude each other: a word that is not zero is not free,
+//! even if the name is the caller's.
 //!
-//! Why not a robust pthread mutex: two processes in two PID namespaces may both be thread 1, and the kernel then unlocks the
-//! wrong one's.
+//! Why not a robust pthread mutex: two processes in two PID namespaces may both be thread 1, and
+//! the kernel then unlocks the wrong one's.
 
 use core::num::NonZeroU32;
 
@@ -22,31 +25,33 @@ use crate::atomic::{AtomicU32, Ordering, spin_loop};
 use crate::futex::{self, Waited};
 use crate::units::{Generation, Nanos, SlotIndex};
 
-/// Somebody sleeps (`CGPU_LOCK_SLEEPERS`).
+/// Set while a thread sleeps (`CGPU_LOCK_SLEEPERS`).
 pub const SLEEPERS: u32 = 1 << 31;
 
-/// How long an owner is waited for before anybody asks whether it lives. A section lasts well under a microsecond, so its owner
-/// has either been descheduled (a few milliseconds) or is gone; to ask costs a microsecond.
+/// Interval between two checks whether the owner lives. A section lasts well under a microsecond,
+/// so an owner that holds the lock for so long was descheduled (a few milliseconds) or has exited.
+/// A check costs a microsecond.
 pub const DOUBT: Nanos = Nanos::from_millis(2);
 
-/// Looks before the first sleep. A section of some 10 ns on another core ends well within; more would only burn the core on
-/// which a descheduled owner waits to run.
+/// Tries before the first sleep. A section of some 10 ns on another core ends well within. More
+/// would only occupy the core on which a descheduled owner waits to run.
 const LOOKS: usize = if cfg!(loom) { 0 } else { 60 };
 
-/// Who holds a lock: a slot and which of its users.
+/// The owner of a lock: a slot and its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Owner(NonZeroU32);
 
 impl Owner {
-    /// The name that the given user of a slot writes into locks.
+    /// The name that a slot's process writes into locks.
     #[must_use]
     pub fn new(slot: SlotIndex, generation: Generation) -> Self {
         let word = generation.low() << 8 | u32::from(slot.0);
-        // A generation's low bits are never all zero (`Generation::next` skips those); the first user's name stands in.
+        // A generation's low bits are never all zero (`Generation::next` skips those), so the
+        // default is never used.
         Self(NonZeroU32::new(word).unwrap_or(NonZeroU32::MIN))
     }
 
-    /// The owner a lock word names; `None`: free.
+    /// Returns the owner that a lock word names; `None`: free.
     fn of(word: u32) -> Option<Self> {
         NonZeroU32::new(word & !SLEEPERS).map(Self)
     }
@@ -57,23 +62,25 @@ impl Owner {
         SlotIndex(self.0.get().to_le_bytes()[0])
     }
 
-    /// Whether this is the given user, as far as a lock word can tell users apart (8 million claims of one slot).
+    /// Whether this is the process of `generation`. A lock word distinguishes 8 million claims of
+    /// one slot.
     #[must_use]
     pub fn is(self, generation: Generation) -> bool {
         self.0.get() >> 8 == generation.low()
     }
 }
 
-/// What is known about an owner.
+/// Whether a process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
-    /// It lives, or nothing can be said: it keeps its lock.
+    /// It lives, or its state is unknown: it keeps its lock.
     Alive,
-    /// It is certainly gone and will never write again.
+    /// It has certainly exited and will never write again.
     Dead,
 }
 
-/// The lock was not had: an owner that lives kept it for the whole of our patience. It is stopped, or starved of its processor.
+/// The lock could not be taken: a living owner held it for the whole timeout. It is stopped, or
+/// gets no processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldBy(pub Owner);
 
@@ -89,18 +96,18 @@ impl core::fmt::Display for HeldBy {
 
 impl core::error::Error for HeldBy {}
 
-/// The lock is ours; how it came to us.
+/// The lock was taken, and how.
 #[derive(Debug)]
 #[must_use = "dropping it releases the lock"]
 pub enum Acquired<'a> {
-    /// Its last owner released it.
+    /// The last owner released it.
     Clean(Guard<'a>),
-    /// Its last owner died inside: what the lock guards may be half-written.
+    /// The last owner exited inside: what the lock guards may be half-written.
     TakenOver(Guard<'a>, Owner),
 }
 
 impl<'a> Acquired<'a> {
-    /// The guard, for whoever needs no repair.
+    /// Returns the guard, for a caller that needs no repair.
     #[inline]
     pub fn guard(self) -> Guard<'a> {
         match self {
@@ -109,7 +116,7 @@ impl<'a> Acquired<'a> {
     }
 }
 
-/// The lock. All zero bytes are a free one.
+/// The lock. All zero bytes are a free lock.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct SlotLock {
@@ -117,7 +124,7 @@ pub struct SlotLock {
 }
 
 impl SlotLock {
-    /// Who holds it now, for people and tests; outdated as soon as it is known.
+    /// Returns the present owner, for display and tests; it may change at any time.
     #[must_use]
     pub fn owner(&self) -> Option<Owner> {
         Owner::of(self.word.load(Ordering::Relaxed))
@@ -127,8 +134,10 @@ impl SlotLock {
     #[inline]
     #[must_use]
     pub fn try_acquire(&self, me: Owner) -> Option<Guard<'_>> {
-        // HB lock: Acquire sees everything that the last owner did before its Release in `Guard::drop`.
-        // HB name: Release lets whoever reads our name in the word see the slot that we claimed under it.
+        // HB lock: Acquire sees everything that the last owner did before its Release in
+        // `Guard::drop`.
+        // HB name: Release publishes the slot that we claimed under this name to a process that
+        // reads the name.
         if self.exchange(0, me.0.get(), Ordering::AcqRel) {
             Some(Guard { lock: self, me })
         } else {
@@ -136,12 +145,14 @@ impl SlotLock {
         }
     }
 
-    /// Takes the lock, waiting for it if need be; takes it over from an owner that `life` calls dead.
+    /// Takes the lock, waiting for it if necessary. Takes it over from an owner that `liveness`
+    /// reports as exited.
     ///
-    /// `timeout` counts only time in which one and the same living owner kept it; it is rounded up to multiples of [`DOUBT`].
+    /// `timeout` counts only time in which one and the same living owner kept the lock. It is
+    /// rounded up to a multiple of [`LIVENESS_CHECK_INTERVAL`].
     ///
     /// # Errors
-    /// [`HeldBy`] when patience ran out.
+    /// [`HeldBy`] when the timeout has passed.
     #[inline]
     pub fn acquire(
         &self,
@@ -171,15 +182,17 @@ impl SlotLock {
                 return Ok(Acquired::Clean(guard));
             }
         }
-        // From here on our name goes in with the sleepers' bit: others may sleep who counted on a wake-up that came to us.
+        // From here on our name is stored with the sleepers' bit: others may sleep that counted on
+        // a wake-up that came to us.
         let mine = me.0.get() | SLEEPERS;
         let mut doubted = None;
         let mut waited = Nanos::ZERO;
         loop {
-            // HB name: what `life` looks up is at least as new as the owner's claim.
+            // HB name: what `liveness` looks up is at least as new as the owner's claim.
             let word = self.word.load(Ordering::Acquire);
             let Some(owner) = Owner::of(word) else {
-                // HB lock, HB name: as in `try_acquire`. Acquire here too: since the load the lock may have been held and released.
+                // HB lock, HB name: as in `try_acquire`. Acquire here, too: since the load, the
+                // lock may have been held and released.
                 if self.exchange(word, mine, Ordering::AcqRel) {
                     return Ok(Acquired::Clean(Guard { lock: self, me }));
                 }
@@ -187,7 +200,8 @@ impl SlotLock {
             };
             if doubted == Some(owner) {
                 if life(owner) == Liveness::Dead {
-                    // What the dead owner wrote inside is visible to whoever learnt of its death (HB death). HB name: as above.
+                    // HB death: what the exited owner wrote is visible to a process that sees its
+                    // exit. HB name: as above.
                     if self.exchange(word, mine, Ordering::AcqRel) {
                         return Ok(Acquired::TakenOver(Guard { lock: self, me }, owner));
                     }
@@ -201,8 +215,8 @@ impl SlotLock {
                 continue;
             }
             match futex::wait(&self.word, word | SLEEPERS, DOUBT) {
-                // A signal hides how long we slept. To count it in full may end the patience early; not to count it would let
-                // a program with a fast timer wait for ever.
+                // A signal hides how long we slept. Counting it in full may end the timeout early;
+                // not counting it would let a program with a fast timer wait for ever.
                 Waited::TimedOut | Waited::Interrupted if doubted == Some(owner) => {
                     waited = waited + DOUBT
                 }
@@ -215,8 +229,8 @@ impl SlotLock {
     #[cold]
     #[inline(never)]
     fn release_and_wake(&self, me: Owner) {
-        // Only sleepers change a held word, and only by adding their bit; anything else was written by somebody who has no
-        // business here, and is left to them.
+        // Only sleepers change a held word, and only by adding their bit. Any other value was
+        // written by a process that does not follow the protocol; it is left as it is.
         // HB lock: as in `Guard::drop`.
         if self.exchange(me.0.get() | SLEEPERS, 0, Ordering::Release) {
             futex::wake(&self.word, 1);
@@ -239,7 +253,8 @@ pub struct Guard<'a> {
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
-        // HB lock: Release publishes what was done inside to the next owner's Acquire. A failure means sleepers.
+        // HB lock: Release publishes what was done inside to the next owner's Acquire. A failure
+        // means sleepers.
         if !self.lock.exchange(self.me.0.get(), 0, Ordering::Release) {
             self.lock.release_and_wake(self.me);
         }
@@ -357,7 +372,7 @@ mod tests {
         assert_eq!(lock.word.load(Ordering::Relaxed), 0, "free, and no process is said to sleep");
     }
 
-    /// A section is shorter than that: to ask sooner would cost more than to wait.
+    /// A section is shorter than that: checking sooner would cost more than waiting.
     #[test]
     fn owner_is_doubted_only_after_a_while() {
         let lock = SlotLock::default();

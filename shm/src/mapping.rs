@@ -1,4 +1,4 @@
-//! A file of ours, mapped.
+//! A mapped region file.
 
 use std::fs::File;
 use std::io;
@@ -9,19 +9,21 @@ use memmap2::{MmapOptions, MmapRaw};
 use crate::layout::{Grant, Use};
 use crate::preamble::{Kind, Preamble};
 
-/// What may lie in memory that other processes write.
+/// A type that may lie in memory that other processes write.
 ///
 /// # Safety
-/// Every byte of the type must belong to an atomic or to a gap that nobody accesses, and every value of every byte be valid.
+/// Every byte of the type must belong to an atomic or to a gap that no code accesses, and every
+/// value of every byte must be valid.
 pub unsafe trait Shared {
-    /// The file that holds one.
+    /// The file that holds the type.
     const KIND: Kind;
 
     /// Its first words.
     fn preamble(&self) -> Preamble<'_>;
 }
 
-// SAFETY: all its fields are atomic integers, locks of one atomic integer, `Reserved`, or arrays and structs of those.
+// SAFETY: all its fields are atomic integers, locks of one atomic integer, `Reserved`, or arrays
+// and structs of those.
 unsafe impl Shared for Use {
     const KIND: Kind = Kind::Use;
 
@@ -42,8 +44,8 @@ unsafe impl Shared for Grant {
 
 /// A file that holds one `T`, mapped and shared.
 ///
-/// Through a read-only mapping atomics may only be loaded; any store kills the process. The types that hand out such mappings
-/// ([`crate::grant::Granted`]) have no operation that stores.
+/// Through a read-only mapping atomics may only be loaded; a store kills the process. The type that
+/// hands out such a mapping ([`crate::grant::GrantView`]) has no operation that stores.
 #[derive(Debug)]
 pub(crate) struct Mapping<T> {
     raw: MmapRaw,
@@ -51,12 +53,13 @@ pub(crate) struct Mapping<T> {
 }
 
 impl<T: Shared> Mapping<T> {
-    /// Maps `file`, which must be at least as long as a `T` and never be cut shorter by a peer that is not trusted to live.
+    /// Maps `file` for loads and stores. The file must be at least as long as a `T`; truncating it
+    /// later kills a process that accesses the mapping (see [`crate::truncation`]).
     pub(crate) fn writable(file: &File) -> io::Result<Self> {
         Self::check(MmapOptions::new().len(size_of::<T>()).map_raw(file)?)
     }
 
-    /// As [`Mapping::writable`], to be loaded from only.
+    /// Maps `file` for loads only, otherwise as [`Mapping::writable`].
     pub(crate) fn read_only(file: &File) -> io::Result<Self> {
         Self::check(MmapOptions::new().len(size_of::<T>()).map_raw_read_only(file)?)
     }
@@ -69,13 +72,14 @@ impl<T: Shared> Mapping<T> {
     }
 
     pub(crate) fn get(&self) -> &T {
-        // Mappings begin at a page, so that the alignment which `check` has seen cannot be lost.
+        // Mappings begin at a page, so the alignment that `check` verified is kept.
         #[allow(clippy::cast_ptr_alignment)]
         let at = self.raw.as_ptr().cast::<T>();
         // SAFETY:
-        // - aligned, not null, and long enough: `check` has seen to it;
+        // - aligned, not null and long enough, which `check` verified;
         // - mapped as long as `self`, to which the reference is bound;
-        // - any bytes are a valid T, and other processes' writes meet atomics only: the contract of `Shared`.
+        // - any bytes are a valid T, and other processes' writes meet only atomics, by the contract
+        //   of `Shared`.
         unsafe { &*at }
     }
 }

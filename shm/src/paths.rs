@@ -1,4 +1,4 @@
-//! Where things lie, as rules: what the environment says comes in, paths go out.
+//! File locations. The environment's values come in, paths go out.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ pub const RUN: &str = "/run/cgpu";
 /// A directory where a container's region may lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Which.
+    /// The directory.
     pub directory: PathBuf,
-    /// In a place where anybody may make one: whose it must be.
+    /// The user that must own it, where any user may create one.
     pub owner: Option<u32>,
 }
 
-/// No place for the monitor's root is known.
+/// No location for the monitor's root is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoot;
 
@@ -29,10 +29,11 @@ impl core::fmt::Display for NoRoot {
 
 impl core::error::Error for NoRoot {}
 
-/// The monitor's root: as asked for, else [`RUN`] for root and `$XDG_RUNTIME_DIR/cgpu` for others.
+/// Returns the monitor's root: as requested, else [`RUN`] for root and `$XDG_RUNTIME_DIR/cgpu` for
+/// other users.
 ///
 /// # Errors
-/// [`NoRoot`] for a user who has neither.
+/// [`NoRoot`] for a user that has neither.
 pub fn monitor_root(
     asked: Option<&Path>,
     user: u32,
@@ -41,34 +42,35 @@ pub fn monitor_root(
     match (asked, user, xdg_runtime_dir.map(Path::new)) {
         (Some(asked), _, _) => Ok(asked.to_path_buf()),
         (None, 0, _) => Ok(RUN.into()),
-        // The XDG specification: a relative path is to be ignored.
+        // The XDG specification says to ignore relative paths.
         (None, _, Some(runtime)) if runtime.is_absolute() => Ok(runtime.join("cgpu")),
         _ => Err(NoRoot),
     }
 }
 
-/// The monitor's configuration file, unless another is named.
+/// The monitor's default configuration file.
 pub const MONITOR_CONFIG: &str = "/etc/cgpu/monitor.toml";
 
-/// The monitor's socket.
+/// Returns the path of the monitor's socket.
 #[must_use]
 pub fn socket(root: &Path) -> PathBuf {
     root.join("monitor.sock")
 }
 
-/// Where the monitor finds containers, one directory each.
+/// Returns the directory that has one directory per container.
 #[must_use]
 pub fn containers(root: &Path) -> PathBuf {
     root.join("containers")
 }
 
-/// Where the states of simulated GPUs lie.
+/// Returns the directory of the simulated GPUs' states.
 #[must_use]
 pub fn simulated(root: &Path) -> PathBuf {
     root.join("gpus")
 }
 
-/// The state's name there: the same list and the same root are the same GPUs. Lists with instances have a `/`.
+/// Returns the file name of a list's state: the same list below the same root is the same GPUs. A
+/// list with MIG instances has a `/`.
 #[must_use]
 pub fn simulated_name(list: &str) -> String {
     list.replace('/', "+")

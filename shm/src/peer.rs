@@ -1,19 +1,20 @@
-//! Who is at the other end of a socket.
+//! The user at the other end of a socket.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The user of whoever listened, connected or made the pair, as the kernel says.
+/// Returns the user that listened, connected or created the pair, as the kernel recorded it.
 ///
-/// The number of its process is left alone: it is 0 for one that the asker's PID namespace does not show, as from a container to its host, which what reads
-/// numbers of processes as never 0 takes for an error.
+/// The peer's process id is not returned: it is 0 if the caller's PID namespace does not show the
+/// peer, as from a container to its host, and types for process ids reject 0.
 ///
 /// # Errors
-/// It is no socket between processes of one host.
+/// The descriptor is not a socket between processes of one host.
 pub fn user(socket: impl AsFd) -> io::Result<u32> {
     let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut size = libc::socklen_t::try_from(size_of_val(&who)).unwrap_or_default();
-    // SAFETY: both pointers are to values of ours that outlive the call, and `size` says how long the first one is.
+    // SAFETY: both pointers refer to locals that outlive the call, and `size` is the length of the
+    // first.
     let result = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),

@@ -1,8 +1,8 @@
-//! The first 16 bytes of both files: version, magic, size. They tell a file that is ready from one that is not, from one of
-//! another version, and from one that is broken.
+//! The first 16 bytes of both files: version, magic, size. They distinguish a finished file from an
+//! unfinished one, one of another version and a broken one.
 //!
-//! The version word is the one that publishes: everything else is in place before it is stored. Nobody waits for it without
-//! bound; "not yet" is an answer like any other.
+//! The version word publishes: everything else is in place before it is stored. No caller waits for
+//! it without bound; "not yet" is a result like any other.
 
 use core::fmt;
 
@@ -19,7 +19,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name in the container's directory.
+    /// Returns its name in the container's directory.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -28,7 +28,7 @@ impl Kind {
         }
     }
 
-    /// Its magic.
+    /// Returns its magic.
     #[must_use]
     pub const fn magic(self) -> u32 {
         match self {
@@ -37,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// Its size in bytes.
+    /// Returns its size in bytes.
     #[must_use]
     pub const fn size(self) -> u64 {
         (match self {
@@ -47,28 +47,28 @@ impl Kind {
     }
 }
 
-/// Why a file's first bytes do not make it one of ours.
+/// Why a file's first bytes are not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidPreamble {
-    /// It is being made: look again shortly, and not for ever.
+    /// The file is being created: check again shortly, for a bounded time.
     NotYet,
-    /// It is ready, but of another layout.
+    /// It is finished, but of another layout.
     WrongVersion {
-        /// What its version word says.
+        /// Its version word.
         found: u32,
     },
-    /// Its magic is not this kind's.
+    /// It has another magic.
     WrongMagic {
-        /// What is there.
+        /// The magic found.
         found: u32,
-        /// What should be.
+        /// The magic expected.
         expected: u32,
     },
-    /// It is not as long as it should be.
+    /// It has another length.
     WrongSize {
-        /// Its length, or what its header gives as such.
+        /// Its length, or the length in its header.
         found: u64,
-        /// What should be.
+        /// The length expected.
         expected: u64,
     },
 }
@@ -117,7 +117,7 @@ pub struct Preamble<'a> {
 }
 
 impl Preamble<'_> {
-    /// Publishes the file: everything stored before is seen by whoever finds it ready.
+    /// Publishes the file: a process that finds it ready sees everything stored before.
     pub fn publish(&self, kind: Kind) {
         self.magic.store(kind.magic(), Ordering::Relaxed);
         self.size.store(kind.size(), Ordering::Relaxed);
@@ -125,10 +125,10 @@ impl Preamble<'_> {
         self.version.store(LAYOUT_VERSION, Ordering::Release);
     }
 
-    /// Whether the file is ready and of this kind.
+    /// Checks that the file is ready and of this kind.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it is not.
     pub fn check(&self, kind: Kind) -> Result<(), InvalidPreamble> {
         // HB version: Acquire meets the Release in `publish`.
         let version = self.version.load(Ordering::Acquire);
@@ -136,13 +136,13 @@ impl Preamble<'_> {
     }
 }
 
-/// Whether these words, read in this order, begin a file of this kind that is ready.
+/// Checks that these words, read in this order, begin a finished file of this kind.
 ///
 /// # Errors
-/// Why not.
+/// The reason why they do not.
 pub fn check(kind: Kind, version: u32, magic: u32, size: u64) -> Result<(), InvalidPreamble> {
     match version {
-        // Nothing else is to be believed before the version is there.
+        // Before the version is there, no other word is valid.
         0 => Err(InvalidPreamble::NotYet),
         _ if magic != kind.magic() => {
             Err(InvalidPreamble::WrongMagic { found: magic, expected: kind.magic() })

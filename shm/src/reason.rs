@@ -1,13 +1,14 @@
-//! Why something was not done, or not done as usual: every such case has a name here and a counter in the process's slot.
+//! Counted reasons: every refusal, bypass and unusual case has a name here and a counter in the
+//! process's slot.
 //!
-//! The number of a reason is its place in `cgpu_slot.counter`: the shim counts there, and the monitor, the command line and others read it by
-//! that place, so a reason is never moved and its place never reused; new ones go to the end.
+//! A reason's number is its index in `cgpu_slot.counter`, by which the shim counts and all programs
+//! read. So a reason never moves, its index is never reused, and new reasons go to the end.
 
 use std::borrow::Cow;
 
 use crate::layout::COUNTERS;
 
-/// What a reason means for whoever made the call.
+/// What a reason means for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The call went to the driver without being accounted or gated.
@@ -18,7 +19,7 @@ pub enum Kind {
     Notice,
 }
 
-/// One row a reason: variant, kind, the name that `cgpu smi --json` and the metrics use, the sentence for people.
+/// One row per reason: variant, kind, the name in `cgpu smi --json` and the metrics, the message.
 macro_rules! reasons {
     ($($variant:ident, $kind:ident, $name:literal, $sentence:literal;)*) => {
         /// A counted reason. See the module's documentation; each variant's text is its sentence.
@@ -119,7 +120,8 @@ reasons! {
 
 const _: () = assert!(Reason::ALL.len() <= COUNTERS);
 
-/// What was counted: the reasons' names, and how often each. One that this version does not know has its place for a name.
+/// Returns the name and the count of each reason that happened. A reason that this version does not
+/// know is named by its number.
 pub fn counted(counters: &[u32; COUNTERS]) -> impl Iterator<Item = (Cow<'static, str>, u32)> + '_ {
     let named = |place: usize| Reason::ALL.get(place).map(|reason| Cow::Borrowed(reason.name()));
     let happened = counters.iter().enumerate().filter(|(_, count)| **count > 0);

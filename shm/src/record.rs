@@ -1,4 +1,4 @@
-//! Bytes read from a file that somebody else writes, taken apart by offset. What lies beyond them reads as zero.
+//! Fields of a file that another process writes, read by offset. Bytes beyond the end read as zero.
 
 /// The bytes of one record.
 #[derive(Clone, Copy)]
@@ -18,12 +18,12 @@ impl<'a> Record<'a> {
         bytes.and_then(|bytes| bytes.try_into().ok()).unwrap_or([0; N])
     }
 
-    /// The record of `size` bytes at `offset` of this one.
+    /// Returns the record of `size` bytes at `offset` of this one.
     pub(crate) fn part(self, offset: usize, size: usize) -> Self {
         Self(offset.checked_add(size).and_then(|end| self.0.get(offset..end)).unwrap_or_default())
     }
 
-    /// Text up to the first zero.
+    /// Returns the text up to the first zero.
     pub(crate) fn text<const N: usize>(self, offset: usize) -> String {
         let bytes: [u8; N] = self.array(offset);
         String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default())

@@ -1,11 +1,12 @@
-//! A container's directory, as its own processes use it: both files, mapped.
+//! A container's directory as its own processes use it: both files, mapped.
 //!
 //! ```text
-//!   use    read-write    slots, books, progress     what this container does
-//!   grant  read-only     turns, limits, gate        what the monitor says
+//!   use    read-write    slots, accounting, progress    written by the container
+//!   grant  read-only     turns, limits, gate            written by the monitor
 //! ```
 //!
-//! Whoever starts the container makes both; failing that, the first process that needs them. Neither is ever resized or replaced.
+//! The program that starts the container creates both files; otherwise the first process that needs
+//! them does. They are never resized or replaced.
 
 use std::ffi::CString;
 use std::fs::{self, DirBuilder};
@@ -29,26 +30,28 @@ use crate::preamble::{InvalidPreamble, Kind};
 use crate::slots::{self, Claim, SlotOwner, State, Swept, Table, Word};
 use crate::units::{DeviceIndex, Nanos, SlotIndex, TimeScale};
 
-/// The processes of a container may be several users'; who may reach the file at all is said by its directory.
+/// Mode of `use`. A container's processes may belong to several users; its directory restricts
+/// access.
 const USE_MODE: u32 = 0o666;
-/// Its owner is whoever made it, who is the monitor or, without one, of the container.
+/// Mode of `grant`. Its owner is its creator: the monitor or, without one, a user of the container.
 const GRANT_MODE: u32 = 0o644;
 
 /// The FIFO that wakes the monitor.
 const DOORBELL: &str = "doorbell";
 
-/// How often and how long a file that is not ready is waited for: 100 ms in all. To make one takes less than one.
+/// Tries of a file that is not ready, one per millisecond: 100 ms in all. Creating it takes less
+/// than one.
 const LOOKS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What a new region is told about its container.
+/// The container's properties, for a new region.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RegionSpec<'a> {
-    /// For people; 63 bytes of it are kept.
+    /// For display; 63 bytes of it are kept.
     pub name: &'a str,
-    /// When, by `CLOCK_REALTIME`.
+    /// Creation time, by `CLOCK_REALTIME`.
     pub created: Nanos,
-    /// How slow its GPUs are; none: real ones.
+    /// Time scale of simulated GPUs; `None`: real GPUs.
     pub time_scale: Option<TimeScale>,
 }
 
@@ -62,12 +65,13 @@ pub struct Region {
 }
 
 impl Region {
-    /// Makes what is missing of both files, and the bell, in a directory that is there; returns whether this call made `use`.
+    /// Creates the files that are missing, and the doorbell, in an existing directory. Returns
+    /// whether this call created `use`.
     ///
     /// # Errors
-    /// [`Error`] for the first file that cannot be made.
+    /// [`Error`] for the first file that cannot be created.
     pub fn make(directory: &Path, birth: RegionSpec<'_>) -> Result<bool, Error> {
-        // `use` comes last: where it is, both are.
+        // `use` comes last: where it exists, both do.
         file::make(directory, Kind::Grant, GRANT_MODE, |file| {
             Mapping::<Grant>::writable(file)?.get().preamble().publish(Kind::Grant);
             Ok(())
@@ -101,10 +105,12 @@ impl Region {
         Ok(region)
     }
 
-    /// Opens the region of the first candidate that has one, else makes one in the first candidate where that can be done.
+    /// Opens the region of the first candidate that has one, else creates one in the first
+    /// candidate that allows it.
     ///
-    /// A candidate that has a `use` file is the container's, whatever is wrong with it: a limit must not be got around by
-    /// breaking a file. Waits for a file that is being made, 100 ms at most.
+    /// A candidate that has a `use` file is the container's, even if the file is broken: a broken
+    /// file must not be a way around a limit. Waits for a file that is being created, 100 ms at
+    /// most.
     ///
     /// # Errors
     /// [`Error`] of the candidate that has a region, else of the last one tried.
@@ -132,7 +138,7 @@ impl Region {
         Err(last)
     }
 
-    /// Opens the region of the first candidate that has one which can be used; none: no candidate has.
+    /// Opens the region of the first candidate that has a usable one; `None` if none has.
     #[must_use]
     pub fn find(candidates: &[Candidate]) -> Option<Self> {
         let open = |candidate: &Candidate| {
@@ -158,33 +164,33 @@ impl Region {
         check(&self.directory, self.grant.get())
     }
 
-    /// Where it lies.
+    /// The container's directory.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The container's own file.
+    /// The file `use`.
     #[inline]
     #[must_use]
     pub fn shared(&self) -> &Use {
         self.shared.get()
     }
 
-    /// How slow the container's GPUs are.
+    /// Time scale of the container's GPUs.
     #[must_use]
     pub fn time_scale(&self) -> TimeScale {
         TimeScale::of_word(self.shared().header.time_scale.load(Ordering::Relaxed))
     }
 
-    /// The monitor's file.
+    /// The file `grant`.
     #[inline]
     #[must_use]
     pub fn grant(&self) -> GrantView<'_> {
         GrantView::new(self.grant.get())
     }
 
-    /// The file whose bytes say which slots live.
+    /// The lock bytes that say which slots live.
     #[must_use]
     pub fn liveness_locks(&self) -> &LivenessLocks {
         &self.lines
@@ -200,21 +206,21 @@ impl Region {
     #[inline]
     #[must_use]
     pub fn slot(&self, slot: SlotIndex) -> &Slot {
-        // A byte's values are the slots.
+        // Every SlotIndex is below SLOTS.
         #[allow(clippy::indexing_slicing)]
         &self.shared().slot[slot.get()]
     }
 
-    /// What a slot's process does on a GPU.
+    /// The cell of a slot's process on a GPU.
     #[inline]
     #[must_use]
     pub fn cell(&self, gpu: DeviceIndex, slot: SlotIndex) -> &Cell {
-        // Both types hold nothing that is out of bounds.
+        // A DeviceIndex is below GPUS, a SlotIndex below SLOTS.
         #[allow(clippy::indexing_slicing)]
         &self.shared().cell[gpu.get()][slot.get()]
     }
 
-    /// As [`Region::cell`], of the process that asks.
+    /// As [`Region::cell`], for the calling process.
     #[inline]
     #[must_use]
     pub fn own_cell(&self, gpu: DeviceIndex, slot: SlotIndex) -> OwnCell<'_> {
@@ -225,16 +231,16 @@ impl Region {
     #[inline]
     #[must_use]
     pub fn gpu(&self, gpu: DeviceIndex) -> &layout::Gpu {
-        // The type holds nothing that is out of bounds.
+        // A DeviceIndex is below GPUS.
         #[allow(clippy::indexing_slicing)]
         &self.shared().header.gpu[gpu.get()]
     }
 
-    /// A GPU's books, kept as the process that `me` names.
+    /// A GPU's accounting, for the process that `me` names.
     #[inline]
     #[must_use]
     pub fn account(&self, gpu: DeviceIndex, me: Owner) -> Account<'_> {
-        // The type holds nothing that is out of bounds.
+        // A DeviceIndex is below GPUS.
         #[allow(clippy::indexing_slicing)]
         let cells = &self.shared().cell[gpu.get()];
         let (slots, measured) = (&self.shared().slot, self.grant().measured(gpu));
@@ -242,12 +248,13 @@ impl Region {
         Account::new(self.gpu(gpu), cells, slots, measured, high_water, mine, me)
     }
 
-    /// Claims a slot for this process, for life. `None` when all are taken by processes that live, or whose memory lingers.
+    /// Claims a slot for this process until it exits. Returns `None` if all slots belong to living
+    /// processes or to exited ones whose memory is not gone.
     ///
-    /// `monitor` says whether one lives, as for [`Region::sweep`], which goes before.
+    /// Sweeps first; `monitor` as for [`Region::sweep`].
     ///
     /// # Errors
-    /// As the system says; see [`LivenessLocks`].
+    /// The system's; see [`LivenessLocks`].
     pub fn claim(
         &self,
         who: SlotOwner<'_>,
@@ -259,17 +266,17 @@ impl Region {
         self.slots().claim(&self.lines, who, now)
     }
 
-    /// Finds the dead and gives back the slots of those whose memory is gone: by the word of the monitor, if one lives, else by
-    /// the time since.
+    /// Finds exited processes and frees the slots of those whose memory is gone. `monitor`: a
+    /// monitor runs, and its confirmation counts; else the time since the exit was found counts.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's.
     pub fn sweep(&self, now: Nanos, monitor: bool) -> io::Result<Swept> {
         let gone = |slot, word, since| {
             slots::is_gone(word, since, now, monitor.then(|| Word(self.grant().drained(slot))))
         };
         let gone = |slot, word: Word, since| match word.state() {
-            // What nobody holds is gone, whatever a monitor has come to know.
+            // An orphan that no process holds is gone, whatever the monitor has found.
             Some(State::Orphan) => {
                 self.slots().is_released(slot) || (monitor && self.grant().drained(slot) == word.0)
             }
@@ -278,18 +285,18 @@ impl Region {
         self.slots().sweep(&self.lines, now, gone, |slot, state| self.reclaim(slot, state))
     }
 
-    /// [`Table::opened`].
+    /// As [`Table::opened_handles`].
     #[must_use]
     pub fn opened_handles(&self) -> u64 {
         self.slots().opened_handles()
     }
 
-    /// [`Table::set_opened_handles`].
+    /// As [`Table::set_opened_handles`].
     pub fn set_opened_handles(&self, slot: SlotIndex, bits: u64) {
         self.slots().set_opened_handles(slot, bits);
     }
 
-    /// [`Table::lend`].
+    /// As [`Table::mark_exported`].
     pub fn mark_exported(&self, slot: SlotIndex, bits: u64) {
         self.slots().mark_exported(slot, bits);
     }
@@ -300,15 +307,16 @@ impl Region {
         self.slots().liveness(&self.lines, owner)
     }
 
-    /// Whether the region can be right: the slots are, and free ones have nothing on the books. To be asked while nobody else is
-    /// at work in it.
+    /// Whether the region is consistent: the slots are, and free ones have empty cells. Valid only
+    /// while no process works in it.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.slots()
             .is_valid(|slot| DeviceIndex::all().all(|gpu| ledger::is_clear(self.cell(gpu, slot))))
     }
 
-    /// Leaves of a dead process what it had exported, if it had; else zeroes all that belongs to its slot, for the next process.
+    /// Reduces an exited process to what it had exported, if anything; else zeroes all that belongs
+    /// to its slot.
     fn reclaim(&self, slot: SlotIndex, state: State) -> State {
         let cell = |gpu| (self.cell(gpu, slot), &self.gpu(gpu).withdrawn);
         let becomes = self.slots().reclaim(slot, state, DeviceIndex::all().map(cell));
@@ -323,12 +331,13 @@ impl Region {
     }
 }
 
-/// Makes the FIFO by which the container wakes the monitor. Where that cannot be, the monitor looks more often.
+/// Creates the FIFO by which the container wakes the monitor. Without it, the monitor polls more
+/// often.
 fn make_bell(path: &Path) {
     let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return };
-    // SAFETY: the name is NUL-ended.
+    // SAFETY: the name is NUL-terminated and outlives the call.
     if unsafe { libc::mkfifo(name.as_ptr(), USE_MODE) } == 0 {
-        // Whatever the umask: whoever may write `use` may ring.
+        // Set explicitly, because of the umask: a user that may write `use` may ring the doorbell.
         let _ = fs::set_permissions(path, fs::Permissions::from_mode(USE_MODE));
     }
 }
@@ -346,7 +355,7 @@ fn check<T: Shared>(directory: &Path, mapped: &T) -> Result<(), Error> {
         .map_err(|unfit| Error::new(&directory.join(T::KIND.name()), Fault::InvalidPreamble(unfit)))
 }
 
-/// Makes a candidate's directory, if it is not there; its parent must be.
+/// Creates a candidate's directory unless it exists. Its parent must exist.
 fn prepare(candidate: &Candidate) -> Result<(), Error> {
     let mode = if candidate.owner.is_some() { 0o700 } else { 0o755 };
     match DirBuilder::new().mode(mode).create(&candidate.directory) {
@@ -357,7 +366,8 @@ fn prepare(candidate: &Candidate) -> Result<(), Error> {
     }
 }
 
-/// Below `/dev/shm` anybody may have taken the name before us: such a directory is not to be used.
+/// Checks a candidate's owner and mode. Below `/dev/shm` another user may have taken the name
+/// first.
 fn vouch(candidate: &Candidate) -> Result<(), Error> {
     let Some(owner) = candidate.owner else { return Ok(()) };
     let Ok(about) = fs::symlink_metadata(&candidate.directory) else { return Ok(()) };

@@ -1,13 +1,14 @@
-//! How long this thread runs once it is let in.
+//! Scheduler time slices of the calling thread.
 
 use std::io;
 
-/// The least that the scheduler gives.
+/// The shortest slice that the scheduler gives, in nanoseconds.
 const SLICE_NS: u64 = 100_000;
 
-/// Asks for the shortest slices, for the calling thread and those that it starts. Whoever asks for little at a time is let in soon after
-/// waking, also where all processors are busy (EEVDF, Linux 6.12 and newer); older kernels take no notice. It takes no rights, and leaves
-/// who runs by another policy alone.
+/// Requests the shortest time slices for the calling thread and those it starts. The kernel then
+/// runs the thread sooner after it wakes, even if all processors are busy (EEVDF, Linux 6.12 and
+/// newer); older kernels ignore it. It needs no privilege, and leaves threads with another
+/// scheduling policy alone.
 ///
 /// # Errors
 /// The system's.
@@ -17,7 +18,7 @@ pub fn request_short_slices() -> io::Result<()> {
         return Ok(());
     }
     attributes.sched_runtime = SLICE_NS;
-    // SAFETY: the record is the kernel's own answer with another slice, and outlives the call.
+    // SAFETY: the record is the kernel's own, with another slice, and outlives the call.
     done(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })
 }
 
@@ -25,7 +26,8 @@ fn attributes() -> io::Result<libc::sched_attr> {
     let size = u32::try_from(size_of::<libc::sched_attr>()).map_err(io::Error::other)?;
     // SAFETY: all zeroes is a valid value of a record of integers.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
-    // SAFETY: 0 is the calling thread; the kernel fills at most `size` bytes of the record, which outlives the call.
+    // SAFETY: 0 is the calling thread; the kernel fills at most `size` bytes of the record, which
+    // outlives the call.
     done(unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) })?;
     Ok(attributes)
 }
@@ -47,7 +49,7 @@ mod tests {
             (after.sched_policy, after.sched_nice),
             (before.sched_policy, before.sched_nice)
         );
-        // Old kernels say 0.
+        // Old kernels report 0.
         assert!(matches!(after.sched_runtime, 0 | SLICE_NS), "{}", after.sched_runtime);
     }
 }

@@ -1,26 +1,30 @@
 //! Slots: one per process of the container.
 //!
 //! ```text
-//!               claim: take the byte for life
+//!               claim: lock the byte until exit
 //!        free ---------------------------------> live
 //!         ^                                       |
-//!         |  bury: its memory is gone             |  mourn: the byte is free, so the process is gone
-//!         |  (byte borrowed, cells cleared)       |  (byte borrowed)
+//!         |  its memory is gone                   |  the byte is free, so the process has exited
+//!         |  (byte locked, cells cleared)         |  (byte locked)
 //!         +-------------- draining <--------------+
 //!         |                  |
-//!         |                  |  it had exported memory, which others may hold (cells cleared but for that)
+//!         |                  |  it had exported memory that others may hold
+//!         |                  |  (the rest of the cells cleared)
 //!         +--- orphan <------+
-//!           nobody holds it
+//!           no process holds that memory any more
 //! ```
 //!
-//! **Who holds a slot's byte is the only one who changes the slot's state.** The living process holds it for life; whoever mourns
-//! or buries borrows it for a moment, which succeeds exactly when the process is gone. So no two sweepers ever clear the same
-//! slot, and none clears a slot that was claimed meanwhile. A death between any two steps leaves either the old state or the new
-//! one, and a free byte: the next sweep goes on from there.
+//! **Only the process that holds a slot's byte changes the slot's state.** A living process holds
+//! it until it exits. A sweep locks it briefly, which succeeds exactly if the process has exited.
+//! So two sweeps never clear the same slot, and no sweep clears a slot that was claimed meanwhile.
+//! A sweeper that exits between two steps leaves the old state or the new one and a free byte: the
+//! next sweep continues from there.
 //!
-//! Dead is not free: a dead process's bytes stay on the books while the driver tears its memory down. See [`is_gone`].
+//! A slot is not free when its process exits: its bytes stay charged while the driver tears the
+//! memory down. See [`is_gone`].
 //!
-//! The byte is the kernel's, so it is a trait here ([`Presence`]): [`crate::liveness::LivenessLocks`] in life, a flag in a model.
+//! The byte is the kernel's, so it is a trait here ([`SlotLocks`]):
+//! [`crate::liveness::LivenessLocks`] in a program, a flag in a model.
 
 use std::io;
 
@@ -29,68 +33,68 @@ use crate::layout::{Slot, store_bytes};
 use crate::lock::{Liveness, Owner};
 use crate::units::{Generation, Nanos, SlotIndex};
 
-/// How long a dead process's memory is taken to linger when no monitor can tell. Longer than any teardown seen on a driver, and
-/// short for somebody who waits for it.
+/// How long an exited process's memory counts as draining when no monitor can confirm that it is
+/// gone. Longer than any teardown seen on a driver, and short for a caller that waits for it.
 pub const LINGERS: Nanos = Nanos::from_millis(500);
 
-/// The bytes that say who is there.
+/// The lock bytes of the slots.
 pub trait Presence {
-    /// A byte held until the process's end.
+    /// A byte locked until the process exits.
     type Stay;
-    /// A byte held until dropped.
+    /// A byte locked until dropped.
     type Visit;
 
-    /// Takes a slot's byte for life; `None` if it is taken.
+    /// Locks a slot's byte until this process exits; `None` if it is locked.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's.
     fn take(&self, slot: SlotIndex) -> io::Result<Option<Self::Stay>>;
 
-    /// Takes a slot's byte for a moment; `None` if it is taken.
+    /// Locks a slot's byte briefly; `None` if it is locked.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's.
     fn borrow(&self, slot: SlotIndex) -> io::Result<Option<Self::Visit>>;
 
-    /// Whether a slot's byte is taken.
+    /// Whether a slot's byte is locked.
     ///
     /// # Errors
-    /// As the system says; then nothing is known.
+    /// The system's; then nothing is known.
     fn life(&self, slot: SlotIndex) -> io::Result<Liveness>;
 }
 
-/// What a slot is used for.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// Nobody's; whatever belongs to it is zero.
+    /// Unused; everything that belongs to it is zero.
     Free = 0,
-    /// A process's, or a dead one's whom nobody has missed yet.
+    /// Belongs to a process, which may have exited unnoticed.
     Live = 1,
-    /// A dead process's, whose memory may still be on the GPU.
+    /// Belongs to an exited process whose memory may still be on the GPU.
     Draining = 2,
-    /// Nobody's: what a dead process had exported, which others may hold.
+    /// Holds only what an exited process had exported and others may hold.
     Orphan = 3,
 }
 
-/// A slot's `state`: which of its users, and what it is used for.
+/// A slot's `state` word: generation and state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word(pub u64);
 
 impl Word {
-    /// The word that says so.
+    /// Composes a word.
     #[must_use]
     pub const fn new(generation: Generation, state: State) -> Self {
         Self(generation.get() << 8 | state as u64)
     }
 
-    /// Which user; the number 0 says that there never was one.
+    /// The generation; 0: the slot was never used.
     #[must_use]
     pub const fn generation(self) -> Generation {
         Generation::from_bits(self.0 >> 8)
     }
 
-    /// What it is used for; `None` for a word that no process of ours wrote.
+    /// The state; `None` for a word that no cgpu process wrote.
     #[must_use]
     pub const fn state(self) -> Option<State> {
         match self.0.to_le_bytes()[0] {
@@ -103,10 +107,12 @@ impl Word {
     }
 }
 
-/// Whether a dead process's memory has left the GPU, so that its bytes may leave the books.
+/// Whether an exited process's memory has left the GPU, so that its bytes need no longer be
+/// charged.
 ///
-/// `word` is its draining slot's, `since` when it was found dead. With a monitor only the monitor's word counts
-/// (`grant.gone`, which repeats the slot's word); without one, the time since.
+/// `word` is its draining slot's, `since` the time when its exit was found. With a monitor only the
+/// confirmed word counts (`grant.drained`, which repeats the slot's word); without one, the time
+/// since.
 #[must_use]
 pub fn is_gone(word: Word, since: Nanos, now: Nanos, monitor: Option<Word>) -> bool {
     match monitor {
@@ -115,23 +121,23 @@ pub fn is_gone(word: Word, since: Nanos, now: Nanos, monitor: Option<Word>) -> b
     }
 }
 
-/// Who claims: for people only, never a basis for signals.
+/// The claiming process; for display, never to send signals.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SlotOwner<'a> {
-    /// Process id in the container's own PID namespace.
+    /// Process id in the container's PID namespace.
     pub pid: u32,
-    /// The process's name, at most 15 bytes of it are kept.
+    /// The process's name; 15 bytes of it are kept.
     pub comm: &'a [u8],
 }
 
-/// A slot that is ours as long as `stay` is held, which is: for life.
+/// A claimed slot, which is ours while `lock` is held: until this process exits.
 #[derive(Debug)]
 pub struct Claim<Stay> {
-    /// Which slot.
+    /// The slot.
     pub slot: SlotIndex,
-    /// Which of its users we are.
+    /// The slot's generation while it is ours.
     pub generation: Generation,
-    /// Its byte.
+    /// The lock on its byte.
     pub stay: Stay,
 }
 
@@ -143,16 +149,16 @@ impl<Stay> Claim<Stay> {
     }
 }
 
-/// What a sweep found.
+/// Counts of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Processes newly found dead.
+    /// Processes newly found to have exited.
     pub mourned: u32,
-    /// Slots given back.
+    /// Slots freed.
     pub buried: u32,
-    /// Dead ones whose memory is not gone yet.
+    /// Exited processes whose memory is not gone yet.
     pub draining: u32,
-    /// Dead ones of whom only exported memory is left.
+    /// Exited processes of which only exported memory is left.
     pub orphans: u32,
 }
 
@@ -164,16 +170,16 @@ pub struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// `high_water` counts the slots that were ever used.
+    /// Wraps a container's slots; `high_water` counts those that were ever used.
     #[must_use]
     pub fn new(slots: &'a [Slot], high_water: &'a AtomicU32) -> Self {
         Self { slots, high_water }
     }
 
-    /// Claims the first free slot; `None` when there is none (sweep first, to find the dead).
+    /// Claims the first free slot; `None` if there is none. To be called after a sweep.
     ///
     /// # Errors
-    /// As the presence says.
+    /// Those of `locks`.
     pub fn claim<P: Presence>(
         &self,
         presence: &P,
@@ -185,7 +191,8 @@ impl<'a> Table<'a> {
                 continue;
             }
             let Some(stay) = presence.take(slot)? else { continue };
-            // The byte is ours and with it the word. Look again: the slot may have been claimed and left since.
+            // The byte is ours, and with it the word. Load again: the slot may have been claimed
+            // and freed since.
             let word = load(entry);
             if word.state() != Some(State::Free) {
                 continue;
@@ -202,15 +209,16 @@ impl<'a> Table<'a> {
         Ok(None)
     }
 
-    /// Finds the dead, and gives back the slots of those whose memory is gone.
+    /// Finds exited processes, and frees the slots of those whose memory is gone.
     ///
-    /// `gone` says whether it is, from the word of a slot that drains or is an orphan, and since when (see [`is_gone`]). `reclaim` then
-    /// zeroes everything that belongs to the slot but the words of [`Claimant`], and says [`State::Free`]; or, of one that drained, all
-    /// but what it had exported, and says [`State::Orphan`]. It may be called again for a slot that it has wound up in part: whoever
-    /// called it before has died.
+    /// `gone` decides that, from the word of a draining slot or an orphan and the time since (see
+    /// [`is_gone`]). `reclaim` then zeroes everything that belongs to the slot but the words of
+    /// [`SlotOwner`] and returns [`State::Free`]. For a draining slot it may instead keep what the
+    /// process had exported and return [`State::Orphan`]. It may be called again for a slot that it
+    /// has reclaimed in part, because an earlier caller may have exited inside.
     ///
     /// # Errors
-    /// As the presence says; what was swept until then stays swept.
+    /// Those of `locks`; what was swept until then stays swept.
     pub fn sweep<P: Presence>(
         &self,
         presence: &P,
@@ -231,14 +239,15 @@ impl<'a> Table<'a> {
                     let since = Nanos(entry.since.load(Ordering::Relaxed));
                     let mut becomes = state;
                     if since > now {
-                        // From before the machine's last start. The wait begins anew.
+                        // From before the machine's last start: the wait starts again.
                         entry.since.store(now.0, Ordering::Relaxed);
                     } else if gone(slot, word, since) {
                         becomes = reclaim(slot, state);
                         if becomes == State::Orphan {
                             entry.since.store(now.0, Ordering::Relaxed);
                         }
-                        // HB death: who reads that the process is no more sees all that it ever wrote, by our own reading of the word.
+                        // HB death: a process that reads the new state sees all that the exited one
+                        // wrote, because this process has read the word that says so.
                         entry
                             .state
                             .store(Word::new(word.generation(), becomes).0, Ordering::Release);
@@ -249,10 +258,11 @@ impl<'a> Table<'a> {
                         State::Free | State::Live => swept.buried += 1,
                     }
                 }
-                // A word that makes no sense under a byte that nobody holds was left by somebody who is gone, too.
+                // An invalid word under a free byte was left by a process that has exited, too.
                 Some(State::Live) | None => {
                     entry.since.store(now.0, Ordering::Relaxed);
-                    // HB death: whoever reads that the slot drains sees all that its process ever wrote.
+                    // HB death: a process that reads "draining" sees all that the exited process
+                    // wrote.
                     entry
                         .state
                         .store(Word::new(word.generation(), State::Draining).0, Ordering::Release);
@@ -264,12 +274,12 @@ impl<'a> Table<'a> {
         Ok(swept)
     }
 
-    /// The slots of processes that live, or whose memory is not gone yet.
+    /// Returns the slots of living processes and of exited ones whose memory is not gone.
     pub fn occupied(&self) -> impl Iterator<Item = (SlotIndex, State)> + use<'a> {
         self.states().filter(|(_, state)| matches!(state, State::Live | State::Draining))
     }
 
-    /// The slots in which there is only what dead processes had exported.
+    /// Returns the slots that hold only what exited processes had exported.
     pub fn orphans(&self) -> impl Iterator<Item = SlotIndex> + use<'a> {
         self.states().filter(|(_, state)| *state == State::Orphan).map(|(slot, _)| slot)
     }
@@ -282,8 +292,8 @@ impl<'a> Table<'a> {
     /// Whether the owner named in a shared lock lives.
     pub fn liveness<P: Presence>(&self, presence: &P, owner: Owner) -> Liveness {
         let Some(entry) = self.slots.get(owner.slot().get()) else { return Liveness::Dead };
-        // The word is at least as new as the owner's claim (HB name, in `lock`): another user or another state means that the
-        // owner was mourned.
+        // The word is at least as new as the owner's claim (HB name, in `lock`): another generation
+        // or state means that its exit was found.
         let word = load(entry);
         if word.state() == Some(State::Live) && owner.is(word.generation()) {
             presence.life(owner.slot()).unwrap_or(Liveness::Alive)
@@ -292,21 +302,21 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// A slot's word now; `None` for a slot beyond the table.
+    /// Loads a slot's word; `None` for a slot beyond the table.
     #[must_use]
     pub fn word(&self, slot: SlotIndex) -> Option<Word> {
         self.slots.get(slot.get()).map(load)
     }
 
-    /// Slots that were ever used, never more than there are.
+    /// The number of slots that were ever used, at most the number of slots.
     #[inline]
     #[must_use]
     pub fn high_water(&self) -> usize {
         high_water(self.high_water).min(self.slots.len())
     }
 
-    /// Whether the table can be right: every word makes sense, no slot beyond the mark was used, and what belongs to a free slot
-    /// is `empty`. To be asked while nobody claims or sweeps.
+    /// Whether the table is consistent: every word is valid, no slot beyond the mark was used, and
+    /// what belongs to a free slot is `empty`. Valid only while no process claims or sweeps.
     #[must_use]
     pub fn is_valid(&self, empty: impl Fn(SlotIndex) -> bool) -> bool {
         let used = self.high_water();
@@ -327,7 +337,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// The mark as a count; not bounded by anything, because anybody in the container may have written it.
+/// Loads the mark. It is not bounded: any process of the container may have written it.
 #[inline]
 pub(crate) fn high_water(mark: &AtomicU32) -> usize {
     usize::try_from(mark.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
@@ -335,6 +345,6 @@ pub(crate) fn high_water(mark: &AtomicU32) -> usize {
 
 fn load(entry: &Slot) -> Word {
     let state: &AtomicU64 = &entry.state;
-    // HB claim, HB death: Acquire meets the Release of whoever wrote the word.
+    // HB claim, HB death: Acquire meets the Release of the process that wrote the word.
     Word(state.load(Ordering::Acquire))
 }

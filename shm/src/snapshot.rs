@@ -1,7 +1,8 @@
-//! A container's `use` file as the monitor sees it: copied by read(2), never mapped, never believed.
+//! A container's `use` file as the monitor sees it: copied by read(2), never mapped, never trusted.
 //!
-//! A mapping would let the container kill the monitor by cutting the file short. A copy may be torn between words, and any word
-//! may be a lie: counts are bounded here, and what the figures mean is for the monitor to bound.
+//! With a mapping, a container could kill the monitor by truncating the file. A copy may be torn
+//! between words, and any word may be invalid. Counts are bounded here; the monitor bounds the
+//! figures.
 
 use std::fs::File;
 use std::io;
@@ -21,47 +22,47 @@ use crate::unaccounted::UnaccountedDelta;
 use crate::units::{Bytes, DeviceIndex, Nanos};
 use crate::uuid::Uuid;
 
-/// What a container says about itself.
+/// A container's own report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// Its name.
     pub name: String,
-    /// When its region was made, by `CLOCK_REALTIME`.
+    /// When its region was created, by `CLOCK_REALTIME`.
     pub created: Nanos,
     /// Its GPUs; at most [`GPUS`].
     pub gpus: Vec<Gpu>,
-    /// Its slots that were ever used; at most [`SLOTS`].
+    /// Its slots up to the high-water mark; at most [`SLOTS`].
     pub slots: Vec<Slot>,
 }
 
-/// A GPU as registered, and what each slot does on it.
+/// A registered GPU, and each slot's use of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gpu {
-    /// Its name.
+    /// Its UUID.
     pub uuid: Uuid,
     /// Its memory.
     pub total: Bytes,
-    /// The limit it was registered with; zero: none.
+    /// The limit at registration; zero: none.
     pub limit: Bytes,
-    /// Its place in `NVIDIA_VISIBLE_DEVICES`.
+    /// Its index in `NVIDIA_VISIBLE_DEVICES`.
     pub ordinal: u32,
-    /// What a context was last seen to cost; zero: not known yet.
+    /// Last measured size of a context; zero: not known.
     pub context: Bytes,
-    /// What has been taken off its ledger and may have been found to have left the GPU before,
-    /// since the container began.
+    /// Bytes taken off its ledger since the container began that may have been found to have left
+    /// the GPU before.
     pub withdrawn: Bytes,
     /// One per slot of [`Snapshot::slots`].
     pub cells: Vec<Cell>,
 }
 
 impl Gpu {
-    /// What the container says it has on the GPU: the sum that it compares with its limit. Saturates.
+    /// The container's reported use: the sum that it compares with its limit. Saturates.
     #[must_use]
     pub fn used(&self) -> Bytes {
         self.cells.iter().map(Cell::total).sum()
     }
 
-    /// Takes in what the monitor says in `grant.returned`.
+    /// Applies the monitor's `grant.returned`.
     fn take_returned(&mut self, returned: u64) {
         let mut rest = Bytes(returned) - self.withdrawn;
         for cell in &mut self.cells {
@@ -72,13 +73,14 @@ impl Gpu {
 }
 
 impl Snapshot {
-    /// What dead processes had exported of a GPU's memory, and others may hold; part of [`Gpu::used`].
+    /// Memory of a GPU that exited processes had exported and others may hold; part of
+    /// [`Gpu::used`].
     #[must_use]
     pub fn orphan(&self, gpu: &Gpu) -> Bytes {
         self.orphans(gpu).map(Cell::kept).sum()
     }
 
-    /// The same as it is on the books, whatever has been seen to have left the GPU.
+    /// The same as charged, without what has been found to have left the GPU.
     #[must_use]
     pub fn orphan_charged(&self, gpu: &Gpu) -> Bytes {
         self.orphans(gpu).map(|cell| cell.used).sum()
@@ -93,32 +95,33 @@ impl Snapshot {
 /// One process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Which of the slot's users, and whether it lives.
+    /// Generation and state.
     pub word: Word,
-    /// In the container's PID namespace.
+    /// Process id in the container's PID namespace.
     pub pid: u32,
-    /// When it went live, or was found dead.
+    /// When it went live, or was found to have exited.
     pub since: Nanos,
     /// The process's name.
     pub comm: String,
-    /// The gate word that it has acknowledged last.
+    /// The gate word that it acknowledged last.
     pub acked: u64,
-    /// How others may hold what it exported: `CGPU_LENT_*`.
+    /// Bits of the handles that it exported: `CGPU_EXPORTED_*`.
     pub exported_handles: u64,
     /// How often each counted reason happened.
     pub counters: [u32; COUNTERS],
 }
 
-/// What one process does on one GPU.
+/// One process's use of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)] // include/cgpu.h says it
+#[allow(missing_docs)] // include/cgpu.h explains the fields
 pub struct Cell {
     pub used: Bytes,
     pub implicit: Bytes,
-    /// What the monitor has measured beyond the cell, as far as it goes for its present user; below 0: short of it. Only where all was read.
+    /// What the monitor has measured beyond the cell, if it applies to the present process;
+    /// negative: less than that. Filled only by [`Reader::read`].
     pub unaccounted: i64,
-    /// What of `exported` has been seen to have left the GPU. That is known of all cells together,
-    /// and told of the first ones.
+    /// The part of `exported` that has been found to have left the GPU. It is known for all cells
+    /// together and subtracted from the first ones.
     pub returned: Bytes,
     pub peak: Bytes,
     pub waiting: u64,
@@ -140,37 +143,36 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// What came with what the program asked for, as booked and measured: what the ledger counts.
+    /// Implicit memory, corrected by what was measured, as the ledger counts it.
     #[must_use]
     pub fn corrected(&self) -> Bytes {
         Bytes(self.implicit.0.saturating_add_signed(self.unaccounted))
     }
 
-    /// What the program asked for, less what of it was exported and has left the GPU: what the
-    /// ledger counts.
+    /// Used memory, without exported memory that has left the GPU, as the ledger counts it.
     #[must_use]
     pub fn kept(&self) -> Bytes {
         self.used - self.returned
     }
 
-    /// All of it, as the ledger counts it.
+    /// The sum, as the ledger counts it.
     #[must_use]
     pub fn total(&self) -> Bytes {
         self.kept() + self.corrected()
     }
 
-    /// The spans published from number `seen` on, as far as they can be relied on.
+    /// Returns the reliable intervals from number `seen` on.
     pub fn spans_since(&self, seen: u64) -> impl Iterator<Item = Span> {
         crate::intervals::since(&self.intervals, self.sequence, seen)
     }
 }
 
-/// Reads one container's file, again and again.
+/// A reader of one container's file.
 #[derive(Debug)]
 pub struct Reader {
     path: PathBuf,
     file: File,
-    /// The monitor's page; none: nothing is measured.
+    /// The monitor's page; `None`: nothing is measured.
     grant: Option<File>,
     buffer: Vec<u8>,
 }
@@ -186,16 +188,16 @@ impl Reader {
         Ok(Self { path: directory.join(Kind::Use.name()), file, grant, buffer: Vec::new() })
     }
 
-    /// The file, to ask which slots live ([`crate::liveness::life`]).
+    /// The file, to check which slots live ([`crate::liveness::liveness`]).
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Reads all that is in use of the file, and what the monitor has measured beyond it.
+    /// Copies the used part of the file, and what the monitor has measured beyond it.
     ///
     /// # Errors
-    /// [`Error`] when the file is no longer what it was when it was opened.
+    /// [`Error`] when the file is no longer valid.
     pub fn read(&mut self) -> Result<Snapshot, Error> {
         let mut snapshot = self.read_header()?;
         let slots = snapshot.slots.capacity();
@@ -210,7 +212,7 @@ impl Reader {
         Ok(snapshot)
     }
 
-    /// Takes what was measured from the monitor's page. Where that cannot be read, nothing was.
+    /// Reads the measured figures from the monitor's page. If that fails, there are none.
     fn read_measured(&mut self, index: DeviceIndex, slots: &[Slot], gpu: &mut Gpu) {
         let Some(grant) = &self.grant else { return };
         let row = offset_of!(Grant, unaccounted) + index.get() * SLOTS * size_of::<u64>();
@@ -231,10 +233,10 @@ impl Reader {
         }
     }
 
-    /// Reads what the first `slots` slots do on one GPU, into a list that is used again.
+    /// Reads the first `slots` cells of one GPU into a reusable list.
     ///
     /// # Errors
-    /// [`Error`] when the file is no longer what it was when it was opened.
+    /// [`Error`] when the file is no longer valid.
     pub fn read_cells(
         &mut self,
         gpu: DeviceIndex,
@@ -243,15 +245,15 @@ impl Reader {
     ) -> Result<(), Error> {
         let slots = slots.min(SLOTS);
         let row = offset_of!(Use, cell) + gpu.get() * SLOTS * size_of::<layout::Cell>();
-        // HB interval: read(2) takes the place of an Acquire; it copies upwards, and a span lies after the sequence that counts it,
-        // so that one which is counted has been stored before it is copied.
+        // HB interval: read(2) takes the place of an Acquire. It copies upwards, and intervals lie
+        // after the sequence that counts them, so a counted one was stored before it is copied.
         let bytes = self.read_at(row, slots * size_of::<layout::Cell>())?;
         cells.clear();
         cells.extend((0..slots).map(|slot| decode_cell(part::<layout::Cell>(bytes, slot))));
         Ok(())
     }
 
-    /// The header, with room for as many slots as are in use.
+    /// Reads the header, with capacity for the slots in use.
     fn read_header(&mut self) -> Result<Snapshot, Error> {
         let bytes = self.read_at(0, size_of::<UseHeader>())?;
         let checked = preamble::check(
@@ -338,7 +340,7 @@ fn decode_slot(bytes: Record<'_>) -> Slot {
 fn decode_cell(bytes: Record<'_>) -> Cell {
     use layout::Cell as At;
     let time = |offset| Nanos(bytes.u64(offset));
-    // What is away is not on the GPU, but for what others may hold of it.
+    // Of a checkpointed process only what others may hold is on the GPU.
     let there = bytes.u32(offset_of!(At, checkpointed)) == 0;
     let (held, implicit) =
         (Held(bytes.u64(offset_of!(At, held))), Bytes(bytes.u64(offset_of!(At, implicit))));

@@ -1,9 +1,9 @@
-//! A lock between the threads of one process, for sections of some 20 ns.
+//! A lock between the threads of one process, for critical sections of some 20 ns.
 //!
-//! Taking it is one atomic exchange, giving it back one plain store: half of what a lock costs that must look for sleepers. A
-//! waiter spins, then yields its processor to the owner, then sleeps a little at a time, so that an owner that was descheduled
-//! inside runs on. It is not fair and not for long sections. A forked child must not touch what it guards: the owner may not
-//! have come along.
+//! Taking it is one atomic exchange and releasing it one plain store: half the cost of a lock that
+//! must look for sleepers. A waiter spins, then yields its processor, then sleeps briefly, so that
+//! an owner that was descheduled inside runs on. It is not fair and not for long sections. A forked
+//! child must not touch what it guards: the owner may not exist there.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -11,25 +11,25 @@ use std::ops::{Deref, DerefMut};
 
 use crate::atomic::{AtomicU32, Ordering, spin_loop};
 
-/// Looks before the first yield: about as long as a section lasts on another core.
+/// Tries before the first yield: about a critical section on another core.
 const LOOKS: u32 = 60;
-/// Tries, looks included, before the first sleep.
+/// Tries before the first sleep.
 const TRIES: u32 = LOOKS + 20;
-/// A sleep: a fraction of a time slice of the scheduler.
+/// Length of a sleep: a fraction of a scheduler's time slice.
 static NAP: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000 };
 
-/// What is guarded, and its lock.
+/// A guarded value and its lock.
 pub struct Spin<T> {
     held: AtomicU32,
     inner: UnsafeCell<T>,
 }
 
-// SAFETY: `inner` is only reached through a `Held`, of which there is one at a time; so sharing the lock moves the value from
-// thread to thread, which `T: Send` allows.
+// SAFETY: `inner` is only reached through a `Held`, of which there is one at a time. So sharing the
+// lock only moves the value between threads, which `T: Send` allows.
 unsafe impl<T: Send> Sync for Spin<T> {}
 
 impl<T> Spin<T> {
-    /// An unlocked one.
+    /// Creates an unlocked one.
     #[must_use]
     pub fn new(inner: T) -> Self {
         Self { held: AtomicU32::new(0), inner: UnsafeCell::new(inner) }
@@ -60,7 +60,7 @@ impl<T> Spin<T> {
                     unsafe { libc::sched_yield() };
                 }
                 _ => {
-                    // SAFETY: the request is a valid timespec that lives for ever; a null remainder is allowed.
+                    // SAFETY: the request is a valid static timespec; a null remainder is allowed.
                     unsafe { libc::nanosleep(&raw const NAP, std::ptr::null_mut()) };
                 }
             }
@@ -85,8 +85,8 @@ impl<T> Deref for Held<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this is the one `Held`, so nobody has a mutable reference: not another thread, for it would hold the lock; not
-        // this one, for it would have borrowed `self` mutably.
+        // SAFETY: only one `Held` exists at a time, so no other thread has a reference. A mutable
+        // reference in this thread would have borrowed `self` mutably.
         unsafe { &*self.lock.inner.get() }
     }
 }
@@ -94,7 +94,8 @@ impl<T> Deref for Held<'_, T> {
 impl<T> DerefMut for Held<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and `self` is borrowed mutably, so no shared reference from `deref` lives either.
+        // SAFETY: only one `Held` exists at a time, so no other thread has a reference. `self` is
+        // borrowed mutably, so no reference from `deref` lives either.
         unsafe { &mut *self.lock.inner.get() }
     }
 }
@@ -119,7 +120,7 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..50_000 {
                         let mut held = counter.lock();
-                        // Read and write apart, so that a lost update would show.
+                        // Read and written apart, so that a lost update would show.
                         let before = *held;
                         std::hint::black_box(());
                         *held = before + 1;

@@ -1,12 +1,14 @@
-//! Files that are cut short below their writer.
+//! Surviving the truncation of a mapped file.
 //!
-//! A monitor writes each container's `grant` through a mapping: a store is what its readers can order, and costs nothing. But where a
-//! container runs as the same user, it may cut that file short, and a store behind a mapped file's end is SIGBUS. (pwrite(2) could not be
-//! killed so, but promises neither order nor whole words.) So a process that writes for others, whom it does not trust to live with, calls
-//! [`outlive`] once. Where a store then meets a hole, memory of its own takes the mapping's place, and the store goes on into it. Nobody
-//! else will ever read that; [`Watched::is_lost`] tells it, and the file itself says why when it is opened anew.
+//! A monitor writes each container's `grant` through a mapping, whose stores readers can order and
+//! which cost no system call. (pwrite(2) promises neither order nor whole words.) A container that
+//! runs as the monitor's user may truncate that file; a store beyond a mapped file's end then
+//! raises SIGBUS. So a process that writes for untrusted others calls [`survive`] once. Where a
+//! store then meets a hole, the handler replaces the mapping with private memory, and the store
+//! continues there. No other process will read it: [`Watched::is_lost`] reports this, and opening
+//! the file again reports the reason.
 //!
-//! Signal handlers have nothing but statics to go by: hence the only ones of this crate.
+//! A signal handler can only use statics; these are the only ones of this crate.
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -15,37 +17,39 @@ use std::io;
 
 use crate::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-/// Where somebody writes. Never freed, so that the handler may look at any time; used again when its mapping has gone.
+/// A watched mapping. Never freed, so that the handler may read it at any time; reused when its
+/// mapping is gone.
 #[derive(Debug)]
 struct Entry {
-    /// The mapping's first byte; 0: nobody's.
+    /// Address of the mapping's first byte; 0: unused.
     begin: AtomicUsize,
     length: AtomicUsize,
     lost: AtomicBool,
-    /// Set before the place can be seen, and never again.
+    /// Set before the entry is published, and never again.
     next: AtomicPtr<Entry>,
 }
 
-/// All places, newest first.
+/// All entries, newest first.
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
-/// What was done about SIGBUS before; null: nothing was asked of us yet.
+/// The former action of SIGBUS; null: [`survive`] was not called yet.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
 fn entries() -> impl Iterator<Item = &'static Entry> {
-    // SAFETY: null, or a leaked box that was whole when it was published. HB places: Acquire meets the Release in `Watched::new`.
+    // SAFETY: null, or a leaked box that was complete when it was published. HB places: Acquire
+    // meets the Release in `Watched::new`.
     let first = unsafe { ENTRIES.load(Ordering::Acquire).as_ref() };
     core::iter::successors(first, |place| {
-        // SAFETY: as above; it was set before `place` was published.
+        // SAFETY: null, or a leaked box, which was set before `place` was published.
         unsafe { place.next.load(Ordering::Relaxed).as_ref() }
     })
 }
 
-/// A mapping whose loss is to be outlived.
+/// A mapping whose loss is to be survived.
 #[derive(Debug)]
 pub(crate) struct Watched(&'static Entry);
 
 impl Watched {
-    /// Watches a mapping, until dropped: before the mapping is.
+    /// Watches a mapping until dropped. Must be dropped before the mapping.
     pub(crate) fn new(begin: *const u8, length: usize) -> Self {
         let free = |place: &&Entry| {
             place
@@ -66,7 +70,7 @@ impl Watched {
         }));
         loop {
             let next = place.next.load(Ordering::Relaxed);
-            // HB places: Release publishes the place.
+            // HB places: Release publishes the entry.
             match ENTRIES.compare_exchange(next, place, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return Self(place),
                 Err(newer) => place.next.store(newer, Ordering::Relaxed),
@@ -74,7 +78,7 @@ impl Watched {
         }
     }
 
-    /// Whether the file was cut short, and what is written since goes nowhere.
+    /// Whether the file was truncated, so that later stores reach no reader.
     pub(crate) fn is_lost(&self) -> bool {
         self.0.lost.load(Ordering::Relaxed)
     }
@@ -86,28 +90,30 @@ impl Drop for Watched {
     }
 }
 
-/// From now on, a `grant` file that is cut short does not kill this process when it writes there.
+/// Installs the SIGBUS handler: from now on, storing to a truncated `grant` file does not kill this
+/// process.
 ///
 /// # Errors
-/// The kernel's, where the signal's handler cannot be set.
+/// The kernel's, if the handler cannot be set.
 pub fn survive() -> io::Result<()> {
     if !PREVIOUS.load(Ordering::Relaxed).is_null() {
         return Ok(());
     }
     let mut former = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: the record is writable; no action is given.
+    // SAFETY: the pointer to the former action is valid for writes; a null action changes nothing.
     if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), former.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call has filled it.
+    // SAFETY: the call succeeded and has filled it.
     let former = Box::leak(Box::new(unsafe { former.assume_init() }));
     PREVIOUS.store(former, Ordering::Release);
-    // SAFETY: all fields are numbers and sets of bits.
+    // SAFETY: all fields are integers or sets of bits, for which zero is valid.
     let mut action = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
     let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_bus_error;
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: the action is whole, and its handler calls nothing but mmap and sigaction, which are asynchronous-signal-safe.
+    // SAFETY: the action is initialized, and its handler calls only mmap and sigaction, which are
+    // async-signal-safe.
     if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -115,9 +121,9 @@ pub fn survive() -> io::Result<()> {
 }
 
 extern "C" fn on_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel gives a record to a handler with SA_SIGINFO.
+    // SAFETY: the kernel passes a valid record to a handler with SA_SIGINFO.
     let info = unsafe { &*info };
-    // SAFETY: for SIGBUS it has an address.
+    // SAFETY: for SIGBUS the record has an address.
     let address = unsafe { info.si_addr() }.addr();
     let hit = |place: &&Entry| {
         let begin = place.begin.load(Ordering::Relaxed);
@@ -128,21 +134,21 @@ extern "C" fn on_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut libc::c
         replace(place.begin.load(Ordering::Relaxed), place.length.load(Ordering::Relaxed))
     });
     if !replaced {
-        // Somebody else's: as if we were not here. The instruction is tried again.
+        // Not one of ours: restore the former action. The instruction is then tried again.
         let former = PREVIOUS.load(Ordering::Acquire);
-        // SAFETY: the record was filled before we were called, and is never freed.
+        // SAFETY: the record was filled before the handler was installed, and is never freed.
         unsafe { libc::sigaction(libc::SIGBUS, former, ptr::null_mut()) };
     }
 }
 
-/// Puts memory of our own in a mapping's place.
+/// Replaces a mapping with private memory.
 fn replace(begin: usize, length: usize) -> bool {
     let (protection, flags) = (
         libc::PROT_READ | libc::PROT_WRITE,
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
     );
-    // SAFETY: the pages are a watched mapping's, whose owner unmaps them only after it is no longer watched; whatever it holds are
-    // atomics, for which any bytes will do.
+    // SAFETY: the pages belong to a watched mapping, whose owner unmaps them only after it has
+    // stopped watching. They hold only atomics, for which any bytes are valid.
     let mapped = unsafe {
         libc::mmap(ptr::with_exposed_provenance_mut(begin), length, protection, flags, -1, 0)
     };

@@ -1,56 +1,60 @@
-//! What a process has on a GPU beyond what its cell says: the monitor's correction, in one word.
+//! What a process has on a GPU beyond its cell, as the monitor measured it, in one word.
 //!
 //! ```text
-//!   63 ........... 48   47 ...... 40   39 ................. 0
-//!   generation          ended          steps of 512 B, signed
+//!   63 ........... 48   47 ...... 40    39 ................. 0
+//!   generation          implicit epoch  steps of 512 B, signed
 //! ```
 //!
-//! One word, because it is written on the host and read inside, and must never be taken for another process's: whose it is, and for which
-//! time, goes with the figure. The time ends when the process gives implicit memory back (the cell's `ended`): what was measured before is
-//! then worth nothing. All zeros: nothing is known.
+//! It is one word because the host writes it and the container reads it, and it must never be
+//! applied to another process: the figure carries the slot's generation and the cell's
+//! `implicit_epoch`. The epoch changes when the process frees implicit memory, and what was
+//! measured before no longer applies. All zeros: nothing is known.
 
 use crate::slots::{State, Word};
 
-/// What the figure is counted in.
+/// Unit of the figure, in bytes.
 pub const STEP: u64 = 512;
 
 const STEP_BITS: u32 = 40;
 const ENDED_BITS: u32 = 8;
-/// The most it can say: 256 TiB less a step.
+/// Greatest figure, in steps: 256 TiB less a step.
 const MOST: i64 = (1 << (STEP_BITS - 1)) - 1;
 
-/// A word of `grant.growth`.
+/// A word of `grant.unaccounted`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnaccountedDelta(pub u64);
 
 impl UnaccountedDelta {
-    /// The word that says so of the user of a slot whose word is `slot`, while its cell's `ended` is as given. Rounded up.
+    /// Composes the word for the process of a slot whose word is `slot`, while its cell's
+    /// `implicit_epoch` is `ended`. Rounds up to steps.
     #[must_use]
     pub fn new(slot: Word, ended: u32, bytes: i64) -> Self {
-        // Far inside of an i64.
+        // Far within an i64.
         #[allow(clippy::cast_possible_wrap)]
         let steps = -(bytes.saturating_neg().div_euclid(STEP as i64));
-        // The lower bits of both are what is kept; two's complement is what the word says.
+        // Keeps the lower bits, in two's complement.
         #[allow(clippy::cast_sign_loss)]
         let steps = steps.clamp(-MOST, MOST) as u64 & ((1 << STEP_BITS) - 1);
         Self(Self::tag(slot, ended) | steps)
     }
 
-    /// What it says of the user of a slot whose word is `slot`, if its cell's `ended` is as given; of others nothing.
+    /// Returns the figure in bytes, if it applies to the process of a slot whose word is `slot`
+    /// while its cell's `implicit_epoch` is `ended`; else 0.
     #[inline]
     #[must_use]
     pub fn bytes(self, slot: Word, ended: u32) -> i64 {
         let theirs = self.applies_to(slot, ended);
-        // What a dead process leaves to others was not measured of it.
+        // What an exited process leaves to others was not measured.
         let there = matches!(slot.state(), Some(State::Live | State::Draining));
-        // Sign-extended: the cast and the shifts are the point.
+        // Sign-extends: the cast and the shifts are intended.
         #[allow(clippy::cast_possible_wrap)]
         let steps = (self.0 << (64 - STEP_BITS)) as i64 >> (64 - STEP_BITS);
         #[allow(clippy::cast_possible_wrap)]
         if theirs && there { steps * STEP as i64 } else { 0 }
     }
 
-    /// Whether it says anything of the user of a slot whose word is `slot`, while its cell's `ended` is as given.
+    /// Whether it applies to the process of a slot whose word is `slot` while its cell's
+    /// `implicit_epoch` is `ended`.
     #[must_use]
     pub fn applies_to(self, slot: Word, ended: u32) -> bool {
         self.0 >> STEP_BITS << STEP_BITS == Self::tag(slot, ended)

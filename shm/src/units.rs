@@ -1,4 +1,5 @@
-//! Quantities and indices, so that bytes are never taken for nanoseconds nor a GPU for a slot.
+//! Quantities and indices as types, so that bytes and nanoseconds, GPUs and slots are never mixed
+//! up.
 
 use core::fmt;
 use core::ops::{Add, Sub};
@@ -6,7 +7,7 @@ use core::time::Duration;
 
 use crate::layout::GPUS;
 
-/// A quantity with saturating arithmetic: what other processes write may be anything, and no sum of it may wrap.
+/// A quantity with saturating arithmetic: other processes may write any value, and no sum may wrap.
 macro_rules! quantity {
     ($(#[$doc:meta])* $name:ident, $unit:literal) => {
         $(#[$doc])*
@@ -15,12 +16,12 @@ macro_rules! quantity {
         pub struct $name(pub u64);
 
         impl $name {
-            /// None of it.
+            /// Zero.
             pub const ZERO: Self = Self(0);
-            /// As much as can be said.
+            /// The greatest value.
             pub const MAX: Self = Self(u64::MAX);
 
-            /// The bare number.
+            /// Returns the number.
             #[inline]
             #[must_use]
             pub const fn get(self) -> u64 {
@@ -66,44 +67,45 @@ quantity! {
 }
 
 quantity! {
-    /// A span of time, or an instant of `CLOCK_MONOTONIC`.
+    /// A duration, or a time of `CLOCK_MONOTONIC`.
     Nanos, "ns"
 }
 
 impl Bytes {
-    /// Whole mebibytes.
+    /// Converts from mebibytes. Saturates.
     #[must_use]
     pub const fn from_mib(mib: u64) -> Self {
         Self(mib.saturating_mul(1 << 20))
     }
 }
 
-/// How much slower than the host's the GPUs' clock runs, in thousandths: more than one only on a simulated GPU.
+/// Host time per GPU time, in thousandths. More than 1000 only on a simulated GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeScale(pub u32);
 
 impl TimeScale {
-    /// A real GPU's.
+    /// The scale of a real GPU.
     pub const REAL: Self = Self(1000);
 
-    /// From a factor as people write it (`CGPU_SIM_DILATION`), 10 being ten times slower; none: no number from 0.001 to 10000.
+    /// Parses a factor (`CGPU_SIM_DILATION`), where 10 is ten times slower; `None` if it is not a
+    /// number from 0.001 to 10000.
     #[must_use]
     pub fn of_factor(text: &str) -> Option<Self> {
         let factor =
             text.parse::<f64>().ok().filter(|factor| (0.001..=10_000.0).contains(factor))?;
-        // Within these bounds it is a small positive number.
+        // A small positive number within these bounds.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let thousandths = (factor * 1000.0).round() as u32;
         Some(Self(thousandths))
     }
 
-    /// What a header says: 0 is [`TimeScale::REAL`].
+    /// Decodes a header's word: 0 is [`TimeScale::REAL`].
     #[must_use]
     pub const fn of_word(word: u32) -> Self {
         if word == 0 { Self::REAL } else { Self(word) }
     }
 
-    /// How long what took `device` on a GPU takes for the host. Saturates.
+    /// Converts GPU time to host time. Saturates.
     #[must_use]
     pub fn host(self, device: Nanos) -> Nanos {
         let scaled = u128::from(device.0) * u128::from(self.0) / 1000;
@@ -112,19 +114,19 @@ impl TimeScale {
 }
 
 impl Nanos {
-    /// Whole microseconds.
+    /// Converts from microseconds. Saturates.
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros.saturating_mul(1_000))
     }
 
-    /// Whole milliseconds.
+    /// Converts from milliseconds. Saturates.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// As the standard library says it.
+    /// Converts to the standard library's type.
     #[must_use]
     pub const fn duration(self) -> Duration {
         Duration::from_nanos(self.0)
@@ -138,49 +140,49 @@ impl From<Duration> for Nanos {
     }
 }
 
-/// A GPU's place in a container's table, below [`GPUS`].
+/// Index of a GPU in a container's table, below [`GPUS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceIndex(u8);
 
 impl DeviceIndex {
-    /// The GPU at `index`; `None` from [`GPUS`] on.
+    /// Returns the GPU at `index`; `None` from [`GPUS`] on.
     #[must_use]
     pub fn new(index: usize) -> Option<Self> {
         u8::try_from(index).ok().filter(|&index| usize::from(index) < GPUS).map(Self)
     }
 
-    /// As an index, always below [`GPUS`].
+    /// Returns the index, always below [`GPUS`].
     #[inline]
     #[must_use]
     pub const fn get(self) -> usize {
         self.0 as usize
     }
 
-    /// Every GPU a container can have.
+    /// Returns every GPU that a container can have.
     pub fn all() -> impl Iterator<Item = Self> + Clone {
         (0..GPUS).filter_map(Self::new)
     }
 }
 
-/// A process's place in a container's table. There are as many as a byte has values, so that any byte is one.
+/// Index of a process in a container's table. There are 256 slots, so any byte is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotIndex(pub u8);
 
 impl SlotIndex {
-    /// The slot at `index`; `None` from 256 on.
+    /// Returns the slot at `index`; `None` from 256 on.
     #[must_use]
     pub fn new(index: usize) -> Option<Self> {
         u8::try_from(index).ok().map(Self)
     }
 
-    /// As an index.
+    /// Returns the index.
     #[inline]
     #[must_use]
     pub const fn get(self) -> usize {
         self.0 as usize
     }
 
-    /// Every slot.
+    /// Returns every slot.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..=u8::MAX).map(Self)
     }
@@ -198,9 +200,10 @@ impl fmt::Display for SlotIndex {
     }
 }
 
-/// Which user of a slot: counts up with every claim, so that a slot's former users are never taken for the present one.
+/// The number of a slot's process: counts up with every claim, so that former processes of a slot
+/// are never taken for the present one.
 ///
-/// 56 bits; the low 23, which a lock word carries, are never all zero.
+/// It has 56 bits; the low 23, which a lock word carries, are never all zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(u64);
 
@@ -208,23 +211,23 @@ impl Generation {
     const BITS: u32 = 56;
     const LOW: u64 = (1 << 23) - 1;
 
-    /// The first user of a slot.
+    /// The first process of a slot.
     pub const FIRST: Self = Self(1);
 
-    /// From a slot's word; the number zero stands for a slot that was never used.
+    /// Decodes a slot's word; 0: the slot was never used.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits & ((1 << Self::BITS) - 1))
     }
 
-    /// The number.
+    /// Returns the number.
     #[inline]
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// What a lock word carries of it.
+    /// Returns the bits that a lock word carries.
     #[inline]
     #[must_use]
     pub const fn low(self) -> u32 {
@@ -234,7 +237,7 @@ impl Generation {
         low
     }
 
-    /// The user after this one.
+    /// Returns the next generation.
     #[must_use]
     pub const fn next(self) -> Self {
         let next = Self::from_bits(self.0 + 1);

@@ -1,4 +1,4 @@
-//! A GPU's name that never changes: 16 bytes, written `GPU-8f0e6a8c-0000-4000-8000-00000000002a`.
+//! A GPU's permanent name: 16 bytes, written `GPU-8f0e6a8c-0000-4000-8000-00000000002a`.
 
 use core::fmt;
 use core::str::FromStr;
@@ -7,7 +7,7 @@ use core::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uuid(pub [u8; 16]);
 
-/// Not a UUID as the driver writes them.
+/// A text that is not a UUID as the driver writes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAUuid;
 
@@ -22,8 +22,9 @@ impl core::error::Error for NotAUuid {}
 impl FromStr for Uuid {
     type Err = NotAUuid;
 
-    /// Takes `GPU-...` and `MIG-...`, digits in either case; and `MIG-GPU-.../1/0`, as drivers before R470 write a MIG instance:
-    /// that is its GPU's UUID, which is also what such a driver's CUDA gives.
+    /// Parses `GPU-...` and `MIG-...`, digits in either case. Also parses `MIG-GPU-.../1/0`, as
+    /// drivers before R470 write a MIG instance: that is its GPU's UUID, which is also what such a
+    /// driver's CUDA returns.
     fn from_str(text: &str) -> Result<Self, NotAUuid> {
         const GROUPS: [usize; 5] = [8, 4, 4, 4, 12];
         let text = whole_gpu(text).unwrap_or(text);
@@ -45,7 +46,8 @@ impl FromStr for Uuid {
     }
 }
 
-/// The GPU in the older name of a MIG instance, `MIG-GPU-<its UUID>/<GPU instance>/<compute instance>`.
+/// Returns the GPU in the older name of a MIG instance, `MIG-GPU-<its UUID>/<GPU instance>/<compute
+/// instance>`.
 #[must_use]
 pub fn whole_gpu(text: &str) -> Option<&str> {
     let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -56,7 +58,7 @@ pub fn whole_gpu(text: &str) -> Option<&str> {
 }
 
 impl fmt::Display for Uuid {
-    /// As the driver writes a GPU's; the bytes do not tell a MIG instance.
+    /// Formats it as a GPU's; the bytes do not tell whether it is a MIG instance.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("GPU-")?;
         for (index, byte) in self.0.iter().enumerate() {

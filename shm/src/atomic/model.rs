@@ -34,7 +34,8 @@ macro_rules! atomic {
         #[allow(missing_docs)] // as the standard ones of these names
         impl $name {
             pub fn new(value: $value) -> Self {
-                // Made here, where there is one thread as yet: loom takes the making for a release to all who come later.
+                // Made here, where there is one thread as yet: loom takes the making for a release
+                // to all who come later.
                 let _ = &*TURNSTILE;
                 Self(loom::sync::atomic::$name::new(value))
             }
