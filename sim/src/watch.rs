@@ -1,4 +1,5 @@
-//! Watching calls: `CGPU_SIM_FAULT` makes chosen ones fail or their process end, `CGPU_SIM_JOURNAL` writes all of them down, and what the GPUs did.
+//! Interception of calls: `CGPU_SIM_FAULT` makes chosen ones fail or end their process,
+//! `CGPU_SIM_JOURNAL` records all of them, and what the GPUs did.
 //!
 //! Each of the two libraries has one [`Watch`], through which all its exported functions go.
 
@@ -16,10 +17,10 @@ use crate::faults::{Faults, Library, Strike};
 use crate::journal::{Call, Journal, Line, Process, SpanLine};
 use crate::machine::{Machine, trail};
 
-/// What a call answers where faults cannot be understood: UNKNOWN, in both libraries.
+/// The result of every call while the settings are invalid: UNKNOWN, in both libraries.
 const REFUSED: u32 = 999;
 
-/// What is watched for, in one library.
+/// The faults and the journal of one library.
 #[derive(Debug)]
 pub struct Watch {
     library: Library,
@@ -28,12 +29,12 @@ pub struct Watch {
     refuses: bool,
 }
 
-/// What a journal tells of a call's arguments.
+/// The arguments of a call for the journal.
 #[derive(Debug, Default)]
 pub struct Arguments(Map<String, Value>);
 
 impl Arguments {
-    /// Adds an argument, if it is a value: where the caller wants its answer is of no interest to anybody.
+    /// Adds an argument if it is a value; pointers to results are left out.
     pub fn add<T: Debug>(&mut self, name: &str, argument: &T) {
         if core::any::type_name::<T>().starts_with('*') {
             return;
@@ -53,13 +54,13 @@ impl Arguments {
 }
 
 thread_local! {
-    /// What the running call has to say of itself.
+    /// Notes of the running call.
     static NOTES: RefCell<Map<String, Value>> = RefCell::new(Map::new());
 }
 
 impl Watch {
-    /// The watch that the environment asks for. Where it cannot be understood, that is said, and every call fails: a test that asks for
-    /// what cannot be done must not pass by accident.
+    /// Reads the environment. If it is invalid, this is reported and every call fails: a test that
+    /// requests something impossible must not pass by accident.
     #[must_use]
     pub fn from_environment(library: Library) -> Self {
         Self::open(library).unwrap_or_else(|error| {
@@ -80,8 +81,9 @@ impl Watch {
         Ok(Self { library, faults, journal, refuses: false })
     }
 
-    /// Runs the call of the function at this position of the library's table, or makes it fail; writes it down. `describe`: names its
-    /// arguments. `machine`: what drains the GPUs' spans into the journal, once there is one.
+    /// Runs the call of the function at this position of the library's table, or makes it fail, and
+    /// records it. `describe` names its arguments. `machine` returns the machine whose spans go
+    /// into the journal, once there is one.
     #[inline]
     pub fn around<'a>(
         &self,
@@ -102,7 +104,8 @@ impl Watch {
         })
     }
 
-    /// Runs the call as [`Watch::around`] does, but without a fault: `CGPU_SIM_FAULT` neither strikes nor counts it.
+    /// Runs and records a call as [`Watch::around`] does, but without a fault: `CGPU_SIM_FAULT`
+    /// does not count it.
     #[inline]
     pub fn journaled<'a>(
         &self,
@@ -128,10 +131,10 @@ impl Watch {
         }
     }
 
-    /// Has the running call say more of itself in the journal, if there is one.
+    /// Adds a note of the running call to the journal, if there is one.
     pub fn note<V: Into<Value>>(&self, name: &str, value: impl FnOnce() -> V) {
         if self.journal.is_some() {
-            // A thread that is about to end has lost its notes.
+            // A thread that is ending has lost its notes.
             let _ =
                 NOTES.try_with(|notes| notes.borrow_mut().insert(name.to_owned(), value().into()));
         }
@@ -143,7 +146,7 @@ impl Watch {
     }
 }
 
-/// As if somebody else had killed the process: nothing of it runs any more.
+/// Kills the process as an external SIGKILL would.
 #[cold]
 fn die() -> ! {
     // SAFETY: has no preconditions.
@@ -154,7 +157,8 @@ fn die() -> ! {
     }
 }
 
-/// As a driver that waits for something which never comes. Signals are handled meanwhile, and may end the process.
+/// Blocks for ever, as a driver that waits for an event that never comes. Signals are handled
+/// meanwhile, and may end the process.
 #[cold]
 fn hang() -> ! {
     loop {
@@ -175,8 +179,8 @@ fn write_down(name: &str, arguments: Arguments, call: impl FnOnce() -> u32) -> (
     let to = monotonic();
     let Arguments(mut arguments) = arguments;
     arguments.append(&mut notes());
-    // By its number: glibc has had the function since 2.30 only.
-    // SAFETY: has no preconditions.
+    // SAFETY: has no preconditions. Called by number because glibc has the function only since
+    // 2.30.
     let thread = unsafe { libc::syscall(libc::SYS_gettid) };
     let call = Call {
         from,
@@ -191,12 +195,13 @@ fn write_down(name: &str, arguments: Arguments, call: impl FnOnce() -> u32) -> (
     (answer, call)
 }
 
-/// What the GPUs did since anybody asked; before it, who asks.
+/// Returns the lines of what the GPUs did since the last call; before the first, that of this
+/// process.
 fn news(machine: &Machine) -> Vec<Line> {
     static BEGUN: Once = Once::new();
     let mut lines = Vec::new();
     BEGUN.call_once(|| {
-        // Of a machine that a fork has taken from us there is nothing to tell.
+        // Fails if the machine is a parent's; then there is nothing to record.
         let _ = machine.trace();
         lines.push(Line::Process(this_process(machine)));
     });
@@ -225,10 +230,10 @@ fn this_process(machine: &Machine) -> Process {
     }
 }
 
-/// Nanoseconds of CLOCK_MONOTONIC.
+/// Returns nanoseconds of CLOCK_MONOTONIC.
 fn monotonic() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a living local.
+    // SAFETY: the pointer is to a live local.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }

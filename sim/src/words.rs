@@ -1,14 +1,13 @@
-//! State as numbered 64-bit words, so that one undo log can cover all of it.
+//! State as numbered 64-bit words, so that one undo log covers all of it.
 //!
-//! The timeline knows its state only through [`Words`]: a word is read by `get` and changed by `set`, and there is no
-//! other way. The segment implements it over shared memory with a log ([`crate::segment`]); tests over plain memory
-//! ([`Plain`]).
+//! The timeline accesses its state only through [`Words`]. The segment implements it over shared
+//! memory with a log ([`crate::segment`]), tests over plain memory ([`Plain`]).
 
 /// A word's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct At(pub(crate) usize);
 
-/// A number kept in a word, as an index. Words are only mapped where addresses have 64 bits.
+/// Converts a word to an index. Words are only mapped where addresses have 64 bits.
 #[inline]
 pub(crate) const fn index(word: u64) -> usize {
     const { assert!(size_of::<usize>() == size_of::<u64>()) };
@@ -17,26 +16,27 @@ pub(crate) const fn index(word: u64) -> usize {
     index
 }
 
-/// Where state lies.
+/// Storage of the state.
 pub trait Words {
     /// Reads a word.
     fn get(&self, at: At) -> u64;
 
-    /// Changes a word. The old value comes back if whoever changes dies, or the changes were only tried.
+    /// Changes a word. The old value is restored if the process dies, or if the change was only an
+    /// attempt.
     fn set(&mut self, at: At, value: u64);
 
-    /// Between two changes that belong together no seam is called: what was changed up to here makes sense by itself
-    /// and may stay.
+    /// Allows the changes so far to be committed: they are consistent by themselves. Not called
+    /// between changes that belong together.
     fn seam(&mut self);
 
-    /// What is changed from here on is only tried, until [`Words::forget`].
+    /// Starts an attempt, until [`Words::forget`].
     fn attempt(&mut self);
 
-    /// Takes back everything changed since [`Words::attempt`].
+    /// Rolls back everything changed since [`Words::attempt`].
     fn forget(&mut self);
 }
 
-/// Declares a table of records: each field of a record is one word, named by a method of the record's id.
+/// Declares a table of records: each field is one word, named by a method of the record's id.
 macro_rules! records {
     ($(#[$doc:meta])* $vis:vis $id:ident[$count:expr] from $start:expr;
      $($(#[$field_doc:meta])* $field:ident,)*) => {
@@ -45,13 +45,11 @@ macro_rules! records {
         $vis struct $id(pub(crate) u64);
 
         impl $id {
-            /// Where the table starts.
             #[allow(dead_code)]
             const START: usize = $start;
-            /// Words of one record.
             #[allow(dead_code)]
             const STRIDE: u64 = [$(stringify!($field)),*].len() as u64;
-            /// How many there are.
+            /// Number of records.
             #[allow(dead_code)]
             pub(crate) const COUNT: u64 = $count;
             /// The first word after the table.
@@ -73,7 +71,7 @@ macro_rules! records {
 }
 pub(crate) use records;
 
-/// Words in plain memory, with an undo log for attempts. Memory that is never touched is never committed.
+/// Words in plain memory, with an undo log for attempts. Untouched memory is never committed.
 #[derive(Debug)]
 pub struct Plain {
     words: Vec<u64>,
@@ -81,7 +79,7 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// That many words, all zero.
+    /// Creates that many words, all zero.
     #[must_use]
     pub fn new(words: usize) -> Self {
         Self { words: vec![0; words], attempted: None }

@@ -1,4 +1,4 @@
-//! Contexts: what takes turns on a GPU, and owns memory, streams and events there.
+//! Contexts: they take turns on a GPU, and own memory, streams and events there.
 
 use cgpu_shm::units::{Bytes, Nanos};
 
@@ -19,16 +19,17 @@ const POOL: Pool = Pool {
     chain: |context| ContextId(context).next_in_process(),
 };
 
-/// Memory that a context takes for code at a time: the step of large allocations.
+/// A context allocates memory for code in steps of this size, that of large allocations.
 const CODE_BLOCK: Bytes = Bytes::from_mib(2);
 
 impl<W: Words> Timeline<'_, W> {
-    /// Says how much memory the contexts and programs of a GPU may have at most. Done once, before anything else.
+    /// Sets the memory of a GPU that contexts and programs can use. Called once, before anything
+    /// else.
     pub fn install(&mut self, gpu: usize, usable: Bytes) {
         self.set(Gpu(gpu as u64).usable(), usable.0);
     }
 
-    /// Makes a context, with its legacy stream, for its memory cost.
+    /// Creates a context with its legacy stream, and charges its memory.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::Full`].
@@ -61,7 +62,7 @@ impl<W: Words> Timeline<'_, W> {
         ] {
             self.set(at, value);
         }
-        // The lists are empty: whoever had the record before has left them so.
+        // The lists are empty: the record's last user left them so.
         let holding = Holding::of(process, gpu);
         self.add(holding.contexts(), 1);
         self.reserve(context, cost)?;
@@ -71,7 +72,8 @@ impl<W: Words> Timeline<'_, W> {
         Ok(context)
     }
 
-    /// Ends a context at the instant `t`: what it computes stops, what is queued is dropped, its memory is free.
+    /// Destroys a context at the instant `t`: stops what it computes, drops its queues, frees its
+    /// memory.
     pub fn destroy_context(&mut self, context: ContextId, t: Nanos) {
         let gpu = Gpu(self.get(context.gpu()));
         self.leave_engine(gpu, context, t);
@@ -94,7 +96,7 @@ impl<W: Words> Timeline<'_, W> {
         POOL.give(self.words, context.0);
     }
 
-    /// The GPU and process of a context that lives.
+    /// Returns the GPU and process of a live context.
     #[must_use]
     pub fn place_of(&self, context: ContextId) -> Option<(usize, usize)> {
         let alive = POOL.reaches(self.words, context.0) && self.get(context.alive()) != 0;
@@ -102,13 +104,13 @@ impl<W: Words> Timeline<'_, W> {
         alive.then(|| (number(context.gpu()), number(context.process())))
     }
 
-    /// The context's legacy default stream.
+    /// Returns the context's legacy default stream.
     #[must_use]
     pub fn legacy_stream(&self, context: ContextId) -> StreamId {
         StreamId(self.get(context.legacy_stream()))
     }
 
-    /// A seed for the context's next draw.
+    /// Returns a seed for the context's next draw.
     pub fn draw(&mut self, context: ContextId) -> u64 {
         let launches = self.get(context.launches());
         self.set(context.launches(), launches + 1);
@@ -116,10 +118,10 @@ impl<W: Words> Timeline<'_, W> {
         crate::kernel::mix(crate::kernel::mix(self.figures.seed ^ serial) ^ launches)
     }
 
-    /// Takes memory of the GPU.
+    /// Charges memory of the GPU to a context.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], exactly when the GPU has not that much left.
+    /// [`Error::OutOfMemory`], exactly if the GPU has less than that left.
     pub fn reserve(&mut self, context: ContextId, size: Bytes) -> Result<(), Error> {
         let gpu = Gpu(self.get(context.gpu()));
         let left = self.get(gpu.usable()) - self.get(gpu.used());
@@ -134,7 +136,7 @@ impl<W: Words> Timeline<'_, W> {
         Ok(())
     }
 
-    /// Brings code of so many bytes onto the GPU. It takes memory of the context a block at a time, and keeps it.
+    /// Loads code of so many bytes onto the GPU. The context keeps the memory, charged in blocks.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -150,7 +152,7 @@ impl<W: Words> Timeline<'_, W> {
         Ok(())
     }
 
-    /// Gives memory back. No more than the context has.
+    /// Refunds memory of a context, at most what it has.
     pub fn release(&mut self, context: ContextId, size: Bytes) {
         let gpu = Gpu(self.get(context.gpu()));
         let holding = self.holding_of(context);
@@ -158,7 +160,7 @@ impl<W: Words> Timeline<'_, W> {
         self.subtract(context.memory(), size.0);
     }
 
-    /// Memory that contexts and programs have on a GPU, and may have at most.
+    /// Returns the used and the usable memory of a GPU.
     #[must_use]
     pub fn memory(&self, gpu: usize) -> (Bytes, Bytes) {
         let gpu = Gpu(gpu as u64);

@@ -1,5 +1,5 @@
-//! The copy engines of a GPU: one towards it, one from it, each one copy at a time in order of arrival, beside
-//! whatever computes.
+//! The copy engines of a GPU: one for each direction. Each does one copy at a time in order of
+//! arrival, concurrently with the compute engine.
 
 use cgpu_shm::units::Nanos;
 
@@ -9,7 +9,7 @@ use super::list::List;
 use super::records::{ContextId, Gpu, StreamId};
 use crate::words::Words;
 
-/// Which copy engine.
+/// A copy engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// Host to GPU.

@@ -1,8 +1,8 @@
-//! Memory of GPUs, and of the locality domains that some divide into.
+//! Memory of GPUs, and of the locality domains of some.
 //!
-//! What is asked for in a domain lies there: it counts against the domain's part of the GPU and against the GPU. All other memory,
-//! that of contexts too, lies wherever there is room, and counts against the GPU alone. So a domain can be full while the GPU is
-//! not, and the GPU while no domain is.
+//! Memory requested in a domain is charged to the domain and to the GPU. All other memory, also of
+//! contexts, is charged to the GPU alone. So a domain can be full while the GPU is not, and the GPU
+//! while no domain is.
 
 use cgpu_shm::units::Bytes;
 
@@ -11,12 +11,12 @@ use super::records::{DOMAINS, Domain, GPUS, Gpu, Holding, Lodging, PROCESSES, Pr
 use crate::error::Error;
 use crate::words::Words;
 
-/// Where memory of a GPU lies.
+/// A location of memory on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Site {
-    /// On which GPU.
+    /// The GPU.
     pub gpu: usize,
-    /// In which of its locality domains; `None`: anywhere.
+    /// The locality domain; `None`: anywhere.
     pub domain: Option<usize>,
 }
 
@@ -35,7 +35,7 @@ impl Site {
         self.domain.map(|domain| Domain::of(self.gpu(), domain as u64))
     }
 
-    /// As a number for a record: 0 for anywhere.
+    /// Returns the domain as a number for a record; 0: anywhere.
     pub(super) fn mark(self) -> u64 {
         self.domain.map_or(0, |domain| domain as u64 + 1)
     }
@@ -47,25 +47,25 @@ impl Site {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Says how much of a GPU's memory each of its locality domains has. Done once, after [`Timeline::install`], for a GPU that
-    /// has several.
+    /// Sets the memory of each locality domain of a GPU that has several. Called once, after
+    /// [`Timeline::install`].
     pub fn divide(&mut self, gpu: usize, domains: usize, room: Bytes) {
         for domain in 0..domains as u64 {
             self.set(Domain::of(Gpu(gpu as u64), domain).room(), room.0);
         }
     }
 
-    /// Memory that a locality domain has, and how much of it was asked for there.
+    /// Returns the memory requested in a locality domain, and the domain's total.
     #[must_use]
     pub fn domain_memory(&self, gpu: usize, domain: usize) -> (Bytes, Bytes) {
         let domain = Domain::of(Gpu(gpu as u64), domain as u64);
         (Bytes(self.get(domain.used())), Bytes(self.get(domain.room())))
     }
 
-    /// Takes memory of a GPU for a process itself.
+    /// Charges memory of a GPU to a process itself.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], exactly when the GPU, or the domain, has not that much left.
+    /// [`Error::OutOfMemory`], exactly if the GPU, or the domain, has less than that left.
     pub fn take_memory(
         &mut self,
         process: usize,
@@ -83,7 +83,7 @@ impl<W: Words> Timeline<'_, W> {
         Ok(())
     }
 
-    /// Gives back memory that a process has by itself. No more than it has.
+    /// Refunds a process's own memory, at most what it has.
     pub fn give_memory(&mut self, process: usize, site: impl Into<Site>, size: Bytes) {
         self.discharge(Process(process as u64), site.into(), size.0);
     }
@@ -113,7 +113,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Memory of a process leaves the domains of a GPU, for a checkpoint.
+    /// Removes a process's memory from the domains of a GPU, for a checkpoint.
     pub(super) fn leave_domains(&mut self, process: Process, gpu: Gpu) {
         for domain in (0..DOMAINS).map(|domain| Domain::of(gpu, domain)) {
             let lodged = self.get(Lodging::of(process, domain).memory());
@@ -121,10 +121,10 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// It comes back.
+    /// Charges it again, for a restore.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if a domain has not that much left.
+    /// [`Error::OutOfMemory`] if a domain has less than that left.
     pub(super) fn enter_domains(&mut self, process: Process, gpu: Gpu) -> Result<(), Error> {
         for domain in (0..DOMAINS).map(|domain| Domain::of(gpu, domain)) {
             let lodged = self.get(Lodging::of(process, domain).memory());
@@ -136,7 +136,7 @@ impl<W: Words> Timeline<'_, W> {
         Ok(())
     }
 
-    /// Memory that no process has any more, and that stays.
+    /// Charges memory that no process holds any more and that still exists.
     pub(super) fn orphan(&mut self, site: Site, size: u64) {
         self.add(site.gpu().used(), size);
         self.add(site.gpu().orphaned(), size);
@@ -146,7 +146,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Memory that no process had: it goes, or somebody has it again.
+    /// Refunds orphaned memory: it is freed, or a process holds it again.
     pub(super) fn unorphan(&mut self, site: Site, size: u64) {
         self.subtract(site.gpu().used(), size);
         self.subtract(site.gpu().orphaned(), size);
@@ -156,7 +156,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// All that a process has of a GPU by itself is given back.
+    /// Refunds a process's own memory on a GPU.
     pub(super) fn discharge_all(&mut self, process: Process, gpu: Gpu) {
         for domain in 0..DOMAINS {
             let lodging = Lodging::of(process, Domain::of(gpu, domain));
@@ -169,7 +169,7 @@ impl<W: Words> Timeline<'_, W> {
         self.discharge(process, Site::of(gpu.0, 0), own);
     }
 
-    /// What a process has in a domain, or of a GPU altogether.
+    /// Returns a process's own memory in a domain, or on a GPU.
     pub(super) fn own(&self, process: Process, site: Site) -> u64 {
         match site.domain() {
             Some(domain) => self.get(Lodging::of(process, domain).memory()),
@@ -177,8 +177,8 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// What always holds for a GPU's domains: they have what processes and nobody have there, no more than their room, and no more
-    /// than the GPU and each process have.
+    /// Checks a GPU's domains: each contains what processes hold there and what is orphaned, at
+    /// most its room; together no more than the GPU's and each process's memory.
     pub(super) fn check_domains(&self, gpu: Gpu) -> Result<(), String> {
         let domains: Vec<Domain> = (0..DOMAINS).map(|domain| Domain::of(gpu, domain)).collect();
         for &domain in &domains {

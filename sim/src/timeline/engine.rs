@@ -1,21 +1,23 @@
-//! The computing engine of a GPU: groups in turn.
+//! The compute engine of a GPU: groups take turns.
 //!
 //! ```text
 //!            work for a parked group
-//!   Idle ───────────────────────────────> Switching ── switch cost ──> Running ──┐ commands done,
-//!    ^  └── the group is still resident ───────────────────────────────> │  ^ │   │ others placed
-//!    │                                                                    │  └─┴───┘
-//!    │ nobody waits                                                       │ slice over and others wait: preempted, to the ring's end;
-//!    └────────────────────────────────────────────────────────────────────┘ nothing left: the slice is forfeited; first in the ring next
+//!   Idle ────────────────────────> Switching ── switch cost ──> Running ──┐ commands end,
+//!    ^  └── the group is still resident ──────────────────────> │  ^  │   │ others are placed
+//!    │                                                          │  └──┴───┘
+//!    │ no group waits                                           │ the slice ends and others wait:
+//!    └──────────────────────────────────────────────────────────┘ preempted, to the ring's end;
+//!                                                                 no work left: the slice ends early;
+//!                                                                 then the first in the ring
 //! ```
 //!
-//! What computes while a group has the GPU is `placement`'s business. A slice that ends while nobody waits begins anew at
-//! once, so a newcomer waits for the end of the present one, wherever that began. What ends at the very end of a slice has
-//! ended: streams' timers come before engines'.
+//! `placement` decides what computes while a group has the GPU. A slice that ends while no group
+//! waits begins anew at once, so a newcomer waits for the end of the current one. A command that
+//! ends with a slice ends before it: streams' timers come before engines'.
 //!
-//! A group without work keeps the GPU for the figures' `idle` time, and forfeits its slice then. At
-//! 0 that is still after all that happens to streams in the same instant: a stream that waits for
-//! an event of another one goes on there, so a chain of streams is never without work.
+//! A group without work keeps the GPU for the figures' `idle` time, then loses its slice. Even with
+//! 0 that comes after all stream events of the same instant. A stream that waits for another's
+//! event goes on in that instant, so a chain of streams is never without work.
 
 use cgpu_shm::units::Nanos;
 
@@ -26,7 +28,7 @@ use super::{Timeline, states};
 use crate::words::Words;
 
 states! {
-    /// What the engine does.
+    /// The state of the engine.
     pub(crate) State {
         Idle,
         Switching,
@@ -35,7 +37,7 @@ states! {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// A stream's head wants to compute.
+    /// Queues the head of a stream for computing.
     pub(super) fn engine_ready(&mut self, stream: StreamId, t: Nanos) {
         let context = ContextId(self.get(stream.context()));
         let (gpu, group) = (Gpu(self.get(context.gpu())), self.group_of(context));
@@ -52,7 +54,7 @@ impl<W: Words> Timeline<'_, W> {
             (Turn::Parked, State::Idle) => self.load(gpu, group, t),
             (Turn::Parked, state) => {
                 if state == State::Running && ring_of(gpu).is_empty(self.words) {
-                    // Slices went by unnoticed while the group that runs was alone.
+                    // Slices passed without an event while the group ran alone.
                     let start = self.get(gpu.slice_start());
                     let gone = (t.0 - start) / self.figures.slice.0;
                     self.set(gpu.slice_start(), start + gone * self.figures.slice.0);
@@ -81,8 +83,8 @@ impl<W: Words> Timeline<'_, W> {
         self.load_first_waiting(gpu, t);
     }
 
-    /// The group that has the GPU has changed: what can be is placed, and a group without work is
-    /// about to forfeit its slice.
+    /// Places commands after a change in the group that has the GPU; a group without work will lose
+    /// its slice.
     pub(super) fn carry_on(&mut self, gpu: Gpu, group: Group, t: Nanos) {
         self.place(gpu, group, t);
         if self.is_empty(group) {
@@ -91,7 +93,8 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Takes a context that is a group off the engine for good. One of a GPU's group goes stream by stream.
+    /// Removes a context that is its own group from the engine for good. In a GPU's group, its
+    /// streams are removed one by one.
     pub(super) fn leave_engine(&mut self, gpu: Gpu, context: ContextId, t: Nanos) {
         let group = self.group_of(context);
         if group.context().is_none() {
@@ -154,8 +157,8 @@ impl<W: Words> Timeline<'_, W> {
         self.set_turn(group, Turn::Waiting);
     }
 
-    /// The slice's end counts while a group waits for it, and the end of an idle group's time
-    /// always. A switch keeps its timer.
+    /// Schedules the end of the slice while a group waits for it, and the end of an idle group's
+    /// time always. A switch keeps its timer.
     fn schedule_slice(&mut self, gpu: Gpu) {
         if self.engine_state(gpu) != State::Running {
             return;

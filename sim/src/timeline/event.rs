@@ -1,4 +1,4 @@
-//! Events: marks in streams, with a time.
+//! Events: markers in streams, with a time.
 
 use cgpu_shm::units::Nanos;
 
@@ -27,7 +27,7 @@ pub(super) const fn events_of(context: ContextId) -> List {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Makes an event.
+    /// Creates an event.
     ///
     /// # Errors
     /// [`Error::Full`].
@@ -48,21 +48,21 @@ impl<W: Words> Timeline<'_, W> {
         Ok(event)
     }
 
-    /// Gives an event a name under which other processes find it. It must keep no times.
+    /// Names an event, so that other processes find it. It must not have timing.
     pub fn name_event(&mut self, event: EventId) {
         let name = self.get(Global(0).named_events()) + 1;
         self.set(Global(0).named_events(), name);
         self.set(event.name(), name);
     }
 
-    /// The name of an event that lives; `None`: it has none.
+    /// Returns the name of a live event; `None` if it has none.
     #[must_use]
     pub fn name_of_event(&self, event: EventId) -> Option<u64> {
         self.context_of_event(event)?;
         Some(self.get(event.name())).filter(|&name| name != 0)
     }
 
-    /// Ends an event. A pending record of it completes without a trace.
+    /// Destroys an event. A pending record of it completes without effect.
     pub fn destroy_event(&mut self, event: EventId) {
         let context = ContextId(self.get(event.context()));
         events_of(context).remove(self.words, event.0);
@@ -71,7 +71,7 @@ impl<W: Words> Timeline<'_, W> {
         POOL.give(self.words, event.0);
     }
 
-    /// The context of an event that lives.
+    /// Returns the context of a live event.
     #[must_use]
     pub fn context_of_event(&self, event: EventId) -> Option<ContextId> {
         if !POOL.reaches(self.words, event.0) {
@@ -80,20 +80,21 @@ impl<W: Words> Timeline<'_, W> {
         Some(ContextId(self.get(event.context()))).filter(|context| context.0 != 0)
     }
 
-    /// Whether the event keeps times.
+    /// Returns whether the event has timing.
     #[must_use]
     pub fn is_timed(&self, event: EventId) -> bool {
         self.get(event.timing()) != 0
     }
 
-    /// The event's last record; `None`: never recorded.
+    /// Returns the event's last record; `None` if it was never recorded.
     #[must_use]
     pub fn last_record(&self, event: EventId) -> Option<Ticket> {
         let stream = super::StreamId(self.get(event.stream()));
         (stream.0 != 0).then(|| Ticket { stream, number: self.get(event.number()) })
     }
 
-    /// When the last record completed; `None`: not yet, or never recorded, or dropped with its stream's context.
+    /// Returns when the last record completed; `None` if it has not, was never recorded, or was
+    /// dropped with its stream's context.
     #[must_use]
     pub fn recorded_at(&self, event: EventId) -> Option<Nanos> {
         let record = self.last_record(event)?;
@@ -101,14 +102,14 @@ impl<W: Words> Timeline<'_, W> {
         (self.is_done(record) && at != Nanos::ZERO).then_some(at)
     }
 
-    /// When the last record completed by the GPU's own clock, which only means something beside
-    /// another event's. `None` as for [`Timeline::recorded_at`].
+    /// Returns when the last record completed by the GPU's own clock, which is only comparable to
+    /// other stamps. `None` as for [`Timeline::recorded_at`].
     #[must_use]
     pub fn stamp_of(&self, event: EventId) -> Option<i64> {
         self.recorded_at(event).map(|_| self.get(event.stamp()).cast_signed())
     }
 
-    /// A record completes: it counts if it is still the event's last.
+    /// Completes a record, if it is still the event's last.
     pub(super) fn mark(&mut self, event: EventId, ticket: Ticket, t: Nanos) {
         if self.last_record(event) == Some(ticket) {
             let context = ContextId(self.get(event.context()));

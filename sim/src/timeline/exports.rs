@@ -1,14 +1,16 @@
-//! Memory beyond contexts: what a process has by itself, and exports: memory that several processes may hold.
+//! Memory outside contexts: a process's own, and exports, which several processes may hold.
 //!
-//! An export's bytes are on its owner's books, once, however many hold it: on those of its maker as long as that holds it, then of
-//! whoever has held it longest. Descriptors that were sent keep it too, held by anybody or not; they cannot be seen from here, so
-//! an export that nobody holds *lingers* until somebody who has asked the system buries it ([`Timeline::bury`]).
+//! An export's bytes are charged once, to its owner: first the exporter, and when that no longer
+//! holds it, the longest holder. Descriptors that were sent keep it, too, whether or not a process
+//! holds it. They are not visible here, so an export that no process holds *lingers* until a
+//! process has checked with the system and ends it ([`Timeline::bury`]).
 //!
-//! An export can be no memory but a *team* of GPUs, to which memory is bound (`teams`): then it has no bytes, and what is bound to it
-//! goes with it.
+//! An export can also be a *team* of GPUs, to which memory is bound (`teams`). It has no bytes of
+//! its own; the end of the team ends the bindings.
 //!
 //! ```text
-//!   made -> held by processes -> lingering -> buried          lingering -> held again: imported from a descriptor
+//!   created -> held by processes -> lingering -> ended
+//!                      ^---------------'  imported from a descriptor
 //! ```
 
 use std::collections::BTreeMap;
@@ -24,15 +26,15 @@ use crate::error::Error;
 use crate::words::{Words, index};
 
 states! {
-    /// What an export is.
+    /// The kind of an export.
     pub ExportKind {
         /// Physical memory behind a handle, or a chunk of a pool.
         Memory,
-        /// An allocation of a context, that others open by a number.
+        /// An allocation of a context, which others open by a number.
         Allocation,
-        /// The name of a pool; no memory.
+        /// A pool's identity; no memory.
         Pool,
-        /// GPUs that memory is bound to together.
+        /// A team of GPUs to which memory is bound.
         Team,
         /// A semaphore that is signalled or not.
         Binary,
@@ -80,19 +82,18 @@ const fn holders_of(export: ExportId) -> List {
     }
 }
 
-/// An export that nobody holds.
+/// An export that no process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lingering {
-    /// Which.
     pub export: ExportId,
-    /// Its serial: another export may have its record by and by.
+    /// Its serial: its record may be reused.
     pub serial: u64,
     /// Whether a descriptor may keep it.
     pub sent: bool,
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Makes an export, held once by its maker.
+    /// Creates an export, with a reference of its exporter.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::Full`].
@@ -108,7 +109,7 @@ impl<W: Words> Timeline<'_, W> {
         self.new_export(Process(process as u64), site, kind, size.0)
     }
 
-    /// Makes an export of memory that a context has: from now on it is the process's own.
+    /// Turns memory of a context into an export, which is the process's own.
     ///
     /// # Errors
     /// [`Error::Full`].
@@ -119,7 +120,7 @@ impl<W: Words> Timeline<'_, W> {
         self.new_export(process, Site::of(gpu.0, 0), ExportKind::Allocation, size.0)
     }
 
-    /// Makes an export of memory that the process has by itself.
+    /// Turns a process's own memory into an export.
     ///
     /// # Errors
     /// [`Error::Full`].
@@ -173,12 +174,12 @@ impl<W: Words> Timeline<'_, W> {
         Ok(())
     }
 
-    /// Says in which file an export's bytes lie.
+    /// Sets the file of an export's bytes.
     pub fn place_export(&mut self, export: ExportId, inode: u64) {
         self.set(export.inode(), inode);
     }
 
-    /// The export whose bytes lie in a file. Looks at all of them: imports are rare.
+    /// Returns the export whose bytes are in a file. Searches all of them: imports are rare.
     #[must_use]
     pub fn export_in(&self, inode: u64) -> Option<ExportId> {
         let all = 1..=self.get(Global(0).top_export());
@@ -189,13 +190,13 @@ impl<W: Words> Timeline<'_, W> {
         })
     }
 
-    /// An export's serial; 0 for one that is not there.
+    /// Returns an export's serial; 0 if there is none.
     #[must_use]
     pub fn serial_of_export(&self, export: ExportId) -> u64 {
         if EXPORTS.reaches(self.words, export.0) { self.get(export.serial()) } else { 0 }
     }
 
-    /// What an export is.
+    /// Returns the kind of an export.
     #[must_use]
     pub fn kind_of_export(&self, export: ExportId) -> ExportKind {
         ExportKind::of(self.get(export.kind()))
@@ -206,28 +207,28 @@ impl<W: Words> Timeline<'_, W> {
         there && (self.get(export.owner()) != 0 || self.get(export.sent()) != 0)
     }
 
-    /// Whether the export of that serial is there and its maker still holds it.
+    /// Returns whether the export of that serial exists and its exporter still holds it.
     #[must_use]
     pub fn is_offered(&self, export: ExportId, serial: u64) -> bool {
         serial != 0 && self.serial_of_export(export) == serial && self.get(export.exporter()) != 0
     }
 
-    /// GPU and size of an export.
+    /// Returns GPU and size of an export.
     #[must_use]
     pub fn about_export(&self, export: ExportId) -> (usize, Bytes) {
         (index(self.get(export.gpu())), Bytes(self.get(export.size())))
     }
 
-    /// Where the memory of an export lies.
+    /// Returns the location of an export's memory.
     #[must_use]
     pub fn site_of_export(&self, export: ExportId) -> Site {
         Site::of(self.get(export.gpu()), self.get(export.domain()))
     }
 
-    /// Holds an export once more.
+    /// Adds a process's reference to an export.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] if it is not there any more; [`Error::Full`].
+    /// [`Error::NoAllocation`] if it has ended; [`Error::Full`].
     pub fn hold(&mut self, process: usize, export: ExportId, serial: u64) -> Result<(), Error> {
         let process = Process(process as u64);
         if !self.is_importable(export, serial) {
@@ -253,12 +254,12 @@ impl<W: Words> Timeline<'_, W> {
         holders.into_iter().find(|hold| self.get(hold.process()) == process.0)
     }
 
-    /// Descriptors of the export may be about from now on.
+    /// Notes that descriptors of the export may exist from now on.
     pub fn send_export(&mut self, export: ExportId) {
         self.set(export.sent(), 1);
     }
 
-    /// Ends one hold of a process. `true`: nobody holds the export any more.
+    /// Drops a process's reference to an export. Returns whether it was the last.
     ///
     /// # Errors
     /// [`Error::NoAllocation`] if the process does not hold it.
@@ -289,7 +290,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// The owner holds it no more: the next one bears it, or nobody.
+    /// Charges an export to the next holder when its owner no longer holds it, or orphans it.
     fn pass_on(&mut self, owner: Process, export: ExportId) {
         let (site, size) = (self.site_of_export(export), self.get(export.size()));
         self.discharge(owner, site, size);
@@ -303,7 +304,7 @@ impl<W: Words> Timeline<'_, W> {
         self.set(export.owner(), 0);
         LINGERING.push(self.words, export.0);
         if self.get(export.sent()) == 0 {
-            // Nothing but its file is left of it.
+            // Only its file is left.
             self.set(export.size(), 0);
             self.unbind_all(export);
         } else {
@@ -311,18 +312,18 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// The exports that a process holds.
+    /// Returns the exports that a process holds.
     pub(super) fn held_by(&self, process: Process) -> Vec<ExportId> {
         let holds = holds_of(process).members(self.words).into_iter().map(Hold);
         holds.map(|hold| ExportId(self.get(hold.export()))).collect()
     }
 
-    /// Whether more than one process holds an export.
+    /// Returns whether more than one process holds an export.
     pub(super) fn is_held_by_several(&self, export: ExportId) -> bool {
         holders_of(export).members(self.words).len() > 1
     }
 
-    /// A process ends: it holds nothing, and has no memory of its own.
+    /// Drops all references and own memory of a process that ends.
     pub(super) fn let_all_go(&mut self, process: Process) {
         self.unbind_all_of(process);
         for hold in holds_of(process).members(self.words) {
@@ -335,13 +336,13 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Whether any export lingers.
+    /// Returns whether any export lingers.
     #[must_use]
     pub fn has_lingering(&self) -> bool {
         !LINGERING.is_empty(self.words)
     }
 
-    /// The exports that nobody holds.
+    /// Returns the exports that no process holds.
     #[must_use]
     pub fn lingering(&self) -> Vec<Lingering> {
         let all = LINGERING.members(self.words).into_iter().map(ExportId);
@@ -353,11 +354,11 @@ impl<W: Words> Timeline<'_, W> {
         .collect()
     }
 
-    /// No descriptor of a lingering export is open any more, and its file is gone: so is its memory. Does nothing if somebody was
-    /// quicker.
+    /// Ends a lingering export, once no descriptor of it is open and its file is removed. Does
+    /// nothing if another process was first.
     pub fn bury(&mut self, lingering: Lingering) {
         let export = lingering.export;
-        // A stream that waits for a semaphore that is gone goes with its process, and the semaphore after it.
+        // A stream that waits for the semaphore ends with its process, and the semaphore after it.
         if self.serial_of_export(export) != lingering.serial
             || self.get(export.owner()) != 0
             || self.is_awaited(export)
@@ -373,13 +374,13 @@ impl<W: Words> Timeline<'_, W> {
         EXPORTS.give(self.words, export.0);
     }
 
-    /// Bytes of a GPU that no process has.
+    /// Returns the bytes of a GPU that no process holds.
     #[must_use]
     pub fn orphaned(&self, gpu: usize) -> Bytes {
         Bytes(self.get(Gpu(gpu as u64).orphaned()))
     }
 
-    /// What always holds for what is shared.
+    /// Checks the invariants of exports.
     pub(super) fn check_shared(&self) -> Result<(), String> {
         let all = (1..=self.get(Global(0).top_export())).map(ExportId);
         all.filter(|&export| self.get(export.serial()) != 0).try_for_each(|export| {
@@ -393,7 +394,7 @@ impl<W: Words> Timeline<'_, W> {
         })
     }
 
-    /// What always holds for a process's holds.
+    /// Checks the invariants of a process's references.
     pub(super) fn check_exports(&self, process: Process) -> Result<(), String> {
         let mut owned: BTreeMap<Site, u64> = BTreeMap::new();
         for hold in holds_of(process).members(self.words).into_iter().map(Hold) {

@@ -1,7 +1,7 @@
-//! When something will be done, found by trying: the timeline is played on, and what was played is taken back.
+//! Forecasts by simulation: the timeline is advanced, then rolled back.
 //!
-//! Exact as long as nothing new arrives; whoever sleeps by it looks again when it wakes. The attempt is bounded, since
-//! the sleeper can as well look again half way; and it is crash-safe for the same reason as every other change.
+//! A forecast is exact as long as nothing new is enqueued; a caller that sleeps by it checks again
+//! when it wakes. So the attempt can be bounded. It is crash-safe as every other change is.
 
 use cgpu_shm::units::Nanos;
 
@@ -10,27 +10,27 @@ use super::agenda::{self, Due};
 use super::stream::Ticket;
 use crate::words::Words;
 
-/// What playing on has shown.
+/// The result of a forecast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forecast {
-    /// It will be at that instant.
+    /// It will happen at that instant.
     At(Nanos),
-    /// Not before that instant; no further was tried.
+    /// Not before that instant; the attempt ended there.
     NotBefore(Nanos),
-    /// Not unless something new arrives.
+    /// Not unless something new is enqueued.
     Unknown,
 }
 
-/// Events that one forecast plays: some 4 ms of 60 us kernels, in some 10 us.
+/// Events that one forecast simulates: some 4 ms of 60 us kernels, in some 10 us.
 const EVENTS: usize = 64;
 
 impl<W: Words> Timeline<'_, W> {
-    /// When all of the tickets will be done.
+    /// Forecasts when all of the tickets will be done.
     pub fn forecast(&mut self, tickets: &[Ticket]) -> Forecast {
         self.forecast_until(|this| tickets.iter().all(|&ticket| this.is_done(ticket)))
     }
 
-    /// When the process will next have an effect to perform.
+    /// Forecasts when the process will next have an effect to perform.
     pub fn forecast_effect(&mut self, process: usize) -> Forecast {
         let seen = self.effects_due(process);
         self.forecast_until(|this| this.effects_due(process) != seen)
@@ -45,7 +45,7 @@ impl<W: Words> Timeline<'_, W> {
             }
             match agenda::first(self.words) {
                 None => break Forecast::Unknown,
-                // What a death takes with it can be more than an attempt should hold.
+                // The end of a process can change more than an attempt should hold.
                 Some((at, Due::Process(_))) => break Forecast::NotBefore(at),
                 Some((at, _)) if simulated == EVENTS => break Forecast::NotBefore(at),
                 Some((at, due)) => self.step(at, due),

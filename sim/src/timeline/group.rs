@@ -1,8 +1,9 @@
-//! Groups: what takes turns on a GPU. A context is one; under MPS all contexts of a GPU are one together.
+//! Groups: the units that take turns on a GPU. A context is one; under MPS all contexts of a GPU
+//! form one.
 //!
-//! A stream whose head wants to compute is in one of its group's lists: among those of its urgency until it has all of
-//! the GPU that its command takes, then among the placed ones. It stays there while the group waits for its turn, and so
-//! does its share.
+//! A stream whose head is to compute is in one of its group's lists. It is in the ready list of its
+//! urgency until it has all of the GPU that its command needs, then in the list of placed ones. It
+//! stays there, with its share, while the group waits for its turn.
 
 use cgpu_shm::units::Nanos;
 
@@ -13,7 +14,7 @@ use crate::footprint::Footprint;
 use crate::words::Words;
 
 states! {
-    /// How a group stands to its GPU's engine.
+    /// The state of a group with respect to its GPU's engine.
     pub(crate) Turn {
         /// No work.
         Parked,
@@ -21,20 +22,21 @@ states! {
         Waiting,
         /// Running, or being switched to.
         Current,
-        /// Being destroyed: never again.
+        /// Being destroyed; it takes no further turn.
         Gone,
     }
 }
 
-/// The urgency of event records and memory writes: the front end makes them, whatever computes.
+/// The urgency of event records and memory writes: the front end does them at any time.
 pub(super) const FRONT_END: u64 = 0;
 
-/// The most urgent priority of a stream, numerically the least, as the driver counts; 0 is the least urgent.
+/// The most urgent priority of a stream, numerically the least, as in the driver; 0 is the least
+/// urgent.
 pub const GREATEST_PRIORITY: i32 = -5;
 
 const _: () = assert!(PRIORITIES == 1 + GREATEST_PRIORITY.unsigned_abs() as u64);
 
-/// The urgency of kernels in streams of a priority.
+/// Returns the urgency of kernels in streams of a priority.
 pub(crate) fn urgency(priority: i32) -> u64 {
     let above = u64::from(priority.clamp(GREATEST_PRIORITY, 0).unsigned_abs());
     PRIORITIES - above
@@ -79,7 +81,7 @@ impl<W: Words> Timeline<'_, W> {
         self.set(group.turn(), turn.word());
     }
 
-    /// The group that a context is, or is of.
+    /// Returns the group of a context.
     #[inline]
     pub(super) fn group_of(&self, context: ContextId) -> Group {
         if self.figures.mps == 0 {
@@ -89,7 +91,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// How urgent the head of a stream is, a command of the computing engine.
+    /// Returns the urgency of a stream's head, a command of the compute engine.
     #[inline]
     pub(super) fn urgency_of(&self, stream: StreamId) -> u64 {
         match self.head_footprint(stream) {
@@ -99,20 +101,20 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Whether nothing of the group computes or wants to.
+    /// Returns whether no stream of the group computes or is to compute.
     pub(super) fn is_empty(&self, group: Group) -> bool {
         placed_of(group).is_empty(self.words)
             && (0..LEVELS).all(|urgency| ready_of(group, urgency).is_empty(self.words))
     }
 
-    /// A stream of the group that computes or wants to; the first of the most urgent.
+    /// Returns the first of the most urgent streams of the group.
     pub(super) fn first_of(&self, group: Group) -> Option<StreamId> {
         let ready = (0..LEVELS).map(|urgency| ready_of(group, urgency).first(self.words));
         let placed = placed_of(group).first(self.words);
         ready.chain([placed]).find(|&stream| stream != 0).map(StreamId)
     }
 
-    /// Goes through the streams of the group that have a share of the GPU, or need none.
+    /// Calls `act` for the streams of the group that have a share of the GPU, or need none.
     pub(super) fn each_on_gpu(
         &mut self,
         gpu: Gpu,
@@ -126,7 +128,7 @@ impl<W: Words> Timeline<'_, W> {
             stream = StreamId(placed_of(group).next(self.words, stream.0));
         }
         for urgency in 0..LEVELS {
-            // Only the first can have a part of what it takes.
+            // Only the first can have a part of what it needs.
             let stream = StreamId(ready_of(group, urgency).first(self.words));
             if stream.0 != 0 && self.get(stream.share()) != 0 {
                 act(self, gpu, stream, t);

@@ -1,8 +1,8 @@
-//! Heads: where the first command of a stream is, and what comes of it.
+//! Heads: the state of the first command of each stream.
 //!
-//! A head is where its kind sends it (`Head`), and is in at most one queue. When it is done the next begins at the same
-//! instant; a chain of commands without duration is a loop here, and streams that wait for one another are woken
-//! through the agenda, so that nothing recurses.
+//! A head is in at most one queue, which depends on its kind. When it is done the next begins at
+//! the same instant. A chain of commands without duration is a loop here, and streams that wait for
+//! one another are woken through the agenda, so that nothing recurses.
 
 use cgpu_shm::units::Nanos;
 
@@ -16,39 +16,40 @@ use super::{Timeline, states};
 use crate::words::Words;
 
 states! {
-    /// Where the head of a stream is.
+    /// The state of a stream's head.
     pub(crate) Head {
-        /// Nothing is queued.
+        /// No command is queued.
         Empty,
         /// On its way from the host: timer.
         Arriving,
-        /// In a ready list of its group: it has not been given all of the GPU that it takes. Timer if it computes.
+        /// In a ready list of its group, without all of the GPU that it needs. Timer if it
+        /// computes.
         Computing,
-        /// Among its group's placed commands. Timer if it computes.
+        /// In its group's list of placed commands. Timer if it computes.
         Placed,
-        /// In a copy engine's queue, or under way.
+        /// In a copy engine's queue, or being copied.
         Copying,
-        /// Takes its time beside the engines: timer.
+        /// Takes its time independently of the engines: timer.
         Timed,
-        /// In the list of another stream's waiters, or of a semaphore's.
+        /// In the list of waiters of another stream or a semaphore.
         Blocked,
         /// No longer blocked: timer, now.
         Woken,
-        /// The process has been told, and will answer.
+        /// The process has the effect, and will answer.
         Outside,
-        /// The process is behind with its effects: timer, to try again.
+        /// The process has too many due effects: timer, to try again.
         Stalled,
     }
 }
 
-/// `lane`: the engine that a stream used last.
+/// Values of `lane`, the engine that a stream used last.
 pub(super) const COMPUTE: u64 = 0;
 const COPY: u64 = 1;
 
-/// How long a stalled stream waits before it looks again.
+/// Retry interval of a stalled stream.
 const STALL: Nanos = Nanos::from_micros(100);
 
-/// How a command begins.
+/// The result of beginning a command.
 #[derive(PartialEq, Eq)]
 pub(super) enum Begun {
     UnderWay,
@@ -65,7 +66,7 @@ const fn waiters_of(stream: StreamId) -> List {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// The process says that a command outside the GPU is over.
+    /// Completes a command outside the GPU, when the process says that it is over.
     pub fn answer(&mut self, ticket: Ticket, now: Nanos) {
         if self.get(ticket.stream.completed()) + 1 == ticket.number
             && self.head(ticket.stream) == Head::Outside
@@ -82,7 +83,7 @@ impl<W: Words> Timeline<'_, W> {
         self.set(stream.head(), head.word());
     }
 
-    /// The head command, if there is one.
+    /// Returns the head command, if there is one.
     pub(super) fn head_slot(&self, stream: StreamId) -> Slot {
         Slot::of(stream, self.get(stream.completed()))
     }
@@ -153,7 +154,7 @@ impl<W: Words> Timeline<'_, W> {
         Begun::UnderWay
     }
 
-    /// The head command is done; so may be those after it.
+    /// Completes the head command, and those after it that take no time.
     pub(super) fn complete(&mut self, stream: StreamId, t: Nanos) {
         loop {
             let slot = self.head_slot(stream);
@@ -205,7 +206,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// What a stream waits for has come. It goes on by its timer, so that nothing recurses.
+    /// Wakes a blocked stream. It goes on by its timer, so that nothing recurses.
     pub(super) fn wake(&mut self, stream: StreamId, t: Nanos) {
         self.time(stream, Head::Woken, t);
     }
@@ -226,7 +227,8 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Drops all that a stream holds, and the stream. Its context is off the engine already, if that is its own.
+    /// Drops a stream with all its commands. Its context has left the engine already, if it is its
+    /// own group.
     pub(super) fn drop_stream(&mut self, stream: StreamId, t: Nanos) {
         match self.head(stream) {
             Head::Empty | Head::Outside => {}

@@ -1,9 +1,8 @@
-//! Lists threaded through records: every operation takes a fixed few words, wherever the member stands.
+//! Lists threaded through records: operations take constant time at any position.
 
 use crate::words::{At, Words};
 
-/// A list: the words that hold its ends, and those of each member that hold its neighbours. Members are ids, 0 is
-/// nobody.
+/// A list: the words of its ends, and of each member's neighbours. Members are ids, 0 is none.
 #[derive(Clone, Copy)]
 pub(crate) struct List {
     pub(crate) first: At,
@@ -54,7 +53,7 @@ impl List {
         })
     }
 
-    /// The members in order, as they are now. For what happens rarely.
+    /// Returns the current members in order. For rare operations.
     pub(crate) fn members(&self, words: &impl Words) -> Vec<u64> {
         let mut all = Vec::new();
         let mut member = self.first(words);

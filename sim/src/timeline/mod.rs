@@ -1,8 +1,8 @@
 //! The timeline: what the GPUs do and when, exactly, without a clock.
 //!
-//! Pure: it reads and changes [`Words`], takes the time as a parameter, and knows nothing of processes but their
-//! numbers. Whoever calls first replays everything up to now ([`Timeline::advance`]), event by event in order of their
-//! instants over all GPUs, then asks or adds.
+//! It is pure: it reads and changes [`Words`], takes the time as a parameter, and knows processes
+//! only by number. Each call first replays everything up to now ([`Timeline::advance`]), event by
+//! event in order of time over all GPUs, then reads or adds.
 //!
 //! ```text
 //!   process ── context ── stream ── commands: compute, mark, write, copy, wait, outside
@@ -10,40 +10,40 @@
 //!               group        ├── compute, mark, write ──> group's ready lists ───┐
 //!                 │          ├── copy ──> copy engine, up or down                │ as many as fit,
 //!   waiting ring <┘          ├── wait ──> another stream's waiters               │ while the group
-//!     of the GPU            └── outside ──> the process answers                 │ has its slice
-//!        └────────── computing engine: switch, slice, placement <────────────────┘
+//!     of the GPU             └── outside ──> the process answers                 │ has its slice
+//!        └────────── compute engine: switch, slice, placement <──────────────────┘
 //! ```
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | `records` | the state, word by word |
 //! | `agenda` | the heap of timers |
 //! | `list`, `pool` | lists threaded through records; free records |
-//! | `command`, `stream`, `queue` | what streams are given to do |
-//! | `track` | streams that no program sees, for graphs |
-//! | `head` | where a stream's first command is, and what comes of it |
-//! | `group` | what takes turns: a context, or all of a GPU's under MPS |
-//! | `engine` | the computing engine: round robin, slices, switches, preemption |
-//! | `placement` | which kernels of a group compute beside each other, and how fast |
+//! | `command`, `stream`, `queue` | commands of streams |
+//! | `track` | internal streams, for graphs |
+//! | `head` | the state of a stream's first command |
+//! | `group` | units that take turns: a context, or all of a GPU's under MPS |
+//! | `engine` | the compute engine: round robin, slices, switches, preemption |
+//! | `placement` | which kernels of a group compute concurrently, and how fast |
 //! | `copier` | the two copy engines |
 //! | `rendezvous` | kernels that spin until others have started |
-//! | `event` | marks with a time |
-//! | `clock` | the GPU's own clock, by which they are stamped |
-//! | `semaphore` | what orders work of several processes, and of others than GPUs |
-//! | `context`, `process` | who owns what, memory, death |
-//! | `checkpoint` | memory of a process that leaves the GPUs for a while |
+//! | `event` | markers with a time |
+//! | `clock` | the GPU's own clock, which stamps them |
+//! | `semaphore` | order between several processes, and with other interfaces |
+//! | `context`, `process` | ownership, memory, death |
+//! | `checkpoint` | memory of a process that is off the GPUs |
 //! | `domains` | memory of GPUs and of their locality domains |
-//! | `exports` | memory that outlives who made it |
-//! | `teams` | GPUs to whose memory one write goes |
-//! | `accounting` | what processes did in their lives |
+//! | `exports` | memory that outlives its exporter |
+//! | `teams` | multicast: one write goes to the memory of several GPUs |
+//! | `accounting` | accounting statistics of processes |
 //! | `xid` | errors that GPUs report |
-//! | `usage` | books: busy time, windows |
-//! | `trace` | what the engines did, for whoever looks at it later |
-//! | `forecast` | when something will be done, found by trying |
-//! | `check` | what always holds |
+//! | `usage` | busy time, windows |
+//! | `trace` | spans of the engines' work |
+//! | `forecast` | when something will be done |
+//! | `check` | invariants |
 //!
-//! What is simple here and not on a GPU: kernels are fluids (`placement` says why); preemption at any instant at the
-//! switch cost.
+//! Two things are simpler than on a GPU: kernels are fluids (`placement` says why), and preemption
+//! is possible at any instant, at the switch cost.
 
 mod accounting;
 mod agenda;
@@ -102,7 +102,8 @@ pub use trace::{Span, SpanKind};
 pub use usage::{EngineTime, GpuSample, ProcessSample, ProcessUse};
 pub use xid::Xid;
 
-/// A view of the state that can be advanced and changed. Cheap to make; holds nothing itself.
+/// A view of the state that can be advanced and changed. It is cheap to make and holds nothing
+/// itself.
 #[derive(Debug)]
 pub struct Timeline<'a, W> {
     words: &'a mut W,
@@ -110,12 +111,13 @@ pub struct Timeline<'a, W> {
 }
 
 impl<'a, W: Words> Timeline<'a, W> {
-    /// A view of the state in `words`, which start as zeros and always see the same figures.
+    /// Creates a view of the state in `words`, which begin as zeros and must always be used with
+    /// the same figures.
     pub fn new(words: &'a mut W, figures: &'a Figures) -> Self {
         Self { words, figures }
     }
 
-    /// Replays everything up to `now`. An instant already passed changes nothing. Returns the instant reached, the
+    /// Replays everything up to `now`, unless that has passed. Returns the instant reached, the
     /// later of the two.
     pub fn advance(&mut self, now: Nanos) -> Nanos {
         while let Some((at, due)) = agenda::first(self.words)
@@ -129,19 +131,19 @@ impl<'a, W: Words> Timeline<'a, W> {
         now
     }
 
-    /// The model's figures.
+    /// Returns the model's figures.
     #[must_use]
     pub fn figures(&self) -> &'a Figures {
         self.figures
     }
 
-    /// The instant up to which everything is played.
+    /// Returns the instant up to which everything is replayed.
     #[must_use]
     pub fn now(&self) -> Nanos {
         Nanos(self.get(Global(0).now()))
     }
 
-    /// The instant of the next event on any GPU.
+    /// Returns the instant of the next event on any GPU.
     #[must_use]
     pub fn next_event(&self) -> Option<Nanos> {
         agenda::first(self.words).map(|(at, _)| at)
@@ -168,7 +170,7 @@ impl<'a, W: Words> Timeline<'a, W> {
         self.words.set(at, value);
     }
 
-    /// Sums in the state are of nanoseconds, bytes and counts, and never come near the end of 64 bits.
+    /// Cannot overflow: sums are of nanoseconds, bytes and counts.
     #[inline]
     fn add(&mut self, at: At, more: u64) {
         let sum = self.get(at) + more;
@@ -182,7 +184,7 @@ impl<'a, W: Words> Timeline<'a, W> {
     }
 }
 
-/// A state that is kept in a word, as a number from 0.
+/// Defines an enumeration that is stored in a word, as a number from 0.
 macro_rules! states {
     ($(#[$doc:meta])* $vis:vis $name:ident {
         $(#[$first_doc:meta])* $first:ident, $($(#[$state_doc:meta])* $state:ident,)*

@@ -1,19 +1,21 @@
-//! Placement: what computes on a GPU while a group has it, and how fast.
+//! Placement: which commands of the current group compute on a GPU, and how fast.
 //!
-//! Kernels are fluids here. One that takes a share `f` of the GPU and has been given `g` of it runs at the rate `g / f`,
-//! so that a kernel alone takes exactly its own time whatever its grid. Who is given what follows the block scheduler
-//! that is known from measurements (Amert et al., "GPU scheduling on the NVIDIA TX2", RTSS 2017), its leftover policy: in
-//! order of urgency, then of arrival, each gets what it takes; the first that cannot be given all gets what is left, and
-//! those behind it nothing. A kernel that has all its blocks on the GPU keeps them to its end; one with blocks to come
-//! loses its share to a more urgent one, since its blocks end soon and are not replaced. A cooperative kernel gets all it
-//! takes at once, or waits, and those behind it too.
+//! Kernels are fluids. One that occupies a share `f` of the GPU and has been given `g` runs at the
+//! rate `g / f`, so that a kernel alone takes exactly its own time whatever its grid. Shares follow
+//! the leftover policy of the block scheduler, as measured by Amert et al., "GPU scheduling on the
+//! NVIDIA TX2", RTSS 2017. In order of urgency, then of arrival, each gets what it needs; the first
+//! that cannot have all gets what is left, and those behind it nothing. A kernel with all its
+//! blocks on the GPU keeps them to its end. One with blocks to come loses its share to a more
+//! urgent one, as its blocks end soon and are not replaced. A cooperative kernel gets all it needs
+//! at once, or waits, and those behind it wait, too.
 //!
-//! Why a fluid: blocks of 25 programs with thousands of blocks per millisecond would be far too many events, and the
-//! length that a name gives is a kernel's, not a block's. What it cannot show is a tail: the last wave of a grid leaves a
-//! part of a GPU to others.
+//! Fluids, because the blocks of 25 programs would be far too many events (thousands per
+//! millisecond), and because the length that a name gives is a kernel's, not a block's. They cannot
+//! show a tail: the last wave of a grid leaves a part of a GPU to others.
 //!
-//! Everything is a whole number of nanoseconds. What is left of a command is kept as nanoseconds at full rate times
-//! [`FULL`], and changes only where its rate does, so it does not matter when anybody looks.
+//! All times are whole nanoseconds. The remaining work of a command is kept as nanoseconds at full
+//! rate times [`FULL`], and changes only when its rate does, so it does not depend on when it is
+//! read.
 
 use cgpu_shm::units::Nanos;
 
@@ -28,25 +30,25 @@ use crate::footprint::Footprint;
 use crate::kernel::NEVER;
 use crate::words::{At, Words};
 
-/// The rate of a command that has all it takes. A finer grid would shorten the longest kernel, 4.8 hours, a coarser one
-/// would round what runs in a leftover.
+/// The rate of a command that has all it needs. A finer grid would shorten the longest kernel, 4.8
+/// hours; a coarser one would round the rate of a leftover.
 const FULL: u64 = 1 << 18;
-/// Nanoseconds at full rate of the longest command that ends.
+/// Length of the longest command that ends, in nanoseconds at full rate.
 const LONGEST: u64 = NEVER.0 / FULL;
 /// Parts in which a slow-down is given.
 const MILLION: u64 = 1_000_000;
 
-/// What came of placing a stream.
+/// The result of placing a stream.
 #[derive(PartialEq, Eq)]
 enum Placed {
-    /// It has all it takes, and keeps it.
+    /// It has all it needs, and keeps it.
     All,
-    /// There is nothing left for those behind it.
+    /// Nothing is left for those behind it.
     Part,
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Gives the GPU's free parts to those of the group who wait for them. The group runs.
+    /// Gives the GPU's free parts to waiting streams of the group, which is running.
     pub(super) fn place(&mut self, gpu: Gpu, group: Group, t: Nanos) {
         for urgency in 0..LEVELS {
             let ready = ready_of(group, urgency);
@@ -100,7 +102,7 @@ impl<W: Words> Timeline<'_, W> {
         if more == missing && !footprint.waves { Placed::All } else { Placed::Part }
     }
 
-    /// Takes as much as is wanted from less urgent commands that have blocks to come. Returns how much it was.
+    /// Takes up to `wanted` from less urgent commands that have blocks to come. Returns the sum.
     fn displace(&mut self, gpu: Gpu, group: Group, urgency: u64, wanted: u64, t: Nanos) -> u64 {
         let mut freed = 0;
         for less_urgent in (urgency + 1..LEVELS).rev() {
@@ -115,7 +117,7 @@ impl<W: Words> Timeline<'_, W> {
         freed
     }
 
-    /// Changes how much of the GPU a stream's head has.
+    /// Changes the share of a stream's head.
     fn give(&mut self, gpu: Gpu, group: Group, stream: StreamId, share: u64, t: Nanos) {
         let had = self.get(stream.share());
         let taken = self.get(group.taken()) + share - had;
@@ -130,7 +132,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// The head of a stream computes from now on. It may be its beginning.
+    /// Starts to compute the head of a stream, perhaps from its beginning.
     fn run(&mut self, gpu: Gpu, stream: StreamId, t: Nanos) {
         self.resume(gpu, stream, t);
         if self.kind(self.head_slot(stream)) == Kind::Kernel {
@@ -138,7 +140,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// The head of a stream computes with the share that it has.
+    /// Computes the head of a stream with the share that it has.
     pub(super) fn resume(&mut self, gpu: Gpu, stream: StreamId, t: Nanos) {
         self.count_in(gpu.running(), gpu.run_start(), t);
         if self.figures.mps != 0 {
@@ -152,7 +154,7 @@ impl<W: Words> Timeline<'_, W> {
         self.set_rate(gpu, stream, t);
     }
 
-    /// The head of a stream computes no more, for now; what it has done counts.
+    /// Pauses the head of a stream, and accounts for what it has done.
     pub(super) fn halt(&mut self, gpu: Gpu, stream: StreamId, t: Nanos) {
         self.stop(gpu, stream, t);
         self.count_out(gpu, ContextId(self.get(stream.context())), t);
@@ -176,8 +178,8 @@ impl<W: Words> Timeline<'_, W> {
         self.add(running, 1);
     }
 
-    /// One command less computes. Said after what begins in its place has been counted, so that busy time is booked in
-    /// one piece.
+    /// Counts one running command less. Called after its replacement has been counted, so that busy
+    /// time stays in one piece.
     fn count_out(&mut self, gpu: Gpu, context: ContextId, t: Nanos) {
         if self.get(gpu.running()) == 1 {
             self.account_gpu(gpu, t);
@@ -191,7 +193,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// The head of a stream has computed all that it had to.
+    /// Completes the head of a stream, which has computed everything.
     pub(super) fn computed(&mut self, stream: StreamId, t: Nanos) {
         let context = ContextId(self.get(stream.context()));
         let (gpu, group) = (Gpu(self.get(context.gpu())), self.group_of(context));
@@ -202,7 +204,7 @@ impl<W: Words> Timeline<'_, W> {
         self.count_out(gpu, context, t);
     }
 
-    /// The head of a stream is dropped.
+    /// Drops the head of a stream.
     pub(super) fn drop_computing(&mut self, stream: StreamId, t: Nanos) {
         let context = ContextId(self.get(stream.context()));
         let (gpu, group) = (Gpu(self.get(context.gpu())), self.group_of(context));
@@ -216,7 +218,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Takes a stream out of the lists of its group, and back its share.
+    /// Removes a stream from its group's lists, and frees its share.
     fn withdraw(&mut self, group: Group, stream: StreamId) {
         let placed = self.head(stream) == Head::Placed;
         let list = if placed { placed_of(group) } else { ready_of(group, self.urgency_of(stream)) };
@@ -226,7 +228,7 @@ impl<W: Words> Timeline<'_, W> {
         self.set(stream.share(), 0);
     }
 
-    /// The rate that follows from what the head of a stream takes and has.
+    /// Sets the rate from the need and the share of a stream's head.
     fn set_rate(&mut self, gpu: Gpu, stream: StreamId, t: Nanos) {
         let share = self.get(stream.share());
         let takes = self.head_footprint(stream).share;
@@ -242,7 +244,8 @@ impl<W: Words> Timeline<'_, W> {
         self.schedule_end(stream);
     }
 
-    /// Kernels beside each other are slower: when the number of them comes to `kernels`, all change.
+    /// Changes all rates when the number of concurrent kernels reaches `kernels`: concurrent
+    /// kernels are slower.
     fn slow_down_at(&mut self, gpu: Gpu, stream: StreamId, kernels: u64, t: Nanos) {
         if self.get(gpu.kernels()) != kernels {
             return;
@@ -255,7 +258,7 @@ impl<W: Words> Timeline<'_, W> {
         });
     }
 
-    /// What the head of a stream has left to compute; for one that computes, from now on.
+    /// Sets the remaining work of a stream's head; for one that computes, from now on.
     pub(super) fn set_remaining(&mut self, stream: StreamId, cost: Nanos, t: Nanos) {
         let remaining = if cost.0 > LONGEST { NEVER.0 } else { cost.0 * FULL };
         let runs = self.get(stream.rate()) != 0;
@@ -269,14 +272,14 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Takes what the head of a stream has computed up to `t` off what it has left.
+    /// Subtracts what the head of a stream has computed up to `t` from its remaining work.
     pub(super) fn settle_command(&mut self, gpu: Gpu, stream: StreamId, t: Nanos) {
         let since = Nanos(self.get(stream.since()));
         if since == t || self.get(stream.rate()) == 0 {
             return;
         }
         let remaining = self.get(stream.remaining());
-        // What never ends stays at never.
+        // A kernel that never ends stays so.
         if remaining < NEVER.0 {
             let done = (t.0 - since.0) * self.get(stream.rate());
             self.set(stream.remaining(), remaining.saturating_sub(done));

@@ -1,9 +1,9 @@
-//! Tables of records that come and go.
+//! Tables with free records.
 
 use crate::words::{At, Words};
 
-/// A table: free records are chained through one of their words, those from `top` on were never used. Record 0 stays
-/// unused.
+/// A table: free records are chained through one of their words, those from `top` on were never
+/// used. Record 0 is unused.
 #[derive(Clone, Copy)]
 pub(crate) struct Pool {
     pub(crate) free: At,
@@ -13,7 +13,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Takes a record, last freed first; its words are as its last user left them. `None`: all are taken.
+    /// Takes a record, last freed first, with the words of its last user. `None`: all are taken.
     pub(crate) fn take(&self, words: &mut impl Words) -> Option<u64> {
         let free = words.get(self.free);
         if free != 0 {
@@ -28,19 +28,19 @@ impl Pool {
         })
     }
 
-    /// Whether there is a record to take.
+    /// Returns whether there is a record to take.
     pub(crate) fn has_room(&self, words: &impl Words) -> bool {
         words.get(self.free) != 0 || words.get(self.top) + 1 < self.count
     }
 
-    /// Gives a record back.
+    /// Returns a record.
     pub(crate) fn give(&self, words: &mut impl Words, record: u64) {
         let rest = words.get(self.free);
         words.set((self.chain)(record), rest);
         words.set(self.free, record);
     }
 
-    /// Whether the record was ever taken. Says nothing about now.
+    /// Returns whether the record was ever taken; it may be free now.
     pub(crate) fn reaches(&self, words: &impl Words, record: u64) -> bool {
         record != 0 && record <= words.get(self.top)
     }

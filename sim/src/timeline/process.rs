@@ -1,4 +1,4 @@
-//! Processes: alive, dying, gone; and the effects that they owe their own memory.
+//! Processes: live, dying, gone; and the effects that they still have to perform.
 
 use cgpu_shm::units::Nanos;
 
@@ -11,32 +11,31 @@ use super::{Timeline, states};
 use crate::words::{At, Words, index};
 
 states! {
-    /// What is known of a process's record.
+    /// The state of a process's record.
     pub ProcessState {
-        /// Nobody's.
+        /// Unused.
         Free,
-        /// Somebody's.
+        /// Of an attached process.
         Live,
-        /// Somebody's who is dead, and whose contexts are not gone yet.
+        /// Of an exited process whose contexts still exist.
         Dying,
     }
 }
 
-/// An effect that the process is to perform now: what `token` names happened on the GPU at the instant `at`.
+/// An effect that the process must now perform: `token` was due on the GPU at the instant `at`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EffectDue {
-    /// When.
     pub at: Nanos,
-    /// What, in the process's own terms.
+    /// The process's own number for it.
     pub token: u64,
 }
 
-/// Where it lies how far a process is with a checkpoint, for whoever looks without the lock.
+/// Returns the word of a process's checkpoint state, for reads without the lock.
 pub(crate) const fn progress_at(process: usize) -> At {
     Process(process as u64).progress()
 }
 
-/// Where a process's state lies, for whoever looks without the lock.
+/// Returns the word of a process's state, for reads without the lock.
 pub(crate) const fn process_state_at(process: usize) -> At {
     Process(process as u64).state()
 }
@@ -51,7 +50,7 @@ pub(super) const fn contexts_of(process: Process) -> List {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Gives a free record to a process.
+    /// Assigns a free record to a process.
     pub fn attach(&mut self, process: usize, pid: u32) {
         let process = Process(process as u64);
         self.set(process.state(), ProcessState::Live.word());
@@ -70,20 +69,20 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// The process is dead: its contexts go after the delay that a driver takes.
+    /// Notes that a process has exited: its contexts end after the delay of a driver.
     pub fn die(&mut self, process: usize, now: Nanos) {
         let process = Process(process as u64);
         self.set(process.state(), ProcessState::Dying.word());
         agenda::schedule(self.words, Due::Process(process), now + self.figures.death_delay);
     }
 
-    /// The process leaves in good order: its contexts go at once.
+    /// Detaches a process: its contexts end at once.
     pub fn detach(&mut self, process: usize, now: Nanos) {
         self.process_due(Process(process as u64), now);
     }
 
-    /// Ends all that a process had. Done piece by piece: should whoever does it die, the timer is still there for the
-    /// next.
+    /// Ends everything of a process, piece by piece. If the caller dies meanwhile, the timer is
+    /// still there for the next.
     pub(super) fn process_due(&mut self, process: Process, t: Nanos) {
         for context in contexts_of(process).members(self.words) {
             self.destroy_context(ContextId(context), t);
@@ -96,25 +95,26 @@ impl<W: Words> Timeline<'_, W> {
         self.set(process.state(), ProcessState::Free.word());
     }
 
-    /// What is known of a record.
+    /// Returns the state of a record.
     #[must_use]
     pub fn process_state(&self, process: usize) -> ProcessState {
         ProcessState::of(self.get(process_state_at(process)))
     }
 
-    /// Records of processes.
+    /// Returns the number of process records.
     #[must_use]
     pub const fn process_count(&self) -> usize {
         index(PROCESSES)
     }
 
-    /// The id that a process has in its own PID namespace.
+    /// Returns the id of a process in its own PID namespace.
     #[must_use]
     pub fn pid_of(&self, process: usize) -> u32 {
         u32::try_from(self.get(Process(process as u64).pid())).unwrap_or(0)
     }
 
-    /// Whether dead processes were last looked for so long ago; if so they are looked for now, by the caller.
+    /// Returns whether the last check for exited processes was at least `interval` ago. If so, the
+    /// caller must check now.
     pub fn may_reap(&mut self, now: Nanos, interval: Nanos) -> bool {
         let due = now.0 >= self.get(Global(0).reaped()) + interval.0;
         if due {
@@ -123,7 +123,7 @@ impl<W: Words> Timeline<'_, W> {
         due
     }
 
-    /// The contexts of a process.
+    /// Returns the contexts of a process.
     #[must_use]
     pub fn contexts(&self, process: usize) -> Vec<ContextId> {
         contexts_of(Process(process as u64))
@@ -133,7 +133,7 @@ impl<W: Words> Timeline<'_, W> {
             .collect()
     }
 
-    /// On how many GPUs the context's process has contexts.
+    /// Returns on how many GPUs the context's process has contexts.
     #[must_use]
     pub fn gpus_of_process(&self, context: ContextId) -> u64 {
         let process = self.process_of(context);
@@ -141,7 +141,7 @@ impl<W: Words> Timeline<'_, W> {
         (0..GPUS).map(|gpu| u64::from(has(gpu))).sum()
     }
 
-    /// Lets the command's effect come due. `false`: the process is too far behind.
+    /// Makes the command's effect due. Returns `false` if the process has too many due effects.
     pub(super) fn effect(&mut self, stream: StreamId, slot: Slot, t: Nanos) -> bool {
         let token = self.get(slot.token());
         if token == 0 {
@@ -161,7 +161,7 @@ impl<W: Words> Timeline<'_, W> {
         true
     }
 
-    /// Takes the effects of a process that came due, in their order.
+    /// Takes the due effects of a process, in order.
     pub fn take_effects(&mut self, process: usize, into: &mut Vec<EffectDue>) {
         let process = Process(process as u64);
         let due = self.get(process.effects_due());
@@ -175,13 +175,13 @@ impl<W: Words> Timeline<'_, W> {
         self.set(process.effects_taken(), due);
     }
 
-    /// Effects of a process that came due, ever.
+    /// Returns how many effects of a process were ever due.
     #[must_use]
     pub fn effects_due(&self, process: usize) -> u64 {
         self.get(Process(process as u64).effects_due())
     }
 
-    /// Whether the process has effects to perform, now or when commands that are queued are done.
+    /// Returns whether the process has effects to perform, now or when queued commands are done.
     #[must_use]
     pub fn owes_effects(&self, process: usize) -> bool {
         let process = Process(process as u64);
@@ -189,7 +189,7 @@ impl<W: Words> Timeline<'_, W> {
             || self.get(process.effects_due()) != self.get(process.effects_taken())
     }
 
-    /// Whether commands of the process are queued that will have effects.
+    /// Returns whether queued commands of the process will have effects.
     #[must_use]
     pub fn awaits_effects(&self, process: usize) -> bool {
         self.get(Process(process as u64).effects_queued()) != 0

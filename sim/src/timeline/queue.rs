@@ -1,8 +1,8 @@
-//! Queues: commands put into streams.
+//! Enqueuing of commands.
 //!
-//! The legacy default stream's barrier is made of plain waits, put in front of a command as it is enqueued: a legacy
-//! command waits for what the context's blocking streams hold, and a blocking stream's command for what the legacy
-//! stream holds.
+//! The legacy default stream's barrier consists of plain waits, enqueued before a command. A legacy
+//! command waits for the work of the context's blocking streams, and a blocking stream's command
+//! for that of the legacy stream.
 
 use cgpu_shm::units::Nanos;
 
@@ -16,16 +16,18 @@ use crate::words::Words;
 /// The stream holds as many commands as it can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueFull {
-    /// Done when there is room again, and some more: whoever waits for a single place is woken for every command.
+    /// Done when there is room for several commands: a caller that waited for one place would be
+    /// woken for every command.
     pub room: Ticket,
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Puts a command into a stream at the instant `now`, up to which the timeline has been advanced. A `token` that is
-    /// not 0 comes due as an effect of the process when the command is done (when it begins, for [`Command::Outside`]).
+    /// Enqueues a command at the instant `now`, to which the timeline has been advanced. A `token`
+    /// that is not 0 becomes due as an effect of the process when the command is done (for
+    /// [`Command::Outside`], when it begins).
     ///
     /// # Errors
-    /// [`QueueFull`]; nothing has changed then.
+    /// [`QueueFull`]; then nothing has changed.
     pub fn enqueue(
         &mut self,
         stream: StreamId,
@@ -54,7 +56,8 @@ impl<W: Words> Timeline<'_, W> {
         Ok(self.append(stream, command, token, available, now))
     }
 
-    /// Whether the stream's queue has room for one more command, and its barrier if it is a legacy stream.
+    /// Checks that the stream's queue has room for one more command, and for its barrier in a
+    /// legacy stream.
     pub(super) fn room(&self, stream: StreamId) -> Result<(), QueueFull> {
         let issued = self.get(stream.issued());
         let held = issued - self.get(stream.completed());
@@ -127,7 +130,8 @@ impl<W: Words> Timeline<'_, W> {
         Ticket { stream, number: issued + 1 }
     }
 
-    /// Tokens of commands that have not come due: whoever drops the stream's context lets go of what they name.
+    /// Returns the tokens of commands that are not due yet. A caller that drops the stream's
+    /// context drops their effects.
     #[must_use]
     pub fn queued_tokens(&self, stream: StreamId) -> Vec<u64> {
         let begun = u64::from(self.head(stream) == Head::Outside);

@@ -1,41 +1,42 @@
-//! What the timeline remembers, word by word.
+//! The state of the timeline, word by word.
 //!
-//! All of it may start as zeros: an id 0 of a context, a stream, an event or a rendezvous means none, so these tables
-//! never use their first record. Instants and spans are nanoseconds of device time, sizes are bytes.
+//! All of it begins as zeros. The id 0 of a context, a stream, an event or a rendezvous means none,
+//! so these tables do not use their first record. Instants and spans are nanoseconds of device
+//! time, sizes are bytes.
 
 use super::accounting::{ACCOUNTS, LIMITS};
 use crate::gpu::{MAX_DOMAINS, MAX_GPUS};
 use crate::words::{At, index, records};
 
-/// GPUs.
 pub(crate) const GPUS: u64 = MAX_GPUS as u64;
 /// Locality domains of a GPU.
 pub(crate) const DOMAINS: u64 = MAX_DOMAINS as u64;
-/// Processes at once: as many as a lock can name.
+/// Processes at a time: as many as a lock can name.
 pub(crate) const PROCESSES: u64 = 256;
-/// Commands that fit a stream's ring. More than the deepest queue, because barriers of the legacy stream come on top.
+/// Commands that fit a stream's ring: more than the deepest queue, as barriers of the legacy stream
+/// are added.
 pub(crate) const RING: u64 = 2_048;
-/// Effects that a process may be behind with before its streams wait for it.
+/// Due effects that a process may leave untaken before its streams wait.
 pub(crate) const EFFECTS: u64 = 16_384;
-/// Windows of utilisation that are remembered.
+/// Windows of utilisation that are kept.
 pub(crate) const WINDOWS: u64 = 16;
-/// Urgencies of what waits for the computing engine: the front end's own first, then kernels by their stream's priority.
+/// Urgencies for the compute engine: the front end first, then kernels by their stream's priority.
 pub(crate) const LEVELS: u64 = 1 + PRIORITIES;
 /// Priorities of streams.
 pub(crate) const PRIORITIES: u64 = 6;
 /// Members of a rendezvous.
 pub(crate) const MEMBERS: u64 = GPUS;
-/// Anything with a timer: per GPU the computing engine and two copy engines, every process, every stream.
+/// Timers: per GPU the compute engine and two copy engines; every process; every stream.
 pub(crate) const TIMERS: u64 = 3 * GPUS + PROCESSES + StreamId::COUNT;
 
 records! {
-    /// What there is one of.
+    /// Global state.
     pub(crate) Global[1] from 0;
-    /// The instant up to which all has been played.
+    /// The instant up to which everything is replayed.
     now,
     /// Timers that run.
     timers,
-    /// Contexts ever made.
+    /// Contexts ever created.
     contexts,
     /// Free records are chained through their first word; those from `top` on were never used.
     free_context, top_context,
@@ -46,87 +47,85 @@ records! {
     free_export, top_export,
     free_hold, top_hold,
     free_binding, top_binding,
-    /// Exports ever made.
+    /// Exports ever created.
     exports,
-    /// Exports that nobody holds and that are not gone yet.
+    /// Exports that no process holds.
     first_lingering, last_lingering,
     /// Errors that GPUs have reported, ever.
     faults,
-    /// When dead processes were last looked for.
+    /// Time of the last check for exited processes.
     reaped,
 }
 
 records! {
-    /// A GPU.
     pub(crate) Gpu[GPUS] from Global::END;
     /// `engine::State`.
     state,
     /// The group whose registers are loaded, computing or not.
     resident,
-    /// While switching: to whom, since when.
+    /// While switching: the next group, and since when.
     target, switch_start,
-    /// Start of the present slice.
+    /// Start of the current slice.
     slice_start,
-    /// When the group that runs forfeits its slice, because it has no work; 0: it has some.
+    /// When the current group loses its slice for lack of work; 0: it has work.
     idle_until,
-    /// Commands that compute, and since when there are any; of them those that take a part of the GPU, where kernels
-    /// slow each other down.
+    /// Running commands, and since when there are any; those that occupy a part of the GPU, if
+    /// kernels slow each other down.
     running, run_start, kernels,
     /// Groups with work that wait for their slice.
     first_waiting, last_waiting,
     busy, switching, switches,
-    /// Memory that contexts and programs may have at most, and have.
+    /// Usable and used memory.
     usable, used,
-    /// Of that, what no process has: exports that only a descriptor keeps.
+    /// Of the latter, what no process holds: exports that only a descriptor keeps.
     orphaned,
-    /// 1: it keeps accounts; accounts ever made.
+    /// 1: accounting mode is enabled; records ever created.
     accounting, accounts,
-    /// Streams with a copy to the GPU, the first one's under way; and from it.
+    /// Streams with a copy to the GPU, the first one being copied; and from it.
     first_up, last_up,
     first_down, last_down,
-    /// Its clock: how much more than the figures' rate it runs fast, since when, and how far it was
-    /// ahead then. Signed.
+    /// The clock: its rate above that of the figures, when it was last changed, and its offset
+    /// then. Signed.
     clock_rate, clock_since, clock_ahead,
 }
 
 records! {
     /// A locality domain of a GPU.
     pub(crate) Domain[GPUS * DOMAINS] from Gpu::END;
-    /// Memory that it has, that was asked for there, and of that what no process has.
+    /// Its memory, what was requested there, and of that what no process holds.
     room, used, orphaned,
 }
 
 records! {
-    /// A process.
     pub(crate) Process[PROCESSES] from Domain::END;
-    /// `process::State`.
+    /// `process::ProcessState`.
     state,
     pid,
     first_context, last_context,
     first_hold, last_hold,
     first_binding, last_binding,
-    /// Effects taken by the process, and effects that came due, ever.
+    /// Effects that the process has taken, and that were due, ever.
     effects_taken, effects_due,
-    /// Commands with an effect that are still queued.
+    /// Queued commands with an effect.
     effects_queued,
-    /// Who it is: `identity::Identity`.
+    /// `identity::Identity`.
     namespace, device, inode,
-    /// 1: it drives GPUs, and does not only look.
+    /// 1: it uses CUDA, not only NVML.
     drives,
-    /// `checkpoint::Progress`; while it is being locked, who does that, from 1.
+    /// `checkpoint::Progress`; while it is being locked, the locking process, from 1.
     progress, locker,
 }
 
 records! {
-    /// What a process has on a GPU.
+    /// A process's use of a GPU.
     pub(crate) Holding[PROCESSES * GPUS] from Process::END;
     /// All of its memory.
     memory,
-    /// What belongs to none of its contexts.
+    /// The part that belongs to none of its contexts.
     own,
-    /// All of it, while it is away for a checkpoint; then none of it is on the GPU.
+    /// While checkpointed, all of its memory; then none of it is on the GPU.
     away,
-    /// Which of the GPU's accounts is its; 0: none.
+    /// The number of its accounting record on the GPU; 0: none.
     account,
     contexts,
     busy,
@@ -134,153 +133,152 @@ records! {
 }
 
 records! {
-    /// What a process has by itself in a locality domain.
+    /// A process's own memory in a locality domain.
     pub(crate) Lodging[PROCESSES * Domain::COUNT] from Holding::END;
     memory,
 }
 
 records! {
-    /// A context: what takes turns.
     pub ContextId[1_024] from Lodging::END;
-    /// Neighbour in the chain of free records, or, alive, in the process's list.
+    /// Neighbours in the chain of free records, or in the process's list.
     next_in_process, previous_in_process,
     /// 0: a free record.
     alive,
     gpu, process,
     memory,
-    /// Which of all contexts ever made; part of the seed of its draws.
+    /// Its number among all contexts ever created; part of the seed of its draws.
     serial,
     legacy_stream,
     first_stream, last_stream, streams,
     first_event, last_event,
-    /// Under MPS: commands that compute, and since when there are any.
+    /// Under MPS: running commands, and since when there are any.
     running, run_start,
     busy,
     launches,
-    /// Code on the GPU, and memory taken for it.
+    /// Code on the GPU, and memory charged for it.
     code, code_memory,
 }
 
 records! {
-    /// What takes turns on a GPU: a context, of its number, or all contexts of a GPU under MPS.
+    /// A unit that takes turns on a GPU: a context, with its number, or all contexts of a GPU under
+    /// MPS.
     pub(crate) Group[ContextId::COUNT + GPUS] from ContextId::END;
-    /// `group::Turn`, and the neighbours where it waits for a slice.
+    /// `group::Turn`, and the neighbours while it waits for a slice.
     turn, next_waiting, previous_waiting,
-    /// Streams whose command has been given all of the GPU that it takes, computing or interrupted.
+    /// Streams whose command has all of the GPU that it needs, running or interrupted.
     first_placed, last_placed,
-    /// How much of the GPU is given out, in parts of `Footprint::GPU`.
+    /// The sum of the shares, in parts of `Footprint::GPU`.
     taken,
 }
 
 records! {
-    /// The streams of a group with a command of one urgency that has not been given all that it takes, in order of
-    /// arrival.
+    /// The streams of a group with a command of one urgency that does not have all it needs, in
+    /// order of arrival.
     pub(crate) Level[Group::COUNT * LEVELS] from Group::END;
     first, last,
 }
 
 records! {
-    /// A stream: a queue of commands.
     pub StreamId[4_096] from Level::END;
-    /// Neighbour in the chain of free records, or, alive, in the context's list.
+    /// Neighbours in the chain of free records, or in the context's list.
     next_in_context, previous_in_context,
     /// `head::Head`.
     head,
     context,
-    /// `stream::flag`s.
+    /// `stream` has the flags.
     flags,
-    /// Commands ever enqueued and completed; never reset, also not for the next user of the record, so that a ticket
-    /// stays done.
+    /// Commands ever enqueued and completed. Never reset, not even for the record's next user, so
+    /// that a ticket stays done.
     issued, completed,
-    /// When the last completed one completed.
+    /// When the last one completed.
     done_at,
     /// `group::Level` of its kernels.
     level,
-    /// What the head command has left to compute at `since`, as nanoseconds at full rate; how much of the GPU it has;
-    /// and its rate, 0 where it does not compute.
+    /// The head command's remaining work at `since`, as nanoseconds at full rate; its share of the
+    /// GPU; and its rate, 0 while it does not run.
     remaining, since, share, rate,
-    /// Neighbours in the one queue that the head command is in: of a context, a copy engine, or of another stream's
+    /// Neighbours in the queue of the head command: of a group, a copy engine, or another stream's
     /// waiters.
     next_queued, previous_queued,
     /// Streams whose head waits for a command of this one.
     first_waiter, last_waiter,
-    /// The engine of the last command that used one: marks and writes that follow a copy do not need the context's
-    /// turn.
+    /// The engine of the last command that used one: markers and writes after a copy do not need
+    /// the context's turn.
     lane,
-    /// As a blocking stream: up to which of its commands the legacy stream waits, up to which legacy command it waits
-    /// itself.
+    /// Of a blocking stream: up to which of its commands the legacy stream waits, and up to which
+    /// legacy command it waits itself.
     legacy_waits, waits_legacy,
-    /// The rendezvous that the head command has come to.
+    /// The rendezvous of the head command.
     rendezvous,
-    /// Commands with an effect that are queued.
+    /// Queued commands with an effect.
     effects,
 }
 
 records! {
-    /// An event.
     pub EventId[262_144] from StreamId::END;
-    /// Neighbour in the chain of free records, or, alive, in the context's list.
+    /// Neighbours in the chain of free records, or in the context's list.
     next_in_context, previous_in_context,
     context,
     timing,
-    /// Its name for other processes, unique for ever; 0: it is this process's alone.
+    /// Its name for other processes, never reused; 0: none.
     name,
-    /// Its last record: the stream, the number of the command there, and when it completed.
+    /// Its last record: the stream, the command's number there, and when it completed.
     stream, number, at,
     /// The same instant by the GPU's own clock.
     stamp,
 }
 
 records! {
-    /// What several processes may hold: memory, a pool's name, a semaphore.
+    /// An object that several processes may hold: memory, a pool's identity, a semaphore.
     pub ExportId[16_384] from EventId::END;
-    /// Neighbour in the chain of free records, or among those that nobody holds.
+    /// Neighbours in the chain of free records, or among those that no process holds.
     next_lingering, previous_lingering,
-    /// Which of all exports ever made; 0: a free record.
+    /// Its number among all exports ever created; 0: a free record.
     serial,
     gpu, size,
-    /// In which locality domain, from 1; 0: in none.
+    /// The locality domain, from 1; 0: none.
     domain,
     /// The file with its bytes.
     inode,
-    /// Whose books bear it, from 1; 0: nobody's.
+    /// The process that it is charged to, from 1; 0: none.
     owner,
-    /// Who made it, from 1; 0: does not hold it any more.
+    /// The process that created it, from 1; 0: that no longer holds it.
     exporter,
     first_hold, last_hold,
-    /// 1: descriptors of it may be about.
+    /// 1: descriptors of it may exist.
     sent,
     /// `exports::ExportKind`.
     kind,
-    /// Of a semaphore: what it counts to, and the streams that wait for more.
+    /// Of a semaphore: its value, and the streams that wait for more.
     value, first_waiter, last_waiter,
-    /// Of a team: how many GPUs it is to have, 0 for anything else; those that it has, a bit for each; how much memory of each
-    /// can be bound, and what is.
+    /// Of a team: the number of GPUs it is for (0: not a team), a bit for each one added, the
+    /// memory of each that can be bound, and the bindings.
     team, gpus, room,
     first_binding, last_binding,
 }
 
 records! {
-    /// A process's hold on an export.
+    /// A process's references to an export.
     pub(crate) Hold[65_536] from ExportId::END;
-    /// Neighbour in the chain of free records, or in the process's list.
+    /// Neighbours in the chain of free records, or in the process's list.
     next_in_process, previous_in_process,
     next_of_export, previous_of_export,
     process, export,
-    /// How many times it holds it.
+    /// Their number.
     count,
 }
 
 records! {
     /// Memory that is bound to a team.
     pub(crate) Binding[16_384] from Hold::END;
-    /// Neighbour in the chain of free records, or in the list of the process that bound it.
+    /// Neighbours in the chain of free records, or in the list of the process that bound it.
     next_in_process, previous_in_process,
     next_of_team, previous_of_team,
     process, team,
-    /// Whose memory it is, and which part of the team's room it takes.
+    /// The memory's GPU, and the part of the team's room.
     gpu, offset, size,
-    /// The memory: an export that the process holds once more for this, and where in it.
+    /// The memory: an export, of which the process holds one more reference for this, and the
+    /// offset in it.
     export, at,
 }
 
@@ -291,18 +289,19 @@ records! {
     kind,
     /// Time on an engine.
     cost,
-    /// The event, stream, or rendezvous key that it is about.
+    /// The event, stream, or rendezvous key that it concerns.
     subject,
-    /// The number of the command that it waits for, or a kernel's footprint and how many meet.
+    /// The number of the command that it waits for; or a kernel's footprint and the size of its
+    /// rendezvous.
     number,
-    /// The process's name for what the host sees of it; 0: nothing.
+    /// The process's number for its effect; 0: none.
     token,
-    /// Not before this instant.
+    /// The earliest start.
     available,
 }
 
 records! {
-    /// An effect that came due.
+    /// A due effect.
     pub(crate) Effect[PROCESSES * EFFECTS] from Slot::END;
     at,
     token,
@@ -331,10 +330,9 @@ records! {
 }
 
 records! {
-    /// A timer.
     pub(crate) Timer[TIMERS] from Window::END;
     at,
-    /// Place in the heap, from 1; 0: does not run.
+    /// Index in the heap, from 1; 0: it does not run.
     place,
 }
 
@@ -345,15 +343,15 @@ records! {
 }
 
 records! {
-    /// The trace: whether it is on, spans told and taken, ever.
+    /// The trace: whether it is on; spans recorded and taken, ever.
     pub(crate) Trace[1] from Place::END;
     on, told, taken,
 }
 
 records! {
-    /// A span that was told.
+    /// A recorded span.
     pub(crate) Stretch[65_536] from Trace::END;
-    /// The GPU, the kind, whether it was the command's end.
+    /// GPU, kind, and whether the command ended with it.
     what,
     pid,
     /// The context's serial.
@@ -369,33 +367,33 @@ records! {
 }
 
 records! {
-    /// What a process did on a GPU.
+    /// Accounting statistics of a process on a GPU.
     pub(crate) Account[GPUS * ACCOUNTS] from Fault::END;
-    /// Which of the GPU's.
+    /// Its number on the GPU.
     number,
-    /// 0: nobody's; 1: the process lives; 2: it has ended.
+    /// 0: unused; 1: the process runs; 2: it has ended.
     state,
     pid, namespace, device, inode,
     begun, ended,
-    /// What it had computed before, and in the end for how long it has.
+    /// While the process runs, its busy time before; afterwards, its busy time since.
     busy,
     highest,
 }
 
 records! {
-    /// What a control group was given of a GPU.
+    /// Limits of a control group on a GPU.
     pub(crate) Limit[GPUS * LIMITS] from Account::END;
     device, inode,
     soft, hard,
 }
 
-/// All words of a timeline.
+/// Words of a timeline.
 pub const WORDS: usize = Limit::END;
 
 macro_rules! numbers {
     ($($id:ident)*) => {$(
         impl $id {
-            /// As a number, unique among the living of its kind on a machine.
+            /// Returns it as a number, unique among the live ones of its kind on a machine.
             #[must_use]
             pub const fn get(self) -> u64 {
                 self.0
@@ -406,99 +404,87 @@ macro_rules! numbers {
 numbers!(ContextId StreamId EventId ExportId);
 
 impl Holding {
-    /// What `process` has on `gpu`.
     pub(crate) const fn of(process: Process, gpu: Gpu) -> Self {
         Self(process.0 * GPUS + gpu.0)
     }
 }
 
 impl Domain {
-    /// A GPU's.
     pub(crate) const fn of(gpu: Gpu, domain: u64) -> Self {
         Self(gpu.0 * DOMAINS + domain)
     }
 }
 
 impl Lodging {
-    /// What `process` has in `domain`.
     pub(crate) const fn of(process: Process, domain: Domain) -> Self {
         Self(process.0 * Domain::COUNT + domain.0)
     }
 }
 
 impl Group {
-    /// A context of its own.
+    /// Returns the group of a single context.
     pub(crate) const fn of_context(context: ContextId) -> Self {
         Self(context.0)
     }
 
-    /// All contexts of a GPU.
+    /// Returns the group of all contexts of a GPU.
     pub(crate) const fn of_gpu(gpu: Gpu) -> Self {
         Self(ContextId::COUNT + gpu.0)
     }
 
-    /// The context that the group is; `None`: it is a GPU's.
+    /// Returns the context of the group; `None` if it is a GPU's.
     pub(crate) const fn context(self) -> Option<ContextId> {
         if self.0 < ContextId::COUNT { Some(ContextId(self.0)) } else { None }
     }
 }
 
 impl Level {
-    /// Those of an urgency of a group.
     pub(crate) const fn of(group: Group, urgency: u64) -> Self {
         Self(group.0 * LEVELS + urgency)
     }
 }
 
 impl Slot {
-    /// Where the command `number` of a stream lies.
     pub(crate) const fn of(stream: StreamId, number: u64) -> Self {
         Self(stream.0 * RING + number % RING)
     }
 }
 
 impl Effect {
-    /// Where the effect `number` of a process lies.
     pub(crate) const fn of(process: Process, number: u64) -> Self {
         Self(process.0 * EFFECTS + number % EFFECTS)
     }
 }
 
 impl Stretch {
-    /// Where the span `number` lies.
     pub(crate) const fn of(number: u64) -> Self {
         Self(number % Self::COUNT)
     }
 }
 
 impl Fault {
-    /// Where the error `number` lies.
     pub(crate) const fn of(number: u64) -> Self {
         Self(number % Self::COUNT)
     }
 }
 
 impl Account {
-    /// Where a GPU's account of that number lies.
     pub(crate) const fn of(gpu: Gpu, number: u64) -> Self {
         Self(gpu.0 * ACCOUNTS + number % ACCOUNTS)
     }
 }
 
 impl Member {
-    /// A place at a rendezvous.
     pub(crate) const fn of(rendezvous: Rendezvous, place: u64) -> Self {
         Self(rendezvous.0 * MEMBERS + place)
     }
 }
 
 impl Window {
-    /// A GPU's window.
     pub(crate) const fn of_gpu(gpu: Gpu, window: u64) -> Self {
         Self((PROCESSES * GPUS + gpu.0) * WINDOWS + window % WINDOWS)
     }
 
-    /// The window of a process on a GPU.
     pub(crate) const fn of_holding(holding: Holding, window: u64) -> Self {
         Self(holding.0 * WINDOWS + window % WINDOWS)
     }

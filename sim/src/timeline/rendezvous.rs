@@ -1,8 +1,9 @@
 //! Kernels that spin until others have started.
 //!
-//! A kernel comes to its meeting when it first runs. Until enough have come it spins: it takes its slices as any kernel
-//! does, and would for ever. When the last one comes, each has its own time left to compute. A member that is dropped
-//! leaves its place filled: as on a GPU, the flag that it set stays set.
+//! A kernel joins its rendezvous when it first runs. Until all have joined it spins: it uses its
+//! slices as any kernel does, without end. When the last one joins, each has its own time left to
+//! compute. The place of a dropped member stays filled: as on a GPU, the flag that it set stays
+//! set.
 
 use cgpu_shm::units::Nanos;
 
@@ -12,7 +13,7 @@ use crate::kernel::NEVER;
 use crate::words::Words;
 
 impl<W: Words> Timeline<'_, W> {
-    /// The head kernel of a stream runs.
+    /// Joins the rendezvous of a stream's head kernel.
     pub(super) fn meet(&mut self, stream: StreamId, t: Nanos) {
         let slot = self.head_slot(stream);
         let size = self.meeting_size(slot);
@@ -20,7 +21,8 @@ impl<W: Words> Timeline<'_, W> {
             return;
         }
         let key = self.get(slot.subject());
-        // With all of them in use, a kernel meets nobody and runs on: better than a deadlock that no GPU would have.
+        // With all of them in use, the kernel runs without waiting: better than a deadlock that no
+        // GPU would have.
         let Some(rendezvous) = self.rendezvous(key, size) else { return };
         let place = self.get(rendezvous.members());
         self.set(Member::of(rendezvous, place).stream(), stream.0);
@@ -58,12 +60,12 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// The kernel has ended: the next one of its stream has its own meetings.
+    /// Resets the rendezvous of a stream whose kernel has ended.
     pub(super) fn depart(&mut self, stream: StreamId) {
         self.set(stream.rendezvous(), 0);
     }
 
-    /// The kernel is dropped.
+    /// Removes the stream of a dropped kernel from its rendezvous.
     pub(super) fn leave_rendezvous(&mut self, stream: StreamId) {
         let number = self.get(stream.rendezvous());
         if number == 0 {

@@ -1,8 +1,9 @@
-//! Semaphores that several processes, and interfaces other than this one, order their work by.
+//! External semaphores, which order work of several processes and other interfaces.
 //!
-//! One is an export without memory: processes hold it, descriptors keep it, and with the last of both it goes. A *binary* one is
-//! signalled or not, and each signal lets one wait go on; a *counting* one has a value, and a wait goes on once that is large enough.
-//! Streams that wait are in its list, in the order in which they came; a signal wakes them in that order, at its own instant.
+//! A semaphore is an export without memory: it exists while a process holds it or a descriptor
+//! keeps it. A *binary* one is signalled or not, and each signal ends one wait. A *counting* one
+//! has a value, and a wait ends once that is large enough. Waiting streams are in its list in order
+//! of arrival; a signal wakes them in that order, at its own instant.
 
 use cgpu_shm::units::Nanos;
 
@@ -16,7 +17,7 @@ use super::records::{ExportId, Process, Slot, StreamId};
 use crate::error::Error;
 use crate::words::Words;
 
-/// A semaphore: the export, and which of those that have had its record.
+/// A semaphore: its export, with the serial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SemaphoreId {
     pub(super) export: ExportId,
@@ -28,19 +29,19 @@ const NUMBER: u32 = 16;
 const _: () = assert!(ExportId::COUNT <= 1 << NUMBER);
 
 impl SemaphoreId {
-    /// The semaphore that an export is.
+    /// Creates the id of an export that is a semaphore.
     #[must_use]
     pub const fn new(export: ExportId, serial: u64) -> Self {
         Self { export, serial }
     }
 
-    /// The export that it is.
+    /// Returns its export.
     #[must_use]
     pub const fn export(self) -> ExportId {
         self.export
     }
 
-    /// Its export's serial.
+    /// Returns its export's serial.
     #[must_use]
     pub const fn serial(self) -> u64 {
         self.serial
@@ -65,7 +66,7 @@ const fn waiters_of(semaphore: ExportId) -> List {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Makes a semaphore, held once by its maker; not signalled, or of value 0.
+    /// Creates a semaphore with a reference of its creator; not signalled, or of value 0.
     ///
     /// # Errors
     /// [`Error::Full`].
@@ -74,7 +75,6 @@ impl<W: Words> Timeline<'_, W> {
         self.new_export(Process(process as u64), Site::from(0), kind, 0)
     }
 
-    /// Whether there is such a semaphore.
     fn is_semaphore(&self, semaphore: SemaphoreId) -> bool {
         self.serial_of_export(semaphore.export) == semaphore.serial
             && matches!(
@@ -83,14 +83,14 @@ impl<W: Words> Timeline<'_, W> {
             )
     }
 
-    /// Its value; of a binary one, 1 if it is signalled. `None`: it is gone.
+    /// Returns its value; of a binary one, 1 if it is signalled. `None` if it has ended.
     #[must_use]
     pub fn semaphore_value(&self, semaphore: SemaphoreId) -> Option<u64> {
         self.is_semaphore(semaphore).then(|| self.get(semaphore.export.value()))
     }
 
-    /// Signals a semaphore at `t`: gives a counting one the value, and lets those go on that waited for no more. Of one that is gone
-    /// nobody hears.
+    /// Signals a semaphore at `t`: sets a counting one's value, and wakes the streams that it
+    /// satisfies. Does nothing if the semaphore has ended.
     pub fn signal(&mut self, semaphore: SemaphoreId, value: u64, t: Nanos) {
         if !self.is_semaphore(semaphore) {
             return;
@@ -116,13 +116,14 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// What a signal in a stream's ring does.
+    /// Performs a signal in a stream's ring.
     pub(super) fn signal_command(&mut self, slot: Slot, t: Nanos) {
         let (semaphore, value) = (SemaphoreId::of(self.get(slot.subject())), self.get(slot.cost()));
         self.signal(semaphore, value, t);
     }
 
-    /// Begins a wait that is a stream's head. `false`: the stream is in the semaphore's list now.
+    /// Begins a wait that is a stream's head. Returns `false` if the stream is now in the
+    /// semaphore's list.
     pub(super) fn acquire(&mut self, stream: StreamId, slot: Slot) -> bool {
         let semaphore = SemaphoreId::of(self.get(slot.subject()));
         if !self.is_semaphore(semaphore) {
@@ -140,24 +141,24 @@ impl<W: Words> Timeline<'_, W> {
         reached
     }
 
-    /// Takes a stream whose wait is dropped out of its semaphore's list.
+    /// Removes a stream whose wait is dropped from its semaphore's list.
     pub(super) fn give_up(&mut self, stream: StreamId) {
         let semaphore = SemaphoreId::of(self.get(self.head_slot(stream).subject()));
         waiters_of(semaphore.export).remove(self.words, stream.0);
     }
 
-    /// Whether any stream waits for it.
+    /// Returns whether any stream waits for it.
     pub(super) fn is_awaited(&self, export: ExportId) -> bool {
         !waiters_of(export).is_empty(self.words)
     }
 
-    /// Whether a stream that waits for a semaphore is in its list.
+    /// Returns whether a stream that waits for a semaphore is in its list.
     pub(super) fn is_listed(&self, stream: StreamId) -> bool {
         let semaphore = SemaphoreId::of(self.get(self.head_slot(stream).subject()));
         waiters_of(semaphore.export).members(self.words).contains(&stream.0)
     }
 
-    /// What always holds for a semaphore.
+    /// Checks the invariants of a semaphore.
     pub(super) fn check_semaphore(&self, export: ExportId) -> Result<(), String> {
         let binary = self.kind_of_export(export) == ExportKind::Binary;
         let value = self.get(export.value());

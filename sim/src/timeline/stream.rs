@@ -1,4 +1,4 @@
-//! Streams: made, asked, ended.
+//! Streams: creation, state, end.
 
 use core::cmp::Ordering;
 
@@ -13,16 +13,16 @@ use super::records::{ContextId, Global, Gpu, Holding, Process, RING, StreamId};
 use crate::error::Error;
 use crate::words::Words;
 
-/// A place in a stream: done when the stream has completed that many commands.
+/// A position in a stream: done when the stream has completed that many commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
     /// The stream.
     pub stream: StreamId,
-    /// Commands of it, counted from its record's first use.
+    /// Its commands, counted from its record's first use.
     pub number: u64,
 }
 
-/// `flags`.
+/// Values of `flags`.
 pub(super) const BLOCKING: u64 = 1;
 pub(super) const LEGACY: u64 = 2;
 pub(super) const CLOSING: u64 = 4;
@@ -45,7 +45,7 @@ pub(super) const fn streams_of(context: ContextId) -> List {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Makes a stream; `blocking`: it and the legacy stream wait for each other.
+    /// Creates a stream; `blocking`: it and the legacy stream wait for each other.
     ///
     /// # Errors
     /// [`Error::Full`].
@@ -53,7 +53,8 @@ impl<W: Words> Timeline<'_, W> {
         self.create_stream_with_priority(context, blocking, 0)
     }
 
-    /// The same; `priority`: from [`GREATEST_PRIORITY`](super::GREATEST_PRIORITY), the most urgent, to 0.
+    /// Creates a stream with a priority from [`GREATEST_PRIORITY`](super::GREATEST_PRIORITY), the
+    /// most urgent, to 0.
     ///
     /// # Errors
     /// As [`Timeline::create_stream`].
@@ -80,7 +81,7 @@ impl<W: Words> Timeline<'_, W> {
         flags: u64,
         priority: i32,
     ) -> Result<StreamId, Error> {
-        // A barrier of the legacy stream must fit its ring, with a full queue before it.
+        // A barrier of the legacy stream must fit its ring after a full queue.
         if self.get(context.streams()) >= RING - 1 - self.figures.queue_depth {
             return Err(Error::Full("streams of one context"));
         }
@@ -105,7 +106,7 @@ impl<W: Words> Timeline<'_, W> {
         Ok(stream)
     }
 
-    /// Lets a stream go once what it holds is done.
+    /// Destroys a stream once its work is done.
     pub fn destroy_stream(&mut self, stream: StreamId) {
         let flags = self.get(stream.flags());
         self.set(stream.flags(), flags | CLOSING);
@@ -122,7 +123,7 @@ impl<W: Words> Timeline<'_, W> {
         POOL.give(self.words, stream.0);
     }
 
-    /// The context of a stream that is open.
+    /// Returns the context of an open stream.
     #[must_use]
     pub fn context_of_stream(&self, stream: StreamId) -> Option<ContextId> {
         if !POOL.reaches(self.words, stream.0) || self.get(stream.flags()) & CLOSING != 0 {
@@ -131,19 +132,19 @@ impl<W: Words> Timeline<'_, W> {
         Some(ContextId(self.get(stream.context()))).filter(|context| context.0 != 0)
     }
 
-    /// All that the stream holds now.
+    /// Returns the last command that the stream holds now.
     #[must_use]
     pub fn tail(&self, stream: StreamId) -> Ticket {
         Ticket { stream, number: self.get(stream.issued()) }
     }
 
-    /// The streams of a context.
+    /// Returns the streams of a context.
     #[must_use]
     pub fn streams(&self, context: ContextId) -> Vec<StreamId> {
         streams_of(context).members(self.words).into_iter().map(StreamId).collect()
     }
 
-    /// What the context's streams hold that the host cannot see to be done at the instant `now`.
+    /// Returns the work of the context's streams that the host cannot yet see to be done at `now`.
     #[must_use]
     pub fn pending(&self, context: ContextId, now: Nanos) -> Vec<Ticket> {
         let mut pending = Vec::new();
@@ -158,20 +159,20 @@ impl<W: Words> Timeline<'_, W> {
         pending
     }
 
-    /// Commands with an effect that the stream holds.
+    /// Returns how many queued commands of the stream have an effect.
     #[must_use]
     pub fn effects_of(&self, stream: StreamId) -> u64 {
         self.get(stream.effects())
     }
 
-    /// Whether the ticket is done on the GPU.
+    /// Returns whether the ticket is done on the GPU.
     #[must_use]
     pub fn is_done(&self, ticket: Ticket) -> bool {
         self.get(ticket.stream.completed()) >= ticket.number
     }
 
-    /// If the ticket is done, an instant by which the host can see it: the exact one if it is the last that the stream
-    /// completed.
+    /// Returns an instant by which the host can see that the ticket is done: exact if it is the
+    /// last that the stream completed.
     #[must_use]
     pub fn visible_at(&self, ticket: Ticket) -> Option<Nanos> {
         let completed = self.get(ticket.stream.completed());
@@ -179,7 +180,8 @@ impl<W: Words> Timeline<'_, W> {
         match completed.cmp(&ticket.number) {
             Ordering::Less => None,
             Ordering::Equal => Some(done_at + self.figures.visibility),
-            // It was done before the last one; asking for the last one's visibility could put it off for ever.
+            // Done before the last one: waiting for the visibility of the last one could go on for
+            // ever.
             Ordering::Greater => Some(done_at),
         }
     }

@@ -1,12 +1,13 @@
-//! Teams of GPUs, and the memory that is bound to them: what multicast objects are.
+//! Teams of GPUs, and the memory bound to them: CUDA's multicast objects.
 //!
-//! A team is an export without bytes of its own, so it is held, sent and buried like one. GPUs are added to it, for good, up to as
-//! many as it was made for. Then memory of each can be bound to parts of its room: a *binding*, for which the process that binds holds
-//! the memory once more. So bound memory is on the books that it was on, and stays, whoever lets go of it.
+//! A team is an export without bytes of its own, and is held, sent and ended like one. GPUs are
+//! added to it, permanently, up to its number. Then memory of each can be bound to parts of its
+//! room by a *binding*, for which the binding process holds one more reference to the memory. So
+//! bound memory stays charged as it was, and exists while it is bound.
 //!
 //! ```text
-//!   made -> GPUs added -> complete: memory bound, unbound
-//!   a binding ends: unbound by anybody who holds the team | the process that made it ends | nobody has the team any more
+//!   created -> GPUs added -> complete: memory bound, unbound
+//!   a binding ends: unbound by any holder | its process ends | the team ends
 //! ```
 
 use cgpu_shm::units::Bytes;
@@ -45,28 +46,28 @@ const fn bound_to(team: ExportId) -> List {
     }
 }
 
-/// Bindings of one team: they must end in one go, and the undo log has an end.
+/// Maximum bindings of a team: they must end in one transaction, and the undo log is finite.
 const MOST_BINDINGS: usize = 1_024;
 
 /// A team of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Team {
-    /// How many GPUs it was made for.
+    /// The number of GPUs that it is for.
     pub wanted: u64,
-    /// Those that it has: a bit for each.
+    /// Those that were added, a bit for each.
     gpus: u64,
     /// How much memory of each can be bound.
     pub room: Bytes,
 }
 
 impl Team {
-    /// Whether all its GPUs are there.
+    /// Returns whether all its GPUs were added.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         u64::from(self.gpus.count_ones()) == self.wanted
     }
 
-    /// Whether a GPU belongs to it.
+    /// Returns whether a GPU belongs to it.
     #[must_use]
     pub fn has(&self, gpu: usize) -> bool {
         self.gpus & 1 << gpu != 0
@@ -76,34 +77,34 @@ impl Team {
 /// Memory that is bound to a team.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// Whose memory it is.
+    /// The memory's GPU.
     pub gpu: usize,
-    /// Which part of the team's room it takes: from here on,
+    /// Offset in the team's room.
     pub offset: u64,
-    /// so much.
+    /// Length in bytes.
     pub size: u64,
-    /// The serial of the export that it lies in,
+    /// Serial of the memory's export.
     pub serial: u64,
-    /// from there on.
+    /// Offset in the export.
     pub at: u64,
 }
 
-/// The memory of a binding that is to be made.
+/// Memory for a new binding.
 #[derive(Clone, Copy, Debug)]
 pub struct Bindable {
-    /// The export that it lies in.
+    /// Its export.
     pub export: ExportId,
-    /// Which export of that number.
+    /// The export's serial.
     pub serial: u64,
-    /// Where it begins there.
+    /// Offset in the export.
     pub at: u64,
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Makes a team for so many GPUs, held once by its maker. It costs no memory.
+    /// Creates a team for so many GPUs, with a reference of its creator. It uses no memory.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a team of no GPUs or without room; [`Error::Full`].
+    /// [`Error::Invalid`] without GPUs or room; [`Error::Full`].
     pub fn create_team(
         &mut self,
         process: usize,
@@ -120,7 +121,7 @@ impl<W: Words> Timeline<'_, W> {
         Ok(team)
     }
 
-    /// What is known of a team; `None` if the export is none.
+    /// Describes a team; `None` if the export is not one.
     #[must_use]
     pub fn team(&self, team: ExportId) -> Option<Team> {
         let wanted = self.get(team.team());
@@ -134,7 +135,8 @@ impl<W: Words> Timeline<'_, W> {
     /// Adds a GPU to a team.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] for what is no team; [`Error::Invalid`] if the GPU is in it, or it is complete.
+    /// [`Error::NoAllocation`] if it is not a team; [`Error::Invalid`] if it has the GPU or is
+    /// complete.
     pub fn add_to_team(&mut self, team: ExportId, gpu: usize) -> Result<(), Error> {
         let its = self.team(team).ok_or(Error::NoAllocation)?;
         if its.is_complete() || its.has(gpu) {
@@ -144,12 +146,12 @@ impl<W: Words> Timeline<'_, W> {
         Ok(())
     }
 
-    /// Binds memory to a part of a team's room, on behalf of a process. The GPU is the memory's.
+    /// Binds memory to a part of a team's room for a process. The GPU is the memory's.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] for what is no team, or memory that is not there; [`Error::NoGpu`] if the team has not that memory's
-    /// GPU; [`Error::Invalid`] if the part is not within the team's room and the memory, or memory of the GPU is bound there;
-    /// [`Error::Full`].
+    /// [`Error::NoAllocation`] if it is not a complete team, or the memory has ended;
+    /// [`Error::NoGpu`] if the memory's GPU is not in the team; [`Error::Invalid`] if the part
+    /// leaves the team's room or the memory, or memory of the GPU is bound there; [`Error::Full`].
     pub fn bind(
         &mut self,
         process: usize,
@@ -199,7 +201,7 @@ impl<W: Words> Timeline<'_, W> {
         Ok(())
     }
 
-    /// What is bound to a team.
+    /// Returns the memory bound to a team.
     #[must_use]
     pub fn bound(&self, team: ExportId) -> Vec<Bound> {
         let all = bound_to(team).members(self.words).into_iter().map(Binding);
@@ -216,10 +218,11 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Ends a GPU's bindings within a part of a team's room: whole ones, of which one begins where the part does.
+    /// Ends a GPU's bindings within a part of a team's room: whole ones, the first of which begins
+    /// where the part does.
     ///
     /// # Errors
-    /// [`Error::NoAllocation`] for what is no team; [`Error::Invalid`] for any other part.
+    /// [`Error::NoAllocation`] if it is not a team; [`Error::Invalid`] for any other part.
     pub fn unbind(
         &mut self,
         team: ExportId,
@@ -258,7 +261,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Ends what a process has bound to a team.
+    /// Ends a process's bindings to a team.
     pub fn unbind_of(&mut self, team: ExportId, process: usize) {
         for binding in bound_to(team).members(self.words).into_iter().map(Binding) {
             if self.get(binding.process()) == process as u64 {
@@ -267,7 +270,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Nobody has the team any more. Does nothing for any other export.
+    /// Ends all bindings to a team that ends. Does nothing for any other export.
     pub(super) fn unbind_all(&mut self, team: ExportId) {
         if self.get(team.team()) != 0 {
             for binding in bound_to(team).members(self.words) {
@@ -276,7 +279,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// A process ends: what it bound is bound no more.
+    /// Ends all bindings of a process that ends.
     pub(super) fn unbind_all_of(&mut self, process: Process) {
         for binding in bindings_of(process).members(self.words) {
             self.end_binding(Binding(binding));
@@ -284,7 +287,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// What always holds for the bindings that a process made.
+    /// Checks the invariants of a process's bindings.
     pub(super) fn check_bindings(&self, process: Process) -> Result<(), String> {
         let all: Vec<Binding> =
             bindings_of(process).members(self.words).into_iter().map(Binding).collect();
@@ -317,7 +320,8 @@ impl<W: Words> Timeline<'_, W> {
         Ok(())
     }
 
-    /// What always holds for teams: each knows only of bindings to it, which do not overlap on any GPU and lie within its room.
+    /// Checks the invariants of teams: each lists only bindings to it, which do not overlap on any
+    /// GPU and are within its room.
     pub(super) fn check_teams(&self) -> Result<(), String> {
         for team in (1..=self.get(Global(0).top_export())).map(ExportId) {
             let Some(its) = self.team(team) else { continue };

@@ -1,8 +1,9 @@
-//! The trace: what the engines of the GPUs did, stretch by stretch, for whoever wants to look at it later.
+//! The trace: what the engines of the GPUs did, span by span.
 //!
-//! While it is on, every stretch goes into a ring of the state when it ends, like any other change: it is there exactly once whoever
-//! died meanwhile, and the same for the same calls. Whoever keeps a journal takes it out from time to time; what nobody took is
-//! overwritten by what came [`Span`]s later.
+//! While it is on, every span is stored in a ring of the state when it ends, like any other change.
+//! So it is there exactly once even if a process dies, and is the same for the same calls. A
+//! process that keeps a journal takes spans from time to time; spans that are not taken are
+//! overwritten when the ring is full.
 
 use cgpu_shm::units::Nanos;
 
@@ -13,56 +14,56 @@ use super::{Timeline, states};
 use crate::words::{Words, index};
 
 states! {
-    /// What a span was spent with.
+    /// What an engine did.
     pub SpanKind {
-        /// Changing to the context.
+        /// Switched to the context.
         Switch,
-        /// A kernel.
+        /// Ran a kernel.
         Kernel,
-        /// A copy or fill within the GPU.
+        /// Copied or filled memory within the GPU.
         Move,
-        /// An event record.
+        /// Recorded an event.
         Mark,
-        /// A stream memory write.
+        /// Wrote stream memory.
         Write,
-        /// A copy to the GPU.
+        /// Copied to the GPU.
         Up,
-        /// A copy from the GPU.
+        /// Copied from the GPU.
         Down,
     }
 }
 
-/// What one engine of a GPU did, from one instant to another.
+/// Uninterrupted work of one engine of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// What it was spent with.
+    /// What it did.
     pub kind: SpanKind,
-    /// On which GPU.
+    /// The GPU.
     pub gpu: usize,
-    /// For whom: its id in its own PID namespace.
+    /// The process's id in its own PID namespace.
     pub pid: u32,
-    /// Which of all contexts ever made.
+    /// The context's number among all ever created.
     pub context: u64,
-    /// The stream, and the number of its command; 0 for a switch.
+    /// The stream of the command; 0 for a switch.
     pub stream: u64,
-    /// See `stream`.
+    /// The number of the command in its stream; 0 for a switch.
     pub number: u64,
     /// When it began.
     pub from: Nanos,
     /// When it ended.
     pub to: Nanos,
-    /// Whether the command was done at the end, and not only interrupted.
+    /// Whether the command was done at the end, not interrupted.
     pub done: bool,
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Begins to keep spans. Once on it stays on.
+    /// Starts recording spans, permanently.
     pub fn trace(&mut self) {
         self.set(Trace(0).on(), 1);
     }
 
-    /// Takes all spans that ended since somebody last took them; those that last still are cut at `now`, up to which the timeline
-    /// has been advanced. Returns how many nobody took in time.
+    /// Takes all spans that ended since they were last taken. Splits those that still last at
+    /// `now`, to which the timeline has been advanced. Returns how many were overwritten.
     pub fn take_spans(&mut self, now: Nanos, into: &mut Vec<Span>) -> u64 {
         for gpu in (0..GPUS).map(Gpu) {
             self.settle_engine(gpu, now);
@@ -96,7 +97,7 @@ impl<W: Words> Timeline<'_, W> {
         self.get(Trace(0).on()) != 0
     }
 
-    /// The head of a stream has computed.
+    /// Records that the head of a stream has computed.
     #[inline]
     pub(super) fn trace_computed(&mut self, gpu: Gpu, stream: StreamId, from: Nanos, to: Nanos) {
         if self.traces() {
@@ -111,12 +112,12 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// The engine has changed, or begun to change, to its target.
+    /// Records a switch of the engine to its target, complete or not.
     #[inline]
     pub(super) fn trace_switched(&mut self, gpu: Gpu, from: Nanos, to: Nanos) {
         if self.traces() {
             let group = Group(self.get(gpu.target()));
-            // For all of a GPU's contexts: for the one that needed it.
+            // In a GPU's group, the context that needed the switch.
             let needy = self
                 .first_of(group)
                 .map_or(ContextId(0), |stream| ContextId(self.get(stream.context())));
@@ -125,7 +126,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// The head of a stream has been copied.
+    /// Records that the head of a stream has been copied.
     #[inline]
     pub(super) fn trace_copied(&mut self, way: Way, gpu: Gpu, stream: StreamId, to: Nanos) {
         if self.traces() {

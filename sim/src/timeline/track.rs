@@ -1,7 +1,7 @@
-//! Tracks: streams that no program sees, on which the branches of graphs run.
+//! Tracks: internal streams on which the branches of graphs run.
 //!
-//! A track knows no legacy stream, and what it can hold is bounded by its ring alone: a graph's commands are launched
-//! at once, and a launch does not wait for its own beginning.
+//! A track does not synchronize with the legacy stream, and only its ring bounds what it holds: a
+//! graph's commands are launched at once, and a launch does not wait for its own beginning.
 
 use super::Timeline;
 use super::queue::QueueFull;
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::words::Words;
 
 impl<W: Words> Timeline<'_, W> {
-    /// Makes a track.
+    /// Creates a track.
     ///
     /// # Errors
     /// [`Error::Full`].
@@ -19,8 +19,8 @@ impl<W: Words> Timeline<'_, W> {
         self.new_stream(context, TRACK, 0)
     }
 
-    /// Gives an empty track the priority of the stream that its next commands are launched in. Of one that is not empty the
-    /// commands are in their lists already, and the new ones share their priority.
+    /// Gives an empty track the priority of the launching stream. In other tracks commands are
+    /// already in their lists, and the new ones share their priority.
     pub fn lend_priority(&mut self, track: StreamId, stream: StreamId) {
         if self.held(track) == 0 {
             let level = self.get(stream.level());
@@ -28,18 +28,19 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Commands that a stream holds.
+    /// Returns how many commands a stream holds.
     #[must_use]
     pub fn held(&self, stream: StreamId) -> u64 {
         self.get(stream.issued()) - self.get(stream.completed())
     }
 
-    /// The most commands that a stream holds at once.
+    /// Returns how many commands a stream may hold.
     pub(super) fn depth(&self, stream: StreamId) -> u64 {
         if self.get(stream.flags()) & TRACK == 0 { self.figures.queue_depth } else { RING - 1 }
     }
 
-    /// Whether the stream has room for `count` commands of which all but the last have no legacy barrier to add.
+    /// Checks that the stream has room for `count` commands, of which only the last can add a
+    /// legacy barrier.
     ///
     /// # Errors
     /// [`QueueFull`].
@@ -53,7 +54,7 @@ impl<W: Words> Timeline<'_, W> {
         Err(QueueFull { room: Ticket { stream, number } })
     }
 
-    /// What a stream will have been given after `count` more commands.
+    /// Returns the ticket that the stream's `count`-th next command will have.
     #[must_use]
     pub fn ticket_after(&self, stream: StreamId, count: u64) -> Ticket {
         Ticket { stream, number: self.get(stream.issued()) + count }

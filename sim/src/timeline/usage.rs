@@ -1,7 +1,7 @@
-//! The books: who computed for how long, in all and by windows.
+//! Usage: how long each process computed, in total and by windows.
 //!
-//! NVML's figures are of windows: the busy time of the last whole one, as an integer percentage. They are late by up to
-//! a window and blind to anything shorter, as on a GPU.
+//! NVML's figures are of windows: the busy time of the last whole one, as an integer percentage. As
+//! on a GPU, they are late by up to a window, and do not show anything shorter.
 
 use core::ops::Range;
 
@@ -13,18 +13,18 @@ use super::records::{ContextId, Gpu, Group, Holding, PROCESSES, Process, WINDOWS
 use super::{Timeline, index};
 use crate::words::Words;
 
-/// How a GPU's time was spent since the segment was made: the simulator's own truth. The rest is idle.
+/// How a GPU's time was spent since the segment was created, exactly. The rest is idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineTime {
-    /// Kernels and other commands computed.
+    /// Time in which commands computed.
     pub busy: Nanos,
-    /// Contexts were changed.
+    /// Time of context switches.
     pub switching: Nanos,
-    /// Changes begun.
+    /// Switches begun.
     pub switches: u64,
 }
 
-/// What a process has done and has on a GPU.
+/// A process's use of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessUse {
     /// Its number in the timeline.
@@ -33,11 +33,11 @@ pub struct ProcessUse {
     pub pid: u32,
     /// Its memory on the GPU, contexts included.
     pub memory: Bytes,
-    /// Time its commands computed on the GPU, exact: the simulator's own truth.
+    /// Exact time that its commands computed on the GPU.
     pub busy: Nanos,
     /// Kernels completed on the GPU.
     pub kernels: u64,
-    /// Dead, its memory not yet gone.
+    /// Whether it has exited and its memory still exists.
     pub dying: bool,
 }
 
@@ -64,7 +64,7 @@ pub struct GpuSample {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Books what has been computed up to `t`, so that everything readable is exact at `t`.
+    /// Accounts for everything computed up to `t`, so that all figures are exact at `t`.
     pub(super) fn settle_engine(&mut self, gpu: Gpu, t: Nanos) {
         if self.get(gpu.running()) == 0 {
             return;
@@ -85,7 +85,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// The group that has the GPU has computed up to `t`.
+    /// Accounts for what the current group has computed up to `t`.
     pub(super) fn account_gpu(&mut self, gpu: Gpu, t: Nanos) {
         let from = Nanos(self.get(gpu.run_start()));
         self.add(gpu.busy(), t.0 - from.0);
@@ -96,7 +96,7 @@ impl<W: Words> Timeline<'_, W> {
         self.set(gpu.run_start(), t.0);
     }
 
-    /// A context of a GPU's group has computed up to `t`.
+    /// Accounts for what a context of a GPU's group has computed up to `t`.
     pub(super) fn account_merged(&mut self, gpu: Gpu, context: ContextId, t: Nanos) {
         let from = Nanos(self.get(context.run_start()));
         self.account_context(gpu, context, from, t);
@@ -141,7 +141,7 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Percent of a window, rounded down; 0 where nothing was booked.
+    /// Returns the percentage of a window, rounded down; 0 if it has no record.
     fn percent(&self, record: Window, window: u64) -> u32 {
         if self.get(record.index()) != window {
             return 0;
@@ -149,12 +149,12 @@ impl<W: Words> Timeline<'_, W> {
         u32::try_from(self.get(record.busy()) * 100 / self.figures.window.0).unwrap_or(100).min(100)
     }
 
-    /// Books what computes on the GPU up to `now`, so that all that follows is exact.
+    /// Accounts for what computes on the GPU up to `now`, so that later reads are exact.
     pub fn settle(&mut self, gpu: usize, now: Nanos) {
         self.settle_engine(Gpu(gpu as u64), now);
     }
 
-    /// How a GPU's time was spent, up to the last [`Timeline::settle`].
+    /// Returns how a GPU's time was spent, up to the last [`Timeline::settle`].
     #[must_use]
     pub fn engine_time(&self, gpu: usize) -> EngineTime {
         let gpu = Gpu(gpu as u64);
@@ -165,13 +165,13 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Time that a context's commands computed, up to the last [`Timeline::settle`].
+    /// Returns how long a context's commands computed, up to the last [`Timeline::settle`].
     #[must_use]
     pub fn context_busy(&self, context: ContextId) -> Nanos {
         Nanos(self.get(context.busy()))
     }
 
-    /// Processes with contexts or memory on a GPU, up to the last [`Timeline::settle`].
+    /// Returns the processes with contexts or memory on a GPU, up to the last [`Timeline::settle`].
     #[must_use]
     pub fn processes(&self, gpu: usize) -> Vec<ProcessUse> {
         let uses = self.holders(gpu).map(|(process, holding)| ProcessUse {
@@ -185,8 +185,8 @@ impl<W: Words> Timeline<'_, W> {
         uses.collect()
     }
 
-    /// NVML's utilisation of a GPU: percent of the last window that is whole at `now` in which it computed or
-    /// switched.
+    /// Returns NVML's utilisation of a GPU: the percentage of the last whole window in which it
+    /// computed or switched.
     #[must_use]
     pub fn utilisation(&self, gpu: usize, now: Nanos) -> u32 {
         match (now.0 / self.figures.window.0).checked_sub(1) {
@@ -195,14 +195,15 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// The whole windows at `now` that ended after `since`, as far as they are remembered: the last 14.
+    /// Returns the whole windows at `now` that ended after `since`, at most the last 14, which are
+    /// kept.
     fn whole_windows(&self, since: Nanos, now: Nanos) -> Range<u64> {
         let length = self.figures.window.0;
         let whole = now.0 / length;
         (since.0 / length).max(whole.saturating_sub(WINDOWS - 2))..whole
     }
 
-    /// NVML's utilisation of a GPU, window by window, oldest first.
+    /// Returns NVML's utilisation of a GPU, window by window, oldest first.
     #[must_use]
     pub fn gpu_samples(&self, gpu: usize, since: Nanos, now: Nanos) -> Vec<GpuSample> {
         let gpu = Gpu(gpu as u64);
@@ -213,8 +214,8 @@ impl<W: Words> Timeline<'_, W> {
         self.whole_windows(since, now).map(sample).collect()
     }
 
-    /// NVML's utilisation by processes: one sample for each that computed in the whole windows that ended after `since`, their mean
-    /// as an integer.
+    /// Returns NVML's utilisation by process: a sample for each that computed in the whole windows
+    /// that ended after `since`, their mean as an integer.
     #[must_use]
     pub fn process_samples(&self, gpu: usize, since: Nanos, now: Nanos) -> Vec<ProcessSample> {
         let windows = self.whole_windows(since, now);
@@ -235,7 +236,7 @@ impl<W: Words> Timeline<'_, W> {
         self.holders(gpu).filter_map(sample).collect()
     }
 
-    /// Whoever has something on a GPU; not who is checkpointed.
+    /// Returns the processes that use a GPU, without checkpointed ones.
     fn holders(&self, gpu: usize) -> impl Iterator<Item = (Process, Holding)> {
         (0..PROCESSES)
             .map(Process)

@@ -1,5 +1,5 @@
-//! Errors that a GPU reports to the host (XIDs), as somebody injected them. Nothing else comes of them here: what a program sees of an
-//! error is injected into its calls.
+//! Injected errors that a GPU reports to the host (XIDs). They have no other effect here: errors
+//! that a program sees are injected into its calls.
 
 use cgpu_shm::units::Nanos;
 
@@ -7,21 +7,21 @@ use super::Timeline;
 use super::records::{Fault, Global, Gpu};
 use crate::words::{Words, index};
 
-/// One error.
+/// A reported error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Xid {
-    /// Which error of all ever injected, from 1.
+    /// Its number among all ever injected, from 1.
     pub number: u64,
     /// The GPU that reports it.
     pub gpu: usize,
-    /// The vendor's number for it: 31 is a page fault, 79 a GPU that has fallen off the bus.
+    /// The vendor's code: 31 is a page fault, 79 a GPU that has fallen off the bus.
     pub code: u64,
     /// When.
     pub at: Nanos,
 }
 
 impl<W: Words> Timeline<'_, W> {
-    /// Lets a GPU report an error.
+    /// Makes a GPU report an error.
     pub fn inject_xid(&mut self, gpu: usize, code: u64, now: Nanos) {
         let number = self.xids() + 1;
         let fault = Fault::of(number);
@@ -31,13 +31,13 @@ impl<W: Words> Timeline<'_, W> {
         self.set(Global(0).faults(), number);
     }
 
-    /// How many errors were ever injected.
+    /// Returns how many errors were ever injected.
     #[must_use]
     pub fn xids(&self) -> u64 {
         self.get(Global(0).faults())
     }
 
-    /// The errors after the `number`-th, as far as they are remembered: the last 256.
+    /// Returns the errors after the `number`-th, at most the last 256, which are kept.
     #[must_use]
     pub fn xids_after(&self, number: u64) -> Vec<Xid> {
         let last = self.xids();

@@ -1,8 +1,9 @@
-//! The format of Chrome's tracing, which Perfetto (ui.perfetto.dev) reads.
+//! Chrome's trace format, which Perfetto (ui.perfetto.dev) reads.
 //!
-//! Each GPU is a group of tracks: turns with the bubbles in them, switches, the copy engines, and one track for each stream that
-//! computed. Each process is a group with a track for each thread that called. Arrows lead from the call that put a kernel or copy
-//! into a stream to where it began. Times are microseconds from the trace's first instant.
+//! Each GPU is a group of tracks: turns with their bubbles, switches, the copy engines, and a track
+//! for each stream that computed. Each process is a group with a track for each calling thread. An
+//! arrow leads from the call that enqueued a kernel or copy to its begin. Times are microseconds
+//! from the trace's first instant.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -12,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::Trace;
 use crate::timeline::{Span, SpanKind};
 
-/// Group numbers of GPUs begin above all process ids that Linux gives.
+/// Group numbers of GPUs, above all process ids of Linux.
 const GPUS: u64 = 1 << 22;
 
 const TURNS: u64 = 1;
@@ -22,7 +23,7 @@ const DOWN: u64 = 4;
 /// The first of the streams' tracks.
 const STREAMS: u64 = 10;
 
-/// The text as it grows.
+/// The text while it is written.
 struct Events {
     text: String,
     start: Nanos,
@@ -37,7 +38,8 @@ impl Events {
         self.text.push_str(&event.to_string());
     }
 
-    /// Microseconds since the start. A trace is short enough for a float to have every nanosecond.
+    /// Returns microseconds since the start. A trace is short enough for exact nanoseconds in a
+    /// float.
     fn at(&self, instant: Nanos) -> f64 {
         micros(instant - self.start)
     }
@@ -67,7 +69,7 @@ impl Events {
         self.add(&json!({"ph": "X", "name": name, "pid": group, "tid": track, "ts": at, "dur": length, "args": arguments}));
     }
 
-    /// One end of an arrow, `s` or `f`.
+    /// Adds one end of an arrow, `s` or `f`.
     fn arrow(&mut self, end: &str, (group, track): (u64, u64), at: Nanos, command: (u64, u64)) {
         let at = self.at(at);
         let id = format!("{}:{}", command.0, command.1);
@@ -81,7 +83,7 @@ fn micros(span: Nanos) -> f64 {
 }
 
 impl Trace {
-    /// The trace as a JSON object in Chrome's format.
+    /// Returns the trace as a JSON object in Chrome's format.
     #[must_use]
     pub fn chrome(&self) -> String {
         let calls = self.calls.first().map(|call| Nanos(call.from));
@@ -151,7 +153,7 @@ impl Trace {
         }
     }
 
-    /// Whether the journal says who put it into its stream.
+    /// Returns whether the journal can have the call that enqueued it.
     fn is_called(&self, span: &Span) -> bool {
         !self.calls.is_empty()
             && matches!(span.kind, SpanKind::Kernel | SpanKind::Up | SpanKind::Down)

@@ -1,12 +1,13 @@
-//! Looking at a run: who computed when, in whose turn, and when nobody did.
+//! Traces of runs: which process computed when, in whose turn, and when the GPU was idle.
 //!
-//! A [`Trace`] is made of the [`Span`]s that a timeline told ([`Trace::of_spans`]: pure, and the same to the byte for the same calls)
-//! or of a journal ([`Trace::of_journal`], which knows calls and names as well). It is written for Perfetto ([`Trace::chrome`]), drawn
-//! ([`Trace::picture`]) or summed up ([`Trace::summary`]).
+//! A [`Trace`] is made of a timeline's [`Span`]s ([`Trace::of_spans`]: pure, identical for the same
+//! calls) or of a journal ([`Trace::of_journal`], which has calls and names, too). It is written
+//! for Perfetto ([`Trace::chrome`]), drawn ([`Trace::picture`]) or summarized ([`Trace::summary`]).
 //!
-//! * A **turn** of a process lasts from its first computing to its last before another's, on one GPU.
-//! * A **bubble** is time between the first and the last of what a GPU did in which its computing engine did nothing: no kernel, no
-//!   switch.
+//! * A **turn** of a process lasts from its first computing to its last before another's, on one
+//!   GPU.
+//! * A **bubble** is time between a GPU's first and last work in which its compute engine did
+//!   nothing: no kernel, no switch.
 
 mod chrome;
 mod picture;
@@ -22,43 +23,43 @@ use crate::timeline::{Span, SpanKind};
 
 pub use summary::{GpuSummary, ProcessSummary, Summary};
 
-/// What GPUs and programs did.
+/// The work of GPUs and programs.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// Whole, in order of their beginnings.
+    /// Merged, in order of their beginnings.
     spans: Vec<Span>,
-    /// In order of their beginnings; their times are device time here.
+    /// In order of their beginnings; times are converted to device time.
     calls: Vec<Call>,
     processes: BTreeMap<u32, Process>,
     /// The functions of kernels, by stream and number.
     kernels: HashMap<(u64, u64), String>,
     lost: u64,
-    /// What it was cut to.
+    /// The part to which it was restricted.
     part: Option<Stretch>,
 }
 
-/// One process's time on a GPU's computing engine.
+/// A process's turn on a GPU's compute engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// Whose.
+    /// The process id.
     pub pid: u32,
     /// When it began to compute.
     pub from: Nanos,
-    /// When it last did.
+    /// When it last computed.
     pub to: Nanos,
 }
 
-/// From one instant to another.
+/// A span of time, from one instant to another.
 pub type Stretch = (Nanos, Nanos);
 
 impl Trace {
-    /// The trace of what a timeline told, in the order in which it did.
+    /// Creates the trace of a timeline's spans, in their recorded order.
     #[must_use]
     pub fn of_spans(spans: impl IntoIterator<Item = Span>) -> Self {
         Self { spans: whole(spans), ..Self::default() }
     }
 
-    /// The trace of a journal's text.
+    /// Creates the trace of a journal's text.
     #[must_use]
     pub fn of_journal(text: &str) -> Self {
         let mut trace = Self::default();
@@ -76,10 +77,10 @@ impl Trace {
                 Line::Lost { spans } => trace.lost += spans,
             }
         }
-        // Processes take spans in turns: what one took may stand behind what the next one did.
+        // Several processes take spans, so the journal's order is not that of time.
         spans.sort_by_key(|span| (span.from, span.to));
         trace.spans = whole(spans);
-        // All of a machine's processes have its dilation.
+        // All processes of a machine have the same time scale.
         let dilation =
             trace.processes.values().map(|process| process.dilation_milli).next().unwrap_or(1_000);
         for call in &mut trace.calls {
@@ -90,7 +91,7 @@ impl Trace {
         trace
     }
 
-    /// Learns the names of what a call put into streams: a launch's kernel, or a graph's steps in their order.
+    /// Notes the names of enqueued commands: a launch's kernel, or a graph's steps in order.
     fn name_kernels(&mut self, call: &Call) {
         let name = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         if let Some(kernel) = call.arguments.get("kernel") {
@@ -101,7 +102,7 @@ impl Trace {
         }
     }
 
-    /// The part of the trace between two instants after its start.
+    /// Restricts the trace to the part between two instants after its start.
     #[must_use]
     pub fn between(mut self, from: Nanos, to: Nanos) -> Self {
         let (start, end) = self.extent();
@@ -120,20 +121,21 @@ impl Trace {
         self
     }
 
-    /// What the GPUs' engines did, in order of its beginnings. Stretches of one command that follow each other at once are one.
+    /// Returns what the GPUs' engines did, in order of the beginnings. Adjacent spans of one
+    /// command are merged.
     #[must_use]
     pub fn spans(&self) -> &[Span] {
         &self.spans
     }
 
-    /// Whether it holds nothing.
+    /// Returns whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty() && self.calls.is_empty()
     }
 
-    /// From the first instant of it to the last. Calls count only where there are no spans: a program may think for long before
-    /// its first kernel.
+    /// Returns its first and last instant. Calls count only if there are no spans: a program may do
+    /// other work before its first kernel.
     #[must_use]
     pub fn extent(&self) -> Stretch {
         if let Some(part) = self.part {
@@ -147,25 +149,25 @@ impl Trace {
         (from, all.iter().map(|stretch| stretch.1).max().unwrap_or(from))
     }
 
-    /// The GPUs that did something, or that a process named.
+    /// Returns the GPUs with spans.
     #[must_use]
     pub fn gpus(&self) -> BTreeSet<usize> {
         self.spans.iter().map(|span| span.gpu).collect()
     }
 
-    /// What a GPU is, where a journal says so.
+    /// Returns the name of a GPU, if a journal has it.
     #[must_use]
     pub fn gpu_name(&self, gpu: usize) -> Option<&str> {
         self.processes.values().find_map(|process| process.gpus.get(gpu)).map(String::as_str)
     }
 
-    /// The processes that did something on a GPU, in order of their ids.
+    /// Returns the processes with spans on a GPU, in order of their ids.
     #[must_use]
     pub fn pids(&self, gpu: usize) -> BTreeSet<u32> {
         self.spans.iter().filter(|span| span.gpu == gpu).map(|span| span.pid).collect()
     }
 
-    /// What a process is called: its program, where a journal says so, and its id.
+    /// Returns the name of a process: its program, if a journal has it, and its id.
     #[must_use]
     pub fn process_name(&self, pid: u32) -> String {
         match self.processes.get(&pid) {
@@ -174,7 +176,7 @@ impl Trace {
         }
     }
 
-    /// What a span is called: its function where it is known.
+    /// Returns the name of a span: its function if known.
     #[must_use]
     pub fn span_name(&self, span: &Span) -> &str {
         match span.kind {
@@ -185,7 +187,7 @@ impl Trace {
         }
     }
 
-    /// The turns of processes on a GPU's computing engine.
+    /// Returns the turns of processes on a GPU's compute engine.
     #[must_use]
     pub fn turns(&self, gpu: usize) -> Vec<Turn> {
         let mut turns: Vec<Turn> = Vec::new();
@@ -198,7 +200,7 @@ impl Trace {
         turns
     }
 
-    /// When a GPU's computing engine did nothing, between its first work and its last.
+    /// Returns when a GPU's compute engine did nothing, between its first work and its last.
     #[must_use]
     pub fn bubbles(&self, gpu: usize) -> Vec<Stretch> {
         let mut bubbles = Vec::new();
@@ -215,13 +217,13 @@ impl Trace {
 }
 
 impl SpanKind {
-    /// Whether a context computes.
+    /// Returns whether a context computes.
     #[must_use]
     pub fn computes(self) -> bool {
         matches!(self, Self::Kernel | Self::Move | Self::Mark | Self::Write)
     }
 
-    /// Whether the computing engine is taken.
+    /// Returns whether the compute engine is in use.
     #[must_use]
     pub fn holds_engine(self) -> bool {
         self == Self::Switch || self.computes()
@@ -233,7 +235,7 @@ fn device_time(at: u64, dilation_milli: u64) -> u64 {
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
-/// Puts stretches together that were told apart only because somebody looked in between.
+/// Merges adjacent spans of one command, which were split only because spans were taken in between.
 fn whole(spans: impl IntoIterator<Item = Span>) -> Vec<Span> {
     let mut whole: Vec<Span> = Vec::new();
     let mut unfinished: HashMap<(usize, u64, u64), usize> = HashMap::new();
@@ -306,7 +308,7 @@ mod tests {
         let turns: Vec<_> =
             trace.turns(0).iter().map(|turn| (turn.pid, turn.from.0, turn.to.0)).collect();
         assert_eq!(turns, [(1, 200, 400), (2, 500, 600), (1, 750, 800)]);
-        // A copy is no computing.
+        // A copy does not compute.
         assert_eq!(trace.bubbles(0), [(Nanos(300), Nanos(320)), (Nanos(600), Nanos(650))]);
     }
 

@@ -1,7 +1,8 @@
-//! The trace as a picture: one SVG that needs nothing else.
+//! The trace as a picture: a self-contained SVG.
 //!
-//! For each GPU a broad lane of its computing engine, then a narrow one for each process, in which its turns are tinted, and one
-//! for each copy engine that was used. What is too narrow to be told apart at this size is drawn as one.
+//! Each GPU has a broad lane for its compute engine, then a narrow one for each process, in which
+//! its turns are tinted, and one for each copy engine that was used. Spans that are too close to
+//! distinguish are drawn as one.
 
 use core::fmt::Write as _;
 use std::collections::BTreeMap;
@@ -22,10 +23,10 @@ const COPIES: f64 = 12.0;
 const GAP: f64 = 6.0;
 const AXIS: f64 = 32.0;
 
-/// What is nearer than this, in pixels, is drawn as one.
+/// Spans closer than this, in pixels, are drawn as one.
 const GRAIN: f64 = 0.4;
 
-/// Processes, in order of their ids; then again from the first.
+/// Colours of processes, in order of their ids, repeated.
 const COLOURS: [&str; 8] =
     ["#3b6fd4", "#2f9e63", "#9457d6", "#d6498f", "#1f9bb3", "#8a5a3c", "#6b7a1f", "#5b5bd6"];
 const BUBBLE: &str = "#f5a623";
@@ -36,7 +37,7 @@ const FAINT: &str = "#6b7280";
 const GRID: &str = "#e5e8ee";
 const LANE: &str = "#f4f6f9";
 
-/// The picture as it grows.
+/// The picture while it is drawn.
 struct Canvas {
     text: String,
     from: Nanos,
@@ -69,7 +70,7 @@ impl Canvas {
             writeln!(self.text, "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{text}</text>");
     }
 
-    /// Stretches of one colour in a lane, those that cannot be told apart as one; one path for all of them.
+    /// Draws spans of one colour in a lane as one path, merging those that are too close.
     fn stretches(
         &mut self,
         (y, height): (f64, f64),
@@ -90,7 +91,7 @@ impl Canvas {
         }
         let mut path = String::new();
         for (from, to) in drawn {
-            // What is there is seen.
+            // At least visible.
             let width = (to - from).max(GRAIN);
             let _ = write!(path, "M{from:.2} {y:.1}h{width:.2}v{height:.1}h-{width:.2}z");
         }
@@ -104,7 +105,7 @@ impl Canvas {
 }
 
 impl Trace {
-    /// The trace as an SVG of 1200 pixels' width.
+    /// Returns the trace as an SVG, 1200 pixels wide.
     #[must_use]
     pub fn picture(&self) -> String {
         let (from, to) = self.extent();
@@ -116,7 +117,7 @@ impl Trace {
             self.all_pids().into_iter().zip(COLOURS.into_iter().cycle()).collect();
         let mut y = self.head(&mut canvas, &colours, length);
         let top = y;
-        // The grid goes behind everything; its height is known in the end.
+        // The grid is drawn behind the lanes, but its height is only known after them.
         let lanes = core::mem::take(&mut canvas.text);
         for gpu in self.gpus() {
             y = self.gpu(&mut canvas, gpu, y, &colours);
@@ -142,7 +143,7 @@ impl Trace {
         pids.into_iter().collect()
     }
 
-    /// Title and legend; where the lanes begin.
+    /// Draws title and legend; returns where the lanes begin.
     fn head(&self, canvas: &mut Canvas, colours: &BTreeMap<u32, &str>, length: Nanos) -> f64 {
         let processes = if colours.len() == 1 {
             "1 process".to_owned()
@@ -171,7 +172,7 @@ impl Trace {
         y + 10.0
     }
 
-    /// One GPU's lanes; where the next one's begin.
+    /// Draws one GPU's lanes; returns where the next one's begin.
     fn gpu(&self, canvas: &mut Canvas, gpu: usize, y: f64, colours: &BTreeMap<u32, &str>) -> f64 {
         let summary = self.gpu_summary(gpu);
         let all = summary.busy_ns + summary.switching_ns + summary.bubble_ns;
@@ -230,9 +231,9 @@ impl Trace {
     }
 }
 
-/// Ticks under the lanes, and a grid behind them.
+/// Draws ticks under the lanes, and a grid behind them.
 fn axis(canvas: &mut Canvas, length: Nanos, top: f64, bottom: f64) {
-    // About ten ticks, at 1, 2 or 5 of a power of ten.
+    // About ten ticks, at 1, 2 or 5 times a power of ten.
     let step = [1, 2, 5]
         .into_iter()
         .cycle()
@@ -254,7 +255,7 @@ fn axis(canvas: &mut Canvas, length: Nanos, top: f64, bottom: f64) {
     }
 }
 
-/// A unit of time for people.
+/// A readable unit of time.
 struct Unit {
     name: &'static str,
     nanos: u64,
@@ -279,7 +280,7 @@ impl Unit {
     }
 }
 
-/// A name that fits the margin: its beginning and its end, which is the process's id.
+/// Shortens a name to fit the margin: keeps its beginning and its end, the process's id.
 fn shortened(name: &str) -> String {
     let all: Vec<char> = name.chars().collect();
     match all.len() {

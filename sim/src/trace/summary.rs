@@ -1,4 +1,4 @@
-//! A trace in figures.
+//! The figures of a trace.
 
 use std::collections::BTreeMap;
 
@@ -8,53 +8,53 @@ use serde::Serialize;
 use super::Trace;
 use crate::timeline::SpanKind;
 
-/// What a trace comes to. Times are in nanoseconds.
+/// Figures of a trace. Times are in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Summary {
     /// From the trace's first instant to its last.
     pub length_ns: u64,
     /// Calls in the journal.
     pub calls: usize,
-    /// Calls that did not answer success.
+    /// Calls that returned an error.
     pub refused_calls: usize,
-    /// Spans that nobody took in time, and that are missing.
+    /// Spans that were overwritten and are missing.
     pub lost_spans: u64,
-    /// Each GPU that did something.
+    /// Each GPU with spans.
     pub gpus: Vec<GpuSummary>,
 }
 
-/// What one GPU did.
+/// Figures of one GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GpuSummary {
     /// Its number.
     pub gpu: usize,
-    /// Its name, where it is known.
+    /// Its name, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Its computing engine computed.
+    /// Time in which its compute engine computed.
     pub busy_ns: u64,
-    /// Contexts were changed.
+    /// Time of context switches.
     pub switching_ns: u64,
-    /// How often.
+    /// Their number.
     pub switches: usize,
-    /// Nobody computed, between the first work and the last.
+    /// Time without computing or switching, between the first work and the last.
     pub bubble_ns: u64,
-    /// How many there were.
+    /// The number of such bubbles.
     pub bubbles: usize,
     /// Each process on it.
     pub processes: Vec<ProcessSummary>,
 }
 
-/// What one process did on a GPU.
+/// Figures of one process on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProcessSummary {
     /// Its id.
     pub pid: u32,
-    /// Its program, where it is known.
+    /// Its program, if known.
     pub name: String,
-    /// It computed.
+    /// Time in which it computed.
     pub busy_ns: u64,
-    /// Kernels that were done.
+    /// Kernels that ended.
     pub kernels: usize,
     /// Its turns.
     pub turns: usize,
@@ -63,7 +63,7 @@ pub struct ProcessSummary {
 }
 
 impl Trace {
-    /// The trace in figures.
+    /// Returns the figures of the trace.
     #[must_use]
     pub fn summary(&self) -> Summary {
         let (from, to) = self.extent();
@@ -102,7 +102,7 @@ impl Trace {
                 copies: done(SpanKind::Up) + done(SpanKind::Down),
             }
         });
-        // Kernels of one context may run side by side: the engine is busy once.
+        // Concurrent kernels of one context count once.
         let mut busy = Nanos::ZERO;
         let mut done = Nanos::ZERO;
         for span in spans().filter(|span| span.kind.computes()) {
