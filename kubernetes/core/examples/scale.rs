@@ -1,5 +1,7 @@
-//! How long filter and bind take with many nodes and pods, and how much memory it takes to know them: `cargo run --release --package cgpu-kubernetes
-//! --example scale`. Prints one JSON object. What it measures is the deciding alone: bodies are decoded and encoded, nothing is sent.
+//! Measures filter and bind with many nodes and pods, and the memory that their records take.
+//! Prints one JSON object. Bodies are decoded and encoded, nothing is sent.
+//!
+//! `cargo run --release --package cgpu-kubernetes-core --example scale`
 
 use std::time::Instant;
 
