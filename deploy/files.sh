@@ -1,5 +1,5 @@
-# What is installed where: "FILE PLACE MODE", read by install.sh. FILE is below the folder of built files or, with deploy/ or docs/ in
-# front, of the sources. What is not built yet is left out.
+# The list of installed files, "FILE PLACE MODE", read by install.sh. FILE is below the folder of
+# built files or, if it begins with deploy/ or docs/, below the sources. Missing files are skipped.
 files() {
     cat <<'END'
 cgpu /usr/bin/cgpu 0755
@@ -29,32 +29,27 @@ share/man/man1/cgpu-cdi.1 /usr/share/man/man1/cgpu-cdi.1 0644
 share/man/man1/cgpu-cdi-generate.1 /usr/share/man/man1/cgpu-cdi-generate.1 0644
 deploy/cgpu-monitor.service /usr/lib/systemd/system/cgpu-monitor.service 0644
 deploy/uninstall.sh /usr/lib/cgpu/uninstall.sh 0755
-docs/operation.md /usr/share/doc/cgpu/operation.md 0644
+docs/getting-started.md /usr/share/doc/cgpu/getting-started.md 0644
 docs/docker.md /usr/share/doc/cgpu/docker.md 0644
-docs/troubleshooting.md /usr/share/doc/cgpu/troubleshooting.md 0644
-docs/monitoring.md /usr/share/doc/cgpu/monitoring.md 0644
-docs/control.md /usr/share/doc/cgpu/control.md 0644
-docs/settings.md /usr/share/doc/cgpu/settings.md 0644
-docs/memory.md /usr/share/doc/cgpu/memory.md 0644
-docs/policies.md /usr/share/doc/cgpu/policies.md 0644
-docs/internals/files.md /usr/share/doc/cgpu/internals/files.md 0644
-docs/internals/memory.md /usr/share/doc/cgpu/internals/memory.md 0644
-docs/internals/view.md /usr/share/doc/cgpu/internals/view.md 0644
-docs/internals/turns.md /usr/share/doc/cgpu/internals/turns.md 0644
-docs/internals/shared-memory.md /usr/share/doc/cgpu/internals/shared-memory.md 0644
 docs/kubernetes.md /usr/share/doc/cgpu/kubernetes.md 0644
-docs/internals/kubernetes.md /usr/share/doc/cgpu/internals/kubernetes.md 0644
+docs/operation.md /usr/share/doc/cgpu/operation.md 0644
+docs/settings.md /usr/share/doc/cgpu/settings.md 0644
+docs/policies.md /usr/share/doc/cgpu/policies.md 0644
+docs/memory.md /usr/share/doc/cgpu/memory.md 0644
+docs/monitoring.md /usr/share/doc/cgpu/monitoring.md 0644
+docs/troubleshooting.md /usr/share/doc/cgpu/troubleshooting.md 0644
 docs/limits.md /usr/share/doc/cgpu/limits.md 0644
-docs/internals/interposition.md /usr/share/doc/cgpu/internals/interposition.md 0644
+docs/control.md /usr/share/doc/cgpu/control.md 0644
+docs/support.md /usr/share/doc/cgpu/support.md 0644
+docs/migrating-from-alibaba-cgpu.md /usr/share/doc/cgpu/migrating-from-alibaba-cgpu.md 0644
+docs/migrating-from-hami.md /usr/share/doc/cgpu/migrating-from-hami.md 0644
+docs/which-sharing.md /usr/share/doc/cgpu/which-sharing.md 0644
+docs/glossary.md /usr/share/doc/cgpu/glossary.md 0644
 docs/pictures/top.svg /usr/share/doc/cgpu/pictures/top.svg 0644
 docs/pictures/smi.svg /usr/share/doc/cgpu/pictures/smi.svg 0644
 docs/pictures/turns.svg /usr/share/doc/cgpu/pictures/turns.svg 0644
 docs/pictures/buckets.svg /usr/share/doc/cgpu/pictures/buckets.svg 0644
 docs/pictures/native.svg /usr/share/doc/cgpu/pictures/native.svg 0644
-docs/pictures/launch.svg /usr/share/doc/cgpu/pictures/launch.svg 0644
-docs/pictures/allocation.svg /usr/share/doc/cgpu/pictures/allocation.svg 0644
-docs/pictures/turn.svg /usr/share/doc/cgpu/pictures/turn.svg 0644
-docs/pictures/pod.svg /usr/share/doc/cgpu/pictures/pod.svg 0644
 END
 }
 LIST=/usr/lib/cgpu/installed
@@ -63,5 +58,5 @@ SETTINGS=/etc/cgpu/monitor.toml
 say() { printf 'cgpu: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
-# Whether there is a service manager to be told: never when installing into another root.
+# Returns whether there is a service manager to use: never when installing into another root.
 has_systemd() { [ -z "${DESTDIR:-}" ] && [ -d /run/systemd/system ]; }

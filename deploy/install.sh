@@ -1,36 +1,48 @@
 #!/bin/sh
-# Installs or upgrades cgpu on this host, or below DESTDIR. What it did is written down, and uninstall.sh undoes that and nothing else.
+# Installs or upgrades cgpu on this host, or below DESTDIR. Records what it makes in
+# /usr/lib/cgpu/installed; uninstall.sh removes that and nothing else.
 #
-#   install.sh [--no-start] [FOLDER OF BUILT FILES]    default: target/dist beside deploy/, else the folder above deploy/
+#   install.sh [--no-start] [FOLDER OF BUILT FILES]
 #
-# A file is put beside its place and renamed into it: programs that run go on with what they have, and a failure on the way leaves what was
-# there. A running monitor is then told to start its successor, which takes over with all that it knows.
+# The default folder is target/dist beside deploy/, else the folder above deploy/.
+#
+# Each file is written beside its place and renamed into it: running programs keep the file they
+# have, and a failure leaves the old file. A running monitor then starts its successor, which takes
+# over its state.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/files.sh"
 
+usage="usage: install.sh [--no-start] [FOLDER OF BUILT FILES]"
 start=yes
 [ "${1:-}" != --no-start ] || { start=no; shift; }
 sources=$(dirname "$here")
 case $#${1:-} in
 0) built=$sources/target/dist; [ -d "$built" ] || built=$sources ;;
-1-*) die "usage: install.sh [--no-start] [FOLDER OF BUILT FILES]" ;;
-1*) built=$1; [ -d "$built" ] || die "$built is no folder; usage: install.sh [--no-start] [FOLDER OF BUILT FILES]" ;;
-*) die "usage: install.sh [--no-start] [FOLDER OF BUILT FILES]" ;;
+1-*) die "$usage" ;;
+1*) built=$1; [ -d "$built" ] || die "$built is not a folder; $usage" ;;
+*) die "$usage" ;;
 esac
 for needed in cgpu cgpu-monitor libcgpu.so; do
-    [ -f "$built/$needed" ] || die "no $needed in $built: build it (cargo xtask build) or say where it lies"
+    [ -f "$built/$needed" ] ||
+        die "no $needed in $built: build it (cargo xtask build), or name its folder"
 done
 root=${DESTDIR:-}
-[ -n "$root" ] || [ "$(id -u)" = 0 ] || die "only root installs into /; DESTDIR=FOLDER installs below a folder"
+[ -n "$root" ] || [ "$(id -u)" = 0 ] ||
+    die "only root can install into /; set DESTDIR to install below a folder"
 
-# What an earlier installation made stays written down, or nobody would take it away.
+# Keeps the entries of an earlier installation, so that uninstall.sh removes its files, too.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 list=$work/list
-if [ -f "$root$LIST" ]; then cp "$root$LIST" "$list"; was_there=yes; else : > "$list"; was_there=no; fi
+was_there=no
+: > "$list"
+if [ -f "$root$LIST" ]; then
+    cp "$root$LIST" "$list"
+    was_there=yes
+fi
 note() { grep -qxF "$1" "$list" || printf '%s\n' "$1" >> "$list"; }
-# Folders that we make, outermost first.
+# Makes a folder and those above it, and records them, outermost first.
 folder() {
     [ -d "$root$1" ] && return
     folder "$(dirname "$1")"
@@ -48,13 +60,13 @@ while read -r file place mode; do
     [ -f "$from" ] || continue
     folder "$(dirname "$place")"
     if [ -e "$root$place" ] && ! grep -qxF "file $place" "$list"; then
-        die "$place is there and not ours: remove it first"
+        die "$place is there and not ours: remove it, then install again"
     fi
     note "file $place"
     cp "$from" "$root$place.new"
     chmod "$mode" "$root$place.new"
     mv -f "$root$place.new" "$root$place"
-    # After each, so that whatever ends us on the way leaves nothing that uninstall.sh does not know.
+    # After each file: if this script is ended, uninstall.sh knows all that was made.
     cp "$list" "$root$LIST"
 done < "$work/files"
 if [ ! -e "$root/usr/bin/cgpu-smi" ]; then
@@ -63,7 +75,7 @@ if [ ! -e "$root/usr/bin/cgpu-smi" ]; then
 fi
 cp "$here/files.sh" "$root/usr/lib/cgpu/files.sh"
 note "file /usr/lib/cgpu/files.sh"
-# The configuration is the host's: made once, then left alone.
+# The configuration belongs to the host: it is made once and never overwritten.
 folder "$(dirname "$SETTINGS")"
 if [ ! -e "$root$SETTINGS" ]; then
     cp "$here/monitor.toml" "$root$SETTINGS"
@@ -76,7 +88,8 @@ if has_systemd; then
     systemctl daemon-reload
     if [ $start = yes ]; then
         if systemctl -q is-active cgpu-monitor; then
-            cgpu upgrade || die "the running monitor goes on; the new one starts with the next systemctl restart cgpu-monitor"
+            cgpu upgrade ||
+                die "the old monitor still runs; start the new one: systemctl restart cgpu-monitor"
         else
             systemctl enable --now cgpu-monitor
         fi

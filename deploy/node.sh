@@ -1,12 +1,13 @@
 #!/bin/sh
-# Keeps cgpu on a node of a cluster for as long as the node is to have it: the pod of the DaemonSet cgpu-node runs this, with the host's root at
-# HOST and in the host's PID namespace.
+# Installs cgpu on a node of a cluster and removes it. The pod of the DaemonSet cgpu-node runs this,
+# with the host's root at HOST and in the host's PID namespace.
 #
-#   node.sh stay       installs or upgrades, has the engine start containers by cgpu-runtime, and waits to be ended
-#   node.sh leave      takes all of it out again, if the node is no longer to have it; if it is (the pod is being replaced), does nothing
-#   node.sh ready      whether `stay` has done its part
+#   node.sh stay       installs or upgrades, configures the engine, and waits to be ended
+#   node.sh leave      removes all of it, unless the node is still to have it (the pod is replaced)
+#   node.sh ready      exits with 0 once `stay` has installed
 #
-# What is done to the host's files is install.sh and uninstall.sh, below HOST; what is said to the host's services is said there (nsenter).
+# install.sh and uninstall.sh change the host's files, below HOST. nsenter reaches the host's
+# services.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/files.sh"
@@ -36,28 +37,30 @@ install() {
     # Containers go on while their engine restarts.
     [ "$(sum)" = "$before" ] || host systemctl restart "$service"
     if ! host test -d /run/systemd/system; then
-        say "the node has no systemd: start /usr/bin/cgpu-monitor by what it has"
+        say "the node has no systemd: start /usr/bin/cgpu-monitor with its service manager"
         return
     fi
     host systemctl daemon-reload
     if host systemctl -q is-active cgpu-monitor; then
-        host /usr/bin/cgpu upgrade || say "the running monitor goes on; the new one starts with the next restart of cgpu-monitor"
+        host /usr/bin/cgpu upgrade ||
+            say "the old monitor still runs; start the new one: systemctl restart cgpu-monitor"
     else
         host systemctl enable --now cgpu-monitor
     fi
 }
 
-# What the API server answers to a GET: the status, then the body.
-ask() {
+# Prints the body of the API server's answer to a GET, then the status on a line of its own.
+request() {
     curl --silent --show-error --max-time 10 --cacert "$ACCOUNT/ca.crt" \
         --header "Authorization: Bearer $(cat "$ACCOUNT/token")" --write-out '\n%{http_code}' \
         "https://$KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT$1"
 }
 
-# Whether the node is still to have cgpu: the DaemonSet is there, and the node has its labels. Who does not answer is believed to want it, for
-# what holds limits is not taken away by an accident; but who has taken our rights away has taken us away, as `helm uninstall` does.
+# Returns whether the node is still to have cgpu: the DaemonSet exists, and the node has its labels.
+# Without an answer, yes: limits are not removed by accident. If the account lost its rights, no:
+# `helm uninstall` removes them, too.
 wanted() {
-    answer=$(ask "/apis/apps/v1/namespaces/$NAMESPACE/daemonsets/$DAEMONSET") || return 0
+    answer=$(request "/apis/apps/v1/namespaces/$NAMESPACE/daemonsets/$DAEMONSET") || return 0
     case ${answer##*
 } in
     200) ;;
@@ -65,21 +68,25 @@ wanted() {
     *) return 0 ;;
     esac
     case $answer in *'"deletionTimestamp"'*) return 1 ;; esac
-    answer=$(ask "/api/v1/nodes/$NODE_NAME") || return 0
+    answer=$(request "/api/v1/nodes/$NODE_NAME") || return 0
     case ${answer##*
 } in
     200) ;;
     *) return 0 ;;
     esac
     for label in $NODE_LABELS; do
-        printf '%s' "$answer" | tr -d ' \n' | grep -qF "\"${label%%=*}\":\"${label#*=}\"" || return 1
+        printf '%s' "$answer" | tr -d ' \n' |
+            grep -qF "\"${label%%=*}\":\"${label#*=}\"" || return 1
     done
 }
 
-# Whether a container lives whose engine will call cgpu-runtime to end it.
-called() {
+# Returns whether there is a container whose engine will call cgpu-runtime to end it.
+runtime_is_in_use() {
     case $ENGINE in
-    containerd) grep -qs cgpu-runtime "$HOST"/run/containerd/io.containerd.runtime.v2.task/*/*/options.json ;;
+    containerd)
+        tasks=$HOST/run/containerd/io.containerd.runtime.v2.task
+        grep -qs cgpu-runtime "$tasks"/*/*/options.json
+        ;;
     crio) grep -qsa cgpu-runtime "$HOST"/proc/[0-9]*/cmdline ;;
     esac
 }
@@ -96,16 +103,17 @@ uninstall() {
     fi
     DESTDIR=$HOST sh "$here/uninstall.sh"
     rm -f "$HOST"/etc/cdi/cgpu-slice-*.json
-    # Containers that were started by it are ended by it: the runtime that it handed them to does that as well.
-    if [ -n "$next" ] && called; then
+    # Engines end a container by the runtime that started it. The next runtime can do that as well.
+    if [ -n "$next" ] && runtime_is_in_use; then
         ln -s "$next" "$HOST/usr/bin/cgpu-runtime"
-        say "/usr/bin/cgpu-runtime is a link to $next: containers that live are ended by that name. Remove it when they have gone"
+        say "/usr/bin/cgpu-runtime is now a link to $next, by which running containers are ended;" \
+            "remove it when they have ended"
     fi
 }
 
 case ${1:-} in
 stay)
-    # An earlier `leave` may have left it.
+    # An earlier `leave` may have made this link.
     [ ! -L "$HOST/usr/bin/cgpu-runtime" ] || rm -f "$HOST/usr/bin/cgpu-runtime"
     install
     : > "$READY"
