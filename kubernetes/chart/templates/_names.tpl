@@ -9,7 +9,7 @@ app.kubernetes.io/part-of: cgpu
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- end }}
 
-{{/* Where a pod of a node's own may run, and that it is not evicted: (dict "root" $). */}}
+{{/* Selector, tolerations and priority of the DaemonSets' pods: (dict "root" $). */}}
 {{- define "cgpu.onNodes" -}}
 nodeSelector:
   {{- toYaml .root.Values.nodeSelector | nindent 2 }}
@@ -22,7 +22,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* Names of pods' resources that a scheduler leaves to the extender. */}}
+{{/* Resources that a scheduler leaves to the extender. */}}
 {{- define "cgpu.managedResources" -}}
 - name: aliyun.com/gpu-mem
   ignoredByScheduler: false
