@@ -21,7 +21,8 @@ fn main() {
     let before = resident_mib();
     let mut random = Rng::with_seed(3);
     let mut cluster = Cluster::new(Dialects::default());
-    let names: Vec<String> = (0..NODES).map(|number| format!("node-{number:04}.example.internal")).collect();
+    let names: Vec<String> =
+        (0..NODES).map(|number| format!("node-{number:04}.example.internal")).collect();
     for name in &names {
         cluster.apply_node(&node(name));
     }
@@ -31,7 +32,8 @@ fn main() {
         cluster.apply_pod(&pod(number, random.u64(1..=6), Some((&names[node], gpu))));
     }
     let load = started.elapsed();
-    let waiting: Vec<Pod> = (0..ROUNDS).map(|number| pod(PODS + number, random.u64(1..=14), None)).collect();
+    let waiting: Vec<Pod> =
+        (0..ROUNDS).map(|number| pod(PODS + number, random.u64(1..=14), None)).collect();
     let (mut filters, mut binds, mut both, mut refused) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for pod in &waiting {
         cluster.apply_pod(pod);
@@ -89,15 +91,18 @@ fn round(value: f64) -> f64 {
 fn resident_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
+    line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok()).unwrap_or(0.0)
+        / 1024.0
 }
 
 fn node(name: &str) -> Node {
     let gpus: Vec<_> =
         (0..GPUS).map(|gpu| json!({"uuid": format!("GPU-{name}-{gpu}"), "mib": 15109})).collect();
     let gpus = json!({"unit": "GiB", "gpus": gpus}).to_string();
-    serde_json::from_value(json!({"metadata": {"name": name, "annotations": {"cgpu.dev/gpus": gpus}}}))
-        .expect("a node")
+    serde_json::from_value(
+        json!({"metadata": {"name": name, "annotations": {"cgpu.dev/gpus": gpus}}}),
+    )
+    .expect("a node")
 }
 
 fn pod(number: usize, units: u64, on: Option<(&str, usize)>) -> Pod {
