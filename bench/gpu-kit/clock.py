@@ -1,9 +1,9 @@
-"""The rate of the GPU's event clock against the host's, from observations of the program `clock`.
+"""Computes the rate of the GPU's event clock against the host's, from the program `clock`.
 
 An event lies between the two host readings of its observation. The tightest observation of a group
-gives the offset between the clocks there, to within half its width; the offsets of two groups give
-the rate, and the widths its uncertainty. What a launch and its notification take is the same at
-both ends and cancels, so the true error is a fraction of what is stated.
+gives the clocks' offset, to within half its width; the offsets of two groups give the rate, and the
+widths its uncertainty. The latency of a launch and its notification is the same at both ends and
+cancels, so the true error is a fraction of the stated one.
 """
 
 import math
@@ -14,7 +14,7 @@ FLOAT32_BITS = 23
 
 
 def spacing_ns(milliseconds):
-    """The distance of two neighbouring 32-bit floats at this many ms, in ns."""
+    """Returns the distance of two neighbouring 32-bit floats at this many ms, in ns."""
     return (
         0.0
         if milliseconds == 0
@@ -23,7 +23,7 @@ def spacing_ns(milliseconds):
 
 
 def tightest(observations, clock):
-    """Host time, GPU time and half the width of the best observation of a group, in ns."""
+    """Returns host time, GPU time and half the width of a group's best observation, in ns."""
     best = min(observations, key=lambda seen: seen[clock][1] - seen[clock][0])
     before, after = best[clock]
     width = after - before
@@ -35,13 +35,13 @@ def tightest(observations, clock):
 
 
 def rate(first, last):
-    """How much faster the GPU's clock ran between two points, and the error's bound, in ppm."""
+    """Returns how much faster the GPU's clock ran between two points, and its error, in ppm."""
     host = last[0] - first[0]
     return ((last[1] - first[1]) / host - 1) * 1e6, (first[2] + last[2]) / host * 1e6
 
 
 def estimate(observations):
-    """The rate against both clocks over the whole time, over each part, and the host's own slew."""
+    """Returns the rate against both clocks, in all and by part, and the host's own slew."""
     groups = [
         [seen for seen in observations if seen["group"] == group]
         for group in range(observations[-1]["group"] + 1)

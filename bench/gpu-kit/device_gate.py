@@ -1,6 +1,8 @@
-"""What a gate on the device would rest on, measured on the driver alone. docs/internals/device-gate.md
+"""Measures, on the driver alone, what a gate on the device would need.
 
-    device_gate.py blocked           obeys commands on standard input: `wait` queues launches behind
+docs/internals/device-gate.md has the study.
+
+    device_gate.py blocked           reads commands from stdin: `wait` queues launches behind
                                      a wait, `open` opens it
     device_gate.py latency SAMPLES   times the opening of a wait to the end of the kernel behind it
     device_gate.py streams SECONDS   counts which of 64 streams get through while others wait
@@ -10,7 +12,7 @@ Prints one JSON object a line. Exit code 3: the driver has no stream waits; stan
 is missing.
 
 A wait on the device has no time limit. So a timer or the end of the program opens every wait, and
-SIGALRM ends a program that a call holds longer.
+SIGALRM ends a program that a call blocks longer.
 """
 
 import ctypes
@@ -30,11 +32,11 @@ MAPPED, NON_BLOCKING, MEMORY_OPERATIONS_V1 = 2, 1, 92
 KERNEL = "spin_0us"
 # A kernel that no other part of the program loads.
 UNLOADED_KERNEL = "spin_1us"
-# Until a stream has reached its wait: several slices where another context computes.
+# Time for a stream to reach its wait: several slices when another context computes.
 SETTLE_SECONDS = 0.003
 STREAMS = 64
 WAITING = (1, 8, 16, 32)
-# Opens the waits of `streams` where the calls that queue the rest of the work do not return.
+# When the waits of `streams` open although the calls that queue the rest have not returned.
 STREAMS_OPEN_SECONDS = 3.0
 QUEUED_LAUNCHES = 100
 # Indexes of the words that host and GPU share.
@@ -68,21 +70,21 @@ class Driver:
         self.check_waits()
 
     def newest(self, name):
-        """Version 2 of a stream memory operation, else version 1."""
+        """Returns version 2 of a stream memory operation, else version 1."""
         for symbol in (f"{name}_v2", name):
             if hasattr(self.cuda, symbol):
                 return symbol
         raise Lacking(f"the driver has no {name}")
 
     def check_attribute(self):
-        """Version 1 is off unless a parameter of the kernel module turns it on."""
+        """Checks version 1, which is off unless a parameter of the kernel module enables it."""
         supported = ctypes.c_int()
         call(self.cuda, "cuDeviceGetAttribute", ctypes.byref(supported), MEMORY_OPERATIONS_V1, 0)
         if not self.wait_name.endswith("_v2") and not supported.value:
             raise Lacking(f"the GPU's attribute {MEMORY_OPERATIONS_V1} (stream memory ops) is 0")
 
     def check_waits(self):
-        """Waits for what is there already; a driver without waits refuses."""
+        """Waits for a value that is already there; raises if the driver has no waits."""
         stream = self.stream()
         try:
             self.wait(stream, GATE, self.value)
@@ -133,7 +135,7 @@ class Driver:
 
 
 class Gate:
-    """A wait's word, which a timer opens whatever the program does meanwhile."""
+    """The word of a wait, which a timer opens whatever the program does."""
 
     def __init__(self, driver, seconds):
         self.driver, self.value, self.is_open = driver, driver.next_value(), False
@@ -141,7 +143,7 @@ class Gate:
         self.timer.daemon = True
 
     def open(self):
-        # Before the store: what returns behind it must not pass for having returned before.
+        # Before the store: a call that returns after it must not count as returned before.
         self.is_open = True
         self.driver.words[GATE] = self.value
 
@@ -160,7 +162,7 @@ def say(**seen):
 
 
 def blocked(driver):
-    """Waits between two commands, and is idle else."""
+    """Waits on the device between the commands `wait` and `open`, and is idle otherwise."""
     stream = driver.stream()
     say(ready=True)
     for command in sys.stdin:
@@ -211,7 +213,7 @@ def percentiles(times_us):
 
 
 def streams(driver, seconds):
-    """Counts the streams that get through beside some that wait, in the order of their making."""
+    """Counts the streams that get through while others wait, in order of creation."""
     ours = [driver.stream() for _ in range(STREAMS)]
     for stream in ours:
         driver.launch(stream)
@@ -233,7 +235,7 @@ def streams(driver, seconds):
                 waiting=waiting,
                 others=STREAMS - waiting,
                 through=sum(through[waiting:]),
-                # Neither may be: a wait that holds nothing, a queue that was full.
+                # Neither may be: waits that block nothing, a full queue that the timer had to open.
                 not_held=sum(through[:waiting]),
                 opened_early=gate.is_open,
             )
@@ -281,7 +283,7 @@ def calls(driver, seconds):
     probe("legacy_launch", lambda: driver.launch(legacy), behind=blocking, runs_in=legacy)
 
 
-# Each part, and what its arguments are.
+# Each part, and the types of its arguments.
 PARTS = {
     "blocked": (blocked,),
     "latency": (latency, int),

@@ -1,6 +1,7 @@
 """The rows about a gate on the device: launches queued behind a wait that the host opens.
 
-They measure the driver alone, without the shim. docs/internals/device-gate.md says what each figure decides.
+They measure the driver alone, without the shim. docs/internals/device-gate.md says what each figure
+decides.
 """
 
 import sys
@@ -9,19 +10,19 @@ from device_gate import LACKING
 from processes import Failed, NotPossible
 from tenants import KERNEL_US, Steady, rate
 
-# Contexts that wait at a time, and what one of them may take of the GPU's memory.
+# Numbers of waiting contexts, and the memory that one of them may take.
 BLOCKED = (1, 8, 24)
 CONTEXT_MIB = 512
-# Longer than `gate_latency` takes: the row's end ends the neighbour.
+# Longer than `gate_latency` takes: the end of the row ends the neighbour.
 NEIGHBOUR_SECONDS = 60
-# Hardware queues of a context: what the row is about, and the most that there can be.
+# Hardware queues of a context: the default, and the maximum.
 CONNECTIONS = (8, 32)
-# Time limit for streams to get through; where none waits they need some 10 ms.
+# Time limit for streams to get through; if none waits they take some 10 ms.
 STREAMS_SECONDS = 0.5
 
 
 class Part:
-    """A process that does one part of device_gate.py."""
+    """A process that runs one part of device_gate.py."""
 
     def __init__(self, kit, *arguments, variables=None, commanded=False):
         program = [sys.executable, "-B", kit.folder / "device_gate.py"]
@@ -29,7 +30,7 @@ class Part:
         self.seen = -1
 
     def lines(self):
-        """Waits for its end; the objects that it printed."""
+        """Waits for its end; returns the objects that it printed."""
         finished = self.process.wait()
         needs_stream_waits(finished)
         return finished.lines()
@@ -58,12 +59,12 @@ def needs_processes(kit):
 def gate_contexts(kit):
     """Launch rate of a saturating program beside contexts that are blocked in waits."""
     needs_processes(kit)
-    # One more is the program's.
+    # One more context is the program's.
     room = kit.machine["free_mib"] // CONTEXT_MIB - 1
     counts = [count for count in BLOCKED if count <= room]
     if not counts:
         raise NotPossible(f"only {kit.machine['free_mib']} MiB of the GPU are free")
-    # Ends the row early where streams cannot wait.
+    # Ends the row early when the driver has no stream waits.
     Part(kit, "latency", 1).lines()
     program = Steady(kit, KERNEL_US)
     seconds = max(0.5, kit.scaled(2.5))

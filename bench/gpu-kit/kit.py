@@ -1,7 +1,7 @@
-"""Tries cgpu on this machine's GPU; run.sh starts it. docs/internals/gpu-kit.md says what it does and why so.
+"""Tries cgpu on this machine's GPU; run.sh starts it. docs/internals/gpu-kit.md has the design.
 
-Each row has a time limit, after which it and all that it started are ended. Results and logs are
-written after each row. Needs only the standard library.
+At its time limit a row and everything that it started are ended. Results and logs are written after
+each row. Needs only the standard library.
 """
 
 import argparse
@@ -23,7 +23,7 @@ MACHINE_LIMIT = 30
 QUICK = 0.1
 # Below this a container's files and a simulated GPU do not fit.
 WORK_MIB = 32
-# Where containers and distributions put the driver without telling the loader.
+# Where containers and distributions put the driver outside the loader's path.
 DRIVER_FOLDERS = [
     "/usr/local/nvidia/lib64",
     "/usr/lib/x86_64-linux-gnu",
@@ -40,7 +40,7 @@ class Unusable(Exception):
 
 
 class RowEnded(Exception):
-    """The row's time is up, or the kit was told to stop."""
+    """The row's time is up, or the kit got a signal to stop."""
 
 
 class Watchdog:
@@ -64,7 +64,7 @@ class Watchdog:
         return f"not done within {self.limit} s"
 
     def guard(self, limit, run):
-        """Calls `run`; its exceptions, and that of the watchdog, are the caller's."""
+        """Calls `run`; passes on its exceptions, and the watchdog's."""
         self.limit, self.in_row = limit, True
         signal.setitimer(signal.ITIMER_REAL, limit)
         try:
@@ -78,7 +78,7 @@ class Kit:
     """What rows use: the files, the environment of programs, the machine."""
 
     def __init__(self, folder, work, scratch, logs, scale):
-        # Containers' files, files that are started, and what programs write.
+        # Containers' files, executables, and programs' output.
         self.work, self.scratch, self.logs = work, scratch, logs
         self.folder, self.scale, self.environment = folder, scale, environment()
         self.machine, self.root, self.row, self.programs = {}, work, "", 0
@@ -88,7 +88,7 @@ class Kit:
         return any(name.startswith("CGPU_SIM_") for name in self.environment)
 
     def begin(self, row):
-        """Gives a row a root of its own, which has nothing of the rows before it."""
+        """Gives a row a root of its own, without anything of earlier rows."""
         self.row, self.programs, self.root = row, 0, self.work / row
         self.root.mkdir(exist_ok=True)
 
@@ -114,13 +114,13 @@ class Kit:
         return self.start(*command, variables=variables).wait()
 
     def limited(self, mib, *command, variables=None):
-        """Runs a command in a container of its own with this much memory."""
+        """Runs a command in a container of its own with this memory limit."""
         run = [self.file("cgpu"), "run", "--root", self.root, "--mem", f"{mib}MiB", "--"]
         return self.run(*run, *command, variables=variables)
 
 
 def environment():
-    """The caller's, without variables that would give programs another limit than the kit's."""
+    """Returns the caller's, without variables that would give programs another limit."""
     ours = ("CGPU_", "ALIYUN_COM_GPU_")
     kept = {
         name: value
@@ -136,7 +136,7 @@ def environment():
 
 
 def look_at_machine(kit):
-    """The GPU and the driver, by a process of its own; then all programs see this one GPU."""
+    """Reads GPU and driver in another process; then all programs see only this GPU."""
 
     def ask():
         seen = kit.run(sys.executable, "-B", kit.folder / "machine.py").json()
@@ -166,7 +166,7 @@ def look_at_machine(kit):
 
 
 def attempt(watchdog, kit, name, limit, run):
-    """Runs a row within its limit, and ends what it leaves."""
+    """Runs a row within its limit, and ends what it leaves running."""
     kit.begin(name)
     start = time.monotonic()
     try:
@@ -183,7 +183,7 @@ def attempt(watchdog, kit, name, limit, run):
         }
     except processes.Failed as error:
         seen = {"result": "FAILED", "error": str(error)}
-    except Exception as error:  # A defect in one row must not take the others with it.
+    except Exception as error:  # A defect in one row must not stop the others.
         seen = {"result": "FAILED", "error": f"{type(error).__name__}: {error}"}
     seen["seconds"] = round(time.monotonic() - start, 1)
     # Other work of the host disturbs shares and rates.
@@ -243,7 +243,7 @@ def commit(folder):
 
 
 def check_folder(folder):
-    """Whether the kit's programs can be started from where they lie."""
+    """Checks whether the kit's programs can be started where they are."""
     if any(character in str(folder) for character in ": "):
         raise Unusable(
             f"{folder} has a colon or a blank, which separate files in LD_PRELOAD: move the kit"
@@ -255,7 +255,7 @@ def check_folder(folder):
     ]
     for program in programs:
         if not os.access(program, os.X_OK):
-            # Copied without its mode, as object stores do.
+            # Copied without its mode, as through an object store.
             try:
                 program.chmod(0o755)
             except OSError as error:
@@ -276,7 +276,7 @@ def check_folder(folder):
 
 
 def usable(folder, mib=0, executable=False):
-    """Whether files can be made here, as many, and be started."""
+    """Returns whether files can be created here, with enough space, and be started."""
     if not (os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)):
         return False
     seen = os.statvfs(folder)
@@ -286,7 +286,7 @@ def usable(folder, mib=0, executable=False):
 
 
 def temporary(folders, **needs):
-    """A folder of its own in the first of these that will do, locked while the kit runs."""
+    """Creates a folder in the first suitable one of these, locked while the kit runs."""
     places = [place for place in folders if place and usable(place, **needs)]
     if not places:
         raise Unusable(
@@ -300,19 +300,19 @@ def temporary(folders, **needs):
 
 
 def sweep(place):
-    """Removes what killed kits have left: their folders, which no process locks any more."""
+    """Removes the folders of killed kits, which no process locks any more."""
     for left in Path(place).glob("cgpu-kit-*/lock"):
         try:
             with open(left, "r+") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(left.parent, ignore_errors=True)
         except OSError:
-            # Another kit's that runs, or another user's.
+            # A running kit's, or another user's.
             continue
 
 
 def most_seconds(group):
-    """The longest that a run of these rows can take."""
+    """Returns the longest time that a run of these rows can take, in seconds."""
     return MACHINE_LIMIT + sum(row.limit for row in rows.ROWS if row.group == group)
 
 
@@ -343,7 +343,10 @@ def parsed():
         help="run these rows only",
     )
     groups = parser.add_mutually_exclusive_group()
-    for group, about in ((rows.LONG, "the long rows"), (rows.GATE, "the rows about a gate on the device")):
+    for group, about in (
+        (rows.LONG, "the long rows"),
+        (rows.GATE, "the rows about a gate on the device"),
+    ):
         groups.add_argument(
             f"--{group}",
             dest="group",

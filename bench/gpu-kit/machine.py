@@ -1,7 +1,7 @@
-"""Prints in JSON what the driver and NVML say of the GPU, and what matters of the host.
+"""Prints in JSON what the driver and NVML report of the GPU, and facts of the host.
 
-A process of its own: the kit itself never loads the driver, which may hang or end it. What fails is
-reported under `error`, with the name of the call; the rest is still there.
+It is a process of its own: the kit never loads the driver, which may hang or crash. A failed part
+is reported under `error`, with the name of the call; the others are still there.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ COMPUTE_MODES = {0: "Default", 2: "Prohibited", 3: "Exclusive_Process"}
 
 
 class Refused(Exception):
-    """A library is not there, or a call answered an error."""
+    """A library is missing, or a call returned an error."""
 
 
 def load(name):
@@ -35,7 +35,7 @@ def call(library, name, *arguments):
 
 
 def meaning(library, answer):
-    """The name of an error, where the library tells it."""
+    """Returns the name of an error, if the library has one."""
     text = ctypes.c_char_p()
     if (
         hasattr(library, "cuGetErrorName")
@@ -58,14 +58,14 @@ def device(cuda):
     call(cuda, "cuDeviceGetCount", ctypes.byref(number))
     seen["devices"] = number.value
     call(cuda, "cuDeviceGetName", name, len(name), 0)
-    # The newer one tells a MIG instance from its GPU.
+    # The newer function distinguishes a MIG instance from its GPU.
     newest = "cuDeviceGetUuid_v2" if hasattr(cuda, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
     call(cuda, newest, uuid, 0)
     text = bytes(uuid).hex()
     seen["gpu"] = name.value.decode()
     seen["uuid"] = "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
     for attribute, number_of in ATTRIBUTES.items():
-        # A driver that is older than an attribute does not know it.
+        # An older driver lacks newer attributes.
         if cuda.cuDeviceGetAttribute(ctypes.byref(number), number_of, 0) == 0:
             seen[attribute] = number.value
     seen["compute_mode"] = COMPUTE_MODES.get(seen.get("compute_mode"), seen.get("compute_mode"))
@@ -89,7 +89,7 @@ def nvml(uuid):
     if library.nvmlDeviceGetPersistenceMode(handle, ctypes.byref(number)) == 0:
         seen["persistence"] = bool(number.value)
     number.value = 0
-    # Without room for one it answers that the list is too short, and how long it is.
+    # Without room for any, it returns the length of the list.
     library.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(number), None)
     seen["other_processes"] = number.value
     call(library, "nvmlShutdown")
@@ -97,7 +97,7 @@ def nvml(uuid):
 
 
 def memory(cuda):
-    """What a process that has a context finds free."""
+    """Returns the memory that a process with a context finds free."""
     context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
     call(cuda, "cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
     call(cuda, "cuCtxSetCurrent", context)
@@ -106,7 +106,7 @@ def memory(cuda):
 
 
 def look():
-    """All of it. NVML is asked before there is a context, so that it counts others only."""
+    """Collects everything. NVML is read before a context exists, so it counts only others."""
     seen = {}
     try:
         cuda = load("libcuda.so.1")
@@ -120,7 +120,7 @@ def look():
 
 
 def guarded(part):
-    """What a part sees; what stops it stops no other."""
+    """Runs one part; its failure does not stop the others."""
     try:
         return part()
     except Refused as error:
@@ -128,7 +128,7 @@ def guarded(part):
 
 
 def libraries():
-    """The files that the loader took: a toolkit's stub or a shim may be among them."""
+    """Returns the files that the loader chose: a toolkit's stub or a shim may be among them."""
     with open("/proc/self/maps") as maps:
         return sorted({
             line.split(maxsplit=5)[5].strip()

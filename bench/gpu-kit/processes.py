@@ -1,9 +1,9 @@
 """Child processes of the kit: their logs, and their end.
 
-A program's output goes to files, never to a pipe: what it wrote is there whatever ends it, and a
-grandchild that holds a pipe open blocks nothing. The kit is a subreaper, so what a killed child
-leaves becomes a child of the kit; that is how it finds all that it started, and nothing else. No
-child gets a process group of its own: what kills the kit's group kills them, too.
+A program's output goes to files, never to a pipe: it survives any end of the program, and a
+grandchild that keeps a pipe open blocks nothing. The kit is a subreaper: children of a killed child
+become the kit's, so it finds everything that it started, and nothing else. No child gets its own
+process group: a signal to the kit's group reaches all of them.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 POLL_SECONDS = 0.05
-# What the kernel may take to end a killed process that is in the driver.
+# Time for the kernel to end a killed process that is in the driver.
 END_SECONDS = 5.0
 
 LIBC = ctypes.CDLL(None)
 
 
 class Failed(Exception):
-    """A program did not do what its row needs."""
+    """A program failed or printed something else than its row needs."""
 
 
 class NotPossible(Exception):
@@ -40,7 +40,7 @@ def die_with_kit():
 
 
 class Finished:
-    """How a program ended, and what it wrote."""
+    """A program's exit code and output."""
 
     def __init__(self, name, exit_code, stdout, stderr):
         self.name, self.exit, self.stdout, self.stderr = name, exit_code, stdout, stderr
@@ -53,7 +53,7 @@ class Finished:
         }
 
     def reason(self):
-        """Why it failed, in one line."""
+        """Returns why it failed, in one line."""
         lines = (self.stderr.strip() or self.stdout.strip() or "no message").splitlines()
         how = (
             f"exit {self.exit}" if self.exit >= 0 else f"ended by {signal.Signals(-self.exit).name}"
@@ -61,13 +61,13 @@ class Finished:
         return f"{self.name}: {how}: {lines[-1][:300]}"
 
     def lines(self):
-        """Its output, one JSON object a line."""
+        """Returns its output, one JSON object a line."""
         if self.exit != 0 or not self.stdout.strip():
             raise Failed(self.reason())
         return [self.parse(line) for line in self.stdout.splitlines()]
 
     def json(self):
-        """The object in the last line of its output."""
+        """Returns the object in the last line of its output."""
         return self.lines()[-1]
 
     def parse(self, text):
@@ -113,10 +113,10 @@ class Process:
             raise Failed(self.wait().reason()) from error
 
     def line(self, matches, after=0):
-        """Waits for a line behind the first `after` that has this key; its number and object."""
+        """Waits for a line with this key after the first `after`; returns its number and object."""
         while True:
             ended = self.popen.poll() is not None
-            # A line may still be written: only those that end are whole.
+            # The last line may be incomplete until it ends.
             whole = self.out.read_text(errors="replace").split("\n")[:-1]
             for number, text in enumerate(whole[after:], after):
                 if matches in (seen := json.loads(text)):
@@ -127,7 +127,7 @@ class Process:
 
 
 def children():
-    """Direct children, adopted ones among them: process id, name, state."""
+    """Returns direct children, adopted ones included: process id, name, state."""
     own = os.getpid()
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -145,10 +145,10 @@ def children():
 
 
 def end_children(seconds=END_SECONDS):
-    """Kills all that the kit has started and that still runs; returns what could not be ended.
+    """Kills everything that the kit started and that still runs; returns what survives.
 
-    Only direct children get a signal: no other process reaps them, so their numbers are theirs.
-    Their own children come to the kit and are next.
+    Only direct children get a signal: only the kit reaps them, so their ids cannot be reused. Their
+    own children become the kit's and are next.
     """
     deadline = time.monotonic() + seconds
     while True:

@@ -1,4 +1,4 @@
-"""What a run leaves: one JSON file and one archive, both replaced as a whole after each row."""
+"""Results of a run: a JSON file and an archive, both replaced as a whole after each row."""
 
 import json
 import os
@@ -8,7 +8,7 @@ WIDTH = 15
 
 
 class Results:
-    """The results so far. A kit that is killed leaves those of the rows that were done."""
+    """The results so far; a killed kit leaves those of the completed rows."""
 
     def __init__(self, folder, name, logs, head):
         self.file, self.archive = folder / f"{name}.json", folder / f"{name}.tar.gz"
@@ -46,7 +46,7 @@ def line(name, row):
 
 
 def replace(path, write):
-    """Writes a file beside the path first: a reader never finds half of it."""
+    """Writes another file first and renames it: a reader never finds half of it."""
     fresh = path.with_name(path.name + ".new")
     write(fresh)
     os.replace(fresh, path)

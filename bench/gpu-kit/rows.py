@@ -1,9 +1,8 @@
 """The rows: what the kit tries and measures.
 
-A row is a function that returns what it saw. `ok` is whether what was promised holds, None where
-the row only measures; `figure` is its line in the table. NotPossible says what the machine lacks.
-Nothing here waits with a time limit of its own: the kit's watchdog ends a row, and the processes
-that it started, at the row's limit.
+A row is a function that returns its results. `ok` says whether the promise holds, None if the row
+only measures; `figure` is its line in the table. NotPossible says what the machine lacks. Rows have
+no timeouts of their own: at its limit the kit's watchdog ends a row and its processes.
 """
 
 import shutil
@@ -17,14 +16,14 @@ from gate_rows import gate_calls, gate_contexts, gate_latency, gate_streams
 from processes import Failed, NotPossible
 from tenants import Monitor, error_pct, rate, shares
 
-# The limit of a container, where the GPU has as much free, and what a context and a last piece may
-# take of it.
+# Limit of a container if the GPU has that much free, and the part of it that a context and a last
+# piece may take.
 LIMIT_MIB = 4096
 SLACK_MIB = 1024
 SHAPES = 4000
-# Relative error of a share, in percent, as the demo judges it.
+# Largest relative error of a share, in percent, as in the demo.
 SHARE_ERROR_PCT = 2.0
-# Groups of rows. A run does one of them; `--long` and `--gate` name the others.
+# Groups of rows. A run has one of them; `--long` and `--gate` select the others.
 SHORT, LONG, GATE = "short", "long", "gate"
 
 
@@ -32,7 +31,7 @@ class Row(NamedTuple):
     """One row; its name is that of its function."""
 
     run: Callable
-    # Time limit in seconds. Those of a group add up to less than ten minutes.
+    # Time limit in seconds; the sum over a group is less than ten minutes.
     limit: int
     group: str = SHORT
 
@@ -71,7 +70,7 @@ def needs_whole_gpu(kit, what):
 
 
 def torch(kit):
-    """PyTorch's version."""
+    """Returns PyTorch's version."""
     needs_vendor_driver(kit, "PyTorch")
     probe = "import torch; torch.cuda.init(); print(torch.__version__)"
     seen = kit.run(sys.executable, "-c", probe)
@@ -85,7 +84,7 @@ def torch(kit):
 
 
 def limit_mib(kit, most=LIMIT_MIB):
-    """A limit that fits beside what others have of the GPU."""
+    """Returns a limit that fits beside other programs' memory."""
     limit = min(most, kit.machine["free_mib"] - SLACK_MIB)
     if limit < 2 * SLACK_MIB:
         raise NotPossible(f"only {kit.machine['free_mib']} MiB of the GPU are free")
@@ -109,7 +108,7 @@ def meminfo(kit):
 
 
 def fill(kit):
-    """Memory can be allocated up to the limit; then comes the ordinary error, and work goes on."""
+    """Memory can be allocated up to the limit; beyond it the usual error, and work continues."""
     limit = limit_mib(kit)
     seen = kit.limited(limit, kit.program("alloc_fill"), "64M", "3").json()
     granted = mib(seen["granted"])
@@ -148,7 +147,7 @@ def fail_closed(kit):
 
 
 def nvml_start(kit):
-    """What NVML takes to start, in a fresh process that starts and ends it ten times."""
+    """Time of NVML's start, in a fresh process that starts and ends it ten times."""
     seen = kit.run(kit.program("nvml_start"), "10")
     if seen.exit == 3:
         raise NotPossible(f"there is no NVML: {seen.reason()}")
@@ -186,7 +185,7 @@ def nvidia_smi(kit):
 
 
 def costs(kit):
-    """What launches, events, memory writes and context switches cost on the driver alone."""
+    """Cost of launches, events, memory writes and context switches, on the driver alone."""
     seen = kit.run(kit.program("costs"), round(max(1, kit.scaled(7)))).json()
     told = "launch {launch_host_us:.2f} us, event {event_record_gpu_us:.2f} us, "
     told = (told + "switch {switch_us:.1f} us").format(**seen)
@@ -194,7 +193,7 @@ def costs(kit):
 
 
 def overhead(kit):
-    """Launch rate of a program that is alone, with the shim over without it."""
+    """Launch rate of a lone program with the shim, over that without it."""
     command = [
         kit.program("launch_loop"),
         "spin_0us",
@@ -204,7 +203,7 @@ def overhead(kit):
     kernel = {"CGPU_TEST_PTX": str(kit.folder / "empty.ptx")}
     limit = limit_mib(kit)
     ratios, start = [], time.monotonic()
-    # A driver that is not kept loaded takes seconds for each start: what fits into half of the
+    # A driver without persistence takes seconds for each start: as many as fit into half of the
     # row's time.
     while len(ratios) < 5 and (not ratios or time.monotonic() - start < 20):
         plain = kit.run(*command, variables=kernel).json()
@@ -219,7 +218,7 @@ def overhead(kit):
 
 
 def clock(kit):
-    """How fast the GPU's clock runs against the host's CLOCK_MONOTONIC_RAW, in ppm."""
+    """Rate of the GPU's clock against the host's CLOCK_MONOTONIC_RAW, in ppm."""
     seen = clocks.estimate(kit.run(kit.program("clock"), max(1.0, kit.scaled(60)), "6").lines())
     told = "{ppm:+.3f} ppm +- {uncertainty_ppm:.3f} over {seconds:.0f} s; "
     told = (told + "host slew {host_slew_ppm:+.3f} ppm").format(**seen)
@@ -276,10 +275,10 @@ def demo(kit):
 
 
 def cudart(kit):
-    """Programs of the CUDA runtime, static and shared, get the limit and the ordinary error."""
+    """Programs of the CUDA runtime, static and shared, get the limit and the usual error."""
     needs_vendor_driver(kit, "the CUDA runtime")
     nvcc, limit, results = tool(kit, "nvcc"), limit_mib(kit), {}
-    # The toolkit's own libraries: a program that nvcc builds does not name their folder.
+    # The toolkit's libraries: programs that nvcc builds do not name their folder.
     places = [Path(nvcc).resolve().parent.parent / name for name in ("lib64", "lib")]
     variables = {
         "LD_LIBRARY_PATH": ":".join([
@@ -305,7 +304,7 @@ def cudart(kit):
 
 
 def torch_memory(kit):
-    """PyTorch sees the limit, runs out of memory as usual, frees and goes on."""
+    """PyTorch sees the limit, runs out of memory as usual, frees and continues."""
     torch(kit)
     limit = limit_mib(kit)
     seen = kit.limited(limit, sys.executable, kit.folder / "torch_memory.py").json()
@@ -323,7 +322,7 @@ def torch_training(kit):
     version = torch(kit)
     limit = limit_mib(kit, most=16384)
     command = [sys.executable, kit.folder / "torch_training.py"]
-    # Without it cuBLAS may sum in another order from run to run.
+    # Without it cuBLAS may sum in a different order in each run.
     variables = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     rounds = [
         (
@@ -353,7 +352,7 @@ def shares_long(kit):
         windows = [tenant.windows() for tenant in tenants]
         after = monitor.gpu_time_ms()
         accounted = [after[name] - before[name] for name in ("a", "b")]
-        # The first window has the tenants' start in it.
+        # The first window includes the tenants' start.
         return [one[1:] for one in windows], [100 * one / sum(accounted) for one in accounted]
 
     busy, busy_accounted = together(300)
@@ -382,7 +381,7 @@ def shares_long(kit):
     }
 
 
-# What is cheap and tells most comes first: a machine may be taken away at any time.
+# The cheapest and most informative rows first: the machine may be lost at any time.
 ROWS = [
     Row(nvml_start, 30),
     Row(meminfo, 15),

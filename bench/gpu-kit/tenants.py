@@ -1,4 +1,4 @@
-"""A monitor and tenants of it that launch kernels without a pause."""
+"""A monitor and its tenants, which launch kernels without a pause."""
 
 import json
 import time
@@ -10,7 +10,7 @@ KERNEL_US = 60
 
 
 class Monitor:
-    """A monitor of its own, with a root of its own: one that the host has is not touched."""
+    """The kit's own monitor, with its own root: a monitor of the host is not touched."""
 
     def __init__(self, kit):
         self.kit, self.root = kit, kit.root
@@ -23,12 +23,12 @@ class Monitor:
             time.sleep(POLL_SECONDS)
 
     def status(self):
-        """What the monitor says, as `cgpu smi --json` gives it."""
+        """Returns the monitor's report (`cgpu smi --json`)."""
         seen = self.kit.run(self.kit.file("cgpu"), "smi", "--root", self.root, "--json")
         return seen.json() if seen.exit == 0 else {}
 
     def gpu_time_ms(self):
-        """GPU time of each container so far, by the monitor's accounting."""
+        """Returns each container's GPU time so far, by the monitor's accounting."""
         containers = self.status().get("containers", [])
         return {
             one["name"]: sum(gpu["gpu_time_ms"] for gpu in one["gpus"]) for one in containers
@@ -51,7 +51,7 @@ class Steady:
         self.process.write(f"run {seconds} {window} {shapes}")
 
     def windows(self):
-        """Waits for the end of what `begin` began; the windows of it."""
+        """Waits for the end of what `begin` started; returns its windows."""
         first, (self.seen, _) = self.seen + 1, self.process.line("done", self.seen + 1)
         text = self.process.out.read_text(errors="replace").split("\n")
         return [json.loads(line) for line in text[first : self.seen]]
@@ -67,7 +67,7 @@ class Tenant(Steady):
 
 
 def rate(windows):
-    """Launches per second over these windows."""
+    """Returns launches per second over these windows."""
     if not windows:
         raise processes.Failed(
             "no window of a tenant is complete: it got no turn, or the measurement is too short"
@@ -76,11 +76,11 @@ def rate(windows):
 
 
 def shares(tenants):
-    """The part of each tenant in all completed work, in percent, from the windows of each."""
+    """Returns each tenant's part of all completed work, in percent, from its windows."""
     rates = [rate(windows) for windows in tenants]
     return [100 * one / sum(rates) for one in rates]
 
 
 def error_pct(got, wanted):
-    """The greatest relative error of a share, in percent."""
+    """Returns the largest relative error of a share, in percent."""
     return max(100 * abs(one - set_to) / set_to for one, set_to in zip(got, wanted))

@@ -1,4 +1,4 @@
-"""Tests of what the kit computes, without a GPU: `python3 -m unittest tests` in this folder."""
+"""Tests of the kit's computations, without a GPU: `python3 -m unittest tests` in this folder."""
 
 import os
 import random
@@ -13,13 +13,13 @@ import tenants
 
 
 def observations(ppm, seconds, seed, slew_ppm=0.0):
-    """What the program `clock` prints on a GPU whose clock runs this much too fast."""
+    """Returns the output of the program `clock` on a GPU whose clock is this much too fast."""
     draw = random.Random(seed)
     start, first, seen = 5_000_000_000_000, None, []
     for group in range(7):
         now = start + seconds * 1e9 * group / 6
         for _ in range(200):
-            # A launch, the event, its notification; now and then the host does something else.
+            # A launch, the event, its notification; sometimes the host is delayed.
             taken = draw.uniform(4e3, 9e3)
             after = taken + draw.uniform(2e3, 5e3) + (draw.random() < 0.3) * draw.uniform(0, 1e6)
             gpu = round((now + taken) * (1 + ppm / 1e6) / 500) * 500

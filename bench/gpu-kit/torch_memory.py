@@ -16,5 +16,13 @@ most = torch.cuda.memory_reserved()
 del blocks
 torch.cuda.empty_cache()
 after = torch.ones(1 << 20, device="cuda").sum().item()
-print(json.dumps({"total": total, "properties": properties, "free": free, "most": most,
-                  "out_of_memory": out_of_memory, "went_on": after == float(1 << 20), "torch": torch.__version__}))
+result = {
+    "total": total,
+    "properties": properties,
+    "free": free,
+    "most": most,
+    "out_of_memory": out_of_memory,
+    "went_on": after == float(1 << 20),
+    "torch": torch.__version__,
+}
+print(json.dumps(result))

@@ -7,7 +7,8 @@ import torch
 
 torch.manual_seed(7)
 torch.use_deterministic_algorithms(True, warn_only=True)
-model = torch.nn.Sequential(torch.nn.Linear(512, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 512)).cuda()
+layers = torch.nn.Linear(512, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 512)
+model = torch.nn.Sequential(*layers).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 data = torch.randn(256, 512, device="cuda")
 losses, steps = [], 400
