@@ -188,7 +188,7 @@ pub fn plan(
     if let Some(partitioned) = settings.gpus.iter().find(|limit| is_partitioned(&gpus, limit.uuid))
     {
         return Err(Refusal(format!(
-            "the GPU {} is cut into MIG instances that have no names of their own; install a driver from R470 on, or name other GPUs in NVIDIA_VISIBLE_DEVICES",
+            "the GPU {} is partitioned into MIG instances that have no names of their own; install a driver from R470 on, or name other GPUs in NVIDIA_VISIBLE_DEVICES",
             partitioned.uuid
         )));
     }

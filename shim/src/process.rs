@@ -95,7 +95,7 @@ fn decide(trigger: Trigger) -> State {
     // else together.
     let found = if is_called_for(&System) { gpus::inventory(trigger) } else { Found::NOTHING };
     let by_driver = trigger == Trigger::Driver;
-    match Tenant::start(&System, found.as_given(), &Monotonic) {
+    match Tenant::start(&System, found.as_inventory(), &Monotonic) {
         Ok(Start::On(_)) if by_driver && let Some(name) = driver::missing() => {
             State::Refused(Refusal::new(format!(
                 "expected a driver with {name}, without which no limit can be kept; this one lacks it: use a newer driver"

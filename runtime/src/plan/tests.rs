@@ -153,7 +153,7 @@ fn instances_count_as_gpus_and_keep_indexes() {
     let sliced = [(MEM, "1"), (VISIBLE, &format!("0,{both}")), (SLICED, &mig(1))];
     assert_eq!(limits(&sliced, &partitioned), Some(vec![(1, 1024)]));
     for (visible, memory, part) in [
-        ("1", "1", "GPU 1 is cut into MIG instances; name those by their own UUID"),
+        ("1", "1", "GPU 1 is partitioned into MIG instances; name those by their own UUID"),
         ("1:0", "1", "MIG devices go by their own UUID"),
         ("1.0", "1", "MIG devices go by their own UUID"),
         ("3", "1", "there is no GPU 3: this host has 3"),

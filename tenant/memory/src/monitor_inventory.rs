@@ -44,7 +44,8 @@ impl MonitorInventory {
     /// Reads the inventory from the region of this process; `None` if there is no region yet.
     #[must_use]
     pub fn read(environment: &dyn Environment) -> Option<Self> {
-        let is_limited_from_outside = file::counts(&environment.run_directory().join("limits"));
+        let is_limited_from_outside =
+            file::is_in_force(&environment.run_directory().join("limits"));
         // No variable names the region then.
         let directory =
             (!is_limited_from_outside).then(|| Variables::read(environment).directory().ok());

@@ -57,12 +57,12 @@ pub(crate) fn start(
     let limits = environment.run_directory().join("limits");
     let usual = candidates(environment, None);
     let from_file = settings::file::read(&limits, inventory);
-    if let Some(settings) = from_file.map_err(|refusal| refusal.left_in(&usual))? {
+    if let Some(settings) = from_file.map_err(|refusal| refusal.reported_in(&usual))? {
         if settings.gpus.is_empty() {
             return Ok(Started::Off(Reason::NoLimit));
         }
         let opened = open(&settings, &usual, environment, clock, Source::Outside);
-        return opened.map_err(|refusal| refusal.left_in(&usual));
+        return opened.map_err(|refusal| refusal.reported_in(&usual));
     }
     let variables = Variables::read(environment);
     let directory = variables.directory();
@@ -70,9 +70,9 @@ pub(crate) fn start(
         Ok(Some(directory)) => candidates(environment, Some(directory)),
         _ => usual,
     };
-    match variables.decide(inventory).map_err(|refusal| refusal.left_in(&candidates))? {
+    match variables.decide(inventory).map_err(|refusal| refusal.reported_in(&candidates))? {
         Decision::On(settings) => open(&settings, &candidates, environment, clock, Source::Inside)
-            .map_err(|refusal| refusal.left_in(&candidates)),
+            .map_err(|refusal| refusal.reported_in(&candidates)),
         Decision::Off(_) if !variables.request_memory() && directory.is_ok() => {
             Ok(share(&variables, inventory, &candidates, environment, clock))
         }

@@ -1,4 +1,5 @@
-//! How much memory: the lists of `ALIYUN_COM_GPU_MEM_CONTAINER` and `ALIYUN_COM_GPU_MEM_DEV`, and what they come to on a GPU.
+//! Amounts of memory: `ALIYUN_COM_GPU_MEM_CONTAINER` and `ALIYUN_COM_GPU_MEM_DEV`, and the limits
+//! that they give.
 
 use cgpu_shm::units::Bytes;
 
@@ -16,7 +17,7 @@ pub(crate) struct Amounts {
 }
 
 impl Amounts {
-    /// Reads a list; any entry that is not a whole number refuses all of it.
+    /// Reads a list; refuses all of it if an entry is not a whole number.
     pub(crate) fn read(value: Value) -> Result<Self, Refusal> {
         let text = value.text()?;
         let mut numbers = Vec::new();
@@ -34,50 +35,49 @@ impl Amounts {
         Ok(Self { value, numbers })
     }
 
-    /// Whether any entry is zero.
     pub(crate) fn has_zero(&self) -> bool {
         self.numbers.contains(&0)
     }
 
-    /// Entries given.
     pub(crate) fn len(&self) -> usize {
         self.numbers.len()
     }
 
-    /// Whether every GPU has the same.
+    /// Returns whether all GPUs have the same amount.
     pub(crate) fn is_uniform(&self) -> bool {
         self.numbers.windows(2).all(|pair| pair.first() == pair.last())
     }
 
-    /// The entry of the GPU at `place`: the last one repeats.
-    pub(crate) fn at(&self, place: usize) -> u64 {
-        self.numbers.get(place).or(self.numbers.last()).copied().unwrap_or(0)
+    /// Returns the entry for the GPU at `position`: the last one repeats.
+    pub(crate) fn at(&self, position: usize) -> u64 {
+        self.numbers.get(position).or(self.numbers.last()).copied().unwrap_or(0)
     }
 
-    /// What came, for sentences.
+    /// Returns the list as it was read.
     pub(crate) fn value(&self) -> &Value {
         &self.value
     }
 }
 
-/// A whole number in digits alone, spaces around it allowed. Not `u64::from_str`, which takes a sign.
+/// Reads a whole number of digits alone, with spaces around it. `u64::from_str` would accept a
+/// sign.
 pub(crate) fn whole(text: &str) -> Option<u64> {
     let text = text.trim_matches([' ', '\t']);
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
 }
 
-/// What a number in `ALIYUN_COM_GPU_MEM_CONTAINER` counts.
+/// The unit of `ALIYUN_COM_GPU_MEM_CONTAINER`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Measure {
-    /// Shares of a GPU: the GPU's memory is so many of them (`ALIYUN_COM_GPU_MEM_DEV`).
+    /// Shares of a GPU, whose memory is so many of them (`ALIYUN_COM_GPU_MEM_DEV`).
     Shares(Amounts),
     /// Units of so many bytes (`CGPU_MEM_UNIT`).
     Units(Bytes),
 }
 
 impl Measure {
-    /// From the two variables. The unit is read even where it does not count, so that a wrong one never lies in wait.
+    /// Reads the two variables. A wrong unit is refused even where it has no effect.
     pub(crate) fn read(whole_gpu: Option<Value>, unit: Option<Value>) -> Result<Self, Refusal> {
         let unit = match unit {
             None => Bytes(1 << 30),
@@ -104,7 +104,7 @@ impl Measure {
         Ok(Self::Shares(shares))
     }
 
-    /// The list behind it, if there is one.
+    /// Returns the list of `ALIYUN_COM_GPU_MEM_DEV`, if it is set.
     pub(crate) fn shares(&self) -> Option<&Amounts> {
         match self {
             Self::Shares(shares) => Some(shares),
@@ -112,25 +112,24 @@ impl Measure {
         }
     }
 
-    /// The limit that `amount` comes to on the GPU at `place` with memory `total`: `floor(total_MiB x amount / shares)` MiB,
-    /// or `amount` units. None if it is beyond any number.
-    pub(crate) fn limit(&self, amount: u64, place: usize, total: Bytes) -> Option<Bytes> {
+    /// Returns the limit of `amount` on the GPU at `position` with `total` memory:
+    /// `floor(total_MiB x amount / shares)` MiB, or `amount` units. `None` if it exceeds a `u64`.
+    pub(crate) fn limit(&self, amount: u64, position: usize, total: Bytes) -> Option<Bytes> {
         let bytes = match self {
             Self::Units(unit) => u128::from(amount) * u128::from(unit.0),
             Self::Shares(shares) => {
                 let mib = u128::from(total.0 / MIB) * u128::from(amount);
-                mib.checked_div(u128::from(shares.at(place)))?.checked_mul(u128::from(MIB))?
+                mib.checked_div(u128::from(shares.at(position)))?.checked_mul(u128::from(MIB))?
             }
         };
         u64::try_from(bytes).ok().map(Bytes)
     }
 
-    /// Whether the number counts MiB.
     pub(crate) fn is_mib(&self) -> bool {
         *self == Self::Units(Bytes(MIB))
     }
 
-    /// What the number counts, for sentences.
+    /// Returns the unit for messages.
     pub(crate) fn noun(&self) -> String {
         match self {
             Self::Units(Bytes(unit)) if *unit == 1 << 30 => "GiB".to_owned(),
@@ -141,7 +140,7 @@ impl Measure {
     }
 }
 
-/// A size in MiB, for sentences.
+/// Returns a size in MiB for messages.
 pub(crate) fn mib(bytes: Bytes) -> String {
     format!("{} MiB", bytes.0 / MIB)
 }
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_floors_of_whole_mebibytes() {
+    fn shares_are_rounded_down_to_mebibytes() {
         for (total_mib, amount, of, limit_mib) in [
             (15109, 6, "15", 6043),
             (15109, 8, "15", 8058),
@@ -168,25 +167,25 @@ mod tests {
             let limit = shares(of).limit(amount, 0, Bytes::from_mib(total_mib));
             assert_eq!(limit, Some(Bytes::from_mib(limit_mib)), "{total_mib} x {amount} / {of}");
         }
-        // Odd bytes of the GPU's total do not count.
+        // Bytes beyond a whole MiB of the GPU's total do not count.
         assert_eq!(shares("2").limit(1, 0, Bytes((101 << 20) + 77)), Some(Bytes::from_mib(50)));
     }
 
     #[test]
-    fn the_last_entry_repeats() {
+    fn last_entry_repeats() {
         let list =
             Amounts::read(Value::new(Variable::MemContainer, "3,1")).expect("a well-formed list");
-        assert_eq!([0, 1, 2, 9].map(|place| list.at(place)), [3, 1, 1, 1]);
+        assert_eq!([0, 1, 2, 9].map(|position| list.at(position)), [3, 1, 1, 1]);
     }
 
     #[test]
-    fn limits_beyond_any_number_are_none() {
+    fn limit_beyond_64_bits_is_none() {
         assert_eq!(Measure::Units(Bytes(1 << 30)).limit(u64::MAX, 0, Bytes(1)), None);
         assert_eq!(shares("1").limit(u64::MAX, 0, Bytes(u64::MAX)), None);
     }
 
     #[test]
-    fn only_digits_are_whole_numbers() {
+    fn whole_number_has_digits_only() {
         assert_eq!(whole(" 03\t"), Some(3));
         for text in ["", " ", "+3", "-3", "3.0", "3e1", "0x3", "٣", "3 4", "18446744073709551616"]
         {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::Environment;
 
-/// An environment as a test declares it.
+/// A test's environment.
 #[derive(Clone, Debug, Default)]
 pub struct Declared {
     /// By name.
@@ -19,7 +19,7 @@ pub struct Declared {
 }
 
 impl Declared {
-    /// With these variables, `NAME=value` each.
+    /// Creates one with these variables, `NAME=value` each.
     ///
     /// # Panics
     /// One of them has no `=`.
@@ -30,7 +30,7 @@ impl Declared {
         declared
     }
 
-    /// With these variables too, `NAME=value` each.
+    /// Adds variables, `NAME=value` each.
     ///
     /// # Panics
     /// One of them has no `=`.

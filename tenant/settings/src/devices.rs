@@ -1,12 +1,13 @@
-//! Which GPUs, and in which order: `NVIDIA_VISIBLE_DEVICES` and `ALIYUN_COM_GPU_VISIBLE_DEVICES`.
+//! The lists of GPUs: `NVIDIA_VISIBLE_DEVICES` and `ALIYUN_COM_GPU_VISIBLE_DEVICES`.
 //!
-//! The entries of the memory list follow `NVIDIA_VISIBLE_DEVICES`. Its indexes are the host's, and inside a container the GPUs
-//! are numbered anew from 0, in the same order. So, where as many GPUs are visible as are named, indexes are taken by rank:
-//! `5,2` names the second and the first of two. Where fewer are named than are visible (no container runtime has narrowed the
-//! view), an index is the GPU's place in PCI order. UUIDs are themselves.
+//! The entries of the memory list follow `NVIDIA_VISIBLE_DEVICES`. Its indexes are the host's;
+//! inside a container the GPUs are numbered anew from 0, in the same order. Where as many GPUs are
+//! visible as are listed, indexes are taken by rank: `5,2` are the second and the first of two.
+//! Where fewer are listed than are visible (no container runtime has hidden the others), an index
+//! is the GPU's position in PCI order. UUIDs stand for themselves.
 //!
-//! A GPU that is cut into MIG instances keeps its index, and its instances have none: they go by UUID. In the list of all GPUs
-//! they stand where their GPU would.
+//! A partitioned GPU keeps its index. Its MIG instances have no index and are listed by UUID. In
+//! the list of all GPUs they take the position of their GPU.
 
 use cgpu_shm::uuid::whole_gpu;
 
@@ -14,28 +15,28 @@ use super::value::Value;
 use crate::gpus::{GpuInfo, UuidStart};
 use crate::{Inventory, Refusal};
 
-/// One name of a GPU.
+/// A GPU in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
     Index(u64),
     Uuid(UuidStart),
 }
 
-/// A list of GPUs as a variable gives it.
+/// A list of GPUs, as a variable has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Listed {
+pub(crate) enum GpuList {
     /// `all`, or not set.
     All,
-    /// `none` or `void`: the variable names nothing.
+    /// `none` or `void`: no names.
     Nothing,
     Names(Value, Vec<Name>),
 }
 
-/// What a list of GPUs may hold, for sentences.
+/// What a list of GPUs may contain, for messages.
 const EXPECTED: &str =
     "`all`, or indexes and UUIDs joined by commas, such as `0,1` or `GPU-8f0e6a8c-...`";
 
-impl Listed {
+impl GpuList {
     pub(crate) fn read(value: Option<Value>) -> Result<Self, Refusal> {
         let Some(value) = value else { return Ok(Self::All) };
         match value.text()? {
@@ -66,53 +67,53 @@ impl Name {
     }
 }
 
-/// The visible GPUs, and the place of each in the memory list.
+/// The visible GPUs, and the position of each in the memory list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Visible {
-    /// At each place its GPU; none where the program hid it from itself. With each, the name it was given.
-    Placed(Vec<(Name, Option<GpuInfo>)>),
-    /// The GPUs are there, but which of them has which place cannot be told.
-    Unplaced(Vec<GpuInfo>),
+    /// By position, the GPU and its name in the list; no GPU if the program hid it from itself.
+    Ordered(Vec<(Name, Option<GpuInfo>)>),
+    /// The GPUs, whose positions are unknown.
+    Unordered(Vec<GpuInfo>),
 }
 
 impl Visible {
     /// Resolves `NVIDIA_VISIBLE_DEVICES`.
-    pub(crate) fn resolve(listed: &Listed, inventory: Inventory<'_>) -> Result<Self, Refusal> {
+    pub(crate) fn resolve(listed: &GpuList, inventory: Inventory<'_>) -> Result<Self, Refusal> {
         let mut gpus = inventory.gpus.to_vec();
         gpus.sort_by_key(|gpu| (gpu.order, gpu.uuid));
         let (value, names) = match listed {
-            // A name of nothing while GPUs are there: they came by another way (device plugins with CDI set `void`). The limit
-            // must not vanish with the name.
-            Listed::All | Listed::Nothing if inventory.complete => {
-                return Ok(Self::Placed(numbered(&gpus)));
+            // Nothing is listed while GPUs are visible: they were added in another way (device
+            // plugins with CDI set `void`). The limit must remain.
+            GpuList::All | GpuList::Nothing if inventory.complete => {
+                return Ok(Self::Ordered(numbered(&gpus)));
             }
-            Listed::All | Listed::Nothing => return Ok(Self::Unplaced(gpus)),
-            Listed::Names(value, names) => (value, names),
+            GpuList::All | GpuList::Nothing => return Ok(Self::Unordered(gpus)),
+            GpuList::Names(value, names) => (value, names),
         };
         let indexed = names.iter().any(|name| matches!(name, Name::Index(_)));
         if indexed && !inventory.complete {
-            return Ok(Self::Unplaced(gpus));
+            return Ok(Self::Unordered(gpus));
         }
         if inventory.complete && names.len() > gpus.len() {
-            return Err(value.unfit(
+            return Err(value.mismatched(
                 &format!("which names {} GPUs, but {} are visible", names.len(), gpus.len()),
                 "name only GPUs that the container has",
             ));
         }
         let indexes = Indexes::of(names, &gpus);
-        let mut placed: Vec<(Name, Option<GpuInfo>)> = Vec::new();
+        let mut ordered: Vec<(Name, Option<GpuInfo>)> = Vec::new();
         for &name in names {
             let gpu = match name {
                 Name::Index(index) => match indexes.gpu(index) {
                     Some(Whole::Gpu(gpu)) => Some(gpu),
-                    Some(Whole::Cut) => {
-                        return Err(value.unfit(
-                            &format!("but GPU {index} is cut into MIG instances"),
+                    Some(Whole::Partitioned) => {
+                        return Err(value.mismatched(
+                            &format!("but GPU {index} is partitioned into MIG instances"),
                             "name those by their own UUID, `MIG-...` (`nvidia-smi -L` lists them)",
                         ));
                     }
                     None => {
-                        return Err(value.unfit(
+                        return Err(value.mismatched(
                             &format!("but there is no GPU {index}: {} are visible", gpus.len()),
                             "name only GPUs that the container has",
                         ));
@@ -122,64 +123,66 @@ impl Visible {
                     Some(gpu) => Some(gpu),
                     None if !inventory.complete => None,
                     None => {
-                        return Err(value.unfit(
+                        return Err(value.mismatched(
                             "which names a GPU that is not visible",
                             "name only GPUs that the container has (`nvidia-smi -L` lists them)",
                         ));
                     }
                 },
             };
-            if placed
+            if ordered
                 .iter()
                 .any(|(former, other)| *former == name || (gpu.is_some() && *other == gpu))
             {
-                return Err(value.unfit("which names a GPU twice", "name each GPU once"));
+                return Err(value.mismatched("which names a GPU twice", "name each GPU once"));
             }
-            placed.push((name, gpu));
+            ordered.push((name, gpu));
         }
-        Ok(Self::Placed(placed))
+        Ok(Self::Ordered(ordered))
     }
 
-    /// The GPUs that the program has not hidden from itself, with their places.
+    /// Returns the GPUs that the program has not hidden from itself, with their positions.
     pub(crate) fn gpus(&self) -> impl Iterator<Item = (usize, GpuInfo)> {
-        let (placed, unplaced): (&[_], &[_]) = match self {
-            Self::Placed(placed) => (placed, &[]),
-            Self::Unplaced(gpus) => (&[], gpus),
+        let (ordered, unordered): (&[_], &[_]) = match self {
+            Self::Ordered(ordered) => (ordered, &[]),
+            Self::Unordered(gpus) => (&[], gpus),
         };
-        let placed =
-            placed.iter().enumerate().filter_map(|(place, (_, gpu))| gpu.map(|gpu| (place, gpu)));
-        placed.chain(unplaced.iter().copied().enumerate())
+        let ordered = ordered
+            .iter()
+            .enumerate()
+            .filter_map(|(position, (_, gpu))| gpu.map(|gpu| (position, gpu)));
+        ordered.chain(unordered.iter().copied().enumerate())
     }
 
-    /// Whether `gpu`, at this place, is one that `ALIYUN_COM_GPU_VISIBLE_DEVICES` slices.
-    pub(crate) fn slices(&self, sliced: &Listed, gpu: &GpuInfo) -> bool {
-        let Listed::Names(_, names) = sliced else { return *sliced == Listed::All };
+    /// Returns whether `ALIYUN_COM_GPU_VISIBLE_DEVICES` selects `gpu`.
+    pub(crate) fn slices(&self, sliced: &GpuList, gpu: &GpuInfo) -> bool {
+        let GpuList::Names(_, names) = sliced else { return *sliced == GpuList::All };
         names.iter().any(|name| match (name, self) {
             (Name::Uuid(start), _) => start.begins(gpu.uuid),
-            (Name::Index(_), Self::Placed(placed)) => {
-                placed.iter().any(|(former, other)| former == name && other.as_ref() == Some(gpu))
+            (Name::Index(_), Self::Ordered(ordered)) => {
+                ordered.iter().any(|(former, other)| former == name && other.as_ref() == Some(gpu))
             }
-            (Name::Index(_), Self::Unplaced(_)) => false,
+            (Name::Index(_), Self::Unordered(_)) => false,
         })
     }
 
-    /// Refuses names in `ALIYUN_COM_GPU_VISIBLE_DEVICES` that are none of these GPUs.
-    pub(crate) fn check(&self, sliced: &Listed, complete: bool) -> Result<(), Refusal> {
-        let Listed::Names(value, names) = sliced else { return Ok(()) };
+    /// Refuses entries of `ALIYUN_COM_GPU_VISIBLE_DEVICES` that are none of these GPUs.
+    pub(crate) fn check(&self, sliced: &GpuList, complete: bool) -> Result<(), Refusal> {
+        let GpuList::Names(value, names) = sliced else { return Ok(()) };
         for name in names {
             let known = match (name, self) {
-                (Name::Uuid(start), Self::Placed(placed)) => {
-                    let gpus: Vec<GpuInfo> = placed.iter().filter_map(|(_, gpu)| *gpu).collect();
+                (Name::Uuid(start), Self::Ordered(ordered)) => {
+                    let gpus: Vec<GpuInfo> = ordered.iter().filter_map(|(_, gpu)| *gpu).collect();
                     matching(*start, &gpus, value)?.is_some() || !complete
                 }
-                (Name::Uuid(_), Self::Unplaced(_)) => true,
-                (Name::Index(_), Self::Placed(placed)) => {
-                    placed.iter().any(|(former, _)| former == name)
+                (Name::Uuid(_), Self::Unordered(_)) => true,
+                (Name::Index(_), Self::Ordered(ordered)) => {
+                    ordered.iter().any(|(former, _)| former == name)
                 }
-                (Name::Index(_), Self::Unplaced(_)) => return Err(unplaced(value)),
+                (Name::Index(_), Self::Unordered(_)) => return Err(unordered(value)),
             };
             if !known {
-                return Err(value.unfit(
+                return Err(value.mismatched(
                     "which names a GPU that NVIDIA_VISIBLE_DEVICES does not",
                     "name the GPUs as NVIDIA_VISIBLE_DEVICES does",
                 ));
@@ -189,33 +192,36 @@ impl Visible {
     }
 }
 
-/// The refusal of a list whose places cannot be told.
-pub(crate) fn unplaced(value: &Value) -> Refusal {
-    value.unfit(
-        "but which GPU is which cannot be told: CUDA_VISIBLE_DEVICES hides some and NVML is not there",
+/// Returns the refusal of a list whose positions are unknown.
+pub(crate) fn unordered(value: &Value) -> Refusal {
+    value.mismatched(
+        "but the order of the GPUs is unknown: CUDA_VISIBLE_DEVICES hides some and NVML is missing",
         "name the GPUs by UUID in NVIDIA_VISIBLE_DEVICES, or unset CUDA_VISIBLE_DEVICES",
     )
 }
 
-/// The one GPU that begins so; none; or a refusal if it is not clear which.
+/// Returns the GPU whose UUID begins so, `None`, or a refusal if there are several.
 fn matching(start: UuidStart, gpus: &[GpuInfo], value: &Value) -> Result<Option<GpuInfo>, Refusal> {
     let mut found = gpus.iter().filter(|gpu| start.begins(gpu.uuid));
     let first = found.next().copied();
     match found.next() {
         None => Ok(first),
-        Some(_) => Err(value.unfit("which fits more than one GPU", "give more digits of the UUID")),
+        Some(_) => {
+            Err(value.mismatched("which fits more than one GPU", "give more digits of the UUID"))
+        }
     }
 }
 
-/// What an index may lead to.
+/// What an index stands for.
 #[derive(Clone, Copy)]
 enum Whole {
     Gpu(GpuInfo),
-    /// A GPU that is cut into MIG instances.
-    Cut,
+    /// A GPU that is partitioned into MIG instances.
+    Partitioned,
 }
 
-/// The GPUs that have an index, from GPUs in PCI order; with each of these its GPU's.
+/// Returns the GPUs that have an index, and for each of `gpus`, which are in PCI order, the index
+/// of its GPU.
 fn whole_gpus(gpus: &[GpuInfo]) -> (Vec<Whole>, Vec<u64>) {
     let mut whole = Vec::new();
     let mut indexes = Vec::new();
@@ -224,7 +230,7 @@ fn whole_gpus(gpus: &[GpuInfo]) -> (Vec<Whole>, Vec<u64>) {
         if !gpu.is_instance() {
             whole.push(Whole::Gpu(*gpu));
         } else if partitioned != Some(gpu.whole_order()) {
-            whole.push(Whole::Cut);
+            whole.push(Whole::Partitioned);
             partitioned = Some(gpu.whole_order());
         }
         indexes.push((whole.len() as u64).saturating_sub(1));
@@ -232,7 +238,7 @@ fn whole_gpus(gpus: &[GpuInfo]) -> (Vec<Whole>, Vec<u64>) {
     (whole, indexes)
 }
 
-/// All GPUs, each by the name that it has where no variable gives it one.
+/// Returns all GPUs, named by index, or by UUID if they have none.
 fn numbered(gpus: &[GpuInfo]) -> Vec<(Name, Option<GpuInfo>)> {
     let name = |gpu: &GpuInfo, index| {
         if gpu.is_instance() { Name::Uuid(UuidStart::whole(gpu.uuid)) } else { Name::Index(index) }
@@ -241,7 +247,7 @@ fn numbered(gpus: &[GpuInfo]) -> Vec<(Name, Option<GpuInfo>)> {
     gpus.iter().zip(indexes).map(|(gpu, index)| (name(gpu, index), Some(*gpu))).collect()
 }
 
-/// Indexes to GPUs: by rank where every GPU is named, else by place.
+/// Indexes of GPUs: ranks if every GPU is listed, else positions.
 struct Indexes {
     gpus: Vec<(u64, Whole)>,
 }
@@ -271,6 +277,6 @@ impl Indexes {
     }
 
     fn gpu(&self, index: u64) -> Option<Whole> {
-        self.gpus.iter().find(|(place, _)| *place == index).map(|(_, gpu)| *gpu)
+        self.gpus.iter().find(|(known, _)| *known == index).map(|(_, gpu)| *gpu)
     }
 }

@@ -1,27 +1,27 @@
-//! What is around the process: its variables, its user, where regions lie.
+//! The surroundings of the process: variables, user, directories of regions.
 
 use std::ffi::{CStr, CString, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// The outside world as far as settings need it.
+/// The surroundings of the process that settings depend on.
 pub trait Environment {
-    /// An environment variable, as bytes; nothing if it is not set.
+    /// Returns an environment variable as bytes; `None` if it is not set.
     fn variable(&self, name: &CStr) -> Option<OsString>;
-    /// The effective user.
+    /// Returns the effective user.
     fn user(&self) -> u32;
-    /// The inode of the process's PID namespace; 0 where `/proc` is missing.
+    /// Returns the inode of the process's PID namespace; 0 without `/proc`.
     fn pid_namespace(&self) -> u64;
-    /// The process's name, for people.
+    /// Returns the process's name, for display.
     fn process_name(&self) -> Vec<u8>;
-    /// The host's name: in a container usually its short id.
+    /// Returns the host's name: in a container usually its short id.
     fn host_name(&self) -> String;
-    /// Where a container's region lies by default, and where a `limits` file overrides every variable: `/run/cgpu`.
+    /// Returns the default directory of a container's region and of a `limits` file: `/run/cgpu`.
     fn run_directory(&self) -> PathBuf {
         PathBuf::from("/run/cgpu")
     }
-    /// Where regions go when the default cannot be written: `/dev/shm`.
+    /// Returns the directory of regions when the default cannot be written: `/dev/shm`.
     fn shared_memory_directory(&self) -> PathBuf {
         PathBuf::from("/dev/shm")
     }
@@ -33,14 +33,15 @@ pub struct System;
 
 impl Environment for System {
     fn variable(&self, name: &CStr) -> Option<OsString> {
-        // Not std::env: its lock may be held by a thread that did not survive the fork.
+        // std::env takes a lock, which a thread that did not survive a fork may have held.
         // SAFETY: `name` is a NUL-terminated string that outlives the call.
         let value = unsafe { libc::getenv(name.as_ptr()) };
         if value.is_null() {
             return None;
         }
-        // SAFETY: getenv's non-null result is a NUL-terminated string in the environment block. A program that changes its
-        // environment in another thread during its first cuInit would break any reader, the driver's own included.
+        // SAFETY: getenv's non-null result is a NUL-terminated string in the environment block. It
+        // stays valid unless another thread changes the environment during the first cuInit, which
+        // would break any reader, the driver included.
         let value = unsafe { CStr::from_ptr(value) };
         Some(OsString::from_vec(CString::from(value).into_bytes()))
     }
@@ -62,8 +63,8 @@ impl Environment for System {
 
     fn host_name(&self) -> String {
         let mut name = [0_u8; 256];
-        // SAFETY: the pointer and length are those of `name`, which lives through the call; the last byte is left as it is, so
-        // that a name which is cut short is ended too.
+        // SAFETY: the pointer and length are those of `name`, which outlives the call. The last
+        // byte is not written, so a truncated name is terminated, too.
         unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
         CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned()
     }

@@ -1,5 +1,5 @@
-//! The `limits` file: what the starter of the container allows it. It counts before all variables, because the container cannot
-//! write it.
+//! The `limits` file, by which a container is limited from outside. It precedes all variables,
+//! because the container cannot write it.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -17,13 +17,14 @@ use cgpu_shm::units::Bytes;
 use super::{GpuLimit, Settings, amounts::mib};
 use crate::{Inventory, Refusal};
 
-/// More than any file of 16 GPUs, and little enough to read at a program's start.
-const LONGEST: u64 = 1 << 16;
+/// More than any file of 16 GPUs, and small enough to read at a program's start.
+const MAX_LENGTH: u64 = 1 << 16;
 
-/// Reads the file at `path`. None: there is none, or none that counts, because this process could have written it.
+/// Reads the file at `path`. Returns `None` if there is none, or if this process could have written
+/// it.
 ///
 /// # Errors
-/// The file is there and counts, but cannot be read or understood, or allows more than a GPU has.
+/// The file is in force, but cannot be read or parsed, or allows more than a GPU has.
 pub fn read(path: &Path, inventory: Inventory<'_>) -> Result<Option<Settings>, Refusal> {
     let refused = |problem: String| {
         Refusal::new(format!(
@@ -31,7 +32,7 @@ pub fn read(path: &Path, inventory: Inventory<'_>) -> Result<Option<Settings>, R
             path.display()
         ))
     };
-    // Not to wait for a writer of a FIFO.
+    // A FIFO without a writer must not block.
     let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = match opened {
         Ok(file) => file,
@@ -44,7 +45,7 @@ pub fn read(path: &Path, inventory: Inventory<'_>) -> Result<Option<Settings>, R
         return Ok(None);
     }
     let mut text = String::new();
-    let read = file.take(LONGEST).read_to_string(&mut text);
+    let read = file.take(MAX_LENGTH).read_to_string(&mut text);
     read.map_err(|error| refused(format!("expected text, but {error}")))?;
     let limits: Limits = text.parse().map_err(|problem| refused(format!("{problem}")))?;
     let gpus = gpus(&limits, inventory).map_err(refused)?;
@@ -58,9 +59,9 @@ pub fn read(path: &Path, inventory: Inventory<'_>) -> Result<Option<Settings>, R
     }))
 }
 
-/// Whether there is a file at `path` that counts, whatever it says.
+/// Returns whether a file at `path` is in force, whatever it contains.
 #[must_use]
-pub fn counts(path: &Path) -> bool {
+pub fn is_in_force(path: &Path) -> bool {
     let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     match opened {
         Ok(file) => !could_have_been_written(path, &file),
@@ -72,8 +73,9 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// All GPUs of the file: one that is not visible now may be later (MIG instances are not NVML's to list). One that was whole when the container was started, and has been
-/// cut since, is not what was meant: nothing would hold its instances to anything.
+/// Returns all GPUs of the file: an invisible one may become visible (NVML does not list MIG
+/// instances in every process). A GPU that has been partitioned since the container was started is
+/// refused, because its instances would have no limit.
 fn gpus(limits: &Limits, inventory: Inventory<'_>) -> Result<Vec<GpuLimit>, String> {
     if limits.gpus.len() > GPUS {
         return Err(format!("expected at most {GPUS} GPUs, found {}", limits.gpus.len()));
@@ -81,7 +83,7 @@ fn gpus(limits: &Limits, inventory: Inventory<'_>) -> Result<Vec<GpuLimit>, Stri
     let mut gpus = Vec::new();
     for (&(uuid, limit), ordinal) in limits.gpus.iter().zip(0..) {
         if inventory.partitioned.contains(&uuid) {
-            return Err(format!("expected {uuid} whole, found it cut into MIG instances"));
+            return Err(format!("expected {uuid} whole, found it partitioned into MIG instances"));
         }
         let visible = inventory.gpus.iter().find(|gpu| gpu.uuid == uuid);
         let total = visible.map_or(Bytes::ZERO, |gpu| gpu.total);
@@ -98,8 +100,8 @@ fn gpus(limits: &Limits, inventory: Inventory<'_>) -> Result<Vec<GpuLimit>, Stri
     Ok(gpus)
 }
 
-/// Whether this process could have written the file, or could make it writable: then it says nothing that the process does not
-/// want it to say. Where it cannot be told, it counts.
+/// Returns whether this process could have written the file, or could make it writable: the file
+/// then limits nothing. A file that cannot be examined is in force.
 fn could_have_been_written(path: &Path, file: &File) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
     // SAFETY: the string is NUL-terminated and outlives the call, which keeps nothing.
@@ -111,8 +113,9 @@ fn could_have_been_written(path: &Path, file: &File) -> bool {
     is_ours(&path) && !is_read_only(file)
 }
 
-/// Whether the file is this process's to make writable. Not by comparing ids: in a user namespace every owner who has no id there
-/// seems to be the same `nobody`, who may be us. But only an owner, or who has an owner's rights, may ask for O_NOATIME.
+/// Returns whether this process may change the file's mode. Comparing ids fails in a user
+/// namespace, where all owners without an id there appear as the overflow user, which may be this
+/// process. But only an owner, or a process with an owner's rights, may open a file with O_NOATIME.
 fn is_ours(path: &CStr) -> bool {
     // SAFETY: the string is NUL-terminated and outlives the call.
     let descriptor =
@@ -120,12 +123,12 @@ fn is_ours(path: &CStr) -> bool {
     if descriptor < 0 {
         return false;
     }
-    // SAFETY: just opened, and no other code's.
+    // SAFETY: the descriptor was just opened, and nothing else has it.
     drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
     true
 }
 
-/// Whether the file lies on a read-only mount.
+/// Returns whether the file is on a read-only mount.
 fn is_read_only(file: &File) -> bool {
     let mut about = MaybeUninit::<libc::statvfs>::uninit();
     // SAFETY: the descriptor is open, and the call fills the one record, which outlives it.

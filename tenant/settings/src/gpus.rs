@@ -1,9 +1,9 @@
-//! The GPUs that a process sees, as the driver shows them.
+//! The GPUs that a process sees, as the driver reports them.
 
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
 
-/// The first digits of a UUID, as people shorten them.
+/// The first digits of a UUID: users abbreviate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UuidStart {
     bytes: [u8; 16],
@@ -23,46 +23,47 @@ impl UuidStart {
         (start.digits > 0).then_some(start)
     }
 
-    /// All digits of a UUID.
+    /// Returns all digits of a UUID.
     pub(crate) fn whole(uuid: Uuid) -> Self {
         Self { bytes: uuid.0, digits: 32 }
     }
 
-    /// Whether `uuid` begins so.
+    /// Returns whether `uuid` begins with these digits.
     pub(crate) fn begins(&self, uuid: Uuid) -> bool {
-        let nibble = |bytes: &[u8; 16], place: usize| {
+        let nibble = |bytes: &[u8; 16], digit: usize| {
             bytes
-                .get(place / 2)
-                .map(|byte| if place.is_multiple_of(2) { byte >> 4 } else { byte & 15 })
+                .get(digit / 2)
+                .map(|byte| if digit.is_multiple_of(2) { byte >> 4 } else { byte & 15 })
         };
-        (0..self.digits).all(|place| nibble(&self.bytes, place) == nibble(&uuid.0, place))
+        (0..self.digits).all(|digit| nibble(&self.bytes, digit) == nibble(&uuid.0, digit))
     }
 }
 
-/// One GPU, as the shim reads it from NVML or the driver before anything is virtual.
+/// A GPU, as the shim reads it from NVML or the driver before anything is virtualized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuInfo {
-    /// The GPU's UUID, as `cuDeviceGetUuid_v2` and NVML give it (a MIG instance's own).
+    /// The UUID, as `cuDeviceGetUuid_v2` and NVML return it (a MIG instance's own).
     pub uuid: Uuid,
-    /// The GPU's memory as NVML gives it (`nvmlDeviceGetMemoryInfo`, `total`); the driver's own total where NVML is missing.
+    /// The memory that NVML reports (`nvmlDeviceGetMemoryInfo`, `total`), or without NVML the
+    /// driver.
     pub total: Bytes,
-    /// The GPU's place in PCI order: any number that orders the GPUs as NVML's index does, such as
-    /// `domain << 16 | bus << 8 | device << 3`, but for its low four bits: there a MIG instance has its place among its GPU's,
-    /// from 1, and a whole GPU zero.
+    /// Sort key in PCI order, like NVML's index: for example
+    /// `domain << 16 | bus << 8 | device << 3`. The low four bits are the number of a MIG instance,
+    /// from 1, and zero for a whole GPU.
     pub order: u64,
 }
 
 impl GpuInfo {
-    /// A MIG instance's place in `order`: 1 to 7 on all GPUs so far.
+    /// Mask of a MIG instance's number in `order`: 1 to 7 on all GPUs so far.
     pub const INSTANCE: u64 = 15;
 
-    /// Whether it is a MIG instance.
+    /// Returns whether it is a MIG instance.
     #[must_use]
     pub const fn is_instance(&self) -> bool {
         self.order & Self::INSTANCE != 0
     }
 
-    /// The order of the GPU that it is, or is an instance of.
+    /// Returns the order of the GPU, or of the GPU that it is an instance of.
     pub(crate) fn whole_order(&self) -> u64 {
         self.order & !Self::INSTANCE
     }
@@ -80,18 +81,18 @@ pub struct Found {
 }
 
 impl Found {
-    /// Nothing was looked for.
+    /// The value before any search.
     pub const NOTHING: Found = Found { gpus: Vec::new(), partitioned: Vec::new(), complete: false };
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.gpus.is_empty()
     }
 
-    /// As a start takes it.
+    /// Returns a view for the start.
     #[must_use]
-    pub fn as_given(&self) -> Inventory<'_> {
+    pub fn as_inventory(&self) -> Inventory<'_> {
         Inventory { gpus: &self.gpus, partitioned: &self.partitioned, complete: self.complete }
     }
 }
@@ -101,11 +102,11 @@ impl Found {
 pub struct Inventory<'a> {
     /// The GPUs, in any order.
     pub gpus: &'a [GpuInfo],
-    /// GPUs that are cut into MIG instances, which are among the GPUs in their place.
+    /// Partitioned GPUs, whose MIG instances are in `gpus` instead.
     pub partitioned: &'a [Uuid],
-    /// Whether these are all the container's GPUs (NVML's list, or the driver's with no `CUDA_VISIBLE_DEVICES`). If not, a
-    /// place in `NVIDIA_VISIBLE_DEVICES` cannot be told from a GPU that the program hid from itself, and lists that need it
-    /// are refused.
+    /// Whether these are all the container's GPUs (NVML's list, or the driver's without
+    /// `CUDA_VISIBLE_DEVICES`). If not, a position in `NVIDIA_VISIBLE_DEVICES` may be that of a GPU
+    /// that the program hides from itself, and lists that need positions are refused.
     pub complete: bool,
 }
 
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_start_matches_digit_by_digit() {
+    fn uuid_start_matches_digit_by_digit() {
         let uuid = "GPU-8f0e6a8c-0102-0304-0506-0708090a0b0c".parse().expect("a UUID");
         for (text, begins) in [
             ("8", true),

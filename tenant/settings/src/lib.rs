@@ -1,7 +1,9 @@
-//! The settings of a container: from the `limits` file where there is one, else from variables, to a limit for each GPU.
+//! The settings of a container: a limit for each GPU, from the `limits` file or else from
+//! variables.
 //!
-//! `docs/settings.md` is the table for users. Everything here is a pure function of what was read; a value that is not
-//! understood is a [`Refusal`], never a guess, because a limit that silently is not there is the worst outcome.
+//! `docs/settings.md` is the table for users. Everything here is a pure function of what was read.
+//! A value that cannot be parsed is a [`Refusal`], never a guess, because a missing limit is the
+//! worst outcome.
 
 #![cfg_attr(
     not(test),
@@ -40,10 +42,10 @@ pub use self::log::{Log, LogLevel};
 pub use self::refusal::Refusal;
 
 use self::amounts::{Amounts, Measure, mib, whole};
-use self::devices::{Listed, Visible, unplaced};
+use self::devices::{GpuList, Visible, unordered};
 use self::value::{Value, Variable};
 
-/// What the variables and the GPUs come to.
+/// Outcome of the variables for the GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// No limit.
@@ -52,16 +54,16 @@ pub enum Decision {
     On(Settings),
 }
 
-/// What a container may have.
+/// What a container may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The sliced GPUs that are visible, in the order of the list; others are native.
+    /// The visible GPUs with a limit, in the order of the list; others are native.
     pub gpus: Vec<GpuLimit>,
-    /// The container's name, where its starter gave one.
+    /// The container's name, if one was set.
     pub name: Option<String>,
-    /// Weight, 1 to 25; 1 where it is not set.
+    /// Weight, 1 to 25; 1 by default.
     pub weight: u32,
-    /// Percent of a GPU for policy 3, 1 to 100, where it is set.
+    /// Percent of a GPU for policy 3, 1 to 100, if set.
     pub core_percentage: Option<u32>,
     /// Whether the container has high priority.
     pub high_priority: bool,
@@ -70,13 +72,13 @@ pub struct Settings {
 /// A GPU and its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuLimit {
-    /// Which GPU.
+    /// The GPU.
     pub uuid: Uuid,
     /// Its memory.
     pub total: Bytes,
-    /// How much of it the container may use; zero: not limited.
+    /// Bytes of it that the container may use; zero: not limited.
     pub limit: Bytes,
-    /// Its place in the list of GPUs.
+    /// Its index in the list of GPUs.
     pub ordinal: u32,
 }
 
@@ -98,7 +100,7 @@ pub struct Variables {
 }
 
 impl Variables {
-    /// Reads them all.
+    /// Reads all variables.
     #[must_use]
     pub fn read(environment: &dyn Environment) -> Self {
         let read = |variable: Variable| variable.read(environment);
@@ -118,13 +120,13 @@ impl Variables {
         }
     }
 
-    /// Whether they ask for a limit, or expressly for none.
+    /// Returns whether a limit was requested, or expressly none.
     #[must_use]
     pub fn request_memory(&self) -> bool {
         self.container.is_some()
     }
 
-    /// `CGPU_DIR`, if it is set.
+    /// Returns `CGPU_DIR`, if it is set.
     ///
     /// # Errors
     /// It is not an absolute path.
@@ -140,36 +142,37 @@ impl Variables {
         ))
     }
 
-    /// The log that `CGPU_LOG` and `CGPU_LOG_FILE` request, if they do.
+    /// Returns the log that `CGPU_LOG` and `CGPU_LOG_FILE` request, if they do.
     ///
     /// # Errors
-    /// The level is none, or the file has no absolute path.
+    /// The level is unknown, or the file is no absolute path.
     pub fn log(&self) -> Result<Option<Log>, Refusal> {
         Log::of(self.log_level.as_ref(), self.log_file.as_ref())
     }
 
-    /// All visible GPUs, without limits: for a container whose compute alone is shared. Native GPUs are left out.
+    /// Returns all visible GPUs without limits, for a container that only shares compute. Native
+    /// GPUs are omitted.
     ///
     /// # Errors
     /// As for [`Variables::decide`].
     pub fn unlimited(&self, inventory: Inventory<'_>) -> Result<Settings, Refusal> {
-        let visible = Visible::resolve(&Listed::read(self.visible.clone())?, inventory)?;
-        let sliced = Listed::read(self.sliced.clone())?;
+        let visible = Visible::resolve(&GpuList::read(self.visible.clone())?, inventory)?;
+        let sliced = GpuList::read(self.sliced.clone())?;
         let gpus = visible.gpus().filter(|(_, gpu)| visible.slices(&sliced, gpu)).take(GPUS);
-        let unlimited = |(place, gpu): (usize, GpuInfo)| GpuLimit {
+        let unlimited = |(position, gpu): (usize, GpuInfo)| GpuLimit {
             uuid: gpu.uuid,
             total: gpu.total,
             limit: Bytes::ZERO,
-            ordinal: u32::try_from(place).unwrap_or(u32::MAX),
+            ordinal: u32::try_from(position).unwrap_or(u32::MAX),
         };
         let gpus = gpus.map(unlimited).collect();
         Ok(Settings { gpus, name: None, weight: 1, core_percentage: None, high_priority: false })
     }
 
-    /// What they come to on these GPUs.
+    /// Returns the limits of these GPUs.
     ///
     /// # Errors
-    /// The first value that is not understood or does not fit the GPUs.
+    /// The first value that cannot be parsed or does not fit the GPUs.
     pub fn decide(&self, inventory: Inventory<'_>) -> Result<Decision, Refusal> {
         let Some(container) = &self.container else { return Ok(Decision::Off(Reason::NoLimit)) };
         if self.is_disabled()? {
@@ -196,10 +199,10 @@ impl Variables {
         Ok(Decision::On(Settings { gpus, name: None, weight, core_percentage, high_priority }))
     }
 
-    /// Whether `CGPU_DISABLE` says so.
+    /// Returns whether `CGPU_DISABLE` disables cgpu.
     ///
     /// # Errors
-    /// It says neither yes nor no.
+    /// It is neither true nor false.
     pub fn is_disabled(&self) -> Result<bool, Refusal> {
         let Some(value) = &self.disable else { return Ok(false) };
         match value.text()? {
@@ -212,32 +215,32 @@ impl Variables {
         }
     }
 
-    /// The sliced GPUs and their limits.
+    /// Returns the GPUs with a limit.
     fn gpus(
         &self,
         amounts: &Amounts,
         measure: &Measure,
         inventory: Inventory<'_>,
     ) -> Result<Vec<GpuLimit>, Refusal> {
-        let visible = Visible::resolve(&Listed::read(self.visible.clone())?, inventory)?;
-        let sliced = Listed::read(self.sliced.clone())?;
+        let visible = Visible::resolve(&GpuList::read(self.visible.clone())?, inventory)?;
+        let sliced = GpuList::read(self.sliced.clone())?;
         visible.check(&sliced, inventory.complete)?;
         for list in [Some(amounts), measure.shares()].into_iter().flatten() {
             match &visible {
-                Visible::Placed(placed) if list.len() > placed.len() && !placed.is_empty() => {
-                    return Err(list.value().unfit(
-                        &format!("which has {} entries for {} GPUs", list.len(), placed.len()),
+                Visible::Ordered(ordered) if list.len() > ordered.len() && !ordered.is_empty() => {
+                    return Err(list.value().mismatched(
+                        &format!("which has {} entries for {} GPUs", list.len(), ordered.len()),
                         "give at most one entry for each visible GPU (the last one repeats)",
                     ));
                 }
-                Visible::Unplaced(_) if !list.is_uniform() => return Err(unplaced(list.value())),
+                Visible::Unordered(_) if !list.is_uniform() => return Err(unordered(list.value())),
                 _ => {}
             }
         }
         let mut limits = Vec::new();
-        for (place, gpu) in visible.gpus() {
+        for (position, gpu) in visible.gpus() {
             if visible.slices(&sliced, &gpu) {
-                limits.push(limit(amounts, measure, place, &gpu)?);
+                limits.push(limit(amounts, measure, position, &gpu)?);
             }
         }
         if limits.len() > GPUS {
@@ -251,39 +254,40 @@ impl Variables {
     }
 }
 
-/// The limit of the GPU at `place`.
+/// Returns the limit of the GPU at `position`.
 fn limit(
     amounts: &Amounts,
     measure: &Measure,
-    place: usize,
+    position: usize,
     gpu: &GpuInfo,
 ) -> Result<GpuLimit, Refusal> {
-    let amount = amounts.at(place);
-    let limit = measure.limit(amount, place, gpu.total);
+    let amount = amounts.at(position);
+    let limit = measure.limit(amount, position, gpu.total);
     match limit {
         Some(limit) if limit > Bytes::ZERO && limit <= gpu.total => {
-            let ordinal = u32::try_from(place).unwrap_or(u32::MAX);
+            let ordinal = u32::try_from(position).unwrap_or(u32::MAX);
             Ok(GpuLimit { uuid: gpu.uuid, total: gpu.total, limit, ordinal })
         }
-        Some(Bytes::ZERO) => Err(amounts.value().unfit(
+        Some(Bytes::ZERO) => Err(amounts.value().mismatched(
             &format!(
-                "of which {amount} {} is less than 1 MiB of GPU {place} ({})",
+                "of which {amount} {} is less than 1 MiB of GPU {position} ({})",
                 measure.noun(),
                 mib(gpu.total)
             ),
             "raise it, or correct ALIYUN_COM_GPU_MEM_DEV",
         )),
         _ => {
-            // Beyond any number there is no amount to tell; in MiB it has been told.
-            let told = limit.filter(|_| !measure.is_mib()).map(|limit| format!("{}, ", mib(limit)));
-            Err(amounts.value().unfit(
+            // An amount beyond any number has no size in MiB; an amount in MiB is in the message
+            // already.
+            let size = limit.filter(|_| !measure.is_mib()).map(|limit| format!("{}, ", mib(limit)));
+            Err(amounts.value().mismatched(
                 &format!(
-                    "of which {amount} {} is {}more than GPU {place} has ({})",
+                    "of which {amount} {} is {}more than GPU {position} has ({})",
                     measure.noun(),
-                    told.unwrap_or_default(),
+                    size.unwrap_or_default(),
                     mib(gpu.total)
                 ),
-                // `cgpu run --mem` says it in MiB.
+                // `cgpu run --mem` sets it in MiB.
                 if measure.is_mib() {
                     "lower it (cgpu run: --mem)"
                 } else {
@@ -294,7 +298,7 @@ fn limit(
     }
 }
 
-/// A whole number within bounds, where it is set.
+/// Returns a whole number within bounds, if the variable is set.
 fn number(
     value: Option<&Value>,
     bounds: std::ops::RangeInclusive<u32>,

@@ -1,18 +1,18 @@
-//! The shim's log: `CGPU_LOG_FILE` names its file, `CGPU_LOG` how much goes into it.
+//! The shim's log: `CGPU_LOG_FILE` is its file, `CGPU_LOG` its level.
 
 use std::path::PathBuf;
 
 use crate::Refusal;
 use crate::value::Value;
 
-/// The least severity that is logged.
+/// The lowest severity that is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {
-    /// What was refused, and defects.
+    /// Refusals and defects.
     Warn,
-    /// How the process starts.
+    /// The start of the process.
     Info,
-    /// Allocations, contexts, and launches that do not find the gate open.
+    /// Allocations, contexts, and launches on the slow path.
     Debug,
     /// Everything.
     Trace,
@@ -21,14 +21,14 @@ pub enum LogLevel {
 /// A log that was requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// The least severity in it.
+    /// The lowest severity in it.
     pub level: LogLevel,
     /// An absolute path.
     pub file: PathBuf,
 }
 
 impl Log {
-    /// Reads the values of `CGPU_LOG` and `CGPU_LOG_FILE`. Without a file there is no log.
+    /// Reads the values of `CGPU_LOG` and `CGPU_LOG_FILE`. Returns `None` without a file.
     pub(crate) fn of(level: Option<&Value>, file: Option<&Value>) -> Result<Option<Self>, Refusal> {
         let level = level.map_or(Ok(LogLevel::Info), |level| match level.text()? {
             "warn" => Ok(LogLevel::Warn),

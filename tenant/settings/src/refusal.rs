@@ -1,4 +1,4 @@
-//! Why the shim refuses to start: one message, in `CGPU_DIR/refused` and once on stderr.
+//! Refusals to start: one message, in `CGPU_DIR/refused` and once on stderr.
 
 use std::fmt;
 use std::fs::{DirBuilder, OpenOptions};
@@ -7,56 +7,58 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 
 use cgpu_shm::paths::Candidate;
 
-/// A refusal to start. `cuInit` answers `CUDA_ERROR_INVALID_VALUE`; the message says what was expected, what was found and what to
-/// do about it.
+/// A refusal to start: `cuInit` returns `CUDA_ERROR_INVALID_VALUE`. The message says what was
+/// expected, what was found and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     message: String,
-    /// Where the message may be left, best first.
-    places: Vec<Candidate>,
+    /// Directories for the file with the message, best first.
+    directories: Vec<Candidate>,
 }
 
 impl Refusal {
-    /// A refusal with this message; line breaks become blanks.
+    /// Returns a refusal with this message; line breaks become blanks.
     #[must_use]
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into().replace(['\n', '\r'], " "), places: Vec::new() }
+        Self { message: message.into().replace(['\n', '\r'], " "), directories: Vec::new() }
     }
 
-    /// The same, to be left in the first of `places` that can be written.
+    /// Sets the directories; the first one that can be written gets the message.
     #[must_use]
-    pub fn left_in(mut self, places: &[Candidate]) -> Self {
-        self.places = places.to_vec();
+    pub fn reported_in(mut self, directories: &[Candidate]) -> Self {
+        self.directories = directories.to_vec();
         self
     }
 
-    /// The message, on one line.
+    /// Returns the message, which is one line.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// Writes the message to the file `refused` in the container's directory, where there is one to write to, and as one line
-    /// to stderr. The only text that the shim ever prints: the caller calls this once per process.
+    /// Writes the message to the file `refused` in the container's directory, if there is one that
+    /// can be written, and as one line to stderr. The shim prints nothing else; the caller calls
+    /// this once for each process.
     pub fn announce(&self) {
-        // Where it cannot be written, stderr still has it.
-        let _ = self.places.iter().any(|place| self.leave(place).is_ok());
+        // If it cannot be written, stderr still has it.
+        let _ = self.directories.iter().any(|directory| self.write_to(directory).is_ok());
         let line = format!("cgpu: {}\n", self.message);
-        // SAFETY: the pointer and length are those of `line`, which lives through the call. One write, so that the line stays
-        // whole between the writes of other threads; a closed stderr does not matter.
+        // SAFETY: the pointer and length are those of `line`, which outlives the call. A single
+        // write keeps the line whole between the writes of other threads. A closed stderr does not
+        // matter.
         unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
     }
 
-    /// Leaves the message in `place`, whose directory is made if need be.
-    fn leave(&self, place: &Candidate) -> io::Result<()> {
-        let mode = if place.owner.is_some() { 0o700 } else { 0o755 };
-        match DirBuilder::new().mode(mode).create(&place.directory) {
+    /// Writes the message into `directory`, which is created if it does not exist.
+    fn write_to(&self, candidate: &Candidate) -> io::Result<()> {
+        let mode = if candidate.owner.is_some() { 0o700 } else { 0o755 };
+        match DirBuilder::new().mode(mode).create(&candidate.directory) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        // Where any user may make a directory, another user may have laid one out for us to write through.
-        let about = std::fs::symlink_metadata(&place.directory)?;
-        if place.owner.is_some_and(|owner| about.uid() != owner || !about.is_dir()) {
+        // In a directory that all users can write, another user may have created ours as a trap.
+        let about = std::fs::symlink_metadata(&candidate.directory)?;
+        if candidate.owner.is_some_and(|owner| about.uid() != owner || !about.is_dir()) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let mut file = OpenOptions::new()
@@ -65,7 +67,7 @@ impl Refusal {
             .truncate(true)
             .mode(0o644)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(place.directory.join("refused"))?;
+            .open(candidate.directory.join("refused"))?;
         file.write_all(format!("{}\n", self.message).as_bytes())
     }
 }

@@ -1,4 +1,4 @@
-//! Every row of the settings' table, and the sentence for every value that is none.
+//! Every row of the settings' table, and the message for every malformed value.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -8,14 +8,14 @@ use proptest::prelude::*;
 use super::*;
 use crate::declared::Declared;
 
-/// The UUID of the GPU that the tests number `number`.
+/// Returns the UUID of GPU `number` of these tests.
 fn uuid(number: u8) -> Uuid {
     let mut bytes = [0x10 + number; 16];
     bytes[15] = number;
     Uuid(bytes)
 }
 
-/// GPUs in PCI order, of these sizes in MiB.
+/// Returns GPUs in PCI order, of these sizes in MiB.
 fn gpus(sizes: &[u64]) -> Vec<GpuInfo> {
     let gpu = |(number, &mib): (u8, &u64)| GpuInfo {
         uuid: uuid(number),
@@ -33,7 +33,7 @@ fn decide(variables: &[&str], gpus: &[GpuInfo], complete: bool) -> Result<Decisi
     })
 }
 
-/// The limits in MiB by GPU number; a GPU that is not sliced is missing.
+/// Returns the limits in MiB by GPU number; a GPU without a limit is missing.
 fn limits(variables: &[&str], gpus: &[GpuInfo]) -> Vec<(u8, u64)> {
     let mut limits: Vec<(u8, u64)> =
         match decide(variables, gpus, true).expect("well-formed settings") {
@@ -54,7 +54,7 @@ fn message(variables: &[&str], gpus: &[GpuInfo], complete: bool) -> String {
 }
 
 #[test]
-fn unset_zero_and_any_zero_in_the_list_are_off() {
+fn unset_or_zero_memory_is_no_limit() {
     let gpus = gpus(&[15109, 15109, 15109]);
     for variables in [
         &[][..],
@@ -74,7 +74,7 @@ fn unset_zero_and_any_zero_in_the_list_are_off() {
 }
 
 #[test]
-fn disable_switches_off() {
+fn disable_variable_disables() {
     let gpus = gpus(&[15109]);
     for (value, off) in [("true", true), ("1", true), ("false", false), ("0", false)] {
         let disable = format!("CGPU_DISABLE={value}");
@@ -85,7 +85,7 @@ fn disable_switches_off() {
 }
 
 #[test]
-fn the_documented_limits_come_out() {
+fn documented_settings_give_the_documented_limits() {
     for (total, container, device, limit) in [
         (15109, "6", "15", 6043),
         (15109, "8", "15", 8058),
@@ -108,7 +108,7 @@ fn the_documented_limits_come_out() {
 }
 
 #[test]
-fn units_count_when_the_gpus_memory_is_not_given() {
+fn amount_without_a_gpus_total_is_counted_in_units() {
     let gpus = gpus(&[15109]);
     for (variables, limit) in [
         (&["ALIYUN_COM_GPU_MEM_CONTAINER=3"][..], 3072),
@@ -126,7 +126,7 @@ fn units_count_when_the_gpus_memory_is_not_given() {
 }
 
 #[test]
-fn lists_follow_the_order_of_the_visible_gpus_and_the_last_entry_repeats() {
+fn list_of_amounts_follows_the_visible_gpus() {
     let four = gpus(&[20480; 4]);
     let two = gpus(&[20480; 2]);
     let by_uuid = format!("NVIDIA_VISIBLE_DEVICES={},{}", uuid(2), uuid(0));
@@ -152,7 +152,7 @@ fn lists_follow_the_order_of_the_visible_gpus_and_the_last_entry_repeats() {
             Some("NVIDIA_VISIBLE_DEVICES=all"),
             vec![(0, 3), (1, 4), (2, 5), (3, 6)],
         ),
-        // The toolkit says `void` where a device plugin put the GPUs in by another way.
+        // The toolkit sets `void` where a device plugin added the GPUs in another way.
         (
             &four,
             "3,4,5,6",
@@ -166,12 +166,12 @@ fn lists_follow_the_order_of_the_visible_gpus_and_the_last_entry_repeats() {
             vec![(0, 3), (1, 4), (2, 5), (3, 6)],
         ),
         (&four, "3,4,5,6", Some("NVIDIA_VISIBLE_DEVICES="), vec![(0, 3), (1, 4), (2, 5), (3, 6)]),
-        // Fewer named than visible: places.
+        // Fewer listed than visible: positions.
         (&four, "3,4", Some("NVIDIA_VISIBLE_DEVICES=2,0"), vec![(0, 4), (2, 3)]),
         (&four, "3,4", Some(by_uuid.as_str()), vec![(0, 4), (2, 3)]),
         (&four, "3,4", Some("NVIDIA_VISIBLE_DEVICES=GPU-12,GPU-10101010"), vec![(0, 4), (2, 3)]),
         (&four, "3,4", Some("NVIDIA_VISIBLE_DEVICES=MIG-12121212,1"), vec![(1, 4), (2, 3)]),
-        // All named, by the host's numbers: ranks.
+        // All listed, by the host's indexes: ranks.
         (&two, "3,4", Some("NVIDIA_VISIBLE_DEVICES=5,2"), vec![(0, 4), (1, 3)]),
         (&two, "3,4", Some("NVIDIA_VISIBLE_DEVICES=7, GPU-10"), vec![(0, 4), (1, 3)]),
     ] {
@@ -185,14 +185,14 @@ fn lists_follow_the_order_of_the_visible_gpus_and_the_last_entry_repeats() {
 }
 
 #[test]
-fn a_list_of_totals_serves_unequal_gpus() {
+fn list_of_totals_gives_each_gpu_its_share() {
     let gpus = gpus(&[15109, 23028]);
     let variables = ["ALIYUN_COM_GPU_MEM_CONTAINER=6,8", "ALIYUN_COM_GPU_MEM_DEV=15,22"];
     assert_eq!(limits(&variables, &gpus), [(0, 6043), (1, 8373)]);
 }
 
 #[test]
-fn gpus_come_in_pci_order_however_the_driver_lists_them() {
+fn gpus_are_ordered_by_pci_address() {
     let mut shuffled = gpus(&[20480; 3]);
     shuffled.rotate_left(1);
     assert_eq!(
@@ -202,7 +202,7 @@ fn gpus_come_in_pci_order_however_the_driver_lists_them() {
 }
 
 #[test]
-fn only_the_named_gpus_are_sliced_and_places_stay() {
+fn only_selected_gpus_are_limited_at_their_positions() {
     let gpus = gpus(&[20480; 3]);
     for (sliced, visible, expected) in [
         ("all", "all", vec![(0, 3072), (1, 4096), (2, 5120)]),
@@ -227,7 +227,8 @@ fn only_the_named_gpus_are_sliced_and_places_stay() {
     assert_eq!(none, Ok(Decision::Off(Reason::NoGpus)));
 }
 
-/// A whole GPU, a GPU cut into two instances (numbered 4 and 5), and another whole GPU.
+/// Returns a whole GPU, a GPU partitioned into two instances (numbered 4 and 5), and another whole
+/// GPU.
 fn with_instances() -> Vec<GpuInfo> {
     let mut gpus = gpus(&[20480; 3]);
     let instance = |number: u8, mib, place| GpuInfo {
@@ -241,19 +242,19 @@ fn with_instances() -> Vec<GpuInfo> {
 }
 
 #[test]
-fn instances_go_by_their_own_names() {
+fn instances_are_listed_by_their_own_uuids() {
     let gpus = with_instances();
     let mig = |number: u8| uuid(number).to_string().replace("GPU-", "MIG-");
     let both = format!("{},{}", mig(5), mig(4));
     let older = format!("MIG-{}/1/0", uuid(4));
     for (container, visible, sliced, expected) in [
-        // In the list of all they stand where their GPU would.
+        // In the list of all, they take the position of their GPU.
         ("3,4,5,6", "all", "all", vec![(0, 3), (2, 6), (4, 4), (5, 5)]),
         ("3,4,5,6", "void", "all", vec![(0, 3), (2, 6), (4, 4), (5, 5)]),
         ("3,4", both.as_str(), "all", vec![(4, 4), (5, 3)]),
         ("3,4", "MIG-14,MIG-1515", "all", vec![(4, 3), (5, 4)]),
         ("3", older.as_str(), "all", vec![(4, 3)]),
-        // Their GPU keeps its index: 2 is the GPU behind it.
+        // Their GPU keeps its index: 2 is the GPU after it.
         ("3,4", "2,MIG-14", "all", vec![(2, 3), (4, 4)]),
         ("3,4,5", "0,MIG-14,2", "all", vec![(0, 3), (2, 5), (4, 4)]),
         ("3,4,5,6", "all", "2", vec![(2, 6)]),
@@ -270,7 +271,7 @@ fn instances_go_by_their_own_names() {
         assert_eq!(limits(&variables, &gpus), expected, "{variables:?}");
     }
     for (visible, expected) in [
-        ("1", "is `1`, but GPU 1 is cut into MIG instances; name those by their own UUID"),
+        ("1", "is `1`, but GPU 1 is partitioned into MIG instances; name those by their own UUID"),
         ("3", "is `3`, but there is no GPU 3: 4 are visible"),
         ("MIG-1", "which fits more than one GPU"),
         ("MIG-GPU-14/1", "expected `all`, or indexes and UUIDs"),
@@ -280,13 +281,13 @@ fn instances_go_by_their_own_names() {
         let said = message(&["ALIYUN_COM_GPU_MEM_CONTAINER=3", &visible], &gpus, true);
         assert!(said.contains(expected), "\n said:     {said}\n expected: {expected}");
     }
-    // An index that counts no instance is right without them, too.
+    // A count of GPUs includes no instance.
     let said = message(&["ALIYUN_COM_GPU_MEM_CONTAINER=3,5"], &gpus[1..2], true);
     assert!(said.contains("2 entries for 1 GPUs"), "{said}");
 }
 
 #[test]
-fn hiding_gpus_from_oneself_moves_no_limit() {
+fn limit_of_a_gpu_is_the_same_when_others_are_hidden() {
     let all = gpus(&[20480; 3]);
     let seen = [all[2], all[1]];
     let named = format!("NVIDIA_VISIBLE_DEVICES={},{},{}", uuid(0), uuid(1), uuid(2));
@@ -297,13 +298,13 @@ fn hiding_gpus_from_oneself_moves_no_limit() {
     let limits: Vec<_> =
         settings.gpus.iter().map(|gpu| (gpu.uuid, gpu.limit.0 >> 30, gpu.ordinal)).collect();
     assert_eq!(limits, [(uuid(1), 4, 1), (uuid(2), 5, 2)]);
-    // The same amount for all: places do not matter.
+    // One amount for all: positions do not matter.
     let Ok(Decision::On(settings)) = decide(&["ALIYUN_COM_GPU_MEM_CONTAINER=3"], &seen, false)
     else {
         panic!("one amount needs no places")
     };
     assert_eq!(settings.gpus.len(), 2);
-    // Different amounts by index: refused, not guessed.
+    // Different amounts by index: refused.
     for variables in [
         &["ALIYUN_COM_GPU_MEM_CONTAINER=3,4,5"][..],
         &["ALIYUN_COM_GPU_MEM_CONTAINER=3,4,5", "NVIDIA_VISIBLE_DEVICES=0,1,2"],
@@ -317,7 +318,7 @@ fn hiding_gpus_from_oneself_moves_no_limit() {
 }
 
 #[test]
-fn shares_of_compute_are_read() {
+fn compute_settings_are_read() {
     let variables = [
         "ALIYUN_COM_GPU_MEM_CONTAINER=3",
         "ALIYUN_COM_GPU_SCHD_WEIGHT=4",
@@ -341,16 +342,16 @@ fn shares_of_compute_are_read() {
 }
 
 #[test]
-fn no_gpu_is_nothing_to_limit() {
+fn no_gpu_is_off() {
     assert_eq!(
         decide(&["ALIYUN_COM_GPU_MEM_CONTAINER=3"], &[], true),
         Ok(Decision::Off(Reason::NoGpus))
     );
 }
 
-/// The table of `docs/settings.md`: value, and what is said to it.
+/// The table of `docs/settings.md`: value, and message.
 #[test]
-fn every_malformed_value_is_refused_with_its_sentence() {
+fn every_malformed_value_is_refused_with_its_message() {
     let two = gpus(&[15109, 23028]);
     let container = "ALIYUN_COM_GPU_MEM_CONTAINER";
     let numbers = "expected whole numbers joined by commas, one for each GPU, such as `3` or `3,1`; \
@@ -568,7 +569,7 @@ fn every_malformed_value_is_refused_with_its_sentence() {
 }
 
 #[test]
-fn the_documented_sentences_are_the_ones_said() {
+fn documented_messages_are_the_ones_written() {
     let documented = include_str!("../../../docs/settings.md").replace("\\`", "`");
     let two = gpus(&[15109, 23028]);
     for variables in [
@@ -612,7 +613,7 @@ fn log_without_a_file_is_none() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_shown_escaped() {
+fn bytes_that_are_not_text_are_escaped() {
     let mut environment = Declared::default();
     let raw = OsString::from_vec(b"3\xff\n\x1b[31m".to_vec());
     environment.variables.insert("ALIYUN_COM_GPU_MEM_CONTAINER".to_owned(), raw);
@@ -630,9 +631,10 @@ fn bytes_that_are_no_text_are_shown_escaped() {
 }
 
 proptest! {
-    /// Whatever the variables hold: a limit within the GPU, off, or one line that begins with the culprit's name.
+    /// Whatever the variables contain: a limit within the GPU, off, or one line that begins with
+    /// the name of the variable.
     #[test]
-    fn nothing_is_guessed(
+    fn any_value_gives_a_valid_limit_or_a_message(
         container in "[0-9,x -]{0,6}|\\PC{0,80}",
         device in proptest::option::of("[0-9,]{0,4}|\\PC{0,8}"),
         visible in proptest::option::of("(all|[0-9]|GPU-1[0-9a]|,){0,4}|\\PC{0,8}"),

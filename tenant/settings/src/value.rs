@@ -1,4 +1,4 @@
-//! A variable's value, and the sentence that refuses it.
+//! A variable's value, and the message that refuses it.
 
 use std::ffi::{CStr, OsString};
 use std::fmt;
@@ -41,19 +41,18 @@ impl Variable {
         }
     }
 
-    /// The variable's name.
     pub(crate) fn name(self) -> &'static str {
         self.c_name().to_str().unwrap_or_default()
     }
 
-    /// Its value, if it is set.
+    /// Reads its value, if it is set.
     pub(crate) fn read(self, environment: &dyn Environment) -> Option<Value> {
         let raw = environment.variable(self.c_name())?;
         Some(Value { variable: self, raw })
     }
 }
 
-/// What a variable is set to.
+/// The value of a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
     variable: Variable,
@@ -61,43 +60,43 @@ pub(crate) struct Value {
 }
 
 impl Value {
-    /// A value as if it had been read.
+    /// Returns a value as if it had been read.
     #[cfg(test)]
     pub(crate) fn new(variable: Variable, raw: impl Into<OsString>) -> Self {
         Self { variable, raw: raw.into() }
     }
 
-    /// The bytes as they came.
     pub(crate) fn raw(&self) -> &OsString {
         &self.raw
     }
 
-    /// The value as text.
+    /// Returns the value as text, or a refusal.
     pub(crate) fn text(&self) -> Result<&str, Refusal> {
         self.raw.to_str().ok_or_else(|| self.refused("text", "correct or unset it"))
     }
 
-    /// `NAME is <came>, expected <expected>; <remedy>`.
+    /// Refuses a malformed value: `NAME is <value>, expected <expected>; <remedy>`.
     pub(crate) fn refused(&self, expected: &str, remedy: &str) -> Refusal {
         Refusal::new(format!("{} is {self}, expected {expected}; {remedy}", self.variable.name()))
     }
 
-    /// `NAME is <came>, <finding>; <remedy>`: the value is well-formed, but does not fit what is there.
-    pub(crate) fn unfit(&self, finding: &str, remedy: &str) -> Refusal {
+    /// Refuses a well-formed value that does not fit the GPUs:
+    /// `NAME is <value>, <finding>; <remedy>`.
+    pub(crate) fn mismatched(&self, finding: &str, remedy: &str) -> Refusal {
         Refusal::new(format!("{} is {self}, {finding}; {remedy}", self.variable.name()))
     }
 }
 
 impl fmt::Display for Value {
-    /// Quoted, on one line whatever it holds, and not longer than a line has room for.
+    /// Formats the value quoted, escaped to one line, and truncated.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 64;
+        const MAX_LENGTH: usize = 64;
         if self.raw.is_empty() {
             return f.write_str("empty");
         }
         let text = self.raw.as_bytes().escape_ascii().to_string();
-        match text.get(..SHOWN) {
-            Some(start) if text.len() > SHOWN => write!(f, "`{start}`..."),
+        match text.get(..MAX_LENGTH) {
+            Some(start) if text.len() > MAX_LENGTH => write!(f, "`{start}`..."),
             _ => write!(f, "`{text}`"),
         }
     }

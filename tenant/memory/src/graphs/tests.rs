@@ -1,5 +1,4 @@
-//! Graphs that take memory in every way that is known or feared of drivers, against an accounting
-//! that must neither lose nor keep a byte.
+//! Graphs of a fake driver, against an accounting that must neither lose nor keep a byte.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -21,56 +20,58 @@ fn mib(count: u64) -> Bytes {
 #[derive(Clone, Debug, Default)]
 struct Executable {
     needs: u64,
-    /// What is mapped for it, used or not.
+    /// Mapped for it, used or not.
     has: u64,
-    /// The stream in which it still runs.
+    /// The stream that it runs in.
     runs: Option<usize>,
-    /// The program has not freed yet what it allocated.
-    lives: bool,
+    /// Whether its allocations have not been freed yet.
+    is_live: bool,
 }
 
 impl Executable {
     fn is_idle(&self) -> bool {
-        self.runs.is_none() && !self.lives
+        self.runs.is_none() && !self.is_live
     }
 }
 
-/// A driver that serves one graph with what it has idle for others, or does not, as it is told.
+/// A driver that may give one graph the idle memory of others.
 #[derive(Debug, Default)]
-struct Inside {
+struct State {
     executables: BTreeMap<usize, Executable>,
-    /// Of graphs that are gone.
-    loose: u64,
-    thrifty: bool,
+    /// Memory of destroyed graphs.
+    unowned: u64,
+    /// Whether a launch takes idle memory of other graphs.
+    reuses_idle: bool,
 }
 
-impl Inside {
+impl State {
     fn reserved(&self) -> u64 {
-        self.loose + self.executables.values().map(|executable| executable.has).sum::<u64>()
+        self.unowned + self.executables.values().map(|executable| executable.has).sum::<u64>()
     }
 
-    fn launch(&mut self, id: usize, stream: usize, lives: bool) {
-        let thrifty = self.thrifty;
+    fn launch(&mut self, id: usize, stream: usize, is_live: bool) {
+        let reuses_idle = self.reuses_idle;
         let mut executable = self.executables.remove(&id).expect("it is there");
         let mut lacks = executable.needs - executable.has;
-        if thrifty {
+        if reuses_idle {
             let idle = self
                 .executables
                 .values_mut()
                 .filter(|other| other.is_idle())
                 .map(|other| &mut other.has);
-            for others in idle.chain([&mut self.loose]) {
+            for others in idle.chain([&mut self.unowned]) {
                 let taken = lacks.min(*others);
                 *others -= taken;
                 lacks -= taken;
             }
         }
-        executable = Executable { has: executable.needs, runs: Some(stream), lives, ..executable };
+        executable =
+            Executable { has: executable.needs, runs: Some(stream), is_live, ..executable };
         self.executables.insert(id, executable);
     }
 
     fn trim(&mut self) {
-        self.loose = 0;
+        self.unowned = 0;
         for executable in self.executables.values_mut().filter(|executable| executable.is_idle()) {
             executable.has = 0;
         }
@@ -86,10 +87,10 @@ impl Inside {
 }
 
 #[derive(Debug, Default)]
-struct Fake(Mutex<Inside>);
+struct Fake(Mutex<State>);
 
 impl Fake {
-    fn on<T>(&self, act: impl FnOnce(&mut Inside) -> T) -> T {
+    fn on<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         act(&mut self.0.lock().expect("no panic"))
     }
 }
@@ -97,7 +98,7 @@ impl Fake {
 impl PoolDriver for Fake {
     fn reserved(&self, pool: PoolId) -> Option<Bytes> {
         assert_eq!(pool.graphs_gpu(), Some(gpu()));
-        Some(Bytes(self.on(|inside| inside.reserved())))
+        Some(Bytes(self.on(|state| state.reserved())))
     }
 
     fn used(&self, _: PoolId) -> Option<Bytes> {
@@ -106,7 +107,7 @@ impl PoolDriver for Fake {
 
     fn trim(&self, pool: PoolId) {
         assert_eq!(pool.graphs_gpu(), Some(gpu()));
-        self.on(Inside::trim);
+        self.on(State::trim);
     }
 
     fn destroy(&self, _: PoolId) -> bool {
@@ -142,8 +143,8 @@ impl Fixture {
     ) -> Result<(), PoolError<u32>> {
         let try_allocate = || {
             let has = if takes { needs.0 } else { 0 };
-            self.driver.on(|inside| {
-                inside
+            self.driver.on(|state| {
+                state
                     .executables
                     .insert(id, Executable { needs: needs.0, has, ..Executable::default() })
             });
@@ -156,9 +157,9 @@ impl Fixture {
     }
 
     fn destroy_in_driver(&self, id: usize) {
-        self.driver.on(|inside| {
-            let gone = inside.executables.remove(&id).expect("it is there");
-            inside.loose += gone.has;
+        self.driver.on(|state| {
+            let gone = state.executables.remove(&id).expect("it is there");
+            state.unowned += gone.has;
         });
     }
 
@@ -179,20 +180,20 @@ impl Fixture {
         id: usize,
         stream: usize,
         submission: Submission,
-        lives: bool,
+        is_live: bool,
     ) -> Result<(), PoolError<u32>> {
         let call = || {
             if submission == Submission::Launch {
-                self.driver.on(|inside| inside.launch(id, stream, lives));
+                self.driver.on(|state| state.launch(id, stream, is_live));
             }
             Ok(())
         };
-        // Who asks has waited long enough.
+        // The stream finishes after the first query.
         let is_busy = || {
-            self.driver.on(|inside| {
+            self.driver.on(|state| {
                 let busy =
-                    inside.executables.values().any(|executable| executable.runs == Some(stream));
-                inside.finish(stream);
+                    state.executables.values().any(|executable| executable.runs == Some(stream));
+                state.finish(stream);
                 busy
             })
         };
@@ -214,12 +215,9 @@ impl Fixture {
         slot.counter[reason as usize].load(Ordering::Relaxed)
     }
 
-    /// The accounting is what the driver has reserved.
+    /// Asserts that what is charged is what the driver has reserved.
     fn holds(&self, bytes: Bytes) {
-        assert_eq!(
-            (self.used(), self.driver.on(|inside| Bytes(inside.reserved()))),
-            (bytes, bytes)
-        );
+        assert_eq!((self.used(), self.driver.on(|state| Bytes(state.reserved()))), (bytes, bytes));
         assert_eq!(self.tenant.tables.pools.sums(), (bytes, Bytes::ZERO));
     }
 }
@@ -238,30 +236,30 @@ fn graph_is_charged_by_its_reservation() {
     fixture.destroy(1);
     assert_eq!(fixture.tenant.graphs().gpu(GraphId(1)), None);
     fixture.holds(mib(30));
-    fixture.driver.on(Inside::trim);
+    fixture.driver.on(State::trim);
     fixture.tenant.pools().changed(PoolId::of_graphs(gpu()));
     fixture.holds(Bytes::ZERO);
 }
 
 #[test]
-fn graph_with_memory_is_launched_without_a_charge() {
+fn graph_that_has_its_memory_is_launched_without_a_charge() {
     let fixture = Fixture::new(100);
     fixture.instantiate(1, mib(60)).expect("it takes nothing yet");
     for _ in 0..3 {
-        // It still runs, and there is no room for another one like it.
+        // The former launch still runs, and two do not fit.
         fixture.launch(1, 1).expect("it has its memory");
     }
-    // In another stream it may need other memory; what runs is waited for.
+    // In another stream it may need other memory.
     assert!(matches!(fixture.launch(1, 2), Err(PoolError::Denied(_))));
     fixture.holds(mib(60));
-    fixture.driver.on(|inside| inside.finish(1));
+    fixture.driver.on(|state| state.finish(1));
     fixture.launch(1, 2).expect("it runs no more");
     fixture.holds(mib(60));
     assert_eq!(fixture.count(Reason::OverLimit), 1);
 }
 
 #[test]
-fn two_graphs_with_memory_are_launched_without_a_charge() {
+fn two_graphs_that_have_their_memory_are_launched_without_a_charge() {
     let fixture = Fixture::new(100);
     for id in [1, 2] {
         fixture.instantiate(id, mib(50)).expect("it takes nothing yet");
@@ -278,17 +276,17 @@ fn two_graphs_with_memory_are_launched_without_a_charge() {
 #[test]
 fn memory_passed_from_graph_to_graph_is_charged_first() {
     let fixture = Fixture::new(100);
-    fixture.driver.on(|inside| inside.thrifty = true);
+    fixture.driver.on(|state| state.reuses_idle = true);
     for id in [1, 2] {
         fixture.instantiate(id, mib(60)).expect("it takes nothing yet");
     }
     for round in 0..6 {
-        // One after the other in one stream, which has no room for both.
-        fixture.launch(round % 2 + 1, 1).expect("with what the other one gives back");
+        // One after the other in one stream: both do not fit.
+        fixture.launch(round % 2 + 1, 1).expect("the other one's memory is trimmed");
         fixture.holds(mib(60));
     }
-    // The second one now has what the first one had, which must not be thought to have it still.
-    fixture.driver.on(|inside| inside.finish(1));
+    // The second one now has the memory of the first one.
+    fixture.driver.on(|state| state.finish(1));
     fixture.send(2, 1, Submission::Launch, true).expect("it is there");
     assert!(matches!(fixture.launch(1, 1), Err(PoolError::Denied(_))));
     fixture.holds(mib(60));
@@ -298,18 +296,18 @@ fn memory_passed_from_graph_to_graph_is_charged_first() {
 #[test]
 fn graph_whose_memory_went_to_another_is_charged_again() {
     let fixture = Fixture::new(100);
-    fixture.driver.on(|inside| inside.thrifty = true);
+    fixture.driver.on(|state| state.reuses_idle = true);
     fixture.instantiate(1, mib(60)).expect("it takes nothing yet");
     fixture.instantiate(2, mib(40)).expect("it takes nothing yet");
     fixture.launch(1, 1).expect("it fits");
-    fixture.driver.on(|inside| inside.finish(1));
-    // There is room for it, so that nothing need be trimmed; but the driver takes what it has idle.
+    fixture.driver.on(|state| state.finish(1));
+    // It fits, so nothing is trimmed; but the driver reuses idle memory.
     fixture.send(2, 2, Submission::Launch, true).expect("it fits");
     fixture.holds(mib(60));
     let charge = fixture.tenant.charge(gpu(), mib(40)).expect("it fits");
     assert!(
         matches!(fixture.launch(1, 1), Err(PoolError::Denied(_))),
-        "it has not got its memory any more"
+        "it no longer has its memory"
     );
     fixture.holds_besides(mib(40), mib(40));
     drop(charge);
@@ -323,9 +321,8 @@ fn graphs_and_other_memory_make_room_for_each_other() {
     let fixture = Fixture::new(100);
     fixture.instantiate(1, mib(60)).expect("it takes nothing yet");
     fixture.launch(1, 1).expect("it fits");
-    fixture.driver.on(|inside| inside.finish(1));
-    let charge =
-        fixture.tenant.charge(gpu(), mib(70)).expect("a graph that does not run does without");
+    fixture.driver.on(|state| state.finish(1));
+    let charge = fixture.tenant.charge(gpu(), mib(70)).expect("an idle graph is trimmed");
     fixture.holds_besides(Bytes::ZERO, mib(70));
     assert!(matches!(fixture.launch(1, 1), Err(PoolError::Denied(_))));
     drop(charge);
@@ -336,22 +333,22 @@ fn graphs_and_other_memory_make_room_for_each_other() {
 
 impl Fixture {
     fn holds_besides(&self, graphs: Bytes, others: Bytes) {
-        assert_eq!(self.driver.on(|inside| Bytes(inside.reserved())), graphs);
+        assert_eq!(self.driver.on(|state| Bytes(state.reserved())), graphs);
         assert_eq!(self.used(), graphs + others);
     }
 }
 
 #[test]
-fn eager_graph_without_room_is_not_instantiated() {
+fn graph_uploaded_without_room_is_not_instantiated() {
     let fixture = Fixture::new(100);
     let made = |id, bytes, uploads| {
         let mut footprint = Footprint::new();
         footprint.add(gpu(), Address(PAGE), bytes).expect("host memory");
         let try_allocate = || {
-            fixture.driver.on(|inside| {
+            fixture.driver.on(|state| {
                 let executable =
                     Executable { needs: bytes.0, has: bytes.0, ..Executable::default() };
-                inside.executables.insert(id, executable)
+                state.executables.insert(id, executable)
             });
             Ok::<_, u32>(GraphId(id))
         };
@@ -366,12 +363,11 @@ fn eager_graph_without_room_is_not_instantiated() {
     };
     made(1, mib(60), true).expect("it fits");
     fixture.holds(mib(60));
-    // Trimmed, and so made.
-    made(2, mib(70), true).expect("the other one does without");
+    made(2, mib(70), true).expect("the other one is trimmed");
     fixture.holds(mib(70));
     assert!(matches!(made(3, mib(170), true), Err(PoolError::Denied(_))));
     fixture.holds(mib(70));
-    // A driver that takes it although it was not requested.
+    // A driver that uploads although that was not requested.
     assert!(matches!(made(4, mib(170), false), Err(PoolError::Denied(_))));
     fixture.holds(Bytes::ZERO);
     assert_eq!(
@@ -400,12 +396,12 @@ fn graph_refused_by_the_driver_costs_nothing() {
 }
 
 #[test]
-fn launch_beyond_its_bound_is_shown_and_blocks_allocations() {
+fn launch_beyond_its_bound_is_charged_and_blocks_allocations() {
     let fixture = Fixture::new(100);
     fixture.instantiate(1, mib(60)).expect("it takes nothing yet");
     fixture
         .driver
-        .on(|inside| inside.executables.get_mut(&1).expect("it is there").needs = mib(140).0);
+        .on(|state| state.executables.get_mut(&1).expect("it is there").needs = mib(140).0);
     fixture.launch(1, 1).expect("it cannot be undone");
     fixture.holds(mib(140));
     assert_eq!(
@@ -413,7 +409,7 @@ fn launch_beyond_its_bound_is_shown_and_blocks_allocations() {
         (1, 1)
     );
     assert!(fixture.tenant.charge(gpu(), Bytes(1)).is_err());
-    fixture.driver.on(|inside| inside.finish(1));
+    fixture.driver.on(|state| state.finish(1));
     assert!(fixture.tenant.charge(gpu(), Bytes(1)).is_ok());
 }
 
@@ -439,7 +435,7 @@ fn updated_graph_is_charged_by_its_new_bound() {
     assert_eq!(bounds(1), [mib(20)]);
     fixture.tenant.graphs().part_updated(GraphId(1), &mut footprint(mib(30)), fixture.driver);
     assert_eq!(bounds(1), [mib(50)]);
-    // One that had no memory.
+    // A graph without memory.
     fixture.tenant.graphs().part_updated(GraphId(2), &mut footprint(mib(30)), fixture.driver);
     assert_eq!(bounds(2), [mib(30)]);
     fixture.tenant.graphs().updated(GraphId(2), &mut Footprint::new(), fixture.driver);
@@ -451,7 +447,8 @@ fn reused_handle_is_another_graph() {
     let fixture = Fixture::new(100);
     fixture.instantiate(1, mib(10)).expect("it takes nothing yet");
     let former = fixture.tenant.graphs().number(GraphId(1)).expect("it is known");
-    // Destroyed, and made again by another thread before the first one has said so.
+    // The driver has destroyed it and another thread reuses the handle, before the destroying call
+    // has returned here.
     fixture.instantiate(1, mib(20)).expect("it takes nothing yet");
     fixture.tenant.graphs().destroyed(GraphId(1), former);
     assert_eq!(fixture.tenant.graphs().gpu(GraphId(1)), Some(gpu()));
@@ -470,29 +467,28 @@ fn pool_of_graphs_cannot_be_destroyed() {
     fixture.holds(mib(10));
 }
 
-/// Two launches of one thread each, whose calls overlap in each way that two can.
 #[test]
 fn pending_launch_keeps_its_memory() {
     for trims in [false, true] {
         let fixture = Fixture::new(100);
-        fixture.driver.on(|inside| inside.thrifty = true);
+        fixture.driver.on(|state| state.reuses_idle = true);
         for id in [1, 2] {
             fixture.instantiate(id, mib(40)).expect("it takes nothing yet");
         }
         fixture.launch(1, 1).expect("it fits");
-        fixture.driver.on(|inside| inside.finish(1));
+        fixture.driver.on(|state| state.finish(1));
         let lane = Lane { stream: 1, context: 0, thread: 0 };
         let call = || -> Result<(), u32> {
-            // Before the driver gets to this launch, another thread trims, or launches with the
-            // memory that this one counts on; and a third one tries for the rest.
+            // Before the driver executes this launch, another thread trims, or launches with the
+            // memory that this one relies on; a third one charges the rest.
             if trims {
-                fixture.driver.on(Inside::trim);
+                fixture.driver.on(State::trim);
                 fixture.tenant.pools().changed(PoolId::of_graphs(gpu()));
             } else {
                 fixture.launch(2, 2).expect("it fits");
             }
             assert!(fixture.tenant.charge(gpu(), mib(61)).is_err());
-            fixture.driver.on(|inside| inside.launch(1, 1, false));
+            fixture.driver.on(|state| state.launch(1, 1, false));
             Ok(())
         };
         fixture
@@ -513,33 +509,33 @@ proptest! {
         let fixture = Fixture::new(100);
         let mut linear = Vec::new();
         for (step, id, stream, pages) in steps {
-            let there = fixture.driver.on(|inside| inside.executables.contains_key(&id));
+            let there = fixture.driver.on(|state| state.executables.contains_key(&id));
             match step {
                 0 if !there => fixture.instantiate(id, Bytes(pages * PAGE)).expect("it takes nothing yet"),
                 1 | 2 if there => {
-                    let lives = fixture.driver.on(|inside| inside.executables[&id].lives);
-                    if !lives && fixture.send(id, stream, Submission::Launch, step == 2 && pages < 5).is_err() {
-                        let (stays, needs) = fixture.driver.on(|inside| {
-                            (inside.reserved(), inside.executables[&id].needs)
+                    let is_live = fixture.driver.on(|state| state.executables[&id].is_live);
+                    if !is_live && fixture.send(id, stream, Submission::Launch, step == 2 && pages < 5).is_err() {
+                        let (stays, needs) = fixture.driver.on(|state| {
+                            (state.reserved(), state.executables[&id].needs)
                         });
                         let others = linear.iter().map(|charge: &crate::Charge<'_>| charge.bytes()).sum::<Bytes>();
                         prop_assert!(others + Bytes(stays + needs) > mib(100), "it would have fitted");
                     }
                 }
                 3 if there && pages < 8 => fixture.destroy(id),
-                4 => fixture.driver.on(|inside| inside.finish(stream)),
-                5 if there => fixture.driver.on(|inside| inside.executables.get_mut(&id).expect("there").lives = false),
+                4 => fixture.driver.on(|state| state.finish(stream)),
+                5 if there => fixture.driver.on(|state| state.executables.get_mut(&id).expect("there").is_live = false),
                 6 => {
-                    fixture.driver.on(Inside::trim);
+                    fixture.driver.on(State::trim);
                     fixture.tenant.pools().changed(PoolId::of_graphs(gpu()));
                 }
-                7 => fixture.driver.on(|inside| inside.thrifty = pages % 2 == 0),
+                7 => fixture.driver.on(|state| state.reuses_idle = pages % 2 == 0),
                 8 if pages % 2 == 0 => linear.extend(fixture.tenant.charge(gpu(), Bytes(pages * PAGE))),
                 8 => drop(linear.pop()),
                 _ => {}
             }
             let others = linear.iter().map(|charge| charge.bytes()).sum::<Bytes>();
-            let reserved = fixture.driver.on(|inside| Bytes(inside.reserved()));
+            let reserved = fixture.driver.on(|state| Bytes(state.reserved()));
             prop_assert_eq!(fixture.used(), reserved + others);
             prop_assert!(fixture.used() <= mib(100));
             prop_assert_eq!(fixture.tenant.tables.pools.sums(), (reserved, Bytes::ZERO));
@@ -560,19 +556,19 @@ fn launches_from_threads_leave_nothing_charged() {
                     let _ = fixture.launch(id, id);
                     assert!(fixture.used() <= mib(100));
                     match (round + id) % 16 {
-                        0..4 => fixture.driver.on(|inside| inside.finish(id)),
+                        0..4 => fixture.driver.on(|state| state.finish(id)),
                         4 => drop(fixture.tenant.charge(gpu(), mib(30))),
-                        5 => fixture.driver.on(|inside| inside.thrifty = !inside.thrifty),
+                        5 => fixture.driver.on(|state| state.reuses_idle = !state.reuses_idle),
                         _ => {}
                     }
                 }
-                fixture.driver.on(|inside| inside.finish(id));
+                fixture.driver.on(|state| state.finish(id));
                 fixture.destroy(id);
             });
         }
     });
     assert_eq!(fixture.count(Reason::GraphGrew), 0);
-    fixture.driver.on(Inside::trim);
+    fixture.driver.on(State::trim);
     fixture.tenant.pools().changed(PoolId::of_graphs(gpu()));
     fixture.holds(Bytes::ZERO);
 }

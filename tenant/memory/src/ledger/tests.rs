@@ -1,4 +1,4 @@
-//! Refusals, what ends a measured correction, and when exited processes are looked for.
+//! Refusals, the monitor's measurements, checkpoints, and waits.
 
 use cgpu_shm::grant::GrantWriter;
 use cgpu_shm::slots::LINGERS;
@@ -23,13 +23,13 @@ fn word(ledger: &Ledger) -> Word {
     ledger.checkpointed().word_of(ledger.claim.slot)
 }
 
-/// What a monitor would say that it measures of a process now.
+/// Returns a monitor's measurement of a process, valid now.
 fn measured(ledger: &Ledger, bytes: i64) -> UnaccountedDelta {
     let ended = ledger.region.cell(gpu(), ledger.claim.slot).implicit_epoch.load(Ordering::Relaxed);
     UnaccountedDelta::new(word(ledger), ended, bytes)
 }
 
-/// Publishes what was measured of a process; as a new edition if it is more than before.
+/// Publishes a measurement of a process, in a new epoch if it has `risen`.
 fn publish(container: &Container, ledger: &Ledger, growth: UnaccountedDelta, risen: bool) {
     let monitor = GrantWriter::open(container.run()).expect("the grant file");
     monitor.set_unaccounted(gpu(), ledger.claim.slot, growth, risen);
@@ -39,10 +39,7 @@ fn signed_mib(count: i64) -> i64 {
     count << 20
 }
 
-// ---- confirmation by the monitor
-// ------------------------------------------------------------------
-
-/// A container with a limit of 100 MiB, of which a context whose size is not confirmed has 60.
+/// Creates a container with a limit of 100 MiB, and unconfirmed 60 MiB of a context.
 fn unconfirmed() -> (Container, Ledger) {
     let container = Container::limited(100);
     let ledger = container.tenant().tables.ledger;
@@ -50,13 +47,12 @@ fn unconfirmed() -> (Container, Ledger) {
     (container, ledger)
 }
 
-/// The monitor samples now.
 fn sample(container: &Container) {
     let monitor = GrantWriter::open(container.run()).expect("the grant file");
     monitor.set_device_free([].into_iter(), container.clock.now());
 }
 
-/// How long a charge takes, and whether it is granted.
+/// Returns how long a charge takes, and whether it is granted.
 fn timed_charge(container: &Container, ledger: &Ledger, bytes: Bytes) -> (Nanos, bool) {
     let begin = container.clock.now();
     let granted = charge(ledger, bytes);
@@ -86,7 +82,7 @@ fn charge_that_never_fits_or_beside_confirmed_memory_is_refused_at_once() {
     let monitor = GrantWriter::open(container.run()).expect("the grant file");
     monitor.set_confirmed(gpu(), ledger.claim.slot, true);
     assert_eq!(timed_charge(&container, &ledger, mib(50)), (Nanos::ZERO, false));
-    // That was said of other contexts.
+    // The confirmation was of former contexts.
     ledger.region.cell(gpu(), ledger.claim.slot).implicit_epoch.fetch_add(1, Ordering::Relaxed);
     assert!(timed_charge(&container, &ledger, mib(50)).0 > Nanos::ZERO);
 }
@@ -95,14 +91,12 @@ fn charge_that_never_fits_or_beside_confirmed_memory_is_refused_at_once() {
 fn wait_for_confirmation_times_out_once() {
     let (container, ledger) = unconfirmed();
     let monitor = GrantWriter::open(container.run()).expect("the grant file");
-    // So that it stays recent for all of the wait.
+    // A sample in the future stays recent during all of the wait.
     monitor.set_device_free([].into_iter(), container.clock.now() + Nanos::from_millis(60_000));
     let (waited, granted) = timed_charge(&container, &ledger, mib(50));
     assert!(!granted && waited >= Nanos::from_millis(5000), "{waited:?}");
     assert_eq!(timed_charge(&container, &ledger, mib(50)), (Nanos::ZERO, false));
 }
-
-// ---- limits ---------------------------------------------------------------------------------------
 
 #[test]
 fn limit_set_from_outside_is_not_lifted_by_the_region() {
@@ -131,7 +125,7 @@ fn forced_charge_is_counted_only_beyond_the_limit() {
 }
 
 #[test]
-fn cached_memory_is_taken_up_to_what_was_given_back() {
+fn cached_memory_serves_a_charge_up_to_what_was_refunded() {
     let container = Container::limited(10);
     let ledger = container.tenant().tables.ledger;
     assert!(charge(&ledger, mib(2)));
@@ -142,9 +136,9 @@ fn cached_memory_is_taken_up_to_what_was_given_back() {
     assert_eq!(ledger.total(gpu()), mib(2));
 }
 
-/// A user sees once that the GPU holds more than was requested, not at every refusal.
+/// The user is told once that the GPU has more in use than was requested, not at every refusal.
 #[test]
-fn measured_excess_is_counted_once_an_edition() {
+fn measured_excess_is_counted_once_per_epoch() {
     let container = Container::limited(10);
     let ledger = container.tenant().tables.ledger;
     let counted = || count(&ledger, Reason::ImplicitOverLimit);
@@ -154,11 +148,11 @@ fn measured_excess_is_counted_once_an_edition() {
     publish(&container, &ledger, measured(&ledger, signed_mib(2)), true);
     assert!(!charge(&ledger, mib(1)));
     assert_eq!(counted(), 0, "the limit is reached and not exceeded");
-    for (edition, growth) in [(1, 3), (2, 4)] {
+    for (epoch, growth) in [(1, 3), (2, 4)] {
         publish(&container, &ledger, measured(&ledger, signed_mib(growth)), true);
         for _ in 0..2 {
             assert!(!charge(&ledger, mib(1)));
-            assert_eq!(counted(), edition);
+            assert_eq!(counted(), epoch);
         }
     }
 }
@@ -169,13 +163,11 @@ fn charged_excess_is_not_counted_as_measured() {
     let ledger = container.tenant().tables.ledger;
     ledger.force_charge(gpu(), Column::Implicit, mib(11));
     assert_eq!(count(&ledger, Reason::ImplicitOverLimit), 1);
-    // As after any growth that has gone again.
+    // A measurement that has returned to zero.
     publish(&container, &ledger, measured(&ledger, 0), true);
     assert!(!charge(&ledger, mib(1)));
     assert_eq!(count(&ledger, Reason::ImplicitOverLimit), 1);
 }
-
-// ---- what was measured, and with what it ends -----------------------------------------------------
 
 #[test]
 fn accounted_memory_is_without_the_measured_delta() {
@@ -188,7 +180,7 @@ fn accounted_memory_is_without_the_measured_delta() {
 }
 
 #[test]
-fn end_of_a_context_ends_what_was_measured() {
+fn end_of_a_context_discards_the_measurement() {
     for growth in [-4, 4] {
         let container = Container::limited(50);
         let ledger = container.tenant().tables.ledger;
@@ -200,9 +192,9 @@ fn end_of_a_context_ends_what_was_measured() {
     }
 }
 
-/// What the monitor has taken off may be what is unloaded now: it must not be taken off twice.
+/// The monitor may have subtracted what is unloaded now: it must not be subtracted twice.
 #[test]
-fn shrink_ends_a_correction_and_keeps_growth() {
+fn shrink_discards_a_reduction_and_keeps_growth() {
     for (growth, total) in [(-4, 8), (4, 12)] {
         let container = Container::limited(50);
         let ledger = container.tenant().tables.ledger;
@@ -214,17 +206,17 @@ fn shrink_ends_a_correction_and_keeps_growth() {
 }
 
 #[test]
-fn shrink_ends_a_correction_that_is_on_its_way() {
+fn shrink_discards_a_reduction_that_is_published_later() {
     let container = Container::limited(50);
     let ledger = container.tenant().tables.ledger;
     ledger.force_charge(gpu(), Column::Implicit, mib(10));
-    let on_its_way = measured(&ledger, signed_mib(-4));
+    let measured_before = measured(&ledger, signed_mib(-4));
     ledger.shrink(gpu(), mib(2));
-    publish(&container, &ledger, on_its_way, false);
+    publish(&container, &ledger, measured_before, false);
     assert_eq!(ledger.total(gpu()), mib(8));
 }
 
-/// A process with 10 MiB, of which it exported 4 MiB, and 4 MiB of implicit memory.
+/// Starts a process with 10 MiB, of which it exported 4 MiB, and 4 MiB of implicit memory.
 fn exporter(container: &Container) -> Ledger {
     let ledger = container.tenant().tables.ledger;
     assert!(charge(&ledger, mib(10)));
@@ -238,7 +230,7 @@ fn exported(ledger: &Ledger) -> Bytes {
 }
 
 #[test]
-fn withdrawn_memory_counts_until_it_is_given_back() {
+fn withdrawn_memory_counts_until_it_is_refunded() {
     let container = Container::limited(50);
     let (ledger, other) = (exporter(&container), exporter(&container));
     let monitor = GrantWriter::open(container.run()).expect("the grant file");
@@ -251,25 +243,23 @@ fn withdrawn_memory_counts_until_it_is_given_back() {
     assert_eq!(
         ledger.total(gpu()),
         mib(23),
-        "what the monitor has seen to have left the GPU may be just this"
+        "the monitor may have seen exactly this leave the GPU"
     );
     other.exported().withdraw_kept(gpu(), mib(1));
     ledger.exported().withdraw_kept(gpu(), mib(4));
     assert_eq!(ledger.total(gpu()), mib(25), "nothing is left of it");
 }
 
-/// A process that exports and frees all day would never be measured.
+/// Otherwise a process that keeps exporting and freeing would never be measured.
 #[test]
-fn withdraw_keeps_a_correction_that_is_on_its_way() {
+fn withdraw_keeps_a_reduction_that_is_published_later() {
     let container = Container::limited(50);
     let ledger = exporter(&container);
-    let on_its_way = measured(&ledger, signed_mib(-2));
+    let measured_before = measured(&ledger, signed_mib(-2));
     ledger.exported().withdraw(gpu(), mib(4));
-    publish(&container, &ledger, on_its_way, false);
+    publish(&container, &ledger, measured_before, false);
     assert_eq!(ledger.total(gpu()), mib(12));
 }
-
-// ---- what other processes of the container see ----------------------------------------------------
 
 #[test]
 fn handles_opened_by_any_process_are_seen_by_all() {
@@ -294,7 +284,7 @@ fn context_creations_of_all_processes_are_counted() {
     let container = Container::limited(50);
     let [first, second] = [(); 2].map(|()| container.tenant().tables.ledger);
     let begun = [&first, &second, &first].map(|ledger| ledger.creations().begin(gpu()));
-    assert_eq!(begun, [0, 1, 2], "how many are under way besides");
+    assert_eq!(begun, [0, 1, 2], "others in progress");
     assert_eq!(second.creations().count(gpu()), 3);
     for left in [2, 1, 1] {
         first.creations().end(gpu());
@@ -303,7 +293,7 @@ fn context_creations_of_all_processes_are_counted() {
 }
 
 #[test]
-fn first_context_is_learned_by_one_process_at_a_time() {
+fn first_context_is_measured_by_one_process_at_a_time() {
     let container = Container::limited(50);
     let [first, second] = [(); 2].map(|()| container.tenant().tables.ledger);
     let lock = &second.region.gpu(gpu()).learning;
@@ -329,9 +319,7 @@ fn process_is_alone_when_no_other_one_is_left_on_the_gpu() {
     assert!(ledger.creations().is_alone());
 }
 
-// ---- checkpoints ----------------------------------------------------------------------------------
-
-fn named(container: &Container, pid: u32) -> Ledger {
+fn start_as(container: &Container, pid: u32) -> Ledger {
     let ledger = container.tenant().tables.ledger;
     ledger.region.slot(ledger.claim.slot).pid.store(pid, Ordering::Relaxed);
     ledger
@@ -340,7 +328,7 @@ fn named(container: &Container, pid: u32) -> Ledger {
 #[test]
 fn process_is_found_by_its_id_while_it_lives() {
     let container = Container::limited(50);
-    let (tool, worker) = (named(&container, 7), named(&container, 8));
+    let (tool, worker) = (start_as(&container, 7), start_as(&container, 8));
     assert_eq!(tool.checkpointed().slot_of(8), Some((worker.claim.slot, word(&worker))));
     assert_eq!(tool.checkpointed().slot_of(9), None);
     drop(worker);
@@ -348,9 +336,9 @@ fn process_is_found_by_its_id_while_it_lives() {
 }
 
 #[test]
-fn former_user_of_a_slot_is_neither_checkpointed_nor_restored() {
+fn former_owner_of_a_slot_is_neither_checkpointed_nor_restored() {
     let container = Container::limited(50);
-    let (tool, worker) = (named(&container, 7), named(&container, 8));
+    let (tool, worker) = (start_as(&container, 7), start_as(&container, 8));
     assert!(charge(&worker, mib(6)));
     let now = (worker.claim.slot, word(&worker));
     let former = (worker.claim.slot, Word(word(&worker).0 + (1 << 8)));
@@ -364,14 +352,14 @@ fn former_user_of_a_slot_is_neither_checkpointed_nor_restored() {
     assert_eq!(tool.total(gpu()), mib(6));
 }
 
-/// A container of 10 MiB with a process of 6 MiB that is away; others have taken its place, one of
-/// which has exited.
+/// Creates a container of 10 MiB with a checkpointed process of 6 MiB. Two others use the limit, one
+/// of which has exited.
 fn occupied(living: Bytes, exited: Bytes) -> (Container, Ledger, Ledger) {
     let container = Container::limited(10);
-    let (tool, worker) = (named(&container, 7), named(&container, 8));
+    let (tool, worker) = (start_as(&container, 7), start_as(&container, 8));
     assert!(charge(&worker, mib(6)));
     tool.checkpointed().mark_checkpointed(gpu(), (worker.claim.slot, word(&worker)));
-    let exiting = named(&container, 9);
+    let exiting = start_as(&container, 9);
     assert!(charge(&exiting, exited) && charge(&tool, living));
     drop(exiting);
     (container, tool, worker)
@@ -383,7 +371,11 @@ fn restore_waits_for_draining_memory() {
     assert_eq!(tool.checkpointed().restore(gpu(), worker.claim.slot), Ok(true));
     assert!(container.clock.slept() >= LINGERS);
     assert_eq!(tool.total(gpu()), mib(10));
-    assert_eq!(tool.checkpointed().restore(gpu(), worker.claim.slot), Ok(false), "it is there");
+    assert_eq!(
+        tool.checkpointed().restore(gpu(), worker.claim.slot),
+        Ok(false),
+        "it is restored already"
+    );
 }
 
 #[test]
@@ -394,12 +386,10 @@ fn restore_that_never_fits_does_not_wait() {
     assert_eq!(container.clock.slept(), Nanos::ZERO);
 }
 
-// ---- waiting --------------------------------------------------------------------------------------
-
 #[test]
 fn charge_that_finds_memory_already_gone_is_not_counted_as_waiting() {
     let container = Container::limited(10);
-    let (survivor, exiting) = (named(&container, 7), named(&container, 8));
+    let (survivor, exiting) = (start_as(&container, 7), start_as(&container, 8));
     assert!(charge(&exiting, mib(6)));
     drop(exiting);
     survivor.sweep();
@@ -410,9 +400,9 @@ fn charge_that_finds_memory_already_gone_is_not_counted_as_waiting() {
 }
 
 #[test]
-fn driver_is_asked_once_more_when_the_last_memory_has_gone() {
+fn driver_is_retried_once_after_the_last_memory_has_drained() {
     let container = Container::limited(10);
-    let (survivor, exiting) = (named(&container, 7), named(&container, 8));
+    let (survivor, exiting) = (start_as(&container, 7), start_as(&container, 8));
     assert!(charge(&exiting, mib(6)));
     drop(exiting);
     let mut budget = WaitBudget::default();
@@ -420,13 +410,13 @@ fn driver_is_asked_once_more_when_the_last_memory_has_gone() {
     assert!(container.clock.slept() > Nanos::ZERO);
     container.clock.advance(LINGERS);
     let slept = container.clock.slept();
-    assert!(survivor.should_retry(gpu(), &mut budget), "it has just gone");
-    assert!(!survivor.should_retry(gpu(), &mut budget), "the driver was asked since");
+    assert!(survivor.should_retry(gpu(), &mut budget), "it has drained since");
+    assert!(!survivor.should_retry(gpu(), &mut budget), "the driver was called since");
     assert_eq!(container.clock.slept(), slept);
 }
 
 #[test]
-fn wait_for_the_gpu_begins_short_and_ends() {
+fn backoff_starts_short_and_times_out() {
     let container = Container::limited(10);
     let ledger = container.tenant().tables.ledger;
     let mut budget = WaitBudget::default();
@@ -449,20 +439,20 @@ fn wait_for_the_gpu_begins_short_and_ends() {
     assert_eq!(container.clock.slept() - slept, DRIVER_CALL_TIME);
 }
 
-/// A program that only reads how much is free sees that the memory of an exited process has gone.
+/// A program that only reads free memory must see that an exited process's memory is free.
 #[test]
 fn scan_if_due_finds_exited_processes_at_intervals() {
     let container = Container::limited(10);
     let ledger = container.tenant().tables.ledger;
     let exits = || {
-        let exiting = named(&container, 8);
+        let exiting = start_as(&container, 8);
         assert!(charge(&exiting, mib(1)));
     };
     let draining = || ledger.usage(gpu()).draining;
     exits();
     ledger.scan_if_due();
-    assert_eq!(draining(), mib(1), "the first look is due");
-    // A claim sweeps, too; this process exits after it.
+    assert_eq!(draining(), mib(1), "the first scan is due");
+    // A claim sweeps, too, so this process exits after its claim.
     exits();
     ledger.scan_if_due();
     assert_eq!(draining(), mib(1), "the next one is not");

@@ -362,7 +362,9 @@ fn gpu_of_a_limits_file_partitioned_since_is_refused() {
         };
         let said = refusal.message();
         assert!(
-            said.contains(&format!("expected {whole} whole, found it cut into MIG instances")),
+            said.contains(&format!(
+                "expected {whole} whole, found it partitioned into MIG instances"
+            )),
             "{said}"
         );
         // Others' being cut does not concern it.

@@ -1,4 +1,4 @@
-//! Accounting of a process: every path of a charge, and whole histories against a model.
+//! Every path of a charge, and whole histories against a model.
 
 use cgpu_shm::grant::GrantWriter;
 use cgpu_shm::lock::Liveness;
@@ -23,7 +23,7 @@ fn count(tenant: &Tenant, reason: Reason) -> u32 {
     region.slot(tenant.slot_owner().slot()).counter[reason as usize].load(Ordering::Relaxed)
 }
 
-/// Allocates, as a driver does that has room.
+/// Allocates as if the driver had enough memory; returns `false` if the charge is denied.
 fn allocate(tenant: &Tenant, address: u64, size: Bytes, context: Option<Context>) -> bool {
     match tenant.charge(gpu(), size) {
         Ok(charge) => {
@@ -112,7 +112,7 @@ fn processes_of_a_container_share_its_limit() {
 }
 
 #[test]
-fn address_given_out_twice_replaces_the_former() {
+fn reused_address_replaces_the_former_allocation() {
     let container = Container::limited(10);
     let tenant = container.tenant();
     assert!(allocate(&tenant, 0x20_0000, mib(6), None));
@@ -127,16 +127,16 @@ fn address_reused_before_the_free_returns_is_the_new_allocation() {
     let tenant = container.tenant();
     assert!(allocate(&tenant, 0x20_0000, mib(2), None));
     let taken = tenant.allocations().begin_free(Address(0x20_0000)).expect("it is accounted");
-    // The driver has freed it and gives the address out again, in another thread.
+    // The driver has freed it and returns the address to another thread.
     assert!(allocate(&tenant, 0x20_0000, mib(4), None));
     taken.freed();
     assert_eq!(tenant.view().usage(gpu()).used, mib(4));
     let taken = tenant.allocations().begin_free(Address(0x20_0000)).expect("it is accounted");
     assert!(allocate(&tenant, 0x20_0000, mib(6), None));
-    // A free that is said to have failed, of an address that is another's by now.
+    // A free that failed, of an address that has been reused.
     drop(taken);
     assert_eq!(tenant.view().usage(gpu()).used, mib(6));
-    tenant.allocations().begin_free(Address(0x20_0000)).expect("the other's").freed();
+    tenant.allocations().begin_free(Address(0x20_0000)).expect("the new allocation").freed();
     assert_eq!(tenant.view().usage(gpu()).used, Bytes::ZERO);
 }
 
@@ -163,7 +163,7 @@ fn ended_context_refunds_its_memory() {
     assert!(tenant.contexts().begin_destroy(handle).is_none());
     assert!(
         tenant.allocations().begin_free(Address(0x20_0000)).is_none(),
-        "it went with its context"
+        "it ended with its context"
     );
     assert_eq!(count(&tenant, Reason::StaleContext), 1);
 }
@@ -176,18 +176,17 @@ fn later_contexts_are_charged_in_advance_in_every_process() {
         first.contexts().begin_create(gpu(), || Some(mib(100))).expect("its size is not known");
     starting.created(container.handle(), Some(mib(60)));
     let starting = second.contexts().begin_create(gpu(), || Some(mib(60))).expect("40 + 40 fit");
-    assert_eq!(second.view().usage(gpu()).implicit, mib(80), "charged before the driver is asked");
+    assert_eq!(second.view().usage(gpu()).implicit, mib(80), "charged before the driver call");
     starting.created(container.handle(), Some(mib(20)));
     assert_eq!(second.view().usage(gpu()).implicit, mib(80));
     let denied = first.contexts().begin_create(gpu(), || None).expect_err("120 do not fit");
     assert_eq!(denied.reason, Reason::ContextOverLimit);
-    // One that fails is given back.
     let context = container.handle();
     second.contexts().adopt(context, gpu());
     assert_eq!(
         second.view().usage(gpu()).implicit,
         mib(120),
-        "what is there already cannot be refused"
+        "an existing context cannot be refused"
     );
     assert_eq!(count(&second, Reason::ImplicitOverLimit), 1);
     assert_eq!(second.charge(gpu(), Bytes(1)).expect_err("over").reason, Reason::OverLimit);
@@ -246,7 +245,7 @@ fn getters_agree_to_the_byte() {
     assert!(allocate(&tenant, 0x1000, used, None));
     let view = tenant.view().memory(gpu(), mib(90)).expect("a limit is set");
     assert_eq!(view, MemoryInfo { total: mib(50), free: mib(50) - used, used });
-    // Neighbours have left less than the limit promises.
+    // Neighbours use so much that less than the limit is free.
     let view = tenant.view().memory(gpu(), mib(10)).expect("a limit is set");
     assert_eq!(view, MemoryInfo { total: mib(50), free: mib(10), used: mib(40) });
     assert_eq!(view.free + view.used, view.total);
@@ -257,14 +256,14 @@ fn getters_agree_to_the_byte() {
 }
 
 #[test]
-fn memory_of_exited_processes_is_waited_for() {
+fn charge_waits_for_the_memory_of_exited_processes() {
     let container = Container::limited(10);
     let survivor = container.tenant();
-    let dying = container.tenant();
-    assert!(allocate(&dying, 0x20_0000, mib(6), None));
+    let exiting = container.tenant();
+    assert!(allocate(&exiting, 0x20_0000, mib(6), None));
     assert!(allocate(&survivor, 0x20_0000, mib(2), None));
-    drop(dying);
-    // Not for what would not fit even then.
+    drop(exiting);
+    // No wait if the charge would not fit afterwards.
     assert!(!allocate(&survivor, 0x40_0000, mib(9), None));
     assert_eq!(container.clock.slept(), Nanos::ZERO);
     assert_eq!(survivor.view().usage(gpu()).draining, mib(6));
@@ -275,13 +274,13 @@ fn memory_of_exited_processes_is_waited_for() {
     assert_eq!(count(&survivor, Reason::WaitedForDraining), 1);
 }
 
-/// A clock in whose sleep a monitor's heart beats.
-struct Beating {
+/// A clock whose sleeps update a monitor's heartbeat.
+struct HeartbeatClock {
     clock: &'static ManualClock,
     monitor: GrantWriter,
 }
 
-impl Clock for Beating {
+impl Clock for HeartbeatClock {
     fn now(&self) -> Nanos {
         self.clock.now()
     }
@@ -293,20 +292,21 @@ impl Clock for Beating {
 }
 
 #[test]
-fn memory_still_seen_by_a_monitor_is_waited_for_a_second() {
+fn charge_waits_a_second_for_memory_that_a_monitor_still_measures() {
     let container = Container::limited(10);
-    let dying = container.tenant();
+    let exiting = container.tenant();
     let monitor = GrantWriter::open(container.run()).expect("the grant file");
     monitor.adopt(1);
-    let clock: &'static Beating = Box::leak(Box::new(Beating { clock: container.clock, monitor }));
+    let clock: &'static HeartbeatClock =
+        Box::leak(Box::new(HeartbeatClock { clock: container.clock, monitor }));
     let Ok(Start::On(survivor)) = container.start_by(clock) else { panic!("it starts") };
-    assert!(allocate(&dying, 0x20_0000, mib(6), None));
-    drop(dying);
+    assert!(allocate(&exiting, 0x20_0000, mib(6), None));
+    drop(exiting);
     assert!(!allocate(&survivor, 0x40_0000, mib(8), None));
     let slept = container.clock.slept();
     assert!(slept >= Nanos::from_millis(990) && slept <= Nanos::from_millis(1010), "{slept}");
     assert_eq!(survivor.view().usage(gpu()).draining, mib(6));
-    // The monitor says that the memory is gone.
+    // The monitor reports that the memory has drained.
     let region = survivor.region();
     for slot in SlotIndex::all() {
         clock.monitor.set_drained(slot, region.slots().word(slot).expect("a slot"));
@@ -322,14 +322,14 @@ fn driver_without_memory_is_retried_while_memory_drains() {
     let mut budget = WaitBudget::default();
     assert!(!survivor.should_retry(gpu(), &mut budget), "nothing drains");
     assert_eq!(container.clock.slept(), Nanos::ZERO);
-    let dying = container.tenant();
-    assert!(allocate(&dying, 0x20_0000, mib(6), None));
-    drop(dying);
+    let exiting = container.tenant();
+    assert!(allocate(&exiting, 0x20_0000, mib(6), None));
+    drop(exiting);
     let mut budget = WaitBudget::default();
-    let mut asked = 0;
+    let mut retries = 0;
     while survivor.should_retry(gpu(), &mut budget) {
-        asked += 1;
-        assert!(asked < 1000, "it ends");
+        retries += 1;
+        assert!(retries < 1000, "it ends");
     }
     let slept = container.clock.slept();
     assert!(slept >= Nanos::from_millis(490) && slept <= Nanos::from_millis(510), "{slept}");
@@ -356,7 +356,7 @@ fn lowered_limit_refuses_until_use_has_fallen() {
 }
 
 #[test]
-fn lock_that_is_never_released_times_out() {
+fn charge_under_a_held_lock_times_out() {
     let container = Container::limited(50);
     let (stopped, tenant) = (container.tenant(), container.tenant());
     let lock = &stopped.region().gpu(gpu()).lock;

@@ -219,7 +219,10 @@ mod steps {
             ["CGPU_SIM_GPUS=A100:40960/mig=3g.20gb,1g.5gb", "CGPU_SIM_STATE=/run/cgpu/sim/cut"];
         let later = |program: &[&str]| boxed.exec(&[&["env", cut[0], cut[1]], program].concat());
         let refused = later(&["/bin/init"]);
-        assert!(refused.stderr.contains("whole, found it cut into MIG instances"), "{refused:?}");
+        assert!(
+            refused.stderr.contains("whole, found it partitioned into MIG instances"),
+            "{refused:?}"
+        );
         assert_eq!(refused.number("init"), 1);
         let filled = later(&["/bin/alloc_fill", "64M"]);
         assert!(!filled.stdout.contains("granted"), "{filled:?}");

@@ -392,7 +392,9 @@ mod steps {
         let whole = sizes(&native, &["env", &chosen(big), "/bin/meminfo"]);
         assert!(whole.len() == 1 && whole[0] > 19 * 1024, "{whole:?}");
         assert_eq!(sizes(&native, &["env", &chosen(&names[2]), "/bin/meminfo"]), [1024]);
-        for (list, part) in [("1", "GPU 1 is cut into MIG instances"), ("2", "there is no GPU 2")] {
+        for (list, part) in
+            [("1", "GPU 1 is partitioned into MIG instances"), ("2", "there is no GPU 2")]
+        {
             let refused = yard.refused("bad", &[&memory("1"), &visible(list)]);
             assert!(refused.contains(part), "{refused}");
         }

@@ -68,7 +68,7 @@ fn a_cut_gpu_cannot_be_named_by_its_index() {
         .with("NVIDIA_VISIBLE_DEVICES", "1");
     let outcome = Outcome::of(fixture.program_in(&container, "init")).exits(0);
     assert_eq!(outcome.number("init"), 1);
-    assert!(outcome.stderr.contains("GPU 1 is cut into MIG instances"), "{outcome:?}");
+    assert!(outcome.stderr.contains("GPU 1 is partitioned into MIG instances"), "{outcome:?}");
 }
 
 fn cgpu(fixture: &Fixture, arguments: &[&str]) -> Outcome {

@@ -1,4 +1,4 @@
-//! Whole histories of a container's processes, against an accounting in the plainest way.
+//! Whole histories of a container's processes, against a model.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use crate::doubles::Container;
 
 const LIMIT_MIB: u64 = 16;
 const PROCESSES: usize = 3;
-/// What a context costs, once the first is measured.
+/// Size of a context.
 const CONTEXT: Bytes = Bytes(MIB / 2);
 
-/// What a program may do, and what the driver may answer. Numbers choose among what is there.
+/// What a program may do, and the driver return. Numbers select among what exists.
 #[derive(Clone, Debug)]
 enum Step {
     Charge { process: usize, size: u64 },
-    Settle { which: usize, context: Option<usize> },
+    Commit { which: usize, context: Option<usize> },
     DriverRefuses { which: usize },
     Free { process: usize, which: usize },
     FreeRefused { process: usize, which: usize },
@@ -34,7 +34,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (process.clone(), size).prop_map(|(process, size)| Step::Charge { process, size }),
         6 => (which.clone(), proptest::option::of(which.clone()))
-            .prop_map(|(which, context)| Step::Settle { which, context }),
+            .prop_map(|(which, context)| Step::Commit { which, context }),
         1 => which.clone().prop_map(|which| Step::DriverRefuses { which }),
         3 => (process.clone(), which.clone()).prop_map(|(process, which)| Step::Free { process, which }),
         1 => (process.clone(), which.clone()).prop_map(|(process, which)| Step::FreeRefused { process, which }),
@@ -46,10 +46,10 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a process has, in the plainest way.
+/// What a process has.
 #[derive(Debug, Default)]
 struct Accounting {
-    /// By address: size, and the context that it dies with.
+    /// By address: size, and the context that it ends with.
     live: BTreeMap<u64, (Bytes, Option<ContextId>)>,
     contexts: Vec<(ContextId, Bytes)>,
 }
@@ -60,7 +60,7 @@ impl Accounting {
     }
 }
 
-/// The whole container: the accounting under test beside the plain one.
+/// The whole container: the accounting under test and the model.
 struct Fixture<'a> {
     container: &'a Container,
     tenants: &'a [Tenant],
@@ -110,7 +110,7 @@ impl<'a> Fixture<'a> {
             context.and_then(|which| contexts.get(which % contexts.len().max(1))).map(|it| it.0);
         let known = context
             .map(|handle| self.tenants[process].contexts().find(handle).expect("it is known"));
-        // Mostly neighbours, at times far away.
+        // Mostly neighbours, at times distant addresses.
         self.next += if which.is_multiple_of(5) { 3 << 24 } else { 8 * MIB };
         let bytes = charge.bytes();
         assert_eq!(charge.commit(Address(self.next), known), CommitOutcome::Recorded);
@@ -145,20 +145,20 @@ impl<'a> Fixture<'a> {
         if contexts.is_empty() {
             return;
         }
-        let place = which % contexts.len();
-        let handle = contexts[place].0;
+        let index = which % contexts.len();
+        let handle = contexts[index].0;
         let leaving = self.tenants[process].contexts().begin_destroy(handle).expect("it is known");
         if destroyed {
-            contexts.swap_remove(place);
+            contexts.swap_remove(index);
             self.accounts[process].live.retain(|_, it| it.1 != Some(handle));
             leaving.destroyed();
         }
     }
 
-    fn take(&mut self, step: &Step) {
+    fn apply(&mut self, step: &Step) {
         match *step {
             Step::Charge { process, size } => self.charge(process, size),
-            Step::Settle { which, context } => self.commit(which, context),
+            Step::Commit { which, context } => self.commit(which, context),
             Step::DriverRefuses { which } if !self.pending.is_empty() => {
                 drop(self.pending.swap_remove(which % self.pending.len()));
             }
@@ -199,8 +199,7 @@ impl<'a> Fixture<'a> {
         self.check();
     }
 
-    /// All calls return: the living ones' would, and a dead one's charges stay like its
-    /// allocations.
+    /// Lets all calls return. Those of a process that is killed would stay charged all the same.
     fn end(mut self) -> (Vec<Accounting>, u64) {
         while !self.pending.is_empty() {
             self.commit(0, None);
@@ -225,26 +224,26 @@ impl<'a> Fixture<'a> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Histories of the living; after each one of them dies, and a successor goes on.
+    /// Histories, after each of which one process exits and another one starts.
     #[test]
-    fn charges_equal_the_model(lives in proptest::collection::vec(
+    fn charges_equal_the_model(histories in proptest::collection::vec(
         (proptest::collection::vec(step(), 0..60), 0..PROCESSES), 1..4,
     )) {
         let container = Container::limited(LIMIT_MIB);
         let mut tenants: Vec<Tenant> = (0..PROCESSES).map(|_| container.tenant()).collect();
         let mut accounts: Vec<Accounting> = (0..PROCESSES).map(|_| Accounting::default()).collect();
         let mut next = 0x7f00_0000_0000;
-        for (steps, dies) in lives {
+        for (steps, exits) in histories {
             let mut fixture = Fixture { container: &container, tenants: &tenants, accounts, pending: Vec::new(), next };
             for step in &steps {
-                fixture.take(step);
+                fixture.apply(step);
             }
             (accounts, next) = fixture.end();
             prop_assert!(tenants.iter().all(|tenant| tenant.tables.allocations.is_valid()));
 
             let total: Bytes = accounts.iter().map(Accounting::total).sum();
-            let left = std::mem::take(&mut accounts[dies]).total();
-            drop(tenants.remove(dies));
+            let left = std::mem::take(&mut accounts[exits]).total();
+            drop(tenants.remove(exits));
             let region = tenants[0].region();
             for usage in [
                 Usage { draining: Bytes::ZERO, ..tenants[0].view().usage(gpu()) },
@@ -252,12 +251,12 @@ proptest! {
             ] {
                 prop_assert_eq!(usage.total(), total, "its memory stays accounted until it is gone");
                 prop_assert_eq!(tenants[0].view().usage(gpu()), usage);
-                region.sweep(container.clock.now(), false).expect("it can be looked for");
+                region.sweep(container.clock.now(), false).expect("it can be scanned");
             }
             container.clock.advance(Nanos::from_millis(600));
-            region.sweep(container.clock.now(), false).expect("it can be looked for");
+            region.sweep(container.clock.now(), false).expect("it can be scanned");
             prop_assert_eq!(tenants[0].view().usage(gpu()).total(), total - left);
-            tenants.insert(dies, container.tenant());
+            tenants.insert(exits, container.tenant());
         }
     }
 }
