@@ -1,9 +1,8 @@
-//! Cost of the accounting: charge, commit, begin_free, freed, without a driver between them.
+//! Cost of the accounting: charge, commit, begin_free and freed, without driver calls.
 //!
 //! `cargo run --release -p cgpu-memory --example charge_cost` prints nanoseconds for a pair of
-//! allocation and free: for 1, 10,000 and 1,000,000 live allocations, last in first out and at
-//! random, at several distances of addresses; and CPU nanoseconds for eight processes of one
-//! container at once.
+//! allocation and free, with 1, 10,000 and 1,000,000 live allocations, in LIFO and in random order,
+//! at several distances of addresses; and CPU nanoseconds with eight processes of one container.
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::exit)] // a report's figures, a program's end
 
 use std::ffi::{CStr, OsString};
@@ -17,10 +16,10 @@ use cgpu_memory::{
 
 const GPU: GpuInfo = GpuInfo { uuid: Uuid([7; 16]), total: Bytes(1 << 50), order: 0 };
 
-/// This process, but for the two variables.
-struct Benched(OsString);
+/// The environment of this process, with two variables replaced.
+struct BenchEnvironment(OsString);
 
-impl Environment for Benched {
+impl Environment for BenchEnvironment {
     fn variable(&self, name: &CStr) -> Option<OsString> {
         match name.to_bytes() {
             b"CGPU_DIR" => Some(self.0.clone()),
@@ -42,7 +41,7 @@ impl Environment for Benched {
     }
 }
 
-/// A tenant with one context, and a driver that only counts addresses up.
+/// A tenant with one context, and a driver that returns ascending addresses.
 struct Bench {
     tenant: Tenant,
     gpu: DeviceIndex,
@@ -54,9 +53,10 @@ struct Bench {
 impl Bench {
     fn new(directory: OsString, stride: u64) -> Self {
         let inventory = Inventory { gpus: &[GPU], partitioned: &[], complete: true };
-        let Ok(Start::On(tenant)) = Tenant::start(&Benched(directory), inventory, &Monotonic)
+        let Ok(Start::On(tenant)) =
+            Tenant::start(&BenchEnvironment(directory), inventory, &Monotonic)
         else {
-            eprintln!("the tenant does not start");
+            eprintln!("cannot start the tenant");
             exit(1);
         };
         let gpu = tenant.gpu(GPU.uuid).expect("the GPU is sliced");
@@ -93,7 +93,7 @@ fn main() {
     }
     let (held, bare) = control(1_000_000);
     println!(
-        " 1000000 live: a random look at the bench's own list of addresses alone: {held:.1} ns, {bare:.1} ns for one"
+        " 1000000 live: a random access to the bench's own list of addresses: {held:.1} ns, {bare:.1} ns for one"
     );
     for peers in [1, 2, 8] {
         let directory = directory();
@@ -117,8 +117,8 @@ fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").expect("a tmpfs")
 }
 
-/// ns for a pair on top of `live - 1`, for a pair of a random free and an allocation, and for a
-/// pair of filling and unwinding.
+/// Returns nanoseconds for a pair beside `live - 1` others, for a random free and an allocation,
+/// and for a pair while filling and unwinding.
 fn alone(live: usize, stride: u64) -> (f64, f64, f64) {
     const PAIRS: u32 = 2_000_000;
     let directory = directory();
@@ -151,11 +151,11 @@ fn alone(live: usize, stride: u64) -> (f64, f64, f64) {
     (pair, random, unwind)
 }
 
-/// What the bench's own list costs at random.
+/// Returns nanoseconds for a random access to the bench's own list, and for access to one entry.
 fn control(live: usize) -> (f64, f64) {
     let mut held: Vec<u64> = (0..live as u64).collect();
     let mut state = 1_u64;
-    let mut look = |live: usize| {
+    let mut access = |live: usize| {
         best(|| {
             for _ in 0..2_000_000 {
                 let victim = &mut held[draw(&mut state, live)];
@@ -164,7 +164,7 @@ fn control(live: usize) -> (f64, f64) {
             2e6
         })
     };
-    (look(live), look(1))
+    (access(live), access(1))
 }
 
 fn draw(state: &mut u64, below: usize) -> usize {
@@ -172,7 +172,7 @@ fn draw(state: &mut u64, below: usize) -> usize {
     ((*state >> 33) as usize) % below
 }
 
-/// ns for one, the best of five rounds.
+/// Returns nanoseconds for one, the best of five rounds.
 fn best(mut round: impl FnMut() -> f64) -> f64 {
     let mut once = || {
         let begun = Instant::now();
@@ -182,7 +182,7 @@ fn best(mut round: impl FnMut() -> f64) -> f64 {
     (0..5).map(|_| once()).fold(f64::INFINITY, f64::min)
 }
 
-/// One of several processes: waits until all are there, and prints its CPU time for a pair.
+/// Runs one of several processes: waits until all have started, and prints its CPU time for a pair.
 fn peer(directory: OsString, pairs: u32) {
     let mut bench = Bench::new(directory, 4096);
     let slot = bench.tenant.slot_owner().slot();
@@ -195,7 +195,7 @@ fn peer(directory: OsString, pairs: u32) {
     println!("process in slot {slot}: {:.1} CPU ns for a pair", (cpu() - begun) / f64::from(pairs));
 }
 
-/// CPU time of this process in ns.
+/// Returns the CPU time of this process in nanoseconds.
 fn cpu() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a live timespec that the call fills.

@@ -9,8 +9,8 @@
 //!
 //! Each pair of calls encloses one driver call, and no lock is held across it. The ledger errs on
 //! the safe side of the driver: it is raised before memory can be taken and lowered after it is
-//! freed. The comparison with the limit is `cgpu_shm::ledger::Account::charge_locked`; a charge that
-//! does not fit becomes [`Denied`] in `ledger.rs`.
+//! freed. The comparison with the limit is `cgpu_shm::ledger::Account::charge_locked`; a charge
+//! that does not fit becomes [`Denied`] in `ledger.rs`.
 
 use cgpu_shm::ledger::{Column, Refused};
 use cgpu_shm::reason::Reason;

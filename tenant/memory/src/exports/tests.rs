@@ -1,5 +1,5 @@
-//! Memory between processes: every path, and whole histories of three processes that die in any
-//! order, against a driver in the plainest form.
+//! Every path, and whole histories of three processes that exit in any order, against a model of
+//! the driver.
 
 use cgpu_shm::slots::LINGERS;
 use proptest::prelude::*;
@@ -30,7 +30,7 @@ fn free(tenant: &Tenant, address: u64) {
     tenant.allocations().begin_free(Address(address)).expect("accounted").freed();
 }
 
-/// The handle of that number; the bits of the first ones differ.
+/// Returns the route of a handle with this number; the first forty differ.
 fn route(number: u64) -> Route {
     let mut seen = 0;
     let routes = (0u64..).map(|seed| Route::of_bytes(&seed.to_ne_bytes()));
@@ -42,7 +42,7 @@ fn route(number: u64) -> Route {
     distinct.nth(usize::try_from(number).unwrap() % 40).unwrap()
 }
 
-/// Lets exited processes be found, and their memory go.
+/// Sweeps until exited processes and their memory are reclaimed.
 fn reclaim_exited(container: &Container, observer: &Tenant) {
     for _ in 0..3 {
         let _ = observer.region().sweep(crate::Clock::now(container.clock), false);
@@ -74,7 +74,7 @@ fn exported_memory_open_nowhere_is_refunded_when_freed() {
     );
 }
 
-/// Else a process could allocate, let another open it, free, and so on without end.
+/// Otherwise a process could allocate, let another one open it, free, and repeat that without end.
 #[test]
 fn memory_open_elsewhere_stays_charged_to_its_exporter() {
     let container = Container::limited(10);
@@ -87,11 +87,11 @@ fn memory_open_elsewhere_stays_charged_to_its_exporter() {
     assert!(holder.charge(gpu(), mib(6)).is_err());
     holder.exports().begin_close(Address(0x1000_0000)).expect("open").closed();
     assert!(holder.exports().begin_close(Address(0x1000_0000)).is_none());
-    // Only its maker gives it back, when it needs some or looks.
+    // Only its maker refunds it, at its next charge or query.
     assert!(maker.charge(gpu(), mib(10)).is_ok());
 }
 
-/// Else memory that was opened, handed out by a descriptor and closed again would be unaccounted.
+/// Otherwise memory that was opened, exported by a descriptor and closed would be unaccounted.
 #[test]
 fn descriptor_of_imported_memory_keeps_it_charged_while_its_holder_lives() {
     let container = Container::limited(10);
@@ -131,7 +131,7 @@ fn free_refused_by_the_driver_changes_nothing() {
     drop(maker.allocations().begin_free(Address(BASE)));
     holder.exports().begin_import(route(1)).opened(Address(0x1000_0000), None);
     free(&maker, BASE);
-    assert_eq!(used(&maker), mib(6), "it is lent as before");
+    assert_eq!(used(&maker), mib(6), "it is exported as before");
 }
 
 #[test]
@@ -140,8 +140,8 @@ fn ended_context_releases_what_was_not_exported() {
     let (maker, holder) = (container.tenant(), container.tenant());
     let id = container.handle();
     let context = maker.contexts().adopt(id, gpu());
-    for (place, size) in [(0, 2), (1, 4), (2, 8)] {
-        allocate(&maker, BASE + place * 16 * MIB, mib(size), Some(context));
+    for (index, size) in [(0, 2), (1, 4), (2, 8)] {
+        allocate(&maker, BASE + index * 16 * MIB, mib(size), Some(context));
     }
     maker.exports().export(Address(BASE), route(1));
     maker.exports().export(Address(BASE + 16 * MIB), route(2));
@@ -150,7 +150,7 @@ fn ended_context_releases_what_was_not_exported() {
     holder.exports().begin_import(route(2)).opened(Address(0x1000_0000), Some(open_in));
     maker.contexts().begin_destroy(id).expect("known").destroyed();
     assert_eq!(used(&maker), mib(4), "the one that is open elsewhere");
-    // It is closed when the context it was opened in ends.
+    // It is closed with the context that it was opened in.
     holder.contexts().begin_destroy(theirs).expect("known").destroyed();
     assert_eq!(used(&maker), Bytes::ZERO);
 }
@@ -174,10 +174,11 @@ fn descriptor_keeps_freed_memory_charged_until_its_exporter_ends() {
     drop(other);
     let next = container.tenant();
     reclaim_exited(&container, &next);
-    assert_eq!(used(&next), Bytes::ZERO, "no process is left that could hold it");
+    assert_eq!(used(&next), Bytes::ZERO, "no process remains that could hold it");
 }
 
-/// What the driver knows: who made it, whether that one still has it, who has it open.
+/// Memory as the driver knows it: its maker, whether that still has it, which processes have it
+/// open.
 #[derive(Clone, Debug)]
 struct Truth {
     maker: usize,
@@ -192,22 +193,22 @@ struct Truth {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Allocate(usize, u64),
-    Lend(usize),
+    Export(usize),
     Open(usize, usize),
     Close(usize),
     Free(usize),
-    Die(usize),
+    Exit(usize),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let process = 0..3usize;
     let step = prop_oneof![
         3 => (process.clone(), 1..4u64).prop_map(|(process, size)| Step::Allocate(process, size)),
-        3 => any::<usize>().prop_map(Step::Lend),
+        3 => any::<usize>().prop_map(Step::Export),
         4 => (process.clone(), any::<usize>()).prop_map(|(process, which)| Step::Open(process, which)),
         2 => any::<usize>().prop_map(Step::Close),
         3 => any::<usize>().prop_map(Step::Free),
-        1 => process.prop_map(Step::Die),
+        1 => process.prop_map(Step::Exit),
     ];
     proptest::collection::vec(step, 1..60)
 }
@@ -215,8 +216,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever three processes hand to each other, and in whatever order they die: the container
-    /// pays for what is on the GPU, once.
+    /// Whatever three processes export to each other, and in whatever order they exit: what is on
+    /// the GPU is charged once.
     #[test]
     fn charges_equal_the_memory_that_is_there(steps in steps()) {
         let container = Container::limited(100);
@@ -234,7 +235,7 @@ proptest! {
                     allocate(tenant, address, mib(2 * size), None);
                     memory.push(Truth { maker: process, address, handle: made, size: mib(2 * size), exported: false, owned: true, open: Vec::new() });
                 }
-                Step::Lend(which) => {
+                Step::Export(which) => {
                     let mut own: Vec<_> = memory.iter_mut().filter(|truth| truth.owned).collect();
                     if own.is_empty() { continue }
                     let count = own.len();
@@ -269,7 +270,7 @@ proptest! {
                     free(processes[truth.maker].as_ref().unwrap(), truth.address);
                     truth.owned = false;
                 }
-                Step::Die(process) => {
+                Step::Exit(process) => {
                     if processes[process].take().is_none() { continue }
                     for truth in &mut memory {
                         truth.owned &= truth.maker != process;
@@ -284,12 +285,12 @@ proptest! {
             }
             reclaim_exited(&container, &observer);
             let there: Bytes = memory.iter().map(|truth| truth.size).sum();
-            // What a dead one had exported goes as a whole.
+            // The exports of an exited process are refunded together.
             let usage = observer.view().usage(gpu());
             prop_assert!(usage.orphan > Bytes::ZERO || usage.used == there, "{:?}: {:?}, {:?}", step, usage, memory);
             prop_assert!(observer.view().usage(gpu()).used >= there, "{:?}: {:?}", step, memory);
         }
-        // All of it goes with the last of them.
+        // Everything is refunded after the last one.
         processes.clear();
         reclaim_exited(&container, &observer);
         reclaim_exited(&container, &observer);

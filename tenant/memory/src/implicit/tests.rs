@@ -1,4 +1,4 @@
-//! Code and limits accounted; the monitor's figure for a process.
+//! Charges for code and limits; the monitor's measurement of a process.
 
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::grant::GrantWriter;
@@ -18,7 +18,7 @@ fn counted(tenant: &Tenant, reason: Reason) -> u32 {
         .load(Ordering::Relaxed)
 }
 
-/// A process with a context of 10 MiB.
+/// Starts a process with a context of 10 MiB.
 fn process(container: &Container) -> (Tenant, ContextId, Context) {
     let (tenant, handle) = (container.tenant(), container.handle());
     let starting = tenant.contexts().begin_create(gpu(), || Some(mib(100))).expect("it fits");
@@ -26,7 +26,7 @@ fn process(container: &Container) -> (Tenant, ContextId, Context) {
     (tenant, handle, context)
 }
 
-/// What the monitor says of a process.
+/// Publishes a monitor's measurement of a process.
 fn measure(container: &Container, tenant: &Tenant, bytes: i64) {
     let monitor = GrantWriter::open(container.run()).expect("the grant file");
     let slot = tenant.slot_owner().slot();
@@ -35,9 +35,9 @@ fn measure(container: &Container, tenant: &Tenant, bytes: i64) {
     monitor.set_unaccounted(gpu(), slot, UnaccountedDelta::new(word, ended, bytes), bytes > 0);
 }
 
-/// A module was measured beside a neighbour that allocated, and charged too much; the monitor took
-/// that off, and then the module was unloaded with all that it was charged. The accounting was
-/// short of the GPU until the next reading, and a sibling got what they were short of.
+/// A module was charged too much, because a neighbour allocated meanwhile, and the monitor
+/// corrected that. The unload once refunded the whole charge: until the next measurement less was
+/// charged than used, and a sibling got the difference.
 #[test]
 fn correction_by_the_monitor_is_not_refunded_twice() {
     let container = Container::limited(50);
@@ -53,7 +53,7 @@ fn correction_by_the_monitor_is_not_refunded_twice() {
     assert_eq!(total(), mib(14));
     tenant.implicit().unloaded(Cause::Module(1), None, Bytes::MAX);
     assert_eq!(total(), mib(10), "the context is still there");
-    // What it has beyond its accounting does not go with a module.
+    // A positive delta is not refunded with a module.
     load(4);
     measure(&container, &tenant, 3 << 20);
     assert_eq!(total(), mib(17));
@@ -61,9 +61,8 @@ fn correction_by_the_monitor_is_not_refunded_twice() {
     assert_eq!(total(), mib(13));
 }
 
-/// A reading between the driver's unload and the refund finds less than is booked. It was taken for
-/// memory that had never come, and taken off; with the refund the accounting was short of the GPU
-/// by all of the module.
+/// A reading between the driver's unload and the refund finds less than is charged. It was once
+/// corrected as an excess, and then the module was refunded, too.
 #[test]
 fn free_memory_is_not_measured_while_a_module_unloads() {
     let container = Container::limited(50);
@@ -77,7 +76,7 @@ fn free_memory_is_not_measured_while_a_module_unloads() {
     let going = tenant.implicit().begin_unload(Cause::Module(1));
     assert_eq!(creating(), 1);
     tenant.implicit().unloaded(Cause::Module(1), None, Bytes::MAX);
-    assert_eq!(creating(), 1, "until it is gone from the accounting");
+    assert_eq!(creating(), 1, "until it is refunded");
     drop((going, other));
     assert_eq!(creating(), 0);
 }
@@ -94,7 +93,7 @@ fn module_is_charged_until_it_is_unloaded() {
     };
     load(1, 0, 4);
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(14));
-    // What was known beforehand was too much, or too little.
+    // The known part was too much, and too little.
     load(2, 8, 6);
     load(3, 2, 3);
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(23));
@@ -112,7 +111,7 @@ fn module_is_charged_until_it_is_unloaded() {
 }
 
 #[test]
-fn module_known_not_to_fit_is_refused_beforehand() {
+fn module_known_not_to_fit_is_refused() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
     assert_eq!(
@@ -125,7 +124,7 @@ fn module_known_not_to_fit_is_refused_beforehand() {
 }
 
 #[test]
-fn module_beyond_the_limit_is_told_from_a_neighbours_allocation() {
+fn module_beyond_the_limit_is_distinguished_from_a_neighbours_allocation() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
     let growing =
@@ -149,7 +148,7 @@ fn raised_limit_is_charged_by_the_difference() {
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(22));
     tenant.implicit().unloaded(heap, Some(context), mib(5));
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(17));
-    // No more than was charged for it.
+    // At most what was charged is refunded.
     tenant.implicit().unloaded(heap, Some(context), mib(50));
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(10));
 }
@@ -166,7 +165,7 @@ fn measured_delta_is_shown_and_blocks_allocations() {
         (tenant.view().usage(gpu()).implicit, tenant.view().usage(gpu()).unaccounted),
         (mib(36), mib(26))
     );
-    assert!(tenant.charge(gpu(), mib(20)).is_err(), "what was spare is compared anew");
+    assert!(tenant.charge(gpu(), mib(20)).is_err(), "cached memory is compared anew");
     assert!(other.charge(gpu(), mib(16)).is_err());
     assert_eq!(counted(&tenant, Reason::ImplicitOverLimit), 0, "it is within the limit");
     drop(other.charge(gpu(), mib(14)).expect("it fits"));
@@ -176,13 +175,13 @@ fn measured_delta_is_shown_and_blocks_allocations() {
         assert!(tenant.charge(gpu(), Bytes(1)).is_err());
     }
     assert_eq!(counted(&tenant, Reason::ImplicitOverLimit), 1);
-    // It ends with the context that it was measured of.
+    // The measurement ends with its context.
     tenant.contexts().begin_destroy(handle).expect("known").destroyed();
     assert_eq!(tenant.view().usage(gpu()).total(), Bytes::ZERO);
 }
 
 #[test]
-fn wrong_first_context_is_corrected_for_the_next() {
+fn wrong_size_of_the_first_context_is_corrected_for_the_next() {
     let container = Container::limited(50);
     let (tenant, other) = (container.tenant(), container.tenant());
     // A neighbour's context of 20 MiB starts at the same instant.
@@ -197,10 +196,10 @@ fn wrong_first_context_is_corrected_for_the_next() {
     assert_eq!(other.view().usage(gpu()).implicit, mib(20));
 }
 
-/// The figure of a process whose memory others had, and let go, was taken for its context's: the
-/// size fell to a byte, and all later contexts of the container came unasked.
+/// The negative delta of a process whose exports had been released was once taken for its
+/// context's: the size fell to a byte, and later contexts of the container were not charged.
 #[test]
-fn exported_memory_let_go_makes_no_context_smaller() {
+fn released_export_does_not_reduce_the_context_size() {
     let container = Container::limited(100);
     let ((tenant, ..), other) = (process(&container), container.tenant());
     let charge = tenant.charge(gpu(), mib(30)).expect("it fits");
@@ -213,9 +212,9 @@ fn exported_memory_let_go_makes_no_context_smaller() {
     drop(starting);
 }
 
-/// What the monitor has seen to have left the GPU was taken off twice when it was uncharged.
+/// Exported memory that the monitor saw leave the GPU was once subtracted again at its refund.
 #[test]
-fn returned_memory_is_uncharged_once() {
+fn returned_memory_is_refunded_once() {
     let container = Container::limited(100);
     let (tenant, ..) = process(&container);
     let charge = tenant.charge(gpu(), mib(30)).expect("it fits");
@@ -228,69 +227,68 @@ fn returned_memory_is_uncharged_once() {
     assert_eq!(tenant.view().usage(gpu()).total(), mib(10));
 }
 
-/// By whatever handle it is first asked for, and once in each context.
+/// By whatever handle it is loaded first, and once in each context.
 #[test]
 fn library_is_charged_in_each_context_it_is_loaded_into() {
     let container = Container::limited(50);
     let (tenant, handle, context) = process(&container);
-    let bring = |what: usize, library: Option<usize>, came: u64| {
-        let bringing = tenant
+    let load = |what: usize, library: Option<usize>, came: u64| {
+        let pending = tenant
             .implicit()
             .begin_load(context, what, library, || Some(mib(80)))
             .expect("it fits");
-        bringing.map(|bringing| bringing.brought(Some(mib(80 - came)))).is_some()
+        pending.map(|pending| pending.brought(Some(mib(80 - came)))).is_some()
     };
     tenant.implicit().library_loaded(7, mib(8), None);
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(10));
-    // A kernel of it, and then itself and another kernel, which brings code.
-    assert!(bring(70, Some(7), 9));
-    assert!(!bring(70, Some(7), 0) && !bring(7, Some(7), 0));
-    assert!(bring(71, Some(7), 1));
+    // A kernel of it, then itself, then another kernel, which comes with code.
+    assert!(load(70, Some(7), 9));
+    assert!(!load(70, Some(7), 0) && !load(7, Some(7), 0));
+    assert!(load(71, Some(7), 1));
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(20));
-    // One whose image does not say is measured; what it says is refused where there is no room for
-    // it.
+    // A library of unknown size is measured; one of known size is refused if it does not fit.
     tenant.implicit().library_loaded(8, Bytes::ZERO, None);
-    assert!(bring(8, Some(8), 12));
+    assert!(load(8, Some(8), 12));
     tenant.implicit().library_loaded(9, mib(20), None);
     assert!(tenant.implicit().begin_load(context, 9, Some(9), || Some(mib(80))).is_err());
-    // Another one that goes does not hide what is there.
+    // Unloading another library forgets nothing of these.
     tenant.implicit().library_unloaded(6);
-    assert!(!bring(8, Some(8), 0) && !bring(70, Some(7), 0));
+    assert!(!load(8, Some(8), 0) && !load(70, Some(7), 0));
     assert_eq!(counted(&tenant, Reason::CodeOverLimit), 1);
     // The two kernels' code stays with the context.
     tenant.implicit().library_unloaded(7);
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(24));
-    assert!(bring(9, Some(9), 20));
-    // In a context where it is from the start there is nothing to bring.
+    assert!(load(9, Some(9), 20));
+    // A library that is in the context from the start is not loaded again.
     tenant.implicit().library_loaded(10, mib(40), Some(context));
-    assert!(!bring(10, Some(10), 0));
-    // Over the limit nothing more is brought, whatever it says.
-    assert!(bring(11, None, 7));
+    assert!(!load(10, Some(10), 0));
+    // Above the limit nothing is loaded, whatever its size.
+    assert!(load(11, None, 7));
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(51));
     assert!(tenant.implicit().begin_load(context, 12, None, || Some(mib(80))).is_err());
-    assert!(!bring(11, None, 0), "it is there");
+    assert!(!load(11, None, 0), "it is there");
     tenant.contexts().begin_destroy(handle).expect("known").destroyed();
     assert_eq!(tenant.view().usage(gpu()).total(), Bytes::ZERO);
 }
 
-/// A driver gives a function of a module the handle that one of a module before it had: its code
-/// was not looked at.
+/// The driver reuses function handles of unloaded modules; the new function's code was once not
+/// charged.
 #[test]
 fn functions_of_an_unloaded_module_are_forgotten() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
-    let bring = |function: usize, library: Option<usize>, came: u64| {
-        let bringing = tenant
+    let load = |function: usize, library: Option<usize>, came: u64| {
+        let pending = tenant
             .implicit()
             .begin_load(context, function, library, || Some(mib(80)))
             .expect("it fits");
-        bringing.map(|bringing| bringing.brought(Some(mib(80 - came)))).is_some()
+        pending.map(|pending| pending.brought(Some(mib(80 - came)))).is_some()
     };
     tenant.implicit().library_loaded(7, Bytes::ZERO, None);
-    assert!(bring(1, None, 2) && bring(70, Some(7), 2));
-    assert!(!bring(1, None, 0) && !bring(70, Some(7), 0));
+    assert!(load(1, None, 2) && load(70, Some(7), 2));
+    assert!(!load(1, None, 0) && !load(70, Some(7), 0));
     tenant.implicit().module_unloaded(5);
-    assert!(bring(1, None, 2), "it may be another one");
-    assert!(!bring(70, Some(7), 0), "a library's kernels are not its");
+    assert!(load(1, None, 2), "the handle may be reused");
+    assert!(!load(70, Some(7), 0), "a library's kernels are not the module's");
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(16));
 }

@@ -352,8 +352,8 @@ fn former_owner_of_a_slot_is_neither_checkpointed_nor_restored() {
     assert_eq!(tool.total(gpu()), mib(6));
 }
 
-/// Creates a container of 10 MiB with a checkpointed process of 6 MiB. Two others use the limit, one
-/// of which has exited.
+/// Creates a container of 10 MiB with a checkpointed process of 6 MiB. Two others use the limit,
+/// one of which has exited.
 fn occupied(living: Bytes, exited: Bytes) -> (Container, Ledger, Ledger) {
     let container = Container::limited(10);
     let (tool, worker) = (start_as(&container, 7), start_as(&container, 8));

@@ -1,5 +1,4 @@
-//! Physical memory: every path, and whole histories of calls that overlap, against a driver in the
-//! plainest form.
+//! Every path, and whole histories of concurrent calls, against a model of the driver.
 
 mod model;
 
@@ -55,7 +54,7 @@ fn memory_released_while_mapped_stays_charged() {
     assert_eq!(used(&tenant), mib(6));
     assert!(tenant.charge(gpu(), mib(6)).is_err());
     assert!(tenant.physical().begin_release(PhysicalHandle(1)).is_none(), "no handle is left");
-    // A handle of it comes back by its address: under another value, which is as good.
+    // A handle retained by the address may have another value.
     let reference = tenant.physical().reference_at(Address(BASE + 5 * MIB)).expect("mapped there");
     reference.retained(PhysicalHandle(77));
     unmap(&tenant, BASE, mib(6));
@@ -73,7 +72,7 @@ fn release_or_unmap_refused_by_the_driver_changes_nothing() {
     drop(tenant.physical().begin_release(PhysicalHandle(1)).expect("accounted"));
     drop(tenant.physical().begin_unmap());
     drop(tenant.physical().reference(PhysicalHandle(1)).expect("accounted"));
-    // A range that cuts a mapping ends none.
+    // A range that contains only a part of a mapping ends nothing.
     unmap(&tenant, BASE, mib(2));
     unmap(&tenant, BASE + 2 * MIB, mib(2));
     assert_eq!(used(&tenant), mib(4));
@@ -109,7 +108,7 @@ fn handle_reused_before_the_release_returns_is_the_new_memory() {
     assert_eq!(used(&tenant), mib(4));
     release.released();
     assert_eq!(used(&tenant), mib(4));
-    // Memory of others, and of the host, may get the value as well.
+    // Imported and host memory may get the value, too.
     let release = tenant.physical().begin_release(PhysicalHandle(1)).expect("accounted");
     tenant.physical().received(PhysicalHandle(1));
     assert_eq!(used(&tenant), Bytes::ZERO);
@@ -128,7 +127,7 @@ fn handle_reused_for_the_same_memory_is_not_the_released_one() {
     create(&tenant, 1, mib(2));
     map(&tenant, 1, BASE, mib(2));
     let first = tenant.physical().begin_release(PhysicalHandle(1)).expect("accounted");
-    // The value goes to other memory, and then to the first again, which is still mapped.
+    // The value is reused for other memory, and then for the first again, which is still mapped.
     create(&tenant, 1, mib(4));
     let second = tenant.physical().begin_release(PhysicalHandle(1)).expect("accounted");
     tenant
@@ -155,7 +154,7 @@ fn address_mapped_again_before_the_unmap_returns_is_the_new_mapping() {
     let unmapping = tenant.physical().begin_unmap();
     create(&tenant, 2, mib(2));
     map(&tenant, 2, BASE + 2 * MIB, mib(2));
-    assert_eq!(used(&tenant), mib(2), "the former mapping is gone, whole");
+    assert_eq!(used(&tenant), mib(2), "the former mapping has ended as a whole");
     unmapping.unmapped(Address(BASE), mib(4));
     release(&tenant, 2);
     assert_eq!(used(&tenant), mib(2));
@@ -175,7 +174,7 @@ fn pending_map_keeps_memory_released_meanwhile() {
     let retaining = tenant.physical().reference_at(Address(BASE)).expect("mapped there");
     unmap(&tenant, BASE, mib(4));
     assert_eq!(used(&tenant), mib(4));
-    // The driver was slower and has nothing there any more.
+    // The driver refuses: nothing is mapped there any more.
     drop(retaining);
     assert_eq!(used(&tenant), Bytes::ZERO);
 }
@@ -193,7 +192,7 @@ fn import_is_not_charged_and_export_stays_charged() {
             && tenant.physical().begin_release(PhysicalHandle(9)).is_none()
     );
     assert_eq!(used(&tenant), Bytes::ZERO);
-    // A driver that answers with a handle of ours means our memory.
+    // An import that returns a handle of ours is our memory.
     create(&tenant, 1, mib(2));
     tenant.physical().received(PhysicalHandle(1));
     release(&tenant, 1);
@@ -242,7 +241,7 @@ fn bound_memory_stays_charged_until_it_is_unbound_and_released() {
     release(&tenant, 1);
     release(&tenant, 2);
     assert_eq!((used(&tenant), exported(&tenant)), (mib(6), Bytes::ZERO));
-    // Of the range, for the GPU, and only what lies in it whole.
+    // Only whole bindings in the range, and of the GPU, are unbound.
     tenant.physical().begin_unbind().unbound(PhysicalHandle(100), gpu(), 0, mib(3));
     tenant.physical().begin_unbind().unbound(
         PhysicalHandle(100),
@@ -253,7 +252,7 @@ fn bound_memory_stays_charged_until_it_is_unbound_and_released() {
     assert_eq!(used(&tenant), mib(6));
     tenant.physical().begin_unbind().unbound(PhysicalHandle(100), gpu(), 0, mib(4));
     assert_eq!(used(&tenant), mib(2));
-    // A mapping of the object holds it, and all that is bound, too.
+    // A mapping of the object keeps it, and everything that is bound to it.
     map(&tenant, 100, BASE, mib(6));
     release(&tenant, 100);
     assert_eq!(used(&tenant), mib(2));
@@ -261,7 +260,7 @@ fn bound_memory_stays_charged_until_it_is_unbound_and_released() {
     assert_eq!(used(&tenant), Bytes::ZERO);
 }
 
-/// A process that has the object reaches what is bound to it, and holds it when its maker is gone.
+/// A process that has the object can access what is bound to it, even after its maker has exited.
 #[test]
 fn memory_bound_to_a_shared_object_is_exported_while_bound() {
     let container = Container::limited(20);
@@ -280,7 +279,7 @@ fn memory_bound_to_a_shared_object_is_exported_while_bound() {
     assert_eq!(exported(&tenant), mib(2));
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(2));
-    // Others have it still, when we have let it go with our memory in it.
+    // Others still have the object, with our memory bound to it.
     release(&tenant, 2);
     release(&tenant, 200);
     assert_eq!((used(&tenant), exported(&tenant)), (mib(2), mib(2)));
@@ -309,8 +308,8 @@ fn memory_in_tiles_stays_charged_until_the_stream_unmaps_it() {
     );
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(6));
-    // Another memory takes the place of half of it, and is mapped elsewhere.
-    let untiled = tenant
+    // Other memory replaces half of it, and is mapped elsewhere, too.
+    let replaced = tenant
         .physical()
         .begin_tile_map(PhysicalHandle(2), tiles(0, 2))
         .expect("known")
@@ -324,13 +323,13 @@ fn memory_in_tiles_stays_charged_until_the_stream_unmaps_it() {
             .is_empty()
     );
     release(&tenant, 2);
-    untiled.unmapped();
+    replaced.unmapped();
     assert_eq!(used(&tenant), mib(6));
-    let untiled = tenant.physical().unmap_tiles(array, tiles(2, 4));
-    assert_eq!(used(&tenant), mib(6), "the stream has not come to it");
-    untiled.unmapped();
+    let replaced = tenant.physical().unmap_tiles(array, tiles(2, 4));
+    assert_eq!(used(&tenant), mib(6), "the stream has not executed the call");
+    replaced.unmapped();
     assert_eq!(used(&tenant), mib(2));
-    // An array that stays, and one that goes; the handle is another's then.
+    // One destruction fails, one succeeds, and the handle is reused.
     drop(tenant.physical().begin_array_destroy(array));
     let leaving = tenant.physical().begin_array_destroy(array).expect("it has tiles");
     create(&tenant, 3, mib(2));

@@ -1,5 +1,4 @@
-//! Starts that succeed, stay out of the way or are refused: regions that cannot be used, and the
-//! file that counts before variables.
+//! Starts that succeed, stay inactive or are refused: unusable regions, and the `limits` file.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
@@ -21,7 +20,7 @@ fn on(container: &Container) -> Tenant {
 fn off(container: &Container) -> Reason {
     match container.start() {
         Ok(Start::Off(reason)) => reason,
-        other => panic!("expected to stay out of the way, found {other:?}"),
+        other => panic!("expected to stay inactive, found {other:?}"),
     }
 }
 
@@ -32,12 +31,12 @@ fn refused(container: &Container) -> String {
     }
 }
 
-/// Makes the region, spoils it, and looks what a start makes of it: with a limit a refusal that has
-/// `expected` in it, without one nothing.
-fn spoilt(expected: &str, spoil: impl FnOnce(&Path)) {
+/// Creates the region and corrupts it. With a limit, a start must be refused with `expected` in the
+/// message; without one, it must stay inactive.
+fn check_corrupted(expected: &str, corrupt: impl FnOnce(&Path)) {
     let mut container = Container::with(&LIMIT);
     drop(on(&container));
-    spoil(container.run());
+    corrupt(container.run());
     let said = refused(&container);
     assert!(said.contains(expected), "\n said:     {said}\n expected: {expected}");
     assert!(said.starts_with(container.run().to_str().expect("text")), "it names the file: {said}");
@@ -52,17 +51,21 @@ fn overwrite(file: &Path, offset: u64, bytes: &[u8]) {
 
 #[test]
 fn unusable_region_under_a_limit_is_refused() {
-    spoilt("expected layout version", |run| overwrite(&run.join("use"), 0, &99_u32.to_ne_bytes()));
-    spoilt("expected layout version", |run| {
+    check_corrupted("expected layout version", |run| {
+        overwrite(&run.join("use"), 0, &99_u32.to_ne_bytes())
+    });
+    check_corrupted("expected layout version", |run| {
         overwrite(&run.join("grant"), 0, &99_u32.to_ne_bytes())
     });
-    spoilt("not a file of cgpu", |run| overwrite(&run.join("use"), 4, b"ELF!"));
-    spoilt("cut short or replaced", |run| {
+    check_corrupted("not a file of cgpu", |run| overwrite(&run.join("use"), 4, b"ELF!"));
+    check_corrupted("cut short or replaced", |run| {
         let file = fs::OpenOptions::new().write(true).open(run.join("use")).expect("it is there");
         file.set_len(4096).expect("it can be cut");
     });
-    spoilt("cut short or replaced", |run| fs::write(run.join("use"), []).expect("it can be cut"));
-    spoilt("still being made", |run| overwrite(&run.join("use"), 0, &0_u32.to_ne_bytes()));
+    check_corrupted("cut short or replaced", |run| {
+        fs::write(run.join("use"), []).expect("it can be cut")
+    });
+    check_corrupted("still being made", |run| overwrite(&run.join("use"), 0, &0_u32.to_ne_bytes()));
 }
 
 #[test]
@@ -75,7 +78,7 @@ fn unusable_directory_under_a_limit_is_refused() {
     fs::write(&file, []).expect("a file");
     container.environment.set(&[&format!("CGPU_DIR={}", file.display())]);
     assert!(refused(&container).contains("file"));
-    // The default is not fallen back to: that would be a second container with a limit of its own.
+    // No fall-back to the default: that would be a second container with a limit of its own.
     assert!(!container.run().join("use").exists());
     container.environment.variables.remove("ALIYUN_COM_GPU_MEM_CONTAINER");
     assert_eq!(off(&container), Reason::NoLimit);
@@ -84,17 +87,17 @@ fn unusable_directory_under_a_limit_is_refused() {
 #[test]
 fn requested_directory_is_used() {
     let mut container = Container::with(&LIMIT);
-    let asked = container.directory.path().join("asked");
-    container.environment.set(&[&format!("CGPU_DIR={}", asked.display())]);
+    let requested = container.directory.path().join("requested");
+    container.environment.set(&[&format!("CGPU_DIR={}", requested.display())]);
     let tenant = on(&container);
-    assert_eq!(tenant.region().directory(), asked);
-    assert!(asked.join("use").exists() && asked.join("grant").exists());
+    assert_eq!(tenant.region().directory(), requested);
+    assert!(requested.join("use").exists() && requested.join("grant").exists());
 }
 
 #[test]
 fn shared_memory_is_used_where_the_default_is_unusable() {
     let container = Container::with(&LIMIT);
-    // As a container whose /run/cgpu is nothing that files can be made in.
+    // No file can be created in /run/cgpu.
     fs::remove_dir(container.run()).expect("it is empty");
     fs::write(container.run(), []).expect("a file");
     let tenant = on(&container);
@@ -115,14 +118,14 @@ fn full_slot_table_under_a_limit_is_refused() {
     let mut tenants: Vec<Tenant> = (0..256).map(|_| on(&container)).collect();
     let said = refused(&container);
     assert!(said.contains("expected a free slot, found all 256 taken"), "{said}");
-    assert!(container.clock.slept().0 >= 1_000_000_000, "exited processes might have made room");
-    // One ends: its slot is there when its memory is gone.
+    assert!(container.clock.slept().0 >= 1_000_000_000, "exited processes may free a slot");
+    // One exits: its slot is free when its memory has drained.
     tenants.pop();
     drop(on(&container));
 }
 
 #[test]
-fn more_gpus_than_a_container_can_have_are_refused() {
+fn too_many_gpus_are_refused() {
     let container = Container::with(&LIMIT);
     let tenant = on(&container);
     tenant.region().shared().header.gpus.store(16, Ordering::Relaxed);
@@ -132,11 +135,11 @@ fn more_gpus_than_a_container_can_have_are_refused() {
 }
 
 #[test]
-fn container_has_one_limit() {
+fn later_processes_have_the_limit_of_the_first() {
     let mut container = Container::with(&LIMIT);
     let first = on(&container);
     assert_eq!(first.view().limit(gpu()), Some(Bytes::from_mib(10)));
-    // Another process with other variables does not change it.
+    // Another process with other variables does not change the limit.
     container.environment.set(&["ALIYUN_COM_GPU_MEM_CONTAINER=50"]);
     let second = on(&container);
     assert_eq!(second.view().limit(gpu()), Some(Bytes::from_mib(10)));
@@ -151,7 +154,7 @@ fn container_has_one_limit() {
 fn process_without_a_limit_is_accounted_only_for_a_monitor() {
     let container = Container::with(&[]);
     assert_eq!(off(&container), Reason::NoLimit);
-    assert!(!container.run().join("use").exists(), "nothing is made");
+    assert!(!container.run().join("use").exists(), "nothing is created");
     cgpu_shm::region::Region::make(container.run(), Default::default()).expect("a region");
     assert_eq!(off(&container), Reason::NoLimit, "it is not adopted");
     GrantWriter::open(container.run()).expect("the grant file").adopt(1);
@@ -200,11 +203,11 @@ fn message_of_a_refusal_is_not_written_through_a_link() {
     assert_eq!(fs::read_to_string(&victim).expect("it is there"), "precious");
 }
 
-/// The `limits` file in the default directory, as the starter of the container writes it.
+/// Writes the `limits` file into the default directory, as the container's runtime does.
 fn write_limits(container: &Container, text: &str) {
     let file = container.run().join("limits");
     fs::write(&file, text).expect("a file");
-    // So that the process below may look, and not write.
+    // An unprivileged process must be able to read, but not write it.
     for path in [
         container.directory.path(),
         container.run(),
@@ -220,15 +223,15 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Runs `body` as a user who is not the owner of the tests' files. False: this cannot be done
-/// here.
+/// Runs `body` as a user that does not own the tests' files. Returns `false` if that is not
+/// possible.
 fn as_unprivileged(body: impl FnOnce() + Send) -> bool {
     const UNPRIVILEGED: libc::uid_t = 65534;
     std::thread::scope(|scope| {
         scope
             .spawn(|| {
-                // The system call itself changes the calling thread alone, which ends with this
-                // scope. SAFETY: takes no pointers.
+                // SAFETY: takes no pointers. The raw system call changes the calling thread alone,
+                // which ends with this scope.
                 let changed = unsafe {
                     libc::syscall(libc::SYS_setresuid, UNPRIVILEGED, UNPRIVILEGED, UNPRIVILEGED)
                 } == 0;
@@ -238,7 +241,7 @@ fn as_unprivileged(body: impl FnOnce() + Send) -> bool {
                 changed
             })
             .join()
-            .expect("the body holds")
+            .expect("no panic")
     })
 }
 
@@ -254,12 +257,12 @@ fn limits_file_precedes_all_variables() {
         assert_eq!(tenant.region().directory(), container.run());
     });
     assert!(ran || !is_root(), "root can be another user");
-    // Its owner could have written it, so for the owner it says nothing and the variables count.
+    // Its owner could have written it, so the variables are in force for the owner.
     assert_eq!(off(&container), Reason::Disabled);
 }
 
-/// The region is the container's to write, and what is registered there is what its processes see
-/// of each other. It once was all that they kept of their limit: a word in a file lifted it.
+/// The container can write its region. The limit that is registered there was once the only one
+/// that its processes kept, so a write into the file lifted it.
 #[test]
 fn write_into_the_region_lifts_no_limit_from_outside() {
     let container = Container::with(&[]);
@@ -271,10 +274,10 @@ fn write_into_the_region_lifts_no_limit_from_outside() {
             assert_eq!(tenant.view().limit(gpu()), Some(Bytes::from_mib(5)), "{registered:?}");
             assert!(tenant.charge(gpu(), Bytes::from_mib(6)).is_err());
         }
-        // What it takes away from itself is its own loss.
+        // A lower limit only affects the container itself.
         tenant.region().gpu(gpu()).limit.store(1 << 20, Ordering::Relaxed);
         assert_eq!(tenant.view().limit(gpu()), Some(Bytes::from_mib(1)));
-        // A monitor's word counts before both.
+        // The monitor's limit precedes both.
         let grantor = GrantWriter::open(container.run()).expect("a monitor");
         grantor.gpu(gpu()).limit.store(8 << 20, Ordering::Relaxed);
         assert_eq!(tenant.view().limit(gpu()), Some(Bytes::from_mib(8)));
@@ -315,7 +318,7 @@ fn unparsable_limits_file_is_refused() {
     write_limits(&container, "");
     fs::write(container.run().join("limits"), [0xff, 0xfe, 0]).expect("a file");
     as_unprivileged(|| assert!(refused(&container).contains("expected text, but")));
-    // There, and not to be read.
+    // Not readable.
     fs::set_permissions(container.run().join("limits"), fs::Permissions::from_mode(0o000))
         .expect("it is ours");
     as_unprivileged(|| {
@@ -347,8 +350,7 @@ fn gpus_of_a_limits_file_need_not_be_visible() {
     });
 }
 
-/// A GPU that was whole when its container was started, and is cut now: nothing would hold its
-/// instances to anything.
+/// The GPU has been partitioned since the container was started: its instances would have no limit.
 #[test]
 fn gpu_of_a_limits_file_partitioned_since_is_refused() {
     let container = Container::with(&[]);
@@ -367,7 +369,7 @@ fn gpu_of_a_limits_file_partitioned_since_is_refused() {
             )),
             "{said}"
         );
-        // Others' being cut does not concern it.
+        // Other partitioned GPUs do not matter.
         assert!(container.start().is_ok());
     });
     assert!(ran || !is_root(), "root can be another user");

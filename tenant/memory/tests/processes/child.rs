@@ -1,7 +1,7 @@
-//! This program as its own children: started with a role in its environment it plays that, before
-//! libtest's `main`, and ends.
+//! Child processes of the tests: this program, started with a role in its environment, runs that
+//! role before libtest's `main` and exits.
 //!
-//! A child dies with the thread that started it and, whatever it waits for, after two minutes.
+//! A child is killed with the thread that started it, and after two minutes.
 
 use std::env;
 use std::os::unix::process::ExitStatusExt;
@@ -12,14 +12,14 @@ const ROLE: &str = "CGPU_TEST_ROLE";
 const ARGUMENT: &str = "CGPU_TEST_ARGUMENT";
 const WATCHDOG_S: u32 = 120;
 
-/// What a child can be told to do, with the container's directory and a number.
+/// The function of a child, with the container's directory and a number.
 type Role = fn(&Path, usize);
 
 const ROLES: &[(&str, Role)] = &[
     ("rounds", crate::race::rounds),
     ("once", crate::race::once),
     ("churn", crate::kill::churn),
-    ("life", crate::crash::life),
+    ("all_calls", crate::crash::all_calls),
 ];
 
 #[used]
@@ -32,22 +32,22 @@ extern "C" fn start() {
     let Ok(role) = env::var(ROLE) else { return };
     // SAFETY: takes no pointers.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-    // SAFETY: takes no pointers; no code here handles the signal, so that it ends the process.
+    // SAFETY: takes no pointers; no code here handles the signal, so it ends the process.
     unsafe { libc::alarm(WATCHDOG_S) };
-    let (_, play) = ROLES.iter().find(|(name, _)| *name == role).expect("a role of the list");
+    let (_, run) = ROLES.iter().find(|(name, _)| *name == role).expect("a role of the list");
     let directory = PathBuf::from(env::var_os("CGPU_DIR").expect("a directory"));
-    play(&directory, env::var(ARGUMENT).expect("an argument").parse().expect("a number"));
-    #[allow(clippy::exit)] // a child's end, not libtest's
+    run(&directory, env::var(ARGUMENT).expect("an argument").parse().expect("a number"));
+    #[allow(clippy::exit)] // a child must not run libtest
     process::exit(0);
 }
 
-/// A child; killed when dropped.
+/// A child process, killed when it is dropped.
 pub(crate) struct Child {
     process: process::Child,
 }
 
 impl Child {
-    /// Starts one in the container of `directory`, with a limit of so many MiB.
+    /// Starts one in the container of `directory`, with a limit in MiB.
     pub(crate) fn start(role: &str, directory: &Path, limit_mib: u64, argument: usize) -> Self {
         let process = Command::new(env::current_exe().expect("this program has a path"))
             .env(ROLE, role)
@@ -72,7 +72,7 @@ impl Child {
         self.process.wait().expect("it is ours")
     }
 
-    /// Kills it, and returns when nothing of it is left.
+    /// Kills it and waits for its end.
     pub(crate) fn kill(self) {
         signal(self.pid(), libc::SIGKILL);
         let status = self.wait();
@@ -82,14 +82,13 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Already gone, most often.
+        // It has exited already, most often.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
 pub(crate) fn signal(pid: libc::pid_t, signal: i32) {
-    // SAFETY: takes no pointers; the process is ourselves, or one that we have started and not
-    // waited for.
+    // SAFETY: takes no pointers; the process is this one, or a child that has not been waited for.
     unsafe { libc::kill(pid, signal) };
 }

@@ -1,10 +1,10 @@
-//! A process that dies after any single store.
+//! A process that is killed after any single store.
 //!
-//! The child accounts all that a program may do, one machine instruction at a time (ptrace). After
-//! each one its words are compared with what they were; whenever one has changed, a copy of the
-//! file is made, which is that of a process that died there: no process holds a byte of a copy. In
-//! each copy another process must find a sound ledger. What the driver holds at that instant is a
-//! word that the child writes beside them: the accounting must never say less.
+//! The child accounts everything that a program may do, one machine instruction at a time (ptrace).
+//! Whenever a word of its region has changed, the test copies the file: that is the file of a
+//! process killed at that instant, because no process has locks on the copy. A new process must
+//! find a sound ledger in each copy. The child also writes what the driver holds at each instant;
+//! at least that must be charged.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,40 +18,39 @@ use cgpu_shm::region::{Region, RegionSpec};
 use cgpu_shm::units::{DeviceIndex, SlotIndex};
 
 use crate::child::{Child, signal};
-use crate::member::{Inside, Member, Truth, reclaim_exited, taken};
+use crate::member::{Inside, Member, SharedWords, reclaim_exited, taken};
 
 const MIB: u64 = 1 << 20;
 const LIMIT_MIB: u64 = 64;
 const LIMIT: Bytes = Bytes(LIMIT_MIB * MIB);
 const CONTEXT: Bytes = Bytes(3 * MIB);
 
-/// Word of the truth: what the driver holds for the child.
+/// Index of the word with the bytes that the driver holds for the child.
 const HELD: usize = 0;
 
-/// Role: stops, does all that a program may do, stops.
-pub(crate) fn life(directory: &Path, _: usize) {
-    // SAFETY: asks to be traced by the parent; takes no pointers.
+/// Role: stops, makes every kind of call, stops.
+pub(crate) fn all_calls(directory: &Path, _: usize) {
+    // SAFETY: lets the parent trace this process; both pointers are ignored.
     unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, ptr::null_mut::<u8>(), ptr::null_mut::<u8>()) };
     let pid = libc::pid_t::try_from(std::process::id()).expect("a process id");
-    let truth = Truth::open(directory);
+    let words = SharedWords::open(directory);
     let driver = |change: i64| {
-        truth.word(HELD).fetch_add(change.cast_unsigned(), Ordering::SeqCst);
+        words.word(HELD).fetch_add(change.cast_unsigned(), Ordering::SeqCst);
     };
     let held = |bytes: Bytes| i64::try_from(bytes.0).expect("small");
     let member = Member::join();
     let (tenant, gpu) = (&member.tenant, member.gpu);
     signal(pid, libc::SIGSTOP);
 
-    // A context whose size is not known: measured, and accounted only then.
+    // A context of unknown size: measured, and charged only then.
     let starting = tenant.contexts().begin_create(gpu, || Some(Bytes(100 * MIB))).expect("it fits");
     let context = starting.created(ContextId(0x1000), Some(Bytes(100 * MIB) - CONTEXT));
     driver(held(CONTEXT));
-    // One whose size is known; the driver makes it while the call is on its way.
+    // A context of known size; the driver creates it during the call.
     let starting = tenant.contexts().begin_create(gpu, || None).expect("it fits");
     driver(held(CONTEXT));
     starting.created(ContextId(0x2000), None);
-    // Allocations that the driver makes, in a context and in none; that it refuses; that do not
-    // fit.
+    // Allocations in a context and in none; one that the driver refuses; one that does not fit.
     let mut next = 0x7f00_0000_0000;
     for owner in [Some(context), None, Some(context)] {
         let charge = tenant.charge(gpu, Bytes(5 * MIB)).expect("it fits");
@@ -68,16 +67,16 @@ pub(crate) fn life(directory: &Path, _: usize) {
     driver(-held(Bytes(6 * MIB)));
     taken.freed();
     drop(tenant.allocations().begin_free(Address(next - 16 * MIB)).expect("live"));
-    // A context goes, with what is in it.
+    // A context is destroyed, with what is in it.
     let leaving = tenant.contexts().begin_destroy(ContextId(0x1000)).expect("known");
     driver(-held(CONTEXT + Bytes(6 * MIB)));
     leaving.destroyed();
     signal(pid, libc::SIGSTOP);
-    // The end is not what is looked at here.
+    // The exit is not part of this test.
     std::mem::forget(member);
 }
 
-/// The signal that the traced child has stopped for; `None` when it has ended.
+/// Returns the signal that the traced child has stopped for; `None` if it has exited.
 fn stopped(pid: libc::pid_t) -> Option<i32> {
     let mut status = 0;
     // SAFETY: the child is ours; the call fills the one status, which outlives it.
@@ -94,9 +93,9 @@ fn one_instruction(pid: libc::pid_t) {
     assert_eq!(stepped, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// What a process finds that starts in a container whose only process has died, with so many bytes
-/// in the driver's hands.
-fn survive(file: &[u8], held: Bytes) {
+/// Starts a process in a container whose only process was killed while the driver held `held`
+/// bytes, and checks its accounting.
+fn check_survivor(file: &[u8], held: Bytes) {
     let directory = tempfile::tempdir().expect("a directory");
     Region::make(directory.path(), RegionSpec::default()).expect("a region");
     fs::write(directory.path().join(Kind::Use.name()), file).expect("a copy");
@@ -108,48 +107,47 @@ fn survive(file: &[u8], held: Bytes) {
     assert_eq!(usage.draining, usage.total(), "it is the exited one's");
     let view = tenant.view().memory(gpu, LIMIT).expect("a limit is set");
     assert_eq!(view.free, LIMIT - usage.total());
-    // The lock, with the exited one's name in it perhaps, is to be had, and what is left of the
-    // limit.
+    // The lock, which the exited process may have held, and the rest of the limit are available.
     let even = Bytes((LIMIT - usage.total()).0 & !(2 * MIB - 1));
-    let charge = tenant.charge(gpu, even).expect("what is left is to be had");
+    let charge = tenant.charge(gpu, even).expect("the rest is available");
     let address = Address(0x7f00_0000_0000);
     assert_eq!(charge.commit(address, None), CommitOutcome::Recorded);
     reclaim_exited(tenant.region());
     assert_eq!(tenant.view().usage(gpu).total(), even, "nothing of the exited one stays");
     assert_eq!(taken(tenant.region()), [tenant.slot_owner().slot()]);
     tenant.allocations().begin_free(address).expect("live").freed();
-    assert!(tenant.charge(gpu, LIMIT).is_ok(), "all of it is there again");
+    assert!(tenant.charge(gpu, LIMIT).is_ok(), "the whole limit is available again");
 }
 
 #[test]
 fn crash_after_any_single_store_leaves_a_sound_ledger() {
     let directory = tempfile::tempdir().expect("a directory");
     Region::make(directory.path(), RegionSpec::default()).expect("a region");
-    let truth = Truth::open(directory.path());
+    let words = SharedWords::open(directory.path());
     let path = directory.path().join(Kind::Use.name());
-    let child = Child::start("life", directory.path(), LIMIT_MIB, 0);
+    let child = Child::start("all_calls", directory.path(), LIMIT_MIB, 0);
     let pid = child.pid();
     assert_eq!(stopped(pid), Some(libc::SIGSTOP), "a process may trace its own child here");
 
-    // The GPU, the slot and the cell: all that the child writes to.
+    // The GPU, the slot and the cell are all that the child writes to.
     let region = Region::open(directory.path()).expect("the region");
     let (gpu, slot) = (DeviceIndex::new(0).expect("a GPU's index"), SlotIndex(0));
     let (mut seen, mut instructions) = (BTreeSet::new(), 0_u64);
-    let look = || {
+    let sample = || {
         let (gpu, slot, cell) = (region.gpu(gpu), region.slot(slot), region.cell(gpu, slot));
-        let words = [&gpu.context, &slot.state, &cell.held, &cell.implicit, &cell.peak];
-        let words = words.map(|word| word.load(Ordering::Relaxed));
+        let fields = [&gpu.context, &slot.state, &cell.held, &cell.implicit, &cell.peak];
+        let fields = fields.map(|field| field.load(Ordering::Relaxed));
         let counters = slot.counter.each_ref().map(|counter| counter.load(Ordering::Relaxed));
-        (words, counters, gpu.lock.owner().is_some(), truth.word(HELD).load(Ordering::SeqCst))
+        (fields, counters, gpu.lock.owner().is_some(), words.word(HELD).load(Ordering::SeqCst))
     };
     let mut before = None;
     loop {
-        let now = Some(look());
+        let now = Some(sample());
         if now != before {
             before = now;
-            let held = Bytes(truth.word(HELD).load(Ordering::SeqCst));
+            let held = Bytes(words.word(HELD).load(Ordering::SeqCst));
             if seen.insert(now) {
-                survive(&fs::read(&path).expect("it is there"), held);
+                check_survivor(&fs::read(&path).expect("it is there"), held);
             }
         }
         one_instruction(pid);
@@ -161,8 +159,8 @@ fn crash_after_any_single_store_leaves_a_sound_ledger() {
         }
     }
     println!("{} states after {instructions} instructions", seen.len());
-    // Seven charges that succeed: lock, cell, peak where it is higher, unlock. Two refused
-    // attempts: lock, unlock, count. Two contexts under creation and after; what one costs; a free;
-    // a refused charge and free, counted; what two words release.
+    // Seven successful charges: lock, cell, sometimes peak, unlock. Two refused attempts: lock,
+    // unlock, count. Two contexts during and after creation; the learned size; a free; a counted
+    // refusal of a charge and of a free; two words of a release.
     assert!(seen.len() >= 35, "only {} states were seen: the child was not watched", seen.len());
 }

@@ -1,4 +1,4 @@
-//! Processes killed at random instants, with allocations and contexts of every kind under way.
+//! Processes that are killed at random instants, during calls of every kind.
 
 use std::path::Path;
 use std::thread;
@@ -8,17 +8,17 @@ use cgpu_memory::{Address, Bytes, Clock, ContextId, Monotonic};
 use cgpu_shm::atomic::Ordering;
 
 use crate::child::Child;
-use crate::member::{Inside, Member, Truth, reclaim_exited, taken};
+use crate::member::{Inside, Member, SharedWords, reclaim_exited, taken};
 
 const KILLS: usize = 100;
 const WORKERS: usize = 4;
-/// Far more than the workers and all dead ones have at a time: waiting for exited processes is
-/// tested elsewhere, and would take long.
+/// Far more than the workers and all exited ones have at a time: waits for exited processes are
+/// tested elsewhere, and take long.
 const LIMIT_MIB: u64 = 16 << 10;
 /// Allocations that a worker has at a time.
 const LIVE: usize = 8;
 
-/// Numbers that differ from run to run and are told when a test fails.
+/// Random numbers; the seed is printed.
 struct Random(u64);
 
 impl Random {
@@ -41,9 +41,9 @@ impl Random {
     }
 }
 
-/// Role: does all that a program may do, as fast as it can.
+/// Role: makes every kind of call, as fast as it can.
 pub(crate) fn churn(directory: &Path, worker: usize) {
-    let truth = Truth::open(directory);
+    let words = SharedWords::open(directory);
     let Member { tenant, gpu } = Member::join();
     let mut random = Random(Monotonic.now().0 | 1);
     let (mut live, mut next) = (Vec::<Address>::new(), 0x7f00_0000_0000);
@@ -76,19 +76,19 @@ pub(crate) fn churn(directory: &Path, worker: usize) {
             }
             _ => {}
         }
-        truth.word(worker).fetch_add(1, Ordering::SeqCst);
+        words.word(worker).fetch_add(1, Ordering::SeqCst);
     }
 }
 
 #[test]
-fn a_hundred_kills_leave_nothing_on_the_books() {
+fn random_kills_leave_nothing_charged() {
     let directory = tempfile::tempdir().expect("a directory");
-    let truth = Truth::open(directory.path());
+    let words = SharedWords::open(directory.path());
     let mut random = Random::new();
     let start = |worker| Child::start("churn", directory.path(), LIMIT_MIB, worker);
     let mut workers: Vec<_> = (0..WORKERS).map(|worker| Some(start(worker))).collect();
-    let done = |worker| truth.word(worker).load(Ordering::SeqCst);
-    let see_progress = |worker: usize, child: &mut Option<Child>| {
+    let done = |worker| words.word(worker).load(Ordering::SeqCst);
+    let await_progress = |worker: usize, child: &mut Option<Child>| {
         let before = done(worker);
         while done(worker) == before {
             assert!(
@@ -101,14 +101,14 @@ fn a_hundred_kills_leave_nothing_on_the_books() {
     for _ in 0..KILLS {
         thread::sleep(Duration::from_micros(random.below(3000)));
         let victim = random.choose(WORKERS);
-        // At times while it joins, mostly while it works.
+        // Some are killed while they start, most while they work.
         if random.below(4) > 0 {
-            see_progress(victim, &mut workers[victim]);
+            await_progress(victim, &mut workers[victim]);
             thread::sleep(Duration::from_micros(random.below(500)));
         }
         workers[victim].take().expect("it was started").kill();
         for other in (0..WORKERS).filter(|other| *other != victim) {
-            see_progress(other, &mut workers[other]);
+            await_progress(other, &mut workers[other]);
         }
         workers[victim] = Some(start(victim));
     }
@@ -121,5 +121,5 @@ fn a_hundred_kills_leave_nothing_on_the_books() {
     assert_eq!(taken(member.tenant.region()), [member.tenant.slot_owner().slot()]);
     assert_eq!(member.tenant.view().usage(member.gpu).total(), Bytes::ZERO);
     let all = member.tenant.charge(member.gpu, Bytes(LIMIT_MIB << 20));
-    assert!(all.is_ok(), "the whole limit is there again, wherever a process died");
+    assert!(all.is_ok(), "the whole limit is available again");
 }

@@ -1,4 +1,4 @@
-//! Processes of one container: racing at the limit, killed at random, dying after every single
+//! Processes of one container: racing at the limit, killed at random, killed after every single
 //! store.
 
 mod child;

@@ -1,5 +1,5 @@
-//! A process of a container with one GPU, and the truth beside it: words that all processes share
-//! and no code under test touches.
+//! A process of a container with one GPU, and words that all processes share and no code under test
+//! accesses.
 
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
@@ -18,7 +18,7 @@ use cgpu_shm::units::SlotIndex;
 
 const GPU: GpuInfo = GpuInfo { uuid: Uuid([7; 16]), total: Bytes(1 << 40), order: 0 };
 
-/// One process of a container: the variables are those that it was started with.
+/// A process of a container.
 pub(crate) struct Member {
     pub(crate) tenant: Tenant,
     pub(crate) gpu: DeviceIndex,
@@ -41,7 +41,7 @@ impl Member {
     }
 }
 
-/// The test's own process in the container, whose variables its children have and it has not.
+/// The environment of the test's own process, which does not have its children's variables.
 pub(crate) struct Inside<'a> {
     pub(crate) directory: &'a Path,
     pub(crate) limit_mib: u64,
@@ -74,11 +74,11 @@ impl Environment for Inside<'_> {
     }
 }
 
-/// Finds all exited processes and reclaims them, whenever they exited.
+/// Reclaims all exited processes, whenever they exited.
 pub(crate) fn reclaim_exited(region: &Region) {
     let now = Monotonic.now();
     for time in [now, now + Nanos::from_millis(10_000)] {
-        region.sweep(time, false).expect("exited processes can be looked for");
+        region.sweep(time, false).expect("exited processes can be scanned");
     }
 }
 
@@ -90,15 +90,15 @@ pub(crate) fn taken(region: &Region) -> Vec<SlotIndex> {
 
 const WORDS: usize = 64;
 
-/// Words of a file of their own.
-pub(crate) struct Truth {
+/// Words in a file, shared by all processes.
+pub(crate) struct SharedWords {
     words: *const AtomicU64,
 }
 
-// SAFETY: the words are atomics that stay mapped for ever.
-unsafe impl Sync for Truth {}
+// SAFETY: the words are atomics, and are never unmapped.
+unsafe impl Sync for SharedWords {}
 
-impl Truth {
+impl SharedWords {
     pub(crate) fn open(directory: &Path) -> Self {
         let path = directory.join("truth");
         let file =
@@ -107,8 +107,8 @@ impl Truth {
         let length = WORDS * size_of::<AtomicU64>();
         file.set_len(length as u64).expect("it can grow");
         let (protection, descriptor) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
-        // SAFETY: a fresh mapping at an address of the kernel's choice; the file is as long and
-        // never cut.
+        // SAFETY: a fresh mapping at an address of the kernel's choice; the file has this length
+        // and is never truncated.
         let page = unsafe {
             libc::mmap(ptr::null_mut(), length, protection, libc::MAP_SHARED, descriptor, 0)
         };
@@ -120,19 +120,19 @@ impl Truth {
         assert!(index < WORDS);
         // SAFETY: the index is within the mapping.
         let word = unsafe { self.words.add(index) };
-        // SAFETY: aligned, mapped for ever, and accessed as atomics only.
+        // SAFETY: aligned, never unmapped, and only accessed as atomics.
         unsafe { &*word }
     }
 
-    /// A futex over the low half of a word that is used for nothing else.
+    /// Returns a futex in the low half of a word that is used for nothing else.
     fn half(&self, index: usize) -> &AtomicU32 {
         let word = ptr::from_ref(self.word(index)).cast::<AtomicU32>();
-        // SAFETY: within the word, aligned, and it is not accessed otherwise.
+        // SAFETY: within the word, aligned, and not accessed otherwise.
         unsafe { &*word }
     }
 
-    /// Waits until `count` processes are here.
-    pub(crate) fn meet(&self, count: u64) {
+    /// Waits until `count` processes have called it.
+    pub(crate) fn barrier(&self, count: u64) {
         let (arrived, round) = (self.word(WORDS - 1), self.half(WORDS - 2));
         let this = round.load(Ordering::SeqCst);
         if arrived.fetch_add(1, Ordering::SeqCst) + 1 == count {

@@ -1,5 +1,5 @@
-//! Histories of calls that overlap: what each does before, in, and after the driver is a step of
-//! its own. The driver is lists; it gives freed handles and addresses out again at once.
+//! Histories of concurrent calls: each is a step before, in and after the driver. The model of the
+//! driver reuses freed handles and addresses at once.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::*;
 const SLOTS: u64 = 8;
 const STEP: u64 = 2 * MIB;
 
-fn place(slot: u64) -> Address {
+fn address_of(slot: u64) -> Address {
     Address(BASE + slot * STEP)
 }
 
@@ -21,10 +21,10 @@ fn length(slots: u64) -> Bytes {
 #[derive(Debug)]
 struct Memory {
     slots: u64,
-    /// Whether this process is to pay.
+    /// Whether this process is charged.
     ours: bool,
     exported: bool,
-    /// While it is held by handles.
+    /// Its value while handles exist.
     handle: Option<u64>,
     references: u64,
     mappings: u64,
@@ -34,13 +34,13 @@ struct Memory {
 struct Mapped {
     slots: u64,
     id: usize,
-    /// When it was made.
+    /// Number of the mapping.
     number: u64,
     /// Whether the call that made it has returned.
     returned: bool,
 }
 
-/// What the driver has.
+/// The model of the driver.
 #[derive(Debug, Default)]
 struct Driver {
     memory: BTreeMap<usize, Memory>,
@@ -51,7 +51,7 @@ struct Driver {
 }
 
 impl Driver {
-    /// The least value that no handle has.
+    /// Returns the smallest unused handle value.
     fn value(&self) -> u64 {
         let taken = |value: &u64| self.memory.values().any(|it| it.handle == Some(*value));
         (1..).find(|value| !taken(value)).expect("numbers are many")
@@ -84,14 +84,14 @@ impl Driver {
         true
     }
 
-    /// Whole mappings of a range.
+    /// Returns the mappings that are entirely in a range.
     fn within(&self, first: u64, slots: u64) -> Vec<(u64, Mapped)> {
         let all = self.mapped.iter().map(|(at, mapped)| (*at, *mapped));
         all.filter(|(at, mapped)| *at >= first && at + mapped.slots <= first + slots).collect()
     }
 
-    /// Frees what is not referred to here. Slots that other processes may hold.
-    fn commit(&mut self, id: usize) -> u64 {
+    /// Frees memory without references. Returns the slots that other processes may hold.
+    fn free_unreferenced(&mut self, id: usize) -> u64 {
         let memory = self.memory.get_mut(&id).expect("alive");
         if memory.references == 0 {
             memory.handle = None;
@@ -119,7 +119,7 @@ enum Call<'a> {
     Export { reference: Option<Reference<'a>>, id: usize },
 }
 
-/// Numbers choose among what is there.
+/// Numbers select among what exists.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Create(u64),
@@ -129,7 +129,7 @@ enum Step {
     Map(usize, u64, u64),
     Unmap(u64, u64),
     Export(usize),
-    /// The driver does what a call asks for, or refuses.
+    /// The driver executes a call, or refuses it.
     Drive(usize, bool),
     Return(usize),
 }
@@ -152,11 +152,11 @@ fn step() -> impl Strategy<Value = Step> {
 struct Fixture<'a> {
     tenant: &'a Tenant,
     driver: Driver,
-    /// What the program holds: memory, and the value it knows it by.
+    /// What the program holds: memory and handle value.
     held: Vec<(usize, u64)>,
     /// Calls that have not reached the driver.
-    asked: Vec<Call<'a>>,
-    /// Calls that the driver has answered with yes.
+    begun: Vec<Call<'a>>,
+    /// Calls that the driver has executed.
     done: Vec<Call<'a>>,
     /// Slots that others may hold.
     kept: u64,
@@ -167,24 +167,24 @@ impl<'a> Fixture<'a> {
         self.held.get(which % self.held.len().max(1)).copied()
     }
 
-    /// Whether a call that names this memory has not reached the driver: a program does not race
-    /// that with an end of the name.
+    /// Returns whether a call for this memory has not reached the driver: a program does not end
+    /// the handle or mapping meanwhile.
     fn is_named(&self, of: usize) -> bool {
-        self.asked.iter().any(|call| match *call {
+        self.begun.iter().any(|call| match *call {
             Call::Map { id, .. } | Call::Retain { id, .. } | Call::Export { id, .. } => id == of,
             _ => false,
         })
     }
 
     fn is_unmapping(&self) -> bool {
-        self.asked.iter().any(|call| matches!(call, Call::Unmap { .. }))
+        self.begun.iter().any(|call| matches!(call, Call::Unmap { .. }))
     }
 
-    fn take(&mut self, step: Step) {
+    fn apply(&mut self, step: Step) {
         match step {
             Step::Drive(which, yes) => {
-                if !self.asked.is_empty() {
-                    let call = self.asked.swap_remove(which % self.asked.len());
+                if !self.begun.is_empty() {
+                    let call = self.begun.swap_remove(which % self.begun.len());
                     if yes { self.drive(call) } else { self.refuse(call) }
                 }
             }
@@ -196,12 +196,12 @@ impl<'a> Fixture<'a> {
             }
             _ => {
                 let call = self.call(step);
-                self.asked.extend(call);
+                self.begun.extend(call);
             }
         }
     }
 
-    /// What a call does before it goes to the driver. None: there is nothing to do it with.
+    /// Begins a call; `None` if nothing exists for it.
     fn call(&mut self, step: Step) -> Option<Call<'a>> {
         let tenant = self.tenant;
         Some(match step {
@@ -218,7 +218,7 @@ impl<'a> Fixture<'a> {
                 if self.is_unmapping() {
                     return None;
                 }
-                let inside = Address(place(at + mapped.slots).0 - 1);
+                let inside = Address(address_of(at + mapped.slots).0 - 1);
                 Call::Retain {
                     reference: tenant.physical().reference_at(inside),
                     id: mapped.id,
@@ -271,7 +271,7 @@ impl<'a> Fixture<'a> {
             Call::Retain { id, value, .. } => *value = Some(driver.retain(*id)),
             Call::PendingRelease { id, .. } => {
                 driver.memory.get_mut(id).expect("alive").references -= 1;
-                self.kept += driver.commit(*id);
+                self.kept += driver.free_unreferenced(*id);
             }
             Call::Map { id, first, slots, .. } => {
                 if !driver.map(*id, *first, *slots) {
@@ -280,14 +280,14 @@ impl<'a> Fixture<'a> {
             }
             Call::Unmap { first, slots, latest, .. } => {
                 let within = driver.within(*first, *slots);
-                // Nor does it end a mapping in one thread while another makes it.
+                // A program does not unmap in one thread what another one is mapping.
                 if within.iter().any(|(_, it)| it.number > *latest) {
                     return;
                 }
                 for (at, mapped) in within {
                     driver.mapped.remove(&at);
                     driver.memory.get_mut(&mapped.id).expect("alive").mappings -= 1;
-                    self.kept += driver.commit(mapped.id);
+                    self.kept += driver.free_unreferenced(mapped.id);
                 }
             }
             Call::Export { id, .. } => driver.memory.get_mut(id).expect("alive").exported = true,
@@ -295,7 +295,7 @@ impl<'a> Fixture<'a> {
         self.done.push(call);
     }
 
-    /// The call returns with an error.
+    /// Returns from a call with an error.
     fn refuse(&mut self, call: Call<'a>) {
         if let Call::PendingRelease { token, id } = call {
             drop(token);
@@ -304,7 +304,7 @@ impl<'a> Fixture<'a> {
         }
     }
 
-    /// What a call does after the driver has said yes.
+    /// Returns from a call that succeeded.
     fn finish(&mut self, call: Call<'a>) {
         match call {
             Call::Create { charge, made, .. } => {
@@ -330,28 +330,31 @@ impl<'a> Fixture<'a> {
             }
             Call::Map { reference, first, slots, .. } => {
                 if let Some(reference) = reference {
-                    reference.mapped(place(first), length(slots));
+                    reference.mapped(address_of(first), length(slots));
                 }
-                self.driver.mapped.get_mut(&first).expect("it is not ended before").returned = true;
+                self.driver.mapped.get_mut(&first).expect("no unmap before its return").returned =
+                    true;
             }
-            Call::Unmap { token, first, slots, .. } => token.unmapped(place(first), length(slots)),
+            Call::Unmap { token, first, slots, .. } => {
+                token.unmapped(address_of(first), length(slots))
+            }
             Call::Export { reference, .. } => reference.into_iter().for_each(Reference::exported),
         }
     }
 
-    fn never_under(&self) {
+    fn check_lower_bound(&self) {
         let least = length(self.driver.charged() + self.kept);
         assert!(used(self.tenant) >= least, "{} charged of {least}", used(self.tenant));
     }
 
-    /// All calls return.
+    /// Lets all calls return.
     fn quiesce(&mut self) {
-        while let Some(call) = self.asked.pop() {
+        while let Some(call) = self.begun.pop() {
             self.drive(call);
         }
         while let Some(call) = self.done.pop() {
             self.finish(call);
-            self.never_under();
+            self.check_lower_bound();
         }
         assert_eq!(used(self.tenant), length(self.driver.charged() + self.kept));
     }
@@ -361,23 +364,23 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn charges_equal_the_model_of_the_driver(lives in prop::collection::vec(prop::collection::vec(step(), 0..80), 1..4)) {
+    fn charges_equal_the_model_of_the_driver(histories in prop::collection::vec(prop::collection::vec(step(), 0..80), 1..4)) {
         let container = Container::limited(100);
         let tenant = container.tenant();
-        let (held, asked, done) = (Vec::new(), Vec::new(), Vec::new());
-        let mut fixture = Fixture { tenant: &tenant, driver: Driver::default(), held, asked, done, kept: 0 };
-        for steps in lives {
+        let (held, begun, done) = (Vec::new(), Vec::new(), Vec::new());
+        let mut fixture = Fixture { tenant: &tenant, driver: Driver::default(), held, begun, done, kept: 0 };
+        for steps in histories {
             for step in steps {
-                fixture.take(step);
-                fixture.never_under();
+                fixture.apply(step);
+                fixture.check_lower_bound();
             }
             fixture.quiesce();
         }
-        // All is let go.
-        fixture.take(Step::Unmap(0, 2 * SLOTS));
+        // Everything is unmapped and released.
+        fixture.apply(Step::Unmap(0, 2 * SLOTS));
         fixture.quiesce();
         while !fixture.held.is_empty() {
-            fixture.take(Step::PendingRelease(0));
+            fixture.apply(Step::PendingRelease(0));
             fixture.quiesce();
         }
         prop_assert_eq!(used(&tenant), length(fixture.kept));
