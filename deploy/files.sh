@@ -52,6 +52,7 @@ docs/pictures/buckets.svg /usr/share/doc/cgpu/pictures/buckets.svg 0644
 docs/pictures/native.svg /usr/share/doc/cgpu/pictures/native.svg 0644
 docs/pictures/allocation.svg /usr/share/doc/cgpu/pictures/allocation.svg 0644
 docs/pictures/turn.svg /usr/share/doc/cgpu/pictures/turn.svg 0644
+docs/pictures/pod.svg /usr/share/doc/cgpu/pictures/pod.svg 0644
 END
 }
 LIST=/usr/lib/cgpu/installed
