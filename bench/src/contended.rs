@@ -29,13 +29,13 @@ impl Contended {
         let first = DeviceIndex::new(0).context("a container has at least one GPU")?;
         grantor.adopt(1);
         grantor.set_turn(first, Turn::new(1, TurnState::Yours), GRANTED, Nanos(0));
-        grantor.turn_gate();
+        grantor.wake_gate();
         let over = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&over);
         let thread = std::thread::spawn(move || {
             while !seen.load(Ordering::Relaxed) {
                 grantor.beat();
-                grantor.turn_gate();
+                grantor.wake_gate();
                 std::thread::sleep(BUMP);
             }
         });

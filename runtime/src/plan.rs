@@ -229,7 +229,7 @@ fn name_of(name: &str) -> Option<String> {
     let fit = |c: char| if c.is_whitespace() || c.is_control() || c == '#' { '_' } else { c };
     let mut fitting = String::new();
     for character in name.chars().map(fit) {
-        if fitting.len() + character.len_utf8() > cgpu_shm::limits::LONGEST_NAME {
+        if fitting.len() + character.len_utf8() > cgpu_shm::limits::MAX_NAME_LENGTH {
             break;
         }
         fitting.push(character);

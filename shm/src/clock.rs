@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instants_convert_both_ways_about_the_reading() {
+    fn times_near_the_reading_convert_both_ways() {
         let clocks = Clocks { raw: Nanos(1_000), monotonic: Nanos(700) };
         for (raw, monotonic) in [(1_000, 700), (1_250, 950), (400, 100)] {
             assert_eq!(clocks.to_monotonic(Nanos(raw)), Nanos(monotonic));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn both_clocks_run() {
+    fn both_clocks_advance() {
         let (before, after) = (Clocks::now(), Clocks::now());
         assert!(
             before.raw <= after.raw

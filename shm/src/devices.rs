@@ -85,8 +85,8 @@ pub(crate) fn list(page: &Grant) -> Option<Vec<Device>> {
 /// Publishes the list of devices. A list of more than [`DEVICES`] entries is published as absent,
 /// so that processes read NVML themselves. Only one writer at a time is allowed.
 pub(crate) fn publish(page: &Grant, devices: &[Device]) {
-    let edition = (page.devices.load(Ordering::Relaxed) & !COUNT).wrapping_add(COUNT + 1);
-    page.devices.store(edition, Ordering::Relaxed);
+    let epoch = (page.devices.load(Ordering::Relaxed) & !COUNT).wrapping_add(COUNT + 1);
+    page.devices.store(epoch, Ordering::Relaxed);
     // No record is new while the word still holds the old count.
     fence(Ordering::Release);
     let devices = if devices.len() > DEVICES { &[] } else { devices };
@@ -98,7 +98,7 @@ pub(crate) fn publish(page: &Grant, devices: &[Device]) {
     }
     let count = u32::try_from(devices.len()).unwrap_or(0);
     // HB devices: Release publishes the records.
-    page.devices.store(edition.wrapping_add(COUNT + 1) | count, Ordering::Release);
+    page.devices.store(epoch.wrapping_add(COUNT + 1) | count, Ordering::Release);
 }
 
 /// Returns a device's free memory and the time of the sample; `None` if they are not known.
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_before_a_monitor_has_told_it() {
+    fn device_list_is_absent_before_a_monitor_publishes_it() {
         let (_directory, region, _grantor) = sides();
         assert_eq!(region.grant().devices(), None);
         assert_eq!(region.grant().device_free(Uuid([1; 16])), None);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_read_and_later_told_anew() {
+    fn published_device_list_is_read_and_can_be_replaced() {
         let (_directory, region, grantor) = sides();
         let cut = Device { is_partitioned: true, ..device(2, 1, 0) };
         for list in
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn more_devices_than_there_is_room_for_are_not_told() {
+    fn device_list_beyond_the_capacity_is_absent() {
         let (_directory, region, grantor) = sides();
         let many: Vec<Device> =
             (0..57).map(|number| device(number, u32::from(number), 0)).collect();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn free_memory_goes_with_its_time_and_ends_with_the_list() {
+    fn free_memory_has_a_sampling_time_and_ends_with_the_list() {
         let (_directory, region, grantor) = sides();
         grantor.set_devices(&[device(1, 0, 0), device(2, 1, 0)], 7);
         assert_eq!(region.grant().device_free(Uuid([1; 16])), None);

@@ -72,13 +72,15 @@ impl fmt::Display for Error {
         match &self.fault {
             Fault::Missing => write!(
                 f,
-                "expected a file of the container here, found none: start the container with `cgpu run`"
+                "expected a file of the container here, found none: start the container with \
+                 `cgpu run`"
             ),
-            Fault::InvalidPreamble(unfit) => unfit.fmt(f),
+            Fault::InvalidPreamble(invalid) => invalid.fmt(f),
             Fault::ReadOnly => {
                 write!(
                     f,
-                    "expected a file that can be written, found a read-only one: mount the directory read-write, or set CGPU_DIR to one"
+                    "expected a file that can be written, found a read-only one: mount the \
+                     directory read-write, or set CGPU_DIR to one"
                 )
             }
             Fault::Unreadable(error) => {
@@ -87,12 +89,14 @@ impl fmt::Display for Error {
             Fault::NoSpace { needed } => {
                 write!(
                     f,
-                    "expected {needed} bytes of free space, found less: enlarge the tmpfs, or set CGPU_DIR to another"
+                    "expected {needed} bytes of free space, found less: enlarge the tmpfs, or set \
+                     CGPU_DIR to another"
                 )
             }
             Fault::Unsupported => write!(
                 f,
-                "expected a tmpfs, found overlayfs, which drops locks: mount a tmpfs there, or set CGPU_DIR to one"
+                "expected a tmpfs, found overlayfs, which drops locks: mount a tmpfs there, or \
+                 set CGPU_DIR to one"
             ),
             Fault::System(error) => write!(f, "{error}"),
         }
@@ -102,7 +106,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.fault {
-            Fault::InvalidPreamble(unfit) => Some(unfit),
+            Fault::InvalidPreamble(invalid) => Some(invalid),
             Fault::Unreadable(error) | Fault::System(error) => Some(error),
             _ => None,
         }
@@ -158,9 +162,9 @@ pub fn open(directory: &Path, kind: Kind, access: Access) -> Result<File, Error>
             });
         }
     };
-    match look(&file, kind) {
+    match check_header(&file, kind) {
         Ok(Ok(())) => {}
-        Ok(Err(unfit)) => return fail(Fault::InvalidPreamble(unfit)),
+        Ok(Err(invalid)) => return fail(Fault::InvalidPreamble(invalid)),
         Err(error) => return fail(Fault::Unreadable(error)),
     }
     if access == Access::Write {
@@ -179,18 +183,18 @@ pub fn open(directory: &Path, kind: Kind, access: Access) -> Result<File, Error>
 }
 
 /// Checks a file's first bytes and its length.
-fn look(file: &File, kind: Kind) -> io::Result<Result<(), InvalidPreamble>> {
-    let about = file.metadata()?;
+fn check_header(file: &File, kind: Kind) -> io::Result<Result<(), InvalidPreamble>> {
+    let metadata = file.metadata()?;
     let wrong_size =
-        Ok(Err(InvalidPreamble::WrongSize { found: about.len(), expected: kind.size() }));
+        Ok(Err(InvalidPreamble::WrongSize { found: metadata.len(), expected: kind.size() }));
     let mut first = [0; 16];
-    if !about.is_file() || about.len() < 16 {
+    if !metadata.is_file() || metadata.len() < 16 {
         return wrong_size;
     }
     file.read_exact_at(&mut first, 0)?;
     let first = Record(&first);
-    let verdict = preamble::check(kind, first.u32(0), first.u32(4), first.u64(8));
-    if verdict.is_ok() && about.len() != kind.size() { wrong_size } else { Ok(verdict) }
+    let checked = preamble::check(kind, first.u32(0), first.u32(4), first.u64(8));
+    if checked.is_ok() && metadata.len() != kind.size() { wrong_size } else { Ok(checked) }
 }
 
 /// Creates a file unless it exists. `fill` gets the file zeroed at its full size and publishes it;
@@ -323,14 +327,14 @@ fn allocate(file: &File, size: u64) -> io::Result<()> {
 /// Whether the file lies on overlayfs, where a mapping does not keep a lock. If that cannot be
 /// determined, it returns `false`: taking a liveness lock checks again.
 fn is_overlay(file: &File) -> bool {
-    let mut about = MaybeUninit::<libc::statfs>::uninit();
+    let mut metadata = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the descriptor is open; the call fills the one statfs, which outlives it.
-    if unsafe { libc::fstatfs(file.as_raw_fd(), about.as_mut_ptr()) } != 0 {
+    if unsafe { libc::fstatfs(file.as_raw_fd(), metadata.as_mut_ptr()) } != 0 {
         return false;
     }
     // SAFETY: the call succeeded and so has filled it.
-    let about = unsafe { about.assume_init() };
-    about.f_type == libc::OVERLAYFS_SUPER_MAGIC
+    let metadata = unsafe { metadata.assume_init() };
+    metadata.f_type == libc::OVERLAYFS_SUPER_MAGIC
 }
 
 fn c_path(path: &Path) -> io::Result<CString> {

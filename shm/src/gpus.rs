@@ -46,7 +46,8 @@ impl fmt::Display for Error {
             Self::Full => write!(f, "expected at most {GPUS} GPUs in a container, found one more"),
             Self::Busy => write!(
                 f,
-                "another process of the container has been registering its GPUs for a second: continue or end it"
+                "another process of the container has been registering its GPUs for a second: \
+                 continue or end it"
             ),
             Self::System(error) => error.fmt(f),
         }
@@ -57,13 +58,13 @@ impl std::error::Error for Error {}
 
 /// One second in all; a registration takes microseconds.
 const TRIES: u32 = 1000;
-const PAUSE: Duration = Duration::from_millis(1);
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Region {
     /// Registers a GPU for the process in slot `me`, or finds its record.
     ///
     /// While any other process lives, a known GPU keeps its limit: a container has one limit per
-    /// GPU. A process that is alone sets its own limit, so that a directory that outlives its
+    /// GPU. A process that is lock sets its own limit, so that a directory that outlives its
     /// container does not keep an old one.
     ///
     /// # Errors
@@ -121,11 +122,11 @@ impl Region {
             .any(|slot| table.word(slot).and_then(|word| word.state()) == Some(State::Live))
     }
 
-    fn lock_gpus(&self) -> Result<crate::liveness::SharedFile, Error> {
+    fn lock_gpus(&self) -> Result<crate::liveness::ByteLock, Error> {
         for _ in 0..TRIES {
             match self.liveness_locks().file() {
-                Ok(Some(alone)) => return Ok(alone),
-                Ok(None) => thread::sleep(PAUSE),
+                Ok(Some(lock)) => return Ok(lock),
+                Ok(None) => thread::sleep(RETRY_INTERVAL),
                 Err(error) => return Err(Error::System(error)),
             }
         }

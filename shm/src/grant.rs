@@ -157,8 +157,8 @@ impl<'a> GrantView<'a> {
     #[inline]
     #[must_use]
     pub fn limit_word(self, gpu: DeviceIndex, registered: Bytes) -> LimitWord {
-        let edition = self.gpu(gpu).unaccounted_epoch.load(Ordering::Relaxed);
-        LimitWord { limit: self.limit(gpu, registered), epoch: edition }
+        let epoch = self.gpu(gpu).unaccounted_epoch.load(Ordering::Relaxed);
+        LimitWord { limit: self.limit(gpu, registered), epoch }
     }
 
     /// Whether `slot` rings the doorbell when its work on the GPU runs out.
@@ -170,7 +170,7 @@ impl<'a> GrantView<'a> {
     /// Whether the monitor sleeps and wants the doorbell for what was just published.
     #[must_use]
     pub fn notify_requested(self) -> bool {
-        // HB bell: SeqCst on both sides, because each stores one word and then loads the other's.
+        // HB doorbell: SeqCst on both sides, because each stores one word and then loads the other's.
         // Either this load sees `notify_requested`, or the monitor, after
         // `GrantWriter::request_notification`, sees what was published.
         fence(Ordering::SeqCst);
@@ -359,7 +359,7 @@ impl GrantWriter {
         page.get()
             .preamble()
             .check(Kind::Grant)
-            .map_err(|unfit| fail(Fault::InvalidPreamble(unfit)))?;
+            .map_err(|invalid| fail(Fault::InvalidPreamble(invalid)))?;
         let watched = Watched::new(ptr::from_ref(page.get()).cast(), size_of::<Grant>());
         Ok(Self { watched, page })
     }
@@ -409,7 +409,7 @@ impl GrantWriter {
     }
 
     /// Changes the gate word and wakes all waiters.
-    pub fn turn_gate(&self) {
+    pub fn wake_gate(&self) {
         self.bump_gate();
         futex::wake(&self.page().gate, u32::MAX);
     }
@@ -440,7 +440,7 @@ impl GrantWriter {
     /// Requests the doorbell. The caller must read the container's page once more before it sleeps.
     pub fn request_notification(&self) {
         self.page().notify_requested.store(1, Ordering::Relaxed);
-        // HB bell: see `GrantView::notify_requested`.
+        // HB doorbell: see `GrantView::notify_requested`.
         fence(Ordering::SeqCst);
     }
 
@@ -474,11 +474,11 @@ impl GrantWriter {
         &self,
         gpu: DeviceIndex,
         slot: SlotIndex,
-        growth: UnaccountedDelta,
+        delta: UnaccountedDelta,
         risen: bool,
     ) {
-        let edition = risen.then(|| &self.gpu(gpu).unaccounted_epoch);
-        ledger::publish_unaccounted(self.growth_word(gpu, slot), growth, edition);
+        let epoch = risen.then(|| &self.gpu(gpu).unaccounted_epoch);
+        ledger::publish_unaccounted(self.unaccounted_word(gpu, slot), delta, epoch);
     }
 
     /// The word [`Measured::returned`] of a GPU.
@@ -491,9 +491,9 @@ impl GrantWriter {
     /// cached bytes are compared with the limit again.
     pub fn set_returned(&self, gpu: DeviceIndex, returned: u64) {
         let gpu = self.gpu(gpu);
-        let edition =
+        let epoch =
             (returned < gpu.returned.load(Ordering::Relaxed)).then_some(&gpu.unaccounted_epoch);
-        ledger::publish_returned(&gpu.returned, returned, edition);
+        ledger::publish_returned(&gpu.returned, returned, epoch);
     }
 
     /// Publishes whether NVML has confirmed a slot's implicit memory on a GPU. To be cleared before
@@ -507,7 +507,7 @@ impl GrantWriter {
         }
     }
 
-    fn growth_word(&self, gpu: DeviceIndex, slot: SlotIndex) -> &AtomicU64 {
+    fn unaccounted_word(&self, gpu: DeviceIndex, slot: SlotIndex) -> &AtomicU64 {
         // Every SlotIndex is below SLOTS.
         #[allow(clippy::indexing_slicing)]
         &GrantView::new(self.page()).unaccounted(gpu)[slot.get()]

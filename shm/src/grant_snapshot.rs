@@ -101,7 +101,7 @@ impl GrantReader {
             page.u32(offset_of!(Grant, magic)),
             page.u64(offset_of!(Grant, size)),
         )
-        .map_err(|unfit| failed(Fault::InvalidPreamble(unfit)))?;
+        .map_err(|invalid| failed(Fault::InvalidPreamble(invalid)))?;
         let gpu = |place| {
             page.part(offset_of!(Grant, gpu) + place * size_of::<GrantGpu>(), size_of::<GrantGpu>())
         };
@@ -134,7 +134,7 @@ mod tests {
     use crate::units::DeviceIndex;
 
     #[test]
-    fn what_a_monitor_wrote_is_read() {
+    fn snapshot_has_what_the_monitor_wrote() {
         let folder = tempfile::tempdir().unwrap();
         Region::make(
             folder.path(),

@@ -95,7 +95,7 @@ impl From<Bytes> for LimitWord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// It does not fit.
-    Short {
+    OverLimit {
         /// The container's use at that time.
         used: Bytes,
         /// The bytes requested.
@@ -110,7 +110,7 @@ pub enum Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Short { used, wanted, limit } => {
+            Self::OverLimit { used, wanted, limit } => {
                 write!(f, "{wanted} do not fit: {used} are in use of a limit of {limit}")
             }
             Self::Held(held) => held.fmt(f),
@@ -188,7 +188,7 @@ impl<'a> Account<'a> {
     /// Charges `bytes` to this process if the container then stays within the limit that
     /// `limit_word` returns.
     ///
-    /// `timeout` and `life` as for [`SlotLock::acquire`].
+    /// `timeout` and `liveness` as for [`SlotLock::acquire`].
     ///
     /// # Errors
     /// [`Refused`], and nothing is charged.
@@ -199,7 +199,7 @@ impl<'a> Account<'a> {
         bytes: Bytes,
         limit_word: impl Fn() -> T,
         timeout: Nanos,
-        life: impl FnMut(Owner) -> Liveness,
+        liveness: impl FnMut(Owner) -> Liveness,
     ) -> Result<(), Refused> {
         match column {
             Column::Used if self.mine.take(bytes, limit_word().into()) => return Ok(()),
@@ -207,7 +207,7 @@ impl<'a> Account<'a> {
             Column::Used => {}
             Column::Implicit => self.mine.tick(),
         }
-        self.charge_locked(column, bytes, || limit_word().into(), timeout, life)?;
+        self.charge_locked(column, bytes, || limit_word().into(), timeout, liveness)?;
         self.mine.raise_peak();
         Ok(())
     }
@@ -219,11 +219,11 @@ impl<'a> Account<'a> {
         bytes: Bytes,
         limit_word: impl Fn() -> LimitWord,
         timeout: Nanos,
-        life: impl FnMut(Owner) -> Liveness,
+        liveness: impl FnMut(Owner) -> Liveness,
     ) -> Result<(), Refused> {
         // A lock taken over needs no repair: the exited owner's cell is raised or not, and both are
         // right.
-        let guard = self.lock.acquire(self.me, timeout, life).map_err(Refused::Held)?.guard();
+        let guard = self.lock.acquire(self.me, timeout, liveness).map_err(Refused::Held)?.guard();
         // Read inside the lock: a process that opens a cell under this limit has been here before,
         // or will be here later and reads one at least as new.
         let limit_word = current_limit(limit_word);
@@ -233,14 +233,14 @@ impl<'a> Account<'a> {
             self.close();
             claimed = self.claimed();
         }
-        let short = Refused::Short { used: claimed, wanted: bytes, limit };
+        let over_limit = Refused::OverLimit { used: claimed, wanted: bytes, limit };
         if !fits(claimed, bytes, limit) {
-            return Err(short);
+            return Err(over_limit);
         }
         self.mine.0.limit_word.store(limit_word.word(), Ordering::Relaxed);
         match column {
             Column::Used => {
-                self.mine.update(|held| Some(held.raised(bytes)?.opened())).ok_or(short)?;
+                self.mine.update(|held| Some(held.raised(bytes)?.opened())).ok_or(over_limit)?;
             }
             // A charge that fits cannot make our own word wrap.
             Column::Implicit => _ = self.mine.0.implicit.fetch_add(bytes.0, Ordering::Relaxed),
@@ -258,15 +258,15 @@ impl<'a> Account<'a> {
     /// Refunds `bytes` of implicit memory of a destroyed context. What was measured of this process
     /// before no longer applies.
     ///
-    /// `limit_word`, `timeout` and `life` as for [`Account::force_charge`].
+    /// `limit_word`, `timeout` and `liveness` as for [`Account::force_charge`].
     pub fn end<T: Into<LimitWord>>(
         &self,
         bytes: Bytes,
         limit_word: impl Fn() -> T,
         timeout: Nanos,
-        life: impl FnMut(Owner) -> Liveness,
+        liveness: impl FnMut(Owner) -> Liveness,
     ) -> Bytes {
-        self.change_unchecked(limit_word, timeout, life, || {
+        self.change_unchecked(limit_word, timeout, liveness, || {
             self.mine.outdate();
             self.shrink(bytes)
         })
@@ -282,18 +282,18 @@ impl<'a> Account<'a> {
     /// Charges `bytes` that the driver has allocated already, whether they fit or not. Saturates.
     /// If the container then claims more than its limit, no cached bytes are left.
     ///
-    /// `timeout` and `life` as for [`SlotLock::acquire`]; if the lock cannot be taken, the cached
-    /// bytes are dropped without it.
+    /// `timeout` and `liveness` as for [`SlotLock::acquire`]; if the lock cannot be taken, the
+    /// cached bytes are dropped without it.
     pub fn force_charge<T: Into<LimitWord>>(
         &self,
         column: Column,
         bytes: Bytes,
         limit_word: impl Fn() -> T,
         timeout: Nanos,
-        life: impl FnMut(Owner) -> Liveness,
+        liveness: impl FnMut(Owner) -> Liveness,
     ) {
         self.mine.tick();
-        self.change_unchecked(limit_word, timeout, life, || match column {
+        self.change_unchecked(limit_word, timeout, liveness, || match column {
             Column::Used => _ = self.mine.update(|held| Some(held.raised_at_most(bytes))),
             Column::Implicit => {
                 let raise = |implicit: u64| Some(implicit.saturating_add(bytes.0));
@@ -309,16 +309,16 @@ impl<'a> Account<'a> {
     /// have seen them leave the GPU and have taken them off; they count again until they are
     /// refunded.
     ///
-    /// `limit_word`, `timeout` and `life` as for [`Account::force_charge`].
+    /// `limit_word`, `timeout` and `liveness` as for [`Account::force_charge`].
     pub fn withdraw<T: Into<LimitWord>>(
         &self,
         bytes: Bytes,
         kept: bool,
         limit_word: impl Fn() -> T,
         timeout: Nanos,
-        life: impl FnMut(Owner) -> Liveness,
+        liveness: impl FnMut(Owner) -> Liveness,
     ) {
-        self.change_unchecked(limit_word, timeout, life, || {
+        self.change_unchecked(limit_word, timeout, liveness, || {
             let left = if kept { bytes } else { Bytes::ZERO };
             count_withdrawn(self.withdrawn, left);
             self.mine.withdraw(bytes);
@@ -332,10 +332,10 @@ impl<'a> Account<'a> {
         &self,
         limit_word: impl Fn() -> T,
         timeout: Nanos,
-        life: impl FnMut(Owner) -> Liveness,
+        liveness: impl FnMut(Owner) -> Liveness,
         change: impl FnOnce() -> R,
     ) -> R {
-        let guard = self.lock.acquire(self.me, timeout, life).map(Acquired::guard);
+        let guard = self.lock.acquire(self.me, timeout, liveness).map(Acquired::guard);
         let changed = change();
         if guard.is_err() || self.claimed() > current_limit(limit_word).limit {
             self.close();
@@ -362,23 +362,23 @@ impl<'a> Account<'a> {
     /// Marks the process of a slot as restored, when the driver reports that it is. It counts
     /// again, whether that fits or not.
     ///
-    /// `limit_word`, `timeout` and `life` as for [`Account::force_charge`].
+    /// `limit_word`, `timeout` and `liveness` as for [`Account::force_charge`].
     pub fn mark_restored<T: Into<LimitWord>>(
         &self,
         slot: SlotIndex,
         limit_word: impl Fn() -> T,
         timeout: Nanos,
-        life: impl FnMut(Owner) -> Liveness,
+        liveness: impl FnMut(Owner) -> Liveness,
     ) {
         if let Some(cell) = self.cells.get(slot.get()).filter(|cell| is_checkpointed(cell)) {
-            self.change_unchecked(limit_word, timeout, life, || clear_checkpointed(cell));
+            self.change_unchecked(limit_word, timeout, liveness, || clear_checkpointed(cell));
         }
     }
 
     /// Charges what a checkpointed process had on the GPU, before it is restored, if the container
     /// stays within its limit. Returns `false` if the process was not checkpointed.
     ///
-    /// `timeout` and `life` as for [`SlotLock::acquire`].
+    /// `timeout` and `liveness` as for [`SlotLock::acquire`].
     ///
     /// # Errors
     /// [`Refused`]; the process stays checkpointed.
@@ -387,10 +387,10 @@ impl<'a> Account<'a> {
         slot: SlotIndex,
         limit_word: impl Fn() -> T,
         timeout: Nanos,
-        life: impl FnMut(Owner) -> Liveness,
+        liveness: impl FnMut(Owner) -> Liveness,
     ) -> Result<bool, Refused> {
         let Some(cell) = self.cells.get(slot.get()) else { return Ok(false) };
-        let _guard = self.lock.acquire(self.me, timeout, life).map_err(Refused::Held)?.guard();
+        let _guard = self.lock.acquire(self.me, timeout, liveness).map_err(Refused::Held)?.guard();
         if !is_checkpointed(cell) {
             return Ok(false);
         }
@@ -400,7 +400,7 @@ impl<'a> Account<'a> {
         let (claimed, wanted) =
             (self.claimed(), held(cell).used() - there.used() + get(&cell.implicit));
         if !fits(claimed, wanted, limit) {
-            return Err(Refused::Short { used: claimed, wanted, limit });
+            return Err(Refused::OverLimit { used: claimed, wanted, limit });
         }
         clear_checkpointed(cell);
         Ok(true)
@@ -577,7 +577,7 @@ impl Entry<'_> {
 
     #[cold]
     fn corrected_by(&self, implicit: Bytes, delta: UnaccountedDelta) -> Bytes {
-        // HB ended: meets the Release in `OwnCell::outdate`.
+        // HB outdate: meets the Release in `OwnCell::outdate`.
         fence(Ordering::Acquire);
         let measured = delta.bytes(self.word(), self.cell.implicit_epoch.load(Ordering::Relaxed));
         Bytes(implicit.0.saturating_add_signed(measured))

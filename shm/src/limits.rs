@@ -12,16 +12,16 @@ use crate::uuid::{NotAUuid, Uuid};
 /// The supported version of the file.
 pub const VERSION: u32 = 1;
 /// The longest name, in bytes.
-pub const LONGEST_NAME: usize = 63;
+pub const MAX_NAME_LENGTH: usize = 63;
 /// The greatest weight.
-pub const GREATEST_WEIGHT: u32 = 25;
+pub const MAX_WEIGHT: u32 = 25;
 
 /// A container's limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// For display.
     pub name: Option<String>,
-    /// Its weight among its GPU's containers, 1 to [`GREATEST_WEIGHT`].
+    /// Its weight among its GPU's containers, 1 to [`MAX_WEIGHT`].
     pub weight: u32,
     /// Its share of each GPU in percent, 1 to 100, for the policy of fixed shares; `None`: by its
     /// weight.
@@ -54,7 +54,7 @@ pub struct Refused {
 pub enum Reason {
     NoVersion,
     Version(String),
-    Word(String),
+    Keyword(String),
     Missing(&'static str),
     Extra(String),
     Twice(&'static str),
@@ -83,7 +83,7 @@ impl fmt::Display for Reason {
                     "expected version {VERSION}, found `{found}`: use the release that wrote it"
                 )
             }
-            Self::Word(found) => {
+            Self::Keyword(found) => {
                 write!(
                     f,
                     "expected version, name, weight, percent, high_priority or GPU, found `{found}`"
@@ -98,11 +98,11 @@ impl fmt::Display for Reason {
             Self::Name => {
                 write!(
                     f,
-                    "expected a name of 1 to {LONGEST_NAME} printable characters without blanks"
+                    "expected a name of 1 to {MAX_NAME_LENGTH} printable characters without blanks"
                 )
             }
             Self::Weight(found) => {
-                write!(f, "expected a weight from 1 to {GREATEST_WEIGHT}, found `{found}`")
+                write!(f, "expected a weight from 1 to {MAX_WEIGHT}, found `{found}`")
             }
             Self::Percent(found) => {
                 write!(f, "expected a part of 1 to 100 percent, found `{found}`")
@@ -113,7 +113,8 @@ impl fmt::Display for Reason {
             Self::Uuid(found) => write!(f, "{NotAUuid}, found `{found}`"),
             Self::Bytes(found) => write!(
                 f,
-                "expected a limit in bytes, 1 or more, found `{found}`: to leave a GPU without limit, leave its line out"
+                "expected a limit in bytes, 1 or more, found `{found}`: to leave a GPU without \
+                 limit, leave its line out"
             ),
         }
     }
@@ -159,26 +160,26 @@ struct Draft {
 }
 
 impl Draft {
-    fn take(&mut self, mut words: SplitWhitespace<'_>) -> Result<(), Reason> {
-        match words.next() {
+    fn take(&mut self, mut fields: SplitWhitespace<'_>) -> Result<(), Reason> {
+        match fields.next() {
             None => return Ok(()),
             Some("version") if self.version => return Err(Reason::Twice("version")),
-            Some("version") => match next(&mut words, "a version")? {
+            Some("version") => match next(&mut fields, "a version")? {
                 found if number(found) == Some(u64::from(VERSION)) => self.version = true,
                 found => return Err(Reason::Version(found.into())),
             },
             Some(_) if !self.version => return Err(Reason::NoVersion),
             Some("name") => {
-                let name = next(&mut words, "a name")?;
-                if name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
+                let name = next(&mut fields, "a name")?;
+                if name.len() > MAX_NAME_LENGTH || name.chars().any(char::is_control) {
                     return Err(Reason::Name);
                 }
                 set(&mut self.name, name.into(), "name")?;
             }
             Some("weight") => {
-                let found = next(&mut words, "a weight")?;
+                let found = next(&mut fields, "a weight")?;
                 let weight = number(found).and_then(|weight| u32::try_from(weight).ok());
-                let weight = weight.filter(|weight| (1..=GREATEST_WEIGHT).contains(weight));
+                let weight = weight.filter(|weight| (1..=MAX_WEIGHT).contains(weight));
                 set(
                     &mut self.weight,
                     weight.ok_or_else(|| Reason::Weight(found.into()))?,
@@ -186,7 +187,7 @@ impl Draft {
                 )?;
             }
             Some("percent") => {
-                let found = next(&mut words, "a percentage")?;
+                let found = next(&mut fields, "a percentage")?;
                 let percent = number(found).and_then(|percent| u32::try_from(percent).ok());
                 let percent = percent.filter(|percent| (1..=100).contains(percent));
                 set(
@@ -196,15 +197,15 @@ impl Draft {
                 )?;
             }
             Some("high_priority") => {
-                let found = next(&mut words, "0 or 1")?;
+                let found = next(&mut fields, "0 or 1")?;
                 let high = number(found).filter(|high| *high <= 1).map(|high| high == 1);
                 let high = high.ok_or_else(|| Reason::Priority(found.into()))?;
                 set(&mut self.high_priority, high, "high_priority")?;
             }
             Some("gpu") => {
-                let found = next(&mut words, "a GPU's UUID")?;
+                let found = next(&mut fields, "a GPU's UUID")?;
                 let uuid = found.parse().map_err(|NotAUuid| Reason::Uuid(found.into()))?;
-                let found = next(&mut words, "a limit in bytes")?;
+                let found = next(&mut fields, "a limit in bytes")?;
                 let limit = number(found).filter(|bytes| *bytes > 0);
                 let limit = limit.ok_or_else(|| Reason::Bytes(found.into()))?;
                 if self.gpus.iter().any(|(known, _)| *known == uuid) {
@@ -212,17 +213,17 @@ impl Draft {
                 }
                 self.gpus.push((uuid, Bytes(limit)));
             }
-            Some(found) => return Err(Reason::Word(found.into())),
+            Some(found) => return Err(Reason::Keyword(found.into())),
         }
-        match words.next() {
+        match fields.next() {
             None => Ok(()),
             Some(found) => Err(Reason::Extra(found.into())),
         }
     }
 }
 
-fn next<'a>(words: &mut SplitWhitespace<'a>, expected: &'static str) -> Result<&'a str, Reason> {
-    words.next().ok_or(Reason::Missing(expected))
+fn next<'a>(fields: &mut SplitWhitespace<'a>, expected: &'static str) -> Result<&'a str, Reason> {
+    fields.next().ok_or(Reason::Missing(expected))
 }
 
 fn set<T>(place: &mut Option<T>, value: T, what: &'static str) -> Result<(), Reason> {
@@ -279,9 +280,10 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_file_is_understood() {
+    fn documented_file_is_parsed() {
         let text = format!(
-            "version 1\n\nname trainer # people\nweight 2\n# {GPU}\ngpu {GPU}  6442450944  # 6 GiB\n"
+            "version 1\n\nname trainer # people\nweight 2\n# {GPU}\ngpu {GPU}  6442450944  # 6 \
+             GiB\n"
         );
         let limits: Limits = text.parse().unwrap();
         assert_eq!(limits.name.as_deref(), Some("trainer"));
@@ -290,12 +292,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_neutral() {
+    fn omitted_lines_mean_the_defaults() {
         assert_eq!("version 1".parse(), Ok(Limits::default()));
     }
 
     #[test]
-    fn each_line_that_is_not_understood_is_named() {
+    fn each_invalid_line_is_reported_with_its_number() {
         for (text, line, reason) in [
             ("", 1, Reason::NoVersion),
             ("# nothing\n\n", 3, Reason::NoVersion),
@@ -303,7 +305,7 @@ mod tests {
             ("version 2", 1, Reason::Version("2".into())),
             ("version", 1, Reason::Missing("a version")),
             ("version 1\nversion 1", 2, Reason::Twice("version")),
-            ("version 1\n\nwieght 2", 3, Reason::Word("wieght".into())),
+            ("version 1\n\nwieght 2", 3, Reason::Keyword("wieght".into())),
             ("version 1\nweight 0", 2, Reason::Weight("0".into())),
             ("version 1\nweight 26", 2, Reason::Weight("26".into())),
             ("version 1\nweight -1", 2, Reason::Weight("-1".into())),
@@ -332,12 +334,12 @@ mod tests {
         }
         let twice = format!("version 1\ngpu {GPU} 1\ngpu {} 2", GPU.replace("GPU-8f", "MIG-8F"));
         assert_eq!(refused(&twice), (3, Reason::GpuTwice(GPU.parse().unwrap())));
-        let name = "n".repeat(LONGEST_NAME + 1);
+        let name = "n".repeat(MAX_NAME_LENGTH + 1);
         assert_eq!(refused(&format!("version 1\nname {name}")), (2, Reason::Name));
     }
 
     #[test]
-    fn what_would_be_read_otherwise_is_not_written() {
+    fn limits_that_would_be_read_differently_are_not_written() {
         for name in ["", "a b", "a#b", "#", "a\nweight 3", "a\ngpu x"] {
             let limits = Limits { name: Some(name.into()), ..Limits::default() };
             assert!(limits.to_text().is_err(), "{name:?}");
@@ -348,9 +350,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn written_limits_are_read_back(
             name in proptest::option::of("[a-zA-Z0-9_./-]{1,63}"),
-            weight in 1..=GREATEST_WEIGHT,
+            weight in 1..=MAX_WEIGHT,
             percent in proptest::option::of(1..=100_u32),
             high_priority: bool,
             gpus in proptest::collection::btree_map(any::<[u8; 16]>(), 1..=u64::MAX, 0..4),
@@ -361,7 +363,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_is_too_much(text in "(version 1\n)?[ -~\n\tä]{0,200}") {
+        fn arbitrary_text_is_rejected_or_read_back(text in "(version 1\n)?[ -~\n\tä]{0,200}") {
             if let Ok(limits) = text.parse::<Limits>() {
                 prop_assert_eq!(limits.to_text().unwrap().parse(), Ok(limits));
             }

@@ -34,7 +34,7 @@ use std::ptr;
 pub use crate::layout::LOCK_BASE;
 use crate::layout::LOCK_REGION;
 pub use crate::lock::Liveness;
-use crate::slots::Presence;
+use crate::slots::SlotLocks;
 use crate::units::SlotIndex;
 
 /// A file with a lock byte per slot. It is opened again by its path, because programs close unknown
@@ -69,13 +69,13 @@ impl LivenessLocks {
     ///
     /// # Errors
     /// The system's.
-    pub fn file(&self) -> io::Result<Option<SharedFile>> {
-        self.borrow_byte(LOCK_REGION)
+    pub fn file(&self) -> io::Result<Option<ByteLock>> {
+        self.lock_byte(LOCK_REGION)
     }
 
-    fn borrow_byte(&self, byte: u64) -> io::Result<Option<SharedFile>> {
+    fn lock_byte(&self, byte: u64) -> io::Result<Option<ByteLock>> {
         let file = self.reopen()?;
-        Ok(lock(file.as_fd(), byte)?.then_some(SharedFile { file, byte }))
+        Ok(lock(file.as_fd(), byte)?.then_some(ByteLock { file, byte }))
     }
 
     fn reopen(&self) -> io::Result<File> {
@@ -93,39 +93,40 @@ impl LivenessLocks {
     }
 }
 
-impl Presence for LivenessLocks {
-    type Stay = LivenessLock;
-    type Visit = SharedFile;
+impl SlotLocks for LivenessLocks {
+    type Lock = LivenessLock;
+    type Guard = ByteLock;
 
     /// Locks a slot's byte for as long as this process's memory lasts; `None` if it is locked.
     ///
     /// # Errors
     /// [`io::ErrorKind::Unsupported`] on a file system where the lock does not outlive the
     /// descriptor; otherwise the system's.
-    fn take(&self, slot: SlotIndex) -> io::Result<Option<LivenessLock>> {
+    fn hold(&self, slot: SlotIndex) -> io::Result<Option<LivenessLock>> {
         let file = self.reopen()?;
         if !lock(file.as_fd(), byte(slot))? {
             return Ok(None);
         }
-        let line = LivenessLock::map(file.as_fd())?;
+        let held = LivenessLock::map(file.as_fd())?;
         drop(file);
-        match self.life(slot)? {
-            Liveness::Alive => Ok(Some(line)),
-            Liveness::Dead => Err(io::Error::new(
+        match self.liveness(slot)? {
+            Liveness::Alive => Ok(Some(held)),
+            Liveness::Exited => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 format!(
-                    "{}: this file system (overlayfs?) drops a lock whose file is only mapped; put the directory on a tmpfs",
+                    "{}: this file system (overlayfs?) drops a lock whose file is only mapped; \
+                     put the directory on a tmpfs",
                     self.path.display()
                 ),
             )),
         }
     }
 
-    fn borrow(&self, slot: SlotIndex) -> io::Result<Option<SharedFile>> {
-        self.borrow_byte(byte(slot))
+    fn try_lock(&self, slot: SlotIndex) -> io::Result<Option<ByteLock>> {
+        self.lock_byte(byte(slot))
     }
 
-    fn life(&self, slot: SlotIndex) -> io::Result<Liveness> {
+    fn liveness(&self, slot: SlotIndex) -> io::Result<Liveness> {
         liveness(self.reopen()?.as_fd(), slot)
     }
 }
@@ -142,7 +143,7 @@ pub fn liveness(file: BorrowedFd<'_>, slot: SlotIndex) -> io::Result<Liveness> {
     if answer == -1 {
         return Err(io::Error::last_os_error());
     }
-    Ok(if i32::from(request.l_type) == libc::F_UNLCK { Liveness::Dead } else { Liveness::Alive })
+    Ok(if i32::from(request.l_type) == libc::F_UNLCK { Liveness::Exited } else { Liveness::Alive })
 }
 
 /// A slot's byte, locked until this process's memory goes or the value is dropped.
@@ -180,12 +181,12 @@ impl LivenessLock {
         if page == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let line = Self { page };
+        let held = Self { page };
         // SAFETY: the range is the mapping just made, which no other code knows.
         if unsafe { libc::madvise(page, Self::LENGTH, libc::MADV_DONTFORK) } == -1 {
             return Err(io::Error::last_os_error());
         }
-        Ok(line)
+        Ok(held)
     }
 }
 
@@ -200,12 +201,12 @@ impl Drop for LivenessLock {
 /// A byte, locked until dropped.
 #[derive(Debug)]
 #[must_use = "dropping it gives the byte up"]
-pub struct SharedFile {
+pub struct ByteLock {
     file: File,
     byte: u64,
 }
 
-impl Drop for SharedFile {
+impl Drop for ByteLock {
     fn drop(&mut self) {
         // Unlocked explicitly: closing does not suffice if another thread has forked meanwhile.
         let request = request(libc::F_UNLCK, self.byte);

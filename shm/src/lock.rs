@@ -31,11 +31,11 @@ pub const SLEEPERS: u32 = 1 << 31;
 /// Interval between two checks whether the owner lives. A section lasts well under a microsecond,
 /// so an owner that holds the lock for so long was descheduled (a few milliseconds) or has exited.
 /// A check costs a microsecond.
-pub const DOUBT: Nanos = Nanos::from_millis(2);
+pub const LIVENESS_CHECK_INTERVAL: Nanos = Nanos::from_millis(2);
 
 /// Tries before the first sleep. A section of some 10 ns on another core ends well within. More
 /// would only occupy the core on which a descheduled owner waits to run.
-const LOOKS: usize = if cfg!(loom) { 0 } else { 60 };
+const SPINS: usize = if cfg!(loom) { 0 } else { 60 };
 
 /// The owner of a lock: a slot and its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,7 +76,7 @@ pub enum Liveness {
     /// It lives, or its state is unknown: it keeps its lock.
     Alive,
     /// It has certainly exited and will never write again.
-    Dead,
+    Exited,
 }
 
 /// The lock could not be taken: a living owner held it for the whole timeout. It is stopped, or
@@ -88,7 +88,8 @@ impl core::fmt::Display for HeldBy {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(
             f,
-            "a shared lock is held by the process of slot {}, which lives but does not run: continue or end it",
+            "a shared lock is held by the process of slot {}, which lives but does not run: \
+             continue or end it",
             self.0.slot()
         )
     }
@@ -158,11 +159,11 @@ impl SlotLock {
         &self,
         me: Owner,
         timeout: Nanos,
-        life: impl FnMut(Owner) -> Liveness,
+        liveness: impl FnMut(Owner) -> Liveness,
     ) -> Result<Acquired<'_>, HeldBy> {
         match self.try_acquire(me) {
             Some(guard) => Ok(Acquired::Clean(guard)),
-            None => self.wait(me, timeout, life),
+            None => self.wait(me, timeout, liveness),
         }
     }
 
@@ -172,9 +173,9 @@ impl SlotLock {
         &self,
         me: Owner,
         timeout: Nanos,
-        mut life: impl FnMut(Owner) -> Liveness,
+        mut liveness: impl FnMut(Owner) -> Liveness,
     ) -> Result<Acquired<'_>, HeldBy> {
-        for () in core::iter::repeat_n((), LOOKS) {
+        for () in core::iter::repeat_n((), SPINS) {
             spin_loop();
             if self.word.load(Ordering::Relaxed) == 0
                 && let Some(guard) = self.try_acquire(me)
@@ -199,7 +200,7 @@ impl SlotLock {
                 continue;
             };
             if doubted == Some(owner) {
-                if life(owner) == Liveness::Dead {
+                if liveness(owner) == Liveness::Exited {
                     // HB death: what the exited owner wrote is visible to a process that sees its
                     // exit. HB name: as above.
                     if self.exchange(word, mine, Ordering::AcqRel) {
@@ -214,13 +215,15 @@ impl SlotLock {
             if word & SLEEPERS == 0 && !self.exchange(word, word | SLEEPERS, Ordering::Relaxed) {
                 continue;
             }
-            match futex::wait(&self.word, word | SLEEPERS, DOUBT) {
+            match futex::wait(&self.word, word | SLEEPERS, LIVENESS_CHECK_INTERVAL) {
                 // A signal hides how long we slept. Counting it in full may end the timeout early;
                 // not counting it would let a program with a fast timer wait for ever.
                 Waited::TimedOut | Waited::Interrupted if doubted == Some(owner) => {
-                    waited = waited + DOUBT
+                    waited = waited + LIVENESS_CHECK_INTERVAL
                 }
-                Waited::TimedOut | Waited::Interrupted => (doubted, waited) = (Some(owner), DOUBT),
+                Waited::TimedOut | Waited::Interrupted => {
+                    (doubted, waited) = (Some(owner), LIVENESS_CHECK_INTERVAL)
+                }
                 Waited::Woken | Waited::Changed => (doubted, waited) = (None, Nanos::ZERO),
             }
         }
@@ -274,7 +277,7 @@ mod tests {
     const TIMEOUT: Nanos = Nanos::from_millis(10);
 
     #[test]
-    fn an_owner_is_its_slot_and_user() {
+    fn owner_has_its_slot_and_generation() {
         let generation = Generation::from_bits(0x12_3456_789a);
         let owner = Owner::new(SlotIndex(200), generation);
         assert_eq!(owner.slot(), SlotIndex(200));
@@ -283,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guard_releases() {
+    fn dropped_guard_releases_the_lock() {
         let lock = SlotLock::default();
         let guard = lock.try_acquire(owner(1)).unwrap();
         assert_eq!(lock.owner(), Some(owner(1)));
@@ -296,24 +299,24 @@ mod tests {
     }
 
     #[test]
-    fn patience_ends_with_a_name() {
+    fn timeout_reports_the_living_owner() {
         let lock = SlotLock::default();
         let _guard = lock.try_acquire(owner(1)).unwrap();
         let asked = Cell::new(0);
-        let life = |who| {
+        let liveness = |who| {
             assert_eq!(who, owner(1));
             asked.set(asked.get() + 1);
             Liveness::Alive
         };
-        assert_eq!(lock.acquire(owner(2), TIMEOUT, life).map(|_| ()), Err(HeldBy(owner(1))));
+        assert_eq!(lock.acquire(owner(2), TIMEOUT, liveness).map(|_| ()), Err(HeldBy(owner(1))));
         assert!(asked.get() > 0);
     }
 
     #[test]
-    fn the_dead_are_succeeded_and_named() {
+    fn lock_of_an_exited_owner_is_taken_over_and_reported() {
         let lock = SlotLock::default();
         core::mem::forget(lock.try_acquire(owner(1)));
-        match lock.acquire(owner(2), TIMEOUT, |_| Liveness::Dead) {
+        match lock.acquire(owner(2), TIMEOUT, |_| Liveness::Exited) {
             Ok(Acquired::TakenOver(guard, dead)) => {
                 assert_eq!(dead, owner(1));
                 assert_eq!(lock.owner(), Some(owner(2)));
@@ -325,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_somebody_else_wrote_is_left_alone() {
+    fn release_leaves_another_owners_name() {
         let lock = SlotLock::default();
         let guard = lock.try_acquire(owner(1)).unwrap();
         lock.word.store(owner(9).0.get(), Ordering::Relaxed);
@@ -334,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bit_without_an_owner_is_a_free_lock() {
+    fn sleepers_bit_without_an_owner_is_a_free_lock() {
         let lock = SlotLock::default();
         lock.word.store(SLEEPERS, Ordering::Relaxed);
         assert!(matches!(
@@ -374,17 +377,17 @@ mod tests {
 
     /// A section is shorter than that: checking sooner would cost more than waiting.
     #[test]
-    fn owner_is_doubted_only_after_a_while() {
+    fn liveness_of_the_owner_is_checked_only_after_the_interval() {
         let lock = SlotLock::default();
         let _guard = lock.try_acquire(owner(1)).unwrap();
         let begun = Instant::now();
         let first = Cell::new(None);
-        let life = |_| {
+        let liveness = |_| {
             first.set(first.get().or_else(|| Some(begun.elapsed())));
             Liveness::Alive
         };
-        assert!(lock.acquire(owner(2), Nanos::ZERO, life).is_err());
-        assert!(first.get().unwrap() >= DOUBT.duration());
+        assert!(lock.acquire(owner(2), Nanos::ZERO, liveness).is_err());
+        assert!(first.get().unwrap() >= LIVENESS_CHECK_INTERVAL.duration());
     }
 
     #[test]

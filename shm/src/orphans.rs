@@ -20,9 +20,9 @@ use crate::units::{Nanos, SlotIndex};
 impl Table<'_> {
     /// Records that others may hold memory of a slot's process, by handles with these bits.
     pub fn mark_exported(&self, slot: SlotIndex, bits: u64) {
-        let Some(Slot { exported_handles: lent, .. }) = self.slot(slot) else { return };
-        let more = |lent: u64| Some(lent | bits).filter(|more| *more != lent);
-        let _ = lent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        let Some(Slot { exported_handles: exported, .. }) = self.slot(slot) else { return };
+        let more = |exported: u64| Some(exported | bits).filter(|more| *more != exported);
+        let _ = exported.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
     /// Returns the handles that the container's processes have open, as bits of their hashes.
@@ -64,8 +64,8 @@ impl Table<'_> {
                 state != State::Draining
                     || self.slot(other).is_some_and(|other| since(other) > since(entry))
             }),
-            lent if lent & EXPORTED_UNSEEN != 0 => others.next().is_none(),
-            lent => self.opened_handles() & lent == 0,
+            exported if exported & EXPORTED_UNSEEN != 0 => others.next().is_none(),
+            exported => self.opened_handles() & exported == 0,
         }
     }
 

@@ -22,7 +22,8 @@ pub struct NoRoot;
 impl core::fmt::Display for NoRoot {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(
-            "expected --root DIR or, for a user other than root, an absolute XDG_RUNTIME_DIR; found neither",
+            "expected --root DIR or, for a user other than root, an absolute XDG_RUNTIME_DIR; \
+             found neither",
         )
     }
 }
@@ -35,12 +36,12 @@ impl core::error::Error for NoRoot {}
 /// # Errors
 /// [`NoRoot`] for a user that has neither.
 pub fn monitor_root(
-    asked: Option<&Path>,
+    requested: Option<&Path>,
     user: u32,
     xdg_runtime_dir: Option<&OsStr>,
 ) -> Result<PathBuf, NoRoot> {
-    match (asked, user, xdg_runtime_dir.map(Path::new)) {
-        (Some(asked), _, _) => Ok(asked.to_path_buf()),
+    match (requested, user, xdg_runtime_dir.map(Path::new)) {
+        (Some(requested), _, _) => Ok(requested.to_path_buf()),
         (None, 0, _) => Ok(RUN.into()),
         // The XDG specification says to ignore relative paths.
         (None, _, Some(runtime)) if runtime.is_absolute() => Ok(runtime.join("cgpu")),
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_monitors_root_is_asked_for_or_the_users() {
+    fn monitor_root_is_the_requested_one_or_the_users() {
         let xdg = Some(OsStr::new("/run/user/7"));
         assert_eq!(monitor_root(Some(Path::new("/x")), 0, xdg), Ok("/x".into()));
         assert_eq!(monitor_root(None, 0, xdg), Ok("/run/cgpu".into()));

@@ -32,7 +32,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn the_other_end_of_a_pair_is_our_own() {
+    fn user_of_a_socket_pair_is_our_own() {
         let (one, _other) = UnixStream::pair().unwrap();
         // SAFETY: no obligations; geteuid cannot fail.
         assert_eq!(super::user(&one).unwrap(), unsafe { libc::geteuid() });

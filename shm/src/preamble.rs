@@ -76,27 +76,27 @@ pub enum InvalidPreamble {
 impl fmt::Display for InvalidPreamble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotYet => {
-                write!(
-                    f,
-                    "it is still being made, or whoever made it died: if this stays so, remove it"
-                )
-            }
+            Self::NotYet => f.write_str(
+                "the file is still being created, or its creator exited: if this persists, \
+                     remove it",
+            ),
             Self::WrongVersion { found } => write!(
                 f,
-                "expected layout version {LAYOUT_VERSION}, found {found}: use the same release of cgpu inside and outside of \
-                 the container, and remove the file when nobody uses it"
+                "expected layout version {LAYOUT_VERSION}, found {found}: use the same release of \
+                 cgpu inside and outside the container, and remove the file when it is not in use"
             ),
             Self::WrongMagic { found, expected } => {
                 write!(
                     f,
-                    "expected magic {expected:#010x}, found {found:#010x}: this is not a file of cgpu; remove it"
+                    "expected magic {expected:#010x}, found {found:#010x}: this is not a cgpu \
+                     file; remove it"
                 )
             }
             Self::WrongSize { found, expected } => {
                 write!(
                     f,
-                    "expected {expected} bytes, found {found}: the file was cut short or replaced; remove it"
+                    "expected {expected} bytes, found {found}: the file was truncated or \
+                     replaced; remove it"
                 )
             }
         }

@@ -41,8 +41,8 @@ const DOORBELL: &str = "doorbell";
 
 /// Tries of a file that is not ready, one per millisecond: 100 ms in all. Creating it takes less
 /// than one.
-const LOOKS: u32 = 100;
-const PAUSE: Duration = Duration::from_millis(1);
+const TRIES: u32 = 100;
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The container's properties, for a new region.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,7 +61,7 @@ pub struct Region {
     directory: PathBuf,
     shared: Mapping<Use>,
     grant: Mapping<Grant>,
-    lines: LivenessLocks,
+    locks: LivenessLocks,
 }
 
 impl Region {
@@ -70,20 +70,20 @@ impl Region {
     ///
     /// # Errors
     /// [`Error`] for the first file that cannot be created.
-    pub fn make(directory: &Path, birth: RegionSpec<'_>) -> Result<bool, Error> {
+    pub fn make(directory: &Path, spec: RegionSpec<'_>) -> Result<bool, Error> {
         // `use` comes last: where it exists, both do.
         file::make(directory, Kind::Grant, GRANT_MODE, |file| {
             Mapping::<Grant>::writable(file)?.get().preamble().publish(Kind::Grant);
             Ok(())
         })?;
-        make_bell(&directory.join(DOORBELL));
+        make_doorbell(&directory.join(DOORBELL));
         file::make(directory, Kind::Use, USE_MODE, |file| {
             let mapping = Mapping::<Use>::writable(file)?;
             let header = &mapping.get().header;
-            let name = birth.name.as_bytes();
+            let name = spec.name.as_bytes();
             store_bytes(&header.name, name.get(..NAME - 1).unwrap_or(name));
-            header.created.store(birth.created.0, Ordering::Relaxed);
-            header.time_scale.store(birth.time_scale.map_or(0, |scale| scale.0), Ordering::Relaxed);
+            header.created.store(spec.created.0, Ordering::Relaxed);
+            header.time_scale.store(spec.time_scale.map_or(0, |scale| scale.0), Ordering::Relaxed);
             mapping.get().preamble().publish(Kind::Use);
             Ok(())
         })
@@ -97,10 +97,10 @@ impl Region {
         let path = directory.join(Kind::Use.name());
         let file = file::open(directory, Kind::Use, Access::Write)?;
         let fault = |error| Error::new(&path, Fault::System(error));
-        let lines = LivenessLocks::of(&path, &file).map_err(fault)?;
+        let locks = LivenessLocks::of(&path, &file).map_err(fault)?;
         let shared = Mapping::writable(&file).map_err(fault)?;
         let grant = map_grant(directory)?;
-        let region = Self { directory: directory.to_path_buf(), shared, grant, lines };
+        let region = Self { directory: directory.to_path_buf(), shared, grant, locks };
         region.check()?;
         Ok(region)
     }
@@ -114,9 +114,9 @@ impl Region {
     ///
     /// # Errors
     /// [`Error`] of the candidate that has a region, else of the last one tried.
-    pub fn open_or_make(candidates: &[Candidate], birth: RegionSpec<'_>) -> Result<Self, Error> {
+    pub fn open_or_make(candidates: &[Candidate], spec: RegionSpec<'_>) -> Result<Self, Error> {
         for candidate in candidates {
-            vouch(candidate)?;
+            check_owner(candidate)?;
             match Self::open_when_ready(&candidate.directory) {
                 Err(Error { fault: Fault::Missing, .. }) => {}
                 other => return other,
@@ -125,7 +125,7 @@ impl Region {
         let mut last = Error::new(Path::new(Kind::Use.name()), Fault::Missing);
         for candidate in candidates {
             let directory = &candidate.directory;
-            match prepare(candidate).and_then(|()| Self::make(directory, birth)) {
+            match prepare(candidate).and_then(|()| Self::make(directory, spec)) {
                 Ok(_) => return Self::open_when_ready(directory),
                 Err(error)
                     if error.is_elsewhere() && !directory.join(Kind::Use.name()).exists() =>
@@ -142,16 +142,16 @@ impl Region {
     #[must_use]
     pub fn find(candidates: &[Candidate]) -> Option<Self> {
         let open = |candidate: &Candidate| {
-            vouch(candidate).and_then(|()| Self::open(&candidate.directory)).ok()
+            check_owner(candidate).and_then(|()| Self::open(&candidate.directory)).ok()
         };
         candidates.iter().find_map(open)
     }
 
     fn open_when_ready(directory: &Path) -> Result<Self, Error> {
-        for _ in 0..LOOKS {
+        for _ in 0..TRIES {
             match Self::open(directory) {
                 Err(Error { fault: Fault::InvalidPreamble(InvalidPreamble::NotYet), .. }) => {
-                    thread::sleep(PAUSE)
+                    thread::sleep(RETRY_INTERVAL)
                 }
                 other => return other,
             }
@@ -193,7 +193,7 @@ impl Region {
     /// The lock bytes that say which slots live.
     #[must_use]
     pub fn liveness_locks(&self) -> &LivenessLocks {
-        &self.lines
+        &self.locks
     }
 
     /// The slots.
@@ -263,7 +263,7 @@ impl Region {
     ) -> io::Result<Option<Claim<LivenessLock>>> {
         self.sweep(now, monitor)?;
         self.slots().release_unseen(now);
-        self.slots().claim(&self.lines, who, now)
+        self.slots().claim(&self.locks, who, now)
     }
 
     /// Finds exited processes and frees the slots of those whose memory is gone. `monitor`: a
@@ -282,7 +282,7 @@ impl Region {
             }
             _ => gone(slot, word, since),
         };
-        self.slots().sweep(&self.lines, now, gone, |slot, state| self.reclaim(slot, state))
+        self.slots().sweep(&self.locks, now, gone, |slot, state| self.reclaim(slot, state))
     }
 
     /// As [`Table::opened_handles`].
@@ -304,7 +304,7 @@ impl Region {
     /// Whether the owner named in a shared lock lives.
     #[must_use]
     pub fn liveness(&self, owner: Owner) -> Liveness {
-        self.slots().liveness(&self.lines, owner)
+        self.slots().liveness(&self.locks, owner)
     }
 
     /// Whether the region is consistent: the slots are, and free ones have empty cells. Valid only
@@ -333,7 +333,7 @@ impl Region {
 
 /// Creates the FIFO by which the container wakes the monitor. Without it, the monitor polls more
 /// often.
-fn make_bell(path: &Path) {
+fn make_doorbell(path: &Path) {
     let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return };
     // SAFETY: the name is NUL-terminated and outlives the call.
     if unsafe { libc::mkfifo(name.as_ptr(), USE_MODE) } == 0 {
@@ -349,10 +349,9 @@ fn map_grant(directory: &Path) -> Result<Mapping<Grant>, Error> {
 }
 
 fn check<T: Shared>(directory: &Path, mapped: &T) -> Result<(), Error> {
-    mapped
-        .preamble()
-        .check(T::KIND)
-        .map_err(|unfit| Error::new(&directory.join(T::KIND.name()), Fault::InvalidPreamble(unfit)))
+    mapped.preamble().check(T::KIND).map_err(|invalid| {
+        Error::new(&directory.join(T::KIND.name()), Fault::InvalidPreamble(invalid))
+    })
 }
 
 /// Creates a candidate's directory unless it exists. Its parent must exist.
@@ -362,21 +361,21 @@ fn prepare(candidate: &Candidate) -> Result<(), Error> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             Err(Error::new(&candidate.directory, Fault::of_making(error, 0)))
         }
-        _ => vouch(candidate),
+        _ => check_owner(candidate),
     }
 }
 
 /// Checks a candidate's owner and mode. Below `/dev/shm` another user may have taken the name
 /// first.
-fn vouch(candidate: &Candidate) -> Result<(), Error> {
+fn check_owner(candidate: &Candidate) -> Result<(), Error> {
     let Some(owner) = candidate.owner else { return Ok(()) };
     let Ok(about) = fs::symlink_metadata(&candidate.directory) else { return Ok(()) };
     if about.is_dir() && about.uid() == owner && about.mode() & 0o022 == 0 {
         return Ok(());
     }
-    let stranger = format!(
+    let message = format!(
         "expected a directory of user {owner} alone, found another's: remove it, or set CGPU_DIR"
     );
-    let error = io::Error::new(io::ErrorKind::PermissionDenied, stranger);
+    let error = io::Error::new(io::ErrorKind::PermissionDenied, message);
     Err(Error::new(&candidate.directory, Fault::System(error)))
 }

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_asks_keeps_all_but_its_slice() {
+    fn request_changes_only_the_slice() {
         let before = attributes().expect("attributes");
         request_short_slices().expect("no rights are needed");
         let after = attributes().expect("attributes");

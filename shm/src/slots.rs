@@ -35,32 +35,32 @@ use crate::units::{Generation, Nanos, SlotIndex};
 
 /// How long an exited process's memory counts as draining when no monitor can confirm that it is
 /// gone. Longer than any teardown seen on a driver, and short for a caller that waits for it.
-pub const LINGERS: Nanos = Nanos::from_millis(500);
+pub const DRAIN_PERIOD: Nanos = Nanos::from_millis(500);
 
 /// The lock bytes of the slots.
-pub trait Presence {
+pub trait SlotLocks {
     /// A byte locked until the process exits.
-    type Stay;
+    type Lock;
     /// A byte locked until dropped.
-    type Visit;
+    type Guard;
 
     /// Locks a slot's byte until this process exits; `None` if it is locked.
     ///
     /// # Errors
     /// The system's.
-    fn take(&self, slot: SlotIndex) -> io::Result<Option<Self::Stay>>;
+    fn hold(&self, slot: SlotIndex) -> io::Result<Option<Self::Lock>>;
 
     /// Locks a slot's byte briefly; `None` if it is locked.
     ///
     /// # Errors
     /// The system's.
-    fn borrow(&self, slot: SlotIndex) -> io::Result<Option<Self::Visit>>;
+    fn try_lock(&self, slot: SlotIndex) -> io::Result<Option<Self::Guard>>;
 
     /// Whether a slot's byte is locked.
     ///
     /// # Errors
     /// The system's; then nothing is known.
-    fn life(&self, slot: SlotIndex) -> io::Result<Liveness>;
+    fn liveness(&self, slot: SlotIndex) -> io::Result<Liveness>;
 }
 
 /// The state of a slot.
@@ -117,7 +117,7 @@ impl Word {
 pub fn is_gone(word: Word, since: Nanos, now: Nanos, monitor: Option<Word>) -> bool {
     match monitor {
         Some(gone) => gone == word,
-        None => now - since >= LINGERS,
+        None => now - since >= DRAIN_PERIOD,
     }
 }
 
@@ -132,16 +132,16 @@ pub struct SlotOwner<'a> {
 
 /// A claimed slot, which is ours while `lock` is held: until this process exits.
 #[derive(Debug)]
-pub struct Claim<Stay> {
+pub struct Claim<Lock> {
     /// The slot.
     pub slot: SlotIndex,
     /// The slot's generation while it is ours.
     pub generation: Generation,
     /// The lock on its byte.
-    pub stay: Stay,
+    pub lock: Lock,
 }
 
-impl<Stay> Claim<Stay> {
+impl<Lock> Claim<Lock> {
     /// Our name in shared locks.
     #[must_use]
     pub fn owner(&self) -> Owner {
@@ -153,9 +153,9 @@ impl<Stay> Claim<Stay> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Processes newly found to have exited.
-    pub mourned: u32,
+    pub exited: u32,
     /// Slots freed.
-    pub buried: u32,
+    pub freed: u32,
     /// Exited processes whose memory is not gone yet.
     pub draining: u32,
     /// Exited processes of which only exported memory is left.
@@ -180,17 +180,17 @@ impl<'a> Table<'a> {
     ///
     /// # Errors
     /// Those of `locks`.
-    pub fn claim<P: Presence>(
+    pub fn claim<P: SlotLocks>(
         &self,
-        presence: &P,
+        locks: &P,
         who: SlotOwner<'_>,
         now: Nanos,
-    ) -> io::Result<Option<Claim<P::Stay>>> {
+    ) -> io::Result<Option<Claim<P::Lock>>> {
         for (slot, entry) in self.entries(self.slots.len()) {
             if load(entry).state() != Some(State::Free) {
                 continue;
             }
-            let Some(stay) = presence.take(slot)? else { continue };
+            let Some(lock) = locks.hold(slot)? else { continue };
             // The byte is ours, and with it the word. Load again: the slot may have been claimed
             // and freed since.
             let word = load(entry);
@@ -204,7 +204,7 @@ impl<'a> Table<'a> {
             entry.since.store(now.0, Ordering::Relaxed);
             // HB claim: Release publishes the high-water mark and all of the above with the word.
             entry.state.store(Word::new(generation, State::Live).0, Ordering::Release);
-            return Ok(Some(Claim { slot, generation, stay }));
+            return Ok(Some(Claim { slot, generation, lock }));
         }
         Ok(None)
     }
@@ -219,9 +219,9 @@ impl<'a> Table<'a> {
     ///
     /// # Errors
     /// Those of `locks`; what was swept until then stays swept.
-    pub fn sweep<P: Presence>(
+    pub fn sweep<P: SlotLocks>(
         &self,
-        presence: &P,
+        locks: &P,
         now: Nanos,
         mut gone: impl FnMut(SlotIndex, Word, Nanos) -> bool,
         mut reclaim: impl FnMut(SlotIndex, State) -> State,
@@ -231,7 +231,7 @@ impl<'a> Table<'a> {
             if load(entry).state() == Some(State::Free) {
                 continue;
             }
-            let Some(_visit) = presence.borrow(slot)? else { continue };
+            let Some(_guard) = locks.try_lock(slot)? else { continue };
             let word = load(entry);
             match word.state() {
                 Some(State::Free) => {}
@@ -255,7 +255,7 @@ impl<'a> Table<'a> {
                     match becomes {
                         State::Draining => swept.draining += 1,
                         State::Orphan => swept.orphans += 1,
-                        State::Free | State::Live => swept.buried += 1,
+                        State::Free | State::Live => swept.freed += 1,
                     }
                 }
                 // An invalid word under a free byte was left by a process that has exited, too.
@@ -266,7 +266,7 @@ impl<'a> Table<'a> {
                     entry
                         .state
                         .store(Word::new(word.generation(), State::Draining).0, Ordering::Release);
-                    swept.mourned += 1;
+                    swept.exited += 1;
                     swept.draining += 1;
                 }
             }
@@ -290,15 +290,15 @@ impl<'a> Table<'a> {
     }
 
     /// Whether the owner named in a shared lock lives.
-    pub fn liveness<P: Presence>(&self, presence: &P, owner: Owner) -> Liveness {
-        let Some(entry) = self.slots.get(owner.slot().get()) else { return Liveness::Dead };
+    pub fn liveness<P: SlotLocks>(&self, locks: &P, owner: Owner) -> Liveness {
+        let Some(entry) = self.slots.get(owner.slot().get()) else { return Liveness::Exited };
         // The word is at least as new as the owner's claim (HB name, in `lock`): another generation
         // or state means that its exit was found.
         let word = load(entry);
         if word.state() == Some(State::Live) && owner.is(word.generation()) {
-            presence.life(owner.slot()).unwrap_or(Liveness::Alive)
+            locks.liveness(owner.slot()).unwrap_or(Liveness::Alive)
         } else {
-            Liveness::Dead
+            Liveness::Exited
         }
     }
 

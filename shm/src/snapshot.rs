@@ -221,8 +221,8 @@ impl Reader {
             return;
         }
         for (at, (slot, cell)) in slots.iter().zip(&mut gpu.cells).enumerate() {
-            let growth = UnaccountedDelta(Record(&self.buffer).u64(at * size_of::<u64>()));
-            cell.unaccounted = growth.bytes(slot.word, cell.implicit_epoch);
+            let delta = UnaccountedDelta(Record(&self.buffer).u64(at * size_of::<u64>()));
+            cell.unaccounted = delta.bytes(slot.word, cell.implicit_epoch);
         }
         let word = offset_of!(Grant, gpu)
             + index.get() * size_of::<layout::GrantGpu>()
@@ -281,7 +281,7 @@ impl Reader {
         };
         match checked {
             Ok(()) => Ok(snapshot),
-            Err(unfit) => Err(Error::new(&self.path, Fault::InvalidPreamble(unfit))),
+            Err(invalid) => Err(Error::new(&self.path, Fault::InvalidPreamble(invalid))),
         }
     }
 
@@ -291,7 +291,7 @@ impl Reader {
             Ok(()) => Ok(Record(&self.buffer)),
             Err(error) => {
                 let fault = if error.kind() == io::ErrorKind::UnexpectedEof {
-                    let found = self.file.metadata().map_or(0, |about| about.len());
+                    let found = self.file.metadata().map_or(0, |metadata| metadata.len());
                     Fault::InvalidPreamble(InvalidPreamble::WrongSize {
                         found,
                         expected: Kind::Use.size(),

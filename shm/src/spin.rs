@@ -12,11 +12,11 @@ use std::ops::{Deref, DerefMut};
 use crate::atomic::{AtomicU32, Ordering, spin_loop};
 
 /// Tries before the first yield: about a critical section on another core.
-const LOOKS: u32 = 60;
+const SPINS: u32 = 60;
 /// Tries before the first sleep.
-const TRIES: u32 = LOOKS + 20;
+const TRIES: u32 = SPINS + 20;
 /// Length of a sleep: a fraction of a scheduler's time slice.
-static NAP: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000 };
+static SLEEP: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000 };
 
 /// A guarded value and its lock.
 pub struct Spin<T> {
@@ -24,8 +24,8 @@ pub struct Spin<T> {
     inner: UnsafeCell<T>,
 }
 
-// SAFETY: `inner` is only reached through a `Held`, of which there is one at a time. So sharing the
-// lock only moves the value between threads, which `T: Send` allows.
+// SAFETY: `inner` is only reached through a `SpinGuard`, of which there is one at a time. So
+// sharing the lock only moves the value between threads, which `T: Send` allows.
 unsafe impl<T: Send> Sync for Spin<T> {}
 
 impl<T> Spin<T> {
@@ -37,12 +37,12 @@ impl<T> Spin<T> {
 
     /// Waits until no other thread holds it.
     #[inline]
-    pub fn lock(&self) -> Held<'_, T> {
-        // HB spin: Acquire sees what the last owner did before its Release in `Held::drop`.
+    pub fn lock(&self) -> SpinGuard<'_, T> {
+        // HB spin: Acquire sees what the last owner did before its Release in `SpinGuard::drop`.
         if self.held.swap(1, Ordering::Acquire) != 0 {
             self.wait();
         }
-        Held { lock: self }
+        SpinGuard { lock: self }
     }
 
     #[cold]
@@ -54,14 +54,14 @@ impl<T> Spin<T> {
                 return;
             }
             match tries {
-                0..LOOKS => spin_loop(),
-                LOOKS..TRIES => {
+                0..SPINS => spin_loop(),
+                SPINS..TRIES => {
                     // SAFETY: no obligations.
                     unsafe { libc::sched_yield() };
                 }
                 _ => {
                     // SAFETY: the request is a valid static timespec; a null remainder is allowed.
-                    unsafe { libc::nanosleep(&raw const NAP, std::ptr::null_mut()) };
+                    unsafe { libc::nanosleep(&raw const SLEEP, std::ptr::null_mut()) };
                 }
             }
             tries = tries.saturating_add(1);
@@ -76,31 +76,31 @@ impl<T> fmt::Debug for Spin<T> {
 }
 
 /// The lock, held.
-pub struct Held<'a, T> {
+pub struct SpinGuard<'a, T> {
     lock: &'a Spin<T>,
 }
 
-impl<T> Deref for Held<'_, T> {
+impl<T> Deref for SpinGuard<'_, T> {
     type Target = T;
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: only one `Held` exists at a time, so no other thread has a reference. A mutable
-        // reference in this thread would have borrowed `self` mutably.
+        // SAFETY: only one `SpinGuard` exists at a time, so no other thread has a reference. A
+        // mutable reference in this thread would have borrowed `self` mutably.
         unsafe { &*self.lock.inner.get() }
     }
 }
 
-impl<T> DerefMut for Held<'_, T> {
+impl<T> DerefMut for SpinGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: only one `Held` exists at a time, so no other thread has a reference. `self` is
-        // borrowed mutably, so no reference from `deref` lives either.
+        // SAFETY: only one `SpinGuard` exists at a time, so no other thread has a reference. `self`
+        // is borrowed mutably, so no reference from `deref` lives either.
         unsafe { &mut *self.lock.inner.get() }
     }
 }
 
-impl<T> Drop for Held<'_, T> {
+impl<T> Drop for SpinGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         // HB spin: Release publishes what was done inside.

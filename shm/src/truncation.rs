@@ -35,7 +35,7 @@ static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
 fn entries() -> impl Iterator<Item = &'static Entry> {
-    // SAFETY: null, or a leaked box that was complete when it was published. HB places: Acquire
+    // SAFETY: null, or a leaked box that was complete when it was published. HB watched: Acquire
     // meets the Release in `Watched::new`.
     let first = unsafe { ENTRIES.load(Ordering::Acquire).as_ref() };
     core::iter::successors(first, |place| {
@@ -70,7 +70,7 @@ impl Watched {
         }));
         loop {
             let next = place.next.load(Ordering::Relaxed);
-            // HB places: Release publishes the entry.
+            // HB watched: Release publishes the entry.
             match ENTRIES.compare_exchange(next, place, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return Self(place),
                 Err(newer) => place.next.store(newer, Ordering::Relaxed),

@@ -16,7 +16,7 @@ use crate::slots::{State, Word};
 pub const STEP: u64 = 512;
 
 const STEP_BITS: u32 = 40;
-const ENDED_BITS: u32 = 8;
+const EPOCH_BITS: u32 = 8;
 /// Greatest figure, in steps: 256 TiB less a step.
 const MOST: i64 = (1 << (STEP_BITS - 1)) - 1;
 
@@ -26,24 +26,24 @@ pub struct UnaccountedDelta(pub u64);
 
 impl UnaccountedDelta {
     /// Composes the word for the process of a slot whose word is `slot`, while its cell's
-    /// `implicit_epoch` is `ended`. Rounds up to steps.
+    /// `implicit_epoch` is as given. Rounds up to steps.
     #[must_use]
-    pub fn new(slot: Word, ended: u32, bytes: i64) -> Self {
+    pub fn new(slot: Word, implicit_epoch: u32, bytes: i64) -> Self {
         // Far within an i64.
         #[allow(clippy::cast_possible_wrap)]
         let steps = -(bytes.saturating_neg().div_euclid(STEP as i64));
         // Keeps the lower bits, in two's complement.
         #[allow(clippy::cast_sign_loss)]
         let steps = steps.clamp(-MOST, MOST) as u64 & ((1 << STEP_BITS) - 1);
-        Self(Self::tag(slot, ended) | steps)
+        Self(Self::tag(slot, implicit_epoch) | steps)
     }
 
     /// Returns the figure in bytes, if it applies to the process of a slot whose word is `slot`
-    /// while its cell's `implicit_epoch` is `ended`; else 0.
+    /// while its cell's `implicit_epoch` is as given; else 0.
     #[inline]
     #[must_use]
-    pub fn bytes(self, slot: Word, ended: u32) -> i64 {
-        let theirs = self.applies_to(slot, ended);
+    pub fn bytes(self, slot: Word, implicit_epoch: u32) -> i64 {
+        let theirs = self.applies_to(slot, implicit_epoch);
         // What an exited process leaves to others was not measured.
         let there = matches!(slot.state(), Some(State::Live | State::Draining));
         // Sign-extends: the cast and the shifts are intended.
@@ -54,15 +54,15 @@ impl UnaccountedDelta {
     }
 
     /// Whether it applies to the process of a slot whose word is `slot` while its cell's
-    /// `implicit_epoch` is `ended`.
+    /// `implicit_epoch` is as given.
     #[must_use]
-    pub fn applies_to(self, slot: Word, ended: u32) -> bool {
-        self.0 >> STEP_BITS << STEP_BITS == Self::tag(slot, ended)
+    pub fn applies_to(self, slot: Word, implicit_epoch: u32) -> bool {
+        self.0 >> STEP_BITS << STEP_BITS == Self::tag(slot, implicit_epoch)
     }
 
-    const fn tag(slot: Word, ended: u32) -> u64 {
-        slot.generation().get() << (STEP_BITS + ENDED_BITS)
-            | (ended as u64 & ((1 << ENDED_BITS) - 1)) << STEP_BITS
+    const fn tag(slot: Word, implicit_epoch: u32) -> u64 {
+        slot.generation().get() << (STEP_BITS + EPOCH_BITS)
+            | (implicit_epoch as u64 & ((1 << EPOCH_BITS) - 1)) << STEP_BITS
     }
 }
 
@@ -77,13 +77,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_known_is_nothing() {
+    fn zero_word_gives_no_bytes() {
         assert_eq!(UnaccountedDelta::default().bytes(word(1, State::Live), 0), 0);
         assert_eq!(UnaccountedDelta::default().bytes(word(1 << 16, State::Live), 0), 0);
     }
 
     #[test]
-    fn parts_of_a_step_count_upwards() {
+    fn part_of_a_step_is_rounded_up() {
         let live = word(7, State::Live);
         for (bytes, says) in [(0, 0), (1, 512), (512, 512), (-1, 0), (-512, -512), (-513, -512)] {
             assert_eq!(UnaccountedDelta::new(live, 3, bytes).bytes(live, 3), says, "{bytes}");
@@ -94,20 +94,28 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_speaks_of_one_user_at_one_time(
-            generation in 1..1u64 << 56, other in 1..1u64 << 56, ended: u32, later: u32, steps in -1000i64..1000,
+        fn delta_applies_to_one_generation_and_one_implicit_epoch(
+            generation in 1..1u64 << 56,
+            other in 1..1u64 << 56,
+            epoch: u32,
+            later: u32,
+            steps in -1000i64..1000,
         ) {
             let live = word(generation, State::Live);
-            let growth = UnaccountedDelta::new(live, ended, steps * 512);
-            prop_assert_eq!(growth.bytes(live, ended), steps * 512);
-            prop_assert_eq!(growth.bytes(word(generation, State::Draining), ended), steps * 512);
-            prop_assert_eq!(growth.bytes(word(generation, State::Free), ended), 0);
-            prop_assert_eq!(growth.bytes(word(generation, State::Orphan), ended), 0);
-            if (other ^ generation) & 0xffff != 0 {
-                prop_assert_eq!(growth.bytes(word(other, State::Live), ended), 0);
+            let delta = UnaccountedDelta::new(live, epoch, steps * 512);
+            for (state, expected) in [
+                (State::Live, steps * 512),
+                (State::Draining, steps * 512),
+                (State::Free, 0),
+                (State::Orphan, 0),
+            ] {
+                prop_assert_eq!(delta.bytes(word(generation, state), epoch), expected, "{:?}", state);
             }
-            if (later ^ ended) & 0xff != 0 {
-                prop_assert_eq!(growth.bytes(live, later), 0);
+            if (other ^ generation) & 0xffff != 0 {
+                prop_assert_eq!(delta.bytes(word(other, State::Live), epoch), 0);
+            }
+            if (later ^ epoch) & 0xff != 0 {
+                prop_assert_eq!(delta.bytes(live, later), 0);
             }
         }
     }

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn no_generation_looks_free_in_a_lock_word() {
+    fn generation_is_never_zero_in_a_lock_word() {
         for start in [
             Generation::FIRST,
             Generation(Generation::LOW - 1),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn indices_are_in_bounds() {
+    fn indices_stay_in_bounds() {
         assert_eq!(DeviceIndex::new(GPUS), None);
         assert_eq!(DeviceIndex::all().count(), GPUS);
         assert_eq!(SlotIndex::new(256), None);

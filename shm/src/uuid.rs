@@ -13,7 +13,10 @@ pub struct NotAUuid;
 
 impl fmt::Display for NotAUuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("expected a GPU's UUID such as GPU-8f0e6a8c-0000-4000-8000-00000000002a (`nvidia-smi -L` prints them)")
+        f.write_str(
+            "expected a GPU's UUID such as GPU-8f0e6a8c-0000-4000-8000-00000000002a \
+         (`nvidia-smi -L` prints them)",
+        )
     }
 }
 
@@ -75,7 +78,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn both_kinds_and_cases_are_one_gpu() {
+    fn prefixes_and_cases_of_one_uuid_are_one_gpu() {
         let gpu: Uuid = "GPU-8f0e6a8c-0000-4000-8000-00000000002a".parse().unwrap();
         assert_eq!(gpu.0[0], 0x8f);
         assert_eq!(gpu.0[15], 0x2a);
@@ -84,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_none() {
+    fn invalid_texts_are_rejected() {
         for text in [
             "",
             "8f0e6a8c-0000-4000-8000-00000000002a",
@@ -107,7 +110,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(bytes in any::<[u8; 16]>()) {
+        fn written_uuid_is_read_back(bytes in any::<[u8; 16]>()) {
             prop_assert_eq!(Uuid(bytes).to_string().parse(), Ok(Uuid(bytes)));
         }
     }

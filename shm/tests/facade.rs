@@ -9,7 +9,7 @@ const EXCEPTIONS: &[&str] = &[
     // The facade.
     "shm/src/atomic.rs",
     "shm/src/atomic",
-    // The observer of a model must not be seen by it.
+    // A model must not see its observer.
     "shm/tests/loom/main.rs",
     // This file.
     "shm/tests/facade.rs",

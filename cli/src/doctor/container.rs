@@ -184,7 +184,7 @@ pub(crate) fn check_counters(
     for (name, count) in sums {
         let Some(reason) = Reason::named(name) else { continue };
         let Some(cause) = cause(reason) else { continue };
-        let line = format!("{count} times {name}: {}", reason.sentence());
+        let line = format!("{count} times {name}: {}", reason.message());
         match by_cause.iter_mut().find(|(other, _)| *other == cause) {
             Some((_, lines)) => lines.push(line),
             None => by_cause.push((cause, vec![line])),
@@ -196,7 +196,7 @@ pub(crate) fn check_counters(
         }
         if cause == Cause::GpuClock {
             let reanchored = sums.get(Reason::ClockReanchored.name());
-            let message = Reason::ClockReanchored.sentence();
+            let message = Reason::ClockReanchored.message();
             lines.extend(reanchored.map(|count| format!("{count} times: {message}")));
         }
         findings.add(cause, subject, lines.join(" "));

@@ -189,7 +189,7 @@ impl Region {
     /// Changes the gate word; wakes who waits at it if asked to.
     pub(crate) fn turn(&self, wake: bool) {
         if wake {
-            self.grantor.turn_gate();
+            self.grantor.wake_gate();
         } else {
             self.grantor.bump_gate();
         }
@@ -296,14 +296,14 @@ impl Region {
     pub(crate) fn open_gates(&self) {
         DeviceIndex::all().for_each(|gpu| self.set_open(gpu));
         self.grantor.clear_notification();
-        self.grantor.turn_gate();
+        self.grantor.wake_gate();
     }
 
     /// Leaves a GPU's gate open: the monitor gives no turns on it any more. Threads that wait there
     /// are woken.
     pub(crate) fn open_gate(&self, gpu: DeviceIndex) {
         self.set_open(gpu);
-        self.grantor.turn_gate();
+        self.grantor.wake_gate();
     }
 
     fn set_open(&self, gpu: DeviceIndex) {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use cgpu_shm::layout::LAYOUT_VERSION;
 use cgpu_shm::liveness::{LivenessLock, LivenessLocks};
 use cgpu_shm::paths;
-use cgpu_shm::slots::Presence;
+use cgpu_shm::slots::SlotLocks;
 use cgpu_shm::units::SlotIndex;
 
 use super::layout::{FIRST, recording, restore};
@@ -60,7 +60,7 @@ impl Library {
     fn lives(&mut self, count: u8) {
         let lines = LivenessLocks::open(&self.dir.join("use")).unwrap();
         let from = u8::try_from(self.lives.len()).unwrap();
-        self.lives.extend((from..count).map(|slot| lines.take(SlotIndex(slot)).unwrap().unwrap()));
+        self.lives.extend((from..count).map(|slot| lines.hold(SlotIndex(slot)).unwrap().unwrap()));
     }
 
     /// Writes what it has written by then, into the same file.

@@ -23,9 +23,9 @@ impl<'a> OwnCell<'a> {
     /// charged; see [`super::Account::charge`].
     #[inline]
     #[must_use]
-    pub fn take(self, bytes: Bytes, terms: LimitWord) -> bool {
+    pub fn take(self, bytes: Bytes, limit_word: LimitWord) -> bool {
         self.tick();
-        let good = |held: &Held| held.is_open() && get(&self.0.limit_word).0 == terms.word();
+        let good = |held: &Held| held.is_open() && get(&self.0.limit_word).0 == limit_word.word();
         let Some(before) = self.update(|held| Some(held).filter(good)?.take(bytes)) else {
             return false;
         };
@@ -61,7 +61,7 @@ impl<'a> OwnCell<'a> {
     /// Invalidates what was measured of this process before.
     pub(super) fn outdate(self) {
         self.0.implicit_epoch.fetch_add(1, Ordering::Relaxed);
-        // HB ended: Release, so that a process that sees the next change no longer applies the
+        // HB outdate: Release, so that a process that sees the next change no longer applies the
         // former delta.
         fence(Ordering::Release);
     }

@@ -1,60 +1,63 @@
-//! What the dead leave: an orphan stays as long as anybody holds it, goes once, and never takes anything else along.
+//! Orphans: one is kept while a process holds it, freed once, and never takes other memory along.
 //!
-//! The driver is the observer's count of holders: a piece is there while it is above zero, and nobody comes to hold what nobody has.
+//! The observer's count of holders stands for the driver: the exported memory exists while the count
+//! is above zero, and a process can only open memory that exists.
 
 use std::iter;
 
 use cgpu_shm::layout::EXPORTED_UNSEEN;
+use cgpu_shm::slots::Word;
+use cgpu_shm::units::SlotIndex;
+use loom::thread;
 
 use super::*;
 
-const WAY: u64 = 1 << 5;
+const HANDLE: u64 = 1 << 5;
 
-/// A container whose first process has 3 steps on the GPU, of which it exported 2, and an heir who holds those.
-struct Bereaved {
+/// A container whose first process has 3 steps on the GPU and has exported 2 of them; its second
+/// process holds those.
+struct Exported {
     container: Container,
     holders: Observed,
 }
 
-impl Bereaved {
-    fn new(way: u64) -> (Arc<Self>, [Owner; SLOTS]) {
-        let family = Arc::new(Self { container: Container::default(), holders: Observed::new(2) });
-        let container = &family.container;
+impl Exported {
+    fn new(handles: u64) -> (Arc<Self>, [Owner; SLOTS]) {
+        let exported =
+            Arc::new(Self { container: Container::default(), holders: Observed::new(2) });
+        let container = &exported.container;
         let owners = [container.claim().unwrap(), container.claim().unwrap()];
         assert!(container.allocate(owners[0], 3, 4));
         container.account(owners[0]).own().export(Bytes(2 * STEP));
-        container.table().mark_exported(owners[0].slot(), way);
-        if way != EXPORTED_UNSEEN {
-            container.table().set_opened_handles(owners[1].slot(), way);
+        container.table().mark_exported(owners[0].slot(), handles);
+        if handles != EXPORTED_UNSEEN {
+            container.table().set_opened_handles(owners[1].slot(), handles);
         }
-        (family, owners)
+        (exported, owners)
     }
 
-    /// A process's part in the piece ends.
-    fn let_go(&self) {
+    /// A process stops holding the exported memory.
+    fn release(&self) {
         if self.holders.fetch_sub(1, SeqCst) == 1 {
             self.container.gpu_memory.fetch_sub(2 * STEP, SeqCst);
         }
     }
 
-    /// The maker is killed, and its memory goes.
-    fn kill(&self, maker: Owner) {
+    /// The exporter is killed, and its own memory goes.
+    fn kill(&self, exporter: Owner) {
         self.container.gpu_memory.fetch_sub(STEP, SeqCst);
-        self.let_go();
-        self.container.kernel.kill(maker.slot());
+        self.release();
+        self.container.kill(exporter.slot());
     }
 
-    /// As `Region::sweep` without a monitor, where the memory of the dead goes with them.
+    /// As `Region::sweep` without a monitor. The memory of exited processes is gone at once.
     fn sweep(&self) {
         let (container, table) = (&self.container, self.container.table());
         let gone =
             |slot, word: Word, _| word.state() != Some(State::Orphan) || table.is_released(slot);
         let reclaim = |slot: SlotIndex, state| {
-            let becomes = table.reclaim(
-                slot,
-                state,
-                iter::once((&container.cells[slot.get()], &container.gpu.withdrawn)),
-            );
+            let cell = (&container.cells[slot.get()], &container.gpu.withdrawn);
+            let becomes = table.reclaim(slot, state, iter::once(cell));
             let kept = becomes == State::Orphan;
             assert!(
                 kept || slot != SlotIndex(0) || self.holders.load(SeqCst) == 0,
@@ -62,7 +65,7 @@ impl Bereaved {
             );
             becomes
         };
-        table.sweep(&&container.kernel, Nanos(1), gone, reclaim).unwrap();
+        container.sweep_by(Nanos(1), gone, reclaim);
     }
 
     fn state(&self) -> Option<State> {
@@ -70,127 +73,131 @@ impl Bereaved {
     }
 }
 
-/// The maker frees while another one opens: either it is not there to be opened any more, or the maker sees that it is open.
+/// The exporter frees memory while another process opens it. Either the memory is gone by then, or
+/// the exporter sees that it is open.
 #[test]
-fn whoever_opens_in_time_is_seen() {
+fn handle_that_is_opened_in_time_is_seen_by_the_exporter() {
     model(|| {
         let (container, owners) = two_processes();
         let holders = Arc::new(Observed::new(1));
-        let maker = {
+        let exporter = {
             let (container, holders) = (Arc::clone(&container), Arc::clone(&holders));
             thread::spawn(move || {
-                // The driver is asked with everything before it done, and so answered.
+                // The driver call; everything before it is done.
                 holders.fetch_sub(1, SeqCst);
-                let seen = container.table().opened_handles() & WAY != 0;
+                let seen = container.table().opened_handles() & HANDLE != 0;
                 assert!(seen || holders.load(SeqCst) == 0, "open, and unseen");
             })
         };
-        container.table().set_opened_handles(owners[1].slot(), WAY);
+        container.table().set_opened_handles(owners[1].slot(), HANDLE);
         let more = |count: u64| (count > 0).then_some(count + 1);
         let _ = holders.fetch_update(SeqCst, SeqCst, more);
-        maker.join().unwrap();
+        exporter.join().unwrap();
     });
 }
 
-/// The maker is dead. Its heir lets go, and may die of it, while another one sweeps and wants to charge.
+/// The exporter has exited. The holder releases the memory or exits, while another process sweeps.
 #[test]
-fn an_orphan_goes_once_and_not_before_its_heir() {
-    for dies in [false, true] {
+fn orphan_is_freed_once_and_not_before_its_holder_releases_it() {
+    for exits in [false, true] {
         model(move || {
-            let (family, owners) = Bereaved::new(WAY);
-            family.kill(owners[0]);
-            family.sweep();
-            let heir = {
-                let family = Arc::clone(&family);
+            let (exported, owners) = Exported::new(HANDLE);
+            exported.kill(owners[0]);
+            exported.sweep();
+            let holder = {
+                let exported = Arc::clone(&exported);
                 thread::spawn(move || {
-                    family.let_go();
-                    if dies {
-                        family.container.kernel.kill(owners[1].slot());
+                    exported.release();
+                    if exits {
+                        exported.container.kill(owners[1].slot());
                     } else {
-                        family.container.table().set_opened_handles(owners[1].slot(), 0);
+                        exported.container.table().set_opened_handles(owners[1].slot(), 0);
                     }
                 })
             };
-            family.sweep();
-            assert!(matches!(family.state(), Some(State::Orphan | State::Free)));
-            heir.join().unwrap();
-            // The heir is mourned, then buried, then nobody has it.
-            (0..3).for_each(|_| family.sweep());
-            assert_eq!(family.state(), Some(State::Free));
-            assert!(family.container.is_valid());
+            exported.sweep();
+            assert!(matches!(exported.state(), Some(State::Orphan | State::Free)));
+            holder.join().unwrap();
+            // To find the holder's exit, to free its slot, to free the orphan.
+            (0..3).for_each(|_| exported.sweep());
+            assert_eq!(exported.state(), Some(State::Free));
+            assert!(exported.container.is_valid());
         });
     }
 }
 
-/// Two sweep at once, and one of them claims the slot as soon as it is free: what the other one winds up is not the new user's.
+/// Two processes sweep, and one of them claims the slot as soon as it is free: the other one must
+/// not clear the new process's cell.
 #[test]
-fn nobody_winds_up_an_orphan_that_is_gone() {
+fn sweep_does_not_reclaim_an_orphan_that_is_gone() {
     model(|| {
-        let (family, owners) = Bereaved::new(WAY);
-        family.kill(owners[0]);
-        (0..2).for_each(|_| family.sweep());
-        assert_eq!(family.state(), Some(State::Orphan));
-        family.let_go();
-        family.container.table().set_opened_handles(owners[1].slot(), 0);
+        let (exported, owners) = Exported::new(HANDLE);
+        exported.kill(owners[0]);
+        (0..2).for_each(|_| exported.sweep());
+        assert_eq!(exported.state(), Some(State::Orphan));
+        exported.release();
+        exported.container.table().set_opened_handles(owners[1].slot(), 0);
         let other = {
-            let family = Arc::clone(&family);
-            thread::spawn(move || family.sweep())
+            let exported = Arc::clone(&exported);
+            thread::spawn(move || exported.sweep())
         };
-        family.sweep();
-        let newcomer = family.container.claim();
-        if let Some(me) = newcomer {
+        exported.sweep();
+        let new = exported.container.claim();
+        if let Some(me) = new {
             assert_eq!(me.slot(), owners[0].slot());
-            assert!(family.container.allocate(me, 4, 4), "all is free");
+            assert!(exported.container.allocate(me, 4, 4), "all is free");
         }
         other.join().unwrap();
-        let booked = family.container.account(owners[1]).total();
-        assert_eq!(booked, Bytes(if newcomer.is_some() { 4 * STEP } else { 0 }));
-        assert!(family.container.is_valid());
+        let charged = exported.container.account(owners[1]).total();
+        assert_eq!(charged, Bytes(if new.is_some() { 4 * STEP } else { 0 }));
+        assert!(exported.container.is_valid());
     });
 }
 
-/// While a dead process becomes an orphan, whoever sums up sees what it exported, and never more than it had.
+/// While an exited process becomes an orphan, every sum has what it exported, and at most what it
+/// had.
 #[test]
-fn what_becomes_an_orphan_is_on_the_books_all_the_time() {
+fn memory_that_becomes_an_orphan_is_charged_all_the_time() {
     model(|| {
-        let (family, owners) = Bereaved::new(WAY);
-        family.kill(owners[0]);
-        family.sweep();
+        let (exported, owners) = Exported::new(HANDLE);
+        exported.kill(owners[0]);
+        exported.sweep();
         let sweeper = {
-            let family = Arc::clone(&family);
-            thread::spawn(move || family.sweep())
+            let exported = Arc::clone(&exported);
+            thread::spawn(move || exported.sweep())
         };
-        let seen = family.container.account(owners[1]).total();
+        let seen = exported.container.account(owners[1]).total();
         assert!((Bytes(2 * STEP)..=Bytes(3 * STEP)).contains(&seen), "{seen}");
         sweeper.join().unwrap();
-        assert_eq!(family.container.account(owners[1]).total(), Bytes(2 * STEP));
+        assert_eq!(exported.container.account(owners[1]).total(), Bytes(2 * STEP));
     });
 }
 
-/// Nobody can be seen to hold a descriptor: it stays with whoever lives, and who comes when all are dead inherits nothing.
+/// The holders of a descriptor cannot be seen. Its memory is charged while any process lives that
+/// may hold it; a process that starts later never held it.
 #[test]
-fn what_cannot_be_seen_stays_with_the_living() {
+fn unseen_exports_are_charged_while_a_possible_holder_lives() {
     model(|| {
-        let (family, owners) = Bereaved::new(EXPORTED_UNSEEN);
-        family.kill(owners[0]);
-        (0..2).for_each(|_| family.sweep());
-        assert_eq!(family.state(), Some(State::Orphan));
-        let heir = {
-            let family = Arc::clone(&family);
+        let (exported, owners) = Exported::new(EXPORTED_UNSEEN);
+        exported.kill(owners[0]);
+        (0..2).for_each(|_| exported.sweep());
+        assert_eq!(exported.state(), Some(State::Orphan));
+        let holder = {
+            let exported = Arc::clone(&exported);
             thread::spawn(move || {
-                family.let_go();
-                family.container.kernel.kill(owners[1].slot());
+                exported.release();
+                exported.container.kill(owners[1].slot());
             })
         };
         // As `Region::claim`.
-        family.sweep();
-        family.container.table().release_unseen(Nanos(2));
-        family.sweep();
-        heir.join().unwrap();
-        (0..2).for_each(|_| family.sweep());
-        family.container.table().release_unseen(Nanos(2));
-        (0..2).for_each(|_| family.sweep());
-        assert_eq!(family.state(), Some(State::Free));
-        assert!(family.container.is_valid());
+        exported.sweep();
+        exported.container.table().release_unseen(Nanos(2));
+        exported.sweep();
+        holder.join().unwrap();
+        (0..2).for_each(|_| exported.sweep());
+        exported.container.table().release_unseen(Nanos(2));
+        (0..2).for_each(|_| exported.sweep());
+        assert_eq!(exported.state(), Some(State::Free));
+        assert!(exported.container.is_valid());
     });
 }

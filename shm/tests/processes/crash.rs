@@ -37,13 +37,14 @@ pub(crate) fn step(directory: &Path, _: usize) {
     kill(pid, libc::SIGSTOP);
     let member = Member::join(directory);
     let account = member.account();
-    let life = |owner| member.region.liveness(owner);
-    let charge = |steps| account.charge(Column::Used, Bytes(steps * STEP), || LIMIT, FOREVER, life);
+    let liveness = |owner| member.region.liveness(owner);
+    let charge =
+        |steps| account.charge(Column::Used, Bytes(steps * STEP), || LIMIT, FOREVER, liveness);
     let refund = |steps| account.own().refund(Column::Used, Bytes(steps * STEP));
     assert_eq!(charge(60), Ok(()));
     assert!(charge(60).is_err());
     assert_eq!(refund(20), Bytes(20 * STEP));
-    account.force_charge(Column::Implicit, Bytes(5), || LIMIT, FOREVER, life);
+    account.force_charge(Column::Implicit, Bytes(5), || LIMIT, FOREVER, liveness);
     assert_eq!(charge(10), Ok(()));
     // Open now: given back to the spare part, taken from there, and closed for what does not fit beside it.
     assert_eq!(refund(30), Bytes(30 * STEP));

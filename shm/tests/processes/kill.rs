@@ -55,7 +55,7 @@ fn kill_at_random(role: &str, directory: &Path, progress: &Truth) {
     for _ in 0..KILLS {
         thread::sleep(Duration::from_micros(random.below(3000)));
         let victim = usize::try_from(random.below(WORKERS as u64)).unwrap();
-        // Not before it works: to die while joining is rarer in life, and tested elsewhere.
+        // Not before it works: to die while joining is rarer in liveness, and tested elsewhere.
         see_progress(victim, &mut workers[victim]);
         thread::sleep(Duration::from_micros(random.below(500)));
         workers[victim].take().unwrap().kill();
@@ -73,9 +73,9 @@ fn kill_at_random(role: &str, directory: &Path, progress: &Truth) {
 pub(crate) fn churn(directory: &Path, worker: usize) {
     let truth = Truth::open(directory);
     let member = Member::join(directory);
-    let life = |owner| member.region.liveness(owner);
+    let liveness = |owner| member.region.liveness(owner);
     for size in (1..=20).map(|steps| steps * STEP).cycle() {
-        if member.account().charge(Column::Used, Bytes(size), || LIMIT, FOREVER, life).is_ok() {
+        if member.account().charge(Column::Used, Bytes(size), || LIMIT, FOREVER, liveness).is_ok() {
             assert_eq!(member.account().own().refund(Column::Used, Bytes(size)), Bytes(size));
         }
         truth.word(worker).fetch_add(1, Ordering::SeqCst);

@@ -6,14 +6,14 @@ use std::path::Path;
 use std::process::Command;
 
 use cgpu_shm::liveness::{Liveness, LivenessLocks};
-use cgpu_shm::slots::Presence;
+use cgpu_shm::slots::SlotLocks;
 use cgpu_shm::units::SlotIndex;
 
 use crate::child::{self, Child, listen, say, stay_for_ever};
 
 const FILE: &str = "file";
 
-fn lines(directory: &Path) -> LivenessLocks {
+fn locks(directory: &Path) -> LivenessLocks {
     LivenessLocks::open(&directory.join(FILE)).unwrap()
 }
 
@@ -23,8 +23,8 @@ fn slot(index: usize) -> SlotIndex {
 
 /// Takes the byte and keeps it until the process's end.
 fn take(directory: &Path, index: usize) {
-    let line = lines(directory).take(slot(index)).unwrap().expect("the byte is free");
-    std::mem::forget(line);
+    let lock = locks(directory).hold(slot(index)).unwrap().expect("the byte is free");
+    std::mem::forget(lock);
 }
 
 /// Role: takes a byte, and nothing else.
@@ -49,7 +49,7 @@ pub(crate) fn close_all(directory: &Path, index: usize) {
 pub(crate) fn reopen(directory: &Path, index: usize) {
     take(directory, index);
     drop(File::open(directory.join(FILE)).unwrap());
-    assert_eq!(lines(directory).life(slot(index)).unwrap(), Liveness::Alive);
+    assert_eq!(locks(directory).liveness(slot(index)).unwrap(), Liveness::Alive);
     say("taken");
     stay_for_ever();
 }
@@ -73,7 +73,7 @@ pub(crate) fn exec(directory: &Path, index: usize) {
     take(directory, index);
     say("taken");
     listen();
-    // It says a line of its own as soon as it runs, and then waits.
+    // It says a lock of its own as soon as it runs, and then waits.
     let error = Command::new("/bin/sh").args(["-c", "echo other; exec sleep 100"]).exec();
     panic!("{error}");
 }
@@ -87,48 +87,48 @@ fn directory() -> tempfile::TempDir {
 #[test]
 fn a_byte_is_free_when_its_process_is_killed() {
     let directory = directory();
-    let lines = lines(directory.path());
+    let locks = locks(directory.path());
     for role in ["stay", "close-all", "reopen"] {
         let mut owner = Child::start(role, directory.path(), 3);
         assert_eq!(owner.hear(), "taken");
-        assert_eq!(lines.life(slot(3)).unwrap(), Liveness::Alive, "{role}");
-        assert!(lines.take(slot(3)).unwrap().is_none(), "{role}");
-        assert!(lines.borrow(slot(3)).unwrap().is_none(), "{role}");
+        assert_eq!(locks.liveness(slot(3)).unwrap(), Liveness::Alive, "{role}");
+        assert!(locks.hold(slot(3)).unwrap().is_none(), "{role}");
+        assert!(locks.try_lock(slot(3)).unwrap().is_none(), "{role}");
         assert_eq!(
-            lines.life(slot(4)).unwrap(),
-            Liveness::Dead,
+            locks.liveness(slot(4)).unwrap(),
+            Liveness::Exited,
             "another slot's byte is another's"
         );
         owner.kill();
-        assert_eq!(lines.life(slot(3)).unwrap(), Liveness::Dead, "{role}");
+        assert_eq!(locks.liveness(slot(3)).unwrap(), Liveness::Exited, "{role}");
     }
 }
 
 #[test]
 fn a_byte_is_not_a_childs() {
     let directory = directory();
-    let lines = lines(directory.path());
+    let locks = locks(directory.path());
     let mut owner = Child::start("fork", directory.path(), 3);
     let grandchild: libc::pid_t = owner.hear().parse().unwrap();
-    assert_eq!(lines.life(slot(3)).unwrap(), Liveness::Alive);
+    assert_eq!(locks.liveness(slot(3)).unwrap(), Liveness::Alive);
     owner.kill();
-    let life = lines.life(slot(3)).unwrap();
+    let liveness = locks.liveness(slot(3)).unwrap();
     let lives = Path::new(&format!("/proc/{grandchild}")).exists();
     child::kill(grandchild, libc::SIGKILL);
     assert!(lives, "the child was to outlive its parent");
-    assert_eq!(life, Liveness::Dead);
+    assert_eq!(liveness, Liveness::Exited);
 }
 
 #[test]
 fn a_byte_is_not_the_next_programs() {
     let directory = directory();
-    let lines = lines(directory.path());
+    let locks = locks(directory.path());
     let mut owner = Child::start("exec", directory.path(), 3);
     assert_eq!(owner.hear(), "taken");
-    assert_eq!(lines.life(slot(3)).unwrap(), Liveness::Alive);
+    assert_eq!(locks.liveness(slot(3)).unwrap(), Liveness::Alive);
     owner.tell();
     assert_eq!(owner.hear(), "other");
-    assert_eq!(lines.life(slot(3)).unwrap(), Liveness::Dead);
+    assert_eq!(locks.liveness(slot(3)).unwrap(), Liveness::Exited);
     owner.kill();
 }
 
@@ -138,16 +138,16 @@ fn a_stopped_process_lives() {
     let mut owner = Child::start("stay", directory.path(), 3);
     assert_eq!(owner.hear(), "taken");
     owner.signal(libc::SIGSTOP);
-    assert_eq!(lines(directory.path()).life(slot(3)).unwrap(), Liveness::Alive);
+    assert_eq!(locks(directory.path()).liveness(slot(3)).unwrap(), Liveness::Alive);
 }
 
 #[test]
 fn another_file_under_the_name_is_not_believed() {
     let directory = directory();
-    let lines = lines(directory.path());
+    let locks = locks(directory.path());
     // The first file is still there when the second is made, so that they differ in number.
     fs::write(directory.path().join("other"), []).unwrap();
     fs::rename(directory.path().join("other"), directory.path().join(FILE)).unwrap();
-    let error = lines.life(slot(3)).unwrap_err();
+    let error = locks.liveness(slot(3)).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
 }

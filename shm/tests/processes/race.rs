@@ -22,15 +22,15 @@ const LET_IN: usize = 1;
 
 /// Charges; if it was let, puts the bytes on the GPU. Whether it was.
 fn allocate(member: &Member, truth: &Truth) -> bool {
-    let life = |owner| member.region.liveness(owner);
-    match member.account().charge(Column::Used, Bytes(EACH), || Bytes(LIMIT), FOREVER, life) {
+    let liveness = |owner| member.region.liveness(owner);
+    match member.account().charge(Column::Used, Bytes(EACH), || Bytes(LIMIT), FOREVER, liveness) {
         Ok(()) => {
             let now = truth.word(ON_THE_GPU).fetch_add(EACH, Ordering::SeqCst) + EACH;
             assert!(now <= LIMIT, "{now} bytes on a GPU with a limit of {LIMIT}");
             truth.word(LET_IN).fetch_add(1, Ordering::SeqCst);
             true
         }
-        Err(Refused::Short { used, .. }) => {
+        Err(Refused::OverLimit { used, .. }) => {
             assert!(used + Bytes(EACH) > Bytes(LIMIT), "refused with {used} in use");
             false
         }

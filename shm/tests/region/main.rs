@@ -21,7 +21,7 @@ use cgpu_shm::liveness::LivenessLock;
 use cgpu_shm::paths::Candidate;
 use cgpu_shm::preamble::{InvalidPreamble, Kind};
 use cgpu_shm::region::{Region, RegionSpec};
-use cgpu_shm::slots::{Claim, LINGERS, Presence, SlotOwner, State, Swept, Word};
+use cgpu_shm::slots::{Claim, DRAIN_PERIOD, SlotLocks, SlotOwner, State, Swept, Word};
 use cgpu_shm::snapshot::{Reader, Slot};
 use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, SlotIndex, TimeScale};
 use cgpu_shm::uuid::Uuid;
@@ -31,13 +31,13 @@ use tempfile::TempDir;
 
 const NOW: Nanos = Nanos::from_millis(5_000);
 
-fn birth() -> RegionSpec<'static> {
+fn spec() -> RegionSpec<'static> {
     RegionSpec { name: "trainer", created: Nanos(77), time_scale: Some(TimeScale(10_000)) }
 }
 
 fn made() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
-    assert!(Region::make(directory.path(), birth()).unwrap());
+    assert!(Region::make(directory.path(), spec()).unwrap());
     directory
 }
 
@@ -117,12 +117,12 @@ fn files_are_made_once_and_are_whole() {
 fn a_directory_is_made_where_there_is_none() {
     let parent = tempfile::tempdir().unwrap();
     let (nowhere, here) = (parent.path().join("a/b"), parent.path().join("c"));
-    let region = Region::open_or_make(&[candidate(&nowhere), candidate(&here)], birth()).unwrap();
+    let region = Region::open_or_make(&[candidate(&nowhere), candidate(&here)], spec()).unwrap();
     assert_eq!(region.directory(), here);
     // Found again, also from behind one in which nothing can be made.
-    let again = Region::open_or_make(&[candidate(&nowhere), candidate(&here)], birth()).unwrap();
+    let again = Region::open_or_make(&[candidate(&nowhere), candidate(&here)], spec()).unwrap();
     assert_eq!(again.directory(), here);
-    let none = Region::open_or_make(&[candidate(&nowhere)], birth()).unwrap_err();
+    let none = Region::open_or_make(&[candidate(&nowhere)], spec()).unwrap_err();
     assert!(matches!(none.fault, Fault::Missing), "{none}");
 }
 
@@ -130,7 +130,7 @@ fn a_directory_is_made_where_there_is_none() {
 fn a_region_that_is_there_is_preferred_to_making_one() {
     let (empty, full) = (tempfile::tempdir().unwrap(), made());
     let region =
-        Region::open_or_make(&[candidate(empty.path()), candidate(full.path())], birth()).unwrap();
+        Region::open_or_make(&[candidate(empty.path()), candidate(full.path())], spec()).unwrap();
     assert_eq!(region.directory(), full.path());
 }
 
@@ -138,7 +138,7 @@ fn a_region_that_is_there_is_preferred_to_making_one() {
 fn a_broken_region_is_not_got_around() {
     let (broken, other) = (made(), tempfile::tempdir().unwrap());
     fs::write(broken.path().join("use"), b"").unwrap();
-    let error = Region::open_or_make(&[candidate(broken.path()), candidate(other.path())], birth())
+    let error = Region::open_or_make(&[candidate(broken.path()), candidate(other.path())], spec())
         .unwrap_err();
     assert!(
         matches!(error.fault, Fault::InvalidPreamble(InvalidPreamble::WrongSize { found: 0, .. })),
@@ -153,7 +153,7 @@ fn a_place_where_anybody_may_make_one_must_be_ours() {
     let user = unsafe { libc::geteuid() };
     let parent = tempfile::tempdir().unwrap();
     let ours = |name: &str| Candidate { directory: parent.path().join(name), owner: Some(user) };
-    Region::open_or_make(&[ours("made")], birth()).unwrap();
+    Region::open_or_make(&[ours("made")], spec()).unwrap();
     assert_eq!(fs::metadata(parent.path().join("made")).unwrap().mode() & 0o777, 0o700);
 
     fs::create_dir(parent.path().join("open")).unwrap();
@@ -161,7 +161,7 @@ fn a_place_where_anybody_may_make_one_must_be_ours() {
     std::os::unix::fs::symlink(parent.path().join("made"), parent.path().join("link")).unwrap();
     let strangers = Candidate { directory: parent.path().join("made"), owner: Some(user + 1) };
     for candidate in [ours("open"), ours("link"), strangers] {
-        let error = Region::open_or_make(&[candidate], birth()).unwrap_err().to_string();
+        let error = Region::open_or_make(&[candidate], spec()).unwrap_err().to_string();
         assert!(error.contains("expected a directory of user"), "{error}");
     }
 }
@@ -235,7 +235,7 @@ fn each_wrong_file_is_told_apart() {
 fn nobody_waits_for_ever_for_a_file_that_is_never_ready() {
     let directory = made();
     edit(directory.path(), Kind::Use, 0, &0u32.to_ne_bytes());
-    let error = Region::open_or_make(&[candidate(directory.path())], birth()).unwrap_err();
+    let error = Region::open_or_make(&[candidate(directory.path())], spec()).unwrap_err();
     assert!(matches!(error.fault, Fault::InvalidPreamble(InvalidPreamble::NotYet)), "{error}");
 }
 
@@ -245,7 +245,7 @@ fn a_file_that_becomes_ready_is_waited_for() {
     edit(directory.path(), Kind::Use, 0, &0u32.to_ne_bytes());
     std::thread::scope(|scope| {
         let opened = scope
-            .spawn(|| Region::open_or_make(&[candidate(directory.path())], birth()).map(|_| ()));
+            .spawn(|| Region::open_or_make(&[candidate(directory.path())], spec()).map(|_| ()));
         edit(directory.path(), Kind::Use, 0, &LAYOUT_VERSION.to_ne_bytes());
         opened.join().unwrap().unwrap();
     });
@@ -272,7 +272,7 @@ fn a_full_tmpfs_is_no_region_and_no_crash() {
     else {
         return;
     };
-    let error = Region::open_or_make(&[candidate(&tmpfs.0)], birth()).unwrap_err();
+    let error = Region::open_or_make(&[candidate(&tmpfs.0)], spec()).unwrap_err();
     assert!(matches!(error.fault, Fault::NoSpace { needed: 1_118_208 }), "{error}");
     let mut left: Vec<_> =
         fs::read_dir(&tmpfs.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -281,7 +281,7 @@ fn a_full_tmpfs_is_no_region_and_no_crash() {
     // The next candidate will do.
     let other = tempfile::tempdir().unwrap();
     let region =
-        Region::open_or_make(&[candidate(&tmpfs.0), candidate(other.path())], birth()).unwrap();
+        Region::open_or_make(&[candidate(&tmpfs.0), candidate(other.path())], spec()).unwrap();
     assert_eq!(region.directory(), other.path());
 }
 
@@ -293,7 +293,7 @@ fn a_hole_on_a_full_tmpfs_is_found_when_opening() {
     else {
         return;
     };
-    Region::make(&tmpfs.0, birth()).unwrap();
+    Region::make(&tmpfs.0, spec()).unwrap();
     let path = tmpfs.0.join("use");
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(4096).unwrap();
@@ -315,10 +315,10 @@ fn a_read_only_file_system_is_named_as_such() {
         return;
     };
     tmpfs.remount("ro");
-    let error = Region::open_or_make(&[candidate(&tmpfs.0)], birth()).unwrap_err();
+    let error = Region::open_or_make(&[candidate(&tmpfs.0)], spec()).unwrap_err();
     assert!(matches!(error.fault, Fault::ReadOnly), "{error}");
     tmpfs.remount("rw");
-    Region::make(&tmpfs.0, birth()).unwrap();
+    Region::make(&tmpfs.0, spec()).unwrap();
     tmpfs.remount("ro");
     assert!(matches!(open_fault(&tmpfs.0), Fault::ReadOnly));
     // The monitor reads all the same.
@@ -326,7 +326,7 @@ fn a_read_only_file_system_is_named_as_such() {
     // A region that may only be read is the container's still: another must not be made beside it.
     let other = tempfile::tempdir().unwrap();
     let error =
-        Region::open_or_make(&[candidate(&tmpfs.0), candidate(other.path())], birth()).unwrap_err();
+        Region::open_or_make(&[candidate(&tmpfs.0), candidate(other.path())], spec()).unwrap_err();
     assert!(matches!(error.fault, Fault::ReadOnly), "{error}");
 }
 
@@ -342,12 +342,12 @@ fn overlayfs_is_refused() {
     let options =
         format!("lowerdir={},upperdir={},workdir={}", at("lower"), at("upper"), at("work"));
     let Some(overlay) = Tmpfs::mount(test, "overlay", &options) else { return };
-    let error = Region::make(&overlay.0, birth()).unwrap_err();
+    let error = Region::make(&overlay.0, spec()).unwrap_err();
     assert!(matches!(error.fault, Fault::Unsupported), "{error}");
     // It is true, and the last guard sees it: a lock there does not outlive its descriptor.
     fs::write(overlay.0.join("file"), []).unwrap();
-    let lines = cgpu_shm::liveness::LivenessLocks::open(&overlay.0.join("file")).unwrap();
-    let taken = lines.take(SlotIndex(0)).map(|line| line.is_some());
+    let locks = cgpu_shm::liveness::LivenessLocks::open(&overlay.0.join("file")).unwrap();
+    let taken = locks.hold(SlotIndex(0)).map(|lock| lock.is_some());
     assert_eq!(taken.unwrap_err().kind(), std::io::ErrorKind::Unsupported);
     drop(overlay);
 }
@@ -386,7 +386,7 @@ fn with_a_monitor_only_its_word_frees_a_slot() {
     let draining = Word::new(claim.generation, State::Draining);
     drop(claim);
     let later = NOW + Nanos::from_millis(60_000);
-    assert_eq!(region.sweep(NOW, true).unwrap().mourned, 1);
+    assert_eq!(region.sweep(NOW, true).unwrap().exited, 1);
     assert_eq!(region.sweep(later, true).unwrap().draining, 1);
     // A word about an earlier user of the slot says nothing.
     monitor
@@ -394,7 +394,7 @@ fn with_a_monitor_only_its_word_frees_a_slot() {
     assert_eq!(region.sweep(later, true).unwrap().draining, 1);
     assert_eq!(region.slots().word(slot), Some(draining));
     monitor.set_drained(slot, draining);
-    assert_eq!(region.sweep(later, true).unwrap().buried, 1);
+    assert_eq!(region.sweep(later, true).unwrap().freed, 1);
 }
 
 #[test]
@@ -418,7 +418,7 @@ fn a_buried_slot_is_all_zero() {
     region.slot(slot).acked.store(9, Ordering::Relaxed);
     drop(claim);
     region.sweep(NOW, false).unwrap();
-    assert_eq!(region.sweep(NOW + Nanos::from_millis(500), false).unwrap().buried, 1);
+    assert_eq!(region.sweep(NOW + Nanos::from_millis(500), false).unwrap().freed, 1);
     let bytes = fs::read(directory.path().join("use")).unwrap();
     let zero =
         |from: usize, length: usize| bytes[from..from + length].iter().all(|byte| *byte == 0);
@@ -480,7 +480,7 @@ fn what_is_granted_is_read() {
     monitor.gpu(gpu).limit.store(9, Ordering::Relaxed);
     monitor.set_notify_slot(gpu, Some(SlotIndex(255)));
     monitor.request_notification();
-    monitor.turn_gate();
+    monitor.wake_gate();
     assert_eq!(granted.acknowledge(), 1);
     assert_eq!((granted.turn(gpu), granted.turn(gpu).epoch()), (turn, 5));
     assert_eq!((granted.budget(gpu), granted.until(gpu)), (Nanos(6), Nanos(7)));
@@ -515,7 +515,7 @@ fn who_sleeps_at_the_gate_is_woken_through_the_monitors_mapping() {
         });
         // It sleeps by now, most often.
         std::thread::sleep(std::time::Duration::from_millis(20));
-        monitor.turn_gate();
+        monitor.wake_gate();
     });
 }
 

@@ -28,7 +28,7 @@ fn bereaved(directory: &Path, lent: u64) -> (Region, SlotIndex, Claim<LivenessLo
 fn what_was_exported_stays_until_nobody_has_it_open() {
     let directory = made();
     let (region, slot, heir) = bereaved(directory.path(), 1 << 5);
-    let gone = NOW + LINGERS;
+    let gone = NOW + DRAIN_PERIOD;
     region.set_opened_handles(heir.slot, 1 << 5 | 1 << 9);
     assert_eq!(region.sweep(gone, false).unwrap().orphans, 1);
     let snapshot = Reader::open(directory.path()).unwrap().read().unwrap();
@@ -40,7 +40,7 @@ fn what_was_exported_stays_until_nobody_has_it_open() {
     );
     assert_eq!(region.sweep(gone, false).unwrap().orphans, 1);
     region.set_opened_handles(heir.slot, 1 << 9);
-    assert_eq!(region.sweep(gone, false).unwrap().buried, 1);
+    assert_eq!(region.sweep(gone, false).unwrap().freed, 1);
     assert!(region.is_valid());
 }
 
@@ -50,11 +50,11 @@ fn whoever_has_it_open_may_die_first() {
     let (region, _, heir) = bereaved(directory.path(), 1);
     region.set_opened_handles(heir.slot, 1);
     drop(heir);
-    let swept = region.sweep(NOW + LINGERS, false).unwrap();
-    assert_eq!((swept.orphans, swept.mourned), (1, 1));
+    let swept = region.sweep(NOW + DRAIN_PERIOD, false).unwrap();
+    assert_eq!((swept.orphans, swept.exited), (1, 1));
     // The heir's memory may be on the GPU as long as it drains.
-    assert_eq!(region.sweep(NOW + LINGERS, false).unwrap().orphans, 1);
-    let after = NOW + LINGERS + LINGERS;
+    assert_eq!(region.sweep(NOW + DRAIN_PERIOD, false).unwrap().orphans, 1);
+    let after = NOW + DRAIN_PERIOD + DRAIN_PERIOD;
     region.sweep(after, false).unwrap();
     assert_eq!(region.sweep(after, false).unwrap(), Swept::default());
     assert!(region.is_valid());
@@ -65,13 +65,13 @@ fn whoever_has_it_open_may_die_first() {
 fn what_was_exported_by_a_descriptor_stays_with_the_container() {
     let directory = made();
     let (region, _, heir) = bereaved(directory.path(), EXPORTED_UNSEEN | 1);
-    let gone = NOW + LINGERS;
+    let gone = NOW + DRAIN_PERIOD;
     assert_eq!(region.sweep(gone, false).unwrap().orphans, 1);
     drop(heir);
     region.sweep(gone, false).unwrap();
     assert_eq!(region.sweep(gone, false).unwrap().orphans, 1);
-    region.sweep(gone + LINGERS, false).unwrap();
-    assert_eq!(region.sweep(gone + LINGERS, false).unwrap(), Swept::default());
+    region.sweep(gone + DRAIN_PERIOD, false).unwrap();
+    assert_eq!(region.sweep(gone + DRAIN_PERIOD, false).unwrap(), Swept::default());
 }
 
 /// One short-lived process after the other, of which one is always draining: none of them had what was exported before they came.
@@ -79,15 +79,15 @@ fn what_was_exported_by_a_descriptor_stays_with_the_container() {
 fn whoever_comes_after_all_have_gone_keeps_no_orphan() {
     let directory = made();
     let (region, _, heir) = bereaved(directory.path(), EXPORTED_UNSEEN);
-    let gone = NOW + LINGERS;
+    let gone = NOW + DRAIN_PERIOD;
     assert_eq!(region.sweep(gone, false).unwrap().orphans, 1);
     drop(heir);
     let comes_and_goes =
         |when| drop(region.claim(SlotOwner::default(), when, false).unwrap().unwrap());
     comes_and_goes(gone);
-    comes_and_goes(gone + Nanos(LINGERS.get() / 2));
-    comes_and_goes(gone + LINGERS);
-    comes_and_goes(gone + LINGERS);
+    comes_and_goes(gone + Nanos(DRAIN_PERIOD.get() / 2));
+    comes_and_goes(gone + DRAIN_PERIOD);
+    comes_and_goes(gone + DRAIN_PERIOD);
     let snapshot = Reader::open(directory.path()).unwrap().read().unwrap();
     let draining = |slot: &Slot| slot.word.state() == Some(State::Draining);
     assert!(snapshot.slots.iter().any(draining));
@@ -108,6 +108,6 @@ fn the_monitor_buries_an_orphan_too() {
         "its word was about the process's own memory"
     );
     monitor.set_drained(slot, word(State::Orphan));
-    assert_eq!(region.sweep(NOW, true).unwrap().buried, 1);
+    assert_eq!(region.sweep(NOW, true).unwrap().freed, 1);
     assert!(region.is_valid());
 }

@@ -13,7 +13,7 @@ use std::process;
 
 use cgpu_shm::atomic::AtomicU64;
 use cgpu_shm::liveness::{Liveness, LivenessLocks};
-use cgpu_shm::slots::Presence;
+use cgpu_shm::slots::SlotLocks;
 use cgpu_shm::units::SlotIndex;
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
@@ -205,7 +205,7 @@ fn replace(path: &Path, lifelines: &LivenessLocks, why: &str) -> Result<(), Erro
         return Ok(());
     };
     for slot in SlotIndex::all() {
-        if lifelines.life(slot).map_err(fail)? == Liveness::Alive {
+        if lifelines.liveness(slot).map_err(fail)? == Liveness::Alive {
             return Err(Error::Segment(format!(
                 "{} {why}; a living process uses it: end that, or name another file in CGPU_SIM_STATE",
                 path.display()

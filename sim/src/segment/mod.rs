@@ -29,7 +29,7 @@ use areas::Area;
 use cgpu_shm::atomic::{Ordering, fence};
 use cgpu_shm::liveness::{Liveness, LivenessLock};
 use cgpu_shm::lock::{Acquired, Guard, HeldBy, Owner};
-use cgpu_shm::slots::Presence;
+use cgpu_shm::slots::SlotLocks;
 use cgpu_shm::units::{Generation, Nanos, SlotIndex};
 use file::Mapping;
 use journal::Ended;
@@ -232,7 +232,9 @@ impl Segment {
         let dead: Vec<_> = SlotIndex::all()
             .filter(|&slot| state_of(&self.mapping, slot) == ProcessState::Live)
             .map(|slot| (slot, self.generation(slot)))
-            .filter(|&(slot, _)| matches!(self.mapping.lifelines.life(slot), Ok(Liveness::Dead)))
+            .filter(|&(slot, _)| {
+                matches!(self.mapping.lifelines.liveness(slot), Ok(Liveness::Exited))
+            })
             .collect();
         for (slot, generation) in dead {
             self.transact(|timeline| {
@@ -292,7 +294,7 @@ fn attach(mapping: &Mapping, figures: &Figures, gpus: &[GpuSpec]) -> Result<Seat
         if state_of(mapping, slot) != ProcessState::Free {
             continue;
         }
-        let Some(lifeline) = mapping.lifelines.take(slot)? else { continue };
+        let Some(lifeline) = mapping.lifelines.hold(slot)? else { continue };
         let word = &mapping.preamble().generation[slot.get()];
         let generation = Generation::from_bits(word.load(Ordering::Relaxed)).next();
         // HB generation: Release, for a process that checks whether a lock's owner still has its
@@ -389,7 +391,7 @@ fn acquire<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Guard<'a>, Error> {
     let mut copying = 0;
     for _ in 0..PATIENCES {
         let judge =
-            |owner| if Some(owner) == overdue { Liveness::Dead } else { life(mapping, owner) };
+            |owner| if Some(owner) == overdue { Liveness::Exited } else { life(mapping, owner) };
         match preamble.lock.acquire(seat.owner(), TIMEOUT, judge) {
             Ok(Acquired::TakenOver(guard, owner)) if life(mapping, owner) == Liveness::Alive => {
                 let generation = preamble.generation[owner.slot().get()].load(Ordering::Acquire);
@@ -419,7 +421,7 @@ fn acquire<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Guard<'a>, Error> {
 fn move_on(mapping: &Mapping) -> Result<(), Error> {
     let is_gone = |who: u64| {
         let slot = SlotIndex(who.to_le_bytes()[0]);
-        life(mapping, Owner::new(slot, Generation::from_bits(who >> 8))) == Liveness::Dead
+        life(mapping, Owner::new(slot, Generation::from_bits(who >> 8))) == Liveness::Exited
     };
     let moved = mapping
         .reopen()
@@ -431,9 +433,9 @@ fn life(mapping: &Mapping, owner: Owner) -> Liveness {
     // HB generation: Acquire.
     let generation = mapping.preamble().generation[owner.slot().get()].load(Ordering::Acquire);
     if !owner.is(Generation::from_bits(generation)) {
-        return Liveness::Dead;
+        return Liveness::Exited;
     }
-    mapping.lifelines.life(owner.slot()).unwrap_or(Liveness::Alive)
+    mapping.lifelines.liveness(owner.slot()).unwrap_or(Liveness::Alive)
 }
 
 /// Returns the state of a slot, without the lock: possibly out of date.

@@ -95,7 +95,7 @@ fn charge_among_processes(
     denied: Reason,
 ) -> Result<(), Denied> {
     tables.ledger.try_charge(gpu, column, bytes).or_else(|refused| {
-        if matches!(refused, Refused::Short { .. }) {
+        if matches!(refused, Refused::OverLimit { .. }) {
             Pools::new(tables).trim_for(gpu);
         }
         tables.ledger.charge_slow(gpu, column, bytes, denied, refused)

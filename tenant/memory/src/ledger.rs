@@ -306,7 +306,7 @@ impl Ledger {
         first: Refused,
     ) -> Result<(), Denied> {
         let answer = match first {
-            Refused::Short { .. } => {
+            Refused::OverLimit { .. } => {
                 if column == Column::Used {
                     self.await_confirmation(gpu, bytes);
                 }
@@ -319,7 +319,7 @@ impl Ledger {
             self.count_unaccounted(gpu);
             let (reason, used, limit) = match refused {
                 Refused::Held(_) => (Reason::LockHeld, self.total(gpu), self.limit(gpu)),
-                Refused::Short { used, limit, .. } => (denied, used, limit),
+                Refused::OverLimit { used, limit, .. } => (denied, used, limit),
             };
             self.count(reason);
             Denied { reason, wanted: bytes, used, limit }
@@ -361,7 +361,7 @@ impl Ledger {
             let usage = self.usage(gpu);
             let stays = usage.total() - usage.draining;
             let by_exited =
-                matches!(refused, Refused::Short { limit, .. } if stays + bytes <= limit);
+                matches!(refused, Refused::OverLimit { limit, .. } if stays + bytes <= limit);
             if !by_exited || !budget.sleep_for_drain(self.clock) {
                 return Err(refused);
             }

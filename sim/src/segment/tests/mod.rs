@@ -225,7 +225,7 @@ impl Fixture {
             // Without a process record, so that only the operation changes words.
             let slot = (CRASHERS..).map(SlotIndex);
             let (slot, lifeline) = slot
-                .filter_map(|slot| Some((slot, mapping.lifelines.take(slot).unwrap()?)))
+                .filter_map(|slot| Some((slot, mapping.lifelines.hold(slot).unwrap()?)))
                 .next()
                 .unwrap();
             let word = &mapping.preamble().generation[slot.get()];

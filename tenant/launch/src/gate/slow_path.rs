@@ -10,7 +10,7 @@
 //! takes what it needs from the account before the call, and notes the result after it.
 
 use cgpu_shm::grant::TurnState;
-use cgpu_shm::spin::Held;
+use cgpu_shm::spin::SpinGuard;
 use cgpu_shm::units::Nanos;
 
 use super::account::Account;
@@ -69,7 +69,7 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
     }
 
     /// The account of the process on the launch's GPU.
-    pub(super) fn account(&self) -> Held<'_, Account> {
+    pub(super) fn account(&self) -> SpinGuard<'_, Account> {
         self.gate.device(self.launch.gpu).account.lock()
     }
 }

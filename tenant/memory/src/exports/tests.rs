@@ -1,7 +1,7 @@
 //! Every path, and whole histories of three processes that exit in any order, against a model of
 //! the driver.
 
-use cgpu_shm::slots::LINGERS;
+use cgpu_shm::slots::DRAIN_PERIOD;
 use proptest::prelude::*;
 
 use cgpu_shm::atomic::Ordering;
@@ -46,7 +46,7 @@ fn route(number: u64) -> Route {
 fn reclaim_exited(container: &Container, observer: &Tenant) {
     for _ in 0..3 {
         let _ = observer.region().sweep(crate::Clock::now(container.clock), false);
-        container.clock.advance(LINGERS);
+        container.clock.advance(DRAIN_PERIOD);
     }
 }
 

@@ -73,7 +73,7 @@ impl Checkpointed<'_> {
                 liveness,
             ) {
                 Ok(was_checkpointed) => return Ok(was_checkpointed),
-                Err(Refused::Short { used, wanted, limit })
+                Err(Refused::OverLimit { used, wanted, limit })
                     if used - self.ledger.usage(gpu).draining + wanted <= limit
                         && budget.sleep_for_drain(self.ledger.clock) => {}
                 Err(refused) => return Err(refused),

@@ -1,7 +1,7 @@
 //! Refusals, the monitor's measurements, checkpoints, and waits.
 
 use cgpu_shm::grant::GrantWriter;
-use cgpu_shm::slots::LINGERS;
+use cgpu_shm::slots::DRAIN_PERIOD;
 use cgpu_shm::unaccounted::UnaccountedDelta;
 
 use super::*;
@@ -314,7 +314,7 @@ fn process_is_alone_when_no_other_one_is_left_on_the_gpu() {
     drop(other);
     ledger.sweep();
     assert!(!ledger.creations().is_alone(), "its memory may still be on the GPU");
-    container.clock.advance(LINGERS);
+    container.clock.advance(DRAIN_PERIOD);
     ledger.sweep();
     assert!(ledger.creations().is_alone());
 }
@@ -369,7 +369,7 @@ fn occupied(living: Bytes, exited: Bytes) -> (Container, Ledger, Ledger) {
 fn restore_waits_for_draining_memory() {
     let (container, tool, worker) = occupied(mib(4), mib(6));
     assert_eq!(tool.checkpointed().restore(gpu(), worker.claim.slot), Ok(true));
-    assert!(container.clock.slept() >= LINGERS);
+    assert!(container.clock.slept() >= DRAIN_PERIOD);
     assert_eq!(tool.total(gpu()), mib(10));
     assert_eq!(
         tool.checkpointed().restore(gpu(), worker.claim.slot),
@@ -381,7 +381,7 @@ fn restore_waits_for_draining_memory() {
 #[test]
 fn restore_that_never_fits_does_not_wait() {
     let (container, tool, worker) = occupied(mib(5), mib(5));
-    let refused = Refused::Short { used: mib(10), wanted: mib(6), limit: mib(10) };
+    let refused = Refused::OverLimit { used: mib(10), wanted: mib(6), limit: mib(10) };
     assert_eq!(tool.checkpointed().restore(gpu(), worker.claim.slot), Err(refused));
     assert_eq!(container.clock.slept(), Nanos::ZERO);
 }
@@ -393,7 +393,7 @@ fn charge_that_finds_memory_already_gone_is_not_counted_as_waiting() {
     assert!(charge(&exiting, mib(6)));
     drop(exiting);
     survivor.sweep();
-    container.clock.advance(LINGERS);
+    container.clock.advance(DRAIN_PERIOD);
     assert!(charge(&survivor, mib(8)));
     assert_eq!(container.clock.slept(), Nanos::ZERO);
     assert_eq!(count(&survivor, Reason::WaitedForDraining), 0);
@@ -408,7 +408,7 @@ fn driver_is_retried_once_after_the_last_memory_has_drained() {
     let mut budget = WaitBudget::default();
     assert!(survivor.should_retry(gpu(), &mut budget), "it drains");
     assert!(container.clock.slept() > Nanos::ZERO);
-    container.clock.advance(LINGERS);
+    container.clock.advance(DRAIN_PERIOD);
     let slept = container.clock.slept();
     assert!(survivor.should_retry(gpu(), &mut budget), "it has drained since");
     assert!(!survivor.should_retry(gpu(), &mut budget), "the driver was called since");

@@ -57,15 +57,17 @@ fn unusable_region_under_a_limit_is_refused() {
     check_corrupted("expected layout version", |run| {
         overwrite(&run.join("grant"), 0, &99_u32.to_ne_bytes())
     });
-    check_corrupted("not a file of cgpu", |run| overwrite(&run.join("use"), 4, b"ELF!"));
-    check_corrupted("cut short or replaced", |run| {
+    check_corrupted("not a cgpu file", |run| overwrite(&run.join("use"), 4, b"ELF!"));
+    check_corrupted("truncated or replaced", |run| {
         let file = fs::OpenOptions::new().write(true).open(run.join("use")).expect("it is there");
         file.set_len(4096).expect("it can be cut");
     });
-    check_corrupted("cut short or replaced", |run| {
+    check_corrupted("truncated or replaced", |run| {
         fs::write(run.join("use"), []).expect("it can be cut")
     });
-    check_corrupted("still being made", |run| overwrite(&run.join("use"), 0, &0_u32.to_ne_bytes()));
+    check_corrupted("still being created", |run| {
+        overwrite(&run.join("use"), 0, &0_u32.to_ne_bytes())
+    });
 }
 
 #[test]

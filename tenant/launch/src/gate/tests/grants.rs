@@ -42,7 +42,7 @@ fn times_far_from_now_neither_block_nor_open_the_gate() {
         let set_turn = |epoch, state, granted| {
             harness.grantors[0].gpu(gpu()).bound.store(bound.0, Ordering::Relaxed);
             harness.grantors[0].set_turn(gpu(), Turn::new(epoch, state), granted, until);
-            harness.grantors[0].turn_gate();
+            harness.grantors[0].wake_gate();
         };
         let beat_for = |role: &Role<'_>, time: Nanos| {
             for _ in 0..time.0 / ms(200).0 {

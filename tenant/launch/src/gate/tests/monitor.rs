@@ -22,7 +22,7 @@ pub(super) fn set_turn(
 ) {
     let grantor = &harness.grantors[container];
     grantor.set_turn(gpu(), Turn::new(epoch, state), granted, Nanos::ZERO);
-    grantor.turn_gate();
+    grantor.wake_gate();
 }
 
 /// What it saw.

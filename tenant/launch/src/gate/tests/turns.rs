@@ -240,7 +240,7 @@ fn process_that_missed_its_turn_notifies_the_monitor() {
             "it has launched nothing since"
         );
         // Other news than a turn is none of its business.
-        role.harness.grantors[0].turn_gate();
+        role.harness.grantors[0].wake_gate();
         role.sleep(ms(5));
         assert_eq!(role.harness.notifications(), 3);
         set_turn(role.harness, 0, 6, TurnState::Open, Nanos::ZERO);
