@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cgpu_shm::peer;
+use rustix::net;
 
 use crate::health::Health;
 use crate::inventory::Inventory;
@@ -50,6 +51,18 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 impl Failure {
+    /// Whether the monitor did not answer in time.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        use io::ErrorKind::{TimedOut, WouldBlock};
+        match self {
+            Self::Refused(_) => false,
+            Self::Absent(_, error) | Self::Broken(_, error) => {
+                matches!(error.kind(), TimedOut | WouldBlock)
+            }
+        }
+    }
+
     /// The errno of a refusal.
     #[must_use]
     pub fn errno(&self) -> Option<Errno> {
@@ -58,6 +71,20 @@ impl Failure {
             Self::Absent(..) | Self::Broken(..) => None,
         }
     }
+}
+
+/// Connects, and sets the timeout before: a monitor that hangs accepts no connection, and `connect`
+/// waits once its queue is full.
+fn open(socket: &Path, timeout: Duration) -> io::Result<UnixStream> {
+    let stream = net::socket_with(
+        net::AddressFamily::UNIX,
+        net::SocketType::STREAM,
+        net::SocketFlags::CLOEXEC,
+        None,
+    )?;
+    net::sockopt::set_socket_timeout(&stream, net::sockopt::Timeout::Send, Some(timeout))?;
+    net::connect(&stream, &net::SocketAddrUnix::new(socket)?)?;
+    Ok(stream.into())
 }
 
 fn is_cut_off(error: &io::Error) -> bool {
@@ -80,9 +107,8 @@ impl Client {
     /// As [`Client::connect`].
     pub fn connect_within(socket: &Path, timeout: Duration) -> Result<Self, Failure> {
         let absent = |error| Failure::Absent(socket.to_owned(), error);
-        let stream = UnixStream::connect(socket).map_err(absent)?;
+        let stream = open(socket, timeout).map_err(absent)?;
         stream.set_read_timeout(Some(timeout)).map_err(absent)?;
-        stream.set_write_timeout(Some(timeout)).map_err(absent)?;
         Ok(Self { socket: socket.to_owned(), stream: BufReader::new(stream) })
     }
 
@@ -114,10 +140,13 @@ impl Client {
     fn exchange(&mut self, request: &Request) -> io::Result<Reply> {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
-        self.stream.get_mut().write_all(&line)?;
+        // A monitor that refuses the connection says why before it closes it.
+        let written = self.stream.get_mut().write_all(&line);
         line.clear();
-        self.stream.read_until(b'\n', &mut line)?;
+        let read = self.stream.read_until(b'\n', &mut line);
         if line.last() != Some(&b'\n') {
+            written?;
+            read?;
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(serde_json::from_slice(&line)?)
@@ -265,5 +294,60 @@ impl Client {
                 Failure::Broken(self.socket.clone(), what)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(20);
+
+    #[test]
+    fn monitor_that_accepts_nothing_times_out_at_connect() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("monitor.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        net::listen(&listener, 0).unwrap();
+        let mut connected = Vec::new();
+        let failure = loop {
+            match Client::connect_within(&socket, SHORT) {
+                Ok(client) => connected.push(client),
+                Err(failure) => break failure,
+            }
+        };
+        assert!(failure.is_timeout(), "{failure}");
+    }
+
+    #[test]
+    fn monitor_that_answers_nothing_times_out_at_the_reply() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("monitor.sock");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let failure = Client::connect_within(&socket, SHORT).unwrap().get("version").unwrap_err();
+        assert!(failure.is_timeout(), "{failure}");
+    }
+
+    #[test]
+    fn absent_monitor_is_no_timeout() {
+        let failure = Client::connect(Path::new("/nowhere/monitor.sock")).unwrap_err();
+        assert!(!failure.is_timeout(), "{failure}");
+    }
+
+    #[test]
+    fn refusal_of_the_connection_is_reported_though_it_is_closed() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("monitor.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let mut client = Client::connect(&socket).unwrap();
+        let reply = Reply::Refused(Refusal::new(Errno::EBUSY, "Too many connections."));
+        let mut line = serde_json::to_vec(&reply).unwrap();
+        line.push(b'\n');
+        let (mut accepted, _) = listener.accept().unwrap();
+        accepted.write_all(&line).unwrap();
+        drop(accepted);
+        assert_eq!(client.get("version").unwrap_err().errno(), Some(Errno::EBUSY));
     }
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use cgpu_client::Client;
+use cgpu_client::connection::Failure;
 use cgpu_client::inventory::{HostDevice, Inventory, ListedDevice};
 use cgpu_shm::paths;
 use rustix::fs::Mode;
@@ -30,8 +31,8 @@ const DRIVER_FOLDER: &str = "/proc/driver/nvidia/gpus";
 const MAX_AGE: Duration = Duration::from_secs(3);
 /// Both are installed together.
 const ADVICE: &str = "install cgpu-monitor and cgpu-runtime of one release";
-/// Timeout for the monitor's answer.
-const MONITOR_TIMEOUT: Duration = Duration::from_millis(500);
+/// Timeout for the monitor's answer: a container's start waits so long for a monitor that hangs, once.
+pub(crate) const MONITOR_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// GPUs as a monitor reports them.
 #[derive(Clone, Debug)]
@@ -42,16 +43,34 @@ pub struct MonitorInventory {
     pub overcommit: bool,
 }
 
-/// Asks the monitor; none: there is none, or what it tells is not what NVML would.
-#[must_use]
-pub fn by_monitor(config: &Config) -> Option<MonitorInventory> {
-    let mut monitor = Client::connect_within(&paths::socket(&config.root), MONITOR_TIMEOUT).ok()?;
+/// Why NVML has to be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoInventory {
+    /// There is no monitor, or its inventory may differ from NVML's.
+    Unusable,
+    /// The monitor did not answer within [`MONITOR_TIMEOUT`].
+    Hangs,
+}
+
+/// Asks the monitor.
+///
+/// # Errors
+/// NVML has to be asked.
+pub fn by_monitor(config: &Config) -> Result<MonitorInventory, NoInventory> {
+    let failed = |failure: Failure| {
+        if failure.is_timeout() { NoInventory::Hangs } else { NoInventory::Unusable }
+    };
+    let mut monitor =
+        Client::connect_within(&paths::socket(&config.root), MONITOR_TIMEOUT).map_err(failed)?;
     let own = rustix::process::geteuid().as_raw();
-    monitor.monitor_user().filter(|user| [0, own].contains(user))?;
-    let inventory = monitor.inventory().ok()?;
+    if !monitor.monitor_user().is_some_and(|user| [0, own].contains(&user)) {
+        return Err(NoInventory::Unusable);
+    }
+    let inventory = monitor.inventory().map_err(failed)?;
     let state = config.sim.as_deref().map(|list| config.states().join(paths::simulated_name(list)));
-    let gpus = checked(&inventory, state.as_deref(), Path::new(DRIVER_FOLDER))?;
-    Some(MonitorInventory { gpus, overcommit: inventory.allow_overcommit })
+    let gpus = checked(&inventory, state.as_deref(), Path::new(DRIVER_FOLDER))
+        .ok_or(NoInventory::Unusable)?;
+    Ok(MonitorInventory { gpus, overcommit: inventory.allow_overcommit })
 }
 
 /// The GPUs of an inventory, if it is fresh and of the GPUs that are meant: those whose state lies there, or the real ones.

@@ -17,6 +17,7 @@ use crate::bundle::Bundle;
 use crate::config::Config;
 use crate::edit::Configuration;
 use crate::folder::Folder;
+use crate::gpus::MONITOR_TIMEOUT;
 use crate::mounting;
 use crate::plan::{Declared, Plan, Refusal, plan};
 use crate::start::Slice;
@@ -143,7 +144,10 @@ fn needs_no_mounts(configuration: &Configuration, folder: &Folder) -> Result<boo
 /// started. Without one, or with one that does not answer, memory limits hold all the same, and it is found when one comes.
 pub(crate) fn created(root: &Path, folder: &Folder, pid: Option<i32>) -> Result<()> {
     let pid = pid.context("the container's state tells no process")?;
-    folder.record_first_process(pid)?;
+    let monitor_hangs = folder.record_first_process(pid)?;
+    if monitor_hangs {
+        return Ok(());
+    }
     let registration = Registration {
         dir: folder.path().to_owned(),
         name: None,
@@ -153,7 +157,7 @@ pub(crate) fn created(root: &Path, folder: &Folder, pid: Option<i32>) -> Result<
         limits: Vec::new(),
         pid: Some(pid),
     };
-    match Client::connect(&paths::socket(root))
+    match Client::connect_within(&paths::socket(root), MONITOR_TIMEOUT)
         .and_then(|mut monitor| monitor.register(registration))
     {
         Ok(registered) => {
@@ -163,4 +167,31 @@ pub(crate) fn created(root: &Path, folder: &Folder, pid: Option<i32>) -> Result<
         Err(Failure::Absent(..) | Failure::Broken(..)) => {}
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// Whether `created` connects to the monitor, for a folder that was made while it hung or not.
+    fn connects(monitor_hangs: bool) -> bool {
+        let root = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(paths::socket(root.path())).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let folder = Folder::of(root.path(), "a").unwrap();
+        fs::create_dir_all(folder.path()).unwrap();
+        let record = serde_json::json!({ "bundle": "/b", "monitor_hangs": monitor_hangs });
+        fs::write(folder.path().join("container"), record.to_string()).unwrap();
+        let pid = Some(std::process::id().cast_signed());
+        created(root.path(), &folder, pid).unwrap();
+        listener.accept().is_ok()
+    }
+
+    #[test]
+    fn monitor_that_hung_at_the_start_is_not_waited_for_again() {
+        assert!(connects(false));
+        assert!(!connects(true));
+    }
 }

@@ -16,7 +16,7 @@ use crate::config::{self, Config};
 use crate::edit::{self, Additions, Configuration, bind, hook};
 use crate::files::Files;
 use crate::folder::{Folder, FolderSpec, GpuCapacity};
-use crate::gpus;
+use crate::gpus::{self, NoInventory};
 use crate::handover;
 use crate::hook::created;
 use crate::image::{self, Image};
@@ -164,7 +164,7 @@ impl Slice {
         let variables = configuration.variables();
         let declared = Declared::new(&variables)?;
         let named = Named::of(configuration, bundle.folder(), id);
-        let Some(Planned { limits, gpus, overcommit }) =
+        let Some(Planned { limits, gpus, overcommit, monitor_hangs }) =
             Planned::of(&declared, config, named.name.as_deref().unwrap_or(id))?
         else {
             return Ok(None);
@@ -190,6 +190,7 @@ impl Slice {
             gpus: &capacities(&gpus),
             overcommit,
             stays,
+            monitor_hangs,
         })?;
         let ready = mounts(&folder, config, &files, &image, &shim).and_then(|(mounts, by_file)| {
             are_seen(configuration, &files, &mounts)?;
@@ -232,21 +233,26 @@ struct Planned {
     gpus: Vec<HostGpu>,
     /// Limits of a GPU may add up to more than it has.
     overcommit: bool,
+    /// The monitor did not answer in time.
+    monitor_hangs: bool,
 }
 
 impl Planned {
     /// Plans with the GPUs that the monitor knows; where that comes to anything but a slice, or there is no monitor, with those that NVML does. None: there is no
     /// limit to keep.
     fn of(declared: &Declared<'_>, config: &Config, name: &str) -> Result<Option<Self>, Refusal> {
-        let mut reported = None;
-        let by_monitor = || {
-            let known =
-                gpus::by_monitor(config).ok_or_else(|| Refusal("no monitor tells".into()))?;
-            Ok(reported.insert(known).gpus.clone())
+        let (mut reported, mut monitor_hangs) = (None, false);
+        let by_monitor = || match gpus::by_monitor(config) {
+            Ok(known) => Ok(reported.insert(known).gpus.clone()),
+            Err(why) => {
+                monitor_hangs = why == NoInventory::Hangs;
+                Err(Refusal("the monitor gives no inventory".into()))
+            }
         };
         let planned = plan(declared, name, by_monitor);
         if let (Ok(Plan::Slice(limits)), Some(reported)) = (planned, reported) {
-            return Ok(Some(Self { limits, gpus: reported.gpus, overcommit: reported.overcommit }));
+            let (gpus, overcommit) = (reported.gpus, reported.overcommit);
+            return Ok(Some(Self { limits, gpus, overcommit, monitor_hangs }));
         }
         let mut found = Vec::new();
         let by_nvml = || {
@@ -258,7 +264,8 @@ impl Planned {
         Ok(match plan(declared, name, by_nvml)? {
             Plan::Native => None,
             Plan::Slice(limits) => {
-                Some(Self { limits, gpus: found, overcommit: allows_overcommit(&config.root) })
+                let overcommit = allows_overcommit(&config.root, monitor_hangs);
+                Some(Self { limits, gpus: found, overcommit, monitor_hangs })
             }
         })
     }
@@ -374,10 +381,14 @@ fn capacities(gpus: &[HostGpu]) -> Vec<GpuCapacity> {
     gpus.iter().map(capacities).collect()
 }
 
-/// As the running monitor says; without one, as its configuration file says.
-fn allows_overcommit(root: &Path) -> bool {
-    match Client::connect(&paths::socket(root)).and_then(|mut monitor| monitor.status()) {
-        Ok(status) => status.allow_overcommit,
-        Err(_) => config::monitor_allows_overcommit(Path::new(paths::MONITOR_CONFIG)),
+/// As the running monitor says; without one, or with one that hangs, as its configuration file says.
+fn allows_overcommit(root: &Path, monitor_hangs: bool) -> bool {
+    let status = || {
+        let socket = paths::socket(root);
+        Client::connect_within(&socket, gpus::MONITOR_TIMEOUT)?.status()
+    };
+    match (!monitor_hangs).then(status) {
+        Some(Ok(status)) => status.allow_overcommit,
+        _ => config::monitor_allows_overcommit(Path::new(paths::MONITOR_CONFIG)),
     }
 }

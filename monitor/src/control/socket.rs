@@ -18,9 +18,16 @@ use cgpu_shm::units::Nanos;
 use super::answer;
 use crate::host::Host;
 
-/// Clients at once; more wait.
+/// Most clients at once.
 const MAX_CLIENTS: usize = 64;
-/// The longest request.
+/// Clients of these that only root and the monitor's own user can be: other users cannot lock them
+/// out.
+const RESERVED_CLIENTS: usize = 16;
+/// Most clients of one other user.
+const MAX_CLIENTS_PER_USER: usize = 8;
+/// Time without a request after which a client gives way to one that waits.
+const IDLE_TIMEOUT: Nanos = Nanos::from_millis(5000);
+/// Bytes of the longest request.
 const MAX_REQUEST: usize = 64 << 10;
 
 /// The socket and its connections.
@@ -39,7 +46,10 @@ pub(crate) struct Socket {
 #[derive(Debug)]
 struct Client {
     stream: UnixStream,
+    user: u32,
     may_write: bool,
+    /// When it sent something last, or connected.
+    active: Nanos,
     /// Read and not answered.
     line: Vec<u8>,
     /// Answered and not written.
@@ -123,28 +133,84 @@ impl Socket {
         &self.listener
     }
 
-    /// Takes a new client; its number and its stream to listen to.
-    pub(crate) fn accept(&mut self) -> Option<(u64, &UnixStream)> {
-        let (stream, _) = self.listener.accept().ok()?;
-        stream.set_nonblocking(true).ok()?;
-        if self.clients.len() >= MAX_CLIENTS {
-            return None;
-        }
+    /// Accepts a client. Returns its number and its stream; none if it has gone or was refused.
+    ///
+    /// # Errors
+    /// None can be accepted now: there are no descriptors or no memory left.
+    pub(crate) fn accept(&mut self, now: Nanos) -> io::Result<Option<(u64, &UnixStream)>> {
+        let mut stream = match self.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+                ) =>
+            {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        stream.set_nonblocking(true)?;
         let own = rustix::process::geteuid().as_raw();
-        let may_write = peer::user(&stream).is_ok_and(|user| [0, own].contains(&user));
+        // A client whose user is unknown counts as one of a user of its own.
+        let user = peer::user(&stream).unwrap_or(u32::MAX);
+        let may_write = [0, own].contains(&user);
+        if !self.make_room(user, may_write, now) {
+            let message =
+                format!("User {user} has too many connections to the monitor: close one.");
+            let refusal = Reply::Refused(Refusal::new(Errno::EBUSY, message));
+            if let Ok(mut line) = serde_json::to_vec(&refusal) {
+                line.push(b'\n');
+                // It is closed in any case.
+                let _ = stream.write(&line);
+            }
+            return Ok(None);
+        }
         self.next += 1;
         let client = self.clients.entry(self.next).or_insert(Client {
             stream,
+            user,
             may_write,
+            active: now,
             line: Vec::new(),
             reply: Vec::new(),
         });
-        Some((self.next, &client.stream))
+        Ok(Some((self.next, &client.stream)))
+    }
+
+    /// Whether another client of this user can be accepted. Where the user's part is taken, the
+    /// client of that part that was idle the longest gives way.
+    fn make_room(&mut self, user: u32, may_write: bool, now: Nanos) -> bool {
+        let count = |of: &dyn Fn(&Client) -> bool| {
+            self.clients.values().filter(|client| of(client)).count()
+        };
+        let is_same_user = |client: &Client| client.user == user;
+        let is_other = |client: &Client| !client.may_write;
+        let is_any = |_: &Client| true;
+        let part: &dyn Fn(&Client) -> bool = if may_write {
+            if self.clients.len() < MAX_CLIENTS {
+                return true;
+            }
+            &is_any
+        } else if count(&is_same_user) >= MAX_CLIENTS_PER_USER {
+            &is_same_user
+        } else if count(&is_other) >= MAX_CLIENTS - RESERVED_CLIENTS {
+            &is_other
+        } else {
+            return true;
+        };
+        let idle = |client: &Client| client.active + IDLE_TIMEOUT <= now;
+        let longest = (self.clients.iter())
+            .filter(|(_, client)| part(client) && idle(client))
+            .min_by_key(|(_, client)| client.active)
+            .map(|(number, _)| *number);
+        longest.is_some_and(|number| self.clients.remove(&number).is_some())
     }
 
     /// Reads what a client has sent and answers one request: turns are given between any two. Who has gone is forgotten, and its stream with it.
     pub(crate) fn serve(&mut self, number: u64, host: &mut Host, now: Nanos) {
         let Some(client) = self.clients.get_mut(&number) else { return };
+        client.active = now;
         if !(client.read() && client.answer(host, now)) {
             self.clients.remove(&number);
         }

@@ -61,8 +61,12 @@ pub(super) struct EventLoop {
     signals: Vec<UnixStream>,
     next_heartbeat: Nanos,
     next_scan: Nanos,
-    /// Bells that are not listened to.
+    /// Containers whose doorbells are not polled.
     muted: Vec<TenantId>,
+    /// The last client could not be accepted.
+    accept_fails: bool,
+    /// The listener is not polled until the next heartbeat.
+    accept_paused: bool,
 }
 
 impl EventLoop {
@@ -95,6 +99,8 @@ impl EventLoop {
             next_heartbeat: Nanos::ZERO,
             next_scan: Nanos::ZERO,
             muted: Vec::new(),
+            accept_fails: false,
+            accept_paused: false,
         })
     }
 
@@ -118,6 +124,7 @@ impl EventLoop {
                 }
             }
             for source in heard.drain(..) {
+                let time = Monotonic.now();
                 match source {
                     Source::Signal(STOP) => return Ok(End::Stopped),
                     Source::Signal(kind) => self.handle_signal(time, kind),
@@ -126,21 +133,14 @@ impl EventLoop {
                         self.tree_requests
                             .answer(|request, may_write| answer(host, time, request, may_write));
                     }
-                    Source::Listener => {
-                        if let Some((number, stream)) = self.socket.accept()
-                            && let Err(error) = self.poll.add(stream, Source::Connection(number))
-                        {
-                            tracing::warn!("a client cannot be listened to: {error}");
-                            self.socket.dismiss(number);
-                        }
-                    }
+                    Source::Listener => self.accept(time),
                     Source::Connection(number) => {
                         self.socket.serve(number, &mut self.host, time);
                         if self.has_transferred() {
                             return Ok(End::Transferred);
                         }
                     }
-                    Source::Doorbell(number) => self.handle_doorbell(time, TenantId(number)),
+                    Source::Doorbell(number) => self.handle_doorbell(TenantId(number)),
                     Source::RegistrantExit(number) => {
                         self.host.registrant_exited(time, i32::try_from(number).unwrap_or(0))
                     }
@@ -149,6 +149,34 @@ impl EventLoop {
                     }
                     Source::Timer => {}
                 }
+                // The end of a turn does not wait for the other events.
+                let time = Monotonic.now();
+                if self.host.next_step() <= time {
+                    self.host.run_due(time);
+                }
+            }
+        }
+    }
+
+    /// Accepts a client. Where the system is out of descriptors, tries again with the next
+    /// heartbeat: the listener stays readable.
+    fn accept(&mut self, time: Nanos) {
+        match self.socket.accept(time) {
+            Ok(client) => {
+                self.accept_fails = false;
+                if let Some((number, stream)) = client
+                    && let Err(error) = self.poll.add(stream, Source::Connection(number))
+                {
+                    tracing::warn!("cannot poll a client's connection: {error}");
+                    self.socket.dismiss(number);
+                }
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.accept_fails, true) {
+                    tracing::warn!("cannot accept clients on the control socket: {error}");
+                }
+                self.poll.remove(self.socket.listener());
+                self.accept_paused = true;
             }
         }
     }
@@ -209,6 +237,12 @@ impl EventLoop {
         self.host.refresh_containers(time);
         self.host.beat(time);
         self.socket.flush();
+        if std::mem::take(&mut self.accept_paused)
+            && let Err(error) = self.poll.add(self.socket.listener(), Source::Listener)
+        {
+            tracing::warn!("cannot poll the control socket: {error}");
+            self.accept_paused = true;
+        }
         for tenant in std::mem::take(&mut self.muted) {
             match self.host.containers.get(&tenant) {
                 Some(container) if container.doorbell.muted_until > time => self.muted.push(tenant),
@@ -221,8 +255,9 @@ impl EventLoop {
         }
     }
 
-    fn handle_doorbell(&mut self, time: Nanos, tenant: TenantId) {
-        self.host.notified(time, tenant);
+    fn handle_doorbell(&mut self, tenant: TenantId) {
+        self.host.notified(tenant);
+        let time = Monotonic.now();
         let container = self.host.containers.get(&tenant);
         if let Some(container) = container.filter(|container| container.doorbell.muted_until > time)
             && let Some(doorbell) =

@@ -38,6 +38,11 @@ impl Doorbell {
         }
     }
 
+    /// Takes more bytes than honest processes write. Mutes the doorbell at once.
+    pub(super) fn flooded(&mut self, now: Nanos) {
+        self.muted_until = now + MUTE_DURATION;
+    }
+
     /// Whether no notification is requested yet.
     pub(super) fn is_cooling_down(&self) -> bool {
         self.cooldown_until > Nanos::ZERO

@@ -22,6 +22,10 @@ use rustix::fs::fstat;
 
 use super::device_list::DeviceList;
 
+/// Bytes that one read of a doorbell takes. A notification is one byte, and a container has at most
+/// 256 processes: so many unread bytes are a flood.
+const DOORBELL_READ: usize = 4096;
+
 /// Both files, open.
 #[derive(Debug)]
 pub(crate) struct Region {
@@ -169,13 +173,12 @@ impl Region {
         self.seen.gpus.iter().position(|gpu| gpu.uuid == uuid).and_then(DeviceIndex::new)
     }
 
-    /// Empties the bell.
-    pub(crate) fn drain_doorbell(&mut self) {
-        if let Some(doorbell) = &mut self.doorbell {
-            // As much as a pipe holds by default, at once.
-            let mut bytes = [0; 4096];
-            while matches!(doorbell.read(&mut bytes), Ok(4096)) {}
-        }
+    /// Reads what is in the doorbell, once: its container can write as fast as any number of reads,
+    /// and can make the pipe 1 MiB long. Returns whether there was as much as one read takes.
+    pub(crate) fn drain_doorbell(&mut self) -> bool {
+        let mut bytes = [0; DOORBELL_READ];
+        let read = self.doorbell.as_mut().map(|doorbell| doorbell.read(&mut bytes));
+        matches!(read, Some(Ok(DOORBELL_READ)))
     }
 
     /// Writes what a GPU's gate is to say. The gate word is changed by [`Region::turn`].
@@ -324,4 +327,37 @@ fn open_fifo(path: &Path) -> Option<fs::File> {
         OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path)
     };
     open().ok().filter(|file| file.metadata().is_ok_and(|about| about.file_type().is_fifo()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use cgpu_shm::region::RegionSpec;
+
+    use super::*;
+
+    fn region_in(directory: &Path) -> Region {
+        cgpu_shm::region::Region::make(
+            directory,
+            RegionSpec { name: "", created: Nanos(1), time_scale: None },
+        )
+        .unwrap();
+        Region::open(directory, 1).unwrap()
+    }
+
+    #[test]
+    fn doorbell_drain_is_one_read_however_much_is_written() {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let mut region = region_in(directory.path());
+        let mut writer = open_fifo(&directory.path().join("doorbell")).unwrap();
+        assert!(!region.drain_doorbell(), "nothing was written");
+        writer.write_all(&[1; 3]).unwrap();
+        assert!(!region.drain_doorbell(), "an honest container's notifications");
+        rustix::pipe::fcntl_setpipe_size(&writer, 1 << 20).unwrap();
+        writer.write_all(&vec![1; 1 << 20]).unwrap();
+        assert!(region.drain_doorbell(), "a flood");
+        let left = rustix::io::ioctl_fionread(&writer).unwrap();
+        assert_eq!(left, (1 << 20) - DOORBELL_READ as u64);
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use cgpu_scheduler::{Gpu, Observation, TenantId, gangs};
+use cgpu_shm::clock::{Clock, Monotonic};
 use cgpu_shm::units::Nanos;
 
 use super::Host;
@@ -10,11 +11,16 @@ use super::capacity::Capacity;
 use super::doorbell::Doorbell;
 
 impl Host {
-    /// A container has rung.
-    pub(crate) fn notified(&mut self, now: Nanos, tenant: TenantId) {
+    /// Handles a container's notification.
+    pub(crate) fn notified(&mut self, tenant: TenantId) {
         let Some(container) = self.containers.get_mut(&tenant) else { return };
         let Some(region) = &mut container.region else { return };
-        region.drain_doorbell();
+        let flooded = region.drain_doorbell();
+        // After the read, so that what a container writes ages no other container's report.
+        let now = Monotonic.now();
+        if flooded {
+            container.doorbell.flooded(now);
+        }
         if region.notify_requested() {
             region.request_notification(false);
             container.doorbell.requested(now);

@@ -6,6 +6,7 @@ mod layout;
 mod library;
 mod metrics;
 mod monitor;
+mod neighbours;
 #[path = "../../../shm/tests/skip/mod.rs"]
 mod skip;
 mod tree;

@@ -133,11 +133,19 @@ impl Monitor {
 
     /// CPU time it has used so far.
     pub(crate) fn cpu(&self) -> Duration {
-        let stat =
-            std::fs::read_to_string(format!("/proc/{}/schedstat", self.pid().as_raw_nonzero()))
-                .unwrap();
-        Duration::from_nanos(stat.split_whitespace().next().unwrap().parse().unwrap())
+        cpu_of(self.pid())
     }
+}
+
+/// CPU time that a process's main thread has used so far.
+pub(crate) fn cpu_of(process: Pid) -> Duration {
+    cpu_at(&PathBuf::from(format!("/proc/{}", process.as_raw_nonzero())))
+}
+
+/// CPU time of a process or thread, by its folder in `/proc`.
+pub(crate) fn cpu_at(folder: &Path) -> Duration {
+    let stat = std::fs::read_to_string(folder.join("schedstat")).unwrap();
+    Duration::from_nanos(stat.split_whitespace().next().unwrap().parse().unwrap())
 }
 
 fn spawn(root: &Path, config: &Path, more: &[&str], variables: &[(&str, &Path)]) -> Child {

@@ -1,0 +1,124 @@
+//! Processes of a container, as its record names them: by number, start time and PID namespace.
+//!
+//! An engine that runs in a container shares our folders and counts its processes from 1 anew. A
+//! number of its namespace says nothing here.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// The initial PID namespace (`PROC_PID_INIT_INO`), whose processes are all there are.
+pub(crate) const INITIAL: u64 = 0xEFFF_FFFC;
+
+/// A process. Its start time, in clock ticks since boot, tells it from a later one of its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Process {
+    pub(super) pid: i32,
+    pub(super) started: u64,
+    /// PID namespace of the number; 0: unknown.
+    #[serde(default)]
+    pub(super) namespace: u64,
+}
+
+impl Process {
+    /// Returns the process with this number in our PID namespace, unless it has ended.
+    pub(super) fn find(pid: i32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name, in parentheses, may hold anything; the 22nd field is the 20th after it.
+        let fields = stat.rsplit_once(") ")?.1;
+        // A zombie has ended.
+        if fields.starts_with(['Z', 'X']) {
+            return None;
+        }
+        Some(Self {
+            pid,
+            started: fields.split(' ').nth(19)?.parse().ok()?,
+            namespace: own_namespace(),
+        })
+    }
+
+    /// Whether the number is of another PID namespace than ours.
+    pub(super) fn is_elsewhere(self) -> bool {
+        self.namespace != 0 && self.namespace != own_namespace()
+    }
+
+    /// Whether it may be alive. One of another namespace may be as long as that namespace may have
+    /// a process.
+    pub(super) fn is_alive(self) -> bool {
+        if self.is_elsewhere() {
+            return may_have_process(self.namespace, INITIAL, Path::new("/proc"));
+        }
+        Self::find(self.pid)
+            .is_some_and(|found| (found.pid, found.started) == (self.pid, self.started))
+    }
+}
+
+/// Our PID namespace; 0 if the system does not say.
+pub(super) fn own_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |about| about.ino())
+}
+
+/// Whether a PID namespace may have a process.
+///
+/// A namespace without one has ended for good, with all below it. Only from the initial namespace
+/// can this be seen, and only if `hidepid` hides no process from us: then we may read its process 1.
+/// A process whose namespace cannot be read may be of any.
+pub(super) fn may_have_process(namespace: u64, initial: u64, proc: &Path) -> bool {
+    let Ok(mut processes) = fs::read_dir(proc) else { return true };
+    let may_be_of_it = |entry: std::io::Result<fs::DirEntry>| {
+        let Ok(entry) = entry else { return true };
+        let is_process = entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit);
+        is_process
+            && match namespace_of(&entry.path()) {
+                Ok(of) => of == namespace,
+                // Not found: the process has ended since.
+                Err(error) => error.kind() != ErrorKind::NotFound,
+            }
+    };
+    !sees_all(initial, proc) || processes.any(may_be_of_it)
+}
+
+/// Whether `proc` shows all processes of the host.
+fn sees_all(initial: u64, proc: &Path) -> bool {
+    ["self", "1"].iter().all(|name| namespace_of(&proc.join(name)).is_ok_and(|of| of == initial))
+}
+
+fn namespace_of(process: &Path) -> std::io::Result<u64> {
+    fs::metadata(process.join("ns/pid")).map(|about| about.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pid_namespace_may_have_a_process_until_none_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let proc = folder.path();
+        let process = |name: &str, namespace: &Path| {
+            fs::create_dir_all(proc.join(name).join("ns")).unwrap();
+            std::os::unix::fs::symlink(namespace, proc.join(name).join("ns/pid")).unwrap();
+        };
+        let namespace = |name: &str| {
+            fs::write(proc.join(name), "").unwrap();
+            (proc.join(name), fs::metadata(proc.join(name)).unwrap().ino())
+        };
+        let ((initial_path, initial), (other_path, other)) =
+            (namespace("initial"), namespace("other"));
+        process("self", &initial_path);
+        assert!(may_have_process(other, initial, proc), "process 1 is hidden");
+        process("1", &initial_path);
+        fs::create_dir(proc.join("7")).unwrap();
+        assert!(!may_have_process(other, initial, proc), "7 has ended");
+        assert!(may_have_process(other, other, proc), "we are in another than the initial one");
+        process("8", &other_path);
+        assert!(may_have_process(other, initial, proc));
+        fs::remove_dir_all(proc.join("8")).unwrap();
+        process("9", &proc.join("9/ns/pid"));
+        assert!(may_have_process(other, initial, proc), "the namespace of 9 cannot be read");
+        assert!(may_have_process(other, initial, &proc.join("none")));
+    }
+}

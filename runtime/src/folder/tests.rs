@@ -1,0 +1,227 @@
+//! Folders of containers: room, records, and what is left behind.
+
+use std::sync::mpsc;
+
+use cgpu_client::device_id::DeviceId;
+use cgpu_shm::slots::SlotOwner;
+use cgpu_shm::units::Bytes;
+use cgpu_shm::uuid::Uuid;
+use rustix::fs::FlockOperation;
+
+use super::process::may_have_process;
+use super::room::MAX_CONTAINERS;
+use super::*;
+
+const GPU: Uuid = Uuid([1; 16]);
+
+/// A monitor's root that unmounts what is left in it.
+struct Root(tempfile::TempDir);
+
+impl Root {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        for entry in fs::read_dir(paths::containers(self.path())).into_iter().flatten().flatten() {
+            tmpfs::unmount(&entry.path());
+        }
+    }
+}
+
+fn root() -> Root {
+    let memory = Path::new("/dev/shm");
+    Root(if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap())
+}
+
+fn make(root: &Path, id: &str, mib: u64) -> Result<Folder> {
+    let bundle = root.join("bundles").join(id);
+    fs::create_dir_all(&bundle)?;
+    fs::write(bundle.join("config.json"), "{}")?;
+    let limits = Limits { gpus: vec![(GPU, Bytes(mib << 20))], ..Limits::default() };
+    let gpus = [GpuCapacity { uuid: GPU, number: DeviceId::of_gpu(0), total: Bytes(15109 << 20) }];
+    Folder::make(&FolderSpec {
+        root,
+        id,
+        bundle: &bundle,
+        image: None,
+        limits: &limits,
+        gpus: &gpus,
+        overcommit: false,
+        stays: true,
+        monitor_hangs: false,
+    })
+}
+
+#[test]
+fn limits_beyond_the_gpu_are_refused() {
+    let root = root();
+    make(root.path(), "a", 6043).unwrap();
+    let b = make(root.path(), "b", 8058).unwrap();
+    let refused = make(root.path(), "c", 1009).unwrap_err().to_string();
+    assert!(
+        refused.contains(
+            "15109 MiB, of which 14101 MiB are given to 2 containers, so that 1009 MiB more"
+        ),
+        "{refused}"
+    );
+    make(root.path(), "c", 1008).unwrap();
+    b.remove().unwrap();
+    make(root.path(), "d", 8058).unwrap();
+}
+
+#[test]
+fn make_of_26th_container_is_refused() {
+    let root = root();
+    for number in 0..MAX_CONTAINERS {
+        make(root.path(), &format!("c{number}"), 10).unwrap();
+    }
+    let refused = make(root.path(), "late", 10).unwrap_err().to_string();
+    assert!(refused.contains("more than 25 cannot share a GPU"), "{refused}");
+}
+
+#[test]
+fn sweep_removes_abandoned_folders_and_keeps_living_ones() {
+    let root = root();
+    let gone = make(root.path(), "gone", 6000).unwrap();
+    fs::remove_dir_all(root.path().join("bundles/gone")).unwrap();
+    let starting = make(root.path(), "starting", 6000).unwrap();
+    assert!(!gone.exists() && starting.exists());
+    let living = make(root.path(), "lives", 6000).unwrap();
+    living.record_first_process(std::process::id().cast_signed()).unwrap();
+    assert!(make(root.path(), "lives", 1).unwrap_err().to_string().contains("is there already"));
+    let dead = make(root.path(), "dead", 1000).unwrap();
+    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    dead.record_first_process(child.id().cast_signed()).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    make(root.path(), "next", 1).unwrap();
+    assert!(living.exists() && starting.exists() && !dead.exists());
+    // The next runtime refused it.
+    let mut record = starting.recorded().unwrap();
+    record.creator.as_mut().unwrap().started += 1;
+    starting.record(&record).unwrap();
+    make(root.path(), "last", 1).unwrap();
+    assert!(!starting.exists());
+    // Without a creator that stays, a missing first process means nothing.
+    record.creator = None;
+    let starting = make(root.path(), "starting", 1).unwrap();
+    starting.record(&record).unwrap();
+    make(root.path(), "later", 1).unwrap();
+    assert!(starting.exists());
+}
+
+#[test]
+fn sweep_keeps_processes_of_other_pid_namespaces() {
+    let root = root();
+    let elsewhere = make(root.path(), "elsewhere", 6000).unwrap();
+    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    elsewhere.record_first_process(child.id().cast_signed()).unwrap();
+    let mut record = elsewhere.recorded().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    record.first.as_mut().unwrap().namespace += 1;
+    elsewhere.record(&record).unwrap();
+    make(root.path(), "next", 1).unwrap();
+    // No process is in that namespace, which can be seen from the initial one only.
+    let may_be_alive =
+        may_have_process(record.first.unwrap().namespace, INITIAL, Path::new("/proc"));
+    assert_eq!((elsewhere.exists(), elsewhere.is_alive()), (may_be_alive, may_be_alive));
+    record.first.as_mut().unwrap().namespace -= 1;
+    elsewhere.remove().unwrap();
+    let elsewhere = make(root.path(), "elsewhere", 6000).unwrap();
+    elsewhere.record(&record).unwrap();
+    make(root.path(), "other", 1).unwrap();
+    assert!(!elsewhere.exists());
+}
+
+#[test]
+fn earlier_run_in_another_pid_namespace_is_not_in_the_way() {
+    let root = root();
+    let earlier = make(root.path(), "a", 6000).unwrap();
+    earlier.record_first_process(std::process::id().cast_signed()).unwrap();
+    let mut record = earlier.recorded().unwrap();
+    let bundle = record.bundle.clone();
+    let elsewhere = INITIAL + 1000;
+    assert!(earlier.is_in_the_way(&bundle, elsewhere), "its process is alive, here");
+    // The number is of another namespace, which has no process, or cannot be seen.
+    record.first.as_mut().unwrap().namespace = u64::MAX;
+    earlier.record(&record).unwrap();
+    assert!(!earlier.is_in_the_way(&bundle, elsewhere));
+    assert_eq!(earlier.is_in_the_way(Path::new("/another"), elsewhere), earlier.is_alive());
+    // No engine's container is restarted there.
+    assert_eq!(earlier.is_in_the_way(&bundle, INITIAL), earlier.is_alive());
+    let region = Region::open(&earlier.path).unwrap();
+    let claim =
+        region.claim(SlotOwner { pid: 1, comm: b"program" }, Nanos::ZERO, false).unwrap().unwrap();
+    assert!(earlier.is_in_the_way(&bundle, elsewhere), "a process has the region open");
+    drop((claim, region));
+    assert_eq!(
+        make(root.path(), "a", 15109).is_ok(),
+        own_namespace() != INITIAL || !earlier.is_alive()
+    );
+}
+
+/// An engine in a container sees the limits of the host's containers, and not their mounts.
+#[test]
+fn folder_with_limits_only_counts_against_the_gpu() {
+    let root = root();
+    make(root.path(), "a", 8000).unwrap().remove().unwrap();
+    let hosts = Folder::of(root.path(), "hosts").unwrap();
+    fs::create_dir(&hosts.path).unwrap();
+    let limits = Limits { gpus: vec![(GPU, Bytes(8000 << 20))], ..Limits::default() };
+    hosts.put(LIMITS, limits.to_text().unwrap().as_bytes(), 0o644).unwrap();
+    let refused = make(root.path(), "b", 8000).unwrap_err().to_string();
+    assert!(refused.contains("8000 MiB are given to 1 containers"), "{refused}");
+    let bundle = root.path().join("bundle");
+    hosts.put(BELOW, bundle.as_os_str().as_bytes(), 0o644).unwrap();
+    assert_eq!(hosts.is_in_the_way(&bundle, own_namespace()), !tmpfs::is_the_hosts());
+    // It may still be being made.
+    assert!(!hosts.is_abandoned());
+    let old = SystemTime::now() - 2 * START_TIMEOUT;
+    File::options().write(true).open(hosts.path.join(LIMITS)).unwrap().set_modified(old).unwrap();
+    assert_eq!(hosts.is_abandoned(), tmpfs::is_the_hosts());
+    // Its engine has not deleted it: only the mount has gone.
+    fs::create_dir(&bundle).unwrap();
+    fs::write(bundle.join("config.json"), "{}").unwrap();
+    assert!(!hosts.is_abandoned());
+    fs::remove_dir_all(&bundle).unwrap();
+    // A folder that another program made has other files.
+    hosts.put("environment", b"", 0o644).unwrap();
+    assert!(!hosts.is_abandoned());
+    fs::remove_file(hosts.path.join("environment")).unwrap();
+    fs::remove_file(hosts.path.join(BELOW)).unwrap();
+    assert!(!hosts.is_abandoned());
+}
+
+#[test]
+fn sweep_leaves_foreign_folders_alone() {
+    let root = root();
+    let other = root.path().join("containers/run");
+    fs::create_dir_all(&other).unwrap();
+    make(root.path(), "a", 10).unwrap();
+    assert!(other.exists());
+}
+
+#[test]
+fn id_with_path_is_refused() {
+    for id in ["", ".", "..", "../x", "a/b", "a b", ".x", "é"] {
+        assert!(Folder::of(Path::new("/run/cgpu"), id).is_err(), "{id}");
+    }
+    assert!(Folder::of(Path::new("/r"), &"0".repeat(64)).is_ok());
+}
+
+#[test]
+fn lock_on_the_containers_folder_by_another_process_delays_no_start() {
+    let root = root();
+    make(root.path(), "a", 10).unwrap();
+    // Every user can open the folder, and lock what it has open.
+    let folder = File::open(paths::containers(root.path())).unwrap();
+    rustix::fs::flock(&folder, FlockOperation::LockExclusive).unwrap();
+    let (sender, made) = mpsc::channel();
+    let path = root.path().to_owned();
+    std::thread::spawn(move || sender.send(make(&path, "b", 10).is_ok()));
+    assert_eq!(made.recv_timeout(Duration::from_secs(60)), Ok(true));
+}
