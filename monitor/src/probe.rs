@@ -1,9 +1,9 @@
 //! Blocking work on a thread of its own: NVML, the search for host process ids, the settings file.
 //!
-//! The daemon sends requests over one channel and polls another for results. It never waits: a
-//! prober that hangs in a driver call costs the turns nothing, nor memory. At most one request of
-//! each kind is pending, and one search for each container (`host/container.rs`); a process is
-//! ordered to end only after another sample.
+//! The daemon sends requests over one channel and polls another for results. It never waits, so a
+//! prober that hangs in a driver call delays neither turns nor memory. At most one request of each
+//! kind is pending, and one search per container (`host/container.rs`). A process is ended only
+//! after another sample.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -50,21 +50,21 @@ pub(crate) use search::{FoundProcess, Search, SlotProcess};
 /// A request of the daemon.
 #[derive(Debug)]
 enum ProbeRequest {
-    /// NVML's view, soon.
+    /// Sample NVML soon.
     Sample,
-    /// Which host processes are these?
+    /// Find the host processes of these slots.
     Find(Search),
-    /// The containers whose ledgers are sampled with NVML, from now on.
+    /// Sample the ledgers of these containers with NVML from now on.
     SampleLedgers(Vec<SampledContainer>),
-    /// How to recognise containers' processes, from now on.
+    /// Recognise containers' processes by this from now on.
     Identify(Vec<ContainerIdentity>),
-    /// This process is to be ended.
+    /// End this process.
     End(Order),
-    /// Wait until the disk has the settings.
+    /// Wait until the settings are on the disk.
     Sync,
 }
 
-/// Which kinds of requests are pending: one of each is enough.
+/// The kinds of requests that are pending.
 #[derive(Debug, Default)]
 struct Pending {
     sample: AtomicBool,
@@ -85,30 +85,32 @@ impl Pending {
     }
 }
 
-/// What the prober has found.
+/// A result of the prober.
 #[derive(Debug)]
 pub(crate) enum ProbeResult {
-    /// NVML's view; none: there is no NVML.
+    /// NVML's view. None: there is no NVML.
     Sampled(Option<Sample>),
-    /// Who each suspect is on the host, or none.
+    /// The host process of each slot, where one was found.
     Found(Search, Vec<Option<FoundProcess>>),
-    /// A process was ended, or why not.
+    /// A process was ended, or the reason why not.
     Ended(Order, Result<(), String>),
 }
 
 /// NVML's view at one time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sample {
-    /// Before it was asked.
+    /// Time before NVML was called.
     pub(crate) at: Nanos,
     pub(crate) gpus: Vec<GpuSample>,
-    /// All devices, for programs that start containers; none: one has not answered.
+    /// All devices, for programs that start containers. None: one has not answered.
     pub(crate) all: Option<Vec<HostDevice>>,
-    /// GPUs that are partitioned into instances, which are among `all` in their place, by NVML's index.
+    /// GPUs that are partitioned into instances, by NVML's index. `all` has the instances in their
+    /// place.
     pub(crate) partitioned: Vec<(u32, Uuid)>,
-    /// How all of them answer; none: it is not told how many there are.
+    /// How each GPU answers. None: NVML does not say how many there are.
     pub(crate) health_checks: Option<Vec<HealthCheck>>,
-    /// Containers whose processes had all been searched for before, so that all of theirs on the GPUs are recognised: [`ContainerIdentity::tenant`].
+    /// Containers ([`ContainerIdentity::tenant`]) whose processes had all been searched for before,
+    /// so that each of them on a GPU is recognised.
     pub(crate) searched: BTreeSet<u64>,
 }
 
@@ -121,29 +123,30 @@ pub(crate) struct GpuSample {
     pub(crate) total: u64,
     pub(crate) used: Option<u64>,
     pub(crate) free: Option<u64>,
-    /// What is used and of no process at most, the driver's own included; none: not told.
+    /// Upper bound of the memory used by no process, with the driver's own. None: unknown.
     pub(crate) unowned: Option<Bytes>,
-    /// How much of the time it computes, in percent; none: not told.
+    /// Part of the time for which it computes, in percent. None: unknown.
     pub(crate) utilization: Option<u32>,
-    /// The same for each process that computed lately, by its id on the host; none: not told.
+    /// The same for each process that computed lately, by host process id. None: unknown.
     pub(crate) busy: Option<BTreeMap<u32, u32>>,
-    /// Who has a context on it; none: not told.
+    /// Processes with a context on it. None: unknown.
     pub(crate) processes: Processes,
-    /// Who those are.
+    /// The same processes, as far as they were identified.
     pub(crate) gpu_processes: Vec<GpuProcess>,
     /// Ledger samples of the sampled containers.
     pub(crate) samples: Vec<LedgerSample>,
 }
 
 impl GpuSample {
-    /// It is not told of any more: what it is stays, what it holds and does is not known.
+    /// Clears what is sampled, for a GPU that NVML no longer lists. Its name and size stay.
     pub(crate) fn forget(&mut self) {
         let (index, uuid, name, total) =
             (self.index, self.uuid, std::mem::take(&mut self.name), self.total);
         *self = Self { index, uuid, name, total, ..Self::default() };
     }
 
-    /// Whether this process is on it; none: not told. A later process of its number is another one.
+    /// Whether this process is on it; none: unknown. A later process with the same number does not
+    /// count.
     pub(crate) fn has(&self, id: ProcessId) -> Option<bool> {
         let processes = self.processes.as_ref()?;
         let later = || self.gpu_processes.iter().any(|one| one.id.pid == id.pid && one.id != id);
@@ -151,10 +154,10 @@ impl GpuSample {
     }
 }
 
-/// Processes on a GPU, by their ids on the host, with what the driver holds for each, as far as it tells.
+/// Processes on a GPU by host process id, with what the driver holds for each, as far as NVML says.
 pub(crate) type Processes = Option<BTreeMap<u32, Option<Bytes>>>;
 
-/// The daemon's end.
+/// The daemon's end of the two channels.
 #[derive(Debug)]
 pub(crate) struct Prober {
     requests: Sender<ProbeRequest>,
@@ -163,15 +166,16 @@ pub(crate) struct Prober {
     reports: Arc<Mutex<Reports>>,
 }
 
-/// NVML is asked this often, and where it was missing, looked for.
+/// Interval between two samples of NVML.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval between two tries to load NVML while it is missing.
 const NVML_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 impl Prober {
-    /// Starts the thread. It ends with its [`Prober`].
+    /// Starts the thread. It ends with this [`Prober`].
     ///
     /// # Errors
-    /// When no threads can be made.
+    /// When no thread can be created.
     pub(crate) fn start(library: String, state: PathBuf) -> io::Result<Self> {
         let (requests, inbox) = channel();
         let (outbox, results) = channel();
@@ -185,57 +189,57 @@ impl Prober {
         Ok(Self { requests, results, pending, reports })
     }
 
-    /// Sends a request; false: one of its kind is pending.
+    /// Sends a request. False: one of its kind is pending.
     fn send(&self, request: ProbeRequest) -> bool {
         if self.pending.of(&request).is_some_and(|pending| pending.swap(true, Ordering::AcqRel)) {
             return false;
         }
-        // A prober that has ended has logged why.
+        // A prober that has ended has logged the reason.
         let _ = self.requests.send(request);
         true
     }
 
-    /// NVML is to be asked soon.
+    /// Requests a sample of NVML soon.
     pub(crate) fn sample(&self) {
         self.send(ProbeRequest::Sample);
     }
 
-    /// Sets the containers whose ledgers are sampled; false: a request is pending.
+    /// Sets the containers whose ledgers are sampled. False: a request is pending; try again later.
     pub(crate) fn sample_ledgers(&self, containers: Vec<SampledContainer>) -> bool {
         self.send(ProbeRequest::SampleLedgers(containers))
     }
 
-    /// How to recognise containers' processes from now on; false: ask again later.
+    /// Sets how containers' processes are recognised. False: a request is pending; try again later.
     pub(crate) fn identify(&self, containers: Vec<ContainerIdentity>) -> bool {
         self.send(ProbeRequest::Identify(containers))
     }
 
-    /// These are to be found. Only one for each container at a time.
+    /// Requests a search for host processes. Each container has at most one at a time.
     pub(crate) fn find(&self, search: Search) {
         self.send(ProbeRequest::Find(search));
     }
 
-    /// This process is to be ended.
+    /// Requests that a process be ended.
     pub(crate) fn end(&self, order: Order) {
         self.send(ProbeRequest::End(order));
     }
 
-    /// The settings have been saved: the disk is to have them too.
+    /// Requests that the saved settings be written through to the disk.
     pub(crate) fn sync(&self) {
         self.send(ProbeRequest::Sync);
     }
 
-    /// How the GPUs are that answered like this `at` that time.
+    /// Returns the health of GPUs that answered like this at time `at`.
     pub(crate) fn health(&self, health_checks: &[HealthCheck], at: Nanos, now: Nanos) -> Health {
         self.reports.lock().health(health_checks, at, now)
     }
 
-    /// What it finds first; none if that takes too long.
+    /// Waits for the first result. None: the timeout has passed.
     pub(crate) fn first(&self, timeout: Duration) -> Option<ProbeResult> {
         self.results.recv_timeout(timeout).ok()
     }
 
-    /// What has been found since.
+    /// Returns the results that have arrived since the last call.
     pub(crate) fn results(&self) -> impl Iterator<Item = ProbeResult> + '_ {
         self.results.try_iter()
     }
@@ -250,14 +254,15 @@ fn run(
     pending: &Pending,
 ) {
     let open = || {
-        // Who listens may have ended.
+        // The thread that listens for errors may have ended.
         Library::open(name).inspect(|library| _ = opened.send(library.shared()))
     };
     let mut library = open();
     let mut tried = Instant::now();
     if let Err(error) = &library {
         tracing::warn!(
-            "no NVML: {error}; GPUs are taken from the containers, dead processes' memory by the clock"
+            "no NVML: {error}; GPUs are taken from the containers' files, and memory of exited \
+             processes is released by time"
         );
     }
     let mut due = Instant::now();
@@ -273,13 +278,13 @@ fn run(
             let gpus = library
                 .as_ref()
                 .ok()
-                .map(|library| library.sample(|gpu, ask| sampler.sample_around(gpu, ask)));
+                .map(|library| library.sample(|gpu, list| sampler.sample_around(gpu, list)));
             let gpus = match gpus.transpose() {
                 Ok(gpus) => gpus,
-                // NVML has lost its GPUs, which does not mean that they are unused: it is opened
-                // anew, once the thread that listens for errors has released it.
+                // NVML has lost its GPUs, which may still be in use. It is opened anew, once the
+                // thread that listens for errors has released it.
                 Err(error) => {
-                    tracing::warn!("{name} has stopped telling: {error}");
+                    tracing::warn!("{name} no longer lists the GPUs: {error}");
                     (library, tried) = (Err(Unknown::Count(error)), Instant::now());
                     None
                 }
@@ -301,7 +306,7 @@ fn run(
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        // What comes from now on is another request.
+        // A request that arrives from now on counts as a new one.
         if let Some(pending) = pending.of(&request) {
             pending.store(false, Ordering::Release);
         }
@@ -342,12 +347,12 @@ fn run(
     }
 }
 
-/// Of whom all processes can be recognised.
+/// Returns the containers whose processes can all be recognised.
 fn searched(identities: &[ContainerIdentity]) -> BTreeSet<u64> {
     identities.iter().filter(|identity| identity.searched).map(|identity| identity.tenant).collect()
 }
 
-/// Adds to a sample who the processes on its GPUs are.
+/// Identifies the processes on the GPUs of a sample.
 fn identify(mut sample: Sample, identities: &[ContainerIdentity]) -> Sample {
     if sample.gpus.iter().all(|gpu| gpu.processes.as_ref().is_none_or(BTreeMap::is_empty)) {
         return sample;

@@ -266,7 +266,7 @@ impl Container {
             closed: unreadable || region.is_none() && self.faults.contains_key("region"),
             registrants: self.registrants.values().map(|registrant| registrant.id).collect(),
             verified: names(true),
-            past: names(false),
+            former: names(false),
         }
     }
 

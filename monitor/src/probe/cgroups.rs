@@ -1,51 +1,54 @@
-//! Whose a process can be by its control groups, which neither it nor another container can choose.
+//! Which container a process can belong to by its control groups, which neither the process nor
+//! another container can choose.
 //!
-//! Container engines call a container's group by its 64 digits: `/docker/ID`, `/kubepods/.../cri-containerd-ID.scope`. One inside another has both.
+//! Container engines name a container's group after its id of 64 hexadecimal digits: `/docker/ID`,
+//! `/kubepods/.../cri-containerd-ID.scope`. A process in a nested container has both ids.
 
 use std::collections::BTreeSet;
 use std::fs;
 
-/// What `/proc/PID/cgroup` says.
+/// The text of `/proc/PID/cgroup`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cgroups(String);
 
 impl Cgroups {
-    /// None: there is no such process.
+    /// Reads a process's groups. None: there is no such process.
     pub(super) fn of(pid: u32) -> Option<Self> {
         fs::read_to_string(format!("/proc/{pid}/cgroup")).ok().map(Self)
     }
 
-    /// Every engine's name on the way to the process.
+    /// Returns all container ids in the paths.
     fn all(&self) -> BTreeSet<&str> {
         self.0.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| is_id(word)).collect()
     }
 
-    /// The names of the container itself, and of none that it is in. One, but for strange set-ups.
+    /// Returns the ids of the innermost container; normally one.
     fn own(&self) -> BTreeSet<&str> {
         let last =
             |line| str::split(line, |c: char| !c.is_ascii_alphanumeric()).rfind(|word| is_id(word));
         self.0.lines().filter_map(last).collect()
     }
 
-    /// Whether they are the groups of the container of this name.
+    /// Whether they are the groups of the container with this id.
     pub(super) fn are_of(&self, id: &str) -> bool {
         self.own().contains(id)
     }
 
-    /// Whether the process can be of the container that this one, which is proved to be, is of: in its engine's group, or further in.
+    /// Whether the process can belong to the same container as the verified process: it is in the
+    /// same engine's group, or further in.
     pub(super) fn can_be_with(&self, verified: &Self) -> bool {
         let own = verified.own();
         if own.is_empty() { self.all().is_empty() } else { own.is_subset(&self.all()) }
     }
 
-    /// The same for one of which nothing but its PID namespace is known, which is easily joined: where no engine names them, both must be
-    /// in the very same groups.
+    /// The same for a process of which only the PID namespace is known. A namespace is easily
+    /// joined, so where no engine names the groups, both must be in exactly the same ones.
     pub(super) fn are_with(&self, verified: &Self) -> bool {
         self.can_be_with(verified) && (!verified.own().is_empty() || self == verified)
     }
 }
 
-/// A container engine's name for a container.
+/// Whether a name is a container id of an engine.
 pub(super) fn is_id(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
@@ -78,8 +81,8 @@ mod tests {
         let docker = |id: &str| groups(format!("5:pids:/docker/{id}\n0::/docker/{id}\n"));
         let nested = groups(format!("0::/docker/{a}/docker/{b}\n"));
         let (user, session) = (groups("0::/user\n".into()), groups("0::/session\n".into()));
-        // Process, one that is proved, by descent, by namespace.
-        for (process, verified, descends, shares) in [
+        // Process, verified process, accepted by ancestry, accepted by namespace.
+        for (process, verified, by_ancestry, by_namespace) in [
             (&docker(&a), &docker(&a), true, true),
             (&docker(&b), &docker(&a), false, false),
             (&nested, &docker(&a), true, true),
@@ -87,11 +90,12 @@ mod tests {
             (&docker(&b), &user, false, false),
             (&user, &docker(&a), false, false),
             (&user, &user, true, true),
-            // A container that no engine names may start sessions; who comes from elsewhere is not one.
+            // Processes of a container that no engine names may start sessions; a process from
+            // another session that only joined the namespace is not accepted.
             (&session, &user, true, false),
         ] {
             let found = (process.can_be_with(verified), process.are_with(verified));
-            assert_eq!(found, (descends, shares), "{process:?} {verified:?}");
+            assert_eq!(found, (by_ancestry, by_namespace), "{process:?} {verified:?}");
         }
     }
 }

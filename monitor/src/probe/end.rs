@@ -1,9 +1,10 @@
-//! Ends a process that the watcher wants ended, if it is still the one that was meant.
+//! Ends a process on the watcher's order, if it is still the process that was meant.
 //!
-//! A process id is a number that the kernel gives out again. So the process is first got hold of by a descriptor, which names it and no later one;
-//! only then everything is looked at again: it was started when the one that was found was, NVML still has it on the GPU, it still belongs to the
-//! same container, and what it was found for is still so. Then it is signalled through the descriptor. Whoever died in between is not there to
-//! be signalled, and whoever has the number by now is another one and was not meant.
+//! The kernel reuses process ids. So the process is first opened by a descriptor, which never names
+//! a later one. Only then everything is checked again: its start time is unchanged, NVML still
+//! lists it on the GPU, it still belongs to the same container, and the cause still holds. Then it
+//! is signalled through the descriptor. A process that has exited in between gets no signal, nor
+//! does a new one with its number.
 
 use std::collections::BTreeMap;
 
@@ -11,26 +12,33 @@ use cgpu_client::message::{Cause, Shim, Signal};
 use cgpu_shm::units::Bytes;
 use rustix::process::{Pid, PidfdFlags, Signal as Number, pidfd_open, pidfd_send_signal};
 
-use super::gpu_processes::{ContainerIdentity, GpuProcess, ProcessIndex, drives};
+use super::gpu_processes::{ContainerIdentity, GpuProcess, ProcessIndex, has_driver_mapped};
 use super::nvml::Library;
 use crate::watcher::Order;
 
-/// Carries an order out; why not, where it was not to be.
+/// Carries out an order.
+///
+/// # Errors
+/// The reason why the process was not signalled.
 pub(super) fn end(
     order: &Order,
     library: Option<&Library>,
     identities: &[ContainerIdentity],
 ) -> Result<(), String> {
-    let pid = i32::try_from(order.id.pid).ok().and_then(Pid::from_raw).ok_or("it is no process")?;
+    let pid = i32::try_from(order.id.pid)
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or("its id is not a process id")?;
     let process = pidfd_open(pid, PidfdFlags::empty())
-        .map_err(|error| format!("it cannot be got hold of: {error}"))?;
+        .map_err(|error| format!("it cannot be opened: {error}"))?;
     let library = library.ok_or("NVML does not answer")?;
-    let on_gpu = library.processes(order.gpu).ok_or("NVML does not tell who is on the GPU")?;
+    let on_gpu = library.processes(order.gpu).ok_or("NVML does not list the GPU's processes")?;
     let index = ProcessIndex::new(identities);
     let found = on_gpu.iter().filter_map(|(pid, memory)| Some((index.gpu_process(*pid)?, *memory)));
     still(order, &found.collect::<Vec<_>>())?;
-    if !drives(order.id.pid) {
-        return Err("it has no driver open: NVML may mean another process".into());
+
+    if !has_driver_mapped(order.id.pid) {
+        return Err("it has no driver mapped: NVML may mean another process".into());
     }
     let signal = match order.signal {
         Signal::Term => Number::TERM,
@@ -39,34 +47,35 @@ pub(super) fn end(
     pidfd_send_signal(&process, signal).map_err(|error| format!("it cannot be signalled: {error}"))
 }
 
-/// Whether what was found is still so, by who is on the GPU now, each with what the driver holds for it.
+/// Checks that the cause still holds, by the processes that are on the GPU now, each with what the
+/// driver holds for it.
 fn still(order: &Order, on_gpu: &[(GpuProcess, Option<Bytes>)]) -> Result<(), String> {
     let on_gpu_is = |(gpu_process, _): &&(GpuProcess, _)| gpu_process.id.pid == order.id.pid;
     let (found, _) = on_gpu.iter().find(on_gpu_is).ok_or("it has left the GPU")?;
     if found.id != order.id {
-        return Err("it is another process by now".into());
+        return Err("its id belongs to another process now".into());
     }
     if found.owner != Some(order.owner.0) {
-        return Err("it is another container's by now".into());
+        return Err("it belongs to another container now".into());
     }
     match order.cause {
         Cause::Unshimmed => {
             if !matches!(found.shim, Shim::Absent | Shim::Loaded) {
-                return Err("it has the shim by now, or may have it".into());
+                return Err("it has the shim now, or may have it".into());
             }
         }
         Cause::OverLimit => {
-            let bound = order.bound.ok_or("it is not said what its container may hold")?;
+            let bound = order.bound.ok_or("its container's bound is not known")?;
             let mut together: BTreeMap<_, _> = BTreeMap::new();
             for (gpu_process, memory) in on_gpu.iter().filter(|(one, _)| one.owner == found.owner) {
                 together.insert(gpu_process.id, memory.unwrap_or_default());
             }
             if together.values().copied().sum::<Bytes>() <= bound {
-                return Err("its container holds no more than it may by now".into());
+                return Err("its container is within its bound again".into());
             }
             let most = together.iter().max_by_key(|(id, memory)| (**memory, **id));
             if most.map(|(id, _)| *id) != Some(order.id) {
-                return Err("another process of its container holds most by now".into());
+                return Err("another process of its container holds more now".into());
             }
         }
     }
@@ -102,7 +111,7 @@ mod tests {
     fn cause_is_checked_again_before_ending_a_process() {
         let (absent, bound, unknown) = (Shim::Absent, Shim::Bound, Shim::Unknown);
         let other = |memory| gpu_process(6, 1, bound, memory);
-        let strange = || gpu_process(7, 2, absent, 5000);
+        let foreign = || gpu_process(7, 2, absent, 5000);
         let later = (
             GpuProcess {
                 id: ProcessId { pid: 5, start_time: 4 },
@@ -110,22 +119,21 @@ mod tests {
             },
             None,
         );
-        for (cause, on_gpu, goes_on) in [
+        for (cause, on_gpu, is_ended) in [
             (Cause::Unshimmed, vec![gpu_process(5, 1, absent, 9)], true),
-            (Cause::Unshimmed, vec![gpu_process(5, 1, Shim::Loaded, 9), strange()], true),
+            (Cause::Unshimmed, vec![gpu_process(5, 1, Shim::Loaded, 9), foreign()], true),
             (Cause::Unshimmed, vec![gpu_process(5, 1, bound, 9)], false),
             (Cause::Unshimmed, vec![gpu_process(5, 1, unknown, 9)], false),
             (Cause::Unshimmed, vec![gpu_process(5, 2, absent, 9)], false),
             (Cause::Unshimmed, vec![later], false),
-            (Cause::Unshimmed, vec![strange()], false),
+            (Cause::Unshimmed, vec![foreign()], false),
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 101)], true),
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 60), other(50)], true),
-            // It freed some at the last moment, or another process of its container holds more by
-            // now.
-            (Cause::OverLimit, vec![gpu_process(5, 1, bound, 100), strange()], false),
+            // It freed memory in time, or another process of its container now holds more.
+            (Cause::OverLimit, vec![gpu_process(5, 1, bound, 100), foreign()], false),
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 50), other(60)], false),
         ] {
-            assert_eq!(still(&order(cause), &on_gpu).is_ok(), goes_on, "{cause:?} {on_gpu:?}");
+            assert_eq!(still(&order(cause), &on_gpu).is_ok(), is_ended, "{cause:?} {on_gpu:?}");
         }
         let unbounded = Order { bound: None, ..order(Cause::OverLimit) };
         assert!(still(&unbounded, &[gpu_process(5, 1, bound, 5000)]).is_err());

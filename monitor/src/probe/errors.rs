@@ -1,4 +1,5 @@
-//! Waits for errors (XID) of the GPUs, on a thread of its own: [`cgpu_inventory::health`] says why.
+//! Waits for errors (XID) of the GPUs on a thread of its own: [`cgpu_inventory::health`] has the
+//! reason.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,17 +17,17 @@ use parking_lot::Mutex;
 
 use super::health::Reports;
 
-/// Timeout of one wait. The end of the thread is checked as often.
+/// Timeout of one wait, and the interval at which the thread checks whether it must end.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Listens until the reports are dropped. `opened` brings NVML each time the sampling thread has
-/// opened it.
+/// Listens until the reports are dropped. `opened` receives NVML each time that the sampling thread
+/// has opened it.
 ///
-/// Users of NVML are counted, per process: as long as one is left it cannot be opened anew. So only
-/// the sampling thread starts it, and it is released here when that thread has.
+/// NVML counts its users in a process and cannot be opened anew while one is left. So only the
+/// sampling thread opens it, and this thread releases it when that one has.
 ///
 /// # Errors
-/// When no thread can be made.
+/// When no thread can be created.
 pub(super) fn listen(
     library: String,
     opened: Receiver<Weak<Nvml>>,
@@ -40,18 +41,16 @@ pub(super) fn listen(
 fn run(library: &str, opened: &Receiver<Weak<Nvml>>, weak: &Weak<Mutex<Reports>>) {
     let (mut nvml, mut reported_reason) = (Weak::new(), String::new());
     while weak.strong_count() > 0 {
-        let heard =
+        let outcome =
             Weak::upgrade(&nvml).map(|nvml| wait_for_errors(&nvml, weak, &mut reported_reason));
         if let Some(reports) = weak.upgrade() {
             reports.lock().listening = false;
         }
-        if let Some(Err(why)) = heard
-            && reported_reason != why.to_string()
+        if let Some(Err(error)) = outcome
+            && reported_reason != error.to_string()
         {
-            reported_reason = why.to_string();
-            tracing::warn!(
-                "{library} does not tell of errors (XID) of the GPUs: {reported_reason}"
-            );
+            reported_reason = error.to_string();
+            tracing::warn!("{library} does not report errors (XID) of the GPUs: {reported_reason}");
         }
         match opened.recv_timeout(WAIT_TIMEOUT) {
             Ok(newer) => nvml = newer,
@@ -61,18 +60,19 @@ fn run(library: &str, opened: &Receiver<Weak<Nvml>>, weak: &Weak<Mutex<Reports>>
     }
 }
 
-/// Until the reports are dropped, or the sampling thread has released NVML. What was `reported_reason` of
-/// errors before is over when it listens.
+/// Collects errors until the reports are dropped or the sampling thread has released NVML. Clears
+/// `reported_reason` once a wait succeeds.
 ///
 /// # Errors
-/// NVML tells of no more.
+/// When NVML no longer reports errors.
 fn wait_for_errors(
     nvml: &Arc<Nvml>,
     weak: &Weak<Mutex<Reports>>,
     reported_reason: &mut String,
 ) -> Result<(), NvmlError> {
     let mut listener = Listener::new(nvml)?;
-    let mut lines = Lines::default();
+
+    let mut logged = LogLimit::default();
     loop {
         let Some(reports) = weak.upgrade() else { return Ok(()) };
         reports.lock().listening = true;
@@ -84,10 +84,10 @@ fn wait_for_errors(
         reported_reason.clear();
         let Some(report) = report else { continue };
         let (now, xid) = (Monotonic.now(), report.xid);
-        if lines.is_due(report, now) {
+        if logged.is_due(report, now) {
             match report.gpu {
                 Some(gpu) => tracing::warn!(gpu, xid, "a GPU has reported an error"),
-                None => tracing::warn!(xid, "a GPU has reported an error, and nobody knows which"),
+                None => tracing::warn!(xid, "an unknown GPU has reported an error"),
             }
         }
         let Some(reports) = weak.upgrade() else { return Ok(()) };
@@ -95,11 +95,12 @@ fn wait_for_errors(
     }
 }
 
-/// What was written to the log in the last minute. A container that faults in a loop is told of on the socket.
+/// Limits the log to one line a minute for each error: a container may fault in a loop. The socket
+/// reports every error.
 #[derive(Debug, Default)]
-struct Lines(BTreeMap<Report, Nanos>);
+struct LogLimit(BTreeMap<Report, Nanos>);
 
-impl Lines {
+impl LogLimit {
     const MINUTE: Nanos = Nanos(60_000_000_000);
 
     fn is_due(&mut self, report: Report, now: Nanos) -> bool {
@@ -118,9 +119,9 @@ mod tests {
 
     #[test]
     fn repeated_error_is_logged_once_a_minute() {
-        let mut lines = Lines::default();
+        let mut logged = LogLimit::default();
         let mut due = |gpu, xid, second: u64| {
-            lines.is_due(Report { gpu, xid }, Nanos(second * 1_000_000_000))
+            logged.is_due(Report { gpu, xid }, Nanos(second * 1_000_000_000))
         };
         let same = (0..180).filter(|second| due(Some(0), 31, *second)).count();
         assert_eq!(same, 3);

@@ -1,15 +1,18 @@
-//! Who the processes on a GPU are, by what the kernel says of them.
+//! Identifies the processes on a GPU by what the kernel reports of them.
 //!
-//! NVML gives process ids. Which container a process belongs to is told by, in this order:
+//! NVML gives process ids. The container of a process is found by, in this order:
 //!
-//! 1. its control group, where that names a container engine's 64 digits and a container's directory does, too;
-//! 2. the directory that it sees at `/run/cgpu`: the same one as a container's on the host;
-//! 3. its parents: the nearest that has registered a container, or is verified to be in one;
-//! 4. its PID namespace, if that is not ours: that of processes of one container.
+//! 1. its control group, where that contains an engine's container id that is also the name of a
+//!    container's directory;
+//! 2. the directory that it sees at `/run/cgpu`: the same as a container's on the host;
+//! 3. its ancestors: the nearest that has registered a container, or is verified to be in one;
+//! 4. its PID namespace, if that is not the monitor's: the same as that of processes of one
+//!    container.
 //!
-//! Two containers that a rule fits are none, for that rule. A PID namespace can be joined by another container, which then also inherits its
-//! orphans: so for 3 and 4 the control groups must not say otherwise. What is known of processes is known of *names*, a number with a
-//! birth: the number alone may be another's by now. What the process itself says, in variables or in the region, counts for nothing.
+//! Where a rule fits two containers, it identifies neither. A PID namespace can be joined by
+//! another container, and its orphaned processes are adopted there, so rules 3 and 4 also require
+//! that the control groups agree. Processes are remembered by pid and start time, since the kernel
+//! reuses pids. What a process says itself, in variables or in its region, does not count.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -23,35 +26,35 @@ use super::mapped::{Identity, Mapped};
 use super::stat::{Stat, ancestry};
 use crate::watcher::ProcessId;
 
-/// A container, as its processes are recognised.
+/// What a container's processes are recognised by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ContainerIdentity {
-    /// The daemon's own number, returned as it is.
+    /// The daemon's number for the container, returned as it is.
     pub(crate) tenant: u64,
     pub(crate) dir: PathBuf,
     /// Device and inode of its `use`, where there is one.
     pub(crate) file: Option<(u64, u64)>,
     /// All of its processes with a slot have been searched for.
     pub(crate) searched: bool,
-    /// Its region cannot be read: the processes with a slot are not known.
+    /// Its region cannot be read, so the processes with a slot are not known.
     pub(crate) closed: bool,
-    /// Who registered it and lives.
+    /// Living processes that registered it.
     pub(crate) registrants: Vec<ProcessId>,
-    /// Its processes that are verified, and have a slot.
+    /// Its verified processes with a slot.
     pub(crate) verified: Vec<ProcessId>,
-    /// Processes that were verified and have left their slot: to exit, or to run another program.
-    pub(crate) past: Vec<ProcessId>,
+    /// Processes that were verified and have left their slot, to exit or to run another program.
+    pub(crate) former: Vec<ProcessId>,
 }
 
 impl ContainerIdentity {
-    /// The container engine's name for it, where its directory is called so.
+    /// Returns the engine's container id, where its directory is named after it.
     fn id(&self) -> Option<&str> {
         self.dir.file_name()?.to_str().filter(|id| is_id(id))
     }
 
-    /// All processes that are known to belong to it.
+    /// Returns all processes that are known to belong to it.
     fn ids(&self) -> impl Iterator<Item = ProcessId> + '_ {
-        self.registrants.iter().chain(&self.verified).chain(&self.past).copied()
+        self.registrants.iter().chain(&self.verified).chain(&self.former).copied()
     }
 }
 
@@ -59,67 +62,68 @@ impl ContainerIdentity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GpuProcess {
     pub(crate) id: ProcessId,
-    /// Printable.
+    /// Its name, without control characters.
     pub(crate) comm: String,
     /// [`ContainerIdentity::tenant`].
     pub(crate) owner: Option<u64>,
     pub(crate) shim: Shim,
 }
 
-/// What is needed to recognise processes, at one time.
+/// Everything needed to identify processes, read at one time.
 #[derive(Debug)]
 pub(super) struct ProcessIndex<'a> {
     identities: &'a [ContainerIdentity],
-    /// Directories of the containers.
-    places: Vec<Option<Identity>>,
-    /// Where what is known of them lives.
+    /// The containers' directories.
+    directories: Vec<Option<Identity>>,
+    /// The containers' known processes that live.
     known: Vec<Vec<KnownProcess>>,
-    own_space: Option<Identity>,
-    /// This process and its ancestors: never taken for a container's.
+    own_namespace: Option<Identity>,
+    /// The monitor and its ancestors, which never belong to a container.
     ancestors: Vec<ProcessId>,
 }
 
-/// Where a process lives that is known to be a container's.
+/// Namespace and groups of a process that is known to belong to a container.
 #[derive(Debug)]
 struct KnownProcess {
     id: ProcessId,
-    space: Identity,
+    namespace: Identity,
     groups: Cgroups,
 }
 
 impl KnownProcess {
-    /// None: it does not live any more.
+    /// None: it has exited.
     fn of(id: ProcessId) -> Option<Self> {
-        let (space, groups) = (space(id.pid)?, Cgroups::of(id.pid)?);
-        // Last: then it was this process that was looked at.
-        id.lives().then_some(Self { id, space, groups })
+        let (namespace, groups) = (pid_namespace(id.pid)?, Cgroups::of(id.pid)?);
+        // Checked last, so that all of it is of this process.
+        id.lives().then_some(Self { id, namespace, groups })
     }
 }
 
 impl<'a> ProcessIndex<'a> {
     pub(super) fn new(identities: &'a [ContainerIdentity]) -> Self {
-        let places = identities
+        let directories = identities
             .iter()
             .map(|identity| fs::metadata(&identity.dir).ok().map(|at| (at.dev(), at.ino())));
         Self {
             identities,
-            places: places.collect(),
+            directories: directories.collect(),
             known: identities
                 .iter()
                 .map(|identity| identity.ids().filter_map(KnownProcess::of).collect())
                 .collect(),
-            own_space: space(std::process::id()),
+            own_namespace: pid_namespace(std::process::id()),
             ancestors: ancestry(std::process::id()),
         }
     }
 
-    /// A process; none: it is gone. What it has mapped is long to read: only that of containers' processes that are not verified counts.
+    /// Identifies a process; none: it has exited. Its maps are slow to read, so only those of
+    /// containers' processes that are not verified are read.
     pub(super) fn gpu_process(&self, pid: u32) -> Option<GpuProcess> {
         let id = ProcessId::of(pid)?;
         let verified = self.identities.iter().find(|identity| identity.verified.contains(&id));
         let owner = verified.or_else(|| self.owner(pid));
         let mapped = if verified.is_none() && owner.is_some() { Mapped::of(pid) } else { None };
-        // Last: what was looked at was of one process.
+        // Checked last, so that all of it is of one process.
         let about = Stat::of(pid).filter(|about| about.start_time == id.start_time)?;
         let bound = |mapped: &Mapped| {
             self.identities
@@ -149,69 +153,72 @@ impl<'a> ProcessIndex<'a> {
         let groups = Cgroups::of(pid)?;
         let found = self
             .by_group(&groups)
-            .or_else(|| self.by_place(pid))
-            .or_else(|| self.by_descent(pid, &groups))
-            .or_else(|| self.by_space(pid, &groups))?;
+            .or_else(|| self.by_directory(pid))
+            .or_else(|| self.by_ancestry(pid, &groups))
+            .or_else(|| self.by_namespace(pid, &groups))?;
         self.identities.get(found)
     }
 
-    /// The only one that fits.
-    fn one(&self, fits: impl Fn(usize) -> bool) -> Option<usize> {
+    /// Returns the container that fits, if there is exactly one.
+    fn only(&self, fits: impl Fn(usize) -> bool) -> Option<usize> {
         let mut found = (0..self.identities.len()).filter(|at| fits(*at));
         let first = found.next()?;
         found.next().is_none().then_some(first)
     }
 
     fn by_group(&self, groups: &Cgroups) -> Option<usize> {
-        self.one(|at| self.identities[at].id().is_some_and(|id| groups.are_of(id)))
+        self.only(|at| self.identities[at].id().is_some_and(|id| groups.are_of(id)))
     }
 
-    fn by_place(&self, pid: u32) -> Option<usize> {
-        let (place, file) = view(pid)?;
-        self.one(|at| {
-            self.places[at] == Some(place) || file.is_some() && self.identities[at].file == file
+    fn by_directory(&self, pid: u32) -> Option<usize> {
+        let (directory, file) = run_directory(pid)?;
+        self.only(|at| {
+            self.directories[at] == Some(directory)
+                || file.is_some() && self.identities[at].file == file
         })
     }
 
-    fn by_descent(&self, pid: u32, groups: &Cgroups) -> Option<usize> {
+    fn by_ancestry(&self, pid: u32, groups: &Cgroups) -> Option<usize> {
         let known = |at: usize| self.known[at].iter();
-        let line = ancestry(pid);
-        let own = line.iter().filter(|id| !self.ancestors.contains(id));
+        let chain = ancestry(pid);
+        let own = chain.iter().filter(|id| !self.ancestors.contains(id));
         let nearest =
             own.copied().find(|id| self.known.iter().flatten().any(|process| process.id == *id))?;
-        self.one(|at| {
+        self.only(|at| {
             known(at).any(|process| process.id == nearest && groups.can_be_with(&process.groups))
         })
     }
 
-    fn by_space(&self, pid: u32, groups: &Cgroups) -> Option<usize> {
-        let own = space(pid).filter(|own| Some(*own) != self.own_space)?;
-        self.one(|at| {
+    fn by_namespace(&self, pid: u32, groups: &Cgroups) -> Option<usize> {
+        let own = pid_namespace(pid).filter(|own| Some(*own) != self.own_namespace)?;
+        self.only(|at| {
             self.known[at]
                 .iter()
-                .any(|process| process.space == own && groups.are_with(&process.groups))
+                .any(|process| process.namespace == own && groups.are_with(&process.groups))
         })
     }
 }
 
-/// Whether a process has a driver mapped: where it has none, NVML means another one, by a number of another PID namespace.
-pub(super) fn drives(pid: u32) -> bool {
+/// Whether a process has a driver mapped. If not, NVML means a process with that number in another
+/// PID namespace.
+pub(super) fn has_driver_mapped(pid: u32) -> bool {
     Mapped::of(pid).is_some_and(|mapped| mapped.driver)
 }
 
-/// What a process sees at `/run/cgpu`: that, and the `use` in it. Links lead nowhere but within its own root.
-fn view(pid: u32) -> Option<(Identity, Option<Identity>)> {
+/// Returns the directory that a process sees at `/run/cgpu`, and the `use` in it. Links are
+/// resolved within the process's own root.
+fn run_directory(pid: u32) -> Option<(Identity, Option<Identity>)> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = openat(CWD, format!("/proc/{pid}/root"), flags, Mode::empty()).ok()?;
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    let place = openat2(&root, "run/cgpu", flags, Mode::empty(), within).ok()?;
-    let about = fstat(&place).ok()?;
-    let file = statat(&place, "use", rustix::fs::AtFlags::SYMLINK_NOFOLLOW).ok();
+    let directory = openat2(&root, "run/cgpu", flags, Mode::empty(), within).ok()?;
+    let about = fstat(&directory).ok()?;
+    let file = statat(&directory, "use", rustix::fs::AtFlags::SYMLINK_NOFOLLOW).ok();
     Some(((about.st_dev, about.st_ino), file.map(|file| (file.st_dev, file.st_ino))))
 }
 
-/// A process's PID namespace.
-fn space(pid: u32) -> Option<Identity> {
+/// Returns a process's PID namespace.
+fn pid_namespace(pid: u32) -> Option<Identity> {
     fs::metadata(format!("/proc/{pid}/ns/pid")).ok().map(|at| (at.dev(), at.ino()))
 }
 

@@ -1,4 +1,4 @@
-//! What the GPUs have reported, with the time of each error's last report.
+//! Errors that the GPUs have reported, with the time of each error's last report.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use cgpu_client::health::{GpuError, GpuHealth, Health};
 use cgpu_inventory::health::{HealthCheck, Report};
 use cgpu_shm::units::Nanos;
 
-/// Different errors of a GPU that are remembered; there are some two hundred in all.
+/// Most errors that are remembered for a GPU; some two hundred different ones exist.
 const MAX_REMEMBERED: usize = 64;
 
-/// What was reported, by GPU and number: each error's last time.
+/// Last time of each error, by GPU and number (XID).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reports {
     /// Whether a thread listens for errors.
@@ -28,11 +28,10 @@ impl Reports {
         }
     }
 
-    /// Errors of a GPU, and those that NVML attributes to no GPU.
+    /// Returns the errors of a GPU, with those that NVML attributes to no GPU.
     fn of(&self, gpu: u32, now: Nanos) -> Vec<GpuError> {
         let mut errors: BTreeMap<u64, Nanos> = BTreeMap::new();
-        for (xid, at) in [None, Some(gpu)].iter().filter_map(|whose| self.last.get(whose)).flatten()
-        {
+        for (xid, at) in [None, Some(gpu)].iter().filter_map(|gpu| self.last.get(gpu)).flatten() {
             let last = errors.entry(*xid).or_insert(*at);
             *last = (*last).max(*at);
         }
@@ -40,7 +39,7 @@ impl Reports {
         errors.into_iter().map(error).collect()
     }
 
-    /// All of it, with how the GPUs answered `at` that time.
+    /// Returns the health of all GPUs, as they answered at time `at`.
     pub(super) fn health(&self, health_checks: &[HealthCheck], at: Nanos, now: Nanos) -> Health {
         let gpu = |health_check: &HealthCheck| GpuHealth {
             index: health_check.index,

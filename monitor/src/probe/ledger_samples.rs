@@ -1,5 +1,5 @@
-//! Samples of containers' ledgers, read before and after NVML is asked for what the driver holds for
-//! each process.
+//! Samples of containers' ledgers, read before and after NVML lists what the driver holds for each
+//! process.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use rustix::fs::fstat;
 use super::Processes;
 use crate::memory::unaccounted::{Accounted, Reading};
 
-/// A container whose processes are to be watched.
+/// A container whose ledger is sampled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SampledContainer {
     /// The daemon's own number, returned as it is.
@@ -21,40 +21,41 @@ pub(crate) struct SampledContainer {
     pub(crate) dir: PathBuf,
     /// Device and inode of its `use`.
     pub(crate) file: (u64, u64),
-    /// Its GPUs.
+    /// The GPUs that it has.
     pub(crate) gpus: Vec<Uuid>,
-    /// Slot, generation and host process id of those that were found.
+    /// Slot, generation and host process id of the processes that were found.
     pub(crate) processes: Vec<(SlotIndex, u64, u32)>,
 }
 
-/// What was read of one process on a GPU.
+/// A sample of one process on a GPU.
 #[derive(Clone, Debug)]
 pub(crate) struct LedgerSample {
     pub(crate) tenant: u64,
     pub(crate) slot: SlotIndex,
     pub(crate) generation: u64,
-    /// The container's number for the GPU.
+    /// The container's index for the GPU.
     pub(crate) gpu: DeviceIndex,
-    /// When that was.
+    /// Time of the first reading.
     pub(crate) at: Nanos,
-    /// What it accounted before NVML was asked, and after.
+    /// What it accounted before NVML was called, and after.
     pub(crate) accounted: (Accounted, Accounted),
-    /// What its container's ledger said; none: that changed, or not all of its processes were read.
+    /// The container's totals. None: they changed in between, or not all of its processes were
+    /// read.
     pub(crate) container: Option<ContainerTotals>,
-    /// None: NVML does not tell of it.
+    /// None: NVML does not list the process.
     pub(crate) reading: Option<Reading>,
 }
 
-/// What a container's ledger says of a GPU, beside its processes' cells.
+/// Totals of a container's ledger for a GPU, beside its processes' cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ContainerTotals {
-    /// What dead processes had exported.
+    /// Memory that exited processes had exported.
     pub(crate) orphans: Bytes,
     /// [`cgpu_shm::snapshot::Gpu::withdrawn`].
     pub(crate) withdrawn: Bytes,
 }
 
-/// Who is on a GPU, and what was read around the question.
+/// The processes on a GPU, and the ledger samples taken around their listing.
 pub(crate) type ProcessesWithSamples = (Processes, Vec<LedgerSample>);
 
 /// Reads the ledgers of the sampled containers.
@@ -64,8 +65,8 @@ pub(super) struct LedgerSampler {
 }
 
 impl LedgerSampler {
-    /// Samples these containers from now on. One whose file has been replaced is left out: the daemon
-    /// will notice.
+    /// Samples these containers from now on. One whose file has been replaced is left out until the
+    /// daemon notices.
     pub(super) fn set_containers(&mut self, containers: Vec<SampledContainer>) {
         let mut known = std::mem::take(&mut self.sampled);
         self.sampled = containers
@@ -84,16 +85,15 @@ impl LedgerSampler {
             .collect();
     }
 
-    /// Asks for a GPU's processes, and reads the ledgers of the containers that have it before and
-    /// after.
+    /// Lists a GPU's processes, and reads the ledgers of its containers before and after.
     pub(super) fn sample_around(
         &mut self,
         gpu: Uuid,
-        ask: &dyn Fn() -> Processes,
+        list: &dyn Fn() -> Processes,
     ) -> ProcessesWithSamples {
         let at = Monotonic.now();
         let before = self.read(gpu);
-        let processes = ask();
+        let processes = list();
         let after = self.read(gpu);
         let mut samples = Vec::new();
         for ((container, _), (before, after)) in self.sampled.iter().zip(before.iter().zip(&after))
@@ -109,14 +109,14 @@ impl LedgerSampler {
 
     fn read(&mut self, gpu: Uuid) -> Vec<Option<Snapshot>> {
         let read = |(container, reader): &mut (SampledContainer, Reader)| {
-            // What cannot be read now may be read at the next time.
+            // What cannot be read now is tried again in the next sample.
             container.gpus.contains(&gpu).then(|| reader.read().ok()).flatten()
         };
         self.sampled.iter_mut().map(read).collect()
     }
 }
 
-/// A container before and after.
+/// A container's state before and after NVML was called.
 struct Bracket<'a> {
     at: Nanos,
     gpu: Uuid,
@@ -125,7 +125,7 @@ struct Bracket<'a> {
 }
 
 impl Bracket<'_> {
-    /// What is told by it of a process; none: it has gone meanwhile.
+    /// Returns the sample of a process. None: it has left its slot meanwhile.
     fn sample(
         &self,
         tenant: u64,
@@ -152,14 +152,13 @@ impl Bracket<'_> {
         })
     }
 
-    /// What the container's ledger said before and after. None: not the same, or some of its
-    /// processes are not among those that are read. Of one that has just exited the driver may
-    /// still hold memory.
-    fn container(&self, ask: &SampledContainer) -> Option<ContainerTotals> {
+    /// Returns the container's totals. None: they differ before and after, or not all of its
+    /// processes are sampled. For a process that has just exited the driver may still hold memory.
+    fn container(&self, sampled: &SampledContainer) -> Option<ContainerTotals> {
         let accounted = |seen: &Snapshot| {
             let is_read = |(slot, about): (SlotIndex, &Slot)| {
                 let name = (slot, about.word.generation().get());
-                let mut read = ask.processes.iter();
+                let mut read = sampled.processes.iter();
                 match about.word.state() {
                     Some(State::Live) => {
                         read.any(|(slot, generation, _)| (*slot, *generation) == name)
@@ -178,7 +177,7 @@ impl Bracket<'_> {
         accounted(self.before).filter(|before| accounted(self.after) == Some(*before))
     }
 
-    /// What a process accounted, and what the other processes of the container have exported.
+    /// Returns what a process accounted, and what the container's other processes have exported.
     fn accounted(
         &self,
         seen: &Snapshot,

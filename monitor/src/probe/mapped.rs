@@ -1,4 +1,4 @@
-//! What a process has mapped, by the kernel's word.
+//! Files that a process has mapped, read from `/proc/PID/maps`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,10 +6,10 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What identifies a file: device and inode.
+/// Device and inode of a file.
 pub(super) type Identity = (u64, u64);
 
-/// What a process has mapped.
+/// Files that a process has mapped.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Mapped {
     pub(super) files: BTreeSet<Identity>,
@@ -18,11 +18,11 @@ pub(super) struct Mapped {
 }
 
 impl Mapped {
-    /// None: not ours to see.
+    /// Reads the maps of a process. None: it has exited, or may not be read.
     pub(super) fn of(pid: u32) -> Option<Self> {
         let file = fs::File::open(format!("/proc/{pid}/maps")).ok()?;
         let mut mapped = Self::default();
-        // Paths may be any bytes.
+        // Paths need not be UTF-8.
         for line in BufReader::new(file).split(b'\n') {
             mapped.take(&line.ok()?);
         }
@@ -30,7 +30,8 @@ impl Mapped {
     }
 
     pub(super) fn take(&mut self, line: &[u8]) {
-        // Range, rights, offset, device, inode; then blanks and the path, which may have some.
+        // Range, permissions, offset, device, inode; then blanks and the path, which may contain
+        // blanks.
         let mut fields = line.splitn(6, |byte| *byte == b' ');
         let text = |field: &[u8]| std::str::from_utf8(field).map(str::to_owned).ok();
         let device = fields.nth(3).and_then(text);

@@ -1,4 +1,4 @@
-//! NVML: which GPUs there are, how full they are, and who is on them.
+//! NVML: the GPUs of the host, their memory, and the processes on them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ const MIG_ENABLED: u32 = 1;
 /// The library, loaded and initialised.
 pub(super) struct Library {
     nvml: Arc<Nvml>,
-    /// The time of the newest sample of processes' utilisation, by GPU.
+    /// Time of the newest utilisation sample of processes, by GPU.
     newest: RefCell<BTreeMap<Uuid, u64>>,
 }
 
@@ -34,24 +34,27 @@ impl Library {
         Ok(Self { nvml: Arc::new(nvml), newest: RefCell::default() })
     }
 
-    /// For the thread that listens for errors: not to be held longer than this is.
+    /// Returns NVML for the thread that listens for errors, which must release it when this is
+    /// dropped.
     pub(super) fn shared(&self) -> Weak<Nvml> {
         Arc::downgrade(&self.nvml)
     }
 
-    /// Every GPU that can be asked, and in place of one that is cut (MIG) its instances: those compute and hold memory, the GPU itself
-    /// nothing. One that answers nothing but its UUID has no memory and tells of no processes.
+    /// Samples every device: each GPU, and for a partitioned one (MIG) its instances, since the GPU
+    /// itself neither computes nor holds memory then. One that answers nothing but its UUID has no
+    /// memory and no processes.
     ///
-    /// `sample_around` is given each GPU and asks it for its processes, doing before and after that what is to be done.
+    /// `sample_around` is called for each device with a function that lists its processes, and can
+    /// read other state before and after.
     ///
     /// # Errors
-    /// It does not even say how many GPUs there are.
+    /// When NVML does not even say how many GPUs there are.
     pub(super) fn sample(
         &self,
         mut sample_around: impl FnMut(Uuid, &dyn Fn() -> Processes) -> ProcessesWithSamples,
     ) -> Result<Vec<GpuSample>, NvmlError> {
         let count = self.nvml.device_count()?;
-        let mut sample = |Place { index, uuid, device }| {
+        let mut sample = |Listed { index, uuid, device }| {
             let before = device.memory_info().ok();
             let (listed, samples) = sample_around(uuid, &|| processes(&device));
             let again = processes(&device);
@@ -74,43 +77,44 @@ impl Library {
                 busy: self.busy(uuid, &device),
             }
         };
-        let places = (0..count).filter_map(|index| self.place(index)).flat_map(places);
-        Ok(places.map(&mut sample).collect())
+        let devices = (0..count).filter_map(|index| self.gpu(index)).flat_map(devices);
+        Ok(devices.map(&mut sample).collect())
     }
 
-    /// All GPUs; none: one does not answer.
+    /// Returns all devices. None: one does not answer.
     pub(super) fn inventory(&self) -> Option<Vec<HostDevice>> {
         inventory::ask(&self.nvml).ok()
     }
 
-    /// GPUs that are partitioned into instances, by their indexes.
+    /// Returns the GPUs that are partitioned into instances, with their indexes.
     pub(super) fn partitioned(&self) -> Vec<(u32, Uuid)> {
-        let place = |index| self.place(index).filter(|place| is_partitioned(&place.device));
-        let places = (0..self.nvml.device_count().unwrap_or(0)).filter_map(place);
-        places.map(|place| (place.index.gpu(), place.uuid)).collect()
+        let gpu = |index| self.gpu(index).filter(|gpu| is_partitioned(&gpu.device));
+        let gpus = (0..self.nvml.device_count().unwrap_or(0)).filter_map(gpu);
+        gpus.map(|gpu| (gpu.index.gpu(), gpu.uuid)).collect()
     }
 
-    /// How all GPUs answer; none: it is not told how many there are.
+    /// Returns how each GPU answers. None: NVML does not say how many there are.
     pub(super) fn health_checks(&self) -> Option<Vec<HealthCheck>> {
         health::health_checks(&self.nvml).ok()
     }
 
-    /// Who is on a GPU now.
+    /// Lists the processes that are on a device now.
     pub(super) fn processes(&self, gpu: Uuid) -> Processes {
         let name = gpu.to_string();
-        // What kind of GPU it is is not in its bytes.
+        // The UUID's bytes do not tell a GPU from an instance.
         let whole = self.nvml.device_by_uuid(name.as_str());
         let device = whole.or_else(|_| self.nvml.device_by_uuid(name.replacen("GPU", "MIG", 1)));
         processes(&device.ok()?)
     }
 
-    /// The GPU of this index.
-    fn place(&self, index: u32) -> Option<Place<'_>> {
+    /// Returns the GPU with this index.
+    fn gpu(&self, index: u32) -> Option<Listed<'_>> {
         let device = self.nvml.device_by_index(index).ok()?;
-        Place::new(DeviceId::of_gpu(index), device)
+        Listed::new(DeviceId::of_gpu(index), device)
     }
 
-    /// How much of the time each process had the GPU busy, by what NVML has sampled since it was last asked.
+    /// Returns the part of the time for which each process used the GPU, in percent, by NVML's
+    /// samples since the last call.
     fn busy(&self, gpu: Uuid, device: &Device<'_>) -> Option<BTreeMap<u32, u32>> {
         let mut newest = self.newest.borrow_mut();
         let newest = newest.entry(gpu).or_default();
@@ -127,14 +131,14 @@ impl Library {
     }
 }
 
-/// Something that computes, and where it is.
-struct Place<'a> {
+/// A device with its index and UUID.
+struct Listed<'a> {
     index: DeviceId,
     uuid: Uuid,
     device: Device<'a>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> Listed<'a> {
     fn new(index: DeviceId, device: Device<'a>) -> Option<Self> {
         Some(Self { index, uuid: device.uuid().ok()?.parse().ok()?, device })
     }
@@ -144,24 +148,24 @@ fn is_partitioned(device: &Device<'_>) -> bool {
     device.mig_mode().is_ok_and(|mode| mode.current == MIG_ENABLED)
 }
 
-/// A GPU's instances, or the GPU itself where there are none. Drivers before R470 name instances after their GPU, and so do we then: all
-/// of them are that one GPU.
-fn places(gpu: Place<'_>) -> Vec<Place<'_>> {
-    let most =
+/// Returns a GPU's instances, or the GPU itself where there are none. Drivers before R470 give
+/// instances the UUID of their GPU; then all of them count as that one GPU.
+fn devices(gpu: Listed<'_>) -> Vec<Listed<'_>> {
+    let count =
         if is_partitioned(&gpu.device) { gpu.device.mig_device_count().unwrap_or(0) } else { 0 };
     // An instance that is destroyed leaves its number empty.
     let instance = |number| {
         let device = gpu.device.mig_device_by_index(number).ok()?;
         let index = DeviceId::of_instance(gpu.index.gpu(), number);
-        Place::new(index, device).filter(|place| place.uuid != gpu.uuid)
+        Listed::new(index, device).filter(|instance| instance.uuid != gpu.uuid)
     };
-    let instances: Vec<_> = (0..most).filter_map(instance).collect();
+    let instances: Vec<_> = (0..count).filter_map(instance).collect();
     if instances.is_empty() { vec![gpu] } else { instances }
 }
 
-/// What processes have by either of two lists; none: not told. Other containers allocate and free
-/// between NVML's answers, and what they have gained by the time of a list must not be taken off
-/// what was used before.
+/// Returns the sum of the smaller figure of each process in two lists; none: unknown. Other
+/// containers allocate and free between NVML's answers, and memory gained after the first must not
+/// be subtracted from the earlier use.
 fn least(
     first: Option<&BTreeMap<u32, Option<Bytes>>>,
     second: Option<&BTreeMap<u32, Option<Bytes>>>,
@@ -174,7 +178,8 @@ fn least(
     first?.iter().map(of_both).sum()
 }
 
-/// Who is on a GPU, by host process ids, with what the driver holds for each there; none: not told.
+/// Lists the processes on a device by host process id, with what the driver holds for each there.
+/// None: NVML does not list them.
 fn processes(device: &Device<'_>) -> Processes {
     let compute = device.running_compute_processes().ok()?;
     let graphics = device.running_graphics_processes().unwrap_or_default();
@@ -184,7 +189,7 @@ fn processes(device: &Device<'_>) -> Processes {
             UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
             UsedGpuMemory::Unavailable => None,
         };
-        // One that computes and draws is on both lists, with the same figure.
+        // A process that computes and draws is on both lists, with the same figure.
         let known = processes.entry(process.pid).or_insert(used);
         *known = (*known).max(used);
     }
@@ -209,7 +214,7 @@ mod tests {
             "a spike"
         );
         assert_eq!(both(&same, &[(1, Some(4))]), Some(Bytes::from_mib(4)), "one that has ended");
-        assert_eq!(both(&[(1, None)], &same), None, "not told");
+        assert_eq!(both(&[(1, None)], &same), None, "unknown");
         assert_eq!(least(None, Some(&list(&same))), None);
     }
 }

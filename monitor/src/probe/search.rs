@@ -1,4 +1,5 @@
-//! Which processes of the host a container's slots are: those that have its file mapped, and the id that the slot says in their own namespace.
+//! Finds the host processes of a container's slots: those that have its file mapped, and the id
+//! that the slot names in their own PID namespace.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -9,53 +10,54 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::mapped::{Identity, Mapped};
 use crate::watcher::ProcessId;
 
-/// Processes of a container to be found on the host.
+/// Processes of a container that are to be found on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Search {
-    /// Whose they are: the daemon's own word, returned as it is.
+    /// The daemon's number for the container, returned as it is.
     pub(crate) tenant: u64,
-    /// Device and inode of the file that they have mapped.
+    /// Device and inode of the container's file, which they have mapped.
     pub(crate) file: (u64, u64),
     pub(crate) processes: Vec<SlotProcess>,
 }
 
-/// One of them.
+/// A process as its slot describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotProcess {
     pub(crate) slot: SlotIndex,
     pub(crate) generation: u64,
-    /// As the container says.
+    /// Its id in the container's PID namespace, as the container reports it.
     pub(crate) pid: u32,
 }
 
-/// A suspect that was found.
+/// A host process that was found.
 #[derive(Debug)]
 pub(crate) struct FoundProcess {
     pub(crate) id: ProcessId,
-    /// Readable when it has died; none: descriptors are short.
+    /// Descriptor that becomes readable when it exits. None: no descriptor was left.
     pub(crate) exit: Option<OwnedFd>,
 }
 
 impl FoundProcess {
-    /// None: it has died meanwhile, and its number may be another's.
+    /// Opens the process. None: it has exited, and its number may belong to another process.
     fn of(id: ProcessId) -> Option<Self> {
         let pid = i32::try_from(id.pid).ok().and_then(Pid::from_raw)?;
         let exit = pidfd_open(pid, PidfdFlags::empty()).ok();
-        // Then it was this one that was opened.
+        // Checked after opening, so that the descriptor is of this process.
         id.lives().then_some(Self { id, exit })
     }
 }
 
-/// Who the suspects are, if they are found.
+/// Returns the host process of each slot, where it is found.
 pub(super) fn find(search: &Search) -> Vec<Option<FoundProcess>> {
     host_processes(search).into_iter().map(|id| id.and_then(FoundProcess::of)).collect()
 }
 
-/// Each suspect's name on the host, if it has one: by the id that it says, if we share its namespace, else by one search for all.
+/// Returns the host id of each slot's process. First tries the id that the slot names, in case the
+/// container shares the monitor's PID namespace; then searches `/proc` once for all others.
 fn host_processes(search: &Search) -> Vec<Option<ProcessId>> {
     let holder = |pid: u32| {
         let id = ProcessId::of(pid)?;
-        // It was this one that was looked at.
+        // Checked after reading the maps, so that they are of this process.
         (maps(pid, search.file) && id.lives()).then_some(id)
     };
     let mut found: Vec<Option<ProcessId>> =
@@ -83,14 +85,14 @@ fn host_processes(search: &Search) -> Vec<Option<ProcessId>> {
     found
 }
 
-/// A process's id in its own namespace.
+/// Returns a process's id in its own PID namespace.
 fn innermost(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     line.split_whitespace().next_back()?.parse().ok()
 }
 
-/// Whether a process has the file mapped: what it says of itself does not matter.
+/// Whether a process has the file mapped, according to the kernel.
 fn maps(pid: u32, file: Identity) -> bool {
     Mapped::of(pid).is_some_and(|mapped| mapped.files.contains(&file))
 }

@@ -1,13 +1,13 @@
-//! What the kernel says of a process in one line: what it is called, who started it, and when.
+//! A process's name, parent and start time, read from `/proc/PID/stat`.
 
 use std::fs;
 
 use crate::watcher::ProcessId;
 
-/// Further than any tree of processes is deep.
+/// Bound for the walk to a process's ancestors; no real tree is as deep.
 const MAX_DEPTH: usize = 256;
 
-/// What `/proc/PID/stat` says.
+/// Fields of `/proc/PID/stat`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stat {
     pub(super) comm: String,
@@ -20,7 +20,7 @@ impl Stat {
         Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// The name is in brackets, and may have some in it.
+    /// Parses the line. The name is in brackets and may contain brackets.
     fn parse(bytes: &[u8]) -> Option<Self> {
         let open = bytes.iter().position(|byte| *byte == b'(')?;
         let close = bytes.iter().rposition(|byte| *byte == b')')?;
@@ -28,36 +28,37 @@ impl Stat {
         let comm = comm.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
         let rest = std::str::from_utf8(bytes.get(close + 1..)?).ok()?;
         let field = |number: usize| rest.split_whitespace().nth(number - 3);
-        // A dead one whose parent has not noticed is on no GPU.
-        let dead = matches!(field(3), Some("Z" | "X"));
+        // A zombie is on no GPU.
+        let is_zombie = matches!(field(3), Some("Z" | "X"));
         let stat =
             Self { comm, parent: field(4)?.parse().ok()?, start_time: field(22)?.parse().ok()? };
-        (!dead).then_some(stat)
+        (!is_zombie).then_some(stat)
     }
 }
 
 impl ProcessId {
-    /// The process with this pid now; none: there is none.
+    /// Returns the process that has this pid now.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         Stat::of(pid).map(|stat| Self { pid, start_time: stat.start_time })
     }
 
-    /// Whether the process lives: its number may be another's by now.
+    /// Whether the process is alive. A later process with the same number does not count.
     pub(crate) fn lives(self) -> bool {
         Self::of(self.pid) == Some(self)
     }
 }
 
-/// A process and its ancestors, nearest first.
+/// Returns a process and its ancestors, nearest first.
 pub(super) fn ancestry(pid: u32) -> Vec<ProcessId> {
-    let mut line: Vec<ProcessId> = Vec::new();
+    let mut chain: Vec<ProcessId> = Vec::new();
     let mut next = pid;
-    while line.len() < MAX_DEPTH && line.iter().all(|id| id.pid != next) {
+    while chain.len() < MAX_DEPTH && chain.iter().all(|id| id.pid != next) {
         let Some(stat) = Stat::of(next) else { break };
-        line.push(ProcessId { pid: next, start_time: stat.start_time });
+
+        chain.push(ProcessId { pid: next, start_time: stat.start_time });
         next = stat.parent;
     }
-    line
+    chain
 }
 
 #[cfg(test)]
@@ -81,8 +82,9 @@ mod tests {
         assert!(own.lives());
         assert!(!ProcessId { start_time: own.start_time + 1, ..own }.lives());
         assert_eq!(ProcessId::of(u32::MAX), None);
-        let line = ancestry(own.pid);
-        assert_eq!(line[0], own);
-        assert!(line.len() > 1);
+
+        let chain = ancestry(own.pid);
+        assert_eq!(chain[0], own);
+        assert!(chain.len() > 1);
     }
 }

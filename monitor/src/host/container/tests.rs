@@ -106,13 +106,13 @@ fn process_that_left_its_slot_still_belongs_to_its_container() {
     fixture.container.found(&search, ourselves(1));
     assert_eq!(fixture.container.exits.len(), 1);
     let identity = fixture.container.identity();
-    assert_eq!((identity.verified, identity.past), (vec![own], vec![]));
+    assert_eq!((identity.verified, identity.former), (vec![own], vec![]));
     drop(claim);
     fixture.refresh();
     fixture.container.note_exits(Nanos(5));
     assert!(fixture.container.exits.is_empty());
     let identity = fixture.container.identity();
-    assert_eq!((identity.verified, identity.past, identity.closed), (vec![], vec![own], false));
+    assert_eq!((identity.verified, identity.former, identity.closed), (vec![], vec![own], false));
 }
 
 #[test]

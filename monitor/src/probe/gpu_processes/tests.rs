@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 
 use super::*;
 
-/// A process that lives as long as the test.
+/// A process that is killed when this is dropped.
 struct Sleeper(Child);
 
 impl Sleeper {
@@ -33,7 +33,7 @@ fn identity(tenant: u64, dir: &Path) -> ContainerIdentity {
         closed: false,
         registrants: Vec::new(),
         verified: Vec::new(),
-        past: Vec::new(),
+        former: Vec::new(),
     }
 }
 
@@ -79,26 +79,26 @@ fn process_belongs_to_the_one_container_that_started_it() {
     assert_eq!(of(std::slice::from_ref(&made), child), Some(1));
     assert_eq!(of(std::slice::from_ref(&made), shell.0.id()), Some(1));
     assert_eq!(of(std::slice::from_ref(&made), pid), None);
-    // The same maker for two: neither.
+    // A process that registered both identifies neither.
     let other = ContainerIdentity { tenant: 2, ..made.clone() };
     assert_eq!(of(&[made.clone(), other], child), None);
-    // We, or who has started us, cannot be a container's.
+    // The monitor and its ancestors belong to no container.
     let us = ContainerIdentity {
         registrants: vec![id(std::process::id()), id(1)],
         ..identity(3, here.path())
     };
     assert_eq!(of(std::slice::from_ref(&us), child), None);
-    // What is proved needs no more.
+    // A verified process needs no other rule.
     let verified = ContainerIdentity { verified: vec![id(pid)], ..identity(4, here.path()) };
     let index = ProcessIndex::new(std::slice::from_ref(&verified));
     let found = index.gpu_process(pid).unwrap();
     assert_eq!((found.owner, found.shim), (Some(4), Shim::Bound));
-    // It has no slot any more, and still belongs to the container.
-    let past = ContainerIdentity { past: vec![id(pid)], ..identity(4, here.path()) };
-    let found = ProcessIndex::new(std::slice::from_ref(&past)).gpu_process(pid).unwrap();
+    // It has left its slot and still belongs to the container.
+    let former = ContainerIdentity { former: vec![id(pid)], ..identity(4, here.path()) };
+    let found = ProcessIndex::new(std::slice::from_ref(&former)).gpu_process(pid).unwrap();
     assert_eq!((found.owner, found.shim), (Some(4), Shim::Absent));
     assert_eq!(of(std::slice::from_ref(&us), pid), None);
-    // A name whose number is another's by now says nothing, of it or of its children.
+    // A pid that now belongs to another process identifies neither it nor its children.
     let stale = |id: ProcessId| ProcessId { start_time: id.start_time - 1, ..id };
     let verified = ContainerIdentity { verified: vec![stale(id(pid))], ..verified };
     let found = ProcessIndex::new(std::slice::from_ref(&verified)).gpu_process(pid).unwrap();
@@ -106,17 +106,17 @@ fn process_belongs_to_the_one_container_that_started_it() {
     let made = ContainerIdentity { registrants: vec![stale(id(shell.0.id()))], ..made };
     assert_eq!(of(std::slice::from_ref(&made), child), None);
     assert_eq!(ProcessIndex::new(&[us]).gpu_process(u32::MAX), None);
-    // The shell's own child must not outlive us.
+    // The shell's own child must not outlive the test.
     let child = rustix::process::Pid::from_raw(i32::try_from(child).unwrap()).unwrap();
     rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
 }
 
 #[test]
-fn process_that_maps_the_region_is_about_to_be_verified() {
+fn process_that_maps_the_region_counts_as_bound() {
     let sleeper = Sleeper::start();
     let pid = sleeper.0.id();
     let here = tempfile::tempdir().unwrap();
-    // Its own program stands for the file. The parent continues before the kernel has mapped that.
+    // The program stands in for the region's file. `spawn` may return before it is mapped.
     let program =
         || fs::metadata(format!("/proc/{pid}/exe")).map(|about| (about.dev(), about.ino()));
     while !program().is_ok_and(|file| Mapped::of(pid).unwrap().files.contains(&file)) {
@@ -129,10 +129,10 @@ fn process_that_maps_the_region_is_about_to_be_verified() {
     );
     let bound = ContainerIdentity { file: Some(program().unwrap()), ..bare };
     assert_eq!(ProcessIndex::new(&[bound]).gpu_process(pid).unwrap().shim, Shim::Bound);
-    assert!(!drives(pid));
+    assert!(!has_driver_mapped(pid));
 }
 
-/// A process with the shim, in a container whose region cannot be read, may have a slot.
+/// A process with the shim may have a slot in a region that cannot be read.
 #[test]
 fn shim_of_a_process_with_an_unreadable_region_is_unknown() {
     let here = tempfile::tempdir().unwrap();
