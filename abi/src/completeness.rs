@@ -1,7 +1,8 @@
-//! The build fails unless each table has exactly one row for every symbol of `data/*-symbols.tsv`, and none besides.
+//! Build-time check that each table has exactly one row for every symbol of `data/*-symbols.tsv`,
+//! and no others.
 //!
-//! All of it runs in the compiler. A panic there can print one text and no more, so that text is the symbol; the
-//! function in which it panics says what is wrong with it. (A second row of one symbol fails earlier, in
+//! It runs in the compiler. A panic there can print only one text, so that is the symbol; the name
+//! of the panicking function says what is wrong. (A second row of one symbol fails earlier, in
 //! [`crate::driver::index`].)
 
 use crate::{DRIVER, NVML};
@@ -15,30 +16,30 @@ const _: () = {
     let mut symbols = DRIVER_SYMBOLS;
     let mut row = 0;
     while row < DRIVER.len() {
-        symbols.strike_out(DRIVER[row].symbol);
+        symbols.mark(DRIVER[row].symbol);
         row += 1;
     }
-    symbols.none_is_left();
+    symbols.assert_complete();
 };
 
 const _: () = {
     let mut symbols = NVML_SYMBOLS;
     let mut row = 0;
     while row < NVML.len() {
-        symbols.strike_out(NVML[row].symbol);
+        symbols.mark(NVML[row].symbol);
         row += 1;
     }
-    symbols.none_is_left();
+    symbols.assert_complete();
 };
 
-/// The first column of a data file, in ascending order, and which of them have met their row.
+/// The first column of a data file, in ascending order, and whether each symbol has a row.
 struct Symbols<const N: usize> {
     symbols: [&'static str; N],
-    met: [bool; N],
+    has_row: [bool; N],
 }
 
 impl<const N: usize> Symbols<N> {
-    /// Takes the first field of each line after the heading.
+    /// Reads the first field of each line after the heading.
     const fn read(data: &'static str) -> Self {
         let mut symbols = [""; N];
         let (_, mut rest) = cut(data, b'\n');
@@ -53,11 +54,11 @@ impl<const N: usize> Symbols<N> {
             rest = after;
             line += 1;
         }
-        Symbols { symbols, met: [false; N] }
+        Symbols { symbols, has_row: [false; N] }
     }
 
-    /// Finds the symbol of a row by bisection and marks it as met.
-    const fn strike_out(&mut self, symbol: &'static str) {
+    /// Finds the symbol of a row by bisection and marks it.
+    const fn mark(&mut self, symbol: &'static str) {
         let (mut low, mut high) = (0, N);
         while low < high {
             let middle = usize::midpoint(low, high);
@@ -66,13 +67,13 @@ impl<const N: usize> Symbols<N> {
         if low == N || precedes(symbol, self.symbols[low]) {
             the_data_file_lacks(symbol);
         }
-        self.met[low] = true;
+        self.has_row[low] = true;
     }
 
-    const fn none_is_left(&self) {
+    const fn assert_complete(&self) {
         let mut symbol = 0;
         while symbol < N {
-            if !self.met[symbol] {
+            if !self.has_row[symbol] {
                 the_table_lacks(self.symbols[symbol]);
             }
             symbol += 1;
@@ -90,7 +91,7 @@ const fn the_table_lacks(symbol: &str) -> ! {
     panic!("{}", symbol)
 }
 
-/// Lines after the heading.
+/// Counts the lines after the heading.
 const fn lines(data: &str) -> usize {
     let (_, mut rest) = cut(data, b'\n');
     let mut lines = 0;
@@ -101,7 +102,7 @@ const fn lines(data: &str) -> usize {
     lines
 }
 
-/// What stands before and after the first `separator`; all of it before, if there is none.
+/// Splits at the first `separator`; without one, the second part is empty.
 const fn cut(text: &str, separator: u8) -> (&str, &str) {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -115,7 +116,7 @@ const fn cut(text: &str, separator: u8) -> (&str, &str) {
     (text, "")
 }
 
-/// Byte by byte, `left < right`.
+/// Returns whether `left < right`, byte by byte.
 const fn precedes(left: &str, right: &str) -> bool {
     let (left, right) = (left.as_bytes(), right.as_bytes());
     let mut at = 0;

@@ -1,11 +1,12 @@
 //! The driver's enumerations, as integers with named values.
 //!
-//! They are integers and not Rust enums because the other side may send a value that is newer than this list.
+//! They are integers and not Rust enums because programs and drivers may use values that are newer
+//! than this list.
 #![allow(missing_docs, reason = "the vendor's own names")]
 
 use core::ffi::c_uint;
 
-/// Makes an integer type and the constants of each enumeration.
+/// Defines an integer type and the constants of each enumeration.
 macro_rules! enumerations {
     ($($(#[$meta:meta])* $type:ident { $($name:ident = $value:literal,)* })*) => {$(
         $(#[$meta])*
@@ -33,7 +34,7 @@ enumerations! {
         CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED = 9,
         CU_LIMIT_PER_BLOCK_MEMORY_SIZE = 10,
     }
-    /// Where one side of a copy lies.
+    /// Memory type of one side of a copy.
     CUmemorytype {
         CU_MEMORYTYPE_HOST = 1,
         CU_MEMORYTYPE_DEVICE = 2,
@@ -52,12 +53,13 @@ enumerations! {
         CU_MEMCPY_FLAG_DEFAULT = 0,
         CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE = 1,
     }
-    /// What one side of a copy with attributes is.
+    /// Kind of one side of a copy with attributes.
     CUmemcpy3DOperandType {
         CU_MEMCPY_OPERAND_TYPE_POINTER = 1,
         CU_MEMCPY_OPERAND_TYPE_ARRAY = 2,
     }
-    /// Where memory lies. `DEVICE` and `DEVICE_LOCALITY_DOMAIN` are a GPU's memory; `HOST*` is not.
+    /// Location of memory. `DEVICE` and `DEVICE_LOCALITY_DOMAIN` are a GPU's memory; `HOST*` is
+    /// not.
     CUmemLocationType {
         CU_MEM_LOCATION_TYPE_INVALID = 0,
         CU_MEM_LOCATION_TYPE_DEVICE = 1,
@@ -67,13 +69,13 @@ enumerations! {
         CU_MEM_LOCATION_TYPE_INVISIBLE = 5,
         CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6,
     }
-    /// What kind of memory a handle or a pool gives.
+    /// Kind of memory of a handle or a pool.
     CUmemAllocationType {
         CU_MEM_ALLOCATION_TYPE_INVALID = 0,
         CU_MEM_ALLOCATION_TYPE_PINNED = 1,
         CU_MEM_ALLOCATION_TYPE_MANAGED = 2,
     }
-    /// What an array is beside its extents.
+    /// Flags of an array.
     CUarray3D_flags {
         CUDA_ARRAY3D_LAYERED = 0x01,
         CUDA_ARRAY3D_SURFACE_LDST = 0x02,
@@ -92,12 +94,12 @@ enumerations! {
         CU_RESOURCE_TYPE_LINEAR = 2,
         CU_RESOURCE_TYPE_PITCH2D = 3,
     }
-    /// What is done with memory and an array.
+    /// Operation on memory and an array.
     CUmemOperationType {
         CU_MEM_OPERATION_TYPE_MAP = 1,
         CU_MEM_OPERATION_TYPE_UNMAP = 2,
     }
-    /// What kind of handle another interface's memory has.
+    /// Kind of handle of another interface's memory.
     CUexternalMemoryHandleType {
         CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD = 1,
         CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32 = 2,
@@ -113,7 +115,7 @@ enumerations! {
     CUexternalMemory_flags {
         CUDA_EXTERNAL_MEMORY_DEDICATED = 1,
     }
-    /// What kind of handle another interface's semaphore has.
+    /// Kind of handle of another interface's semaphore.
     CUexternalSemaphoreHandleType {
         CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD = 1,
         CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_WIN32 = 2,
@@ -126,7 +128,7 @@ enumerations! {
         CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD = 9,
         CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_WIN32 = 10,
     }
-    /// How far a process is with a checkpoint.
+    /// State of a process in a checkpoint.
     CUprocessState {
         CU_PROCESS_STATE_RUNNING = 0,
         CU_PROCESS_STATE_LOCKED = 1,
@@ -135,7 +137,7 @@ enumerations! {
         CU_PROCESS_STATE_CHECKPOINTING = 4,
         CU_PROCESS_STATE_RESTORING = 5,
     }
-    /// Which part of a sparse array is meant.
+    /// Part of a sparse array.
     CUarraySparseSubresourceType {
         CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL = 0,
         CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL = 1,
@@ -144,19 +146,19 @@ enumerations! {
     CUarraySparseProperties_flags {
         CU_ARRAY_SPARSE_PROPERTIES_SINGLE_MIPTAIL = 1,
     }
-    /// What physical memory is for.
+    /// Use of physical memory.
     CUmemCreate_usage {
         CU_MEM_CREATE_USAGE_TILE_POOL = 1,
         CU_MEM_CREATE_USAGE_HW_DECOMPRESS = 2,
     }
-    /// What of a GPU can be divided.
+    /// Divisible resources of a GPU.
     CUdevResourceType {
         CU_DEV_RESOURCE_TYPE_INVALID = 0,
         CU_DEV_RESOURCE_TYPE_SM = 1,
         CU_DEV_RESOURCE_TYPE_WORKQUEUE_CONFIG = 1000,
         CU_DEV_RESOURCE_TYPE_WORKQUEUE = 10000,
     }
-    /// Of a green context.
+    /// Flags of a green context.
     CUgreenCtxCreate_flags {
         CU_GREEN_CTX_DEFAULT_STREAM = 1,
     }
@@ -173,32 +175,32 @@ enumerations! {
         CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_SUPPLEMENTAL_SMS = 4,
         CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_ID_ANY = 0xffff_ffff,
     }
-    /// What kind of logical endpoint.
+    /// Kind of logical endpoint.
     CUlogicalEndpointType {
         CU_LOGICAL_ENDPOINT_TYPE_INVALID = 0,
         CU_LOGICAL_ENDPOINT_TYPE_UNICAST = 1,
         CU_LOGICAL_ENDPOINT_TYPE_MULTICAST = 2,
     }
-    /// What a logical endpoint can be exported as.
+    /// Handle types of an exported logical endpoint.
     CUlogicalEndpointIpcHandleType {
         CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_NONE = 0,
         CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC = 1,
     }
-    /// What a logical endpoint is to be used for.
+    /// Use of a logical endpoint.
     CUlogicalEndpointFlag {
         CU_LOGICAL_ENDPOINT_FLAG_NONE = 0,
         CU_LOGICAL_ENDPOINT_FLAG_COUNTED_OPS = 1,
     }
-    /// Which granularity of multicast objects is asked for.
+    /// Kind of granularity of multicast objects.
     CUmulticastGranularity_flags {
         CU_MULTICAST_GRANULARITY_MINIMUM = 0,
         CU_MULTICAST_GRANULARITY_RECOMMENDED = 1,
     }
-    /// What a range of memory can be handed to other interfaces as.
+    /// Handle types of an exported range of memory.
     CUmemRangeHandleType {
         CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1,
     }
-    /// How the other interface is to reach it.
+    /// How the importer accesses it.
     CUmemRangeFlags {
         CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE = 1,
     }
@@ -210,7 +212,7 @@ enumerations! {
         CU_MEM_HANDLE_TYPE_WIN32_KMT = 4,
         CU_MEM_HANDLE_TYPE_FABRIC = 8,
     }
-    /// Which granularity is asked for.
+    /// Kind of granularity.
     CUmemAllocationGranularity_flags {
         CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0,
         CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1,
@@ -346,7 +348,7 @@ enumerations! {
         CU_JIT_SPLIT_COMPILE = 34,
         CU_JIT_BINARY_LOADER_THREAD_COUNT = 35,
     }
-    /// What is handed to the linker.
+    /// Kinds of input of the linker.
     CUjitInputType {
         CU_JIT_INPUT_CUBIN = 0,
         CU_JIT_INPUT_PTX = 1,
@@ -368,7 +370,7 @@ enumerations! {
         CU_CTX_USER_COREDUMP_ENABLE = 64,
         CU_CTX_SYNC_MEMOPS = 128,
     }
-    /// Who may make contexts on a GPU.
+    /// Which processes may create contexts on a GPU.
     CUcomputemode {
         CU_COMPUTEMODE_DEFAULT = 0,
         CU_COMPUTEMODE_PROHIBITED = 2,
@@ -427,7 +429,7 @@ enumerations! {
     CUgraphConditional_flags {
         CU_GRAPH_COND_ASSIGN_DEFAULT = 1,
     }
-    /// What became of an update of an executable graph.
+    /// Result of an update of an executable graph.
     CUgraphExecUpdateResult {
         CU_GRAPH_EXEC_UPDATE_SUCCESS = 0,
         CU_GRAPH_EXEC_UPDATE_ERROR = 1,
@@ -439,7 +441,7 @@ enumerations! {
         CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE = 7,
         CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED = 8,
     }
-    /// What became of an instantiation.
+    /// Result of an instantiation.
     CUgraphInstantiateResult {
         CUDA_GRAPH_INSTANTIATE_SUCCESS = 0,
         CUDA_GRAPH_INSTANTIATE_ERROR = 1,
@@ -455,7 +457,7 @@ enumerations! {
         CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH = 4,
         CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY = 8,
     }
-    /// What a description of a graph shows.
+    /// Contents of a graph's description.
     CUgraphDebugDot_flags {
         CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE = 1,
         CU_GRAPH_DEBUG_DOT_FLAGS_HANDLES = 1024,
@@ -475,12 +477,12 @@ enumerations! {
     CUuserObject_flags {
         CU_USER_OBJECT_NO_DESTRUCTOR_SYNC = 1,
     }
-    /// What becomes of the dependencies that a capturing stream has.
+    /// What happens to the dependencies of a capturing stream.
     CUstreamUpdateCaptureDependencies_flags {
         CU_STREAM_ADD_CAPTURE_DEPENDENCIES = 0,
         CU_STREAM_SET_CAPTURE_DEPENDENCIES = 1,
     }
-    /// Who owns the graph of a child node.
+    /// Ownership of the graph of a child node.
     CUgraphChildGraphNodeOwnership {
         CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE = 0,
         CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE = 1,
@@ -491,7 +493,7 @@ enumerations! {
         CU_STREAM_CAPTURE_STATUS_ACTIVE = 1,
         CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2,
     }
-    /// Which calls a capture forbids, and to whom.
+    /// Which calls a capture forbids, and to which threads.
     CUstreamCaptureMode {
         CU_STREAM_CAPTURE_MODE_GLOBAL = 0,
         CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1,
@@ -541,7 +543,7 @@ enumerations! {
         CU_LAUNCH_ATTRIBUTE_PORTABLE_CLUSTER_SIZE_MODE = 17,
         CU_LAUNCH_ATTRIBUTE_SHARED_MEMORY_MODE = 18,
     }
-    /// What `cuGetProcAddress_v2` says of a name.
+    /// Status of `cuGetProcAddress_v2` for a name.
     CUdriverProcAddressQueryResult {
         CU_GET_PROC_ADDRESS_SUCCESS = 0,
         CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1,
@@ -561,7 +563,7 @@ enumerations! {
         CU_DEVICE_P2P_ATTRIBUTE_ACCESS_ACCESS_SUPPORTED = 4,
         CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED = 5,
     }
-    /// Who sees managed memory.
+    /// Visibility of managed memory.
     CUmemAttach_flags {
         CU_MEM_ATTACH_GLOBAL = 1,
         CU_MEM_ATTACH_HOST = 2,
@@ -584,7 +586,7 @@ enumerations! {
         CU_AD_FORMAT_HALF = 16,
         CU_AD_FORMAT_FLOAT = 32,
     }
-    /// What `cuDeviceGetAttribute` is asked for.
+    /// Attributes of `cuDeviceGetAttribute`.
     CUdevice_attribute {
         CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 1,
         CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X = 2,

@@ -1,9 +1,9 @@
-//! The driver's types of copies with attributes and in batches, laid out as its header has them.
+//! The driver's types for copies with attributes and in batches, laid out as in its header.
 //! Sizes are asserted with those of [`types`](crate::types).
 
 use crate::types::*;
 
-/// What may be done with a copy beside moving its bytes.
+/// Attributes of a copy.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -35,11 +35,11 @@ pub struct CUextent3D {
     pub depth: usize,
 }
 
-/// One side of a copy. In C `op` is a union of two structs, each of four words.
+/// One side of a copy. In C `op` is a union of two structs of four words.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUmemcpy3DOperand {
-    /// Says how to read `op`.
+    /// Tells how to read `op`.
     pub kind: CUmemcpy3DOperandType,
     /// A pointer, the lengths of a row and a layer, a location hint; or an array and an offset.
     pub op: [usize; 4],
@@ -48,7 +48,7 @@ pub struct CUmemcpy3DOperand {
 /// A [`CUmemcpy3DOperand`] as its kind says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyOperand {
-    /// Linear memory, of the host or of a GPU.
+    /// Linear memory of the host or a GPU.
     Pointer {
         /// The first byte.
         address: CUdeviceptr,
@@ -62,7 +62,7 @@ pub enum CopyOperand {
 }
 
 impl CUmemcpy3DOperand {
-    /// Returns what the operand is; `None` for a kind that the header does not know.
+    /// Returns the operand by its kind; `None` for a kind that the header lacks.
     #[must_use]
     pub const fn get(&self) -> Option<CopyOperand> {
         let [first, second, third, fourth] = self.op;

@@ -4,7 +4,8 @@ use crate::row::{Flavour, Row, views, word};
 
 macro_rules! rows {
     ($($kind:ident $symbol:ident { $name:literal, $flavour:ident, $version:literal, $since:literal }
-        $role:ident $treatment:ident $simulated:ident $reason:literal $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
+        $role:ident $treatment:ident $simulated:ident $reason:literal
+        $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
         /// Every symbol of the CUDA driver, in the order of the table.
         pub static DRIVER: &[Row] = &[$(Row {
             symbol: stringify!($symbol),
@@ -23,7 +24,7 @@ macro_rules! rows {
 crate::driver_table!(rows);
 crate::driver_table!(views, [types, CUresult]);
 
-/// Which default stream the caller of `cuGetProcAddress` asks for.
+/// The default stream that a caller of `cuGetProcAddress` requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DefaultStream {
     /// The stream that all threads share.
@@ -32,20 +33,22 @@ pub enum DefaultStream {
     PerThread,
 }
 
-/// What `cuGetProcAddress` has to say to a name.
+/// Result of `cuGetProcAddress` for a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// The symbol at this position of the table.
     Symbol(usize),
-    /// There is none of this name. A symbol with a suffix (`cuMemAlloc_v2`) is no name.
+    /// There is no such name. A symbol with a suffix (`cuMemAlloc_v2`) is not a name.
     NotFound,
-    /// There is one, but it is newer than the caller; or it has no function for the thread's own stream that is not.
+    /// There is one, but all its functions, or those for the thread's own stream, are newer than
+    /// the caller.
     VersionTooLow,
 }
 
-/// What a driver of version `driver` hands out under `name` to a caller that was made for `version` (both as 12040 for 12.4): the
-/// newest function of the name that is not newer than the caller. A name that has functions for the thread's own stream has no
-/// others for a caller that asks for that stream; any other name is the same for both. As measured on the drivers 535 and 550.
+/// Returns what a driver of version `driver` gives for `name` to a caller of `version` (both as
+/// 12040 for 12.4): the newest function of the name that is not newer than the caller. If the name
+/// has functions for the thread's own stream, a caller that requests that stream gets only those;
+/// else the name is the same for both. As measured on the drivers 535 and 550.
 #[must_use]
 pub fn look_up(name: &str, version: u32, stream: DefaultStream, driver: u32) -> Lookup {
     let known = || {
@@ -65,10 +68,10 @@ pub fn look_up(name: &str, version: u32, stream: DefaultStream, driver: u32) -> 
     }
 }
 
-/// The symbol that stands under `name` at `version` in the newest driver.
+/// Returns the symbol of `name` at `version` in the newest driver.
 ///
-/// This is not what a driver hands out (ask the driver), but what a function must be that carries the name and is no
-/// exported symbol.
+/// The installed driver may return another one: this identifies a function of that name that is not
+/// an exported symbol.
 #[must_use]
 pub fn proc_address(name: &str, version: u32, stream: DefaultStream) -> Option<&'static Row> {
     match look_up(name, version, stream, u32::MAX) {

@@ -1,6 +1,6 @@
-//! The table of CUDA driver functions. What a row means: the crate's documentation.
+//! The table of CUDA driver functions. The crate's documentation explains the rows.
 
-/// Hands every row to the callback, once.
+/// Passes all rows to the callback, in one invocation.
 #[macro_export]
 macro_rules! driver_table {
     ($($callback:ident)::+ $(, [$($through:tt)*])?) => {
@@ -55,7 +55,7 @@ macro_rules! driver_table {
             hook cuMemFreeAsync_ptsz { "cuMemFreeAsync", ptsz, 11020, 1107 } Frees Refunded simulated "memory of a pool stays reserved by the pool; linear memory is refunded when the stream reaches the call"
                 (dptr: CUdeviceptr, stream: CUstream);
 
-            // What the GPU says about its memory.
+            // Size and use of memory.
             hook cuMemGetInfo { "cuMemGetInfo", legacy, 2000, 1107 } Reports Virtualised simulated "total is the limit, free is what remains of it"
                 (free: *mut c_uint, total: *mut c_uint);
             hook cuMemGetInfo_v2 { "cuMemGetInfo", legacy, 3020, 1107 } Reports Virtualised simulated "total is the limit, free is what remains of it"

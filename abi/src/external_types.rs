@@ -1,15 +1,15 @@
-//! The driver's types of other interfaces' memory and semaphores, and of checkpoints, laid out as its header has them. Sizes are
-//! asserted with those of [`types`](crate::types).
+//! The driver's types for other interfaces' memory and semaphores, and for checkpoints, laid out as
+//! in its header. Sizes are asserted with those of [`types`](crate::types).
 
 use core::ffi::{c_char, c_int, c_uint, c_ulonglong};
 
 use crate::types::*;
 
-/// How another interface names an object: a descriptor, or what other systems have.
+/// Another interface's name of an object: a descriptor, or another system's handle.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUexternalHandle {
-    /// A descriptor of the object, where the kind says that it is one.
+    /// A descriptor of the object, if the kind says so.
     pub fd: c_int,
     /// The rest of the vendor's union.
     pub rest: [c_uint; 3],
@@ -66,7 +66,7 @@ pub struct CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC {
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs, reason = "the vendor's own names")]
 pub struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS {
-    /// The value that a semaphore with values is to have.
+    /// The new value of a semaphore with values.
     pub fence_value: c_ulonglong,
     pub nv_sci_sync: c_ulonglong,
     pub keyed_mutex_key: c_ulonglong,
@@ -75,12 +75,12 @@ pub struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS {
     pub reserved: [c_uint; 16],
 }
 
-/// What of a semaphore is waited for.
+/// What to wait for in a semaphore.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs, reason = "the vendor's own names")]
 pub struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS {
-    /// The least value that a semaphore with values is to have.
+    /// The least value to wait for, of a semaphore with values.
     pub fence_value: c_ulonglong,
     pub nv_sci_sync: c_ulonglong,
     pub keyed_mutex_key: c_ulonglong,
@@ -134,7 +134,7 @@ pub struct CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUcheckpointLockArgs {
-    /// How long to try, in milliseconds; 0: without end.
+    /// Timeout in milliseconds; 0: none.
     pub timeout_ms: c_uint,
     /// Zero.
     pub reserved0: c_uint,
@@ -142,17 +142,17 @@ pub struct CUcheckpointLockArgs {
     pub reserved1: [cuuint64_t; 7],
 }
 
-/// How `cuCheckpointProcessCheckpoint` keeps what is on the GPUs.
+/// How `cuCheckpointProcessCheckpoint` stores the GPUs' memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUcheckpointCheckpointArgs {
-    /// Where to say how the program itself can keep it; 0: the driver keeps it.
+    /// Where to write how the program can store it; 0: the driver stores it.
     pub custom_storage_info_out: usize,
     /// Zero.
     pub reserved: [c_char; 56],
 }
 
-/// A GPU that takes another one's place.
+/// A GPU and its replacement.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -165,9 +165,9 @@ pub struct CUcheckpointGpuPair {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUcheckpointRestoreArgs {
-    /// On which GPUs; NULL: on those it was on.
+    /// The GPUs; NULL: those from before.
     pub gpu_pairs: *const CUcheckpointGpuPair,
-    /// How many there are.
+    /// Their number.
     pub gpu_pairs_count: c_uint,
     /// Zero.
     pub padding0: c_uint,
@@ -177,7 +177,7 @@ pub struct CUcheckpointRestoreArgs {
     pub reserved: [c_char; 40],
 }
 
-/// Nothing yet.
+/// Empty so far.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUcheckpointUnlockArgs {

@@ -1,14 +1,15 @@
-//! The driver's types of graphs, laid out as its header has them. Sizes are asserted with those of [`types`](crate::types).
+//! The driver's types for graphs, laid out as in its header. Sizes are asserted with those of
+//! [`types`](crate::types).
 
 use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use crate::types::*;
 
-/// Which attribute of a kernel node: a launch attribute.
+/// An attribute of a kernel node: a launch attribute.
 pub type CUkernelNodeAttrID = CUlaunchAttributeID;
 /// The value of a kernel node's attribute.
 pub type CUkernelNodeAttrValue = CUlaunchAttributeValue;
-/// What decides about a conditional node's body.
+/// The value that controls a conditional node's body.
 pub type CUgraphConditionalHandle = cuuint64_t;
 
 /// A copy between two boxes.
@@ -132,7 +133,7 @@ pub struct CUDA_MEM_FREE_NODE_PARAMS {
     pub dptr: CUdeviceptr,
 }
 
-/// Words that a graph writes and waits for.
+/// Values in memory that a graph writes and waits for.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -160,7 +161,7 @@ pub struct CUDA_EVENT_NODE_PARAMS {
     pub event: CUevent,
 }
 
-/// Graphs of which a value chooses one.
+/// Graphs, one of which a value selects.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -176,7 +177,7 @@ pub struct CUDA_CONDITIONAL_NODE_PARAMS {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CUgraphNodeParams {
-    /// Says how to read `node`.
+    /// Tells how to read `node`.
     pub kind: CUgraphNodeType,
     /// The driver's own.
     pub reserved0: [c_int; 3],
@@ -206,7 +207,7 @@ pub union CUgraphNodeParamsUnion {
     pub conditional: CUDA_CONDITIONAL_NODE_PARAMS,
 }
 
-/// How `cuGraphInstantiateWithParams` instantiates, and what became of it.
+/// Arguments and result of `cuGraphInstantiateWithParams`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -217,7 +218,7 @@ pub struct CUDA_GRAPH_INSTANTIATE_PARAMS {
     pub result_out: CUgraphInstantiateResult,
 }
 
-/// What became of an update of an executable graph, and where.
+/// Result of an update of an executable graph, and its place.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the vendor's own names")]

@@ -2,11 +2,12 @@
 //!
 //! # The table
 //!
-//! [`driver_table!`] and [`nvml_table!`] hold one row for every symbol that a driver of the versions 11.7 to 13.5 has.
-//! Exports, routing, the real functions, the simulated driver and `docs/support.md` are made from them.
+//! [`driver_table!`] and [`nvml_table!`] have one row for every symbol of the drivers of CUDA 11.7
+//! to 13.5. The shim's exports and routing, its pointers to the real functions, the simulated
+//! driver and `docs/support.md` are generated from them.
 //!
 //! ```text
-//! kind symbol { name, flavour, version, since } role treatment played "reason"
+//! kind symbol { name, flavour, version, since } role treatment simulated "reason"
 //!     (arguments) -> answer;
 //! ```
 //!
@@ -16,20 +17,21 @@
 //! | symbol | the exported name |
 //! | name | the name under which `cuGetProcAddress` knows the symbol |
 //! | flavour | `legacy`, `ptsz`, `ptds` or `none`: [`Flavour`] |
-//! | version | from which version `cuGetProcAddress` hands it out, as 12040; 0: never |
-//! | since | the first header that has it, as 1204; 0: none has |
+//! | version | first version for which `cuGetProcAddress` returns it, as 12040; 0: never |
+//! | since | the first header that has it, as 1204; 0: none |
 //! | role, treatment | [`Role`], [`Treatment`] |
-//! | played | `simulated` when the simulated driver implements it, `stub` when it only answers NOT_SUPPORTED |
-//! | reason | why it is treated so |
-//! | arguments | of a `hook` or `call`; `()` also for a refused function that is not played, whatever its arguments |
-//! | answer | left out: `CUresult`, in NVML's table `nvmlReturn_t` |
+//! | simulated | `simulated`, or `stub` if the simulated driver only returns NOT_SUPPORTED |
+//! | reason | why it has this treatment |
+//! | arguments | of a `hook` or `call`; `()` also for a refused function that is not simulated |
+//! | answer | if omitted: `CUresult`, in NVML's table `nvmlReturn_t` |
 //!
-//! NVML's rows have `{ since }` alone.
+//! NVML's rows have only `{ since }`.
 //!
 //! # Writing a callback
 //!
-//! A table macro takes the name of a macro and invokes it once with all rows; what stands in brackets after the name
-//! goes before the rows, brackets included. The types are looked up where the callback uses them:
+//! A table macro takes the name of a macro and invokes it once with all rows. A bracketed argument
+//! after the name is passed before the rows, brackets included. Types resolve where the callback
+//! uses them:
 //!
 //! ```
 //! #![allow(non_camel_case_types, non_snake_case)]
@@ -37,8 +39,10 @@
 //!
 //! /// A table of pointers to the real driver's functions.
 //! macro_rules! pointers {
-//!     ([$table:ident] $($kind:ident $symbol:ident { $name:literal, $flavour:ident, $version:literal, $since:literal }
-//!         $role:ident $treatment:ident $played:ident $reason:literal $(($($arg:ident: $type:ty),*) $(-> $ret:ty)?)?;)*) => {
+//!     ([$table:ident] $($kind:ident $symbol:ident
+//!         { $name:literal, $flavour:ident, $version:literal, $since:literal }
+//!         $role:ident $treatment:ident $simulated:ident $reason:literal
+//!         $(($($arg:ident: $type:ty),*) $(-> $ret:ty)?)?;)*) => {
 //!         #[derive(Default)]
 //!         struct $table {
 //!             $($symbol: pointers!(@field $kind $symbol),)*
@@ -53,22 +57,25 @@
 //! assert!(real.cuMemAlloc_v2.is_none());
 //! ```
 //!
-//! A callback that treats rows by kind takes them apart one at a time, as `pointers!(@field …)` does. `$kind`,
-//! `$treatment` and `$simulated` are plain words, so an inner rule can match them literally.
+//! A callback that treats rows by kind handles them one at a time, as `pointers!(@field …)` does.
+//! `$kind`, `$treatment` and `$simulated` are identifiers, so an inner rule can match them
+//! literally.
 //!
 //! # Adding or changing a row
 //!
-//! - A new driver brings symbols: they go into `data/*.tsv` first, from its header and its exports. The build then
-//!   fails and names the first symbol that has no row; a row without a symbol fails in the same way.
-//! - The row goes into the group of its like, under the comment that names the group. Choose the role by what the
-//!   function does and not by its name, then the treatment. What can take a GPU's memory is charged, refused or at
-//!   least counted; only what takes none may pass. The reason is a clause that a user can read on its own.
-//! - Give the arguments if the shim hooks or calls the function, or the simulator plays it; then the kind is not
-//!   `pass`. Types are those of [`types`] and [`nvml_types`], under the vendor's names: the test `header` compares the
-//!   row with an installed header (`CUDA_HEADER_DIR=… cargo test -p cgpu-abi --test header`).
-//! - `BLESS=1 cargo test -p cgpu-abi --test support` writes `docs/support.md` anew; read the difference.
+//! - Symbols of a new driver go into `data/*.tsv` first, from its header and its exports. The build
+//!   then fails and names the first symbol without a row, or the first row without a symbol.
+//! - The row goes into its group, under the comment that names the group. Choose the role by what
+//!   the function does, not by its name, then the treatment. A function that can take a GPU's
+//!   memory is charged, refused or at least counted; only others may pass. The reason is a clause
+//!   that a user can read on its own.
+//! - Give the arguments if the shim hooks or calls the function, or the simulator implements it;
+//!   the kind is then not `pass`. Types are those of [`types`] and [`nvml_types`], under the
+//!   vendor's names. The test `header` compares the row with an installed header
+//!   (`CUDA_HEADER_DIR=… cargo test -p cgpu-abi --test header`).
+//! - `BLESS=1 cargo test -p cgpu-abi --test support` writes `docs/support.md`; read the difference.
 //!
-//! To have the simulator play one more function, change `stub` into `simulated`; to type it, give the arguments as well.
+//! To simulate one more function, change `stub` into `simulated` and give its arguments.
 #![allow(non_camel_case_types, reason = "the vendor's own names")]
 
 mod completeness;

@@ -1,11 +1,11 @@
-//! The driver's types of memory beyond plain allocations, laid out as its header has them. Sizes are asserted with those of
-//! [`types`](crate::types).
+//! The driver's types for memory beyond plain allocations, laid out as in its header. Sizes are
+//! asserted with those of [`types`](crate::types).
 
 use core::ffi::{c_uint, c_ulonglong};
 
 use crate::types::*;
 
-/// What an array whose memory is mapped later needs.
+/// Memory that an array with deferred mapping needs.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUDA_ARRAY_MEMORY_REQUIREMENTS {
@@ -35,21 +35,21 @@ pub struct CUDA_ARRAY_SPARSE_PROPERTIES {
 pub struct CUarrayMapInfo {
     /// An array or a mipmapped one.
     pub resource_type: CUresourcetype,
-    /// Which: a [`CUarray`] or a [`CUmipmappedArray`].
+    /// The [`CUarray`] or [`CUmipmappedArray`].
     pub resource: usize,
     /// A level or the tail.
     pub subresource_type: c_uint,
-    /// Which part: read by its kind.
+    /// The part, by its kind.
     pub subresource: [c_ulonglong; 4],
-    /// To map or to unmap.
+    /// Map or unmap.
     pub mem_operation_type: CUmemOperationType,
     /// The kind of handle.
     pub mem_handle_type: c_uint,
     /// What to map.
     pub mem_handle: CUmemGenericAllocationHandle,
-    /// From which byte of it on.
+    /// Offset in it, in bytes.
     pub offset: c_ulonglong,
-    /// On which GPU: its bit.
+    /// The GPU, as a bit.
     pub device_bit_mask: c_uint,
     /// Zero.
     pub flags: c_uint,
@@ -57,15 +57,15 @@ pub struct CUarrayMapInfo {
     pub reserved: [c_uint; 2],
 }
 
-/// What a multicast object is made with.
+/// Properties of a new multicast object.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUmulticastObjectProp {
     /// GPUs of the team.
     pub num_devices: c_uint,
-    /// Bytes that can be bound for each.
+    /// Bytes that can be bound per GPU.
     pub size: usize,
-    /// What it can be exported as.
+    /// Handle types for export.
     pub handle_types: c_ulonglong,
     /// Zero.
     pub flags: c_ulonglong,
@@ -74,19 +74,19 @@ pub struct CUmulticastObjectProp {
 /// A logical endpoint, as programs name it.
 pub type CUlogicalEndpointId = cuuint32_t;
 
-/// What a logical endpoint is made with.
+/// Properties of a new logical endpoint.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUlogicalEndpointProp {
-    /// Of one GPU or of several.
+    /// For one GPU or several.
     pub kind: CUlogicalEndpointType,
-    /// Its owner, of one; how many, of several.
+    /// The GPU, or the number of GPUs.
     pub device_or_devices: c_uint,
     /// Bytes that can be bound for each GPU.
     pub size: c_ulonglong,
-    /// What it can be exported as.
+    /// Handle types for export.
     pub ipc_handle_types: c_uint,
-    /// What it is to be used for.
+    /// Its use.
     pub flags: c_uint,
 }
 
@@ -94,41 +94,41 @@ pub struct CUlogicalEndpointProp {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CUdevSmResource {
-    /// How many.
+    /// Their number.
     pub sm_count: c_uint,
-    /// The fewest that a part of them can be.
+    /// The smallest part.
     pub min_sm_partition_size: c_uint,
     /// Parts are multiples of this.
     pub sm_coscheduled_alignment: c_uint,
-    /// Of a group: how it was asked for.
+    /// Flags with which a group was requested.
     pub flags: c_uint,
-    /// In which locality domain, if the flags say so.
+    /// The locality domain, if the flags say so.
     pub locality_domain_id: c_uint,
 }
 
-/// What a group of multiprocessors is to be.
+/// A requested group of multiprocessors.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CU_DEV_SM_RESOURCE_GROUP_PARAMS {
-    /// How many; 0: to be found out.
+    /// Their number; 0: to be determined.
     pub sm_count: c_uint,
-    /// In groups of so many on one cluster of the GPU; 0: however they come.
+    /// Number in a group on one cluster of the GPU; 0: any.
     pub coscheduled_sm_count: c_uint,
-    /// In larger groups, where it can be had.
+    /// Preferred larger number in a group.
     pub preferred_coscheduled_sm_count: c_uint,
     /// `CUdevSmResourceGroup_flags`.
     pub flags: c_uint,
-    /// In which locality domain, if the flags say so.
+    /// The locality domain, if the flags say so.
     pub locality_domain_id: c_uint,
     /// Zero.
     pub reserved: [c_uint; 11],
 }
 
-/// Something of a GPU that can be divided. The members that are only some kinds' lie in `data`.
+/// A divisible resource of a GPU. Members of single kinds are in `data`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUdevResource {
-    /// What.
+    /// The kind.
     pub kind: CUdevResourceType,
     /// The driver's own.
     pub internal: [u8; 92],
@@ -140,18 +140,18 @@ pub struct CUdevResource {
     pub next: usize,
 }
 
-/// A texture: what kernels are given.
+/// A texture, as kernels get it.
 pub type CUtexObject = c_ulonglong;
-/// A surface: what kernels are given.
+/// A surface, as kernels get it.
 pub type CUsurfObject = c_ulonglong;
 
-/// What a texture or surface shows.
+/// The memory of a texture or surface.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_RESOURCE_DESC {
-    /// What kind of memory; says how to read `resource`.
+    /// The kind of memory; tells how to read `resource`.
     pub kind: CUresourcetype,
-    /// Which: a [`CUarray`], a [`CUmipmappedArray`], or an address and how it is laid out.
+    /// A [`CUarray`], a [`CUmipmappedArray`], or an address and its layout.
     pub resource: [c_ulonglong; 16],
     /// Zero.
     pub flags: c_uint,
@@ -174,7 +174,7 @@ pub struct CUDA_TEXTURE_DESC {
     pub reserved: [c_uint; 12],
 }
 
-/// Which part of a resource a texture shows, and as what.
+/// The part of a resource that a texture reads, and its format.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the vendor's own names")]

@@ -4,7 +4,8 @@ use crate::row::{NvmlRow, views, word};
 
 macro_rules! rows {
     ($($kind:ident $symbol:ident { $since:literal }
-        $role:ident $treatment:ident $simulated:ident $reason:literal $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
+        $role:ident $treatment:ident $simulated:ident $reason:literal
+        $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
         /// Every symbol of NVML, in the order of the table.
         pub static NVML: &[NvmlRow] = &[$(NvmlRow {
             symbol: stringify!($symbol),

@@ -84,7 +84,7 @@ enumerations! {
         NVML_FEATURE_DISABLED = 0,
         NVML_FEATURE_ENABLED = 1,
     }
-    /// Who may make contexts on the GPU.
+    /// Which processes may create contexts on the GPU.
     nvmlComputeMode_t {
         NVML_COMPUTEMODE_DEFAULT = 0,
         NVML_COMPUTEMODE_EXCLUSIVE_THREAD = 1,
@@ -109,12 +109,12 @@ enumerations! {
         NVML_MEMORY_ERROR_TYPE_CORRECTED = 0,
         NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1,
     }
-    /// Since when errors are counted.
+    /// Start of an error count.
     nvmlEccCounterType_t {
         NVML_VOLATILE_ECC = 0,
         NVML_AGGREGATE_ECC = 1,
     }
-    /// Where in the GPU an error was.
+    /// Place of an error in the GPU.
     nvmlMemoryLocation_t {
         NVML_MEMORY_LOCATION_L1_CACHE = 0,
         NVML_MEMORY_LOCATION_L2_CACHE = 1,

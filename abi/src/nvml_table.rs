@@ -1,6 +1,6 @@
-//! The table of NVML functions. What a row means: the crate's documentation.
+//! The table of NVML functions. The crate's documentation explains the rows.
 
-/// Hands every row to the callback, once.
+/// Passes all rows to the callback, in one invocation.
 #[macro_export]
 macro_rules! nvml_table {
     ($($callback:ident)::+ $(, [$($through:tt)*])?) => {
@@ -20,7 +20,7 @@ macro_rules! nvml_table {
             call nvmlErrorString { 1200 } Passes Passed simulated "returns the name or text of a result"
                 (result: nvmlReturn_t) -> *const c_char;
 
-            // What the GPU says about its memory.
+            // Size and use of memory.
             hook nvmlDeviceGetMemoryInfo { 1200 } Reports Virtualised simulated "total is the limit, and agrees with cuMemGetInfo to the byte"
                 (device: nvmlDevice_t, memory: *mut nvmlMemory_t);
             hook nvmlDeviceGetMemoryInfo_v2 { 1200 } Reports Virtualised simulated "total is the limit, and agrees with cuMemGetInfo to the byte"
@@ -40,7 +40,7 @@ macro_rules! nvml_table {
             call nvmlDeviceGetFieldValues { 1200 } Reports Passed simulated "no field up to 13.5 has a memory size or names a process"
                 (device: nvmlDevice_t, values_count: c_int, values: *mut nvmlFieldValue_t);
 
-            // Who uses the GPU, and how much.
+            // Processes and utilisation.
             hook nvmlDeviceGetComputeRunningProcesses { 1200 } Reports Virtualised simulated "lists only the container's processes, by their ids in the container, with their charged memory"
                 (device: nvmlDevice_t, info_count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t);
             hook nvmlDeviceGetComputeRunningProcesses_v2 { 1200 } Reports Virtualised simulated "lists only the container's processes, by their ids in the container, with their charged memory"

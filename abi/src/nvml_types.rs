@@ -1,4 +1,4 @@
-//! NVML's types, laid out as its header has them.
+//! NVML's types, laid out as in its header.
 
 pub use core::ffi::{c_char, c_int, c_longlong, c_uint, c_ulonglong};
 
@@ -13,9 +13,9 @@ handles! {
     nvmlEventSet_t,
 }
 
-/// A value that NVML does not have, where a size is expected.
+/// A size that is not available.
 pub const NVML_VALUE_NOT_AVAILABLE: c_ulonglong = c_ulonglong::MAX;
-/// What `nvmlMemory_v2_t::version` has to be: the size, and the version in the top byte.
+/// Value of `nvmlMemory_v2_t::version`: the size, with the version in the top byte.
 pub const NVML_MEMORY_V2: c_uint = 0x0200_0028;
 
 /// Memory of a GPU, in bytes.
@@ -25,11 +25,11 @@ pub const NVML_MEMORY_V2: c_uint = 0x0200_0028;
 pub struct nvmlMemory_t {
     pub total: c_ulonglong,
     pub free: c_ulonglong,
-    /// Includes what the driver has reserved.
+    /// Includes the driver's reserve.
     pub used: c_ulonglong,
 }
 
-/// Memory of a GPU, in bytes, with what the driver has reserved counted apart.
+/// Memory of a GPU, in bytes, with the driver's reserve apart.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -42,7 +42,7 @@ pub struct nvmlMemory_v2_t {
     pub used: c_ulonglong,
 }
 
-/// The window through which the host sees a GPU's memory, in bytes.
+/// The PCIe window for the host's access to a GPU's memory, in bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -52,7 +52,7 @@ pub struct nvmlBAR1Memory_t {
     pub bar1_used: c_ulonglong,
 }
 
-/// Percent of the last sampling window in which the GPU ran kernels, and moved memory.
+/// Part of the last window in which the GPU ran kernels, and moved memory; percent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -61,7 +61,7 @@ pub struct nvmlUtilization_t {
     pub memory: c_uint,
 }
 
-/// A process on a GPU, as the functions without a version give it.
+/// A process on a GPU, for functions without a version.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -71,7 +71,7 @@ pub struct nvmlProcessInfo_v1_t {
     pub used_gpu_memory: c_ulonglong,
 }
 
-/// A process on a GPU, as the functions of versions 2 and 3 give it.
+/// A process on a GPU, for functions of versions 2 and 3.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -88,7 +88,7 @@ pub struct nvmlProcessInfo_v2_t {
 /// The newest layout of a process.
 pub type nvmlProcessInfo_t = nvmlProcessInfo_v2_t;
 
-/// What a process did in a sampling window; percent.
+/// A process's utilisation in a window; percent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -102,7 +102,7 @@ pub struct nvmlProcessUtilizationSample_t {
     pub dec_util: c_uint,
 }
 
-/// What a process did since it was last asked for; percent.
+/// A process's utilisation since the last query; percent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -118,17 +118,17 @@ pub struct nvmlProcessUtilizationInfo_v1_t {
     pub ofa_util: c_uint,
 }
 
-/// What `nvmlProcessesUtilizationInfo_v1_t::version` has to be.
+/// Value of `nvmlProcessesUtilizationInfo_v1_t::version`.
 pub const NVML_PROCESSES_UTILIZATION_INFO_V1: c_uint = 0x0100_0018;
 
-/// What processes did since they were last asked for.
+/// Utilisation of processes since the last query.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the vendor's own names")]
 pub struct nvmlProcessesUtilizationInfo_v1_t {
     /// Set by the caller: [`NVML_PROCESSES_UTILIZATION_INFO_V1`].
     pub version: c_uint,
-    /// In: for how many there is room; out: how many there are.
+    /// In: room for so many; out: their number.
     pub process_samples_count: c_uint,
     /// Microseconds since the epoch.
     pub last_seen_time_stamp: c_ulonglong,
@@ -154,7 +154,7 @@ pub struct nvmlProcessDetail_v1_t {
     pub used_gpu_cc_protected_memory: c_ulonglong,
 }
 
-/// What `nvmlProcessDetailList_v1_t::version` has to be.
+/// Value of `nvmlProcessDetailList_v1_t::version`.
 pub const NVML_PROCESS_DETAIL_LIST_V1: c_uint = 0x0100_0018;
 
 /// Processes on a GPU.
@@ -166,7 +166,7 @@ pub struct nvmlProcessDetailList_v1_t {
     pub version: c_uint,
     /// Set by the caller: [`nvmlProcessMode_t`].
     pub mode: c_uint,
-    /// In: for how many there is room; out: how many there are.
+    /// In: room for so many; out: their number.
     pub num_proc_array_entries: c_uint,
     pub proc_array: *mut nvmlProcessDetail_v1_t,
 }
@@ -174,77 +174,77 @@ pub struct nvmlProcessDetailList_v1_t {
 /// The newest layout of it.
 pub type nvmlProcessDetailList_t = nvmlProcessDetailList_v1_t;
 
-/// What a process did in its life.
+/// Accounting of a process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the vendor's own names")]
 pub struct nvmlAccountingStats_t {
-    /// Percent of its life in which it computed.
+    /// Percent of its lifetime in which it computed.
     pub gpu_utilization: c_uint,
-    /// Percent of its life in which it moved memory.
+    /// Percent of its lifetime in which it moved memory.
     pub memory_utilization: c_uint,
-    /// Bytes, at most at a time, or [`NVML_VALUE_NOT_AVAILABLE`].
+    /// Maximum, in bytes, or [`NVML_VALUE_NOT_AVAILABLE`].
     pub max_memory_usage: c_ulonglong,
-    /// Milliseconds with a context; 0 while it lives.
+    /// Milliseconds with a context; 0 while the process runs.
     pub time: c_ulonglong,
     /// Microseconds since the epoch.
     pub start_time: c_ulonglong,
-    /// 1: it lives.
+    /// 1: the process runs.
     pub is_running: c_uint,
     pub reserved: [c_uint; 5],
 }
 
-/// What a process did in its life, with the sums that the percentages are of.
+/// Accounting of a process, with the sums behind the percentages.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the vendor's own names")]
 pub struct nvmlAccountingStats_v2_t {
-    /// Set by the caller: whose.
+    /// Set by the caller: the process.
     pub pid: c_uint,
-    /// 1: it lives.
+    /// 1: the process runs.
     pub is_running: c_uint,
-    /// Percent of its life in which it computed.
+    /// Percent of its lifetime in which it computed.
     pub gpu_utilization: c_uint,
-    /// Percent of its life in which it moved memory.
+    /// Percent of its lifetime in which it moved memory.
     pub memory_utilization: c_uint,
-    /// Bytes, at most at a time, or [`NVML_VALUE_NOT_AVAILABLE`].
+    /// Maximum, in bytes, or [`NVML_VALUE_NOT_AVAILABLE`].
     pub max_memory_usage: c_ulonglong,
     pub sample_count: c_uint,
     /// In hundredths of a percent.
     pub sum_gpu_util: c_ulonglong,
     /// In hundredths of a percent.
     pub sum_fb_util: c_ulonglong,
-    /// Milliseconds with a context; 0 while it lives.
+    /// Milliseconds with a context; 0 while the process runs.
     pub time: c_ulonglong,
     /// Microseconds since the epoch.
     pub start_time: c_ulonglong,
 }
 
-/// The vendor's own limits of a control group's memory on a GPU.
+/// The vendor's limits on a control group's memory on a GPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the vendor's own names")]
 pub struct nvmlGetMemoryLimits_v1_t {
     /// Set by the caller: the path of the control group.
     pub name_space: *const c_char,
-    /// Bytes that are vouched for; 0: none.
+    /// Guaranteed bytes; 0: none.
     pub soft_limit: c_ulonglong,
-    /// Bytes that can be had; [`NVML_DEVICE_MEMORY_LIMIT_MAX`]: all.
+    /// Hard limit in bytes; [`NVML_DEVICE_MEMORY_LIMIT_MAX`]: none.
     pub hard_limit: c_ulonglong,
     /// Bytes in use.
     pub current_used: c_ulonglong,
 }
 
-/// What a control group is to have of a GPU.
+/// New limits of a control group on a GPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the vendor's own names")]
 pub struct nvmlSetMemoryLimits_v1_t {
     /// The path of the control group.
     pub name_space: *const c_char,
-    /// Bytes that are vouched for; 0: none.
+    /// Guaranteed bytes; 0: none.
     pub soft_limit: c_ulonglong,
-    /// Bytes that can be had; [`NVML_DEVICE_MEMORY_LIMIT_MAX`]: all.
+    /// Hard limit in bytes; [`NVML_DEVICE_MEMORY_LIMIT_MAX`]: none.
     pub hard_limit: c_ulonglong,
 }
 
@@ -267,7 +267,7 @@ pub struct nvmlConfComputeMemSizeInfo_t {
 pub struct nvmlEncoderSessionInfo_t {
     pub session_id: c_uint,
     pub pid: c_uint,
-    /// 0 but on hosts of virtual machines.
+    /// 0 except on hosts of virtual machines.
     pub vgpu_instance: c_uint,
     pub codec_type: c_uint,
     pub h_resolution: c_uint,
@@ -284,7 +284,7 @@ pub struct nvmlEncoderSessionInfo_t {
 pub struct nvmlFBCSessionInfo_t {
     pub session_id: c_uint,
     pub pid: c_uint,
-    /// 0 but on hosts of virtual machines.
+    /// 0 except on hosts of virtual machines.
     pub vgpu_instance: c_uint,
     pub display_ordinal: c_uint,
     pub session_type: c_uint,
@@ -298,7 +298,7 @@ pub struct nvmlFBCSessionInfo_t {
     pub average_latency: c_uint,
 }
 
-/// A value of one of several types: NVML's union, as the 64 bits that it takes.
+/// A value of one of several types: NVML's union, as its 64 bits.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct nvmlValue_t(pub c_ulonglong);
@@ -313,12 +313,12 @@ pub struct nvmlSample_t {
     pub sample_value: nvmlValue_t,
 }
 
-/// A property asked for by number.
+/// A property, queried by number.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the vendor's own names")]
 pub struct nvmlFieldValue_t {
-    /// Which: `NVML_FI_...`.
+    /// `NVML_FI_...`.
     pub field_id: c_uint,
     pub scope_id: c_uint,
     /// Microseconds since the epoch.
@@ -329,7 +329,7 @@ pub struct nvmlFieldValue_t {
     pub value: nvmlValue_t,
 }
 
-/// What happened to a GPU.
+/// An event of a GPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -344,7 +344,7 @@ pub struct nvmlEventData_t {
     pub compute_instance_id: c_uint,
 }
 
-/// How much of its GPU an instance is.
+/// An instance's part of its GPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -360,7 +360,7 @@ pub struct nvmlDeviceAttributes_t {
     pub memory_size_mb: c_ulonglong,
 }
 
-/// What `nvmlTemperature_v1_t::version` has to be.
+/// Value of `nvmlTemperature_v1_t::version`.
 pub const NVML_TEMPERATURE_V1: c_uint = 0x0100_000c;
 
 /// A temperature, in degrees Celsius.
@@ -378,8 +378,8 @@ pub struct nvmlTemperature_v1_t {
 /// The newest layout of a temperature.
 pub type nvmlTemperature_t = nvmlTemperature_v1_t;
 
-/// Where a GPU sits. `nvmlDeviceGetPciInfo` (no version) and `_v2` have the same arguments but are older than
-/// `bus_id`.
+/// PCI address of a GPU. `nvmlDeviceGetPciInfo` (no version) and `_v2` have the same arguments but
+/// are older than `bus_id`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the vendor's own names")]

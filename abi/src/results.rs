@@ -1,10 +1,12 @@
-//! Results: one table each for the driver and NVML, of code, name and the sentence the library gives for it.
+//! Results: for the driver and for NVML, a table of code, name and the library's message.
 
 use core::ffi::{CStr, c_uint};
 
-/// Makes a result type with its constants and its two texts from one list of rows.
+/// Defines a result type with its constants and its two texts.
 macro_rules! results {
-    ($(#[$meta:meta])* $type:ident { $($name:ident = $code:literal, $text:literal, $sentence:literal;)* }) => {
+    ($(#[$meta:meta])* $type:ident {
+        $($name:ident = $code:literal, $text:literal, $message:literal;)*
+    }) => {
         $(#[$meta])*
         #[repr(transparent)]
         #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,13 +22,13 @@ macro_rules! results {
             /// Every result that has a name, in the order of the codes.
             pub const ALL: &'static [$type] = &[$($type($code)),*];
 
-            /// True when the call succeeded.
+            /// Returns whether the call succeeded.
             #[must_use]
             pub const fn is_success(self) -> bool {
                 self.0 == 0
             }
 
-            /// The vendor's name; `None` for a code that has none.
+            /// Returns the vendor's name; `None` for a code without one.
             #[must_use]
             pub const fn name(self) -> Option<&'static CStr> {
                 match self.0 {
@@ -35,11 +37,11 @@ macro_rules! results {
                 }
             }
 
-            /// The sentence the library gives for the code; `None` for a code that has none.
+            /// Returns the library's message; `None` for a code without one.
             #[must_use]
             pub const fn description(self) -> Option<&'static CStr> {
                 match self.0 {
-                    $($code => Some(c_str(concat!($sentence, "\0"))),)*
+                    $($code => Some(c_str(concat!($message, "\0"))),)*
                     _ => None,
                 }
             }
@@ -62,19 +64,19 @@ macro_rules! results {
     };
 }
 
-/// A C string from a text that ends in its NUL.
+/// Converts a text that ends in NUL to a C string.
 const fn c_str(text: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(text.as_bytes()) {
         Ok(text) => text,
-        Err(_) => panic!("a result's text holds a NUL"),
+        Err(_) => panic!("the text of a result contains a NUL"),
     }
 }
 
 results! {
-/// What a driver call answers.
+/// Result of a driver call.
 ///
-/// Sentences are those of the CUDA 13 runtime, which shares the codes; three codes that it does not know
-/// (47, 202, 916) have our own.
+/// The messages are those of the CUDA 13 runtime, which shares the codes; three codes that it lacks
+/// (47, 202, 916) have cgpu's own.
 CUresult {
     SUCCESS = 0, "CUDA_SUCCESS", "no error";
     ERROR_INVALID_VALUE = 1, "CUDA_ERROR_INVALID_VALUE", "invalid argument";
@@ -185,7 +187,7 @@ CUresult {
 }}
 
 results! {
-/// What an NVML call answers.
+/// Result of an NVML call.
 nvmlReturn_t {
     SUCCESS = 0, "NVML_SUCCESS", "Success";
     ERROR_UNINITIALIZED = 1, "NVML_ERROR_UNINITIALIZED", "Uninitialized";

@@ -1,83 +1,84 @@
-//! What a row of the tables says.
+//! The rows of the tables.
 
 /// How a symbol reaches the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// The shim exports it and routes it to its own function.
+    /// The shim exports it, as a function of its own.
     Hook,
-    /// The program gets the driver's own function. The row has its arguments, because the shim calls it or the
-    /// simulator plays it.
+    /// The program gets the driver's own function. The row has its arguments, because the shim
+    /// calls it or the simulator implements it.
     Call,
-    /// The program gets the driver's own function. The row is a bare name.
+    /// The program gets the driver's own function. The row has no arguments.
     Pass,
 }
 
-/// What a function does that bears on sharing a GPU.
+/// What a function does that matters for sharing a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// Begins a process's use of the driver.
+    /// Starts a process's use of the driver.
     Starts,
-    /// Hands out functions.
+    /// Returns functions.
     Routes,
-    /// Takes a GPU's memory, or sets where it is taken from.
+    /// Takes GPU memory, or sets where it is taken from.
     Allocates,
-    /// Gives a GPU's memory back.
+    /// Frees GPU memory.
     Frees,
-    /// Says how much memory, or how much of the GPU, there is or is used.
+    /// Reports the size or use of memory, or the use of the GPU.
     Reports,
-    /// Deals in managed memory.
+    /// Handles managed memory.
     Managed,
-    /// Makes, ends or changes a context.
+    /// Creates, destroys or changes a context.
     Context,
-    /// Loads code or looks into it.
+    /// Loads code or reads it.
     Module,
-    /// Puts kernels on the GPU, or work in stream order.
+    /// Launches kernels, or work in stream order.
     Launches,
-    /// Moves or fills memory.
+    /// Copies or fills memory.
     Copies,
-    /// Makes or orders streams and events.
+    /// Creates or orders streams and events.
     Stream,
-    /// Deals with memory or synchronisation of other processes, GPUs or interfaces.
+    /// Handles memory or synchronisation of other processes, GPUs or interfaces.
     External,
     /// None of these.
     Passes,
 }
 
-/// What we do about it.
+/// What the shim does about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Treatment {
-    /// Charged to the container before the call, settled after it, refused when it does not fit.
+    /// Charged to the container before the call, corrected after it; refused when it does not fit.
     Charged,
-    /// What was charged goes back when the call has succeeded.
+    /// The charge is refunded when the call has succeeded.
     Refunded,
     /// The answer shows the limit instead of the GPU.
     Virtualised,
-    /// Answers `CUDA_ERROR_NOT_SUPPORTED` without asking the driver, and is counted.
+    /// Returns `CUDA_ERROR_NOT_SUPPORTED` without a driver call, and is counted.
     Refused,
     /// Waits for the container's turn.
     Gated,
-    /// Goes to the driver; what it means for our books is noted.
+    /// Goes to the driver; the shim records what it means for the accounting.
     Tracked,
-    /// What it hands out is exchanged for our hooks.
+    /// Functions that it returns are replaced with hooks.
     Routed,
     /// Goes to the driver, and is counted.
     Counted,
-    /// Goes to the library once the program has initialised it: it does not notice that others in the process have.
+    /// Goes to the library once the program has initialised it. Before, it returns
+    /// `NVML_ERROR_UNINITIALIZED`, even if the shim has.
     Guarded,
-    /// Goes to the driver unseen.
+    /// Goes to the driver without passing the shim.
     Passed,
 }
 
-/// Which default stream a symbol assumes, as `cuGetProcAddress` tells its symbols apart.
+/// The default stream that a symbol assumes, as in `cuGetProcAddress`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Flavour {
-    /// The stream that all threads share, or no stream at all.
+    /// The stream that all threads share, or no stream.
     Legacy,
     /// The calling thread's own stream, for a call in stream order (`_ptsz`).
     PerThreadStream,
     /// The calling thread's own stream, for a call that waits (`_ptds`).
     PerThreadDefault,
-    /// `cuGetProcAddress` does not hand it out.
+    /// `cuGetProcAddress` does not return it.
     None,
 }
 
@@ -90,7 +91,7 @@ pub struct Row {
     pub name: &'static str,
     /// Which of the functions of that name.
     pub flavour: Flavour,
-    /// The version from which `cuGetProcAddress` hands it out, as 12040 for 12.4; 0: never.
+    /// The first version for which `cuGetProcAddress` returns it, as 12040 for 12.4; 0: never.
     pub version: u32,
     /// The first header that has it from 11.7 on, as 1107; 0: no header has it.
     pub since: u32,
@@ -98,18 +99,19 @@ pub struct Row {
     pub kind: Kind,
     /// What it does.
     pub role: Role,
-    /// What we do about it.
+    /// What the shim does about it.
     pub treatment: Treatment,
-    /// Whether the simulated driver implements it. Otherwise its export answers `CUDA_ERROR_NOT_SUPPORTED`.
+    /// Whether the simulated driver implements it. Otherwise its export returns
+    /// `CUDA_ERROR_NOT_SUPPORTED`.
     pub simulated: bool,
-    /// Why it is treated so.
+    /// Why it has this treatment.
     pub reason: &'static str,
 }
 
 impl Row {
-    /// Whether a driver of that version (as 12040 for 12.4) exports the symbol: from the version on from which `cuGetProcAddress`
-    /// hands it out. Of those that it never hands out, what only headers have no driver exports; the others have been there for
-    /// long. So it is with 535 and 550 without exception.
+    /// Returns whether a driver of a version (as 12040 for 12.4) exports the symbol: from the first
+    /// version for which `cuGetProcAddress` returns it. Of the others, no driver exports those that
+    /// are in headers, and all export the rest. This holds for 535 and 550 without exception.
     #[must_use]
     pub const fn is_exported_by(&self, driver: u32) -> bool {
         match (self.version, self.since) {
@@ -131,16 +133,17 @@ pub struct NvmlRow {
     pub kind: Kind,
     /// What it does.
     pub role: Role,
-    /// What we do about it.
+    /// What the shim does about it.
     pub treatment: Treatment,
-    /// Whether the simulated NVML implements it. Otherwise its export answers `NVML_ERROR_NOT_SUPPORTED`.
+    /// Whether the simulated NVML implements it. Otherwise its export returns
+    /// `NVML_ERROR_NOT_SUPPORTED`.
     pub simulated: bool,
-    /// Why it is treated so.
+    /// Why it has this treatment.
     pub reason: &'static str,
 }
 
-/// What NVML had before CUDA 12.0, from where the headers were compared: beginnings of names, and the version that brought them.
-/// From what is generally known of the interface's history; not measured, nor checked against release notes.
+/// Functions of NVML before CUDA 12.0, the first header that was compared: prefixes of names, and
+/// their first version. From general knowledge; neither measured nor checked against release notes.
 const NVML_BEFORE: &[(&str, u32)] = &[
     ("nvmlDeviceGetMemoryInfo_v2", 11_060),
     ("nvmlDeviceGetComputeRunningProcesses_v3", 11_060),
@@ -164,8 +167,9 @@ const NVML_BEFORE: &[(&str, u32)] = &[
 ];
 
 impl NvmlRow {
-    /// Whether the NVML of a driver of that version (as 12040 for 12.4) exports the symbol: from the first header on that has it. So it
-    /// is with 535 and 550, but for two functions that 535 already has and for two that no driver seen has.
+    /// Returns whether the NVML of a driver of a version (as 12040 for 12.4) exports the symbol:
+    /// from the first header that has it. This holds for 535 and 550, except for two functions that
+    /// 535 already has and two that neither has.
     #[must_use]
     pub fn is_exported_by(&self, driver: u32) -> bool {
         let before = NVML_BEFORE.iter().find(|(beginning, _)| self.symbol.starts_with(beginning));
@@ -181,7 +185,7 @@ impl NvmlRow {
     }
 }
 
-/// Reads the words of a row.
+/// Translates the identifiers of a row.
 macro_rules! word {
     (hook) => {
         $crate::Kind::Hook
@@ -213,10 +217,12 @@ macro_rules! word {
 }
 pub(crate) use word;
 
-/// Makes the positions of a table's symbols and the types of its functions. Two rows of one symbol do not compile.
+/// Defines the positions of a table's symbols and the types of its functions. Two rows of one
+/// symbol do not compile.
 macro_rules! views {
-    ([$types:ident, $answer:ident] $($kind:ident $symbol:ident { $($name:tt)* } $role:ident $treatment:ident
-        $simulated:ident $reason:literal $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
+    ([$types:ident, $answer:ident] $($kind:ident $symbol:ident { $($name:tt)* }
+        $role:ident $treatment:ident $simulated:ident $reason:literal
+        $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
         /// The position of each symbol in the table.
         #[allow(non_upper_case_globals, missing_docs, reason = "the vendor's own names")]
         pub mod index {
@@ -225,8 +231,8 @@ macro_rules! views {
             $(pub const $symbol: usize = Position::$symbol as usize;)*
         }
 
-        /// The type of each function whose row has arguments. A refused function that is not played has none: its
-        /// type only says how to answer.
+        /// The type of each function whose row has arguments. For a refused function that is not
+        /// simulated the type only has the result.
         #[allow(non_camel_case_types, missing_docs, reason = "the vendor's own names")]
         pub mod fns {
             use crate::$types::*;
@@ -236,7 +242,7 @@ macro_rules! views {
 }
 pub(crate) use views;
 
-/// Makes the type of one function; nothing for a bare name.
+/// Defines the type of one function; nothing for a row without arguments.
 macro_rules! function_type {
     ([$answer:ident] $symbol:ident) => {};
     ([$answer:ident] $symbol:ident ($($arg:ident: $type:ty),*)) => {

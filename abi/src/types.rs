@@ -1,6 +1,6 @@
-//! The driver's types, laid out as its header has them. Sizes are asserted below.
+//! The driver's types, laid out as in its header. Sizes are asserted below.
 //!
-//! A handle is a number here: nobody but the driver may look behind it, and a number is `Send`.
+//! A handle is a number here: only the driver may dereference it, and a number is `Send`.
 
 pub use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
@@ -11,7 +11,7 @@ pub use crate::graph_types::*;
 pub use crate::memory_types::*;
 pub use crate::results::CUresult;
 
-/// Makes opaque handles: as large as a pointer, compared and hashed by value, never followed.
+/// Defines opaque handles: as large as a pointer, compared and hashed by value, never dereferenced.
 macro_rules! handles {
     ($($(#[$meta:meta])* $name:ident,)*) => {$(
         $(#[$meta])*
@@ -23,7 +23,7 @@ macro_rules! handles {
             /// No handle: C's NULL.
             pub const NULL: $name = $name(0);
 
-            /// True for C's NULL.
+            /// Returns whether it is C's NULL.
             #[must_use]
             pub const fn is_null(self) -> bool {
                 self.0 == 0
@@ -42,7 +42,7 @@ handles! {
     CUfunction,
     /// Code that is loaded for all contexts.
     CUlibrary,
-    /// A kernel of a library; may stand where a [`CUfunction`] does.
+    /// A kernel of a library; valid in place of a [`CUfunction`].
     CUkernel,
     /// A stream.
     CUstream,
@@ -52,7 +52,7 @@ handles! {
     CUgraph,
     /// A node of a graph.
     CUgraphNode,
-    /// A graph made ready to be launched.
+    /// An executable graph.
     CUgraphExec,
     /// A host object whose lifetime graphs share.
     CUuserObject,
@@ -60,9 +60,9 @@ handles! {
     CUarray,
     /// A mipmapped array.
     CUmipmappedArray,
-    /// A pool of memory.
+    /// A memory pool.
     CUmemoryPool,
-    /// A linker at work.
+    /// A linker invocation.
     CUlinkState,
     /// A green context.
     CUgreenCtx,
@@ -72,7 +72,7 @@ handles! {
     CUexternalSemaphore,
     /// A checkpoint that the program has to complete.
     CUcheckpointOperationHandle,
-    /// What a green context is to be made of.
+    /// The resources of a new green context.
     CUdevResourceDesc,
 }
 
@@ -87,7 +87,7 @@ impl CUstream {
 pub type CUdevice = c_int;
 /// An address in the GPU's or the unified address space.
 pub type CUdeviceptr = u64;
-/// An address as it was before CUDA 3.2.
+/// An address before CUDA 3.2.
 pub type CUdeviceptr_v1 = c_uint;
 /// Physical memory behind `cuMemCreate`.
 pub type CUmemGenericAllocationHandle = u64;
@@ -98,15 +98,15 @@ pub type cuuint64_t = u64;
 
 /// A host function in stream order.
 pub type CUhostFn = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
-/// A host function in stream order that is told the stream's state.
+/// A host function in stream order that gets the stream's state.
 pub type CUstreamCallback =
     Option<unsafe extern "C" fn(stream: CUstream, status: CUresult, user_data: *mut c_void)>;
 /// Dynamic shared memory, in bytes, of a block of the given size.
 pub type CUoccupancyB2DSize = Option<unsafe extern "C" fn(block_size: c_int) -> usize>;
-/// Called for each node of a graph that is captured again. Its arguments are not ours to know.
+/// Called for each node of a recaptured graph. The shim does not use its arguments.
 pub type CUgraphRecaptureCallback = Option<unsafe extern "C" fn() -> CUresult>;
 
-/// Structs we only ever hand on, never look into.
+/// Structs that the shim passes on unread.
 macro_rules! opaque {
     ($($(#[$meta:meta])* $name:ident,)*) => {$(
         $(#[$meta])*
@@ -118,7 +118,7 @@ macro_rules! opaque {
 }
 
 opaque! {
-    /// What a capture into a graphics command list needs.
+    /// Arguments of a capture into a graphics command list.
     CUstreamCigCaptureParams,
     /// How a context shares the GPU with a graphics interface.
     CUctxCigParam,
@@ -132,7 +132,7 @@ pub struct CUuuid {
     pub bytes: [u8; 16],
 }
 
-/// Answer of `cuDeviceGetProperties`.
+/// Result of `cuDeviceGetProperties`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -153,13 +153,13 @@ pub struct CUdevprop {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUexecAffinityParam {
-    /// Which limit; there is one kind, the number of multiprocessors.
+    /// The kind; there is one, the number of multiprocessors.
     pub kind: CUexecAffinityType,
     /// Multiprocessors.
     pub sm_count: c_uint,
 }
 
-/// How `cuCtxCreate_v4` makes a context.
+/// Arguments of `cuCtxCreate_v4`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -190,7 +190,7 @@ pub struct CUlaunchConfig {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CUlaunchAttribute {
-    /// Which attribute; says how to read `value`.
+    /// The attribute; tells how to read `value`.
     pub id: CUlaunchAttributeID,
     /// Padding.
     pub pad: [c_char; 4],
@@ -198,7 +198,8 @@ pub struct CUlaunchAttribute {
     pub value: CUlaunchAttributeValue,
 }
 
-/// The value of a launch attribute. Only the members we read are named; the size is the driver's.
+/// The value of a launch attribute. Only members that cgpu reads are named; the size is the
+/// driver's.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union CUlaunchAttributeValue {
@@ -206,7 +207,8 @@ pub union CUlaunchAttributeValue {
     pub pad: [u64; 8],
     /// `COOPERATIVE`: non-zero for a cooperative launch.
     pub cooperative: c_int,
-    /// `PROGRAMMATIC_STREAM_SERIALIZATION`: non-zero when the launch may overlap with its predecessor's end.
+    /// `PROGRAMMATIC_STREAM_SERIALIZATION`: non-zero if the launch may overlap with its
+    /// predecessor's end.
     pub programmatic_stream_serialization_allowed: c_int,
     /// `PRIORITY` of the kernel.
     pub priority: c_int,
@@ -248,7 +250,7 @@ pub struct CUDA_ARRAY_DESCRIPTOR {
     pub num_channels: c_uint,
 }
 
-/// [`CUDA_ARRAY_DESCRIPTOR`] as it was before CUDA 3.2.
+/// [`CUDA_ARRAY_DESCRIPTOR`] before CUDA 3.2.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -272,7 +274,7 @@ pub struct CUDA_ARRAY3D_DESCRIPTOR {
     pub flags: c_uint,
 }
 
-/// [`CUDA_ARRAY3D_DESCRIPTOR`] as it was before CUDA 3.2.
+/// [`CUDA_ARRAY3D_DESCRIPTOR`] before CUDA 3.2.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -285,28 +287,28 @@ pub struct CUDA_ARRAY3D_DESCRIPTOR_v1 {
     pub flags: c_uint,
 }
 
-/// Where memory lies.
+/// Location of memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CUmemLocation {
-    /// The kind of place; says how to read `id`.
+    /// The kind of location; tells how to read `id`.
     pub kind: CUmemLocationType,
-    /// A GPU's ordinal under `DEVICE`, a node under `HOST_NUMA`; under `DEVICE_LOCALITY_DOMAIN` the GPU's ordinal
-    /// is only the lowest byte.
+    /// A GPU's ordinal under `DEVICE`, a node under `HOST_NUMA`; under `DEVICE_LOCALITY_DOMAIN` the
+    /// GPU's ordinal is only the lowest byte.
     pub id: c_int,
 }
 
-/// Who may reach a mapping, and how.
+/// Access rights of a location to a mapping.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CUmemAccessDesc {
-    /// From where.
+    /// The location.
     pub location: CUmemLocation,
-    /// How.
+    /// The rights.
     pub flags: CUmemAccess_flags,
 }
 
-/// What `cuMemCreate` is to make.
+/// Properties for `cuMemCreate`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -321,7 +323,7 @@ pub struct CUmemAllocationProp {
     pub reserved: [u8; 4],
 }
 
-/// What `cuMemPoolCreate` is to make.
+/// Properties for `cuMemPoolCreate`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the vendor's own names")]
@@ -330,14 +332,14 @@ pub struct CUmemPoolProps {
     pub handle_types: CUmemAllocationHandleType,
     pub location: CUmemLocation,
     pub win32_security_attributes: *mut c_void,
-    /// Most bytes the pool may hold; 0 is the driver's choice.
+    /// Maximum size in bytes; 0: the driver decides.
     pub max_size: usize,
     pub usage: u16,
     pub gpu_direct_rdma_capable: u8,
     pub reserved: [u8; 53],
 }
 
-/// A pool allocation on its way to another process.
+/// An exported allocation of a pool.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmemPoolPtrExportData {
@@ -345,7 +347,7 @@ pub struct CUmemPoolPtrExportData {
     pub reserved: [u8; 64],
 }
 
-/// An allocation on its way to another process.
+/// An exported allocation.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUipcMemHandle {
@@ -353,7 +355,7 @@ pub struct CUipcMemHandle {
     pub reserved: [c_char; 64],
 }
 
-/// An event on its way to another process.
+/// An exported event.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUipcEventHandle {
@@ -393,7 +395,7 @@ pub struct CUgraphEdgeData {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union CUstreamBatchMemOpParams {
-    /// Which operation; the first word of every member.
+    /// The operation; the first word of every member.
     pub operation: CUstreamBatchMemOpType,
     /// `WAIT_VALUE_*` and `WRITE_VALUE_*`.
     pub value: CUstreamMemOpValueParams,
@@ -405,11 +407,11 @@ pub union CUstreamBatchMemOpParams {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUstreamMemOpValueParams {
-    /// Which operation.
+    /// The operation.
     pub operation: CUstreamBatchMemOpType,
-    /// Where the word lies.
+    /// Its address.
     pub address: CUdeviceptr,
-    /// The word; a 32-bit operation has it in the lower half.
+    /// The value; a 32-bit operation has it in the lower half.
     pub value: cuuint64_t,
     /// `CU_STREAM_WAIT_VALUE_*` or `CU_STREAM_WRITE_VALUE_*`.
     pub flags: c_uint,
@@ -417,10 +419,13 @@ pub struct CUstreamMemOpValueParams {
     pub alias: CUdeviceptr,
 }
 
-/// Asserts sizes and alignments; the numbers are those a C compiler gives for the vendor's header.
+/// Asserts sizes and alignments, as a C compiler gives them for the vendor's header.
 macro_rules! layouts {
     ($($type:ident $size:literal $align:literal,)*) => {
-        $(const _: () = assert!(size_of::<$type>() == $size && align_of::<$type>() == $align, stringify!($type));)*
+        $(const _: () = assert!(
+            size_of::<$type>() == $size && align_of::<$type>() == $align,
+            stringify!($type)
+        );)*
         /// Name, size and alignment of each, for the check against an installed header.
         pub const LAYOUTS: &[(&str, usize, usize)] = &[$((stringify!($type), $size, $align)),*];
     };

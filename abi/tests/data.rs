@@ -1,6 +1,6 @@
-//! The rows against the data files, and against the rules that hold over all of them.
+//! Checks of the rows against the data files, and against rules for all rows.
 //!
-//! That every symbol has its row is the build's business (`src/completeness.rs`).
+//! The build checks that every symbol has a row (`src/completeness.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,15 +11,15 @@ const DRIVER_SYMBOLS: &str = include_str!("../data/driver-symbols.tsv");
 const NVML_SYMBOLS: &str = include_str!("../data/nvml-symbols.tsv");
 /// From the headers.
 const PROC_ADDRESS: &str = include_str!("../data/proc-address.tsv");
-/// What no header tells: asked of the drivers 535 and 550, which agree.
+/// What no header has: read from the drivers 535 and 550, which agree.
 const PROC_ADDRESS_EXPORTS: &str = include_str!("../data/proc-address-exports.tsv");
 
-/// The fields of each line after the heading.
+/// Returns the fields of each line after the heading.
 fn lines(data: &'static str) -> impl Iterator<Item = Vec<&'static str>> {
     data.lines().skip(1).map(|line| line.split('\t').collect())
 }
 
-/// `12.4` as 1204, `-` as 0.
+/// Parses `12.4` to 1204, `-` to 0.
 fn header(text: &str) -> u32 {
     match text.split_once('.') {
         Some((major, minor)) => major.parse::<u32>().unwrap() * 100 + minor.parse::<u32>().unwrap(),
@@ -66,7 +66,7 @@ fn name_flavour_and_version_are_those_of_proc_address() {
 }
 
 #[test]
-fn a_driver_exports_what_its_version_says() {
+fn driver_exports_the_symbols_of_its_version() {
     for fields in lines(DRIVER_SYMBOLS) {
         let row = DRIVER.iter().find(|row| row.symbol == fields[0]).unwrap();
         for (driver, exported) in [(12_020, fields[2]), (12_040, fields[3])] {
@@ -88,18 +88,18 @@ fn a_driver_exports_what_its_version_says() {
 }
 
 #[test]
-fn a_driver_tells_what_it_has_not_from_what_is_too_new_for_the_caller() {
+fn look_up_distinguishes_unknown_names_from_too_new_ones() {
     use DefaultStream::{Legacy, PerThread};
     for (name, version, stream, driver, expected) in [
         ("cuMemAlloc", 2000, Legacy, 12040, Ok("cuMemAlloc")),
         ("cuMemAlloc", 12040, Legacy, 12040, Ok("cuMemAlloc_v2")),
         ("cuMemAlloc", 0, Legacy, 12040, Err(Lookup::VersionTooLow)),
         ("cuMemCreate", 9000, Legacy, 12040, Err(Lookup::VersionTooLow)),
-        // A caller newer than the driver gets the newest there is.
+        // A caller that is newer than the driver gets the newest function.
         ("cuCtxCreate", 12050, Legacy, 12020, Ok("cuCtxCreate_v3")),
         ("cuCtxCreate", 12050, Legacy, 13000, Ok("cuCtxCreate_v4")),
         ("cuGraphAddNode", 13040, Legacy, 12040, Ok("cuGraphAddNode_v2")),
-        // What the driver does not have yet.
+        // Functions that are newer than the driver.
         ("cuMemGetDefaultMemPool", 13000, Legacy, 12040, Err(Lookup::NotFound)),
         ("cuMemGetDefaultMemPool", 13000, Legacy, 13000, Ok("cuMemGetDefaultMemPool")),
         ("cuGetProcAddress", 12000, Legacy, 10010, Err(Lookup::NotFound)),
@@ -133,7 +133,7 @@ fn positions_are_those_of_the_rows() {
     assert_eq!(NVML[nvml_index::nvmlDeviceGetMemoryInfo_v2].symbol, "nvmlDeviceGetMemoryInfo_v2");
 }
 
-/// What both tables' rows have in common.
+/// Common fields of both tables' rows.
 struct Common {
     symbol: &'static str,
     kind: Kind,
@@ -160,21 +160,21 @@ fn rows() -> Vec<Common> {
 }
 
 #[test]
-fn a_hook_does_something_and_nothing_else_does() {
+fn only_hooks_have_a_treatment() {
     for row in rows() {
         assert_eq!(row.kind == Kind::Hook, row.treatment != Treatment::Passed, "{}", row.symbol);
     }
 }
 
 #[test]
-fn nothing_that_allocates_passes_uncounted() {
+fn allocating_function_never_passes_uncounted() {
     for row in rows().iter().filter(|row| row.role == Role::Allocates) {
         let seen = [Treatment::Charged, Treatment::Tracked, Treatment::Refused, Treatment::Counted];
         assert!(seen.contains(&row.treatment), "{}", row.symbol);
     }
 }
 
-/// What the names of functions have in them that tell of memory, processes, accounts or utilisation.
+/// Parts of the names of functions that report memory, processes, accounting or utilisation.
 const TELLING: [&str; 14] = [
     "Mem",
     "Fb",
@@ -192,7 +192,7 @@ const TELLING: [&str; 14] = [
     "ProfileInfo",
 ];
 
-/// Why such a function is shown as it is, where it is. That the limit does not change what it says is not enough of a reason.
+/// Accepted reasons for passing such a function. "The limit does not change it" is not enough.
 const SHOWN_AS_IT_IS: [&str; 12] = [
     "the PCIe window for access by the host, not the GPU's memory",
     "no field up to 13.5 has a memory size or names a process",
@@ -208,9 +208,9 @@ const SHOWN_AS_IT_IS: [&str; 12] = [
     "an instance of a partitioned GPU; the limit applies to it as to a GPU",
 ];
 
-/// The other table's proof is [`nothing_that_allocates_passes_uncounted`].
+/// For the driver's table see [`allocating_function_never_passes_uncounted`].
 #[test]
-fn what_nvml_tells_of_memory_processes_accounts_and_utilisation_is_ours_or_has_its_reason() {
+fn reporting_nvml_function_is_hooked_or_has_an_accepted_reason() {
     let tells = |symbol: &str| TELLING.iter().any(|word| symbol.contains(word));
     let mut unused: BTreeSet<&str> = SHOWN_AS_IT_IS.into();
     for row in NVML.iter().filter(|row| row.role == Role::Reports || tells(row.symbol)) {
@@ -225,21 +225,21 @@ fn what_nvml_tells_of_memory_processes_accounts_and_utilisation_is_ours_or_has_i
         unused.remove(row.reason);
     }
     assert!(unused.is_empty(), "{unused:?}");
-    // By another name than its words. What counts the library's uses, or waits for the program's own, changes no answer of the library's.
+    // No other function is hooked, except those that count NVML's uses or wait for the program's.
     let counts = |row: &&NvmlRow| matches!(row.treatment, Treatment::Tracked | Treatment::Guarded);
     for row in NVML.iter().filter(|row| row.kind == Kind::Hook && !counts(row)) {
         assert_eq!(row.role, Role::Reports, "{}", row.symbol);
     }
 }
 
-/// Why a row of role [`Role::Launches`] need not wait: it puts nothing on the GPU that computes.
+/// Rows of role [`Role::Launches`] that need not wait, because they compute nothing on the GPU.
 const NO_COMPUTING: &[(&str, &str)] = &[
     ("cuGraphUpload", "memory of an executable graph, before any launch"),
     ("cuLaunchHostFunc", "runs on the host"),
 ];
 
 #[test]
-fn whatever_launches_waits_for_its_turn() {
+fn launch_is_gated() {
     for row in DRIVER.iter().filter(|row| row.role == Role::Launches) {
         let excused = NO_COMPUTING.iter().any(|(name, _)| *name == row.name);
         assert_eq!(row.treatment != Treatment::Gated, excused, "{}", row.symbol);
@@ -252,9 +252,9 @@ fn whatever_launches_waits_for_its_turn() {
     }
 }
 
-/// Every symbol of the data has a row with a role, so a function that comes with a new version cannot be left out of the test above.
+/// So the test above covers launches of a new driver version.
 #[test]
-fn nothing_that_is_called_a_launch_has_another_role() {
+fn function_named_launch_has_the_role_launches() {
     for row in DRIVER
         .iter()
         .filter(|row| row.symbol.starts_with("cuLaunch") || row.symbol.starts_with("cuGraphLaunch"))
@@ -264,7 +264,7 @@ fn nothing_that_is_called_a_launch_has_another_role() {
 }
 
 #[test]
-fn what_moves_bytes_within_the_gpu_waits_for_its_turn_or_says_why_not() {
+fn copy_within_the_gpu_is_gated_or_has_a_reason() {
     for row in
         DRIVER.iter().filter(|row| row.role == Role::Copies && row.treatment != Treatment::Gated)
     {
@@ -278,20 +278,20 @@ fn what_moves_bytes_within_the_gpu_waits_for_its_turn_or_says_why_not() {
 }
 
 #[test]
-fn what_frees_is_seen() {
+fn freeing_function_is_hooked() {
     let unseen: Vec<&str> = rows()
         .iter()
         .filter(|row| row.role == Role::Frees && row.treatment == Treatment::Passed)
         .map(|row| row.symbol)
         .collect();
-    // What graphs have reserved goes back by a trim alone.
+    // Only a trim gives back what is reserved for graphs.
     assert_eq!(unseen, ["cuGraphAddMemFreeNode", "cuGraphDestroy"]);
 }
 
 #[test]
-fn versions_and_flavours_of_a_function_are_treated_alike() {
+fn versions_and_flavours_of_a_function_have_the_same_treatment() {
     let mut treatments: BTreeMap<&str, BTreeMap<Treatment, Vec<&str>>> = BTreeMap::new();
-    // Copies with addresses of 32 bits: no driver of a system of 64 bits gives out memory that they could name.
+    // Copies with 32-bit addresses: no 64-bit driver returns memory that they could address.
     let narrow = |row: &&cgpu_abi::Row| row.role == Role::Copies && row.version < 3020;
     for row in DRIVER.iter().filter(|row| !row.name.is_empty() && !narrow(row)) {
         treatments.entry(row.name).or_default().entry(row.treatment).or_default().push(row.symbol);
@@ -301,14 +301,14 @@ fn versions_and_flavours_of_a_function_are_treated_alike() {
 }
 
 #[test]
-fn what_is_played_has_its_arguments() {
+fn simulated_function_has_arguments() {
     for row in rows() {
         assert!(!row.simulated || row.kind != Kind::Pass, "{}", row.symbol);
     }
 }
 
 #[test]
-fn every_reason_is_a_clause_of_its_own() {
+fn every_reason_is_a_clause() {
     for row in rows() {
         assert!(row.reason.len() >= 10 && !row.reason.ends_with('.'), "{}", row.symbol);
         let refused = row.treatment == Treatment::Refused;
@@ -321,7 +321,7 @@ fn symbol(name: &str, version: u32, stream: DefaultStream) -> Option<&'static st
 }
 
 #[test]
-fn proc_address_finds_what_the_data_say_at_the_very_version() {
+fn proc_address_at_the_first_version_is_that_of_the_data() {
     for fields in lines(PROC_ADDRESS) {
         let stream =
             if fields[1] == "legacy" { DefaultStream::Legacy } else { DefaultStream::PerThread };
@@ -334,7 +334,7 @@ fn proc_address_finds_what_the_data_say_at_the_very_version() {
 }
 
 #[test]
-fn proc_address_takes_the_greatest_version_not_above() {
+fn proc_address_returns_the_newest_function_up_to_the_version() {
     use DefaultStream::{Legacy, PerThread};
     for (name, version, stream, expected) in [
         ("cuMemAlloc", 1999, Legacy, None),
@@ -346,7 +346,7 @@ fn proc_address_takes_the_greatest_version_not_above() {
         ("cuCtxCreate", 11030, Legacy, Some("cuCtxCreate_v2")),
         ("cuCtxCreate", 12040, Legacy, Some("cuCtxCreate_v3")),
         ("cuCtxCreate", 99999, Legacy, Some("cuCtxCreate_v4")),
-        // A function for the thread's own stream only where the caller asks for it, and then no other.
+        // Functions for the thread's own stream only if requested, and then no others.
         ("cuMemcpyHtoD", 6050, PerThread, None),
         ("cuMemcpyHtoD", 7000, PerThread, Some("cuMemcpyHtoD_v2_ptds")),
         ("cuMemcpyHtoD", 7000, Legacy, Some("cuMemcpyHtoD_v2")),

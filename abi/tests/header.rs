@@ -1,7 +1,8 @@
-//! The typed rows, structs and constants against an installed header, by a C compiler.
+//! Checks the typed rows, structs and constants against an installed header, by a C compiler.
 //!
-//! Needs cuda.h (and takes nvml.h where it lies beside it) in `$CUDA_HEADER_DIR` or /usr/local/cuda/include, and cc.
-//! A header of any version will do: what it does not declare is left out, unless the table says that it must.
+//! Needs cc and cuda.h (nvml.h beside it is optional) in `$CUDA_HEADER_DIR` or
+//! /usr/local/cuda/include. Any version will do: functions that it does not declare are skipped,
+//! unless the table says that the version has them.
 
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -14,7 +15,7 @@ use std::process::Command;
 use cgpu_abi::nvml_types::{self, nvmlReturn_t};
 use cgpu_abi::types::{self, CUresult};
 
-/// Symbol, first header, and the prototype as the table spells it, in Rust's words.
+/// Symbol, first header, and the prototype of the table, as Rust types.
 struct Prototype {
     symbol: &'static str,
     since: u32,
@@ -23,11 +24,15 @@ struct Prototype {
 }
 
 macro_rules! driver_prototypes {
-    ($($kind:ident $symbol:ident { $name:literal, $flavour:ident, $version:literal, $since:literal } $role:ident
-        $treatment:ident $simulated:ident $reason:literal $(($($arg:ident: $type:ty),*) $(-> $ret:ty)?)?;)*) => {
-        vec![$($(driver_prototypes!(@one $treatment $simulated $symbol $since ($($type),*) $(-> $ret)?),)?)*]
+    ($($kind:ident $symbol:ident
+        { $name:literal, $flavour:ident, $version:literal, $since:literal }
+        $role:ident $treatment:ident $simulated:ident $reason:literal
+        $(($($arg:ident: $type:ty),*) $(-> $ret:ty)?)?;)*) => {
+        vec![$($(driver_prototypes!(
+            @one $treatment $simulated $symbol $since ($($type),*) $(-> $ret)?
+        ),)?)*]
     };
-    // Refused and not played: the row does not give the arguments.
+    // Refused and not simulated: the row has no arguments.
     (@one Refused stub $symbol:ident $since:literal () ) => { None };
     (@one $treatment:ident $simulated:ident $symbol:ident $since:literal ($($type:ty),*)) => {
         prototype!($symbol $since ($($type),*) CUresult)
@@ -36,11 +41,16 @@ macro_rules! driver_prototypes {
 
 macro_rules! nvml_prototypes {
     ($($kind:ident $symbol:ident { $since:literal } $role:ident
-        $treatment:ident $simulated:ident $reason:literal $(($($arg:ident: $type:ty),*) $(-> $ret:ty)?)?;)*) => {
+        $treatment:ident $simulated:ident $reason:literal
+        $(($($arg:ident: $type:ty),*) $(-> $ret:ty)?)?;)*) => {
         vec![$($(nvml_prototypes!(@one $symbol $since ($($type),*) $(-> $ret)?),)?)*]
     };
-    (@one $symbol:ident $since:literal ($($type:ty),*)) => { prototype!($symbol $since ($($type),*) nvmlReturn_t) };
-    (@one $symbol:ident $since:literal ($($type:ty),*) -> $ret:ty) => { prototype!($symbol $since ($($type),*) $ret) };
+    (@one $symbol:ident $since:literal ($($type:ty),*)) => {
+        prototype!($symbol $since ($($type),*) nvmlReturn_t)
+    };
+    (@one $symbol:ident $since:literal ($($type:ty),*) -> $ret:ty) => {
+        prototype!($symbol $since ($($type),*) $ret)
+    };
 }
 
 macro_rules! prototype {
@@ -54,7 +64,7 @@ macro_rules! prototype {
     };
 }
 
-/// The same type in C's words.
+/// Translates a Rust type to C.
 fn in_c(rust: &str) -> String {
     if let Some(pointee) = rust.strip_prefix('*') {
         let (mutability, pointee) =
@@ -76,7 +86,7 @@ fn in_c(rust: &str) -> String {
     .to_owned()
 }
 
-/// What a C file includes and what the table says of it.
+/// The head of a C file, and the table's facts to check in it.
 struct Header {
     preamble: String,
     prototypes: Vec<Prototype>,
@@ -95,7 +105,7 @@ fn driver_header() -> Header {
     let prototypes: Vec<Option<Prototype>> = cgpu_abi::driver_table!(driver_prototypes);
     let constants = types::CONSTANTS.iter().copied().chain(named(CUresult::ALL));
     Header {
-        // This view declares every symbol under its own name: with and without version, in all flavours.
+        // With this macro the header declares every symbol under its own name.
         preamble: "#define __CUDA_API_VERSION_INTERNAL\n#include <stddef.h>\n#include <cuda.h>\n"
             .to_owned(),
         prototypes: prototypes.into_iter().flatten().collect(),
@@ -118,14 +128,14 @@ fn nvml_header() -> Header {
     }
 }
 
-/// A C compiler that cannot hang the test.
+/// Returns a command for the C compiler, with a time limit.
 fn cc(include: &Path) -> Command {
     let mut command = Command::new("timeout");
     command.args(["300", "cc", "-std=c11", "-I"]).arg(include);
     command
 }
 
-/// Every name that the header declares or defines, and the version it says it has.
+/// Returns every name that the header declares or defines, and its version.
 fn names(include: &Path, source: &Path) -> (HashSet<String>, u32) {
     let text = |flags: &[&str]| {
         let out = cc(include).args(flags).arg(source).output().expect("cc starts");
@@ -147,7 +157,7 @@ fn names(include: &Path, source: &Path) -> (HashSet<String>, u32) {
     (found, version)
 }
 
-/// Compiles the checks of one header; answers how many there were.
+/// Compiles the checks of one header; returns their number.
 fn check(include: &Path, name: &str, header: &Header) -> usize {
     let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.c"));
     fs::write(&source, &header.preamble).expect("the target folder is writable");
@@ -155,7 +165,7 @@ fn check(include: &Path, name: &str, header: &Header) -> usize {
     let mut code = header.preamble.clone();
     let mut checks = 0;
     for Prototype { symbol, since, arguments, answer } in &header.prototypes {
-        // These two exist only as a macro's result in the view for the thread's own stream, and take what the plain ones do.
+        // These two exist only as results of macros, with the arguments of the plain ones.
         let hidden = matches!(*symbol, "cuGetProcAddress_ptsz" | "cuGetProcAddress_v2_ptsz");
         if !declared.contains(*symbol) {
             assert!(
@@ -175,7 +185,7 @@ fn check(include: &Path, name: &str, header: &Header) -> usize {
         writeln!(code, "_Static_assert(_Alignof({name}) == {align}, \"{name}\");").expect("memory");
         checks += 1;
     }
-    // CUDA 12 gave these two names to new attributes; before, they meant those that are now `_V1`.
+    // CUDA 12 reused these two names; before, they meant the attributes that are now `_V1`.
     let renamed = |name: &str| {
         version < 12000
             && matches!(
@@ -201,14 +211,14 @@ fn check(include: &Path, name: &str, header: &Header) -> usize {
     checks
 }
 
-/// The folder of the installed header, if there is one.
+/// Returns the folder of the installed header, if any.
 fn include() -> Option<PathBuf> {
     let chosen = std::env::var_os("CUDA_HEADER_DIR").map(PathBuf::from);
     let include = chosen.unwrap_or_else(|| PathBuf::from("/usr/local/cuda/include"));
     include.join("cuda.h").exists().then_some(include)
 }
 
-/// Says that a test did not run, on stdout and in the list of the test run.
+/// Reports a skipped test on stdout and in the list of the test run.
 fn skip(reason: &str) {
     println!("skipped: {reason}");
     if let Some(list) = std::env::var_os("CGPU_SKIPPED") {
@@ -222,7 +232,7 @@ fn skip(reason: &str) {
 }
 
 #[test]
-fn typed_rows_are_those_of_the_installed_header() {
+fn typed_rows_agree_with_the_installed_header() {
     let Some(include) = include() else {
         return skip("no cuda.h in $CUDA_HEADER_DIR or /usr/local/cuda/include");
     };

@@ -1,10 +1,10 @@
-//! Results: their names and sentences.
+//! Names and messages of results.
 
 use cgpu_abi::nvml_types::nvmlReturn_t;
 use cgpu_abi::types::CUresult;
 
 #[test]
-fn a_result_says_its_name_and_sentence() {
+fn result_has_its_name_and_message() {
     assert_eq!(CUresult(2), CUresult::ERROR_OUT_OF_MEMORY);
     assert_eq!(CUresult(2).name().unwrap(), c"CUDA_ERROR_OUT_OF_MEMORY");
     assert_eq!(CUresult(2).description().unwrap(), c"out of memory");
@@ -14,7 +14,7 @@ fn a_result_says_its_name_and_sentence() {
 }
 
 #[test]
-fn an_unknown_code_is_shown_as_its_number() {
+fn unknown_code_is_shown_as_its_number() {
     assert_eq!(CUresult(4711).name(), None);
     assert_eq!(CUresult(4711).description(), None);
     assert_eq!(format!("{:?}", CUresult(4711)), "CUresult(4711)");
@@ -22,7 +22,7 @@ fn an_unknown_code_is_shown_as_its_number() {
 }
 
 #[test]
-fn codes_ascend() {
+fn codes_are_in_ascending_order() {
     assert!(CUresult::ALL.is_sorted_by_key(|result| result.0));
     assert!(nvmlReturn_t::ALL.is_sorted_by_key(|result| result.0));
 }

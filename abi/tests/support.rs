@@ -1,4 +1,5 @@
-//! docs/support.md is made from the tables. `BLESS=1 cargo test -p cgpu-abi --test support` writes it anew.
+//! docs/support.md is generated from the tables: `BLESS=1 cargo test -p cgpu-abi --test support`
+//! writes it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -43,7 +44,7 @@ const TREATMENTS: [(Treatment, &str, &str); 10] = [
     (Treatment::Passed, "passed", "goes to the driver without passing the shim"),
 ];
 
-/// One row of either table, as the document needs it.
+/// One row of either table.
 struct Entry {
     symbol: &'static str,
     role: Role,
@@ -67,7 +68,7 @@ macro_rules! entries {
     };
 }
 
-/// The symbol without version and flavour, and what was taken off.
+/// Splits a symbol into its stem, and its version and flavour.
 fn stem(symbol: &str) -> (&str, &str) {
     let bare = symbol.strip_suffix("_ptsz").or(symbol.strip_suffix("_ptds")).unwrap_or(symbol);
     let bare = match bare.rsplit_once("_v") {
@@ -77,7 +78,7 @@ fn stem(symbol: &str) -> (&str, &str) {
     symbol.split_at(bare.len())
 }
 
-/// Symbols of one stem in a row: the first whole, the others by what sets them apart.
+/// Lists symbols: of those with one stem, only the first in full, the others by their suffix.
 fn listed(symbols: &[&str]) -> String {
     let mut text = String::new();
     let mut last = "";
@@ -95,7 +96,7 @@ fn listed(symbols: &[&str]) -> String {
     text
 }
 
-/// How many rows there are of each role and treatment.
+/// Writes the number of rows by role and treatment.
 fn counts(out: &mut String, entries: &[Entry]) {
     write!(out, "| |").unwrap();
     for (_, name, _) in TREATMENTS {
@@ -122,7 +123,8 @@ fn counts(out: &mut String, entries: &[Entry]) {
     line("**all**", &|_| true);
 }
 
-/// One table per role; its lines are the symbols that share treatment, reason and simulation.
+/// Writes one table per role; a line has the symbols with the same treatment, reason and
+/// simulation.
 fn roles(out: &mut String, entries: &[Entry]) {
     for (role, name) in ROLES {
         let of_role: Vec<_> = entries.iter().filter(|entry| entry.role == role).collect();
@@ -150,7 +152,7 @@ fn roles(out: &mut String, entries: &[Entry]) {
     }
 }
 
-/// Entries of equal reason and simulation, in the order in which the first of each stands in the table.
+/// Groups entries by reason and simulation, in order of the first of each in the table.
 fn groups<'a>(entries: &[&&'a Entry]) -> Vec<Vec<&'a Entry>> {
     let mut groups: Vec<Vec<&Entry>> = Vec::new();
     for &&entry in entries {
@@ -169,9 +171,9 @@ fn document() -> String {
     let mut out = String::from(
         "# What is intercepted
 
-Every symbol of the CUDA driver and of NVML from CUDA 11.7 to 13.5: what it does to memory or compute, how
-cgpu treats it, and why. Generated from the tables in `abi/src`; a test fails when this page and the tables
-differ.
+Every symbol of the CUDA driver and of NVML from CUDA 11.7 to 13.5: what it does to memory or
+compute, how cgpu treats it, and why. Generated from the tables in `abi/src`; a test fails when this
+page and the tables differ.
 
 ",
     );
@@ -180,8 +182,9 @@ differ.
     }
     out.push_str(
         "
-*Simulated* says whether the simulated GPU implements a function; its other exports answer NOT_SUPPORTED.
-A suffix alone stands for the name before it with that suffix: `cuMemAlloc` `_v2` are two functions.
+*Simulated* says whether the simulated GPU implements a function; its other exports return
+NOT_SUPPORTED. A suffix alone stands for the name before it with that suffix: `cuMemAlloc` `_v2` are
+two functions.
 ",
     );
     for (title, entries) in [("CUDA driver", entries!(DRIVER)), ("NVML", entries!(NVML))] {
@@ -193,7 +196,7 @@ A suffix alone stands for the name before it with that suffix: `cuMemAlloc` `_v2
 }
 
 #[test]
-fn the_support_page_is_that_of_the_tables() {
+fn support_page_is_generated_from_the_tables() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/support.md");
     let document = document();
     if std::env::var_os("BLESS").is_some() {
@@ -203,7 +206,7 @@ fn the_support_page_is_that_of_the_tables() {
     let differing = document.lines().zip(found.lines()).find(|(made, found)| made != found);
     assert!(
         document == found,
-        "BLESS=1 cargo test -p cgpu-abi --test support writes it anew; {differing:#?}"
+        "BLESS=1 cargo test -p cgpu-abi --test support writes the page; {differing:#?}"
     );
 }
 
@@ -220,7 +223,7 @@ fn every_role_and_treatment_is_on_the_page() {
 }
 
 #[test]
-fn a_suffix_is_a_version_a_flavour_or_both() {
+fn suffix_is_a_version_a_flavour_or_both() {
     assert_eq!(stem("cuMemAlloc"), ("cuMemAlloc", ""));
     assert_eq!(stem("cuMemcpyHtoD_v2_ptds"), ("cuMemcpyHtoD", "_v2_ptds"));
     assert_eq!(
