@@ -1,23 +1,22 @@
-//! What a launch is expected to cost: an estimate for each function and size, learned from what
-//! batches of launches took.
+//! The expected cost of a launch: an estimate for each function and size, learned from measured
+//! batches.
 //!
-//! Estimates decide nothing in the long run: they are charged beforehand and corrected when the
-//! batch is measured. What hangs on them is how much is in flight, and when that is predicted to
-//! end.
+//! Estimates do not matter in the long run: they are charged beforehand and corrected when the
+//! batch is measured. They determine how much is in flight, and when that is predicted to end.
 //!
-//! | sample | what it teaches |
+//! | sample | what is learned |
 //! |---|---|
 //! | the first execution of a function, alone | nothing: it may have loaded the code |
 //! | the next one of each size, alone | the estimate of the size |
 //! | a batch | a quarter of its error is corrected, in each of its kernels by its part of the batch |
 //! | a batch beside other processes' work | the same downwards; upwards hardly, because the others' time is in it |
 //!
-//! The last row makes of the estimate a low quantile of what was measured: what the kernel takes
-//! when no other work interrupts it.
+//! The last row makes the estimate a low quantile of the measurements: what the kernel takes when
+//! no other work interrupts it.
 //!
-//! How much is in flight follows a *high* quantile: a shape may take 10 us or 5 ms by its
-//! arguments. Where the two differ, each launch is measured by itself, so that all of them are
-//! charged what they took.
+//! How much is in flight follows a *high* quantile: a shape may take 10 us or 5 ms depending on its
+//! arguments. Where the two differ, each launch is measured by itself, so that each is charged what
+//! it took.
 
 mod estimate;
 mod function;
@@ -31,24 +30,23 @@ use self::function::FunctionCosts;
 pub use self::kernel::Kernel;
 pub(crate) use self::kernel::{Function, SIZES};
 
-/// What a kernel is taken to cost before it ever ran: so much that two of them are as much as may
-/// be in flight.
+/// Assumed cost of a kernel that never ran: two of them are as much as may be in flight.
 const UNKNOWN_COST: u32 = 250_000;
-/// How much of a batch's error one batch corrects.
+/// Part of a batch's error that one batch corrects.
 const CORRECTION_RATE: f64 = 0.25;
-/// A batch that takes more than eight times what was expected, and so much more for each of its
-/// launches, is strange. A slice or two of others' are not, nor are many short kernels that a busy
-/// host launches slowly.
+/// A batch is an outlier if it takes more than eight times the expected time, and this much longer
+/// for each launch. A few slices of others, or many short kernels launched slowly by a busy host,
+/// stay below.
 const OUTLIER_EXCESS: Nanos = Nanos::from_millis(4);
-/// What other containers' time slices can add to a batch: two of 1 ms, and the switches. Launches
-/// did take longer if it took more than that.
+/// What other containers' time slices can add to a batch: two of 1 ms, and the switches. A batch
+/// that took longer contains launches that did take longer.
 const INTERRUPTION: Nanos = Nanos::from_micros(2500);
 /// Functions remembered per GPU: a power of two. Programs launch some hundred.
 const FUNCTIONS: usize = 4096;
-/// Places that are looked at for one function.
+/// Places of the table that are searched for one function.
 const MAX_PROBES: usize = 8;
 
-/// What is known of a kernel's cost.
+/// The expected cost of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
     /// The estimate, in nanoseconds.
@@ -59,27 +57,28 @@ pub(crate) struct Expected {
     pub(crate) doubtful: bool,
     /// No launch of this size was measured by itself.
     pub(crate) fresh: bool,
-    /// Nor was one of any other size of the function: the cost is a guess.
+    /// Nor of any other size of the function: the cost is a guess.
     pub(crate) unknown: bool,
 }
 
 impl Expected {
-    /// Of a launch that is not metered.
+    /// For a launch that is not metered.
     pub(crate) const NOTHING: Self =
         Self { cost: 0, margin: 0, doubtful: false, fresh: false, unknown: false };
 
-    /// Whether each such launch is measured by itself, because the estimate says little about it.
+    /// Returns whether each such launch is measured by itself, because the estimate says little
+    /// about it.
     pub(crate) fn is_uncertain(self) -> bool {
         self.fresh || self.doubtful || self.margin > 0
     }
 
-    /// The budget that a launch takes on a thread's fast path. One that has to be measured by
+    /// Returns the budget that a launch takes on a thread's fast path. One that must be measured by
     /// itself takes more than there is, unless it cannot be measured (`guessed`).
     pub(crate) fn price(self, guessed: bool) -> u32 {
         if guessed || !self.is_uncertain() { self.cost } else { u32::MAX }
     }
 
-    /// A high quantile of what such launches take: it says how many may be in flight.
+    /// Returns a high quantile of such launches' time, which limits how many may be in flight.
     pub(crate) fn high(self) -> u32 {
         self.cost.saturating_add(self.margin)
     }
@@ -107,18 +106,18 @@ impl Costs {
         Self { functions: (0..FUNCTIONS).map(|_| None).collect() }
     }
 
-    /// What `kernel` is expected to cost.
+    /// Returns the expected cost of `kernel`.
     pub(crate) fn expect(&mut self, kernel: Kernel) -> Expected {
         self.function(kernel.function()).expect(kernel.size())
     }
 
-    /// The price of each size of a function on a thread's fast path.
+    /// Returns the price of each size of a function on a thread's fast path.
     pub(crate) fn prices(&mut self, function: Function, guessed: bool) -> [u32; SIZES] {
         let costs = self.function(function);
         core::array::from_fn(|size| costs.expect(size).price(guessed))
     }
 
-    /// Forgets a kernel that is gone: its handle may be given to another one.
+    /// Forgets a kernel that is gone: its handle may be reused.
     pub(crate) fn forget(&mut self, kernel: Kernel) {
         if let Some(place) = self.find(kernel.function())
             && let Some(entry) = self.functions.get_mut(place)
@@ -127,12 +126,12 @@ impl Costs {
         }
     }
 
-    /// Whether it is a single launch that is to be measured by itself.
+    /// Returns whether it is a single launch that is to be measured by itself.
     pub(crate) fn is_fresh(&mut self, estimate: &CostEstimate) -> bool {
         estimate.single().is_some_and(|kernel| self.expect(kernel).fresh)
     }
 
-    /// What launches are expected to take one by one.
+    /// Returns the expected time of launches one by one.
     pub(crate) fn sum(&mut self, batch: &CostEstimate) -> Nanos {
         let parts = batch
             .parts()
@@ -140,13 +139,13 @@ impl Costs {
         parts.fold(batch.other_cost, |sum, part| sum + part)
     }
 
-    /// Learns from launches that took `measured` in all, waits for the host or another stream
-    /// included.
+    /// Learns from launches that took `measured` in total, including waits for the host or another
+    /// stream.
     pub(crate) fn learn(&mut self, batch: &CostEstimate, measured: Nanos, contention: Contention) {
         self.learn_from(batch, measured, contention, false);
     }
 
-    /// Learns from one launch that took `measured`: by an event right before it and one right
+    /// Learns from one launch that took `measured` between an event right before and one right
     /// behind it.
     pub(crate) fn learn_exactly(
         &mut self,
@@ -169,7 +168,8 @@ impl Costs {
             self.function(kernel.function()).measure(kernel.size(), measured);
             return;
         }
-        // By what is expected now: other batches may have taught since this one was charged.
+        // With today's estimates: other batches may have been learned from since this one was
+        // charged.
         let mut costs = [0.0; MAX_KERNELS];
         for (cost, part) in costs.iter_mut().zip(batch.parts()) {
             *cost = f64::from(self.expect(part.kernel).cost) * part.launches as f64;
@@ -185,7 +185,7 @@ impl Costs {
         if contention == Contention::Alone {
             for (cost, part) in costs.iter().zip(batch.parts()) {
                 let each = cost / part.launches as f64 * measured.0 as f64 / expected.max(1.0);
-                // Which of several kernels took longer is not known.
+                // Which of several kernels took longer is unknown.
                 if excess <= 0.0 || *cost > expected / 2.0 {
                     let longer = excess > INTERRUPTION.0 as f64;
                     self.function(part.kernel.function()).observe(part.kernel.size(), each, longer);
@@ -193,7 +193,7 @@ impl Costs {
             }
         }
         let error = (measured.0 as f64 / expected.max(1.0)).clamp(1.0 / 8.0, 8.0) - 1.0;
-        // Normalised least mean squares, in units of the estimates: who has the greater part is the
+        // Normalised least mean squares, in units of the estimates: the greater part is the
         // likelier cause.
         let squares: f64 = costs.iter().map(|cost| cost * cost).sum();
         let pace = match contention {
@@ -208,8 +208,8 @@ impl Costs {
         }
     }
 
-    /// Whether a batch is the first of its kind that is an outlier: once, it is a host function or
-    /// another stream that was waited for; twice in a row, it is what the kernels cost.
+    /// Returns whether a batch is the first outlier in a row. Once, it may have waited for a host
+    /// function or another stream; twice in a row, it is what the kernels cost.
     fn is_first_outlier(&mut self, batch: &CostEstimate, is_outlier: bool, exactly: bool) -> bool {
         let mut first = false;
         for part in batch.parts() {
@@ -221,7 +221,7 @@ impl Costs {
         first
     }
 
-    /// The function's costs. They replace another one's if all their places are taken.
+    /// Returns the function's costs. They replace another function's if all their places are taken.
     fn function(&mut self, function: Function) -> &mut FunctionCosts {
         let free = |place: &usize| self.functions.get(*place).is_some_and(Option::is_none);
         let known = self.find(function);
@@ -245,7 +245,7 @@ impl Costs {
     }
 }
 
-/// Where a function's costs may be.
+/// Returns the places where a function's costs may be.
 fn places(function: Function) -> impl Iterator<Item = usize> {
     // The low bits; the table is smaller than any usize.
     #[allow(clippy::cast_possible_truncation)]

@@ -1,29 +1,29 @@
-//! The gate: kernels are launched in the container's turns, and what they took is measured.
-//! `docs/internals/turns.md` is the protocol.
+//! The gate: admits launches in the container's turns and measures the GPU time they take.
+//! `docs/internals/turns.md` describes the protocol.
 //!
 //! ```text
-//!   launch --> gate word is the open one? ------------------------------> the driver       two loads and a branch
+//!   launch --> gate word is the open one? -------------------> the driver   two loads and a branch
 //!                |  no
-//!                +--> Thread::spend: budget left under this word? ------> the driver       a look into a table of one's own
+//!                +--> Thread::spend: budget left under it? --> the driver   a table of the thread
 //!                       |  no
-//!                       +--> Gate::before_launch ... the driver ... Gate::after_launch     the slow path
+//!                       +--> Gate::before_launch, the driver, Gate::after_launch   the slow path
 //!                              |
-//!                              slow_path admit, wait, measure: three steps in a row
-//!                              marker    events and writes on the streams
-//!                              admission proceed, sleep or wait            pure
-//!                              sibling_queue  whose turn it is among siblings   pure
-//!                              account   what is owed, on which turn       pure
-//!                              crate::gpu_time, crate::cost                pure
-//!                              platform  the driver, time                  traits
+//!                              slow_path      the steps admit, wait, measure
+//!                              marker         events and writes on the streams
+//!                              admission      proceed, sleep or wait             pure
+//!                              sibling_queue  order of sibling processes         pure
+//!                              account        what is owed, in which turn        pure
+//!                              crate::gpu_time, crate::cost                      pure
+//!                              platform       the driver, time                   traits
 //! ```
 //!
-//! The slow path is taken every 250 us of launched work, and whenever the gate word changes. It
-//! charges the thread's launches, puts a marker behind them (a timing event and a memory write on
-//! the launch's own stream), measures what has ended, and sets a budget for the next launches.
+//! The slow path is taken every 250 us of launched work and whenever the gate word changes. It
+//! charges the thread's launches and puts a marker behind them: a timing event and a memory write
+//! on the launch's own stream. It then measures what has ended and sets a budget for the next
+//! launches.
 //!
-//! Locks: one per GPU and process, held for bookkeeping only; never across a call of the driver, a
-//! sleep or a wait. One thread at a time asks the driver for the times of a GPU's events; others go
-//! on without.
+//! Locks: one per GPU and process. It is never held across a call of the driver, a sleep or a wait.
+//! Only one thread at a time queries a GPU's events; the others go on without measuring.
 
 mod account;
 mod admission;
@@ -74,7 +74,7 @@ pub struct Launch {
     /// It uses programmatic stream serialization: no marker may come between it and its predecessor
     /// on the stream.
     pub programmatic: bool,
-    /// What it costs may differ from one launch to the next: each takes the slow path.
+    /// Its cost may differ from one launch to the next, so each takes the slow path.
     pub variable_cost: bool,
 }
 
@@ -85,7 +85,7 @@ pub struct Admitted {
     launch: Launch,
     lane: Option<LaneId>,
     cost: Nanos,
-    /// A marker goes behind it, so that it is measured by itself.
+    /// A marker follows it, so that it is measured by itself.
     needs_marker: bool,
 }
 
@@ -93,14 +93,14 @@ pub struct Admitted {
 pub struct Gate<'r> {
     region: &'r Region,
     slot: SlotIndex,
-    /// The gate word under which all GPUs are open, as far as this process has looked.
+    /// The gate word under which this process has found all GPUs open.
     open: &'r AtomicU32,
     heartbeat: Heartbeat,
     threads: AtomicU32,
     /// The first context that launched.
     context: AtomicUsize,
-    /// There were several. A thread may launch into any of them from one launch to the next, so no
-    /// thread has a budget.
+    /// Set once a second context has launched. A thread may change contexts between two launches,
+    /// so no thread gets a budget then.
     several_contexts: AtomicBool,
     devices: [DeviceGate; GPUS],
 }
@@ -108,7 +108,7 @@ pub struct Gate<'r> {
 /// The gate of one GPU.
 struct DeviceGate {
     account: Spin<Account>,
-    /// A thread is querying the driver for times.
+    /// A thread is querying the driver for event times.
     measuring: AtomicBool,
 }
 
@@ -122,8 +122,8 @@ impl fmt::Debug for Gate<'_> {
 }
 
 impl<'r> Gate<'r> {
-    /// The gate of the process that has this slot. Launches under the gate word in `open` go
-    /// straight to the driver.
+    /// Makes the gate of the process in `slot`. Launches under the gate word in `open` go straight
+    /// to the driver.
     #[must_use]
     pub fn new(region: &'r Region, slot: SlotIndex, open: &'r AtomicU32) -> Self {
         open.store(0, Ordering::Relaxed);
@@ -142,7 +142,7 @@ impl<'r> Gate<'r> {
         }
     }
 
-    /// Waits until the launch may go. Returns none where it is not metered.
+    /// Waits until the launch may proceed. Returns none if it is not metered.
     pub fn before_launch(
         &self,
         thread: &Thread,
@@ -150,7 +150,7 @@ impl<'r> Gate<'r> {
         driver: &impl Driver,
         platform: &impl Platform,
     ) -> Option<Admitted> {
-        // A signal handler that launches from inside the gate is not held up.
+        // A launch from a signal handler that interrupted the gate is not held.
         if !thread.enter() {
             return None;
         }
@@ -178,8 +178,8 @@ impl<'r> Gate<'r> {
         }
     }
 
-    /// Measures what has run after the thread has synchronized with all that it had launched into
-    /// `stream`, or, without one, into the context. Notifies the monitor once nothing is left.
+    /// Measures what has run after the thread synchronized with all of its launches into `stream`,
+    /// or, without a stream, into the context. Notifies the monitor when nothing is left.
     pub fn after_synchronize(
         &self,
         thread: &Thread,
@@ -192,7 +192,7 @@ impl<'r> Gate<'r> {
         if !launched || self.several_contexts.load(Ordering::Relaxed) || !thread.enter() {
             return;
         }
-        // Not a launch, but its context and stream.
+        // Not a launch: only its context and stream are used.
         let kernel = Kernel::new(0, [0; 3], [0; 3]);
         let at = stream.unwrap_or(Stream { handle: 0, per_thread: false });
         let launch =
@@ -201,7 +201,7 @@ impl<'r> Gate<'r> {
         thread.leave();
     }
 
-    /// Whether the monitor has requested a notification when this thread's work has run.
+    /// Returns whether the monitor has requested a notification when this thread's work has run.
     #[must_use]
     pub fn wants_completion(&self, thread: &Thread) -> bool {
         let gpu = thread.key(self.address()).and_then(|_| thread.gpu());
@@ -210,7 +210,7 @@ impl<'r> Gate<'r> {
         gpu.is_some_and(|gpu| holds(gpu) && granted.is_notify_slot(gpu, self.slot))
     }
 
-    /// Charges what an exited thread launched last, and drops its budget.
+    /// Charges an exited thread's last launches and drops its budget.
     pub fn thread_exited(&self, thread: &Thread, platform: &impl Platform) {
         if let Some((key, gpu)) = thread.key(self.address()).zip(thread.gpu()) {
             let clocks = platform.clocks();
@@ -227,14 +227,14 @@ impl<'r> Gate<'r> {
         }
     }
 
-    /// Forgets what a kernel costs: the next one under its handle is another.
+    /// Forgets the cost of a kernel whose handle may be reused for another.
     pub fn forget_cost(&self, kernel: Kernel) {
         for device in &self.devices {
             device.account.lock().gpu_time.forget_cost(kernel);
         }
     }
 
-    /// Distinguishes this gate from a parent process's.
+    /// Returns a number that distinguishes this gate from the parent process's.
     fn address(&self) -> usize {
         core::ptr::from_ref(self).addr()
     }
@@ -248,7 +248,7 @@ impl<'r> Gate<'r> {
     }
 
     fn device(&self, gpu: Gpu) -> &DeviceGate {
-        // The type holds nothing that is out of bounds.
+        // `Gpu` is below `GPUS` by construction.
         #[allow(clippy::indexing_slicing)]
         &self.devices[gpu.get()]
     }
@@ -260,8 +260,8 @@ impl<'r> Gate<'r> {
     fn read(&self, gpu: Gpu, now: Nanos) -> Reading {
         let reading = Reading::of(self.region.grant(), gpu, self.slot, &self.heartbeat, now);
         self.region.slot(self.slot).acked.store(reading.word.into(), Ordering::Relaxed);
-        // A budget is for one context: with several, every launch on an open GPU would take the slow
-        // path.
+        // A budget is for one context. With several, the bound would send every launch on an open
+        // GPU to the slow path.
         if self.several_contexts.load(Ordering::Relaxed) {
             reading.unbounded_if_open()
         } else {
@@ -269,12 +269,12 @@ impl<'r> Gate<'r> {
         }
     }
 
-    /// What the container's other processes report about the GPU and this turn.
+    /// Sums what the container's other processes report about the GPU and this turn.
     fn siblings(&self, gpu: Gpu, turn: Turn, clocks: Clocks) -> Siblings {
         self.others(gpu).fold(Siblings::default(), |sum, (_, cell)| sum.with(cell, turn, clocks))
     }
 
-    /// The queue of the live ones among them, for a launch that has waited since `since`.
+    /// Returns the queue of the live siblings, for a launch that has waited since `since`.
     fn sibling_queue(&self, gpu: Gpu, since: Nanos, clocks: Clocks) -> SiblingQueue {
         let lives = |slot: usize| {
             let word = SlotIndex::new(slot)
@@ -287,7 +287,7 @@ impl<'r> Gate<'r> {
         })
     }
 
-    /// The cells of the other slots that are, or were, in use.
+    /// Returns the cells of the other slots that are or were in use.
     fn others(&self, gpu: Gpu) -> impl Iterator<Item = (usize, &Cell)> {
         let cells = self.region.shared().cell.get(gpu.get()).into_iter().flatten();
         let high_water = self.region.shared().header.high_water.load(Ordering::Relaxed);
@@ -295,7 +295,8 @@ impl<'r> Gate<'r> {
         cells.take(used).enumerate().filter(|(slot, _)| *slot != self.slot.get())
     }
 
-    /// Whether the process has work in flight on other GPUs, which may wait for work on this one.
+    /// Returns whether the process has work in flight on other GPUs, which may wait for work on
+    /// this one.
     fn works_elsewhere(&self, gpu: Gpu) -> bool {
         let others = self.devices.iter().enumerate().filter(|(place, _)| *place != gpu.get());
         self.several_contexts.load(Ordering::Relaxed)
@@ -304,7 +305,7 @@ impl<'r> Gate<'r> {
                 .any(|work| work.launches > 0)
     }
 
-    /// Notes a context that launches.
+    /// Records a context that launches.
     fn note_context(&self, context: ContextKey) {
         let first =
             self.context.compare_exchange(0, context.0, Ordering::Relaxed, Ordering::Relaxed);

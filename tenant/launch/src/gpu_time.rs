@@ -1,14 +1,14 @@
-//! What the GPU really took: batches, their markers, and the union of their intervals.
+//! Measured GPU time: batches, their markers, and the union of their intervals.
 //!
-//! A launch is charged by its estimate at once; here the estimate is replaced by the truth as soon
-//! as the GPU has told it. All of it is bookkeeping: the caller has asked the driver before, and
-//! asks it after, without holding this.
+//! A launch is charged by its estimate at once. The estimate is replaced by the measured time as
+//! soon as the GPU has reported it. This is bookkeeping only: the caller queries the driver without
+//! holding this.
 //!
 //! ```text
-//!   charge ------> open ---- close (marker) ----> batch ---- next_ended, measure -> busy += new part of the union
-//!                    |                              |                           estimates learn
-//!                    +-- by estimate: nothing will --+-- its context is gone
-//!                        ever mark it
+//!   charge --> open --- close (marker) --> batch --- next_ended, measure --> busy += new part of the union
+//!                |                           |                             estimates learn
+//!                +-- by estimate: no marker -+-- its context is gone
+//!                    will follow
 //! ```
 
 mod batches;
@@ -38,19 +38,19 @@ use crate::cost::{CostEstimate, Costs, Expected, Function, Kernel, SIZES};
 pub(crate) const WORDS: usize = 32;
 /// Batches of a lane that can be unmeasured.
 pub(crate) const BATCHES: usize = 16;
-/// Most work that is launched on the word of estimates alone.
+/// Most work that is launched by estimates alone.
 const MAX_UNMARKED: Nanos = Nanos::from_millis(4);
 
-/// A thread of this process, by the gate's number for it.
+/// A thread of this process, by its number at the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ThreadKey(pub(crate) u32);
 
-/// A context, as the driver's handle or any other number that tells it from others.
+/// A context, as the driver's handle or another number that identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextKey(pub usize);
 
-/// A stream as the program names it. The null handle means different streams in the two flavours of
-/// the interface.
+/// A stream as the program names it. The null handle names different streams in the two flavours of
+/// the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream {
     /// The driver's handle.
@@ -60,18 +60,18 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Different for different streams.
+    /// Returns a number that differs between streams.
     #[inline(always)]
     pub(crate) const fn key(self) -> u64 {
         (self.handle as u64) << 1 | self.per_thread as u64
     }
 }
 
-/// A timing event of the driver's.
+/// A timing event of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event(pub usize);
 
-/// The gpu_time of one process on one GPU.
+/// GPU time of one process on one GPU.
 #[derive(Debug)]
 pub(crate) struct GpuTime {
     costs: Costs,
@@ -79,14 +79,14 @@ pub(crate) struct GpuTime {
     /// Launches for which there was no lane.
     laneless: OpenBatch,
     union: Union,
-    /// What of the unmeasured work has run between work that is measured: several lanes' runs in
-    /// turns.
+    /// The part of the unmeasured work that has already run between measured work: several lanes'
+    /// work alternates.
     ran_early: Nanos,
     clock: GpuClock,
     free: Vec<(ContextKey, Event)>,
     overlapping: OverlappingBatches,
     overlap: Overlap,
-    /// When the first launch after all had run was last measured by itself.
+    /// When the first launch on an idle GPU was last measured by itself.
     idle_start: Nanos,
     serial: u32,
     busy: Nanos,
@@ -112,37 +112,37 @@ impl GpuTime {
         }
     }
 
-    /// Measured GPU time.
+    /// Returns the measured GPU time.
     pub(crate) fn busy(&self) -> Nanos {
         self.busy
     }
 
-    /// Measured launches.
+    /// Returns the number of measured launches.
     pub(crate) fn launches(&self) -> u64 {
         self.launches
     }
 
-    /// The end of the last measured work.
+    /// Returns the end of the last measured work.
     pub(crate) fn last(&self) -> Nanos {
         self.union.last()
     }
 
-    /// What a launch is expected to cost.
+    /// Returns the expected cost of a launch.
     pub(crate) fn expect(&mut self, kernel: Kernel) -> Expected {
         self.costs.expect(kernel)
     }
 
-    /// The price of each size of a function on a thread's fast path.
+    /// Returns the price of each size of a function on a thread's fast path.
     pub(crate) fn prices(&mut self, function: Function, guessed: bool) -> [u32; SIZES] {
         self.costs.prices(function, guessed)
     }
 
-    /// What a kernel was expected to cost counts no more.
+    /// Forgets the expected cost of a kernel.
     pub(crate) fn forget_cost(&mut self, kernel: Kernel) {
         self.costs.forget(kernel);
     }
 
-    /// What is unmeasured.
+    /// Returns the unmeasured work.
     pub(crate) fn work(&self) -> Work {
         let mut work = Work::default();
         let mut take = |estimate: &CostEstimate| {
@@ -177,7 +177,7 @@ impl GpuTime {
         work
     }
 
-    /// Accounts work that ran in `span`. Returns by how much that extends the GPU's busy time.
+    /// Adds work that ran in `span`. Returns by how much that extends the GPU's busy time.
     fn add_busy(&mut self, estimate: &CostEstimate, span: Span) -> Nanos {
         let added = self.union.add(span);
         self.busy = self.busy + added;
@@ -185,7 +185,7 @@ impl GpuTime {
         added
     }
 
-    /// The same, charged with what the work is expected to take at most.
+    /// Adds work that ran in `span`, but charges at most its estimate.
     fn add_busy_within_estimate(&mut self, estimate: &CostEstimate, span: Span) -> Nanos {
         let added = self.union.add(span);
         self.busy = self.busy + added.min(estimate.cost);

@@ -1,13 +1,14 @@
-//! When a container may launch: the gate before a launch, what launches cost, what they took.
+//! When a container may launch: the gate before each launch, the expected cost of launches, and
+//! measured GPU time.
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`gate`] | a launch's way to the driver: one load while the GPU is not shared, admission and waiting else |
-//! | `cost` | what a launch is expected to take, learned from what launches took |
-//! | `gpu_time` | what the GPU really took: batches of launches, their markers, the GPU's clock |
+//! | [`gate`] | admits launches: one load while the GPU is not shared, else admission and waiting |
+//! | `cost` | expected cost of a launch, learned from measured ones |
+//! | `gpu_time` | measured GPU time: batches of launches, their markers, the GPU's clock |
 //!
-//! Nothing here calls CUDA: the caller implements [`gate::Driver`]. It runs inside other people's
-//! processes: it never panics, never prints, and holds no lock across a call of the driver.
+//! No module calls CUDA: the caller implements [`gate::Driver`]. The crate runs inside the user's
+//! processes, so it never panics, never prints, and holds no lock across a call of the driver.
 #![cfg_attr(
     not(test),
     deny(

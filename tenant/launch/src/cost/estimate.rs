@@ -11,7 +11,7 @@ pub(super) struct KernelLaunches {
     pub(super) launches: u64,
 }
 
-/// Different kernels of an estimate that learn from it.
+/// Kernels of an estimate that can be learned separately.
 pub(super) const MAX_KERNELS: usize = 8;
 
 /// Launches with their expected cost.
@@ -21,7 +21,7 @@ pub(crate) struct CostEstimate {
     pub(crate) cost: Nanos,
     /// By how much they may exceed that.
     pub(crate) margin: Nanos,
-    /// How many they are.
+    /// Number of launches.
     pub(crate) launches: u64,
     parts: [Option<KernelLaunches>; MAX_KERNELS],
     /// The cost of what is not in the parts.
@@ -46,7 +46,7 @@ impl CostEstimate {
         }
     }
 
-    /// This estimate and another one; none where they have too many kernels together.
+    /// Adds two estimates. Returns none if they have too many kernels together.
     pub(crate) fn with(mut self, other: &Self) -> Option<Self> {
         for part in other.parts() {
             let place = self
@@ -61,7 +61,7 @@ impl CostEstimate {
         Some(Self { cost, margin, launches: self.launches + other.launches, other_cost, ..self })
     }
 
-    /// Takes back one launch, which the driver refused.
+    /// Removes one launch, which the driver refused.
     pub(crate) fn remove(&mut self, kernel: Kernel, cost: Nanos) {
         self.cost = self.cost - cost;
         self.launches = self.launches.saturating_sub(1);
@@ -78,7 +78,7 @@ impl CostEstimate {
         self.parts.into_iter().flatten()
     }
 
-    /// The kernel, if it is a single launch.
+    /// Returns the kernel of a single launch.
     pub(super) fn single(&self) -> Option<Kernel> {
         let mut parts = self.parts().filter(|part| part.launches > 0);
         parts.next().filter(|_| self.launches == 1).map(|part| part.kernel)

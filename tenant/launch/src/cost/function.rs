@@ -1,10 +1,9 @@
-//! What the launches of one function cost, by their size.
+//! The cost of one function's launches, by size.
 //!
-//! Each size has an estimate of its own, so nothing hangs on how cost follows size: half of real
-//! kernels take as long whatever their grid. A size that was not measured yet is priced by those
-//! that were, and rather too high than too low, because a wrong price is charged only until the
-//! launch is measured but says at once how much is launched behind it:
-//!
+//! Each size has its own estimate, so nothing depends on how cost follows size: half of real
+//! kernels take the same time whatever their grid. An unmeasured size is priced by the measured
+//! ones, and rather too high than too low. A wrong price is charged only until the launch is
+//! measured, but limits at once how much is launched behind it:
 //! | nearest measured size | price |
 //! |---|---|
 //! | larger | the larger one's |
@@ -19,17 +18,17 @@ use super::{Expected, OUTLIER_EXCESS, UNKNOWN_COST};
 /// No estimate is below the resolution of the GPU's own time stamps.
 pub(super) const MIN_COST: u32 = 500;
 
-/// Launches that are measured by themselves after an odd batch.
+/// Launches that are measured by themselves after an outlier.
 pub(super) const CLOSE_MEASUREMENTS: u8 = 16;
-/// Part of the way that the high quantile goes to a sample: one that is higher, one that is more
-/// than half of it (a long launch as well, so that its length is known), and a short one.
+/// By which part the high quantile follows a sample: a higher one, one above half of it (a long
+/// launch, too, so that its length is known), and a short one.
 const RISE: f64 = 0.5;
 const FOLLOW: f64 = 0.25;
 const FALL: f64 = 1.0 / 64.0;
-/// Launches that exceed their estimate by less at times, or by less than an eighth of it, are as
-/// certain as measurements are.
+/// Launches that exceed their estimate by less than this at times, or by less than an eighth of it,
+/// count as certain.
 const UNCERTAIN_ABOVE: u32 = 150_000;
-/// Most by which launches are taken to exceed their estimate: a turn or so.
+/// Most by which launches can exceed their estimate: about a turn.
 const MAX_EXCESS: u32 = 10_000_000;
 
 /// The costs of one function.
@@ -38,16 +37,15 @@ pub(super) struct FunctionCosts {
     pub(super) function: Function,
     /// It was measured by itself, so its code is on the GPU.
     loaded: bool,
-    /// The last batch with it took so much longer than expected that it may have waited for the
-    /// host.
+    /// Its last batch took so much longer than expected that it may have waited for the host.
     pub(super) was_outlier: bool,
-    /// Launches to be measured by themselves since a batch took that long.
+    /// Launches still to be measured by themselves after such a batch.
     doubts: u8,
     /// Sizes that were measured by themselves, one bit each.
     measured: u32,
     /// The estimate of each size, in nanoseconds; 0: none.
     cost: [u32; SIZES],
-    /// What a launch of each size takes at times, in nanoseconds; 0: not known.
+    /// A high quantile of each size's time, in nanoseconds; 0: unknown.
     high: [u32; SIZES],
 }
 
@@ -64,7 +62,7 @@ impl FunctionCosts {
         }
     }
 
-    /// What a launch of this size is expected to cost.
+    /// Returns the expected cost of a launch of this size.
     pub(super) fn expect(&self, size: usize) -> Expected {
         let cost = self.cost(size);
         let margin = self.high.get(size).map_or(0, |high| high.saturating_sub(cost));
@@ -77,12 +75,12 @@ impl FunctionCosts {
         }
     }
 
-    /// Whether a launch of this size is to be measured by itself.
+    /// Returns whether a launch of this size is to be measured by itself.
     pub(super) const fn is_fresh(&self, size: usize) -> bool {
         self.measured >> size & 1 == 0
     }
 
-    /// The estimate of a size, or what it is priced at without one.
+    /// Returns the estimate of a size, or its price without one.
     pub(super) fn cost(&self, size: usize) -> u32 {
         let known = |size: &usize| self.estimate(*size) > 0;
         let larger = (size..SIZES).find(known).map(|size| self.estimate(size));
@@ -98,8 +96,8 @@ impl FunctionCosts {
         }
     }
 
-    /// Learns from a launch that was measured by itself. The first one may have loaded the code;
-    /// one of more than 20 ms may have waited for the host: the next one tells.
+    /// Learns from a launch that was measured by itself. The first one may have loaded the code,
+    /// and one of more than 20 ms may have waited for the host, so the next one decides.
     pub(super) fn measure(&mut self, size: usize, took: Nanos) {
         let is_outlier = took > Nanos(5 * OUTLIER_EXCESS.0);
         if !self.loaded {
@@ -113,8 +111,8 @@ impl FunctionCosts {
         }
     }
 
-    /// Takes note of a batch that was odd, or of a launch that was measured exactly. An odd batch
-    /// has waited for the host, or its launches did take that long: exact measurements tell.
+    /// Records an outlier, or a launch that was measured exactly. An outlier may have waited for
+    /// the host; exact measurements decide.
     pub(super) fn doubt(&mut self, is_outlier: bool, exactly: bool) {
         self.doubts = if is_outlier {
             CLOSE_MEASUREMENTS
@@ -123,8 +121,8 @@ impl FunctionCosts {
         };
     }
 
-    /// Learns what launches of a size take at times: some took so long each. Where no long one is
-    /// known a higher sample counts only if they did take `longer`, and were not interrupted.
+    /// Learns a high quantile of a size's time. Where no long launch is known, a higher sample
+    /// counts only if the launches did take `longer` and were not merely interrupted.
     pub(super) fn observe(&mut self, size: usize, took: f64, longer: bool) {
         let cost = f64::from(self.cost(size));
         let Some(high) = self.high.get_mut(size) else { return };

@@ -1,27 +1,27 @@
-//! What a launch is, as far as its cost goes: a function and a size.
+//! The key of a launch's cost: a function and a size.
 //!
 //! Programs with dynamic shapes (prefill of language models, compilers that pad to buckets) launch
-//! a function in thousands of grids. The exact shape as a key would make each of them unknown, so
-//! launches of one function share an estimate if the numbers of their threads have the same power
-//! of two: their costs differ by a factor of two at most where work follows the grid, and not at
-//! all where it does not. Threads and not blocks: a function that chooses its block by its input
-//! does about the same work for the same number of threads. Shared memory says nothing about time.
+//! a function in thousands of grids. With the exact shape as a key, each would be unknown. So
+//! launches of one function share an estimate if their numbers of threads have the same power of
+//! two: their costs differ at most by a factor of two. Threads and not blocks: a function that
+//! chooses its block size by its input does about the same work for the same number of threads.
 
-/// Sizes of a function's launches, one for each power of two; the last one has all that is larger.
+/// Sizes of a function's launches, one for each power of two; the last one includes all larger
+/// ones.
 pub(crate) const SIZES: usize = 32;
 
-/// What sets the digests of executable graphs, and of copies, apart from kernels'.
+/// Constants that separate the digests of executable graphs and of copies from those of kernels.
 const GRAPHS: u64 = 0x5851_F42D_4C95_7F2D;
 const COPIES: u64 = 0x1405_7B7E_F767_814F;
-/// Copies below 1 KiB take what the launch of one takes: they have one size.
+/// Copies below 1 KiB take as long as an empty one and share a size.
 const MIN_COPY_LOG: u32 = 9;
 
-/// The digest of a function, of an executable graph's handle or of a kind of copies. Two of the
-/// same digest share their estimates, and nothing worse.
+/// Digest of a function, of an executable graph's handle or of a kind of copy. A collision only
+/// means shared estimates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Function(pub(super) u64);
 
-/// One launch, as far as its cost goes: a kernel, an executable graph, a copy within the GPU.
+/// A launch as a key of costs: a kernel, an executable graph, or a copy within the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kernel {
     function: Function,
@@ -30,7 +30,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// A launch of a function. The products do not wait for each other; about 3 ns.
+    /// Makes the key of a function's launch. The products do not wait for each other; about 3 ns.
     #[inline(always)]
     #[must_use]
     pub const fn new(function: usize, grid: [u32; 3], block: [u32; 3]) -> Self {
@@ -41,16 +41,16 @@ impl Kernel {
         Self::sized(Function(digest), (threads | 1).ilog2())
     }
 
-    /// An executable graph, as one unit.
+    /// Makes the key of an executable graph, as one unit.
     #[must_use]
     pub const fn graph(handle: usize) -> Self {
         let digest = (handle as u64).wrapping_mul(0xC2B2_AE3D_27D4_EB4F).wrapping_add(GRAPHS);
         Self::sized(Function(digest), 0)
     }
 
-    /// A copy or a fill within the GPU, by how much it moves. What it takes follows the bytes, so
-    /// sizes that differ in their first three bits have estimates of their own: the first bit is
-    /// the size, the next two are told apart as functions are.
+    /// Makes the key of a copy or fill within the GPU. Its time follows the bytes, so sizes that
+    /// differ in their first three bits have their own estimates: the first bit is the size, the
+    /// next two select the function.
     #[must_use]
     pub const fn copy(bytes: u64) -> Self {
         let log = (bytes | 1).ilog2();
@@ -67,19 +67,19 @@ impl Kernel {
         Self { function, size }
     }
 
-    /// The launch of `function` at one of its sizes.
+    /// Makes the key of `function` at one of its sizes.
     pub(crate) fn of(function: Function, size: usize) -> Self {
         Self { function, size: u8::try_from(size.min(SIZES - 1)).unwrap_or(0) }
     }
 
-    /// What is launched.
+    /// Returns the function.
     #[inline(always)]
     #[must_use]
     pub(crate) const fn function(self) -> Function {
         self.function
     }
 
-    /// The place of its size among the function's: below [`SIZES`].
+    /// Returns its size: below [`SIZES`].
     #[inline(always)]
     #[must_use]
     pub(crate) const fn size(self) -> usize {
@@ -88,7 +88,7 @@ impl Kernel {
 }
 
 impl Function {
-    /// The function on one of a thread's streams: the key of the thread's table.
+    /// Returns the key of a thread's table: the function on one of the thread's streams.
     #[inline(always)]
     #[must_use]
     pub(crate) const fn on(self, stream: u64) -> u64 {

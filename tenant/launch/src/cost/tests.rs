@@ -19,7 +19,7 @@ fn kernel(function: usize) -> Kernel {
     Kernel::new(function, [1; 3], [32, 1, 1])
 }
 
-/// One of a function that launches so many threads.
+/// Makes a launch of a function with so many threads.
 fn sized(function: usize, threads: u32) -> Kernel {
     Kernel::new(function, [threads, 1, 1], [1; 3])
 }
@@ -40,7 +40,7 @@ fn estimate(costs: &mut Costs, launches: &[(usize, u64)]) -> CostEstimate {
     estimate
 }
 
-/// Runs launches that take `true_cost(function)` each, and learns.
+/// Runs launches that take `true_cost(function)` each, and learns from them.
 fn run(costs: &mut Costs, launches: &[(usize, u64)], true_cost: impl Fn(usize) -> u64) {
     let estimate = estimate(costs, launches);
     let took = launches.iter().map(|&(function, count)| true_cost(function) * count).sum();
@@ -85,7 +85,7 @@ fn single_wait_does_not_raise_a_kernels_estimate() {
     for cost in [1, 100_000] {
         run(&mut costs, &[(1, 1)], |_| cost);
     }
-    // A host function stands between a kernel and its marker, in every round.
+    // A host function runs between a kernel and its marker in every round.
     for _ in 0..100 {
         let estimate = estimate(&mut costs, &[(1, 1)]);
         costs.learn(&estimate, Nanos(700_000_000), Contention::Alone);
@@ -93,7 +93,7 @@ fn single_wait_does_not_raise_a_kernels_estimate() {
     }
     let cost = costs.expect(kernel(1)).cost;
     assert!((99_000..101_000).contains(&cost), "{cost}");
-    // A kernel that has really become so much longer.
+    // A kernel that really takes that much longer now.
     for _ in 0..30 {
         run(&mut costs, &[(1, 5)], |_| 20_000_000);
     }
@@ -110,8 +110,7 @@ fn full_cost_table_replaces_entries() {
 }
 
 proptest! {
-    /// Whatever the mixture, and however wrong the first sample was, the estimate of a batch comes
-    /// to what the batch takes.
+    /// For any mixture and any wrong first sample, the estimate of a batch converges to its time.
     #[test]
     fn estimates_of_mixed_batches_converge(truth in proptest::collection::vec(1_000_u64..2_000_000, 1..6), mix in any::<[u8; 8]>(), wrong in 0.5_f64..2.0) {
         let mut costs = Costs::new();
@@ -137,7 +136,7 @@ proptest! {
         }
     }
 
-    /// Noise does not carry an estimate out of its range.
+    /// Noise does not move an estimate out of its range.
     #[test]
     fn noise_averages_out(noise in proptest::collection::vec(0.7_f64..1.3, 200)) {
         let mut costs = Costs::new();
@@ -167,7 +166,7 @@ fn forgotten_graph_has_no_estimate() {
     assert_eq!(costs.expect(graph), NOTHING_KNOWN);
 }
 
-/// A table that knows what each kernel, numbered from 0, takes.
+/// Makes a table that has learned the cost of each kernel, numbered from 0.
 fn learned(costs_of: &[u64]) -> Costs {
     let mut costs = Costs::new();
     for (function, cost) in costs_of.iter().enumerate() {
@@ -178,8 +177,7 @@ fn learned(costs_of: &[u64]) -> Costs {
     costs
 }
 
-/// What the first kernel of a table is taken to cost after a batch of `launches` has taken
-/// `measured`.
+/// Returns the cost of a table's first kernel after a batch of `launches` has taken `measured`.
 fn after(
     costs_of: &[u64],
     launches: &[(usize, u64)],
@@ -208,7 +206,7 @@ fn single_launch_of_a_kernel_is_fresh_until_it_was_measured_twice() {
     }
 }
 
-/// Up to 20 ms: longer, the host may have been waited for.
+/// Up to 20 ms; beyond that, the kernel may have waited for the host.
 #[test]
 fn second_execution_that_takes_very_long_is_measured_once_more() {
     let learn = |costs: &mut Costs, took: u64| {
@@ -247,7 +245,7 @@ fn batch_beside_others_corrects_little_upwards_and_as_much_downwards() {
     assert_eq!(batch(120_000), 52_500);
 }
 
-/// However wrong a measurement is, an estimate follows it only so far.
+/// An estimate follows even a very wrong measurement only so far.
 #[test]
 fn batch_corrects_at_most_eightfold_errors() {
     let batch = |measured| after(&[100_000], &[(0, 1)], measured, Contention::Alone);
@@ -274,8 +272,8 @@ fn kernels_beyond_the_parts_of_a_batch_are_expected_to_take_what_they_were_charg
     assert_eq!(after(&costs_of, &launches, measured, Contention::Alone), 100_000);
 }
 
-/// A batch that takes 4 ms for each launch more than expected, and more than eight times that, is
-/// ignored once.
+/// A batch is ignored once if it takes 4 ms for each launch more than expected, and more than eight
+/// times that.
 #[test]
 fn batch_is_an_outlier_only_beyond_both_bounds() {
     for (cost, launches, most) in [
@@ -317,7 +315,7 @@ fn estimate_stays_within_the_clocks_resolution_and_four_seconds() {
     }
 }
 
-/// Programs have some hundred functions, whose handles are aligned, and launch them in all sizes.
+/// Programs have some hundred functions, with aligned handles, in all sizes.
 #[test]
 fn hundreds_of_functions_keep_their_estimates() {
     let handles = |count: usize| (0..count).map(|place| 0x5555_5600_0000 + place * 64);

@@ -1,7 +1,7 @@
-//! What a process owes on one GPU: measured, in flight, budgets of its threads; and what of it goes
-//! into the shared cell.
+//! Account of one process on one GPU: measured time, work in flight, budgets of its threads. Parts
+//! of it are published in the shared cell.
 //!
-//! The cell is written from here and never read back: what others write there cannot mislead us.
+//! The cell is only written here and never read back, so a corrupted cell cannot mislead its owner.
 
 use cgpu_shm::atomic::{AtomicU64, Ordering};
 use cgpu_shm::clock::Clocks;
@@ -14,12 +14,12 @@ use super::sibling_queue::QueueEntry;
 use super::thread::Thread;
 use crate::gpu_time::{GpuTime, ThreadKey, Work};
 
-/// A thread's budget counts as in flight for so much longer than it lasts: after that the thread
-/// sleeps, or has exited.
+/// How long a thread's budget still counts as in flight after it should be used up. After that the
+/// thread sleeps or has exited.
 const UNUSED_BUDGET_TIMEOUT: Nanos = Nanos::from_millis(2);
 /// Most work in flight that is accepted from a sibling's cell.
 const MAX_SIBLING_IN_FLIGHT: Nanos = Nanos::from_millis(10_000);
-/// The monitor rejects predictions that lie further ahead than the work in flight and this.
+/// The monitor rejects a prediction that exceeds the work in flight by more than this.
 const PREDICTION_ALLOWANCE: Nanos = Nanos::from_millis(1);
 
 /// GPU time that a thread may launch on its fast path.
@@ -30,31 +30,31 @@ struct ThreadBudget {
     since: Nanos,
 }
 
-/// What the other processes of the container do on the GPU.
+/// Sum of what the other processes of the container report about the GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Siblings {
-    /// Spent in the present turn.
+    /// Spent in the current turn.
     pub(crate) spent: Nanos,
     /// In flight, as predicted.
     pub(crate) inflight: Nanos,
     /// How many of them have work in flight.
     pub(crate) working: u64,
-    /// When the last work of theirs ended that they have measured.
+    /// End of the latest work that one of them has measured.
     pub(crate) last: Nanos,
 }
 
 impl Siblings {
-    /// With one more of them; `turn` is the turn that counts.
+    /// Adds another process; `turn` is the current turn.
     pub(crate) fn with(self, cell: &Cell, turn: Turn, clocks: Clocks) -> Self {
         let now = clocks.raw;
         let read = |word: &AtomicU64| Nanos(word.load(Ordering::Relaxed));
         // HB cell: Acquire meets the Release in `publish`.
         let same = cell.turn.load(Ordering::Acquire) == turn.0;
         let spent = if same { read(&cell.spent) } else { Nanos::ZERO };
-        // One that was killed, or has not launched since, leaves its prediction behind.
+        // A process that was killed or stopped launching leaves its prediction behind.
         let ends = clocks.to_raw(read(&cell.ends));
         let working = ends > now;
-        // What it has not measured may have run for the most part.
+        // Part of its unmeasured work has already run.
         let inflight = read(&cell.inflight).min(ends - now).min(MAX_SIBLING_IN_FLIGHT);
         Self {
             spent: self.spent + spent,
@@ -69,28 +69,28 @@ impl Siblings {
 #[derive(Debug)]
 pub(crate) struct Account {
     pub(crate) gpu_time: GpuTime,
-    /// The turn word applied last, and whether launches were measured under it.
+    /// The turn word applied last, and whether launches were metered under it.
     turn: Turn,
     metered: bool,
-    /// When it was first seen.
+    /// When this turn was first seen.
     turn_since: Nanos,
-    /// Busy and in flight then.
+    /// Busy time and work in flight at that time.
     base: Nanos,
-    /// Counts the times that the GPU began to be metered.
+    /// Number of times that the GPU began to be metered.
     period: u64,
     /// When a thread last took the slow path.
     pub(crate) active: Nanos,
-    /// When it was last reported to the monitor that nothing was left.
+    /// When the process last reported to the monitor that nothing was left.
     pub(crate) last_report: Nanos,
-    /// Threads held.
+    /// Number of threads held.
     pub(crate) waiting: u64,
     /// Start of the turn's first measured work.
     first: Nanos,
-    /// The driver has refused a marker: none is placed before that time.
+    /// No marker is placed before this time, because the driver refused one.
     pub(crate) no_markers_until: Nanos,
-    /// Work that was waited for in vain, by when its marker should have been reached.
+    /// When the marker of work that was waited for in vain should have been reached.
     pub(crate) given_up: Option<Nanos>,
-    /// Its place among the container's processes.
+    /// Its entry in the queue of the container's processes.
     pub(crate) queue_entry: QueueEntry,
     budgets: Vec<ThreadBudget>,
 }
@@ -115,7 +115,7 @@ impl Account {
         }
     }
 
-    /// Charges what a thread has launched on its fast path, and drops its budget.
+    /// Charges a thread's launches on the fast path and drops its budget.
     pub(crate) fn charge_thread(&mut self, thread: &Thread, key: ThreadKey, now: Nanos) {
         let since = self
             .budgets
@@ -139,7 +139,7 @@ impl Account {
         }
     }
 
-    /// What is unmeasured, budget that may be used at any moment included.
+    /// Returns the unmeasured work, including budget that may be used at any time.
     pub(crate) fn work(&self, now: Nanos) -> Work {
         let budgets = self
             .budgets
@@ -148,7 +148,7 @@ impl Account {
         self.gpu_time.work().with(budgets.map(|budget| (budget.amount, budget.since)))
     }
 
-    /// Threads with budget that they may be using.
+    /// Returns the number of threads that may be using a budget.
     pub(crate) fn threads_with_budget(&self, now: Nanos) -> u64 {
         self.budgets
             .iter()
@@ -156,14 +156,14 @@ impl Account {
             .count() as u64
     }
 
-    /// GPU time of the turn. What was measured in it and began before it, and took longer than it
-    /// was charged, is not the turn's: a host function may have kept it waiting for many turns.
+    /// Returns the GPU time used in the turn. Work that began before the turn counts only with what
+    /// it was charged: a host function may have delayed it for many turns.
     pub(crate) fn spent(&self, now: Nanos) -> Nanos {
         let inflight = self.work(now).inflight();
         (self.gpu_time.busy() + inflight - self.base).min(now - self.turn_since + inflight)
     }
 
-    /// When what was launched has run, as predicted, if the GPU is its own.
+    /// Predicts when the launched work has run if the GPU runs nothing else.
     pub(crate) fn ends(&self, now: Nanos) -> Nanos {
         let work = self.work(now);
         if work.inflight() > Nanos::ZERO {
@@ -173,8 +173,8 @@ impl Account {
         }
     }
 
-    /// What the container still has to run, as predicted. Its processes' work runs in turn; each is
-    /// done when all are, more or less.
+    /// Predicts how long the container's work still takes. Its processes' work alternates on the
+    /// GPU, so each of them ends at about the end of all.
     pub(crate) fn remaining(&self, siblings: Siblings, now: Nanos) -> Nanos {
         let work = self.work(now);
         let remaining = work.remaining(siblings.inflight, siblings.last, now);
@@ -185,7 +185,7 @@ impl Account {
         }
     }
 
-    /// Applies a turn word from now on.
+    /// Applies a turn word.
     pub(crate) fn apply_turn(&mut self, reading: &Reading, now: Nanos) {
         let (turn, metered) = (reading.turn, reading.is_metered());
         if metered && !self.metered {
@@ -203,24 +203,24 @@ impl Account {
         self.turn = turn;
     }
 
-    /// Takes note of when measured work began, if it is of the present turn and the first.
+    /// Records the start of measured work if it is the first of the current turn.
     pub(crate) fn note(&mut self, start: Nanos) {
         if self.first == Nanos::ZERO && start >= self.turn_since {
             self.first = start;
         }
     }
 
-    /// The turn applied at present.
+    /// Returns the turn word applied last.
     pub(crate) fn turn(&self) -> Turn {
         self.turn
     }
 
-    /// The metered period that is going on.
+    /// Returns the number of the current metered period.
     pub(crate) fn period(&self) -> u64 {
         self.period
     }
 
-    /// Publishes all of it.
+    /// Publishes the account in the shared cell.
     pub(crate) fn publish(&self, cell: &Cell, siblings: Siblings, clocks: Clocks) {
         let now = clocks.raw;
         let work = self.work(now);

@@ -1,17 +1,18 @@
-//! Whether one launch may go: a pure function of the account, the monitor's words and the time.
+//! Decides whether a launch may proceed: a pure function of the account, the monitor's fields and
+//! the time.
 //!
 //! ```text
-//!               OPEN ----------------------------------------------> proceed
-//!    turn is    YOURS, spent < granted --> queue -> throttle --> sleep ... -> proceed, with a budget
-//!                                         (wait for a sibling)
-//!               YOURS, all spent -----+
-//!               WAIT -----------------+--> held: wait ... look again (1 s without a heartbeat: proceed)
-//!                     work of ours on another GPU: -----------------> proceed, charged
+//!            OPEN ------------------------------------------------------> proceed
+//! turn is    YOURS, spent < granted --> queue -> throttle --> sleep ... -> proceed, with a budget
+//!                                      (wait for a sibling)
+//!            YOURS, all spent -----+
+//!            WAIT -----------------+--> held: wait ... decide again (1 s without a heartbeat: proceed)
+//!                  work on another GPU: ---------------------------------> proceed, charged
 //! ```
 //!
-//! No wait is without a limit: a throttled launch waits for twice what is in flight at most, a held
-//! one looks again every 100 ms. Work that does not end, because it waits for later launches or for
-//! the host, is waited for so once, not by each of the launches behind it.
+//! Every wait is bounded. A throttled launch waits for at most twice what is in flight; a held one
+//! decides again every 100 ms. Work that does not end, because it waits for later launches or for
+//! the host, is waited for once, not by each launch behind it.
 
 use cgpu_shm::grant::{Turn, TurnState};
 use cgpu_shm::units::Nanos;
@@ -24,55 +25,52 @@ use super::thread::ThreadActivity;
 use crate::cost::Expected;
 use crate::gpu_time::{GpuTime, LaneId};
 
-/// Most that may be in flight by estimate, unless it is fewer than [`PIPELINE`] launches.
+/// Most estimated work in flight, unless it is fewer than [`PIPELINE`] launches.
 pub(crate) const IN_FLIGHT_BOUND: Nanos = Nanos::from_micros(500);
-/// The same while several threads or streams have, or a sibling process has work on the GPU. The
-/// driver then switches between their contexts, at every time slice (1 to 2 ms) or earlier, when
-/// one has run dry; so each should have about a slice's work queued, or the GPU switches more often
-/// than it has to.
+/// The same while several threads or streams, or a sibling process, have work on the GPU. The
+/// driver switches between contexts at every time slice (1 to 2 ms), or earlier when one has run
+/// dry. Each should have about a slice's work queued to avoid needless switches.
 pub(crate) const SHARED_IN_FLIGHT_BOUND: Nanos = Nanos::from_millis(1);
-/// Most budget in one go on an open GPU: if none of it is used, a newcomer takes it for work in
-/// flight all the same.
+/// Largest budget on an open GPU. A newcomer counts an unused budget as work in flight.
 const OPEN_MAX_BUDGET: Nanos = Nanos::from_millis(5);
-/// Most budget in one go: so that the greater part of the bound is asked for while the rest runs.
-/// What is left when a sleeper wakes has to outlast the latest wake-up; what is not is the price of
-/// a slow path and a sleep, for each budget.
+/// Largest budget. Most of the bound is then requested while the rest runs. What is left when a
+/// sleeping thread wakes must outlast the latest wake-up, and each budget costs a slow path and a
+/// sleep.
 pub(crate) const MAX_BUDGET: Nanos = Nanos::from_micros(350);
 /// Launches that may always be in flight: one runs, one is ready.
 const PIPELINE: u64 = 2;
-/// Timeout of a throttled launch, or twice the bound where that is longer, whatever is in flight.
+/// Timeout of a throttled launch, or twice the bound if that is longer.
 const THROTTLE_TIMEOUT: Nanos = Nanos::from_millis(2);
 /// Timeout of a throttled launch of unknown length on an open GPU.
 const OPEN_THROTTLE_TIMEOUT: Nanos = Nanos::from_millis(10);
-/// A sleeper aims to wake this much early, because timers are late.
+/// How much early a sleeping thread aims to wake, because timers are late.
 const TIMER_SLACK: Nanos = Nanos::from_micros(50);
-/// Work that outlasts a sleep: so much, as expected, may be in flight even if it may take far
-/// longer.
+/// Expected work that may be in flight even if it may take far longer: it outlasts a sleep.
 const MIN_IN_FLIGHT: Nanos = Nanos::from_micros(100);
 /// Shortest sleep of a throttled launch.
 const MIN_SLEEP: Nanos = Nanos::from_micros(20);
-/// Longest interval between two polls of a held thread, which also watches the heartbeat.
+/// Longest interval between two polls of a held thread, which also checks the heartbeat.
 const HELD_POLL_INTERVAL: Nanos = Nanos::from_millis(100);
-/// The same while siblings or other streams share the GPU with what is left of its work.
+/// The same while siblings or other streams share the GPU with the rest of its work.
 const SHARED_POLL_INTERVAL: Nanos = Nanos::from_micros(250);
-/// The same while its work runs and should: its kernel's estimate may be too high, and the others
-/// wait for its end.
+/// The same while its work runs as predicted. The kernel's estimate may be too high, and other
+/// containers wait for the end.
 const RUNNING_POLL_INTERVAL: Nanos = Nanos::from_millis(2);
-/// A GPU on which nothing was launched for so long counts as idle.
+/// Time without launches after which a GPU counts as idle.
 const IDLE_AFTER: Nanos = Nanos::from_millis(20);
 
-/// What a launch does next.
+/// Next step of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     /// Sleep for so long, then decide again.
     Sleep(Nanos),
     /// Sleep until the gate word changes, then decide again.
     Wait {
-        /// The gate word that is waited on.
+        /// The gate word to wait on.
         word: u32,
         /// At most for this long.
         timeout: Nanos,
-        /// The monitor may want to know.
+        /// The monitor may have to be notified.
         notify: bool,
     },
     /// Launch.
@@ -84,15 +82,14 @@ pub(crate) enum Admission {
 pub(crate) enum Proceed {
     /// The GPU is open: the launch is not metered.
     Open {
-        /// The monitor may want to know.
+        /// The monitor may have to be notified.
         notify: bool,
     },
     /// In the container's turn, or within the bound of an open GPU.
     Metered {
-        /// For launches of the thread after this one.
+        /// Budget for the thread's next launches.
         budget: Nanos,
-        /// The bound of work in flight was exceeded: waiting longer might have been waiting for
-        /// itself.
+        /// The bound of work in flight was exceeded: the work in flight may wait for this launch.
         forced: bool,
     },
     /// Charged, but not held: the process has work on another GPU that may wait for this launch.
@@ -101,29 +98,29 @@ pub(crate) enum Proceed {
     Stale,
 }
 
-/// A launch that asks to be admitted.
+/// A launch that requests admission.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     /// What the launch is expected to cost.
     pub(crate) expected: Expected,
-    /// How its thread has launched of late.
+    /// How its thread has launched recently.
     pub(crate) activity: ThreadActivity,
     /// Where it is launched.
     pub(crate) lane: Option<LaneId>,
     /// The process has work in flight on another GPU.
     pub(crate) elsewhere: bool,
-    /// No budget: the next launch may be for another GPU.
+    /// It gets no budget: the next launch may be for another GPU.
     pub(crate) no_budget: bool,
     /// It has a marker of its own.
     pub(crate) own_marker: bool,
     held: bool,
     throttled_since: Option<Nanos>,
-    /// The turn under which it was last held.
+    /// The turn under which it was held last.
     held_under: Option<Turn>,
-    /// The gate word under which it was told that all has run.
+    /// The gate word under which the monitor was notified that all work has run.
     notified_under: Option<u32>,
-    /// It is the first launch on an open GPU after a silence, of which the monitor may want to
-    /// know.
+    /// It is the first launch on an open GPU after an idle period; the monitor may have to be
+    /// notified.
     pub(crate) notify: bool,
 }
 
@@ -148,7 +145,7 @@ impl Request {
         Nanos(self.expected.cost.into())
     }
 
-    /// Since when the launch has waited.
+    /// Returns since when the launch has waited.
     pub(crate) fn since(&self, account: &Account, now: Nanos) -> Nanos {
         if self.held { account.active } else { now }
     }
@@ -177,7 +174,7 @@ impl Request {
                 self.held = false;
                 account.waiting = account.waiting.saturating_sub(1);
             }
-            // A thread that goes on waiting does not launch: it took the slow path once.
+            // A thread that keeps waiting does not launch: it took the slow path once.
             (Admission::Wait { .. }, true) => account.active = before,
             _ => {}
         }
@@ -241,8 +238,8 @@ impl Request {
         self.hold(account, reading, siblings, now)
     }
 
-    /// Whether a launch runs beside what is in flight in other streams, which has used up the turn
-    /// and is so much `over`: it hardly delays the end of all.
+    /// Returns whether a launch hardly delays the end of all work, because it runs beside what is
+    /// in flight in other streams. That work has used up the turn and exceeds it by `over`.
     fn overlaps(&self, account: &mut Account, over: Nanos, now: Nanos) -> bool {
         let gpu_time = &mut account.gpu_time;
         if gpu_time.busy_lanes() == 0 || self.expected.is_uncertain() || over > self.cost() {
@@ -254,7 +251,7 @@ impl Request {
         gpu_time.added_makespan(self.lane, self.cost(), now) <= Nanos(self.cost().0 / 4)
     }
 
-    /// Launches of its own lane that are unfinished.
+    /// Returns the number of unfinished launches of its own lane.
     fn ahead(&self, gpu_time: &mut GpuTime) -> u64 {
         self.lane.and_then(|lane| gpu_time.find(lane)).map_or(0, |lane| lane.launches())
     }
@@ -269,10 +266,11 @@ impl Request {
         let work = account.work(now);
         let unfinished = work.launches > 0 || work.backlog;
         let timeout = if unfinished {
-            // When it can have run at the earliest; if it has not, later and later. What siblings
-            // have in flight delays it, too: they are told often how much of ours is left.
+            // First at the earliest end of its work, then at growing intervals. Siblings' work
+            // delays it, and they need frequent reports of how much of ours is left.
             let predicted = if work.backlog { Nanos::ZERO } else { work.next_poll(now) };
-            // What several streams have is foretold less well, and one thread's looks are enough.
+            // The end of several streams' work is predicted less well; one polling thread is
+            // enough.
             let streams = account.gpu_time.busy_lanes() > 1 && account.waiting <= 1;
             let often = siblings.working > 0 || streams;
             let predicted = if often { predicted.min(SHARED_POLL_INTERVAL) } else { predicted };
@@ -284,9 +282,9 @@ impl Request {
         } else {
             HELD_POLL_INTERVAL
         };
-        // On arrival; where a turn may have passed while it slept, because the monitor does not wait
-        // for a process that has missed one; and, if the monitor requests it (the turn has just
-        // ended), when all has run: once under each gate word.
+        // Notifies on arrival; where a turn may have passed while the thread slept, because the
+        // monitor does not wait for a process that missed one; and, if the monitor requests it (the
+        // turn has just ended), when all work has run, once under each gate word.
         let drained =
             !unfinished && reading.notify_drained && self.notified_under != Some(reading.word);
         let missed =
@@ -298,7 +296,7 @@ impl Request {
         Admission::Wait { word: reading.word, timeout, notify }
     }
 
-    /// Sleeps to the time for which there is room predicted; does not poll.
+    /// Sleeps until room is predicted, without polling.
     fn throttle(
         &mut self,
         account: &mut Account,
@@ -307,28 +305,26 @@ impl Request {
         siblings: Siblings,
         now: Nanos,
     ) -> Admission {
-        // What one thread may launch without asking another cannot: several have more in all, and
-        // smaller parts of it. So have several streams, each of which has an end of its own to be
-        // seen.
+        // A budget of one thread is not available to another. Several threads have more in total,
+        // in smaller parts. So have several streams, whose ends are seen separately.
         let threads = 1 + account.threads_with_budget(now);
         let is_open = reading.turn.state() == TurnState::Open;
         let several = siblings.working > 0 || threads > 1 || account.gpu_time.busy_lanes() > 1;
-        // The monitor knows better: it sees whether a tenant may come that would wait for what is
-        // in flight.
+        // A bound from the monitor takes precedence: the monitor knows whether a tenant may arrive
+        // that would wait for the work in flight.
         let usual = if several { SHARED_IN_FLIGHT_BOUND } else { IN_FLIGHT_BOUND };
         let bound = match reading.bound {
             Nanos::ZERO => usual,
             // Two launches of unknown length are enough.
             requested if self.expected.unknown => requested.min(usual),
-            // On an open GPU the processes of a container run beside each other.
+            // On an open GPU the processes of a container run concurrently.
             requested if is_open => Nanos(requested.0 / (1 + siblings.working)),
             requested => requested,
         };
-        // Siblings see each other's budget a little late; threads of one process see each other's
-        // at once.
+        // Siblings see each other's budget a little late; threads of one process see it at once.
         let left = if siblings.working > 0 { Nanos(left.0 / 4) } else { left };
-        // What several streams have left is foretold less well: more of it is to be there when a
-        // sleeper wakes.
+        // The rest of several streams' work is predicted less well, so more of it should be left
+        // when a sleeping thread wakes.
         let tenths = if account.gpu_time.busy_lanes() > 1 { 4 } else { 7 };
         let share = Nanos(bound.0 * tenths / 10 / threads);
         let budget = match bound > SHARED_IN_FLIGHT_BOUND {
@@ -338,8 +334,8 @@ impl Request {
         };
         let most =
             if self.no_budget { Nanos::ZERO } else { self.activity.budget(budget).min(left) };
-        // A high quantile, not the mean, says how many launches are in flight: where each may be
-        // long they are few.
+        // A high quantile, not the mean, limits how many launches are in flight: few where each may
+        // be long.
         let high = Nanos(self.expected.high().into());
         let chunk = most.max(high);
         let work = account.work(now);
@@ -347,26 +343,26 @@ impl Request {
             Admission::Proceed(Proceed::Metered { budget: chunk.max(high) - high, forced })
         };
         let (longest, stuck) = (work.own_longest(siblings.working, now), work.stuck(now));
-        // It should have run but has not: estimates are too low, or another container has the GPU. Its
-        // end will be seen.
+        // Work that should have run but has not: estimates are too low, or another container has
+        // the GPU. Its end will be seen.
         let overdue = (longest == Nanos::ZERO && work.watched) || stuck.is_some() || work.blind;
-        // Predictions are trusted for twice the bound, and what may not be marked yet: if no marker
-        // is reached meanwhile they are wrong.
+        // Predictions are trusted for twice the bound and for what may not be marked yet. If no
+        // marker is reached meanwhile, they are wrong.
         let trusted = !work.watched || work.longest() + chunk <= Nanos(2 * bound.0) + MARKER_WORTH;
-        // On an open GPU, which no turn's end hurries, the first launches of unknown length are to
-        // be seen to end.
+        // On an open GPU no turn ends soon, so the first launches of unknown length are seen to
+        // end.
         let unseen = is_open && self.expected.unknown;
-        // A sleeper aims at this much before there is room for all, and takes what there is: to
-        // sleep on for the rest would be to poll.
+        // A thread that wakes slightly early takes the room there is: sleeping on for the rest
+        // would be polling.
         let fits = longest + chunk <= bound + TIMER_SLACK && !overdue && trusted && !unseen;
-        // A launch that may be long goes behind others only if all may be long within the turn:
-        // else the turn's end could not be predicted.
+        // A launch that may be long goes behind others only if all may be long within the turn.
+        // Otherwise the turn's end could not be predicted.
         let ends = self.expected.margin == 0 || work.launches == 0 || work.margin + high <= left;
         if ends && (work.launches < PIPELINE || work.longest() + chunk <= bound) {
             return go(chunk, false);
         }
-        // What several streams have may run at the same time, and what fits the turn need not wait.
-        // Short launches go by the bound.
+        // Work of several streams may run concurrently, and what fits the turn need not wait. Short
+        // launches follow the bound.
         let ahead = self.ahead(&mut account.gpu_time);
         let streams = account.gpu_time.busy_lanes() > usize::from(ahead > 0);
         let long = Nanos(PIPELINE * high.0) > bound;
@@ -374,7 +370,7 @@ impl Request {
         if ends && streams && ahead < PIPELINE && long && known && !is_open && bound >= usual {
             return go(high, false);
         }
-        // The GPU must not wait for a thread that sleeps.
+        // The GPU must not run dry while the thread sleeps.
         if work.inflight() + self.cost() <= MIN_IN_FLIGHT {
             return go(high, false);
         }
@@ -386,15 +382,15 @@ impl Request {
             Nanos(2 * work.longest().0).min(THROTTLE_TIMEOUT.max(Nanos(2 * bound.0)).max(high));
         let limit = if unseen { limit.max(OPEN_THROTTLE_TIMEOUT) } else { limit };
         // Work that does not end was waited for before: it may wait for this launch. Or it takes
-        // far longer than expected, and so may this one: so launches go on one by one, ever more
-        // slowly.
+        // far longer than expected, and so may this launch: launches then proceed one by one, ever
+        // more slowly.
         let waits = stuck.is_some() && stuck == account.given_up;
         let pace = self.cost().max(Nanos((work.overdue(now) + work.margin).0 / 4));
         let limit = if waits { limit.min(pace) } else { limit };
         if waited >= limit {
             return go(if waits { high } else { chunk }, true);
         }
-        // So that a new kernel is not waited for by what it is only taken to cost.
+        // The cost of a new kernel is only assumed, so it is not used as a waiting time.
         let time = if overdue || self.expected.unknown {
             TIMER_SLACK
         } else {

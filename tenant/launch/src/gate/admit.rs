@@ -1,9 +1,8 @@
-//! The first step of the slow path: may the launch go?
+//! The first step of the slow path: decides whether the launch is metered.
 //!
-//! Charges what the thread launched on its fast path. A launch that is not metered goes: on an open
-//! GPU, or while its stream is captured, since it is not executed then. For any other it finds the
-//! lane and what the launch is expected to cost, and places a marker behind what was launched there
-//! before, if that is worth one.
+//! Charges what the thread launched on its fast path. A launch is not metered on an open GPU, nor
+//! while its stream is captured, since it is not executed then. For any other it finds the lane and
+//! the expected cost, and places a marker behind the lane's earlier launches if that is worth one.
 
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::reason::Reason;
@@ -18,15 +17,15 @@ use super::{Driver, Launch, Platform};
 use crate::cost::Expected;
 use crate::gpu_time::{Lane, LaneKey};
 
-/// What is to be done about the launches that a lane has without a marker.
+/// What is to be done about launches of a lane that have no marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PendingWork {
     Nothing,
-    /// They end here.
+    /// A marker is placed behind them.
     Mark,
-    /// They have ended at some time that a marker would not tell any more.
+    /// They have ended, but a marker would no longer show when.
     Estimate,
-    /// They were not metered, so their number is not known.
+    /// They were not metered, so their number is unknown.
     Backlog,
 }
 
@@ -61,7 +60,7 @@ impl PendingWork {
 }
 
 impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
-    /// What the launch needs to be admitted. None: it goes without being metered.
+    /// Prepares the request for admission. Returns none if the launch is not metered.
     pub(super) fn admit(&self) -> Option<Request> {
         let now = self.platform.now();
         let activity = self.thread.activity(now);
@@ -91,8 +90,7 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         }
     }
 
-    /// Finds the launch's lane and what the launch is expected to cost; marks or charges what was
-    /// launched there before.
+    /// Finds the launch's lane and expected cost, and marks or charges the lane's earlier launches.
     fn request(&self, activity: ThreadActivity, reading: &Reading, now: Nanos) -> Request {
         let key =
             LaneKey { thread: self.key, context: self.launch.context, stream: self.launch.stream };

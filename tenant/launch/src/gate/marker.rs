@@ -2,8 +2,8 @@
 //!
 //! Event markers are never recorded before a launch that uses programmatic stream serialization,
 //! nor after a launch that such a launch may follow: a marker would break the overlap. A stream
-//! that has seen one has markers before its other launches only; for the rest, the stream is asked
-//! whether it has run dry.
+//! that has seen such a launch has markers before its other launches only. Otherwise the stream is
+//! queried for whether it has run dry.
 
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::grant::TurnState;
@@ -16,28 +16,27 @@ use super::{Driver, DriverError, Event, Platform};
 use crate::cost::Contention;
 use crate::gpu_time::{BATCHES, Lane, LaneId, Marker, MarkerPlacement, WORDS};
 
-/// Open launches of so much are worth a marker: on every second slow path of a busy thread.
+/// Open work that is worth a marker: on every second slow path of a busy thread.
 pub(super) const MARKER_WORTH: Nanos = Nanos::from_micros(600);
-/// The same beside siblings, or on several streams: then predictions are worth less, and ends that
-/// are seen more.
+/// The same beside siblings, or on several streams: predictions are worth less there, and observed
+/// ends more.
 const SHARED_MARKER_WORTH: Nanos = Nanos::from_micros(150);
-/// The same on an open GPU, where nothing waits for the end of what was launched.
+/// The same on an open GPU, where nothing waits for the end of the launched work.
 const OPEN_MARKER_WORTH: Nanos = Nanos::from_millis(4);
-/// Work in a lane is worth no marker below that, however many lanes there are: a marker takes a
+/// Least work in a lane that is worth a marker, however many lanes there are: a marker takes a
 /// microsecond or two.
 const MIN_MARKER_WORTH: Nanos = Nanos::from_micros(50);
-/// A launch that is expected to cost less has no marker of its own: it would take the slow path,
-/// which a host that launches into several streams has no time for.
+/// Least expected cost of a launch with a marker of its own. Such a launch takes the slow path,
+/// which is too slow for a host that launches short kernels into several streams.
 const MIN_OWN_MARKER_COST: Nanos = Nanos::from_micros(80);
-/// Of a thread that waits for room, the stream is queried at every so many markers whether it has
-/// run dry.
+/// A throttled thread's stream is queried at every so many markers for whether it has run dry.
 const IDLE_QUERY_PERIOD: u64 = 8;
-/// After the driver refused a marker, no other is placed for so long.
+/// Time without markers after the driver refused one.
 const MARKER_COOLDOWN: Nanos = Nanos::from_millis(100);
 
-/// Returns how much work in a lane is worth a marker, if so many have work. On an open GPU they
-/// have markers for all that may be in flight: else a lane's last batch would be the greater part
-/// of it, and be reported when all has run.
+/// Returns how much work in a lane is worth a marker when `lanes` lanes have work. On an open GPU a
+/// lane's markers cover all that may be in flight: otherwise its last batch would be the greater
+/// part of it, and be reported only when all has run.
 pub(super) fn marker_worth(reading: &Reading, lanes: usize) -> Nanos {
     let markers = (lanes.max(1) * BATCHES * 3 / 4) as u64;
     match reading.turn.state() {
@@ -46,16 +45,16 @@ pub(super) fn marker_worth(reading: &Reading, lanes: usize) -> Nanos {
     }
 }
 
-/// Returns how much work in a lane is worth a marker in a turn, if the program uses so many: each
-/// lane has a part of the turn, and the last of its launches may have no marker.
+/// Returns how much work in a lane is worth a marker in a turn when the program uses `lanes` lanes.
+/// Each lane has a part of the turn, and its last launches may have no marker.
 pub(super) fn shared_marker_worth(lanes: usize) -> Nanos {
     Nanos(2 * SHARED_MARKER_WORTH.0 / lanes.max(1) as u64)
         .clamp(MIN_MARKER_WORTH, SHARED_MARKER_WORTH)
 }
 
-/// Whether a launch has a marker of its own. A thread that goes from one stream to the next comes
-/// back to each when it has launched into all. What has no marker until then is charged by its
-/// estimate, and its time is taken for that of the launches which have one.
+/// Returns whether a launch has a marker of its own. A thread that alternates between streams
+/// returns to each after launching into all. Until then, unmarked work is charged by its estimate,
+/// and its time counts as that of the launches which have markers.
 pub(super) fn has_own_marker(reading: &Reading, lanes: usize, cost: Nanos) -> bool {
     lanes > 1
         && reading.turn.state() != TurnState::Open
@@ -63,7 +62,7 @@ pub(super) fn has_own_marker(reading: &Reading, lanes: usize, cost: Nanos) -> bo
 }
 
 impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
-    /// Puts a marker behind what the lane has launched; false if that cannot be done.
+    /// Puts a marker behind the lane's launches. Returns false if that fails.
     pub(super) fn mark(&self, lane: LaneId, backlog: bool) -> bool {
         let Some((marker, waited)) = self.plan_marker(lane) else { return false };
         let Some(event) = self.event(marker.event) else { return false };
@@ -91,9 +90,9 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         true
     }
 
-    /// A marker for the lane, and whether a launch of it has waited for room, so that the stream
-    /// need not be asked whether it has run dry. None: the driver has just refused something, or
-    /// the lane has too many markers.
+    /// Plans a marker for the lane, and returns whether a launch of the lane was throttled, so that
+    /// the stream need not be queried for whether it has run dry. None: the driver has just refused
+    /// something, or the lane has too many markers.
     fn plan_marker(&self, lane: LaneId) -> Option<(Marker, bool)> {
         let now = self.platform.now();
         let mut account = self.account();
@@ -103,7 +102,7 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         let gpu_time = &mut account.gpu_time;
         let marker = gpu_time.plan_marker(lane)?;
         let several = gpu_time.busy_lanes() > 1;
-        // With one stream, now and then: what it waited for may not have been there.
+        // With one stream it is queried now and then: the work it was throttled for may have ended.
         let doubtful =
             |lane: &Lane| !several && (lane.dry || marker.number % IDLE_QUERY_PERIOD == 0);
         let waited = gpu_time.find(lane).is_some_and(|lane| lane.throttled && !doubtful(lane));
@@ -118,7 +117,7 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         self.driver.record_event(event, self.launch.stream).inspect_err(|_| self.failed())
     }
 
-    /// The driver does not know the context's events any more, or the context is broken.
+    /// Handles a driver error: the context's events are gone, or the context is broken.
     pub(super) fn failed(&self) {
         self.gate.count(Reason::MarkerFailed);
         let now = self.platform.now();

@@ -1,4 +1,4 @@
-//! The third step of the slow path: what did the launch cost?
+//! The third step of the slow path: charges and measures the launch.
 //!
 //! Before the driver's call the launch is charged by its estimate, behind a start event if its
 //! stream has run dry, and the thread gets a budget for its next launches. After the call a marker
@@ -20,7 +20,7 @@ use crate::gpu_time::{
     BATCHES, ContextKey, EndedBatch, Lane, LaneId, LaneKey, Start, Timing, WORDS,
 };
 
-/// A launch of a thread with gaps is measured by itself this often.
+/// Interval at which a launch of a thread with gaps is measured by itself.
 const SAMPLE_INTERVAL: Nanos = Nanos::from_micros(500);
 /// The same on a stream that runs dry.
 const DRY_SAMPLE_INTERVAL: Nanos = Nanos::from_millis(2);
@@ -34,12 +34,12 @@ const BATCH_LIMIT: usize = 8;
 struct Measurement {
     /// By itself.
     alone: bool,
-    /// Where the launch begins has to be recorded: the stream has run dry, or what is before it on
-    /// the stream may end long before this begins.
+    /// A start event is needed: the stream has run dry, or the work before the launch may end long
+    /// before it begins.
     begins: bool,
-    /// The kernel's launches need no measuring one by one any more.
+    /// Launches of the kernel need no measuring one by one.
     known: bool,
-    /// Nor do those of sizes that were not measured: no marker may follow them.
+    /// Nor do launches of unmeasured sizes: no marker may follow them.
     guessed: bool,
 }
 
@@ -60,7 +60,7 @@ impl Measurement {
         if first && !lane.batches.is_empty() {
             lane.open.start = Start::Previous;
         }
-        // A host function, or a wait for a word or another stream, may stand between the two. The
+        // A host function, or a wait for a word or another stream, may come between the two. The
         // GPU is not busy with that.
         let begins = if lane.is_idle() {
             alone || !activity.is_sparse()
@@ -76,19 +76,18 @@ impl Measurement {
     }
 }
 
-/// What the driver said of a batch that may be over.
+/// The driver's answer about a batch that may be over.
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     batch: EndedBatch,
-    /// Its times; none: it goes on.
+    /// Its times, or none if it still runs.
     timing: Option<Timing>,
-    /// When it was asked.
+    /// When the driver was queried.
     asked: Nanos,
 }
 
 impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
-    /// Charges the launch by its estimate, before the call of the driver, and sets the budget of
-    /// the thread.
+    /// Charges the launch by its estimate before the driver's call, and sets the thread's budget.
     pub(super) fn charge(&self, request: &Request, budget: Nanos, reading: &Reading) -> Admitted {
         let (launch, clocks) = (self.launch, self.platform.clocks());
         let (now, lane, expected) = (clocks.raw, request.lane, request.expected);
@@ -131,14 +130,14 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
             self.thread.remember(launch.kernel.function(), launch.stream, lane, &prices);
         }
         let cost = Nanos(expected.cost.into());
-        // A thread that launches into several streams waits at the gate with one of them: long work
+        // A thread that launches into several streams waits at the gate for one of them; long work
         // in the others would have no marker.
         let long = request.own_marker || cost >= marker_worth(reading, lanes);
         let long = long && !launch.programmatic && !measurement.guessed;
         Admitted { launch, lane, cost, needs_marker: measurement.alone || long }
     }
 
-    /// After the call of the driver: a marker, or a refund if the driver refused the launch.
+    /// Places a marker after the driver's call, or refunds a launch that the driver refused.
     pub(super) fn after_launch(&self, admitted: Admitted, accepted: bool) {
         if !accepted {
             let mut account = self.account();
@@ -148,12 +147,12 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         }
     }
 
-    /// After the thread has synchronized with its launches into a stream, or into all: none of them
-    /// is left.
+    /// Measures after the thread synchronized with its launches into a stream, or into all: none is
+    /// left.
     pub(super) fn after_synchronize(&self, stream: Option<Stream>) {
         self.thread.discount_unused();
         self.charge_thread(self.platform.now());
-        // So often at most: a lane has no more markers.
+        // At most that often: a lane has no more markers.
         for _ in 0..BATCHES.div_ceil(BATCH_LIMIT) {
             self.collect();
         }
@@ -182,8 +181,8 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         }
     }
 
-    /// Measures batches that have ended, and charges by their estimates launches that no marker
-    /// will ever follow.
+    /// Measures batches that have ended, and charges by estimate launches that no marker will
+    /// follow.
     pub(super) fn collect(&self) {
         let measuring = &self.gate.device(self.launch.gpu).measuring;
         if !self.driver.may_query() || measuring.swap(true, Ordering::Acquire) {
@@ -206,7 +205,7 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         measuring.store(false, Ordering::Release);
     }
 
-    /// Notes what the driver said of the last batch. Returns the next one that may be over.
+    /// Records the driver's answer about the last batch. Returns the next one that may be over.
     fn next_ended(
         &self,
         answer: Option<Answer>,
@@ -230,7 +229,7 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         }
     }
 
-    /// The times of a batch; none if it is not over.
+    /// Queries the times of a batch. Returns none if it still runs.
     fn ask(&self, batch: &EndedBatch) -> Result<Option<Timing>, DriverError> {
         if batch.ask && !self.driver.has_completed(batch.end)? {
             return Ok(None);
@@ -269,14 +268,13 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         }
     }
 
-    /// What the GPU has written for a lane of this context.
+    /// Returns the number that the GPU has written for a lane of this context.
     fn word(&self, context: ContextKey, lane: usize) -> u64 {
         let place = self.launch.gpu.get() * WORDS;
         if lane < WORDS { self.driver.read_word(context, place + lane) } else { 0 }
     }
 
-    /// Notes the last answer, and charges by their estimates launches that no marker will ever
-    /// follow.
+    /// Records the last answer, and charges by estimate launches that no marker will follow.
     fn charge_unmarked(&self, answer: Option<Answer>, blocked: &mut Vec<LaneId>) {
         let clocks = self.platform.clocks();
         let word = |context, lane| self.word(context, lane);

@@ -1,4 +1,5 @@
-//! What the gate needs from outside: the driver, and time. Traits, so that tests simulate both.
+//! What the gate needs from outside: the driver and time. They are traits, so that tests simulate
+//! both.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -15,63 +16,65 @@ use crate::gpu_time::{ContextKey, Event, Stream};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverError;
 
-/// The gate's calls of the driver, in the calling thread's current context. Never called with
-/// anything locked.
+/// The gate's calls of the driver, in the calling thread's current context. They are never made
+/// with a lock held.
 pub trait Driver {
-    /// Whether launches into the stream are recorded instead of executed, or that cannot be told.
+    /// Returns whether launches into the stream are recorded instead of executed, or that is
+    /// unknown.
     fn is_capturing(&self, stream: Stream) -> bool;
 
-    /// Whether events may be made and asked: not while a capture of any thread may forbid it.
+    /// Returns whether events may be created and queried: not while a capture of any thread may
+    /// forbid it.
     fn may_query(&self) -> bool;
 
-    /// Whether all that was launched into the stream has run.
+    /// Returns whether all launches into the stream have run.
     ///
     /// # Errors
-    /// As the driver says.
+    /// The driver's error.
     fn is_idle(&self, stream: Stream) -> Result<bool, DriverError>;
 
     /// Makes a timing event.
     ///
     /// # Errors
-    /// As the driver says.
+    /// The driver's error.
     fn create_event(&self) -> Result<Event, DriverError>;
 
     /// Records an event on the stream.
     ///
     /// # Errors
-    /// As the driver says.
+    /// The driver's error.
     fn record_event(&self, event: Event, stream: Stream) -> Result<(), DriverError>;
 
-    /// Lets the stream write `value` into a word of its context's page.
+    /// Makes the stream write `value` into a word of its context's page.
     ///
     /// # Errors
-    /// As the driver says, or the GPU cannot do it, or not from this context.
+    /// The driver's error, or the GPU does not support it, or not in this context.
     fn write_word(&self, stream: Stream, word: usize, value: u64) -> Result<(), DriverError>;
 
-    /// What streams of the context have written into a word of its page; 0: nothing yet. What is
-    /// read afterwards is no older.
+    /// Returns what streams of the context have written into a word of its page; 0 if nothing.
+    /// Later reads are not older than this one.
     fn read_word(&self, context: ContextKey, word: usize) -> u64;
 
-    /// Whether an event has happened.
+    /// Returns whether an event has completed.
     ///
     /// # Errors
-    /// As the driver says.
+    /// The driver's error.
     fn has_completed(&self, event: Event) -> Result<bool, DriverError>;
 
-    /// From one event to another, both of which have happened, in nanoseconds of the GPU's clock;
-    /// negative if it is the other way round.
+    /// Returns the nanoseconds of the GPU's clock between two completed events; negative if `to`
+    /// came first.
     ///
     /// # Errors
-    /// As the driver says.
+    /// The driver's error.
     fn elapsed(&self, from: Event, to: Event) -> Result<i64, DriverError>;
 }
 
 /// Time, sleeping, and the monitor's doorbell.
 pub trait Platform {
-    /// The host's clocks, now.
+    /// Returns the host's clocks.
     fn clocks(&self) -> Clocks;
 
-    /// Now, by `CLOCK_MONOTONIC_RAW`.
+    /// Returns `CLOCK_MONOTONIC_RAW`.
     fn now(&self) -> Nanos {
         self.clocks().raw
     }
@@ -79,11 +82,11 @@ pub trait Platform {
     /// Sleeps for about `time`.
     fn sleep(&self, time: Nanos);
 
-    /// Sleeps until the container's gate word is not `word` any more, or `timeout` has passed, or
-    /// for no reason less.
+    /// Sleeps until the container's gate word differs from `word` or `timeout` has passed. It may
+    /// wake early.
     fn wait(&self, word: u32, timeout: Nanos);
 
-    /// Wakes the monitor, if it wants that. Best effort.
+    /// Wakes the monitor if it has requested that. Best effort.
     fn notify_monitor(&self);
 }
 
@@ -95,7 +98,7 @@ pub struct Host<'r> {
 }
 
 impl<'r> Host<'r> {
-    /// The platform of this region's processes.
+    /// Makes the platform of this region's processes.
     #[must_use]
     pub fn new(region: &'r Region) -> Self {
         let doorbell = region.directory().join("doorbell");
@@ -112,8 +115,8 @@ impl Platform for Host<'_> {
         clock::read(libc::CLOCK_MONOTONIC_RAW)
     }
 
-    /// By a futex of our own, not by a call of the C library that a thread could be cancelled in:
-    /// its destructors must not run from inside a launch.
+    /// Uses a futex instead of a C library call that is a cancellation point: a thread's
+    /// destructors must not run inside a launch.
     fn sleep(&self, time: Nanos) {
         futex::wait(&AtomicU32::new(0), 0, time);
     }
@@ -122,9 +125,9 @@ impl Platform for Host<'_> {
         self.region.grant().wait(word, timeout);
     }
 
-    /// Opens the doorbell anew each time: programs close descriptors that they do not know, and the
-    /// number is another file's then. For reading, too: without a reader a write would end the
-    /// program by SIGPIPE.
+    /// Opens the doorbell each time: programs close descriptors that they do not know, and the
+    /// number may then be another file's. Opens it for reading, too: a write without a reader would
+    /// end the program by SIGPIPE.
     fn notify_monitor(&self) {
         let Some(doorbell) =
             self.doorbell.as_ref().filter(|_| self.region.grant().notify_requested())
@@ -132,17 +135,18 @@ impl Platform for Host<'_> {
             return;
         };
         let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
-        // SAFETY: the path is NUL-ended. By number, because `open` is a cancellation point.
+        // SAFETY: `doorbell` is NUL-terminated and lives through the call; no mode is needed
+        // without O_CREAT. A raw system call, because `open` is a cancellation point.
         let opened =
             unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, doorbell.as_ptr(), flags, 0) };
         let Ok(doorbell) = libc::c_int::try_from(opened) else { return };
         if doorbell < 0 {
             return;
         }
-        // SAFETY: the descriptor is ours, and the byte is readable. What the pipe does not take, it
-        // has already.
+        // SAFETY: the byte is readable for the length of 1, and the descriptor was opened above. A
+        // write that the full pipe refuses is not needed: the monitor has a byte to wake on.
         unsafe { libc::syscall(libc::SYS_write, doorbell, c"!".as_ptr(), 1_usize) };
-        // SAFETY: the descriptor is ours, and is not used any more.
+        // SAFETY: the descriptor was opened above, and is not used after this.
         unsafe { libc::syscall(libc::SYS_close, doorbell) };
     }
 }

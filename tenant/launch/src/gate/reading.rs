@@ -1,25 +1,25 @@
-//! What the monitor says about a GPU, read in one piece.
+//! The monitor's fields about a GPU, read consistently.
 
 use cgpu_shm::grant::{GrantView, Heartbeat, Monitor, Turn, TurnState};
 use cgpu_shm::units::{DeviceIndex, Nanos, SlotIndex};
 
-/// Most reads while the gate word changes meanwhile. After that the last one counts: the launch
+/// Most reads while the gate word keeps changing. After that the last one counts, and the launch
 /// takes the slow path again.
 const MAX_READS: u32 = 3;
 
-/// No monitor lets more be in flight; a page that says more is to do no harm in sums.
+/// Most work in flight that a monitor allows. A corrupt page with more must not overflow sums.
 const MAX_BOUND: Nanos = Nanos::from_millis(1000);
 
-/// The monitor's words.
+/// The monitor's fields about a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reading {
-    /// The gate word under which the rest is good.
+    /// The gate word under which the others are valid.
     pub(crate) word: u32,
     pub(crate) turn: Turn,
     pub(crate) turn_budget: Nanos,
-    /// Most that may be in flight. Zero: as usual in a turn, and without a bound on an open GPU.
+    /// Most work that may be in flight. Zero: the default in a turn, unbounded on an open GPU.
     pub(crate) bound: Nanos,
-    /// This process is to notify the monitor when its work has run out.
+    /// This process notifies the monitor when its work has run out.
     pub(crate) notify_drained: bool,
     pub(crate) monitor: Monitor,
 }
@@ -34,7 +34,7 @@ impl Reading {
     ) -> Self {
         let read = || {
             let word = granted.acknowledge();
-            // Without a word there is no monitor, and what else is written means nothing.
+            // Without a gate word there is no monitor, and the other fields mean nothing.
             let turn = if word == 0 { Turn(0) } else { granted.turn(gpu) };
             (word, turn, granted.budget(gpu), granted.bound(gpu))
         };
@@ -54,13 +54,13 @@ impl Reading {
 }
 
 impl Reading {
-    /// Whether launches are measured: in turns, and on an open GPU while a monitor bounds what may
-    /// be in flight there.
+    /// Returns whether launches are measured: in turns, and on an open GPU while a monitor bounds
+    /// the work in flight.
     pub(crate) fn is_metered(&self) -> bool {
         self.turn.state() != TurnState::Open || (self.bound > Nanos::ZERO && self.monitor.lives())
     }
 
-    /// Without the bound of an open GPU.
+    /// Removes the bound on an open GPU.
     pub(crate) fn unbounded_if_open(self) -> Self {
         if self.turn.state() == TurnState::Open {
             Self { bound: Nanos::ZERO, ..self }
@@ -70,8 +70,8 @@ impl Reading {
     }
 }
 
-/// Whether launches need not be looked at: every GPU of the container is open, and without a bound
-/// if `bounded` says that bounds count.
+/// Returns whether every GPU of the container is open, and without a bound if `bounded` says that
+/// bounds count. Launches then bypass the gate.
 pub(crate) fn all_open(granted: GrantView<'_>, bounded: bool) -> bool {
     DeviceIndex::all().all(|gpu| {
         let has_bound = bounded && granted.bound(gpu) > Nanos::ZERO;

@@ -1,14 +1,13 @@
-//! Several processes in one container's turn: one after the other, because the GPU runs one context
-//! at a time.
+//! Orders the processes of one container in its turn: one after the other, because the GPU runs one
+//! context at a time.
 //!
-//! Each switch between contexts is lost to the container, and left to itself the GPU switches
-//! between all that have work queued at every slice of its own. So the process that has the GPU
-//! keeps it for [`HOLD_TIME`] while its siblings wait, and then the one that has waited longest is
-//! next.
+//! Each context switch costs the container time, and the GPU by itself switches between all
+//! processes with queued work at every time slice. So a process keeps the GPU for [`HOLD_TIME`]
+//! while its siblings wait, and then the one that has waited longest is next.
 //!
-//! The GPU is not handed over: each process reads what the others publish anyway (`ends`,
-//! `waiting`, `active`), and nothing is written for it. So no process is forgotten by one that
-//! died, and what a sibling claims costs its own container [`WAIT_BUDGET`] at most.
+//! No process hands the GPU over: each reads what the others publish anyway (`ends`, `waiting`,
+//! `active`). So an exited process blocks no sibling, and a false report costs its own container at
+//! most [`WAIT_BUDGET`].
 
 use cgpu_shm::atomic::{AtomicU64, Ordering};
 use cgpu_shm::clock::Clocks;
@@ -17,39 +16,37 @@ use cgpu_shm::units::Nanos;
 
 /// How long a process keeps the GPU while siblings wait: an ordinary turn.
 pub(crate) const HOLD_TIME: Nanos = Nanos::from_millis(6);
-/// The next one's kernels are queued this much before the end of the last one's.
+/// How long before the end of the last process's work the next one queues its kernels.
 const LEAD: Nanos = Nanos::from_micros(60);
-/// A process between two launches keeps the GPU for as long as a switch to another would cost.
+/// How long a process between two launches keeps the GPU: what a switch to another would cost.
 const IDLE_GRACE: Nanos = Nanos::from_micros(100);
-/// Time that a process which has waited longer gets to launch first: a wake-up.
+/// How long a process that has waited longer may take to launch first: a wake-up.
 const WAKE_UP_TIME: Nanos = Nanos::from_micros(200);
-/// Siblings of whose work nothing ends for so long are not waited for: what they run may wait for
-/// ours.
+/// How long to wait for siblings whose work does not end: it may wait for this process's work.
 const WAIT_BUDGET: Nanos = Nanos::from_millis(12);
 
-/// The container's other processes, as one that wants to launch sees them.
+/// The container's other processes, as a process that wants to launch sees them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SiblingQueue {
-    /// One of them has the GPU, and this is when to look again.
+    /// One of them has the GPU until this time.
     busy_until: Nanos,
-    /// How many wait.
+    /// Number of waiting ones.
     waiting: u64,
-    /// How many of these have waited longer.
+    /// Number of those that have waited longer.
     ahead: u64,
-    /// When work of theirs ended last, as far as they know.
+    /// Last reported end of their work.
     last: Nanos,
 }
 
 impl SiblingQueue {
-    /// With one more of them, which lives. `since`: when we began to wait; `before`: it comes
-    /// before us among those that began at the same time.
+    /// Adds a live sibling. `since`: when this process began to wait; `before`: the sibling comes
+    /// first if both began at the same time.
     pub(crate) fn with(self, cell: &Cell, (since, before): (Nanos, bool), clocks: Clocks) -> Self {
         let now = clocks.raw;
         let read = |word: &AtomicU64| clocks.to_raw(Nanos(word.load(Ordering::Relaxed)));
         let waits = cell.waiting.load(Ordering::Relaxed) > 0;
         let (ends, came) = (read(&cell.ends), read(&cell.active));
-        // One that does not wait may launch more until the end that it predicts, and a little
-        // longer.
+        // One that does not wait may launch more until its predicted end, and a little longer.
         let busy_until = if waits || ends - LEAD > now { ends - LEAD } else { ends + IDLE_GRACE };
         let is_ahead = waits && (came < since || (came == since && before));
         Self {
@@ -66,23 +63,24 @@ impl SiblingQueue {
 pub(crate) struct QueueEntry {
     /// When it got the GPU.
     since: Option<Nanos>,
-    /// Since when no sibling has the GPU, while it waits.
+    /// When the siblings' work was first seen to leave the GPU free, while this process waits.
     free_since: Option<Nanos>,
     budget: WaitBudget,
 }
 
-/// How long it has waited behind work of which nothing ended. Time outside of the container's turns
-/// does not count: short turns would end before the budget does, or a long pause would use it up.
+/// How long a process has waited behind work of which nothing ended. Time outside the container's
+/// turns does not count: short turns would end before the budget does, and a long gap would use it
+/// up.
 #[derive(Clone, Copy, Debug, Default)]
 struct WaitBudget {
-    /// The end that was seen last.
+    /// The last end seen.
     last: Nanos,
     waited: Nanos,
     looked: Option<Nanos>,
 }
 
 impl WaitBudget {
-    /// What is left of the budget.
+    /// Returns what is left of the budget.
     fn left(&mut self, last: Nanos, now: Nanos) -> Nanos {
         let passed = self.looked.replace(now).map_or(Nanos::ZERO, |looked| now - looked);
         self.waited = if last == self.last { self.waited + passed } else { Nanos::ZERO };
@@ -92,21 +90,21 @@ impl WaitBudget {
 }
 
 impl QueueEntry {
-    /// How long to wait before asking again; none: the GPU is ours among the siblings. `ends`: when
-    /// what we have launched has run.
+    /// Returns how long to wait before asking again, or none if this process may launch. `ends`:
+    /// when its launched work has run.
     pub(crate) fn wait(&mut self, queue: SiblingQueue, ends: Nanos, now: Nanos) -> Option<Nanos> {
         let holds_since = self.since.filter(|_| ends + IDLE_GRACE > now);
         if holds_since.is_some_and(|since| queue.waiting == 0 || now - since < HOLD_TIME) {
             return None;
         }
-        // Our time is up, or has not come.
+        // Its hold time is over, or its turn has not come.
         self.since = None;
         let wait = if queue.busy_until > now {
             self.free_since = None;
             (queue.busy_until - now).min(self.budget.left(queue.last, now))
         } else {
             self.budget.looked = None;
-            // They sleep until ours has run.
+            // Siblings sleep until this process's work has run.
             let free_since = *self.free_since.get_or_insert(now.max(ends - LEAD));
             if queue.ahead == 0 {
                 Nanos::ZERO
@@ -121,7 +119,7 @@ impl QueueEntry {
         None
     }
 
-    /// It is not the container's turn.
+    /// Records that the container's turn is over.
     pub(crate) fn interrupt(&mut self) {
         (self.free_since, self.budget.looked) = (None, None);
     }
@@ -166,18 +164,18 @@ mod tests {
         let waits = |now| sibling(SiblingQueue::default(), true, Nanos::ZERO, us(500), now);
         assert_eq!(queue_entry.wait(waits(begun), us(11_000), begun + us(900)), None);
         assert_eq!(queue_entry.wait(waits(begun), us(15_900), begun + us(5_900)), None);
-        // One place for the elder, counted from when it sleeps to: that our work has run.
+        // One wake-up time for the older one, from when its sleep ends: when our work has run.
         let up = begun + us(6_100);
         assert_eq!(
             queue_entry.wait(waits(up), us(16_500), up),
             Some(us(400) - LEAD + WAKE_UP_TIME)
         );
-        // It has come forward, and has the GPU for as long as it says.
+        // It has launched, and has the GPU until its predicted end.
         let has = sibling(SiblingQueue::default(), false, up + us(500), up, up + us(100));
         assert_eq!(queue_entry.wait(has, us(16_500), up + us(100)), Some(us(400) - LEAD));
         let has = sibling(SiblingQueue::default(), false, up + us(500), up, up + us(450));
         assert_eq!(queue_entry.wait(has, us(16_500), up + us(450)), Some(us(50) + IDLE_GRACE));
-        // Its time is up, too: we queue just before its end.
+        // Its hold time is over, too: we queue just before its end.
         let leaves =
             sibling(SiblingQueue::default(), true, up + us(6_500), up + us(6_200), up + us(6_200));
         assert_eq!(queue_entry.wait(leaves, us(16_500), up + us(6_200)), Some(us(300) - LEAD));
@@ -215,7 +213,7 @@ mod tests {
             now = now + wait;
         }
         assert_eq!(now, begun + WAIT_BUDGET);
-        // Nor again, as long as nothing of it ends.
+        // Nor again, as long as none of its work ends.
         let mut later = queue_entry;
         later.since = None;
         assert_eq!(later.wait(forever, Nanos::ZERO, now + HOLD_TIME), None);

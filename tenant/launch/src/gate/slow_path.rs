@@ -2,12 +2,11 @@
 //!
 //! | step | question |
 //! |---|---|
-//! | [`admit`](super::admit) | may it go? |
-//! | [`wait`](super::wait) | when may it go? |
+//! | [`admit`](super::admit) | is it metered? |
+//! | [`wait`](super::wait) | when may it proceed? |
 //! | [`measure`](super::measure) | what did it cost? |
 //!
-//! Each step locks the account once, and once more after each call of the driver in between: it
-//! takes what it needs from the account before the call, and notes the result after it.
+//! Each step locks the account once, and once more after each call of the driver in between.
 
 use cgpu_shm::grant::TurnState;
 use cgpu_shm::spin::SpinGuard;
@@ -32,7 +31,7 @@ pub(super) struct SlowPath<'a, 'r, D, P> {
 }
 
 impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
-    /// Up to the call of the driver. None: the launch is not metered.
+    /// Runs the steps before the driver's call. Returns none if the launch is not metered.
     pub(super) fn before_launch(&self) -> Option<Admitted> {
         let mut request = self.admit()?;
         let (budget, reading) = self.wait(&mut request)?;
@@ -61,14 +60,14 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         admission
     }
 
-    /// Charges what the thread launched on its fast path, on whichever GPU, and drops its budget.
+    /// Charges what the thread launched on its fast path, on any GPU, and drops its budget.
     pub(super) fn charge_thread(&self, now: Nanos) {
         if let Some(gpu) = self.thread.gpu() {
             self.gate.device(gpu).account.lock().charge_thread(self.thread, self.key, now);
         }
     }
 
-    /// The account of the process on the launch's GPU.
+    /// Locks the account of the process on the launch's GPU.
     pub(super) fn account(&self) -> SpinGuard<'_, Account> {
         self.gate.device(self.launch.gpu).account.lock()
     }

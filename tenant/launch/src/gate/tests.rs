@@ -41,7 +41,7 @@ struct Program<'a, 'r, 's> {
     gate: &'a Gate<'r>,
     thread: Thread,
     driver: FakeDriver<'a, 's>,
-    /// Launches let through by the thread's own budget.
+    /// Launches on the thread's own budget.
     fast: std::cell::Cell<u64>,
 }
 
@@ -50,7 +50,7 @@ impl<'a, 'r, 's> Program<'a, 'r, 's> {
         Self { gate, thread: Thread::default(), driver, fast: std::cell::Cell::new(0) }
     }
 
-    /// As the shim does it.
+    /// Launches as the shim does.
     fn launch(&self, function: usize, stream: Stream, cost: Nanos) {
         self.launch_as(function, stream, cost, false);
     }
@@ -91,10 +91,10 @@ impl<'a, 'r, 's> Program<'a, 'r, 's> {
     }
 }
 
-/// Launches without a pause, as fast as a host can, until `end`.
+/// Launches continuously, as fast as a host can, until `end`.
 fn saturate(role: &Role<'_>, program: &Program<'_, '_, '_>, cost: Nanos, end: Nanos) {
     while role.now() < end {
-        // The driver's own queue is some thousand launches long; no program here fills it.
+        // The driver's own queue holds about a thousand launches; no program here fills it.
         program.launch(1, STREAM, cost);
         role.sleep(us(3));
     }
@@ -189,8 +189,8 @@ fn launch_from_a_signal_handler_inside_the_gate_is_not_held() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever the program is like and whatever the monitor says, every launch goes on in the end,
-    /// and no more is charged than ran.
+    /// For any program and any monitor, every launch proceeds in the end, and no more is charged
+    /// than ran.
     #[test]
     fn every_launch_proceeds_in_the_end(
         launches in proptest::collection::vec((0_usize..5, 1_u64..3000, 0_u64..900, any::<bool>(), 0_usize..4), 20..150),
@@ -214,7 +214,7 @@ proptest! {
                     let stream = Stream { handle: 0x100 + stream, per_thread: false };
                     let before = role.now();
                     program.launch_as(*function, stream, us(*cost), *programmatic);
-                    // All turns, a second for a monitor that died, a look or two.
+                    // All turns, a second for an exited monitor, a poll or two.
                     assert!(role.now() - before < ms(360 + 1200));
                     role.sleep(us(*gap));
                 }

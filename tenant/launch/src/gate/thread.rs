@@ -1,12 +1,12 @@
-//! A thread's own part of the gate: the fast path of a metered launch.
+//! The fast path of a metered launch: a thread's own state.
 //!
-//! A thread gets a budget on the slow path, and spends it without a shared word: one look into a
-//! table of its own, keyed by function and stream, one comparison, one subtraction. What it
-//! launched is counted in the table, and charged on the thread's next slow path. Nobody else
-//! touches the table, so that nothing here needs to be atomic.
+//! A thread gets a budget on the slow path and spends it without a shared word: one lookup in its
+//! own table, keyed by function and stream, one comparison, one subtraction. The table counts the
+//! launches, and the thread's next slow path charges them. No other thread uses the table, so
+//! nothing here is atomic.
 //!
-//! An entry has the prices of all sizes that were measured, so a program that launches its
-//! functions in thousands of shapes needs as many entries as it has functions.
+//! An entry has the prices of all measured sizes, so a program that launches its functions in
+//! thousands of shapes needs only as many entries as it has functions.
 
 use core::cell::Cell;
 
@@ -16,14 +16,13 @@ use cgpu_shm::units::Nanos;
 use crate::cost::{Function, Kernel, SIZES};
 use crate::gpu_time::{LaneId, Stream, ThreadKey};
 
-/// Entries of the table, by as many bits of a key: of 50 functions four in five have one to
-/// themselves.
+/// Entries of the table. Four in five of 50 functions have an entry to themselves.
 const ENTRIES: usize = 1 << ENTRY_BITS;
 const ENTRY_BITS: u32 = 8;
-/// A thread that took longer than this, and than twice its budget, since its last slow path, has
-/// let the GPU run dry.
+/// A thread whose last slow path is longer ago than this, and than twice its budget, has let the
+/// GPU run dry.
 const DRY_AFTER: Nanos = Nanos::from_micros(200);
-/// One, as a thread's utilization is counted.
+/// A utilization of one.
 const FULL_UTILIZATION: u32 = 1024;
 
 /// A function on a stream.
@@ -32,12 +31,12 @@ struct Entry {
     key: Cell<u64>,
     function: Cell<Function>,
     lane: Cell<LaneId>,
-    /// Sizes with launches, one bit each.
+    /// One bit for each size with launches.
     touched: Cell<u32>,
     sizes: [Size; SIZES],
 }
 
-/// How much budget a launch of one size takes, and how many were made since the last slow path.
+/// Price of a launch of one size, and the launches since the last slow path.
 #[derive(Debug)]
 struct Size {
     price: Cell<u32>,
@@ -63,27 +62,27 @@ impl Entry {
     }
 }
 
-/// One thread.
+/// State of one thread.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Thread {
-    /// The gate word under which the budget is good.
+    /// The gate word under which the budget is valid.
     word: Cell<u32>,
-    /// What may be launched on the fast path, in nanoseconds.
+    /// Budget for fast-path launches, in nanoseconds.
     budget: Cell<u32>,
-    /// Entries with launches, in the order of the first of them.
+    /// Entries with launches, in the order of their first launch.
     touched: [Cell<u8>; ENTRIES],
     touches: Cell<usize>,
     /// On the heap: 72 KiB may be more than a thread's stack has left.
     entries: Box<[Entry; ENTRIES]>,
-    /// The gate at which the number is its.
+    /// The gate for which `key` is valid.
     gate: Cell<usize>,
     key: Cell<ThreadKey>,
     gpu: Cell<Option<Gpu>>,
     inside: Cell<bool>,
     initial_budget: Cell<u32>,
     last_slow_path: Cell<Nanos>,
-    /// How much of the time its launches keep the GPU busy, in 1024ths; a moving average.
+    /// Share of the time in which its launches keep the GPU busy, in 1024ths; a moving average.
     utilization: Cell<u32>,
 }
 
@@ -115,16 +114,16 @@ impl Default for Thread {
 }
 
 impl Thread {
-    /// Whether the budget covers a launch; it is counted then. `word` is the gate word as just
-    /// read.
+    /// Returns whether the budget covers a launch, and counts it if so. `word` is the gate word
+    /// just read.
     ///
-    /// A size that is not there costs more than any budget.
+    /// An unmeasured size costs more than any budget.
     #[inline(always)]
     #[must_use]
     pub fn spend(&self, word: u32, kernel: Kernel, stream: Stream) -> bool {
         let key = kernel.function().on(stream.key());
         let place = place(key);
-        // The place has as many values as there are entries, and the size as there are sizes.
+        // `place` is below `ENTRIES`, and `size` below `SIZES`.
         #[allow(clippy::indexing_slicing)]
         let entry = &self.entries[place];
         #[allow(clippy::indexing_slicing)]
@@ -146,7 +145,7 @@ impl Thread {
     #[inline(always)]
     fn touch(&self, place: usize) {
         let touches = self.touches.get();
-        // Each entry at most once.
+        // Each entry is added at most once.
         if let Some(touch) = self.touched.get(touches) {
             #[allow(clippy::cast_possible_truncation)] // eight bits
             touch.set(place as u8);
@@ -154,18 +153,19 @@ impl Thread {
         }
     }
 
-    /// Takes the thread in; false if it is inside already: a signal handler launches.
+    /// Marks the thread as inside the gate. Returns false if it already is: a signal handler
+    /// launches.
     pub(crate) fn enter(&self) -> bool {
         !self.inside.replace(true)
     }
 
-    /// Lets the thread out.
+    /// Marks the thread as outside the gate.
     pub(crate) fn leave(&self) {
         self.inside.set(false);
     }
 
-    /// Its number at this gate; none before its first slow path. What it counted at another gate
-    /// (its parent process's) is not ours.
+    /// Returns its number at this gate, or none before its first slow path. Counts from another
+    /// gate (the parent process's) are not valid here.
     pub(crate) fn key(&self, gate: usize) -> Option<ThreadKey> {
         (self.gate.get() == gate).then(|| self.key.get())
     }
@@ -187,12 +187,12 @@ impl Thread {
         self.touches.set(0);
     }
 
-    /// The GPU that its budget is, or was last, for.
+    /// Returns the GPU of its last budget.
     pub(crate) fn gpu(&self) -> Option<Gpu> {
         self.gpu.get()
     }
 
-    /// What has become of the budget that it got on its last slow path.
+    /// Returns how the thread used the budget of its last slow path.
     pub(crate) fn activity(&self, now: Nanos) -> ThreadActivity {
         if self.last_slow_path.get() == Nanos::ZERO {
             return ThreadActivity { utilization: FULL_UTILIZATION, ran_dry: false };
@@ -205,8 +205,7 @@ impl Thread {
         ThreadActivity { utilization: self.utilization.get().midpoint(utilization), ran_dry }
     }
 
-    /// What it launched on its fast path; forgets it. `each` answers the price of such a launch
-    /// now.
+    /// Takes the counted launches out of the table. `each` returns the new price of such a launch.
     pub(crate) fn take(&self, mut each: impl FnMut(FastLaunches) -> u32) {
         for touch in self.touched.iter().take(self.touches.replace(0)) {
             let Some(entry) = self.entries.get(usize::from(touch.get())) else { continue };
@@ -223,8 +222,7 @@ impl Thread {
         }
     }
 
-    /// What is left of its budget is about to be taken, before the thread launches again:
-    /// it does not count as used.
+    /// Excludes the unused budget from the thread's activity: it is about to be revoked.
     pub(crate) fn discount_unused(&self) {
         self.initial_budget.set(self.initial_budget.get().saturating_sub(self.budget.get()));
     }
@@ -235,8 +233,7 @@ impl Thread {
         self.budget.set(0);
     }
 
-    /// The thread goes on, with a budget of so much on top of the `cost` of the launch that it is
-    /// about to make.
+    /// Sets a budget on top of the `cost` of the launch that the thread is about to make.
     pub(crate) fn set_budget(
         &self,
         now: Nanos,
@@ -254,8 +251,8 @@ impl Thread {
         self.budget.set(budget);
     }
 
-    /// Enters a function and what its sizes cost into its table. Whatever had the place has been
-    /// taken before.
+    /// Enters a function and the prices of its sizes into the table. The launches of an entry that
+    /// it replaces have been taken.
     pub(crate) fn remember(
         &self,
         function: Function,
@@ -275,28 +272,27 @@ impl Thread {
 
 fn entries() -> Box<[Entry; ENTRIES]> {
     let entries: Box<[Entry]> = (0..ENTRIES).map(|_| Entry::empty()).collect();
-    // As many as the array has: the conversion does not fail.
+    // The vector has `ENTRIES` elements, so the conversion succeeds.
     entries.try_into().unwrap_or_else(|_| Box::new(core::array::from_fn(|_| Entry::empty())))
 }
 
 /// How a thread has launched since its last slow path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThreadActivity {
-    /// How much of the time its launches keep the GPU busy, in 1024ths.
+    /// Share of the time in which its launches keep the GPU busy, in 1024ths.
     pub(crate) utilization: u32,
-    /// It has let the GPU run dry, most likely.
+    /// It has probably let the GPU run dry.
     pub(crate) ran_dry: bool,
 }
 
 impl ThreadActivity {
-    /// Most budget that it should have: what it uses up in the time in which a busy thread uses up
-    /// `most`.
+    /// Returns its largest budget: what it uses in the time in which a busy thread uses `most`.
     pub(crate) fn budget(self, most: Nanos) -> Nanos {
         Nanos(most.0 * u64::from(self.utilization) / u64::from(FULL_UTILIZATION))
     }
 
-    /// Whether its launches leave the GPU idle most of the time, so that a batch of them tells
-    /// little about each.
+    /// Returns whether its launches leave the GPU idle most of the time, so that a batch of them
+    /// tells little about each.
     pub(crate) fn is_sparse(self) -> bool {
         self.ran_dry || self.utilization < FULL_UTILIZATION / 2
     }

@@ -1,7 +1,7 @@
-//! The second step of the slow path: waits until the launch may go.
+//! The second step of the slow path: waits until the launch may proceed.
 //!
-//! Measures what has ended, decides ([`Request`]), publishes, and sleeps or waits for the gate word
-//! to change; again until the launch may go.
+//! Repeats: measure what has ended, decide ([`Request`]), publish, then sleep or wait for the gate
+//! word to change.
 
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::reason::Reason;
@@ -14,8 +14,8 @@ use super::{Driver, Platform};
 use crate::gpu_time::LaneId;
 
 impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
-    /// Returns the budget for launches after this one, and the monitor's words under which it is
-    /// good. None: the launch is not metered any more.
+    /// Returns the budget for the next launches, and the monitor's fields under which it is valid.
+    /// None: the launch is no longer metered.
     pub(super) fn wait(&self, request: &mut Request) -> Option<(Nanos, Reading)> {
         let (proceed, reading) = self.until_admitted(request);
         if request.notify {
@@ -56,7 +56,7 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
                     if notify {
                         self.platform.notify_monitor();
                     }
-                    // The last launches of the turn; their end is what the others wait for.
+                    // The last launches of the turn: the other containers wait for their end.
                     match unmarked.take() {
                         Some(lane) if self.mark_last(lane) => {}
                         _ => self.platform.wait(word, timeout),
@@ -66,14 +66,14 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         }
     }
 
-    /// Puts a marker behind launches that have none yet, before a long wait.
+    /// Puts a marker behind launches that have none before a long wait.
     fn mark_last(&self, lane: LaneId) -> bool {
         let open =
             self.account().gpu_time.find(lane).is_some_and(|lane| !lane.open.estimate.is_empty());
         open && !self.launch.programmatic && self.mark(lane, false)
     }
 
-    /// Nothing is metered under this word any more.
+    /// Lets later launches under this gate word bypass the gate, if all GPUs are open.
     pub(super) fn leave_open(&self, proceed: Proceed, reading: &Reading) {
         match proceed {
             Proceed::Open { notify } => {

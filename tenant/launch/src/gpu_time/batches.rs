@@ -1,4 +1,4 @@
-//! Batches with a marker behind them: placed, found to be over, measured.
+//! Batches with a marker behind them: marked, found to be over, measured.
 
 use cgpu_shm::intervals::Span;
 use cgpu_shm::units::Nanos;
@@ -11,10 +11,10 @@ use super::overlapping_batches::OverlappingBatches;
 use super::{BATCHES, ContextKey, Event, GpuTime, WORDS};
 use crate::cost::Contention;
 
-/// How much later than it happens the host may see what the GPU writes, and record a marker's time.
+/// Delay until the host sees what the GPU writes, and until it records a marker's time.
 const VISIBILITY: Nanos = Nanos::from_micros(20);
 
-/// A batch that is over, as far as the GPU's word goes.
+/// A batch that is over by the number that the GPU has written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndedBatch {
     pub(crate) lane: LaneId,
@@ -23,12 +23,12 @@ pub(crate) struct EndedBatch {
     pub(crate) end: Event,
     /// Base event of its context, if there is one yet.
     pub(crate) base: Option<Event>,
-    /// The GPU has not said so: the event is to be asked.
+    /// The GPU has not written a number: the event has to be queried.
     pub(crate) ask: bool,
 }
 
-/// What the driver said about a batch's events, in nanoseconds of the GPU's clock; negative only
-/// where that was set back.
+/// What the driver reports about a batch's events, in nanoseconds of the GPU's clock. Negative only
+/// if that clock was set back.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Timing {
     /// From the base event to the end.
@@ -42,23 +42,23 @@ pub(crate) struct Timing {
 pub(crate) struct Measured {
     /// When it ran, in the host's time.
     pub(crate) span: Span,
-    /// What the GPU's clock said of its length cannot be: it was charged by its estimate.
+    /// The length by the GPU's clock is impossible: the batch was charged by its estimate.
     pub(crate) clamped: bool,
-    /// The GPU's clock was found to be another than what was known of it.
+    /// The GPU's clock was found to have changed.
     pub(crate) reanchored: bool,
 }
 
-/// What a marker consists of.
+/// Parts of a marker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Marker {
     pub(crate) number: u64,
-    /// The word of the GPU's part of the page, if the lane has one.
+    /// The word of the process's page that the GPU writes, if the lane has one.
     pub(crate) word: Option<usize>,
-    /// An event that is free; otherwise one must be made.
+    /// A free event; none: one must be created.
     pub(crate) event: Option<Event>,
 }
 
-/// How a marker was placed.
+/// Circumstances in which a marker was placed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MarkerPlacement {
     pub(crate) at: Nanos,
@@ -66,19 +66,19 @@ pub(crate) struct MarkerPlacement {
     /// The stream had run dry: the host may have kept the GPU waiting between the launches before
     /// it.
     pub(crate) dry: bool,
-    /// With nothing open before it, it marks a backlog.
+    /// If no launch is open before it, it marks a backlog.
     pub(crate) backlog: bool,
 }
 
 impl GpuTime {
-    /// An event of the context that is free.
+    /// Takes a free event of the context.
     pub(crate) fn take_event(&mut self, context: ContextKey) -> Option<Event> {
         let place = self.free.iter().position(|(of, _)| *of == context)?;
         Some(self.free.swap_remove(place).1)
     }
 
-    /// What is to be placed to mark the end of the lane's open launches; none if it has too many
-    /// batches already.
+    /// Plans a marker behind the lane's open launches. Returns none if the lane has too many
+    /// batches.
     pub(crate) fn plan_marker(&mut self, id: LaneId) -> Option<Marker> {
         let lane = self.find(id).filter(|lane| lane.batches.len() < BATCHES)?;
         lane.number += 1;
@@ -91,7 +91,7 @@ impl GpuTime {
         })
     }
 
-    /// The marker stands: what was open is a batch.
+    /// Turns the open launches into a batch, whose marker has been placed.
     pub(crate) fn close_batch(
         &mut self,
         id: LaneId,
@@ -120,8 +120,8 @@ impl GpuTime {
         });
     }
 
-    /// A batch that is over, or may be, of a lane in this context and none of `blocked`; `word`
-    /// reads the GPU's words, from `now` on.
+    /// Returns a batch that is or may be over, of a lane in this context that is not in `blocked`.
+    /// `word` reads the GPU's numbers.
     pub(crate) fn next_ended(
         &mut self,
         context: ContextKey,
@@ -139,17 +139,17 @@ impl GpuTime {
             }
             over.then_some((lane.id, batch))
         });
-        // About in the order in which they ended: set after set is learned from.
+        // About in the order of their ends: sets of batches are learned from one after the other.
         let (lane, batch) = over.min_by_key(|(_, batch)| batch.placed)?;
         let (number, start, end, ask) = (batch.number, batch.start, batch.end, !batch.written);
         Some(EndedBatch { lane, number, start, end, base: self.clock.base(context), ask })
     }
 
-    /// Measures a batch that is over, and was seen to be at `seen`.
+    /// Measures a batch that was seen to be over at `seen`.
     ///
-    /// Its length is what the GPU's clock says, and never longer than the time since its launch by
-    /// more than [`TOLERANCE`] and a thousandth. Where it follows another batch and was launched
-    /// after that had ended, it begins at its launch: the stream stood idle in between.
+    /// Its length is that by the GPU's clock, but exceeds the time since its launch by at most
+    /// [`TOLERANCE`] and a thousandth. A batch that was launched after the previous one had ended
+    /// begins at its launch: the stream was idle in between.
     pub(crate) fn measure(
         &mut self,
         found: &EndedBatch,
@@ -183,9 +183,9 @@ impl GpuTime {
             Start::Event(_) => batch.first + told.unwrap_or_default(),
             _ => batch.first,
         };
-        // It went on when it was last looked at, but for what the host sees late.
+        // It still ran at the last poll, up to the delay with which the host sees the GPU's writes.
         let least = least.max(seen_running.max(batch.placed) - VISIBILITY);
-        // A launch into an idle stream runs at once, as a rule.
+        // A launch into an idle stream usually runs at once.
         let likely = if matches!(batch.start, Start::Event(_)) { least } else { seen };
         let limits = Limits { least, likely, seen };
         let located = self.clock.place(context, batch.end, timing.since_base, limits);
@@ -241,9 +241,8 @@ impl GpuTime {
         Some(Measured { span, clamped, reanchored: located.reanchored })
     }
 
-    /// Whether something else than its launches made a batch longer than they are expected to take:
-    /// other containers' slices, or gaps of a host that launches into one stream only, which runs
-    /// `dry`.
+    /// Returns whether a batch took longer than expected for reasons other than its launches: other
+    /// containers' slices, or gaps of a host that launches into only one stream, which runs `dry`.
     fn lengthened(&self, id: LaneId, batch: &Batch, length: Nanos, dry: bool) -> bool {
         let expected = batch.estimate.cost;
         let others = self.lanes.iter().any(|lane| lane.id != id && !lane.is_idle());
@@ -251,7 +250,7 @@ impl GpuTime {
         (batch.contention == Contention::Containers || has_gaps) && length > expected
     }
 
-    /// When an event happened that was located; it is free, or the new base.
+    /// Returns when a located event happened. The event is now free or the new base.
     fn located(&mut self, context: ContextKey, located: Located) -> Nanos {
         self.union.shift(located.shift);
         self.free.extend(located.free.map(|event| (context, event)));

@@ -1,4 +1,4 @@
-//! Launches that are charged by their estimates: no marker tells, or will ever tell, when they ran.
+//! Launches that are charged by estimate, because no marker shows when they ran.
 
 use cgpu_shm::intervals::Span;
 use cgpu_shm::units::Nanos;
@@ -9,20 +9,19 @@ use super::overlapping_batches::OverlappingBatches;
 use super::{ContextKey, GpuTime, Lane};
 use crate::cost::Contention;
 
-/// Work without a marker is taken to have run this long after it should have.
+/// How long after its predicted end unmarked work is assumed to have run.
 const OVERDUE_AFTER: Nanos = Nanos::from_millis(2);
-/// What of such work may still be in flight: twice the bound.
+/// The part of such work that may still be in flight: twice the bound.
 const MAX_TAIL: Nanos = Nanos::from_millis(1);
-/// Work of a context in which no thread launches any more.
+/// Time after which a context counts as abandoned: no thread launches there.
 const ABANDONED_AFTER: Nanos = Nanos::from_millis(50);
 
 impl GpuTime {
-    /// Charges, by their estimates, launches that no marker will ever follow. Returns how many
-    /// batches there were.
+    /// Charges by estimate launches that no marker will follow. Returns the number of batches.
     pub(crate) fn charge_overdue(&mut self, now: Nanos) -> u32 {
         let overdue = |open: &OpenBatch, start: Nanos| {
             let (age, cost) = (now - start, open.estimate.cost);
-            // Either all of it has run, or it goes on and on and all but the last of it has.
+            // Either all of it has run, or launches keep coming and all but the last have run.
             !open.estimate.is_empty()
                 && (age > cost + OVERDUE_AFTER
                     || (age > OVERDUE_AFTER + OVERDUE_AFTER && cost < age + MAX_TAIL))
@@ -30,19 +29,19 @@ impl GpuTime {
         let mut charged = 0;
         let busy = self.busy_lanes() as u64;
         for place in 0..self.lanes.len() {
-            // A stream that is asked whether it is dry gets more time: the estimate may be too low
-            // by far.
+            // A stream that is queried for running dry gets more time: the estimate may be far too
+            // low.
             let patient =
                 |lane: &Lane| lane.programmatic && now < lane.open.first + ABANDONED_AFTER;
-            // It begins when what is before it has ended, and that is not known while there is a
-            // marker to be reached.
+            // It begins when the work before it has ended, which is unknown while a marker is
+            // outstanding.
             let due = |lane: &Lane| {
                 lane.batches.is_empty()
                     && overdue(&lane.open, lane.open.first.max(lane.ended))
                     && !patient(lane)
             };
-            // The thread went on to another stream, and what it launched there has ended, long
-            // enough after this began for both.
+            // The thread launched into another stream later, and that work has ended, long enough
+            // after this began for both.
             let overtaken = |lane: &Lane| {
                 let start = lane.open.first.max(lane.ended);
                 !lane.open.estimate.is_empty()
@@ -68,8 +67,8 @@ impl GpuTime {
         charged
     }
 
-    /// Measures what is open in a lane whose stream was seen to have run dry: all of it ran since
-    /// the first of it was launched, or since what was before it ended.
+    /// Measures what is open in a lane whose stream was seen to have run dry. All of it ran since
+    /// its first launch, or since the end of the work before it.
     pub(crate) fn measure_idle_stream(&mut self, id: LaneId, seen: Nanos) {
         let Some(lane) = self.find(id).filter(|lane| lane.batches.is_empty()) else { return };
         let open = core::mem::replace(&mut lane.open, OpenBatch::empty());
@@ -85,13 +84,13 @@ impl GpuTime {
         self.learn(id, batch, (Contention::Alone, Precision::Batch), seen);
     }
 
-    /// Charges what is open in a lane by its estimate.
+    /// Charges by estimate what is open in a lane.
     pub(crate) fn charge_estimate(&mut self, id: LaneId) {
         self.charge_open(usize::from(id.place), Nanos::MAX);
     }
 
-    /// Charges what is open in such lanes, all of which has run by `now`: by its estimate, or,
-    /// where no marker ever tells, by when it ended.
+    /// Charges what is open in the chosen lanes, all of which has run by `now`: by estimate, or,
+    /// where no marker can follow, by its end.
     pub(crate) fn measure_synchronized(&mut self, is_one: impl Fn(&LaneKey) -> bool, now: Nanos) {
         for place in 0..self.lanes.len() {
             let Some(lane) = self.lanes.get(place) else { continue };
@@ -105,7 +104,7 @@ impl GpuTime {
         }
     }
 
-    /// Charges by its estimate what is open in a lane, and has ended by `latest`.
+    /// Charges by estimate what is open in a lane and has ended by `latest`.
     fn charge_open(&mut self, place: usize, latest: Nanos) {
         let Some(lane) = self.lanes.get_mut(place) else { return };
         let (id, context) = (lane.id, lane.key.context);
@@ -127,8 +126,8 @@ impl GpuTime {
         self.ran_early = self.ran_early + added - open.estimate.cost;
     }
 
-    /// Forgets the events of a context, which are gone with it or worth nothing, and charges by
-    /// estimate what hung on them.
+    /// Forgets the events of a context, which are gone or worthless, and charges by estimate the
+    /// work that they would have measured.
     pub(crate) fn forget(&mut self, context: ContextKey) {
         for place in 0..self.lanes.len() {
             let Some(lane) = self.lanes.get_mut(place).filter(|lane| lane.key.context == context)
@@ -149,8 +148,8 @@ impl GpuTime {
         self.free.retain(|(of, _)| *of != context);
     }
 
-    /// Contexts whose work should have been measured long ago, but no thread launches there any
-    /// more.
+    /// Returns a context whose work should have been measured long ago, but where no thread
+    /// launches.
     pub(crate) fn abandoned(
         &self,
         present: ContextKey,

@@ -1,34 +1,33 @@
-//! The GPU's clock beside the host's.
+//! The relation of the GPU's clock to the host's.
 //!
-//! The driver only tells how long after one event of a context another one happened, by the GPU's
-//! own oscillator, which runs 10 to 100 ppm fast or slow. What is measured between two events is a
-//! length and needs nothing else. Only to place work in the host's time (whether a stream stood
-//! idle before it, which of several streams' work overlaps) the two clocks are compared. Each event
-//! bounds its own instant:
+//! The driver only reports how long after one event of a context another happened, by the GPU's own
+//! oscillator, which runs 10 to 100 ppm fast or slow. A length between two events needs nothing
+//! else. The clocks are compared only to place work in the host's time: whether a stream was idle
+//! before it, and which of several streams' work overlaps. Each event bounds its own instant:
 //!
 //! ```text
-//!   launched + length, last seen to go on  <=  true instant  <=  seen to be over
+//!   launched + length, last seen running  <=  true instant  <=  seen to be over
 //! ```
 //!
-//! A program that keeps the GPU busy is looked at several times a millisecond, so some of its
-//! events are bounded to a few microseconds from both sides. One that launches now and then is seen
-//! late, but begins to run as it is launched, so its lower bounds are tight.
+//! A program that keeps the GPU busy is polled several times a millisecond, so some of its events
+//! are bounded to a few microseconds from both sides. The work of one that launches now and then is
+//! seen late, but begins as soon as it is launched, so its lower bounds are tight.
 //!
-//! * **Offset**, per context, because the driver compares no events of different contexts: where the
-//!   bounds of an event do not contain it, it moves to the nearer one. It starts at the first lower
-//!   bound, if that is when the work should have run, else at the upper one. Where the nearest lower bound of a [`WINDOW`] is further away than the nearest upper one,
-//!   or than [`TOLERANCE`], it falls towards that, by what drifts apart at 100 ppm since an upper one
-//!   was last near.
-//! * **Rate**, per GPU: the tightest bounds of each second, over [`BASELINE`] at least, bound the
+//! * **Offset**, per context, because the driver cannot compare events of different contexts. It
+//!   starts at the first lower bound if the work should have run then, else at the upper one. If
+//!   the bounds of an event do not contain it, it moves to the nearer bound. It falls if the
+//!   nearest lower bound of a [`WINDOW`] is further away than the nearest upper one, or than
+//!   [`TOLERANCE`]: by what drifts apart at 100 ppm since an upper bound was last near.
+//! * **Rate**, per GPU: the tightest bounds of each second, over at least [`BASELINE`], bound the
 //!   slope between them; the rate moves into these bounds.
-//! * Where the stamps of two events cannot be of one clock that is off by 500 ppm at most, the clock
-//!   was set: what was learned is dropped (*re-anchored*).
-//! * After a pause of [`REANCHOR_AFTER`] the context starts anew with its next event, at the old rate: a
-//!   length in single precision is worth little then, and a rate known to 1 ppm is off by 3.6 ms
-//!   after an hour.
+//! * If the timestamps of two events cannot come from one clock that is off by at most 500 ppm, the
+//!   clock was set: what was learned is dropped (*re-anchored*).
+//! * After [`REANCHOR_AFTER`] without events, the context starts anew with its next event, at the
+//!   old rate. A length in single precision is inaccurate by then, and a rate known to 1 ppm is off
+//!   by 3.6 ms after an hour.
 //!
-//! Host time is `CLOCK_MONOTONIC_RAW`: NTP slews `CLOCK_MONOTONIC` by up to 80,000 ppm. The edge
-//! converts ([`cgpu_shm::clock::Clocks`]).
+//! Host time is `CLOCK_MONOTONIC_RAW`, because NTP slews `CLOCK_MONOTONIC` by up to 80,000 ppm.
+//! [`cgpu_shm::clock::Clocks`] converts published times.
 
 use std::collections::VecDeque;
 
@@ -36,67 +35,67 @@ use cgpu_shm::units::Nanos;
 
 use super::{ContextKey, Event};
 
-/// A base event serves for so long: the driver gives elapsed time as a 32-bit float of
-/// milliseconds.
+/// How long a base event is used: the driver gives elapsed time as a 32-bit float of milliseconds.
 const BASE_EVENT_LIFETIME: i64 = 2_000_000_000;
-/// Lower bounds of so long are taken together.
+/// Time over which lower bounds are combined.
 const WINDOW: Nanos = Nanos::from_millis(250);
-/// The tightest bounds of so long are kept.
+/// Time of which the tightest bounds are kept.
 const STEP_NANOS: i64 = 1_000_000_000;
-/// Between bounds that lie so far apart the slope is the rate.
+/// Distance of two bounds from which their slope counts as the rate.
 const BASELINE: i64 = 8 * STEP_NANOS;
-/// How many are kept: 16 s.
+/// Number of seconds kept.
 const MAX_POINTS: usize = 16;
-/// Without any event for so long, a context starts anew.
+/// Time without any event after which a context starts anew.
 const REANCHOR_AFTER: Nanos = Nanos::from_millis(8_000);
-/// What a length by the GPU's clock may be longer than the host's time in which it ran: the grid of
-/// time stamps, the float, and two reads of the host's clock.
+/// By how much a length by the GPU's clock may exceed the host's time: the granularity of
+/// timestamps, the float, and two reads of the host's clock.
 pub(crate) const TOLERANCE: Nanos = Nanos::from_micros(20);
 
-/// How much longer a time is on the host than on the GPU: parts per billion.
+/// How much longer a time is on the host than on the GPU, in parts per billion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rate(i64);
 
 impl Rate {
     /// No oscillator is further off: 500 ppm.
     const MAX_PPB: i64 = 500_000;
-    /// Nor, as a rule, than this: 100 ppm.
+    /// Usual limit: 100 ppm.
     const USUAL_PPB: i64 = 100_000;
 
-    /// What a GPU's time is on the host.
+    /// Converts a GPU's time to the host's.
     fn host(self, gpu: i64) -> i64 {
         gpu + over(gpu, self.0)
     }
 }
 
-/// `time` times parts per billion. Saturates.
+/// Returns `ppb` billionths of a time. Saturates.
 fn over(time: i64, ppb: i64) -> i64 {
     i64::try_from(i128::from(time) * i128::from(ppb) / 1_000_000_000).unwrap_or(i64::MAX)
 }
 
-/// The instant of an event by the GPU's clock, from the first event of its context on.
+/// The instant of an event by the GPU's clock, from the first event of its context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GpuTimestamp {
-    /// Stamps of different epochs are not comparable.
+    /// Timestamps of different epochs are not comparable.
     epoch: u32,
     gpu: i64,
 }
 
 impl GpuTimestamp {
-    /// The GPU's time from `earlier` on; negative if the clock was set back. None: not comparable.
+    /// Returns the GPU's time since `earlier`; negative if the clock was set back. None: not
+    /// comparable.
     pub(crate) fn since(self, earlier: Self) -> Option<i64> {
         (self.epoch == earlier.epoch).then(|| self.gpu.saturating_sub(earlier.gpu))
     }
 }
 
-/// What the host knows of when an event happened.
+/// Bounds of when an event happened, in the host's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Not before this.
+    /// At the earliest.
     pub(crate) least: Nanos,
-    /// When, if nothing else is known.
+    /// The default if nothing else is known.
     pub(crate) likely: Nanos,
-    /// It was seen to be over then.
+    /// When it was seen to be over.
     pub(crate) seen: Nanos,
 }
 
@@ -104,13 +103,13 @@ pub(crate) struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Located {
     pub(crate) at: Nanos,
-    /// By the GPU's clock; none: there is no base to measure from.
+    /// By the GPU's clock; none: there is no base event.
     pub(crate) stamp: Option<GpuTimestamp>,
-    /// By how much later all that was placed before is now taken to have been; negative: earlier.
+    /// By how much all earlier placed events are now known to have been later; negative: earlier.
     pub(crate) shift: i64,
-    /// An event that is not needed any more.
+    /// An event that is no longer needed.
     pub(crate) free: Option<Event>,
-    /// What was known of the clock was wrong, or too old.
+    /// What was known of the clock was wrong or too old.
     pub(crate) reanchored: bool,
 }
 
@@ -123,12 +122,12 @@ pub(crate) struct GpuClock {
 }
 
 impl GpuClock {
-    /// The event from which those of the context are measured, if there is one yet.
+    /// Returns the base event of the context, if there is one.
     pub(crate) fn base(&self, context: ContextKey) -> Option<Event> {
         self.contexts.iter().find(|anchor| anchor.context == context).map(|anchor| anchor.base)
     }
 
-    /// The stamp of an event that happened `elapsed` after the context's base.
+    /// Returns the timestamp of an event that happened `elapsed` after the context's base.
     pub(crate) fn stamp(&self, context: ContextKey, elapsed: i64) -> Option<GpuTimestamp> {
         self.contexts
             .iter()
@@ -181,8 +180,7 @@ impl GpuClock {
         let bounds =
             Bounds { least: (stamp.gpu, least - stamp.gpu), most: (stamp.gpu, most - stamp.gpu) };
         if let Some((slowest, fastest)) = anchor.history.add(bounds) {
-            // The line turns about this event. Bounds that exclude each other are of a rate that
-            // changes.
+            // The line turns about this event. Bounds that exclude each other show a changing rate.
             let turned = Rate(
                 rate.0.clamp(slowest.min(fastest), fastest).clamp(-Rate::MAX_PPB, Rate::MAX_PPB),
             );
@@ -199,12 +197,12 @@ impl GpuClock {
         Located { at: unsigned(at), stamp, shift: at - guess, free, reanchored: false }
     }
 
-    /// A context is gone, or its events are worth nothing.
+    /// Forgets a context that is gone or whose events are worthless.
     pub(crate) fn forget(&mut self, context: ContextKey) {
         self.contexts.retain(|anchor| anchor.context != context);
     }
 
-    /// An anchor whose base happened at `at` and was seen at `seen`.
+    /// Makes an anchor whose base happened at `at` and was seen at `seen`.
     fn anchor(&mut self, context: ContextKey, base: Event, (at, seen): (i64, Nanos)) -> Anchor {
         self.epochs = self.epochs.wrapping_add(1);
         Anchor {
@@ -230,20 +228,20 @@ struct Anchor {
     /// The same by the GPU's clock.
     gpu: i64,
     epoch: u32,
-    /// The event that was seen last.
+    /// The event seen last.
     last: Observation,
     window: Window,
     history: History,
 }
 
 impl Anchor {
-    /// The stamp of an event `elapsed` after the base.
+    /// Returns the timestamp of an event `elapsed` after the base.
     fn stamp(&self, elapsed: i64) -> GpuTimestamp {
         GpuTimestamp { epoch: self.epoch, gpu: self.gpu.saturating_add(elapsed) }
     }
 }
 
-/// An event as it was seen: its stamp, and the instants between which it happened.
+/// An observed event: its timestamp, and the instants between which it happened.
 #[derive(Clone, Copy, Debug)]
 struct Observation {
     gpu: i64,
@@ -252,7 +250,8 @@ struct Observation {
 }
 
 impl Observation {
-    /// Whether one clock, however fast or slow, can have shown both stamps. If not, it was set.
+    /// Returns whether one clock within the rate limits can have shown both timestamps. If not, the
+    /// clock was set.
     fn may_follow(self, last: Self) -> bool {
         let passed = self.gpu - last.gpu;
         let (least, most) = (self.least - signed(last.seen), signed(self.seen) - last.least);
@@ -267,9 +266,9 @@ impl Observation {
 #[derive(Debug)]
 struct Window {
     since: Nanos,
-    /// How far below the offset the nearest lower bound was, and above it the nearest upper one.
+    /// Distance of the nearest lower bound below the offset, and of the nearest upper one above it.
     nearest: (i64, i64),
-    /// When an upper bound last came so near that the offset is not too late.
+    /// When an upper bound last came so near that the offset cannot be too late.
     confirmed: Option<Nanos>,
 }
 
@@ -278,7 +277,7 @@ impl Window {
         Self { since, nearest: (i64::MAX, i64::MAX), confirmed: None }
     }
 
-    /// Adds the distances of an event's bounds; by how much the offset is to fall.
+    /// Adds the distances of an event's bounds. Returns by how much the offset falls.
     fn add(&mut self, distances: (i64, i64), seen: Nanos) -> i64 {
         self.nearest = (self.nearest.0.min(distances.0), self.nearest.1.min(distances.1));
         if distances.1 <= signed(TOLERANCE) {
@@ -298,7 +297,7 @@ impl Window {
 /// The GPU's time of an event, and how much further the host's was.
 type Point = (i64, i64);
 
-/// Two events between which the clock passed: not below the one, not above the other.
+/// Lower and upper bound of the clock's line.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     least: Point,
@@ -306,7 +305,7 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// The tighter ones of two.
+    /// Returns the tighter of each bound.
     fn with(self, other: Self) -> Self {
         let least = if other.least.1 > self.least.1 { other.least } else { self.least };
         let most = if other.most.1 < self.most.1 { other.most } else { self.most };
@@ -323,8 +322,8 @@ struct History {
 }
 
 impl History {
-    /// Adds an event's bounds. When a second is over: the least and the greatest slope, in parts
-    /// per billion, that all of them allow.
+    /// Adds an event's bounds. At the end of a second, returns the least and the greatest slope, in
+    /// parts per billion, that all bounds allow.
     fn add(&mut self, bounds: Bounds) -> Option<(i64, i64)> {
         let gpu = bounds.least.0;
         let Some((present, end)) = self.present else {
@@ -356,7 +355,7 @@ fn slope(from: Point, to: Point) -> i64 {
     i64::try_from(slope).unwrap_or(if slope < 0 { i64::MIN } else { i64::MAX })
 }
 
-/// An instant as a signed number; the host's clock does not come near the end of 63 bits.
+/// Converts an instant to a signed number; the host's clock stays far below 63 bits.
 fn signed(time: Nanos) -> i64 {
     i64::try_from(time.0).unwrap_or(i64::MAX)
 }

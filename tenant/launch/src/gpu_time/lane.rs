@@ -1,4 +1,4 @@
-//! Lanes: what one thread launches into one stream, cut into batches by markers.
+//! Lanes: the launches of one thread into one stream, divided into batches by markers.
 //!
 //! ```text
 //!   launches   k k k k | k k k k k | k k k .        open: not marked yet
@@ -6,8 +6,8 @@
 //!              batch 1    batch 2     open
 //! ```
 //!
-//! A lane's batches end in order. Where one ends while the next is there already, the end of the
-//! one is the start of the other.
+//! A lane's batches end in order. If the next batch is already queued, the end of one is the start
+//! of the next.
 
 use std::collections::VecDeque;
 
@@ -17,11 +17,11 @@ use super::gpu_clock::GpuTimestamp;
 use super::{ContextKey, Event, Stream, ThreadKey};
 use crate::cost::{Contention, CostEstimate};
 
-/// How much later than thrice its estimate a batch may end: another container's slice of the GPU,
-/// and a bit.
+/// How much later than three times its estimate a batch may end: about a time slice of another
+/// container.
 const STUCK_AFTER: Nanos = Nanos::from_millis(2);
 
-/// Whose launches, where to.
+/// The thread, context and stream of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LaneKey {
     pub(crate) thread: ThreadKey,
@@ -29,7 +29,7 @@ pub(crate) struct LaneKey {
     pub(crate) stream: Stream,
 }
 
-/// A lane, as a thread remembers it: worth nothing once the place has another one.
+/// A thread's reference to a lane; invalid once the place has another lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LaneId {
     pub(crate) place: u16,
@@ -39,13 +39,13 @@ pub(crate) struct LaneId {
 /// When the first launch of a batch began to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// An event before it tells.
+    /// An event before it was recorded.
     Event(Event),
-    /// When the batch before it ended.
+    /// At the end of the batch before it.
     Previous,
     /// Not before this time.
     At(Nanos),
-    /// Nothing tells: the estimate has to do.
+    /// Unknown: the estimate is used.
     Unknown,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Batch {
     pub(crate) estimate: CostEstimate,
     pub(crate) start: Start,
     pub(crate) end: Event,
-    /// Whether the GPU writes the number; otherwise the event has to be asked.
+    /// Whether the GPU writes the number; otherwise the event has to be queried.
     pub(crate) written: bool,
     pub(crate) first: Nanos,
     pub(crate) placed: Nanos,
@@ -81,38 +81,38 @@ pub(crate) struct Batch {
     pub(crate) backlog: bool,
 }
 
-/// A lane.
+/// Launches of one thread into one stream.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) key: LaneKey,
     pub(crate) id: LaneId,
     pub(crate) open: OpenBatch,
     pub(crate) batches: VecDeque<Batch>,
-    /// The number given last.
+    /// The last number given to a batch.
     pub(crate) number: u64,
     /// When the last measured batch ended.
     pub(crate) ended: Nanos,
     /// The same by the GPU's clock.
     pub(crate) ended_by_gpu: Option<GpuTimestamp>,
-    /// What of it had run when a batch of another lane ended.
+    /// The part of its unmeasured work that had run when a batch of another lane ended.
     pub(crate) ran: Nanos,
-    /// When its first batch was last seen not to be over.
+    /// When its first batch was last seen to be unfinished.
     pub(crate) seen_running: Nanos,
     /// When a marker was last placed.
     pub(crate) marked: Nanos,
     /// It had run dry when its last marker was placed. If the host keeps the GPU waiting between
-    /// launches, only those that are measured by themselves tell what they cost.
+    /// launches, only launches that are measured by themselves show what they cost.
     pub(crate) dry: bool,
     /// The thread has waited for room since the last marker, so the GPU had work in this lane.
     pub(crate) throttled: bool,
     /// When a launch was last measured by itself.
     pub(crate) sampled: Nanos,
-    /// When the thread last came by.
+    /// When the thread last took the slow path.
     pub(crate) used: Nanos,
-    /// The metered period for which the backlog has been marked.
+    /// The metered period whose backlog has been marked.
     pub(crate) period: u64,
-    /// Launches with programmatic serialisation were seen: nothing may stand behind any launch,
-    /// another may follow it so.
+    /// It has had launches with programmatic serialization. No marker may follow any of its
+    /// launches, because another such launch may come next.
     pub(crate) programmatic: bool,
 }
 
@@ -149,42 +149,42 @@ impl Lane {
         }
     }
 
-    /// Whether nothing of it is unmeasured.
+    /// Returns whether nothing of it is unmeasured.
     pub(crate) fn is_idle(&self) -> bool {
         self.open.estimate.is_empty() && self.batches.is_empty()
     }
 
-    /// Unmeasured launches.
+    /// Returns the number of unmeasured launches.
     pub(crate) fn launches(&self) -> u64 {
         self.batches
             .iter()
             .fold(self.open.estimate.launches, |sum, batch| sum + batch.estimate.launches)
     }
 
-    /// The expected cost of what is unmeasured.
+    /// Returns the expected cost of its unmeasured work.
     pub(crate) fn cost(&self) -> Nanos {
         self.batches.iter().fold(self.open.estimate.cost, |sum, batch| sum + batch.estimate.cost)
     }
 
-    /// When its first marker should have been reached, if the launches before it take as long as
-    /// such launches do at times.
+    /// Returns when its first marker should have been reached if the launches before it take as
+    /// long as such launches do at times.
     pub(crate) fn ends(&self) -> Option<Nanos> {
         let first = self.batches.front()?;
         Some(first.first.max(self.ended) + first.estimate.cost + first.estimate.margin)
     }
 
-    /// When its first marker should have been reached: at the latest, if all is well.
+    /// Returns by when its first marker should have been reached at the latest.
     pub(crate) fn reached(&self) -> Option<Nanos> {
         let first = self.batches.front().filter(|batch| !batch.backlog)?;
         Some(first.first.max(self.ended) + Nanos(3 * first.estimate.cost.0) + STUCK_AFTER)
     }
 
-    /// Whether its first marker should have been reached long ago.
+    /// Returns whether its first marker is long overdue.
     pub(crate) fn is_stuck(&self, now: Nanos) -> bool {
         self.reached().is_some_and(|reached| reached < now)
     }
 
-    /// Since when its oldest unmeasured work can have run.
+    /// Returns the earliest time at which its oldest unmeasured work can have begun.
     pub(crate) fn since(&self) -> Option<Nanos> {
         let open = (!self.open.estimate.is_empty()).then_some(self.open.first);
         self.batches.front().map(|batch| batch.first).or(open).map(|first| first.max(self.ended))

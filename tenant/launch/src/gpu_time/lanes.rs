@@ -1,4 +1,4 @@
-//! The lanes of a process on a GPU, and what was launched into each.
+//! The lanes of a process on a GPU, and the launches charged in each.
 
 use cgpu_shm::units::Nanos;
 
@@ -6,18 +6,18 @@ use super::GpuTime;
 use super::lane::{Lane, LaneId, LaneKey};
 use crate::cost::{Expected, Kernel};
 
-/// Lanes per GPU in all. Launches beyond them are charged by their estimates.
+/// Most lanes per GPU. Launches beyond them are charged by estimate.
 const MAX_LANES: usize = 64;
-/// A lane where nothing has happened for so long is taken for another stream before a new one is
+/// An idle lane that was not used for this long is reused for another stream before a new one is
 /// made.
 const LANE_REUSE_AFTER: Nanos = Nanos::from_millis(1000);
-/// A stream that had work so lately is one of those that the program uses now.
+/// A stream that had work within this time counts as used.
 const IN_USE_FOR: Nanos = Nanos::from_millis(100);
-/// The first launch after all of a program's streams have run is measured by itself this often.
+/// Interval at which the first launch on an idle GPU is measured by itself.
 const IDLE_START_INTERVAL: Nanos = Nanos::from_millis(5);
 
 impl GpuTime {
-    /// The lane of these launches, made if need be; none if all places are in use.
+    /// Returns the lane of these launches, or makes it; none if all places are in use.
     pub(crate) fn lane(&mut self, key: LaneKey, now: Nanos) -> Option<&mut Lane> {
         let known = self.lanes.iter().position(|lane| lane.key == key);
         let place = known.or_else(|| self.make(key, now))?;
@@ -47,23 +47,23 @@ impl GpuTime {
         Some(place)
     }
 
-    /// Lanes with unmeasured work.
+    /// Returns the number of lanes with unmeasured work.
     pub(crate) fn busy_lanes(&self) -> usize {
         self.lanes.iter().filter(|lane| !lane.is_idle()).count()
     }
 
-    /// Other lanes that have work.
+    /// Returns the number of other lanes with work.
     pub(super) fn others(&self, lane: LaneId) -> usize {
         self.lanes.iter().filter(|other| other.id != lane && !other.is_idle()).count()
     }
 
-    /// Lanes that the program uses: those with unmeasured work, and those that had some lately.
+    /// Returns the number of lanes in use: with unmeasured work now or recently.
     pub(crate) fn used_lanes(&self, now: Nanos) -> usize {
         self.lanes.iter().filter(|lane| !lane.is_idle() || lane.used + IN_USE_FOR > now).count()
     }
 
-    /// Whether a launch of a program with several streams is to be measured by itself because it is
-    /// the first after all has run: no other stream's work is in what it takes.
+    /// Returns whether a launch of a program with several streams is to be measured by itself. It
+    /// is the first on an idle GPU, so its time contains no other stream's work.
     pub(crate) fn starts_on_idle_gpu(&mut self, now: Nanos) -> bool {
         let idle_start = self.busy_lanes() == 0
             && self.used_lanes(now) > 1
@@ -74,7 +74,7 @@ impl GpuTime {
         idle_start
     }
 
-    /// The lane of this name, if it is still there.
+    /// Returns the lane of this id if it still exists.
     pub(crate) fn find(&mut self, id: LaneId) -> Option<&mut Lane> {
         self.lanes.get_mut(usize::from(id.place)).filter(|lane| lane.id == id)
     }
@@ -90,7 +90,7 @@ impl GpuTime {
     ) {
         let each = |part: u32| Nanos(u64::from(part) * launches);
         let lane = lane.and_then(|id| self.find(id));
-        // No marker tells the end of launches with programmatic serialization.
+        // No marker shows the end of launches with programmatic serialization.
         let margin =
             if lane.as_ref().is_some_and(|lane| lane.programmatic) { 0 } else { expected.margin };
         let open = lane.map(|lane| {
@@ -110,7 +110,7 @@ impl GpuTime {
         open.estimate.margin = open.estimate.margin + each(margin);
     }
 
-    /// Takes back a launch that the driver refused.
+    /// Refunds a launch that the driver refused.
     pub(crate) fn refund(&mut self, lane: Option<LaneId>, kernel: Kernel, cost: Nanos) {
         match lane {
             Some(id) => {
@@ -122,14 +122,14 @@ impl GpuTime {
         }
     }
 
-    /// A launch of the lane waits for room.
+    /// Records that a launch of the lane waits for room.
     pub(crate) fn throttled(&mut self, id: LaneId) {
         if let Some(lane) = self.find(id) {
             lane.throttled = true;
         }
     }
 
-    /// A batch of the lane was asked for at `now`, and is not over.
+    /// Records that a batch of the lane was queried at `now` and is not over.
     pub(crate) fn still_runs(&mut self, id: LaneId, now: Nanos) {
         if let Some(lane) = self.find(id) {
             lane.seen_running = now;

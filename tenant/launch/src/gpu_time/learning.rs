@@ -1,11 +1,11 @@
-//! What batches teach of the cost of launches.
+//! What batches show about the cost of launches.
 //!
-//! | batch | teaches |
+//! | batch | learned |
 //! |---|---|
 //! | alone on the GPU | the cost, by its own length |
-//! | the first launch after all has run | the same, as a low quantile: it may have waited |
+//! | the first launch on an idle GPU | the same, as a low quantile: it may have waited |
 //! | between batches of other lanes | as a part of their set ([`super::overlapping_batches`]) |
-//! | charged by its estimate | nothing; but the time of its set has it in it |
+//! | charged by its estimate | nothing, but the time of its set includes it |
 
 use cgpu_shm::units::Nanos;
 
@@ -13,23 +13,23 @@ use super::overlapping_batches::OverlappingBatches;
 use super::{GpuTime, LaneId};
 use crate::cost::Contention;
 
-/// A start event is recorded a few microseconds before its launch: a shorter launch tells no more
-/// than what it takes at most.
+/// A start event is recorded a few microseconds before its launch, so a shorter launch shows only
+/// an upper bound.
 const MIN_TELLING_LENGTH: Nanos = Nanos::from_micros(50);
 
-/// What was measured of a batch.
+/// How a batch was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Precision {
     /// Launches between two markers.
     Batch,
     /// A single launch between two events.
     Launch,
-    /// ... which was the first after all of the process's work had run.
+    /// A single launch that was the first on an idle GPU.
     IdleStart,
 }
 
 impl GpuTime {
-    /// Learns from a batch that was measured.
+    /// Learns from a measured batch.
     pub(super) fn learn(
         &mut self,
         lane: LaneId,
@@ -40,8 +40,8 @@ impl GpuTime {
         let (estimate, length) = (&batch.estimate, batch.lengths);
         let single = self.others(lane) == 0 && self.overlapping.is_empty() && batch.added == length;
         let fresh = self.costs.is_fresh(estimate);
-        // It may have waited all the same: the GPU takes up streams in any order. A low quantile of
-        // what such launches take is what one takes alone.
+        // It may have waited even so: the GPU takes up streams in any order. A low quantile of such
+        // launches is what one takes alone.
         let telling =
             length < estimate.cost || (length >= MIN_TELLING_LENGTH && batch.added == length);
         if precision == Precision::IdleStart && telling && !fresh {
@@ -57,8 +57,8 @@ impl GpuTime {
         self.join(lane, OverlappingBatches { measured_cost: estimate.cost, ..batch }, now);
     }
 
-    /// Adds to the set of batches that ran between each other: of `measured_cost` the GPU has told,
-    /// the rest is charged by its estimate.
+    /// Adds to the set of batches that ran between each other. The GPU has measured `measured_cost`
+    /// of it; the rest is charged by estimate.
     pub(super) fn join(&mut self, lane: LaneId, batch: OverlappingBatches, now: Nanos) {
         let others = self.others(lane);
         let alone = others == 0 && self.overlapping.is_empty();

@@ -1,22 +1,21 @@
-//! How much of what a process has in several streams runs at the same time, learned from what it
-//! took.
+//! How much of a process's work in several streams overlaps, learned from measurements.
 //!
 //! Kernels that leave room on the GPU run beside those of other streams; kernels that fill it run
-//! one by one. What batches of several lanes take one by one, over what they took together, is the
-//! *overlap*: 1 where each waits for the others, 4 where four run beside each other. Until it was
-//! measured, lengths add up.
+//! one by one. The *overlap* is the time that batches of several lanes take one by one, over the
+//! time that they took together: 1 where each waits for the others, 4 where four run at the same
+//! time. Until it is measured, lengths add up.
 //!
 //! | what a set of batches shows | overlap | costs |
 //! |---|---|---|
 //! | each took what it takes alone | rises | learn from each one's own length |
-//! | they took longer: they waited for each other | goes to what is expected one by one, over what they took together | learn from the sum; they rise only where nothing overlaps |
+//! | they took longer: they waited for each other | moves to the expected time one by one, over the time together | learn from the sum; rise only where nothing overlaps |
 //!
-//! Were costs to rise in the second case, too, they and the overlap would drive each other up:
-//! kernels that fill the GPU would be taken to be three times as long, and to run three at a time.
+//! If costs rose in the second case, too, they and the overlap would drive each other up: kernels
+//! that fill the GPU would seem three times as long and three at a time.
 //!
-//! Who may only have in flight what fits one by one never shows an overlap. So it is *tried* now
-//! and then: for a few sets one stream more counts as running beside the others. A trial may cost
-//! the neighbours a kernel's time, and is charged like any other.
+//! A process that may only have in flight what fits one by one never shows an overlap. So overlap
+//! is *tried* now and then: for a few sets one more stream counts as overlapping. A trial may cost
+//! the neighbours a kernel's time, and is charged like any other work.
 
 use cgpu_shm::units::Nanos;
 
@@ -24,19 +23,19 @@ use super::overlapping_batches::OverlappingBatches;
 use super::{GpuTime, Lane, LaneId};
 use crate::cost::Contention;
 
-/// Part of the way that the overlap goes to a sample that is higher, and to one that is lower.
+/// By which part the overlap follows a higher sample, and a lower one.
 const RISE: f64 = 0.5;
 const FALL: f64 = 0.25;
-/// An overlap that is nearly so many lanes.
+/// Tolerance within which an overlap counts as a whole number of lanes.
 const NEARLY: f64 = 0.25;
-/// An overlap that is as good as none.
+/// An overlap below this counts as none.
 const ALMOST_NONE: f64 = 1.25;
-/// What a trial takes: so many sets, so long at most.
+/// Sets in a trial, and its longest time.
 const TRIAL_SAMPLES: u8 = 4;
 const TRIAL_TIMEOUT: Nanos = Nanos::from_millis(1000);
-/// A trial by which the overlap rose by more has shown something.
+/// Least rise of the overlap for a trial to count as successful.
 const GAIN: f64 = 0.5;
-/// From a trial to the next one; twice as long after each that has shown nothing.
+/// Time from a trial to the next; doubled after each trial without success.
 const TRIAL_INTERVALS: (Nanos, Nanos) = (Nanos::from_millis(250), Nanos::from_millis(16_000));
 
 /// The overlap of a process's streams on one GPU.
@@ -44,17 +43,17 @@ const TRIAL_INTERVALS: (Nanos, Nanos) = (Nanos::from_millis(250), Nanos::from_mi
 pub(crate) struct Overlap {
     factor: f64,
     trial: Option<Trial>,
-    /// From the last trial to the next.
+    /// Time from the last trial to the next.
     interval: Nanos,
     next: Nanos,
 }
 
-/// A trial.
+/// A trial of one more overlapping stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Trial {
-    /// Lots that it still takes.
+    /// Sets that it still takes.
     samples: u8,
-    /// It ends then, however few there were.
+    /// When it ends, however few sets there were.
     until: Nanos,
     /// The overlap when it began.
     before: f64,
@@ -67,18 +66,18 @@ impl Default for Overlap {
 }
 
 impl Overlap {
-    /// How many lanes run at the same time, of so many that are busy.
+    /// Returns how many of so many busy lanes run at the same time.
     pub(crate) fn among(&self, lanes: usize) -> f64 {
         if self.factor < ALMOST_NONE { 1.0 } else { self.factor.min(count(lanes)) }
     }
 
-    /// The same in a trial, with one lane more.
+    /// Returns the same in a trial, with one more lane.
     pub(crate) fn tried_among(&self, lanes: usize) -> f64 {
         let tried = if self.trial.is_some() { (self.factor + NEARLY).floor() + 1.0 } else { 0.0 };
         self.among(lanes).max(tried).min(count(lanes))
     }
 
-    /// Learns from batches of so many lanes that take `one_by_one`, took `measured` together, and
+    /// Learns from batches of several lanes that take `one_by_one`, took `measured` together, and
     /// have or have not waited for each other.
     #[allow(clippy::cast_precision_loss)] // times far below 2^53 ns
     pub(crate) fn learn(
@@ -90,7 +89,7 @@ impl Overlap {
     ) {
         let sample = one_by_one.0 as f64 / measured.0.max(1) as f64;
         let sample = sample.clamp(1.0, count(lanes));
-        // More lanes than these may have been known to overlap.
+        // More lanes than these may be known to overlap.
         let known = self.factor.min(count(lanes));
         if sample > known {
             self.factor += RISE * (sample - known);
@@ -105,8 +104,7 @@ impl Overlap {
         }
     }
 
-    /// A launch into one more stream does not fit unless it overlaps: begins a trial, if one is
-    /// due.
+    /// Begins a trial, if one is due: a launch into one more stream fits only if it overlaps.
     pub(crate) fn attempt(&mut self, lanes: usize, now: Nanos) {
         if self.trial.is_some_and(|trial| now >= trial.until) {
             self.end_trial(now);
@@ -137,26 +135,25 @@ fn count(lanes: usize) -> f64 {
     lanes.max(1) as f64
 }
 
-/// How many launches run at the same time, at most.
+/// Returns how many launches run at the same time, at most.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // from 1 to 64
 fn places(overlap: f64) -> usize {
     (overlap - NEARLY).ceil().max(1.0) as usize
 }
 
-/// When work that takes `all` one by one, and `longest` in the lane that has most, has run: so much
-/// of it runs at the same time.
+/// Returns when work has run that takes `all` one by one and `longest` in its longest lane.
 fn makespan(all: Nanos, longest: Nanos, overlap: f64) -> Nanos {
     if overlap <= 1.0 { all } else { times(all, 1.0 / overlap).max(longest).min(all) }
 }
 
-/// A multiple of a time.
+/// Returns a multiple of a time.
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)] // times far below 2^53 ns
 pub(super) fn times(time: Nanos, factor: f64) -> Nanos {
     Nanos((time.0 as f64 * factor) as u64)
 }
 
 impl GpuTime {
-    /// By how much later all will have run if `cost` more is launched into a lane now.
+    /// Returns by how much later all will have run if `cost` more is launched into a lane now.
     pub(crate) fn added_makespan(&self, lane: Option<LaneId>, cost: Nanos, now: Nanos) -> Nanos {
         let work = self.work();
         let own = self.lanes.iter().find(|other| Some(other.id) == lane);
@@ -169,8 +166,8 @@ impl GpuTime {
         then - self.finish((work.all, work.longest_lane), None, overlap)
     }
 
-    /// When all that is unmeasured has run, `more` included: it takes `all` one by one, and
-    /// `longest` in the lane that has most.
+    /// Returns when all unmeasured work has run, `more` included: it takes `all` one by one, and
+    /// `longest` in its longest lane.
     pub(super) fn finish(
         &self,
         (all, longest): (Nanos, Nanos),
@@ -180,8 +177,8 @@ impl GpuTime {
         makespan(all, longest, overlap).max(self.rounds(more, overlap))
     }
 
-    /// When all has run where each lane has a single launch, `more` included: no launch is divided
-    /// among the places that others have left, so five that run four at a time take two rounds.
+    /// Returns when all has run where each lane has a single launch, `more` included. A launch is
+    /// not divided among free places, so five that run four at a time take two rounds.
     fn rounds(&self, more: Option<(Option<LaneId>, Nanos)>, overlap: f64) -> Nanos {
         if overlap <= 1.0 {
             return Nanos::ZERO;
@@ -204,17 +201,16 @@ impl GpuTime {
         places.into_iter().max().unwrap_or_default()
     }
 
-    /// One more stream's launch does not fit unless it runs beside the others.
+    /// Begins a trial if one is due: one more stream's launch fits only if it overlaps.
     pub(crate) fn try_overlap(&mut self, now: Nanos) {
         let lanes = self.busy_lanes() + 1;
         self.overlap.attempt(lanes, now);
     }
 
-    /// What of the other lanes' unmeasured work has run when a batch of `lane` ended: of its own
-    /// lane nothing has run since. `surplus` is what was known of it, and what that batch added to
-    /// the GPU's time beyond its own: that was theirs, but no more than the time since they were
-    /// launched. Such a sum goes astray with the estimates, so it is drawn to what it would be had
-    /// all had the GPU in equal parts.
+    /// Returns how much of the other lanes' unmeasured work has run when a batch of `lane` ended.
+    /// `surplus` is the previous value plus what the batch added to the GPU's time beyond its own.
+    /// It is at most the time since their launch. As this sum drifts with wrong estimates, it is
+    /// drawn towards an equal share of the GPU for each lane.
     pub(super) fn others_ahead(&mut self, lane: LaneId, end: Nanos, surplus: Nanos) -> Nanos {
         let busy = self.busy_lanes().max(1);
         let part = self.overlap.among(busy) / count(busy);
@@ -230,17 +226,17 @@ impl GpuTime {
         Nanos((3 * surplus.min(most).0 + fair.0) / 4)
     }
 
-    /// Learns from batches of several lanes.
+    /// Learns from a set of batches of several lanes.
     pub(super) fn learn_from_overlapping(&mut self, overlapping: &OverlappingBatches, now: Nanos) {
-        // What estimates add to the GPU's time tells nothing.
+        // Estimates that were added to the GPU's time show nothing.
         if overlapping.measured_cost < Nanos(overlapping.estimate.cost.0 / 2) {
             return;
         }
         let contention =
             if overlapping.contended { Contention::Siblings } else { Contention::Alone };
         let expected = self.costs.sum(&overlapping.estimate);
-        // Where others' slices are in it, or a part of what ran meanwhile is in another set, the
-        // lengths tell nothing of these streams.
+        // With others' slices in them, or if part of what ran meanwhile is in another set, the
+        // lengths show nothing about these streams.
         let tells = overlapping.complete && !overlapping.contended;
         let waited = !tells || overlapping.lengths > Nanos(expected.0 / 4 * 5);
         // What the last lane ran beside is in other sets.
@@ -282,7 +278,7 @@ mod tests {
         }
         assert!((3.9..=4.0).contains(&overlap.among(4)), "{overlap:?}");
         assert!((overlap.among(2) - 2.0).abs() < 1e-9, "no more lanes than there are");
-        // Two of them beside each other say nothing against four.
+        // Two lanes beside each other do not disprove four.
         overlap.learn(Nanos(2 * KERNEL.0), KERNEL, (2, false), at(9));
         assert!(overlap.among(4) > 3.9);
         for sample in 10..40 {
@@ -315,7 +311,7 @@ mod tests {
         for ms in 0..2000 {
             overlap.attempt(4, at(ms));
             let lanes = overlap.tried_among(4);
-            // Four lanes have room.
+            // The GPU has room for four lanes.
             overlap.learn(times(KERNEL, lanes), KERNEL, (4, false), at(ms));
         }
         assert!(overlap.among(4) > 3.5, "{overlap:?}");
@@ -323,7 +319,7 @@ mod tests {
         assert_eq!(overlap.trial, None, "there is nothing more to be known");
     }
 
-    /// Streams with a launch each, all of which were launched at `at(0)`.
+    /// Makes streams with one launch each, all at `at(0)`.
     fn streams(number: usize, overlap: f64) -> (GpuTime, Vec<LaneId>) {
         let mut gpu_time = GpuTime::new();
         gpu_time.overlap.factor = overlap;
@@ -340,8 +336,8 @@ mod tests {
         (gpu_time, lanes)
     }
 
-    /// Were launches divided, a fifth one would take a quarter of its time longer, and four places
-    /// would be left in the second round.
+    /// If launches were divided, a fifth would take only a quarter longer, and the second round
+    /// would have room for four.
     #[test]
     fn five_launches_four_at_a_time_take_two_rounds() {
         let (gpu_time, _) = streams(4, 4.0);
@@ -356,15 +352,15 @@ mod tests {
                 "{launched}"
             );
         }
-        // A stream with two has rounds of its own: what others leave of a place is used.
+        // Streams with two launches have no rounds: the rest of a place is used.
         let (mut gpu_time, lanes) = streams(4, 2.0);
         let expected = Expected { cost: 5_000_000, ..Expected::NOTHING };
         gpu_time.charge(lanes.first().copied(), Kernel::graph(1), expected, 1, at(0));
         assert_eq!(gpu_time.work().cost, Nanos(5 * KERNEL.0 / 2));
     }
 
-    /// A launch right before another one's end had run for 4 ms when that ended, as was predicted,
-    /// and the turn was over with the most of it to come.
+    /// A launch just before another's end counted as running for 4 ms when that one ended, as
+    /// predicted, and the turn was over with most of it still to run.
     #[test]
     fn completed_work_is_no_more_than_the_time_since_its_launch() {
         let (mut gpu_time, lanes) = streams(2, 2.0);
@@ -373,8 +369,8 @@ mod tests {
         assert_eq!(gpu_time.others_ahead(lanes[0], at(20), KERNEL), KERNEL);
     }
 
-    /// Estimates that lie within what others took looked like streams beside each other: 60 us for
-    /// what is expected to take 1.4 ms one by one.
+    /// Estimates that lie within what others took once looked like overlapping streams: 60 us for
+    /// an expected 1.4 ms one by one.
     #[test]
     fn estimates_alone_show_no_overlap() {
         let mut gpu_time = GpuTime::new();
@@ -400,7 +396,7 @@ mod tests {
         assert_eq!(makespan(ms(20), ms(5), 4.0), ms(5));
         assert_eq!(makespan(ms(20), ms(5), 2.0), ms(10));
         assert_eq!(makespan(ms(20), ms(12), 4.0), ms(12));
-        // What has run ahead is known of all together.
+        // What has run early is known of all together.
         assert_eq!(makespan(ms(3), ms(5), 2.0), ms(3));
     }
 }

@@ -1,7 +1,6 @@
-//! Batches of several lanes that ran between each other: what they took is known of all together,
-//! not of each.
+//! Batches of several lanes that ran between each other: their time is known in total, not of each.
 //!
-//! A batch's own interval has the other lanes' work in it, so eight streams would make every kernel
+//! A batch's own interval contains the other lanes' work, so with eight streams every kernel would
 //! seem eight times as long. What it adds to the union of all intervals depends on which is
 //! measured first. The sum over all of them is right either way, so estimates learn from that.
 
@@ -9,32 +8,31 @@ use cgpu_shm::units::Nanos;
 
 use crate::cost::{Contention, CostEstimate};
 
-/// Batches for each lane: those at the edges, whose neighbours are in another set, are few among so
-/// many.
+/// Batches in a set, for each lane. Few of them are at the edges, with neighbours in another set.
 const BATCHES_PER_LANE: usize = 2;
 
-/// Batches that are not learned from yet.
+/// Batches that have not been learned from yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct OverlappingBatches {
     pub(super) estimate: CostEstimate,
     /// What they added to the union.
     pub(super) added: Nanos,
-    /// What each of them took by itself, what the others had in between included, added up.
+    /// Their own lengths added up, each including what the others had in between.
     pub(super) lengths: Nanos,
     pub(super) batches: usize,
-    /// What those are expected to cost of which the GPU has told. The others are charged by their
-    /// estimates, but ran while these did.
+    /// Expected cost of those that the GPU has measured. The others are charged by estimate, but
+    /// ran meanwhile.
     pub(super) measured_cost: Nanos,
-    /// Most that had work at the same time.
+    /// Most lanes that had work at the same time.
     pub(super) lanes: usize,
-    /// All batches that ran between each other are in it, but for those at the edges.
+    /// It contains all batches that ran between each other, except at the edges.
     pub(super) complete: bool,
     /// Others ran beside some of them.
     pub(super) contended: bool,
 }
 
 impl OverlappingBatches {
-    /// One batch, which lasted so long and added so much of that to the GPU's time.
+    /// Makes a set of one batch, with its length and what that added to the GPU's time.
     pub(super) fn of(
         estimate: &CostEstimate,
         length: Nanos,
@@ -59,16 +57,16 @@ impl OverlappingBatches {
         self.batches == 0
     }
 
-    /// Adds a batch; what to learn from, when there are enough, or no more are to come: so many
-    /// `others` have unmeasured work now. Where lanes run out of work one by one, the last of them
-    /// are in the set, too.
+    /// Adds a batch. Returns the set when it is large enough, or complete: `others` lanes have
+    /// unmeasured work now. Where lanes run out of work one by one, the last of them are in the
+    /// set, too.
     pub(super) fn add(
         &mut self,
         batch: OverlappingBatches,
         others: usize,
     ) -> Option<OverlappingBatches> {
         let Some(estimate) = self.estimate.with(&batch.estimate) else {
-            // The next one lacks what is in this one.
+            // The next set lacks what is in this one.
             let cut = core::mem::replace(self, OverlappingBatches { complete: false, ..batch });
             return Some(OverlappingBatches { complete: false, ..cut });
         };
@@ -97,8 +95,8 @@ mod tests {
         Kernel::new(function, [1; 3], [32, 1, 1])
     }
 
-    /// Eight lanes' batches run between each other: whichever is measured first adds all of their
-    /// time, the others nothing.
+    /// Eight lanes' batches run between each other: the first one measured adds all of their time,
+    /// the others nothing.
     #[test]
     fn lanes_that_share_the_gpu_do_not_make_kernels_seem_longer() {
         let (mut costs, mut overlapping) = (Costs::new(), OverlappingBatches::default());
@@ -124,7 +122,7 @@ mod tests {
                     launches,
                 );
                 let added = Nanos(if place == 0 { all } else { 0 });
-                // In every hundredth round all end; else there is always more to come.
+                // In every hundredth round all end; otherwise more work always follows.
                 let lanes = if round % 100 == 99 { 7 - place } else { 8 };
                 if let Some(overlapping) = overlapping.add(
                     OverlappingBatches {
@@ -140,8 +138,7 @@ mod tests {
             }
         }
         assert!(learned > 800, "{learned}");
-        // Which of them is the longer one cannot be told so; what they come to is what is in
-        // flight.
+        // Which of them is longer cannot be learned this way; their sum is what is in flight.
         let (cost, real) = (0..4).fold((0, 0), |sum, function| {
             (sum.0 + u64::from(costs.expect(kernel(function)).cost), sum.1 + cost_of(function))
         });

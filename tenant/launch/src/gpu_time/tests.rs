@@ -1,4 +1,4 @@
-//! Several lanes, whose work runs in turns.
+//! Several lanes whose work alternates.
 
 use super::*;
 use crate::cost::Contention;
@@ -10,8 +10,8 @@ const CONTEXT: ContextKey = ContextKey(1);
 const KERNEL: Nanos = Nanos::from_micros(60);
 const BEGIN: Nanos = Nanos::from_millis(1000);
 
-/// By how many microseconds the prediction may be off on average: five kernels, where a batch has
-/// ten, and a stream one or two of those.
+/// Most average error of the prediction, in microseconds: five kernels, where a batch has ten and
+/// each stream one or two batches.
 const OFF: u64 = 300;
 
 fn kernel() -> Kernel {
@@ -46,7 +46,7 @@ impl Gpu {
                 self.next = (self.next + 1) % lanes;
             }
         }
-        // What stands in front is reached.
+        // Markers at the front are reached.
         for stream in &mut self.streams {
             while let Some(Some(event)) = stream.front().copied() {
                 self.events[event.0] = Some(self.free);
@@ -61,8 +61,8 @@ impl Gpu {
     }
 }
 
-/// Eight streams get batches in turn, as the gate lets them: predictions stay near the truth, and
-/// so does what is charged.
+/// Eight streams get batches in turn, as the gate admits them. Predictions and charges stay near
+/// the truth.
 #[test]
 fn remaining_work_of_several_lanes_is_predicted() {
     for lanes in [1, 2, 3, 8] {

@@ -1,23 +1,23 @@
-//! The union of busy intervals, as they come in: lanes finish side by side, and their intervals
-//! overlap and come out of order.
+//! The union of busy intervals. Lanes finish in any order, so their intervals overlap and arrive
+//! out of order.
 
 use cgpu_shm::intervals::Span;
 use cgpu_shm::units::Nanos;
 
-/// Intervals kept apart. What comes later than so many gaps is too late to be counted.
+/// Most separate intervals. An interval before them arrives too late to be counted.
 const MAX_SPANS: usize = 8;
 
-/// The busy time of a process on a GPU, and where it lies.
+/// The busy time of a process on a GPU, as disjoint intervals.
 #[derive(Debug, Default)]
 pub(crate) struct Union {
     /// Disjoint, in order, all after `floor`.
     spans: Vec<Span>,
-    /// Everything before it is taken as counted.
+    /// Everything before it counts as covered.
     floor: Nanos,
 }
 
 impl Union {
-    /// Adds an interval; what of it was not covered yet.
+    /// Adds an interval. Returns how much of it was not yet covered.
     pub(crate) fn add(&mut self, span: Span) -> Nanos {
         let mut start = span.start.max(self.floor);
         let mut end = span.end;
@@ -43,7 +43,7 @@ impl Union {
         (to - from) - covered
     }
 
-    /// All of it was later by so much than it was taken to be; earlier, if that is negative.
+    /// Shifts all intervals by `by` nanoseconds.
     pub(crate) fn shift(&mut self, by: i64) {
         let shifted = |at: Nanos| Nanos(at.0.saturating_add_signed(by));
         self.floor = shifted(self.floor);
@@ -52,7 +52,7 @@ impl Union {
         }
     }
 
-    /// The end of the latest work that was counted.
+    /// Returns the end of the latest counted work.
     pub(crate) fn last(&self) -> Nanos {
         self.spans.last().map_or(self.floor, |span| span.end)
     }
@@ -96,7 +96,7 @@ mod tests {
     }
 
     proptest! {
-        /// As a set of instants, as long as there are few enough gaps.
+        /// Compares with a set of instants, while there are few enough gaps.
         #[test]
         fn union_equals_a_set_of_instants(intervals in proptest::collection::vec((0_u64..60, 0_u64..20), 1..7)) {
             let mut union = Union::default();
@@ -108,7 +108,7 @@ mod tests {
             }
         }
 
-        /// Never more than the time there was, and no more than was added.
+        /// The union never exceeds the time that passed, nor what was added.
         #[test]
         fn busy_is_bounded(intervals in proptest::collection::vec((0_u64..1000, 0_u64..50), 1..200)) {
             let mut union = Union::default();

@@ -15,7 +15,7 @@ fn estimate_without_a_refused_launch_lacks_its_cost() {
     assert!(estimate.is_empty());
 }
 
-/// Launches of the kernels with these numbers, of which each costs so much.
+/// Makes launches of the kernels with these numbers, each at the same cost.
 fn launched(kernels: impl IntoIterator<Item = usize>) -> CostEstimate {
     let mut estimate = CostEstimate::default();
     for function in kernels {
@@ -44,7 +44,7 @@ fn estimate_sums_up_what_is_added() {
 fn joined_estimates_are_one_of_all_launches() {
     let joined = launched([1, 1, 2]).with(&launched([2, 3, 2]));
     assert_eq!(joined, Some(launched([1, 1, 2, 2, 3, 2])));
-    // What has no part of its own is in no part of the whole either.
+    // What has no part of its own has none in the sum either.
     let many = launched(0..MAX_KERNELS + 2);
     let twice = many.with(&many).expect("the same kernels");
     assert_eq!(twice, launched((0..MAX_KERNELS + 2).chain(0..MAX_KERNELS + 2)));

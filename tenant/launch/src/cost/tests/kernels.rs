@@ -46,7 +46,7 @@ fn digest_on_a_stream_depends_on_function_and_stream() {
     }
 }
 
-/// Of a kilobyte and more: what smaller ones take does not depend on what they move.
+/// From a kilobyte on: the time of smaller copies does not depend on their size.
 #[test]
 fn copies_share_an_estimate_if_the_first_three_bits_of_their_sizes_agree() {
     let group = |bytes: u64| (bytes.ilog2(), bytes >> (bytes.ilog2() - 2));

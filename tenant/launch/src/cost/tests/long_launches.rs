@@ -1,8 +1,8 @@
-//! Shapes that take long at times.
+//! Shapes with occasional long launches.
 
 use super::*;
 
-/// A table in which kernel 0 takes 10 us.
+/// Makes a table in which kernel 0 takes 10 us.
 fn short() -> Costs {
     learned(&[10_000])
 }
@@ -48,7 +48,7 @@ fn jitter_makes_no_shape_uncertain() {
     }
 }
 
-/// Two time slices of another container are in what it is measured to take.
+/// The measurement contains two time slices of another container.
 #[test]
 fn interrupted_launch_makes_no_shape_uncertain() {
     let mut costs = short();
@@ -94,7 +94,7 @@ fn outlier_batch_has_launches_measured_by_themselves() {
     let doubted = costs.expect(kernel(0));
     assert_eq!((doubted.cost, doubted.margin, doubted.doubtful), (10_000, 0, true));
     assert_eq!(doubted.price(false), u32::MAX);
-    // It waited for the host: the kernel itself is as it was.
+    // It waited for the host: the kernel itself is unchanged.
     for left in (0..CLOSE_MEASUREMENTS).rev() {
         assert_eq!(exactly(&mut costs, 10_000).doubtful, left > 0);
     }
@@ -105,8 +105,8 @@ fn outlier_batch_has_launches_measured_by_themselves() {
 }
 
 proptest! {
-    /// Whatever the order of short and long launches: while long ones come the high quantile is
-    /// near their length.
+    /// For any order of short and long launches: while long ones come, the high quantile is near
+    /// their length.
     #[test]
     fn high_quantile_is_near_the_length_of_long_launches(
         short in 5_000_u64..50_000,

@@ -31,10 +31,9 @@ fn size_that_was_not_measured_is_priced_by_the_nearest_ones_that_were() {
     measure(&mut costs, sized(1, 1), 1);
     measure(&mut costs, sized(1, 1 << 10), 20_000);
     let price = |costs: &mut Costs, size: u32| costs.expect(sized(1, 1 << size)).cost;
-    // No smaller one can cost more.
+    // No smaller size can cost more.
     assert_eq!([0, 9].map(|size| price(&mut costs, size)), [20_000, 20_000]);
-    // A larger one may cost as much more as it is larger, up to what an unknown function is priced
-    // at.
+    // The price of a larger size is scaled, up to that of an unknown function.
     assert_eq!(
         [11, 12, 13, 14, 31].map(|size| price(&mut costs, size)),
         [40_000, 80_000, 160_000, UNKNOWN_COST, UNKNOWN_COST]
@@ -43,7 +42,7 @@ fn size_that_was_not_measured_is_priced_by_the_nearest_ones_that_were() {
     assert_eq!([11, 12].map(|size| price(&mut costs, size)), [30_000, 30_000]);
     measure(&mut costs, sized(1, 1 << 20), 5_000_000);
     assert_eq!([14, 16, 19].map(|size| price(&mut costs, size)), [60_000, 240_000, UNKNOWN_COST]);
-    // What is known to cost more than an unknown function is not priced below that.
+    // A known higher cost is not priced below that.
     assert_eq!([21, 31].map(|size| price(&mut costs, size)), [5_000_000, 5_000_000]);
 }
 
@@ -63,9 +62,8 @@ fn thread_has_prices_of_measured_sizes_only_unless_nothing_can_be_measured() {
 }
 
 proptest! {
-    /// However many shapes a function has, and whether or not its cost rises with them: a launch of
-    /// each size is measured by itself once, and what batches are expected to take comes to what
-    /// they take.
+    /// For any number of shapes, and whether or not cost rises with them: a launch of each size is
+    /// measured by itself once, and the expected time of batches converges to the true one.
     #[test]
     fn always_new_shapes_are_learned_from_a_launch_of_each_size(
         fixed in 1_000_u64..100_000,

@@ -1,4 +1,4 @@
-//! The bound of work in flight, and what it costs to keep it.
+//! The bound of work in flight, and the cost of keeping it.
 
 use super::*;
 
@@ -18,9 +18,8 @@ fn most_launches_in_a_turn_take_the_fast_path() {
     });
 }
 
-/// What a saturating thread costs in its turn, for each millisecond of the GPU's time: it sleeps to
-/// a predicted time and does not look whether it has come; a marker is a record and a write, and is
-/// asked for its time once.
+/// Cost of a saturating thread in its turn, for each millisecond of GPU time. It sleeps until a
+/// predicted time without polling; a marker is a record and a write, and is queried once.
 #[test]
 fn saturating_thread_sleeps_and_marks_seldom() {
     for (cost, late) in [(60, 0), (60, 60), (20, 0), (20, 60), (7, 30)] {
@@ -45,8 +44,8 @@ fn saturating_thread_sleeps_and_marks_seldom() {
                 "{cost} us, {late} us late: {sleeps} sleeps, {records} records, {writes} writes, {asked} questions per ms; ran {ran}"
             );
             assert!(sleeps < 4.0, "{message}");
-            // The first one also asks whether the stream has run dry: no launch has waited yet. So
-            // does every eighth.
+            // The first one also queries whether the stream has run dry, since no launch has waited
+            // yet. So does every eighth.
             assert!(records < 2.0 && writes <= records && asked <= records * 9.0 / 8.0 + 0.05, "{message}");
             assert!(ran > ms(199), "the GPU runs dry: {message}");
         });
@@ -55,7 +54,7 @@ fn saturating_thread_sleeps_and_marks_seldom() {
 
 #[test]
 fn throttled_launch_proceeds_after_its_timeout() {
-    // A kernel that waits for one that is launched after it, and another, and another.
+    // A kernel that waits for a later one, and another, and another.
     alone(yours(ms(1_000_000)), |role, program| {
         for _ in 0..5 {
             program.launch(1, STREAM, us(60));
@@ -89,7 +88,7 @@ fn several_streams_stay_within_the_bound() {
     assert_eq!(ran, us(25 * 20_000));
 }
 
-/// Who may be pre-empted at any moment keeps less queued, and the GPU busy all the same.
+/// A container that may be preempted at any time keeps less queued, and still keeps the GPU busy.
 #[test]
 fn requested_bound_is_kept() {
     for (bound, most_allowed) in [(us(0), us(560)), (us(250), us(350))] {
@@ -120,7 +119,7 @@ fn thread_with_gaps_takes_the_slow_path_at_most_launches() {
             }
         }
         assert!(longest < us(800), "silent for {longest}: the monitor would take it for idle");
-        // 8 ms, and the way of each launch to the idle GPU.
+        // 8 ms, and the latency of each launch to the idle GPU.
         let busy = Nanos(program.cell().busy.load(Ordering::Relaxed));
         assert!((ms(8)..us(10_500)).contains(&busy), "{busy}");
     });

@@ -1,4 +1,4 @@
-//! A GPU in virtual time, and the driver of a tenant on it.
+//! A GPU in virtual time, and each tenant's driver for it.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use cgpu_shm::units::Nanos;
 use super::super::{Clocks, ContextKey, Driver, DriverError, Event, Platform, Stream};
 use super::harness::Role;
 
-/// What the GPU receives, in order.
+/// Commands that the GPU receives, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Launch {
@@ -17,59 +17,58 @@ pub(super) enum Command {
     Record(Stream),
     Write(Stream),
     Ask,
-    /// Not the GPU: a thread of the program sleeps.
+    /// Not a GPU command: a thread of the program sleeps.
     Sleep,
 }
 
-/// A GPU. What is launched runs in order of launching, one kernel at a time; what is asked is
-/// answered analytically.
+/// A simulated GPU: launches run in order, one kernel at a time. Its answers are computed, not
+/// simulated step by step.
 #[derive(Debug, Default)]
 pub(super) struct Gpu {
-    /// When all that was launched has run.
+    /// When all launched work has run.
     free: Nanos,
-    /// The last work of each stream.
+    /// End of the last work of each stream.
     streams: BTreeMap<u64, Nanos>,
     events: Vec<Nanos>,
-    /// Words to be written: when, where, what.
+    /// Pending memory writes: time, tenant, word, value.
     pub(super) writes: Vec<(Nanos, usize, usize, u64)>,
-    /// What each tenant's words hold.
+    /// Values of each tenant's words.
     pub(super) words: BTreeMap<(usize, usize), u64>,
     pub(super) log: Vec<Command>,
-    /// Time of work, by tenant.
+    /// Time of executed work, by tenant.
     pub(super) ran: BTreeMap<usize, Nanos>,
     /// Most work in flight after a launch, by tenant.
     pub(super) most: BTreeMap<usize, Nanos>,
     pub(super) capturing: bool,
     pub(super) refuses: bool,
     pub(super) cannot_write: bool,
-    /// Another tenant's work is let in between every so often.
+    /// Delay from a launch to its start.
     pub(super) latency: Nanos,
-    /// How late sleepers wake.
+    /// How late sleeping threads wake.
     pub(super) late: Nanos,
     /// The host's monotonic clock is slewed in this span, by so many millionths.
     pub(super) slew: (Nanos, Nanos, i64),
-    /// What a change from one tenant's work to another's costs, who ran last, and how often it
-    /// changed.
+    /// Cost of a switch between tenants, the tenant that ran last, and the number of switches.
     pub(super) switch: Nanos,
     last: Option<usize>,
     pub(super) switches: u64,
 }
 
 impl Gpu {
-    /// A GPU that is idle from `begin` on.
+    /// Makes a GPU that is idle from `begin` on.
     pub(super) fn idle(begin: Nanos) -> Self {
         Self { latency: Nanos::from_micros(5), free: begin, ..Self::default() }
     }
 }
 
-/// A tenant's driver and time.
+/// A tenant's driver and platform.
 pub(super) struct FakeDriver<'a, 's> {
     pub(super) role: &'a Role<'s>,
     pub(super) tenant: usize,
 }
 
 impl FakeDriver<'_, '_> {
-    /// The driver's launch.
+    /// Launches a kernel.
     pub(super) fn launch(&self, stream: Stream, cost: Nanos, programmatic: bool) {
         let mut state = self.role.harness.state();
         let now = state.now;
@@ -79,8 +78,7 @@ impl FakeDriver<'_, '_> {
             return;
         }
         let stream = gpu.streams.entry(key(self.tenant, stream)).or_default();
-        // What stands behind a host function leaves the GPU to the others; when it runs there is
-        // room for it.
+        // Work behind a host function leaves the GPU to others; there is room for it when it runs.
         let free = if *stream > gpu.free {
             *stream + cost
         } else {
@@ -98,7 +96,7 @@ impl FakeDriver<'_, '_> {
         *most = (*most).max(free - now);
     }
 
-    /// A host function on the stream, which lasts for so long. The GPU is not busy with it.
+    /// Adds a host function to the stream, during which the GPU is not busy.
     pub(super) fn host(&self, stream: Stream, time: Nanos) {
         let mut state = self.role.harness.state();
         let begins = state.now + state.gpu.latency;

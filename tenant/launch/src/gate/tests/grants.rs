@@ -1,4 +1,4 @@
-//! Grant pages that no monitor keeps up, and times in them from far away.
+//! Stale grant pages, and times in them that are far from now.
 
 use super::*;
 
@@ -25,8 +25,8 @@ fn gate_opens_after_a_second_without_a_heartbeat() {
     );
 }
 
-/// Times in the grant page from before the world began, and from after its end: a turn is one all
-/// the same, and so is the end of it, as long as the monitor lives.
+/// Times in the grant page far in the past or the future: a turn still begins and ends as long as
+/// the monitor lives.
 #[test]
 fn times_far_from_now_neither_block_nor_open_the_gate() {
     for (granted, until, bound) in [
@@ -56,7 +56,7 @@ fn times_far_from_now_neither_block_nor_open_the_gate() {
                 beat_for(role, ms(1000));
                 set_turn(2, TurnState::Wait, granted);
                 beat_for(role, ms(5000));
-                // Nothing is granted: as good as none.
+                // A turn with no budget is as good as none.
                 set_turn(3, TurnState::Yours, Nanos::ZERO);
                 beat_for(role, ms(3000));
                 set_turn(4, TurnState::Yours, granted);
@@ -66,7 +66,7 @@ fn times_far_from_now_neither_block_nor_open_the_gate() {
             &|role| {
                 role.sleep(us(100));
                 let program = Program::new(&gate, role.platform(0));
-                // 30 ms of work: no more than any of them grants.
+                // 30 ms of work: within each grant.
                 for _ in 0..500 {
                     let before = role.now();
                     program.launch(1, STREAM, us(60));
@@ -86,8 +86,8 @@ fn times_far_from_now_neither_block_nor_open_the_gate() {
     }
 }
 
-/// A process that was stopped for an hour, or whose clock has jumped by one, obeys a monitor that
-/// lives, and does not take its heart for stale.
+/// A process that was stopped for an hour, or whose clock has jumped by one, obeys a living monitor
+/// and does not take its heartbeat for stale.
 #[test]
 fn stopped_process_obeys_a_living_monitor_when_it_resumes() {
     const HOUR: Nanos = Nanos::from_millis(3_600_000);

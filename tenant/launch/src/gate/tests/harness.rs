@@ -1,6 +1,6 @@
-//! A harness for gates: virtual time, a GPU that runs what is launched, a monitor. Actors are
-//! threads, one of which runs at a time: one that sleeps lets the others run, in the order of their
-//! times. The same run comes out the same each time.
+//! A test harness for gates: virtual time, a GPU that runs what is launched, a monitor. Actors are
+//! threads, one of which runs at a time: when one sleeps, the one with the earliest time runs. Runs
+//! are deterministic.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 
@@ -12,14 +12,14 @@ use cgpu_shm::units::{Generation, Nanos, SlotIndex};
 
 use super::fake_driver::{FakeDriver, Gpu};
 
-/// Where time begins.
+/// Start of virtual time.
 pub(super) const BEGIN: Nanos = Nanos::from_millis(1_000_000);
 
 /// A sleeping actor.
 #[derive(Debug)]
 struct Actor {
     wakes: Nanos,
-    /// Woken when the gate word of this region is not that any more.
+    /// Woken when the gate word of this region changes from this one.
     word: Option<(usize, u32)>,
     over: bool,
 }
@@ -33,11 +33,11 @@ pub(super) struct SimState {
     pub(super) notifications: u32,
 }
 
-/// The harness.
+/// A monitor, containers and a GPU in virtual time.
 pub(super) struct Harness {
     state: Mutex<SimState>,
     turn: Condvar,
-    /// Where each tenant lives: its container, and its slot there.
+    /// The container and slot of each tenant.
     pub(super) homes: Vec<(usize, SlotIndex)>,
     pub(super) regions: Vec<Region>,
     pub(super) grantors: Vec<GrantWriter>,
@@ -45,12 +45,12 @@ pub(super) struct Harness {
 }
 
 impl Harness {
-    /// With so many containers of one process each.
+    /// Makes containers of one process each.
     pub(super) fn new(containers: usize) -> Self {
         Self::of(&vec![1; containers])
     }
 
-    /// With containers of so many processes; tenants are counted through.
+    /// Makes containers of several processes; tenants are numbered across containers.
     pub(super) fn of(processes: &[usize]) -> Self {
         let slots = |(container, count): (usize, &usize)| {
             (0..*count).map(move |slot| (container, SlotIndex::new(slot).expect("a slot")))
@@ -87,7 +87,7 @@ impl Harness {
         }
     }
 
-    /// Runs the actors to their ends.
+    /// Runs the actors until all have ended.
     pub(super) fn run(&self, actors: &[&(dyn Fn(&Role<'_>) + Sync)]) {
         {
             let mut state = self.state();
@@ -114,7 +114,7 @@ impl Harness {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// The GPU, to be looked at or changed.
+    /// Reads or changes the GPU.
     pub(super) fn gpu<T>(&self, look: impl FnOnce(&mut Gpu) -> T) -> T {
         look(&mut self.state().gpu)
     }
@@ -123,14 +123,14 @@ impl Harness {
         self.state().notifications
     }
 
-    /// Lets the actor with the earliest time run.
+    /// Runs the actor with the earliest time.
     fn run_next(&self, state: &mut SimState) {
         let gate = |region: usize| self.grantors[region].page().gate.load(Ordering::Relaxed);
         let waiting = state.actors.iter_mut().filter(|actor| !actor.over);
         for actor in waiting {
             if actor.word.is_some_and(|(region, word)| gate(region) != word) {
                 actor.word = None;
-                // A futex takes its time.
+                // A futex wake-up takes time.
                 actor.wakes = actor.wakes.min(state.now + Nanos::from_micros(30));
             }
         }
@@ -177,14 +177,14 @@ impl<'s> Role<'s> {
         self.harness.state().now
     }
 
-    /// Now, by the clock that the host slews.
+    /// Returns the time by the clock that the host slews.
     pub(super) fn monotonic(&self) -> Nanos {
         let (now, (from, until, millionths)) = (self.now(), self.harness.gpu(|gpu| gpu.slew));
         let slewed = (now.min(until) - from).0.cast_signed() * millionths / 1_000_000;
         Nanos(now.0.saturating_add_signed(slewed))
     }
 
-    /// Time passes, and others act.
+    /// Lets time pass while others act.
     pub(super) fn sleep(&self, time: Nanos) {
         self.sleep_until(time, None);
     }
@@ -208,7 +208,7 @@ impl<'s> Role<'s> {
         state.actors[self.number].word = None;
     }
 
-    /// The driver and platform of a container's process.
+    /// Returns the driver and platform of a container's process.
     pub(super) fn platform(&self, tenant: usize) -> FakeDriver<'_, 's> {
         FakeDriver { role: self, tenant }
     }

@@ -1,5 +1,4 @@
-//! What is measured, and by what: markers behind launches, and what there is where nothing may
-//! stand behind them.
+//! Measurement by markers, and without them where no marker may be placed.
 
 use super::*;
 
@@ -56,7 +55,7 @@ fn markers_never_stand_between_programmatic_launches() {
         }
     });
     harness.gpu(|gpu| {
-        // A first chain may be cut: nothing was known of it.
+        // A first chain may be interrupted: its kernel was unknown.
         let first = gpu
             .log
             .iter()
@@ -118,7 +117,7 @@ fn markers_go_on_the_stream_that_was_just_used() {
         for did in gpu.log.iter().rev() {
             match did {
                 Command::Launch { stream, .. } => next = Some(*stream),
-                // Before the launch on the same stream; or right behind it.
+                // Before the launch on the same stream, or right behind it.
                 Command::Record(stream) | Command::Write(stream)
                     if next.is_some_and(|next| next != *stream) =>
                 {
@@ -193,7 +192,7 @@ fn work_queued_in_the_open_is_measured_as_backlog() {
         set_turn(role.harness, 0, 3, TurnState::Open, Nanos::ZERO);
     };
     alone(script, |role, program| {
-        // 60 ms of work, in no time.
+        // 60 ms of work at once.
         (0..1000).for_each(|_| program.launch(1, STREAM, us(60)));
         role.sleep(ms(2));
         program.launch(1, STREAM, us(60));

@@ -1,5 +1,5 @@
-//! A monitor as simple as can be: turns of fixed lengths, one container after the other, handed
-//! over when the work of the one has nearly run. It says what `docs/internals/turns.md` says, and no more.
+//! A minimal monitor as in `docs/internals/turns.md`: turns of fixed lengths, one container after
+//! the other. A turn is handed over when its work has nearly run.
 
 use cgpu_shm::atomic::{AtomicU64, Ordering};
 use cgpu_shm::grant::{Turn, TurnState};
@@ -12,7 +12,7 @@ pub(super) fn gpu() -> DeviceIndex {
     DeviceIndex::new(0).expect("a GPU")
 }
 
-/// Says whose turn it is.
+/// Publishes a container's turn.
 pub(super) fn set_turn(
     harness: &Harness,
     container: usize,
@@ -25,7 +25,7 @@ pub(super) fn set_turn(
     grantor.wake_gate();
 }
 
-/// What it saw.
+/// What the monitor observed.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     pub(super) turns: u64,
@@ -33,7 +33,7 @@ pub(super) struct Report {
     pub(super) busy: Vec<Nanos>,
 }
 
-/// Gives turns of these lengths until `end`.
+/// Grants turns of these lengths until `end`.
 pub(super) fn run_turns(role: &Role<'_>, slices: &[Nanos], end: Nanos) -> Report {
     let harness = role.harness;
     let lead = Nanos::from_micros(60);

@@ -1,8 +1,8 @@
-//! Launches on an open GPU on which the monitor bounds what may be in flight.
+//! Launches on an open GPU where the monitor bounds the work in flight.
 
 use super::*;
 
-/// The GPU is open, and so much may be in flight. The monitor lives for `time`.
+/// A monitor of an open GPU with a bound; it lives for `time`.
 fn open(bound: Nanos, time: Nanos) -> impl Fn(&Role<'_>) + Sync {
     move |role| {
         role.harness.grantors[0].gpu(gpu()).bound.store(bound.0, Ordering::Relaxed);
@@ -14,7 +14,7 @@ fn open(bound: Nanos, time: Nanos) -> impl Fn(&Role<'_>) + Sync {
     }
 }
 
-/// The work that ran, and the most that was in flight after a launch.
+/// Returns the work that ran, and the most in flight after a launch.
 fn ran_and_most(harness: &Harness) -> (Nanos, Nanos) {
     harness.gpu(|gpu| (gpu.ran[&0], gpu.most[&0]))
 }
@@ -26,7 +26,8 @@ fn work_in_flight_on_an_open_gpu_is_bounded_and_the_gpu_stays_busy() {
             saturate(role, program, kernel, BEGIN + ms(900));
         });
         let (ran, most) = ran_and_most(&harness);
-        // A launch goes when the one that ends makes room, and those of unknown length are two.
+        // A launch proceeds when the one that ends makes room; two of unknown length may be in
+        // flight.
         assert!(most <= Nanos(bound.0 * 6 / 5 + 2 * kernel.0), "{kernel}: {most} of {bound}");
         assert!(ran >= ms(895), "{kernel}: {ran}");
     }
@@ -72,7 +73,7 @@ fn gpu_is_open_without_a_bound_when_the_monitor_is_gone() {
     assert!(most > ms(200), "{most}");
 }
 
-/// Credit is for one context: with several, each launch would take the slow path.
+/// A budget is for one context; with several, each launch would take the slow path.
 #[test]
 fn program_with_several_contexts_is_not_bounded() {
     let harness = alone(open(ms(20), ms(1000)), |role, program| {
@@ -115,8 +116,8 @@ fn first_launch_on_an_idle_bounded_gpu_notifies_the_monitor() {
     assert_eq!(harness.notifications(), 3);
 }
 
-/// A lane has markers for all that may be in flight: else its last batch would be reported when all
-/// of it has run.
+/// A lane has markers for all that may be in flight. Otherwise its last batch would be reported
+/// only when all of it has run.
 #[test]
 fn reports_keep_up_with_a_full_queue() {
     alone(open(ms(200), ms(1100)), |role, program| {

@@ -1,17 +1,17 @@
-//! Programs that launch in many shapes, and shapes that do not tell what a launch costs. Shapes,
-//! costs and their order are drawn.
+//! Programs that launch in many shapes, and shapes with varying cost. Shapes, costs and their order
+//! are random.
 
 use super::*;
 
 #[derive(Debug)]
 struct Ran {
-    /// Part of the launches that went without the slow path.
+    /// Share of launches on the fast path.
     fast: f64,
-    /// Part of the time in which the GPU computed.
+    /// Share of the time in which the GPU computed.
     used: f64,
 }
 
-/// A small generator: the same seed draws the same.
+/// A small random generator with a seed.
 struct Draws(u64);
 
 impl Draws {
@@ -20,7 +20,7 @@ impl Draws {
         (self.0 >> 33) as u32 % bound
     }
 
-    /// A grid and a block; grids span twelve powers of two.
+    /// Draws a grid and a block; grids span twelve powers of two.
     fn shape(&mut self) -> ([u32; 3], [u32; 3]) {
         let least = 1 << self.below(12);
         let grid = [least + self.below(least), 1 + self.below(4), 1];
@@ -28,10 +28,10 @@ impl Draws {
     }
 }
 
-/// A kernel of a function, its shape and how long it takes.
+/// A kernel with a shape, and how long it takes.
 type Drawn = (Kernel, Nanos);
 
-/// Launches what is drawn for half a second, as fast as a host can, in a turn that does not end.
+/// Launches drawn kernels for half a second, as fast as a host can, in a turn that does not end.
 fn run(seed: u64, draw: impl Fn(&mut Draws, u64) -> Drawn + Sync) -> Ran {
     const LENGTH: u64 = 500;
     let counts = Mutex::new((0, 0));
@@ -74,7 +74,7 @@ proptest! {
             let function = draws.below(50);
             let shape = draws.shape();
             let blocks = u64::from(shape.0[0] * shape.0[1]);
-            // Half of them take as long whatever the grid.
+            // Half of them take the same time whatever the grid.
             let cost = if function % 2 == 0 { 5 + u64::from(function) } else { 5 + blocks / 100 };
             (kernel(0x5555_0000 + 64 * function as usize, shape), us(cost))
         });
@@ -83,9 +83,9 @@ proptest! {
     }
 }
 
-/// Plays a tenant beside one of 60 us kernels for `LENGTH`, in turns of 6 ms. Its launches have one
-/// shape, and the `number`th one takes `cost(number)`. Returns the most that it had in flight in
-/// the second half.
+/// Runs a tenant beside one of 60 us kernels for `LENGTH`, in turns of 6 ms. Its launches have one
+/// shape, and the `number`th takes `cost(number)`. Returns its most work in flight in the second
+/// half.
 fn most_in_flight(cost: impl Fn(u64) -> Nanos + Sync) -> Nanos {
     const LENGTH: Nanos = Nanos::from_millis(4000);
     let harness = Harness::new(2);
@@ -117,9 +117,8 @@ fn most_in_flight(cost: impl Fn(u64) -> Nanos + Sync) -> Nanos {
     harness.gpu(|gpu| gpu.most.get(&0).copied().unwrap_or_default())
 }
 
-/// Two of the long ones, and what the neighbour has in flight: what is in flight follows a high
-/// quantile of what such launches took. It was some hundred long launches, because the estimate is
-/// that of short ones most of the time.
+/// At most two long launches and the neighbour's work in flight, because a high quantile limits it.
+/// By the mean it would be some hundred long launches.
 #[test]
 fn shape_that_alternates_between_short_and_long_has_few_launches_in_flight() {
     for (run, most) in [(1, 2), (2, 4), (5, 8), (20, 12)] {
@@ -138,7 +137,7 @@ fn shape_that_alternates_between_short_and_long_has_few_launches_in_flight() {
     }
 }
 
-/// Without a neighbour that waits, few launches in flight must not leave the GPU idle.
+/// Without a waiting neighbour, few launches in flight must not leave the GPU idle.
 #[test]
 fn shape_that_is_long_now_and_then_keeps_the_gpu_busy() {
     for rare in [2, 5, 20, 100, 1000] {
@@ -151,7 +150,7 @@ fn shape_that_is_long_now_and_then_keeps_the_gpu_busy() {
     }
 }
 
-/// What a tenant reports is what it ran, though each launch was expected to take something else.
+/// A tenant is charged what it ran, though each launch was estimated differently.
 #[test]
 fn shape_that_alternates_is_charged_what_it_took() {
     let counts = Mutex::new((Nanos::ZERO, Nanos::ZERO));

@@ -25,7 +25,7 @@ fn gpu_time_of_siblings_counts() {
 }
 
 /// One after the other: with a switch of 100 us for each change of process, nearly all of the
-/// container's turns is work, and each process has its part.
+/// container's turns is work, and each process has its share.
 #[test]
 fn processes_of_a_container_have_its_turns_one_after_the_other() {
     for (slices, cost) in [([6, 6], 60), ([15, 5], 60), ([6, 6], 400), ([2, 2], 20)] {
@@ -65,15 +65,14 @@ fn processes_of_a_container_have_its_turns_one_after_the_other() {
         assert!((switches as f64) < turns as f64 * holds * 1.15, "{message}");
         for tenant in 0..4 {
             let part = ran[&tenant].0 as f64 * 4.0 / together as f64;
-            // Who is cut short by the end of a long turn is not made up for.
+            // A process whose time a long turn's end has shortened is not compensated.
             let fair = if slices[0] > 6 { 0.3 } else { 0.1 };
             assert!((part - 1.0).abs() < fair, "{message}");
         }
     }
 }
 
-/// A process that is idle most of the time leaves the turn to its sibling, and loses little of its
-/// own pace by it.
+/// A mostly idle process leaves the turn to its sibling and loses little of its own speed.
 #[test]
 fn pausing_sibling_yields_and_resumes() {
     let harness = Harness::of(&[2]);
@@ -111,7 +110,7 @@ fn pausing_sibling_yields_and_resumes() {
     assert!(ran[&0] > ms(430) && ran[&1] > ms(25), "{ran:?}");
 }
 
-/// Two processes one of whose kernels each ends only when the other's has run.
+/// Two processes whose kernels wait for each other.
 #[test]
 fn processes_whose_kernels_wait_for_each_other_go_on() {
     let harness = Harness::of(&[2]);
@@ -131,8 +130,8 @@ fn processes_whose_kernels_wait_for_each_other_go_on() {
                 program.launch(1, STREAM, us(60));
                 round += 1;
                 *rounds[number].lock().expect("a number") = round;
-                // It has run when the other one's has been launched; and this one keeps what it has
-                // in flight in its account until then.
+                // It ends when the other process's kernel has been launched, and stays in flight
+                // until then.
                 while *rounds[1 - number].lock().expect("a number") < round && role.now() < end {
                     program.driver.host(STREAM, us(100));
                     role.sleep(us(100));

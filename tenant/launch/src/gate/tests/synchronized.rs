@@ -1,9 +1,8 @@
-//! Programs that wait for what they have launched.
+//! Programs that synchronize with their launches.
 
 use super::*;
 
-/// The turn is the program's for all of the time; the process is to notify the
-/// monitor if `notifies`.
+/// Gives the program the turn throughout. The process notifies the monitor if `notifies`.
 fn turn(notifies: bool) -> impl Fn(&Role<'_>) + Sync {
     move |role| {
         role.harness.grantors[0].set_notify_slot(gpu(), notifies.then_some(SLOT));
@@ -11,9 +10,9 @@ fn turn(notifies: bool) -> impl Fn(&Role<'_>) + Sync {
     }
 }
 
-/// Launches 20 kernels of 100 us a few times, waits for each batch, and reports it if the gate
-/// wants that. Returns what is in flight by the cell after the last one, and how long ago its work
-/// ended.
+/// Launches 20 kernels of 100 us a few times, synchronizes with each batch, and reports that if the
+/// gate requests it. Returns the published work in flight after the last one, and how long ago its
+/// work ended.
 fn wait(notifies: bool, stream: Option<Stream>) -> (Nanos, Nanos, Harness) {
     let seen = Mutex::new((Nanos::ZERO, Nanos::ZERO));
     let harness = alone(turn(notifies), |role, program| {

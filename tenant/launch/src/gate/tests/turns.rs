@@ -1,4 +1,4 @@
-//! Turns: when launches go, and what is reported of them.
+//! When launches proceed in turns, and what is reported of them.
 
 use super::*;
 
@@ -35,14 +35,14 @@ fn shares_follow_the_turns() {
         );
         assert!(total > 0.96 * 1.5e9, "{slices:?} {cost} us: used {total}");
         for tenant in 0..2 {
-            // What was reported is what ran, but for the start and what is in flight in the end.
+            // What was reported is what ran, except for the start and what is in flight at the end.
             let error = report.busy[tenant].0.abs_diff(ran[&tenant].0);
             assert!(
                 error < 8_000_000,
                 "{slices:?} {cost} us: {tenant} reported {:?} of {ran:?}",
                 report.busy
             );
-            // The bound, a launch, and the other one's tail.
+            // The bound, a launch, and the other tenant's last launch.
             assert!(
                 most[&tenant] < us(500 + 3 * cost.max(20) + 500),
                 "{slices:?} {cost} us: {most:?}"
@@ -51,8 +51,8 @@ fn shares_follow_the_turns() {
     }
 }
 
-/// NTP slews the host's clock by up to 8 %: what is measured does not change, and what is published
-/// is in the clock that the monitor reads.
+/// NTP slews the host's clock by up to 8 %. Measurements do not change, and published times are in
+/// the clock that the monitor reads.
 #[test]
 fn slewed_host_clock_changes_no_length() {
     for millionths in [80_000, -80_000] {
@@ -139,16 +139,16 @@ fn gpu_time_budget_is_exceeded_by_one_launch_at_most() {
             set_turn(role.harness, 0, 2, TurnState::Open, Nanos::ZERO);
         },
         |role, program| {
-            // Known kernels: three brackets before the turn counts.
+            // Known kernels: three measured launches before the turn counts.
             saturate(role, program, us(100), BEGIN + ms(50));
         },
     );
     assert!(harness.notifications() >= 1);
 }
 
-/// A host function waits for what is launched after it, on the same stream and on another one, and
-/// there is a neighbour. What the GPU waits for is neither what a kernel costs nor what a turn is
-/// used up by, so all of it is launched in one turn.
+/// A host function waits for later launches, on the same stream and on another one, beside a
+/// neighbour. The GPU's idle time is neither a kernel's cost nor charged to the turn, so all of it
+/// is launched in one turn.
 #[test]
 fn waiting_for_the_host_uses_up_no_turn() {
     const OTHER: Stream = Stream { handle: 0x20, per_thread: false };
@@ -195,7 +195,7 @@ fn waiting_for_the_host_uses_up_no_turn() {
     ]);
     let (rounds, longest) = (rounds.into_inner().expect("it"), longest.into_inner().expect("it"));
     println!("{rounds} rounds, launched within {} us", longest.0 / 1000);
-    // 40 ms each, and half of the GPU.
+    // 40 ms each, with half of the GPU.
     assert!(rounds >= 50, "{rounds} rounds");
     assert!(longest <= ms(40), "{} us", longest.0 / 1000);
 }
@@ -228,7 +228,7 @@ fn process_that_missed_its_turn_notifies_the_monitor() {
         set_turn(role.harness, 0, 1, TurnState::Wait, Nanos::ZERO);
         role.sleep(ms(5));
         assert_eq!(role.harness.notifications(), 1, "it came");
-        // As a thread finds it that wakes late.
+        // A thread that wakes late finds this.
         for epoch in [3, 5] {
             set_turn(role.harness, 0, epoch, TurnState::Wait, Nanos::ZERO);
             role.sleep(ms(5));
@@ -239,7 +239,7 @@ fn process_that_missed_its_turn_notifies_the_monitor() {
             Nanos(cell.active.load(Ordering::Relaxed)) < BEGIN + ms(1),
             "it has launched nothing since"
         );
-        // Other news than a turn is none of its business.
+        // Changes of the gate word other than a turn do not concern it.
         role.harness.grantors[0].wake_gate();
         role.sleep(ms(5));
         assert_eq!(role.harness.notifications(), 3);

@@ -41,7 +41,7 @@ fn budget_covers_only_its_gate_word_stream_and_kernel() {
     assert!(!thread.spend(0, kernel(1), STREAM), "a gate that was never written");
 }
 
-/// What was not measured is priced beyond any budget.
+/// An unmeasured size costs more than any budget.
 #[test]
 fn sizes_of_a_function_have_costs_of_their_own() {
     let thread = with_budget(1000);
@@ -70,7 +70,7 @@ fn sizes_of_a_function_have_costs_of_their_own() {
     assert!(!thread.spend(7, sized(2), STREAM));
 }
 
-/// As programs have them: handles of functions are aligned, and their numbers are not drawn.
+/// Handles as in real programs: aligned, and not random.
 #[test]
 fn fifty_functions_have_their_places() {
     for (first, apart) in

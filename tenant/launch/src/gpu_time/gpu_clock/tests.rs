@@ -1,4 +1,4 @@
-//! A GPU whose oscillator is off, seen through a program that keeps it busy in turns.
+//! A GPU whose oscillator is off, observed through a program that keeps it busy in turns.
 
 use super::*;
 
@@ -7,12 +7,12 @@ const US: i64 = 1_000;
 const MS: i64 = 1_000 * US;
 const SECOND: i64 = 1_000 * MS;
 
-/// A GPU and a host that looks at it.
+/// A GPU and a host that observes it.
 struct Bench {
     clock: GpuClock,
     /// The true time, which is the host's.
     now: i64,
-    /// The GPU's clock: parts per billion, since when, and what it showed then.
+    /// The GPU's clock: parts per billion, since when, and its value then.
     rate: i64,
     since: i64,
     shown: i64,
@@ -20,7 +20,7 @@ struct Bench {
     events: usize,
     draws: u64,
     reanchored: u32,
-    /// How far off the last event was placed, and the furthest of all since last asked.
+    /// Error of the last placed event, and the extremes of all since the last reset.
     off: i64,
     worst: (i64, i64),
 }
@@ -62,7 +62,7 @@ impl Bench {
         self.rate = rate;
     }
 
-    /// An event that happened at `at`, launched at the earliest `ahead` before it, and is seen now.
+    /// Observes an event that happened at `at`, launched at most `ahead` before it, now.
     fn see(&mut self, at: i64, ahead: i64) -> Located {
         let gpu = self.gpu(at) / 500 * 500;
         self.events += 1;
@@ -82,15 +82,15 @@ impl Bench {
         placed
     }
 
-    /// Launches batches for a while, in turns of 15 ms of 60. Each is seen as late as a sleeper
-    /// wakes.
+    /// Launches batches for a while, in turns of 15 ms of 60. Each is seen as late as a sleeping
+    /// thread wakes.
     fn saturate(&mut self, time: i64) {
         let end = self.now + time;
         self.worst = (0, 0);
         while self.now < end {
             for _ in 0..25 {
                 self.now += 600 * US;
-                // It was looked at 300 us before.
+                // It was polled 300 us before.
                 let late = 3 * US + self.draw(300 * US);
                 self.see(self.now - late, 323 * US - late);
             }
@@ -105,7 +105,7 @@ fn events_of_a_busy_gpu_are_placed_within_microseconds() {
         [0.0, 2.0, -2.0, 15.0, -15.0, 50.0, -50.0, 100.0, -100.0, 200.0, -200.0, 450.0, -450.0]
     {
         let mut bench = Bench::new(ppm);
-        // The very first event is bounded by one look before and one after it.
+        // The first event is bounded by one poll before and one after it.
         bench.saturate(SECOND);
         assert!(
             bench.worst.0 > -323 * US && bench.worst.1 < 60 * US,
@@ -182,7 +182,7 @@ fn clock_that_was_set_is_reanchored() {
 
 #[test]
 fn late_observations_do_not_move_the_offset() {
-    // Whatever the rate, and known or not.
+    // For any rate, known or not.
     for (ppm, known) in
         [(20.0, true), (-20.0, true), (20.0, false), (-100.0, false), (100.0, false)]
     {

@@ -1,27 +1,27 @@
-//! Lengths of work on a GPU whose clock runs fast or slow, over virtual hours.
+//! Measured lengths on a GPU whose clock is fast or slow, over virtual hours.
 
 use super::*;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
 const SECOND: u64 = 1_000 * MS;
-/// What one batch takes: ten kernels of 60 us.
+/// Length of a batch: ten kernels of 60 us.
 const BATCH: u64 = 600 * US;
 
-/// A program that keeps one stream busy in turns of 15 ms of 60, on a GPU of its own time.
+/// A program that keeps one stream busy in turns of 15 ms of 60, on a GPU with its own clock.
 struct Program {
     gpu_time: GpuTime,
     now: u64,
     ppm: i64,
     events: usize,
-    /// When each batch in flight was launched and ends.
+    /// Launch time and end of each batch in flight.
     flying: std::collections::VecDeque<(u64, u64)>,
     stamps: Vec<i64>,
     draws: u64,
-    /// Truly busy.
+    /// True busy time.
     busy: u64,
     clamped: u32,
-    /// Batches whose length came out wrong by more than a hundredth and 2 us.
+    /// Batches whose length is wrong by more than a hundredth and 2 us.
     wrong: u32,
 }
 
@@ -49,7 +49,7 @@ impl Program {
         (self.draws >> 33) % most
     }
 
-    /// An event at a true time, by the GPU's clock.
+    /// Records an event at a true time, by the GPU's clock.
     fn event(&mut self, at: u64) -> Event {
         let at = at.cast_signed();
         self.stamps.push((at + at / 1_000_000 * self.ppm) / 500 * 500);
@@ -125,7 +125,7 @@ impl Program {
         while self.now < end {
             let turn = self.now + 15 * MS;
             while self.now < turn {
-                // About 1 ms is launched ahead; sleepers wake when they do.
+                // About 1 ms is launched ahead; sleeping threads wake then.
                 while self.flying.back().is_none_or(|last| last.1 < self.now + MS) {
                     self.launch();
                 }
@@ -152,7 +152,7 @@ fn lengths_do_not_depend_on_the_rate_of_the_gpus_clock() {
             program.wrong, program.clamped
         );
         assert!(busy.abs_diff(truth) < truth / 1_000, "{ppm} ppm: {busy} of {truth}");
-        // The very first sighting is all that is known of the clock; from then on none is wrong.
+        // Only the first observation of the clock is uncertain; from then on no length is wrong.
         assert!(program.wrong <= 2, "{ppm} ppm: {} lengths are wrong", program.wrong);
         assert_eq!(program.clamped, 0, "{ppm} ppm");
         let expected = program.gpu_time.expect(kernel()).cost;

@@ -1,4 +1,4 @@
-//! Work that the program has waited for, and streams whose host leaves gaps.
+//! Synchronized work, and streams whose host leaves gaps.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn us(micros: u64) -> Nanos {
     Nanos::from_micros(micros)
 }
 
-/// A kernel is known to take 60 us.
+/// Makes GPU time that has learned that a kernel takes 60 us.
 fn known() -> GpuTime {
     let mut gpu_time = GpuTime::new();
     for _ in 0..8 {
@@ -23,7 +23,7 @@ fn known() -> GpuTime {
     gpu_time
 }
 
-/// Three launches into a lane at [`BEGIN`].
+/// Launches three kernels into a lane at [`BEGIN`].
 fn launch(gpu_time: &mut GpuTime, key: LaneKey) -> LaneId {
     let id = gpu_time.lane(key, BEGIN).expect("a lane").id;
     let expected = gpu_time.expect(kernel());
@@ -59,8 +59,7 @@ fn short_synchronized_work_ended_when_it_was_expected_to() {
     assert_eq!(gpu_time.last(), BEGIN + took);
 }
 
-/// No marker may stand behind programmatic launches: what they take is learned from when they
-/// ended.
+/// No marker may follow programmatic launches: their cost is learned from their end.
 #[test]
 fn programmatic_launches_that_were_waited_for_teach_what_they_took() {
     let mut gpu_time = known();
@@ -74,7 +73,7 @@ fn programmatic_launches_that_were_waited_for_teach_what_they_took() {
     assert!((9_000..20_000).contains(&cost), "{cost}");
 }
 
-/// A batch of ten launches that took so long, whose marker found its stream dry or not.
+/// Runs a batch of ten launches that takes `took`, whose marker finds its stream dry or not.
 fn batch(gpu_time: &mut GpuTime, now: &mut Nanos, took: Nanos, dry: bool) {
     let id = gpu_time.lane(key(THREAD, 1), *now).expect("a lane").id;
     let expected = gpu_time.expect(kernel());
@@ -91,7 +90,7 @@ fn batch(gpu_time: &mut GpuTime, now: &mut Nanos, took: Nanos, dry: bool) {
     *now = *now + us(1_000);
 }
 
-/// A marker that stands right behind a launch finds the stream busy, whatever gaps there were.
+/// A marker right behind a launch finds the stream busy, whatever gaps there were.
 #[test]
 fn gaps_of_a_host_are_not_learned_where_the_last_launch_still_runs() {
     let cost = |dry: &[bool]| {
@@ -102,12 +101,12 @@ fn gaps_of_a_host_are_not_learned_where_the_last_launch_still_runs() {
     };
     let known = cost(&[]);
     assert_eq!(cost(&[true, false, true, false]), known);
-    // A kernel that takes longer from now on is learned all the same.
+    // A kernel that takes longer from now on is learned even so.
     assert!(cost(&[true, false, false, false]) > known + 5_000);
 }
 
-/// Two kernels that fill the GPU, of 60 us each, the second launched 40 us after the first. When
-/// the first had ended, 10 us of the second were taken to have run.
+/// Two kernels of 60 us that fill the GPU, the second launched 40 us after the first. When the
+/// first had ended, 10 us of the second once counted as run.
 #[test]
 fn kernel_behind_one_that_fills_the_gpu_has_not_begun() {
     let (mut gpu_time, mut now) = (known(), BEGIN);
