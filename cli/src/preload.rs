@@ -57,13 +57,13 @@ pub(crate) fn add_simulator(variables: &mut Variables, root: &Path, gpus: &str) 
     Ok(())
 }
 
-/// How slow the simulated GPUs are (`CGPU_SIM_DILATION`): the gate, which measures on the GPU, must know.
+/// How slow the simulated GPUs are (`CGPU_SIM_TIME_SCALE`): the gate, which measures on the GPU, must know.
 pub(crate) fn time_scale() -> Result<Option<TimeScale>> {
-    let Some(text) = env::var("CGPU_SIM_DILATION").ok().filter(|text| !text.is_empty()) else {
+    let Some(text) = env::var("CGPU_SIM_TIME_SCALE").ok().filter(|text| !text.is_empty()) else {
         return Ok(None);
     };
     let scale = TimeScale::of_factor(&text).with_context(|| {
-        format!("CGPU_SIM_DILATION={text}: expected a factor from 0.001 to 10000, 10 being ten times slower than real time")
+        format!("CGPU_SIM_TIME_SCALE={text}: expected a factor from 0.001 to 10000, 10 being ten times slower than real time")
     })?;
     Ok(Some(scale))
 }

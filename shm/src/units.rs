@@ -87,7 +87,7 @@ impl TimeScale {
     /// The scale of a real GPU.
     pub const REAL: Self = Self(1000);
 
-    /// Parses a factor (`CGPU_SIM_DILATION`), where 10 is ten times slower; `None` if it is not a
+    /// Parses a factor (`CGPU_SIM_TIME_SCALE`), where 10 is ten times slower; `None` if it is not a
     /// number from 0.001 to 10000.
     #[must_use]
     pub fn of_factor(text: &str) -> Option<Self> {

@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let machine = Machine::open(&Settings {
         state: state.clone(),
         gpus: None,
-        dilation_milli: 1_000,
+        time_scale_milli: 1_000,
         figures,
     })?;
     let context = machine.create_context(0)?;

@@ -15,7 +15,7 @@ pub enum Clock {
     /// `CLOCK_MONOTONIC` divided by the time scale.
     Real {
         /// Real time per device time, in thousandths.
-        dilation_milli: u64,
+        time_scale_milli: u64,
     },
     /// Moved by [`VirtualClock::set`] and by every wait. Deterministic with a single thread.
     Virtual(VirtualClock),
@@ -26,9 +26,9 @@ impl Clock {
     #[must_use]
     pub fn now(&self) -> Nanos {
         match self {
-            Self::Real { dilation_milli: 1_000 } => monotonic(),
-            Self::Real { dilation_milli } => {
-                let scaled = u128::from(monotonic().0) * 1_000 / u128::from(*dilation_milli);
+            Self::Real { time_scale_milli: 1_000 } => monotonic(),
+            Self::Real { time_scale_milli } => {
+                let scaled = u128::from(monotonic().0) * 1_000 / u128::from(*time_scale_milli);
                 Nanos(u64::try_from(scaled).unwrap_or(u64::MAX))
             }
             Self::Virtual(clock) => clock.now(),
@@ -38,9 +38,9 @@ impl Clock {
     /// Converts a span of device time to real time.
     pub(crate) fn real(&self, span: Nanos) -> Nanos {
         match self {
-            Self::Real { dilation_milli: 1_000 } | Self::Virtual(_) => span,
-            Self::Real { dilation_milli } => Nanos(
-                u64::try_from(u128::from(span.0) * u128::from(*dilation_milli) / 1_000)
+            Self::Real { time_scale_milli: 1_000 } | Self::Virtual(_) => span,
+            Self::Real { time_scale_milli } => Nanos(
+                u64::try_from(u128::from(span.0) * u128::from(*time_scale_milli) / 1_000)
                     .unwrap_or(u64::MAX),
             ),
         }

@@ -28,9 +28,9 @@ pub enum Error {
     NotRecorded,
     /// Not the start of an allocation of this process, or a range that leaves its allocation.
     NoAllocation,
-    /// Memory that was allocated for this process alone.
+    /// Not a pool of this process.
     NoPool,
-    /// Memory that was made for this process alone.
+    /// Memory that was allocated for this process alone.
     NotShareable,
     /// A size or handle that is invalid for the call.
     Invalid(&'static str),
@@ -48,10 +48,10 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Settings(sentence)
-            | Self::Segment(sentence)
-            | Self::System(sentence)
-            | Self::Stuck(sentence) => f.write_str(sentence),
+            Self::Settings(message)
+            | Self::Segment(message)
+            | Self::System(message)
+            | Self::Stuck(message) => f.write_str(message),
             Self::Full(table) => write!(f, "the simulated GPU holds no more {table}"),
             Self::OutOfMemory => f.write_str("the simulated GPU is out of memory"),
             Self::NoGpu => f.write_str("no such GPU"),

@@ -70,7 +70,7 @@ pub fn hide(is_absent: impl Fn(&str) -> bool) {
     let Some(protection) = protection_of(tables.symbols.addr()) else { return };
     if !protect(&tables, protection | libc::PROT_WRITE) {
         eprintln!(
-            "cgpu-sim: the library's symbols cannot be changed: functions of newer drivers can be found"
+            "cgpu-sim: cannot change the library's symbol table: functions of newer drivers stay visible"
         );
         return;
     }
@@ -104,7 +104,6 @@ struct Tables {
     count: usize,
 }
 
-/// Returns the start of our image in memory.
 fn image() -> *const c_void {
     (&raw const IMAGE).cast()
 }

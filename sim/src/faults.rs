@@ -43,15 +43,15 @@ pub struct Faults {
 
 /// The effect of a fault on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strike {
+pub enum InjectedFault {
     /// The call returns this error and does nothing else.
-    Answers(u32),
+    Error(u32),
     /// The process is killed before the call does anything.
-    Kills,
+    Kill,
     /// The process is killed when the call has done everything, before it returns.
-    KillsAfter,
+    KillAfter,
     /// The call does nothing and never returns.
-    Hangs,
+    Hang,
 }
 
 #[derive(Debug)]
@@ -59,9 +59,8 @@ struct Rule {
     /// By position in the library's table.
     named: Vec<bool>,
     when: When,
-    strike: Strike,
+    fault: InjectedFault,
     seed: u64,
-    /// Calls so far.
     calls: AtomicU64,
 }
 
@@ -81,7 +80,6 @@ impl Library {
         }
     }
 
-    /// Returns the symbol at a position of its table.
     pub(crate) fn symbol(self, position: usize) -> &'static str {
         match self {
             Self::Driver => DRIVER[position].symbol,
@@ -89,7 +87,6 @@ impl Library {
         }
     }
 
-    /// Returns the error code of that name.
     fn code(self, name: &str) -> Option<u32> {
         let is_it = |text: Option<&core::ffi::CStr>| {
             text.is_some_and(|text| text.to_bytes() == name.as_bytes())
@@ -142,21 +139,21 @@ impl Faults {
     /// Counts a call of the function at this position of its table, and returns its fault if it has
     /// one.
     #[must_use]
-    pub fn strike(&self, position: usize) -> Option<Strike> {
-        let mut strike = None;
+    pub fn next_fault(&self, position: usize) -> Option<InjectedFault> {
+        let mut fault = None;
         for rule in self.rules.iter().filter(|rule| rule.named.get(position) == Some(&true)) {
             // Relaxed: every call gets a distinct number; no other memory depends on it.
             let call = rule.calls.fetch_add(1, Ordering::Relaxed) + 1;
-            let strikes = match rule.when {
+            let applies = match rule.when {
                 When::Nth(nth) => call == nth,
                 When::From(first) => call >= first,
                 When::Chance(chance) => mix(rule.seed ^ mix(call)) < chance,
             };
-            if strikes {
-                strike = strike.or(Some(rule.strike));
+            if applies {
+                fault = fault.or(Some(rule.fault));
             }
         }
-        strike
+        fault
     }
 }
 
@@ -170,7 +167,7 @@ impl Rule {
         };
         let parts: Vec<&str> = entry.split(':').collect();
         let [name, when, code] = parts[..] else {
-            return Err(wrong("it has not three parts"));
+            return Err(wrong("it does not have three parts"));
         };
         let named = |library: Library| -> Vec<bool> {
             let fits = |symbol: &str| match name.strip_suffix('*') {
@@ -184,32 +181,32 @@ impl Rule {
         if !any(&driver) && !any(&nvml) {
             return Err(wrong("neither the driver nor NVML has a function of that name"));
         }
-        let when = When::parse(when)
-            .ok_or_else(|| wrong("the second part is no count and no probability"))?;
-        let answers = |code: Option<u32>| code.map(Strike::Answers);
+        let when =
+            When::parse(when).ok_or_else(|| wrong("WHEN is neither a count nor a probability"))?;
+        let answers = |code: Option<u32>| code.map(InjectedFault::Error);
         let (of_driver, of_nvml) = match (code, code.parse()) {
-            ("KILL", _) => (Some(Strike::Kills), Some(Strike::Kills)),
-            ("KILL_AFTER", _) => (Some(Strike::KillsAfter), Some(Strike::KillsAfter)),
-            ("HANG", _) => (Some(Strike::Hangs), Some(Strike::Hangs)),
+            ("KILL", _) => (Some(InjectedFault::Kill), Some(InjectedFault::Kill)),
+            ("KILL_AFTER", _) => (Some(InjectedFault::KillAfter), Some(InjectedFault::KillAfter)),
+            ("HANG", _) => (Some(InjectedFault::Hang), Some(InjectedFault::Hang)),
             (_, Ok(code)) => (answers(Some(code)), answers(Some(code))),
             (name, Err(_)) => {
                 (answers(Library::Driver.code(name)), answers(Library::Nvml.code(name)))
             }
         };
-        if of_driver == Some(Strike::Answers(0)) && of_nvml == of_driver {
-            return Err(wrong("0 is success"));
+        if of_driver == Some(InjectedFault::Error(0)) && of_nvml == of_driver {
+            return Err(wrong("CODE 0 is success, not an error"));
         }
         if (of_driver.is_none() || !any(&driver)) && (of_nvml.is_none() || !any(&nvml)) {
-            return Err(wrong("the third part is no number and no error of that library"));
+            return Err(wrong("CODE is neither a number nor an error of that library"));
         }
-        let (named, strike) = match library {
+        let (named, fault) = match library {
             Library::Driver => (driver, of_driver),
             Library::Nvml => (nvml, of_nvml),
         };
-        let rule = strike.filter(|_| any(&named)).map(|strike| Self {
+        let rule = fault.filter(|_| any(&named)).map(|fault| Self {
             named,
             when,
-            strike,
+            fault,
             seed,
             calls: AtomicU64::new(0),
         });
@@ -248,88 +245,88 @@ mod tests {
         Faults::parse(list, 7, Library::Driver).unwrap()
     }
 
-    fn strikes(faults: &Faults, position: usize, calls: usize) -> Vec<u32> {
-        let answer = |strike| match strike {
+    fn faults_of(faults: &Faults, position: usize, calls: usize) -> Vec<u32> {
+        let answer = |fault| match fault {
             None => 0,
-            Some(Strike::Answers(code)) => code,
+            Some(InjectedFault::Error(code)) => code,
             Some(dies) => panic!("{dies:?}"),
         };
-        (0..calls).map(|_| answer(faults.strike(position))).collect()
+        (0..calls).map(|_| answer(faults.next_fault(position))).collect()
     }
 
     #[test]
-    fn only_the_named_call_fails() {
+    fn nth_call_alone_fails() {
         let faults = driver("cuMemAlloc_v2:3:2, cuMemFree_v2:1:700");
-        assert_eq!(strikes(&faults, driver_index::cuMemAlloc_v2, 4), [0, 0, 2, 0]);
-        assert_eq!(strikes(&faults, driver_index::cuMemFree_v2, 4), [700, 0, 0, 0]);
-        assert_eq!(strikes(&faults, driver_index::cuMemAlloc, 4), [0, 0, 0, 0]);
+        assert_eq!(faults_of(&faults, driver_index::cuMemAlloc_v2, 4), [0, 0, 2, 0]);
+        assert_eq!(faults_of(&faults, driver_index::cuMemFree_v2, 4), [700, 0, 0, 0]);
+        assert_eq!(faults_of(&faults, driver_index::cuMemAlloc, 4), [0, 0, 0, 0]);
     }
 
     #[test]
-    fn from_a_call_on_all_fail() {
+    fn every_call_from_the_nth_fails() {
         let faults = driver("cuMemAlloc_v2:2+:CUDA_ERROR_OUT_OF_MEMORY");
-        assert_eq!(strikes(&faults, driver_index::cuMemAlloc_v2, 4), [0, 2, 2, 2]);
+        assert_eq!(faults_of(&faults, driver_index::cuMemAlloc_v2, 4), [0, 2, 2, 2]);
     }
 
     #[test]
-    fn a_call_can_be_the_last_of_its_process() {
+    fn kill_fault_applies_to_the_named_call() {
         let faults = driver("cuMemAlloc_v2:2:KILL,cuMemFree_v2:1:KILL_AFTER");
-        assert_eq!(faults.strike(driver_index::cuMemAlloc_v2), None);
-        assert_eq!(faults.strike(driver_index::cuMemAlloc_v2), Some(Strike::Kills));
-        assert_eq!(faults.strike(driver_index::cuMemFree_v2), Some(Strike::KillsAfter));
+        assert_eq!(faults.next_fault(driver_index::cuMemAlloc_v2), None);
+        assert_eq!(faults.next_fault(driver_index::cuMemAlloc_v2), Some(InjectedFault::Kill));
+        assert_eq!(faults.next_fault(driver_index::cuMemFree_v2), Some(InjectedFault::KillAfter));
         let nvml = Faults::parse("nvml*:p1:KILL", 0, Library::Nvml).unwrap();
-        assert_eq!(nvml.strike(nvml_index::nvmlInit_v2), Some(Strike::Kills));
+        assert_eq!(nvml.next_fault(nvml_index::nvmlInit_v2), Some(InjectedFault::Kill));
     }
 
     #[test]
-    fn hang_strikes_the_named_call_of_either_library() {
+    fn hang_fault_applies_to_the_named_call_of_either_library() {
         let list = "nvmlInit*:2:HANG,cuInit:1:HANG";
         let nvml = Faults::parse(list, 0, Library::Nvml).unwrap();
-        assert_eq!(nvml.strike(nvml_index::nvmlInit_v2), None);
-        assert_eq!(nvml.strike(nvml_index::nvmlInit), Some(Strike::Hangs));
-        assert_eq!(driver(list).strike(driver_index::cuInit), Some(Strike::Hangs));
+        assert_eq!(nvml.next_fault(nvml_index::nvmlInit_v2), None);
+        assert_eq!(nvml.next_fault(nvml_index::nvmlInit), Some(InjectedFault::Hang));
+        assert_eq!(driver(list).next_fault(driver_index::cuInit), Some(InjectedFault::Hang));
     }
 
     #[test]
-    fn a_star_counts_all_that_it_names() {
+    fn star_counts_all_matching_calls() {
         let faults = driver("cuMemAlloc*:2:2");
-        assert_eq!(strikes(&faults, driver_index::cuMemAlloc_v2, 1), [0]);
-        assert_eq!(strikes(&faults, driver_index::cuMemAllocHost_v2, 2), [2, 0]);
-        assert_eq!(strikes(&driver("*:1:999"), driver_index::cuInit, 2), [999, 0]);
+        assert_eq!(faults_of(&faults, driver_index::cuMemAlloc_v2, 1), [0]);
+        assert_eq!(faults_of(&faults, driver_index::cuMemAllocHost_v2, 2), [2, 0]);
+        assert_eq!(faults_of(&driver("*:1:999"), driver_index::cuInit, 2), [999, 0]);
     }
 
     #[test]
-    fn the_first_entry_that_says_so_decides() {
+    fn first_applicable_entry_decides() {
         let faults = driver("cuInit:2:100,cuInit:1+:999");
-        assert_eq!(strikes(&faults, driver_index::cuInit, 3), [999, 100, 999]);
+        assert_eq!(faults_of(&faults, driver_index::cuInit, 3), [999, 100, 999]);
     }
 
     #[test]
-    fn chances_come_from_the_seed() {
+    fn probability_faults_depend_on_the_seed() {
         let draw = |seed| {
             let faults = Faults::parse("cuLaunchKernel:p0.25:719", seed, Library::Driver).unwrap();
-            strikes(&faults, driver_index::cuLaunchKernel, 4_000)
+            faults_of(&faults, driver_index::cuLaunchKernel, 4_000)
         };
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));
         let struck = draw(1).iter().filter(|&&code| code == 719).count();
         assert!((900..1_100).contains(&struck), "{struck} of 4000");
-        assert_eq!(strikes(&driver("cuInit:p0:1"), driver_index::cuInit, 100), [0; 100]);
-        assert_eq!(strikes(&driver("cuInit:p1:1"), driver_index::cuInit, 100), [1; 100]);
+        assert_eq!(faults_of(&driver("cuInit:p0:1"), driver_index::cuInit, 100), [0; 100]);
+        assert_eq!(faults_of(&driver("cuInit:p1:1"), driver_index::cuInit, 100), [1; 100]);
     }
 
     #[test]
-    fn each_library_takes_its_own() {
+    fn each_library_keeps_its_own_entries() {
         let list =
             "nvmlDeviceGetMemoryInfo:1:NVML_ERROR_GPU_IS_LOST,cuInit:1:3,*:3+:NVML_ERROR_UNKNOWN";
         let nvml = Faults::parse(list, 0, Library::Nvml).unwrap();
-        assert_eq!(strikes(&nvml, nvml_index::nvmlDeviceGetMemoryInfo, 4), [15, 0, 999, 999]);
+        assert_eq!(faults_of(&nvml, nvml_index::nvmlDeviceGetMemoryInfo, 4), [15, 0, 999, 999]);
         let driver = driver(list);
-        assert_eq!(strikes(&driver, driver_index::cuInit, 4), [3, 0, 0, 0]);
+        assert_eq!(faults_of(&driver, driver_index::cuInit, 4), [3, 0, 0, 0]);
     }
 
     #[test]
-    fn what_cannot_be_understood_is_said() {
+    fn invalid_fault_list_is_refused() {
         for list in [
             "cuMemAlloc_v2",
             "cuMemAlloc_v2:1",

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_of_the_gpu_bounds_what_is_taken_and_stretches_the_rest() {
+    fn footprint_within_fewer_multiprocessors_is_bounded_and_slower() {
         let half = Footprint::of_blocks(72, 144, 1_000);
         assert_eq!(half.within(36, 72), (half, None));
         let (quarter, slower) = half.within(18, 72);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grid_takes_its_part_of_what_fits_at_once() {
+    fn footprint_of_a_grid_is_its_part_of_resident_blocks() {
         let of = |blocks| Footprint::of_blocks(blocks, 144, 1_000);
         assert_eq!(of(72).share, Footprint::GPU / 2);
         assert_eq!(of(144).share, Footprint::GPU);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_that_fill_a_gpu_together_fit_it() {
+    fn kernels_that_fill_a_gpu_exactly_fit() {
         for resident in 1..3_000 {
             for part in [1, resident / 3, resident / 2]
                 .into_iter()
@@ -137,14 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn no_more_grids_fit_than_the_gpu_can_hold() {
+    fn tiny_grids_are_limited_by_the_grid_count() {
         let tiny = Footprint::of_blocks(1, 2_304, 128);
         assert_eq!(tiny.share * 128, Footprint::GPU);
         assert_eq!(tiny.block, tiny.share);
     }
 
     #[test]
-    fn a_word_holds_all_of_it() {
+    fn footprint_survives_packing_into_a_word() {
         for footprint in [
             Footprint::WHOLE,
             Footprint::NONE,

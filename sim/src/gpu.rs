@@ -172,7 +172,7 @@ impl GpuSpec {
             }
             Instance::check(&instances, gpu.model)?;
             let place = gpus.len();
-            gpus.push(Self { part: Part::Divided, ..gpu });
+            gpus.push(Self { part: Part::Partitioned, ..gpu });
             gpus.extend((0..).zip(instances).map(|(number, instance)| Self {
                 total: instance.memory(gpu.total),
                 part: Part::Instance(Instance { gpu: place, number, ..instance }),
@@ -181,7 +181,7 @@ impl GpuSpec {
         }
         if gpus.len() > MAX_GPUS {
             return Err(Error::Settings(format!(
-                "CGPU_SIM_GPUS names {} GPUs, and {MAX_GPUS} are the most",
+                "CGPU_SIM_GPUS names {} GPUs; at most {MAX_GPUS} are supported",
                 gpus.len()
             )));
         }
@@ -248,7 +248,7 @@ impl GpuSpec {
     pub fn name(&self) -> String {
         match self.part {
             Part::Instance(instance) => format!("{} MIG {}", self.model.name, instance.profile()),
-            Part::Whole | Part::Divided => self.model.name.to_owned(),
+            Part::Whole | Part::Partitioned => self.model.name.to_owned(),
         }
     }
 
@@ -257,7 +257,7 @@ impl GpuSpec {
     pub fn multiprocessors(&self) -> u32 {
         match self.part {
             Part::Instance(instance) => instance.multiprocessors(self.model),
-            Part::Whole | Part::Divided => self.model.multiprocessors,
+            Part::Whole | Part::Partitioned => self.model.multiprocessors,
         }
     }
 
@@ -301,7 +301,7 @@ impl GpuSpec {
     pub fn pci(&self, index: usize) -> (u32, u32, u32) {
         let index = match self.part {
             Part::Instance(instance) => instance.gpu,
-            Part::Whole | Part::Divided => index,
+            Part::Whole | Part::Partitioned => index,
         };
         (0, 0x07 + u32::try_from(index).unwrap_or(u32::MAX), 0)
     }
@@ -335,7 +335,7 @@ impl GpuSpec {
     /// Returns the memory for contexts and programs; zero for a partitioned GPU.
     #[must_use]
     pub fn usable(&self) -> Bytes {
-        if self.part == Part::Divided { Bytes::ZERO } else { self.total - self.reserved() }
+        if self.part == Part::Partitioned { Bytes::ZERO } else { self.total - self.reserved() }
     }
 
     /// Returns the driver's own memory, NVML's `reserved`: one eightieth and at least 200 MiB, in
@@ -351,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_gives_models_and_sizes() {
+    fn gpu_list_is_parsed_into_models_and_sizes() {
         let gpus = GpuSpec::parse_list("A10:23028, t4").unwrap();
         assert_eq!(gpus[0].model.key, "A10");
         assert_eq!(gpus[0].total, Bytes::from_mib(23028));
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_gpu_is_refused_with_the_reason() {
+    fn invalid_gpu_list_is_refused_with_the_reason() {
         for (list, part) in [
             ("B17", "known are P100, P4"),
             ("", "unknown model"),
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_multiprocessor_holds_what_its_scarcest_resource_allows() {
+    fn resident_blocks_are_limited_by_the_scarcest_resource() {
         let gpu = |key: &str| GpuSpec::parse_list(key).unwrap()[0].model;
         for (key, threads, shared, registers, blocks) in [
             ("A10", 256, 0, 32, 6),       // 1536 threads
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn uuids_differ_and_repeat() {
+    fn uuid_is_unique_per_index_and_reproducible() {
         let gpus = GpuSpec::parse_list("A10,A10,T4").unwrap();
         let uuids: Vec<_> = gpus.iter().enumerate().map(|(index, gpu)| gpu.uuid(index)).collect();
         assert_ne!(uuids[0], uuids[1]);

@@ -69,7 +69,7 @@ impl Anchor {
     }
 
     /// Creates this process's identity. Without an anchor it is valid in its own namespace only.
-    pub(crate) fn introduce() -> (Identity, Option<Self>) {
+    pub(crate) fn create() -> (Identity, Option<Self>) {
         let anchor = Self::new().ok();
         let file = anchor.as_ref().map_or((0, 0), |anchor| anchor.file);
         (Identity { pid: std::process::id(), namespace: namespace(), anchor: file }, anchor)
@@ -83,14 +83,14 @@ fn namespace() -> u64 {
 
 /// Resolves clients to process ids.
 #[derive(Debug)]
-pub struct Asker {
+pub struct PidResolver {
     /// The namespace of the ids; 0: that of /proc.
     namespace: u64,
     /// `/proc/locks`, read when first needed.
     locks: Option<String>,
 }
 
-impl Asker {
+impl PidResolver {
     /// Resolves ids for this process, now.
     #[must_use]
     pub fn new() -> Self {
@@ -104,18 +104,18 @@ impl Asker {
     }
 
     /// Returns the client's id in this process's namespace; `None` if it does not exist there.
-    pub fn pid_of(&mut self, who: &Identity) -> Option<u32> {
-        if who.namespace == self.namespace || who.anchor == (0, 0) {
-            return Some(who.pid);
+    pub fn pid_of(&mut self, client: &Identity) -> Option<u32> {
+        if client.namespace == self.namespace || client.anchor == (0, 0) {
+            return Some(client.pid);
         }
         let locks = self
             .locks
             .get_or_insert_with(|| std::fs::read_to_string("/proc/locks").unwrap_or_default());
-        holder(locks, who.anchor)
+        holder(locks, client.anchor)
     }
 }
 
-impl Default for Asker {
+impl Default for PidResolver {
     fn default() -> Self {
         Self::new()
     }
@@ -138,33 +138,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_holder_stands_in_the_list() {
+    fn lock_holder_is_found_in_proc_locks() {
         let locks = "1: POSIX  ADVISORY  WRITE 77 00:01:4711 0 EOF\n\
                      2: FLOCK  ADVISORY  WRITE 28800 00:01:36397 0 EOF\n\
                      2: -> FLOCK  ADVISORY  WRITE 99 00:01:36397 0 EOF\n\
                      3: FLOCK  ADVISORY  WRITE 0 00:1b:5 0 EOF\n";
         assert_eq!(holder(locks, (libc::makedev(0, 1), 36_397)), Some(28_800));
         assert_eq!(holder(locks, (libc::makedev(0, 1), 4_711)), None, "another kind of lock");
-        assert_eq!(holder(locks, (libc::makedev(0, 0x1b), 5)), None, "nobody we can see");
+        assert_eq!(
+            holder(locks, (libc::makedev(0, 0x1b), 5)),
+            None,
+            "a process that is not visible here"
+        );
         assert_eq!(holder("", (0, 1)), None);
     }
 
     #[test]
-    fn an_anchor_shows_its_holder_whatever_is_closed() {
-        let (who, anchor) = Anchor::introduce();
-        assert!(anchor.is_some() && who.anchor.1 != 0);
+    fn anchor_identifies_its_process_until_dropped() {
+        let (client, anchor) = Anchor::create();
+        assert!(anchor.is_some() && client.anchor.1 != 0);
         let list = || std::fs::read_to_string("/proc/locks").unwrap();
-        assert_eq!(holder(&list(), who.anchor), Some(std::process::id()));
+        assert_eq!(holder(&list(), client.anchor), Some(std::process::id()));
         drop(anchor);
-        assert_eq!(holder(&list(), who.anchor), None);
+        assert_eq!(holder(&list(), client.anchor), None);
     }
 
     #[test]
-    fn in_its_own_namespace_a_client_is_what_it_says() {
-        let mut asker = Asker::new();
-        let here = Identity { pid: 5, namespace: asker.namespace, anchor: (1, 1) };
-        assert_eq!(asker.pid_of(&here), Some(5));
-        assert_eq!(asker.pid_of(&Identity { namespace: 1, ..here }), None);
-        assert_eq!(asker.pid_of(&Identity { namespace: 1, anchor: (0, 0), ..here }), Some(5));
+    fn client_in_the_same_namespace_needs_no_lookup() {
+        let mut resolver = PidResolver::new();
+        let here = Identity { pid: 5, namespace: resolver.namespace, anchor: (1, 1) };
+        assert_eq!(resolver.pid_of(&here), Some(5));
+        assert_eq!(resolver.pid_of(&Identity { namespace: 1, ..here }), None);
+        assert_eq!(resolver.pid_of(&Identity { namespace: 1, anchor: (0, 0), ..here }), Some(5));
     }
 }

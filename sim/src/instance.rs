@@ -20,7 +20,7 @@ pub enum Part {
     /// A whole GPU.
     Whole,
     /// A partitioned GPU; its instances follow.
-    Divided,
+    Partitioned,
     /// An instance.
     Instance(Instance),
 }
@@ -55,25 +55,22 @@ impl Instance {
     pub(crate) fn check(all: &[Self], model: &Model) -> Result<(), Error> {
         let refuse =
             |why: &str| Err(Error::Settings(format!("CGPU_SIM_GPUS: {} {why}", model.key)));
-        if !can_be_divided(model) {
-            return refuse("cannot be divided; A100, A30, H100 and H200 can");
+        if !supports_mig(model) {
+            return refuse("cannot be partitioned; A100, A30, H100 and H200 can");
         }
         if all.is_empty() {
-            return refuse("is to be divided: after /mig= comes a list such as 3g.20gb,2g.10gb");
+            return refuse("needs a list of profiles after /mig=, such as 3g.20gb,2g.10gb");
         }
         if all.iter().any(|each| !matches!(each.slices, 1..=4 | 7) || each.eighths > EIGHTHS) {
-            return refuse("has instances of 1, 2, 3, 4 or 7 slices, with a part of its memory");
+            return refuse("supports instances of 1, 2, 3, 4 or 7 slices, within its memory");
         }
         let sum = |of: fn(&Self) -> u32| all.iter().map(of).sum::<u32>();
         if sum(|each| each.slices) > SLICES || sum(|each| each.eighths) > EIGHTHS {
-            return refuse(
-                "has 7 slices that compute and 8 parts of memory, and more were asked for",
-            );
+            return refuse("has 7 compute slices and 8 memory slices, and more were requested");
         }
         Ok(())
     }
 
-    /// Returns its part of a GPU's memory.
     pub(crate) fn memory(&self, total: Bytes) -> Bytes {
         Bytes((total.0 / u64::from(EIGHTHS) * u64::from(self.eighths)) >> 20 << 20)
     }
@@ -98,7 +95,7 @@ impl Instance {
 
 /// Returns whether a model supports instances.
 #[must_use]
-pub fn can_be_divided(model: &Model) -> bool {
+pub fn supports_mig(model: &Model) -> bool {
     matches!(model.capability, (8, 0) | (9, _))
 }
 
@@ -107,7 +104,7 @@ impl Part {
     pub(crate) fn word(&self) -> u64 {
         match *self {
             Self::Whole => 0,
-            Self::Divided => 1,
+            Self::Partitioned => 1,
             Self::Instance(Instance { gpu, number, slices, eighths, gigabytes }) => {
                 let numbers = [number, slices, eighths, gigabytes];
                 numbers.iter().fold(gpu as u64 + 2, |word, &number| word << 12 | u64::from(number))
@@ -119,7 +116,7 @@ impl Part {
         let number = |place: u32| u32::try_from(word >> (12 * place) & 0xfff).unwrap_or(0);
         match word {
             0 => Self::Whole,
-            1 => Self::Divided,
+            1 => Self::Partitioned,
             _ => Self::Instance(Instance {
                 gpu: crate::words::index((word >> 48).saturating_sub(2)),
                 number: number(3),
@@ -137,7 +134,7 @@ mod tests {
     use crate::gpu::GpuSpec;
 
     #[test]
-    fn a_gpu_is_followed_by_its_instances() {
+    fn partitioned_gpu_is_followed_by_its_instances() {
         let gpus = GpuSpec::parse_list("T4,A100:40960/mig=3g.20gb,2g.10gb, 1g.5gb,T4").unwrap();
         let parts: Vec<Part> = gpus.iter().map(|gpu| gpu.part).collect();
         let instance = |number, slices, eighths, gigabytes| {
@@ -147,7 +144,7 @@ mod tests {
             parts,
             [
                 Part::Whole,
-                Part::Divided,
+                Part::Partitioned,
                 instance(0, 3, 4, 20),
                 instance(1, 2, 2, 10),
                 instance(2, 1, 1, 5),
@@ -163,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn profiles_of_other_sizes_are_read() {
+    fn mig_profile_maps_to_memory_slices() {
         for (list, eighths) in [
             ("A100/mig=1g.10gb", 1),
             ("H100/mig=3g.40gb", 4),
@@ -179,10 +176,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_the_reason() {
+    fn invalid_partition_is_refused_with_the_reason() {
         for (list, part) in [
-            ("T4/mig=1g.5gb", "cannot be divided"),
-            ("A100:40960/mig=4g.20gb,4g.20gb", "more were asked for"),
+            ("T4/mig=1g.5gb", "cannot be partitioned"),
+            ("A100:40960/mig=4g.20gb,4g.20gb", "more were requested"),
             ("A100:40960/mig=5g.20gb", "1, 2, 3, 4 or 7"),
             ("A100/mig=", "after /mig="),
             ("A100/mig=big", "after /mig="),

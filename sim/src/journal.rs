@@ -51,7 +51,7 @@ pub struct Process {
     /// Its program.
     pub program: String,
     /// Real time per device time, in thousandths.
-    pub dilation_milli: u64,
+    pub time_scale_milli: u64,
     /// The GPUs, as in `CGPU_SIM_GPUS`.
     pub gpus: Vec<String>,
     /// When it opened the machine, in nanoseconds of `CLOCK_MONOTONIC`.
@@ -161,7 +161,6 @@ impl SpanLine {
 #[derive(Debug)]
 pub struct Journal {
     file: File,
-    /// Device and inode.
     identity: (u64, u64),
 }
 
@@ -210,7 +209,7 @@ mod tests {
     use crate::Nanos;
 
     #[test]
-    fn half_a_line_is_skipped_and_the_rest_read() {
+    fn partial_journal_line_is_skipped() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal");
         let span = Span {

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_what_kernels_do() {
+    fn kernel_name_selects_the_behaviour() {
         assert_eq!(Kernel::named("spin_60us"), Kernel::Spin(Some(Nanos::from_micros(60))));
         assert_eq!(Kernel::named("spin_5ms"), Kernel::Spin(Some(Nanos::from_millis(5))));
         assert_eq!(Kernel::named("_Z9spin_60usPfi"), Kernel::Spin(Some(Nanos::from_micros(60))));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn wave_kernel_takes_its_time_for_each_wave() {
+    fn wave_kernel_length_grows_with_waves() {
         let wave = Kernel::named("wave_10us");
         for (waves, us) in [(0, 10), (1, 10), (2, 20), (76, 760)] {
             assert_eq!(wave.in_waves(waves), Kernel::Spin(Some(Nanos::from_micros(us))), "{waves}");
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn alternating_kernel_changes_its_length_after_every_run_of_launches() {
+    fn alternating_kernel_changes_length_after_each_run() {
         let took = |name: &str| -> Vec<u64> {
             let kernel = Kernel::named(name);
             (0..7)
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_keeps_the_mean_and_repeats() {
+    fn noise_keeps_the_mean_and_is_reproducible() {
         let length = Nanos::from_micros(60);
         let draw = |seed| noisy(length, 20_000, seed).0;
         let mean = (0..100_000).map(draw).sum::<u64>() / 100_000;
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn lognormal_draws_have_their_mean_and_repeat() {
+    fn lognormal_draws_have_the_mean_and_are_reproducible() {
         let kernel = Kernel::named("lognormal_100us_0.8");
         let draw = |seed| kernel.duration(Nanos::ZERO, seed).0;
         let mean = (0..100_000).map(draw).sum::<u64>() / 100_000;

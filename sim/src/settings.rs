@@ -159,7 +159,7 @@ pub struct Settings {
     pub gpus: Option<Vec<GpuSpec>>,
     /// Real time per device time, in thousandths (`CGPU_SIM_TIME_SCALE`): 10000 is ten times slower
     /// than real time.
-    pub dilation_milli: u64,
+    pub time_scale_milli: u64,
     /// The figures of the model.
     pub figures: Figures,
 }
@@ -246,9 +246,9 @@ impl Settings {
                 None => default_state(),
             },
             gpus: get("CGPU_SIM_GPUS").map(|list| GpuSpec::parse_list(&list)).transpose()?,
-            dilation_milli: match get("CGPU_SIM_DILATION") {
+            time_scale_milli: match get("CGPU_SIM_TIME_SCALE") {
                 None => 1_000,
-                Some(text) => dilation(&text)?,
+                Some(text) => time_scale(&text)?,
             },
             figures,
         })
@@ -257,12 +257,12 @@ impl Settings {
 
 /// Where a container runtime links the state of the GPUs that it provides, so that containers need
 /// no variable.
-const BROUGHT: &str = "/run/cgpu/simulated";
+const PROVIDED_STATE: &str = "/run/cgpu/simulated";
 
 fn default_state() -> PathBuf {
     // Resolved, because files beside the state are found by its real name.
-    if let Ok(brought) = std::fs::canonicalize(BROUGHT) {
-        return brought;
+    if let Ok(provided) = std::fs::canonicalize(PROVIDED_STATE) {
+        return provided;
     }
     // SAFETY: getuid has no preconditions and always succeeds.
     let uid = unsafe { libc::getuid() };
@@ -283,13 +283,13 @@ fn clock_rate(text: &str) -> Result<ClockRate, Error> {
     })
 }
 
-fn dilation(text: &str) -> Result<u64, Error> {
+fn time_scale(text: &str) -> Result<u64, Error> {
     match text.parse::<f64>() {
         // In this range the product is a positive number far below 2^53.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         Ok(factor) if (0.001..=10_000.0).contains(&factor) => Ok((factor * 1_000.0).round() as u64),
         _ => Err(Error::Settings(format!(
-            "CGPU_SIM_DILATION={text}: expected a factor from 0.001 to 10000, 10 being ten times slower than real time"
+            "CGPU_SIM_TIME_SCALE={text}: expected a factor from 0.001 to 10000, 10 being ten times slower than real time"
         ))),
     }
 }
@@ -305,16 +305,16 @@ mod tests {
     }
 
     #[test]
-    fn unset_variables_give_the_defaults() {
+    fn unset_variables_mean_defaults() {
         let settings = read(&[("CGPU_SIM_GPUS", "")]).unwrap();
         assert_eq!(settings.gpus, None);
         assert_eq!(settings.figures, Figures::default());
-        assert_eq!(settings.dilation_milli, 1_000);
+        assert_eq!(settings.time_scale_milli, 1_000);
         assert!(settings.state.starts_with("/dev/shm"));
     }
 
     #[test]
-    fn set_variables_are_taken() {
+    fn set_variables_override_defaults() {
         let settings = read(&[
             ("CGPU_SIM_STATE", "/tmp/x"),
             ("CGPU_SIM_SWITCH_US", "40"),
@@ -328,7 +328,7 @@ mod tests {
             ("CGPU_SIM_CORUN", "10"),
             ("CGPU_SIM_CLOCK_PPM", "-12.5"),
             ("CGPU_SIM_SEED", "42"),
-            ("CGPU_SIM_DILATION", "2.5"),
+            ("CGPU_SIM_TIME_SCALE", "2.5"),
         ])
         .unwrap();
         assert_eq!(settings.state, PathBuf::from("/tmp/x"));
@@ -344,11 +344,11 @@ mod tests {
         assert_eq!(settings.figures.clock_rate, ClockRate(-12_500));
         assert_eq!(settings.figures.attaching, Nanos::ZERO);
         assert_eq!(settings.figures.seed, 42);
-        assert_eq!(settings.dilation_milli, 2_500);
+        assert_eq!(settings.time_scale_milli, 2_500);
     }
 
     #[test]
-    fn what_cannot_be_understood_is_refused_by_name() {
+    fn invalid_variable_is_refused_by_name() {
         for (name, value) in [
             ("CGPU_SIM_SWITCH_US", "fast"),
             ("CGPU_SIM_SLICE_US", "0"),
@@ -362,8 +362,8 @@ mod tests {
             ("CGPU_SIM_CORUN", "lots"),
             ("CGPU_SIM_CLOCK_PPM", "501"),
             ("CGPU_SIM_SEED", "-1"),
-            ("CGPU_SIM_DILATION", "0"),
-            ("CGPU_SIM_DILATION", "NaN"),
+            ("CGPU_SIM_TIME_SCALE", "0"),
+            ("CGPU_SIM_TIME_SCALE", "NaN"),
             ("CGPU_SIM_GPUS", "A10:x"),
         ] {
             let error = read(&[(name, value)]).unwrap_err().to_string();

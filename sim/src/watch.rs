@@ -13,9 +13,9 @@ use serde_json::Map;
 pub use serde_json::Value;
 
 use crate::error::Error;
-use crate::faults::{Faults, Library, Strike};
+use crate::faults::{Faults, InjectedFault, Library};
 use crate::journal::{Call, Journal, Line, Process, SpanLine};
-use crate::machine::{Machine, trail};
+use crate::machine::{Machine, record_enqueued};
 
 /// The result of every call while the settings are invalid: UNKNOWN, in both libraries.
 const REFUSED: u32 = 999;
@@ -92,15 +92,15 @@ impl Watch {
         machine: impl FnOnce() -> Option<&'a Machine>,
         call: impl FnOnce() -> u32,
     ) -> u32 {
-        self.journaled(position, describe, machine, || match self.strike(position) {
+        self.journaled(position, describe, machine, || match self.next_fault(position) {
             None => call(),
-            Some(Strike::Answers(code)) => code,
-            Some(Strike::Kills) => die(),
-            Some(Strike::KillsAfter) => {
+            Some(InjectedFault::Error(code)) => code,
+            Some(InjectedFault::Kill) => kill_self(),
+            Some(InjectedFault::KillAfter) => {
                 call();
-                die()
+                kill_self()
             }
-            Some(Strike::Hangs) => hang(),
+            Some(InjectedFault::Hang) => hang(),
         })
     }
 
@@ -122,7 +122,7 @@ impl Watch {
                 let (answer, call) = write_down(self.library.symbol(position), arguments, call);
                 let mut lines = vec![Line::Call(call)];
                 if let Some(machine) = machine() {
-                    lines.extend(news(machine));
+                    lines.extend(pending_lines(machine));
                 }
                 // A full disk must not fail the program's call.
                 let _ = journal.add(lines);
@@ -141,14 +141,18 @@ impl Watch {
     }
 
     #[inline]
-    fn strike(&self, position: usize) -> Option<Strike> {
-        if self.refuses { Some(Strike::Answers(REFUSED)) } else { self.faults.strike(position) }
+    fn next_fault(&self, position: usize) -> Option<InjectedFault> {
+        if self.refuses {
+            Some(InjectedFault::Error(REFUSED))
+        } else {
+            self.faults.next_fault(position)
+        }
     }
 }
 
 /// Kills the process as an external SIGKILL would.
 #[cold]
-fn die() -> ! {
+fn kill_self() -> ! {
     // SAFETY: has no preconditions.
     let pid = unsafe { libc::getpid() };
     loop {
@@ -175,7 +179,7 @@ fn notes() -> Map<String, Value> {
 fn write_down(name: &str, arguments: Arguments, call: impl FnOnce() -> u32) -> (u32, Call) {
     notes();
     let from = monotonic();
-    let (answer, tickets) = trail(call);
+    let (answer, tickets) = record_enqueued(call);
     let to = monotonic();
     let Arguments(mut arguments) = arguments;
     arguments.append(&mut notes());
@@ -197,7 +201,7 @@ fn write_down(name: &str, arguments: Arguments, call: impl FnOnce() -> u32) -> (
 
 /// Returns the lines of what the GPUs did since the last call; before the first, that of this
 /// process.
-fn news(machine: &Machine) -> Vec<Line> {
+fn pending_lines(machine: &Machine) -> Vec<Line> {
     static BEGUN: Once = Once::new();
     let mut lines = Vec::new();
     BEGUN.call_once(|| {
@@ -220,7 +224,7 @@ fn this_process(machine: &Machine) -> Process {
     Process {
         pid: std::process::id(),
         program: program.to_string_lossy().into_owned(),
-        dilation_milli: machine.dilation_milli(),
+        time_scale_milli: machine.time_scale_milli(),
         gpus: machine
             .gpus()
             .iter()

@@ -15,7 +15,7 @@ fn settings(directory: &tempfile::TempDir, figures: Figures) -> Settings {
     Settings {
         state: directory.path().join("segment"),
         gpus: Some(GpuSpec::parse_list("A10:23028,T4:15109").unwrap()),
-        dilation_milli: 1_000,
+        time_scale_milli: 1_000,
         figures,
     }
 }

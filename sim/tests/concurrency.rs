@@ -286,7 +286,7 @@ fn busy_time_is_counted_once_however_many_compute() {
     gpu.launch(c, 20, percent(30), 200);
     let mut timeline = gpu.timeline();
     timeline.advance(Nanos::from_micros(300));
-    timeline.settle(0, Nanos::from_micros(300));
+    timeline.account_up_to(0, Nanos::from_micros(300));
     assert_eq!(timeline.engine_time(0).busy, Nanos::from_micros(170));
     assert_eq!(timeline.context_busy(context), Nanos::from_micros(170));
     assert_eq!(timeline.processes(0)[0].kernels, 3);

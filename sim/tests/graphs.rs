@@ -26,7 +26,7 @@ impl Setup {
         let settings = Settings {
             state: directory.path().join("segment"),
             gpus: Some(GpuSpec::parse_list("A10:23028,T4:15109").unwrap()),
-            dilation_milli: 1_000,
+            time_scale_milli: 1_000,
             figures: Figures::default(),
         };
         let machine =
@@ -278,7 +278,7 @@ fn hasty(state: std::path::PathBuf) -> Settings {
         Figures { launch_cost: Nanos::ZERO, call_cost: Nanos::ZERO, ..Figures::default() };
     let figures = Figures { death_delay: Nanos::from_millis(1), ..figures };
     let gpus = Some(GpuSpec::parse_list("A10:23028").unwrap());
-    Settings { state, gpus, dilation_milli: 1_000, figures }
+    Settings { state, gpus, time_scale_milli: 1_000, figures }
 }
 
 /// What a child does until it is killed: it launches a graph with branches, from several streams.

@@ -98,7 +98,7 @@ impl Program {
         let mut timeline = fixture.timeline();
         timeline.advance(now);
         if self.looks_at <= now {
-            timeline.settle(0, now);
+            timeline.account_up_to(0, now);
             let since = now - Nanos::from_millis(1_000);
             let samples = timeline.process_samples(0, since, now);
             let mine = samples.iter().rev().find(|sample| sample.process == self.process);
@@ -156,7 +156,7 @@ fn shares(percents: &[i64], kernel: &str, blocks: i64) -> Vec<f64> {
         }
         let mut timeline = fixture.timeline();
         timeline.advance(end);
-        timeline.settle(0, end);
+        timeline.account_up_to(0, end);
         timeline.check().unwrap();
         programs.iter().map(|program| timeline.context_busy(program.context)).collect()
     };

@@ -25,7 +25,7 @@ impl Setup {
         let settings = Settings {
             state: directory.path().join("segment"),
             gpus: Some(GpuSpec::parse_list("A10:23028,T4:4096").unwrap()),
-            dilation_milli: 1_000,
+            time_scale_milli: 1_000,
             figures,
         };
         let clock = VirtualClock::default();
@@ -196,7 +196,7 @@ fn the_legacy_stream_is_a_barrier_for_blocking_streams_only() {
     assert!(beside < barrier, "a non-blocking stream knows no barrier");
     assert_eq!(
         machine.destroy_stream(legacy),
-        Err(Error::Invalid("a legacy stream lives as long as its context"))
+        Err(Error::Invalid("a legacy stream exists as long as its context"))
     );
 }
 

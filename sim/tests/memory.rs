@@ -30,7 +30,7 @@ fn settings(directory: &Path) -> Settings {
     Settings {
         state: directory.join("segment"),
         gpus: Some(GpuSpec::parse_list("T4:2048").unwrap()),
-        dilation_milli: 1_000,
+        time_scale_milli: 1_000,
         figures: Figures::default(),
     }
 }
@@ -73,7 +73,7 @@ impl Export {
         }
     }
 
-    fn let_go(&mut self, who: usize) {
+    fn drop_hold(&mut self, who: usize) {
         let place = self.holders.iter().position(|(holder, _)| *holder == who).unwrap();
         self.holders[place].1 -= 1;
         if self.holders[place].1 == 0 {
@@ -194,7 +194,7 @@ impl Harness {
         let its = &mut self.teams[team];
         if its.holders.is_empty() && its.descriptors == 0 && !its.bound.is_empty() {
             for (binder, export) in std::mem::take(&mut its.bound).into_values() {
-                self.exports[export].let_go(binder);
+                self.exports[export].drop_hold(binder);
             }
             self.tell("a team ended with memory");
         }
@@ -249,7 +249,7 @@ impl Harness {
                     return;
                 };
                 machine.unbind(team, 0, (place * GRANULE, Bytes(GRANULE))).unwrap();
-                self.exports[export].let_go(binder);
+                self.exports[export].drop_hold(binder);
                 self.tell(if binder == who { "unbound" } else { "another's unbound" });
             }
             7 => {
@@ -290,7 +290,7 @@ impl Harness {
                 if let Some((address, _)) = self.draws.take(&mut player.linear) {
                     machine.free(address).unwrap();
                     if let Some((export, _)) = player.offered.remove(&address) {
-                        self.exports[export].let_go(who);
+                        self.exports[export].drop_hold(who);
                         self.tell("freed while offered");
                     }
                 }
@@ -324,7 +324,7 @@ impl Harness {
                 if let Some((address, export)) = self.draws.take(&mut player.opened) {
                     machine.close_memory(address).unwrap();
                     if !player.opened.iter().any(|(_, its)| *its == export) {
-                        self.exports[export].let_go(who);
+                        self.exports[export].drop_hold(who);
                     }
                 }
             }
@@ -360,7 +360,7 @@ impl Harness {
                         machine.release_physical(id).unwrap();
                     } else {
                         machine.release_physical(id).unwrap();
-                        self.exports[export].let_go(who);
+                        self.exports[export].drop_hold(who);
                     }
                 }
             }
@@ -369,7 +369,7 @@ impl Harness {
                     machine.unmap(address, Bytes(bytes)).unwrap();
                     machine.free_addresses(address, Bytes(bytes)).unwrap();
                     if let Ok(export) = kept {
-                        self.exports[export].let_go(who);
+                        self.exports[export].drop_hold(who);
                     }
                 }
             }
@@ -380,7 +380,7 @@ impl Harness {
                     if self.draws.below(2) == 0 {
                         player.shareable.pop();
                         machine.release_physical(id).unwrap();
-                        self.exports[export].let_go(who);
+                        self.exports[export].drop_hold(who);
                     }
                 }
             }

@@ -28,7 +28,7 @@ fn settings(state: &Path) -> Settings {
     Settings {
         state: state.to_owned(),
         gpus: Some(GpuSpec::parse_list("A10:23028,T4:4096").unwrap()),
-        dilation_milli: 1_000,
+        time_scale_milli: 1_000,
         figures: Figures::default(),
     }
 }
@@ -316,10 +316,10 @@ fn host_functions_run_in_order_beside_the_program() {
 }
 
 #[test]
-fn dilation_slows_device_time_only() {
+fn time_scale_slows_device_time_only() {
     let setup = Setup::new();
     let path = setup.directory.path().join("slow");
-    let machine = Machine::open(&Settings { dilation_milli: 10_000, ..settings(&path) }).unwrap();
+    let machine = Machine::open(&Settings { time_scale_milli: 10_000, ..settings(&path) }).unwrap();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let (real, device) = (Instant::now(), machine.now());

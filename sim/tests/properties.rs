@@ -270,7 +270,7 @@ impl Harness {
                     Command::Compute {
                         cost,
                         kernel: false,
-                        meeting: None,
+                        rendezvous: None,
                         footprint: Footprint::WHOLE,
                     },
                     0,
@@ -370,7 +370,7 @@ impl Harness {
             }
         }
         for gpu in 0..GPUS {
-            timeline.settle(gpu, now);
+            timeline.account_up_to(gpu, now);
             history.busy.push(timeline.engine_time(gpu).busy);
             history.switches.push(timeline.engine_time(gpu).switches);
             history.used.push(timeline.memory(gpu).0);
@@ -420,7 +420,7 @@ proptest! {
             while timeline.now() < now {
                 let next = (timeline.now() + Nanos(often * 1_000)).min(now);
                 timeline.advance(next);
-                (0..GPUS).for_each(|gpu| timeline.settle(gpu, next));
+                (0..GPUS).for_each(|gpu| timeline.account_up_to(gpu, next));
             }
         });
         prop_assert_eq!(rarely, frequently);

@@ -18,7 +18,7 @@ impl Setup {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let state = directory.path().join("segment");
         let settings =
-            Settings { state, gpus: None, dilation_milli: 1_000, figures: Figures::default() };
+            Settings { state, gpus: None, time_scale_milli: 1_000, figures: Figures::default() };
         Self { _directory: directory, settings, clock: VirtualClock::default() }
     }
 

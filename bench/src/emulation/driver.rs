@@ -168,7 +168,7 @@ impl Driver<'_> {
     /// GPU time that the program's work has run.
     pub(super) fn ran(&self) -> Nanos {
         self.role.gpu(|timeline, now| {
-            timeline.settle(0, now);
+            timeline.account_up_to(0, now);
             timeline.context_busy(self.device.context)
         })
     }

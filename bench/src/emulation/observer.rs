@@ -35,7 +35,7 @@ pub(super) fn observe(
 
 fn tenants(role: &Role<'_, '_>, monitor: Option<&Monitor>) -> Vec<Observed> {
     let used = role.gpu(|timeline, now| {
-        timeline.settle(0, now);
+        timeline.account_up_to(0, now);
         timeline.processes(0)
     });
     let observed = role.containers().iter().enumerate().map(|(number, container)| {

@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 }
 
 fn settings(state: &Path, figures: Figures) -> Settings {
-    Settings { state: state.to_owned(), gpus: None, dilation_milli: 1_000, figures }
+    Settings { state: state.to_owned(), gpus: None, time_scale_milli: 1_000, figures }
 }
 
 fn spin(micros: u64) -> Launch {

@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
 #[derive(Serialize)]
 struct Status {
     state: PathBuf,
-    dilation_milli: u64,
+    time_scale_milli: u64,
     gpus: Vec<Gpu>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn machine(state: Option<&Path>) -> Result<(Machine, PathBuf)> {
 pub(crate) fn run(arguments: &Arguments) -> Result<String> {
     let (machine, state) = machine(arguments.state.as_deref())?;
     let gpus = (0..machine.gpus().len()).map(|gpu| look(&machine, gpu)).collect::<Result<_>>()?;
-    let status = Status { state, dilation_milli: machine.dilation_milli(), gpus };
+    let status = Status { state, time_scale_milli: machine.time_scale_milli(), gpus };
     Ok(if arguments.json { serde_json::to_string(&status)? + "\n" } else { text(&status) })
 }
 
@@ -102,7 +102,7 @@ fn look(machine: &Machine, gpu: usize) -> Result<Gpu> {
 fn model(gpu: &GpuSpec) -> String {
     match gpu.part {
         Part::Instance(instance) => format!("{} {}", gpu.model.key, instance.profile()),
-        Part::Divided => format!("{} in instances", gpu.model.key),
+        Part::Partitioned => format!("{} in instances", gpu.model.key),
         Part::Whole => gpu.model.key.to_owned(),
     }
 }

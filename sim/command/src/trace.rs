@@ -78,7 +78,7 @@ fn words(summary: &Summary) -> String {
     for gpu in &summary.gpus {
         let all = gpu.busy_ns + gpu.switching_ns + gpu.bubble_ns;
         text.push_str(&format!(
-            "\ngpu {} {}\n  computing {}, changing contexts {} ({} times), {} bubbles {}\n",
+            "\ngpu {} {}\n  computing {}, context switches {} ({} times), {} bubbles {}\n",
             gpu.gpu,
             gpu.name.as_deref().unwrap_or(""),
             percent(gpu.busy_ns, all),

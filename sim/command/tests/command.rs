@@ -47,7 +47,7 @@ fn journal(path: &Path) {
         Line::Process(Process {
             pid,
             program: "<tenant>".to_owned(),
-            dilation_milli: 1_000,
+            time_scale_milli: 1_000,
             gpus: vec!["A10:23028".to_owned()],
             at: 0,
         })
@@ -150,7 +150,7 @@ fn an_error_of_a_gpu_reaches_the_machine() {
     let gpus = Some(GpuSpec::parse_list("T4,A100:40960/mig=2g.10gb").unwrap());
     let figures = Figures::default();
     let machine =
-        Machine::open(&Settings { state: state.clone(), gpus, dilation_milli: 1_000, figures })
+        Machine::open(&Settings { state: state.clone(), gpus, time_scale_milli: 1_000, figures })
             .unwrap();
     let output = cgpu_sim(&["xid", "1", "79"], &state);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -170,7 +170,7 @@ fn clock_changed_by_command_is_changed_for_every_process() {
     let gpus = Some(GpuSpec::parse_list("T4,A10").unwrap());
     let figures = Figures { clock_rate: ClockRate(-2_500), ..Figures::default() };
     let machine =
-        Machine::open(&Settings { state: state.clone(), gpus, dilation_milli: 1_000, figures })
+        Machine::open(&Settings { state: state.clone(), gpus, time_scale_milli: 1_000, figures })
             .unwrap();
     let shown = cgpu_sim(&["clock", "1"], &state);
     assert!(shown.status.success(), "{}", text(&shown.stderr));

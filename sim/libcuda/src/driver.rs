@@ -126,7 +126,7 @@ impl Driver {
             executables: Table::default(),
             graph_memory: Mutex::default(),
         };
-        driver.machine.drive()?;
+        driver.machine.mark_cuda_process()?;
         // Nobody else sets it while we hold STARTING.
         let _ = DRIVER.set(driver);
         Ok(())

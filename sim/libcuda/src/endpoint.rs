@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use cgpu_abi::types::*;
-use cgpu_sim::machine::{Member, Number, Offer, PhysicalId, Sendable};
+use cgpu_sim::machine::{ExportNumber, Member, Offer, PhysicalId, Sendable};
 use cgpu_sim::{Bytes, GpuSpec};
 
 use crate::answer::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
@@ -295,7 +295,7 @@ pub(crate) fn cuLogicalEndpointExport(
     if handle_type != CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC || !endpoint.exportable {
         return Err(INVALID_VALUE);
     }
-    let Number { export, serial } = driver.machine.number_physical(endpoint.team)?;
+    let ExportNumber { export, serial } = driver.machine.number_physical(endpoint.team)?;
     let offer = Offer { export, serial, offset: 0, size: Bytes::ZERO };
     to.cast::<[u8; 64]>().put(pack(MAGIC, endpoint.multicast.into(), &offer))?;
     Ok(())
@@ -316,8 +316,9 @@ pub(crate) fn cuLogicalEndpointImport(
         unpack(MAGIC, &handle.cast::<[u8; 64]>().read()?).ok_or(INVALID_VALUE)?;
     let mut endpoints = lock(&driver.endpoints);
     let place = endpoints.vacant(le_id)?;
-    let team =
-        driver.machine.import_numbered(Number { export: offer.export, serial: offer.serial })?;
+    let team = driver
+        .machine
+        .import_numbered(ExportNumber { export: offer.export, serial: offer.serial })?;
     let multicast = multicast != 0;
     *place = Some(Endpoint { team, multicast, imported: true, exportable: true, ready: false });
     Ok(())

@@ -4,7 +4,7 @@ use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 
 use cgpu_abi::types::*;
 use cgpu_sim::Bytes;
-use cgpu_sim::machine::{Number, Offer, Sendable};
+use cgpu_sim::machine::{ExportNumber, Offer, Sendable};
 
 use crate::answer::{Answer, Failure, INVALID_VALUE, NOT_SUPPORTED};
 use crate::argument::Out;
@@ -98,7 +98,7 @@ pub(crate) fn cuMemExportToShareableHandle(
         return Err(INVALID_VALUE);
     }
     if by_number {
-        let Number { export, serial } = driver.machine.number_physical(id)?;
+        let ExportNumber { export, serial } = driver.machine.number_physical(id)?;
         let offer = Offer { export, serial, offset: 0, size: Bytes::ZERO };
         to.cast::<[u8; 64]>().put(pack(FABRIC, 0, &offer))?;
         return Ok(());
@@ -117,7 +117,7 @@ pub(crate) fn cuMemImportFromShareableHandle(
     if sh_handle_type == CU_MEM_HANDLE_TYPE_FABRIC && has_fabric(driver) {
         let bytes = os_handle.cast::<[u8; 64]>().read()?;
         let (_, offer) = unpack(FABRIC, &bytes).ok_or(INVALID_VALUE)?;
-        let number = Number { export: offer.export, serial: offer.serial };
+        let number = ExportNumber { export: offer.export, serial: offer.serial };
         handle.put(driver.machine.import_numbered(number)?.get())?;
         return Ok(());
     }

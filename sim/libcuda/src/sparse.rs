@@ -236,7 +236,7 @@ impl Drop for Kept {
         if let Some(driver) = Driver::get() {
             for id in self.0.drain(..) {
                 // Kept since it was mapped.
-                let _ = driver.machine.let_go_physical(id);
+                let _ = driver.machine.drop_physical_reference(id);
             }
         }
     }
@@ -290,7 +290,7 @@ fn map_tiles(
     }
     let mut over = Vec::new();
     for tile in named {
-        driver.machine.keep_physical(id)?;
+        driver.machine.add_physical_reference(id)?;
         over.extend(tiles.insert(tile, id));
     }
     Ok(Kept(over))

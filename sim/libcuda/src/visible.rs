@@ -41,7 +41,7 @@ impl Visible {
         }
         // A divided GPU computes by its first instance.
         let computing = |gpu: usize| match gpus[gpu].part {
-            Part::Divided => gpu + 1,
+            Part::Partitioned => gpu + 1,
             Part::Whole | Part::Instance(_) => gpu,
         };
         let Some(picked) = picked else {

@@ -1,10 +1,10 @@
-//! What processes did in their lives, for whoever asks during and after them.
+//! Accounting statistics of processes, also after their end.
 //!
 //! Off at first; root switches it on, for processes that come to the GPU from then on, and to switch it off forgets all. Divided GPUs
 //! have none. Of a process of another PID namespace that has ended nobody can say here who it was: it is not listed.
 
 use cgpu_abi::nvml_types::*;
-use cgpu_sim::machine::Life;
+use cgpu_sim::machine::AccountingStats;
 use cgpu_sim::timeline::ACCOUNTS;
 
 use crate::answer::{Answer, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED};
@@ -19,7 +19,7 @@ pub(crate) fn nvmlDeviceGetAccountingMode(
     mode: Out<nvmlEnableState_t>,
 ) -> Answer {
     let gpu = find(device)?;
-    mode.put(c_uint::from(gpu.machine.keeps_accounts(gpu.index)?))?;
+    mode.put(c_uint::from(gpu.machine.accounting_mode(gpu.index)?))?;
     Ok(())
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn nvmlDeviceSetAccountingMode(device: nvmlDevice_t, mode: nvmlEnable
         _ => return Err(INVALID_ARGUMENT),
     };
     demand_root()?;
-    gpu.machine.keep_accounts(gpu.index, keeps)?;
+    gpu.machine.set_accounting_mode(gpu.index, keeps)?;
     Ok(())
 }
 
@@ -48,14 +48,14 @@ pub(crate) fn nvmlDeviceGetAccountingBufferSize(
 pub(crate) fn nvmlDeviceClearAccountingPids(device: nvmlDevice_t) -> Answer {
     let gpu = accountant(device)?;
     demand_root()?;
-    gpu.machine.clear_accounts(gpu.index)?;
+    gpu.machine.clear_accounting(gpu.index)?;
     Ok(())
 }
 
 /// A GPU that keeps accounts.
 fn accountant(device: nvmlDevice_t) -> Answer<Gpu> {
     let gpu = find(device)?.whole()?.query();
-    if gpu.machine.keeps_accounts(gpu.index)? { Ok(gpu) } else { Err(NOT_SUPPORTED) }
+    if gpu.machine.accounting_mode(gpu.index)? { Ok(gpu) } else { Err(NOT_SUPPORTED) }
 }
 
 /// Each id once, whoever had it.
@@ -67,34 +67,35 @@ pub(crate) fn nvmlDeviceGetAccountingPids(
     let gpu = accountant(device)?;
     count.required()?;
     let mut all: Vec<c_uint> = Vec::new();
-    for life in gpu.machine.lives(gpu.index)? {
-        if !all.contains(&life.pid) {
-            all.push(life.pid);
+    for record in gpu.machine.accounting_stats(gpu.index)? {
+        if !all.contains(&record.pid) {
+            all.push(record.pid);
         }
     }
     put_list(all, count, pids)
 }
 
 /// The last process that had an id.
-fn life_of(device: nvmlDevice_t, pid: c_uint) -> Answer<(Gpu, Life)> {
+fn record_of(device: nvmlDevice_t, pid: c_uint) -> Answer<(Gpu, AccountingStats)> {
     let gpu = accountant(device)?;
-    let life = gpu.machine.lives(gpu.index)?.into_iter().rfind(|life| life.pid == pid);
-    Ok((gpu, life.ok_or(NOT_FOUND)?))
+    let record =
+        gpu.machine.accounting_stats(gpu.index)?.into_iter().rfind(|record| record.pid == pid);
+    Ok((gpu, record.ok_or(NOT_FOUND)?))
 }
 
-/// So many hundredths of a percent of its life.
-fn share(life: &Life) -> u64 {
-    (life.busy.0 * 10_000).checked_div(life.length.0).unwrap_or(0).min(10_000)
+/// Returns its busy part of its lifetime, in hundredths of a percent.
+fn share(record: &AccountingStats) -> u64 {
+    (record.busy.0 * 10_000).checked_div(record.length.0).unwrap_or(0).min(10_000)
 }
 
 /// So many milliseconds; 0 while it lives.
-fn time(life: &Life) -> u64 {
-    if life.ended.is_some() { life.length.0 / 1_000_000 } else { 0 }
+fn time(record: &AccountingStats) -> u64 {
+    if record.ended.is_some() { record.length.0 / 1_000_000 } else { 0 }
 }
 
-/// In whole percent: of its life it computed; and, as the model has it, a third of that time it read or wrote memory.
-fn percent(life: &Life) -> (c_uint, c_uint) {
-    let gpu = c_uint::try_from(share(life) / 100).unwrap_or(100);
+/// In whole percent: of its lifetime it computed; and, as the model has it, a third of that time it read or wrote memory.
+fn percent(record: &AccountingStats) -> (c_uint, c_uint) {
+    let gpu = c_uint::try_from(share(record) / 100).unwrap_or(100);
     (gpu, gpu / 3)
 }
 
@@ -104,15 +105,15 @@ pub(crate) fn nvmlDeviceGetAccountingStats(
     stats: Out<nvmlAccountingStats_t>,
 ) -> Answer {
     let stats = stats.required()?;
-    let (gpu, life) = life_of(device, pid)?;
-    let (gpu_utilization, memory_utilization) = percent(&life);
+    let (gpu, record) = record_of(device, pid)?;
+    let (gpu_utilization, memory_utilization) = percent(&record);
     stats.put(nvmlAccountingStats_t {
         gpu_utilization,
         memory_utilization,
-        max_memory_usage: life.highest.0,
-        time: time(&life),
-        start_time: stamp(&gpu.machine, life.begun),
-        is_running: c_uint::from(life.ended.is_none()),
+        max_memory_usage: record.highest.0,
+        time: time(&record),
+        start_time: stamp(&gpu.machine, record.begun),
+        is_running: c_uint::from(record.ended.is_none()),
         reserved: [0; 5],
     })?;
     Ok(())
@@ -123,22 +124,22 @@ pub(crate) fn nvmlDeviceGetAccountingStats_v2(
     stats: Out<nvmlAccountingStats_v2_t>,
 ) -> Answer {
     let pid = stats.start_as::<c_uint>().read()?;
-    let (gpu, life) = life_of(device, pid)?;
-    let (gpu_utilization, memory_utilization) = percent(&life);
-    // One sample for each window of its life.
-    let samples = life.length.0 / gpu.machine.figures().window.0;
-    let sum_gpu_util = share(&life) * samples;
+    let (gpu, record) = record_of(device, pid)?;
+    let (gpu_utilization, memory_utilization) = percent(&record);
+    // One sample for each window of its lifetime.
+    let samples = record.length.0 / gpu.machine.figures().window.0;
+    let sum_gpu_util = share(&record) * samples;
     stats.put(nvmlAccountingStats_v2_t {
         pid,
-        is_running: c_uint::from(life.ended.is_none()),
+        is_running: c_uint::from(record.ended.is_none()),
         gpu_utilization,
         memory_utilization,
-        max_memory_usage: life.highest.0,
+        max_memory_usage: record.highest.0,
         sample_count: c_uint::try_from(samples).unwrap_or(c_uint::MAX),
         sum_gpu_util,
         sum_fb_util: sum_gpu_util / 3,
-        time: time(&life),
-        start_time: stamp(&gpu.machine, life.begun),
+        time: time(&record),
+        start_time: stamp(&gpu.machine, record.begun),
     })?;
     Ok(())
 }

@@ -29,7 +29,7 @@ impl Gpu {
     pub(crate) fn instance(&self) -> Option<Instance> {
         match self.spec().part {
             Part::Instance(instance) => Some(instance),
-            Part::Whole | Part::Divided => None,
+            Part::Whole | Part::Partitioned => None,
         }
     }
 

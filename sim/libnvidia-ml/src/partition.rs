@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cgpu_abi::nvml_types::*;
-use cgpu_sim::instance::{Instance, Part, can_be_divided};
+use cgpu_sim::instance::{Instance, Part, supports_mig};
 
 use crate::answer::{Answer, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED};
 use crate::argument::Out;
@@ -17,7 +17,7 @@ pub(crate) fn ids(instance: Instance) -> (c_uint, c_uint) {
 /// A GPU that can be divided, whether it is or not.
 fn divisible(device: nvmlDevice_t) -> Answer<Gpu> {
     let gpu = find(device)?;
-    let fits = can_be_divided(gpu.spec().model) && gpu.instance().is_none();
+    let fits = supports_mig(gpu.spec().model) && gpu.instance().is_none();
     if fits { Ok(gpu) } else { Err(NOT_SUPPORTED) }
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn nvmlDeviceGetMigMode(
     current_mode: Out<c_uint>,
     pending_mode: Out<c_uint>,
 ) -> Answer {
-    let divided = divisible(device)?.spec().part == Part::Divided;
+    let divided = divisible(device)?.spec().part == Part::Partitioned;
     let mode = if divided { NVML_FEATURE_ENABLED } else { NVML_FEATURE_DISABLED };
     current_mode.put(mode)?;
     pending_mode.put(mode)?;

@@ -41,7 +41,7 @@ static EPOCH: LazyLock<u64> = LazyLock::new(|| {
 
 /// A device time as the wall clock's.
 pub(crate) fn stamp(machine: &Machine, at: Nanos) -> c_ulonglong {
-    let real = u128::from(at.0) * u128::from(machine.dilation_milli()) / 1_000_000;
+    let real = u128::from(at.0) * u128::from(machine.time_scale_milli()) / 1_000_000;
     *EPOCH + u64::try_from(real).unwrap_or(u64::MAX)
 }
 
@@ -49,7 +49,8 @@ pub(crate) fn stamp(machine: &Machine, at: Nanos) -> c_ulonglong {
 fn unstamp(machine: &Machine, time_stamp: c_ulonglong) -> Nanos {
     let real = u128::from(time_stamp.saturating_sub(*EPOCH)) + u128::from(time_stamp > *EPOCH);
     Nanos(
-        u64::try_from(real * 1_000_000 / u128::from(machine.dilation_milli())).unwrap_or(u64::MAX),
+        u64::try_from(real * 1_000_000 / u128::from(machine.time_scale_milli()))
+            .unwrap_or(u64::MAX),
     )
 }
 

@@ -3,14 +3,14 @@
 use cgpu_shm::units::{Bytes, Nanos};
 
 use super::Machine;
-use super::utilisation::{REAP, as_seen};
+use super::utilisation::{REAP_INTERVAL, as_seen};
 use crate::error::Error;
 use crate::identity::Identity;
 use crate::timeline::GroupLimit;
 
 /// Accounting statistics of a process on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
+pub struct AccountingStats {
     /// Its process id, in this process's PID namespace.
     pub pid: u32,
     /// When it first used the GPU, in device time.
@@ -30,9 +30,9 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::NoGpu`].
-    pub fn keeps_accounts(&self, gpu: usize) -> Result<bool, Error> {
+    pub fn accounting_mode(&self, gpu: usize) -> Result<bool, Error> {
         self.check_gpu(gpu)?;
-        self.core.with(|timeline, _| Ok(timeline.keeps_accounts(gpu)))
+        self.core.with(|timeline, _| Ok(timeline.accounting_mode(gpu)))
     }
 
     /// Enables accounting mode, for processes that start to use the GPU from now on, or disables it
@@ -40,10 +40,10 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::NoGpu`].
-    pub fn keep_accounts(&self, gpu: usize, keeps: bool) -> Result<(), Error> {
+    pub fn set_accounting_mode(&self, gpu: usize, keeps: bool) -> Result<(), Error> {
         self.check_gpu(gpu)?;
         self.core.with(|timeline, _| {
-            timeline.keep_accounts(gpu, keeps);
+            timeline.set_accounting_mode(gpu, keeps);
             Ok(())
         })
     }
@@ -52,10 +52,10 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::NoGpu`].
-    pub fn clear_accounts(&self, gpu: usize) -> Result<(), Error> {
+    pub fn clear_accounting(&self, gpu: usize) -> Result<(), Error> {
         self.check_gpu(gpu)?;
         self.core.with(|timeline, _| {
-            timeline.clear_accounts(gpu);
+            timeline.clear_accounting(gpu);
             Ok(())
         })
     }
@@ -65,18 +65,19 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::NoGpu`].
-    pub fn lives(&self, gpu: usize) -> Result<Vec<Life>, Error> {
+    pub fn accounting_stats(&self, gpu: usize) -> Result<Vec<AccountingStats>, Error> {
         self.check_gpu(gpu)?;
-        self.core.segment.reap(self.now(), REAP)?;
+        self.core.segment.reap(self.now(), REAP_INTERVAL)?;
         let all: Vec<_> = self.core.with(|timeline, now| {
-            timeline.settle(gpu, now);
+            timeline.account_up_to(gpu, now);
             let accounts = timeline.accounts(gpu).into_iter();
             Ok(accounts
                 .map(|account| {
-                    let [namespace, device, inode] = account.who;
-                    let who = Identity { pid: account.pid, namespace, anchor: (device, inode) };
+                    let [namespace, device, inode] = account.identity;
+                    let identity =
+                        Identity { pid: account.pid, namespace, anchor: (device, inode) };
                     let length = Nanos(account.ended.unwrap_or(now).0 - account.begun.0);
-                    let life = Life {
+                    let stats = AccountingStats {
                         pid: account.pid,
                         begun: account.begun,
                         ended: account.ended,
@@ -84,11 +85,11 @@ impl Machine {
                         busy: account.busy,
                         highest: account.highest,
                     };
-                    (who, life)
+                    (identity, stats)
                 })
                 .collect())
         })?;
-        Ok(as_seen(all, |life, pid| Life { pid, ..life }))
+        Ok(as_seen(all, |stats, pid| AccountingStats { pid, ..stats }))
     }
 
     /// Returns the limit of a control group, by its device and inode, on a GPU.

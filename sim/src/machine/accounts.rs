@@ -45,18 +45,18 @@ impl Accounting for Core {
             self.own_context(timeline, context)?;
             timeline.export_of(context, size)
         })?;
-        self.place(export, size.0).inspect_err(|_| {
+        self.create_file(export, size.0).inspect_err(|_| {
             // Return the memory to the context.
-            let _ = self.let_go(export).and_then(|()| self.reserve(context, size));
+            let _ = self.drop_hold(export).and_then(|()| self.reserve(context, size));
         })
     }
 
     fn export_own(&self, site: Site, size: Bytes) -> Result<Exported, Error> {
         let export =
             self.with(|timeline, _| timeline.export_own(self.segment.process(), site, size))?;
-        self.place(export, size.0).inspect_err(|_| {
+        self.create_file(export, size.0).inspect_err(|_| {
             // Return the memory to the process.
-            let _ = self.let_go(export).and_then(|()| self.take(site, size));
+            let _ = self.drop_hold(export).and_then(|()| self.take(site, size));
         })
     }
 
@@ -71,9 +71,9 @@ impl Accounting for Core {
         bound.into_iter().filter_map(|bound| open(bound).transpose()).collect()
     }
 
-    fn let_go(&self, export: ExportId) -> Result<(), Error> {
-        let last = self.with(|timeline, _| timeline.let_go(self.segment.process(), export))?;
-        if last { self.bury_exports() } else { Ok(()) }
+    fn drop_hold(&self, export: ExportId) -> Result<(), Error> {
+        let last = self.with(|timeline, _| timeline.drop_hold(self.segment.process(), export))?;
+        if last { self.end_unused_exports() } else { Ok(()) }
     }
 }
 
@@ -87,49 +87,53 @@ impl Core {
     ) -> Result<Exported, Error> {
         let process = self.segment.process();
         let export = self.with(|timeline, _| timeline.create_export(process, site, kind, size))?;
-        self.place_or_let_go(export, size.0)
+        self.create_file_or_drop(export, size.0)
     }
 
     /// Creates the file of a new export; ends the export if that fails.
-    pub(super) fn place_or_let_go(&self, export: ExportId, length: u64) -> Result<Exported, Error> {
-        self.place(export, length).inspect_err(|_| {
+    pub(super) fn create_file_or_drop(
+        &self,
+        export: ExportId,
+        length: u64,
+    ) -> Result<Exported, Error> {
+        self.create_file(export, length).inspect_err(|_| {
             // If this fails, too, the export ends with the process.
-            let _ = self.let_go(export);
+            let _ = self.drop_hold(export);
         })
     }
 
-    fn place(&self, export: ExportId, length: u64) -> Result<Exported, Error> {
+    fn create_file(&self, export: ExportId, length: u64) -> Result<Exported, Error> {
         let serial = self.with(|timeline, _| Ok(timeline.serial_of_export(export)))?;
         let (file, inode) = self
             .files
             .create(serial, length)
             .map_err(|error| Error::System(format!("memory for other processes: {error}")))?;
         self.with(|timeline, _| {
-            timeline.place_export(export, inode);
+            timeline.set_export_file(export, inode);
             Ok(())
         })?;
         Ok(Exported { export, serial, file })
     }
 
     /// Ends the exports that no process holds and no descriptor keeps.
-    pub(super) fn bury_exports(&self) -> Result<(), Error> {
+    pub(super) fn end_unused_exports(&self) -> Result<(), Error> {
         loop {
             let lingering = self.with(|timeline, _| {
                 Ok(if timeline.has_lingering() { timeline.lingering() } else { Vec::new() })
             })?;
-            let mut buried = false;
+            let mut ended = false;
             for lingering in lingering {
-                buried |= self.bury(lingering)?;
+                ended |= self.end_if_unused(lingering)?;
             }
             // The end of a multicast object releases the memory that was bound to it.
-            if !buried {
+            if !ended {
                 return Ok(());
             }
         }
     }
 
     /// Ends an export unless something keeps it. Returns whether it did.
-    fn bury(&self, lingering: Lingering) -> Result<bool, Error> {
+    fn end_if_unused(&self, lingering: Lingering) -> Result<bool, Error> {
         // A missing file is kept by no descriptor. One that cannot be checked is checked again
         // later.
         let kept = match self.files.is_kept(lingering.serial) {
@@ -142,7 +146,7 @@ impl Core {
         // Without a descriptor no process can find it any more, so this result stays true.
         self.files.remove(lingering.serial);
         self.with(|timeline, _| {
-            timeline.bury(lingering);
+            timeline.end_export(lingering);
             Ok(true)
         })
     }

@@ -35,7 +35,7 @@ impl Machine {
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::NoContext`], [`Error::Invalid`] for zero bytes.
     pub fn allocate(&self, context: ContextId, size: Bytes) -> Result<u64, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         let allocate = || lock(&self.core.memory).allocate(&**self.core, context, size);
         match allocate() {
             Err(Error::OutOfMemory) => {
@@ -52,7 +52,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NoAllocation`].
     pub fn free(&self, address: u64) -> Result<(), Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         let found = lock(&self.core.memory).find(address);
         let allocation =
             found.filter(|found| found.address == address).ok_or(Error::NoAllocation)?;
@@ -68,14 +68,14 @@ impl Machine {
     /// # Errors
     /// [`Error::NoAllocation`].
     pub fn free_now(&self, address: u64) -> Result<(), Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         self.core.free_now(address)
     }
 
     /// Returns the live allocation of this process that contains an address.
     #[must_use]
     pub fn allocation(&self, address: u64) -> Option<Allocation> {
-        self.check_lineage().ok()?;
+        self.check_not_forked().ok()?;
         lock(&self.core.memory).find(address)
     }
 
@@ -92,7 +92,7 @@ impl Machine {
     pub fn memory_info(&self, gpu: usize) -> Result<MemoryInfo, Error> {
         let spec = *self.gpus().get(gpu).ok_or(Error::NoGpu)?;
         // Unused exports, and pools whose last frees are done, no longer count.
-        self.core.bury_exports()?;
+        self.core.end_unused_exports()?;
         self.core.end_pools()?;
         // The use of a partitioned GPU is the sum over its instances.
         let is_in = |part| matches!(part, Part::Instance(instance) if instance.gpu == gpu);

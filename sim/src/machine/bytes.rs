@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_end_as_the_driver_says() {
+    fn wait_conditions_match_the_driver() {
         use WaitCondition::{And, AtLeast, Equal, Nor};
         for (condition, width, word, value, met) in [
             (AtLeast, Width::Four, 5, 5, true),

@@ -6,12 +6,12 @@
 
 use cgpu_shm::units::Nanos;
 
-use super::{Machine, REAP};
+use super::{Machine, REAP_INTERVAL};
 use crate::error::Error;
 use crate::timeline::{ProcessState, Progress};
 
 /// Poll interval of calls that wait to enter, and of a locking process until all calls have left.
-const LOOK: core::time::Duration = core::time::Duration::from_micros(200);
+const ENTER_POLL_INTERVAL: core::time::Duration = core::time::Duration::from_micros(200);
 
 /// A call in progress; it leaves when this is dropped.
 #[derive(Debug)]
@@ -28,9 +28,9 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::Stuck`], [`Error::System`].
-    pub fn drive(&self) -> Result<(), Error> {
+    pub fn mark_cuda_process(&self) -> Result<(), Error> {
         self.core.with(|timeline, _| {
-            timeline.begin_driving(self.core.segment.process());
+            timeline.mark_cuda_process(self.core.segment.process());
             Ok(())
         })
     }
@@ -42,18 +42,18 @@ impl Machine {
             if self.core.segment.enter() {
                 return Some(Entered(self));
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(ENTER_POLL_INTERVAL);
         }
         None
     }
 
     /// Returns the timeline's number of the GPU-using process with that process id.
-    fn driver_of(&self, pid: u32) -> Result<usize, Error> {
-        self.check_lineage()?;
-        self.core.segment.reap(self.now(), REAP)?;
+    fn cuda_process(&self, pid: u32) -> Result<usize, Error> {
+        self.check_not_forked()?;
+        self.core.segment.reap(self.now(), REAP_INTERVAL)?;
         let drivers: Vec<_> = self.core.with(|timeline, _| {
             let live = |&process: &usize| {
-                timeline.process_state(process) == ProcessState::Live && timeline.drives(process)
+                timeline.process_state(process) == ProcessState::Live && timeline.uses_cuda(process)
             };
             let all = (0..timeline.process_count()).filter(live);
             Ok(all
@@ -72,7 +72,7 @@ impl Machine {
     /// # Errors
     /// [`Error::Invalid`] if there is no such process.
     pub fn progress(&self, pid: u32) -> Result<Progress, Error> {
-        let process = self.driver_of(pid)?;
+        let process = self.cuda_process(pid)?;
         self.core.with(|timeline, _| Ok(timeline.progress(process)))
     }
 
@@ -83,7 +83,7 @@ impl Machine {
     /// # Errors
     /// [`Error::Invalid`] if there is no such process; [`Error::State`] unless it is running.
     pub fn lock_process(&self, pid: u32, timeout: Option<Nanos>) -> Result<bool, Error> {
-        let process = self.driver_of(pid)?;
+        let process = self.cuda_process(pid)?;
         let by = self.core.segment.process();
         self.core.with(|timeline, _| timeline.begin_locking(process, by))?;
         let begun = std::time::Instant::now();
@@ -99,7 +99,7 @@ impl Machine {
             {
                 break false;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(ENTER_POLL_INTERVAL);
         };
         let to = if quiet { Progress::Locked } else { Progress::Running };
         self.core.with(|timeline, _| timeline.step_progress(process, Progress::Locking, to))?;
@@ -111,7 +111,7 @@ impl Machine {
     /// # Errors
     /// [`Error::Invalid`] if there is no such process; [`Error::State`] unless it is locked.
     pub fn unlock_process(&self, pid: u32) -> Result<(), Error> {
-        let process = self.driver_of(pid)?;
+        let process = self.cuda_process(pid)?;
         self.core.with(|timeline, _| {
             timeline.step_progress(process, Progress::Locked, Progress::Running)
         })
@@ -123,10 +123,10 @@ impl Machine {
     /// [`Error::Invalid`] if there is no such process; [`Error::State`] unless it is locked;
     /// [`Error::Unsupported`] if it shares memory with other processes.
     pub fn checkpoint_process(&self, pid: u32) -> Result<(), Error> {
-        let process = self.driver_of(pid)?;
+        let process = self.cuda_process(pid)?;
         self.core.with(|timeline, _| match timeline.progress(process) {
             Progress::Locked => Ok(()),
-            _ => Err(Error::State("only a locked process is checkpointed")),
+            _ => Err(Error::State("the process must be locked")),
         })?;
         loop {
             let unfinished = self.core.with(|timeline, _| Ok(timeline.unfinished(process)))?;
@@ -143,8 +143,8 @@ impl Machine {
     /// # Errors
     /// [`Error::Invalid`] if there is no such process.
     pub fn checkpointed_gpus(&self, pid: u32) -> Result<Vec<usize>, Error> {
-        let process = self.driver_of(pid)?;
-        self.core.with(|timeline, _| Ok(timeline.away_from(process)))
+        let process = self.cuda_process(pid)?;
+        self.core.with(|timeline, _| Ok(timeline.checkpointed_gpus(process)))
     }
 
     /// Moves the memory of a checkpointed process back; the process is then locked.
@@ -153,8 +153,8 @@ impl Machine {
     /// [`Error::Invalid`] if there is no such process; [`Error::State`] unless it is checkpointed;
     /// [`Error::OutOfMemory`], and it stays checkpointed.
     pub fn restore_process(&self, pid: u32) -> Result<(), Error> {
-        let process = self.driver_of(pid)?;
-        self.core.bury_exports()?;
+        let process = self.cuda_process(pid)?;
+        self.core.end_unused_exports()?;
         self.core.with(|timeline, _| timeline.restore(process))
     }
 }

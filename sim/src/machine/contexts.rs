@@ -26,7 +26,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NoContext`].
     pub fn destroy_context(&self, context: ContextId) -> Result<(), Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         self.core.destroy_context(context)
     }
 

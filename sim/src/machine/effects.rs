@@ -12,25 +12,31 @@ use cgpu_shm::units::Nanos;
 
 use super::bytes::{fill_bytes, is_met, move_bytes, read_word, write_word};
 use super::work::{Fill, Pitched, WaitCondition, Width};
-use super::{ContextId, Core, SemaphoreId, StreamId, Ticket, lock, trail};
+use super::{ContextId, Core, SemaphoreId, StreamId, Ticket, enqueued, lock};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::timeline::{Command, EffectDue, Forecast, QueueFull};
 
 /// The work behind a token.
 pub(super) enum Effect {
-    /// Copies bytes.
     Copy(Pitched),
-    /// Sets bytes.
     Fill(Fill),
-    /// Writes a word.
-    Write { address: u64, width: Width, value: u64 },
+    Write {
+        address: u64,
+        width: Width,
+        value: u64,
+    },
     /// Calls a function while the stream waits.
     Call(Box<dyn FnOnce() + Send>),
     /// Signals a semaphore after everything that was due before; then the stream goes on.
     Signal(SemaphoreId, u64),
     /// Polls a word until it meets the stream's condition.
-    Watch { address: u64, width: Width, condition: WaitCondition, value: u64 },
+    Watch {
+        address: u64,
+        width: Width,
+        condition: WaitCondition,
+        value: u64,
+    },
 }
 
 impl core::fmt::Debug for Effect {
@@ -46,7 +52,6 @@ impl core::fmt::Debug for Effect {
     }
 }
 
-/// A host function that is due.
 pub(super) struct HostCall {
     call: Box<dyn FnOnce() + Send>,
     ticket: Ticket,
@@ -58,7 +63,6 @@ impl core::fmt::Debug for HostCall {
     }
 }
 
-/// A wait on memory that is due.
 #[derive(Debug)]
 struct Watch {
     address: u64,
@@ -68,7 +72,6 @@ struct Watch {
     ticket: Ticket,
 }
 
-/// The effects of this process.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
     tokens: Mutex<Tokens>,
@@ -109,24 +112,24 @@ impl Tokens {
     }
 
     pub(super) fn set_ticket(&mut self, token: u64, ticket: Ticket) {
-        if let Some(Some((_, its))) = self.entries.get_mut(place(token)) {
+        if let Some(Some((_, its))) = self.entries.get_mut(entry_index(token)) {
             *its = Some(ticket);
         }
     }
 
     pub(super) fn take(&mut self, token: u64) -> Option<(Effect, Option<Ticket>)> {
-        let entry = self.entries.get_mut(place(token))?.take()?;
-        self.free.push(place(token));
+        let entry = self.entries.get_mut(entry_index(token))?.take()?;
+        self.free.push(entry_index(token));
         Some(entry)
     }
 }
 
-fn place(token: u64) -> usize {
+fn entry_index(token: u64) -> usize {
     crate::words::index(token).wrapping_sub(1)
 }
 
 /// Poll interval of watched words.
-const WATCH: Nanos = Nanos::from_micros(20);
+const WATCH_INTERVAL: Nanos = Nanos::from_micros(20);
 
 impl Core {
     /// Enqueues a command with an effect. Blocks while the queue is full.
@@ -141,16 +144,18 @@ impl Core {
             let token = tokens.put(effect);
             let enqueued = self.with(|timeline, now| {
                 self.own_stream(timeline, stream)?;
-                let news = timeline.effects_of(stream) == 0;
-                Ok(timeline.enqueue(stream, command, token, now).map(|ticket| (ticket, news, now)))
+                let first_effect = timeline.effects_of(stream) == 0;
+                Ok(timeline
+                    .enqueue(stream, command, token, now)
+                    .map(|ticket| (ticket, first_effect, now)))
             });
             match enqueued {
-                Ok(Ok((ticket, news, now))) => {
+                Ok(Ok((ticket, first_effect, now))) => {
                     tokens.set_ticket(token, ticket);
-                    trail::note(ticket);
+                    enqueued::note(ticket);
                     // The helper already knows of a stream that holds effects.
-                    if news {
-                        self.alarm.ring_by(now + self.segment.figures().launch_latency);
+                    if first_effect {
+                        self.alarm.notify_by(now + self.segment.figures().launch_latency);
                     }
                     return Ok(ticket);
                 }
@@ -178,7 +183,7 @@ impl Core {
         self.perform(false)?;
         if matches!(self.clock, Clock::Real { .. }) {
             if !lock(&self.effects.performing).calls.is_empty() {
-                self.alarm.ring_by(Nanos::ZERO);
+                self.alarm.notify_by(Nanos::ZERO);
             }
             return Ok(());
         }
@@ -186,7 +191,6 @@ impl Core {
         calls.into_iter().try_for_each(|call| self.call(call))
     }
 
-    /// Takes the host functions that are to be called.
     pub(super) fn take_calls(&self) -> Vec<HostCall> {
         std::mem::take(&mut lock(&self.effects.performing).calls)
     }
@@ -200,19 +204,19 @@ impl Core {
 
     /// Performs the effects that are due, and returns when the next may be; `None`: not before
     /// something is enqueued. Host functions are only queued.
-    pub(super) fn perform(&self, look_ahead: bool) -> Result<Option<Nanos>, Error> {
+    pub(super) fn perform(&self, with_forecast: bool) -> Result<Option<Nanos>, Error> {
         let mut performing = lock(&self.effects.performing);
         let Performing { due, watches, calls } = &mut *performing;
         let mut next = self.with(|timeline, now| {
             due.clear();
             timeline.take_effects(self.segment.process(), due);
-            if !look_ahead || !timeline.awaits_effects(self.segment.process()) {
+            if !with_forecast || !timeline.awaits_effects(self.segment.process()) {
                 return Ok(None);
             }
             Ok(Some(match timeline.forecast_effect(self.segment.process()) {
                 Forecast::At(instant) => instant + timeline.figures().visibility,
                 Forecast::NotBefore(instant) => instant,
-                Forecast::Unknown => now + super::POLL,
+                Forecast::Unknown => now + super::POLL_INTERVAL,
             }))
         })?;
         let mut failed = Ok(());
@@ -253,7 +257,7 @@ impl Core {
             next = Some(Nanos::ZERO);
         }
         if !watches.is_empty() {
-            let soon = self.clock.now() + WATCH;
+            let soon = self.clock.now() + WATCH_INTERVAL;
             next = Some(next.map_or(soon, |next| next.min(soon)));
         }
         failed.map(|()| next)
@@ -271,7 +275,7 @@ impl Core {
             timeline.answer(call.ticket, now);
             Ok(())
         })?;
-        self.alarm.ring_by(Nanos::ZERO);
+        self.alarm.notify_by(Nanos::ZERO);
         Ok(())
     }
 

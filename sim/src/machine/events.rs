@@ -52,7 +52,7 @@ impl Machine {
         self.core.with(|timeline, _| {
             self.core.made_event(timeline, event)?;
             if timeline.is_timed(event) {
-                return Err(Error::Invalid("an event for several processes keeps no times"));
+                return Err(Error::Invalid("an event for several processes must not have timing"));
             }
             timeline.name_event(event);
             Ok(())

@@ -21,8 +21,8 @@ use std::sync::Mutex;
 use cgpu_shm::units::Nanos;
 
 use super::effects::Effect;
-use super::plan::{Item, Place, Plan, Work};
-use super::{ContextId, Core, Machine, StreamId, Ticket, lock, trail};
+use super::plan::{Item, Plan, Position, Work};
+use super::{ContextId, Core, Machine, StreamId, Ticket, enqueued, lock};
 use crate::error::Error;
 use crate::timeline::{Command, QueueFull};
 
@@ -55,7 +55,6 @@ impl Flight {
 #[derive(Debug, Default)]
 pub(super) struct Tracks(Mutex<HashMap<ContextId, Pool>>);
 
-/// The tracks of a context.
 #[derive(Debug, Default)]
 struct Pool {
     /// Those that no launch has taken.
@@ -64,13 +63,11 @@ struct Pool {
 }
 
 impl Tracks {
-    /// Drops the tracks of a destroyed context.
     pub(super) fn forget(&self, context: ContextId) {
         lock(&self.0).remove(&context);
     }
 }
 
-/// One command of a batch.
 struct Entry {
     track: StreamId,
     kind: Kind,
@@ -105,12 +102,12 @@ impl Machine {
         works: &[Work],
         flight: &mut Flight,
     ) -> Result<Ticket, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         let begun = self.now();
         let cost =
             self.figures().launch_cost + Nanos(self.figures().node_cost.0 * plan.len() as u64);
         if works.len() != plan.len() {
-            return Err(Error::Invalid("a graph's launch says what each of its steps does"));
+            return Err(Error::Invalid("a graph launch needs the work of each step"));
         }
         let signals = works.iter().any(|work| matches!(work, Work::Signal(..)));
         let shows = signals && (works.iter().any(Work::shows) || self.core.owes_effects()?);
@@ -257,7 +254,7 @@ impl Core {
         before: Option<Ticket>,
     ) -> Result<Ticket, Error> {
         let (begin, end, starts) = self.open(stream, plan, tracks, before)?;
-        let place = |Place { track, commands }: Place| {
+        let place = |Position { track, commands }: Position| {
             let Ticket { stream, number } = starts[track];
             Ticket { stream, number: number + commands }
         };
@@ -278,7 +275,7 @@ impl Core {
             }
         }
         self.put_batch(&mut batch)?;
-        trail::note(end);
+        enqueued::note(end);
         Ok(end)
     }
 
@@ -296,7 +293,7 @@ impl Core {
                 if let Err(full) = timeline.room_for(stream, 3) {
                     return Ok(Err(full));
                 }
-                tracks.iter().for_each(|&track| timeline.lend_priority(track, stream));
+                tracks.iter().for_each(|&track| timeline.inherit_priority(track, stream));
                 let starts: Vec<Ticket> =
                     tracks.iter().map(|&track| timeline.ticket_after(track, 0)).collect();
                 // Launches in one stream are in order anyway.
@@ -375,20 +372,20 @@ impl Core {
                     return Err(error);
                 }
             };
-            let mut news = false;
+            let mut has_effects = false;
             for (entry, ticket) in rest[put..].iter().zip(&tickets) {
                 if !matches!(entry.kind, Kind::Command(Command::Wait(_))) {
-                    trail::note(*ticket);
+                    enqueued::note(*ticket);
                 }
                 if entry.token != 0 {
                     tokens.set_ticket(entry.token, *ticket);
-                    news = true;
+                    has_effects = true;
                 }
             }
             put += tickets.len();
             drop(tokens);
-            if news {
-                self.alarm.ring_by(now + self.segment.figures().launch_latency);
+            if has_effects {
+                self.alarm.notify_by(now + self.segment.figures().launch_latency);
             }
             if let Some(QueueFull { room }) = full {
                 self.wait_for(&[room])?;

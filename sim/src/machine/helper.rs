@@ -16,55 +16,54 @@ use crate::clock::Clock;
 use crate::error::Error;
 
 /// Interval between two checks for exited processes, by all clients of the segment together.
-const REAP: Nanos = Nanos::from_millis(20);
+const REAP_INTERVAL: Nanos = Nanos::from_millis(20);
 /// The helper sleeps until this long before an effect, then yields. Shorter than a call's lead, as
 /// the helper usually shares its core.
 const LEAD: Nanos = Nanos::from_micros(30);
 
-/// Wakes the helper.
 #[derive(Debug)]
 pub(super) struct Alarm {
     state: Mutex<AlarmState>,
-    bell: Condvar,
+    wakes: Condvar,
 }
 
 #[derive(Debug)]
 struct AlarmState {
     /// When the helper wakes by itself; `MAX` while it is awake, so that no notification is missed.
     wakes_at: Nanos,
-    rung: bool,
+    notified: bool,
     stopped: bool,
 }
 
 impl Default for Alarm {
     fn default() -> Self {
-        let state = AlarmState { wakes_at: Nanos::MAX, rung: false, stopped: false };
-        Self { state: Mutex::new(state), bell: Condvar::new() }
+        let state = AlarmState { wakes_at: Nanos::MAX, notified: false, stopped: false };
+        Self { state: Mutex::new(state), wakes: Condvar::new() }
     }
 }
 
 impl Alarm {
     /// Notifies the helper that something may be due from that instant on.
-    pub(super) fn ring_by(&self, instant: Nanos) {
+    pub(super) fn notify_by(&self, instant: Nanos) {
         let mut state = lock(&self.state);
         if instant < state.wakes_at {
-            state.rung = true;
+            state.notified = true;
             // Unlock first: the helper would wake only to wait for the lock.
             drop(state);
-            self.bell.notify_one();
+            self.wakes.notify_one();
         }
     }
 
     pub(super) fn stop(&self) {
         lock(&self.state).stopped = true;
-        self.bell.notify_one();
+        self.wakes.notify_one();
     }
 
     /// Marks the helper as awake: it will handle everything notified so far. Returns `false` if it
     /// must end.
     fn awake(&self) -> bool {
         let mut state = lock(&self.state);
-        state.rung = false;
+        state.notified = false;
         state.wakes_at = Nanos::MAX;
         !state.stopped
     }
@@ -74,17 +73,17 @@ impl Alarm {
         {
             let mut state = lock(&self.state);
             let span = core.clock.real(until - core.clock.now()) - LEAD;
-            if state.rung || state.stopped {
+            if state.notified || state.stopped {
                 return;
             }
             if span > Nanos::ZERO {
                 state.wakes_at = until;
                 // An early wake-up costs one more check.
                 let (state, slept) = self
-                    .bell
+                    .wakes
                     .wait_timeout(state, span.duration())
                     .unwrap_or_else(std::sync::PoisonError::into_inner);
-                if !slept.timed_out() || state.rung || state.stopped {
+                if !slept.timed_out() || state.notified || state.stopped {
                     return;
                 }
             }
@@ -93,7 +92,6 @@ impl Alarm {
     }
 }
 
-/// The running thread.
 #[derive(Debug)]
 pub(super) struct Helper {
     thread: JoinHandle<()>,
@@ -137,11 +135,14 @@ fn run(core: &Arc<Core>) {
     let mut caller: Option<(Sender<HostCall>, JoinHandle<()>)> = None;
     while core.alarm.awake() {
         // A failure (a stuck lock) is reported by the program's calls; the helper tries again.
-        let _ = core.segment.reap(core.clock.now(), REAP).and_then(|()| core.bury_exports());
+        let _ = core
+            .segment
+            .reap(core.clock.now(), REAP_INTERVAL)
+            .and_then(|()| core.end_unused_exports());
         let now = core.clock.now();
         let until = match core.perform(true) {
-            Ok(next) => next.map_or(now + REAP, |next| next.min(now + REAP)),
-            Err(_) => now + REAP,
+            Ok(next) => next.map_or(now + REAP_INTERVAL, |next| next.min(now + REAP_INTERVAL)),
+            Err(_) => now + REAP_INTERVAL,
         };
         for call in core.take_calls() {
             let (calls, _) = caller.get_or_insert_with(|| spawn_caller(core));

@@ -23,6 +23,7 @@ mod bytes;
 mod checkpoints;
 mod contexts;
 mod effects;
+mod enqueued;
 mod events;
 mod graph;
 mod helper;
@@ -34,7 +35,6 @@ mod semaphores;
 mod shares;
 mod streams;
 mod teams;
-mod trail;
 mod utilisation;
 mod work;
 
@@ -53,16 +53,16 @@ pub use crate::timeline::{
     ClockRate, ContextId, EngineTime, EventId, GREATEST_PRIORITY, GpuSample, ProcessSample,
     ProcessUse, SemaphoreId, Site, StreamId, Team, Ticket, Xid,
 };
-pub use accounting::Life;
+pub use accounting::AccountingStats;
 pub use allocations::MemoryInfo;
 pub use checkpoints::Entered;
+pub use enqueued::record_enqueued;
 pub use events::milliseconds;
 pub use graph::Flight;
 pub use plan::{Plan, Step, Work};
-pub use shares::Number;
+pub use shares::ExportNumber;
 pub use streams::StreamKind;
-pub use trail::trail;
-use utilisation::REAP;
+use utilisation::REAP_INTERVAL;
 pub use utilisation::Utilisation;
 pub use work::{CopyKind, Fill, Launch, Pitched, WaitCondition, Width};
 
@@ -110,9 +110,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Poll interval when nothing forecasts the awaited event.
-const POLL: Nanos = Nanos::from_micros(200);
+const POLL_INTERVAL: Nanos = Nanos::from_micros(200);
 /// Maximum sleep: the death of another process makes things happen earlier than forecast.
-const LONGEST: Nanos = Nanos::from_millis(10);
+const MAX_SLEEP: Nanos = Nanos::from_millis(10);
 
 impl Machine {
     /// Opens the machine that the environment names, creating it if needed.
@@ -130,7 +130,7 @@ impl Machine {
     /// As [`Machine::from_environment`].
     pub fn open(settings: &Settings) -> Result<Self, Error> {
         let segment = Segment::open(settings)?;
-        let clock = Clock::Real { dilation_milli: segment.dilation_milli() };
+        let clock = Clock::Real { time_scale_milli: segment.time_scale_milli() };
         Ok(Self::with(segment, clock))
     }
 
@@ -183,8 +183,8 @@ impl Machine {
 
     /// Returns real time per device time, in thousandths.
     #[must_use]
-    pub fn dilation_milli(&self) -> u64 {
-        self.core.segment.dilation_milli()
+    pub fn time_scale_milli(&self) -> u64 {
+        self.core.segment.time_scale_milli()
     }
 
     /// Returns the device time now: `CLOCK_MONOTONIC` divided by the time scale.
@@ -193,7 +193,7 @@ impl Machine {
         self.core.clock.now()
     }
 
-    fn check_lineage(&self) -> Result<(), Error> {
+    fn check_not_forked(&self) -> Result<(), Error> {
         if self.is_inherited() { Err(Error::Forked) } else { Ok(()) }
     }
 
@@ -217,7 +217,7 @@ impl Drop for Machine {
             timeline.detach(self.core.segment.process(), now);
             Ok(())
         });
-        let _ = self.core.bury_exports();
+        let _ = self.core.end_unused_exports();
         // SAFETY: dropped exactly once, here, and not used afterwards: this is the drop.
         unsafe { ManuallyDrop::drop(&mut self.core) };
         // SAFETY: as above.
@@ -295,12 +295,12 @@ impl Core {
                         None => match timeline.forecast(tickets) {
                             Forecast::At(instant) => instant + timeline.figures().visibility,
                             Forecast::NotBefore(instant) => instant,
-                            Forecast::Unknown => now + POLL,
+                            Forecast::Unknown => now + POLL_INTERVAL,
                         },
                     })
                 })?,
             };
-            self.clock.wait_until(wake.min(now + LONGEST));
+            self.clock.wait_until(wake.min(now + MAX_SLEEP));
             if matches!(self.clock, Clock::Virtual(_)) {
                 self.perform_due()?;
             }

@@ -18,13 +18,11 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Notes that an event was recorded in a stream.
     pub(super) fn recorded(&mut self, event: EventId, ticket: Ticket) {
         let after = self.streams.get(&ticket.stream).cloned().unwrap_or_default();
         self.events.insert(event, (ticket, after));
     }
 
-    /// Notes that a stream waits for an event.
     pub(super) fn waits(&mut self, stream: StreamId, event: EventId) {
         let Some((ticket, after)) = self.events.get(&event) else { return };
         let its = self.streams.entry(stream).or_default();
@@ -34,12 +32,10 @@ impl Order {
         }
     }
 
-    /// Returns the order of a stream.
     pub(super) fn after(&self, stream: StreamId) -> Option<&After> {
         self.streams.get(&stream)
     }
 
-    /// Forgets a destroyed event.
     pub(super) fn forget_event(&mut self, event: EventId) {
         self.events.remove(&event);
     }
@@ -50,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order_passes_from_stream_to_stream_as_it_was_when_the_event_was_recorded() {
+    fn order_is_inherited_as_of_the_event_record() {
         let [a, b, c] = [1, 2, 3].map(StreamId);
         let at = |stream, number| Ticket { stream, number };
         let mut order = Order::default();

@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use cgpu_shm::units::Bytes;
 
 use super::shares::Received;
-use super::{Machine, Number, lock};
+use super::{ExportNumber, Machine, lock};
 use crate::error::Error;
 use crate::memory::{Access, MappedRange, PhysicalId, PhysicalInfo, PhysicalPlace, Sendable, Side};
 use crate::timeline::ExportKind;
@@ -26,7 +26,7 @@ impl Machine {
         size: Bytes,
         sendable: impl Into<Sendable>,
     ) -> Result<PhysicalId, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         self.start_helper()?;
         let sendable = sendable.into();
         let create =
@@ -45,7 +45,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NoAllocation`] if it is not a handle.
     pub fn release_physical(&self, physical: PhysicalId) -> Result<(), Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         lock(&self.core.memory).release_physical(&**self.core, physical)
     }
 
@@ -54,7 +54,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NoAllocation`] if nothing is mapped there.
     pub fn retain_physical(&self, address: u64) -> Result<PhysicalId, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         lock(&self.core.memory).physicals.retain(address)
     }
 
@@ -63,8 +63,8 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::NoAllocation`] if it is not a handle.
-    pub fn keep_physical(&self, physical: PhysicalId) -> Result<(), Error> {
-        self.check_lineage()?;
+    pub fn add_physical_reference(&self, physical: PhysicalId) -> Result<(), Error> {
+        self.check_not_forked()?;
         lock(&self.core.memory).physicals.keep(physical)
     }
 
@@ -72,9 +72,9 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::NoAllocation`] if there is none.
-    pub fn let_go_physical(&self, physical: PhysicalId) -> Result<(), Error> {
-        self.check_lineage()?;
-        lock(&self.core.memory).let_go_physical(&**self.core, physical)
+    pub fn drop_physical_reference(&self, physical: PhysicalId) -> Result<(), Error> {
+        self.check_not_forked()?;
+        lock(&self.core.memory).drop_physical_reference(&**self.core, physical)
     }
 
     /// Describes the memory of a handle.
@@ -82,7 +82,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NoAllocation`] if it is not a handle.
     pub fn physical(&self, physical: PhysicalId) -> Result<PhysicalInfo, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         lock(&self.core.memory).physicals.held(physical)
     }
 
@@ -91,7 +91,7 @@ impl Machine {
     /// # Errors
     /// [`Error::Invalid`]; [`Error::OutOfMemory`] if there is no such range.
     pub fn reserve_addresses(&self, size: Bytes, align: u64, wanted: u64) -> Result<u64, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         lock(&self.core.memory).physicals.reserve(size, align, wanted)
     }
 
@@ -100,14 +100,14 @@ impl Machine {
     /// # Errors
     /// [`Error::Invalid`].
     pub fn free_addresses(&self, address: u64, size: Bytes) -> Result<(), Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         lock(&self.core.memory).physicals.unreserve(address, size)
     }
 
     /// Returns the reservation that contains an address: its start and size.
     #[must_use]
     pub fn reservation(&self, address: u64) -> Option<(u64, Bytes)> {
-        self.check_lineage().ok()?;
+        self.check_not_forked().ok()?;
         lock(&self.core.memory).physicals.reserved(address)
     }
 
@@ -117,7 +117,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NoAllocation`] if it is not a handle; [`Error::Invalid`] where it cannot be mapped.
     pub fn map(&self, address: u64, size: Bytes, physical: PhysicalId) -> Result<(), Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         if self.physical(physical)?.place == PhysicalPlace::Team {
             self.await_team(physical)?;
         }
@@ -129,7 +129,7 @@ impl Machine {
     /// # Errors
     /// [`Error::Invalid`] for any other range.
     pub fn unmap(&self, address: u64, size: Bytes) -> Result<(), Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         lock(&self.core.memory).unmap(&**self.core, address, size)
     }
 
@@ -143,7 +143,7 @@ impl Machine {
         size: Bytes,
         wanted: &[(Side, Access)],
     ) -> Result<(), Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         lock(&self.core.memory).set_access(&self.core.files, address, size, wanted)
     }
 
@@ -152,14 +152,14 @@ impl Machine {
     /// # Errors
     /// [`Error::NoAllocation`] if nothing is mapped there.
     pub fn access(&self, address: u64, side: Side) -> Result<Access, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         lock(&self.core.memory).physicals.access(address, side)
     }
 
     /// Returns the mapping at an address.
     #[must_use]
     pub fn mapped(&self, address: u64) -> Option<MappedRange> {
-        self.check_lineage().ok()?;
+        self.check_not_forked().ok()?;
         lock(&self.core.memory).physicals.mapped(address)
     }
 
@@ -169,7 +169,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NotShareable`]; [`Error::NoAllocation`] if it is not a handle; [`Error::System`].
     pub fn export_physical(&self, physical: PhysicalId) -> Result<OwnedFd, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         // Locked throughout, so that no thread releases the handle in between.
         let memory = lock(&self.core.memory);
         let (export, serial) =
@@ -184,7 +184,7 @@ impl Machine {
     /// [`Error::NoAllocation`] if there is none; [`Error::Invalid`] for parts of several
     /// allocations, and for mappings of several kinds; [`Error::Full`], [`Error::System`].
     pub fn keep_range(&self, address: u64, size: Bytes) -> Result<OwnedFd, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         // Locked throughout, so that no thread frees it in between.
         let mut memory = lock(&self.core.memory);
         let exports = memory.behind(&**self.core, address, size)?;
@@ -197,7 +197,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NoAllocation`] if it keeps none; [`Error::System`].
     pub fn import_physical(&self, descriptor: BorrowedFd<'_>) -> Result<PhysicalId, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         self.start_helper()?;
         let received = self.core.receive(descriptor, &HANDLED)?;
         Ok(self.handle_of(&received, true.into()))
@@ -207,19 +207,19 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::NotShareable`]; [`Error::NoAllocation`] if it is not a handle.
-    pub fn number_physical(&self, physical: PhysicalId) -> Result<Number, Error> {
-        self.check_lineage()?;
+    pub fn number_physical(&self, physical: PhysicalId) -> Result<ExportNumber, Error> {
+        self.check_not_forked()?;
         let (export, serial) =
             lock(&self.core.memory).physicals.export(physical, |sendable| sendable.by_number)?;
-        Ok(Number { export: export.get(), serial })
+        Ok(ExportNumber { export: export.get(), serial })
     }
 
     /// Imports the memory that a number names.
     ///
     /// # Errors
     /// [`Error::NoAllocation`] if no process holds it.
-    pub fn import_numbered(&self, number: Number) -> Result<PhysicalId, Error> {
-        self.check_lineage()?;
+    pub fn import_numbered(&self, number: ExportNumber) -> Result<PhysicalId, Error> {
+        self.check_not_forked()?;
         self.start_helper()?;
         let received = self.core.receive_number(number, &HANDLED)?;
         Ok(self.handle_of(&received, Sendable { by_descriptor: false, by_number: true }))

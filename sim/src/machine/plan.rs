@@ -85,23 +85,21 @@ pub struct Step {
 
 /// A position on a track: so many commands from its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Position {
     pub(super) track: usize,
     pub(super) commands: u64,
 }
 
-/// An item on a track.
 #[derive(Debug)]
 pub(super) enum Item {
     /// A wait until the stream has reached the launch.
     Begin,
     /// A wait for another track.
-    Wait(Place),
+    Wait(Position),
     /// The work of the step with this index.
     Work(usize),
 }
 
-/// One track of a plan.
 #[derive(Debug)]
 pub(super) struct Track {
     pub(super) context: ContextId,
@@ -137,7 +135,7 @@ impl Plan {
         let mut plan =
             Self { items: Vec::with_capacity(steps.len()), tracks: Vec::new(), steps: steps.len() };
         // Where each step is, and whether no other step depends on it.
-        let mut places: Vec<Place> = Vec::with_capacity(steps.len());
+        let mut places: Vec<Position> = Vec::with_capacity(steps.len());
         let mut ends = vec![true; steps.len()];
         for (index, Step { context, after }) in steps.into_iter().enumerate() {
             let track = plan.track_for(index, context, &after, &places);
@@ -174,7 +172,7 @@ impl Plan {
         index: usize,
         context: ContextId,
         after: &[usize],
-        places: &[Place],
+        places: &[Position],
     ) -> usize {
         let behind = after.iter().rev().find(|&&before| {
             let track = &self.tracks[places[before].track];
@@ -195,13 +193,13 @@ impl Plan {
         }
     }
 
-    fn put(&mut self, track: usize, item: Item) -> Place {
+    fn put(&mut self, track: usize, item: Item) -> Position {
         self.items.push((track, item));
         self.tracks[track].commands += 1;
-        Place { track, commands: self.tracks[track].commands }
+        Position { track, commands: self.tracks[track].commands }
     }
 
-    fn wait(&mut self, track: usize, place: Place) {
+    fn wait(&mut self, track: usize, place: Position) {
         if place.track == track {
             return;
         }
@@ -216,7 +214,7 @@ impl Plan {
     }
 
     /// Makes the last track wait for all others, so that its end is the graph's.
-    fn join(&mut self, ends: Vec<Place>) {
+    fn join(&mut self, ends: Vec<Position>) {
         let Some(last) = self.tracks.len().checked_sub(1) else { return };
         ends.into_iter().for_each(|end| self.wait(last, end));
     }
@@ -235,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_one_track_and_waits_for_nothing() {
+    fn chain_of_steps_is_one_track_without_waits() {
         let plan = Plan::new(steps(&[&[], &[0], &[1], &[2]]));
         assert_eq!(plan.tracks.len(), 1);
         assert_eq!(plan.items.len(), 5);
@@ -243,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_diamond_is_two_tracks() {
+    fn diamond_of_steps_is_two_tracks_with_two_waits() {
         let plan = Plan::new(steps(&[&[], &[0], &[0], &[1, 2]]));
         assert_eq!(plan.tracks.len(), 2);
         let waits = plan.items.iter().filter(|(_, item)| matches!(item, Item::Wait(_))).count();
@@ -251,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wide_shares_tracks_and_what_is_long_takes_more() {
+    fn wide_graph_shares_tracks_and_long_chain_is_split() {
         assert_eq!(Plan::new(steps(&vec![&[] as &[usize]; 1_000])).tracks.len(), WIDTH);
         let chain: Vec<Step> = (0..5_000_usize)
             .map(|n| Step { context: CONTEXT, after: n.checked_sub(1).into_iter().collect() })
@@ -264,7 +262,7 @@ mod tests {
     /// Runs the tracks of a plan in random order: every step must find its dependencies done, and
     /// all must be done when the last track is.
     #[test]
-    fn every_order_that_the_tracks_allow_keeps_the_dependencies() {
+    fn any_interleaving_of_tracks_keeps_dependencies() {
         for seed in 0..200_u64 {
             let draw = |n: usize, what: u64| mix(seed << 32 ^ (n as u64) << 8 ^ what);
             let count = 1 + index_below(draw(0, 1), 120);

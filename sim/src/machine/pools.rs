@@ -17,7 +17,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NoGpu`].
     pub fn create_pool(&self, settings: PoolSettings) -> Result<PoolId, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         self.check_gpu(settings.site.gpu)?;
         // Relaxed: a thread that does not see it yet cannot use the new pool either.
         self.core.pooling.store(true, Ordering::Relaxed);
@@ -29,7 +29,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NoPool`].
     pub fn destroy_pool(&self, pool: PoolId) -> Result<(), Error> {
-        self.settle_pools(true)?;
+        self.complete_pool_frees(true)?;
         lock(&self.core.memory).destroy_pool(&**self.core, pool)
     }
 
@@ -48,7 +48,7 @@ impl Machine {
     ) -> Result<u64, Error> {
         self.start_helper()?;
         let gpu = lock(&self.core.memory).pools.settings(pool)?.site.gpu;
-        self.settle_pools(false)?;
+        self.complete_pool_frees(false)?;
         let mut taken = self.core.take_or_grow(pool, size, stream);
         if taken == Err(Error::OutOfMemory) {
             self.trim_short(gpu)?;
@@ -73,7 +73,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NoAllocation`], [`Error::NoStream`].
     pub fn free_in(&self, address: u64, stream: StreamId) -> Result<(), Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         let found = lock(&self.core.memory).find(address).filter(|found| found.address == address);
         match found.ok_or(Error::NoAllocation)?.origin {
             Origin::Pool(_) => {
@@ -162,7 +162,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NoPool`].
     pub fn trim_pool(&self, pool: PoolId, keep: Bytes) -> Result<(), Error> {
-        self.settle_pools(true)?;
+        self.complete_pool_frees(true)?;
         lock(&self.core.memory).trim(&**self.core, pool, keep)
     }
 
@@ -171,7 +171,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NotShareable`], [`Error::NoPool`], [`Error::System`].
     pub fn export_pool(&self, pool: PoolId) -> Result<OwnedFd, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         let mut memory = lock(&self.core.memory);
         let settings = memory.pools.settings(pool)?;
         if !settings.shareable || memory.pools.is_imported(pool)? {
@@ -193,7 +193,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NoAllocation`] if the descriptor is not a pool's; [`Error::System`].
     pub fn import_pool(&self, descriptor: BorrowedFd<'_>) -> Result<PoolId, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         self.start_helper()?;
         let received = self.core.receive(descriptor, &[ExportKind::Pool])?;
         let identity = (received.export, received.serial);
@@ -207,7 +207,7 @@ impl Machine {
     /// [`Error::NoAllocation`]; [`Error::NotShareable`] unless the pool is shareable and was
     /// exported.
     pub fn offer_pooled(&self, address: u64) -> Result<(u64, Offer), Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         let mut memory = lock(&self.core.memory);
         let (pool, offer) = memory.offer_pooled(address)?;
         let (_, serial) = memory.pools.identity(pool)?.ok_or(Error::NotShareable)?;
@@ -221,14 +221,14 @@ impl Machine {
     /// [`Error::NoAllocation`] if it is freed, or of another pool; [`Error::NoPool`],
     /// [`Error::System`].
     pub fn import_pooled(&self, pool: PoolId, of: u64, offer: &Offer) -> Result<u64, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         let mut memory = lock(&self.core.memory);
         let imported = memory.pools.is_imported(pool)?;
         let identity = *memory.pools.identity(pool)?;
         if !imported || identity.map(|(_, serial)| serial) != Some(of) {
             return Err(Error::NoAllocation);
         }
-        let whole = self.core.look_at(offer)?;
+        let whole = self.core.describe_offer(offer)?;
         let origin = Origin::Imported(pool);
         match memory.origin_of(ExportId(offer.export), offer.serial) {
             Some(_) => memory.open(whole.0, whole.1, offer, None, origin),
@@ -238,14 +238,14 @@ impl Machine {
 
     /// Makes completed stream-ordered frees available to every stream: in all pools, or in those
     /// with opportunistic reuse.
-    fn settle_pools(&self, all: bool) -> Result<(), Error> {
-        self.check_lineage()?;
-        self.core.settle_pools(all)
+    fn complete_pool_frees(&self, all: bool) -> Result<(), Error> {
+        self.check_not_forked()?;
+        self.core.complete_pool_frees(all)
     }
 
     /// Releases unused memory of the pools of a GPU that is out of memory.
     pub(super) fn trim_short(&self, gpu: usize) -> Result<(), Error> {
-        self.settle_pools(true)?;
+        self.complete_pool_frees(true)?;
         lock(&self.core.memory).trim_pools(&**self.core, Some(gpu))
     }
 }
@@ -263,7 +263,7 @@ impl Core {
         if !self.pooling.load(Ordering::Relaxed) {
             return Ok(());
         }
-        self.settle_pools(true)?;
+        self.complete_pool_frees(true)?;
         lock(&self.memory).trim_pools(self, None)
     }
 
@@ -272,11 +272,11 @@ impl Core {
         if !self.pooling.load(Ordering::Relaxed) {
             return Ok(());
         }
-        self.settle_pools(false)?;
-        lock(&self.memory).end_doomed(self)
+        self.complete_pool_frees(false)?;
+        lock(&self.memory).end_destroyed(self)
     }
 
-    fn settle_pools(&self, all: bool) -> Result<(), Error> {
+    fn complete_pool_frees(&self, all: bool) -> Result<(), Error> {
         let freed = lock(&self.memory).pools.freed(None);
         if freed.is_empty() {
             return Ok(());
@@ -287,7 +287,7 @@ impl Core {
             };
             Ok(freed.iter().filter(done).copied().collect())
         })?;
-        lock(&self.memory).pools.settle(all, |ticket| done.contains(&ticket));
+        lock(&self.memory).pools.complete_frees(all, |ticket| done.contains(&ticket));
         Ok(())
     }
 

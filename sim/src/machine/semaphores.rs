@@ -16,12 +16,12 @@ impl Machine {
     /// # Errors
     /// [`Error::Full`], [`Error::System`].
     pub fn create_semaphore(&self, counts: bool) -> Result<SemaphoreId, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         let core = &self.core;
         let export =
             core.with(|timeline, _| timeline.create_semaphore(core.segment.process(), counts))?;
         // One byte, for the lock that identifies its descriptors.
-        let exported = core.place_or_let_go(export, 1)?;
+        let exported = core.create_file_or_drop(export, 1)?;
         Ok(SemaphoreId::new(export, exported.serial))
     }
 
@@ -43,7 +43,7 @@ impl Machine {
         descriptor: BorrowedFd<'_>,
         counts: bool,
     ) -> Result<SemaphoreId, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         let kind = if counts { ExportKind::Counting } else { ExportKind::Binary };
         let received = self.core.receive(descriptor, &[kind])?;
         Ok(SemaphoreId::new(received.export, received.serial))
@@ -55,7 +55,7 @@ impl Machine {
     /// [`Error::NoAllocation`] if this process does not hold it.
     pub fn close_semaphore(&self, semaphore: SemaphoreId) -> Result<(), Error> {
         self.semaphore_value(semaphore)?;
-        self.core.let_go(semaphore.export())
+        self.core.drop_hold(semaphore.export())
     }
 
     /// Returns a semaphore's value; of a binary one, 1 if it is signalled.
@@ -63,7 +63,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NoAllocation`] if it is destroyed.
     pub fn semaphore_value(&self, semaphore: SemaphoreId) -> Result<u64, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         self.core.with(|timeline, _| timeline.semaphore_value(semaphore).ok_or(Error::NoAllocation))
     }
 

@@ -23,7 +23,7 @@ pub(super) struct Received {
 
 /// The name of an export for other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Number {
+pub struct ExportNumber {
     /// The export.
     pub export: u64,
     /// Its serial: tells exports apart that reuse the number.
@@ -37,7 +37,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NoAllocation`] for memory of any other origin; [`Error::Full`], [`Error::System`].
     pub fn offer_memory(&self, address: u64) -> Result<Offer, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         lock(&self.core.memory).offer(&**self.core, address)
     }
 
@@ -48,10 +48,10 @@ impl Machine {
     /// [`Error::NoAllocation`] if it is freed; [`Error::NoContext`] if another context has it open,
     /// or the offer is this process's own; [`Error::Full`], [`Error::System`].
     pub fn open_memory(&self, context: ContextId, offer: &Offer) -> Result<u64, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         let gpu = self.gpu_of(context)?;
         let mut memory = lock(&self.core.memory);
-        let whole = self.core.look_at(offer)?;
+        let whole = self.core.describe_offer(offer)?;
         if whole.0 != gpu {
             return Err(Error::Invalid("the context is on another GPU"));
         }
@@ -72,7 +72,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NoAllocation`] if it was not opened.
     pub fn close_memory(&self, address: u64) -> Result<(), Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         let found = lock(&self.core.memory).find(address).filter(|found| found.address == address);
         let Some(Origin::Opened(context)) = found.map(|found| found.origin) else {
             return Err(Error::NoAllocation);
@@ -84,7 +84,7 @@ impl Machine {
 
 impl Core {
     /// Returns GPU and size of an offer's export.
-    pub(super) fn look_at(&self, offer: &Offer) -> Result<(usize, Bytes), Error> {
+    pub(super) fn describe_offer(&self, offer: &Offer) -> Result<(usize, Bytes), Error> {
         let export = ExportId(offer.export);
         let about = self.with(|timeline, _| {
             if !timeline.is_offered(export, offer.serial) {
@@ -120,7 +120,7 @@ impl Core {
             });
         opened.inspect_err(|_| {
             // If this fails, too, the reference ends with the process.
-            let _ = self.let_go(export);
+            let _ = self.drop_hold(export);
         })
     }
 
@@ -162,7 +162,7 @@ impl Core {
     /// it.
     pub(super) fn receive_number(
         &self,
-        number: Number,
+        number: ExportNumber,
         kinds: &[ExportKind],
     ) -> Result<Received, Error> {
         self.with(|timeline, _| {

@@ -49,7 +49,7 @@ impl Machine {
         self.core.with(|timeline, _| {
             let context = self.core.own_stream(timeline, stream)?;
             if timeline.legacy_stream(context) == stream {
-                return Err(Error::Invalid("a legacy stream lives as long as its context"));
+                return Err(Error::Invalid("a legacy stream exists as long as its context"));
             }
             timeline.destroy_stream(stream);
             Ok(())

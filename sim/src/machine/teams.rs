@@ -2,7 +2,7 @@
 
 use cgpu_shm::units::Bytes;
 
-use super::{Machine, Member, POLL, PhysicalId, Sendable, Team, lock};
+use super::{Machine, Member, POLL_INTERVAL, PhysicalId, Sendable, Team, lock};
 use crate::error::Error;
 use crate::timeline::ExportId;
 
@@ -18,12 +18,12 @@ impl Machine {
         room: Bytes,
         sendable: impl Into<Sendable>,
     ) -> Result<PhysicalId, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         self.start_helper()?;
         let team = self
             .core
             .with(|timeline, _| timeline.create_team(self.core.segment.process(), gpus, room))?;
-        let exported = self.core.place_or_let_go(team, 0)?;
+        let exported = self.core.create_file_or_drop(team, 0)?;
         Ok(lock(&self.core.memory).physicals.add_team(
             (team, exported.serial),
             room,
@@ -97,7 +97,7 @@ impl Machine {
     ) -> Result<(), Error> {
         let team = self.export_of_team(team)?;
         self.core.with(|timeline, _| timeline.unbind(team, gpu, (offset, size.0)))?;
-        self.core.bury_exports()
+        self.core.end_unused_exports()
     }
 
     /// Unbinds everything that this process has bound to a team, and releases the handle.
@@ -111,18 +111,18 @@ impl Machine {
             Ok(())
         })?;
         self.release_physical(team)?;
-        self.core.bury_exports()
+        self.core.end_unused_exports()
     }
 
     fn export_of_team(&self, team: PhysicalId) -> Result<ExportId, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         lock(&self.core.memory).physicals.team(team)
     }
 
     /// Waits until all GPUs of a team are added, possibly by other threads and processes.
     pub(super) fn await_team(&self, team: PhysicalId) -> Result<(), Error> {
         while !self.team(team)?.is_complete() {
-            self.core.clock.wait_until(self.now() + POLL);
+            self.core.clock.wait_until(self.now() + POLL_INTERVAL);
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use cgpu_shm::units::Nanos;
 
 use super::{ClockRate, ContextId, EngineTime, GpuSample, Machine, ProcessSample, ProcessUse, Xid};
 use crate::error::Error;
-use crate::identity::{Asker, Identity};
+use crate::identity::{Identity, PidResolver};
 
 /// NVML's utilisation: integer percent of the last whole window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Utilisation {
 }
 
 /// Interval between two checks for exited processes by readers, if no client checks.
-pub(super) const REAP: Nanos = Nanos::from_millis(20);
+pub(super) const REAP_INTERVAL: Nanos = Nanos::from_millis(20);
 
 impl Machine {
     /// Returns the processes with contexts on a GPU that exist in this process's PID namespace,
@@ -26,10 +26,10 @@ impl Machine {
     /// [`Error::NoGpu`].
     pub fn processes(&self, gpu: usize) -> Result<Vec<ProcessUse>, Error> {
         self.check_gpu(gpu)?;
-        self.core.segment.reap(self.now(), REAP)?;
-        self.core.bury_exports()?;
+        self.core.segment.reap(self.now(), REAP_INTERVAL)?;
+        self.core.end_unused_exports()?;
         let uses: Vec<_> = self.core.with(|timeline, now| {
-            timeline.settle(gpu, now);
+            timeline.account_up_to(gpu, now);
             let uses = timeline.processes(gpu).into_iter();
             Ok(uses
                 .map(|each| (self.core.segment.identity(each.process, each.pid), each))
@@ -45,7 +45,7 @@ impl Machine {
     pub fn utilisation(&self, gpu: usize) -> Result<Utilisation, Error> {
         self.check_gpu(gpu)?;
         self.core.with(|timeline, now| {
-            timeline.settle(gpu, now);
+            timeline.account_up_to(gpu, now);
             let gpu = timeline.utilisation(gpu, now);
             Ok(Utilisation { gpu, memory: gpu / 3 })
         })
@@ -63,7 +63,7 @@ impl Machine {
     ) -> Result<Vec<ProcessSample>, Error> {
         self.check_gpu(gpu)?;
         let samples: Vec<_> = self.core.with(|timeline, now| {
-            timeline.settle(gpu, now);
+            timeline.account_up_to(gpu, now);
             let samples = timeline.process_samples(gpu, since, now).into_iter();
             Ok(samples
                 .map(|each| (self.core.segment.identity(each.process, each.pid), each))
@@ -80,7 +80,7 @@ impl Machine {
     pub fn gpu_utilisation(&self, gpu: usize, since: Nanos) -> Result<Vec<GpuSample>, Error> {
         self.check_gpu(gpu)?;
         self.core.with(|timeline, now| {
-            timeline.settle(gpu, now);
+            timeline.account_up_to(gpu, now);
             Ok(timeline.gpu_samples(gpu, since, now))
         })
     }
@@ -138,7 +138,7 @@ impl Machine {
     pub fn engine_time(&self, gpu: usize) -> Result<EngineTime, Error> {
         self.check_gpu(gpu)?;
         self.core.with(|timeline, now| {
-            timeline.settle(gpu, now);
+            timeline.account_up_to(gpu, now);
             Ok(timeline.engine_time(gpu))
         })
     }
@@ -150,7 +150,7 @@ impl Machine {
     pub fn context_busy(&self, context: ContextId) -> Result<Nanos, Error> {
         self.core.with(|timeline, now| {
             let gpu = self.core.own_context(timeline, context)?;
-            timeline.settle(gpu, now);
+            timeline.account_up_to(gpu, now);
             Ok(timeline.context_busy(context))
         })
     }
@@ -172,16 +172,23 @@ impl Machine {
     /// Names processes as NVML does: as [`as_seen`], or, on a GPU that reports host PIDs, by their
     /// ids on the host.
     fn named<T>(&self, all: Vec<(Identity, T)>, with: impl Fn(T, u32) -> T) -> Vec<T> {
-        let asker = if self.figures().host_pids == 1 { Asker::host() } else { Asker::new() };
-        seen_by(asker, all, with)
+        let resolver =
+            if self.figures().host_pids == 1 { PidResolver::host() } else { PidResolver::new() };
+        seen_by(resolver, all, with)
     }
 }
 
 /// Keeps the processes that exist in this process's PID namespace, with their ids there.
 pub(super) fn as_seen<T, U>(all: Vec<(Identity, T)>, with: impl Fn(T, u32) -> U) -> Vec<U> {
-    seen_by(Asker::new(), all, with)
+    seen_by(PidResolver::new(), all, with)
 }
 
-fn seen_by<T, U>(mut asker: Asker, all: Vec<(Identity, T)>, with: impl Fn(T, u32) -> U) -> Vec<U> {
-    all.into_iter().filter_map(|(who, each)| Some(with(each, asker.pid_of(&who)?))).collect()
+fn seen_by<T, U>(
+    mut resolver: PidResolver,
+    all: Vec<(Identity, T)>,
+    with: impl Fn(T, u32) -> U,
+) -> Vec<U> {
+    all.into_iter()
+        .filter_map(|(identity, each)| Some(with(each, resolver.pid_of(&identity)?)))
+        .collect()
 }

@@ -3,7 +3,7 @@
 use cgpu_shm::units::Nanos;
 
 use super::effects::Effect;
-use super::{Core, Machine, StreamId, Ticket, lock, trail};
+use super::{Core, Machine, StreamId, Ticket, enqueued, lock};
 use crate::error::Error;
 use crate::footprint::Footprint;
 use crate::kernel::Kernel;
@@ -184,7 +184,7 @@ impl Machine {
         command: Command,
         effect: Effect,
     ) -> Result<Ticket, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         let begun = self.now();
         let ticket = self.core.enqueue_effect(stream, command, effect)?;
         self.core.clock.spin_until(begun + self.figures().call_cost);
@@ -206,7 +206,7 @@ impl Machine {
         kind: CopyKind,
         what: Pitched,
     ) -> Result<Ticket, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         match self.copying(kind, &what)? {
             Command::Nothing if what.bytes() == Some(0) => self.enqueue(stream, Command::Nothing),
             command => self.enqueue_effect(stream, command, Effect::Copy(what)),
@@ -219,7 +219,7 @@ impl Machine {
     /// [`Error::NoAllocation`] if a device range leaves its allocation; [`Error::Invalid`] for a
     /// range that is larger than memory.
     pub fn check_copy(&self, kind: CopyKind, what: &Pitched) -> Result<(), Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         self.copying(kind, what).map(|_| ())
     }
 
@@ -228,7 +228,7 @@ impl Machine {
     /// # Errors
     /// [`Error::NoStream`]; [`Error::NoAllocation`]; [`Error::Invalid`] for another element size.
     pub fn fill(&self, stream: StreamId, fill: Fill) -> Result<Ticket, Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         match self.filling(&fill)? {
             Command::Nothing => self.enqueue(stream, Command::Nothing),
             command => self.enqueue_effect(stream, command, Effect::Fill(fill)),
@@ -296,7 +296,7 @@ impl Machine {
     /// # Errors
     /// [`Error::Forked`], [`Error::Stuck`], [`Error::System`].
     pub fn perform_effects(&self) -> Result<(), Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         self.core.perform_due()
     }
 
@@ -321,7 +321,7 @@ impl Machine {
     /// Converts a fill to a command; refuses a range that leaves its allocation.
     pub(super) fn filling(&self, fill: &Fill) -> Result<Command, Error> {
         if !matches!(fill.size, 1 | 2 | 4) {
-            return Err(Error::Invalid("elements of 1, 2 or 4 bytes can be filled with"));
+            return Err(Error::Invalid("the element size must be 1, 2 or 4 bytes"));
         }
         let width = fill.elements.checked_mul(fill.size).ok_or(TOO_LARGE)?;
         let bytes = width.checked_mul(fill.rows).ok_or(TOO_LARGE)?;
@@ -347,7 +347,7 @@ impl Machine {
     }
 
     pub(super) fn check_word(&self, address: u64, width: Width) -> Result<(), Error> {
-        self.check_lineage()?;
+        self.check_not_forked()?;
         if address == 0 || !address.is_multiple_of(width.bytes()) {
             return Err(Error::Invalid("the address of a word is not aligned"));
         }
@@ -365,7 +365,7 @@ const LOCAL_BLOCKS: u64 = 64;
 fn local(bytes: u64, figures: &Figures) -> Command {
     let cost = Nanos(bytes.saturating_mul(1_000) / figures.local_rate + 1_000);
     let footprint = Footprint::of_blocks(bytes.div_ceil(LOCAL_BLOCK), LOCAL_BLOCKS, LOCAL_BLOCKS);
-    Command::Compute { cost, kernel: false, meeting: None, footprint }
+    Command::Compute { cost, kernel: false, rendezvous: None, footprint }
 }
 
 impl Core {
@@ -380,7 +380,7 @@ impl Core {
         loop {
             match self.with(&mut enqueue)? {
                 Ok(ticket) => {
-                    trail::note(ticket);
+                    enqueued::note(ticket);
                     return Ok(ticket);
                 }
                 Err(QueueFull { room }) => self.wait_for(&[room])?,

@@ -14,14 +14,12 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The location of the files.
 #[derive(Debug)]
 pub(crate) struct Files {
     segment: PathBuf,
 }
 
 impl Files {
-    /// Locates the files of a segment.
     pub(crate) fn beside(segment: &Path) -> Self {
         Self { segment: segment.to_owned() }
     }
@@ -56,7 +54,6 @@ impl Files {
         Ok((file, inode))
     }
 
-    /// Opens the file of an export.
     pub(crate) fn open(&self, serial: u64) -> io::Result<File> {
         OpenOptions::new().read(true).write(true).open(self.path(serial))
     }
@@ -97,7 +94,6 @@ impl Files {
         }
     }
 
-    /// Removes the file of an unused export.
     pub(crate) fn remove(&self, serial: u64) {
         // Missing if its creator died before it was made, or another process has removed it.
         let _ = fs::remove_file(self.path(serial));
@@ -119,7 +115,6 @@ fn keep(file: &File, byte: u64) -> io::Result<()> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Returns whether a byte is locked.
 fn is_locked(file: &File, byte: u64) -> io::Result<bool> {
     let mut request = request(libc::F_WRLCK, byte)?;
     // SAFETY: the descriptor is open; F_OFD_GETLK reads and writes the one flock, which outlives
@@ -151,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_descriptor_keeps_an_export_until_its_last_copy_is_closed() {
+    fn descriptor_keeps_an_export_until_its_last_copy_is_closed() {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let segment = folder.path().join("segment");
         fs::write(&segment, "").unwrap();
@@ -171,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_keeps_several_exports_and_no_others() {
+    fn descriptor_keeps_several_exports_and_no_others() {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let segment = folder.path().join("segment");
         fs::write(&segment, "").unwrap();

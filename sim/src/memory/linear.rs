@@ -12,9 +12,7 @@ use super::{Accounting, Allocation, GRANULE, Memory, Origin};
 use crate::error::Error;
 use crate::timeline::ContextId;
 
-/// Sizes from here on are large.
 const LARGE: u64 = 1 << 20;
-/// Step of small allocations.
 const STEP: u64 = 512;
 
 /// Returns the bytes that an allocation takes.
@@ -24,7 +22,7 @@ pub(super) fn rounded(size: Bytes) -> u64 {
 
 /// The allocator of a context.
 #[derive(Debug)]
-pub(super) struct Home {
+pub(super) struct ContextMemory {
     gpu: usize,
     /// Free pieces of its blocks.
     blocks: Space,
@@ -32,17 +30,16 @@ pub(super) struct Home {
 
 /// Whether freed memory must still be released from accounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum Refund {
     /// Release it.
     Now,
     /// The end of the context has released it.
-    Already,
+    Done,
 }
 
 impl Memory {
-    /// Adds a context of this process.
     pub(crate) fn adopt(&mut self, context: ContextId, gpu: usize) {
-        self.contexts.insert(context, Home { gpu, blocks: Space::default() });
+        self.contexts.insert(context, ContextMemory { gpu, blocks: Space::default() });
     }
 
     pub(crate) fn allocate(
@@ -51,10 +48,10 @@ impl Memory {
         context: ContextId,
         size: Bytes,
     ) -> Result<u64, Error> {
-        let home = self.contexts.get_mut(&context).ok_or(Error::NoContext)?;
-        let gpu = home.gpu;
+        let own = self.contexts.get_mut(&context).ok_or(Error::NoContext)?;
+        let gpu = own.gpu;
         if size.0 == 0 {
-            return Err(Error::Invalid("an allocation of no bytes"));
+            return Err(Error::Invalid("an allocation of zero bytes"));
         }
         // Checked before rounding, which could overflow.
         if size > self.totals[gpu] {
@@ -63,12 +60,12 @@ impl Memory {
         let taken = rounded(size);
         let address = if size.0 >= LARGE {
             self.take_granules(accounting, context, gpu, taken)?
-        } else if let Some(address) = home.blocks.take(taken) {
+        } else if let Some(address) = own.blocks.take(taken) {
             address
         } else {
             let block = self.take_granules(accounting, context, gpu, GRANULE)?;
-            if let Some(home) = self.contexts.get_mut(&context) {
-                home.blocks.give(block + taken, GRANULE - taken, block..block + GRANULE);
+            if let Some(own) = self.contexts.get_mut(&context) {
+                own.blocks.give(block + taken, GRANULE - taken, block..block + GRANULE);
             }
             block
         };
@@ -91,28 +88,27 @@ impl Memory {
         Ok(address)
     }
 
-    /// Frees an allocation of a context.
     pub(super) fn free_linear(
         &mut self,
         accounting: &impl Accounting,
         allocation: Allocation,
-        told: Told,
+        refund: Refund,
     ) -> Result<(), Error> {
         let Origin::Context(context) = allocation.origin else { return Err(Error::NoAllocation) };
         let Allocation { address, size, gpu, .. } = allocation;
         self.live.remove(&address).ok_or(Error::NoAllocation)?;
         let taken = rounded(size);
         if size.0 >= LARGE {
-            return self.give_granules(accounting, context, gpu, (address, taken), told);
+            return self.give_granules(accounting, context, gpu, (address, taken), refund);
         }
-        let home = self.contexts.get_mut(&context).ok_or(Error::NoAllocation)?;
+        let own = self.contexts.get_mut(&context).ok_or(Error::NoAllocation)?;
         let block = address / GRANULE * GRANULE;
-        let (start, length) = home.blocks.give(address, taken, block..block + GRANULE);
+        let (start, length) = own.blocks.give(address, taken, block..block + GRANULE);
         if length < GRANULE {
             return Ok(());
         }
-        home.blocks.remove(start, length);
-        self.give_granules(accounting, context, gpu, (start, length), told)
+        own.blocks.remove(start, length);
+        self.give_granules(accounting, context, gpu, (start, length), refund)
     }
 
     fn give_granules(
@@ -121,17 +117,17 @@ impl Memory {
         context: ContextId,
         gpu: usize,
         (start, length): (u64, u64),
-        told: Told,
+        refund: Refund,
     ) -> Result<(), Error> {
         let shared = self.shared.remove(&start);
         if shared.is_some() {
             self.unalias(gpu, start, length)?;
         }
         self.give_addresses(gpu, start, length);
-        match (shared, told) {
-            (Some(shared), _) => accounting.let_go(shared.export),
-            (None, Told::Now) => accounting.release(context, Bytes(length)),
-            (None, Told::Already) => Ok(()),
+        match (shared, refund) {
+            (Some(shared), _) => accounting.drop_hold(shared.export),
+            (None, Refund::Now) => accounting.release(context, Bytes(length)),
+            (None, Refund::Done) => Ok(()),
         }
     }
 

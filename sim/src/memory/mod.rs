@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 
 use cgpu_shm::units::Bytes;
-use linear::Home;
+use linear::ContextMemory;
 use shared::{Opened, Shared};
 use space::Space;
 use span::Span;
@@ -116,17 +116,15 @@ pub(crate) trait Accounting {
     /// Returns the memory bound to a team, with its files.
     fn bound(&self, team: ExportId) -> Result<Vec<(Bound, File)>, Error>;
     /// Drops a reference to an export.
-    fn let_go(&self, export: ExportId) -> Result<(), Error>;
+    fn drop_hold(&self, export: ExportId) -> Result<(), Error>;
 }
 
-/// The process's device memory.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    /// Memory of each GPU.
     totals: Vec<Bytes>,
     /// Per GPU in use: its addresses, and which are free.
     gpus: BTreeMap<usize, (Span, Space)>,
-    contexts: HashMap<ContextId, Home>,
+    contexts: HashMap<ContextId, ContextMemory>,
     live: BTreeMap<u64, Allocation>,
     /// Allocations that others may open, by first address.
     shared: BTreeMap<u64, Shared>,
@@ -249,7 +247,7 @@ impl Memory {
     pub(crate) fn free(&mut self, accounting: &impl Accounting, address: u64) -> Result<(), Error> {
         let allocation = *self.live.get(&address).ok_or(Error::NoAllocation)?;
         match allocation.origin {
-            Origin::Context(_) => self.free_linear(accounting, allocation, linear::Told::Now),
+            Origin::Context(_) => self.free_linear(accounting, allocation, linear::Refund::Now),
             Origin::Pool(_) => self.free_pooled_now(accounting, address),
             Origin::Imported(_) => self.close(accounting, address),
             Origin::Opened(_) => Err(Error::NoAllocation),
@@ -269,7 +267,7 @@ impl Memory {
             // same.
             let _ = match allocation.origin {
                 Origin::Opened(_) => self.close_all(accounting, allocation.address),
-                _ => self.free_linear(accounting, allocation, linear::Told::Already),
+                _ => self.free_linear(accounting, allocation, linear::Refund::Done),
             };
         }
         self.contexts.remove(&context);

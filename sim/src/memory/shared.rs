@@ -63,7 +63,7 @@ impl Memory {
                 let shared = Shared { export: exported.export, serial: exported.serial };
                 if let Err(error) = self.move_into(allocation.gpu, (start, length), &exported) {
                     // Return the memory to the context.
-                    accounting.let_go(exported.export)?;
+                    accounting.drop_hold(exported.export)?;
                     accounting.reserve(context, Bytes(length))?;
                     return Err(error);
                 }
@@ -203,7 +203,7 @@ impl Memory {
         self.opened.remove(&base);
         self.unalias(gpu, base, length)?;
         self.give_addresses(gpu, base, length);
-        accounting.let_go(export)
+        accounting.drop_hold(export)
     }
 
     /// Closes another process's allocation, however often it is open.

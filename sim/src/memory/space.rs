@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Free ranges of addresses: best fit, lowest address first; adjacent ranges merge.
 #[derive(Debug, Default)]
 pub(super) struct Space {
-    /// Start to length.
     by_start: BTreeMap<u64, u64>,
     /// The same, (length, start).
     by_length: BTreeSet<(u64, u64)>,
@@ -67,7 +66,7 @@ mod tests {
     use crate::kernel::mix;
 
     #[test]
-    fn ranges_taken_never_overlap_and_all_comes_back() {
+    fn taken_ranges_never_overlap_and_merge_when_returned() {
         let mut space = Space::default();
         space.give(0, 10_000, 0..10_000);
         let mut taken = BTreeMap::new();
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_do_not_grow_across_their_bounds() {
+    fn ranges_do_not_merge_across_bounds() {
         let mut space = Space::default();
         space.give(100, 100, 100..200);
         assert_eq!(space.give(200, 50, 200..300), (200, 50));

@@ -37,7 +37,6 @@ impl Source<'_> {
     }
 }
 
-/// The two mappings.
 #[derive(Debug)]
 pub(super) struct Span {
     addresses: Region,
@@ -157,7 +156,6 @@ fn clear_shared(place: *mut u8, length: u64) {
     }
 }
 
-/// Replaces a part of our own mapping.
 fn map_over(
     place: *mut u8,
     length: u64,

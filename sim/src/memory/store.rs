@@ -9,7 +9,6 @@ use super::space::Space;
 use super::span::hide;
 use crate::words::index;
 
-/// The mapping, and its free ranges.
 #[derive(Debug)]
 pub(super) struct Store {
     map: *mut libc::c_void,
@@ -43,7 +42,6 @@ impl Store {
         self.space.take(length)
     }
 
-    /// Returns bytes.
     pub(super) fn give(&mut self, offset: u64, length: u64) {
         let place = self.map.cast::<u8>().wrapping_add(index(offset));
         // SAFETY: whole pages of our own mapping that are no longer used; they are the kernel's
@@ -90,7 +88,7 @@ mod tests {
     use crate::memory::span::{Source, Span};
 
     #[test]
-    fn two_mappings_show_the_same_bytes_until_they_are_given_back() {
+    fn two_mappings_share_bytes_until_restored() {
         let mut store = Store::new(64 * GRANULE).unwrap();
         let mut span = Span::new(8 * GRANULE, GRANULE, 0).unwrap();
         let (start, _) = span.range();

@@ -54,7 +54,7 @@ impl Accounting for Count {
     fn bound(&self, _: ExportId) -> Result<Vec<(Bound, File)>, Error> {
         Ok(Vec::new())
     }
-    fn let_go(&self, _: ExportId) -> Result<(), Error> {
+    fn drop_hold(&self, _: ExportId) -> Result<(), Error> {
         unreachable!("there are no exports")
     }
 }
@@ -66,7 +66,7 @@ fn memory() -> (Memory, Count) {
 }
 
 #[test]
-fn sizes_are_rounded_as_a_driver_does() {
+fn allocation_sizes_are_rounded_like_the_driver() {
     for (size, taken) in [
         (1, 512),
         (512, 512),
@@ -100,7 +100,7 @@ fn small_allocations_share_blocks_and_return_them() {
 }
 
 #[test]
-fn a_million_live_allocations_fit() {
+fn million_live_allocations_fit() {
     let (mut memory, accounting) = memory();
     let live: Vec<u64> =
         (0..1_000_000).map(|_| memory.allocate(&accounting, CONTEXT, Bytes(1)).unwrap()).collect();
@@ -111,7 +111,7 @@ fn a_million_live_allocations_fit() {
 }
 
 #[test]
-fn a_refused_reservation_leaves_no_trace() {
+fn refused_reservation_leaves_no_trace() {
     let (mut memory, accounting) = memory();
     accounting.refuses.set(true);
     assert_eq!(memory.allocate(&accounting, CONTEXT, Bytes(5)), Err(Error::OutOfMemory));
@@ -126,7 +126,7 @@ fn a_refused_reservation_leaves_no_trace() {
 }
 
 #[test]
-fn sizes_that_no_gpu_has_are_refused_before_they_are_rounded() {
+fn oversized_allocation_is_refused_before_rounding() {
     let (mut memory, accounting) = memory();
     let pool =
         memory.pools.create(PoolSettings { site: 0.into(), shareable: false, most: Bytes::ZERO });
@@ -144,7 +144,7 @@ fn sizes_that_no_gpu_has_are_refused_before_they_are_rounded() {
 }
 
 #[test]
-fn clearing_reaches_every_byte_and_keeps_its_neighbours() {
+fn clear_zeroes_the_range_and_keeps_neighbours() {
     let (mut memory, accounting) = memory();
     let address = memory.allocate(&accounting, CONTEXT, Bytes(4 * GRANULE)).unwrap();
     let all = memory.bytes(address, 4 * GRANULE, true).unwrap();
@@ -172,7 +172,7 @@ fn write(memory: &mut Memory, address: u64, value: u8) {
 }
 
 #[test]
-fn freed_bytes_are_let_go() {
+fn freed_memory_is_zero_when_reused() {
     let (mut memory, accounting) = memory();
     let address = memory.allocate(&accounting, CONTEXT, Bytes(GRANULE)).unwrap();
     write(&mut memory, address + 7, 9);
@@ -184,7 +184,7 @@ fn freed_bytes_are_let_go() {
 }
 
 #[test]
-fn a_context_takes_its_allocations_with_it() {
+fn destroyed_context_frees_its_allocations() {
     let (mut memory, accounting) = memory();
     let other = ContextId(2);
     memory.adopt(other, 0);
@@ -197,7 +197,7 @@ fn a_context_takes_its_allocations_with_it() {
 }
 
 #[test]
-fn physical_memory_lives_as_long_as_a_handle_or_a_mapping() {
+fn physical_memory_exists_while_a_handle_or_mapping_does() {
     let (mut memory, accounting) = memory();
     let files = Files::beside("/nonexistent".as_ref());
     let two = Bytes(2 * GRANULE);
@@ -207,8 +207,8 @@ fn physical_memory_lives_as_long_as_a_handle_or_a_mapping() {
         .unwrap();
     memory.map(&files, at, two, id).unwrap();
     memory.map(&files, at + 2 * GRANULE, two, id).unwrap();
-    assert!(!memory.admits(at, 1, false), "nobody reaches it yet");
-    assert!(memory.map(&files, at + GRANULE, two, id).is_err(), "something is there");
+    assert!(!memory.admits(at, 1, false), "no side has access yet");
+    assert!(memory.map(&files, at + GRANULE, two, id).is_err(), "the range is mapped");
     assert!(memory.map(&files, at + 7 * GRANULE, two, id).is_err(), "it leaves the reservation");
     let access = [(Side::Gpu(0), Access::ReadWrite)];
     assert!(
@@ -234,7 +234,7 @@ fn physical_memory_lives_as_long_as_a_handle_or_a_mapping() {
 }
 
 #[test]
-fn host_memory_behind_a_handle_costs_the_gpu_nothing_and_can_be_touched() {
+fn host_physical_memory_is_not_charged_and_is_accessible() {
     let (mut memory, accounting) = memory();
     let files = Files::beside("/nonexistent".as_ref());
     let size = Bytes(GRANULE);
@@ -256,7 +256,7 @@ fn host_memory_behind_a_handle_costs_the_gpu_nothing_and_can_be_touched() {
     memory.map(&files, at, size, gpu).unwrap();
     assert!(
         memory.set_access(&files, at, size, &both).is_err(),
-        "the host does not reach the GPU's"
+        "the host cannot access GPU memory"
     );
     assert_eq!(
         memory.physicals.access(at, Side::Gpu(0)),
@@ -266,7 +266,7 @@ fn host_memory_behind_a_handle_costs_the_gpu_nothing_and_can_be_touched() {
 }
 
 #[test]
-fn pools_grow_in_chunks_and_give_whole_ones_back() {
+fn pool_grows_in_chunks_and_releases_whole_ones() {
     const CHUNK: Bytes = Bytes::from_mib(32);
     let (mut memory, accounting) = memory();
     let pool =
@@ -293,7 +293,7 @@ fn pools_grow_in_chunks_and_give_whole_ones_back() {
 }
 
 #[test]
-fn what_was_freed_in_a_stream_is_had_again_where_the_order_allows() {
+fn stream_ordered_free_is_reused_as_the_policy_allows() {
     use crate::timeline::{StreamId, Ticket};
 
     let (mut memory, accounting) = memory();
@@ -318,7 +318,7 @@ fn what_was_freed_in_a_stream_is_had_again_where_the_order_allows() {
         }
         taken.map(|taken| taken.wait)
     };
-    assert_eq!(take(&mut memory, b, None), Some(None), "new memory is anybody's");
+    assert_eq!(take(&mut memory, b, None), Some(None), "new memory is free for any stream");
     let reuse = |memory: &mut Memory, follow_events, internal_dependencies| {
         *memory.pools.reuse(pool).unwrap() =
             Reuse { follow_events, opportunistic: false, internal_dependencies };
@@ -338,8 +338,8 @@ fn what_was_freed_in_a_stream_is_had_again_where_the_order_allows() {
     reuse(&mut memory, false, true);
     assert_eq!(take(&mut memory, b, None), Some(Some(free)), "if it waits");
     reuse(&mut memory, false, false);
-    memory.pools.settle(false, |_| true);
-    assert_eq!(take(&mut memory, b, None), None, "the pool does not look by itself");
-    memory.pools.settle(true, |_| true);
+    memory.pools.complete_frees(false, |_| true);
+    assert_eq!(take(&mut memory, b, None), None, "without opportunistic reuse");
+    memory.pools.complete_frees(true, |_| true);
     assert_eq!(take(&mut memory, b, None), Some(None), "done");
 }

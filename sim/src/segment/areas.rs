@@ -41,14 +41,12 @@ const PAGE: usize = 4096;
 const LOG: usize = 2 * CAPACITY;
 /// Offset of the words, after the head, on a page of its own, and the log.
 const WORDS_AT: usize = PAGE + LOG * size_of::<u64>();
-/// Bytes of one area.
 pub(super) const LENGTH: usize = (WORDS_AT + WORDS * size_of::<u64>()).next_multiple_of(PAGE);
 
 /// Flag in the preamble's word for the current area: its holder was preempted, so the next step is
 /// to move to another area.
-const STRANDED: u64 = 1 << 63;
+const ABANDONED: u64 = 1 << 63;
 
-/// A mapped area.
 #[derive(Clone, Copy)]
 pub(super) struct Area<'a> {
     pub(super) number: u64,
@@ -77,41 +75,41 @@ impl<'a> Area<'a> {
 
 /// Returns the current area, abandoned or not.
 pub(super) fn current(preamble: &Preamble) -> u64 {
-    preamble.area.load(Ordering::Acquire) & !STRANDED
+    preamble.area.load(Ordering::Acquire) & !ABANDONED
 }
 
 /// Returns whether the current area is abandoned.
-pub(super) fn must_leave(preamble: &Preamble) -> bool {
+pub(super) fn is_abandoned(preamble: &Preamble) -> bool {
     // HB area.
-    preamble.area.load(Ordering::Acquire) & STRANDED != 0
+    preamble.area.load(Ordering::Acquire) & ABANDONED != 0
 }
 
 /// Returns whether `area` is no longer current, so that a holder that works there was preempted.
 #[inline]
-pub(super) fn is_left(preamble: &Preamble, area: u64) -> bool {
+pub(super) fn has_moved(preamble: &Preamble, area: u64) -> bool {
     preamble.area.load(Ordering::Acquire) != area
 }
 
 /// Marks the current area as abandoned: its holder `owner` has lost the lock, and may not know it.
-pub(super) fn strand(preamble: &Preamble, who: u64) {
+pub(super) fn abandon(preamble: &Preamble, owner: u64) {
     let area = current(preamble);
-    preamble.stranded[index(area)].store(who, Ordering::Relaxed);
-    preamble.area.store(area | STRANDED, Ordering::Release);
+    preamble.preempted_holder[index(area)].store(owner, Ordering::Relaxed);
+    preamble.area.store(area | ABANDONED, Ordering::Release);
 }
 
 /// Notes that the preempted holder of an area will not access it again.
-pub(super) fn leave(preamble: &Preamble, area: u64) {
-    preamble.stranded[index(area)].store(0, Ordering::Release);
+pub(super) fn release(preamble: &Preamble, area: u64) {
+    preamble.preempted_holder[index(area)].store(0, Ordering::Release);
 }
 
 /// Returns up to which round an old area was copied; `None` if it is current. Only its preempted
 /// holder may call this: for others the result can change.
-pub(super) fn reached(preamble: &Preamble, area: u64) -> Option<u64> {
-    (current(preamble) != area).then(|| preamble.reached[index(area)].load(Ordering::Relaxed))
+pub(super) fn copied_round(preamble: &Preamble, area: u64) -> Option<u64> {
+    (current(preamble) != area).then(|| preamble.copied_round[index(area)].load(Ordering::Relaxed))
 }
 
 /// Moves to another area, with the lock held. `is_gone`: whether a preempted process has exited.
-pub(super) fn move_on(
+pub(super) fn move_to_free_area(
     preamble: &Preamble,
     all: &[AtomicU64],
     file: &File,
@@ -119,8 +117,8 @@ pub(super) fn move_on(
 ) -> io::Result<()> {
     let from = current(preamble);
     let is_free = |area: u64| {
-        let who = preamble.stranded[index(area)].load(Ordering::Acquire);
-        area != from && (who == 0 || is_gone(who))
+        let owner = preamble.preempted_holder[index(area)].load(Ordering::Acquire);
+        area != from && (owner == 0 || is_gone(owner))
     };
     let to = (0..AREAS as u64).find(|&area| is_free(area)).ok_or_else(|| {
         io::Error::other(format!(
@@ -139,8 +137,8 @@ pub(super) fn move_on(
             break round;
         }
     };
-    preamble.stranded[index(to)].store(0, Ordering::Relaxed);
-    preamble.reached[index(from)].store(round, Ordering::Relaxed);
+    preamble.preempted_holder[index(to)].store(0, Ordering::Relaxed);
+    preamble.copied_round[index(from)].store(round, Ordering::Relaxed);
     preamble.area.store(to, Ordering::Release);
     Ok(())
 }

@@ -18,7 +18,7 @@ use cgpu_shm::units::SlotIndex;
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use super::areas::{self, AREAS};
-use super::preamble::{Preamble, Verdict};
+use super::preamble::{Preamble, Validity};
 use crate::error::Error;
 use crate::gpu::GpuSpec;
 use crate::instance::Part;
@@ -31,9 +31,8 @@ const LENGTH: usize = size_of::<Preamble>() + AREAS * areas::LENGTH;
 pub(super) struct Mapping {
     map: MmapRaw,
     path: PathBuf,
-    /// Device and inode.
     identity: (u64, u64),
-    pub(super) lifelines: LivenessLocks,
+    pub(super) liveness_locks: LivenessLocks,
 }
 
 impl Mapping {
@@ -54,51 +53,56 @@ impl Mapping {
                 Err(error) => return Err(fail(error)),
             };
             let about = file.metadata().map_err(fail)?;
-            let lifelines = LivenessLocks::of(path, &file).map_err(fail)?;
+            let liveness_locks = LivenessLocks::of(path, &file).map_err(fail)?;
             if about.len() != LENGTH as u64 {
                 if !begins_like_ours(&file) {
                     return Err(foreign(path));
                 }
-                replace(path, &lifelines, "is of another build")?;
+                replace(path, &liveness_locks, "is of another build")?;
                 continue;
             }
             let identity = (about.dev(), about.ino());
-            let mapping =
-                Self { map: map(&file).map_err(fail)?, path: path.clone(), identity, lifelines };
-            match mapping.unfit(settings)? {
+            let mapping = Self {
+                map: map(&file).map_err(fail)?,
+                path: path.clone(),
+                identity,
+                liveness_locks,
+            };
+            match mapping.mismatch(settings)? {
                 None => return Ok(mapping),
-                Some(Unfit { why, fatal }) => match replace(path, &mapping.lifelines, &why) {
+                Some(Mismatch { why, fatal }) => match replace(path, &mapping.liveness_locks, &why)
+                {
                     // In use with other figures: those apply.
                     Err(_) if !fatal => return Ok(mapping),
                     done => done?,
                 },
             }
         }
-        Err(Error::Segment(format!("{}: others keep replacing this file", path.display())))
+        Err(Error::Segment(format!("{}: other processes keep replacing this file", path.display())))
     }
 
     /// Returns how the segment differs from the settings; `None` if it does not.
-    fn unfit(&self, settings: &Settings) -> Result<Option<Unfit>, Error> {
+    fn mismatch(&self, settings: &Settings) -> Result<Option<Mismatch>, Error> {
         let preamble = self.preamble();
-        match preamble.verdict() {
-            Verdict::Foreign => return Err(foreign(&settings.state)),
-            Verdict::Stale => {
+        match preamble.validity() {
+            Validity::Foreign => return Err(foreign(&settings.state)),
+            Validity::Stale => {
                 let why = "is of another build or an earlier boot".to_owned();
-                return Ok(Some(Unfit { why, fatal: true }));
+                return Ok(Some(Mismatch { why, fatal: true }));
             }
-            Verdict::Fit => {}
+            Validity::Valid => {}
         }
         let there = preamble.gpus()?;
         if let Some(asked) = &settings.gpus
             && *asked != there
         {
             let why =
-                format!("holds the GPUs {}, and {} were asked for", list(&there), list(asked));
-            return Ok(Some(Unfit { why, fatal: true }));
+                format!("holds the GPUs {}, but {} were requested", list(&there), list(asked));
+            return Ok(Some(Mismatch { why, fatal: true }));
         }
         let same = preamble.figures() == settings.figures
-            && preamble.dilation_milli() == settings.dilation_milli;
-        Ok((!same).then(|| Unfit { why: "has other figures".to_owned(), fatal: false }))
+            && preamble.time_scale_milli() == settings.time_scale_milli;
+        Ok((!same).then(|| Mismatch { why: "has other figures".to_owned(), fatal: false }))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -117,7 +121,6 @@ impl Mapping {
         unsafe { &*preamble }
     }
 
-    /// Returns the words of all areas.
     #[inline]
     pub(super) fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is longer than a Preamble.
@@ -141,7 +144,7 @@ impl Mapping {
 }
 
 /// A difference between a segment and the settings.
-struct Unfit {
+struct Mismatch {
     why: String,
     /// The segment cannot be used as it is.
     fatal: bool,
@@ -149,7 +152,7 @@ struct Unfit {
 
 fn foreign(path: &Path) -> Error {
     Error::Segment(format!(
-        "{} is no segment of a simulated GPU: name another file in CGPU_SIM_STATE",
+        "{} is not a segment of a simulated GPU: name another file in CGPU_SIM_STATE",
         path.display()
     ))
 }
@@ -157,7 +160,7 @@ fn foreign(path: &Path) -> Error {
 fn list(gpus: &[GpuSpec]) -> String {
     let each = |gpu: &GpuSpec| match gpu.part {
         Part::Instance(instance) => instance.profile(),
-        Part::Divided => format!("{}:{}/mig", gpu.model.key, gpu.total.0 >> 20),
+        Part::Partitioned => format!("{}:{}/mig", gpu.model.key, gpu.total.0 >> 20),
         Part::Whole => format!("{}:{}", gpu.model.key, gpu.total.0 >> 20),
     };
     gpus.iter().map(each).collect::<Vec<_>>().join(",")
@@ -191,11 +194,10 @@ fn make(settings: &Settings) -> io::Result<()> {
     }
 }
 
-/// Removes an unused file.
-fn replace(path: &Path, lifelines: &LivenessLocks, why: &str) -> Result<(), Error> {
+fn replace(path: &Path, liveness_locks: &LivenessLocks, why: &str) -> Result<(), Error> {
     let fail = |error: io::Error| Error::Segment(format!("{}: {error}", path.display()));
     // Locked, so that only one process removes it. The next one finds another file under the name.
-    let alone = match lifelines.file() {
+    let alone = match liveness_locks.file() {
         Ok(alone) => alone,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(fail(error)),
@@ -205,9 +207,9 @@ fn replace(path: &Path, lifelines: &LivenessLocks, why: &str) -> Result<(), Erro
         return Ok(());
     };
     for slot in SlotIndex::all() {
-        if lifelines.liveness(slot).map_err(fail)? == Liveness::Alive {
+        if liveness_locks.liveness(slot).map_err(fail)? == Liveness::Alive {
             return Err(Error::Segment(format!(
-                "{} {why}; a living process uses it: end that, or name another file in CGPU_SIM_STATE",
+                "{} {why}; a live process uses it: end that process, or name another file in CGPU_SIM_STATE",
                 path.display()
             )));
         }

@@ -65,33 +65,32 @@ pub struct Transaction<'a> {
     /// The log's head, which only this transaction changes.
     count: usize,
     round: u64,
-    tried: bool,
+    attempting: bool,
     guard: ManuallyDrop<Guard<'a>>,
 }
 
-/// The end of a transaction.
 #[derive(Debug)]
 pub(super) enum Ended {
     /// Committed; the lock is released.
-    Kept,
+    Committed,
     /// The lock was taken from this process during the transaction.
-    Robbed(Robbed),
+    Preempted(Preempted),
 }
 
 /// A transaction that was committed after its lock was taken: its area and round.
 #[derive(Debug)]
-pub(super) struct Robbed {
+pub(super) struct Preempted {
     area: u64,
     round: u64,
 }
 
-impl Robbed {
+impl Preempted {
     /// Returns whether the commit is in the copy; `None` if the copy is not made yet: it is when
     /// the lock is next taken. Call it until it returns a value, and not again.
-    pub(super) fn stays(&self, preamble: &Preamble) -> Option<bool> {
-        let stays = self.round <= areas::reached(preamble, self.area)?;
-        areas::leave(preamble, self.area);
-        Some(stays)
+    pub(super) fn is_committed(&self, preamble: &Preamble) -> Option<bool> {
+        let is_committed = self.round <= areas::copied_round(preamble, self.area)?;
+        areas::release(preamble, self.area);
+        Some(is_committed)
     }
 }
 
@@ -100,26 +99,31 @@ impl<'a> Transaction<'a> {
     pub(super) fn begin(preamble: &'a Preamble, area: Area<'a>, guard: Guard<'a>) -> Self {
         let head = Head::of(area.head.load(Ordering::Relaxed));
         let (count, round) = (head.count(), head.round());
-        let mut this =
-            Self { preamble, area, count, round, tried: false, guard: ManuallyDrop::new(guard) };
+        let mut this = Self {
+            preamble,
+            area,
+            count,
+            round,
+            attempting: false,
+            guard: ManuallyDrop::new(guard),
+        };
         if this.count != 0 {
             this.roll_back();
         }
         this
     }
 
-    /// Commits everything changed so far.
     pub(super) fn commit(mut self) -> Ended {
         self.keep();
-        let robbed = Robbed { area: self.area.number, round: self.round };
-        if self.give_back() { Ended::Kept } else { Ended::Robbed(robbed) }
+        let preempted = Preempted { area: self.area.number, round: self.round };
+        if self.give_back() { Ended::Committed } else { Ended::Preempted(preempted) }
     }
 
     /// Releases the lock if this transaction still holds it. If not, it may again be this
     /// process's, through another thread, and must not be released.
     #[inline]
     fn give_back(mut self) -> bool {
-        let ours = !areas::is_left(self.preamble, self.area.number);
+        let ours = !areas::has_moved(self.preamble, self.area.number);
         if ours {
             // SAFETY: dropped once: `drop` does not run, self being forgotten.
             unsafe { ManuallyDrop::drop(&mut self.guard) };
@@ -174,20 +178,20 @@ impl Words for Transaction<'_> {
 
     #[inline]
     fn seam(&mut self) {
-        if self.count > CAPACITY / 2 && !self.tried {
+        if self.count > CAPACITY / 2 && !self.attempting {
             self.keep();
         }
     }
 
     fn attempt(&mut self) {
-        assert!(!self.tried, "attempts do not nest");
+        assert!(!self.attempting, "attempts do not nest");
         self.keep();
-        self.tried = true;
+        self.attempting = true;
     }
 
     fn forget(&mut self) {
         self.roll_back();
-        self.tried = false;
+        self.attempting = false;
     }
 }
 
@@ -196,9 +200,9 @@ impl Drop for Transaction<'_> {
         if self.count != 0 {
             self.roll_back();
         }
-        if areas::is_left(self.preamble, self.area.number) {
+        if areas::has_moved(self.preamble, self.area.number) {
             // As in `give_back`; there is nothing to commit.
-            areas::leave(self.preamble, self.area.number);
+            areas::release(self.preamble, self.area.number);
             return;
         }
         // SAFETY: dropped exactly once, here: this is the drop, and `give_back` forgets self. Not

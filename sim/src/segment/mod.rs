@@ -11,12 +11,12 @@
 //! * **A stopped holder** is preempted (`areas`), and repeats its operation when it continues.
 //! * **Liveness** is shm's: a lock on a byte of the file that ends with the process's memory.
 //! * A **forked child** has neither the mapping nor the byte; a page that the kernel wipes tells it
-//!   so ([`Lineage`]).
+//!   so ([`ForkDetector`]).
 
 mod areas;
 mod file;
+mod fork;
 mod journal;
-mod lineage;
 mod preamble;
 #[cfg(test)]
 mod tests;
@@ -40,41 +40,40 @@ use crate::identity::{Anchor, Identity};
 use crate::settings::{Figures, Settings};
 use crate::timeline::{self, ProcessState, Progress, Timeline};
 
+pub use fork::ForkDetector;
 pub use journal::Transaction;
-pub use lineage::Lineage;
 
 /// Timeout for one live holder of the lock before it is preempted. Critical sections take
 /// microseconds, a descheduled holder on a busy host some milliseconds.
-const TIMEOUT: Nanos = Nanos::from_millis(20);
+const LOCK_TIMEOUT: Nanos = Nanos::from_millis(20);
 /// Timeouts for a holder that copies an area. Its death is noticed at once all the same.
-const COPYING: u32 = 100;
+const COPY_TIMEOUTS: u32 = 100;
 /// Timeouts for another thread of the same process: a stop affects both.
-const PATIENCES: u32 = 3_000;
+const MAX_TIMEOUTS: u32 = 3_000;
 
 /// The mapped segment, with a slot of this process.
 #[derive(Debug)]
 pub struct Segment {
     /// Both are gone in a forked child, which must not drop them.
     mapping: ManuallyDrop<Mapping>,
-    seat: ManuallyDrop<Seat>,
-    lineage: Lineage,
+    claim: ManuallyDrop<Claim>,
+    fork_detector: ForkDetector,
     figures: Figures,
     gpus: Vec<GpuSpec>,
-    dilation_milli: u64,
+    time_scale_milli: u64,
 }
 
-/// A slot of this process.
 #[derive(Debug)]
-struct Seat {
+struct Claim {
     slot: SlotIndex,
     generation: Generation,
     /// Held by the thread that has the lock or waits for it: the lock knows processes, not threads.
     alone: Mutex<()>,
-    _lifeline: LivenessLock,
+    _liveness_lock: LivenessLock,
     _anchor: Option<Anchor>,
 }
 
-impl Seat {
+impl Claim {
     fn owner(&self) -> Owner {
         Owner::new(self.slot, self.generation)
     }
@@ -92,22 +91,22 @@ impl Segment {
             let mapping = Mapping::open(settings)?;
             let preamble = mapping.preamble();
             let (figures, gpus) = (preamble.figures(), preamble.gpus()?);
-            let dilation_milli = preamble.dilation_milli();
+            let time_scale_milli = preamble.time_scale_milli();
             match attach(&mapping, &figures, &gpus) {
-                Ok(seat) => {
+                Ok(claim) => {
                     return Ok(Self {
                         mapping: ManuallyDrop::new(mapping),
-                        seat: ManuallyDrop::new(seat),
-                        lineage: Lineage::new().map_err(system)?,
+                        claim: ManuallyDrop::new(claim),
+                        fork_detector: ForkDetector::new().map_err(system)?,
                         figures,
                         gpus,
-                        dilation_milli,
+                        time_scale_milli,
                     });
                 }
                 // The file was replaced before a slot was claimed in it.
-                Err(Unseated::Elsewhere) => {}
-                Err(Unseated::System(error)) => return Err(system(error)),
-                Err(Unseated::Error(error)) => return Err(error),
+                Err(ClaimError::Replaced) => {}
+                Err(ClaimError::System(error)) => return Err(system(error)),
+                Err(ClaimError::Error(error)) => return Err(error),
             }
         }
     }
@@ -124,16 +123,16 @@ impl Segment {
         &self,
         operation: impl FnMut(&mut Timeline<'_, Transaction<'_>>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        if self.lineage.is_child() {
+        if self.fork_detector.is_child() {
             return Err(Error::Forked);
         }
-        transact(&self.mapping, &self.seat, &self.figures, operation)
+        transact(&self.mapping, &self.claim, &self.figures, operation)
     }
 
     /// Returns this process's number in the timeline.
     #[must_use]
     pub fn process(&self) -> usize {
-        self.seat.slot.get()
+        self.claim.slot.get()
     }
 
     /// Returns the identity of a process whose id in its own PID namespace is `pid`.
@@ -166,7 +165,7 @@ impl Segment {
 
     /// Ends a counted call of this process.
     pub fn leave(&self) {
-        if !self.lineage.is_child() {
+        if !self.fork_detector.is_child() {
             self.mapping.preamble().calls[self.process()][0].fetch_sub(1, Ordering::SeqCst);
         }
     }
@@ -182,7 +181,7 @@ impl Segment {
     /// Returns whether this process is a forked child of the one that opened the segment.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
-        self.lineage.is_child()
+        self.fork_detector.is_child()
     }
 
     /// Returns the path of the segment's file.
@@ -205,14 +204,14 @@ impl Segment {
 
     /// Returns the time scale of the segment, in thousandths.
     #[must_use]
-    pub fn dilation_milli(&self) -> u64 {
-        self.dilation_milli
+    pub fn time_scale_milli(&self) -> u64 {
+        self.time_scale_milli
     }
 
     /// Returns how many processes have died while they held the lock.
     #[must_use]
     pub fn takeovers(&self) -> u64 {
-        if self.lineage.is_child() {
+        if self.fork_detector.is_child() {
             0
         } else {
             self.mapping.preamble().takeovers.load(Ordering::Relaxed)
@@ -233,7 +232,7 @@ impl Segment {
             .filter(|&slot| state_of(&self.mapping, slot) == ProcessState::Live)
             .map(|slot| (slot, self.generation(slot)))
             .filter(|&(slot, _)| {
-                matches!(self.mapping.lifelines.liveness(slot), Ok(Liveness::Exited))
+                matches!(self.mapping.liveness_locks.liveness(slot), Ok(Liveness::Exited))
             })
             .collect();
         for (slot, generation) in dead {
@@ -258,75 +257,80 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        if self.lineage.is_child() {
+        if self.fork_detector.is_child() {
             return;
         }
         // SAFETY: dropped exactly once, here, and not used afterwards: this is the drop.
-        unsafe { ManuallyDrop::drop(&mut self.seat) };
+        unsafe { ManuallyDrop::drop(&mut self.claim) };
         // SAFETY: as above.
         unsafe { ManuallyDrop::drop(&mut self.mapping) };
     }
 }
 
 /// The reason why a process got no slot.
-enum Unseated {
+enum ClaimError {
     /// Another file has the name.
-    Elsewhere,
+    Replaced,
     System(io::Error),
     Error(Error),
 }
 
-impl From<io::Error> for Unseated {
+impl From<io::Error> for ClaimError {
     fn from(error: io::Error) -> Self {
-        if error.kind() == io::ErrorKind::NotFound { Self::Elsewhere } else { Self::System(error) }
+        if error.kind() == io::ErrorKind::NotFound { Self::Replaced } else { Self::System(error) }
     }
 }
 
-impl From<Error> for Unseated {
+impl From<Error> for ClaimError {
     fn from(error: Error) -> Self {
         Self::Error(error)
     }
 }
 
-fn attach(mapping: &Mapping, figures: &Figures, gpus: &[GpuSpec]) -> Result<Seat, Unseated> {
-    let (who, mut anchor) = Anchor::introduce();
+fn attach(mapping: &Mapping, figures: &Figures, gpus: &[GpuSpec]) -> Result<Claim, ClaimError> {
+    let (identity, mut anchor) = Anchor::create();
     for slot in SlotIndex::all() {
         if state_of(mapping, slot) != ProcessState::Free {
             continue;
         }
-        let Some(lifeline) = mapping.lifelines.hold(slot)? else { continue };
+        let Some(liveness_lock) = mapping.liveness_locks.hold(slot)? else { continue };
         let word = &mapping.preamble().generation[slot.get()];
         let generation = Generation::from_bits(word.load(Ordering::Relaxed)).next();
         // HB generation: Release, for a process that checks whether a lock's owner still has its
         // slot.
         word.store(generation.get(), Ordering::Release);
-        let Identity { namespace, anchor: (device, inode), .. } = who;
+        let Identity { namespace, anchor: (device, inode), .. } = identity;
         mapping.preamble().calls[slot.get()][0].store(0, Ordering::Relaxed);
         for (word, value) in
             mapping.preamble().identity[slot.get()].iter().zip([namespace, device, inode])
         {
             word.store(value, Ordering::Relaxed);
         }
-        let mut seat =
-            Seat { slot, generation, alone: Mutex::default(), _lifeline: lifeline, _anchor: None };
-        let attached = transact(mapping, &seat, figures, |timeline| {
+        let mut claim = Claim {
+            slot,
+            generation,
+            alone: Mutex::default(),
+            _liveness_lock: liveness_lock,
+            _anchor: None,
+        };
+        let attached = transact(mapping, &claim, figures, |timeline| {
             // The slot's last user may have attached and died since the check.
             let free = timeline.process_state(slot.get()) == ProcessState::Free;
             if free {
                 for (index, gpu) in gpus.iter().enumerate() {
                     timeline.install(index, gpu.usable());
                     if gpu.domains() > 1 {
-                        timeline.divide(index, gpu.domains(), gpu.domain_room());
+                        timeline.set_domains(index, gpu.domains(), gpu.domain_room());
                     }
                 }
-                timeline.attach(slot.get(), who.pid);
-                timeline.introduce(slot.get(), [namespace, device, inode]);
+                timeline.attach(slot.get(), identity.pid);
+                timeline.set_identity(slot.get(), [namespace, device, inode]);
             }
             Ok(free)
         })?;
         if attached {
-            seat._anchor = anchor.take();
-            return Ok(seat);
+            claim._anchor = anchor.take();
+            return Ok(claim);
         }
     }
     Err(Error::Full("processes").into())
@@ -335,25 +339,25 @@ fn attach(mapping: &Mapping, figures: &Figures, gpus: &[GpuSpec]) -> Result<Seat
 #[inline]
 fn transact<R>(
     mapping: &Mapping,
-    seat: &Seat,
+    claim: &Claim,
     figures: &Figures,
     mut operation: impl FnMut(&mut Timeline<'_, Transaction<'_>>) -> Result<R, Error>,
 ) -> Result<R, Error> {
     // A panic cannot leave the data under this lock inconsistent.
-    let _alone = seat.alone.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = claim.alone.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
-        let mut transaction = begin(mapping, seat)?;
+        let mut transaction = begin(mapping, claim)?;
         let result = operation(&mut Timeline::new(&mut transaction, figures))?;
         match transaction.commit() {
-            Ended::Kept => return Ok(result),
-            Ended::Robbed(robbed) => {
-                let stays = loop {
-                    match robbed.stays(mapping.preamble()) {
-                        Some(stays) => break stays,
-                        None => drop(begin(mapping, seat)?),
+            Ended::Committed => return Ok(result),
+            Ended::Preempted(preempted) => {
+                let is_committed = loop {
+                    match preempted.is_committed(mapping.preamble()) {
+                        Some(is_committed) => break is_committed,
+                        None => drop(begin(mapping, claim)?),
                     }
                 };
-                if stays {
+                if is_committed {
                     return Ok(result);
                 }
             }
@@ -362,19 +366,19 @@ fn transact<R>(
 }
 
 #[inline]
-fn begin<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Transaction<'a>, Error> {
+fn begin<'a>(mapping: &'a Mapping, claim: &Claim) -> Result<Transaction<'a>, Error> {
     let preamble = mapping.preamble();
     loop {
-        let guard = match preamble.lock.try_acquire(seat.owner()) {
+        let guard = match preamble.lock.try_acquire(claim.owner()) {
             Some(guard) => guard,
-            None => acquire(mapping, seat)?,
+            None => acquire(mapping, claim)?,
         };
         // A process that is stopped up to here may be preempted before it knows: then moving is the
         // other's job, and the area that it reads may already be in use by others. HB area: the
         // lock is read after what the preempting process stores after taking it.
-        let is_ours = || preamble.lock.owner() == Some(seat.owner());
-        if areas::must_leave(preamble) && is_ours() {
-            move_on(mapping)?;
+        let is_ours = || preamble.lock.owner() == Some(claim.owner());
+        if areas::is_abandoned(preamble) && is_ours() {
+            move_to_free_area(mapping)?;
         }
         let area = areas::current(preamble);
         if is_ours() {
@@ -385,17 +389,20 @@ fn begin<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Transaction<'a>, Error
 
 /// Takes the lock from a dead holder, or from one that has not run for too long.
 #[cold]
-fn acquire<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Guard<'a>, Error> {
+fn acquire<'a>(mapping: &'a Mapping, claim: &Claim) -> Result<Guard<'a>, Error> {
     let preamble = mapping.preamble();
     let mut overdue = None;
     let mut copying = 0;
-    for _ in 0..PATIENCES {
-        let judge =
-            |owner| if Some(owner) == overdue { Liveness::Exited } else { life(mapping, owner) };
-        match preamble.lock.acquire(seat.owner(), TIMEOUT, judge) {
-            Ok(Acquired::TakenOver(guard, owner)) if life(mapping, owner) == Liveness::Alive => {
+    for _ in 0..MAX_TIMEOUTS {
+        let judge = |owner| {
+            if Some(owner) == overdue { Liveness::Exited } else { liveness(mapping, owner) }
+        };
+        match preamble.lock.acquire(claim.owner(), LOCK_TIMEOUT, judge) {
+            Ok(Acquired::TakenOver(guard, owner))
+                if liveness(mapping, owner) == Liveness::Alive =>
+            {
                 let generation = preamble.generation[owner.slot().get()].load(Ordering::Acquire);
-                areas::strand(preamble, generation << 8 | u64::from(owner.slot().0));
+                areas::abandon(preamble, generation << 8 | u64::from(owner.slot().0));
                 return Ok(guard);
             }
             Ok(acquired) => {
@@ -405,10 +412,12 @@ fn acquire<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Guard<'a>, Error> {
                 return Ok(acquired.guard());
             }
             // The holder is a thread of this process: it cannot be preempted by its own process.
-            Err(HeldBy(owner)) if owner == seat.owner() => {}
+            Err(HeldBy(owner)) if owner == claim.owner() => {}
             // A preempting process copies for milliseconds, and may be descheduled as well.
             // Preempted in turn, it would go on writing to the area that the next one chooses, too.
-            Err(HeldBy(_)) if areas::must_leave(preamble) && copying < COPYING => copying += 1,
+            Err(HeldBy(_)) if areas::is_abandoned(preamble) && copying < COPY_TIMEOUTS => {
+                copying += 1
+            }
             Err(HeldBy(owner)) => overdue = Some(owner),
         }
     }
@@ -418,24 +427,24 @@ fn acquire<'a>(mapping: &'a Mapping, seat: &Seat) -> Result<Guard<'a>, Error> {
 }
 
 #[cold]
-fn move_on(mapping: &Mapping) -> Result<(), Error> {
-    let is_gone = |who: u64| {
-        let slot = SlotIndex(who.to_le_bytes()[0]);
-        life(mapping, Owner::new(slot, Generation::from_bits(who >> 8))) == Liveness::Exited
+fn move_to_free_area(mapping: &Mapping) -> Result<(), Error> {
+    let is_gone = |holder: u64| {
+        let slot = SlotIndex(holder.to_le_bytes()[0]);
+        liveness(mapping, Owner::new(slot, Generation::from_bits(holder >> 8))) == Liveness::Exited
     };
-    let moved = mapping
-        .reopen()
-        .and_then(|file| areas::move_on(mapping.preamble(), mapping.words(), &file, is_gone));
-    moved.map_err(|error| Error::System(format!("leaving a stopped process behind: {error}")))
+    let moved = mapping.reopen().and_then(|file| {
+        areas::move_to_free_area(mapping.preamble(), mapping.words(), &file, is_gone)
+    });
+    moved.map_err(|error| Error::System(format!("cannot preempt a stopped process: {error}")))
 }
 
-fn life(mapping: &Mapping, owner: Owner) -> Liveness {
+fn liveness(mapping: &Mapping, owner: Owner) -> Liveness {
     // HB generation: Acquire.
     let generation = mapping.preamble().generation[owner.slot().get()].load(Ordering::Acquire);
     if !owner.is(Generation::from_bits(generation)) {
         return Liveness::Exited;
     }
-    mapping.lifelines.liveness(owner.slot()).unwrap_or(Liveness::Alive)
+    mapping.liveness_locks.liveness(owner.slot()).unwrap_or(Liveness::Alive)
 }
 
 /// Returns the state of a slot, without the lock: possibly out of date.

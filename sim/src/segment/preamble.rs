@@ -18,7 +18,6 @@ use crate::words::index;
 /// "CGPUSIM" and a version.
 const MAGIC: u64 = u64::from_be_bytes(*b"CGPUSIM\x02");
 
-/// The preamble in the file.
 #[derive(Debug)]
 #[repr(C, align(4096))]
 pub(super) struct Preamble {
@@ -27,14 +26,14 @@ pub(super) struct Preamble {
     layout: AtomicU64,
     /// The boot of the host to which the times belong.
     boot: AtomicU64,
-    dilation_milli: AtomicU64,
+    time_scale_milli: AtomicU64,
     figures: [AtomicU64; Figures::COUNT],
     gpus: [[AtomicU64; 3]; MAX_GPUS],
     /// The current area; per area its preempted holder, and up to which round it was copied: see
     /// [`super::areas`].
     pub(super) area: AtomicU64,
-    pub(super) stranded: [AtomicU64; AREAS],
-    pub(super) reached: [AtomicU64; AREAS],
+    pub(super) preempted_holder: [AtomicU64; AREAS],
+    pub(super) copied_round: [AtomicU64; AREAS],
     /// Guards all words. The log repairs a holder's death.
     pub(super) lock: SlotLock,
     /// How many holders of the lock have died with it.
@@ -49,9 +48,9 @@ pub(super) struct Preamble {
 
 /// Validity of a preamble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Validity {
     /// A segment of this build and this boot.
-    Fit,
+    Valid,
     /// A segment of another build or an earlier boot.
     Stale,
     /// Not a segment.
@@ -62,26 +61,26 @@ impl Preamble {
     /// Returns the first words of a new segment; all others are zero.
     pub(super) fn words(settings: &Settings) -> Vec<u64> {
         let gpus = settings.gpus.clone().unwrap_or_else(GpuSpec::fallback);
-        let mut words = vec![MAGIC, layout(), boot(), settings.dilation_milli];
+        let mut words = vec![MAGIC, layout(), boot(), settings.time_scale_milli];
         words.extend(settings.figures.words());
         words.extend(gpus.iter().flat_map(|gpu| [model_number(gpu), gpu.total.0, gpu.part.word()]));
         words
     }
 
-    pub(super) fn verdict(&self) -> Verdict {
+    pub(super) fn validity(&self) -> Validity {
         if self.magic.load(Ordering::Relaxed) != MAGIC {
-            Verdict::Foreign
+            Validity::Foreign
         } else if self.layout.load(Ordering::Relaxed) == layout()
             && self.boot.load(Ordering::Relaxed) == boot()
         {
-            Verdict::Fit
+            Validity::Valid
         } else {
-            Verdict::Stale
+            Validity::Stale
         }
     }
 
-    pub(super) fn dilation_milli(&self) -> u64 {
-        self.dilation_milli.load(Ordering::Relaxed)
+    pub(super) fn time_scale_milli(&self) -> u64 {
+        self.time_scale_milli.load(Ordering::Relaxed)
     }
 
     pub(super) fn figures(&self) -> Figures {

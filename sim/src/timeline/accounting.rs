@@ -18,11 +18,11 @@ pub(super) const LIMITS: u64 = 64;
 
 /// Accounting statistics of a process on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AccountOf {
+pub struct AccountStats {
     /// Its id in its own PID namespace.
     pub pid: u32,
     /// Its identity: namespace, and its anchor's device and inode.
-    pub who: [u64; 3],
+    pub identity: [u64; 3],
     /// When it first used the GPU.
     pub begun: Nanos,
     /// When it ended; `None` while it runs.
@@ -47,10 +47,10 @@ const ENDED: u64 = 2;
 
 impl<W: Words> Timeline<'_, W> {
     /// Stores the identity of an attached process.
-    pub fn introduce(&mut self, process: usize, who: [u64; 3]) {
+    pub fn set_identity(&mut self, process: usize, identity: [u64; 3]) {
         let process = Process(process as u64);
         for (at, value) in
-            [process.namespace(), process.device(), process.inode()].into_iter().zip(who)
+            [process.namespace(), process.device(), process.inode()].into_iter().zip(identity)
         {
             self.set(at, value);
         }
@@ -58,12 +58,12 @@ impl<W: Words> Timeline<'_, W> {
 
     /// Returns whether a GPU has accounting mode enabled.
     #[must_use]
-    pub fn keeps_accounts(&self, gpu: usize) -> bool {
+    pub fn accounting_mode(&self, gpu: usize) -> bool {
         self.get(Gpu(gpu as u64).accounting()) != 0
     }
 
     /// Enables accounting mode on a GPU, or disables it and clears all records.
-    pub fn keep_accounts(&mut self, gpu: usize, keeps: bool) {
+    pub fn set_accounting_mode(&mut self, gpu: usize, keeps: bool) {
         if !keeps {
             self.each_account(gpu, |this, account| this.set(account.state(), 0));
         }
@@ -71,7 +71,7 @@ impl<W: Words> Timeline<'_, W> {
     }
 
     /// Clears the records of processes that have ended.
-    pub fn clear_accounts(&mut self, gpu: usize) {
+    pub fn clear_accounting(&mut self, gpu: usize) {
         self.each_account(gpu, |this, account| {
             if this.get(account.state()) == ENDED {
                 this.set(account.state(), 0);
@@ -140,7 +140,6 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Closes the records of a process that ends.
     pub(super) fn close_accounts(&mut self, process: Process, t: Nanos) {
         for gpu in (0..GPUS).map(Gpu) {
             let holding = Holding::of(process, gpu);
@@ -155,32 +154,32 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Returns the statistics of a GPU, oldest first, up to the last [`Timeline::settle`].
+    /// Returns the statistics of a GPU, oldest first, up to the last [`Timeline::account_up_to`].
     #[must_use]
-    pub fn accounts(&self, gpu: usize) -> Vec<AccountOf> {
+    pub fn accounts(&self, gpu: usize) -> Vec<AccountStats> {
         let gpu = Gpu(gpu as u64);
         let open: Vec<(u64, u64)> = (0..super::records::PROCESSES)
             .map(|process| Holding::of(Process(process), gpu))
             .filter(|holding| self.account_of(*holding, gpu).is_some())
             .map(|holding| (self.get(holding.account()), self.get(holding.busy())))
             .collect();
-        let told = |account: Account| {
+        let stats = |account: Account| {
             let before = self.get(account.busy());
-            let lives = open.iter().find(|(number, _)| *number == self.get(account.number()));
-            AccountOf {
+            let running = open.iter().find(|(number, _)| *number == self.get(account.number()));
+            AccountStats {
                 pid: u32::try_from(self.get(account.pid())).unwrap_or(0),
-                who: [account.namespace(), account.device(), account.inode()]
+                identity: [account.namespace(), account.device(), account.inode()]
                     .map(|at| self.get(at)),
                 begun: Nanos(self.get(account.begun())),
-                ended: lives.is_none().then(|| Nanos(self.get(account.ended()))),
-                busy: Nanos(lives.map_or(before, |(_, busy)| busy - before)),
+                ended: running.is_none().then(|| Nanos(self.get(account.ended()))),
+                busy: Nanos(running.map_or(before, |(_, busy)| busy - before)),
                 highest: Bytes(self.get(account.highest())),
             }
         };
         self.kept(gpu)
             .into_iter()
             .filter(|account| self.get(account.state()) != 0)
-            .map(told)
+            .map(stats)
             .collect()
     }
 
@@ -229,7 +228,6 @@ impl<W: Words> Timeline<'_, W> {
         Ok(())
     }
 
-    /// Checks the records' invariants.
     pub(super) fn check_accounts(&self, gpu: Gpu) -> Result<(), String> {
         for process in (0..super::records::PROCESSES).map(Process) {
             let holding = Holding::of(process, gpu);
@@ -237,7 +235,7 @@ impl<W: Words> Timeline<'_, W> {
             let (highest, memory) = (self.get(account.highest()), self.get(holding.memory()));
             if highest < memory {
                 return Err(format!(
-                    "{account:?} knows of {highest} bytes of {process:?}, which has {memory}"
+                    "{account:?} records {highest} bytes of {process:?}, which has {memory}"
                 ));
             }
             if self.get(account.busy()) > self.get(holding.busy()) {
@@ -260,14 +258,14 @@ mod tests {
     use crate::words::Plain;
 
     #[test]
-    fn lives_are_told_after_their_ends() {
+    fn accounting_record_outlives_its_process() {
         let (mut words, figures) = (Plain::new(WORDS), Figures::default());
         let mut timeline = Timeline::new(&mut words, &figures);
         timeline.install(0, Bytes(8 << 30));
         (0..2).for_each(|process| timeline.attach(process, 70 + u32::try_from(process).unwrap()));
-        timeline.introduce(0, [1, 2, 3]);
+        timeline.set_identity(0, [1, 2, 3]);
         timeline.create_context(1, 0).unwrap();
-        timeline.keep_accounts(0, true);
+        timeline.set_accounting_mode(0, true);
         timeline.advance(Nanos(5_000));
         let context = timeline.create_context(0, 0).unwrap();
         let stream = timeline.create_stream(context, false).unwrap();
@@ -275,16 +273,19 @@ mod tests {
         timeline.release(context, Bytes(64 << 20));
         timeline.launch(stream, Kernel::named("spin_2ms"), Nanos(5_000)).unwrap();
         let now = timeline.advance(Nanos::from_millis(10));
-        timeline.settle(0, now);
+        timeline.account_up_to(0, now);
         timeline.check().unwrap();
         // A process that was there before has no record.
         let [one] = timeline.accounts(0)[..] else { panic!("one account") };
-        assert_eq!((one.pid, one.who, one.begun, one.ended), (70, [1, 2, 3], Nanos(5_000), None));
+        assert_eq!(
+            (one.pid, one.identity, one.begun, one.ended),
+            (70, [1, 2, 3], Nanos(5_000), None)
+        );
         assert_eq!(
             (one.busy, one.highest),
             (Nanos::from_millis(2), figures.context_memory + Bytes(64 << 20))
         );
-        timeline.clear_accounts(0);
+        timeline.clear_accounting(0);
         timeline.detach(0, now);
         let [one] = timeline.accounts(0)[..] else { panic!("it outlives the process") };
         assert_eq!((one.ended, one.busy), (Some(now), Nanos::from_millis(2)));
@@ -295,19 +296,19 @@ mod tests {
             timeline.accounts(0).iter().map(|account| account.pid).collect::<Vec<_>>(),
             [70, 72]
         );
-        timeline.clear_accounts(0);
+        timeline.clear_accounting(0);
         assert_eq!(timeline.accounts(0).len(), 1);
-        timeline.keep_accounts(0, false);
+        timeline.set_accounting_mode(0, false);
         assert_eq!(timeline.accounts(0), []);
         timeline.check().unwrap();
     }
 
     #[test]
-    fn the_oldest_accounts_are_overwritten() {
+    fn oldest_accounting_records_are_overwritten() {
         let (mut words, figures) = (Plain::new(WORDS), Figures::default());
         let mut timeline = Timeline::new(&mut words, &figures);
         timeline.install(1, Bytes(8 << 30));
-        timeline.keep_accounts(1, true);
+        timeline.set_accounting_mode(1, true);
         for pid in 1..=4_010 {
             timeline.attach(0, pid);
             timeline.create_context(0, 1).unwrap();
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_have_limits_of_their_own() {
+    fn group_limits_are_independent_and_bounded_in_number() {
         let (mut words, figures) = (Plain::new(WORDS), Figures::default());
         let mut timeline = Timeline::new(&mut words, &figures);
         let limit = |hard| GroupLimit { soft: 1, hard };

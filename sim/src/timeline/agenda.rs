@@ -6,7 +6,7 @@
 
 use cgpu_shm::units::Nanos;
 
-use super::records::{GPUS, Global, Gpu, Place, Process, StreamId, Timer};
+use super::records::{GPUS, Global, Gpu, HeapEntry, Process, StreamId, Timer};
 use crate::words::Words;
 
 /// The owner of a timer.
@@ -52,13 +52,12 @@ impl Due {
 const STREAMS: u64 = StreamId::COUNT;
 const TIMERS: crate::words::At = Global(0).timers();
 
-/// Returns the earliest timer.
 #[inline]
 pub(crate) fn first(words: &impl Words) -> Option<(Nanos, Due)> {
     if words.get(TIMERS) == 0 {
         return None;
     }
-    let timer = at_place(words, 1);
+    let timer = timer_at(words, 1);
     Some((Nanos(words.get(timer.at())), Due::of(timer)))
 }
 
@@ -66,47 +65,45 @@ pub(crate) fn first(words: &impl Words) -> Option<(Nanos, Due)> {
 pub(crate) fn schedule(words: &mut impl Words, due: Due, at: Nanos) {
     let timer = due.timer();
     words.set(timer.at(), at.0);
-    let place = match words.get(timer.place()) {
+    let index = match words.get(timer.index()) {
         0 => {
-            let place = words.get(TIMERS) + 1;
-            words.set(TIMERS, place);
-            place
+            let index = words.get(TIMERS) + 1;
+            words.set(TIMERS, index);
+            index
         }
-        place => place,
+        index => index,
     };
-    settle(words, timer, place);
+    sift(words, timer, index);
 }
 
-/// Stops a timer, if it runs.
 pub(crate) fn cancel(words: &mut impl Words, due: Due) {
     let timer = due.timer();
-    let place = words.get(timer.place());
-    if place == 0 {
+    let index = words.get(timer.index());
+    if index == 0 {
         return;
     }
-    words.set(timer.place(), 0);
+    words.set(timer.index(), 0);
     let last = words.get(TIMERS);
     words.set(TIMERS, last - 1);
-    if place != last {
-        let moved = at_place(words, last);
-        settle(words, moved, place);
+    if index != last {
+        let moved = timer_at(words, last);
+        sift(words, moved, index);
     }
 }
 
-/// Returns whether a timer runs.
 pub(crate) fn runs(words: &impl Words, due: Due) -> bool {
-    words.get(due.timer().place()) != 0
+    words.get(due.timer().index()) != 0
 }
 
 #[inline]
-fn at_place(words: &impl Words, place: u64) -> Timer {
-    Timer(words.get(Place(place - 1).timer()))
+fn timer_at(words: &impl Words, index: u64) -> Timer {
+    Timer(words.get(HeapEntry(index - 1).timer()))
 }
 
 #[inline]
-fn put(words: &mut impl Words, timer: Timer, place: u64) {
-    words.set(Place(place - 1).timer(), timer.0);
-    words.set(timer.place(), place);
+fn put(words: &mut impl Words, timer: Timer, index: u64) {
+    words.set(HeapEntry(index - 1).timer(), timer.0);
+    words.set(timer.index(), index);
 }
 
 #[inline]
@@ -115,40 +112,39 @@ fn key(words: &impl Words, timer: Timer) -> (u64, u64) {
 }
 
 /// Restores the heap around a timer, given an index that is vacant or its own.
-fn settle(words: &mut impl Words, timer: Timer, mut place: u64) {
+fn sift(words: &mut impl Words, timer: Timer, mut index: u64) {
     let own = key(words, timer);
-    while place > 1 {
-        let parent = at_place(words, place / 2);
+    while index > 1 {
+        let parent = timer_at(words, index / 2);
         if key(words, parent) <= own {
             break;
         }
-        put(words, parent, place);
-        place /= 2;
+        put(words, parent, index);
+        index /= 2;
     }
     let count = words.get(TIMERS);
-    while 2 * place <= count {
-        let mut child = 2 * place;
+    while 2 * index <= count {
+        let mut child = 2 * index;
         if child < count
-            && key(words, at_place(words, child + 1)) < key(words, at_place(words, child))
+            && key(words, timer_at(words, child + 1)) < key(words, timer_at(words, child))
         {
             child += 1;
         }
-        let below = at_place(words, child);
+        let below = timer_at(words, child);
         if own <= key(words, below) {
             break;
         }
-        put(words, below, place);
-        place = child;
+        put(words, below, index);
+        index = child;
     }
-    put(words, timer, place);
+    put(words, timer, index);
 }
 
-/// Checks the heap's invariants.
 pub(crate) fn is_valid(words: &impl Words) -> bool {
-    (1..=words.get(TIMERS)).all(|place| {
-        let timer = at_place(words, place);
-        words.get(timer.place()) == place
-            && (place == 1 || key(words, at_place(words, place / 2)) < key(words, timer))
+    (1..=words.get(TIMERS)).all(|index| {
+        let timer = timer_at(words, index);
+        words.get(timer.index()) == index
+            && (index == 1 || key(words, timer_at(words, index / 2)) < key(words, timer))
     })
 }
 
@@ -160,7 +156,7 @@ mod tests {
     use crate::words::Plain;
 
     #[test]
-    fn timers_go_off_in_order_of_time_then_number() {
+    fn timers_fire_by_time_then_number() {
         let mut words = Plain::new(WORDS);
         let mut expected = std::collections::BTreeMap::new();
         for round in 0..20_000_u64 {

@@ -3,7 +3,7 @@
 use super::agenda::{self, Due};
 use super::checkpoint::Progress;
 use super::command::Kind;
-use super::copier::Way;
+use super::copier::Direction;
 use super::engine::State;
 use super::event::events_of;
 use super::group::{FRONT_END, Turn, placed_of, ready_of, ring_of};
@@ -16,7 +16,7 @@ use crate::footprint::Footprint;
 use crate::kernel::NEVER;
 use crate::words::{Words, index};
 
-macro_rules! demand {
+macro_rules! ensure {
     ($condition:expr, $($what:tt)*) => {
         if !$condition {
             return Err(format!($($what)*));
@@ -30,9 +30,9 @@ impl<W: Words> Timeline<'_, W> {
     /// # Errors
     /// A message that names the first inconsistency.
     pub fn check(&self) -> Result<(), String> {
-        demand!(agenda::is_valid(self.words), "the agenda is no heap");
+        ensure!(agenda::is_valid(self.words), "the agenda is not a heap");
         if let Some((at, due)) = agenda::first(self.words) {
-            demand!(at >= self.now(), "{due:?} is due at {at}, and it is {} already", self.now());
+            ensure!(at >= self.now(), "{due:?} is due at {at}, and it is {} already", self.now());
         }
         self.check_shared()?;
         for gpu in (0..GPUS).map(Gpu) {
@@ -49,54 +49,54 @@ impl<W: Words> Timeline<'_, W> {
         let held: u64 =
             (0..PROCESSES).map(|p| self.get(Holding::of(Process(p), gpu).memory())).sum();
         let (used, orphaned) = (self.get(gpu.used()), self.get(gpu.orphaned()));
-        demand!(
+        ensure!(
             used == held + orphaned,
-            "{gpu:?}: {used} bytes used, processes hold {held}, nobody {orphaned}"
+            "{gpu:?}: {used} bytes used, processes hold {held}, orphaned are {orphaned}"
         );
-        demand!(used <= self.get(gpu.usable()), "{gpu:?}: more used than there is");
+        ensure!(used <= self.get(gpu.usable()), "{gpu:?}: more used than there is");
         self.check_domains(gpu)?;
         let spent = self.get(gpu.busy()) + self.get(gpu.switching());
-        demand!(spent <= self.now().0, "{gpu:?}: busy for {spent} of {}", self.now());
+        ensure!(spent <= self.now().0, "{gpu:?}: busy for {spent} of {}", self.now());
         for group in ring_of(gpu).members(self.words).into_iter().map(Group) {
-            demand!(
+            ensure!(
                 self.turn(group) == Turn::Waiting,
                 "{group:?} is in the ring and does not wait"
             );
-            demand!(!self.is_empty(group), "{group:?} waits and has no work");
+            ensure!(!self.is_empty(group), "{group:?} waits and has no work");
         }
         let running = self.get(gpu.running());
         match self.engine_state(gpu) {
             State::Idle => {
-                demand!(ring_of(gpu).is_empty(self.words), "{gpu:?} is idle while groups wait");
-                demand!(running == 0, "{gpu:?} is idle and computes");
+                ensure!(ring_of(gpu).is_empty(self.words), "{gpu:?} is idle while groups wait");
+                ensure!(running == 0, "{gpu:?} is idle and computes");
             }
             State::Switching => {
                 let group = Group(self.get(gpu.target()));
-                demand!(
+                ensure!(
                     self.turn(group) == Turn::Current,
                     "{gpu:?} switches to {group:?}, not current"
                 );
-                demand!(running == 0, "{gpu:?} switches and computes");
+                ensure!(running == 0, "{gpu:?} switches and computes");
             }
             State::Running => {
                 let group = Group(self.get(gpu.resident()));
-                demand!(self.turn(group) == Turn::Current, "{gpu:?} runs {group:?}, not current");
+                ensure!(self.turn(group) == Turn::Current, "{gpu:?} runs {group:?}, not current");
                 let idles = self.get(gpu.idle_until()) != 0;
-                demand!(idles == self.is_empty(group), "{gpu:?} runs {group:?}, idle: {idles}");
-                demand!(
+                ensure!(idles == self.is_empty(group), "{gpu:?} runs {group:?}, idle: {idles}");
+                ensure!(
                     idles == (running == 0),
                     "{gpu:?} runs {group:?}, idle: {idles}, and {running} compute"
                 );
-                demand!(
+                ensure!(
                     self.get(gpu.run_start()) <= self.now().0,
                     "{gpu:?} will have begun to run"
                 );
                 self.check_running(gpu, group)?;
             }
         }
-        for way in [Way::Up, Way::Down] {
-            for stream in way.queue(gpu).members(self.words).into_iter().map(StreamId) {
-                demand!(
+        for direction in [Direction::Up, Direction::Down] {
+            for stream in direction.queue(gpu).members(self.words).into_iter().map(StreamId) {
+                ensure!(
                     self.head(stream) == Head::Copying,
                     "{stream:?} is in a copy queue and does not copy"
                 );
@@ -114,12 +114,12 @@ impl<W: Words> Timeline<'_, W> {
             let (share, computes) = (self.get(stream.share()), self.get(stream.rate()) != 0);
             let takes = self.head_footprint(stream);
             let has_some = share != 0 || self.head(stream) == Head::Placed;
-            demand!(
+            ensure!(
                 computes == has_some,
                 "{stream:?} has {share} of the GPU, computes: {computes}"
             );
-            demand!(share <= takes.share, "{stream:?} has {share} of the GPU and takes {takes:?}");
-            demand!(
+            ensure!(share <= takes.share, "{stream:?} has {share} of the GPU and takes {takes:?}");
+            ensure!(
                 !takes.cooperative || share == 0 || share == takes.share,
                 "{stream:?} has a part of what it needs"
             );
@@ -127,17 +127,17 @@ impl<W: Words> Timeline<'_, W> {
             kernels += u64::from(share != 0);
             taken += share;
         }
-        demand!(
+        ensure!(
             ready_of(group, FRONT_END).is_empty(self.words),
             "{group:?} has the GPU, its front end waits"
         );
-        demand!(
+        ensure!(
             taken == self.get(group.taken()) && taken <= Footprint::GPU,
             "{group:?} has {taken} of {gpu:?}"
         );
         let kernels = if self.figures.corun == 0 { 0 } else { kernels };
         let counted = (self.get(gpu.running()), self.get(gpu.kernels()));
-        demand!(
+        ensure!(
             counted == (running, kernels),
             "{gpu:?} counts {counted:?}, {running}, {kernels} compute"
         );
@@ -148,20 +148,20 @@ impl<W: Words> Timeline<'_, W> {
         let mut memory = [0; index(GPUS)];
         let mut queued = 0;
         for context in contexts_of(process).members(self.words).into_iter().map(ContextId) {
-            demand!(self.get(context.alive()) == 1, "{context:?} is dead and listed");
-            demand!(self.process_of(context) == process, "{context:?} is listed with {process:?}");
+            ensure!(self.get(context.alive()) == 1, "{context:?} is dead and listed");
+            ensure!(self.process_of(context) == process, "{context:?} is listed with {process:?}");
             memory[index(self.get(context.gpu()))] += self.get(context.memory());
             for stream in streams_of(context).members(self.words).into_iter().map(StreamId) {
                 self.check_stream(context, stream)?;
                 let tokens = self.queued_tokens(stream).len() as u64;
-                demand!(
+                ensure!(
                     self.effects_of(stream) == tokens,
                     "{stream:?} holds {tokens} effects and counts otherwise"
                 );
                 queued += tokens;
             }
             for event in events_of(context).members(self.words).into_iter().map(super::EventId) {
-                demand!(
+                ensure!(
                     self.get(event.context()) == context.0,
                     "{event:?} is listed with {context:?}"
                 );
@@ -170,23 +170,23 @@ impl<W: Words> Timeline<'_, W> {
         for gpu in (0..GPUS).map(Gpu) {
             let held = self.get(Holding::of(process, gpu).memory());
             let sum = memory[index(gpu.0)] + self.get(Holding::of(process, gpu).own());
-            let away = self.get(Holding::of(process, gpu).away());
-            let checkpointed = self.progress(index(process.0)) == Progress::Checkpointed;
-            demand!(
-                away == 0 || checkpointed,
-                "{process:?} has {away} bytes away from {gpu:?} and no checkpoint"
+            let checkpointed = self.get(Holding::of(process, gpu).checkpointed());
+            let is_checkpointed = self.progress(index(process.0)) == Progress::Checkpointed;
+            ensure!(
+                checkpointed == 0 || is_checkpointed,
+                "{process:?} has {checkpointed} bytes of {gpu:?} in a checkpoint and no checkpoint"
             );
-            demand!(
-                away == 0 || held == 0,
-                "{process:?} holds {held} bytes of {gpu:?} with {away} away"
+            ensure!(
+                checkpointed == 0 || held == 0,
+                "{process:?} holds {held} bytes of {gpu:?} with {checkpointed} checkpointed"
             );
-            let held = held + away;
-            demand!(held == sum, "{process:?} holds {held} bytes of {gpu:?}, its contexts {sum}");
+            let held = held + checkpointed;
+            ensure!(held == sum, "{process:?} holds {held} bytes of {gpu:?}, its contexts {sum}");
         }
         self.check_exports(process)?;
         self.check_bindings(process)?;
         let counted = self.get(process.effects_queued());
-        demand!(
+        ensure!(
             counted == queued,
             "{process:?} counts {counted} effects to come, its streams hold {queued}"
         );
@@ -194,32 +194,32 @@ impl<W: Words> Timeline<'_, W> {
     }
 
     fn check_stream(&self, context: ContextId, stream: StreamId) -> Result<(), String> {
-        demand!(self.get(stream.context()) == context.0, "{stream:?} is listed with {context:?}");
+        ensure!(self.get(stream.context()) == context.0, "{stream:?} is listed with {context:?}");
         let (issued, completed) = (self.get(stream.issued()), self.get(stream.completed()));
         let head = self.head(stream);
-        demand!(
+        ensure!(
             (issued == completed) == (head == Head::Empty),
             "{stream:?}: {completed}/{issued}, {head:?}"
         );
-        demand!(self.get(stream.done_at()) <= self.now().0, "{stream:?} completed in the future");
+        ensure!(self.get(stream.done_at()) <= self.now().0, "{stream:?} completed in the future");
         let group = self.group_of(context);
         let placed = placed_of(group).members(self.words).contains(&stream.0);
-        demand!(placed == (head == Head::Placed), "{stream:?} is {head:?}, placed: {placed}");
+        ensure!(placed == (head == Head::Placed), "{stream:?} is {head:?}, placed: {placed}");
         let mut levels = (0..LEVELS).map(|urgency| ready_of(group, urgency).members(self.words));
         let ready = levels.any(|level| level.contains(&stream.0));
-        demand!(ready == (head == Head::Computing), "{stream:?} is {head:?}, ready: {ready}");
+        ensure!(ready == (head == Head::Computing), "{stream:?} is {head:?}, ready: {ready}");
         let computes = self.get(stream.rate()) != 0;
         if matches!(head, Head::Computing | Head::Placed) {
-            demand!(
+            ensure!(
                 self.turn(group) != Turn::Parked,
                 "{group:?} is parked, {stream:?} wants to compute"
             );
             let gpu = Gpu(self.get(context.gpu()));
             let on_gpu =
                 self.turn(group) == Turn::Current && self.engine_state(gpu) == State::Running;
-            demand!(on_gpu || !computes, "{stream:?} computes, {group:?} does not");
+            ensure!(on_gpu || !computes, "{stream:?} computes, {group:?} does not");
         } else {
-            demand!(
+            ensure!(
                 !computes && self.get(stream.share()) == 0,
                 "{stream:?} is {head:?} and on the GPU"
             );
@@ -227,24 +227,24 @@ impl<W: Words> Timeline<'_, W> {
         let ends = computes && self.get(stream.remaining()) < NEVER.0;
         let timed =
             ends || matches!(head, Head::Arriving | Head::Timed | Head::Woken | Head::Stalled);
-        demand!(
+        ensure!(
             timed == agenda::runs(self.words, Due::Stream(stream)),
             "{stream:?}: {head:?} and its timer"
         );
         if head == Head::Blocked {
             let slot = self.head_slot(stream);
             let kind = self.kind(slot);
-            demand!(matches!(kind, Kind::Wait | Kind::Acquire), "{stream:?} is blocked by no wait");
+            ensure!(matches!(kind, Kind::Wait | Kind::Acquire), "{stream:?} is blocked by no wait");
             if kind == Kind::Wait {
                 let ticket = Ticket {
                     stream: StreamId(self.get(slot.subject())),
                     number: self.get(slot.number()),
                 };
-                demand!(!self.is_done(ticket), "{stream:?} is blocked by what is done");
+                ensure!(!self.is_done(ticket), "{stream:?} is blocked by what is done");
             } else {
-                demand!(
+                ensure!(
                     self.is_listed(stream),
-                    "{stream:?} waits for a semaphore that does not know"
+                    "{stream:?} waits for a semaphore that does not list it"
                 );
             }
         }

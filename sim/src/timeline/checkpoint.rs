@@ -33,18 +33,18 @@ states! {
     }
 }
 
-const WRONG_STATE: Error = Error::State("the process is not in the state that this needs");
+const WRONG_STATE: Error = Error::State("the process is not in the required state");
 
 impl<W: Words> Timeline<'_, W> {
     /// Marks a process as one that uses CUDA and not only NVML: it can be checkpointed.
-    pub fn begin_driving(&mut self, process: usize) {
-        self.set(Process(process as u64).drives(), 1);
+    pub fn mark_cuda_process(&mut self, process: usize) {
+        self.set(Process(process as u64).uses_cuda(), 1);
     }
 
     /// Returns whether the process uses CUDA.
     #[must_use]
-    pub fn drives(&self, process: usize) -> bool {
-        self.get(Process(process as u64).drives()) != 0
+    pub fn uses_cuda(&self, process: usize) -> bool {
+        self.get(Process(process as u64).uses_cuda()) != 0
     }
 
     /// Returns the state of a process.
@@ -107,14 +107,14 @@ impl<W: Words> Timeline<'_, W> {
             return Err(WRONG_STATE);
         }
         if self.shares(Process(process as u64)) {
-            return Err(Error::Unsupported("memory between processes cannot be checkpointed"));
+            return Err(Error::Unsupported("a process that shares memory cannot be checkpointed"));
         }
         for gpu in (0..GPUS).map(Gpu) {
             let holding = Holding::of(Process(process as u64), gpu);
             let memory = self.get(holding.memory());
             self.subtract(gpu.used(), memory);
             self.set(holding.memory(), 0);
-            self.set(holding.away(), memory);
+            self.set(holding.checkpointed(), memory);
             self.leave_domains(Process(process as u64), gpu);
         }
         self.step_progress(process, Progress::Locked, Progress::Checkpointed)
@@ -132,10 +132,10 @@ impl<W: Words> Timeline<'_, W> {
 
     /// Returns the GPUs from which memory of the process was moved.
     #[must_use]
-    pub fn away_from(&self, process: usize) -> Vec<usize> {
+    pub fn checkpointed_gpus(&self, process: usize) -> Vec<usize> {
         let process = Process(process as u64);
-        let away = |gpu: &Gpu| self.get(Holding::of(process, *gpu).away()) != 0;
-        (0..GPUS).map(Gpu).filter(away).map(|gpu| index(gpu.0)).collect()
+        let checkpointed = |gpu: &Gpu| self.get(Holding::of(process, *gpu).checkpointed()) != 0;
+        (0..GPUS).map(Gpu).filter(checkpointed).map(|gpu| index(gpu.0)).collect()
     }
 
     /// Restores the memory of a checkpointed process, all or nothing.
@@ -149,22 +149,22 @@ impl<W: Words> Timeline<'_, W> {
         }
         for gpu in (0..GPUS).map(Gpu) {
             let holding = Holding::of(Process(process as u64), gpu);
-            let away = self.get(holding.away());
-            if away > self.get(gpu.usable()) - self.get(gpu.used()) {
+            let checkpointed = self.get(holding.checkpointed());
+            if checkpointed > self.get(gpu.usable()) - self.get(gpu.used()) {
                 return Err(Error::OutOfMemory);
             }
-            self.add(gpu.used(), away);
-            self.set(holding.memory(), away);
-            self.set(holding.away(), 0);
+            self.add(gpu.used(), checkpointed);
+            self.set(holding.memory(), checkpointed);
+            self.set(holding.checkpointed(), 0);
             self.enter_domains(Process(process as u64), gpu)?;
         }
         self.step_progress(process, Progress::Checkpointed, Progress::Locked)
     }
 
     /// Refunds memory of a process on a GPU, or of its checkpoint.
-    pub(super) fn lighten(&mut self, holding: Holding, gpu: Gpu, size: u64) {
-        if self.get(holding.away()) != 0 {
-            self.subtract(holding.away(), size);
+    pub(super) fn refund_memory(&mut self, holding: Holding, gpu: Gpu, size: u64) {
+        if self.get(holding.checkpointed()) != 0 {
+            self.subtract(holding.checkpointed(), size);
         } else {
             self.subtract(gpu.used(), size);
             self.subtract(holding.memory(), size);
@@ -173,7 +173,7 @@ impl<W: Words> Timeline<'_, W> {
 
     /// Returns the checkpointed memory of a process on a GPU.
     #[must_use]
-    pub fn away(&self, process: usize, gpu: usize) -> Bytes {
-        Bytes(self.get(Holding::of(Process(process as u64), Gpu(gpu as u64)).away()))
+    pub fn checkpointed_memory(&self, process: usize, gpu: usize) -> Bytes {
+        Bytes(self.get(Holding::of(Process(process as u64), Gpu(gpu as u64)).checkpointed()))
     }
 }

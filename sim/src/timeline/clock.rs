@@ -72,7 +72,7 @@ mod tests {
     const SECOND: i64 = 1_000_000_000;
 
     #[test]
-    fn stamps_follow_the_rate_and_its_changes() {
+    fn stamp_follows_rate_changes_and_steps() {
         let figures = Figures { clock_rate: ClockRate(-100_000), ..Figures::default() };
         let mut words = Plain::new(WORDS);
         let mut timeline = Timeline::new(&mut words, &figures);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_read_in_parts_per_million() {
+    fn clock_rate_is_parsed_from_ppm() {
         for (text, rate) in [
             ("0", Some(0)),
             ("-2.5", Some(-2_500)),

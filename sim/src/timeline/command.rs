@@ -21,7 +21,7 @@ pub enum Command {
         /// Whether it counts as a kernel; copies within the GPU do not.
         kernel: bool,
         /// Kernels that must have started before it ends.
-        meeting: Option<Meeting>,
+        rendezvous: Option<RendezvousSpec>,
         /// The part of the GPU that it occupies.
         footprint: Footprint,
     },
@@ -51,7 +51,7 @@ pub enum Command {
 
 /// Kernels that spin until enough of them have started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Meeting {
+pub struct RendezvousSpec {
     /// Identifies the group of kernels.
     pub key: u64,
     /// The number of kernels; below 2 there is no wait.
@@ -59,8 +59,8 @@ pub struct Meeting {
 }
 
 /// The bits of a group's size, below the footprint.
-const MEETING: u64 = 0xff;
-const _: () = assert!(MEMBERS <= MEETING);
+const RENDEZVOUS_SIZE: u64 = 0xff;
+const _: () = assert!(MEMBERS <= RENDEZVOUS_SIZE);
 
 states! {
     /// The kind of a command in a ring.
@@ -110,17 +110,20 @@ impl<W: Words> Timeline<'_, W> {
         let context = ContextId(self.get(stream.context()));
         let kernel = kernel.at_launch(self.get(context.launches()));
         let seed = self.draw(context);
-        let meeting = match kernel {
-            Kernel::WaitPeer(key) => Some(Meeting { key: mix(key), size: 2 }),
+        let rendezvous = match kernel {
+            Kernel::WaitPeer(key) => Some(RendezvousSpec { key: mix(key), size: 2 }),
             Kernel::Collective(key) => {
                 let process = self.get(context.process());
-                Some(Meeting { key: mix(key ^ mix(process)), size: self.gpus_of_process(context) })
+                Some(RendezvousSpec {
+                    key: mix(key ^ mix(process)),
+                    size: self.gpus_of_process(context),
+                })
             }
             _ => None,
         };
         let cost =
             kernel::noisy(kernel.duration(self.figures.kernel, seed), self.figures.noise, seed);
-        self.enqueue(stream, Command::Compute { cost, kernel: true, meeting, footprint }, 0, now)
+        self.enqueue(stream, Command::Compute { cost, kernel: true, rendezvous, footprint }, 0, now)
     }
 
     pub(super) fn store_command(
@@ -131,11 +134,11 @@ impl<W: Words> Timeline<'_, W> {
         available: Nanos,
     ) {
         let (kind, cost, subject, number) = match command {
-            Command::Compute { cost, kernel, meeting, footprint } => {
+            Command::Compute { cost, kernel, rendezvous, footprint } => {
                 // A kernel of no length would let the engine run without time passing.
                 let cost = cost.0.max(1);
-                let (key, size) =
-                    meeting.map_or((0, 0), |meeting| (meeting.key, meeting.size.min(MEMBERS)));
+                let (key, size) = rendezvous
+                    .map_or((0, 0), |rendezvous| (rendezvous.key, rendezvous.size.min(MEMBERS)));
                 let kind = if kernel { Kind::Kernel } else { Kind::Move };
                 (kind, cost, key, footprint.word() | size)
             }
@@ -169,8 +172,8 @@ impl<W: Words> Timeline<'_, W> {
 
     /// Returns how many kernels must have started, itself included; below 2: no wait.
     #[inline]
-    pub(super) fn meeting_size(&self, slot: Slot) -> u64 {
-        self.get(slot.number()) & MEETING
+    pub(super) fn rendezvous_size(&self, slot: Slot) -> u64 {
+        self.get(slot.number()) & RENDEZVOUS_SIZE
     }
 
     #[inline]

@@ -156,7 +156,7 @@ impl<W: Words> Timeline<'_, W> {
     pub fn release(&mut self, context: ContextId, size: Bytes) {
         let gpu = Gpu(self.get(context.gpu()));
         let holding = self.holding_of(context);
-        self.lighten(holding, gpu, size.0);
+        self.refund_memory(holding, gpu, size.0);
         self.subtract(context.memory(), size.0);
     }
 

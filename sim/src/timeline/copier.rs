@@ -11,14 +11,14 @@ use crate::words::Words;
 
 /// A copy engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Direction {
     /// Host to GPU.
     Up,
     /// GPU to host.
     Down,
 }
 
-impl Way {
+impl Direction {
     pub(super) const fn queue(self, gpu: Gpu) -> List {
         let (first, last) = match self {
             Self::Up => (gpu.first_up(), gpu.last_up()),
@@ -41,40 +41,40 @@ impl Way {
 }
 
 impl<W: Words> Timeline<'_, W> {
-    pub(super) fn copy_ready(&mut self, way: Way, stream: StreamId, t: Nanos) {
+    pub(super) fn copy_ready(&mut self, direction: Direction, stream: StreamId, t: Nanos) {
         let gpu = self.gpu_of_stream(stream);
-        let idle = way.queue(gpu).is_empty(self.words);
-        way.queue(gpu).push(self.words, stream.0);
+        let idle = direction.queue(gpu).is_empty(self.words);
+        direction.queue(gpu).push(self.words, stream.0);
         if idle {
-            self.copy_first(way, gpu, t);
+            self.copy_first(direction, gpu, t);
         }
     }
 
-    pub(super) fn copy_due(&mut self, way: Way, gpu: Gpu, t: Nanos) {
-        if let Some(stream) = way.queue(gpu).pop(self.words) {
-            self.trace_copied(way, gpu, StreamId(stream), t);
-            self.copy_first(way, gpu, t);
+    pub(super) fn copy_due(&mut self, direction: Direction, gpu: Gpu, t: Nanos) {
+        if let Some(stream) = direction.queue(gpu).pop(self.words) {
+            self.trace_copied(direction, gpu, StreamId(stream), t);
+            self.copy_first(direction, gpu, t);
             self.complete(StreamId(stream), t);
         }
     }
 
-    pub(super) fn copy_dropped(&mut self, way: Way, stream: StreamId, t: Nanos) {
+    pub(super) fn copy_dropped(&mut self, direction: Direction, stream: StreamId, t: Nanos) {
         let gpu = self.gpu_of_stream(stream);
-        let under_way = way.queue(gpu).first(self.words) == stream.0;
-        way.queue(gpu).remove(self.words, stream.0);
+        let under_way = direction.queue(gpu).first(self.words) == stream.0;
+        direction.queue(gpu).remove(self.words, stream.0);
         if under_way {
-            self.copy_first(way, gpu, t);
+            self.copy_first(direction, gpu, t);
         }
     }
 
-    fn copy_first(&mut self, way: Way, gpu: Gpu, t: Nanos) {
-        let stream = StreamId(way.queue(gpu).first(self.words));
+    fn copy_first(&mut self, direction: Direction, gpu: Gpu, t: Nanos) {
+        let stream = StreamId(direction.queue(gpu).first(self.words));
         if stream.0 == 0 {
-            agenda::cancel(self.words, way.due(gpu));
+            agenda::cancel(self.words, direction.due(gpu));
             return;
         }
         let cost = Nanos(self.get(self.head_slot(stream).cost()));
-        agenda::schedule(self.words, way.due(gpu), t + cost);
+        agenda::schedule(self.words, direction.due(gpu), t + cost);
     }
 
     fn gpu_of_stream(&self, stream: StreamId) -> Gpu {

@@ -7,7 +7,7 @@
 use cgpu_shm::units::Bytes;
 
 use super::Timeline;
-use super::records::{DOMAINS, Domain, GPUS, Gpu, Holding, Lodging, PROCESSES, Process};
+use super::records::{DOMAINS, Domain, DomainHolding, GPUS, Gpu, Holding, PROCESSES, Process};
 use crate::error::Error;
 use crate::words::Words;
 
@@ -49,7 +49,7 @@ impl Site {
 impl<W: Words> Timeline<'_, W> {
     /// Sets the memory of each locality domain of a GPU that has several. Called once, after
     /// [`Timeline::install`].
-    pub fn divide(&mut self, gpu: usize, domains: usize, room: Bytes) {
+    pub fn set_domains(&mut self, gpu: usize, domains: usize, room: Bytes) {
         for domain in 0..domains as u64 {
             self.set(Domain::of(Gpu(gpu as u64), domain).room(), room.0);
         }
@@ -96,28 +96,28 @@ impl<W: Words> Timeline<'_, W> {
         self.note_memory(holding, site.gpu());
         if let Some(domain) = site.domain() {
             self.add(domain.used(), size);
-            self.add(Lodging::of(process, domain).memory(), size);
+            self.add(DomainHolding::of(process, domain).memory(), size);
         }
     }
 
     pub(super) fn discharge(&mut self, process: Process, site: Site, size: u64) {
         let holding = Holding::of(process, site.gpu());
-        let away = self.get(holding.away()) != 0;
-        self.lighten(holding, site.gpu(), size);
+        let checkpointed = self.get(holding.checkpointed()) != 0;
+        self.refund_memory(holding, site.gpu(), size);
         self.subtract(holding.own(), size);
         if let Some(domain) = site.domain() {
-            if !away {
+            if !checkpointed {
                 self.subtract(domain.used(), size);
             }
-            self.subtract(Lodging::of(process, domain).memory(), size);
+            self.subtract(DomainHolding::of(process, domain).memory(), size);
         }
     }
 
     /// Removes a process's memory from the domains of a GPU, for a checkpoint.
     pub(super) fn leave_domains(&mut self, process: Process, gpu: Gpu) {
         for domain in (0..DOMAINS).map(|domain| Domain::of(gpu, domain)) {
-            let lodged = self.get(Lodging::of(process, domain).memory());
-            self.subtract(domain.used(), lodged);
+            let in_domains = self.get(DomainHolding::of(process, domain).memory());
+            self.subtract(domain.used(), in_domains);
         }
     }
 
@@ -127,11 +127,11 @@ impl<W: Words> Timeline<'_, W> {
     /// [`Error::OutOfMemory`] if a domain has less than that left.
     pub(super) fn enter_domains(&mut self, process: Process, gpu: Gpu) -> Result<(), Error> {
         for domain in (0..DOMAINS).map(|domain| Domain::of(gpu, domain)) {
-            let lodged = self.get(Lodging::of(process, domain).memory());
-            if lodged > self.get(domain.room()) - self.get(domain.used()) {
+            let in_domains = self.get(DomainHolding::of(process, domain).memory());
+            if in_domains > self.get(domain.room()) - self.get(domain.used()) {
                 return Err(Error::OutOfMemory);
             }
-            self.add(domain.used(), lodged);
+            self.add(domain.used(), in_domains);
         }
         Ok(())
     }
@@ -156,11 +156,10 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Refunds a process's own memory on a GPU.
     pub(super) fn discharge_all(&mut self, process: Process, gpu: Gpu) {
         for domain in 0..DOMAINS {
-            let lodging = Lodging::of(process, Domain::of(gpu, domain));
-            let size = self.get(lodging.memory());
+            let holding = DomainHolding::of(process, Domain::of(gpu, domain));
+            let size = self.get(holding.memory());
             if size != 0 {
                 self.discharge(process, Site::of(gpu.0, domain + 1), size);
             }
@@ -172,7 +171,7 @@ impl<W: Words> Timeline<'_, W> {
     /// Returns a process's own memory in a domain, or on a GPU.
     pub(super) fn own(&self, process: Process, site: Site) -> u64 {
         match site.domain() {
-            Some(domain) => self.get(Lodging::of(process, domain).memory()),
+            Some(domain) => self.get(DomainHolding::of(process, domain).memory()),
             None => self.get(Holding::of(process, site.gpu()).own()),
         }
     }
@@ -182,11 +181,13 @@ impl<W: Words> Timeline<'_, W> {
     pub(super) fn check_domains(&self, gpu: Gpu) -> Result<(), String> {
         let domains: Vec<Domain> = (0..DOMAINS).map(|domain| Domain::of(gpu, domain)).collect();
         for &domain in &domains {
-            let is_here = |&process: &Process| self.get(Holding::of(process, gpu).away()) == 0;
+            let is_here =
+                |&process: &Process| self.get(Holding::of(process, gpu).checkpointed()) == 0;
             let here = (0..PROCESSES).map(Process).filter(is_here);
-            let held =
-                here.map(|process| self.get(Lodging::of(process, domain).memory())).sum::<u64>()
-                    + self.get(domain.orphaned());
+            let held = here
+                .map(|process| self.get(DomainHolding::of(process, domain).memory()))
+                .sum::<u64>()
+                + self.get(domain.orphaned());
             let (used, room) = (self.get(domain.used()), self.get(domain.room()));
             if used != held || used > room {
                 return Err(format!(
@@ -199,12 +200,13 @@ impl<W: Words> Timeline<'_, W> {
             return Err(format!("{gpu:?} has less than its domains, {used}"));
         }
         for process in (0..PROCESSES).map(Process) {
-            let lodged =
-                domains.iter().map(|&domain| self.get(Lodging::of(process, domain).memory()));
-            let (lodged, own) = (lodged.sum::<u64>(), self.get(Holding::of(process, gpu).own()));
-            if lodged > own {
+            let in_domains =
+                domains.iter().map(|&domain| self.get(DomainHolding::of(process, domain).memory()));
+            let (in_domains, own) =
+                (in_domains.sum::<u64>(), self.get(Holding::of(process, gpu).own()));
+            if in_domains > own {
                 return Err(format!(
-                    "{process:?} has {own} bytes of {gpu:?}, and {lodged} in its domains"
+                    "{process:?} has {own} bytes of {gpu:?}, and {in_domains} in its domains"
                 ));
             }
         }

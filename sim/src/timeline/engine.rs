@@ -28,7 +28,6 @@ use super::{Timeline, states};
 use crate::words::Words;
 
 states! {
-    /// The state of the engine.
     pub(crate) State {
         Idle,
         Switching,

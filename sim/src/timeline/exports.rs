@@ -3,7 +3,7 @@
 //! An export's bytes are charged once, to its owner: first the exporter, and when that no longer
 //! holds it, the longest holder. Descriptors that were sent keep it, too, whether or not a process
 //! holds it. They are not visible here, so an export that no process holds *lingers* until a
-//! process has checked with the system and ends it ([`Timeline::bury`]).
+//! process has checked with the system and ends it ([`Timeline::end_export`]).
 //!
 //! An export can also be a *team* of GPUs, to which memory is bound (`teams`). It has no bytes of
 //! its own; the end of the team ends the bindings.
@@ -85,6 +85,7 @@ const fn holders_of(export: ExportId) -> List {
 /// An export that no process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lingering {
+    /// The export.
     pub export: ExportId,
     /// Its serial: its record may be reused.
     pub serial: u64,
@@ -175,7 +176,7 @@ impl<W: Words> Timeline<'_, W> {
     }
 
     /// Sets the file of an export's bytes.
-    pub fn place_export(&mut self, export: ExportId, inode: u64) {
+    pub fn set_export_file(&mut self, export: ExportId, inode: u64) {
         self.set(export.inode(), inode);
     }
 
@@ -263,7 +264,7 @@ impl<W: Words> Timeline<'_, W> {
     ///
     /// # Errors
     /// [`Error::NoAllocation`] if the process does not hold it.
-    pub fn let_go(&mut self, process: usize, export: ExportId) -> Result<bool, Error> {
+    pub fn drop_hold(&mut self, process: usize, export: ExportId) -> Result<bool, Error> {
         let process = Process(process as u64);
         let hold = self.hold_of(process, export).ok_or(Error::NoAllocation)?;
         self.end_once(process, hold);
@@ -296,9 +297,9 @@ impl<W: Words> Timeline<'_, W> {
         self.discharge(owner, site, size);
         let next = holders_of(export).first(self.words);
         if next != 0 {
-            let heir = Process(self.get(Hold(next).process()));
-            self.set(export.owner(), heir.0 + 1);
-            self.charge(heir, site, size);
+            let next_owner = Process(self.get(Hold(next).process()));
+            self.set(export.owner(), next_owner.0 + 1);
+            self.charge(next_owner, site, size);
             return;
         }
         self.set(export.owner(), 0);
@@ -312,19 +313,17 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Returns the exports that a process holds.
     pub(super) fn held_by(&self, process: Process) -> Vec<ExportId> {
         let holds = holds_of(process).members(self.words).into_iter().map(Hold);
         holds.map(|hold| ExportId(self.get(hold.export()))).collect()
     }
 
-    /// Returns whether more than one process holds an export.
     pub(super) fn is_held_by_several(&self, export: ExportId) -> bool {
         holders_of(export).members(self.words).len() > 1
     }
 
     /// Drops all references and own memory of a process that ends.
-    pub(super) fn let_all_go(&mut self, process: Process) {
+    pub(super) fn drop_all_holds(&mut self, process: Process) {
         self.unbind_all_of(process);
         for hold in holds_of(process).members(self.words) {
             self.end_hold(process, Hold(hold));
@@ -356,7 +355,7 @@ impl<W: Words> Timeline<'_, W> {
 
     /// Ends a lingering export, once no descriptor of it is open and its file is removed. Does
     /// nothing if another process was first.
-    pub fn bury(&mut self, lingering: Lingering) {
+    pub fn end_export(&mut self, lingering: Lingering) {
         let export = lingering.export;
         // A stream that waits for the semaphore ends with its process, and the semaphore after it.
         if self.serial_of_export(export) != lingering.serial
@@ -380,7 +379,6 @@ impl<W: Words> Timeline<'_, W> {
         Bytes(self.get(Gpu(gpu as u64).orphaned()))
     }
 
-    /// Checks the invariants of exports.
     pub(super) fn check_shared(&self) -> Result<(), String> {
         let all = (1..=self.get(Global(0).top_export())).map(ExportId);
         all.filter(|&export| self.get(export.serial()) != 0).try_for_each(|export| {
@@ -394,16 +392,15 @@ impl<W: Words> Timeline<'_, W> {
         })
     }
 
-    /// Checks the invariants of a process's references.
     pub(super) fn check_exports(&self, process: Process) -> Result<(), String> {
         let mut owned: BTreeMap<Site, u64> = BTreeMap::new();
         for hold in holds_of(process).members(self.words).into_iter().map(Hold) {
             let export = ExportId(self.get(hold.export()));
             if self.get(hold.process()) != process.0 || self.get(hold.count()) == 0 {
-                return Err(format!("{hold:?} is listed with {process:?} and is not its"));
+                return Err(format!("{hold:?} is listed with {process:?} and is another's"));
             }
             if !holders_of(export).members(self.words).contains(&hold.0) {
-                return Err(format!("{export:?} does not know of {hold:?}"));
+                return Err(format!("{export:?} does not list {hold:?}"));
             }
             if self.get(export.owner()) == process.0 + 1 {
                 *owned.entry(self.site_of_export(export)).or_default() += self.get(export.size());

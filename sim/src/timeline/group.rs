@@ -81,7 +81,6 @@ impl<W: Words> Timeline<'_, W> {
         self.set(group.turn(), turn.word());
     }
 
-    /// Returns the group of a context.
     #[inline]
     pub(super) fn group_of(&self, context: ContextId) -> Group {
         if self.figures.mps == 0 {

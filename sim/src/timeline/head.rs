@@ -8,7 +8,7 @@ use cgpu_shm::units::Nanos;
 
 use super::agenda::{self, Due};
 use super::command::Kind;
-use super::copier::Way;
+use super::copier::Direction;
 use super::list::List;
 use super::records::{ContextId, EventId, Slot, StreamId};
 use super::stream::{CLOSING, Ticket};
@@ -49,7 +49,6 @@ const COPY: u64 = 1;
 /// Retry interval of a stalled stream.
 const STALL: Nanos = Nanos::from_micros(100);
 
-/// The result of beginning a command.
 #[derive(PartialEq, Eq)]
 pub(super) enum Begun {
     UnderWay,
@@ -113,8 +112,8 @@ impl<W: Words> Timeline<'_, W> {
                 self.time(stream, Head::Timed, t + Nanos(cost))
             }
             Kind::Mark | Kind::Write | Kind::Signal => self.compute(stream, Nanos(cost), t),
-            Kind::Up => self.copy(stream, Way::Up, t),
-            Kind::Down => self.copy(stream, Way::Down, t),
+            Kind::Up => self.copy(stream, Direction::Up, t),
+            Kind::Down => self.copy(stream, Direction::Down, t),
             Kind::Wait => {
                 let awaited = StreamId(self.get(slot.subject()));
                 if self.get(awaited.completed()) >= self.get(slot.number()) {
@@ -147,10 +146,10 @@ impl<W: Words> Timeline<'_, W> {
         Begun::UnderWay
     }
 
-    fn copy(&mut self, stream: StreamId, way: Way, t: Nanos) -> Begun {
+    fn copy(&mut self, stream: StreamId, direction: Direction, t: Nanos) -> Begun {
         self.set(stream.lane(), COPY);
         self.set_head(stream, Head::Copying);
-        self.copy_ready(way, stream, t);
+        self.copy_ready(direction, stream, t);
         Begun::UnderWay
     }
 
@@ -173,7 +172,7 @@ impl<W: Words> Timeline<'_, W> {
                     let context = ContextId(self.get(stream.context()));
                     let holding = self.holding_of(context);
                     self.add(holding.kernels(), 1);
-                    self.depart(stream);
+                    self.reset_rendezvous(stream);
                 }
                 _ => {}
             }
@@ -237,9 +236,12 @@ impl<W: Words> Timeline<'_, W> {
             }
             Head::Computing | Head::Placed => self.drop_computing(stream, t),
             Head::Copying => {
-                let way =
-                    if self.kind(self.head_slot(stream)) == Kind::Up { Way::Up } else { Way::Down };
-                self.copy_dropped(way, stream, t);
+                let direction = if self.kind(self.head_slot(stream)) == Kind::Up {
+                    Direction::Up
+                } else {
+                    Direction::Down
+                };
+                self.copy_dropped(direction, stream, t);
             }
             Head::Blocked if self.kind(self.head_slot(stream)) == Kind::Acquire => {
                 self.give_up(stream)

@@ -78,7 +78,7 @@ mod tests {
     };
 
     #[test]
-    fn members_leave_from_anywhere() {
+    fn list_member_is_removed_from_any_position() {
         for leaver in 1..=4 {
             let mut words = Plain::new(16);
             (1..=4).for_each(|member| LIST.push(&mut words, member));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn popping_empties_it() {
+    fn list_is_empty_after_popping_all() {
         let mut words = Plain::new(16);
         LIST.push(&mut words, 3);
         LIST.push(&mut words, 1);

@@ -82,10 +82,10 @@ use records::Global;
 use crate::settings::Figures;
 use crate::words::{At, Words, index};
 
-pub use accounting::{ACCOUNTS, AccountOf, GroupLimit};
+pub use accounting::{ACCOUNTS, AccountStats, GroupLimit};
 pub use checkpoint::Progress;
 pub use clock::ClockRate;
-pub use command::{Command, Meeting};
+pub use command::{Command, RendezvousSpec};
 pub use domains::Site;
 pub use exports::{ExportKind, Lingering};
 pub use forecast::Forecast;
@@ -153,8 +153,8 @@ impl<'a, W: Words> Timeline<'a, W> {
         self.set(Global(0).now(), at.0);
         match due {
             Due::Engine(gpu) => self.engine_due(gpu, at),
-            Due::Up(gpu) => self.copy_due(copier::Way::Up, gpu, at),
-            Due::Down(gpu) => self.copy_due(copier::Way::Down, gpu, at),
+            Due::Up(gpu) => self.copy_due(copier::Direction::Up, gpu, at),
+            Due::Down(gpu) => self.copy_due(copier::Direction::Down, gpu, at),
             Due::Process(process) => self.process_due(process, at),
             Due::Stream(stream) => self.stream_due(stream, at),
         }

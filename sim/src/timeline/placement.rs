@@ -38,7 +38,6 @@ const LONGEST: u64 = NEVER.0 / FULL;
 /// Parts in which a slow-down is given.
 const MILLION: u64 = 1_000_000;
 
-/// The result of placing a stream.
 #[derive(PartialEq, Eq)]
 enum Placed {
     /// It has all it needs, and keeps it.
@@ -117,7 +116,6 @@ impl<W: Words> Timeline<'_, W> {
         freed
     }
 
-    /// Changes the share of a stream's head.
     fn give(&mut self, gpu: Gpu, group: Group, stream: StreamId, share: u64, t: Nanos) {
         let had = self.get(stream.share());
         let taken = self.get(group.taken()) + share - had;
@@ -136,7 +134,7 @@ impl<W: Words> Timeline<'_, W> {
     fn run(&mut self, gpu: Gpu, stream: StreamId, t: Nanos) {
         self.resume(gpu, stream, t);
         if self.kind(self.head_slot(stream)) == Kind::Kernel {
-            self.meet(stream, t);
+            self.join_rendezvous(stream, t);
         }
     }
 
@@ -161,7 +159,7 @@ impl<W: Words> Timeline<'_, W> {
     }
 
     fn stop(&mut self, gpu: Gpu, stream: StreamId, t: Nanos) {
-        self.settle_command(gpu, stream, t);
+        self.account_command(gpu, stream, t);
         self.set(stream.rate(), 0);
         agenda::cancel(self.words, Due::Stream(stream));
         if self.figures.corun != 0 && self.head_footprint(stream) != Footprint::NONE {
@@ -204,7 +202,6 @@ impl<W: Words> Timeline<'_, W> {
         self.count_out(gpu, context, t);
     }
 
-    /// Drops the head of a stream.
     pub(super) fn drop_computing(&mut self, stream: StreamId, t: Nanos) {
         let context = ContextId(self.get(stream.context()));
         let (gpu, group) = (Gpu(self.get(context.gpu())), self.group_of(context));
@@ -238,7 +235,7 @@ impl<W: Words> Timeline<'_, W> {
         if self.get(stream.rate()) == 0 {
             self.set(stream.since(), t.0);
         } else {
-            self.settle_command(gpu, stream, t);
+            self.account_command(gpu, stream, t);
         }
         self.set(stream.rate(), rate.max(1));
         self.schedule_end(stream);
@@ -264,7 +261,7 @@ impl<W: Words> Timeline<'_, W> {
         let runs = self.get(stream.rate()) != 0;
         if runs {
             let gpu = Gpu(self.get(ContextId(self.get(stream.context())).gpu()));
-            self.settle_command(gpu, stream, t);
+            self.account_command(gpu, stream, t);
         }
         self.set(stream.remaining(), remaining);
         if runs {
@@ -273,7 +270,7 @@ impl<W: Words> Timeline<'_, W> {
     }
 
     /// Subtracts what the head of a stream has computed up to `t` from its remaining work.
-    pub(super) fn settle_command(&mut self, gpu: Gpu, stream: StreamId, t: Nanos) {
+    pub(super) fn account_command(&mut self, gpu: Gpu, stream: StreamId, t: Nanos) {
         let since = Nanos(self.get(stream.since()));
         if since == t || self.get(stream.rate()) == 0 {
             return;

@@ -28,12 +28,10 @@ impl Pool {
         })
     }
 
-    /// Returns whether there is a record to take.
     pub(crate) fn has_room(&self, words: &impl Words) -> bool {
         words.get(self.free) != 0 || words.get(self.top) + 1 < self.count
     }
 
-    /// Returns a record.
     pub(crate) fn give(&self, words: &mut impl Words, record: u64) {
         let rest = words.get(self.free);
         words.set((self.chain)(record), rest);

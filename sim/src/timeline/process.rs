@@ -22,9 +22,10 @@ states! {
     }
 }
 
-/// An effect that the process must now perform: `token` was due on the GPU at the instant `at`.
+/// An effect that the process must now perform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EffectDue {
+    /// When it was due.
     pub at: Nanos,
     /// The process's own number for it.
     pub token: u64,
@@ -58,7 +59,7 @@ impl<W: Words> Timeline<'_, W> {
         let due = self.get(process.effects_due());
         self.set(process.effects_taken(), due);
         self.set(process.effects_queued(), 0);
-        self.set(process.drives(), 0);
+        self.set(process.uses_cuda(), 0);
         self.set(process.progress(), 0);
         for gpu in (0..GPUS).map(Gpu) {
             let holding = Holding::of(process, gpu);
@@ -88,7 +89,7 @@ impl<W: Words> Timeline<'_, W> {
             self.destroy_context(ContextId(context), t);
             self.words.seam();
         }
-        self.let_all_go(process);
+        self.drop_all_holds(process);
         self.close_accounts(process, t);
         self.stop_locking(process);
         agenda::cancel(self.words, Due::Process(process));

@@ -9,7 +9,6 @@ use crate::gpu::{MAX_DOMAINS, MAX_GPUS};
 use crate::words::{At, index, records};
 
 pub(crate) const GPUS: u64 = MAX_GPUS as u64;
-/// Locality domains of a GPU.
 pub(crate) const DOMAINS: u64 = MAX_DOMAINS as u64;
 /// Processes at a time: as many as a lock can name.
 pub(crate) const PROCESSES: u64 = 256;
@@ -22,9 +21,7 @@ pub(crate) const EFFECTS: u64 = 16_384;
 pub(crate) const WINDOWS: u64 = 16;
 /// Urgencies for the compute engine: the front end first, then kernels by their stream's priority.
 pub(crate) const LEVELS: u64 = 1 + PRIORITIES;
-/// Priorities of streams.
 pub(crate) const PRIORITIES: u64 = 6;
-/// Members of a rendezvous.
 pub(crate) const MEMBERS: u64 = GPUS;
 /// Timers: per GPU the compute engine and two copy engines; every process; every stream.
 pub(crate) const TIMERS: u64 = 3 * GPUS + PROCESSES + StreamId::COUNT;
@@ -65,7 +62,6 @@ records! {
     resident,
     /// While switching: the next group, and since when.
     target, switch_start,
-    /// Start of the current slice.
     slice_start,
     /// When the current group loses its slice for lack of work; 0: it has work.
     idle_until,
@@ -111,7 +107,7 @@ records! {
     /// `identity::Identity`.
     namespace, device, inode,
     /// 1: it uses CUDA, not only NVML.
-    drives,
+    uses_cuda,
     /// `checkpoint::Progress`; while it is being locked, the locking process, from 1.
     progress, locker,
 }
@@ -124,7 +120,7 @@ records! {
     /// The part that belongs to none of its contexts.
     own,
     /// While checkpointed, all of its memory; then none of it is on the GPU.
-    away,
+    checkpointed,
     /// The number of its accounting record on the GPU; 0: none.
     account,
     contexts,
@@ -134,12 +130,13 @@ records! {
 
 records! {
     /// A process's own memory in a locality domain.
-    pub(crate) Lodging[PROCESSES * Domain::COUNT] from Holding::END;
+    pub(crate) DomainHolding[PROCESSES * Domain::COUNT] from Holding::END;
     memory,
 }
 
 records! {
-    pub ContextId[1_024] from Lodging::END;
+    /// A context.
+    pub ContextId[1_024] from DomainHolding::END;
     /// Neighbours in the chain of free records, or in the process's list.
     next_in_process, previous_in_process,
     /// 0: a free record.
@@ -179,6 +176,7 @@ records! {
 }
 
 records! {
+    /// A stream.
     pub StreamId[4_096] from Level::END;
     /// Neighbours in the chain of free records, or in the context's list.
     next_in_context, previous_in_context,
@@ -215,6 +213,7 @@ records! {
 }
 
 records! {
+    /// An event.
     pub EventId[262_144] from StreamId::END;
     /// Neighbours in the chain of free records, or in the context's list.
     next_in_context, previous_in_context,
@@ -333,24 +332,24 @@ records! {
     pub(crate) Timer[TIMERS] from Window::END;
     at,
     /// Index in the heap, from 1; 0: it does not run.
-    place,
+    index,
 }
 
 records! {
     /// The heap of running timers, the earliest first.
-    pub(crate) Place[TIMERS] from Timer::END;
+    pub(crate) HeapEntry[TIMERS] from Timer::END;
     timer,
 }
 
 records! {
     /// The trace: whether it is on; spans recorded and taken, ever.
-    pub(crate) Trace[1] from Place::END;
-    on, told, taken,
+    pub(crate) Trace[1] from HeapEntry::END;
+    on, recorded, taken,
 }
 
 records! {
     /// A recorded span.
-    pub(crate) Stretch[65_536] from Trace::END;
+    pub(crate) SpanRecord[65_536] from Trace::END;
     /// GPU, kind, and whether the command ended with it.
     what,
     pid,
@@ -362,7 +361,7 @@ records! {
 
 records! {
     /// An error that a GPU reported.
-    pub(crate) Fault[256] from Stretch::END;
+    pub(crate) Fault[256] from SpanRecord::END;
     gpu, code, at,
 }
 
@@ -415,7 +414,7 @@ impl Domain {
     }
 }
 
-impl Lodging {
+impl DomainHolding {
     pub(crate) const fn of(process: Process, domain: Domain) -> Self {
         Self(process.0 * Domain::COUNT + domain.0)
     }
@@ -456,7 +455,7 @@ impl Effect {
     }
 }
 
-impl Stretch {
+impl SpanRecord {
     pub(crate) const fn of(number: u64) -> Self {
         Self(number % Self::COUNT)
     }

@@ -14,9 +14,9 @@ use crate::words::Words;
 
 impl<W: Words> Timeline<'_, W> {
     /// Joins the rendezvous of a stream's head kernel.
-    pub(super) fn meet(&mut self, stream: StreamId, t: Nanos) {
+    pub(super) fn join_rendezvous(&mut self, stream: StreamId, t: Nanos) {
         let slot = self.head_slot(stream);
-        let size = self.meeting_size(slot);
+        let size = self.rendezvous_size(slot);
         if size < 2 || self.get(stream.rendezvous()) != 0 {
             return;
         }
@@ -33,13 +33,13 @@ impl<W: Words> Timeline<'_, W> {
         let missing = self.get(rendezvous.missing()) - 1;
         self.set(rendezvous.missing(), missing);
         if missing == 0 {
-            self.part(rendezvous, t);
+            self.release_rendezvous(rendezvous, t);
         }
     }
 
     fn rendezvous(&mut self, key: u64, size: u64) -> Option<Rendezvous> {
         let all = || (0..Rendezvous::COUNT).map(Rendezvous);
-        let in_use = |this: &Self, meeting: Rendezvous| this.get(meeting.missing()) != 0;
+        let in_use = |this: &Self, rendezvous: Rendezvous| this.get(rendezvous.missing()) != 0;
         if let Some(open) = all().find(|&each| in_use(self, each) && self.get(each.key()) == key) {
             return Some(open);
         }
@@ -50,7 +50,7 @@ impl<W: Words> Timeline<'_, W> {
         Some(free)
     }
 
-    fn part(&mut self, rendezvous: Rendezvous, t: Nanos) {
+    fn release_rendezvous(&mut self, rendezvous: Rendezvous, t: Nanos) {
         for place in 0..self.get(rendezvous.members()) {
             let stream = StreamId(self.get(Member::of(rendezvous, place).stream()));
             if stream.0 != 0 {
@@ -61,7 +61,7 @@ impl<W: Words> Timeline<'_, W> {
     }
 
     /// Resets the rendezvous of a stream whose kernel has ended.
-    pub(super) fn depart(&mut self, stream: StreamId) {
+    pub(super) fn reset_rendezvous(&mut self, stream: StreamId) {
         self.set(stream.rendezvous(), 0);
     }
 

@@ -158,7 +158,6 @@ impl<W: Words> Timeline<'_, W> {
         waiters_of(semaphore.export).members(self.words).contains(&stream.0)
     }
 
-    /// Checks the invariants of a semaphore.
     pub(super) fn check_semaphore(&self, export: ExportId) -> Result<(), String> {
         let binary = self.kind_of_export(export) == ExportKind::Binary;
         let value = self.get(export.value());

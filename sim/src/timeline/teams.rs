@@ -112,7 +112,7 @@ impl<W: Words> Timeline<'_, W> {
         room: Bytes,
     ) -> Result<ExportId, Error> {
         if wanted == 0 || wanted > GPUS || room == Bytes::ZERO {
-            return Err(Error::Invalid("a team has GPUs, and room for memory"));
+            return Err(Error::Invalid("a team needs GPUs, and room for memory"));
         }
         let team = self.new_export(Process(process as u64), Site::from(0), ExportKind::Team, 0)?;
         for (at, value) in [(team.team(), wanted), (team.gpus(), 0), (team.room(), room.0)] {
@@ -140,7 +140,7 @@ impl<W: Words> Timeline<'_, W> {
     pub fn add_to_team(&mut self, team: ExportId, gpu: usize) -> Result<(), Error> {
         let its = self.team(team).ok_or(Error::NoAllocation)?;
         if its.is_complete() || its.has(gpu) {
-            return Err(Error::Invalid("the team has the GPU, or all that it is to have"));
+            return Err(Error::Invalid("the team has the GPU, or is complete"));
         }
         self.set(team.gpus(), its.gpus | 1 << gpu);
         Ok(())
@@ -168,7 +168,7 @@ impl<W: Words> Timeline<'_, W> {
             || !within(offset, its.room)
             || !within(memory.at, whole)
         {
-            return Err(Error::Invalid("a part that the team or the memory has not"));
+            return Err(Error::Invalid("a part beyond the team or the memory"));
         }
         if !its.has(gpu) {
             return Err(Error::NoGpu);
@@ -287,7 +287,6 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Checks the invariants of a process's bindings.
     pub(super) fn check_bindings(&self, process: Process) -> Result<(), String> {
         let all: Vec<Binding> =
             bindings_of(process).members(self.words).into_iter().map(Binding).collect();
@@ -299,11 +298,11 @@ impl<W: Words> Timeline<'_, W> {
                 || !self.team(team).is_some_and(|t| t.has(its.gpu))
             {
                 return Err(format!(
-                    "{binding:?} is listed with {process:?}, and is not its or to no team"
+                    "{binding:?} is listed with {process:?}, and is another's or to no team"
                 ));
             }
             if !bound_to(team).members(self.words).contains(&binding.0) {
-                return Err(format!("{team:?} does not know of {binding:?}"));
+                return Err(format!("{team:?} does not list {binding:?}"));
             }
             if (its.gpu, true) != (self.about_export(export).0, its.serial != 0) {
                 return Err(format!("{binding:?} binds memory that is not there"));
@@ -341,7 +340,7 @@ impl<W: Words> Timeline<'_, W> {
                     || !bindings_of(process).members(self.words).contains(&binding.0)
                 {
                     return Err(format!(
-                        "{team:?} lists {binding:?}, which is not its, or nobody's"
+                        "{team:?} lists {binding:?}, which it or its process does not own"
                     ));
                 }
             }

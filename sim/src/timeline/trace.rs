@@ -8,8 +8,8 @@
 use cgpu_shm::units::Nanos;
 
 use super::command::Kind;
-use super::copier::Way;
-use super::records::{ContextId, GPUS, Gpu, Group, StreamId, Stretch, Trace};
+use super::copier::Direction;
+use super::records::{ContextId, GPUS, Gpu, Group, SpanRecord, StreamId, Trace};
 use super::{Timeline, states};
 use crate::words::{Words, index};
 
@@ -66,28 +66,28 @@ impl<W: Words> Timeline<'_, W> {
     /// `now`, to which the timeline has been advanced. Returns how many were overwritten.
     pub fn take_spans(&mut self, now: Nanos, into: &mut Vec<Span>) -> u64 {
         for gpu in (0..GPUS).map(Gpu) {
-            self.settle_engine(gpu, now);
+            self.account_engine(gpu, now);
         }
-        let told = self.get(Trace(0).told());
+        let recorded = self.get(Trace(0).recorded());
         let taken = self.get(Trace(0).taken());
-        let first = taken.max(told.saturating_sub(Stretch::COUNT));
-        into.extend((first..told).map(|number| self.span(Stretch::of(number))));
-        self.set(Trace(0).taken(), told);
+        let first = taken.max(recorded.saturating_sub(SpanRecord::COUNT));
+        into.extend((first..recorded).map(|number| self.span(SpanRecord::of(number))));
+        self.set(Trace(0).taken(), recorded);
         first - taken
     }
 
-    fn span(&self, stretch: Stretch) -> Span {
-        let what = self.get(stretch.what());
-        let pid = self.get(stretch.pid());
+    fn span(&self, record: SpanRecord) -> Span {
+        let what = self.get(record.what());
+        let pid = self.get(record.pid());
         Span {
             kind: SpanKind::of(what >> 1 & 0xff),
             gpu: index(what >> 9),
             pid: u32::try_from(pid).unwrap_or(0),
-            context: self.get(stretch.context()),
-            stream: self.get(stretch.stream()),
-            number: self.get(stretch.number()),
-            from: Nanos(self.get(stretch.from())),
-            to: Nanos(self.get(stretch.to())),
+            context: self.get(record.context()),
+            stream: self.get(record.stream()),
+            number: self.get(record.number()),
+            from: Nanos(self.get(record.from())),
+            to: Nanos(self.get(record.to())),
             done: what & 1 != 0,
         }
     }
@@ -108,7 +108,14 @@ impl<W: Words> Timeline<'_, W> {
                 _ => SpanKind::Move,
             };
             let done = self.get(stream.remaining()) == 0;
-            self.tell(kind, gpu, ContextId(self.get(stream.context())), stream, (from, to), done);
+            self.record_span(
+                kind,
+                gpu,
+                ContextId(self.get(stream.context())),
+                stream,
+                (from, to),
+                done,
+            );
         }
     }
 
@@ -118,26 +125,39 @@ impl<W: Words> Timeline<'_, W> {
         if self.traces() {
             let group = Group(self.get(gpu.target()));
             // In a GPU's group, the context that needed the switch.
-            let needy = self
+            let waiting = self
                 .first_of(group)
                 .map_or(ContextId(0), |stream| ContextId(self.get(stream.context())));
-            let context = group.context().unwrap_or(needy);
-            self.tell(SpanKind::Switch, gpu, context, StreamId(0), (from, to), true);
+            let context = group.context().unwrap_or(waiting);
+            self.record_span(SpanKind::Switch, gpu, context, StreamId(0), (from, to), true);
         }
     }
 
     /// Records that the head of a stream has been copied.
     #[inline]
-    pub(super) fn trace_copied(&mut self, way: Way, gpu: Gpu, stream: StreamId, to: Nanos) {
+    pub(super) fn trace_copied(
+        &mut self,
+        direction: Direction,
+        gpu: Gpu,
+        stream: StreamId,
+        to: Nanos,
+    ) {
         if self.traces() {
-            let kind = if way == Way::Up { SpanKind::Up } else { SpanKind::Down };
+            let kind = if direction == Direction::Up { SpanKind::Up } else { SpanKind::Down };
             let from = Nanos(to.0 - self.get(self.head_slot(stream).cost()));
-            self.tell(kind, gpu, ContextId(self.get(stream.context())), stream, (from, to), true);
+            self.record_span(
+                kind,
+                gpu,
+                ContextId(self.get(stream.context())),
+                stream,
+                (from, to),
+                true,
+            );
         }
     }
 
     #[cold]
-    fn tell(
+    fn record_span(
         &mut self,
         kind: SpanKind,
         gpu: Gpu,
@@ -146,21 +166,21 @@ impl<W: Words> Timeline<'_, W> {
         (from, to): (Nanos, Nanos),
         done: bool,
     ) {
-        let told = self.get(Trace(0).told());
-        let stretch = Stretch::of(told);
+        let recorded = self.get(Trace(0).recorded());
+        let record = SpanRecord::of(recorded);
         let number = if stream.0 == 0 { 0 } else { self.get(stream.completed()) + 1 };
         let pid = self.get(self.process_of(context).pid());
         for (at, value) in [
-            (stretch.what(), gpu.0 << 9 | kind.word() << 1 | u64::from(done)),
-            (stretch.pid(), pid),
-            (stretch.context(), self.get(context.serial())),
-            (stretch.stream(), stream.0),
-            (stretch.number(), number),
-            (stretch.from(), from.0),
-            (stretch.to(), to.0),
+            (record.what(), gpu.0 << 9 | kind.word() << 1 | u64::from(done)),
+            (record.pid(), pid),
+            (record.context(), self.get(context.serial())),
+            (record.stream(), stream.0),
+            (record.number(), number),
+            (record.from(), from.0),
+            (record.to(), to.0),
         ] {
             self.set(at, value);
         }
-        self.set(Trace(0).told(), told + 1);
+        self.set(Trace(0).recorded(), recorded + 1);
     }
 }

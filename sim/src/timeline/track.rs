@@ -21,7 +21,7 @@ impl<W: Words> Timeline<'_, W> {
 
     /// Gives an empty track the priority of the launching stream. In other tracks commands are
     /// already in their lists, and the new ones share their priority.
-    pub fn lend_priority(&mut self, track: StreamId, stream: StreamId) {
+    pub fn inherit_priority(&mut self, track: StreamId, stream: StreamId) {
         if self.held(track) == 0 {
             let level = self.get(stream.level());
             self.set(track.level(), level);

@@ -65,7 +65,7 @@ pub struct GpuSample {
 
 impl<W: Words> Timeline<'_, W> {
     /// Accounts for everything computed up to `t`, so that all figures are exact at `t`.
-    pub(super) fn settle_engine(&mut self, gpu: Gpu, t: Nanos) {
+    pub(super) fn account_engine(&mut self, gpu: Gpu, t: Nanos) {
         if self.get(gpu.running()) == 0 {
             return;
         }
@@ -81,7 +81,7 @@ impl<W: Words> Timeline<'_, W> {
             }
         }
         if self.traces() {
-            self.each_on_gpu(gpu, group, t, Self::settle_command);
+            self.each_on_gpu(gpu, group, t, Self::account_command);
         }
     }
 
@@ -150,11 +150,11 @@ impl<W: Words> Timeline<'_, W> {
     }
 
     /// Accounts for what computes on the GPU up to `now`, so that later reads are exact.
-    pub fn settle(&mut self, gpu: usize, now: Nanos) {
-        self.settle_engine(Gpu(gpu as u64), now);
+    pub fn account_up_to(&mut self, gpu: usize, now: Nanos) {
+        self.account_engine(Gpu(gpu as u64), now);
     }
 
-    /// Returns how a GPU's time was spent, up to the last [`Timeline::settle`].
+    /// Returns how a GPU's time was spent, up to the last [`Timeline::account_up_to`].
     #[must_use]
     pub fn engine_time(&self, gpu: usize) -> EngineTime {
         let gpu = Gpu(gpu as u64);
@@ -165,13 +165,13 @@ impl<W: Words> Timeline<'_, W> {
         }
     }
 
-    /// Returns how long a context's commands computed, up to the last [`Timeline::settle`].
+    /// Returns how long a context's commands computed, up to the last [`Timeline::account_up_to`].
     #[must_use]
     pub fn context_busy(&self, context: ContextId) -> Nanos {
         Nanos(self.get(context.busy()))
     }
 
-    /// Returns the processes with contexts or memory on a GPU, up to the last [`Timeline::settle`].
+    /// Returns the processes with contexts or memory on a GPU, up to the last [`Timeline::account_up_to`].
     #[must_use]
     pub fn processes(&self, gpu: usize) -> Vec<ProcessUse> {
         let uses = self.holders(gpu).map(|(process, holding)| ProcessUse {

@@ -60,7 +60,7 @@ mod tests {
     use crate::words::Plain;
 
     #[test]
-    fn the_last_errors_are_remembered_in_order() {
+    fn last_256_xids_are_kept_in_order() {
         let (mut words, figures) = (Plain::new(WORDS), Figures::default());
         let mut timeline = Timeline::new(&mut words, &figures);
         assert_eq!(timeline.xids_after(0), []);

@@ -35,7 +35,7 @@ pub struct Trace {
     kernels: HashMap<(u64, u64), String>,
     lost: u64,
     /// The part to which it was restricted.
-    part: Option<Stretch>,
+    part: Option<Interval>,
 }
 
 /// A process's turn on a GPU's compute engine.
@@ -50,7 +50,7 @@ pub struct Turn {
 }
 
 /// A span of time, from one instant to another.
-pub type Stretch = (Nanos, Nanos);
+pub type Interval = (Nanos, Nanos);
 
 impl Trace {
     /// Creates the trace of a timeline's spans, in their recorded order.
@@ -81,11 +81,15 @@ impl Trace {
         spans.sort_by_key(|span| (span.from, span.to));
         trace.spans = whole(spans);
         // All processes of a machine have the same time scale.
-        let dilation =
-            trace.processes.values().map(|process| process.dilation_milli).next().unwrap_or(1_000);
+        let time_scale = trace
+            .processes
+            .values()
+            .map(|process| process.time_scale_milli)
+            .next()
+            .unwrap_or(1_000);
         for call in &mut trace.calls {
-            call.from = device_time(call.from, dilation);
-            call.to = device_time(call.to, dilation);
+            call.from = device_time(call.from, time_scale);
+            call.to = device_time(call.to, time_scale);
         }
         trace.calls.sort_by_key(|call| (call.from, call.thread));
         trace
@@ -137,16 +141,16 @@ impl Trace {
     /// Returns its first and last instant. Calls count only if there are no spans: a program may do
     /// other work before its first kernel.
     #[must_use]
-    pub fn extent(&self) -> Stretch {
+    pub fn extent(&self) -> Interval {
         if let Some(part) = self.part {
             return part;
         }
         let spans = self.spans.iter().map(|span| (span.from, span.to));
         let calls = self.calls.iter().map(|call| (Nanos(call.from), Nanos(call.to)));
-        let all: Vec<Stretch> =
+        let all: Vec<Interval> =
             if self.spans.is_empty() { calls.collect() } else { spans.collect() };
-        let from = all.iter().map(|stretch| stretch.0).min().unwrap_or(Nanos::ZERO);
-        (from, all.iter().map(|stretch| stretch.1).max().unwrap_or(from))
+        let from = all.iter().map(|interval| interval.0).min().unwrap_or(Nanos::ZERO);
+        (from, all.iter().map(|interval| interval.1).max().unwrap_or(from))
     }
 
     /// Returns the GPUs with spans.
@@ -202,7 +206,7 @@ impl Trace {
 
     /// Returns when a GPU's compute engine did nothing, between its first work and its last.
     #[must_use]
-    pub fn bubbles(&self, gpu: usize) -> Vec<Stretch> {
+    pub fn bubbles(&self, gpu: usize) -> Vec<Interval> {
         let mut bubbles = Vec::new();
         let mut done: Option<Nanos> = None;
         for span in self.spans.iter().filter(|span| span.gpu == gpu && span.kind.holds_engine()) {
@@ -230,8 +234,8 @@ impl SpanKind {
     }
 }
 
-fn device_time(at: u64, dilation_milli: u64) -> u64 {
-    let scaled = u128::from(at) * 1_000 / u128::from(dilation_milli.max(1));
+fn device_time(at: u64, time_scale_milli: u64) -> u64 {
+    let scaled = u128::from(at) * 1_000 / u128::from(time_scale_milli.max(1));
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
@@ -292,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn stretches_of_one_command_are_one_unless_it_was_interrupted() {
+    fn spans_of_an_uninterrupted_command_are_merged() {
         let kernels: Vec<_> = two_tenants()
             .spans()
             .iter()
@@ -303,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_and_bubbles_are_found() {
+    fn trace_of_two_processes_has_turns_and_bubbles() {
         let trace = two_tenants();
         let turns: Vec<_> =
             trace.turns(0).iter().map(|turn| (turn.pid, turn.from.0, turn.to.0)).collect();
@@ -313,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_cut_out() {
+    fn trace_between_instants_is_clipped() {
         let part = two_tenants().between(Nanos(150), Nanos(420));
         assert_eq!(part.extent(), (Nanos(250), Nanos(520)));
         let busy: Vec<_> = part.spans().iter().map(|span| (span.from.0, span.to.0)).collect();
@@ -321,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_spans_give_the_same_bytes() {
+    fn same_spans_give_identical_output() {
         assert_eq!(two_tenants().chrome(), two_tenants().chrome());
         assert_eq!(two_tenants().picture(), two_tenants().picture());
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use cgpu_shm::units::Nanos;
 
-use super::{Stretch, Trace};
+use super::{Interval, Trace};
 use crate::timeline::{Span, SpanKind};
 
 const WIDTH: f64 = 1200.0;
@@ -71,15 +71,15 @@ impl Canvas {
     }
 
     /// Draws spans of one colour in a lane as one path, merging those that are too close.
-    fn stretches(
+    fn intervals(
         &mut self,
         (y, height): (f64, f64),
         fill: &str,
         more: &str,
-        stretches: impl IntoIterator<Item = Stretch>,
+        intervals: impl IntoIterator<Item = Interval>,
     ) {
         let mut drawn: Vec<(f64, f64)> = Vec::new();
-        for (from, to) in stretches {
+        for (from, to) in intervals {
             let (from, to) = (self.x(from), self.x(to));
             match drawn.last_mut() {
                 Some(last) if from - last.1 < GRAIN => last.1 = last.1.max(to),
@@ -150,15 +150,11 @@ impl Trace {
         } else {
             format!("{} processes", colours.len())
         };
-        canvas.write(
-            (20.0, 28.0),
-            "title",
-            &format!("Who had the GPU: {processes}, {}", readable(length)),
-        );
+        canvas.write((20.0, 28.0), "title", &format!("GPU use: {processes}, {}", readable(length)));
         let mut keys: Vec<(&str, String)> =
             colours.iter().map(|(&pid, &colour)| (colour, self.process_name(pid))).collect();
-        keys.push((SWITCH, "changing contexts".to_owned()));
-        keys.push((BUBBLE, "bubble: nobody computes".to_owned()));
+        keys.push((SWITCH, "context switches".to_owned()));
+        keys.push((BUBBLE, "bubble: the GPU is idle".to_owned()));
         let (mut x, mut y) = (20.0, HEAD - 14.0);
         for (colour, name) in keys {
             let width = 34.0 + 6.6 * chars(&name);
@@ -183,7 +179,7 @@ impl Trace {
         let name = self.gpu_name(gpu).map_or(String::new(), |name| format!(" · {name} MiB"));
         canvas.write((20.0, y + 20.0), "gpu", &format!("GPU {gpu}{name}"));
         let note = format!(
-            "computing {} · changing {} ({} times) · bubbles {}",
+            "computing {} · switching {} ({} times) · bubbles {}",
             percent(summary.busy_ns),
             percent(summary.switching_ns),
             summary.switches,
@@ -192,16 +188,16 @@ impl Trace {
         canvas.write((WIDTH - RIGHT, y + 20.0), "end", &note);
         let mut y = y + GPU;
         let spans = || self.spans.iter().filter(move |span| span.gpu == gpu);
-        let stretch = |span: &Span| (span.from, span.to);
-        let of = |kind| spans().filter(move |span| span.kind == kind).map(stretch);
+        let interval = |span: &Span| (span.from, span.to);
+        let of = |kind| spans().filter(move |span| span.kind == kind).map(interval);
         let computing =
-            |pid| spans().filter(move |span| span.kind.computes() && span.pid == pid).map(stretch);
+            |pid| spans().filter(move |span| span.kind.computes() && span.pid == pid).map(interval);
         canvas.lane(y, ENGINE, "engine");
-        canvas.stretches((y, ENGINE), BUBBLE, "", self.bubbles(gpu));
-        canvas.stretches((y, ENGINE), SWITCH, "", of(SpanKind::Switch));
+        canvas.intervals((y, ENGINE), BUBBLE, "", self.bubbles(gpu));
+        canvas.intervals((y, ENGINE), SWITCH, "", of(SpanKind::Switch));
         for process in &summary.processes {
             let colour = colours.get(&process.pid).copied().unwrap_or(INK);
-            canvas.stretches((y, ENGINE), colour, "", computing(process.pid));
+            canvas.intervals((y, ENGINE), colour, "", computing(process.pid));
         }
         y += ENGINE + GAP;
         let turns = self.turns(gpu);
@@ -213,17 +209,17 @@ impl Trace {
                 .iter()
                 .filter(|turn| turn.pid == process.pid)
                 .map(|turn| (turn.from, turn.to));
-            canvas.stretches((y, PROCESS), colour, " opacity=\"0.25\"", its);
-            canvas.stretches((y + 4.0, PROCESS - 8.0), colour, "", computing(process.pid));
+            canvas.intervals((y, PROCESS), colour, " opacity=\"0.25\"", its);
+            canvas.intervals((y + 4.0, PROCESS - 8.0), colour, "", computing(process.pid));
             y += PROCESS + GAP;
         }
         for (label, way) in
             [("copies to the GPU", SpanKind::Up), ("copies from it", SpanKind::Down)]
         {
-            let copies: Vec<Stretch> = of(way).collect();
+            let copies: Vec<Interval> = of(way).collect();
             if !copies.is_empty() {
                 canvas.lane(y, COPIES, label);
-                canvas.stretches((y, COPIES), COPY, "", copies);
+                canvas.intervals((y, COPIES), COPY, "", copies);
                 y += COPIES + GAP;
             }
         }

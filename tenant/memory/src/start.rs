@@ -138,9 +138,9 @@ fn open(
     let host = environment.host_name();
     let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().into();
     // Only set for simulated GPUs, which refuse a value that is not a factor.
-    let dilation =
-        environment.variable(c"CGPU_SIM_DILATION").and_then(|text| text.into_string().ok());
-    let time_scale = dilation.and_then(|text| TimeScale::of_factor(&text));
+    let factor =
+        environment.variable(c"CGPU_SIM_TIME_SCALE").and_then(|text| text.into_string().ok());
+    let time_scale = factor.and_then(|text| TimeScale::of_factor(&text));
     let spec = RegionSpec { name: settings.name.as_deref().unwrap_or(&host), created, time_scale };
     let region =
         Region::open_or_make(candidates, spec).map_err(|error| Refusal::new(error.to_string()))?;

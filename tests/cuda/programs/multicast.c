@@ -220,7 +220,7 @@ static void alone(void) {
 
     CHECK(memory.reserve(&window, 8 * MIB, 0, 0, 0));
     CHECK(memory.map(window, 8 * MIB, 0, team, 0));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cu.cuMemsetD32(window, 1, 1)); /* nobody reaches it yet */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cu.cuMemsetD32(window, 1, 1)); /* no side has access yet */
     EXPECT(CUDA_ERROR_INVALID_VALUE, memory.set_access(window, 8 * MIB, &none, 1)); /* not of the team */
     CHECK(memory.set_access(window, 8 * MIB, both, 2));
     CHECK(pointer_attribute(&number, MEMORY_TYPE, window + 5));

@@ -53,7 +53,7 @@ static CUdeviceptr reserve_and_map(size_t bytes, uint64_t handle) {
     CUdeviceptr address;
     CHECK(reserve(&address, bytes, 0, 0, 0));
     CHECK(map(address, bytes, 0, handle, 0));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cu.cuMemsetD32(address, 1, 1)); /* nobody reaches it yet */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cu.cuMemsetD32(address, 1, 1)); /* no side has access yet */
     CHECK(set_access(address, bytes, &access, 1));
     return address;
 }

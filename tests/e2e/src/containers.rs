@@ -123,7 +123,7 @@ impl<'a> Yard<'a> {
 
     fn elsewhere(&self, program: &Path) -> Command {
         let mut command = self.fixture.native(program);
-        for name in ["LD_LIBRARY_PATH", "CGPU_SIM_GPUS", "CGPU_SIM_STATE", "CGPU_SIM_DILATION"] {
+        for name in ["LD_LIBRARY_PATH", "CGPU_SIM_GPUS", "CGPU_SIM_STATE", "CGPU_SIM_TIME_SCALE"] {
             command.env_remove(name);
         }
         command

@@ -32,7 +32,7 @@ pub struct Fixture {
     dist: Dist,
     gpus: String,
     driver: &'static str,
-    dilation: u32,
+    time_scale: u32,
     clock_ppm: i32,
     lifetime: Duration,
 }
@@ -79,7 +79,7 @@ impl Fixture {
             dist: Dist::find(),
             gpus: gpus.to_owned(),
             driver: "sim",
-            dilation: 1,
+            time_scale: 1,
             clock_ppm: 0,
             lifetime: LIFETIME,
         }
@@ -99,8 +99,8 @@ impl Fixture {
 
     /// The same GPUs, so many times slower than real time.
     #[must_use]
-    pub fn slowed(self, dilation: u32) -> Self {
-        Self { dilation, ..self }
+    pub fn slowed(self, time_scale: u32) -> Self {
+        Self { time_scale, ..self }
     }
 
     /// The same GPUs, whose own clock is so many millionths fast; negative: slow.
@@ -123,8 +123,8 @@ impl Fixture {
 
     /// How many times slower than real time its GPUs are.
     #[must_use]
-    pub fn dilation(&self) -> u32 {
-        self.dilation
+    pub fn time_scale(&self) -> u32 {
+        self.time_scale
     }
 
     /// The built files.
@@ -158,7 +158,7 @@ impl Fixture {
             .env("LD_LIBRARY_PATH", self.dist.folder().join(self.driver))
             .env("CGPU_SIM_GPUS", &self.gpus)
             .env("CGPU_SIM_STATE", self.path("gpus"))
-            .env("CGPU_SIM_DILATION", self.dilation.to_string())
+            .env("CGPU_SIM_TIME_SCALE", self.time_scale.to_string())
             .env("CGPU_SIM_CLOCK_PPM", self.clock_ppm.to_string())
             .current_dir(self.folder.path());
         command

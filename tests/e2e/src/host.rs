@@ -65,7 +65,7 @@ impl Monitor {
         let metrics = if more.contains("metrics =") { "" } else { "metrics = \"off\"\n" };
         let mut command = fixture.native(&fixture.dist().file("cgpu-monitor"));
         let config = fixture.path("monitor.toml");
-        std::fs::write(&config, format!("time_scale = {}\n{metrics}{more}", fixture.dilation()))
+        std::fs::write(&config, format!("time_scale = {}\n{metrics}{more}", fixture.time_scale()))
             .expect("a configuration");
         command.arg("--root").arg(fixture.root()).arg("--config").arg(config);
         change(&mut command);

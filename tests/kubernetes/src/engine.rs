@@ -162,7 +162,7 @@ impl<'a> Engine<'a> {
 
     fn runtime(&self) -> Command {
         let mut command = self.fixture.native(&self.fixture.dist().file("cgpu-runtime"));
-        for name in ["LD_LIBRARY_PATH", "CGPU_SIM_GPUS", "CGPU_SIM_STATE", "CGPU_SIM_DILATION"] {
+        for name in ["LD_LIBRARY_PATH", "CGPU_SIM_GPUS", "CGPU_SIM_STATE", "CGPU_SIM_TIME_SCALE"] {
             command.env_remove(name);
         }
         command.arg("--cgpu-config").arg(self.folder.path().join("runtime.toml"));

@@ -18,7 +18,6 @@ use crate::memory::{Accounting, Exported, Files, GRANULE, Memory, system};
 /// Maximum host memory behind handles.
 const HOST: Bytes = Bytes::from_mib(1 << 20);
 
-/// The bytes behind a handle, to be mapped.
 enum Behind<'a> {
     Store(&'a Store, u64),
     File(File),
@@ -59,12 +58,14 @@ impl Memory {
         sendable: Sendable,
     ) -> Result<PhysicalId, Error> {
         if size.0 == 0 || !size.0.is_multiple_of(GRANULE) {
-            return Err(Error::Invalid("physical memory is whole granules"));
+            return Err(Error::Invalid("the size is not a multiple of the granule"));
         }
         let most = match place {
             PhysicalPlace::On(site) => self.totals.get(site.gpu).copied().ok_or(Error::NoGpu)?,
             PhysicalPlace::Host => HOST,
-            PhysicalPlace::Team => return Err(Error::Invalid("a team is no place for memory")),
+            PhysicalPlace::Team => {
+                return Err(Error::Invalid("memory cannot be created on a team"));
+            }
         };
         if size > most {
             return Err(Error::OutOfMemory);
@@ -87,7 +88,6 @@ impl Memory {
         Ok(self.physicals.add(info, Backing::Store(offset)))
     }
 
-    /// Releases a handle.
     pub(crate) fn release_physical(
         &mut self,
         accounting: &impl Accounting,
@@ -98,7 +98,7 @@ impl Memory {
     }
 
     /// Releases the reference of an array's tile.
-    pub(crate) fn let_go_physical(
+    pub(crate) fn drop_physical_reference(
         &mut self,
         accounting: &impl Accounting,
         id: PhysicalId,
@@ -109,7 +109,7 @@ impl Memory {
 
     fn end_physical(&mut self, accounting: &impl Accounting, over: &Physical) -> Result<(), Error> {
         match over.backing {
-            Backing::Export(export, _) | Backing::Team(export, _) => accounting.let_go(export),
+            Backing::Export(export, _) | Backing::Team(export, _) => accounting.drop_hold(export),
             Backing::Store(offset) => {
                 if let Some(store) = &mut self.store {
                     store.give(offset, over.info.size.0);
@@ -139,7 +139,7 @@ impl Memory {
             || end > first + whole.0
             || self.physicals.is_mapped(address, end)
         {
-            return Err(Error::Invalid("this cannot be mapped there"));
+            return Err(Error::Invalid("the range cannot be mapped"));
         }
         let physical = self.physicals.handles.get_mut(&id).ok_or(Error::NoAllocation)?;
         let behind = Behind::find(self.store.as_ref(), files, physical.backing)?;
@@ -158,7 +158,6 @@ impl Memory {
         Ok(())
     }
 
-    /// Unmaps a range of whole mappings.
     pub(crate) fn unmap(
         &mut self,
         accounting: &impl Accounting,
@@ -193,7 +192,7 @@ impl Memory {
         for mapping in firsts.iter().filter_map(|first| mapped.get(first)) {
             let place = handles.get(&mapping.physical).ok_or(Error::NoAllocation)?.info.place;
             if place != PhysicalPlace::Host && wanted.iter().any(|(side, _)| *side == Side::Host) {
-                return Err(Error::Invalid("the host does not reach a GPU's memory"));
+                return Err(Error::Invalid("the host cannot access a GPU's memory"));
             }
         }
         for first in firsts {

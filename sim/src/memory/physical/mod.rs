@@ -153,7 +153,6 @@ struct Reservation {
     live: bool,
 }
 
-/// Handles, reservations and mappings of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Physicals {
     made: u64,
@@ -187,7 +186,6 @@ impl Physicals {
         (address - first < mapping.size).then_some((first, mapping))
     }
 
-    /// Returns the mapping at an address.
     pub(crate) fn mapped(&self, address: u64) -> Option<MappedRange> {
         let (first, mapping) = self.at(address)?;
         let info = self.info(mapping.physical)?;
@@ -246,12 +244,12 @@ impl Physicals {
     pub(crate) fn export(
         &self,
         id: PhysicalId,
-        way: fn(Sendable) -> bool,
+        allows: fn(Sendable) -> bool,
     ) -> Result<(ExportId, u64), Error> {
         self.held(id)?;
         match self.handles[&id].backing {
             Backing::Export(export, serial) | Backing::Team(export, serial)
-                if way(self.handles[&id].info.sendable) =>
+                if allows(self.handles[&id].info.sendable) =>
             {
                 Ok((export, serial))
             }
@@ -322,7 +320,7 @@ impl Physicals {
     pub(crate) fn reserve(&mut self, size: Bytes, align: u64, wanted: u64) -> Result<u64, Error> {
         let align = align.max(GRANULE);
         if size.0 == 0 || !size.0.is_multiple_of(GRANULE) || !align.is_power_of_two() {
-            return Err(Error::Invalid("addresses are reserved by whole granules"));
+            return Err(Error::Invalid("size or alignment is not valid for a reservation"));
         }
         // Larger than the address space.
         if size.0 >= 1 << 47 || align >= 1 << 46 {

@@ -46,7 +46,6 @@ impl Physicals {
         self.add(info, Backing::Team(team, serial))
     }
 
-    /// Returns the team behind a handle.
     pub(crate) fn team(&self, id: PhysicalId) -> Result<ExportId, Error> {
         self.held(id)?;
         match self.handles[&id].backing {
@@ -225,7 +224,7 @@ impl Memory {
                     let _ = span.alias(first, size, Source::Store(store, offset));
                 }
             }
-            accounting.let_go(exported.export)?;
+            accounting.drop_hold(exported.export)?;
             accounting.take(site, size)?;
             return Err(system("memory of a team")(error));
         }

@@ -9,7 +9,6 @@ use crate::memory::span::Source;
 use crate::memory::{Accounting, Allocation, Memory, Offer, Origin, system};
 use crate::timeline::{ExportId, Site, Ticket};
 
-/// Step of pieces.
 const STEP: u64 = 512;
 
 fn rounded(size: Bytes) -> u64 {
@@ -25,9 +24,9 @@ impl Memory {
         order: &Order<'_>,
     ) -> Result<Option<Taken>, Error> {
         let its = self.pools.get_mut(pool)?;
-        if size.0 == 0 || its.doomed || its.imported {
+        if size.0 == 0 || its.destroyed || its.imported {
             return Err(Error::Invalid(
-                "an allocation of no bytes, or from a pool that is gone or another process's",
+                "an allocation of zero bytes, or from a destroyed or imported pool",
             ));
         }
         let gpu = its.settings.site.gpu;
@@ -52,7 +51,7 @@ impl Memory {
     ) -> Result<(), Error> {
         let its = self.pools.get(pool)?;
         let (PoolSettings { site, shareable, .. }, sizes) =
-            (its.settings, its.growth(rounded(size), chunk.0));
+            (its.settings, its.growth_sizes(rounded(size), chunk.0));
         let mut result = Err(Error::OutOfMemory);
         for length in sizes {
             result = self.take_chunk(accounting, site, length, shareable);
@@ -99,7 +98,7 @@ impl Memory {
         let exported = accounting.create_export(site, Bytes(length))?;
         let (span, _) = self.gpu(site.gpu)?;
         if let Err(error) = span.alias(start, length, Source::File(&exported.file)) {
-            accounting.let_go(exported.export)?;
+            accounting.drop_hold(exported.export)?;
             return Err(system("a pool's memory")(error));
         }
         Ok((exported.export, exported.serial))
@@ -112,7 +111,6 @@ impl Memory {
         Ok(())
     }
 
-    /// Frees a piece for any stream.
     pub(crate) fn free_pooled_now(
         &mut self,
         accounting: &impl Accounting,
@@ -120,7 +118,7 @@ impl Memory {
     ) -> Result<(), Error> {
         let (pool, length) = self.end_piece(address)?;
         self.pools.get_mut(pool)?.give(address, length);
-        self.end_doomed(accounting)
+        self.end_destroyed(accounting)
     }
 
     fn end_piece(&mut self, address: u64) -> Result<(PoolId, u64), Error> {
@@ -160,7 +158,7 @@ impl Memory {
             }
             self.give_addresses(site.gpu, start, chunk.length);
             match chunk.export {
-                Some((export, _)) => accounting.let_go(export)?,
+                Some((export, _)) => accounting.drop_hold(export)?,
                 None => accounting.give(site, Bytes(chunk.length))?,
             }
         }
@@ -179,13 +177,13 @@ impl Memory {
             .iter()
             .filter(|(_, pool)| short.is_none_or(|gpu| pool.settings.site.gpu == gpu))
             .map(|(&id, pool)| {
-                (id, if short.is_some() || pool.doomed { Bytes::ZERO } else { pool.threshold })
+                (id, if short.is_some() || pool.destroyed { Bytes::ZERO } else { pool.threshold })
             })
             .collect();
         for (pool, keep) in pools {
             self.trim(accounting, pool, keep)?;
         }
-        self.end_doomed(accounting)
+        self.end_destroyed(accounting)
     }
 
     /// Destroys a pool: at once, or with the last of its pieces.
@@ -194,14 +192,14 @@ impl Memory {
         accounting: &impl Accounting,
         pool: PoolId,
     ) -> Result<(), Error> {
-        self.pools.get_mut(pool)?.doomed = true;
-        self.end_doomed(accounting)
+        self.pools.get_mut(pool)?.destroyed = true;
+        self.end_destroyed(accounting)
     }
 
     /// Destroys pools that waited for their last frees.
-    pub(crate) fn end_doomed(&mut self, accounting: &impl Accounting) -> Result<(), Error> {
+    pub(crate) fn end_destroyed(&mut self, accounting: &impl Accounting) -> Result<(), Error> {
         let over =
-            |pool: &Pool| pool.doomed && pool.usage.used == Bytes::ZERO && pool.freed.is_empty();
+            |pool: &Pool| pool.destroyed && pool.usage.used == Bytes::ZERO && pool.freed.is_empty();
         let ended: Vec<PoolId> =
             self.pools.pools.iter().filter(|(_, pool)| over(pool)).map(|(&id, _)| id).collect();
         for pool in ended {
@@ -209,7 +207,7 @@ impl Memory {
             if let Some((identity, _)) =
                 self.pools.pools.remove(&pool).and_then(|pool| pool.identity)
             {
-                accounting.let_go(identity)?;
+                accounting.drop_hold(identity)?;
             }
         }
         Ok(())
@@ -233,7 +231,7 @@ impl Memory {
         let exported = accounting.export_own(site, Bytes(length))?;
         if let Err(error) = self.move_into(site.gpu, (bounds.start, length), &exported) {
             // Return the memory to the process.
-            accounting.let_go(exported.export)?;
+            accounting.drop_hold(exported.export)?;
             accounting.take(site, Bytes(length))?;
             return Err(error);
         }

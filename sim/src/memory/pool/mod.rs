@@ -66,7 +66,6 @@ pub struct PoolUsage {
 pub(crate) struct Freed {
     address: u64,
     length: u64,
-    /// The free.
     pub(crate) ticket: Ticket,
 }
 
@@ -113,7 +112,7 @@ struct Pool {
     /// Another process's: nothing can be allocated from it here.
     imported: bool,
     /// To be destroyed with the last piece.
-    doomed: bool,
+    destroyed: bool,
 }
 
 /// An empty export that identifies a pool, and its serial.
@@ -131,7 +130,7 @@ impl Pool {
             growths: 0,
             identity: None,
             imported: false,
-            doomed: false,
+            destroyed: false,
         }
     }
 
@@ -209,7 +208,7 @@ impl Pool {
     }
 
     /// Moves completed frees to the free space of their chunks.
-    fn settle(&mut self, is_done: &impl Fn(Ticket) -> bool) {
+    fn complete_frees(&mut self, is_done: &impl Fn(Ticket) -> bool) {
         let done: Vec<Freed> = self.freed.extract_if(.., |freed| is_done(freed.ticket)).collect();
         for Freed { address, length, .. } in done {
             self.give(address, length);
@@ -218,7 +217,7 @@ impl Pool {
 
     /// Returns the chunk sizes to try for a piece, the best first. A small piece gets a whole
     /// chunk. A large one is rounded up, and every fourth time gets a chunk more.
-    fn growth(&self, length: u64, chunk: u64) -> Vec<u64> {
+    fn growth_sizes(&self, length: u64, chunk: u64) -> Vec<u64> {
         let least = length.next_multiple_of(GRANULE);
         let room = match self.settings.most.0 {
             0 => u64::MAX,
@@ -240,7 +239,6 @@ impl Pool {
     }
 }
 
-/// The pools of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Pools {
     made: u64,
@@ -328,9 +326,9 @@ impl Pools {
 
     /// Makes completed frees available to every stream: in all pools, or in those with
     /// opportunistic reuse.
-    pub(crate) fn settle(&mut self, all: bool, is_done: impl Fn(Ticket) -> bool) {
+    pub(crate) fn complete_frees(&mut self, all: bool, is_done: impl Fn(Ticket) -> bool) {
         for pool in self.pools.values_mut().filter(|pool| all || pool.reuse.opportunistic) {
-            pool.settle(&is_done);
+            pool.complete_frees(&is_done);
         }
     }
 }

@@ -4,7 +4,7 @@
 use super::*;
 
 #[test]
-fn a_crash_at_any_store_of_an_enqueue_leaves_before_or_after() {
+fn crash_during_enqueue_leaves_the_state_before_or_after() {
     let fixture = Fixture::new();
     fixture.crash_everywhere(|timeline| {
         timeline
@@ -19,7 +19,7 @@ fn a_crash_at_any_store_of_an_enqueue_leaves_before_or_after() {
 }
 
 #[test]
-fn a_crash_at_any_store_of_a_barrier_leaves_before_or_after() {
+fn crash_during_barrier_leaves_the_state_before_or_after() {
     let fixture = Fixture::new();
     let legacy = fixture.timeline(|timeline| timeline.legacy_stream(fixture.contexts[0]));
     fixture.crash_everywhere(|timeline| {
@@ -29,7 +29,7 @@ fn a_crash_at_any_store_of_a_barrier_leaves_before_or_after() {
 }
 
 #[test]
-fn a_crash_at_any_store_of_an_advance_leaves_before_or_after() {
+fn crash_during_advance_leaves_the_state_before_or_after() {
     let fixture = Fixture::new();
     for step in 1..=6 {
         let now = fixture.now + Nanos(step * 1_100_000);
@@ -42,7 +42,7 @@ fn a_crash_at_any_store_of_an_advance_leaves_before_or_after() {
 /// Concurrent kernels: some with all they need, one with what is left, one interrupted for a more
 /// urgent one.
 #[test]
-fn a_crash_at_any_store_where_kernels_share_a_gpu_leaves_before_or_after() {
+fn crash_with_concurrent_kernels_leaves_the_state_before_or_after() {
     let fixture = Fixture::new();
     let part = |tenths| Footprint::of_blocks(tenths, 10, 128);
     let kernel = Kernel::named("spin_90us");
@@ -71,7 +71,7 @@ fn a_crash_at_any_store_where_kernels_share_a_gpu_leaves_before_or_after() {
 }
 
 #[test]
-fn a_crash_at_any_store_under_mps_leaves_before_or_after() {
+fn crash_under_mps_leaves_the_state_before_or_after() {
     let figures = Figures { mps: 1, corun: 50_000, ..Figures::default() };
     let fixture = Fixture::on(Setup::with(figures), &[0, 0]);
     let now = fixture.now + Nanos::from_micros(500);
@@ -82,7 +82,7 @@ fn a_crash_at_any_store_under_mps_leaves_before_or_after() {
 }
 
 #[test]
-fn a_crash_at_any_store_of_a_forecast_leaves_no_trace() {
+fn crash_during_forecast_leaves_no_trace() {
     let fixture = Fixture::new();
     let before = fixture.state();
     let tail = fixture.timeline(|timeline| timeline.tail(fixture.streams[0]));
@@ -99,7 +99,7 @@ fn a_crash_at_any_store_of_a_forecast_leaves_no_trace() {
 }
 
 #[test]
-fn a_crash_at_any_store_of_making_and_ending_leaves_before_or_after() {
+fn crash_during_creation_or_destruction_leaves_the_state_before_or_after() {
     let fixture = Fixture::new();
     fixture.crash_everywhere(|timeline| {
         timeline.create_context(OWNER, 1).unwrap();
@@ -116,7 +116,7 @@ fn a_crash_at_any_store_of_making_and_ending_leaves_before_or_after() {
 }
 
 #[test]
-fn a_crash_at_any_store_of_naming_and_loading_leaves_before_or_after() {
+fn crash_during_naming_or_loading_leaves_the_state_before_or_after() {
     let fixture = Fixture::new();
     fixture.crash_everywhere(|timeline| timeline.name_event(fixture.events[1]));
     fixture.crash_everywhere(|timeline| {
@@ -125,7 +125,7 @@ fn a_crash_at_any_store_of_naming_and_loading_leaves_before_or_after() {
 }
 
 #[test]
-fn a_crash_at_any_store_of_memory_changing_hands_leaves_before_or_after() {
+fn crash_during_reserve_or_release_leaves_the_state_before_or_after() {
     let fixture = Fixture::new();
     fixture.crash_everywhere(|timeline| {
         timeline.reserve(fixture.contexts[0], Bytes(4 << 20)).unwrap()
@@ -134,7 +134,7 @@ fn a_crash_at_any_store_of_memory_changing_hands_leaves_before_or_after() {
 }
 
 #[test]
-fn a_crash_at_any_store_of_memory_between_processes_leaves_before_or_after() {
+fn crash_during_export_or_import_leaves_the_state_before_or_after() {
     let fixture = Fixture::new();
     let (first, second, other) = (timeline::ExportId(1), timeline::ExportId(2), OWNER + 1);
     let serial = |export| fixture.timeline(|timeline| timeline.serial_of_export(export));
@@ -148,22 +148,24 @@ fn a_crash_at_any_store_of_memory_between_processes_leaves_before_or_after() {
     for export in [first, second] {
         let serial = serial(export);
         fixture.crash_everywhere(|timeline| timeline.hold(other, export, serial).unwrap());
-        fixture.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, export), Ok(false)));
-        fixture.crash_everywhere(|timeline| assert_eq!(timeline.let_go(other, export), Ok(true)));
+        fixture
+            .crash_everywhere(|timeline| assert_eq!(timeline.drop_hold(OWNER, export), Ok(false)));
+        fixture
+            .crash_everywhere(|timeline| assert_eq!(timeline.drop_hold(other, export), Ok(true)));
     }
     // What a descriptor may keep still exists.
     assert_eq!(fixture.timeline(|timeline| timeline.orphaned(0)), Bytes(2 << 20));
     fixture.crash_everywhere(|timeline| timeline.hold(other, second, 2).unwrap());
-    fixture.crash_everywhere(|timeline| assert_eq!(timeline.let_go(other, second), Ok(true)));
+    fixture.crash_everywhere(|timeline| assert_eq!(timeline.drop_hold(other, second), Ok(true)));
     for lingering in fixture.timeline(|timeline| timeline.lingering()) {
-        fixture.crash_everywhere(|timeline| timeline.bury(lingering));
+        fixture.crash_everywhere(|timeline| timeline.end_export(lingering));
     }
     assert_eq!(fixture.timeline(|timeline| timeline.orphaned(0)), Bytes::ZERO);
     assert_eq!(serial(first) + serial(second), 0);
 }
 
 #[test]
-fn a_crash_at_any_store_of_a_team_leaves_before_or_after() {
+fn crash_during_team_operation_leaves_the_state_before_or_after() {
     let fixture = Fixture::new();
     let (team, memory, own, other) =
         (timeline::ExportId(1), timeline::ExportId(2), timeline::ExportId(3), OWNER + 1);
@@ -189,7 +191,7 @@ fn a_crash_at_any_store_of_a_team_leaves_before_or_after() {
     });
     fixture.crash_everywhere(|timeline| {
         timeline.bind(other, team, (0, 1 << 20), bindable(own, 3, 0)).unwrap();
-        assert_eq!(timeline.let_go(other, own), Ok(false));
+        assert_eq!(timeline.drop_hold(other, own), Ok(false));
     });
     assert_eq!(fixture.timeline(|timeline| timeline.bound(team).len()), 3);
     fixture.crash_everywhere(|timeline| timeline.unbind(team, 1, (0, 1 << 20)).unwrap());
@@ -208,21 +210,24 @@ fn a_crash_at_any_store_of_a_team_leaves_before_or_after() {
         fixture.timeline(|timeline| (timeline.bound(team).len(), timeline.serial_of_export(own))),
         (1, 3)
     );
-    fixture.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, memory), Ok(false)));
-    fixture.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, team), Ok(true)));
+    fixture.crash_everywhere(|timeline| assert_eq!(timeline.drop_hold(OWNER, memory), Ok(false)));
+    fixture.crash_everywhere(|timeline| assert_eq!(timeline.drop_hold(OWNER, team), Ok(true)));
     assert_eq!(fixture.timeline(|timeline| timeline.bound(team).len()), 1);
     for lingering in fixture.timeline(|timeline| timeline.lingering()) {
-        fixture.crash_everywhere(|timeline| timeline.bury(lingering));
+        fixture.crash_everywhere(|timeline| timeline.end_export(lingering));
     }
-    let [buried] = fixture.timeline(|timeline| timeline.lingering())[..] else {
+    let [remaining] = fixture.timeline(|timeline| timeline.lingering())[..] else {
         panic!("the memory's file is left")
     };
-    assert_eq!((buried.export, fixture.timeline(|timeline| timeline.team(team))), (memory, None));
+    assert_eq!(
+        (remaining.export, fixture.timeline(|timeline| timeline.team(team))),
+        (memory, None)
+    );
 }
 
 /// Refused operations leave nothing behind.
 #[test]
-fn a_team_takes_what_it_can_hold() {
+fn invalid_team_operations_are_refused() {
     let fixture = Fixture::new();
     let before = fixture.state();
     let refused = |operation: &dyn Fn(&mut Timeline<'_, Transaction<'_>>) -> Result<(), Error>| {
@@ -259,7 +264,7 @@ fn a_team_takes_what_it_can_hold() {
 }
 
 #[test]
-fn a_crash_at_any_store_about_semaphores_leaves_before_or_after() {
+fn crash_during_semaphore_operation_leaves_the_state_before_or_after() {
     for counts in [false, true] {
         let fixture = Fixture::new();
         let export = timeline::ExportId(1);
@@ -296,20 +301,21 @@ fn a_crash_at_any_store_about_semaphores_leaves_before_or_after() {
         });
         let value = fixture.timeline(|timeline| timeline.semaphore_value(semaphore));
         assert_eq!(value, Some(if counts { 7 } else { 0 }));
-        fixture.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, export), Ok(true)));
+        fixture
+            .crash_everywhere(|timeline| assert_eq!(timeline.drop_hold(OWNER, export), Ok(true)));
         let lingering = fixture.timeline(|timeline| timeline.lingering())[0];
-        fixture.crash_everywhere(|timeline| timeline.bury(lingering));
+        fixture.crash_everywhere(|timeline| timeline.end_export(lingering));
         assert_eq!(fixture.timeline(|timeline| timeline.semaphore_value(semaphore)), None);
     }
 }
 
 #[test]
-fn a_crash_at_any_store_of_a_checkpoint_leaves_before_or_after() {
+fn crash_during_checkpoint_leaves_the_state_before_or_after() {
     let fixture = Fixture::with_contexts_on(&[0, 1]);
     let by = OWNER + 1;
     fixture.timeline(|timeline| {
         timeline.attach(by, 2);
-        timeline.begin_driving(OWNER);
+        timeline.mark_cuda_process(OWNER);
         timeline.take_memory(OWNER, 1, Bytes(6 << 20)).unwrap();
         timeline
             .take_memory(OWNER, timeline::Site { gpu: 2, domain: Some(1) }, Bytes(2 << 20))
@@ -328,16 +334,16 @@ fn a_crash_at_any_store_of_a_checkpoint_leaves_before_or_after() {
     });
     for _ in 0..2 {
         fixture.crash_everywhere(|timeline| timeline.checkpoint(OWNER).unwrap());
-        assert_eq!(fixture.timeline(|timeline| timeline.away_from(OWNER)), [0, 1, 2]);
-        let lodged = || fixture.timeline(|timeline| timeline.domain_memory(2, 1).0);
-        assert_eq!(lodged(), Bytes::ZERO);
+        assert_eq!(fixture.timeline(|timeline| timeline.checkpointed_gpus(OWNER)), [0, 1, 2]);
+        let domain_used = || fixture.timeline(|timeline| timeline.domain_memory(2, 1).0);
+        assert_eq!(domain_used(), Bytes::ZERO);
         assert_eq!(
             fixture.timeline(|timeline| [0, 1].map(|gpu| timeline.memory(gpu).0)),
             [Bytes::ZERO; 2]
         );
         fixture.crash_everywhere(|timeline| timeline.restore(OWNER).unwrap());
         assert_eq!(fixture.timeline(|timeline| [0, 1].map(|gpu| timeline.memory(gpu).0)), had);
-        assert_eq!(lodged(), Bytes(2 << 20));
+        assert_eq!(domain_used(), Bytes(2 << 20));
     }
     // One GPU lacks memory: nothing is restored.
     fixture.timeline(|timeline| timeline.checkpoint(OWNER).unwrap());
@@ -356,13 +362,13 @@ fn a_crash_at_any_store_of_a_checkpoint_leaves_before_or_after() {
 }
 
 #[test]
-fn a_crash_at_any_store_about_accounts_leaves_before_or_after() {
+fn crash_during_accounting_leaves_the_state_before_or_after() {
     let fixture = Fixture::with_contexts_on(&[0]);
     let other = OWNER + 1;
     fixture.timeline(|timeline| timeline.attach(other, 2));
     fixture.crash_everywhere(|timeline| {
-        timeline.introduce(other, [1, 2, 3]);
-        timeline.keep_accounts(1, true);
+        timeline.set_identity(other, [1, 2, 3]);
+        timeline.set_accounting_mode(1, true);
         timeline.create_context(other, 1).unwrap();
     });
     let context = fixture.timeline(|timeline| timeline.contexts(other)[0]);
@@ -376,12 +382,12 @@ fn a_crash_at_any_store_about_accounts_leaves_before_or_after() {
     });
     fixture.crash_everywhere(|timeline| {
         timeline.limit_group(1, [3, 4], None).unwrap();
-        timeline.keep_accounts(1, false);
+        timeline.set_accounting_mode(1, false);
     });
 }
 
 #[test]
-fn a_crash_at_any_store_in_a_locality_domain_leaves_before_or_after() {
+fn crash_in_a_locality_domain_leaves_the_state_before_or_after() {
     let fixture = Fixture::new();
     let (export, other) = (timeline::ExportId(1), OWNER + 1);
     let there = timeline::Site { gpu: 2, domain: Some(1) };
@@ -406,8 +412,8 @@ fn a_crash_at_any_store_in_a_locality_domain_leaves_before_or_after() {
     });
     fixture.crash_everywhere(|timeline| timeline.give_memory(OWNER, there, Bytes(2 << 20)));
     fixture.crash_everywhere(|timeline| timeline.hold(other, export, 1).unwrap());
-    fixture.crash_everywhere(|timeline| assert_eq!(timeline.let_go(OWNER, export), Ok(false)));
-    fixture.crash_everywhere(|timeline| assert_eq!(timeline.let_go(other, export), Ok(true)));
+    fixture.crash_everywhere(|timeline| assert_eq!(timeline.drop_hold(OWNER, export), Ok(false)));
+    fixture.crash_everywhere(|timeline| assert_eq!(timeline.drop_hold(other, export), Ok(true)));
     assert_eq!(fixture.timeline(|timeline| timeline.orphaned(2)), Bytes(8 << 20));
     let now = fixture.timeline(|timeline| {
         timeline.attach(other, 2);
@@ -418,13 +424,13 @@ fn a_crash_at_any_store_in_a_locality_domain_leaves_before_or_after() {
     }
     assert_eq!(fixture.timeline(|timeline| timeline.domain_memory(2, 1)), (Bytes(8 << 20), room));
     for lingering in fixture.timeline(|timeline| timeline.lingering()) {
-        fixture.crash_everywhere(|timeline| timeline.bury(lingering));
+        fixture.crash_everywhere(|timeline| timeline.end_export(lingering));
     }
     assert_eq!(fixture.timeline(|timeline| timeline.memory(2).0), Bytes::ZERO);
 }
 
 #[test]
-fn a_crash_at_any_store_of_a_death_leaves_before_or_after() {
+fn crash_during_process_end_leaves_the_state_before_or_after() {
     let fixture = Fixture::with_contexts_on(&[1]);
     fixture.crash_everywhere(|timeline| timeline.die(OWNER, fixture.now));
     let gone = fixture.now + Figures::default().death_delay;

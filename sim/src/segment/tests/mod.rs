@@ -18,7 +18,7 @@ use crate::timeline::{Command, ContextId, EventId, ExportKind, Progress, Semapho
 use crate::words::index;
 
 mod crashes;
-mod life;
+mod open;
 mod stopped;
 
 /// Tests that fork run one at a time: a child forked while another thread claims a slot would hold
@@ -42,7 +42,7 @@ impl Setup {
         let settings = Settings {
             state: directory.path().join("segment"),
             gpus: Some(GpuSpec::parse_list("T4:4096,A10:8192,B200:8192").unwrap()),
-            dilation_milli: 1_000,
+            time_scale_milli: 1_000,
             figures,
         };
         Self { _directory: directory, settings, _alone: alone }
@@ -74,25 +74,25 @@ fn spawn(operation: impl FnOnce()) -> libc::pid_t {
 
 /// The outcome of a child.
 #[derive(Debug, PartialEq)]
-enum Fate {
+enum Outcome {
     Finished,
     Killed,
     Stopped,
 }
 
-fn fate(child: libc::pid_t) -> Fate {
+fn outcome(child: libc::pid_t) -> Outcome {
     let mut status = 0;
     // SAFETY: `child` is our own child, not yet waited for; the status outlives the call.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, libc::WUNTRACED) }, child);
     if libc::WIFSTOPPED(status) {
-        return Fate::Stopped;
+        return Outcome::Stopped;
     }
     if libc::WIFEXITED(status) {
         assert_eq!(libc::WEXITSTATUS(status), 0, "the child failed");
-        return Fate::Finished;
+        return Outcome::Finished;
     }
     assert_eq!(libc::WTERMSIG(status), libc::SIGKILL);
-    Fate::Killed
+    Outcome::Killed
 }
 
 fn send(child: libc::pid_t, signal: i32) {
@@ -137,7 +137,7 @@ impl Fixture {
             now,
         };
         // The observer's identity differs from run to run.
-        fixture.timeline(|timeline| timeline.introduce(fixture.observer.process(), [0; 3]));
+        fixture.timeline(|timeline| timeline.set_identity(fixture.observer.process(), [0; 3]));
         (fixture.contexts, fixture.streams, fixture.events, fixture.now) =
             fixture.timeline(|timeline| Self::fill(timeline, gpus, now));
         fixture
@@ -224,18 +224,18 @@ impl Fixture {
             let mapping = Mapping::open(&self.setup.settings).unwrap();
             // Without a process record, so that only the operation changes words.
             let slot = (CRASHERS..).map(SlotIndex);
-            let (slot, lifeline) = slot
-                .filter_map(|slot| Some((slot, mapping.lifelines.hold(slot).unwrap()?)))
+            let (slot, liveness_lock) = slot
+                .filter_map(|slot| Some((slot, mapping.liveness_locks.hold(slot).unwrap()?)))
                 .next()
                 .unwrap();
             let word = &mapping.preamble().generation[slot.get()];
             let generation = Generation::from_bits(word.load(Ordering::Relaxed)).next();
             word.store(generation.get(), Ordering::Release);
-            let seat = Seat {
+            let claim = Claim {
                 slot,
                 generation,
                 alone: Mutex::default(),
-                _lifeline: lifeline,
+                _liveness_lock: liveness_lock,
                 _anchor: None,
             };
             crash::before(store, signal);
@@ -243,7 +243,7 @@ impl Fixture {
                 operation(timeline);
                 Ok(())
             };
-            transact(&mapping, &seat, &self.observer.figures, operation).unwrap();
+            transact(&mapping, &claim, &self.observer.figures, operation).unwrap();
         })
     }
 
@@ -253,7 +253,7 @@ impl Fixture {
         store: u64,
         operation: impl FnMut(&mut Timeline<'_, Transaction<'_>>),
     ) -> bool {
-        fate(self.client(store, libc::SIGKILL, operation)) == Fate::Killed
+        outcome(self.client(store, libc::SIGKILL, operation)) == Outcome::Killed
     }
 
     /// Crashes `operation` before each of its stores (or some, see [`Sample`]), and sometimes the

@@ -3,16 +3,16 @@
 use super::*;
 
 #[test]
-fn a_segment_of_another_kind_is_left_alone() {
+fn foreign_file_is_refused_and_unchanged() {
     let setup = Setup::new();
     std::fs::write(&setup.settings.state, b"my diary").unwrap();
     let error = Segment::open(&setup.settings).unwrap_err();
-    assert!(error.to_string().contains("no segment"), "{error}");
+    assert!(error.to_string().contains("not a segment"), "{error}");
     assert_eq!(std::fs::read(&setup.settings.state).unwrap(), b"my diary");
 }
 
 #[test]
-fn a_directory_that_is_not_there_is_named() {
+fn missing_directory_is_named_in_the_error() {
     let mut setup = Setup::new();
     setup.settings.state = PathBuf::from("/nowhere/at/all");
     let error = Segment::open(&setup.settings).unwrap_err().to_string();
@@ -20,7 +20,7 @@ fn a_directory_that_is_not_there_is_named() {
 }
 
 #[test]
-fn a_segment_in_use_keeps_its_gpus_and_one_out_of_use_is_made_anew() {
+fn segment_with_other_gpus_is_replaced_only_when_unused() {
     let setup = Setup::new();
     let other =
         Settings { gpus: Some(GpuSpec::parse_list("V100").unwrap()), ..setup.settings.clone() };
@@ -29,18 +29,18 @@ fn a_segment_in_use_keeps_its_gpus_and_one_out_of_use_is_made_anew() {
     let refused = Segment::open(&other).unwrap_err().to_string();
     assert!(refused.contains("T4:4096,A10:8192") && refused.contains("V100"), "{refused}");
     assert_eq!(Segment::open(&any).unwrap().gpus().len(), 3);
-    let slower = Settings { dilation_milli: 5_000, ..setup.settings.clone() };
+    let slower = Settings { time_scale_milli: 5_000, ..setup.settings.clone() };
     assert_eq!(
-        Segment::open(&slower).unwrap().dilation_milli(),
+        Segment::open(&slower).unwrap().time_scale_milli(),
         1_000,
-        "whoever came first decides"
+        "the first settings apply"
     );
     drop(first);
     assert_eq!(Segment::open(&other).unwrap().gpus()[0].model.key, "V100");
 }
 
 #[test]
-fn a_truncated_or_older_segment_is_replaced_when_nobody_uses_it() {
+fn truncated_or_stale_segment_is_replaced_when_unused() {
     let setup = Setup::new();
     drop(setup.open());
     let file = std::fs::OpenOptions::new().write(true).open(&setup.settings.state).unwrap();
@@ -53,7 +53,7 @@ fn a_truncated_or_older_segment_is_replaced_when_nobody_uses_it() {
 }
 
 #[test]
-fn a_forked_child_is_told_so_and_touches_nothing() {
+fn forked_child_is_refused_and_can_open_its_own() {
     let setup = Setup::new();
     let segment = setup.open();
     let child = spawn(|| {
@@ -62,12 +62,12 @@ fn a_forked_child_is_told_so_and_touches_nothing() {
         let own = setup.open();
         assert_ne!(own.process(), segment.process());
     });
-    assert_eq!(fate(child), Fate::Finished);
+    assert_eq!(outcome(child), Outcome::Finished);
     assert_eq!(segment.transact(|_| Ok(())), Ok(()));
 }
 
 #[test]
-fn slots_run_out_with_a_sentence_and_come_back() {
+fn segment_without_free_slots_is_full() {
     let setup = Setup::new();
     let all: Vec<_> = (0..256).map(|_| setup.open()).collect();
     assert!(matches!(Segment::open(&setup.settings), Err(Error::Full("processes"))));

@@ -7,26 +7,26 @@ use crate::error::Error;
 use crate::timeline::Span;
 
 thread_local! {
-    static ASKED: Cell<bool> = const { Cell::new(false) };
+    static RECORDING: Cell<bool> = const { Cell::new(false) };
     /// Commands that the calling thread has enqueued since recording began.
-    static TRAIL: RefCell<Vec<Ticket>> = const { RefCell::new(Vec::new()) };
+    static ENQUEUED: RefCell<Vec<Ticket>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Runs `call`, and returns the commands that this thread enqueued in it, in order; none in a
 /// thread that is ending.
-pub fn trail<R>(call: impl FnOnce() -> R) -> (R, Vec<Ticket>) {
-    let trail = || TRAIL.try_with(RefCell::take).unwrap_or_default();
+pub fn record_enqueued<R>(call: impl FnOnce() -> R) -> (R, Vec<Ticket>) {
+    let trail = || ENQUEUED.try_with(RefCell::take).unwrap_or_default();
     trail();
-    ASKED.set(true);
+    RECORDING.set(true);
     let result = call();
-    ASKED.set(false);
+    RECORDING.set(false);
     (result, trail())
 }
 
 #[inline]
 pub(super) fn note(ticket: Ticket) {
-    if ASKED.get() {
-        let _ = TRAIL.try_with(|trail| trail.borrow_mut().push(ticket));
+    if RECORDING.get() {
+        let _ = ENQUEUED.try_with(|trail| trail.borrow_mut().push(ticket));
     }
 }
 

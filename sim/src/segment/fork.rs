@@ -11,11 +11,11 @@ use memmap2::MmapRaw;
 
 /// The page that is wiped on fork.
 #[derive(Debug)]
-pub struct Lineage {
+pub struct ForkDetector {
     page: MmapRaw,
 }
 
-impl Lineage {
+impl ForkDetector {
     const LENGTH: usize = 4096;
 
     /// Marks this process as the parent.
@@ -36,7 +36,7 @@ impl Lineage {
         Ok(this)
     }
 
-    /// Returns whether this process was forked from the one that called [`Lineage::new`].
+    /// Returns whether this process was forked from the one that called [`ForkDetector::new`].
     #[inline]
     #[must_use]
     pub fn is_child(&self) -> bool {
