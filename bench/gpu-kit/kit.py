@@ -171,8 +171,8 @@ def attempt(watchdog, kit, name, limit, run):
     start = time.monotonic()
     try:
         data = watchdog.guard(limit, run)
-        verdict = {True: "held", False: "FAILED", None: "measured"}[data.pop("ok")]
-        seen = {"result": verdict, "figure": data.pop("figure"), "data": data}
+        result = {True: "held", False: "FAILED", None: "measured"}[data.pop("ok")]
+        seen = {"result": result, "figure": data.pop("figure"), "data": data}
     except processes.NotPossible as reason:
         seen = {"result": "not possible", "because": str(reason)}
     except RowEnded as ended:
