@@ -1,7 +1,7 @@
-//! No panic leaves the shim: not into the program, and not onto its terminal.
+//! Keeps panics inside the shim: out of the program, and off its terminal.
 //!
-//! A panic is a defect of ours. The call in which it happened is answered as failed and counted;
-//! the program goes on.
+//! A panic is a bug of ours. The call in which it happened fails and is counted; the program goes
+//! on.
 
 use std::panic::{self, AssertUnwindSafe};
 
@@ -12,9 +12,8 @@ use cgpu_shm::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::state;
 
-/// A result that says: something went wrong which should not have.
+/// A result for an internal failure.
 pub(crate) trait Failed {
-    /// That result.
     const FAILED: Self;
 }
 
@@ -26,15 +25,15 @@ impl Failed for nvmlReturn_t {
     const FAILED: nvmlReturn_t = nvmlReturn_t::ERROR_UNKNOWN;
 }
 
-/// What `body` answers; where it panics, [`Failed::FAILED`].
+/// Returns the result of `body`, or [`Failed::FAILED`] if it panics.
 #[inline]
 pub(crate) fn guard<T: Failed>(body: impl FnOnce() -> T) -> T {
     or(T::FAILED, body)
 }
 
-/// What `body` answers; where it panics, `fallback`.
+/// Returns the result of `body`, or `fallback` if it panics.
 ///
-/// Unwind safety: the shim's state is atomics, and accounting that its own crate keeps whole.
+/// Unwind safety: the shim's state is atomics, and accounting that its own crate keeps consistent.
 #[inline]
 pub(crate) fn or<T>(fallback: T, body: impl FnOnce() -> T) -> T {
     if !SILENT.load(Relaxed) {
@@ -46,11 +45,11 @@ pub(crate) fn or<T>(fallback: T, body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Whether our panic hook is in place.
+/// Whether our panic hook is installed.
 static SILENT: AtomicBool = AtomicBool::new(false);
 
-/// Puts a hook in place that prints nothing. The hook is this library's own: every cdylib has its
-/// own copy of std, so a Rust program's hook stays as it is.
+/// Installs a panic hook that prints nothing. Every cdylib has its own copy of std, so a Rust
+/// program's own hook is unaffected.
 #[cold]
 fn silence() {
     panic::set_hook(Box::new(|_| {}));

@@ -1,9 +1,9 @@
-//! Captures that go on in this process. A call that is not safe beside one in the global mode
-//! breaks it, whichever thread makes it, so meanwhile the gate asks the driver nothing. One in
-//! another mode forbids nothing that the gate does; it is known all the same, so that it is not
-//! taken for one that is unknown.
+//! Captures in progress in this process. A call that is unsafe during a global-mode capture breaks
+//! it, from any thread, so the gate makes no driver queries meanwhile. A capture in another mode
+//! forbids nothing that the gate does. It is recorded, too, so that it is not mistaken for an
+//! unknown one.
 //!
-//! Without a lock: a forked child may find its parent's threads in the middle of anything.
+//! There is no lock: a forked child may find its parent's threads at any point.
 
 use cgpu_abi::types::*;
 use cgpu_memory::Lane;
@@ -11,36 +11,35 @@ use cgpu_shm::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crate::order::Order;
 
-/// The streams in which they began ([`key`]), and whether in the global mode ([`GLOBAL`]); 0: free.
-/// Who begins more than so many at once is left with what the gate sees of captures itself.
+/// The streams where captures began ([`key`]), with [`GLOBAL`] for the global mode; 0: free. Of
+/// further captures, only what the gate itself sees is known.
 static KNOWN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
-/// How many there are.
+/// Number of captures.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// How many of them are in the global mode.
+/// Number of captures in the global mode.
 static COUNT_GLOBAL: AtomicUsize = AtomicUsize::new(0);
 
-/// One began for which there was no place. Since then it is unknown whether one that is seen is one
-/// of those.
+/// A capture began for which there was no place. Since then, an observed capture may be that one.
 static UNPLACED: AtomicBool = AtomicBool::new(false);
 
-/// The bit of a place that says so.
+/// The bit of a place that marks the global mode.
 const GLOBAL: u64 = 1;
 
-/// Whether one goes on in the global mode.
+/// Returns whether a global-mode capture is in progress.
 ///
-/// Relaxed: who begins one in another thread has counted it before the driver was asked.
+/// Relaxed: a thread that begins one counts it before it calls the driver.
 #[inline]
 pub(crate) fn any_global() -> bool {
     COUNT_GLOBAL.load(Relaxed) != 0
 }
 
-/// Whether any goes on that began here.
+/// Returns whether a recorded capture is in progress.
 #[inline]
 pub(crate) fn any() -> bool {
     COUNT.load(Relaxed) != 0
 }
 
-/// Whether one that is seen now began here.
+/// Returns whether an observed capture must be a recorded one.
 pub(crate) fn is_known() -> bool {
     any() && !UNPLACED.load(Relaxed)
 }
@@ -52,8 +51,8 @@ pub(crate) fn begin(
     call: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let global = mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
-    // Before the driver is asked: from then on another thread's call may break it. Where one goes
-    // on already, it stays.
+    // Recorded before the driver's call: from then on another thread's call may break the capture.
+    // One already in progress on the stream stays recorded.
     let key = key(order.lane());
     let word = key | if global { GLOBAL } else { 0 };
     let fresh = !KNOWN.iter().any(|place| place.load(Relaxed) & !GLOBAL == key);
@@ -72,7 +71,7 @@ pub(crate) fn begin(
     answer
 }
 
-/// Ends one, if the driver says so: from another thread, or in another stream, it cannot be ended.
+/// Ends a capture, if the driver does: another thread or stream cannot end it.
 pub(crate) fn end(order: Order, call: impl FnOnce() -> CUresult) -> CUresult {
     let answer = call();
     if any() && (answer == CUresult::SUCCESS || !order.captures()) {
@@ -82,7 +81,7 @@ pub(crate) fn end(order: Order, call: impl FnOnce() -> CUresult) -> CUresult {
     answer
 }
 
-/// A stream is gone.
+/// Forgets the capture of a destroyed stream.
 pub(crate) fn stream_gone(stream: CUstream) {
     if any() {
         let key = key(Order::legacy(stream).lane());
@@ -90,9 +89,9 @@ pub(crate) fn stream_gone(stream: CUstream) {
     }
 }
 
-/// A context is going, and with it its streams. It is not known whose they are, and a capture that
-/// no stream can end any more must not silence the gate for good. Whether one in the global mode
-/// may go on, of which nothing is known now.
+/// Forgets all captures when a context is destroyed. Which streams belonged to it is unknown, and a
+/// capture that no stream can end any more must not silence the gate forever. Returns whether a
+/// global-mode capture may be in progress that is unknown now.
 pub(crate) fn context_gone() -> bool {
     let lost = any_global();
     if any() {
@@ -112,8 +111,8 @@ fn forget(which: impl Fn(u64) -> bool) {
     }
 }
 
-/// Different for different streams, but for what is left to chance: then one of two captures is
-/// forgotten early. Without the bit [`GLOBAL`].
+/// Returns a key of a lane, without the bit [`GLOBAL`]. If two lanes have the same key by chance,
+/// one of their captures is forgotten early.
 fn key(lane: Lane) -> u64 {
     let mix = |word: u64, by: u64| word.wrapping_mul(by).rotate_left(23);
     let own =

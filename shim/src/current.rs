@@ -1,4 +1,4 @@
-//! The context in which the calling thread works.
+//! The context of the calling thread.
 
 use cgpu_abi::types::{CUcontext, CUresult};
 use cgpu_memory::{Context, ContextId, Reason, Tenant};
@@ -6,8 +6,8 @@ use cgpu_memory::{Context, ContextId, Reason, Tenant};
 use crate::devices::DriverOrdinal;
 use crate::{driver, process};
 
-/// The context in which the calling thread works, if it is of an accounted GPU. The driver is
-/// asked: a runtime may have made it current by a way of its own.
+/// Returns the thread's context if its GPU is accounted. Queries the driver, because a runtime may
+/// have made a context current by internal calls.
 #[inline]
 pub(crate) fn current(tenant: &Tenant) -> Option<Context> {
     let Some(context) = current_handle() else {
@@ -25,13 +25,13 @@ pub(crate) fn current_handle() -> Option<CUcontext> {
     (answer == CUresult::SUCCESS && !context.is_null()).then_some(context)
 }
 
-/// What the current context's handle stands for.
+/// Returns the context of a handle.
 #[inline]
 pub(crate) fn known(tenant: &Tenant, current: CUcontext) -> Option<Context> {
     tenant.contexts().find(ContextId(current.0)).or_else(|| take_up(tenant, current))
 }
 
-/// A context whose making we have not seen.
+/// Registers a context whose creation was not seen.
 #[cold]
 fn take_up(tenant: &Tenant, context: CUcontext) -> Option<Context> {
     let mut device = DriverOrdinal::default();

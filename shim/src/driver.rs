@@ -1,4 +1,4 @@
-//! The driver's own functions, typed. A call here never meets a hook: it goes to the address that
+//! The driver's own functions, typed. Calls here bypass the hooks: they go to the addresses that
 //! the driver defines.
 
 use core::ffi::c_void;
@@ -11,8 +11,8 @@ use cgpu_memory::Reason;
 use crate::library::DRIVER;
 use crate::state;
 
-/// What must be there for a limit to be kept; `cuInit` is refused under a limit where one of these
-/// is missing. All else is optional: a hook whose own function is missing answers
+/// Functions without which no limit can be enforced: `cuInit` is refused under a limit if one is
+/// missing. All others are optional: a hook whose own function is missing returns
 /// `CUDA_ERROR_NOT_SUPPORTED`.
 const REQUIRED: &[usize] = &[
     driver_index::cuInit,
@@ -25,13 +25,13 @@ const REQUIRED: &[usize] = &[
     driver_index::cuMemGetInfo_v2,
 ];
 
-/// The name of the first of [`REQUIRED`] that the driver lacks.
+/// Returns the name of the first of [`REQUIRED`] that the driver lacks.
 pub(crate) fn missing() -> Option<&'static str> {
     let row = REQUIRED.iter().copied().find(|row| DRIVER.late(*row).is_null())?;
     Some(DRIVER.name(row))
 }
 
-/// Whether the driver has the function of that row.
+/// Returns whether the driver has the function of a row.
 pub(crate) fn has(row: usize) -> bool {
     !DRIVER.late(row).is_null()
 }
@@ -52,22 +52,23 @@ macro_rules! functions {
 macro_rules! function {
     (pass $symbol:ident) => {};
     ($kind:ident $symbol:ident ($($arg:ident: $type:ty),*)) => {
-        /// The driver's function of this name; `CUDA_ERROR_NOT_SUPPORTED` where it has none.
+        /// The driver's function of this name; `CUDA_ERROR_NOT_SUPPORTED` if it has none.
         ///
         /// # Safety
         ///
-        /// As the driver's function.
+        /// The contract of the driver's function.
         #[allow(non_snake_case, dead_code, clippy::too_many_arguments, reason = "the driver's own name and arguments")]
         #[inline(always)]
         pub(crate) unsafe fn $symbol($($arg: $type),*) -> CUresult {
-            // SAFETY: the caller vouches for the arguments.
+            // SAFETY: the address is the driver's function of this name, or `late`, which has its
+            // contract; the caller meets that.
             unsafe { address::$symbol()($($arg),*) }
         }
     };
 }
 driver_table!(functions);
 
-/// The addresses of the driver's functions, for those who jump to them.
+/// The addresses of the driver's functions, for code that jumps to them.
 pub(crate) mod address {
     use cgpu_abi::driver::fns;
 
@@ -83,8 +84,8 @@ pub(crate) mod address {
     macro_rules! address {
         (pass $symbol:ident) => {};
         ($kind:ident $symbol:ident ($($arg:ident: $type:ty),*)) => {
-            /// The driver's function; before it is known, and where there is none, one that finds
-            /// that out.
+            /// Returns the driver's function, or, before it is known or if there is none, a
+            /// function that looks it up when called.
             #[allow(non_snake_case, dead_code, clippy::too_many_arguments, reason = "the driver's own name and arguments")]
             #[inline(always)]
             pub(crate) fn $symbol() -> fns::$symbol {
@@ -95,10 +96,10 @@ pub(crate) mod address {
                     if address.is_null() {
                         return absent();
                     }
-                    // SAFETY: the address is that of the driver's function of this name, which has
-                    // this type.
+                    // SAFETY: `DRIVER` gives the address of the driver's function of this name,
+                    // which has this type.
                     let function = unsafe { mem::transmute::<*const c_void, fns::$symbol>(address) };
-                    // SAFETY: the caller vouches for the arguments.
+                    // SAFETY: the caller meets the contract of the driver's function.
                     unsafe { function($($arg),*) }
                 }
 
@@ -106,8 +107,8 @@ pub(crate) mod address {
                 if address.is_null() {
                     return late;
                 }
-                // SAFETY: the address is that of the driver's function of this name, which has this
-                // type.
+                // SAFETY: `DRIVER` gives the address of the driver's function of this name, which
+                // has this type.
                 unsafe { mem::transmute::<*const c_void, fns::$symbol>(address) }
             }
         };

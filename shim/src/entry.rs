@@ -1,12 +1,11 @@
-//! What libcgpu.so exports: one function for each hooked row of the tables. No logic here.
+//! Exports of libcgpu.so: one function for each hooked row of the tables. No logic here.
 //!
 //! | treatment | body |
 //! |---|---|
-//! | Gated | the hook of that name; its slow path has its own border |
+//! | Gated, or any other of a launch | the hook of that name; its slow path has its own boundary |
 //! | Refused | refused and counted under a limit, else the driver's function |
 //! | Counted | counted, then the driver's function |
-//! | Guarded, and all others of NVML but those that count its users | refused while the program has not initialised NVML, else as below |
-//! | any other of a launch | the hook of that name; its slow path has its own border |
+//! | Guarded, and all others of NVML except those that count its users | refused while the program has not initialised NVML, else as below |
 //! | all others | the hook of that name |
 
 use core::ffi::c_void;
@@ -27,49 +26,49 @@ macro_rules! exports {
 macro_rules! export {
     ([nvmlReturn_t Starts $treatment:ident] hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
         function! { nvmlReturn_t $symbol ($($arg: $type),*) {
-            // SAFETY: the program's own call.
+            // SAFETY: the program calls under NVML's contract, which is the hook's.
             boundary::guard(|| unsafe { hooks::$symbol($($arg),*) })
         }}
     };
     ([nvmlReturn_t $role:ident Guarded] hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
         function! { nvmlReturn_t $symbol ($($arg: $type),*) {
-            // SAFETY: the program's own call.
+            // SAFETY: the program calls under NVML's contract.
             boundary::guard(|| hooks::if_initialised(|| unsafe { nvml::$symbol($($arg),*) }))
         }}
     };
     ([nvmlReturn_t $role:ident $treatment:ident] hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
         function! { nvmlReturn_t $symbol ($($arg: $type),*) {
-            // SAFETY: the program's own call.
+            // SAFETY: the program calls under NVML's contract, which is the hook's.
             boundary::guard(|| hooks::if_initialised(|| unsafe { hooks::$symbol($($arg),*) }))
         }}
     };
     ([$answer:ident $role:ident Gated] hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
         function! { $answer $symbol ($($arg: $type),*) {
-            // SAFETY: the program's own call.
+            // SAFETY: the program calls under the driver's contract, which is the hook's.
             unsafe { hooks::$symbol($($arg),*) }
         }}
     };
     ([$answer:ident $role:ident Refused] hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
         function! { $answer $symbol ($($arg: $type),*) {
-            // SAFETY: the program's own call.
+            // SAFETY: the program calls under the driver's contract.
             boundary::guard(|| hooks::refuse(Role::$role, || unsafe { driver::$symbol($($arg),*) }))
         }}
     };
     ([$answer:ident $role:ident Counted] hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
         function! { $answer $symbol ($($arg: $type),*) {
-            // SAFETY: the program's own call.
+            // SAFETY: the program calls under the driver's contract.
             boundary::guard(|| hooks::pass(Role::$role, || unsafe { driver::$symbol($($arg),*) }))
         }}
     };
     ([$answer:ident Launches $treatment:ident] hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
         function! { $answer $symbol ($($arg: $type),*) {
-            // SAFETY: the program's own call.
+            // SAFETY: the program calls under the driver's contract, which is the hook's.
             unsafe { hooks::$symbol($($arg),*) }
         }}
     };
     ([$answer:ident $role:ident $treatment:ident] hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
         function! { $answer $symbol ($($arg: $type),*) {
-            // SAFETY: the program's own call.
+            // SAFETY: the program calls under the library's contract, which is the hook's.
             boundary::guard(|| unsafe { hooks::$symbol($($arg),*) })
         }}
     };
@@ -100,18 +99,18 @@ macro_rules! address {
     };
 }
 
-/// The address of one of our functions; null where the row has none.
+/// The address of one of our functions; null if the row has none.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Hook(pub(crate) *const c_void);
 
-// SAFETY: the address of a function is a number that never changes.
+// SAFETY: the pointer is only an address that never changes; no data is accessed through it.
 unsafe impl Sync for Hook {}
 
 driver_table!(exports, [types CUresult]);
 nvml_table!(exports, [nvml_types nvmlReturn_t]);
 
-/// Our function for each row of the driver's table.
+/// The hook of each row of the driver's table.
 pub(crate) static DRIVER_HOOKS: [Hook; DRIVER.len()] = driver_table!(addresses);
-/// Our function for each row of NVML's table.
+/// The hook of each row of NVML's table.
 pub(crate) static NVML_HOOKS: [Hook; NVML.len()] = nvml_table!(addresses);

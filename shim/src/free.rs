@@ -1,15 +1,15 @@
-//! How much memory of a device is free, around something that takes some of it.
+//! Free memory of a device before and after an operation that takes some.
 //!
-//! | whose figure | when |
+//! | source | used when |
 //! |---|---|
-//! | the driver's (`cuMemGetInfo`) | a context of the device is current |
-//! | NVML's | it is started already, or no monitor tells the same: then it is started ([`crate::nvml_uses`]) |
-//! | the monitor's before, the driver's after | the first context of a container that has a monitor, whose size is not known yet |
-//! | what is not accounted before, the driver's after | the same where neither can be asked: all that is in use counts as the context's |
+//! | the driver (`cuMemGetInfo`) | a context of the device is current |
+//! | NVML | it is already started, or no monitor reports the value: then it is started ([`crate::nvml_uses`]) |
+//! | the monitor before, the driver after | first context of a container that has a monitor, while its size is unknown |
+//! | unaccounted memory before, the driver after | the same if neither is available: all memory in use counts as the context's |
 //!
-//! Nothing is measured where nothing is left to learn. With a monitor that is so from the second
-//! context on: it is charged what the first one was seen to take, and the monitor's own figure for
-//! each process sets it right (`docs/internals/memory.md`). Without one, when two contexts in turn took the
+//! Nothing is measured once the size is known. With a monitor that is so from the second context
+//! on: it is charged like the first one, and the monitor's figure for each process corrects it
+//! (`docs/internals/memory.md`). Without a monitor it is so when two contexts in a row took the
 //! same.
 
 use core::cell::Cell;
@@ -22,22 +22,22 @@ use crate::devices::DriverOrdinal;
 use crate::order::RelaxedCapture;
 use crate::{captures, driver, gpus, nvml_uses};
 
-/// The current context's device, as the driver says; none: no context is current, or the driver
-/// does not answer.
+/// Returns the free memory of the current context's device; none: no context is current, or the
+/// driver does not answer.
 pub(crate) fn of_current() -> Option<Bytes> {
-    // In a capture's global mode the driver may take a question amiss.
+    // A global-mode capture may forbid the query.
     let _unbound = captures::any_global().then(RelaxedCapture::begin);
     let (mut free, mut total) = (0, 0);
-    // SAFETY: both are writable.
+    // SAFETY: both variables are writable.
     let answer = unsafe { driver::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
     (answer == CUresult::SUCCESS).then_some(Bytes(free as u64))
 }
 
-/// The same, while no other thread of this process is in the middle of an allocation or a free on
-/// the GPU: what these take or give back is on the GPU before or after it is accounted, and
-/// would be measured as something else's. None: others are at it all the time.
+/// Returns the same while no other thread of this process is allocating or freeing on the GPU. Such
+/// a change reaches the GPU before or after it is accounted, and would be attributed wrongly. None:
+/// other threads are busy all the time.
 pub(crate) fn of_current_at_rest(tenant: &Tenant, gpu: DeviceIndex) -> Option<Bytes> {
-    /// What the process had done when it was last seen at rest.
+    /// The process's activity when it was last seen quiet.
     static AT_REST: AtomicU64 = AtomicU64::new(0);
 
     let look = || (tenant.view().activity(gpu), of_current());
@@ -47,7 +47,7 @@ pub(crate) fn of_current_at_rest(tenant: &Tenant, gpu: DeviceIndex) -> Option<By
     }
     let mut same = 0;
     for _ in 0..LOOKS {
-        // A thread in the middle of something that lacks a processor goes on now.
+        // Lets a thread run that is in the middle of an allocation without a processor.
         // SAFETY: no obligations.
         unsafe { libc::sched_yield() };
         let now = look();
@@ -61,24 +61,24 @@ pub(crate) fn of_current_at_rest(tenant: &Tenant, gpu: DeviceIndex) -> Option<By
     None
 }
 
-/// How often a process is looked at that is not at rest, and how many looks must be alike.
+/// Most polls of a busy process, and how many equal ones in a row count as quiet.
 const LOOKS: u32 = 20;
 const LOOKS_ALIKE: u32 = 2;
 
-/// The same of a context that need not be the current one.
+/// Returns the free memory of a context's device; the context need not be current.
 pub(crate) fn of_context(context: CUcontext) -> Option<Bytes> {
-    // SAFETY: the context is alive; whatever is current is so again below.
+    // SAFETY: the caller's context exists; the previous one is restored below.
     if unsafe { driver::cuCtxPushCurrent_v2(context) } != CUresult::SUCCESS {
         return None;
     }
     let free = of_current();
     let mut popped = CUcontext::NULL;
-    // SAFETY: the place is writable; what was pushed above is on top.
+    // SAFETY: the handle is writable; the context pushed above is on top.
     let _ = unsafe { driver::cuCtxPopCurrent_v2(&raw mut popped) };
     free
 }
 
-/// What is free before a context is created and after, by one and the same measure.
+/// Measures free memory before and after a context is created, from the same source.
 pub(crate) struct Gauge<'a> {
     tenant: &'a Tenant,
     gpu: DeviceIndex,
@@ -88,23 +88,21 @@ pub(crate) struct Gauge<'a> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Measure {
-    /// Nothing is measured.
     Nothing,
-    /// By the current context, before and after.
+    /// The current context, before and after.
     Current,
-    /// By NVML.
     Nvml,
-    /// By the new context, after; before, by what the monitor has told or the accounting says.
+    /// The new context after; before, the monitor's value or the accounting.
     Made,
 }
 
 impl<'a> Gauge<'a> {
-    /// Of a context on `device`, which is `gpu`.
+    /// Makes a gauge for a context on `device`, whose GPU is `gpu`.
     pub(crate) fn new(tenant: &'a Tenant, gpu: DeviceIndex, device: DriverOrdinal) -> Self {
         Self { tenant, gpu, device, measure: Cell::new(Measure::Nothing) }
     }
 
-    /// Before the context is created.
+    /// Measures before the context is created.
     pub(crate) fn before(&self) -> Option<Bytes> {
         let by = |measure, free| {
             self.measure.set(measure);
@@ -129,7 +127,7 @@ impl<'a> Gauge<'a> {
         if is_known { None } else { by(Measure::Made, self.unaccounted()) }
     }
 
-    /// When `made` is there.
+    /// Measures after `made` was created.
     pub(crate) fn after(&self, made: CUcontext) -> Option<Bytes> {
         match self.measure.get() {
             Measure::Nothing => None,
@@ -139,8 +137,7 @@ impl<'a> Gauge<'a> {
         }
     }
 
-    /// What would be free if only this container had anything on the device: no more than
-    /// that is.
+    /// Returns an upper bound: what would be free if only this container used the device.
     fn unaccounted(&self) -> Option<Bytes> {
         let mut total = 0;
         // SAFETY: the total is writable.

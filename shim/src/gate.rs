@@ -1,14 +1,14 @@
-//! The gate before a launch, bound to the driver. What it does and why is in [`cgpu_launch::gate`].
+//! Connects the gate ([`cgpu_launch::gate`]) to the driver.
 //!
 //! The monitor changes the container's gate word when something changes for its launches, and every
-//! few milliseconds while tenants contend for a GPU. A launch compares the word with the one under
-//! which every GPU is open: two loads and a branch. Where they differ, the thread may have a budget
-//! ([`spend`]); if not, the slow path is [`enter`].
+//! few milliseconds while tenants compete for a GPU. A launch compares the word with the one under
+//! which every GPU is open: two loads and a branch. If they differ, the thread may have a budget
+//! ([`spend`]); otherwise it takes the slow path ([`enter`]).
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | [`thread`] | where a thread finds its own part of the gate |
-//! | [`markers`] | what the gate puts on streams and asks of the driver |
+//! | [`thread`] | each thread's own state of the gate |
+//! | [`markers`] | what the gate puts on streams, and its driver queries |
 //! | [`progress`] | the page that the GPU writes |
 
 mod markers;
@@ -29,20 +29,19 @@ use self::markers::{Markers, accepted};
 use crate::order::Order;
 use crate::{boundary, captures, current, driver, process};
 
-/// A launch, as far as the gate has to know it.
+/// A launch as the gate needs to know it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launch {
-    /// What is launched.
     pub(crate) kernel: Kernel,
-    /// The stream, as the program named it.
+    /// The stream as the program named it.
     pub(crate) stream: CUstream,
     /// Which stream the null handle means.
     pub(crate) default: DefaultStream,
-    /// The record with the launch's attributes; null: it has none.
+    /// The record of the launch's attributes, or null.
     pub(crate) config: *const CUlaunchConfig,
-    /// The stream may be of another context than the current one, and decides where it runs.
+    /// The stream decides the context, which may not be the current one.
     pub(crate) by_stream: bool,
-    /// What it costs may differ from one launch to the next: each takes the slow path.
+    /// Its cost may differ from one launch to the next, so each takes the slow path.
     pub(crate) variable_cost: bool,
 }
 
@@ -64,18 +63,18 @@ impl Launch {
         }
     }
 
-    /// As a record says it. A null one is for the driver to refuse.
+    /// Makes a launch from the program's record. A null record is left for the driver to refuse.
     ///
     /// # Safety
     ///
-    /// `config` is null or a record of the driver's.
+    /// `config` is null or points to the program's record of this launch.
     #[inline(always)]
     pub(crate) unsafe fn configured(
         config: *const CUlaunchConfig,
         function: CUfunction,
         flavour: Launch,
     ) -> Launch {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees a null pointer or a readable record.
         let Some(record) = (unsafe { config.as_ref() }) else { return flavour };
         let grid = [record.grid_dim_x, record.grid_dim_y, record.grid_dim_z];
         let block = [record.block_dim_x, record.block_dim_y, record.block_dim_z];
@@ -83,13 +82,13 @@ impl Launch {
         Launch { kernel, stream: record.stream, config, ..flavour }
     }
 
-    /// A copy or a fill within the GPU.
+    /// Makes a copy or fill within the GPU.
     #[inline(always)]
     pub(crate) fn copy(bytes: usize, stream: CUstream, flavour: Launch) -> Launch {
         Launch { kernel: Kernel::copy(bytes as u64), stream, by_stream: true, ..flavour }
     }
 
-    /// An executable graph.
+    /// Makes a launch of an executable graph.
     pub(crate) fn graph(graph: CUgraphExec, stream: CUstream, flavour: Launch) -> Launch {
         Launch {
             kernel: Kernel::graph(graph.0),
@@ -105,38 +104,36 @@ impl Launch {
         Stream { handle: self.stream.0, per_thread: self.default == DefaultStream::PerThread }
     }
 
-    /// Whether it may begin before its predecessor on the stream has ended. No other attribute has
-    /// anything to do with what stands before or behind a launch: events that it carries are the
-    /// program's, priorities and clusters are its own.
+    /// Returns whether it may begin before its predecessor on the stream has ended. No other
+    /// attribute restricts where markers may be placed.
     fn is_programmatic(&self) -> bool {
-        // SAFETY: null, or the program's own record.
+        // SAFETY: null, or the program's record, which it keeps until its launch call returns.
         let Some(record) = (unsafe { self.config.as_ref() }) else { return false };
         if record.attrs.is_null() {
             return false;
         }
-        // SAFETY: the program says that there are so many.
+        // SAFETY: the record says that `attrs` has that many elements.
         let attributes = unsafe { slice::from_raw_parts(record.attrs, record.num_attrs as usize) };
         attributes.iter().any(|attribute| {
             attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-                // SAFETY: the attribute's value is this member.
+                // SAFETY: this attribute's value is this member of the union.
                 && unsafe { attribute.value.programmatic_stream_serialization_allowed } != 0
         })
     }
 }
 
-/// The gate word while no monitor writes one. Never changes.
+/// The gate word if no monitor writes one. It never changes.
 static UNTOUCHED: AtomicU32 = AtomicU32::new(0);
 
-/// The word that launches look at: in the mapped `grant` page, or [`UNTOUCHED`]. Never null.
+/// The gate word that launches read: in the mapped `grant` page, or [`UNTOUCHED`]. Never null.
 static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const UNTOUCHED).cast_mut());
 
-/// The word under which every GPU is open, as far as this process has looked.
+/// The gate word under which this process has found every GPU open.
 static OPEN: AtomicU32 = AtomicU32::new(0);
 
-/// The gate of this process; null: nothing is gated.
+/// The gate of this process; null: launches are not gated.
 static GATE: AtomicPtr<ProcessGate> = AtomicPtr::new(ptr::null_mut());
 
-/// The gate of a process, and its platform.
 struct ProcessGate {
     gate: Gate<'static>,
     host: Host<'static>,
@@ -149,13 +146,13 @@ impl ProcessGate {
 }
 
 fn gate() -> Option<&'static ProcessGate> {
-    // Acquire: the gate is whole.
+    // Acquire: the gate is initialised.
     let gate = GATE.load(Ordering::Acquire);
-    // SAFETY: null, or a leaked box.
+    // SAFETY: null, or a box that `watch` leaked.
     unsafe { gate.as_ref() }
 }
 
-/// From now on launches go through the gate of this process's container.
+/// Sends later launches through the gate of this process's container.
 pub(crate) fn watch(tenant: &'static Tenant) {
     let region = tenant.region();
     progress::reset();
@@ -164,12 +161,12 @@ pub(crate) fn watch(tenant: &'static Tenant) {
         gate: Gate::new(region, tenant.slot_owner().slot(), &OPEN),
         host: Host::new(region),
     };
-    // Release: the gate is whole. A parent's gate stays where it is.
+    // Release: the gate is initialised. After a fork, the parent's gate is leaked.
     GATE.store(Box::into_raw(Box::new(own)), Ordering::Release);
     WORD.store(ptr::from_ref(region.grant().gate_word()).cast_mut(), Relaxed);
 }
 
-/// A context is going, and with it all that was recorded in it.
+/// Forgets a context that is being destroyed, and all that was recorded in it.
 pub(crate) fn forget_context(context: CUcontext) {
     if captures::context_gone() {
         markers::note_unknown_capture();
@@ -180,33 +177,32 @@ pub(crate) fn forget_context(context: CUcontext) {
     }
 }
 
-/// Whether nothing has changed since this process last looked.
+/// Returns whether nothing has changed since this process last looked.
 ///
-/// Relaxed: an open gate orders nothing; a launch finds out sooner or later that it is not open any
-/// more.
+/// Relaxed: an open gate orders nothing, and a launch may notice a change late.
 #[inline(always)]
 pub(crate) fn is_open() -> bool {
     word() == OPEN.load(Relaxed)
 }
 
-/// Whether the budget of the thread covers the launch; it is charged then. Not while anything is
-/// captured: a captured launch is not executed, and whether this one is, only the driver knows.
+/// Charges the launch to the thread's budget if that covers it. Not while anything is captured: a
+/// captured launch is not executed, and only the driver knows whether this one is.
 #[inline(always)]
 pub(crate) fn spend(launch: &Launch) -> bool {
-    // SAFETY: null, or this thread's own part, which stays until it ends.
+    // SAFETY: null, or this thread's own state, which lives until the thread ends.
     let thread = unsafe { thread::current().as_ref() };
     !captures::any()
         && thread.is_some_and(|thread| thread.spend(word(), launch.kernel, launch.stream()))
 }
 
-/// What a kernel, or whatever is launched under that name, costs is not known any more.
+/// Forgets the cost of a kernel, or of whatever is launched under that handle.
 pub(crate) fn forget_cost(kernel: Kernel) {
     if let Some(own) = gate() {
         own.gate.forget_cost(kernel);
     }
 }
 
-/// Makes the call when its time has come.
+/// Makes the driver's call when the launch is admitted.
 #[cold]
 #[inline(never)]
 pub(crate) fn enter(launch: Launch, call: impl FnOnce() -> CUresult) -> CUresult {
@@ -219,15 +215,14 @@ pub(crate) fn enter(launch: Launch, call: impl FnOnce() -> CUresult) -> CUresult
     answer
 }
 
-/// Not inlined into each kind of launch.
+/// A function of its own, so that it is not inlined into each kind of launch.
 #[inline(never)]
 fn log_answer(answer: CUresult) {
     debug!(result = answer.0, "driver called to launch");
 }
 
-/// Makes a call that launches on several GPUs. The first GPU's turn is waited for, in the order in
-/// which the monitor calls turns together; on the others it goes without, since it is on its way on
-/// the first.
+/// Makes a call that launches on several GPUs. It waits for the turn of each GPU, in the order in
+/// which the monitor grants turns together.
 #[cold]
 #[inline(never)]
 pub(crate) fn enter_all(
@@ -248,18 +243,16 @@ pub(crate) fn enter_all(
     answer
 }
 
-/// Launches that the thread has waited for.
+/// Launches that the thread has synchronized with.
 #[derive(Clone, Copy)]
 pub(crate) enum Synchronized {
-    /// All in the current context.
     Current,
-    /// All in this context.
     Context(CUcontext),
-    /// Those into a stream of the current context.
+    /// Those in a stream of the current context.
     Stream(CUstream, DefaultStream),
 }
 
-/// The thread has waited for launches of its own, and all of them have run.
+/// Reports that the thread has synchronized with its launches.
 #[inline]
 pub(crate) fn after_synchronize(synchronized: Synchronized) {
     if !is_open() {
@@ -271,7 +264,7 @@ pub(crate) fn after_synchronize(synchronized: Synchronized) {
 #[inline(never)]
 fn report_completion(synchronized: Synchronized) {
     let (Some(own), Some(tenant)) = (gate(), process::tenant()) else { return };
-    // SAFETY: null, or this thread's own part, which stays until it ends.
+    // SAFETY: null, or this thread's own state, which lives until the thread ends.
     let Some(thread) = (unsafe { thread::current().as_ref() }) else { return };
     if !own.gate.wants_completion(thread) {
         return;
@@ -285,7 +278,7 @@ fn report_completion(synchronized: Synchronized) {
     let stream = match synchronized {
         Synchronized::Current => None,
         Synchronized::Context(context) if context == current || context.is_null() => None,
-        // Its events are asked with it current.
+        // Its events can only be queried while it is current.
         Synchronized::Context(_) => return,
         Synchronized::Stream(stream, default) => {
             Some(Stream { handle: stream.0, per_thread: default == DefaultStream::PerThread })
@@ -313,12 +306,12 @@ impl MeteredLaunch {
     }
 }
 
-/// Waits at the gate. None: the launch is not metered.
+/// Waits at the gate. Returns none if the launch is not metered.
 fn before_launch(launch: &Launch) -> Option<MeteredLaunch> {
     let own = gate()?;
     let tenant = process::tenant()?;
     let context = LaunchContext::of(tenant, launch)?;
-    // SAFETY: this thread's own part, which stays until it ends.
+    // SAFETY: this thread's own state, which lives until the thread ends.
     let thread = unsafe { &*thread::own() };
     let markers = Markers { context: context.handle, time_scale: tenant.region().time_scale() };
     let launch = gate::Launch {
@@ -338,17 +331,16 @@ fn before_launch(launch: &Launch) -> Option<MeteredLaunch> {
     Some(MeteredLaunch { own, thread, context, markers, admitted })
 }
 
-/// Where a launch runs.
+/// The context of a launch, and its GPU.
 struct LaunchContext {
     handle: CUcontext,
     gpu: DeviceIndex,
-    /// The context is not the current one.
     elsewhere: bool,
 }
 
 impl LaunchContext {
-    /// The current context, or that of the launch's stream. None: the driver will refuse the
-    /// launch, or it is on a GPU that is not shared.
+    /// Returns the context of the launch's stream, or the current one. None: the driver will refuse
+    /// the launch, or its GPU is not shared.
     fn of(tenant: &Tenant, launch: &Launch) -> Option<Self> {
         let mut current = CUcontext::NULL;
         // SAFETY: the handle is writable.
@@ -364,15 +356,16 @@ impl LaunchContext {
         Some(Self { handle, gpu: charged.gpu(), elsewhere })
     }
 
-    /// Does something with the context current: events are made in it.
+    /// Runs `what` with the context current, because events are created in the current context.
     fn with_current<T>(&self, what: impl FnOnce() -> T) -> T {
-        // SAFETY: the context is the driver's word.
+        // SAFETY: the driver has given the handle for the current thread or for the launch's
+        // stream.
         let pushed = self.elsewhere
             && unsafe { driver::cuCtxPushCurrent_v2(self.handle) } == CUresult::SUCCESS;
         let done = what();
         if pushed {
             let mut popped = CUcontext::NULL;
-            // SAFETY: the handle is writable; what was pushed is on top.
+            // SAFETY: the handle is writable; the context pushed above is on top.
             let _ = unsafe { driver::cuCtxPopCurrent_v2(&raw mut popped) };
         }
         done
@@ -382,7 +375,6 @@ impl LaunchContext {
 #[inline(always)]
 fn word() -> u32 {
     let word = WORD.load(Relaxed);
-    // SAFETY: a static, or a word of a page that stays mapped as long as the process lives, and in
-    // its children.
+    // SAFETY: a static, or a word of a page that stays mapped in this process and its children.
     unsafe { &*word }.load(Relaxed)
 }

@@ -1,4 +1,4 @@
-//! The GPUs, as NVML and the driver show them before anything is virtual.
+//! The physical GPUs, as NVML and the driver list them.
 
 use core::ffi::{CStr, c_int, c_uint};
 
@@ -10,16 +10,18 @@ use crate::devices::{Devices, DriverOrdinal};
 use crate::state::Trigger;
 use crate::{driver, nvml, nvml_uses};
 
-/// The devices of the initialised driver.
+/// Returns the devices of the initialised driver.
 pub(crate) fn devices_of(tenant: &Tenant) -> Devices {
     Devices::new(devices().map(|device| tenant.gpu(driver_uuid(device)?)))
 }
 
-/// All GPUs, as the monitor has told, or a process of the container before this one; else NVML's
-/// list, which no variable of the program hides from; where there is no NVML, the driver's. A GPU
-/// that is partitioned into MIG instances is these instead: no program computes on the GPU itself.
+/// Returns all GPUs: as the monitor or an earlier process of the container has reported; else from
+/// NVML, which ignores the program's `CUDA_VISIBLE_DEVICES`; without NVML, from the driver. A GPU
+/// partitioned into MIG instances is replaced by these, since no program computes on the GPU
+/// itself.
 pub(crate) fn inventory(trigger: Trigger) -> Found {
-    // SAFETY: the name is NUL-ended.
+    // SAFETY: the name is NUL-terminated, and only the result's being null is used. As with any
+    // `getenv`, the program must not change its environment in another thread meanwhile.
     let hides = !unsafe { libc::getenv(c"CUDA_VISIBLE_DEVICES".as_ptr()) }.is_null();
     if trigger == Trigger::Driver
         && let Some(inventory) = MonitorInventory::read(&System)
@@ -28,7 +30,7 @@ pub(crate) fn inventory(trigger: Trigger) -> Found {
     {
         return found;
     }
-    // The program has started NVML itself, if it is that which asks.
+    // If the trigger is a call of NVML, the program has started NVML itself.
     let is_started = trigger == Trigger::Nvml || nvml_uses::start();
     let (mut gpus, partitioned) = is_started.then(nvml_gpus).unwrap_or_default();
     let listed = !gpus.is_empty();
@@ -44,31 +46,31 @@ pub(crate) fn inventory(trigger: Trigger) -> Found {
     Found { complete: listed || !hides, gpus, partitioned }
 }
 
-/// Whether the driver answers.
+/// Returns whether the driver is initialised.
 pub(crate) fn driver_is_initialised() -> bool {
     let mut count = 0;
     // SAFETY: the count is writable.
     unsafe { driver::cuDeviceGetCount(&raw mut count) == CUresult::SUCCESS }
 }
 
-/// Whether the driver shows any GPU.
+/// Returns whether the driver shows any GPU.
 pub(crate) fn driver_has_gpus() -> bool {
     devices().next().is_some()
 }
 
-/// The device's free memory by NVML, which is started; none where it cannot tell.
+/// Returns the device's free memory by NVML, which is started; none if it cannot tell.
 pub(crate) fn nvml_free(device: DriverOrdinal) -> Option<Bytes> {
     let uuid = driver_uuid(device)?;
     let part = parts().find(|part| nvml_uuid(part.handle) == Some(uuid))?;
     nvml_memory(part.handle).map(|memory| Bytes(memory.free))
 }
 
-/// The UUID of NVML's device.
+/// Returns the UUID of an NVML device.
 pub(crate) fn nvml_uuid(device: nvmlDevice_t) -> Option<Uuid> {
     /// `NVML_DEVICE_UUID_V2_BUFFER_SIZE`.
     const LENGTH: c_uint = 96;
     let mut text = [0_u8; LENGTH as usize];
-    // SAFETY: the buffer is as long as said.
+    // SAFETY: the buffer has the given length.
     let answer = unsafe { nvml::nvmlDeviceGetUUID(device, text.as_mut_ptr().cast(), LENGTH) };
     if answer != nvmlReturn_t::SUCCESS {
         return None;
@@ -77,7 +79,7 @@ pub(crate) fn nvml_uuid(device: nvmlDevice_t) -> Option<Uuid> {
     text.parse().ok()
 }
 
-/// The instances of a GPU of NVML's that is cut.
+/// Returns the instances of a partitioned GPU of NVML.
 pub(crate) fn instances_of(gpu: nvmlDevice_t) -> impl Iterator<Item = nvmlDevice_t> {
     let partitioned = is_partitioned(gpu);
     partitioned.then(|| instances(gpu)).into_iter().flatten().map(|(instance, _)| instance)
@@ -96,13 +98,13 @@ fn devices() -> impl Iterator<Item = DriverOrdinal> {
     })
 }
 
-/// The GPU's UUID; a MIG instance's own where the driver is new enough to tell.
+/// Returns the device's UUID; a MIG instance's own if the driver is new enough.
 fn driver_uuid(device: DriverOrdinal) -> Option<Uuid> {
     let mut uuid = CUuuid::default();
     // SAFETY: the UUID is writable.
     let mut answer = unsafe { driver::cuDeviceGetUuid_v2(&raw mut uuid, device.0) };
     if answer == CUresult::ERROR_NOT_SUPPORTED {
-        // SAFETY: as above.
+        // SAFETY: the UUID is writable.
         answer = unsafe { driver::cuDeviceGetUuid(&raw mut uuid, device.0) };
     }
     (answer == CUresult::SUCCESS).then_some(Uuid(uuid.bytes))
@@ -118,10 +120,10 @@ fn driver_gpu(device: DriverOrdinal) -> Option<GpuInfo> {
     Some(GpuInfo { uuid, total: Bytes(total as u64), order: driver_order(device) << INSTANCE_BITS })
 }
 
-/// The GPU's place on the bus, as a number.
+/// Returns the GPU's position on the bus as a number.
 fn driver_order(device: DriverOrdinal) -> u64 {
     let mut text = [0_u8; 32];
-    // SAFETY: the buffer is as long as said.
+    // SAFETY: the buffer has the given length.
     let answer = unsafe { driver::cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), 32, device.0) };
     if answer != CUresult::SUCCESS {
         return 0;
@@ -129,35 +131,35 @@ fn driver_order(device: DriverOrdinal) -> u64 {
     bus_order(&text)
 }
 
-/// `domain:bus:device.function`, in hexadecimal, as a number that orders as they do.
+/// Converts `domain:bus:device.function`, in hexadecimal, to a number of the same order.
 fn bus_order(text: &[u8]) -> u64 {
     let digits = text.iter().copied().take_while(|byte| *byte != 0);
     let fields =
         digits.fold((0_u64, 0_u64), |(order, field), byte| match char::from(byte).to_digit(16) {
             Some(digit) => (order, field << 4 | u64::from(digit)),
-            // A separator: a bus and a device have eight bits each at most.
+            // A separator: a bus and a device have at most eight bits each.
             None => (order << 8 | field, 0),
         });
     fields.0 << 8 | fields.1
 }
 
-/// What NVML lists, as programs can use it: a whole GPU, or an instance of one that is cut.
+/// A device of NVML that programs can use: a whole GPU, or an instance of a partitioned one.
 struct Part {
     handle: nvmlDevice_t,
     /// The GPU itself.
     gpu: nvmlDevice_t,
-    /// Its place among the GPU's instances, from 1; 0: the GPU itself.
+    /// Its place among the GPU's instances, from 1; 0: a whole GPU.
     instance: u64,
 }
 
-/// The bits of an order that are the instance's.
+/// The bits of an order that hold the instance.
 const INSTANCE_BITS: u32 = GpuInfo::INSTANCE.count_ones();
 
-/// What programs can use, and the GPUs that are cut, by their own names.
+/// Returns the usable devices, and the UUIDs of the partitioned GPUs.
 fn nvml_gpus() -> (Vec<GpuInfo>, Vec<Uuid>) {
     let mut gpus: Vec<GpuInfo> = Vec::new();
     for gpu in parts().filter_map(|part| nvml_gpu(&part)) {
-        // Drivers before R470 name all instances of a GPU after it.
+        // Drivers before R470 give all instances the UUID of the GPU.
         if gpus.iter().all(|other| other.uuid != gpu.uuid) {
             gpus.push(gpu);
         }
@@ -168,7 +170,7 @@ fn nvml_gpus() -> (Vec<GpuInfo>, Vec<Uuid>) {
 fn nvml_gpu(part: &Part) -> Option<GpuInfo> {
     let uuid = nvml_uuid(part.handle)?;
     let total = Bytes(nvml_memory(part.handle)?.total);
-    // SAFETY: all fields are numbers.
+    // SAFETY: all fields are numbers, for which zero is valid.
     let mut pci: nvmlPciInfo_t = unsafe { core::mem::zeroed() };
     // SAFETY: the record is writable.
     let answer = unsafe { nvml::nvmlDeviceGetPciInfo_v3(part.gpu, &raw mut pci) };
@@ -193,7 +195,7 @@ fn parts() -> impl Iterator<Item = Part> {
     })
 }
 
-/// Whether a GPU is cut into MIG instances.
+/// Returns whether a GPU is partitioned into MIG instances.
 fn is_partitioned(gpu: nvmlDevice_t) -> bool {
     /// `NVML_DEVICE_MIG_ENABLE`.
     const ENABLED: c_uint = 1;
@@ -203,13 +205,13 @@ fn is_partitioned(gpu: nvmlDevice_t) -> bool {
     answer == nvmlReturn_t::SUCCESS && current == ENABLED
 }
 
-/// The MIG instances of a GPU that is cut, with their places from 1.
+/// Returns the MIG instances of a partitioned GPU, with their places from 1.
 fn instances(gpu: nvmlDevice_t) -> impl Iterator<Item = (nvmlDevice_t, u64)> {
     let mut most: c_uint = 0;
     // SAFETY: the count is writable.
     let answer = unsafe { nvml::nvmlDeviceGetMaxMigDeviceCount(gpu, &raw mut most) };
     let most = if answer == nvmlReturn_t::SUCCESS { most } else { 0 };
-    // More than the order has room for have no place; there are 7 at most.
+    // An order has no room for more; a GPU has at most 7.
     let places = (0..most).zip(1..=GpuInfo::INSTANCE);
     places.filter_map(move |(index, place)| {
         let mut handle = nvmlDevice_t::NULL;

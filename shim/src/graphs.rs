@@ -1,5 +1,5 @@
-//! Graphs as the driver shows them: what one can take of which GPU, and what GPUs have reserved for
-//! graphs.
+//! Graphs as the driver shows them: what a graph can allocate on each GPU, and what GPUs have
+//! reserved for graphs.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -16,25 +16,25 @@ use crate::order::RelaxedCapture;
 use crate::pools::Source;
 use crate::{driver, process};
 
-/// Whether a graph of this process, or of one that it was forked from, may ever have allocated:
-/// until then none need be looked at.
+/// Whether a graph of this process, or of a parent before a fork, may ever have allocated. Until
+/// then no graph is inspected.
 static ALLOCATES: AtomicBool = AtomicBool::new(false);
 
-/// A graph is to have a node that allocates.
+/// Records that a graph gets a node that allocates.
 pub(crate) fn will_allocate() {
     ALLOCATES.store(true, Relaxed);
 }
 
-/// Whether any graph may have one.
+/// Returns whether any graph may have one.
 ///
-/// Relaxed: who launches a graph in another thread than it was made in has been told of it by means
-/// of the program's own.
+/// Relaxed: a thread that launches another thread's graph has been synchronized with it by the
+/// program.
 #[inline(always)]
 pub(crate) fn may_allocate() -> bool {
     ALLOCATES.load(Relaxed)
 }
 
-/// What the driver has reserved for the graphs of this process.
+/// The driver's memory reserved for the graphs of this process.
 #[derive(Debug)]
 pub(crate) struct Driver;
 
@@ -50,7 +50,7 @@ impl PoolDriver for Driver {
     fn trim(&self, pool: PoolId) {
         let _unbound = RelaxedCapture::begin();
         if let Some(device) = device(pool) {
-            // SAFETY: no obligations. What it answers is seen by the next reading.
+            // SAFETY: no obligations. The next reading shows the result.
             let _ = unsafe { driver::cuDeviceGraphMemTrim(device.0) };
         }
     }
@@ -70,16 +70,16 @@ fn attribute(pool: PoolId, name: CUgraphMem_attribute) -> Option<Bytes> {
     let _unbound = RelaxedCapture::begin();
     let mut number = 0_u64;
     let value = ptr::from_mut(&mut number).cast::<c_void>();
-    // SAFETY: the attribute is a number of that size.
+    // SAFETY: the value of this attribute is a 64-bit number, for which there is room.
     let answer = unsafe { driver::cuDeviceGetGraphMemAttribute(device.0, name, value) };
     (answer == CUresult::SUCCESS).then_some(Bytes(number))
 }
 
-/// Why a graph is not instantiated.
+/// Reason why a graph is not instantiated.
 pub(crate) enum UnsupportedGraph {
     /// It allocates managed memory.
     Managed,
-    /// There is no host memory to look at it.
+    /// There is no host memory to inspect it.
     NoHostMemory,
 }
 
@@ -89,8 +89,8 @@ impl From<TryReserveError> for UnsupportedGraph {
     }
 }
 
-/// What a graph and all its parts can take. What the driver does not say of one is for it to
-/// refuse.
+/// Returns what a graph and all its parts can allocate. Parts about which the driver reports an
+/// error are left for it to refuse.
 pub(crate) fn footprint(tenant: &Tenant, graph: CUgraph) -> Result<Footprint, UnsupportedGraph> {
     let mut footprint = Footprint::new();
     let mut open = Vec::new();
@@ -129,7 +129,7 @@ fn push(open: &mut Vec<CUgraph>, graph: CUgraph) -> Result<(), TryReserveError> 
 fn nodes(graph: CUgraph) -> Result<Vec<CUgraphNode>, TryReserveError> {
     let (mut nodes, mut count) = (Vec::new(), 0);
     // SAFETY: the count is writable, and without a list nothing else is written; the graph is the
-    // program's, or a part of it.
+    // program's or a part of it.
     if unsafe { driver::cuGraphGetNodes(graph, ptr::null_mut(), &raw mut count) }
         != CUresult::SUCCESS
     {
@@ -137,7 +137,7 @@ fn nodes(graph: CUgraph) -> Result<Vec<CUgraphNode>, TryReserveError> {
     }
     nodes.try_reserve_exact(count)?;
     nodes.resize(count, CUgraphNode::NULL);
-    // SAFETY: the list has room for so many.
+    // SAFETY: the list has room for `count` nodes, and the driver writes at most as many.
     let answer = unsafe { driver::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &raw mut count) };
     nodes.truncate(if answer == CUresult::SUCCESS { count } else { 0 });
     Ok(nodes)
@@ -145,31 +145,31 @@ fn nodes(graph: CUgraph) -> Result<Vec<CUgraphNode>, TryReserveError> {
 
 fn kind(node: CUgraphNode) -> Option<CUgraphNodeType> {
     let mut kind = CU_GRAPH_NODE_TYPE_EMPTY;
-    // SAFETY: the kind is writable; the node is the driver's word.
+    // SAFETY: the kind is writable; the driver has given the node.
     let answer = unsafe { driver::cuGraphNodeGetType(node, &raw mut kind) };
     (answer == CUresult::SUCCESS).then_some(kind)
 }
 
 fn child(node: CUgraphNode) -> Option<CUgraph> {
     let mut graph = CUgraph::NULL;
-    // SAFETY: the handle is writable; the node is a child graph, by the driver's word.
+    // SAFETY: the handle is writable; by the driver's answer the node is a child graph.
     let answer = unsafe { driver::cuGraphChildGraphNodeGetGraph(node, &raw mut graph) };
     (answer == CUresult::SUCCESS).then_some(graph)
 }
 
-/// What a node allocates, if an accounted GPU pays for it.
+/// Returns what a node allocates, if an accounted GPU is charged for it.
 fn allocation(
     tenant: &Tenant,
     node: CUgraphNode,
 ) -> Result<Option<(DeviceIndex, CUDA_MEM_ALLOC_NODE_PARAMS)>, UnsupportedGraph> {
     let mut wanted = core::mem::MaybeUninit::<CUDA_MEM_ALLOC_NODE_PARAMS>::zeroed();
-    // SAFETY: the record is writable; the node allocates, by the driver's word.
+    // SAFETY: the record is writable; by the driver's answer the node allocates.
     let answer = unsafe { driver::cuGraphMemAllocNodeGetParams(node, wanted.as_mut_ptr()) };
     if answer != CUresult::SUCCESS {
         return Ok(None);
     }
-    // SAFETY: the driver has just written there; it holds numbers and addresses, which zero is as
-    // well.
+    // SAFETY: the record is initialised: by zeros, which are valid for its numbers and addresses,
+    // and by the driver.
     let wanted = unsafe { wanted.assume_init() };
     match Source::of(tenant, wanted.pool_props.alloc_type, wanted.pool_props.location) {
         Source::Gpu(gpu) => Ok(Some((gpu, wanted))),
@@ -178,17 +178,17 @@ fn allocation(
     }
 }
 
-/// The bodies of a conditional node, as the driver named them when it was made; no driver before
-/// 13.2 names them again.
+/// Returns the bodies of a conditional node, as the driver returned them at its creation; drivers
+/// before 13.2 do not return them again.
 fn bodies(tenant: &Tenant, node: CUgraphNode) -> impl Iterator<Item = CUgraph> {
     let Bodies { list, count } =
         tenant.graphs().conditional(NodeId(node.0)).unwrap_or(Bodies { list: 0, count: 0 });
     let list = ptr::with_exposed_provenance::<CUgraph>(list);
     (0..count as usize).map(move |place| {
-        // SAFETY: inside of the list.
+        // SAFETY: `place` is below the length of the driver's list.
         let body = unsafe { list.add(place) };
-        // SAFETY: the list is the driver's, and there for as long as the node, which a graph has
-        // that the program uses.
+        // SAFETY: the driver's list exists as long as the node, which is in a graph that the
+        // program uses.
         unsafe { body.read() }
     })
 }

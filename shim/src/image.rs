@@ -1,8 +1,8 @@
-//! Images of code: what of a GPU's memory one takes, as far as it says so itself.
+//! Images of code: the GPU memory that one takes, as far as the image tells.
 //!
-//! An ELF image (a cubin) lists its sections: those that are to be loaded take memory, but for the
-//! ones that describe shared and local memory, of which a GPU has its own. PTX, which is yet to be
-//! compiled, declares its variables. Of fat binaries, which are compressed, nothing is known.
+//! An ELF image (a cubin) lists its sections. Those to be loaded take memory, except the
+//! descriptions of shared and local memory, which a GPU has anyway. PTX, which is compiled later,
+//! declares its variables. Fat binaries are compressed, so nothing is known of them.
 
 mod ptx;
 
@@ -12,64 +12,64 @@ use core::slice;
 use cgpu_memory::Bytes;
 
 const MAGIC: &[u8] = b"\x7fELF\x02\x01";
-/// Of ELF's header: its length, and where it says where the sections' headers are, how long one is,
-/// how many, and which has the names.
+/// Offsets in ELF's header: its length; the section headers' offset, size and number; the index of
+/// the section of names.
 const HEADER: usize = 64;
 const SECTIONS_AT: usize = 40;
 const SECTION_SIZE: usize = 58;
 const SECTION_COUNT: usize = 60;
 const NAMES: usize = 62;
-/// Of a section's header: name, flags, place and size.
+/// Offsets in a section's header: name, flags, offset and size.
 const NAME: usize = 0;
 const FLAGS: usize = 8;
 const OFFSET: usize = 24;
 const SIZE: usize = 32;
-/// It takes memory when the image is loaded.
+/// A section that takes memory when the image is loaded.
 const ALLOCATED: u64 = 2;
-/// GPU memory comes in blocks of so much.
+/// Granularity of GPU memory.
 const BLOCK: u64 = 2 << 20;
-/// Variables.
+/// Prefix of sections with variables.
 const VARIABLES: &[u8] = b".nv.global";
-/// Memory that is no GPU's memory.
+/// Prefixes of sections that take no GPU memory.
 const ELSEWHERE: [&[u8]; 2] = [b".nv.shared", b".nv.local"];
 
-/// What an image takes, at least.
+/// The least memory that an image takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size {
-    /// All of it.
     pub(crate) whole: Bytes,
-    /// Its variables, which come with it even where its code comes with first launches.
+    /// Its variables, which are allocated with the image even if its code is loaded at first
+    /// launches.
     pub(crate) variables: Bytes,
 }
 
-/// What an image in memory takes; nothing, where it does not say.
+/// Returns the size of an image in memory; zero if it does not tell.
 ///
 /// # Safety
 ///
-/// `image` is null or an image that the driver may load: as long as it says itself.
+/// `image` is null or an image that the driver may load: as long as its own headers say.
 pub(crate) unsafe fn size_at(image: *const c_void) -> Size {
     if image.is_null() {
         return Size::default();
     }
     let bytes = |offset: usize, length: usize| {
         let begin = image.cast::<u8>().wrapping_add(offset);
-        // SAFETY: the driver reads the same bytes of a valid image; no thread writes to an image
-        // that is being loaded.
+        // SAFETY: the bytes are within the image by its own headers, so the driver reads them, too.
+        // No thread writes to an image that is being loaded.
         Some(unsafe { slice::from_raw_parts(begin, length) })
     };
-    // Byte by byte: text may end before.
+    // Byte by byte, because a text may be shorter.
     let is_elf = (0..MAGIC.len()).all(|at| bytes(at, 1).and_then(<[u8]>::first) == MAGIC.get(at));
     if is_elf {
         elf(bytes).unwrap_or_default()
     } else if bytes(0, 1).and_then(<[u8]>::first).copied().is_some_and(begins_text) {
-        // SAFETY: what begins as text is PTX, which ends with a zero.
+        // SAFETY: a text is PTX, which the driver's contract requires to be NUL-terminated.
         text(unsafe { CStr::from_ptr(image.cast()) }.to_bytes())
     } else {
         Size::default()
     }
 }
 
-/// What an image of these bytes takes; nothing, where it does not say.
+/// Returns the size of an image of these bytes; zero if it does not tell.
 pub(crate) fn size_of(image: &[u8]) -> Size {
     let bytes = |offset: usize, length: usize| image.get(offset..offset.checked_add(length)?);
     if image.starts_with(MAGIC) {
@@ -81,7 +81,7 @@ pub(crate) fn size_of(image: &[u8]) -> Size {
     }
 }
 
-/// A directive, a comment or space.
+/// Returns whether a byte begins PTX: a directive, a comment or space.
 const fn begins_text(byte: u8) -> bool {
     matches!(byte, b'.' | b'/') || byte.is_ascii_whitespace()
 }
@@ -91,7 +91,7 @@ fn text(text: &[u8]) -> Size {
     Size { whole: variables, variables }
 }
 
-/// In whole blocks of the GPU's memory; none: more than there can be.
+/// Rounds up to whole blocks of GPU memory; none: more than possible.
 fn in_blocks(bytes: u64) -> Option<Bytes> {
     bytes.checked_next_multiple_of(BLOCK).map(Bytes)
 }
@@ -138,7 +138,7 @@ fn long(bytes: &[u8], at: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// An image with sections of these names, flags and sizes.
+    /// Makes an image with sections of these names, flags and sizes.
     fn image(sections: &[(&str, u64, u64)]) -> Vec<u8> {
         let mut image = vec![0; HEADER];
         image[..MAGIC.len()].copy_from_slice(MAGIC);
@@ -176,7 +176,7 @@ mod tests {
         let image = image(&sections);
         let size = Size { whole: Bytes::from_mib(6), variables: Bytes::from_mib(6) };
         assert_eq!(size_of(&image), size);
-        // SAFETY: the image is whole.
+        // SAFETY: the image is complete.
         assert_eq!(unsafe { size_at(image.as_ptr().cast()) }, size);
     }
 
@@ -196,9 +196,9 @@ mod tests {
     fn ptx_text_tells_its_variables() {
         let size = Size { whole: Bytes::from_mib(2), variables: Bytes::from_mib(2) };
         assert_eq!(size_of(b"// text\n.version 7.0\n.global .b8 table[9];"), size);
-        // SAFETY: the text ends with a zero.
+        // SAFETY: the text is NUL-terminated.
         assert_eq!(unsafe { size_at(c".global .b8 table[9];".as_ptr().cast()) }, size);
-        // SAFETY: as above.
+        // SAFETY: the text is NUL-terminated.
         assert_eq!(unsafe { size_at(c".ver".as_ptr().cast()) }, Size::default());
         assert_eq!(size_of(b"any byte string .global .b8 x[9];"), Size::default());
         assert_eq!(size_of(b".global .b8 x[18446744073709551615];").whole, Bytes::MAX);

@@ -1,30 +1,30 @@
-//! libcgpu.so: the preload shim. A thin crust over `cgpu-memory`: how calls come to us, and what
-//! each of them means for the accounting.
+//! libcgpu.so: the preload library. It routes calls to the driver through `cgpu-memory` and
+//! `cgpu-launch`, and decides nothing itself.
 //!
 //! ```text
-//!   program -> interpose (dlsym, cuGetProcAddress) -> entry -> hooks -> tenant       charge, show, gate
-//!                                                                 \---> driver      the real call
+//!   program -> interpose (dlsym, cuGetProcAddress) -> entry -> hooks -> tenant    charge, show, gate
+//!                                                                 \---> driver   the real call
 //! ```
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | [`interpose`] | how the program's way to the driver comes to lead through us |
-//! | [`entry`] | what is exported, generated from the table |
-//! | [`hooks`] | what each hooked function does, one file for each noun |
+//! | [`interpose`] | routes the program's look-ups of the driver's functions to the hooks |
+//! | [`entry`] | exports, generated from the table |
+//! | [`hooks`] | the hooked functions, one file for each kind of object |
 //! | [`gate`] | the gate before a launch |
 //! | [`library`] | the vendor's libraries in this process |
 //! | [`driver`], [`nvml`] | their own functions, typed |
 //! | [`order`] | the order of streams, and captures |
-//! | [`current`] | the context in which a thread works |
-//! | [`captures`] | captures that a call of ours could break |
-//! | [`pools`], [`graphs`] | pools, and what graphs allocate, as the driver shows them |
-//! | [`gpus`] | the GPUs, before anything is virtual |
-//! | [`namespace`] | the PID namespace that this process lives in |
-//! | [`state`] | what this process knows of itself, across forks |
-//! | [`process`] | how it starts to account memory |
+//! | [`current`] | the context of the calling thread |
+//! | [`captures`] | captures that one of our calls could break |
+//! | [`pools`], [`graphs`] | pools, and allocations of graphs, as the driver shows them |
+//! | [`gpus`] | the physical GPUs |
+//! | [`namespace`] | the PID namespace of this process |
+//! | [`state`] | state of this process, across forks |
+//! | [`process`] | how a process starts to account memory |
 //! | [`devices`] | the driver's devices in this process |
-//! | [`log`] | the log, where one was requested |
-//! | [`boundary`] | no panic leaves the shim |
+//! | [`log`] | the log, if requested |
+//! | [`boundary`] | keeps panics inside the library |
 #![allow(non_snake_case, reason = "hooks have the names of what they stand for")]
 #![cfg_attr(test, allow(dead_code, reason = "a test exports nothing"))]
 #![cfg_attr(

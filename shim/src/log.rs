@@ -1,10 +1,10 @@
-//! The log: events of `tracing`, as lines in the file that `CGPU_LOG_FILE` names.
+//! The log: `tracing` events as lines in the file that `CGPU_LOG_FILE` names.
 //!
-//! An event that is disabled costs one relaxed load. There is none on the open path of a launch,
-//! and none while a lock is held. An event that is enabled allocates nothing, holds no descriptor
-//! and keeps no thread-local, so that it is safe under any allocator and in a forked child.
+//! A disabled event costs one relaxed load. There is none on the open path of a launch, and none
+//! while a lock is held. An enabled event allocates nothing, holds no descriptor and uses no
+//! thread-local, so it is safe under any allocator and in a forked child.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | [`line`] | an event as a line of limited length |
 //! | [`file`] | appending a line |
@@ -23,20 +23,22 @@ use tracing::{Event, Metadata};
 
 use self::line::Line;
 
-/// Begins the log that the variables request. A log that cannot be had changes nothing.
+/// Starts the log that the variables request. Failures are ignored.
 pub(crate) fn start() {
     static STARTED: AtomicBool = AtomicBool::new(false);
 
-    // Once, in a child of a fork too: `tracing` may take a lock meanwhile, which a fork leaves taken.
+    // Only once, also in a forked child: `tracing` may take a lock, which another thread's fork
+    // would leave locked.
     if STARTED.swap(true, Relaxed) || is_privileged() {
         return;
     }
-    // What is not understood is for the settings to refuse.
+    // The settings report invalid values.
     let Ok(Some(log)) = Variables::read(&System).log() else { return };
     let _ = tracing::subscriber::set_global_default(Lines::of(log));
 }
 
-/// Whether the program has rights that its user has not: then the user names no file to write to.
+/// Returns whether the program has privileges that its user lacks. The user must not choose a file
+/// for it to write to.
 fn is_privileged() -> bool {
     // SAFETY: no obligations.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }

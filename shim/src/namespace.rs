@@ -3,14 +3,14 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// As the kernel shows it.
+/// The PID namespace of this process.
 pub(crate) struct Namespace;
 
-/// The inode of the host's own PID namespace, the same on every machine (`PROC_PID_INIT_INO`).
+/// The inode of the host's PID namespace, the same on every machine (`PROC_PID_INIT_INO`).
 const HOSTS: u64 = 0xefff_fffc;
 
 impl cgpu_memory::Namespace for Namespace {
-    /// Where there is no /proc, there is no telling, and then it is not.
+    /// Returns false if there is no /proc to tell.
     fn is_hosts(&self) -> bool {
         fs::metadata("/proc/self/ns/pid").is_ok_and(|about| about.ino() == HOSTS)
     }
@@ -19,9 +19,9 @@ impl cgpu_memory::Namespace for Namespace {
         let Some(pid) = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0) else {
             return false;
         };
-        // SAFETY: no signal is sent: the call only says whether one could be.
+        // SAFETY: no obligations. Signal 0 is not sent: the call only checks whether one could be.
         let answer = unsafe { libc::kill(pid, 0) };
-        // One that we may not signal is there all the same.
+        // A process that we may not signal exists, too.
         answer == 0 || std::io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
     }
 }

@@ -1,4 +1,4 @@
-//! NVML's own functions, typed. A call here never meets a hook: it goes to the address that NVML
+//! NVML's own functions, typed. Calls here bypass the hooks: they go to the addresses that NVML
 //! defines.
 
 use core::ffi::c_void;
@@ -28,11 +28,11 @@ macro_rules! function {
     (pass $symbol:ident) => {};
     ($kind:ident $symbol:ident ($($args:tt)*) -> $ret:ty) => {};
     ($kind:ident $symbol:ident ($($arg:ident: $type:ty),*)) => {
-        /// NVML's function of this name; `NVML_ERROR_FUNCTION_NOT_FOUND` where it has none.
+        /// NVML's function of this name; `NVML_ERROR_FUNCTION_NOT_FOUND` if it has none.
         ///
         /// # Safety
         ///
-        /// As NVML's function.
+        /// The contract of NVML's function.
         #[allow(non_snake_case, dead_code, clippy::too_many_arguments, reason = "NVML's own name and arguments")]
         pub(crate) unsafe fn $symbol($($arg: $type),*) -> nvmlReturn_t {
             type Function = unsafe extern "C" fn($($type),*) -> nvmlReturn_t;
@@ -43,9 +43,10 @@ macro_rules! function {
             if address.is_null() {
                 return absent();
             }
-            // SAFETY: the address is that of NVML's function of this name, which has this type.
+            // SAFETY: `NVML` gives the address of NVML's function of this name, which has this
+            // type.
             let function = unsafe { mem::transmute::<*const c_void, Function>(address) };
-            // SAFETY: the caller vouches for the arguments.
+            // SAFETY: the caller meets the contract of NVML's function.
             unsafe { function($($arg),*) }
         }
     };

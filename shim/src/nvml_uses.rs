@@ -1,10 +1,10 @@
 //! The uses of NVML in this process: the program's, and one of our own.
 //!
-//! A start of NVML takes tens of milliseconds, one process after the other, and some drivers hang
-//! when they are started again and again. So the shim starts it at most once in a process, in the
-//! thread whose call needs it, and only where no monitor tells the same ([`cgpu_memory::Told`]);
-//! and it *holds* that use instead of shutting NVML down, so that the program's own `nvmlInit` is
-//! no second start.
+//! Starting NVML takes tens of milliseconds, one process after the other, and some drivers hang
+//! when it is started repeatedly. So the shim starts it at most once in a process, in the thread
+//! that needs it, and only if no monitor reports the values ([`cgpu_memory::MonitorInventory`]). It
+//! *holds* that use instead of shutting NVML down, so that the program's own `nvmlInit` is no
+//! second start.
 //!
 //! ```text
 //!              nvmlInit of the program                   its last nvmlShutdown
@@ -16,14 +16,13 @@
 //!      not initialised
 //! ```
 //!
-//! NVML counts its users itself, per process; so does [`PROGRAM`], of the calls that our hooks see.
-//! While only our use keeps it started, the program is answered as if it were not: by the hooks,
-//! and by the functions through which everything else begins (those that count or name devices,
-//! those that read versions). With the program's last use ours ends too, for good: what has been
-//! measured by then stays known.
+//! NVML counts its users per process; so does [`PROGRAM`], for the calls that our hooks see. While
+//! only our use keeps NVML started, the program is answered as if it were not: by the hooks, and by
+//! the functions that programs begin with (those that count or name devices, or read versions).
+//! With the program's last use ours ends, too, for good; measured values stay known.
 //!
-//! A forked child inherits NVML as it is, so these words are its own as well; only whether a start
-//! was tried is not.
+//! A forked child inherits NVML as it is, and these variables with it. Only whether a start was
+//! tried is reset.
 
 use cgpu_abi::nvml_types::nvmlReturn_t;
 use cgpu_shm::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -31,23 +30,23 @@ use cgpu_shm::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::library::NVML;
 use crate::{nvml, state};
 
-/// Uses of the program.
+/// Number of uses by the program.
 static PROGRAM: AtomicUsize = AtomicUsize::new(0);
 /// Whether there is one of our own.
 static HELD: AtomicBool = AtomicBool::new(false);
 
-/// Whether NVML can be asked.
+/// Returns whether NVML is started.
 pub(crate) fn is_started() -> bool {
     PROGRAM.load(Ordering::Relaxed) > 0 || HELD.load(Ordering::Relaxed)
 }
 
-/// Whether the program has not initialised NVML, though it is started.
+/// Returns whether the program has not initialised NVML, though it is started.
 pub(crate) fn is_hidden() -> bool {
     HELD.load(Ordering::Relaxed) && PROGRAM.load(Ordering::Relaxed) == 0
 }
 
-/// Starts NVML, unless it is started or that was tried before in this process; whether it can be
-/// asked. Takes as long as NVML does.
+/// Starts NVML, unless it is started or that was tried before in this process. Returns whether it
+/// is started. Takes as long as NVML does.
 pub(crate) fn start() -> bool {
     if is_started() {
         return true;
@@ -83,10 +82,10 @@ pub(crate) fn end(call: impl FnOnce() -> nvmlReturn_t) -> nvmlReturn_t {
     let answer = call();
     if answer == nvmlReturn_t::SUCCESS {
         let less = |uses: usize| uses.checked_sub(1);
-        // None: it was begun by a way that no hook saw.
+        // None: it was initialised by a call that no hook saw.
         let before = PROGRAM.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         if before == Ok(1) && HELD.swap(false, Ordering::Relaxed) {
-            // SAFETY: no obligations: our own use. What it answers changes nothing.
+            // SAFETY: no obligations; it ends our own use. The result does not matter.
             let _ = unsafe { nvml::nvmlShutdown() };
         }
     }

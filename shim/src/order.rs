@@ -5,11 +5,11 @@ use cgpu_memory::Lane;
 
 use crate::driver;
 
-/// The handles that stand for default streams, beside none: the context's, and the thread's own.
+/// Handles of default streams besides null: the context's, and the thread's own.
 const CU_STREAM_LEGACY: usize = 1;
 const CU_STREAM_PER_THREAD: usize = 2;
 
-/// Where in the order of streams a call is: a stream, and which one is meant by none.
+/// A stream in a call, and the default stream that null means.
 #[derive(Clone, Copy)]
 pub(crate) struct Order {
     stream: CUstream,
@@ -29,7 +29,7 @@ impl Order {
         self.stream
     }
 
-    /// The stream, by a name that no other one has.
+    /// Returns a unique name of the stream.
     pub(crate) fn lane(self) -> Lane {
         let own = CUstream(CU_STREAM_PER_THREAD);
         match self.stream {
@@ -45,14 +45,14 @@ impl Order {
         }
     }
 
-    /// Whether calls are recorded, not done; or refused, where the capture was broken: then nothing
-    /// is to be taken either, and that there is no room is not what is wrong. Where the driver
-    /// cannot say, its answer: the stream depends on a capture, or is none.
+    /// Returns whether calls are recorded instead of executed. They are refused if the capture was
+    /// broken: then nothing is charged either, and lack of memory is not the error. If the driver
+    /// cannot tell, returns its error: the stream depends on a capture, or is invalid.
     pub(crate) fn is_captured(self) -> Result<bool, CUresult> {
         Ok(self.capture_status()? != CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
-    /// Whether a capture goes on there, be it broken; not known counts as no.
+    /// Returns whether a capture is in progress there, even a broken one; unknown counts as no.
     pub(crate) fn captures(self) -> bool {
         self.capture_status().is_ok_and(|status| status != CU_STREAM_CAPTURE_STATUS_NONE)
     }
@@ -60,7 +60,7 @@ impl Order {
     fn capture_status(self) -> Result<CUstreamCaptureStatus, CUresult> {
         let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
         let answer = if self.per_thread {
-            // SAFETY: the status is writable; the stream is that of the program's call.
+            // SAFETY: the status is writable; the program is making a call with this stream.
             unsafe { driver::cuStreamIsCapturing_ptsz(self.stream, &raw mut status) }
         } else {
             // SAFETY: as above.
@@ -69,11 +69,11 @@ impl Order {
         if answer == CUresult::SUCCESS { Ok(status) } else { Err(answer) }
     }
 
-    /// Whether the stream still has something to do.
+    /// Returns whether the stream still has work.
     pub(crate) fn is_busy(self) -> bool {
         let _unbound = RelaxedCapture::begin();
         let answer = if self.per_thread {
-            // SAFETY: the stream is that of the program's call.
+            // SAFETY: the program is making a call with this stream.
             unsafe { driver::cuStreamQuery_ptsz(self.stream) }
         } else {
             // SAFETY: as above.
@@ -82,13 +82,13 @@ impl Order {
         answer == CUresult::ERROR_NOT_READY
     }
 
-    /// Frees what the program has not seen. A driver that refuses is asked again: no other call
-    /// will.
+    /// Frees memory that the program has not seen. Tries again if the driver refuses, because no
+    /// other call will free it.
     pub(crate) fn free(self, address: CUdeviceptr) {
         const TRIES: u32 = 3;
         for _ in 0..TRIES {
             let answer = if self.per_thread {
-                // SAFETY: the address is the driver's own, and the program has not seen it.
+                // SAFETY: the driver returned the address, and the program has not seen it.
                 unsafe { driver::cuMemFreeAsync_ptsz(address, self.stream) }
             } else {
                 // SAFETY: as above.
@@ -112,29 +112,29 @@ impl Order {
 }
 
 impl Order {
-    /// The context of a stream that is no default one, where the driver says it.
+    /// Returns the context of a stream that is no default stream, if the driver tells.
     pub(crate) fn context_of(stream: CUstream) -> Option<CUcontext> {
         if stream.0 <= CU_STREAM_PER_THREAD {
             return None;
         }
         let mut context = CUcontext::NULL;
-        // SAFETY: the handle is writable; the stream is that of the program's call.
+        // SAFETY: the handle is writable; the program is making a call with this stream.
         let answer = unsafe { driver::cuStreamGetCtx(stream, &raw mut context) };
         (answer == CUresult::SUCCESS && !context.is_null()).then_some(context)
     }
 }
 
-/// The current context, which default streams are of.
+/// Returns the current context, to which default streams belong.
 fn current() -> usize {
     let mut context = CUcontext::NULL;
-    // SAFETY: the handle is writable. Without a context there is no default stream, and the call
-    // will say so.
+    // SAFETY: the handle is writable. Without a context there is no default stream, and the
+    // program's call will fail.
     let _ = unsafe { driver::cuCtxGetCurrent(&raw mut context) };
     context.0
 }
 
-/// While this lives, the calling thread may ask what another thread's capture forbids to all but
-/// those that say they know what they do.
+/// Relaxed capture mode of the calling thread: while this exists, the thread may make calls that
+/// another thread's capture would forbid.
 pub(crate) struct RelaxedCapture {
     before: Option<CUstreamCaptureMode>,
 }
@@ -142,7 +142,7 @@ pub(crate) struct RelaxedCapture {
 impl RelaxedCapture {
     pub(crate) fn begin() -> RelaxedCapture {
         let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: the mode is writable.
+        // SAFETY: the mode is writable; `drop` restores the thread's own.
         let exchanged = unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
         RelaxedCapture { before: (exchanged == CUresult::SUCCESS).then_some(mode) }
     }
@@ -151,7 +151,7 @@ impl RelaxedCapture {
 impl Drop for RelaxedCapture {
     fn drop(&mut self) {
         if let Some(mut mode) = self.before {
-            // SAFETY: the mode is writable; it is the one that was before.
+            // SAFETY: the mode is writable; it is the thread's own.
             let _ = unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
         }
     }

@@ -1,4 +1,4 @@
-//! Memory pools as the driver shows them: which GPU one is of, and what it holds.
+//! Memory pools as the driver shows them: the GPU of each, and what it holds.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -11,7 +11,6 @@ use crate::driver;
 use crate::order::RelaxedCapture;
 use crate::process;
 
-/// The driver that the program uses.
 #[derive(Debug)]
 pub(crate) struct Driver;
 
@@ -26,8 +25,8 @@ impl PoolDriver for Driver {
 
     fn trim(&self, pool: PoolId) {
         let _unbound = RelaxedCapture::begin();
-        // SAFETY: the accounting lets no thread destroy a pool while it is used here. What it
-        // answers is seen by the next reading.
+        // SAFETY: the accounting lets no thread destroy a pool while it is used here. The next
+        // reading shows the result.
         let _ = unsafe { driver::cuMemPoolTrimTo(CUmemoryPool(pool.0), 0) };
     }
 
@@ -37,18 +36,18 @@ impl PoolDriver for Driver {
     }
 }
 
-/// Whose memory a pool hands out.
+/// The memory that a pool allocates from.
 pub(crate) enum Source {
-    /// A GPU that is accounted.
+    /// An accounted GPU.
     Gpu(DeviceIndex),
-    /// The host, or a GPU that is not sliced.
+    /// The host, or a GPU that is not shared.
     Elsewhere,
-    /// Wherever it likes.
+    /// Managed memory.
     Managed,
 }
 
 impl Source {
-    /// What a location is.
+    /// Returns the source of a location.
     pub(crate) fn of(
         tenant: &Tenant,
         kind: CUmemAllocationType,
@@ -62,15 +61,15 @@ impl Source {
         match location.kind {
             _ if kind == CU_MEM_ALLOCATION_TYPE_MANAGED => Source::Managed,
             CU_MEM_LOCATION_TYPE_DEVICE => gpu(location.id),
-            // A part of a GPU, whose ordinal is the lowest byte.
+            // A part of a GPU: the lowest byte is the ordinal.
             CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => gpu(location.id & 0xff),
             _ => Source::Elsewhere,
         }
     }
 
-    /// What a pool is whose making was not seen: a default one, or one that was made by a way of
-    /// the runtime's own. Drivers before 13.0 do not say; then it is taken to be of the device that
-    /// asks.
+    /// Determines the source of a pool whose creation was not seen: a default pool, or one that a
+    /// runtime created by internal calls. Drivers before 13.0 do not tell; then it counts as one of
+    /// the device `asking`.
     pub(crate) fn learn(tenant: &Tenant, pool: CUmemoryPool, asking: DriverOrdinal) -> Source {
         let devices = process::devices(tenant);
         if let Some(device) = devices.all().find(|device| default_pool(*device) == Some(pool)) {
@@ -87,7 +86,7 @@ impl Source {
         Source::of(tenant, kind, location)
     }
 
-    /// The GPU, if it is charged.
+    /// Returns the GPU, if it is charged.
     pub(crate) fn gpu(&self) -> Option<DeviceIndex> {
         match *self {
             Source::Gpu(gpu) => Some(gpu),
@@ -96,7 +95,7 @@ impl Source {
     }
 }
 
-/// The pool that is a device's default one.
+/// Returns the default pool of a device.
 pub(crate) fn default_pool(device: DriverOrdinal) -> Option<CUmemoryPool> {
     let mut pool = CUmemoryPool::NULL;
     // SAFETY: the handle is writable.
@@ -104,18 +103,18 @@ pub(crate) fn default_pool(device: DriverOrdinal) -> Option<CUmemoryPool> {
     (answer == CUresult::SUCCESS).then_some(pool)
 }
 
-/// The pool that an address came from.
+/// Returns the pool of an address.
 pub(crate) fn pool_of(address: CUdeviceptr) -> Option<CUmemoryPool> {
     let mut pool = CUmemoryPool::NULL;
     let place = ptr::from_mut(&mut pool).cast::<c_void>();
-    // SAFETY: the attribute is a handle, for which there is room.
+    // SAFETY: the value of this attribute is a handle, for which there is room.
     let answer = unsafe {
         driver::cuPointerGetAttribute(place, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address)
     };
     (answer == CUresult::SUCCESS && pool != CUmemoryPool::NULL).then_some(pool)
 }
 
-/// The pool from which a device now allocates.
+/// Returns the pool from which a device currently allocates.
 pub(crate) fn current_pool(device: DriverOrdinal) -> Result<CUmemoryPool, CUresult> {
     let mut pool = CUmemoryPool::NULL;
     // SAFETY: the handle is writable.
@@ -125,13 +124,13 @@ pub(crate) fn current_pool(device: DriverOrdinal) -> Result<CUmemoryPool, CUresu
     }
 }
 
-/// Lets a pool whose destruction waits keep nothing, and be no device's current one, as if it had
-/// been destroyed.
+/// Makes a pool whose destruction is pending keep no memory and be no device's current one, as if
+/// it had been destroyed.
 pub(crate) fn retire(tenant: &Tenant, pool: CUmemoryPool) {
     let mut threshold = 0_u64;
     let value = ptr::from_mut(&mut threshold).cast::<c_void>();
-    // SAFETY: the attribute is a number of that size. Where it is refused, the pool is trimmed all
-    // the same.
+    // SAFETY: the value of this attribute is a 64-bit number, which is readable. If the call fails,
+    // the pool is trimmed anyway.
     let _ =
         unsafe { driver::cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, value) };
     for device in process::devices(tenant).all() {
@@ -145,7 +144,7 @@ pub(crate) fn retire(tenant: &Tenant, pool: CUmemoryPool) {
     retire_from_domain(pool);
 }
 
-/// The same for a pool of a locality domain, which since 13.0 has a current pool of its own.
+/// Does the same for a locality domain, which has a current pool of its own since 13.0.
 fn retire_from_domain(pool: CUmemoryPool) {
     let number = |name| attribute(pool, name).and_then(|value| u32::try_from(value).ok());
     let kind = number(CU_MEMPOOL_ATTR_LOCATION_TYPE);
@@ -162,20 +161,19 @@ fn retire_from_domain(pool: CUmemoryPool) {
     if known != CUresult::SUCCESS || current != pool {
         return;
     }
-    // SAFETY: as above.
+    // SAFETY: the handle is writable, the location readable.
     let found =
         unsafe { driver::cuMemGetDefaultMemPool(&raw mut default, &raw mut domain, pinned) };
     if found == CUresult::SUCCESS {
-        // SAFETY: the default pool is the domain's own.
+        // SAFETY: the location is readable, and the default pool is the domain's own.
         let _ = unsafe { driver::cuMemSetMemPool(&raw mut domain, pinned, default) };
     }
 }
 
-/// The device in whose memory a stream works.
+/// Returns the device whose memory a stream uses.
 #[inline]
 pub(crate) fn device_of(tenant: &Tenant, stream: CUstream) -> Result<DriverOrdinal, CUresult> {
-    /// The greatest handle that stands for a default stream: none, the legacy one, the thread's
-    /// own.
+    /// The greatest handle of a default stream: null, legacy, per-thread.
     const LAST_DEFAULT: usize = 2;
     let devices = process::devices(tenant);
     if let Some(device) = devices.only() {
@@ -194,10 +192,10 @@ pub(crate) fn device_of(tenant: &Tenant, stream: CUstream) -> Result<DriverOrdin
     }
 }
 
-/// A stream can be used whatever context is current, so its own is asked for.
+/// Returns the device of a created stream, which is independent of the current context.
 fn device_of_created(tenant: &Tenant, stream: CUstream) -> Option<DriverOrdinal> {
     let mut context = CUcontext::NULL;
-    // SAFETY: the handle is writable; the stream is that of the program's call.
+    // SAFETY: the handle is writable; the program is making a call with this stream.
     if unsafe { driver::cuStreamGetCtx(stream, &raw mut context) } != CUresult::SUCCESS {
         return None;
     }
@@ -205,12 +203,12 @@ fn device_of_created(tenant: &Tenant, stream: CUstream) -> Option<DriverOrdinal>
     process::devices(tenant).of_gpu(gpu)
 }
 
-/// A pool's attribute: a number of 64 bits, or of 32, for which the rest is zero.
+/// Returns an attribute of a pool: a number of 64 bits, or of 32, for which the rest is zero.
 fn attribute(pool: CUmemoryPool, name: CUmemPool_attribute) -> Option<u64> {
     let mut number = 0_u64;
     let value = ptr::from_mut(&mut number).cast::<c_void>();
-    // SAFETY: no attribute is larger than the place; the pool is there, by the program's word or by
-    // the accounting's.
+    // SAFETY: no attribute is larger than 64 bits; the program or the accounting guarantees that
+    // the pool exists.
     let answer = unsafe { driver::cuMemPoolGetAttribute(pool, name, value) };
     (answer == CUresult::SUCCESS).then_some(number)
 }

@@ -1,7 +1,7 @@
-//! How this process starts to account memory, and what a hook has to know of that.
+//! How this process starts to account memory, and what a hook needs to know of that.
 //!
-//! Starting never blocks: threads that race start twice, one state is published, the other's slot
-//! is given back.
+//! Starting never blocks: racing threads start twice, one state is published, and the other's slot
+//! is released.
 
 use cgpu_memory::{Found, Monotonic, Reason, Refusal, Start, System, Tenant, is_called_for};
 use tracing::{info, warn};
@@ -10,18 +10,18 @@ use crate::devices::Devices;
 pub(crate) use crate::state::{State, Trigger, announce, count, tenant};
 use crate::{driver, gate, gpus, log, state};
 
-/// What an allocating hook has to know.
+/// State of the accounting, for a hook that allocates.
 #[derive(Clone, Copy)]
 pub(crate) enum Accounting {
     /// Memory is accounted: charge.
     On(&'static Tenant),
-    /// The call goes to the driver as it is.
+    /// The call goes to the driver unchanged.
     Pass,
     /// Nothing may be allocated.
     Refused,
 }
 
-/// How this process stands, for a hook that allocates.
+/// Returns the state of this process for a hook that allocates.
 #[inline]
 pub(crate) fn accounting() -> Accounting {
     match state::get() {
@@ -32,12 +32,12 @@ pub(crate) fn accounting() -> Accounting {
     }
 }
 
-/// Starts, if that has not happened in this process, and says how it stands.
+/// Starts, if that has not happened in this process, and returns the state.
 pub(crate) fn start(trigger: Trigger) -> &'static State {
     state::get().unwrap_or_else(|| start_once(trigger))
 }
 
-/// Which of the driver's devices are accounted; none before the driver is initialised.
+/// Returns the accounted devices; none before the driver is initialised.
 #[inline]
 pub(crate) fn devices(tenant: &Tenant) -> &'static Devices {
     state::devices().unwrap_or_else(|| learn_devices(tenant))
@@ -48,8 +48,8 @@ fn learn_devices(tenant: &Tenant) -> &'static Devices {
     state::publish_devices(|| gpus::driver_is_initialised().then(|| gpus::devices_of(tenant)))
 }
 
-/// A call before `cuInit`, as far as we saw. The driver knows better: it may have been initialised
-/// by a way of its own.
+/// Handles a call before any `cuInit` that we saw. The driver may have been initialised by internal
+/// calls, so it is queried.
 #[cold]
 fn accounting_before_init() -> Accounting {
     if !gpus::driver_is_initialised() {
@@ -89,10 +89,10 @@ fn log_start(state: &State) {
     }
 }
 
-/// Asks the settings, and whether they can be kept.
+/// Reads the settings, and checks whether they can be enforced.
 fn decide(trigger: Trigger) -> State {
-    // Where no monitor has told of the GPUs, NVML is started for them, which takes longer than all
-    // else together.
+    // If no monitor has reported the GPUs, NVML is started for them, which takes longer than
+    // everything else together.
     let found = if is_called_for(&System) { gpus::inventory(trigger) } else { Found::NOTHING };
     let by_driver = trigger == Trigger::Driver;
     match Tenant::start(&System, found.as_inventory(), &Monotonic) {

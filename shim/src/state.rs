@@ -1,9 +1,9 @@
-//! What this process knows of itself, and how a forked child comes to know nothing.
+//! State of this process, and how a forked child starts without it.
 //!
-//! All of it hangs off one page that the kernel wipes in a forked child (`MADV_WIPEONFORK`):
-//! finding out costs a plain load, and a `vfork` child, which shares its parent's memory, finds the
-//! parent's state, as it must. The child starts anew when it first initialises the driver; what its
-//! parent had is left alone.
+//! All state is reached through one page that the kernel wipes in a forked child
+//! (`MADV_WIPEONFORK`). The check costs a plain load. A `vfork` child, which shares its parent's
+//! memory, sees the parent's state, as it must. A forked child starts anew when it first
+//! initialises the driver; the parent's state is left alone.
 //!
 //! ```text
 //!   PAGE -> state -> null        not started: in this process cuInit has not been called
@@ -20,7 +20,7 @@ use once_cell::race::OnceBox;
 
 use crate::devices::Devices;
 
-/// How this process stands.
+/// State of this process.
 #[allow(clippy::large_enum_variant, reason = "there is one in a process's life")]
 pub(crate) enum State {
     /// Nothing is limited.
@@ -31,7 +31,7 @@ pub(crate) enum State {
     On(Tenant),
 }
 
-/// Who starts.
+/// What triggers a start.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trigger {
     /// A call of the driver, which is initialised.
@@ -40,7 +40,7 @@ pub(crate) enum Trigger {
     Nvml,
 }
 
-/// The page. A wiped one is a valid one: all zero.
+/// The page. A wiped page is valid: all zero.
 #[repr(C, align(4096))]
 struct Page {
     state: AtomicPtr<State>,
@@ -48,20 +48,20 @@ struct Page {
     announced: AtomicBool,
     /// Whether a start of NVML was tried in this process.
     nvml_tried: AtomicBool,
-    /// What was counted before there was a slot to count in.
+    /// Counts before there was a slot.
     counts: [AtomicU32; Reason::ALL.len()],
 }
 
 /// Null until the first use. A child inherits the address.
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
 
-/// The state, where there can be no page.
+/// The state if there can be no such page.
 static WITHOUT_WIPE: OnceBox<State> = OnceBox::new();
 
 /// Whether this process or one of its parents has started.
 static EVER_STARTED: AtomicBool = AtomicBool::new(false);
 
-/// The tenant of this process, if its memory is accounted.
+/// Returns the tenant of this process, if its memory is accounted.
 #[inline]
 pub(crate) fn tenant() -> Option<&'static Tenant> {
     match get() {
@@ -70,27 +70,26 @@ pub(crate) fn tenant() -> Option<&'static Tenant> {
     }
 }
 
-/// The state, if this process has started.
+/// Returns the state, if this process has started.
 #[inline]
 pub(crate) fn get() -> Option<&'static State> {
     let page = PAGE.load(Ordering::Acquire);
     if page.is_null() {
         return WITHOUT_WIPE.get();
     }
-    // SAFETY: the page is never unmapped.
+    // SAFETY: not null, zero-initialised by `map`, and never unmapped.
     let page = unsafe { &*page };
     let state = page.state.load(Ordering::Acquire);
-    // SAFETY: null, or a leaked box.
+    // SAFETY: null, or a box that `publish` leaked.
     unsafe { state.as_ref() }
 }
 
-/// Whether this process or one of its parents has started.
 pub(crate) fn ever_started() -> bool {
     EVER_STARTED.load(Ordering::Relaxed)
 }
 
-/// Makes a state by `decide`, and publishes it. Returns the one that is published, and whether it
-/// is that one: another thread may have been first.
+/// Publishes the state that `decide` makes. Returns the published state, and whether it is that
+/// one: another thread may have been first.
 pub(crate) fn publish(decide: impl FnOnce() -> State) -> (&'static State, bool) {
     EVER_STARTED.store(true, Ordering::Relaxed);
     let state = decide();
@@ -98,7 +97,7 @@ pub(crate) fn publish(decide: impl FnOnce() -> State) -> (&'static State, bool) 
         return (WITHOUT_WIPE.get_or_init(|| Box::new(refuse_without_wipe(state))), false);
     };
     let state = Box::into_raw(Box::new(state));
-    // Release: the state is whole before it is seen.
+    // Release: the state is complete before it is seen.
     match page.state.compare_exchange(ptr::null_mut(), state, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
             // SAFETY: just published, and never freed.
@@ -109,7 +108,7 @@ pub(crate) fn publish(decide: impl FnOnce() -> State) -> (&'static State, bool) 
             (state, true)
         }
         Err(first) => {
-            // SAFETY: the box is ours alone: it was not published.
+            // SAFETY: the box was made above and not published.
             drop(unsafe { Box::from_raw(state) });
             // SAFETY: published by the other thread, and never freed.
             (unsafe { &*first }, false)
@@ -117,7 +116,7 @@ pub(crate) fn publish(decide: impl FnOnce() -> State) -> (&'static State, bool) 
     }
 }
 
-/// Says the sentence of a refusal, once in this process.
+/// Announces a refusal, once in this process.
 pub(crate) fn announce(refusal: &Refusal) {
     static WITHOUT_A_PAGE: AtomicBool = AtomicBool::new(false);
 
@@ -127,20 +126,20 @@ pub(crate) fn announce(refusal: &Refusal) {
     }
 }
 
-/// Whether NVML may be started here: once in a process.
+/// Returns whether NVML may be started here: once in a process.
 pub(crate) fn try_nvml() -> bool {
     page().is_some_and(|page| !page.nvml_tried.swap(true, Ordering::Relaxed))
 }
 
-/// The driver's devices, if they were learned in this process.
+/// Returns the driver's devices, if they were determined in this process.
 #[inline]
 pub(crate) fn devices() -> Option<&'static Devices> {
     let devices = page().map_or(ptr::null_mut(), |page| page.devices.load(Ordering::Acquire));
-    // SAFETY: null, or a leaked box.
+    // SAFETY: null, or a box that `publish_devices` leaked.
     unsafe { devices.as_ref() }
 }
 
-/// Learns the driver's devices, if they can be told now, and publishes them.
+/// Publishes the devices that `learn` returns, if any.
 pub(crate) fn publish_devices(learn: impl FnOnce() -> Option<Devices>) -> &'static Devices {
     let Some(page) = page() else { return Devices::NONE };
     let Some(devices) = learn() else { return Devices::NONE };
@@ -154,7 +153,7 @@ pub(crate) fn publish_devices(learn: impl FnOnce() -> Option<Devices>) -> &'stat
         // SAFETY: just published, and never freed.
         Ok(_) => unsafe { &*devices },
         Err(first) => {
-            // SAFETY: the box is ours alone: it was not published.
+            // SAFETY: the box was made above and not published.
             drop(unsafe { Box::from_raw(devices) });
             // SAFETY: published by the other thread, and never freed.
             unsafe { &*first }
@@ -162,7 +161,7 @@ pub(crate) fn publish_devices(learn: impl FnOnce() -> Option<Devices>) -> &'stat
     }
 }
 
-/// Counts a reason: in the process's slot, or until there is one, in its page.
+/// Counts a reason in the process's slot, or in its page until there is a slot.
 pub(crate) fn count(reason: Reason) {
     if let Some(tenant) = tenant() {
         tenant.count(reason);
@@ -173,8 +172,8 @@ pub(crate) fn count(reason: Reason) {
     }
 }
 
-/// The state of a process whose kernel cannot wipe a page. It could not be told from its
-/// children's, so no memory can be accounted.
+/// Returns the state of a process whose kernel cannot wipe a page. Its children could not be told
+/// from it, so no memory can be accounted.
 fn refuse_without_wipe(state: State) -> State {
     match state {
         State::On(_) => State::Refused(Refusal::new(
@@ -192,11 +191,11 @@ fn transfer_counts(page: &Page, tenant: &Tenant) {
     }
 }
 
-/// The page, mapped at its first use. `None`: there is no memory, or the kernel cannot wipe it.
+/// Returns the page, mapped at first use. `None`: there is no memory, or the kernel cannot wipe it.
 fn page() -> Option<&'static Page> {
     let known = PAGE.load(Ordering::Acquire);
     let page = if known.is_null() { map()? } else { known };
-    // SAFETY: the page is never unmapped.
+    // SAFETY: not null, zero-initialised by `map`, and never unmapped once it is published.
     Some(unsafe { &*page })
 }
 
@@ -205,12 +204,12 @@ fn map() -> Option<*mut Page> {
     let length = size_of::<Page>();
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping, at an address of the kernel's choice.
+    // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
     let mapping = unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, -1, 0) };
     if mapping == libc::MAP_FAILED {
         return None;
     }
-    // SAFETY: the mapping is ours.
+    // SAFETY: the range is the mapping made above, which holds no data yet.
     let wiped = unsafe { libc::madvise(mapping, length, libc::MADV_WIPEONFORK) } == 0;
     let page = mapping.cast::<Page>();
     let published = if wiped {
@@ -221,7 +220,7 @@ fn map() -> Option<*mut Page> {
     published
         .map(|_| page)
         .or_else(|first| {
-            // SAFETY: the mapping is ours alone: it was not published.
+            // SAFETY: the mapping was made above and not published.
             unsafe { libc::munmap(mapping, length) };
             (!first.is_null()).then_some(first).ok_or(())
         })

@@ -1,9 +1,9 @@
-//! What the gate puts on the program's streams, and how it asks the driver about it.
+//! What the gate puts on the program's streams, and its driver queries.
 //!
-//! Events are the calling thread's current context's. Calls that a capture of another thread may
-//! forbid (making and asking events, registering memory) are made in the relaxed capture mode, and
-//! not at all while a capture in the global mode goes on ([`captures`]) and for a second after one
-//! was seen that we had not heard of: it may have gone on for as long, in any mode.
+//! Events belong to the thread's current context. Calls that another thread's capture may forbid
+//! (creating and querying events, registering memory) are made in the relaxed capture mode. They
+//! are not made at all during a global-mode capture ([`captures`]), nor for a second after a
+//! capture was seen whose beginning the shim missed: it may last that long, in any mode.
 
 use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
@@ -15,13 +15,13 @@ use super::progress;
 use crate::library::DRIVER;
 use crate::{captures, driver};
 
-/// The driver is not queried for so long after a capture was seen whose beginning the shim missed.
+/// How long the driver is not queried after such a capture was seen.
 const CAPTURE_COOLDOWN: Nanos = Nanos::from_millis(1000);
 
 /// When such a capture was last seen; 0: never.
 static LAST_UNKNOWN_CAPTURE_NANOS: AtomicU64 = AtomicU64::new(0);
 
-/// The driver, as a thread with this current context sees it.
+/// The driver for a thread with this current context.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Markers {
     pub(super) context: CUcontext,
@@ -32,21 +32,19 @@ pub(super) struct Markers {
 impl Driver for Markers {
     fn is_capturing(&self, stream: Stream) -> bool {
         if DRIVER.known(driver_index::cuStreamIsCapturing).is_null() {
-            // Before 10.0 there were no captures.
+            // Drivers before 10.0 have no captures.
             return false;
         }
         let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
         let handle = CUstream(stream.handle);
         let answer = if stream.per_thread {
-            // SAFETY: the stream is the program's, which is just launching into it; the status is
-            // writable.
+            // SAFETY: the program launches into the stream now; the status is writable.
             unsafe { driver::cuStreamIsCapturing_ptsz(handle, &raw mut status) }
         } else {
             // SAFETY: as above.
             unsafe { driver::cuStreamIsCapturing(handle, &raw mut status) }
         };
-        // A question that is refused (906: another stream's capture forbids it) is as good as a
-        // yes.
+        // A refused query (906: another stream's capture forbids it) counts as capturing.
         let capturing = answer != CUresult::SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
         if capturing && !captures::is_known() {
             note_unknown_capture();
@@ -63,7 +61,7 @@ impl Driver for Markers {
     fn is_idle(&self, stream: Stream) -> Result<bool, DriverError> {
         let handle = CUstream(stream.handle);
         if stream.per_thread {
-            // SAFETY: the stream is the program's, which is just launching into it.
+            // SAFETY: the program launches into the stream now.
             answered(|| unsafe { driver::cuStreamQuery_ptsz(handle) })
         } else {
             // SAFETY: as above.
@@ -81,8 +79,8 @@ impl Driver for Markers {
     fn record_event(&self, event: Event, stream: Stream) -> Result<(), DriverError> {
         let (event, handle) = (CUevent(event.0), CUstream(stream.handle));
         accepted(if stream.per_thread {
-            // SAFETY: the event is ours, of this context; the stream is the program's, which is
-            // just launching into it.
+            // SAFETY: we created the event in this context; the program launches into the stream
+            // now.
             unsafe { driver::cuEventRecord_ptsz(event, handle) }
         } else {
             // SAFETY: as above.
@@ -97,8 +95,8 @@ impl Driver for Markers {
         let address = progress::address(self, word).ok_or(DriverError)?;
         let (handle, flags) = (CUstream(stream.handle), CU_STREAM_WRITE_VALUE_DEFAULT);
         accepted(if stream.per_thread {
-            // SAFETY: the stream is the program's; the address is a word of a page of ours,
-            // registered in this context.
+            // SAFETY: the program launches into the stream now; the address is a word of our page,
+            // which is registered in this context and never unmapped.
             unsafe { driver::cuStreamWriteValue64_v2_ptsz(handle, address, value, flags) }
         } else {
             // SAFETY: as above.
@@ -111,17 +109,17 @@ impl Driver for Markers {
     }
 
     fn has_completed(&self, event: Event) -> Result<bool, DriverError> {
-        // SAFETY: the event is ours, of this context.
+        // SAFETY: we created the event in this context.
         answered(|| unsafe { driver::cuEventQuery(CUevent(event.0)) })
     }
 
     fn elapsed(&self, from: Event, to: Event) -> Result<i64, DriverError> {
         let mut milliseconds = 0.0_f32;
-        // SAFETY: the time is writable; both events are ours, of this context.
+        // SAFETY: the time is writable; we created both events in this context.
         relaxed(|| unsafe {
             driver::cuEventElapsedTime(&raw mut milliseconds, CUevent(from.0), CUevent(to.0))
         })?;
-        // Not a number: zero.
+        // Not a number becomes zero.
         #[allow(clippy::cast_possible_truncation)]
         let nanoseconds = (f64::from(milliseconds) * 1e6) as i64;
         let host = self.time_scale.host(Nanos(nanoseconds.unsigned_abs()));
@@ -130,27 +128,27 @@ impl Driver for Markers {
     }
 }
 
-/// Notes that a capture may go on of which nothing is known.
+/// Records that an unknown capture may be in progress.
 pub(super) fn note_unknown_capture() {
     LAST_UNKNOWN_CAPTURE_NANOS.store(Monotonic.now().0, Relaxed);
 }
 
-/// Makes a call that a capture of another thread may forbid.
+/// Makes a call that another thread's capture may forbid.
 pub(super) fn relaxed(call: impl FnOnce() -> CUresult) -> Result<(), DriverError> {
     let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     let known = !DRIVER.known(driver_index::cuThreadExchangeStreamCaptureMode).is_null();
-    // SAFETY: the mode is writable; the thread gets its own back below.
+    // SAFETY: the mode is writable; the thread's own mode is restored below.
     let exchanged = known
         && unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) } == CUresult::SUCCESS;
     let answer = call();
     if exchanged {
-        // SAFETY: as above; this is the thread's own mode.
+        // SAFETY: the mode is writable; it is the thread's own.
         let _ = unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
     }
     accepted(answer)
 }
 
-/// Asks a question that a capture of another thread may forbid: whether something has ended.
+/// Queries whether something has ended, which another thread's capture may forbid.
 fn answered(question: impl FnOnce() -> CUresult) -> Result<bool, DriverError> {
     let mut over = false;
     relaxed(|| {

@@ -1,9 +1,9 @@
-//! The words that the GPU writes as it comes by: a page for each context.
+//! The words that the GPU writes when it reaches a marker: a page for each context.
 //!
-//! A page is registered with the driver in the context whose streams write it, and the registration
-//! goes with that context. One page for several contexts would have a write in one of them fault
-//! when another one is destroyed. Pages are never unmapped, and serve other contexts later: numbers
-//! in them only grow.
+//! A page is registered in the context whose streams write it, and the registration ends with that
+//! context. With one page for several contexts, writes of the others would fault when one is
+//! destroyed. Pages are never unmapped and are reused for other contexts: numbers in them only
+//! grow.
 
 use core::ptr;
 
@@ -22,24 +22,24 @@ struct Progress {
     word: [AtomicU64; 512],
 }
 
-/// Memory that the GPU can reach (`CU_MEMHOSTREGISTER_DEVICEMAP`).
+/// Makes host memory accessible to the GPU (`CU_MEMHOSTREGISTER_DEVICEMAP`).
 const DEVICE_MAP: c_uint = 2;
 
-/// Of no context.
+/// The page belongs to no context.
 const FREE: usize = 0;
-/// A thread is at it. No driver's handle is odd.
+/// A thread is registering the page. No handle of the driver is odd.
 const BUSY: usize = 1;
 
 /// A context's page.
 struct Page {
     context: AtomicUsize,
-    /// Where it is; null: not made yet.
+    /// The words; null: not allocated yet.
     words: AtomicPtr<Progress>,
-    /// Where the context's streams write it; 0: they cannot.
+    /// Address at which the context's streams write; 0: they cannot.
     address: AtomicU64,
 }
 
-/// More contexts than this at once do without: their events are asked.
+/// Contexts beyond this number have no page: their events are queried.
 static PAGES: [Page; 16] = [const {
     Page {
         context: AtomicUsize::new(FREE),
@@ -48,23 +48,24 @@ static PAGES: [Page; 16] = [const {
     }
 }; 16];
 
-/// The address of a word, for streams of this context; none where they cannot write it.
+/// Returns the device address of a word for streams of this context, or none if they cannot write
+/// it.
 pub(super) fn address(markers: &Markers, word: usize) -> Option<CUdeviceptr> {
     let page = find(markers.context.0).or_else(|| register(markers))?;
     let address = page.address.load(Ordering::Relaxed);
     (address != 0).then(|| address + word as u64 * 8)
 }
 
-/// What was last written into a word of this context's page.
+/// Returns the value last written to a word of this context's page.
 pub(super) fn written(context: usize, word: usize) -> u64 {
     let Some(page) = find(context) else { return 0 };
-    // SAFETY: null, or a page that is never unmapped.
+    // SAFETY: null, or a page from `make`, which is never unmapped.
     let words = unsafe { page.words.load(Ordering::Relaxed).as_ref() };
-    // Acquire: what is read afterwards is no older than the write.
+    // Acquire: later reads are not older than the write.
     words.and_then(|page| page.word.get(word)).map_or(0, |word| word.load(Ordering::Acquire))
 }
 
-/// A context is going.
+/// Frees the page of a context that is being destroyed.
 pub(super) fn forget(context: CUcontext) {
     if let Some(page) = find(context.0) {
         // HB page: Release; the thread that takes it next sees what was written before.
@@ -72,7 +73,7 @@ pub(super) fn forget(context: CUcontext) {
     }
 }
 
-/// In a forked child, whose pages are its own and registered nowhere, or at the start.
+/// Forgets all pages: at the start, and in a forked child, where none is registered.
 pub(super) fn reset() {
     for page in &PAGES {
         page.words.store(ptr::null_mut(), Ordering::Relaxed);
@@ -82,7 +83,7 @@ pub(super) fn reset() {
 }
 
 fn find(context: usize) -> Option<&'static Page> {
-    // HB page: Acquire meets the Release of `register`: where it is is there.
+    // HB page: Acquire meets the Release of `register`: the address is visible.
     PAGES.iter().find(|page| page.context.load(Ordering::Acquire) == context)
 }
 
@@ -95,10 +96,10 @@ fn register(markers: &Markers) -> Option<&'static Page> {
         page.context.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
     };
     let page = PAGES.iter().find(take)?;
-    // Another thread may have been at it for the same context: one of the two is found, the other
-    // is lost until the context goes.
+    // Another thread may have registered a page for the same context meanwhile. One of the two is
+    // found; the other is unused until the context is destroyed.
     page.address.store(map(markers, page).unwrap_or(0), Ordering::Relaxed);
-    // HB page: Release publishes where it is.
+    // HB page: Release publishes the address.
     page.context.store(markers.context.0, Ordering::Release);
     Some(page)
 }
@@ -113,7 +114,7 @@ fn map(markers: &Markers, page: &Page) -> Option<CUdeviceptr> {
         page.words.store(words, Ordering::Relaxed);
     }
     let place = words.cast::<c_void>();
-    // SAFETY: the page is never unmapped.
+    // SAFETY: the range is one page from `make`, which is never unmapped.
     relaxed(|| unsafe { driver::cuMemHostRegister_v2(place, size_of::<Progress>(), DEVICE_MAP) })
         .ok()?;
     let mut address = 0;
@@ -122,18 +123,18 @@ fn map(markers: &Markers, page: &Page) -> Option<CUdeviceptr> {
     Some(address)
 }
 
-/// A page of zeros.
+/// Maps a page of zeros.
 fn make() -> Option<*mut Progress> {
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: asks for a new mapping anywhere; no memory that is in use is touched.
+    // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
     let page =
         unsafe { libc::mmap(ptr::null_mut(), size_of::<Progress>(), protection, flags, -1, 0) };
     (page != libc::MAP_FAILED).then(|| page.cast())
 }
 
 impl Markers {
-    /// Whether the context's GPU can write to the host in stream order.
+    /// Returns whether the context's GPU can write to the host in stream order.
     fn can_write(&self) -> bool {
         let (mut device, mut can) = (0, 0);
         let known = !DRIVER.known(driver_index::cuStreamWriteValue64_v2).is_null();

@@ -1,13 +1,12 @@
-//! Where a thread finds its own part of the gate.
+//! Each thread's pointer to its own state of the gate.
 //!
-//! A thread-local of Rust's costs a call in a shared library (`__tls_get_addr`, 2.5 ns), and one
-//! with a destructor allocates at first use. Here it is one word in the storage that the loader
-//! sets up with each thread (the "initial exec" model, 1 ns), and a destructor that the C library
-//! runs when the thread ends. The loader has room for such words in every library that is there
-//! when the program starts, as a preload is, and a little for later ones; this one needs eight
-//! bytes.
+//! A Rust thread-local costs a call in a shared library (`__tls_get_addr`, 2.5 ns), and one with a
+//! destructor allocates at first use. Instead this is one word of static TLS (the "initial exec"
+//! model, 1 ns), and a destructor that the C library runs when the thread ends. The loader always
+//! has room for static TLS of libraries present at program start, as a preload is, and a little for
+//! later ones.
 //!
-//! On other machines than x86-64 and AArch64 it is a thread-local of Rust's.
+//! On architectures other than x86-64 and AArch64 it is a Rust thread-local.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -30,13 +29,13 @@ core::arch::global_asm!(
     ".popsection",
 );
 
-/// The thread's part; null until it has first come by.
+/// Returns the thread's state; null before its first slow path.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn current() -> *const Thread {
     let thread: *const Thread;
-    // SAFETY: reads the word above, which every thread has for itself; its offset from the thread
-    // pointer is in our own table.
+    // SAFETY: reads the word defined above, of which every thread has its own. Its offset from the
+    // thread pointer is in this object's GOT.
     unsafe {
         core::arch::asm!(
             "mov {thread}, qword ptr [rip + cgpu_thread@GOTTPOFF]",
@@ -50,7 +49,8 @@ pub(super) fn current() -> *const Thread {
 
 #[cfg(target_arch = "x86_64")]
 fn set(thread: *const Thread) {
-    // SAFETY: writes the word above, to which there is no reference.
+    // SAFETY: writes the word defined above, of which every thread has its own and to which there
+    // is no reference.
     unsafe {
         core::arch::asm!(
             "mov {offset}, qword ptr [rip + cgpu_thread@GOTTPOFF]",
@@ -62,13 +62,13 @@ fn set(thread: *const Thread) {
     }
 }
 
-/// The thread's part; null until it has first come by.
+/// Returns the thread's state; null before its first slow path.
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
 pub(super) fn current() -> *const Thread {
     let thread: *const Thread;
-    // SAFETY: reads the word above, which every thread has for itself; its offset from the thread
-    // pointer is in our own table.
+    // SAFETY: reads the word defined above, of which every thread has its own. Its offset from the
+    // thread pointer is in this object's GOT.
     unsafe {
         core::arch::asm!(
             "mrs {base}, tpidr_el0",
@@ -123,27 +123,26 @@ pub(super) use word::current;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 use word::set;
 
-/// The C library's key for the destructor, plus one; 0: not asked for yet; [`NO_KEY`]: there is
-/// none.
+/// The C library's key for the destructor, plus one; 0: not created yet; [`NO_KEY`]: there is none.
 static KEY: AtomicU32 = AtomicU32::new(0);
 const NO_KEY: u32 = u32::MAX;
 
-/// Asks for the destructor. Without one, a thread that ends leaves its part behind.
+/// Creates the key. Without one, an ending thread leaks its state.
 pub(super) fn prepare() {
     if KEY.load(Relaxed) != 0 {
         return;
     }
     let mut key = 0;
-    // SAFETY: the key is writable, and the function stays: the library is never unloaded.
+    // SAFETY: the key is writable, and `ended` stays mapped: the library is never unloaded.
     let answer = unsafe { libc::pthread_key_create(&raw mut key, Some(ended)) };
     let word = if answer == 0 { key.saturating_add(1) } else { NO_KEY };
     if KEY.compare_exchange(0, word, Relaxed, Relaxed).is_err() && answer == 0 {
-        // SAFETY: the key is ours, and no thread has used it.
+        // SAFETY: the key was created above, and no thread has used it.
         unsafe { libc::pthread_key_delete(key) };
     }
 }
 
-/// The thread's part, made if need be. It stays where it is until the thread ends.
+/// Returns the thread's state, creating it if needed. It stays in place until the thread ends.
 pub(super) fn own() -> *const Thread {
     let known = current();
     if !known.is_null() {
@@ -153,18 +152,24 @@ pub(super) fn own() -> *const Thread {
     set(thread);
     let key = KEY.load(Relaxed);
     if key != 0 && key != NO_KEY {
-        // SAFETY: the key was created, and is never deleted.
+        // SAFETY: `KEY` holds a key that was created and is never deleted.
         unsafe { libc::pthread_setspecific(key - 1, thread.cast()) };
     }
     thread
 }
 
-/// Runs in a thread that ends. Should it launch once more afterwards, from another destructor, it
-/// begins anew.
+/// Frees the state of an ending thread. If another destructor launches afterwards, the thread gets
+/// a new one.
+///
+/// # Safety
+///
+/// `thread` is the pointer that `own` gave to `pthread_setspecific` in this thread. The C library
+/// calls this once for it.
 unsafe extern "C" fn ended(thread: *mut c_void) {
     set(ptr::null());
     boundary::or((), || {
-        // SAFETY: made by `own` for this thread, which does not use it any more.
+        // SAFETY: `own` made the box for this thread, and `set` has just removed the thread's only
+        // reference.
         let thread = unsafe { Box::from_raw(thread.cast::<Thread>()) };
         if let Some(gate) = super::gate() {
             gate.thread_exited(&thread);

@@ -1,13 +1,12 @@
-//! PTX, text that is yet to be compiled: what its variables take. What its code takes is unknown
-//! before.
+//! Size of the variables that a PTX text declares. The size of its code is unknown before
+//! compilation.
 //!
 //! ```text
 //! .visible .global .align 8 .b8 table[1048576];        .extern .global .u32 elsewhere;
 //! .global .attribute(.managed) .u32 on_the_host;       .global .v4 .f32 a[2][3], b = 1;
 //! ```
 
-/// What the variables that a text declares take, in bytes: of the GPU's own memory, and declared
-/// here. Saturates.
+/// Returns the bytes of the variables that a text defines in GPU memory. Saturates.
 pub(super) fn variables(text: &[u8]) -> u64 {
     const GLOBAL: &[u8] = b".global";
     let mut total = 0_u64;
@@ -30,13 +29,13 @@ pub(super) fn variables(text: &[u8]) -> u64 {
     total
 }
 
-/// Up to its end.
+/// Returns the text up to the end of its statement.
 fn statement(text: &[u8]) -> &[u8] {
     let end = text.iter().position(|byte| *byte == b';').unwrap_or(text.len());
     text.get(..end).unwrap_or_default()
 }
 
-/// What the variables of one declaration take; none: nothing on the GPU, or it cannot be told.
+/// Returns the bytes of one declaration's variables; none: nothing on the GPU, or unknown.
 fn declaration(text: &[u8]) -> Option<u64> {
     let text = core::str::from_utf8(text).ok()?;
     if text.contains(".managed") {
@@ -73,8 +72,7 @@ fn declaration(text: &[u8]) -> Option<u64> {
         }
     }
     let each: u64 = each?;
-    // What they are set to says nothing of their sizes, but of an array's whose size is left open,
-    // which is small then.
+    // Initial values do not matter, except for an array of open size, which is small.
     let names = rest.split('=').next()?;
     let elements = |name: &str| {
         let mut dimensions = name.split('[').skip(1);

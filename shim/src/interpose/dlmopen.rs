@@ -1,18 +1,18 @@
 //! `dlmopen`: keeps the driver out of other namespaces.
 //!
-//! A namespace of its own has its own copies of all libraries, and no preloads: a driver in there
-//! would never meet us. So:
+//! A separate namespace has its own copies of all libraries and no preloads, so a driver there
+//! would bypass the hooks. So:
 //!
-//! - the driver or NVML by name: opened in the base namespace instead, where all code finds our
+//! - the driver or NVML by name is opened in the base namespace instead, where all code finds our
 //!   hooks;
-//! - anything else, in a namespace of its own: opened, and then looked at. If the driver came along
-//!   as a dependency, everything is closed again and the answer is null, with a sentence
-//!   for `dlerror`;
-//! - the base namespace: as `dlopen`.
+//! - anything else in a separate namespace is opened and then checked. If the driver was loaded as
+//!   a dependency, everything is closed again and the result is null, with a message for `dlerror`;
+//! - in the base namespace: as `dlopen`.
 //!
-//! To look afterwards, we have to call and not to jump, so the loader takes us for the caller and
-//! does not search the program's RUNPATH. A name without a slash that is not found so is tried once
-//! more by a jump, and what that loads is not looked at. Constructors run before we look.
+//! The check requires a call instead of a jump, so the loader takes this library for the caller and
+//! does not search the program's RUNPATH. A name without a slash that is not found that way is
+//! tried once more by a jump, and what that loads is not checked. Constructors run before the
+//! check.
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 
@@ -30,7 +30,7 @@ use crate::process;
 const BASE: usize = 0;
 
 trampoline! {
-    /// See the module.
+    /// Replaces the loader's function; see the module.
     dlmopen, choose
 }
 
@@ -42,7 +42,7 @@ extern "C" fn choose(arguments: &mut Arguments) -> Exit {
     if arguments.first == BASE || path.is_null() {
         return Exit::jump(DLMOPEN.address());
     }
-    // SAFETY: the program gave `dlmopen` this name.
+    // SAFETY: not null, so the program gave `dlmopen` a NUL-terminated string.
     let name = unsafe { CStr::from_ptr(path) }.to_bytes();
     boundary::or(Exit::jump(DLMOPEN.address()), || {
         if names_the_driver(name) {
@@ -56,7 +56,8 @@ extern "C" fn choose(arguments: &mut Arguments) -> Exit {
             reason = "a register whose lower half is an int"
         )]
         let flags = arguments.third as c_int;
-        // SAFETY: the program's own arguments, but for the cleared flag.
+        // SAFETY: the program's own arguments under `dlmopen`'s contract, except for a cleared
+        // flag.
         let handle = unsafe { real::open_in(namespace, path, flags) };
         if handle.is_null() {
             return if name.contains(&b'/') {
@@ -74,28 +75,28 @@ extern "C" fn choose(arguments: &mut Arguments) -> Exit {
     })
 }
 
-/// Whether a path's last part is a name of the driver or of NVML, with any version.
+/// Returns whether a path's file name is one of the driver or of NVML, with any version.
 fn names_the_driver(path: &[u8]) -> bool {
     let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     file.starts_with(b"libcuda.so") || file.starts_with(b"libnvidia-ml.so")
 }
 
-/// Whether the driver or NVML is in the namespace of `handle`.
+/// Returns whether the driver or NVML is in the namespace of `handle`.
 fn has_a_driver(handle: *mut c_void) -> bool {
     let Some(map) = real::link_map(handle) else {
         return false;
     };
-    // SAFETY: the program has just opened it, and no other code knows this handle yet.
+    // SAFETY: the entry is of a library that was just opened, and no other code has its handle yet.
     unsafe { elf::namespace(map) }.any(|object| DRIVER.is(&object) || NVML.is(&object))
 }
 
-/// Closes `handle`, and leaves a sentence for `dlerror`.
+/// Closes `handle`, and leaves a message for `dlerror`.
 fn refuse(handle: *mut c_void) {
-    // SAFETY: the handle is ours to close: the program has not seen it.
+    // SAFETY: `open_in` returned the handle, and the program has not seen it.
     unsafe { libc::dlclose(handle) };
-    // Only the loader can set what `dlerror` says. It begins with the name of a file that cannot be
-    // opened.
+    // Only the loader can set the message of `dlerror`. It begins with the name of a file that
+    // cannot be opened.
     let message = c"libcuda.so.1 in a namespace of its own, where cgpu could not see it";
-    // SAFETY: there is no such file.
+    // SAFETY: the name is NUL-terminated, and no code runs because there is no such file.
     unsafe { real::open_in(libc::LM_ID_BASE, message.as_ptr(), libc::RTLD_LAZY) };
 }

@@ -1,7 +1,7 @@
 //! `dlopen`: clears `RTLD_DEEPBIND`.
 //!
-//! With it, a library looks for its symbols in itself and what it needs before it looks at the
-//! program's: a plugin linked with libcuda.so.1 would be bound past us. The sanitizers forbid the
+//! With that flag a library is bound to symbols of itself and its dependencies before the global
+//! ones, so a plugin linked with libcuda.so.1 would bypass the hooks. The sanitizers forbid the
 //! flag for the same reason.
 
 use cgpu_memory::Reason;
@@ -11,7 +11,7 @@ use super::trampoline::{Arguments, Exit, trampoline};
 use crate::{boundary, process};
 
 trampoline! {
-    /// See the module.
+    /// Replaces the loader's function; see the module.
     dlopen, choose
 }
 
@@ -21,7 +21,7 @@ extern "C" fn choose(arguments: &mut Arguments) -> Exit {
     Exit::jump(DLOPEN.address())
 }
 
-/// Clears it from the register of which the flags are the lower half.
+/// Clears the flag from a register whose lower half holds the flags.
 #[inline]
 pub(super) fn clear_deepbind(flags: &mut usize) {
     const DEEPBIND: usize = libc::RTLD_DEEPBIND.cast_unsigned() as usize;

@@ -1,17 +1,17 @@
 //! `dlsym` and `dlvsym`.
 //!
-//! Which name is asked decides first, by two bytes, then by a perfect hash. A name that is not ours
-//! goes to the real function by a jump. For one of ours it is the handle that counts:
+//! The name decides first: two bytes, then a perfect hash. A name that is not hooked goes to the
+//! real function by a jump. For a hooked name the handle decides:
 //!
-//! - an explicit handle: the real `dlsym` answers, and the answer is exchanged for our hook only if
-//!   it is the driver's own symbol. What is absent stays absent, and another library's function of
-//!   that name stays that library's;
-//! - `RTLD_NEXT`: only the loader can tell who asks, so it is a jump; unless what comes next after
-//!   the caller is the driver's own symbol. (A library that wraps the driver's functions asks so
-//!   for what it wraps, and would go past us.) A hook calls the driver by address and never by
-//!   name, so no loop can come of it;
-//! - `RTLD_DEFAULT`: a jump. Our own exports come first there, and so are found; but where the
-//!   driver does not define the name, they must not be.
+//! - an explicit handle: the real `dlsym` is called, and its result is replaced by the hook only if
+//!   it is the driver's own symbol. Absent symbols stay absent, and another library's function of
+//!   that name is returned unchanged;
+//! - `RTLD_NEXT`: only the loader can identify the caller, so it is a jump. The exception is that
+//!   the next definition after the caller is the driver's own symbol: a library that wraps the
+//!   driver's functions looks them up this way and would bypass the hooks. A hook calls the driver
+//!   by address, never by name, so this cannot loop;
+//! - `RTLD_DEFAULT`: a jump, which finds our exports first. If the driver does not define the name,
+//!   our export must not be found.
 
 use core::ffi::{CStr, c_char, c_void};
 
@@ -23,21 +23,21 @@ use crate::boundary;
 use crate::library::{DRIVER, NVML};
 
 trampoline! {
-    /// See the module.
+    /// Replaces the loader's function; see the module.
     dlsym, choose_dlsym
 }
 
 trampoline! {
-    /// See the module.
+    /// Replaces the loader's function; see the module.
     dlvsym, choose_dlvsym
 }
 
 /// `dlsym(handle, name)`.
 extern "C" fn choose_dlsym(arguments: &mut Arguments) -> Exit {
     let name = arguments.second as *const c_char;
-    // SAFETY: the program gave `dlsym` this name.
+    // SAFETY: the program gave `dlsym` null or a NUL-terminated string.
     if unsafe { may_be_ours(name) } {
-        // SAFETY: as above.
+        // SAFETY: not null, and NUL-terminated as above.
         return ours(arguments, unsafe { CStr::from_ptr(name) });
     }
     Exit::jump(DLSYM.address())
@@ -45,14 +45,13 @@ extern "C" fn choose_dlsym(arguments: &mut Arguments) -> Exit {
 
 /// `dlvsym(handle, name, version)`.
 ///
-/// The driver's symbols have no versions, so there is nothing of it to be had here. But a library
-/// before us may ask for the next `dlsym` of glibc's version. Ours has none, and would be passed
-/// over together with all that it protects; asked without the version, the loader finds it, if it
-/// is next. It is the C library's `dlsym` that is asked: the one behind ours may belong to the very
-/// library that asks.
+/// The driver's symbols have no versions, so they cannot be found here. But a library before ours
+/// may look up the next `dlsym` of glibc's version. Ours has no version and would be skipped, with
+/// all that it protects; without the version, the loader finds it if it is next. The C library's
+/// `dlsym` is called, because the one behind ours may belong to the calling library.
 extern "C" fn choose_dlvsym(arguments: &mut Arguments) -> Exit {
     let name = arguments.second as *const c_char;
-    // SAFETY: the program gave `dlvsym` this name.
+    // SAFETY: the program gave `dlvsym` null or a NUL-terminated string.
     if is_pseudo(arguments.first) && unsafe { is_interposed(name) } {
         return Exit::jump(LIBC_DLSYM.address());
     }
@@ -72,16 +71,17 @@ fn ours(arguments: &mut Arguments, name: &CStr) -> Exit {
             _ => in_scope(symbol, arguments),
         },
         libc::RTLD_DEFAULT => in_scope(symbol, arguments),
-        // SAFETY: the handle is the program's own, and explicit.
+        // SAFETY: the program gave `dlsym` this handle, which is explicit.
         handle => match unsafe { real::symbol(handle, name) }.cast_const() {
-            // Its scope includes us: the program's own.
+            // Its scope includes this library: the program's own handle.
             found if found == symbol.hook() => in_scope(symbol, arguments),
             found => Exit::answer(symbol.exchange(found).cast_mut()),
         },
     })
 }
 
-/// A name that is not hooked: the real answer, unless it is a second copy's.
+/// Resolves a name that is not hooked: the real answer, unless it is in a second copy of the
+/// driver.
 #[inline]
 fn passed(arguments: &mut Arguments, name: &CStr) -> Exit {
     if (DRIVER.has_others() || NVML.has_others()) && !is_pseudo(arguments.first) {
@@ -93,11 +93,11 @@ fn passed(arguments: &mut Arguments, name: &CStr) -> Exit {
 #[cold]
 fn of_one_copy(arguments: &mut Arguments, name: &CStr) -> Exit {
     boundary::or(Exit::jump(DLSYM.address()), || {
-        // SAFETY: the handle is the program's own, and explicit.
+        // SAFETY: the program gave `dlsym` this handle, which is explicit.
         let found = unsafe { real::symbol(arguments.first as *mut c_void, name) }.cast_const();
         match DRIVER.instead(name, found).or_else(|| NVML.instead(name, found)) {
             Some(function) if function.is_null() => {
-                // Absent, in the loader's words.
+                // Makes the loader report the symbol as absent.
                 arguments.first = real::libc_handle().addr();
                 Exit::jump(DLSYM.address())
             }
@@ -107,26 +107,26 @@ fn of_one_copy(arguments: &mut Arguments, name: &CStr) -> Exit {
     })
 }
 
-/// A search that may come upon our own export: there we must not seem to be what is not there.
+/// Continues a search that may find our own export, which must not be found if the driver lacks it.
 fn in_scope(symbol: Symbol, arguments: &mut Arguments) -> Exit {
     if !symbol.is_defined() {
-        // The C library does not define it either, and says so as the loader would.
+        // The C library does not define it either, so the loader reports it as absent.
         arguments.first = real::libc_handle().addr();
     }
     Exit::jump(DLSYM.address())
 }
 
-/// Whether `name` begins as the names of the two libraries do.
+/// Returns whether `name` begins like the names of the two libraries.
 ///
 /// # Safety
 ///
-/// `name` is null or NUL-ended.
+/// `name` is null or NUL-terminated.
 #[inline]
 unsafe fn may_be_ours(name: *const c_char) -> bool {
     if name.is_null() {
         return false;
     }
-    // SAFETY: a string has a first byte.
+    // SAFETY: not null, and a string has at least one byte.
     let first = unsafe { name.cast::<u8>().read() };
     if !matches!(first, b'c' | b'n') {
         return false;
@@ -136,21 +136,21 @@ unsafe fn may_be_ours(name: *const c_char) -> bool {
     matches!((first, second), (b'c', b'u') | (b'n', b'v'))
 }
 
-/// Whether `name` is one of the loader's functions that we stand before.
+/// Returns whether `name` is one of the loader's functions that this library replaces.
 ///
 /// # Safety
 ///
-/// `name` is null or NUL-ended.
+/// `name` is null or NUL-terminated.
 unsafe fn is_interposed(name: *const c_char) -> bool {
     if name.is_null() {
         return false;
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: not null, and the caller guarantees that it is NUL-terminated.
     let name = unsafe { CStr::from_ptr(name) };
     [c"dlsym", c"dlvsym", c"dlopen", c"dlmopen"].contains(&name)
 }
 
-/// Whether a handle stands for a search that depends on the caller.
+/// Returns whether the result for a handle depends on the caller.
 fn is_pseudo(handle: usize) -> bool {
     handle == libc::RTLD_DEFAULT.addr() || handle == libc::RTLD_NEXT.addr()
 }

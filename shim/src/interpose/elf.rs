@@ -1,10 +1,10 @@
-//! Reads the loader's own records: which objects are loaded, and what they define.
+//! Reads the loader's own records: loaded objects and their definitions.
 //!
-//! But for [`Object::around`] and [`definition_after`], which are asked about the driver's names
-//! only, nothing here calls a function that another library could have taken over. That is the
-//! point: under a sanitizer, or before the program's constructors have run, even `dl_iterate_phdr`
-//! may crash. [`_r_debug`] is data which every loader keeps for debuggers; from there a list of
-//! objects leads to their dynamic sections, and those to symbols and their hash tables.
+//! Except for [`Object::around`] and [`definition_after`], which are used for the driver's names
+//! only, nothing here calls a function that another library could have replaced. Under a sanitizer,
+//! or before the program's constructors have run, even `dl_iterate_phdr` may crash. [`_r_debug`] is
+//! data that every loader keeps for debuggers. It leads to a list of objects, their dynamic
+//! sections, symbols and hash tables.
 //!
 //! ```text
 //! _r_debug -> link_map -> link_map -> ...
@@ -12,7 +12,7 @@
 //!                +-> dynamic section -> DT_SYMTAB, DT_STRTAB, DT_VERSYM, DT_GNU_HASH or DT_HASH
 //! ```
 //!
-//! Both hash tables are read: the vendor's libnvidia-ml has only the old one.
+//! Both kinds of hash table are read: the vendor's libnvidia-ml has only the old one.
 
 mod hash;
 
@@ -22,8 +22,8 @@ use core::ptr;
 
 use hash::Hash;
 
-/// An object that the loader has loaded, as `<link.h>` declares it. The loader writes it; it lives
-/// until the object is unloaded.
+/// A loaded object as `<link.h>` declares it. The loader writes it; it exists until the object is
+/// unloaded.
 #[repr(C)]
 pub(crate) struct LinkMap {
     base: usize,
@@ -57,7 +57,7 @@ struct Symbol {
     size: usize,
 }
 
-/// `DT_*`: what an entry of the dynamic section means.
+/// `DT_*`: tags of entries of the dynamic section.
 mod tag {
     pub(super) const END: usize = 0;
     pub(super) const HASH: usize = 4;
@@ -74,11 +74,10 @@ const HIDDEN_VERSION: u16 = 0x8000;
 unsafe extern "C" {
     /// Kept by the loader for debuggers.
     static _r_debug: Debug;
-    /// Our own dynamic section: the linker defines it for each object.
+    /// This library's own dynamic section: the linker defines it for each object.
     static _DYNAMIC: Dynamic;
 
-    /// Which object an address belongs to. With the flag below it also gives the object's
-    /// `link_map`.
+    /// Finds the object of an address. With the flag below it also returns the object's `link_map`.
     fn dladdr1(
         address: *const c_void,
         info: *mut libc::Dl_info,
@@ -89,10 +88,11 @@ unsafe extern "C" {
 
 const RTLD_DL_LINKMAP: c_int = 2;
 
-/// A loaded object's symbols.
+/// The symbols of a loaded object. Its pointers are into that object and the loader's records of
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Object {
-    /// The loader's string.
+    /// The loader's string, or null.
     path: *const c_char,
     base: usize,
     symbols: *const Symbol,
@@ -100,16 +100,16 @@ pub(crate) struct Object {
     /// Null: the object's symbols have no versions.
     versions: *const u16,
     hash: Hash,
-    /// Null: it has no name of its own.
+    /// Null: the object has no DT_SONAME.
     soname: *const c_char,
 }
 
-/// The objects of the program, in the order in which the loader searches them.
+/// Returns the program's objects in the loader's search order.
 ///
 /// Only those loaded at start-up are safe to walk while other threads open and close libraries.
 pub(crate) fn objects() -> impl Iterator<Item = *const LinkMap> {
-    // SAFETY: the loader fills `_r_debug` before it runs any code of ours, and its first objects
-    // are never unloaded.
+    // SAFETY: the loader fills `_r_debug` before it runs any code of this library, and its first
+    // objects are never unloaded.
     let first = unsafe { _r_debug.objects };
     core::iter::successors(some(first), |map| {
         // SAFETY: `map` is a non-null entry of the loader's list.
@@ -117,47 +117,47 @@ pub(crate) fn objects() -> impl Iterator<Item = *const LinkMap> {
     })
 }
 
-/// The first definition of `name` after our own object, in the order of search; where there is
-/// none, the first before it.
+/// Returns the first definition of `name` after this library in search order, or else the first
+/// before it.
 pub(crate) fn next_definition(name: &[u8]) -> Option<*const c_void> {
     let ours = &raw const _DYNAMIC;
     // SAFETY: the list's entries are valid, see `objects`.
     let is_ours = |map: &*const LinkMap| unsafe { (**map).dynamic } == ours;
     let define = |map: *const LinkMap| {
-        // SAFETY: objects from start-up stay loaded.
+        // SAFETY: an entry of the loader's list; objects from start-up stay loaded.
         unsafe { Object::new(map) }?.symbol(name)
     };
     let after = objects().skip_while(|map| !is_ours(map)).skip(1).find_map(define);
     after.or_else(|| objects().take_while(|map| !is_ours(map)).find_map(define))
 }
 
-/// The C library's own definition of `name`; before glibc 2.34 it may be in a library beside it.
+/// Returns the C library's own definition of `name`; before glibc 2.34 it may be in libdl.
 pub(crate) fn libc_definition(name: &[u8]) -> Option<*const c_void> {
-    // SAFETY: objects from start-up stay loaded.
+    // SAFETY: entries of the loader's list; objects from start-up stay loaded.
     let objects = objects().filter_map(|map| unsafe { Object::new(map) });
     objects
         .filter(|object| matches!(object.soname(), b"libc.so.6" | b"libdl.so.2"))
         .find_map(|object| object.symbol(name))
 }
 
-/// The objects in the namespace of `map`.
+/// Returns the objects in the namespace of `map`.
 ///
 /// # Safety
 ///
 /// `map` is an entry of the loader's list, and no other thread closes objects of its namespace
-/// meanwhile.
+/// while the result is used.
 pub(crate) unsafe fn namespace(map: *const LinkMap) -> impl Iterator<Item = Object> {
-    // SAFETY: the caller vouches for the list.
+    // SAFETY: an entry of the list, which the caller keeps unchanged.
     let back = move |map: &*const LinkMap| some(unsafe { (**map).previous });
     // SAFETY: as above.
     let forth = move |map: &*const LinkMap| some(unsafe { (**map).next });
     let first = core::iter::successors(Some(map), back).last();
-    // SAFETY: as above.
+    // SAFETY: an entry of the list, whose objects the caller keeps loaded.
     core::iter::successors(first, forth).filter_map(|map| unsafe { Object::new(map) })
 }
 
-/// The first definition of `name` in the objects after the one in which `caller` lies: what
-/// `RTLD_NEXT` means to that caller.
+/// Returns the first definition of `name` in the objects after the one of `caller`: the meaning of
+/// `RTLD_NEXT` for that caller.
 pub(crate) fn definition_after(caller: usize, name: &[u8]) -> Option<*const c_void> {
     struct Search<'a> {
         caller: usize,
@@ -166,22 +166,27 @@ pub(crate) fn definition_after(caller: usize, name: &[u8]) -> Option<*const c_vo
         found: Option<*const c_void>,
     }
 
-    /// The loader holds its lock meanwhile, so nothing is unloaded.
+    /// Searches one object. The loader holds its lock, so no object is unloaded.
+    ///
+    /// # Safety
+    ///
+    /// `info` is the loader's record of a loaded object, and `search` a `Search` that no other code
+    /// uses.
     unsafe extern "C" fn visit(
         info: *mut libc::dl_phdr_info,
         _size: usize,
         search: *mut c_void,
     ) -> c_int {
-        // SAFETY: the loader's record of a loaded object, valid during this call.
+        // SAFETY: the caller guarantees a valid record.
         let info = unsafe { &*info };
-        // SAFETY: the search is the one that was given to `dl_iterate_phdr`, and no other code uses
-        // it meanwhile.
+        // SAFETY: the caller guarantees exclusive access to a `Search`.
         let search = unsafe { &mut *search.cast::<Search<'_>>() };
         if !search.passed {
             search.passed = covers(info, search.caller);
             return 0;
         }
-        // SAFETY: the object is loaded.
+        // SAFETY: the object stays loaded while the loader holds its lock, and the result is
+        // dropped here.
         let Some(object) = (unsafe { Object::of(info) }) else {
             return 0;
         };
@@ -190,12 +195,13 @@ pub(crate) fn definition_after(caller: usize, name: &[u8]) -> Option<*const c_vo
     }
 
     let mut search = Search { caller, name, passed: false, found: None };
-    // SAFETY: `visit` takes what it is given here, and does not panic: it only reads.
+    // SAFETY: `visit` gets the search, which no other code uses meanwhile. It only reads, so it
+    // does not panic.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
     search.found
 }
 
-/// Whether an address lies in one of an object's segments.
+/// Returns whether an address is in one of an object's segments.
 fn covers(info: &libc::dl_phdr_info, address: usize) -> bool {
     segments(info).any(|segment| {
         segment.p_type == libc::PT_LOAD
@@ -206,7 +212,7 @@ fn covers(info: &libc::dl_phdr_info, address: usize) -> bool {
 
 fn segments(info: &libc::dl_phdr_info) -> impl Iterator<Item = &libc::Elf64_Phdr> {
     let segment = |number: u16| info.dlpi_phdr.wrapping_add(number.into());
-    // SAFETY: there are as many as the object's header says.
+    // SAFETY: the loader's record has `dlpi_phnum` headers at `dlpi_phdr`.
     (0..info.dlpi_phnum).map(move |number| unsafe { &*segment(number) })
 }
 
@@ -216,28 +222,30 @@ fn start(info: &libc::dl_phdr_info, segment: &libc::Elf64_Phdr) -> usize {
 }
 
 impl Object {
-    /// Reads an object's dynamic section. `None`: it has no symbols to look up.
+    /// Reads an object's dynamic section. Returns none if the object has no symbols to look up.
     ///
     /// # Safety
     ///
-    /// `map` is an entry of the loader's list, and its object stays loaded as long as the result is
+    /// `map` is an entry of the loader's list, and its object stays loaded while the result is
     /// used.
     pub(crate) unsafe fn new(map: *const LinkMap) -> Option<Object> {
-        // SAFETY: the caller vouches for `map`.
+        // SAFETY: the caller guarantees a valid entry.
         let LinkMap { base, name, dynamic, .. } = unsafe { map.read() };
-        // SAFETY: as above.
+        // SAFETY: the loader's entry gives the object's path and dynamic section; the caller keeps
+        // it loaded.
         unsafe { Object::read(base, name, dynamic) }
     }
 
-    /// As [`Self::new`], from what `dl_iterate_phdr` gives.
+    /// Does the same from the record of `dl_iterate_phdr`.
     ///
     /// # Safety
     ///
-    /// As there.
+    /// The object stays loaded while the result is used.
     unsafe fn of(info: &libc::dl_phdr_info) -> Option<Object> {
         let dynamic = segments(info).find(|segment| segment.p_type == libc::PT_DYNAMIC)?;
         let base = usize::try_from(info.dlpi_addr).ok()?;
-        // SAFETY: the caller vouches for the object.
+        // SAFETY: the record gives the object's path and dynamic section; the caller keeps it
+        // loaded.
         unsafe { Object::read(base, info.dlpi_name, start(info, dynamic) as *const Dynamic) }
     }
 
@@ -246,11 +254,11 @@ impl Object {
         let (mut symbols, mut strings, mut versions, mut gnu, mut system_v) = (0, 0, 0, 0, 0);
         let mut soname = None;
         while !entry.is_null() {
-            // SAFETY: a dynamic section is an array that ends with DT_NULL; we have not passed the
-            // end.
+            // SAFETY: a dynamic section is an array that ends with DT_NULL, which has not been
+            // reached.
             let Dynamic { tag, value } = unsafe { *entry };
-            // glibc writes absolute addresses into the sections it may write to, and leaves the
-            // rest (the vDSO's) relative.
+            // glibc writes absolute addresses into writable sections, and leaves the others (the
+            // vDSO's) relative.
             let address = if value < base { base.wrapping_add(value) } else { value };
             match tag {
                 tag::END => break,
@@ -285,41 +293,40 @@ impl Object {
         })
     }
 
-    /// The object in whose memory `address` lies.
+    /// Returns the object whose memory contains `address`.
     pub(crate) fn around(address: *const c_void) -> Option<Object> {
         let mut info = MaybeUninit::<libc::Dl_info>::uninit();
         let mut map: *const LinkMap = ptr::null();
-        // SAFETY: `info` and `map` are writable and outlive the call, and a link_map is what the
-        // flag asks for.
+        // SAFETY: `info` and `map` are writable and outlive the call; the flag requests a link_map.
         let found =
             unsafe { dladdr1(address, info.as_mut_ptr(), (&raw mut map).cast(), RTLD_DL_LINKMAP) };
         if found == 0 || map.is_null() {
             return None;
         }
-        // SAFETY: the loader's own entry. The program asks about a symbol of the object, and will
-        // not unload it meanwhile.
+        // SAFETY: the loader's own entry. The program is looking up a symbol of the object, so it
+        // does not unload it meanwhile.
         unsafe { Object::new(map) }
     }
 
-    /// The file it was loaded from, as the loader knows it.
+    /// Returns the file that it was loaded from, as the loader knows it.
     pub(crate) fn path(&self) -> &CStr {
         if self.path.is_null() {
             return c"";
         }
-        // SAFETY: the loader's own NUL-ended string, which lives as long as the object.
+        // SAFETY: the loader's NUL-terminated string, which exists as long as the object.
         unsafe { CStr::from_ptr(self.path) }
     }
 
-    /// The name that the object gives itself, else the last part of its file's.
+    /// Returns the object's DT_SONAME, or else its file name.
     pub(crate) fn soname(&self) -> &[u8] {
         if self.soname.is_null() {
             return self.path().to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         }
-        // SAFETY: DT_SONAME is an offset into the object's own table of NUL-ended strings.
+        // SAFETY: DT_SONAME is an offset into the object's own table of NUL-terminated strings.
         unsafe { CStr::from_ptr(self.soname) }.to_bytes()
     }
 
-    /// Where the object defines `name`, in its default version.
+    /// Returns the address of `name` in its default version, if the object defines it.
     pub(crate) fn symbol(&self, name: &[u8]) -> Option<*const c_void> {
         let matching = |index: u32| {
             self.definition(index)
@@ -329,7 +336,7 @@ impl Object {
         self.hash.find(name, matching)
     }
 
-    /// The addresses of all that the object defines.
+    /// Returns the addresses of all definitions of the object.
     pub(crate) fn definitions(&self) -> impl Iterator<Item = *const c_void> {
         self.all().map(|(_, address)| address)
     }
@@ -338,7 +345,7 @@ impl Object {
         (0..self.hash.symbols()).filter_map(|index| self.definition(index))
     }
 
-    /// The name and address of a symbol that others may bind to.
+    /// Returns the name and address of a symbol that others may bind to.
     fn definition(&self, index: u32) -> Option<(*const c_char, *const c_void)> {
         const GLOBAL: u8 = 1;
         const WEAK: u8 = 2;
@@ -348,8 +355,8 @@ impl Object {
         // SAFETY: the hash tables only give indices of the symbol table.
         let symbol = unsafe { self.symbols.wrapping_add(index).read() };
         let binding = symbol.info >> 4;
-        // Above are sections, files, thread-local data and indirect functions: none is an address
-        // to call.
+        // The other types are sections, files, thread-local data and indirect functions, which are
+        // no addresses to call.
         let addressable = symbol.info & 15 <= OBJECT_FUNCTION_OR_NONE;
         if symbol.section == 0
             || symbol.value == 0
@@ -359,7 +366,7 @@ impl Object {
             return None;
         }
         if !self.versions.is_null() {
-            // SAFETY: where there is a table of versions it has one word for each symbol.
+            // SAFETY: a table of versions has one word for each symbol.
             let version = unsafe { self.versions.wrapping_add(index).read() };
             if version & HIDDEN_VERSION != 0 {
                 return None;
@@ -370,11 +377,11 @@ impl Object {
     }
 }
 
-/// Compares without asking the C library, which may not be ready.
+/// Compares without calling the C library, which may not be ready.
 fn same(found: *const c_char, name: &[u8]) -> bool {
     name.iter().chain(&[0]).enumerate().all(|(place, byte)| {
-        // SAFETY: all bytes before this one were equal to those of `name` and none was NUL, so
-        // `found` goes on to here.
+        // SAFETY: all bytes before this one were equal to those of `name`, and none was NUL, so the
+        // string `found` extends to here.
         let other = unsafe { found.wrapping_add(place).cast::<u8>().read() };
         other == *byte
     })
@@ -389,7 +396,7 @@ mod tests {
     use super::*;
 
     fn libc_object() -> Object {
-        // SAFETY: objects from start-up stay loaded.
+        // SAFETY: entries of the loader's list; objects from start-up stay loaded.
         let found = objects()
             .filter_map(|map| unsafe { Object::new(map) })
             .find(|object| object.soname() == b"libc.so.6");
@@ -413,7 +420,7 @@ mod tests {
         let object = libc_object();
         let mut count = 0;
         for (name, _) in object.all() {
-            // SAFETY: a symbol's name is NUL-ended and lives as long as the object.
+            // SAFETY: a symbol's name is NUL-terminated and exists as long as the object.
             let name = unsafe { CStr::from_ptr(name) };
             assert!(object.symbol(name.to_bytes()).is_some(), "{name:?}");
             count += 1;

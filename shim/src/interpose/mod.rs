@@ -1,16 +1,15 @@
-//! How the program's way to the driver comes to lead through us.
+//! Routes the program's look-ups of the driver's functions to the hooks.
 //!
-//! | the program | we |
+//! | the program | this library |
 //! |---|---|
-//! | is linked with libcuda.so.1 | export every hooked name ([`crate::entry`]) and come first |
-//! | asks `dlsym` or `dlvsym` ([`dlsym`]) | ask the real one, and exchange the driver's own symbol for our hook |
-//! | asks `cuGetProcAddress` ([`routing`]) | ask the driver, and exchange the pointer that it gives |
-//! | opens a plugin that looks at itself first ([`dlopen`]) | clear `RTLD_DEEPBIND` |
-//! | opens a namespace of its own ([`dlmopen`]) | keep the driver out of it |
+//! | is linked with libcuda.so.1 | exports every hooked name ([`crate::entry`]) and is searched first |
+//! | calls `dlsym` or `dlvsym` ([`dlsym`]) | calls the real one, and replaces the driver's own symbol by the hook |
+//! | calls `cuGetProcAddress` ([`routing`]) | calls the driver, and replaces the pointer that it returns |
+//! | opens a plugin with `RTLD_DEEPBIND` ([`dlopen`]) | clears the flag |
+//! | opens a separate namespace ([`dlmopen`]) | keeps the driver out of it |
 //!
-//! What is not asked about one of our names goes to the real function by a jump ([`trampoline`]),
-//! so that the loader still sees the caller. The real functions are found by [`elf`], calling
-//! nothing.
+//! All other calls go to the real function by a jump ([`trampoline`]), so that the loader still
+//! sees the caller. The real functions are found by [`elf`], without calling anything.
 
 mod dlmopen;
 mod dlopen;

@@ -1,9 +1,8 @@
-//! Which names are ours: a perfect hash over the hooked names of both tables, made when the shim is
-//! compiled.
+//! The hooked names: a perfect hash over the names of both tables, computed at compile time.
 //!
-//! A name is judged by its length, its first, second and last eight bytes; only where they lead to
-//! one of ours is it compared. Nearly all of the driver's names begin with the same two letters,
-//! and some programs look up hundreds of them.
+//! The hash uses a name's length and its first, second and last eight bytes; only a match is
+//! compared. Nearly all names of the driver begin with the same two letters, and some programs look
+//! up hundreds of them.
 
 use core::ffi::CStr;
 
@@ -11,11 +10,11 @@ use cgpu_abi::{DRIVER, Kind, NVML};
 
 use super::symbol::Symbol;
 
-/// Slots; the more, the sooner a multiplier without collisions is found, and the fewer compares are
-/// made in vain.
+/// Slots of the table. With more slots, a multiplier without collisions is found sooner, and fewer
+/// comparisons fail.
 const SLOTS: usize = 8192;
 
-/// The hooked symbol called `name`.
+/// Returns the hooked symbol called `name`.
 pub(super) fn find(name: &CStr) -> Option<Symbol> {
     let name = name.to_bytes();
     let symbol = TABLE.slots.get(slot(name, TABLE.multiplier)).copied().flatten()?;
@@ -30,7 +29,7 @@ struct Table {
 static TABLE: Table = table();
 
 const fn table() -> Table {
-    // Any odd number may do; most do not. The first that sends no two names to one slot is taken.
+    // Tries odd multipliers until one maps no two names to the same slot.
     let mut multiplier: u64 = 0x9e37_79b9_7f4a_7c15;
     loop {
         if let Some(slots) = fill(multiplier) {
@@ -73,7 +72,7 @@ const fn put(slots: &mut [Option<Symbol>; SLOTS], symbol: Symbol, multiplier: u6
     true
 }
 
-/// The slot of a name. A product's highest bits depend on all bits of its factors.
+/// Returns the slot of a name: the highest bits of a product depend on all bits of its factors.
 #[allow(clippy::cast_possible_truncation, reason = "the shift leaves the bits of a slot")]
 const fn slot(name: &[u8], multiplier: u64) -> usize {
     let (first, last) = match (name.first_chunk(), name.last_chunk()) {
@@ -86,7 +85,7 @@ const fn slot(name: &[u8], multiplier: u64) -> usize {
             _ => (0, 0),
         },
     };
-    // Pairs as of export and import differ here alone.
+    // Pairs such as export and import differ only here.
     let second = match name.split_at_checked(size_of::<u64>()) {
         Some((_, rest)) => match rest.first_chunk() {
             Some(second) => u64::from_le_bytes(*second),
@@ -94,8 +93,8 @@ const fn slot(name: &[u8], multiplier: u64) -> usize {
         },
         None => 0,
     };
-    // By no whole number of bytes apart: a byte that both the second and the last eight have must
-    // not cancel itself out.
+    // The rotations are no multiples of a byte: a byte that is in both the second and the last
+    // eight bytes must not cancel itself out.
     let key = first ^ second.rotate_left(13) ^ last.rotate_left(31) ^ ((name.len() as u64) << 7);
     (key.wrapping_mul(multiplier) >> (u64::BITS - SLOTS.ilog2())) as usize
 }

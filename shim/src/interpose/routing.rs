@@ -1,19 +1,17 @@
-//! `cuGetProcAddress`: which of our functions stands for the pointer that the driver has handed
-//! out.
+//! `cuGetProcAddress`: which hook replaces the pointer that the driver has returned.
 //!
-//! The pointer decides, not the name and version that were asked: a driver answers a version newer
-//! than itself with the newest function it has, whose arguments may be others than those of our
-//! newest hook.
+//! The pointer decides, not the requested name and version: for a version newer than itself a
+//! driver returns its newest function, whose arguments may differ from those of our newest hook.
 //!
-//! | the driver's answer | ours |
+//! | the driver's answer | the program gets |
 //! |---|---|
 //! | null | null |
 //! | the address of a hooked symbol, or a hook | the hook |
 //! | the address of another exported symbol | the same |
-//! | something else, under a name of the table | judged by the symbol of the greatest version that is not above the one asked: refused if it takes memory, else passed, and counted either way |
+//! | anything else, under a name of the table | decided by the symbol of the greatest version that is not above the requested one: refused if it takes memory, else passed; counted either way |
 //!
-//! On the drivers measured (535, 550) the last row never happened, and no two symbols had one
-//! address. Where two hooked symbols do, the name and version that were asked choose between them.
+//! On the drivers measured (535, 550) the last row never occurred, and no two symbols had the same
+//! address. If two hooked symbols do, the requested name and version choose between them.
 
 use core::ffi::{CStr, c_void};
 
@@ -25,27 +23,27 @@ use super::symbol::{driver_hook, is_driver_hook};
 use crate::library::{DRIVER, DRIVER_SYMBOLS, Table};
 use crate::process;
 
-/// What was asked of `cuGetProcAddress`.
+/// The program's request to `cuGetProcAddress`.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
     /// The name, without version and flavour.
     pub(crate) name: &'a CStr,
-    /// As 12040 for 12.4.
+    /// For example 12040 for 12.4.
     pub(crate) version: u32,
-    /// Which default stream.
+    /// The default stream that the null handle means.
     pub(crate) stream: DefaultStream,
 }
 
-/// What the program gets.
+/// The answer to the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Route {
     /// This pointer.
     To(*const c_void),
-    /// Nothing: it would take memory that is not accounted.
+    /// Nothing: the function would take memory that is not accounted.
     Refused,
 }
 
-/// What the program gets for the pointer `found`.
+/// Returns what the program gets for the pointer `found`.
 pub(crate) fn route(found: *const c_void, request: Request<'_>) -> Route {
     if found.is_null() {
         return Route::To(found);
@@ -57,7 +55,7 @@ pub(crate) fn route(found: *const c_void, request: Request<'_>) -> Route {
     }
 }
 
-/// The hooked row that `found` belongs to; `None`: it is no exported address.
+/// Returns the hooked row of `found`; `None`: it is no exported address.
 fn hook(
     table: &Table<DRIVER_SYMBOLS>,
     found: *const c_void,
@@ -78,7 +76,7 @@ fn hook(
 
 #[cold]
 fn unexported(found: *const c_void, request: Request<'_>) -> Route {
-    // A driver that looks its functions up as others do has found ours.
+    // A driver that looks up its own functions in the usual way has found ours.
     if is_driver_hook(found) {
         return Route::To(found);
     }

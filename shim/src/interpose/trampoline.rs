@@ -1,45 +1,46 @@
-//! The way through `dlsym` and its kin.
+//! The jump through `dlsym` and similar functions.
 //!
-//! The loader looks at the return address to learn who calls: `RTLD_NEXT`, `RTLD_DEFAULT`, the
-//! caller's RUNPATH and its namespace depend on it. So an interposed function must not *call* the
-//! real one; it has to jump to it, with the caller's stack and registers as they were. Rust has no
-//! guaranteed tail call, hence a few instructions: keep the arguments where a function of ours can
-//! read and change them, ask it where to go, put them back, and go there.
+//! The loader identifies the caller by the return address: `RTLD_NEXT`, `RTLD_DEFAULT`, the
+//! caller's RUNPATH and its namespace depend on it. So a replacement must not *call* the real
+//! function; it must jump to it with the caller's stack and registers unchanged. Rust has no
+//! guaranteed tail call, so a few instructions save the arguments where a Rust function can change
+//! them, call it, restore them, and jump.
 
 use core::ffi::c_void;
 
-/// The interposed call. What is written to the arguments is what the real function gets.
+/// Arguments of the replaced call. The real function gets what is written here.
 #[repr(C)]
 pub(super) struct Arguments {
     pub(super) first: usize,
     pub(super) second: usize,
     pub(super) third: usize,
-    /// Where the call returns to: in the caller's object. Not to be written.
+    /// The return address, in the caller's object. Not to be written.
     pub(super) caller: usize,
 }
 
-/// Where to go.
+/// Where a trampoline continues.
 #[repr(C)]
 pub(super) struct Exit {
-    /// The function to jump to; null: back to the caller.
+    /// The function to jump to; null: return to the caller.
     target: *const c_void,
-    /// What the caller gets if there is no target.
+    /// The caller's result if there is no target.
     answer: *mut c_void,
 }
 
 impl Exit {
-    /// On to the real function.
+    /// Continues in the real function.
     pub(super) fn jump(target: *const c_void) -> Exit {
         Exit { target, answer: core::ptr::null_mut() }
     }
 
-    /// Back to the caller.
+    /// Returns to the caller.
     pub(super) fn answer(answer: *mut c_void) -> Exit {
         Exit { target: core::ptr::null(), answer }
     }
 }
 
-/// Exports `$name`, which asks `$choose(&mut Arguments) -> Exit` and goes where that says.
+/// Exports `$name`, which calls `$choose(&mut Arguments) -> Exit` and continues where that says. It
+/// preserves the first three integer arguments, which is all that the replaced functions take.
 macro_rules! trampoline {
     ($(#[$doc:meta])* $name:ident, $choose:path) => {
         $(#[$doc])*

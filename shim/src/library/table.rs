@@ -1,4 +1,4 @@
-//! The addresses of a library's functions, as it is loaded.
+//! The addresses of a loaded library's functions.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -10,7 +10,7 @@ use crate::interpose::elf::Object;
 pub(crate) struct Table<const N: usize> {
     /// By row; null: this library does not define it.
     addresses: [*const c_void; N],
-    /// All that the library exports, by address.
+    /// All exports of the library, by address.
     exports: Vec<Export>,
     /// None: no library.
     object: Option<Object>,
@@ -20,20 +20,19 @@ pub(crate) struct Table<const N: usize> {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Export {
     address: usize,
-    /// The hooked row that it belongs to.
+    /// The hooked row of the address.
     row: Option<u16>,
 }
 
-// SAFETY: the pointers are the addresses of functions and of the loader's records; nothing is
-// written through them.
+// SAFETY: the pointers are addresses of functions and of the loader's records; nothing is written
+// through them.
 unsafe impl<const N: usize> Sync for Table<N> {}
 
 impl<const N: usize> Table<N> {
-    /// No library.
     pub(super) const EMPTY: Table<N> =
         Table { addresses: [ptr::null(); N], exports: Vec::new(), object: None };
 
-    /// The functions of `object`, which is a copy of `library`.
+    /// Makes the table of `object`, which is a copy of `library`.
     pub(super) fn of(object: Object, library: &Library<N>) -> Table<N> {
         let mut addresses = [ptr::null(); N];
         let mut exports: Vec<Export> = object
@@ -53,24 +52,22 @@ impl<const N: usize> Table<N> {
         Table { addresses, exports, object: Some(object) }
     }
 
-    /// Whether there is no library.
     pub(super) fn is_empty(&self) -> bool {
         self.object.is_none()
     }
 
-    /// The library.
     pub(super) fn object(&self) -> Option<Object> {
         self.object
     }
 
-    /// The address of a row's function; null: not defined.
+    /// Returns the address of a row's function; null: not defined.
     #[inline(always)]
     pub(super) fn address(&self, row: usize) -> *const c_void {
         self.addresses.get(row).copied().unwrap_or(ptr::null())
     }
 
-    /// Whether the library exports `address`, and which hooked rows have it: one, but for functions
-    /// that share their code.
+    /// Returns the hooked rows of `address` if the library exports it: one, unless functions share
+    /// their code.
     pub(crate) fn exported(&self, address: *const c_void) -> Option<impl Iterator<Item = usize>> {
         let address = address.addr();
         let first = self.exports.partition_point(|export| export.address < address);

@@ -1,25 +1,25 @@
-//! Appending a line to a file in a process that is another's.
+//! Appends lines to a file in the user's process.
 //!
-//! The file is opened for each line and closed behind it: the program may close every descriptor at
-//! any time, as daemons do after a fork, and give its number to a file of its own.
+//! The file is opened and closed for each line: the program may close every descriptor at any time,
+//! as daemons do after a fork, and reuse its number.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// No log grows beyond this: a program that runs for months must not fill its disk.
+/// Size limit of the log: a program that runs for months must not fill its disk.
 const LARGEST: u64 = 256 << 20;
 
-/// Room that is left below the limit for files, for lines that other processes append meanwhile:
-/// a write across that limit ends the process (SIGXFSZ).
+/// Room below the process's file size limit for lines that other processes append meanwhile: a
+/// write beyond that limit ends the process (SIGXFSZ).
 const MARGIN: u64 = 64 << 10;
 
-/// Appends `line` by one write, so that lines of several threads and processes stay whole. Where
-/// that cannot be done, the line is lost.
+/// Appends `line` with one write, so that lines of several threads and processes stay whole. If
+/// that fails, the line is lost.
 pub(super) fn append(path: &Path, line: &[u8]) {
-    // Through a link, `/dev/stderr` would be whatever a child has opened under that number. Without
-    // O_NONBLOCK, a pipe without a reader would be waited for.
+    // Without O_NOFOLLOW, `/dev/stderr` could be any file that a child has opened under that
+    // number. Without O_NONBLOCK, a pipe without a reader would block.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let mut options = OpenOptions::new();
     let opened = options.append(true).create(true).mode(0o644).custom_flags(flags).open(path);
@@ -30,16 +30,16 @@ pub(super) fn append(path: &Path, line: &[u8]) {
     }
 }
 
-/// Whether it is a regular file, to which a line can be written without a signal.
+/// Returns whether it is a regular file to which a line can be written without a signal.
 fn has_room(file: &File) -> bool {
     let most = LARGEST.min(most_by_limit().saturating_sub(MARGIN));
     file.metadata().is_ok_and(|about| about.is_file() && about.len() < most)
 }
 
-/// How large the process may make a file.
+/// Returns the process's limit for the size of a file.
 fn most_by_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the limit is writable. Where the call fails it stays 0, and nothing is written.
+    // SAFETY: the limit is writable. If the call fails it stays 0, and nothing is written.
     unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
     limit.rlim_cur
 }

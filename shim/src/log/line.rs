@@ -1,4 +1,5 @@
-//! An event as a line: `1764112303.123456 DEBUG 4711/4712 cgpu::hooks::memory: charged gpu=0`.
+//! Formats an event as a line: `1764112303.123456 DEBUG 4711/4712 cgpu::hooks::memory: charged
+//! gpu=0`.
 
 use core::fmt::{self, Debug, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -6,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tracing::Event;
 use tracing::field::{Field, Visit};
 
-/// The longest line. What does not fit is left out.
+/// Length limit of a line; the rest is cut off.
 const LONGEST: usize = 512;
 
 /// A line of text on the stack.
@@ -16,13 +17,13 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// The seconds since 1970, the severity, process and thread, where it happened, and what.
+    /// Formats the seconds since 1970, severity, process and thread, module, and message.
     pub(super) fn of(event: &Event<'_>) -> Self {
         let mut line = Self { bytes: [0; LONGEST], length: 0 };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (process, thread) = (std::process::id(), thread());
         let about = event.metadata();
-        // Never fails: what does not fit is left out.
+        // Never fails: what does not fit is cut off.
         let _ = write!(
             line,
             "{}.{:06} {:5} {process}/{thread} {}:",
@@ -74,8 +75,8 @@ impl Visit for Line {
     }
 }
 
-/// The kernel's number of the calling thread.
+/// Returns the kernel's id of the calling thread.
 fn thread() -> libc::c_long {
-    // SAFETY: no obligations. The C library has a function for it from 2.30 on only.
+    // SAFETY: no obligations. The C library has a function for it only since 2.30.
     unsafe { libc::syscall(libc::SYS_gettid) }
 }

@@ -1,7 +1,6 @@
-//! The hash tables in which an object's symbols are found by name. Indices are those of its symbol
-//! table.
+//! The hash tables of an object, which find a symbol's index in its symbol table by name.
 
-/// An object's hash table.
+/// A hash table of an object that stays loaded: the pointer must be that of a valid table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hash {
     /// `DT_GNU_HASH`.
@@ -11,7 +10,7 @@ pub(super) enum Hash {
 }
 
 impl Hash {
-    /// The first answer of `matching` to a symbol that may be called `name`.
+    /// Returns the first result of `matching` for a symbol that may be called `name`.
     pub(super) fn find<T>(self, name: &[u8], matching: impl FnMut(u32) -> Option<T>) -> Option<T> {
         match self {
             Hash::Gnu(table) => GnuTable::new(table).chain(gnu_hash(name)).find_map(matching),
@@ -21,7 +20,7 @@ impl Hash {
         }
     }
 
-    /// How many symbols there are.
+    /// Returns the number of symbols.
     pub(super) fn symbols(self) -> u32 {
         match self {
             Hash::Gnu(table) => GnuTable::new(table).symbols(),
@@ -31,7 +30,7 @@ impl Hash {
 }
 
 /// `DT_GNU_HASH`: a header, a Bloom filter, buckets, and one word per hashed symbol. A chain is a
-/// run of neighbours that ends with an odd word.
+/// run of consecutive words that ends with an odd one.
 struct GnuTable {
     buckets: *const u32,
     bucket_count: u32,
@@ -45,7 +44,7 @@ struct GnuTable {
 
 impl GnuTable {
     fn new(table: *const u32) -> GnuTable {
-        // SAFETY: the table begins with four words.
+        // SAFETY: a valid table (see [`Hash`]) begins with four words.
         let [bucket_count, first, filter_words, filter_shift] =
             unsafe { table.cast::<[u32; 4]>().read() };
         let filter_words = filter_words as usize;
@@ -59,7 +58,7 @@ impl GnuTable {
         GnuTable { buckets, bucket_count, chains, first, filter, filter_words, filter_shift }
     }
 
-    /// The symbols that may have a name of this hash.
+    /// Returns the symbols that may have a name of this hash.
     fn chain(self, hash: u32) -> impl Iterator<Item = u32> {
         let mut next = if self.may_have(hash) { self.bucket(hash % self.bucket_count) } else { 0 };
         let first = self.first;
@@ -76,7 +75,7 @@ impl GnuTable {
         })
     }
 
-    /// How many symbols the object has. Only a walk to the end of the last chain tells.
+    /// Returns the number of symbols, by walking to the end of the last chain.
     fn symbols(&self) -> u32 {
         let last = (0..self.bucket_count).map(|number| self.bucket(number)).max().unwrap_or(0);
         if last < self.first {
@@ -94,19 +93,19 @@ impl GnuTable {
             return false;
         }
         let place = (hash / usize::BITS) as usize % self.filter_words;
-        // SAFETY: `place` is less than the number of words.
+        // SAFETY: `place` is below the number of the filter's words.
         let word = unsafe { self.filter.wrapping_add(place).read() };
         let bits = (1 << (hash % usize::BITS)) | (1 << ((hash >> self.filter_shift) % usize::BITS));
         word & bits == bits
     }
 
     fn bucket(&self, number: u32) -> u32 {
-        // SAFETY: callers take `number` below `bucket_count`.
+        // SAFETY: all callers pass a `number` below `bucket_count`.
         unsafe { self.buckets.wrapping_add(number as usize).read() }
     }
 
     fn word(&self, index: u32) -> u32 {
-        // SAFETY: callers come from a bucket, which is zero or a hashed symbol, and go on only
+        // SAFETY: callers start from a bucket, which is zero or a hashed symbol, and continue only
         // while the chain does.
         unsafe { self.chains.wrapping_add((index - self.first) as usize).read() }
     }
@@ -122,7 +121,7 @@ struct SystemVTable {
 
 impl SystemVTable {
     fn new(table: *const u32) -> SystemVTable {
-        // SAFETY: the table begins with two words.
+        // SAFETY: a valid table (see [`Hash`]) begins with two words.
         let [bucket_count, chains] = unsafe { table.cast::<[u32; 2]>().read() };
         let buckets = table.wrapping_add(2);
         SystemVTable {
@@ -133,17 +132,16 @@ impl SystemVTable {
         }
     }
 
-    /// The symbols that may have a name of this hash; never more than there are, should a chain be
-    /// a ring.
+    /// Returns the symbols that may have a name of this hash; bounded even if a chain is circular.
     fn chain(self, hash: u32) -> impl Iterator<Item = u32> {
         let first = match self.bucket_count {
             0 => 0,
-            // SAFETY: the remainder is less than the number of buckets.
+            // SAFETY: the remainder is below the number of buckets.
             count => unsafe { self.buckets.wrapping_add((hash % count) as usize).read() },
         };
         let valid = move |index: &u32| *index != 0 && *index < self.chains;
         let follow = move |index: &u32| {
-            // SAFETY: `index` is a symbol of the table.
+            // SAFETY: `index` is below the number of chains.
             Some(unsafe { self.next.wrapping_add(*index as usize).read() }).filter(valid)
         };
         core::iter::successors(Some(first).filter(valid), follow).take(self.chains as usize)
@@ -168,7 +166,7 @@ mod tests {
 
     #[test]
     fn hashes_equal_those_of_the_format() {
-        // The two values that the format's own documents give.
+        // The two values that the format's documents give.
         assert_eq!(gnu_hash(b"printf"), 0x156b_2bb8);
         assert_eq!(system_v_hash(b"printf"), 0x0779_05a6);
     }
