@@ -1,4 +1,4 @@
-//! Asks a monitor over its socket: one request, one reply, in turn.
+//! A connection to a monitor's socket: one request, one reply, in turn.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
@@ -15,7 +15,7 @@ use crate::message::{
     Errno, GpuTurns, Kind, Refusal, Registered, Registration, Reply, Request, Status,
 };
 
-/// A monitor answers at once or not at all.
+/// Timeout of each reply. A monitor replies at once or not at all.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection to a monitor.
@@ -25,14 +25,14 @@ pub struct Client {
     stream: BufReader<UnixStream>,
 }
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// No monitor answers there.
+    /// No monitor listens at the socket.
     Absent(PathBuf, io::Error),
-    /// The connection broke, or what came was no reply.
+    /// The connection broke, or the monitor sent something else than a reply.
     Broken(PathBuf, io::Error),
-    /// The monitor said no.
+    /// The monitor refused the request.
     Refused(Refusal),
 }
 
@@ -63,7 +63,7 @@ impl Failure {
         }
     }
 
-    /// The errno of a refusal.
+    /// Returns the errno of a refusal.
     #[must_use]
     pub fn errno(&self) -> Option<Errno> {
         match self {
@@ -101,7 +101,7 @@ impl Client {
         Self::connect_within(socket, TIMEOUT)
     }
 
-    /// Connects with this timeout for each reply.
+    /// Connects with a timeout for each reply.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -112,7 +112,7 @@ impl Client {
         Ok(Self { socket: socket.to_owned(), stream: BufReader::new(stream) })
     }
 
-    /// Asks and waits for the reply, a refusal included.
+    /// Sends a request and waits for the reply, which may be a refusal.
     ///
     /// # Errors
     /// [`Failure::Broken`] when no reply comes within 5 s.
@@ -120,7 +120,7 @@ impl Client {
         let first = self.exchange(request);
         let cut_off = first.as_ref().is_err_and(is_cut_off);
         let reply = if cut_off {
-            // It has handed over to another, or has just been replaced. Every request can be made twice.
+            // The monitor has been upgraded or restarted. Repeating a request has no other effect.
             self.stream = Self::connect(&self.socket)?.stream;
             self.exchange(request)
         } else {
@@ -129,7 +129,7 @@ impl Client {
         reply.map_err(|error| Failure::Broken(self.socket.clone(), error))
     }
 
-    /// Forwards a request of a caller that may write, or may not.
+    /// Forwards a request of a caller that may only read unless `may_write`.
     pub fn forward(&mut self, request: &Request, may_write: bool) -> Result<Reply, Failure> {
         if !may_write && !request.reads() {
             return Ok(Reply::Refused(Refusal::denied()));
@@ -152,7 +152,7 @@ impl Client {
         Ok(serde_json::from_slice(&line)?)
     }
 
-    /// Registers a container; returns its id, and warnings for the program that starts it.
+    /// Registers a container; returns its id and warnings for the program that starts it.
     ///
     /// # Errors
     /// As [`Client::request`], and a refusal.
@@ -185,7 +185,7 @@ impl Client {
         }
     }
 
-    /// What can be done with a node of the control tree.
+    /// Returns what can be done with a node of the control tree.
     ///
     /// # Errors
     /// As [`Client::request`], and a refusal.
@@ -196,7 +196,7 @@ impl Client {
         }
     }
 
-    /// The names under a folder of the control tree; folders end in `/`.
+    /// Returns the names in a folder of the control tree; folders end in `/`.
     ///
     /// # Errors
     /// As [`Client::request`], and a refusal.
@@ -207,7 +207,7 @@ impl Client {
         }
     }
 
-    /// Everything the monitor knows.
+    /// Returns everything that the monitor knows.
     ///
     /// # Errors
     /// As [`Client::request`], and a refusal.
@@ -221,7 +221,7 @@ impl Client {
     /// Returns the last turns of each GPU.
     ///
     /// # Errors
-    /// As [`Client::request`], and a refusal: older monitors do not tell.
+    /// As [`Client::request`], and a refusal: older monitors do not support it.
     pub fn turns(&mut self) -> Result<Vec<GpuTurns>, Failure> {
         match self.request(&Request::Turns)? {
             Reply::Turns(turns) => Ok(turns),
@@ -229,10 +229,11 @@ impl Client {
         }
     }
 
-    /// Which GPUs the host has.
+    /// Returns the host's GPUs.
     ///
     /// # Errors
-    /// As [`Client::request`], and a refusal: NVML has not told the monitor of all of them, or it is an older one.
+    /// As [`Client::request`], and a refusal: NVML has not reported all GPUs, or the monitor is an
+    /// older one.
     pub fn inventory(&mut self) -> Result<Inventory, Failure> {
         match self.request(&Request::Inventory)? {
             Reply::Inventory(inventory) => Ok(inventory),
@@ -240,10 +241,11 @@ impl Client {
         }
     }
 
-    /// How the host's GPUs are.
+    /// Returns the health of the host's GPUs.
     ///
     /// # Errors
-    /// As [`Client::request`], and a refusal: NVML has never told the monitor, or it is an older one.
+    /// As [`Client::request`], and a refusal: NVML has never reported it, or the monitor is an
+    /// older one.
     pub fn health(&mut self) -> Result<Health, Failure> {
         match self.request(&Request::Health)? {
             Reply::Health(health) => Ok(health),
@@ -251,18 +253,18 @@ impl Client {
         }
     }
 
-    /// Returns the user that the monitor runs as, by the kernel.
+    /// Returns the user that the monitor runs as, as the kernel recorded it.
     #[must_use]
     pub fn monitor_user(&self) -> Option<u32> {
         peer::user(self.stream.get_ref()).ok()
     }
 
-    /// Takes over from a monitor, which ends.
+    /// Takes over from a monitor, which then exits; returns its upgrade state.
     ///
     /// # Errors
     /// As [`Client::request`], and a refusal.
     pub fn transfer(&mut self) -> Result<serde_json::Value, Failure> {
-        // Not sent twice: the second time no monitor would answer, or this process itself.
+        // Not repeated: the second time no monitor would reply, or this process itself.
         match self
             .exchange(&Request::Transfer)
             .map_err(|error| Failure::Broken(self.socket.clone(), error))?
@@ -272,7 +274,7 @@ impl Client {
         }
     }
 
-    /// Has a monitor start its successor.
+    /// Makes a monitor start its successor.
     ///
     /// # Errors
     /// As [`Client::request`], and a refusal.

@@ -1,11 +1,12 @@
-//! What a GPU is called in the control tree: `N`, NVML's index; an instance of a GPU that is cut (MIG) `N.M`, M its index there.
+//! The name of a device in the control tree: `N`, NVML's index of a GPU, or `N.M`, where M is the
+//! index of a MIG instance on it.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// N, or N.M. In JSON a number, or a text such as `"0.1"`.
+/// `N` or `N.M`. In JSON a number, or a text such as `"0.1"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub struct DeviceId {
@@ -14,31 +15,31 @@ pub struct DeviceId {
 }
 
 impl DeviceId {
-    /// A GPU's.
+    /// The id of a GPU.
     #[must_use]
     pub const fn of_gpu(gpu: u32) -> Self {
         Self { gpu, instance: None }
     }
 
-    /// One of its instances'.
+    /// The id of a MIG instance.
     #[must_use]
     pub const fn of_instance(gpu: u32, instance: u32) -> Self {
         Self { gpu, instance: Some(instance) }
     }
 
-    /// N.
+    /// Returns N, the GPU's index.
     #[must_use]
     pub const fn gpu(self) -> u32 {
         self.gpu
     }
 
-    /// M, an instance's.
+    /// Returns M, the index of a MIG instance.
     #[must_use]
     pub const fn instance(self) -> Option<u32> {
         self.instance
     }
 
-    /// Whether it is an instance's.
+    /// Whether it is a MIG instance's.
     #[must_use]
     pub const fn is_instance(self) -> bool {
         self.instance.is_some()
@@ -54,14 +55,14 @@ impl From<u32> for DeviceId {
 impl fmt::Display for DeviceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.instance {
-            // As a text, so that a width counts for all of it.
+            // As a text, so that a width applies to all of it.
             Some(instance) => f.pad(&format!("{}.{instance}", self.gpu)),
             None => self.gpu.fmt(f),
         }
     }
 }
 
-/// The text is none of a GPU's.
+/// A text that is not a device's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotANumber;
 
@@ -76,7 +77,7 @@ impl std::error::Error for NotANumber {}
 impl FromStr for DeviceId {
     type Err = NotANumber;
 
-    /// Only as it is written: `00` and `+0` are no names in the tree.
+    /// Parses only the canonical form: `00` and `+0` are not names in the tree.
     fn from_str(text: &str) -> Result<Self, NotANumber> {
         let number = |text: &str| text.parse().map_err(|_| NotANumber);
         let read = match text.split_once('.') {

@@ -1,30 +1,30 @@
 //! The health of a host's GPUs, as the monitor reports it: whether they answer, and which errors
-//! (XID) they have reported. Which errors make a GPU unhealthy is for the reader to say.
+//! (XID) they have reported. The reader decides which errors make a GPU unhealthy.
 
 use serde::{Deserialize, Serialize};
 
-/// What a monitor tells of its host's GPUs.
+/// The health of the host's GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
-    /// All that NVML counts, those that are cut into instances (MIG) as one.
+    /// All GPUs that NVML counts. A GPU with MIG enabled is one entry.
     pub gpus: Vec<GpuHealth>,
-    /// How long ago they were asked, in milliseconds.
+    /// Age of the report, in milliseconds.
     pub age_ms: u64,
-    /// Whether errors would be told of.
+    /// Whether the monitor receives error events.
     pub listening: bool,
 }
 
-/// How a GPU is.
+/// The health of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuHealth {
-    /// Its number on the host.
+    /// NVML's index.
     pub index: u32,
-    /// Not so: it has fallen off its bus, or as good as that.
+    /// Whether it answers. If not, it has fallen off its bus or is as good as lost.
     pub answers: bool,
-    /// It has pages to retire, and is to be reset before.
+    /// Whether it has memory pages to retire, which takes a reset.
     #[serde(default)]
     pub needs_reset: bool,
-    /// By number, each when it was last reported.
+    /// One entry per error number, at the last time it was reported.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<GpuError>,
 }
@@ -32,8 +32,8 @@ pub struct GpuHealth {
 /// An error that a GPU has reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuError {
-    /// The driver's number for it; 0: it is not known.
+    /// The driver's XID; 0: not known.
     pub xid: u64,
-    /// How long ago it was last reported, in milliseconds.
+    /// Time since the last report, in milliseconds.
     pub ago_ms: u64,
 }

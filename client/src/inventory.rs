@@ -1,4 +1,4 @@
-//! The GPUs of a host, as the monitor reports them: all of them, or none.
+//! The GPUs of a host, as the monitor reports them: all or none.
 
 use std::path::PathBuf;
 
@@ -8,34 +8,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::device_id::DeviceId;
 
-/// A GPU of the host, or an instance of one (MIG).
+/// A GPU of the host, or a MIG instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostDevice {
-    /// Which.
+    /// Its UUID.
     pub uuid: Uuid,
-    /// What people call it.
+    /// Its name in the control tree.
     pub number: DeviceId,
     /// Its memory.
     pub total: Bytes,
-    /// It is partitioned (MIG) into instances of which the driver does not tell which is which, or into none.
+    /// Whether MIG is enabled on it, and it has no instances or the driver cannot distinguish them.
     pub is_partitioned: bool,
 }
 
-/// What a monitor tells of it.
+/// The host's GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
-    /// All of the host's, each as it is here.
+    /// All devices of the host.
     pub gpus: Vec<ListedDevice>,
-    /// How long ago NVML was asked, in milliseconds.
+    /// Age of NVML's report, in milliseconds.
     pub age_ms: u64,
-    /// Where the state of the GPUs lies, if they are simulated; empty: the place is not known.
+    /// Directory of the simulated GPUs' state, if they are simulated; empty: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated: Option<PathBuf>,
-    /// The limits of a GPU's containers may add up to more than it has.
+    /// Whether the limits of a GPU's containers may exceed its memory.
     pub allow_overcommit: bool,
 }
 
-/// A GPU in a list.
+/// A device in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedDevice {
     /// [`HostDevice::number`].

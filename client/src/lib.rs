@@ -1,4 +1,4 @@
-//! What programs say to the monitor, and how they reach it.
+//! Talking to the monitor: its messages, and the connection.
 //!
 //! | module | contents |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | [`message`] | requests and replies, one JSON object a line |
 //! | [`inventory`], [`health`] | the host's GPUs and their health, as the monitor reports them |
 //! | [`device_id`] | the name of a GPU or of a MIG instance: `N` or `N.M` |
-//! | [`record`] | what `cgpu-runtime` notes of a container beside its region |
+//! | [`record`] | what `cgpu-runtime` records of a container beside its region |
 //!
 //! Nothing here loads NVML, so a program that only talks to the monitor does not need the driver.
 #![forbid(unsafe_code)]

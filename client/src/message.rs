@@ -1,7 +1,8 @@
-//! What is said over the control socket: one JSON object per line, each way; `docs/control.md` has examples.
+//! Messages on the control socket: one JSON object per line, each way. `docs/control.md` has
+//! examples.
 //!
-//! Every user who can open the socket may read; root and the monitor's own user may write. A reply is either the answer to the
-//! request or a [`Refusal`] with the name of an errno and one sentence.
+//! Every user that can open the socket may read; root and the monitor's own user may write. A reply
+//! is either the answer to the request or a [`Refusal`] with an errno's name and a message.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,52 +14,55 @@ use crate::device_id::DeviceId;
 use crate::health::Health;
 use crate::inventory::Inventory;
 
-/// A request, told apart by `op`.
+/// A request; `op` names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Makes a container known. Answered by [`Reply::Registered`]; a second time for the same directory, it replaces the first.
+    /// Registers a container; replied to by [`Reply::Registered`]. A later registration of the same
+    /// directory replaces the first.
     Register(Registration),
-    /// Reads a node of the control tree. Answered by [`Reply::Value`].
+    /// Reads a node of the control tree; replied to by [`Reply::Value`].
     Get {
-        /// As `0/policy`; a leading `/` does not matter.
+        /// Such as `0/policy`; a leading `/` is ignored.
         path: String,
     },
-    /// Writes a node of the control tree. Answered by [`Reply::Done`].
+    /// Writes a node of the control tree; replied to by [`Reply::Done`].
     Set {
-        /// As `0/policy`.
+        /// Such as `0/policy`.
         path: String,
         /// The new value, as text.
         value: String,
     },
-    /// The names under a folder of the control tree. Answered by [`Reply::Names`].
+    /// Lists a folder of the control tree; replied to by [`Reply::Names`].
     List {
         /// Empty: the root.
         path: String,
     },
-    /// What can be done with a node of the control tree. Answered by [`Reply::Kind`].
+    /// Returns what can be done with a node of the control tree; replied to by [`Reply::Kind`].
     Kind {
-        /// As `0/policy`; empty: the root.
+        /// Such as `0/policy`; empty: the root.
         path: String,
     },
-    /// Starts a successor of the program that lies where the monitor's own did when it started. Answered by [`Reply::Done`] when it is
-    /// being started; it has taken over when [`Status::pid`] is another.
+    /// Starts a successor from the path of the monitor's program; replied to by [`Reply::Done`]
+    /// when it is being started. It has taken over when [`Status::pid`] changes.
     Upgrade,
-    /// Ends this monitor and transfers its state to the caller. Answered by
+    /// Ends this monitor and transfers its state to the caller; replied to by
     /// [`Reply::UpgradeState`].
     Transfer,
-    /// Everything at once. Answered by [`Reply::Status`].
+    /// Returns everything; replied to by [`Reply::Status`].
     Status,
-    /// The last turns of each GPU. Answered by [`Reply::Turns`].
+    /// Returns the last turns of each GPU; replied to by [`Reply::Turns`].
     Turns,
-    /// Which GPUs the host has, as NVML has told lately. Answered by [`Reply::Inventory`], or refused where it has not told of all.
+    /// Returns the host's GPUs; replied to by [`Reply::Inventory`]. Refused while NVML has not
+    /// reported all of them recently.
     Inventory,
-    /// How the host's GPUs are: whether they answer, and which errors they have reported. Answered by [`Reply::Health`], or refused where NVML has never told.
+    /// Returns the health of the host's GPUs; replied to by [`Reply::Health`]. Refused if NVML has
+    /// never reported it.
     Health,
 }
 
 impl Request {
-    /// Whether it changes nothing: every user may send it.
+    /// Whether it changes nothing, so that every user may send it.
     #[must_use]
     pub const fn reads(&self) -> bool {
         match self {
@@ -86,38 +90,40 @@ pub enum Kind {
     Write,
 }
 
-/// What the program that starts a container reports of it.
+/// A container, as the program that starts it registers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Registration {
-    /// The container's directory on the host: it has `use` and `grant`, or will have them.
+    /// The container's directory on the host, where `use` and `grant` are or will be.
     pub dir: PathBuf,
-    /// For people. Absent: as `limits` or `use` tells it.
+    /// For display. Absent: from `limits` or `use`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// 1..25. Absent: as `limits` tells it, else 1. Above 1 it selects policy 2 on GPUs whose policy was never set.
+    /// 1..25. Absent: from `limits`, else 1. A weight above 1 selects policy 2 on GPUs whose policy
+    /// was never set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
-    /// 1..100: its part of each GPU, for policy 3. Absent: as `limits` tells it, else by its weight.
+    /// Its share of each GPU in percent for policy 3, 1..100. Absent: from `limits`, else by its
+    /// weight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percent: Option<u32>,
-    /// Absent: as `limits` tells it, else not.
+    /// Absent: from `limits`, else false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high_priority: Option<bool>,
-    /// Memory limits by GPU. Absent: as `limits` tells them, or as the container registered its GPUs.
+    /// Memory limits by GPU. Absent: from `limits`, or as the container registered its GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
-    /// Host process id of the container's first process: the container counts as created while it lives. Absent: while any
-    /// process of it has a GPU open.
+    /// Host process id of the container's first process: the container exists while that lives.
+    /// Absent: while any of its processes has a GPU open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
 }
 
-/// A memory limit of one GPU.
+/// A memory limit on one GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limit {
-    /// As NVML gives it: `GPU-...` or `MIG-...`.
+    /// As reported by NVML: `GPU-...` or `MIG-...`.
     pub uuid: String,
     /// In bytes; 0: none.
     pub bytes: u64,
@@ -127,17 +133,17 @@ pub struct Limit {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// The container is known.
+    /// The container is registered.
     Registered(Registered),
-    /// What the node reads.
+    /// The node's value.
     Value(String),
-    /// What is in the folder, in order; folders end in `/`.
+    /// The folder's names, sorted; folders end in `/`.
     Names(Vec<String>),
     /// What can be done with the node.
     Kind(Kind),
-    /// What the monitor leaves.
+    /// The state that the monitor transfers.
     UpgradeState(serde_json::Value),
-    /// It was done, or begun.
+    /// The request was carried out, or has begun.
     Done,
     /// Everything.
     Status(Box<Status>),
@@ -145,35 +151,36 @@ pub enum Reply {
     Turns(Vec<GpuTurns>),
     /// The host's GPUs.
     Inventory(Inventory),
-    /// How they are.
+    /// Their health.
     Health(Health),
-    /// It was not done.
+    /// The request was refused.
     Refused(Refusal),
 }
 
-/// What a container is known as, and what it will not have.
+/// The result of a registration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registered {
-    /// The name of its folder in the control tree: its directory's name; of 64 digits the first twelve.
+    /// The name of its folder in the control tree: its directory's name, or the first twelve of 64
+    /// digits.
     pub id: String,
-    /// For people: on which GPUs it gets no compute, or less than it asked for.
+    /// For display: the GPUs on which it gets no compute, or less than it requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// The errno that a refusal carries.
+/// The errno of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(clippy::upper_case_acronyms)] // their names
 pub enum Errno {
-    /// Not a number, out of range, or not understood.
+    /// A value is not a number, is out of range, or is not understood.
     EINVAL,
     /// The present containers do not allow it.
     EBUSY,
     /// The node is read-only, or the caller may not write.
     EACCES,
-    /// No such node.
+    /// There is no such node.
     ENOENT,
-    /// The monitor could not do its part: a file, a full disk.
+    /// The monitor failed: a file error, a full disk.
     EIO,
 }
 
@@ -183,23 +190,23 @@ impl fmt::Display for Errno {
     }
 }
 
-/// Why a request was not done.
+/// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// For programs.
     pub errno: Errno,
-    /// For people: what was expected, what came, what to do.
+    /// For users: what was expected, what was found, what to do.
     pub message: String,
 }
 
 impl Refusal {
-    /// For a user who may not write.
+    /// The refusal for a user that may not write.
     #[must_use]
     pub fn denied() -> Self {
         Self::new(Errno::EACCES, "Only root and the monitor's own user may write.")
     }
 
-    /// A refusal with this message.
+    /// Creates a refusal.
     pub fn new(errno: Errno, message: impl Into<String>) -> Self {
         Self { errno, message: message.into() }
     }
@@ -213,10 +220,10 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// What the monitor knows.
+/// Everything that the monitor knows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Of the monitor.
+    /// The monitor's version.
     pub version: String,
     /// Its process id on the host.
     pub pid: u32,
@@ -224,42 +231,42 @@ pub struct Status {
     pub uptime_ms: u64,
     /// Its root directory.
     pub root: PathBuf,
-    /// The limits of a GPU's containers may add up to more than it has.
+    /// Whether the limits of a GPU's containers may exceed its memory.
     #[serde(default)]
     pub allow_overcommit: bool,
-    /// What people should know of the monitor itself: settings that were refused, a tree that is not mounted.
+    /// Warnings about the monitor itself: refused settings, a control tree that is not mounted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// The GPUs, in NVML's order, then those that only containers name.
+    /// The GPUs in NVML's order, then those that only containers name.
     pub gpus: Vec<GpuStatus>,
     /// The containers, by id.
     pub containers: Vec<ContainerStatus>,
-    /// Processes on the GPUs that should not be there, or have too much: what the watcher finds.
+    /// Processes on the GPUs that the watcher reports.
     #[serde(default)]
     pub findings: Vec<Finding>,
-    /// How many findings there have been, by cause and container.
+    /// Findings so far, by cause and container.
     #[serde(default)]
     pub found: Vec<FindingCount>,
-    /// How many processes were ended for them.
+    /// Processes ended because of findings, by cause and container.
     #[serde(default)]
     pub ends: Vec<FindingCount>,
-    /// The last of those, oldest first.
+    /// The last processes that were ended, oldest first.
     #[serde(default)]
     pub ended: Vec<Ended>,
 }
 
-/// What the watcher finds wrong with a process on a GPU (`docs/monitoring.md`).
+/// What is wrong with a process on a GPU (`docs/monitoring.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// It uses the GPU without the shim: nothing limits it, and it waits for no turn.
+    /// It uses the GPU without the shim: no limit and no turn applies to it.
     Unshimmed,
-    /// Its container holds more of the GPU than its limit, and it holds most of that.
+    /// Its container uses more of the GPU than its limit, and this process uses most of that.
     OverLimit,
 }
 
 impl Cause {
-    /// The name in data.
+    /// Returns the name in data.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -269,132 +276,134 @@ impl Cause {
     }
 }
 
-/// What a process has of the shim, by what the kernel says that it has mapped.
+/// The shim's state in a process, from the process's mappings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shim {
     /// It has a slot in its container's region.
     Bound,
-    /// It is loaded, and has no slot: it is switched off, or there is no limit.
+    /// It is loaded and has no slot: it is disabled, or there is no limit.
     Loaded,
     /// It is not loaded.
     Absent,
-    /// It is not known: the process is the host's, or cannot be inspected, or its container's region
+    /// Not known: the process is the host's or cannot be inspected, or its container's region
     /// cannot be read.
     #[default]
     Unknown,
 }
 
-/// How a process is ended.
+/// The signal that ends a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Signal {
-    /// It is asked to.
+    /// The process may clean up.
     #[serde(rename = "SIGTERM")]
     Term,
-    /// It is made to.
+    /// The process is killed.
     #[serde(rename = "SIGKILL")]
     Kill,
 }
 
-/// A process on a GPU that should not be there, or has too much.
+/// A process on a GPU that the watcher reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// [`GpuStatus::index`].
     pub gpu: DeviceId,
-    /// On the host.
+    /// Process id on the host.
     pub pid: u32,
-    /// Its name, as the kernel has it from the process.
+    /// The process's name, as the process has set it.
     pub comm: String,
     /// What is wrong.
     pub cause: Cause,
-    /// [`ContainerStatus::id`]; none: it is no container's.
+    /// [`ContainerStatus::id`]; none: it belongs to no container.
     pub container: Option<String>,
-    /// What it has of the shim.
+    /// The shim's state in it.
     pub shim: Shim,
-    /// What the driver holds for it on the GPU, in bytes, by NVML; none: not told.
+    /// Its memory on the GPU in bytes, by NVML; none: not known.
     pub memory: Option<u64>,
-    /// Over limit: what all processes of its container hold on the GPU.
+    /// Over limit: memory of all its container's processes on the GPU, in bytes.
     pub container_memory: u64,
-    /// Since when, in milliseconds before now.
+    /// Time since it was found, in milliseconds.
     pub since_ms: u64,
 }
 
-/// A sum over findings.
+/// A count of findings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FindingCount {
     /// What was wrong.
     pub cause: Cause,
-    /// [`ContainerStatus::id`]; none: no container's.
+    /// [`ContainerStatus::id`]; none: of no container.
     pub container: Option<String>,
-    /// How often.
+    /// The number of findings.
     pub count: u64,
 }
 
-/// A process that the monitor has ended, as its configuration wants.
+/// A process that the monitor has ended, as configured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
-    /// On the host.
+    /// Process id on the host.
     pub pid: u32,
-    /// Its name, as the kernel had it from the process.
+    /// The process's name, as the process had set it.
     pub comm: String,
-    /// Why.
+    /// The cause.
     pub cause: Cause,
     /// The GPU's UUID.
     pub gpu: String,
     /// [`ContainerStatus::id`].
     pub container: String,
-    /// How.
+    /// The signal.
     pub signal: Signal,
-    /// When, in milliseconds before now.
+    /// Time since then, in milliseconds.
     pub ago_ms: u64,
 }
 
 /// A GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuStatus {
-    /// N, or N.M, of the control tree: NVML's index, or the next free number for a GPU that NVML does not show.
+    /// Its name in the control tree: NVML's index, or the next free number for a GPU that NVML does
+    /// not show.
     pub index: DeviceId,
-    /// `GPU-...`, an instance's `MIG-...`.
+    /// `GPU-...`, or `MIG-...` of a MIG instance.
     pub uuid: String,
-    /// The product's name; empty when NVML is not there.
+    /// The product's name; empty without NVML.
     pub name: String,
     /// Its memory in bytes.
     pub memory_total: u64,
-    /// Used by all processes, by NVML; none without NVML.
+    /// Memory used by all processes in bytes, by NVML; none without NVML.
     pub memory_used: Option<u64>,
     /// 0..5.
     pub policy: u32,
-    /// Places for containers.
+    /// Its capacity in units for containers.
     pub max_inst: u32,
-    /// What the containers have left of `max_inst`.
+    /// Capacity units that are left of `max_inst`.
     pub free_weight: u32,
-    /// Percent that high priority may take.
+    /// Share in percent that high priority may take.
     pub prio_ratio: u32,
-    /// 1: idle shares are used by others under policy 2.
+    /// 1: under policy 2, other containers use idle shares.
     pub work_conserving: u32,
-    /// How its time is being shared now.
+    /// How its time is shared now.
     pub sharing: Sharing,
     /// Turns begun so far.
     pub turns: u64,
-    /// How much of the time it computes, in percent, as NVML samples it; none: not told.
+    /// Utilization in percent, as sampled by NVML; none: not known.
     #[serde(default)]
     pub utilization: Option<u32>,
-    /// What a switch between containers costs, in microseconds, as learned from the turns; none before there were enough.
+    /// Measured cost of a switch between containers, in microseconds; none before there were enough
+    /// turns.
     pub switch_us: Option<u64>,
-    /// The mean slice of containers that share it equally, in microseconds.
+    /// Mean slice of containers with equal shares, in microseconds.
     pub slice_us: u64,
     /// Process ids on the GPU, by NVML, that belong to no container.
     pub unknown_processes: Vec<u32>,
 }
 
-/// How a GPU is being shared (`docs/internals/turns.md`, section 2).
+/// How a GPU is shared (`docs/internals/turns.md`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
     /// Fewer than two containers, or the native policy: nothing is metered.
     #[default]
     Open,
-    /// Several containers, at most one active: nothing is metered.
+    /// Several containers, of which at most one is active: nothing is metered.
     Watched,
     /// Turns are given.
     Contended,
@@ -405,18 +414,18 @@ pub enum Sharing {
 pub struct GpuTurns {
     /// [`GpuStatus::index`].
     pub gpu: DeviceId,
-    /// Oldest first; the last one may still go on. In a gap no container had the turn.
+    /// Oldest first; the last one may not have ended. Between turns no container had the GPU.
     pub turns: Vec<TurnStatus>,
 }
 
 /// A turn.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnStatus {
-    /// [`ContainerStatus::id`] of whose it was.
+    /// [`ContainerStatus::id`] of the container that had it.
     pub container: String,
-    /// How long ago it began, in microseconds.
+    /// Time since it began, in microseconds.
     pub ago_us: u64,
-    /// How long it lasted, in microseconds.
+    /// Its duration, in microseconds.
     pub us: u64,
 }
 
@@ -425,85 +434,87 @@ pub struct TurnStatus {
 pub struct ContainerStatus {
     /// The name of its folder in the control tree.
     pub id: String,
-    /// For people.
+    /// For display.
     pub name: String,
-    /// What its image is called, where its engine has told.
+    /// The name of its image, if its engine reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Its directory on the host.
     pub dir: PathBuf,
-    /// The weight that it asked for.
+    /// Its weight.
     pub weight: u32,
-    /// Its part of each GPU in percent, for policy 3; none: by its weight.
+    /// Its share of each GPU in percent, for policy 3; none: by its weight.
     pub percent: Option<u32>,
-    /// It has high priority.
+    /// Whether it has high priority.
     pub high_priority: bool,
     /// Its GPUs, in its own order.
     pub gpus: Vec<ShareStatus>,
     /// Its processes, by slot.
     pub processes: Vec<ProcessStatus>,
-    /// How often each counted reason happened, its dead processes included, by the reasons' names (`shm/src/reason.rs`).
+    /// Counted reasons by name (`shm/src/reason.rs`), including those of its exited processes.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
-    /// Why the shim refused to start, where it did.
+    /// Why the shim refused to start, if it did.
     pub refused: Option<String>,
-    /// What is wrong with it: `misreporting`, `truncated`, `version`, `no_doorbell`... with a message.
+    /// Faults, by name: `misreporting`, `truncated`, `version`, `no_doorbell`... with a message.
     pub faults: BTreeMap<String, String>,
 }
 
-/// What a container has of one GPU.
+/// A container's share and use of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ShareStatus {
     /// [`GpuStatus::index`].
     pub gpu: DeviceId,
     /// [`GpuStatus::uuid`].
     pub uuid: String,
-    /// Memory limit in bytes, 0: none.
+    /// Memory limit in bytes; 0: none.
     pub limit: u64,
-    /// Charged bytes of all its processes, `implicit` not included.
+    /// Charged bytes of all its processes, without `implicit`.
     pub used: u64,
-    /// Bytes of contexts, modules and slack, corrected by `growth`.
+    /// Bytes of contexts, modules and slack, corrected by `unaccounted`.
     pub implicit: u64,
-    /// What NVML measures for its processes beyond what they have accounted, in bytes; below 0: less
+    /// What NVML measures for its processes beyond what they have charged, in bytes; negative: less
     /// than that. Part of `implicit`.
     #[serde(default)]
     pub unaccounted: i64,
-    /// Exported bytes whose exporter is dead.
+    /// Exported bytes whose exporter has exited.
     pub orphan: u64,
-    /// Bytes of dead processes whose memory is not yet seen to be gone; part of `used` and `implicit`.
+    /// Bytes of exited processes whose memory may still be on the GPU; part of `used` and
+    /// `implicit`.
     pub draining: u64,
-    /// Share as set, in percent of the GPU: what it is sure of while it is busy.
+    /// Configured share in percent of the GPU: what it is guaranteed while it is busy.
     pub share_set: f64,
-    /// Share of the last second for which the GPU computed for it, in percent; none while that is
-    /// not metered.
+    /// Share of the last second that the GPU computed for it, in percent; none while that is not
+    /// metered.
     pub share_second: Option<f64>,
-    /// That is an estimate: others' work ran at the same time, or several processes of the
-    /// container.
+    /// Whether `share_second` is an estimate, because other containers' work or several processes
+    /// of the container ran at the same time.
     #[serde(default)]
     pub share_estimated: bool,
-    /// Share of all contended time since the monitor first saw it, in percent; none before any.
+    /// Share of all contended time since the monitor first saw it, in percent; none before there
+    /// was any.
     pub share_total: Option<f64>,
-    /// How much of the time the GPU computed for it, in percent, by NVML's samples of its processes; none: not told.
+    /// GPU utilization of its processes in percent, as sampled by NVML; none: not known.
     #[serde(default)]
     pub utilization: Option<u32>,
-    /// How often it had to wait at its gate.
+    /// How often it waited at its gate.
     #[serde(default)]
     pub waits: u64,
-    /// For how long, in milliseconds, as far as it was looked at.
+    /// Time it waited in milliseconds, as far as it was sampled.
     #[serde(default)]
     pub waited_ms: f64,
-    /// GPU time that was charged, in milliseconds.
+    /// Charged GPU time, in milliseconds.
     pub gpu_time_ms: f64,
-    /// The part of it that was forgiven, in milliseconds: it costs the container nothing later.
+    /// The part of it that was forgiven, in milliseconds: it does not count against later turns.
     #[serde(default)]
     pub forgiven_ms: f64,
     /// GPU time by its own reports, in milliseconds.
     pub reported_ms: f64,
-    /// What its gate says.
+    /// The state of its gate.
     pub gate: Gate,
     /// Turns it had.
     pub turns: u64,
-    /// Turns whose report was above the time held, below it, or impossible; drains that ran into their limit; turns not taken up.
+    /// Turns with an anomaly.
     pub anomalies: TurnAnomalies,
 }
 
@@ -520,18 +531,18 @@ pub enum Gate {
     Wait,
 }
 
-/// Turns with an anomaly, counted.
+/// Counts of turns with an anomaly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnAnomalies {
-    /// Reported more than was held: charged what was held.
+    /// More GPU time was reported than the turn lasted: the turn's time was charged.
     pub over: u64,
-    /// Reported less than was held: charged what was held.
+    /// Less GPU time was reported than the turn lasted: the turn's time was charged.
     pub under: u64,
-    /// Impossible reports.
+    /// The report was invalid.
     pub invalid: u64,
-    /// Work still running at the drain limit: others ran beside it.
+    /// Work was still running at the drain timeout, beside the next turn's.
     pub overruns: u64,
-    /// Turns that were not taken up.
+    /// The turn was not used.
     pub missed: u64,
 }
 
@@ -540,42 +551,42 @@ pub struct TurnAnomalies {
 pub struct ProcessStatus {
     /// Its slot.
     pub slot: u32,
-    /// In the container's PID namespace, as it says.
+    /// Process id in the container's PID namespace, as it reports.
     pub pid: u32,
-    /// On the host, where the monitor could prove it.
+    /// Process id on the host, if the monitor could prove it.
     pub host_pid: Option<u32>,
-    /// Its name, as it says.
+    /// Its name, as it reports.
     pub comm: String,
-    /// False: it is dead and its memory is not yet seen to be gone.
+    /// False: it has exited, and its memory may still be on the GPU.
     pub live: bool,
-    /// Since when, in milliseconds before now.
+    /// Time since then, in milliseconds.
     pub since_ms: u64,
-    /// What it has of each GPU.
+    /// Its use of each GPU.
     pub gpus: Vec<ProcessGpu>,
-    /// Counted reasons which are not 0, by their names (`shm/src/reason.rs`).
+    /// Counted reasons that are not 0, by name (`shm/src/reason.rs`).
     pub counters: BTreeMap<String, u32>,
 }
 
-/// What a process has of one GPU.
+/// A process's use of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessGpu {
     /// [`GpuStatus::index`].
     pub gpu: DeviceId,
-    /// Charged bytes, `implicit` not included.
+    /// Charged bytes, without `implicit`.
     pub used: u64,
-    /// Bytes of contexts, modules and slack, corrected by `growth`.
+    /// Bytes of contexts, modules and slack, corrected by `unaccounted`.
     pub implicit: u64,
-    /// What NVML measures for it beyond what it has accounted, in bytes; below 0: less than that.
+    /// What NVML measures for it beyond what it has charged, in bytes; negative: less than that.
     /// Part of `implicit`.
     #[serde(default)]
     pub unaccounted: i64,
-    /// Greatest sum of what was booked.
+    /// Greatest sum of charged bytes.
     pub peak: u64,
-    /// Settled GPU time in microseconds, as it says.
+    /// Measured GPU time in microseconds, as it reports.
     pub busy_us: u64,
-    /// Settled launches, as it says.
+    /// Measured launches, as it reports.
     pub launches: u64,
-    /// It waits at the gate.
+    /// Whether it waits at the gate.
     pub waiting: bool,
 }
 

@@ -8,9 +8,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-/// The file, in the container's folder.
+/// The file in the container's directory.
 const RECORD: &str = "container";
-/// More than any text of a container that is read.
+/// Greatest length read of a container's file, in bytes.
 const MAX_TEXT: u64 = 64 << 10;
 
 #[derive(Deserialize)]
@@ -18,14 +18,15 @@ struct Record {
     image: Option<String>,
 }
 
-/// What its image is called, if that is known.
+/// Returns the name of the container's image, if it was recorded.
 #[must_use]
 pub fn image(dir: &Path) -> Option<String> {
     let record: Record = serde_json::from_str(&read_text(&dir.join(RECORD))?).ok()?;
     record.image.filter(|image| !image.is_empty())
 }
 
-/// The text of a file of a container, which may be anything: no link is followed, no FIFO waited for.
+/// Returns the text of a container's file. The file may be anything: links are not followed, FIFOs
+/// are not waited for.
 #[must_use]
 pub fn read_text(path: &Path) -> Option<String> {
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;

@@ -1,7 +1,8 @@
-//! What the targets share: a container's directory whose files are written over at random.
+//! A container's directory whose files are overwritten with random bytes, for the targets.
 //!
-//! An input is a list of writes, ten bytes each: where (four bytes, modulo the file's length) and what (six, at most). So an input of some
-//! dozen bytes reaches any word of two megabytes, and libFuzzer can learn which.
+//! An input is a list of writes of ten bytes each: the offset (four bytes, modulo the file's
+//! length) and up to six bytes of data. So a short input reaches any word of two megabytes, and
+//! libFuzzer can learn which ones matter.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -11,23 +12,23 @@ use cgpu_shm::region::{Region, RegionSpec};
 use cgpu_shm::units::Nanos;
 use tempfile::TempDir;
 
-/// A container's directory with both files, as they were made.
+/// A container's directory with both files, and their original content.
 pub struct Container {
     directory: TempDir,
     files: [Written; 2],
 }
 
-/// A file that is written over, and how it was.
+/// A file and its original content.
 struct Written {
     file: File,
     fresh: Vec<u8>,
 }
 
 impl Container {
-    /// Makes one, on a tmpfs: regions need locks that a mapping keeps.
+    /// Creates one on a tmpfs, because regions need locks that a mapping keeps.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// If it cannot be created.
     #[must_use]
     pub fn new() -> Self {
         let directory =
@@ -47,14 +48,14 @@ impl Container {
         Self { directory, files }
     }
 
-    /// Its folder.
+    /// The directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Writes over the files: `input` after its first byte. That one says how long `use` is to be: 255 for its own length, else so many
-    /// parts of it.
+    /// Overwrites the files. The first byte of `input` sets the length of `use`: 255 keeps it, n
+    /// cuts it to n/254. The rest are writes.
     ///
     /// # Panics
     /// If the files cannot be written.
@@ -76,13 +77,13 @@ impl Container {
         }
     }
 
-    /// Puts everything back.
+    /// Restores both files.
     ///
     /// # Panics
     /// If the files cannot be written.
     pub fn mend(&self) {
         for Written { file, fresh } in &self.files {
-            // All of it: who has used the region has left words in it, too.
+            // All of it: processes that used the region have written, too.
             file.set_len(fresh.len() as u64).expect("it can be lengthened");
             file.write_all_at(fresh, 0).expect("it can be written");
         }

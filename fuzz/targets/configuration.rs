@@ -1,5 +1,7 @@
-//! A container's `config.json`: any bytes. It is refused, or understood as any reader would; one that asks for a limit is not started without
-//! one; and what is handed on has everything that came, as it came: a container never gets less isolation than its engine has asked for.
+//! A container's `config.json` with any bytes. It is refused, or understood as any parser would
+//! understand it. A container that requests a limit is not started without one. All that the engine
+//! wrote is passed on unchanged, so that a container never gets less isolation than its engine
+//! requested.
 #![no_main]
 
 use cgpu_kubernetes_core::binding::OVERRULED;
@@ -20,7 +22,7 @@ fn gpu(number: u8) -> HostGpu {
     }
 }
 
-/// Says "no limit" in a way that anybody understands.
+/// Whether the variables request no limit, by a plain reading.
 fn is_off(variables: &[String]) -> bool {
     let value = |name: &str| {
         let mut found = variables.iter().filter_map(|variable| variable.split_once('='));
@@ -35,7 +37,7 @@ fn is_off(variables: &[String]) -> bool {
         || matches!(value("ALIYUN_COM_GPU_VISIBLE_DEVICES"), Some("none" | "void"))
 }
 
-/// Everything of `before` is in `after`; lists that we add to begin with it.
+/// Checks that all of `before` is in `after`. Lists that we extend begin with it.
 fn is_kept(place: &str, before: &Value, after: &Value) {
     let ours = |value: &Value| value.to_string().contains("cgpu");
     match (place, before, after) {
@@ -57,7 +59,7 @@ fn is_kept(place: &str, before: &Value, after: &Value) {
             Value::Array(before),
             Value::Array(after),
         ) => {
-            // Those of an earlier start of ours may be taken out, and others not.
+            // Entries of an earlier start of ours may be removed, others not.
             let mut rest = after.iter();
             let kept = |one: &&Value| !ours(one);
             for one in before.iter().filter(kept) {
@@ -87,7 +89,8 @@ fn is_kept(place: &str, before: &Value, after: &Value) {
     }
 }
 
-/// What the device plugin says of a pod's container takes the place of what its variables say of GPUs and limits, whatever those are, and of nothing else.
+/// Checks that the device plugin's values replace the container's variables for GPUs and limits,
+/// whatever those are, and nothing else.
 fn is_bound(configuration: &Configuration, document: &Value, gpus: &[HostGpu]) {
     let before = configuration.variables();
     if before.is_empty() {
@@ -126,7 +129,8 @@ fn is_bound(configuration: &Configuration, document: &Value, gpus: &[HostGpu]) {
     }
 }
 
-/// What is started in a container that runs has our variable, and all that its engine has asked for.
+/// Checks that a program started in a running container gets our variable, and all that its engine
+/// requested.
 fn is_preloading(input: &[u8]) {
     let shim = "/run/cgpu/libcgpu.so";
     let Ok(text) = preloading(input, shim) else { return };
@@ -156,7 +160,7 @@ fuzz_target!(|input: &[u8]| {
     let document: Value = serde_json::from_slice(input).expect("what was understood is JSON");
     let variables = configuration.variables();
     let gpus: Vec<HostGpu> = (0..5).map(gpu).collect();
-    // What is hidden is known in whichever way it is written.
+    // Masked paths are recognized in any notation.
     if let Some(masked) = document["linux"]["maskedPaths"].as_array() {
         assert_eq!(configuration.masked().count(), masked.len());
     }

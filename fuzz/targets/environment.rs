@@ -1,6 +1,8 @@
-//! Environment values: any bytes, on any GPUs. A verdict comes of them or one sentence, and a limit is never more than its GPU.
+//! Environment variables with any bytes, on any GPUs. They give a decision or one message, and a
+//! limit never exceeds its GPU's memory.
 //!
-//! An input is a byte that says which GPUs there are, and then `NAME=VALUE` strings with line breaks between; a name is a digit.
+//! An input is a byte that selects the GPUs, then `NAME=VALUE` strings separated by line breaks; a
+//! name is a digit.
 #![no_main]
 
 use std::ffi::{CStr, OsString};
@@ -48,7 +50,7 @@ impl Environment for Given {
 
 fn gpus(shape: u8) -> Vec<GpuInfo> {
     let gpu = |number: u8| {
-        // Some are cut into instances, some have the same beginning.
+        // Some are MIG instances, some UUIDs have the same beginning.
         let instance = if shape & 8 != 0 { u64::from(number % 3) } else { 0 };
         let mut uuid = [if shape & 16 == 0 { number } else { 7 }; 16];
         uuid[15] = number;

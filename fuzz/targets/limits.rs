@@ -1,5 +1,5 @@
-//! The `limits` file: any bytes. What is understood says the same when it is written and read again; what is not is refused by a line
-//! that is there.
+//! The `limits` file with any bytes. A valid file is written and read back unchanged; an invalid
+//! one is refused with the number of an existing line.
 #![no_main]
 
 use cgpu_shm::limits::Limits;

@@ -1,6 +1,6 @@
-//! A container's files as the shim sees them: any bytes, before it starts or while it runs. It
-//! starts or says why not in one sentence; what it is told afterwards harms its own accounting
-//! only: no panic, no wait without end, nothing let in over a limit that it reads.
+//! A container's files with any bytes, as the shim sees them, before it starts or while it runs.
+//! The shim starts or refuses with one message. Later changes harm only the container's own
+//! accounting: no panic, no endless wait, no allocation over a limit that it reads.
 #![no_main]
 
 use std::ffi::{CStr, OsString};
@@ -15,8 +15,8 @@ use libfuzzer_sys::fuzz_target;
 
 const GPU: GpuInfo = GpuInfo { uuid: Uuid([7; 16]), total: Bytes::from_mib(1 << 14), order: 16 };
 
-/// A hundred times as fast as time, and moves when a caller waits: what is bounded by a second is
-/// soon over.
+/// A clock a hundred times as fast as real time, which advances when a caller sleeps, so that
+/// bounded waits end soon.
 struct Hourglass(AtomicU64);
 
 static CLOCK: Hourglass = Hourglass(AtomicU64::new(0));
@@ -105,8 +105,8 @@ thread_local! {
 
 fuzz_target!(|input: &[u8]| {
     CONTAINER.with(|container| {
-        // The first bit: whether it has started before. A file that is cut short below a process
-        // that has it mapped kills that: its own.
+        // The first bit says whether the process starts before the writes. Then the length is kept:
+        // truncating a file kills a process that has it mapped.
         let Some((&first, writes)) = input.split_first() else { return };
         let mut writes = writes.to_vec();
         let early = (first & 1 == 0).then(|| start(container)).flatten();

@@ -1,4 +1,5 @@
-//! A container's files as the monitor reads them: any bytes, any length. It reads, bounded, or says what is wrong; it never stops.
+//! A container's files with any bytes and any length, as the monitor reads them. It returns a
+//! bounded result or an error, and never stops.
 #![no_main]
 
 use cgpu_fuzz::Container;
@@ -13,7 +14,7 @@ thread_local! {
 
 fuzz_target!(|input: &[u8]| {
     CONTAINER.with(|container| {
-        // Adopted before it was spoilt, as a monitor does, and after.
+        // One reader opens the files before the writes, as a monitor does, one after.
         let mut early = Reader::open(container.path()).expect("a region as it was made");
         container.spoil(input);
         for reader in
@@ -23,7 +24,7 @@ fuzz_target!(|input: &[u8]| {
                 assert!(seen.slots.len() <= 256 && seen.gpus.len() <= 16);
                 for gpu in &seen.gpus {
                     assert_eq!(gpu.cells.len(), seen.slots.len());
-                    // A sum of what a container says of itself saturates.
+                    // A sum over a container's own report saturates.
                     let _ = gpu.used();
                 }
             }

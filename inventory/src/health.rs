@@ -1,9 +1,9 @@
 //! Reads the health of a host's GPUs from NVML: whether they answer, and which errors (XID) they
-//! report. Which errors make a GPU unhealthy, and for how long, is for the caller to decide.
+//! report. The caller decides which errors make a GPU unhealthy, and for how long.
 //!
-//! A thread of its own waits for errors instead of polling: of several errors between two polls NVML
-//! reports the last number for all, and a GPU's failure often comes before the errors that programs
-//! report after it.
+//! The listener blocks instead of polling, on a thread of its own: for several errors between two
+//! polls NVML reports only the last number, and a GPU's failure often comes before the errors that
+//! programs report after it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::event::EventSet;
 
-/// How a GPU answers.
+/// The result of a health check of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     /// [`cgpu_client::health::GpuHealth::index`].
@@ -25,10 +25,10 @@ pub struct HealthCheck {
     pub needs_reset: bool,
 }
 
-/// Asks all GPUs.
+/// Checks all GPUs.
 ///
 /// # Errors
-/// It is not told how many there are.
+/// NVML does not report their number.
 pub fn health_checks(nvml: &Nvml) -> Result<Vec<HealthCheck>, NvmlError> {
     let health_check = |index| {
         let device = nvml.device_by_index(index);
@@ -40,33 +40,33 @@ pub fn health_checks(nvml: &Nvml) -> Result<Vec<HealthCheck>, NvmlError> {
     Ok((0..nvml.device_count()?).map(health_check).collect())
 }
 
-/// An error, as it is reported.
+/// An error, as reported by NVML.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Report {
-    /// Index of the GPU, the whole one for a MIG instance; none: NVML does not tell.
+    /// Index of the GPU, the whole one for a MIG instance; none: not known.
     pub gpu: Option<u32>,
     /// [`cgpu_client::health::GpuError::xid`].
     pub xid: u64,
 }
 
-/// Listens for errors of all GPUs that can be listened to.
+/// Receives the errors of all GPUs that support it.
 pub struct Listener<'nvml> {
     set: EventSet<'nvml>,
-    /// It has been waited for once, at least.
+    /// Whether a wait has succeeded.
     works: bool,
-    /// GPUs that it does not hear, which they should let it.
+    /// GPUs that should support it, and refused.
     unheard: BTreeMap<u32, NvmlError>,
 }
 
 impl<'nvml> Listener<'nvml> {
-    /// From now on.
+    /// Registers for the errors of all GPUs.
     ///
     /// # Errors
-    /// As NVML says; when none of the GPUs can be listened to.
+    /// NVML's, if no GPU can be registered.
     pub fn new(nvml: &'nvml Nvml) -> Result<Self, NvmlError> {
         let mut unheard = BTreeMap::new();
         let set = loop {
-            // A set is lost with the first GPU that it is refused.
+            // A refusal by one GPU consumes the whole set.
             if let Some(set) = Self::to_others(nvml, &mut unheard)? {
                 break set;
             }
@@ -74,7 +74,7 @@ impl<'nvml> Listener<'nvml> {
         Ok(Self { set, works: false, unheard })
     }
 
-    /// Listens to all but `unheard`; none: one more was found that refuses.
+    /// Registers for all GPUs but `unheard`; returns `None` if one more refused.
     fn to_others(
         nvml: &'nvml Nvml,
         unheard: &mut BTreeMap<u32, NvmlError>,
@@ -107,12 +107,13 @@ impl<'nvml> Listener<'nvml> {
         Err(unheard.pop_first().map_or(NvmlError::NotSupported, |(_, error)| error))
     }
 
-    /// The next error; none: there was none for so long, or what had to be done first took the time.
+    /// Waits for the next error; `None` after the timeout, or if the listener had to register
+    /// again.
     ///
-    /// One that fails is made anew, and so is one that could hear more GPUs by now.
+    /// Registers again after a failure, and when GPUs that refused may accept by now.
     ///
     /// # Errors
-    /// NVML tells of no more.
+    /// NVML reports no more errors.
     pub fn wait(&mut self, timeout: Duration) -> Result<Option<Report>, NvmlError> {
         match self.set.wait(u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX)) {
             Ok(event) => {
@@ -132,7 +133,7 @@ impl<'nvml> Listener<'nvml> {
                 }
                 Ok(None)
             }
-            // As a rule one GPU has been lost: the others still tell.
+            // Usually one GPU has been lost, and the others still report.
             Err(_) if self.works => {
                 *self = Self::new(self.set.nvml)?;
                 Ok(None)

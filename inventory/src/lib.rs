@@ -1,9 +1,9 @@
 //! Reads the GPUs of a host from NVML, for programs that start containers or give GPUs to them.
 //!
-//! One piece of code asks NVML, whichever program needs it. The monitor asks every second and
-//! reports the answer ([`cgpu_client::inventory`]), so a container's start does not open the driver,
-//! which takes tens of milliseconds and more where no program has a GPU open. [`health`] reads
-//! whether GPUs answer, and which errors (XID) they report.
+//! All programs use this code. The monitor reads every second and reports the result
+//! ([`cgpu_client::inventory`]), so starting a container does not open the driver, which takes tens
+//! of milliseconds and more while no program has a GPU open. [`health`] reads whether GPUs answer,
+//! and which errors (XID) they report.
 #![forbid(unsafe_code)]
 
 pub mod health;
@@ -19,24 +19,25 @@ use nvml_wrapper::{Device, Nvml};
 
 /// `NVML_DEVICE_MIG_ENABLE`.
 const MIG_ENABLED: u32 = 1;
-/// What says that the driver is the simulated one, and where its GPUs' state lies.
+/// Variables that show that the driver is simulated. The first names the directory of its state.
 const SIMULATED: [&str; 2] = ["CGPU_SIM_STATE", "CGPU_SIM_GPUS"];
 
 /// Why the GPUs are not known.
 #[derive(Debug)]
 pub enum Unknown {
-    /// The library of this name cannot be loaded, or not initialised.
+    /// The library of this name cannot be loaded or initialized.
     Library(PathBuf, NvmlError),
-    /// It is not told how many there are.
+    /// NVML does not report the number of GPUs.
     Count(NvmlError),
-    /// That one does not answer: a limit on a GPU that is not known would be none.
+    /// NVML does not report this GPU. A limit cannot be applied to an unknown GPU, so none is
+    /// returned.
     Gpu(u32, NvmlError),
 }
 
 impl std::fmt::Display for Unknown {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            // The loader names the file itself.
+            // The loader's message has the file's name.
             Self::Library(_, NvmlError::LibloadingError(error)) => error.fmt(f),
             Self::Library(name, error) => write!(f, "{}: {error}", name.display()),
             Self::Count(error) => write!(f, "NVML does not tell how many GPUs there are: {error}"),
@@ -56,19 +57,20 @@ pub fn open(library: &Path) -> Result<Nvml, Unknown> {
     opened.map_err(|error| Unknown::Library(library.to_owned(), error))
 }
 
-/// What `cgpu-monitor --list-gpus` prints: all GPUs as NVML tells them now, a list in JSON. Programs that cannot load NVML themselves ask so.
+/// Returns what `cgpu-monitor --list-gpus` prints: all GPUs that NVML reports, as a JSON list.
+/// Programs that cannot load NVML themselves run that command.
 ///
 /// # Errors
-/// As [`ask`], and the library cannot be loaded.
+/// As [`ask`], and when the library cannot be loaded.
 pub fn list(library: &Path) -> anyhow::Result<String> {
     let gpus = ask(&open(library)?)?;
     Ok(serde_json::to_string(&gpus.iter().map(ListedDevice::from).collect::<Vec<_>>())?)
 }
 
-/// Asks for all of them.
+/// Reads all GPUs.
 ///
 /// # Errors
-/// [`Unknown`] of one of them is of all.
+/// [`Unknown`], if any of them cannot be read.
 pub fn ask(nvml: &Nvml) -> Result<Vec<HostDevice>, Unknown> {
     let mut gpus = Vec::new();
     for index in 0..nvml.device_count().map_err(Unknown::Count)? {
@@ -77,7 +79,8 @@ pub fn ask(nvml: &Nvml) -> Result<Vec<HostDevice>, Unknown> {
     Ok(gpus)
 }
 
-/// The GPU, or the instances into which it is partitioned (MIG). Drivers before R470 name instances after their GPU: which is which cannot be told then.
+/// Reads a GPU, or its instances if MIG is enabled. Drivers before R470 name instances after their
+/// GPU, so they cannot be distinguished.
 fn gpu(nvml: &Nvml, index: u32) -> Result<Vec<HostDevice>, NvmlError> {
     let device = nvml.device_by_index(index)?;
     let whole = told(&device, DeviceId::of_gpu(index))?;
@@ -88,7 +91,7 @@ fn gpu(nvml: &Nvml, index: u32) -> Result<Vec<HostDevice>, NvmlError> {
     for number in 0..device.mig_device_count()? {
         match device.mig_device_by_index(number) {
             Ok(instance) => instances.push(told(&instance, DeviceId::of_instance(index, number))?),
-            // One that was destroyed leaves its number empty.
+            // A destroyed instance leaves its number unused.
             Err(NvmlError::NotFound) => {}
             Err(error) => return Err(error),
         }
@@ -110,7 +113,8 @@ fn told(device: &Device<'_>, number: DeviceId) -> Result<HostDevice, NvmlError> 
     })
 }
 
-/// Where the state of this process's GPUs lies, if its environment says that they are simulated.
+/// Returns the directory of the simulated GPUs' state if this process's environment has simulated
+/// GPUs; empty if it is not known.
 #[must_use]
 pub fn simulated() -> Option<PathBuf> {
     let [state, list] = SIMULATED.map(std::env::var_os);
