@@ -64,27 +64,27 @@ impl fmt::Display for DeviceId {
 
 /// A text that is not a device's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotANumber;
+pub struct InvalidDeviceId;
 
-impl fmt::Display for NotANumber {
+impl fmt::Display for InvalidDeviceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("expected a GPU's index such as 0, or an instance's such as 0.1")
     }
 }
 
-impl std::error::Error for NotANumber {}
+impl std::error::Error for InvalidDeviceId {}
 
 impl FromStr for DeviceId {
-    type Err = NotANumber;
+    type Err = InvalidDeviceId;
 
     /// Parses only the canonical form: `00` and `+0` are not names in the tree.
-    fn from_str(text: &str) -> Result<Self, NotANumber> {
-        let number = |text: &str| text.parse().map_err(|_| NotANumber);
+    fn from_str(text: &str) -> Result<Self, InvalidDeviceId> {
+        let number = |text: &str| text.parse().map_err(|_| InvalidDeviceId);
         let read = match text.split_once('.') {
             Some((gpu, instance)) => Self::of_instance(number(gpu)?, number(instance)?),
             None => Self::of_gpu(number(text)?),
         };
-        if read.to_string() == text { Ok(read) } else { Err(NotANumber) }
+        if read.to_string() == text { Ok(read) } else { Err(InvalidDeviceId) }
     }
 }
 
@@ -106,9 +106,9 @@ impl From<DeviceId> for Written {
 }
 
 impl TryFrom<Written> for DeviceId {
-    type Error = NotANumber;
+    type Error = InvalidDeviceId;
 
-    fn try_from(written: Written) -> Result<Self, NotANumber> {
+    fn try_from(written: Written) -> Result<Self, InvalidDeviceId> {
         match written {
             Written::Gpu(gpu) => Ok(Self::of_gpu(gpu)),
             Written::Instance(text) => text.parse(),
@@ -134,7 +134,7 @@ mod tests {
             assert_eq!(format!("{number:>5}|").len(), 6);
         }
         for text in ["", "00", "+1", "-1", "1.", ".1", "1.00", "1.2.3", "a", "1.-1", "4294967296"] {
-            assert_eq!(text.parse::<DeviceId>(), Err(NotANumber), "{text}");
+            assert_eq!(text.parse::<DeviceId>(), Err(InvalidDeviceId), "{text}");
         }
     }
 

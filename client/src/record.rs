@@ -48,18 +48,18 @@ mod tests {
     #[test]
     fn image_is_reported_where_it_was_recorded() {
         let folder = tempfile::tempdir().unwrap();
-        let noted = |text: &str| {
+        let image_of = |text: &str| {
             std::fs::write(folder.path().join(RECORD), text).unwrap();
             image(folder.path())
         };
         assert_eq!(image(folder.path()), None);
         assert_eq!(
-            noted(r#"{"bundle":"/b","image":"local/cuda","first":{"pid":1,"started":2}}"#)
+            image_of(r#"{"bundle":"/b","image":"local/cuda","first":{"pid":1,"started":2}}"#)
                 .as_deref(),
             Some("local/cuda")
         );
         for text in [r#"{"bundle":"/b"}"#, r#"{"image":""}"#, r#"{"image":7}"#, "[]", ""] {
-            assert_eq!(noted(text), None, "{text}");
+            assert_eq!(image_of(text), None, "{text}");
         }
     }
 }

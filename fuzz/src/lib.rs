@@ -15,13 +15,13 @@ use tempfile::TempDir;
 /// A container's directory with both files, and their original content.
 pub struct Container {
     directory: TempDir,
-    files: [Written; 2],
+    files: [Overwritten; 2],
 }
 
 /// A file and its original content.
-struct Written {
+struct Overwritten {
     file: File,
-    fresh: Vec<u8>,
+    original: Vec<u8>,
 }
 
 impl Container {
@@ -40,9 +40,9 @@ impl Container {
         .expect("a region");
         let open = |name: &str| {
             let path = directory.path().join(name);
-            let fresh = std::fs::read(&path).expect("the file was just made");
+            let original = std::fs::read(&path).expect("the file was just made");
             let file = OpenOptions::new().read(true).write(true).open(path).expect("it is ours");
-            Written { file, fresh }
+            Overwritten { file, original }
         };
         let files = [open("use"), open("grant")];
         Self { directory, files }
@@ -59,20 +59,20 @@ impl Container {
     ///
     /// # Panics
     /// If the files cannot be written.
-    pub fn spoil(&self, input: &[u8]) {
+    pub fn overwrite(&self, input: &[u8]) {
         let Some((&length, writes)) = input.split_first() else { return };
         for write in writes.chunks(10) {
             let Some((at, bytes)) = write.split_first_chunk::<4>() else { continue };
             let at = u32::from_le_bytes(*at);
             // One in sixteen writes is for `grant`.
-            let Written { file, fresh } = &self.files[usize::from(at >> 28 == 15)];
-            let at = u64::from(at & 0x0fff_ffff) % fresh.len() as u64;
-            let room = usize::try_from(fresh.len() as u64 - at).unwrap_or(usize::MAX);
+            let Overwritten { file, original } = &self.files[usize::from(at >> 28 == 15)];
+            let at = u64::from(at & 0x0fff_ffff) % original.len() as u64;
+            let room = usize::try_from(original.len() as u64 - at).unwrap_or(usize::MAX);
             let bytes = &bytes[..bytes.len().min(room)];
             file.write_all_at(bytes, at).expect("it can be written");
         }
         if length != 255 {
-            let whole = self.files[0].fresh.len() as u64;
+            let whole = self.files[0].original.len() as u64;
             self.files[0].file.set_len(whole * u64::from(length) / 254).expect("it can be cut");
         }
     }
@@ -81,11 +81,11 @@ impl Container {
     ///
     /// # Panics
     /// If the files cannot be written.
-    pub fn mend(&self) {
-        for Written { file, fresh } in &self.files {
+    pub fn restore(&self) {
+        for Overwritten { file, original } in &self.files {
             // All of it: processes that used the region have written, too.
-            file.set_len(fresh.len() as u64).expect("it can be lengthened");
-            file.write_all_at(fresh, 0).expect("it can be written");
+            file.set_len(original.len() as u64).expect("it can be lengthened");
+            file.write_all_at(original, 0).expect("it can be written");
         }
     }
 }

@@ -38,7 +38,7 @@ fn is_off(variables: &[String]) -> bool {
 }
 
 /// Checks that all of `before` is in `after`. Lists that we extend begin with it.
-fn is_kept(place: &str, before: &Value, after: &Value) {
+fn check_kept(place: &str, before: &Value, after: &Value) {
     let ours = |value: &Value| value.to_string().contains("cgpu");
     match (place, before, after) {
         ("" | "/hooks" | "/process", Value::Object(before), Value::Object(after)) => {
@@ -51,7 +51,7 @@ fn is_kept(place: &str, before: &Value, after: &Value) {
             };
             assert!(others.into_iter().all(may), "{after:?}");
             for (name, value) in before {
-                is_kept(&format!("{place}/{name}"), value, &after[name]);
+                check_kept(&format!("{place}/{name}"), value, &after[name]);
             }
         }
         (
@@ -63,7 +63,7 @@ fn is_kept(place: &str, before: &Value, after: &Value) {
             let mut rest = after.iter();
             let kept = |one: &&Value| !ours(one);
             for one in before.iter().filter(kept) {
-                assert!(rest.any(|other| other == one), "{one} is lost, or in another place");
+                assert!(rest.any(|other| other == one), "{one} is lost or has moved");
             }
         }
         ("/process/env", Value::Array(before), Value::Array(after)) => {
@@ -91,7 +91,7 @@ fn is_kept(place: &str, before: &Value, after: &Value) {
 
 /// Checks that the device plugin's values replace the container's variables for GPUs and limits,
 /// whatever those are, and nothing else.
-fn is_bound(configuration: &Configuration, document: &Value, gpus: &[HostGpu]) {
+fn check_bound(configuration: &Configuration, document: &Value, gpus: &[HostGpu]) {
     let before = configuration.variables();
     if before.is_empty() {
         return;
@@ -124,14 +124,14 @@ fn is_bound(configuration: &Configuration, document: &Value, gpus: &[HostGpu]) {
         Ok(Plan::Slice(limits)) => {
             assert_eq!(limits.gpus, [(gpus[1].gpu.uuid, Bytes::from_mib(6043))])
         }
-        Ok(Plan::Native) => panic!("{after:?} is held to nothing"),
+        Ok(Plan::Native) => panic!("{after:?} has no limit"),
         Err(_) => {}
     }
 }
 
 /// Checks that a program started in a running container gets our variable, and all that its engine
 /// requested.
-fn is_preloading(input: &[u8]) {
+fn check_preloading(input: &[u8]) {
     let shim = "/run/cgpu/libcgpu.so";
     let Ok(text) = preloading(input, shim) else { return };
     let before: Value = serde_json::from_slice(input).expect("what was understood is JSON");
@@ -141,7 +141,7 @@ fn is_preloading(input: &[u8]) {
     assert!(after.keys().all(|name| name == "env" || before.contains_key(name)));
     for (name, value) in before {
         let place = if name == "env" { "/process/env" } else { name };
-        is_kept(place, value, &after[name]);
+        check_kept(place, value, &after[name]);
     }
     let all: Vec<&str> =
         after["env"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
@@ -155,7 +155,7 @@ fn is_preloading(input: &[u8]) {
 }
 
 fuzz_target!(|input: &[u8]| {
-    is_preloading(input);
+    check_preloading(input);
     let Ok(configuration) = Configuration::parse(input) else { return };
     let document: Value = serde_json::from_slice(input).expect("what was understood is JSON");
     let variables = configuration.variables();
@@ -166,7 +166,7 @@ fuzz_target!(|input: &[u8]| {
     }
     assert!(!configuration.has_own_mounts() || document["linux"]["namespaces"].is_array());
     assert!(configuration.mounts().len() >= configuration.binds().len());
-    is_bound(&configuration, &document, &gpus);
+    check_bound(&configuration, &document, &gpus);
     let Ok(declared) = Declared::new(&variables) else { return };
     let planned = plan(&declared, "fuzz", || Ok(gpus.clone()));
     if !declared.request_memory() {
@@ -195,7 +195,7 @@ fuzz_target!(|input: &[u8]| {
         let again = Configuration::parse(&edited.text()).expect("what we write can be read");
         assert_eq!(again.variables().len(), edited.variables().len());
         let after: Value = serde_json::from_slice(&edited.text()).expect("JSON");
-        is_kept("", &document, &after);
+        check_kept("", &document, &after);
         // Nothing of the container's can cover ours: they come last.
         let mounts = after["mounts"].as_array().expect("a list");
         let last: Vec<_> =

@@ -27,9 +27,9 @@ const NAMES: [&CStr; 10] = [
     c"CGPU_DIR",
 ];
 
-struct Given(Vec<(usize, Vec<u8>)>);
+struct FakeEnvironment(Vec<(usize, Vec<u8>)>);
 
-impl Environment for Given {
+impl Environment for FakeEnvironment {
     fn variable(&self, name: &CStr) -> Option<OsString> {
         let (_, value) = self.0.iter().rfind(|(number, _)| NAMES.get(*number) == Some(&name))?;
         Some(OsString::from_vec(value.clone()))
@@ -71,7 +71,7 @@ fuzz_target!(|input: &[u8]| {
         let value = value.iter().copied().filter(|byte| *byte != 0).collect();
         Some((usize::from(name.wrapping_sub(b'0')), value))
     });
-    let environment = Given(lines.collect());
+    let environment = FakeEnvironment(lines.collect());
     let gpus = gpus(shape);
     let inventory = Inventory { gpus: &gpus, partitioned: &[], complete: shape & 32 == 0 };
     let variables = Variables::read(&environment);
@@ -90,7 +90,7 @@ fuzz_target!(|input: &[u8]| {
                 assert_eq!(gpu.total, limited.total);
                 assert!(
                     settings.gpus[..index].iter().all(|other| other.uuid != limited.uuid),
-                    "once each"
+                    "each GPU once"
                 );
             }
         }

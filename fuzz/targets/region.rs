@@ -17,11 +17,11 @@ const GPU: GpuInfo = GpuInfo { uuid: Uuid([7; 16]), total: Bytes::from_mib(1 << 
 
 /// A clock a hundred times as fast as real time, which advances when a caller sleeps, so that
 /// bounded waits end soon.
-struct Hourglass(AtomicU64);
+struct FastClock(AtomicU64);
 
-static CLOCK: Hourglass = Hourglass(AtomicU64::new(0));
+static CLOCK: FastClock = FastClock(AtomicU64::new(0));
 
-impl Clock for Hourglass {
+impl Clock for FastClock {
     fn now(&self) -> Nanos {
         Nanos(100 * Monotonic.now().0 + self.0.load(Ordering::Relaxed))
     }
@@ -30,9 +30,9 @@ impl Clock for Hourglass {
     }
 }
 
-struct Inside(PathBuf);
+struct FakeEnvironment(PathBuf);
 
-impl Environment for Inside {
+impl Environment for FakeEnvironment {
     fn variable(&self, name: &CStr) -> Option<OsString> {
         match name.to_bytes() {
             b"ALIYUN_COM_GPU_MEM_CONTAINER" => Some("8".into()),
@@ -61,7 +61,7 @@ impl Environment for Inside {
 }
 
 fn start(container: &Container) -> Option<Tenant> {
-    let inside = Inside(container.path().to_owned());
+    let inside = FakeEnvironment(container.path().to_owned());
     match Tenant::start(
         &inside,
         Inventory { gpus: &[GPU], partitioned: &[], complete: true },
@@ -115,10 +115,10 @@ fuzz_target!(|input: &[u8]| {
         {
             *length = 255;
         }
-        container.spoil(&writes);
+        container.overwrite(&writes);
         if let Some(tenant) = early.or_else(|| start(container)) {
             use_it(&tenant);
         }
-        container.mend();
+        container.restore();
     });
 });

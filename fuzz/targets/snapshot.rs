@@ -16,7 +16,7 @@ fuzz_target!(|input: &[u8]| {
     CONTAINER.with(|container| {
         // One reader opens the files before the writes, as a monitor does, one after.
         let mut early = Reader::open(container.path()).expect("a region as it was made");
-        container.spoil(input);
+        container.overwrite(input);
         for reader in
             [Some(&mut early), Reader::open(container.path()).ok().as_mut()].into_iter().flatten()
         {
@@ -35,6 +35,6 @@ fuzz_target!(|input: &[u8]| {
             }
         }
         drop(GrantWriter::open(container.path()));
-        container.mend();
+        container.restore();
     });
 });

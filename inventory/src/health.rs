@@ -55,7 +55,7 @@ pub struct Listener<'nvml> {
     /// Whether a wait has succeeded.
     works: bool,
     /// GPUs that should support it, and refused.
-    unheard: BTreeMap<u32, NvmlError>,
+    refusing: BTreeMap<u32, NvmlError>,
 }
 
 impl<'nvml> Listener<'nvml> {
@@ -64,25 +64,25 @@ impl<'nvml> Listener<'nvml> {
     /// # Errors
     /// NVML's, if no GPU can be registered.
     pub fn new(nvml: &'nvml Nvml) -> Result<Self, NvmlError> {
-        let mut unheard = BTreeMap::new();
+        let mut refusing = BTreeMap::new();
         let set = loop {
             // A refusal by one GPU consumes the whole set.
-            if let Some(set) = Self::to_others(nvml, &mut unheard)? {
+            if let Some(set) = Self::register_others(nvml, &mut refusing)? {
                 break set;
             }
         };
-        Ok(Self { set, works: false, unheard })
+        Ok(Self { set, works: false, refusing })
     }
 
-    /// Registers for all GPUs but `unheard`; returns `None` if one more refused.
-    fn to_others(
+    /// Registers for all GPUs but `refusing`; returns `None` if one more refused.
+    fn register_others(
         nvml: &'nvml Nvml,
-        unheard: &mut BTreeMap<u32, NvmlError>,
+        refusing: &mut BTreeMap<u32, NvmlError>,
     ) -> Result<Option<EventSet<'nvml>>, NvmlError> {
         let mut set = nvml.create_event_set()?;
-        let mut heard = 0;
+        let mut registered = 0;
         for index in 0..nvml.device_count()? {
-            if unheard.contains_key(&index) {
+            if refusing.contains_key(&index) {
                 continue;
             }
             let device = nvml.device_by_index(index);
@@ -91,20 +91,20 @@ impl<'nvml> Listener<'nvml> {
                     match device.register_events(EventTypes::CRITICAL_XID_ERROR, set) {
                         Ok(same) => set = same,
                         Err(failure) => {
-                            unheard.insert(index, failure.error);
+                            refusing.insert(index, failure.error);
                             return Ok(None);
                         }
                     }
-                    heard += 1;
+                    registered += 1;
                 }
                 Ok(_) | Err(NvmlError::NotSupported) => {}
-                Err(error) => drop(unheard.insert(index, error)),
+                Err(error) => drop(refusing.insert(index, error)),
             }
         }
-        if heard > 0 {
+        if registered > 0 {
             return Ok(Some(set));
         }
-        Err(unheard.pop_first().map_or(NvmlError::NotSupported, |(_, error)| error))
+        Err(refusing.pop_first().map_or(NvmlError::NotSupported, |(_, error)| error))
     }
 
     /// Waits for the next error; `None` after the timeout, or if the listener had to register
@@ -125,11 +125,11 @@ impl<'nvml> Listener<'nvml> {
             }
             Err(NvmlError::Timeout) => {
                 self.works = true;
-                if !self.unheard.is_empty()
-                    && let Ok(anew) = Self::new(self.set.nvml)
-                    && anew.unheard.len() < self.unheard.len()
+                if !self.refusing.is_empty()
+                    && let Ok(renewed) = Self::new(self.set.nvml)
+                    && renewed.refusing.len() < self.refusing.len()
                 {
-                    *self = anew;
+                    *self = renewed;
                 }
                 Ok(None)
             }

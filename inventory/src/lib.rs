@@ -40,7 +40,7 @@ impl std::fmt::Display for Unknown {
             // The loader's message has the file's name.
             Self::Library(_, NvmlError::LibloadingError(error)) => error.fmt(f),
             Self::Library(name, error) => write!(f, "{}: {error}", name.display()),
-            Self::Count(error) => write!(f, "NVML does not tell how many GPUs there are: {error}"),
+            Self::Count(error) => write!(f, "NVML does not report the number of GPUs: {error}"),
             Self::Gpu(index, error) => write!(f, "NVML does not answer for GPU {index}: {error}"),
         }
     }
@@ -61,9 +61,9 @@ pub fn open(library: &Path) -> Result<Nvml, Unknown> {
 /// Programs that cannot load NVML themselves run that command.
 ///
 /// # Errors
-/// As [`ask`], and when the library cannot be loaded.
+/// As [`read_devices`], and when the library cannot be loaded.
 pub fn list(library: &Path) -> anyhow::Result<String> {
-    let gpus = ask(&open(library)?)?;
+    let gpus = read_devices(&open(library)?)?;
     Ok(serde_json::to_string(&gpus.iter().map(ListedDevice::from).collect::<Vec<_>>())?)
 }
 
@@ -71,7 +71,7 @@ pub fn list(library: &Path) -> anyhow::Result<String> {
 ///
 /// # Errors
 /// [`Unknown`], if any of them cannot be read.
-pub fn ask(nvml: &Nvml) -> Result<Vec<HostDevice>, Unknown> {
+pub fn read_devices(nvml: &Nvml) -> Result<Vec<HostDevice>, Unknown> {
     let mut gpus = Vec::new();
     for index in 0..nvml.device_count().map_err(Unknown::Count)? {
         gpus.extend(gpu(nvml, index).map_err(|error| Unknown::Gpu(index, error))?);
@@ -83,14 +83,16 @@ pub fn ask(nvml: &Nvml) -> Result<Vec<HostDevice>, Unknown> {
 /// GPU, so they cannot be distinguished.
 fn gpu(nvml: &Nvml, index: u32) -> Result<Vec<HostDevice>, NvmlError> {
     let device = nvml.device_by_index(index)?;
-    let whole = told(&device, DeviceId::of_gpu(index))?;
+    let whole = read_device(&device, DeviceId::of_gpu(index))?;
     if !device.mig_mode().is_ok_and(|mode| mode.current == MIG_ENABLED) {
         return Ok(vec![whole]);
     }
     let mut instances = Vec::new();
     for number in 0..device.mig_device_count()? {
         match device.mig_device_by_index(number) {
-            Ok(instance) => instances.push(told(&instance, DeviceId::of_instance(index, number))?),
+            Ok(instance) => {
+                instances.push(read_device(&instance, DeviceId::of_instance(index, number))?)
+            }
             // A destroyed instance leaves its number unused.
             Err(NvmlError::NotFound) => {}
             Err(error) => return Err(error),
@@ -103,7 +105,7 @@ fn gpu(nvml: &Nvml, index: u32) -> Result<Vec<HostDevice>, NvmlError> {
     Ok(instances)
 }
 
-fn told(device: &Device<'_>, number: DeviceId) -> Result<HostDevice, NvmlError> {
+fn read_device(device: &Device<'_>, number: DeviceId) -> Result<HostDevice, NvmlError> {
     let uuid: Uuid = device.uuid()?.parse().map_err(|_| NvmlError::Unknown)?;
     Ok(HostDevice {
         uuid,
@@ -118,6 +120,6 @@ fn told(device: &Device<'_>, number: DeviceId) -> Result<HostDevice, NvmlError> 
 #[must_use]
 pub fn simulated() -> Option<PathBuf> {
     let [state, list] = SIMULATED.map(std::env::var_os);
-    let place = state.as_deref().and_then(|state| Path::new(state).canonicalize().ok());
-    (state.is_some() || list.is_some()).then(|| place.unwrap_or_default())
+    let directory = state.as_deref().and_then(|state| Path::new(state).canonicalize().ok());
+    (state.is_some() || list.is_some()).then(|| directory.unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! What a charge and its refund cost, alone and beside other processes of the container.
+//! Measures a charge and its refund, alone and beside other processes of the container.
 //!
 //! `cargo run --release -p cgpu-shm --example pair [processes]`
 
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One process: five rounds, the median of which is printed.
+/// Measures five rounds in one process and prints the median.
 fn measure(directory: &std::path::Path) -> Result<(), Box<dyn Error>> {
     let candidate = Candidate { directory: directory.to_path_buf(), owner: None };
     let region = Region::open_or_make(&[candidate], RegionSpec::default())?;

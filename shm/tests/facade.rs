@@ -1,10 +1,11 @@
-//! Atomics come from `cgpu_shm::atomic` everywhere. Clippy cannot say so: its `disallowed-types` sees through re-exports.
+//! All atomics come from `cgpu_shm::atomic`. Clippy's `disallowed-types` cannot check that, because
+//! it sees through re-exports.
 #![cfg(not(loom))]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Files and folders that may name the standard library's atomics, and why.
+/// Files and folders that may use the standard library's atomics, and why.
 const EXCEPTIONS: &[&str] = &[
     // The facade.
     "shm/src/atomic.rs",
@@ -13,7 +14,7 @@ const EXCEPTIONS: &[&str] = &[
     "shm/tests/loom/main.rs",
     // This file.
     "shm/tests/facade.rs",
-    // The cluster's programs map no shared memory, and what they share among their tasks has no model.
+    // The cluster's programs map no shared memory, and their tasks have no models.
     "kubernetes",
     "tests/kubernetes",
 ];

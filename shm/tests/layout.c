@@ -1,4 +1,4 @@
-/* Prints every constant, size and offset of include/cgpu.h, one per line, for tests/layout.rs to compare. */
+/* Prints every constant, size and offset of include/cgpu.h, one per line, for tests/layout.rs. */
 #include "../../include/cgpu.h"
 
 #include <inttypes.h>
@@ -6,7 +6,9 @@
 
 #define VALUE(name) printf(#name " %" PRIu64 "\n", (uint64_t)(name))
 #define SIZE(type) printf(#type " %zu\n", sizeof(struct type))
-#define FIELD(type, field) printf(#type "." #field " %zu %zu\n", offsetof(struct type, field), sizeof(((struct type *)0)->field))
+#define FIELD(type, field)                                                            \
+    printf(#type "." #field " %zu %zu\n", offsetof(struct type, field), \
+           sizeof(((struct type *)0)->field))
 
 int main(void)
 {

@@ -1,6 +1,7 @@
-//! `include/cgpu.h` and `layout.rs` say the same: a C program prints all that the header says, and Rust all that it says.
+//! Compares the layouts of `include/cgpu.h` and `layout.rs`: a C program and Rust both print
+//! theirs.
 //!
-//! Fields are told apart by name, so neither side can have one that the other has not.
+//! Fields have the same names, so neither side can have a field that the other lacks.
 #![cfg(not(loom))]
 
 mod skip;
@@ -18,7 +19,7 @@ use cgpu_shm::layout::*;
 use cgpu_shm::lock::SLEEPERS;
 use cgpu_shm::slots::State;
 
-/// The size of the field that `of` points to in a `T`.
+/// Returns the size of the field that `of` points to in a `T`.
 fn size_in<T, F>(_of: fn(&T) -> &F) -> usize {
     size_of::<F>()
 }
@@ -46,7 +47,7 @@ macro_rules! rust {
     };
 }
 
-fn what_rust_says() -> String {
+fn rust_layout() -> String {
     let mut out = String::new();
     for (name, value) in [
         ("CGPU_LAYOUT_VERSION", u64::from(LAYOUT_VERSION)),
@@ -77,21 +78,31 @@ fn what_rust_says() -> String {
         writeln!(out, "{name} {value}").unwrap();
     }
     rust! { out,
-        cgpu_gpu = Gpu { uuid, total, limit, ordinal, reserved0, withdrawn, context, agreed, lock, learning, reserved3 }
-        cgpu_use_header = UseHeader { version, magic, size, gpus, high_water, created, name, time_scale, reserved, gpu }
-        cgpu_slot = Slot { state, pid, reserved0, since, comm, acked, opened_handles, exported_handles, counter }
+        cgpu_gpu = Gpu {
+            uuid, total, limit, ordinal, reserved0, withdrawn, context, agreed, lock, learning,
+            reserved3,
+        }
+        cgpu_use_header = UseHeader {
+            version, magic, size, gpus, high_water, created, name, time_scale, reserved, gpu,
+        }
+        cgpu_slot = Slot {
+            state, pid, reserved0, since, comm, acked, opened_handles, exported_handles, counter,
+        }
         cgpu_interval = Interval { start, end }
         cgpu_cell = Cell {
-            held, implicit, peak, limit_word, waiting, creating, implicit_epoch, charges, checkpointed, exported,
-            busy, inflight, launches, active, turn, first, last, spent,
+            held, implicit, peak, limit_word, waiting, creating, implicit_epoch, charges,
+            checkpointed, exported, busy, inflight, launches, active, turn, first, last, spent,
             sequence, interval, ends,
         }
         cgpu_use = Use { header, slot, cell }
-        cgpu_grant_gpu = GrantGpu { turn, budget, until, limit, notify_slot, policy, weight, share, busy, beside, unaccounted_epoch, bound, confirmed, returned, measured, reserved0 }
+        cgpu_grant_gpu = GrantGpu {
+            turn, budget, until, limit, notify_slot, policy, weight, share, busy, beside,
+            unaccounted_epoch, bound, confirmed, returned, measured, reserved0,
+        }
         cgpu_device = Device { uuid, total, free, order, reserved0 }
         cgpu_grant = Grant {
-            version, magic, size, heartbeat, monitor, reserved0, gate, reserved1, notify_requested, devices, sampled, pid_namespace, reserved2,
-            device, gpu, drained, process, unaccounted,
+            version, magic, size, heartbeat, monitor, reserved0, gate, reserved1, notify_requested,
+            devices, sampled, pid_namespace, reserved2, device, gpu, drained, process, unaccounted,
         }
     }
     out
@@ -111,34 +122,37 @@ fn compile(arguments: &[&str], program: &Path) {
     assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-fn what_the_header_says(arguments: &[&str]) -> String {
+fn header_layout(arguments: &[&str]) -> String {
     let directory = tempfile::tempdir().unwrap();
     let program: PathBuf = directory.path().join("layout");
     compile(arguments, &program);
-    let said = Command::new(&program).output().unwrap();
-    assert!(said.status.success());
-    String::from_utf8(said.stdout).unwrap()
+    let printed = Command::new(&program).output().unwrap();
+    assert!(printed.status.success());
+    String::from_utf8(printed.stdout).unwrap()
 }
 
 #[test]
-fn c_and_rust_agree_on_every_offset() {
-    assert_eq!(what_the_header_says(&["-std=c11"]), what_rust_says());
+fn c_and_rust_have_the_same_layout() {
+    assert_eq!(header_layout(&["-std=c11"]), rust_layout());
 }
 
 #[test]
-fn the_header_is_cpp_too() {
+fn header_compiles_as_cpp_with_the_same_layout() {
     let found = Command::new("c++").arg("--version").output().is_ok();
     if !found {
-        skip::skip("the_header_is_cpp_too", "c++", "there is no c++ beside the C compiler");
+        skip::skip(
+            "header_compiles_as_cpp_with_the_same_layout",
+            "c++",
+            "there is no c++ beside the C compiler",
+        );
         return;
     }
-    let said = what_the_header_says(&["-x", "c++", "-std=c++17", "-lstdc++"]);
-    assert_eq!(said, what_rust_says());
+    assert_eq!(header_layout(&["-x", "c++", "-std=c++17", "-lstdc++"]), rust_layout());
 }
 
-/// The program lists every field by hand; a new one must not be forgotten.
+/// The program lists every field by hand, so a new one could be forgotten.
 #[test]
-fn the_c_program_names_every_field_of_the_header() {
+fn c_program_names_every_field_of_the_header() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let header = fs::read_to_string(root.join("../include/cgpu.h")).unwrap();
     let program = fs::read_to_string(root.join("tests/layout.c")).unwrap();

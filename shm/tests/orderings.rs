@@ -1,11 +1,12 @@
-//! Each happens-before pair is marked at both ends in the source, and described in `docs/internals/shared-memory.md`.
+//! Each happens-before pair is marked at both ends in the source and described in
+//! `docs/internals/shared-memory.md`.
 #![cfg(not(loom))]
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// How often each `HB name` occurs in the sources below `directory`.
+/// Counts each `HB name` in the sources below `directory`.
 fn marks(directory: &Path, found: &mut BTreeMap<String, usize>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -22,7 +23,7 @@ fn marks(directory: &Path, found: &mut BTreeMap<String, usize>) {
 }
 
 #[test]
-fn every_pair_has_two_ends_and_a_line_in_the_docs() {
+fn every_pair_has_two_ends_and_a_row_in_the_docs() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let docs = fs::read_to_string(root.join("../docs/internals/shared-memory.md")).unwrap();
     let table = docs.split("## Orderings").nth(1).unwrap().split("\n## ").next().unwrap();

@@ -105,7 +105,7 @@ impl DeviceWatcher {
 
     /// Tells how the GPUs are, until NVML fails as a whole; why it did.
     fn poll_nvml(&mut self, nvml: &Nvml) -> String {
-        let unknown = match inventory::ask(nvml) {
+        let unknown = match inventory::read_devices(nvml) {
             Ok(found) => {
                 if self.known != found {
                     info!(gpus = found.len(), "found");
@@ -147,7 +147,7 @@ impl DeviceWatcher {
                     listener = Listener::new(nvml);
                 }
             }
-            if unknown.is_some() && inventory::ask(nvml).is_ok() {
+            if unknown.is_some() && inventory::read_devices(nvml).is_ok() {
                 return "NVML tells of all GPUs again".to_owned();
             }
         }

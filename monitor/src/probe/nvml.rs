@@ -83,7 +83,7 @@ impl Library {
 
     /// Returns all devices. None: one does not answer.
     pub(super) fn inventory(&self) -> Option<Vec<HostDevice>> {
-        inventory::ask(&self.nvml).ok()
+        inventory::read_devices(&self.nvml).ok()
     }
 
     /// Returns the GPUs that are partitioned into instances, with their indexes.

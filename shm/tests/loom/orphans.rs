@@ -1,7 +1,7 @@
 //! Orphans: one is kept while a process holds it, freed once, and never takes other memory along.
 //!
-//! The observer's count of holders stands for the driver: the exported memory exists while the count
-//! is above zero, and a process can only open memory that exists.
+//! The observer's count of holders stands for the driver: the exported memory exists while the
+//! count is above zero, and a process can only open memory that exists.
 
 use std::iter;
 

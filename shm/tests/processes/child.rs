@@ -1,6 +1,8 @@
-//! This program as its own children: started with a role in its environment it plays that, before libtest's `main`, and ends.
+//! Child processes of a test: this program, started with a role in its environment, runs that role
+//! before libtest's `main` and exits.
 //!
-//! A child dies with the thread that started it and, whatever it waits for, after two minutes.
+//! A child is killed with the thread that started it, and after two minutes. The root of the test
+//! program has the list of roles; `tenant/memory/tests/processes` includes this file, too.
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};
@@ -8,32 +10,19 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, ChildStdout, Command, ExitStatus, Stdio};
 
-use cgpu_shm::units::Nanos;
+use crate::ROLES;
 
 const ROLE: &str = "CGPU_TEST_ROLE";
 const DIRECTORY: &str = "CGPU_TEST_DIRECTORY";
 const ARGUMENT: &str = "CGPU_TEST_ARGUMENT";
 const WATCHDOG_S: u32 = 120;
 
-/// What a child can be told to do, with a directory and a number.
-type Role = fn(&Path, usize);
-
-const ROLES: &[(&str, Role)] = &[
-    ("charge-in-rounds", crate::race::charge_in_rounds),
-    ("charge-once", crate::race::charge_once),
-    ("churn", crate::kill::churn),
-    ("guarded", crate::kill::guarded),
-    ("hold", crate::kill::hold),
-    ("stay", crate::liveness::stay),
-    ("close-all", crate::liveness::close_all),
-    ("reopen", crate::liveness::reopen),
-    ("fork", crate::liveness::fork),
-    ("exec", crate::liveness::exec),
-    ("step", crate::crash::step),
-];
+/// The function of a child, with the container's directory and a number.
+pub(crate) type Role = fn(&Path, usize);
 
 #[used]
-// SAFETY: the loader calls the functions of this section with C's calling convention once the C library is ready.
+// SAFETY: the loader calls the functions of this section with C's calling convention once the C
+// library is ready.
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
@@ -41,16 +30,16 @@ extern "C" fn start() {
     let Ok(role) = env::var(ROLE) else { return };
     // SAFETY: takes no pointers.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-    // SAFETY: takes no pointers; nobody here handles the signal, so that it ends the process.
+    // SAFETY: takes no pointers; no code here handles the signal, so it ends the process.
     unsafe { libc::alarm(WATCHDOG_S) };
-    let (_, play) = ROLES.iter().find(|(name, _)| *name == role).expect("a role of the list");
+    let (_, run) = ROLES.iter().find(|(name, _)| *name == role).expect("a role of the list");
     let directory = PathBuf::from(env::var_os(DIRECTORY).expect("a directory"));
-    play(&directory, env::var(ARGUMENT).expect("an argument").parse().expect("a number"));
-    #[allow(clippy::exit)] // a child's end, not libtest's
+    run(&directory, env::var(ARGUMENT).expect("an argument").parse().expect("a number"));
+    #[allow(clippy::exit)] // a child must not run libtest
     process::exit(0);
 }
 
-/// A child; killed when dropped.
+/// A child process, killed when it is dropped.
 pub(crate) struct Child {
     process: process::Child,
     lines: BufReader<ChildStdout>,
@@ -58,90 +47,92 @@ pub(crate) struct Child {
 
 impl Child {
     pub(crate) fn start(role: &str, directory: &Path, argument: usize) -> Self {
-        let mut process = Command::new(env::current_exe().unwrap())
+        Self::start_with(role, directory, argument, &[])
+    }
+
+    /// Starts a child with more variables in its environment.
+    pub(crate) fn start_with(
+        role: &str,
+        directory: &Path,
+        argument: usize,
+        variables: &[(&str, &str)],
+    ) -> Self {
+        let mut process = Command::new(env::current_exe().expect("this program has a path"))
             .env(ROLE, role)
             .env(DIRECTORY, directory)
             .env(ARGUMENT, argument.to_string())
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .unwrap();
-        let lines = BufReader::new(process.stdout.take().unwrap());
+            .expect("it starts");
+        let lines = BufReader::new(process.stdout.take().expect("it is piped"));
         Self { process, lines }
     }
 
-    /// Waits for the child's next word; empty when it has ended.
-    pub(crate) fn hear(&mut self) -> String {
+    /// Waits for the child's next message; empty if it has exited.
+    pub(crate) fn receive(&mut self) -> String {
         let mut line = String::new();
-        self.lines.read_line(&mut line).unwrap();
+        self.lines.read_line(&mut line).expect("a line");
         line.trim_end().to_owned()
     }
 
-    /// Says a word, which [`listen`] waits for.
-    pub(crate) fn tell(&mut self) {
-        self.process.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    /// Ends the child's [`wait_for_parent`].
+    pub(crate) fn resume(&mut self) {
+        self.process.stdin.as_mut().expect("it is piped").write_all(b"\n").expect("it reads");
     }
 
     pub(crate) fn pid(&self) -> libc::pid_t {
-        libc::pid_t::try_from(self.process.id()).unwrap()
+        libc::pid_t::try_from(self.process.id()).expect("a process id")
     }
 
-    pub(crate) fn signal(&self, signal: i32) {
-        kill(self.pid(), signal);
+    pub(crate) fn signal(&self, number: i32) {
+        signal(self.pid(), number);
     }
 
-    pub(crate) fn has_ended(&mut self) -> bool {
-        self.process.try_wait().unwrap().is_some()
+    pub(crate) fn has_exited(&mut self) -> bool {
+        self.process.try_wait().expect("it is ours").is_some()
     }
 
     pub(crate) fn wait(mut self) -> ExitStatus {
-        self.process.wait().unwrap()
+        self.process.wait().expect("it is ours")
     }
 
-    /// Kills it, and returns when nothing of it is left.
+    /// Kills it and waits for its end.
     pub(crate) fn kill(self) {
         self.signal(libc::SIGKILL);
         let status = self.wait();
-        assert_eq!(status.signal(), Some(libc::SIGKILL), "the child had ended before: {status}");
+        assert_eq!(status.signal(), Some(libc::SIGKILL), "the child had exited before: {status}");
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Already gone, most often.
+        // It has exited already, most often.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-pub(crate) fn kill(pid: libc::pid_t, signal: i32) {
-    // SAFETY: takes no pointers; the process is one that we have started and not waited for.
-    unsafe { libc::kill(pid, signal) };
+pub(crate) fn signal(pid: libc::pid_t, number: i32) {
+    // SAFETY: takes no pointers; the process is this one, or a child that has not been waited for.
+    unsafe { libc::kill(pid, number) };
 }
 
-/// In a child: says a word to [`Child::hear`].
-pub(crate) fn say(word: &str) {
-    println!("{word}");
+/// In a child: sends a message to [`Child::receive`].
+pub(crate) fn send(message: &str) {
+    println!("{message}");
 }
 
-/// In a child: waits for [`Child::tell`].
-pub(crate) fn listen() {
-    std::io::stdin().read_line(&mut String::new()).unwrap();
+/// In a child: waits for [`Child::resume`].
+pub(crate) fn wait_for_parent() {
+    std::io::stdin().read_line(&mut String::new()).expect("a line");
 }
 
-/// In a child: stays until it is killed.
-pub(crate) fn stay_for_ever() -> ! {
+/// In a child: sleeps until it is killed.
+pub(crate) fn sleep_until_killed() -> ! {
     loop {
         // SAFETY: takes no pointers.
         unsafe { libc::pause() };
     }
-}
-
-pub(crate) fn now() -> Nanos {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call fills the one timespec, which outlives it.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    Nanos(
-        u64::try_from(time.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap(),
-    )
 }

@@ -5,25 +5,26 @@ use std::thread;
 use std::time::Duration;
 
 use cgpu_shm::atomic::{Ordering, spin_loop};
+use cgpu_shm::clock::{Clock, Monotonic};
 use cgpu_shm::held::STEP;
-use cgpu_shm::ledger::Column;
 use cgpu_shm::lock::{Acquired, HeldBy, Liveness};
 use cgpu_shm::slots::State;
 use cgpu_shm::units::{Bytes, Nanos, SlotIndex};
 
-use crate::child::{Child, listen, now, say, stay_for_ever};
-use crate::container::{FOREVER, Member, Truth, bury, open};
+use crate::child::{Child, send, sleep_until_killed, wait_for_parent};
+use crate::container::{FOREVER, Member, open, reclaim_exited};
+use crate::words::SharedWords;
 
 const KILLS: usize = 100;
 const WORKERS: usize = 4;
 const LIMIT: Bytes = Bytes(100 * STEP);
 
-/// Numbers that differ from run to run and are told when a test fails.
+/// Random numbers; the seed is printed.
 struct Random(u64);
 
 impl Random {
     fn new() -> Self {
-        let seed = now().0 | 1;
+        let seed = Monotonic.now().0 | 1;
         println!("seed {seed}");
         Self(seed)
     }
@@ -37,30 +38,30 @@ impl Random {
     }
 }
 
-/// Kills workers of one role at random instants, replaces each, and sees the others run on: `progress` counts what worker n
-/// has done in word n.
-fn kill_at_random(role: &str, directory: &Path, progress: &Truth) {
+/// Kills workers of one role at random instants, replaces each, and checks that the others go on.
+/// Word n of `progress` counts the work of worker n.
+fn kill_at_random(role: &str, directory: &Path, progress: &SharedWords) {
     let mut random = Random::new();
     let mut workers: Vec<_> =
         (0..WORKERS).map(|worker| Some(Child::start(role, directory, worker))).collect();
     let done = |worker| progress.word(worker).load(Ordering::SeqCst);
-    let see_progress = |worker: usize, child: &mut Option<Child>| {
+    let await_progress = |worker: usize, child: &mut Option<Child>| {
         let before = done(worker);
         while done(worker) == before {
-            let ended = child.as_mut().unwrap().has_ended();
-            assert!(!ended, "worker {worker} has failed");
+            let exited = child.as_mut().unwrap().has_exited();
+            assert!(!exited, "worker {worker} has failed");
             thread::sleep(Duration::from_micros(200));
         }
     };
     for _ in 0..KILLS {
         thread::sleep(Duration::from_micros(random.below(3000)));
         let victim = usize::try_from(random.below(WORKERS as u64)).unwrap();
-        // Not before it works: to die while joining is rarer in liveness, and tested elsewhere.
-        see_progress(victim, &mut workers[victim]);
+        // Not while it joins: that is tested elsewhere.
+        await_progress(victim, &mut workers[victim]);
         thread::sleep(Duration::from_micros(random.below(500)));
         workers[victim].take().unwrap().kill();
         for other in (0..WORKERS).filter(|other| *other != victim) {
-            see_progress(other, &mut workers[other]);
+            await_progress(other, &mut workers[other]);
         }
         workers[victim] = Some(Child::start(role, directory, victim));
     }
@@ -71,96 +72,88 @@ fn kill_at_random(role: &str, directory: &Path, progress: &Truth) {
 
 /// Role: charges and refunds as fast as it can.
 pub(crate) fn churn(directory: &Path, worker: usize) {
-    let truth = Truth::open(directory);
+    let words = SharedWords::open(directory);
     let member = Member::join(directory);
-    let liveness = |owner| member.region.liveness(owner);
-    for size in (1..=20).map(|steps| steps * STEP).cycle() {
-        if member.account().charge(Column::Used, Bytes(size), || LIMIT, FOREVER, liveness).is_ok() {
-            assert_eq!(member.account().own().refund(Column::Used, Bytes(size)), Bytes(size));
+    for size in (1..=20).map(|steps| Bytes(steps * STEP)).cycle() {
+        if member.charge(size, LIMIT).is_ok() {
+            member.refund(size);
         }
-        truth.word(worker).fetch_add(1, Ordering::SeqCst);
+        words.word(worker).fetch_add(1, Ordering::SeqCst);
     }
 }
 
 #[test]
-fn a_hundred_kills_leave_nothing_on_the_books() {
+fn random_kills_leave_nothing_charged() {
     let directory = tempfile::tempdir().unwrap();
-    kill_at_random("churn", directory.path(), &Truth::open(directory.path()));
+    kill_at_random("churn", directory.path(), &SharedWords::open(directory.path()));
     let region = open(directory.path());
-    bury(&region);
+    reclaim_exited(&region);
     assert!(region.is_valid());
     for slot in SlotIndex::all() {
         assert_eq!(region.slots().word(slot).unwrap().state(), Some(State::Free), "slot {slot}");
     }
     let member = Member::join(directory.path());
     assert_eq!(member.account().total(), Bytes::ZERO);
-    let charged = member.account().charge(
-        Column::Used,
-        LIMIT,
-        || LIMIT,
-        FOREVER,
-        |owner| region.liveness(owner),
-    );
-    assert_eq!(charged, Ok(()), "the whole limit is there again, whoever died inside the lock");
+    assert_eq!(member.charge(LIMIT, LIMIT), Ok(()), "the whole limit is available again");
 }
 
-// Words of the truth, after the workers' own.
+// Indices of shared words, after the workers' own.
 const FIRST: usize = 10;
 const SECOND: usize = 11;
 const TAKEOVERS: usize = 12;
 
 /// Role: in the lock, raises two words that are equal outside it, one long after the other.
 pub(crate) fn guarded(directory: &Path, worker: usize) {
-    let truth = Truth::open(directory);
+    let words = SharedWords::open(directory);
     let member = Member::join(directory);
-    let (first, second) = (truth.word(FIRST), truth.word(SECOND));
+    let (first, second) = (words.word(FIRST), words.word(SECOND));
     loop {
         let lock = &member.region.gpu(member.gpu).lock;
         let acquired =
             lock.acquire(member.me(), FOREVER, |owner| member.region.liveness(owner)).unwrap();
         if let Acquired::TakenOver(..) = acquired {
             second.store(first.load(Ordering::Relaxed), Ordering::Relaxed);
-            truth.word(TAKEOVERS).fetch_add(1, Ordering::Relaxed);
+            words.word(TAKEOVERS).fetch_add(1, Ordering::Relaxed);
         }
         let count = first.load(Ordering::Relaxed);
-        assert_eq!(second.load(Ordering::Relaxed), count, "somebody is or was inside with us");
+        assert_eq!(second.load(Ordering::Relaxed), count, "another process is or was inside, too");
         first.store(count + 1, Ordering::Relaxed);
         for _ in 0..2000 {
             spin_loop();
         }
-        assert_eq!(first.load(Ordering::Relaxed), count + 1, "somebody is inside with us");
+        assert_eq!(first.load(Ordering::Relaxed), count + 1, "another process is inside, too");
         second.store(count + 1, Ordering::Relaxed);
         drop(acquired);
-        truth.word(worker).fetch_add(1, Ordering::SeqCst);
+        words.word(worker).fetch_add(1, Ordering::SeqCst);
     }
 }
 
 #[test]
-fn a_death_inside_a_lock_is_told_to_the_next_owner() {
+fn kill_inside_a_lock_is_reported_to_the_next_owner() {
     let directory = tempfile::tempdir().unwrap();
-    let truth = Truth::open(directory.path());
-    kill_at_random("guarded", directory.path(), &truth);
-    let takeovers = truth.word(TAKEOVERS).load(Ordering::SeqCst);
-    assert!(takeovers > 0, "no kill of {KILLS} has hit the section: this run has shown nothing");
+    let words = SharedWords::open(directory.path());
+    kill_at_random("guarded", directory.path(), &words);
+    let takeovers = words.word(TAKEOVERS).load(Ordering::SeqCst);
+    assert!(takeovers > 0, "none of {KILLS} kills hit the critical section");
 }
 
-/// Role: takes the GPU's lock, and releases it when told.
-pub(crate) fn hold(directory: &Path, _: usize) {
+/// Role: takes the GPU's lock, and releases it when the parent asks.
+pub(crate) fn hold_lock(directory: &Path, _: usize) {
     let member = Member::join(directory);
     let lock = &member.region.gpu(member.gpu).lock;
     let acquired = lock.acquire(member.me(), FOREVER, |_| Liveness::Alive).unwrap();
-    say("held");
-    listen();
+    send("held");
+    wait_for_parent();
     drop(acquired);
-    say("released");
-    stay_for_ever();
+    send("released");
+    sleep_until_killed();
 }
 
 #[test]
-fn a_stopped_owner_is_named_and_not_robbed() {
+fn stopped_owner_keeps_its_lock_and_is_reported() {
     let directory = tempfile::tempdir().unwrap();
-    let mut owner = Child::start("hold", directory.path(), 0);
-    assert_eq!(owner.hear(), "held");
+    let mut owner = Child::start("hold-lock", directory.path(), 0);
+    assert_eq!(owner.receive(), "held");
     owner.signal(libc::SIGSTOP);
 
     let member = Member::join(directory.path());
@@ -168,7 +161,7 @@ fn a_stopped_owner_is_named_and_not_robbed() {
     let acquire =
         |timeout| lock.acquire(member.me(), timeout, |owner| member.region.liveness(owner));
     let Err(HeldBy(holder)) = acquire(Nanos::from_millis(20)) else {
-        panic!("a living owner was robbed")
+        panic!("the lock of a living owner was taken over")
     };
     assert_eq!(
         member.region.slot(holder.slot()).pid.load(Ordering::Relaxed),
@@ -176,25 +169,25 @@ fn a_stopped_owner_is_named_and_not_robbed() {
     );
 
     owner.signal(libc::SIGCONT);
-    owner.tell();
-    assert_eq!(owner.hear(), "released");
+    owner.resume();
+    assert_eq!(owner.receive(), "released");
     assert!(matches!(acquire(FOREVER), Ok(Acquired::Clean(_))));
 }
 
 #[test]
-fn a_release_wakes_who_sleeps() {
+fn release_wakes_a_sleeping_waiter() {
     let directory = tempfile::tempdir().unwrap();
-    let mut owner = Child::start("hold", directory.path(), 0);
-    assert_eq!(owner.hear(), "held");
+    let mut owner = Child::start("hold-lock", directory.path(), 0);
+    assert_eq!(owner.receive(), "held");
     let member = Member::join(directory.path());
     let lock = &member.region.gpu(member.gpu).lock;
     thread::scope(|scope| {
         let waiter =
             scope.spawn(|| lock.acquire(member.me(), FOREVER, |_| Liveness::Alive).map(|_| ()));
-        // Whether it sleeps by now or not, it gets the lock; most often it does.
+        // It sleeps by now, most often. It gets the lock in any case.
         thread::sleep(Duration::from_millis(20));
         assert!(!waiter.is_finished());
-        owner.tell();
+        owner.resume();
         assert_eq!(waiter.join().unwrap(), Ok(()));
     });
 }

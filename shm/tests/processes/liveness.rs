@@ -1,4 +1,4 @@
-//! A slot's byte lives exactly as long as the memory of the process that took it.
+//! A slot's byte is locked exactly as long as the memory of the process that holds it.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -9,7 +9,7 @@ use cgpu_shm::liveness::{Liveness, LivenessLocks};
 use cgpu_shm::slots::SlotLocks;
 use cgpu_shm::units::SlotIndex;
 
-use crate::child::{self, Child, listen, say, stay_for_ever};
+use crate::child::{Child, send, signal, sleep_until_killed, wait_for_parent};
 
 const FILE: &str = "file";
 
@@ -21,59 +21,59 @@ fn slot(index: usize) -> SlotIndex {
     SlotIndex::new(index).unwrap()
 }
 
-/// Takes the byte and keeps it until the process's end.
-fn take(directory: &Path, index: usize) {
+/// Locks the byte until the process exits.
+fn hold_byte(directory: &Path, index: usize) {
     let lock = locks(directory).hold(slot(index)).unwrap().expect("the byte is free");
     std::mem::forget(lock);
 }
 
-/// Role: takes a byte, and nothing else.
-pub(crate) fn stay(directory: &Path, index: usize) {
-    take(directory, index);
-    say("taken");
-    stay_for_ever();
+/// Role: locks a byte, and nothing else.
+pub(crate) fn hold(directory: &Path, index: usize) {
+    hold_byte(directory, index);
+    send("held");
+    sleep_until_killed();
 }
 
-/// Role: as daemons do, closes every descriptor it does not know.
+/// Role: closes every descriptor it does not know, as daemons do.
 pub(crate) fn close_all(directory: &Path, index: usize) {
-    take(directory, index);
+    hold_byte(directory, index);
     for descriptor in 3..1024 {
-        // SAFETY: whatever they are, nobody here uses them any more.
+        // SAFETY: no code of this process uses any of them any more.
         unsafe { libc::close(descriptor) };
     }
-    say("taken");
-    stay_for_ever();
+    send("held");
+    sleep_until_killed();
 }
 
 /// Role: opens and closes the file once more, which would drop a record lock.
 pub(crate) fn reopen(directory: &Path, index: usize) {
-    take(directory, index);
+    hold_byte(directory, index);
     drop(File::open(directory.join(FILE)).unwrap());
     assert_eq!(locks(directory).liveness(slot(index)).unwrap(), Liveness::Alive);
-    say("taken");
-    stay_for_ever();
+    send("held");
+    sleep_until_killed();
 }
 
-/// Role: has a child of its own, which lives on.
+/// Role: forks a child, which lives on.
 pub(crate) fn fork(directory: &Path, index: usize) {
-    take(directory, index);
-    // SAFETY: there is one thread, so that the child may do what any process may.
+    hold_byte(directory, index);
+    // SAFETY: there is one thread, so the child may do anything.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         // SAFETY: takes no pointers; ends this child even if the test cannot.
         unsafe { libc::alarm(60) };
-        stay_for_ever();
+        sleep_until_killed();
     }
-    say(&pid.to_string());
-    stay_for_ever();
+    send(&pid.to_string());
+    sleep_until_killed();
 }
 
-/// Role: becomes another program when told.
+/// Role: calls exec when the parent asks.
 pub(crate) fn exec(directory: &Path, index: usize) {
-    take(directory, index);
-    say("taken");
-    listen();
-    // It says a lock of its own as soon as it runs, and then waits.
+    hold_byte(directory, index);
+    send("held");
+    wait_for_parent();
+    // The new program sends a message of its own.
     let error = Command::new("/bin/sh").args(["-c", "echo other; exec sleep 100"]).exec();
     panic!("{error}");
 }
@@ -85,67 +85,63 @@ fn directory() -> tempfile::TempDir {
 }
 
 #[test]
-fn a_byte_is_free_when_its_process_is_killed() {
+fn byte_is_free_when_its_process_is_killed() {
     let directory = directory();
     let locks = locks(directory.path());
-    for role in ["stay", "close-all", "reopen"] {
+    for role in ["hold", "close-all", "reopen"] {
         let mut owner = Child::start(role, directory.path(), 3);
-        assert_eq!(owner.hear(), "taken");
+        assert_eq!(owner.receive(), "held");
         assert_eq!(locks.liveness(slot(3)).unwrap(), Liveness::Alive, "{role}");
         assert!(locks.hold(slot(3)).unwrap().is_none(), "{role}");
         assert!(locks.try_lock(slot(3)).unwrap().is_none(), "{role}");
-        assert_eq!(
-            locks.liveness(slot(4)).unwrap(),
-            Liveness::Exited,
-            "another slot's byte is another's"
-        );
+        assert_eq!(locks.liveness(slot(4)).unwrap(), Liveness::Exited, "another slot's byte");
         owner.kill();
         assert_eq!(locks.liveness(slot(3)).unwrap(), Liveness::Exited, "{role}");
     }
 }
 
 #[test]
-fn a_byte_is_not_a_childs() {
+fn byte_is_not_held_by_a_forked_child() {
     let directory = directory();
     let locks = locks(directory.path());
     let mut owner = Child::start("fork", directory.path(), 3);
-    let grandchild: libc::pid_t = owner.hear().parse().unwrap();
+    let grandchild: libc::pid_t = owner.receive().parse().unwrap();
     assert_eq!(locks.liveness(slot(3)).unwrap(), Liveness::Alive);
     owner.kill();
     let liveness = locks.liveness(slot(3)).unwrap();
     let lives = Path::new(&format!("/proc/{grandchild}")).exists();
-    child::kill(grandchild, libc::SIGKILL);
-    assert!(lives, "the child was to outlive its parent");
+    signal(grandchild, libc::SIGKILL);
+    assert!(lives, "the child should outlive its parent");
     assert_eq!(liveness, Liveness::Exited);
 }
 
 #[test]
-fn a_byte_is_not_the_next_programs() {
+fn byte_is_free_after_exec() {
     let directory = directory();
     let locks = locks(directory.path());
     let mut owner = Child::start("exec", directory.path(), 3);
-    assert_eq!(owner.hear(), "taken");
+    assert_eq!(owner.receive(), "held");
     assert_eq!(locks.liveness(slot(3)).unwrap(), Liveness::Alive);
-    owner.tell();
-    assert_eq!(owner.hear(), "other");
+    owner.resume();
+    assert_eq!(owner.receive(), "other");
     assert_eq!(locks.liveness(slot(3)).unwrap(), Liveness::Exited);
     owner.kill();
 }
 
 #[test]
-fn a_stopped_process_lives() {
+fn stopped_process_is_alive() {
     let directory = directory();
-    let mut owner = Child::start("stay", directory.path(), 3);
-    assert_eq!(owner.hear(), "taken");
+    let mut owner = Child::start("hold", directory.path(), 3);
+    assert_eq!(owner.receive(), "held");
     owner.signal(libc::SIGSTOP);
     assert_eq!(locks(directory.path()).liveness(slot(3)).unwrap(), Liveness::Alive);
 }
 
 #[test]
-fn another_file_under_the_name_is_not_believed() {
+fn another_file_under_the_name_is_rejected() {
     let directory = directory();
     let locks = locks(directory.path());
-    // The first file is still there when the second is made, so that they differ in number.
+    // The first file still exists when the second is created, so their inodes differ.
     fs::write(directory.path().join("other"), []).unwrap();
     fs::rename(directory.path().join("other"), directory.path().join(FILE)).unwrap();
     let error = locks.liveness(slot(3)).unwrap_err();

@@ -1,4 +1,5 @@
-//! The files of a container: made once, opened with care, full, read-only, cut short, of another version, hostile.
+//! The files of a container: created once, checked when opened; full, read-only, truncated, of
+//! another version, hostile.
 #![cfg(not(loom))]
 
 mod orphans;
@@ -58,10 +59,11 @@ fn first_gpu() -> DeviceIndex {
     DeviceIndex::new(0).unwrap()
 }
 
-/// A file system of its own; `None`, with the skip recorded, where we may not mount.
+/// A mounted file system.
 struct Tmpfs(PathBuf, #[allow(dead_code)] TempDir);
 
 impl Tmpfs {
+    /// Mounts one; where that is not allowed, records the test as skipped and returns `None`.
     fn mount(test: &str, kind: &str, options: &str) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().join("mounted");
@@ -85,22 +87,23 @@ impl Tmpfs {
 
 impl Drop for Tmpfs {
     fn drop(&mut self) {
-        // Lazily: a process that another test has just forked may still have a file of it open.
+        // Lazily: a process that another test has just forked may have a file of it open.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
 
-// ---- making ---------------------------------------------------------------------------------------------------------------
+// ---- creation
+// ------------------------------------------------------------------------------------
 
 #[test]
-fn files_are_made_once_and_are_whole() {
+fn files_are_created_once_and_complete() {
     let directory = made();
     let path = |kind: Kind| directory.path().join(kind.name());
     let before = fs::metadata(path(Kind::Use)).unwrap();
-    assert!(!Region::make(directory.path(), RegionSpec::default()).unwrap(), "they are there");
+    assert!(!Region::make(directory.path(), RegionSpec::default()).unwrap(), "they exist");
     assert_eq!(fs::metadata(path(Kind::Use)).unwrap().ino(), before.ino());
     assert_eq!(before.len(), 1_118_208);
-    assert!(before.blocks() * 512 >= before.len(), "all space is there");
+    assert!(before.blocks() * 512 >= before.len(), "all space is allocated");
     assert_eq!(before.mode() & 0o777, 0o666);
     assert_eq!(fs::metadata(path(Kind::Grant)).unwrap().mode() & 0o777, 0o644);
     let mut names: Vec<_> =
@@ -114,12 +117,12 @@ fn files_are_made_once_and_are_whole() {
 }
 
 #[test]
-fn a_directory_is_made_where_there_is_none() {
+fn missing_directory_is_created() {
     let parent = tempfile::tempdir().unwrap();
     let (nowhere, here) = (parent.path().join("a/b"), parent.path().join("c"));
     let region = Region::open_or_make(&[candidate(&nowhere), candidate(&here)], spec()).unwrap();
     assert_eq!(region.directory(), here);
-    // Found again, also from behind one in which nothing can be made.
+    // It is found again, although nothing can be created in the first candidate.
     let again = Region::open_or_make(&[candidate(&nowhere), candidate(&here)], spec()).unwrap();
     assert_eq!(again.directory(), here);
     let none = Region::open_or_make(&[candidate(&nowhere)], spec()).unwrap_err();
@@ -127,7 +130,7 @@ fn a_directory_is_made_where_there_is_none() {
 }
 
 #[test]
-fn a_region_that_is_there_is_preferred_to_making_one() {
+fn existing_region_is_preferred_to_creating_one() {
     let (empty, full) = (tempfile::tempdir().unwrap(), made());
     let region =
         Region::open_or_make(&[candidate(empty.path()), candidate(full.path())], spec()).unwrap();
@@ -135,7 +138,7 @@ fn a_region_that_is_there_is_preferred_to_making_one() {
 }
 
 #[test]
-fn a_broken_region_is_not_got_around() {
+fn broken_region_is_not_bypassed() {
     let (broken, other) = (made(), tempfile::tempdir().unwrap());
     fs::write(broken.path().join("use"), b"").unwrap();
     let error = Region::open_or_make(&[candidate(broken.path()), candidate(other.path())], spec())
@@ -148,8 +151,8 @@ fn a_broken_region_is_not_got_around() {
 }
 
 #[test]
-fn a_place_where_anybody_may_make_one_must_be_ours() {
-    // SAFETY: takes nothing and cannot fail.
+fn directory_in_a_shared_place_must_belong_to_the_user_alone() {
+    // SAFETY: takes no arguments and cannot fail.
     let user = unsafe { libc::geteuid() };
     let parent = tempfile::tempdir().unwrap();
     let ours = |name: &str| Candidate { directory: parent.path().join(name), owner: Some(user) };
@@ -159,19 +162,20 @@ fn a_place_where_anybody_may_make_one_must_be_ours() {
     fs::create_dir(parent.path().join("open")).unwrap();
     fs::set_permissions(parent.path().join("open"), Permissions::from_mode(0o777)).unwrap();
     std::os::unix::fs::symlink(parent.path().join("made"), parent.path().join("link")).unwrap();
-    let strangers = Candidate { directory: parent.path().join("made"), owner: Some(user + 1) };
-    for candidate in [ours("open"), ours("link"), strangers] {
+    let others = Candidate { directory: parent.path().join("made"), owner: Some(user + 1) };
+    for candidate in [ours("open"), ours("link"), others] {
         let error = Region::open_or_make(&[candidate], spec()).unwrap_err().to_string();
         assert!(error.contains("expected a directory of user"), "{error}");
     }
 }
 
-// ---- what can be wrong ----------------------------------------------------------------------------------------------------
+// ---- faults
+// --------------------------------------------------------------------------------------
 
 fn open_fault(directory: &Path) -> Fault {
     let error: Error = Region::open(directory).unwrap_err();
-    let sentence = error.to_string();
-    assert!(sentence.contains(directory.to_str().unwrap()), "which file: {sentence}");
+    let message = error.to_string();
+    assert!(message.contains(directory.to_str().unwrap()), "{message}");
     error.fault
 }
 
@@ -181,7 +185,7 @@ fn edit(directory: &Path, kind: Kind, offset: u64, bytes: &[u8]) {
 }
 
 #[test]
-fn each_wrong_file_is_told_apart() {
+fn each_fault_of_a_file_is_distinguished() {
     for kind in [Kind::Use, Kind::Grant] {
         let cut = |length| {
             let directory = made();
@@ -196,9 +200,11 @@ fn each_wrong_file_is_told_apart() {
         let size = kind.size();
         for length in [0, 15, 16, 4096, size - 1, size + 1] {
             let fault = cut(length);
-            let wrong_size = matches!(fault, Fault::InvalidPreamble(InvalidPreamble::WrongSize { found, expected })
-                if found == length && expected == size);
-            assert!(wrong_size, "{length}: {fault:?}");
+            let Fault::InvalidPreamble(InvalidPreamble::WrongSize { found, expected }) = fault
+            else {
+                panic!("{length}: {fault:?}");
+            };
+            assert_eq!((found, expected), (length, size));
         }
         let edited = |offset, bytes: &[u8]| {
             let directory = made();
@@ -232,7 +238,7 @@ fn each_wrong_file_is_told_apart() {
 }
 
 #[test]
-fn nobody_waits_for_ever_for_a_file_that_is_never_ready() {
+fn wait_for_a_file_that_is_never_ready_is_bounded() {
     let directory = made();
     edit(directory.path(), Kind::Use, 0, &0u32.to_ne_bytes());
     let error = Region::open_or_make(&[candidate(directory.path())], spec()).unwrap_err();
@@ -240,7 +246,7 @@ fn nobody_waits_for_ever_for_a_file_that_is_never_ready() {
 }
 
 #[test]
-fn a_file_that_becomes_ready_is_waited_for() {
+fn file_that_becomes_ready_is_waited_for() {
     let directory = made();
     edit(directory.path(), Kind::Use, 0, &0u32.to_ne_bytes());
     std::thread::scope(|scope| {
@@ -252,7 +258,7 @@ fn a_file_that_becomes_ready_is_waited_for() {
 }
 
 #[test]
-fn a_regions_gpus_are_as_slow_as_it_was_told() {
+fn region_keeps_the_time_scale_it_was_created_with() {
     let directory = made();
     let scale = Region::open(directory.path()).unwrap().time_scale();
     assert_eq!(scale.host(Nanos(12)), Nanos(120));
@@ -267,53 +273,48 @@ fn a_regions_gpus_are_as_slow_as_it_was_told() {
 }
 
 #[test]
-fn a_full_tmpfs_is_no_region_and_no_crash() {
-    let Some(tmpfs) = Tmpfs::mount("a_full_tmpfs_is_no_region_and_no_crash", "tmpfs", "size=1m")
-    else {
-        return;
-    };
+fn full_tmpfs_is_reported_and_skipped() {
+    let test = "full_tmpfs_is_reported_and_skipped";
+    let Some(tmpfs) = Tmpfs::mount(test, "tmpfs", "size=1m") else { return };
     let error = Region::open_or_make(&[candidate(&tmpfs.0)], spec()).unwrap_err();
     assert!(matches!(error.fault, Fault::NoSpace { needed: 1_118_208 }), "{error}");
     let mut left: Vec<_> =
         fs::read_dir(&tmpfs.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     left.sort();
-    assert_eq!(left, ["doorbell", "grant"], "only what fitted is there");
-    // The next candidate will do.
+    assert_eq!(left, ["doorbell", "grant"], "only what fitted");
+    // The next candidate is used.
     let other = tempfile::tempdir().unwrap();
     let region =
         Region::open_or_make(&[candidate(&tmpfs.0), candidate(other.path())], spec()).unwrap();
     assert_eq!(region.directory(), other.path());
 }
 
-/// A maker who did not allocate left a hole, and the tmpfs has no room for it any more: a mapped touch would be SIGBUS.
+/// The file has a hole, and the tmpfs has no room for it: accessing it through a mapping would
+/// raise SIGBUS.
 #[test]
-fn a_hole_on_a_full_tmpfs_is_found_when_opening() {
-    let Some(tmpfs) =
-        Tmpfs::mount("a_hole_on_a_full_tmpfs_is_found_when_opening", "tmpfs", "size=3m")
-    else {
-        return;
-    };
+fn hole_on_a_full_tmpfs_is_reported_when_opening() {
+    let test = "hole_on_a_full_tmpfs_is_reported_when_opening";
+    let Some(tmpfs) = Tmpfs::mount(test, "tmpfs", "size=3m") else { return };
     Region::make(&tmpfs.0, spec()).unwrap();
     let path = tmpfs.0.join("use");
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(4096).unwrap();
     file.set_len(Kind::Use.size()).unwrap();
-    // Full but for less than a region.
+    // Less than a region is free.
     let other = fs::File::create(tmpfs.0.join("other")).unwrap();
     other.write_all_at(&vec![1; 2 << 20], 0).unwrap();
     assert!(matches!(open_fault(&tmpfs.0), Fault::NoSpace { .. }));
-    // With room the hole is filled. (Not by removing the file: a process that another test has just forked may have it open.)
+    // With room the hole is filled. (Truncated, not removed: a process that another test has just
+    // forked may have the file open.)
     other.set_len(0).unwrap();
     Region::open(&tmpfs.0).unwrap();
     assert!(fs::metadata(&path).unwrap().blocks() * 512 >= Kind::Use.size());
 }
 
 #[test]
-fn a_read_only_file_system_is_named_as_such() {
-    let Some(tmpfs) = Tmpfs::mount("a_read_only_file_system_is_named_as_such", "tmpfs", "size=8m")
-    else {
-        return;
-    };
+fn read_only_file_system_is_reported() {
+    let test = "read_only_file_system_is_reported";
+    let Some(tmpfs) = Tmpfs::mount(test, "tmpfs", "size=8m") else { return };
     tmpfs.remount("ro");
     let error = Region::open_or_make(&[candidate(&tmpfs.0)], spec()).unwrap_err();
     assert!(matches!(error.fault, Fault::ReadOnly), "{error}");
@@ -321,16 +322,16 @@ fn a_read_only_file_system_is_named_as_such() {
     Region::make(&tmpfs.0, spec()).unwrap();
     tmpfs.remount("ro");
     assert!(matches!(open_fault(&tmpfs.0), Fault::ReadOnly));
-    // The monitor reads all the same.
+    // The monitor can still read.
     assert!(Reader::open(&tmpfs.0).unwrap().read().is_ok());
-    // A region that may only be read is the container's still: another must not be made beside it.
+    // A read-only region is still the container's: no other may be created beside it.
     let other = tempfile::tempdir().unwrap();
     let error =
         Region::open_or_make(&[candidate(&tmpfs.0), candidate(other.path())], spec()).unwrap_err();
     assert!(matches!(error.fault, Fault::ReadOnly), "{error}");
 }
 
-/// Locks are lost on overlayfs, where a container's plain directories lie; another place is to be taken.
+/// Locks are lost on overlayfs, where a container's plain directories are.
 #[test]
 fn overlayfs_is_refused() {
     let test = "overlayfs_is_refused";
@@ -344,18 +345,19 @@ fn overlayfs_is_refused() {
     let Some(overlay) = Tmpfs::mount(test, "overlay", &options) else { return };
     let error = Region::make(&overlay.0, spec()).unwrap_err();
     assert!(matches!(error.fault, Fault::Unsupported), "{error}");
-    // It is true, and the last guard sees it: a lock there does not outlive its descriptor.
+    // The liveness lock notices it, too: a lock there does not outlive its descriptor.
     fs::write(overlay.0.join("file"), []).unwrap();
     let locks = cgpu_shm::liveness::LivenessLocks::open(&overlay.0.join("file")).unwrap();
-    let taken = locks.hold(SlotIndex(0)).map(|lock| lock.is_some());
-    assert_eq!(taken.unwrap_err().kind(), std::io::ErrorKind::Unsupported);
+    let held = locks.hold(SlotIndex(0)).map(|lock| lock.is_some());
+    assert_eq!(held.unwrap_err().kind(), std::io::ErrorKind::Unsupported);
     drop(overlay);
 }
 
-// ---- slots and GPUs ------------------------------------------------------------------------------------------------------
+// ---- slots and GPUs
+// ------------------------------------------------------------------------------
 
 #[test]
-fn the_257th_process_finds_no_slot() {
+fn process_257_gets_no_slot() {
     let directory = made();
     let region = Region::open(directory.path()).unwrap();
     let who = SlotOwner { pid: 42, comm: b"a name of more than fifteen bytes" };
@@ -364,10 +366,10 @@ fn the_257th_process_finds_no_slot() {
     assert!(claims.iter().enumerate().all(|(index, claim)| claim.slot.get() == index));
     assert!(region.claim(who, NOW, false).unwrap().is_none());
     assert_eq!(region.slots().high_water(), SLOTS);
-    // One dies, and its memory goes: there is room again.
+    // One exits; when its memory is gone, its slot is free.
     let mut claims = claims;
     drop(claims.remove(100));
-    assert!(region.claim(who, NOW, false).unwrap().is_none(), "dead is not free");
+    assert!(region.claim(who, NOW, false).unwrap().is_none(), "it is draining");
     let later = NOW + Nanos::from_millis(600);
     let again = region.claim(who, later, false).unwrap().unwrap();
     assert_eq!((again.slot.get(), again.generation.get()), (100, 2));
@@ -377,7 +379,7 @@ fn the_257th_process_finds_no_slot() {
 }
 
 #[test]
-fn with_a_monitor_only_its_word_frees_a_slot() {
+fn slot_is_freed_only_by_the_monitors_confirmation() {
     let directory = made();
     let region = Region::open(directory.path()).unwrap();
     let monitor = GrantWriter::open(directory.path()).unwrap();
@@ -388,7 +390,7 @@ fn with_a_monitor_only_its_word_frees_a_slot() {
     let later = NOW + Nanos::from_millis(60_000);
     assert_eq!(region.sweep(NOW, true).unwrap().exited, 1);
     assert_eq!(region.sweep(later, true).unwrap().draining, 1);
-    // A word about an earlier user of the slot says nothing.
+    // A confirmation for an earlier process of the slot does not count.
     monitor
         .set_drained(slot, Word::new(cgpu_shm::units::Generation::from_bits(0), State::Draining));
     assert_eq!(region.sweep(later, true).unwrap().draining, 1);
@@ -398,7 +400,7 @@ fn with_a_monitor_only_its_word_frees_a_slot() {
 }
 
 #[test]
-fn a_buried_slot_is_all_zero() {
+fn freed_slot_is_all_zero() {
     let directory = made();
     let region = Region::open(directory.path()).unwrap();
     let claim = region.claim(SlotOwner::default(), NOW, false).unwrap().unwrap();
@@ -427,7 +429,7 @@ fn a_buried_slot_is_all_zero() {
 }
 
 #[test]
-fn a_gpu_is_registered_once() {
+fn gpu_is_registered_once() {
     let directory = made();
     let region = Region::open(directory.path()).unwrap();
     let me = region.claim(SlotOwner::default(), NOW, false).unwrap().unwrap();
@@ -443,9 +445,9 @@ fn a_gpu_is_registered_once() {
     assert!(matches!(region.register(me.slot, &gpu(99)), Err(gpus::Error::Full)));
 }
 
-/// One container has one limit; but a directory that outlives its container does not keep an old one.
+/// A container has one limit per GPU; a directory that outlives its container does not keep it.
 #[test]
-fn a_limit_stands_while_anybody_else_lives() {
+fn registered_limit_is_kept_while_another_process_lives() {
     let directory = made();
     let region = Region::open(directory.path()).unwrap();
     let elder = region.claim(SlotOwner::default(), NOW, false).unwrap().unwrap();
@@ -461,10 +463,11 @@ fn a_limit_stands_while_anybody_else_lives() {
     assert_eq!(limit(), Bytes(500));
 }
 
-// ---- what the monitor says ------------------------------------------------------------------------------------------------
+// ---- the monitor's page
+// --------------------------------------------------------------------------
 
 #[test]
-fn what_is_granted_is_read() {
+fn container_reads_what_the_monitor_wrote() {
     let directory = made();
     let region = Region::open(directory.path()).unwrap();
     let monitor = GrantWriter::open(directory.path()).unwrap();
@@ -494,15 +497,15 @@ fn what_is_granted_is_read() {
     );
     assert_eq!(Turn(7 << 8 | 99).state(), TurnState::Open, "a state of another version");
 
-    // The word that says "never touched" does not come again.
+    // The word that means "no monitor ever wrote" does not recur.
     monitor.page().gate.store(u32::MAX, Ordering::Relaxed);
     monitor.bump_gate();
     assert_eq!(granted.gate(), 1);
 }
 
-/// The container's mapping is read-only; the kernel knows the word by its file.
+/// The container's mapping is read-only; the kernel identifies the word by its file.
 #[test]
-fn who_sleeps_at_the_gate_is_woken_through_the_monitors_mapping() {
+fn waiter_at_the_gate_is_woken_through_the_monitors_mapping() {
     let directory = made();
     let region = Region::open(directory.path()).unwrap();
     let monitor = GrantWriter::open(directory.path()).unwrap();
@@ -520,7 +523,7 @@ fn who_sleeps_at_the_gate_is_woken_through_the_monitors_mapping() {
 }
 
 #[test]
-fn the_heart_is_timed_by_the_reader() {
+fn heartbeat_is_timed_by_the_reader() {
     let directory = made();
     let region = Region::open(directory.path()).unwrap();
     let monitor = GrantWriter::open(directory.path()).unwrap();
@@ -537,10 +540,11 @@ fn the_heart_is_timed_by_the_reader() {
     assert!(!at(NOW + STALE + STALE + STALE).lives());
 }
 
-// ---- what the monitor reads -----------------------------------------------------------------------------------------------
+// ---- the container's page
+// ------------------------------------------------------------------------
 
 #[test]
-fn the_monitor_reads_what_the_container_wrote() {
+fn monitor_reads_what_the_container_wrote() {
     let directory = made();
     let region = Region::open(directory.path()).unwrap();
     let who = SlotOwner { pid: 42, comm: b"python3" };
@@ -583,15 +587,16 @@ fn the_monitor_reads_what_the_container_wrote() {
     assert_eq!(spans.len(), READABLE);
     assert_eq!(cell.spans_since(8).count(), 2);
     assert_eq!(cell.spans_since(10).count(), 0);
-    assert_eq!(cell.spans_since(11).count(), READABLE, "a new user of the slot began again");
+    assert_eq!(cell.spans_since(11).count(), READABLE, "a new process of the slot began again");
 }
 
 #[test]
-fn a_file_cut_short_under_the_monitor_is_an_error() {
+fn file_truncated_under_the_monitor_is_an_error() {
     let directory = made();
     let mut reader = Reader::open(directory.path()).unwrap();
     for length in [100_000, 4096, 100, 0] {
-        edit(directory.path(), Kind::Use, 16, &u64::MAX.to_ne_bytes()); // GPUs and slots: as many as can be
+        // The counts of GPUs and slots.
+        edit(directory.path(), Kind::Use, 16, &u64::MAX.to_ne_bytes());
         OpenOptions::new()
             .write(true)
             .open(directory.path().join("use"))
@@ -599,15 +604,15 @@ fn a_file_cut_short_under_the_monitor_is_an_error() {
             .set_len(length)
             .unwrap();
         let error = reader.read().unwrap_err();
-        assert!(
-            matches!(error.fault, Fault::InvalidPreamble(InvalidPreamble::WrongSize { found, .. }) if found == length),
-            "{error}"
-        );
+        let Fault::InvalidPreamble(InvalidPreamble::WrongSize { found, .. }) = error.fault else {
+            panic!("{error}");
+        };
+        assert_eq!(found, length);
     }
 }
 
 #[test]
-fn the_monitor_follows_no_link_and_waits_for_no_fifo() {
+fn monitor_follows_no_link_and_waits_for_no_fifo() {
     let (directory, other) = (made(), made());
     let path = directory.path().join("use");
     fs::remove_file(&path).unwrap();
@@ -621,10 +626,13 @@ fn the_monitor_follows_no_link_and_waits_for_no_fifo() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever bytes a container writes, wherever: a snapshot or an error, never more than there can be, never a panic.
+    /// Any bytes that a container writes give a bounded snapshot or an error, and never a panic.
     #[test]
-    fn hostile_bytes_are_only_bytes(
-        writes in prop::collection::vec((0u64..140_000, prop::collection::vec(any::<u8>(), 1..64)), 1..40),
+    fn hostile_bytes_give_a_bounded_snapshot_or_an_error(
+        writes in prop::collection::vec(
+            (0u64..140_000, prop::collection::vec(any::<u8>(), 1..64)),
+            1..40,
+        ),
         counts in any::<[u32; 2]>(),
     ) {
         let directory = made();
@@ -645,7 +653,7 @@ proptest! {
                 }
             }
         }
-        // Nor does the container itself come to more than harm.
+        // The container itself does not panic either.
         if let Ok(region) = Region::open(directory.path()) {
             region.sweep(NOW, false).unwrap();
             let gpus: Vec<_> = region.gpus().collect();

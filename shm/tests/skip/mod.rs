@@ -1,12 +1,13 @@
-//! Tests that cannot run here say so, and are counted.
+//! Recording tests that cannot run here.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// Records that a test could not run: it then returns, and `cargo xtask test` moves it from the passed to the skipped ones.
+/// Records that a test could not run; the test then returns. `cargo xtask test` counts it as
+/// skipped, not as passed.
 ///
 /// # Panics
-/// If CGPU_REQUIRE lists the tool: then its lack is a failure.
+/// If CGPU_REQUIRE lists the missing tool.
 pub(crate) fn skip(test: &str, tool: &str, reason: &str) {
     let required = std::env::var("CGPU_REQUIRE").unwrap_or_default();
     assert!(

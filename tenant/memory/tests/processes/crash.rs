@@ -9,7 +9,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::ptr;
 
 use cgpu_memory::{Address, Bytes, CommitOutcome, ContextId, Denied, Reason};
 use cgpu_shm::atomic::Ordering;
@@ -17,8 +16,10 @@ use cgpu_shm::preamble::Kind;
 use cgpu_shm::region::{Region, RegionSpec};
 use cgpu_shm::units::{DeviceIndex, SlotIndex};
 
-use crate::child::{Child, signal};
-use crate::member::{Inside, Member, SharedWords, reclaim_exited, taken};
+use crate::child::signal;
+use crate::member::{Inside, Member, reclaim_exited, start_child, taken};
+use crate::trace::{step, stopped, trace_me};
+use crate::words::SharedWords;
 
 const MIB: u64 = 1 << 20;
 const LIMIT_MIB: u64 = 64;
@@ -30,8 +31,7 @@ const HELD: usize = 0;
 
 /// Role: stops, makes every kind of call, stops.
 pub(crate) fn all_calls(directory: &Path, _: usize) {
-    // SAFETY: lets the parent trace this process; both pointers are ignored.
-    unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, ptr::null_mut::<u8>(), ptr::null_mut::<u8>()) };
+    assert!(trace_me(), "a process may be traced by its parent here");
     let pid = libc::pid_t::try_from(std::process::id()).expect("a process id");
     let words = SharedWords::open(directory);
     let driver = |change: i64| {
@@ -76,23 +76,6 @@ pub(crate) fn all_calls(directory: &Path, _: usize) {
     std::mem::forget(member);
 }
 
-/// Returns the signal that the traced child has stopped for; `None` if it has exited.
-fn stopped(pid: libc::pid_t) -> Option<i32> {
-    let mut status = 0;
-    // SAFETY: the child is ours; the call fills the one status, which outlives it.
-    let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
-    assert_eq!(waited, pid);
-    libc::WIFSTOPPED(status).then(|| libc::WSTOPSIG(status))
-}
-
-fn one_instruction(pid: libc::pid_t) {
-    // SAFETY: the child is ours and stopped; no signal is passed on, and the address is ignored.
-    let stepped = unsafe {
-        libc::ptrace(libc::PTRACE_SINGLESTEP, pid, ptr::null_mut::<u8>(), ptr::null_mut::<u8>())
-    };
-    assert_eq!(stepped, 0, "{}", std::io::Error::last_os_error());
-}
-
 /// Starts a process in a container whose only process was killed while the driver held `held`
 /// bytes, and checks its accounting.
 fn check_survivor(file: &[u8], held: Bytes) {
@@ -125,7 +108,7 @@ fn crash_after_any_single_store_leaves_a_sound_ledger() {
     Region::make(directory.path(), RegionSpec::default()).expect("a region");
     let words = SharedWords::open(directory.path());
     let path = directory.path().join(Kind::Use.name());
-    let child = Child::start("all_calls", directory.path(), LIMIT_MIB, 0);
+    let child = start_child("all_calls", directory.path(), LIMIT_MIB, 0);
     let pid = child.pid();
     assert_eq!(stopped(pid), Some(libc::SIGSTOP), "a process may trace its own child here");
 
@@ -150,12 +133,9 @@ fn crash_after_any_single_store_leaves_a_sound_ledger() {
                 check_survivor(&fs::read(&path).expect("it is there"), held);
             }
         }
-        one_instruction(pid);
         instructions += 1;
-        match stopped(pid) {
-            Some(libc::SIGTRAP) => {}
-            Some(libc::SIGSTOP) => break,
-            other => panic!("the child stopped for {other:?}"),
+        if !step(pid) {
+            break;
         }
     }
     println!("{} states after {instructions} instructions", seen.len());

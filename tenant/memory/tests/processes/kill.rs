@@ -8,7 +8,8 @@ use cgpu_memory::{Address, Bytes, Clock, ContextId, Monotonic};
 use cgpu_shm::atomic::Ordering;
 
 use crate::child::Child;
-use crate::member::{Inside, Member, SharedWords, reclaim_exited, taken};
+use crate::member::{Inside, Member, reclaim_exited, start_child, taken};
+use crate::words::SharedWords;
 
 const KILLS: usize = 100;
 const WORKERS: usize = 4;
@@ -85,14 +86,14 @@ fn random_kills_leave_nothing_charged() {
     let directory = tempfile::tempdir().expect("a directory");
     let words = SharedWords::open(directory.path());
     let mut random = Random::new();
-    let start = |worker| Child::start("churn", directory.path(), LIMIT_MIB, worker);
+    let start = |worker| start_child("churn", directory.path(), LIMIT_MIB, worker);
     let mut workers: Vec<_> = (0..WORKERS).map(|worker| Some(start(worker))).collect();
     let done = |worker| words.word(worker).load(Ordering::SeqCst);
     let await_progress = |worker: usize, child: &mut Option<Child>| {
         let before = done(worker);
         while done(worker) == before {
             assert!(
-                !child.as_mut().expect("it was started").has_ended(),
+                !child.as_mut().expect("it was started").has_exited(),
                 "worker {worker} has failed"
             );
             thread::sleep(Duration::from_micros(200));

@@ -1,20 +1,16 @@
-//! A process of a container with one GPU, and words that all processes share and no code under test
-//! accesses.
+//! A process of a container with one GPU.
 
-use std::fs::OpenOptions;
-use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::ptr;
 
 use cgpu_memory::{
     Bytes, Clock, DeviceIndex, Environment, GpuInfo, Inventory, Monotonic, Nanos, Start, System,
     Tenant, Uuid,
 };
-use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
-use cgpu_shm::futex;
 use cgpu_shm::region::Region;
 use cgpu_shm::slots::State;
 use cgpu_shm::units::SlotIndex;
+
+use crate::child::Child;
 
 const GPU: GpuInfo = GpuInfo { uuid: Uuid([7; 16]), total: Bytes(1 << 40), order: 0 };
 
@@ -39,6 +35,16 @@ impl Member {
             other => panic!("expected a tenant, found {other:?}"),
         }
     }
+}
+
+/// Starts a child in the container of `directory`, with a limit in MiB.
+pub(crate) fn start_child(role: &str, directory: &Path, limit_mib: u64, argument: usize) -> Child {
+    let variables = [
+        ("CGPU_DIR", directory.to_str().expect("the path is text")),
+        ("CGPU_MEM_UNIT", "MiB"),
+        ("ALIYUN_COM_GPU_MEM_CONTAINER", &limit_mib.to_string()),
+    ];
+    Child::start_with(role, directory, argument, &variables)
 }
 
 /// The environment of the test's own process, which does not have its children's variables.
@@ -86,62 +92,4 @@ pub(crate) fn reclaim_exited(region: &Region) {
 pub(crate) fn taken(region: &Region) -> Vec<SlotIndex> {
     let state = |slot| region.slots().word(slot).expect("a slot").state();
     SlotIndex::all().filter(|slot| state(*slot) != Some(State::Free)).collect()
-}
-
-const WORDS: usize = 64;
-
-/// Words in a file, shared by all processes.
-pub(crate) struct SharedWords {
-    words: *const AtomicU64,
-}
-
-// SAFETY: the words are atomics, and are never unmapped.
-unsafe impl Sync for SharedWords {}
-
-impl SharedWords {
-    pub(crate) fn open(directory: &Path) -> Self {
-        let path = directory.join("truth");
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-        let file = file.expect("a file");
-        let length = WORDS * size_of::<AtomicU64>();
-        file.set_len(length as u64).expect("it can grow");
-        let (protection, descriptor) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
-        // SAFETY: a fresh mapping at an address of the kernel's choice; the file has this length
-        // and is never truncated.
-        let page = unsafe {
-            libc::mmap(ptr::null_mut(), length, protection, libc::MAP_SHARED, descriptor, 0)
-        };
-        assert_ne!(page, libc::MAP_FAILED);
-        Self { words: page.cast() }
-    }
-
-    pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
-        assert!(index < WORDS);
-        // SAFETY: the index is within the mapping.
-        let word = unsafe { self.words.add(index) };
-        // SAFETY: aligned, never unmapped, and only accessed as atomics.
-        unsafe { &*word }
-    }
-
-    /// Returns a futex in the low half of a word that is used for nothing else.
-    fn half(&self, index: usize) -> &AtomicU32 {
-        let word = ptr::from_ref(self.word(index)).cast::<AtomicU32>();
-        // SAFETY: within the word, aligned, and not accessed otherwise.
-        unsafe { &*word }
-    }
-
-    /// Waits until `count` processes have called it.
-    pub(crate) fn barrier(&self, count: u64) {
-        let (arrived, round) = (self.word(WORDS - 1), self.half(WORDS - 2));
-        let this = round.load(Ordering::SeqCst);
-        if arrived.fetch_add(1, Ordering::SeqCst) + 1 == count {
-            arrived.store(0, Ordering::SeqCst);
-            round.store(this.wrapping_add(1), Ordering::SeqCst);
-            futex::wake(round, u32::MAX);
-        }
-        while round.load(Ordering::SeqCst) == this {
-            futex::wait(round, this, Nanos::from_millis(100));
-        }
-    }
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 use cgpu_memory::{Address, Bytes};
 use cgpu_shm::atomic::Ordering;
 
-use crate::child::Child;
-use crate::member::{Inside, Member, SharedWords, reclaim_exited};
+use crate::member::{Inside, Member, reclaim_exited, start_child};
+use crate::words::SharedWords;
 
 const RACERS: u64 = 8;
 const ROUNDS: u64 = 1000;
@@ -63,7 +63,7 @@ fn racing_processes_get_one_charge_per_round() {
     let directory = tempfile::tempdir().expect("a directory");
     SharedWords::open(directory.path());
     let racers: Vec<_> =
-        (0..RACERS).map(|_| Child::start("rounds", directory.path(), LIMIT_MIB, 0)).collect();
+        (0..RACERS).map(|_| start_child("rounds", directory.path(), LIMIT_MIB, 0)).collect();
     for racer in racers {
         assert!(racer.wait().success());
     }
@@ -89,7 +89,7 @@ fn racing_starts_share_one_region() {
         let directory = tempfile::tempdir().expect("a directory");
         let words = SharedWords::open(directory.path());
         let racers: Vec<_> =
-            (0..RACERS).map(|_| Child::start("once", directory.path(), LIMIT_MIB, round)).collect();
+            (0..RACERS).map(|_| start_child("once", directory.path(), LIMIT_MIB, round)).collect();
         for racer in racers {
             assert!(racer.wait().success());
         }
