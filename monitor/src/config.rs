@@ -1,20 +1,21 @@
-//! `/etc/cgpu/monitor.toml`: what a host's monitor is told. Every key may be left out.
+//! `/etc/cgpu/monitor.toml`: the monitor's configuration. Every key may be left out.
 //!
 //! ```toml
 //! root = "/run/cgpu"          # containers and the socket
-//! state = "/var/lib/cgpu"     # settings that survive
+//! state = "/var/lib/cgpu"     # settings that survive a restart
 //! tree = "/run/cgpu_km"       # where the control tree is mounted; "none": nowhere
 //! nvml = "libnvidia-ml.so.1"
 //! base_slice_ms = 6           # 2: less waiting, 10: fewer switches; left out: 6 to 10, as switches cost
-//! time_scale = 1.0            # of a simulated GPU: 10 is ten times slower than life
-//! metrics = "127.0.0.1:9445"  # where they are served; "off": nowhere
+//! time_scale = 1.0            # of a simulated GPU: 10 is ten times slower than real time
+//! metrics = "127.0.0.1:9445"  # address of the metrics endpoint; "off": none
 //! metrics_hami = false        # HAMi's names as well
 //! default_memsize = 0         # bytes for containers that come without a limit; 0: none
 //! allow_overcommit = false    # limits of a GPU may add up to more than it has
-//! end_unshimmed = false       # containers' processes that use a GPU without the shim are ended
-//! end_over_limit_mib = 1024   # of a container that holds so much more than its limit, the process that holds most is ended; left out: nobody
+//! end_unshimmed = false       # end containers' processes that use a GPU without the shim
+//! end_over_limit_mib = 1024   # of a container that exceeds its limit by this much, end the process
+//!                             # that holds most; left out: end none
 //!
-//! [gpu.0]                    # by index, or by UUID, which wins: [gpu."GPU-..."]
+//! [gpu.0]                     # by index, or by UUID, which wins: [gpu."GPU-..."]
 //! policy = 1
 //! max_inst = 20
 //! prio_ratio = 80
@@ -22,7 +23,8 @@
 //! base_slice_ms = 6
 //! ```
 //!
-//! What people set in the control tree wins over it. An error names the file, the line, and what was expected.
+//! Settings in the control tree override it. An error names the file, the line, and what was
+//! expected.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -43,14 +45,14 @@ use crate::metrics::Endpoint;
 use crate::settings::{GpuSettings, bounds};
 use crate::watcher::Rules;
 
-/// Where metrics are served unless told.
+/// Default address of the metrics endpoint.
 const DEFAULT_METRICS: &str = "127.0.0.1:9445";
 
-/// Where settings survive, for root.
+/// Default directory of the settings, for root.
 const DEFAULT_STATE: &str = "/var/lib/cgpu";
-/// Where the control tree is, for root.
+/// Default place of the control tree, for root.
 const DEFAULT_TREE: &str = "/run/cgpu_km";
-/// No tree.
+/// Value of `tree` for no control tree.
 const NONE: &str = "none";
 
 const BASE_SLICE_MS: RangeInclusive<u64> = 1..=20;
@@ -87,7 +89,7 @@ struct GpuContents {
     base_slice_ms: Option<Spanned<i64>>,
 }
 
-/// A file's name and text, to say where in it something is wrong.
+/// A file's name and text, to report the line of an error.
 struct Source<'a> {
     name: &'a Path,
     text: &'a str,
@@ -123,7 +125,7 @@ impl Source<'_> {
         }
     }
 
-    /// Where metrics are served: on the loopback address by default.
+    /// Parses the address of the metrics endpoint, the loopback address by default.
     fn endpoint(&self, text: Option<&Spanned<String>>, hami: bool) -> Result<Option<Endpoint>> {
         let value = text.map_or(DEFAULT_METRICS, |text| text.get_ref());
         if value == "off" {
@@ -155,31 +157,31 @@ impl Source<'_> {
     }
 }
 
-/// Which GPU is meant.
+/// How the file names a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Which {
     Index(DeviceId),
     Uuid(Uuid),
 }
 
-/// How a GPU starts, as far as it is told.
+/// A GPU's initial settings, as far as they are configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct GpuStart {
     settings: GpuSettings,
     base: Option<Nanos>,
 }
 
-/// How GPUs start and what holds for all of them: what can be changed while the monitor runs.
+/// Initial settings of each GPU and of all: the part that can be reloaded while the monitor runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {
     gpus: BTreeMap<Which, GpuStart>,
     base: Option<Nanos>,
     percent: u32,
-    /// For containers that come without a limit; zero: none.
+    /// Limit for containers that come without one; zero: none.
     pub default_memsize: Bytes,
-    /// Limits of a GPU may add up to more than it has.
+    /// Whether the limits on a GPU may add up to more than it has.
     pub allow_overcommit: bool,
-    /// Which processes are ended.
+    /// Which processes the monitor ends.
     pub rules: Rules,
 }
 
@@ -206,13 +208,13 @@ impl Start {
         }
     }
 
-    /// What a GPU starts with.
+    /// Returns a GPU's initial settings.
     #[must_use]
     pub fn gpu(&self, index: DeviceId, uuid: Uuid) -> GpuSettings {
         self.find(index, uuid).settings
     }
 
-    /// The times of a GPU's turns.
+    /// Returns the times of a GPU's turns.
     #[must_use]
     pub fn tuning(&self, index: DeviceId, uuid: Uuid) -> Tuning {
         let base = self.find(index, uuid).base.or(self.base);
@@ -220,7 +222,7 @@ impl Start {
     }
 }
 
-/// What the monitor goes by.
+/// The monitor's configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Holds `containers/` and `monitor.sock`.
@@ -231,18 +233,18 @@ pub struct Config {
     pub tree: Option<PathBuf>,
     /// The NVML library to load.
     pub nvml: String,
-    /// Where metrics are served; none: nowhere.
+    /// Address of the metrics endpoint; none: no metrics.
     pub metrics: Option<Endpoint>,
-    /// How GPUs start.
+    /// Initial settings.
     pub start: Start,
-    /// Where all this is from, to read it again.
+    /// Where it was read from, for a reload.
     pub source: Sources,
 }
 
-/// What the caller says; it wins over the file.
+/// Command-line options, which override the file.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// The file; none: [`paths::MONITOR_CONFIG`], where there is one.
+    /// The file; none: [`paths::MONITOR_CONFIG`], if it exists.
     pub path: Option<PathBuf>,
     /// See [`Config::root`].
     pub root: Option<PathBuf>,
@@ -251,10 +253,11 @@ pub struct Sources {
 }
 
 impl Config {
-    /// From the file if there is one; what the caller asks for wins.
+    /// Reads the file if there is one. Command-line options override it.
     ///
     /// # Errors
-    /// When the file is asked for and missing, cannot be understood, or a value is out of range, or no root is known.
+    /// When a file that the caller named is missing, the file cannot be parsed, a value is out of
+    /// range, or no root is known.
     pub fn load(source: Sources) -> Result<Self> {
         let name = source.path.clone().unwrap_or_else(|| paths::MONITOR_CONFIG.into());
         let text = match fs::read_to_string(&name) {
@@ -383,7 +386,7 @@ mod tests {
         assert!(gpu.work_conserving());
         assert_eq!(start.tuning(DeviceId::default(), uuid).base_slice, Nanos::from_millis(2));
         assert_eq!(start.gpu(DeviceId::of_gpu(1), Uuid([2; 16])), GpuSettings::default());
-        // An instance goes by its own number, not by its GPU's.
+        // An instance has its own settings, not its GPU's.
         let instance = |start: &Start| start.gpu(DeviceId::of_instance(0, 1), Uuid([3; 16])).policy;
         assert_eq!(instance(&start), None);
         assert_eq!(

@@ -1,11 +1,11 @@
-//! The way in for programs and people: the control socket and the control tree.
+//! The control interface: socket and control tree.
 //!
 //! | module | what it does |
 //! |---|---|
 //! | `socket` | accepts connections, reads requests, writes replies |
 //! | `tree` | the same as a file system (FUSE), on a thread of its own |
 //! | `access` | reads, writes and lists the nodes of the tree |
-//! | `status` | reports everything the monitor knows |
+//! | `status` | builds the status report |
 //!
 //! Imports the host; the host imports nothing from here.
 
@@ -19,7 +19,7 @@ pub(crate) mod socket;
 mod status;
 pub(crate) mod tree;
 
-/// Answers one request, of the socket or of the tree.
+/// Answers one request from the socket or the tree.
 pub(crate) fn answer(host: &mut Host, now: Nanos, request: Request, may_write: bool) -> Reply {
     if !may_write && !request.reads() {
         return Reply::Refused(Refusal::denied());

@@ -26,19 +26,19 @@ mod poll;
 
 use event_loop::{End, EventLoop, TRANSFER_TIMEOUT};
 
-/// Runs a monitor until SIGTERM or SIGINT, or until a successor takes over. With `replace` it is the successor of the one that answers
-/// there, if one does.
+/// Runs a monitor until SIGTERM or SIGINT, or until a successor takes over. With `replace`, it
+/// takes over from the monitor that answers at the socket, if one does.
 ///
 /// # Errors
-/// When it cannot start: another monitor runs, the root cannot be made, the settings cannot be read. Once it runs, it does not end by
-/// itself.
+/// When it cannot start: another monitor runs, the root cannot be created, the settings cannot be
+/// read. Once started, it does not end by itself.
 pub fn run(config: &Config, replace: bool) -> Result<()> {
     latency::reduce_wakeup_latency();
-    cgpu_shm::truncation::survive().context("no handler for files that are cut short")?;
+    cgpu_shm::truncation::survive().context("cannot install the handler for truncated files")?;
     allow_descriptors();
     let containers = paths::containers(&config.root);
     std::fs::create_dir_all(&containers)
-        .with_context(|| format!("cannot make {}", containers.display()))?;
+        .with_context(|| format!("cannot create {}", containers.display()))?;
     let path = paths::socket(&config.root);
     let predecessor = if replace { Client::connect(&path).ok() } else { None };
     let mut socket = match &predecessor {
@@ -55,22 +55,24 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
         .context("cannot start the prober thread")?;
     let mut host = Host::new(config, settings, prober, Monotonic.now());
     host.warn(refused);
-    // A client that connects meanwhile waits for the answer.
+    // A client that connects meanwhile waits for its reply.
     host.wait_for_first_sample(Monotonic.now());
     if let Some(mut predecessor) = predecessor {
-        let state = predecessor.transfer().context("the running monitor does not hand over")?;
+        let state =
+            predecessor.transfer().context("the running monitor does not transfer its state")?;
         let state: UpgradeState =
-            serde_json::from_value(state).context("its state cannot be read")?;
-        tracing::info!("taking over from a monitor of {}", state.release);
+            serde_json::from_value(state).context("cannot parse the running monitor's state")?;
+        tracing::info!("taking over from a monitor of release {}", state.release);
         host.restore(Monotonic.now(), state);
-        // The predecessor ends when the socket's name is ours.
+        // The predecessor ends when this process has replaced the socket.
         service::is_main_process();
         socket = Some(
             Socket::take_over(&path).with_context(|| format!("cannot open {}", path.display()))?,
         );
     }
     let socket = socket.context("no socket")?;
-    let (tree_sender, tree_requests) = channel::open().context("no descriptor for the tree")?;
+    let (tree_sender, tree_requests) =
+        channel::open().context("cannot create the control tree's channel")?;
     let tree = mount(config, tree_sender).unwrap_or_else(|message| {
         host.warn(Some(message));
         None
@@ -81,20 +83,20 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
     let mut daemon = EventLoop::new(host, socket, tree_requests, config.clone())?;
     if let Some(endpoint) = &config.metrics {
         crate::metrics::serve(endpoint.clone(), path.clone())
-            .context("no thread for the metrics")?;
+            .context("cannot start the metrics thread")?;
     }
-    tracing::info!("monitor of {}", config.root.display());
+    tracing::info!("monitor started for {}", config.root.display());
     service::ready();
     match daemon.serve()? {
         End::Stopped => {
             service::stopping();
             daemon.host.open_gates();
-            tracing::info!("told to end: all gates are open");
+            tracing::info!("stopped by a signal; all gates are open");
         }
         End::Transferred => {
-            tracing::info!("handed over");
+            tracing::info!("a successor has taken over");
             let EventLoop { socket, tree_requests, .. } = daemon;
-            // Who has connected to us and was not heard asks again, there.
+            // A client whose request was not read connects again, to the successor.
             socket.end_when_replaced(TRANSFER_TIMEOUT);
             if let Some(tree) = tree {
                 tree.leave(TRANSFER_TIMEOUT, || {
@@ -106,7 +108,8 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
     Ok(())
 }
 
-/// As many open files as the system lets us have: a container takes some twenty, and the usual thousand is meant for programs that use `select`.
+/// Raises the limit of open files to its maximum. A container takes some twenty, and the usual soft
+/// limit of 1024 is meant for programs that use `select`.
 fn allow_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
@@ -132,7 +135,8 @@ fn open_socket(path: &Path) -> Result<Socket> {
     }
 }
 
-/// The tree, where it is wanted; or why there is none: `cgpu get` and `cgpu set` do the same without it.
+/// Mounts the control tree, if it is configured. The error is for the status: `cgpu get` and `cgpu
+/// set` work without the tree.
 fn mount(config: &Config, tree_sender: RequestSender) -> Result<Option<Tree>, String> {
     let Some(at) = &config.tree else { return Ok(None) };
     Tree::mount(at, &config.root, tree_sender).map(Some).map_err(|error| {
@@ -143,7 +147,7 @@ fn mount(config: &Config, tree_sender: RequestSender) -> Result<Option<Tree>, St
     })
 }
 
-/// Has the successor answer.
+/// Forwards a request to the successor.
 fn forward(path: &Path, request: &Request, may_write: bool) -> Reply {
     let answer = Client::connect(path).and_then(|mut client| client.forward(request, may_write));
     answer.unwrap_or_else(|failure| Reply::Refused(Refusal::new(Errno::EIO, failure.to_string())))

@@ -1,22 +1,24 @@
-//! The host monitor of cgpu: gives turns on each GPU, accounts, answers on the control socket.
+//! The host monitor of cgpu: gives turns on each GPU, accounts GPU time, answers on the control
+//! socket.
 //!
 //! | folder | what it does |
 //! |---|---|
-//! | `daemon` | starts and ends; sleeps until something is heard or due |
+//! | `daemon` | starts and ends; sleeps until an event arrives or a deadline is reached |
 //! | [`metrics`] | serves the metrics endpoint, as a client of the socket |
 //! | `control` | answers requests: the socket, the control tree, the status |
 //! | `host` | keeps the GPUs and the containers with their shared files; runs the scheduler |
 //! | `probe` | blocking work on a thread of its own: NVML, process search, ending a process |
 //! | [`watcher`] | pure: finds processes without the shim or above their limit |
-//! | [`memory`] | pure: what NVML's figures say of containers' memory |
+//! | [`memory`] | pure: derives containers' memory from NVML's figures |
 //!
 //! A folder imports those below it. Every folder may import [`config`] (the configuration file),
-//! [`settings`] (what is set while it runs), `nodes` (names in the control tree), [`upgrade`] (what an
-//! upgrade transfers) and `service` (the service manager).
+//! [`settings`] (settings made at run time), `nodes` (names in the control tree), [`upgrade`] (the
+//! state that an upgrade transfers) and `service` (the service manager).
 //!
-//! The decision whose turn it is, pure, is `cgpu-scheduler`. Messages and the connection to a monitor
-//! are in `cgpu-client`, the reading of NVML's inventory and health in `cgpu-inventory`.
-//! `docs/internals/turns.md` is the protocol with the containers' gates, `docs/control.md` that of the socket.
+//! `cgpu-scheduler` decides whose turn it is. `cgpu-client` has the messages and the connection to
+//! a monitor, `cgpu-inventory` the reading of NVML's inventory and health.
+//! `docs/internals/turns.md` is the protocol with the containers' gates, `docs/control.md` that of
+//! the socket.
 #![forbid(unsafe_code)]
 
 pub mod config;

@@ -1,4 +1,4 @@
-//! `cgpu-monitor`: one per host. Gives turns on each GPU, accounts, answers on its socket.
+//! `cgpu-monitor`, one per host: gives turns on each GPU, accounts GPU time, answers on its socket.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
@@ -10,36 +10,38 @@ use cgpu_monitor::config::{Config, Sources};
 use clap::{Parser, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-/// Shares the GPUs of this host among its containers
+/// Share the GPUs of this host among its containers
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// Where containers and the socket lie [default: /run/cgpu, or $XDG_RUNTIME_DIR/cgpu without root]
+    /// Directory of containers and the socket [default: /run/cgpu, or $XDG_RUNTIME_DIR/cgpu without
+    /// root]
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
-    /// The configuration [default: /etc/cgpu/monitor.toml, where there is one]
+    /// Configuration file [default: /etc/cgpu/monitor.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where the control tree is mounted, or none [default: /run/cgpu_km, or cgpu_km in another root]
+    /// Mount point of the control tree, or none [default: /run/cgpu_km, or cgpu_km in another root]
     #[arg(long, value_name = "DIR")]
     tree: Option<PathBuf>,
-    /// Take over from the monitor that runs, with all that it knows
+    /// Take over from the running monitor, with its state
     #[arg(long)]
     replace: bool,
-    /// Print the GPUs that NVML tells of now, a list in JSON, and end
+    /// Print the GPUs that NVML lists now, as JSON, and exit
     #[arg(long, value_name = "LIBRARY", num_args = 0..=1, default_missing_value = "libnvidia-ml.so.1", exclusive = true)]
     list_gpus: Option<PathBuf>,
-    /// What to tell on stderr: error, warn, info, debug, or a filter of the tracing crate
+    /// Write log messages of this level to stderr: error, warn, info, debug, or a filter of the
+    /// tracing crate
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log: String,
-    /// How to tell it
+    /// Format of log messages
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
-    /// Lines for people
+    /// Lines of text
     Text,
     /// One JSON object a line
     Json,
@@ -58,7 +60,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(library) = &arguments.list_gpus {
-        // NVML may hang: this process ends with its parent.
+        // NVML may hang, so this process is killed when its parent exits.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
         writeln!(std::io::stdout(), "{}", cgpu_inventory::list(library)?)?;
         return Ok(());

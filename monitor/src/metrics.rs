@@ -1,14 +1,14 @@
 //! The metrics endpoint: `GET /metrics` in the OpenMetrics text format.
 //!
-//! A thread of its own that is a client of the control socket like any other: the daemon gives it a status, as it gives `cgpu smi` one, and never
-//! waits for it. What was rendered is served again for [`CACHE_TIME`], so that many scrapers cost the turns no more than one. `docs/monitoring.md`
-//! lists the families.
+//! It runs on a thread of its own, as a client of the control socket like any other, so the daemon
+//! never waits for it. A rendered text is served again for [`CACHE_TIME`]: many scrapers cost the
+//! daemon no more than one. `docs/monitoring.md` lists the families.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`families`] | one table: name, kind, unit, sentence, and how it is read from a status |
-//! | `exposition` | the table and a status become text |
-//! | `http` | connections: who may hold one, for how long, and what is answered |
+//! | [`families`] | one table: name, kind, unit, help, and how each is read from a status |
+//! | `exposition` | renders the table and a status as text |
+//! | `http` | connections: how many, for how long, and what they get |
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -22,24 +22,25 @@ pub mod families;
 mod http;
 mod own;
 
-/// A text is served again for so long.
+/// How long a rendered text is served again.
 const CACHE_TIME: Duration = Duration::from_millis(500);
 /// Interval at which a port in use is tried again.
 const BIND_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Where and what is served.
+/// Configuration of the endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where it listens.
+    /// Address that it listens on.
     pub listen: SocketAddr,
-    /// HAMi's names as well.
+    /// Whether HAMi's names are served as well.
     pub hami: bool,
 }
 
-/// Serves until the process ends. The monitor's socket is at `socket`.
+/// Serves metrics until the process ends. The monitor's socket is at `socket`. A port that is in
+/// use is tried again until it is free.
 ///
 /// # Errors
-/// When no thread can be made. A port that is taken is waited for.
+/// When no thread can be created.
 pub(crate) fn serve(endpoint: Endpoint, socket: PathBuf) -> std::io::Result<()> {
     thread::Builder::new().name("metrics".into()).spawn(move || run(&endpoint, socket))?;
     Ok(())
@@ -58,11 +59,11 @@ fn listen(at: SocketAddr) -> TcpListener {
     loop {
         match TcpListener::bind(at) {
             Ok(listener) => {
-                tracing::info!("metrics at http://{at}/metrics");
+                tracing::info!("serving metrics at http://{at}/metrics");
                 return listener;
             }
             Err(error) if !logged => {
-                tracing::warn!("metrics are not served at {at} yet: {error}");
+                tracing::warn!("cannot serve metrics at {at} yet: {error}; trying again");
                 logged = true;
             }
             Err(_) => {}
@@ -71,7 +72,7 @@ fn listen(at: SocketAddr) -> TcpListener {
     }
 }
 
-/// Writes the text, at most every [`CACHE_TIME`].
+/// Renders the text, at most once per [`CACHE_TIME`].
 struct MetricsWriter {
     socket: PathBuf,
     client: Option<Client>,
@@ -80,7 +81,7 @@ struct MetricsWriter {
 }
 
 impl MetricsWriter {
-    /// None: the daemon does not answer.
+    /// Returns the text. None: the daemon does not answer.
     fn text(&mut self) -> Option<String> {
         if self.written.as_ref().is_none_or(|(at, _)| at.elapsed() >= CACHE_TIME) {
             self.written = self.write().map(|text| (Instant::now(), text));

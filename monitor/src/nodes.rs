@@ -6,11 +6,11 @@
 //! default_memsize          rw    bytes, 0: none
 //! N/policy                 rw    0..5; N is a GPU's index, or an instance's (MIG) as N.M
 //! N/max_inst               rw    1..25
-//! N/free_weight            r     what is left of max_inst
+//! N/free_weight            r     capacity units that are free
 //! N/prio_ratio             rw    20..99
 //! N/work_conserving        rw    0, 1
 //! N/<id>/id                r
-//! N/<id>/memsize           rw    bytes; 0: as it was started with
+//! N/<id>/memsize           rw    bytes; 0: the limit that it was started with
 //! N/<id>/meminfo           r     "Free: <bytes>", then "PID: <pid> Mem: <bytes>" for each process
 //! N/<id>/weight            rw    1..25; reads 0 where none was left for it
 //! N/<id>/highprio          rw    0, 1
@@ -40,7 +40,7 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    /// What can be done with it.
+    /// Returns which operations the node allows.
     pub(crate) const fn kind(self) -> Kind {
         match self {
             Self::Root | Self::Gpu(_) | Self::Container(..) => Kind::Folder,

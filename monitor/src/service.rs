@@ -1,37 +1,37 @@
-//! What the service manager is told (`sd_notify`): that the monitor is ready, which process it is, that it reloads, that it stops. Without
-//! a manager nobody is told.
+//! Notifies the service manager (`sd_notify`) that the monitor is ready, which process it is, and
+//! that it stops. Without a manager it does nothing.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// This process, a successor, is the service's main process from now on. The manager must know before the predecessor ends:
-/// otherwise it takes the service for ended, and kills the successor.
+/// Makes this process, a successor, the service's main process. The manager must know before the
+/// predecessor ends: otherwise it considers the service ended and kills the successor.
 pub(crate) fn is_main_process() {
-    tell(&format!("MAINPID={}", std::process::id()));
+    notify(&format!("MAINPID={}", std::process::id()));
 }
 
-/// It answers now.
+/// Reports that the monitor answers requests.
 pub(crate) fn ready() {
-    tell("READY=1");
+    notify("READY=1");
 }
 
-/// It stops.
+/// Reports that the monitor is stopping.
 pub(crate) fn stopping() {
-    tell("STOPPING=1");
+    notify("STOPPING=1");
 }
 
-fn tell(text: &str) {
-    let Some(place) = std::env::var_os("NOTIFY_SOCKET") else { return };
+fn notify(text: &str) {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let send = || -> io::Result<()> {
-        let address = match place.as_bytes().strip_prefix(b"@") {
+        let address = match socket.as_bytes().strip_prefix(b"@") {
             Some(name) => SocketAddr::from_abstract_name(name)?,
-            None => SocketAddr::from_pathname(&place)?,
+            None => SocketAddr::from_pathname(&socket)?,
         };
         UnixDatagram::unbound()?.send_to_addr(text.as_bytes(), &address).map(drop)
     };
     if let Err(error) = send() {
-        tracing::warn!("the service manager cannot be told: {error}");
+        tracing::warn!("cannot notify the service manager: {error}");
     }
 }

@@ -1,7 +1,7 @@
-//! What people have set, and that survives a restart: one JSON file, replaced as a whole.
+//! Settings made at run time, which survive a restart: one JSON file, replaced as a whole.
 //!
-//! What was never set is not in it: then the configuration counts, and without one the default. A file that is not understood is set
-//! aside under another name, so that it is neither taken for none nor overwritten.
+//! It contains only what was set; for the rest the configuration counts, then the default. A file
+//! that cannot be parsed is renamed, so that it is neither ignored nor overwritten.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,13 +11,12 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// Ranges of what can be set, in the control tree and by the keys of the same names in the
-/// configuration.
+/// Ranges of settings in the control tree, and of the configuration keys with the same names.
 pub(crate) mod bounds {
     use std::ops::RangeInclusive;
 
     pub(crate) const POLICY: RangeInclusive<u64> = 0..=cgpu_scheduler::policy::Policy::HIGHEST;
-    /// Containers that a GPU can be set to take.
+    /// Capacity units of a GPU.
     pub(crate) const MAX_INST: RangeInclusive<u64> = 1..=25;
     pub(crate) const PRIO_RATIO: RangeInclusive<u64> = 20..=99;
     pub(crate) const SWITCH: RangeInclusive<u64> = 0..=1;
@@ -25,11 +24,11 @@ pub(crate) mod bounds {
     pub(crate) const BYTES: RangeInclusive<u64> = 0..=u64::MAX;
 }
 
-/// Everything that survives.
+/// All settings that survive a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Of the file; absent in the first.
+    /// Version of the file; absent in the first version.
     version: Version,
     /// Memory limit in bytes for containers that come without one; 0: none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,7 +64,7 @@ impl From<Version> for u32 {
     }
 }
 
-/// What is set for a GPU; none: never set.
+/// Settings of a GPU; none: never set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GpuSettings {
@@ -84,7 +83,7 @@ pub struct GpuSettings {
 }
 
 impl GpuSettings {
-    /// These where they are set, else those below.
+    /// Returns these settings where they are set, else those of `below`.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
         Self {
@@ -95,13 +94,13 @@ impl GpuSettings {
         }
     }
 
-    /// Places on the GPU.
+    /// Returns the GPU's capacity in units.
     #[must_use]
     pub fn max_inst(&self) -> u32 {
         self.max_inst.unwrap_or(20)
     }
 
-    /// Percent that high priority may take.
+    /// Returns the percentage of the GPU that high priority may take.
     #[must_use]
     pub fn prio_ratio(&self) -> u32 {
         self.prio_ratio.unwrap_or(80)
@@ -113,7 +112,7 @@ impl GpuSettings {
         self.work_conserving.unwrap_or(false)
     }
 
-    /// Each value is one that could have been set.
+    /// Checks that each value is within its range.
     fn check(&self) -> Result<(), String> {
         for (name, value, bounds) in [
             ("policy", self.policy, bounds::POLICY),
@@ -135,36 +134,37 @@ fn within(name: &str, value: Option<u32>, bounds: &RangeInclusive<u64>) -> Resul
     }
 }
 
-/// What is set for a container.
+/// Settings of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ContainerSettings {
-    /// 1..25; none: as it was started with.
+    /// 1..25; none: the weight that it was started with.
     pub weight: Option<u32>,
-    /// High priority or not; none: as it was started with.
+    /// Whether it has high priority; none: as it was started.
     pub high: Option<bool>,
     /// Memory limit in bytes by the GPU's UUID.
     pub memsize: BTreeMap<String, u64>,
 }
 
 const SETTINGS_FILE: &str = "settings.json";
-/// What was not understood is kept under this name.
+/// Name of a settings file that could not be parsed.
 const REFUSED_FILE: &str = "settings.json.refused";
 
-/// What was found.
+/// Outcome of reading the settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// These; none were ever set in a new place.
+    /// The settings; the default if there is no file.
     Settings(Settings),
-    /// Something that is not understood: it is set aside, and this sentence says where and why.
+    /// The file could not be parsed and was renamed; this message says where and why.
     Refused(String),
 }
 
 impl Settings {
-    /// Reads them.
+    /// Reads the settings.
     ///
     /// # Errors
-    /// When the file cannot be read, or what is not understood cannot be set aside: it must not be overwritten then.
+    /// When the file cannot be read, or one that cannot be parsed cannot be renamed: it must not be
+    /// overwritten then.
     pub fn load(directory: &Path) -> io::Result<Found> {
         let path = directory.join(SETTINGS_FILE);
         let text = match fs::read(&path) {
@@ -181,7 +181,7 @@ impl Settings {
                 let aside = directory.join(REFUSED_FILE);
                 fs::rename(&path, &aside)?;
                 Ok(Found::Refused(format!(
-                    "{} is not understood and was set aside as {}: {reason}; what people had set is not in force",
+                    "cannot parse {}: {reason}; it was set aside as {}, and its settings are not in force",
                     path.display(),
                     aside.display()
                 )))
@@ -200,11 +200,11 @@ impl Settings {
         Ok(())
     }
 
-    /// Writes them: either all of it is there afterwards, or what was there before. It outlives this process at once, and a power cut
-    /// after [`Settings::sync`].
+    /// Writes the settings. The file is replaced as a whole. It survives the end of this process at
+    /// once, and a power cut after [`Settings::sync`].
     ///
     /// # Errors
-    /// As the system says: a full disk, a read-only one.
+    /// I/O errors, such as a full or a read-only disk.
     pub fn save(&self, directory: &Path) -> io::Result<()> {
         fs::create_dir_all(directory)?;
         let draft = directory.join(".settings.json");
@@ -212,10 +212,10 @@ impl Settings {
         fs::rename(draft, directory.join(SETTINGS_FILE))
     }
 
-    /// Waits until the disk has what was last saved.
+    /// Waits until the saved file is on the disk.
     ///
     /// # Errors
-    /// As the system says.
+    /// I/O errors.
     pub fn sync(directory: &Path) -> io::Result<()> {
         fs::File::open(directory.join(SETTINGS_FILE))?.sync_all()?;
         fs::File::open(directory)?.sync_all()

@@ -1,16 +1,18 @@
-//! The hot upgrade: what a monitor leaves to its successor, and how the successor comes to be.
+//! The hot upgrade: the state that a monitor transfers to its successor, and the successor's start.
 //!
 //! ```text
 //!   running                             successor (cgpu-monitor --replace)
-//!     |   told to: SIGUSR2, "upgrade"      |  reads its configuration, loads NVML
+//!     |   SIGUSR2 or "upgrade" arrives     |  reads its configuration, loads NVML
 //!     |   <------- "transfer" ------------ |  when it is ready
-//!     |   closes the turns, writes down    |
-//!     |   -------- upgrade state --------> |  takes the state, the socket's name, the tree's place
-//!   ends, gates as they are                |  beats: within the second in which gates believe in a monitor
+//!     |   closes turns, collects its state |
+//!     |   -------- upgrade state --------> |  restores it, takes over the socket and the tree
+//!   ends, leaves the gates as they are     |  writes heartbeats, within the second in which the
+//!                                          |  gates count the monitor as running
 //! ```
 //!
-//! Until the state is transferred nothing has changed: a successor that fails before costs nothing. Clients that were connected are cut off and
-//! ask again, which every request allows.
+//! Until the state is transferred nothing has changed, so a successor that fails earlier does no
+//! harm. Connected clients are disconnected and send their requests again, which every request
+//! allows.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -22,49 +24,50 @@ use serde::{Deserialize, Serialize};
 use crate::settings::Settings;
 use crate::watcher::WatcherState;
 
-/// All of it. What a later release adds has a default, so that each can take over from the one before.
+/// The whole state. Fields that a later release adds have a default, so that each release can take
+/// over from the one before.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UpgradeState {
     /// The release that wrote it.
     pub release: String,
-    /// What people have set.
+    /// Settings made at run time.
     pub settings: Settings,
-    /// Containers, in the order in which they became known.
+    /// Containers, in the order of their registration.
     pub containers: Vec<TransferredContainer>,
     /// The scheduler's state of each GPU and container.
     pub gpus: Vec<TransferredGpu>,
-    /// What the watcher has found.
+    /// Findings of the watcher.
     pub watcher: WatcherState,
 }
 
-/// A container.
+/// State of a container.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TransferredContainer {
-    /// Its folder in the control tree.
+    /// Name of its folder in the control tree.
     pub id: String,
     /// Its directory on the host.
     pub dir: PathBuf,
     /// The last registration.
     pub registration: Option<Registration>,
-    /// The processes that registered it and live.
+    /// Living processes that registered it.
     pub registrants: Vec<i32>,
 }
 
-/// The scheduler's state of a GPU.
+/// The scheduler's state of a GPU and its containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TransferredGpu {
     /// `GPU-...`.
     pub uuid: String,
-    /// Of the whole GPU.
+    /// State of the whole GPU.
     pub gpu: GpuState,
-    /// By container's directory.
+    /// State of each container, by its directory.
     pub containers: Vec<(PathBuf, TenantState)>,
 }
 
-/// How to start a successor, and the one that has been started.
+/// Starts a successor and watches it.
 #[derive(Debug, Default)]
 pub(crate) struct Successor {
     program: Option<PathBuf>,
@@ -72,35 +75,37 @@ pub(crate) struct Successor {
 }
 
 impl Successor {
-    /// By the program's place as of now: what lies there later is the successor.
+    /// Records the path of the running program. A file that is installed there later is the
+    /// successor.
     pub(crate) fn prepare() -> Self {
         Self { program: std::env::current_exe().ok(), successor: None }
     }
 
-    /// Starts one, with our own arguments. It shows itself when it requests the state.
+    /// Starts a successor with this process's arguments. It will request the state when it is
+    /// ready.
     pub(crate) fn begin(&mut self) -> Result<(), Refusal> {
         if self.successor.is_some() {
-            return Err(Refusal::new(Errno::EBUSY, "A successor is being started."));
+            return Err(Refusal::new(Errno::EBUSY, "A successor is already starting."));
         }
-        let missing = || Refusal::new(Errno::EIO, "It is not known where this program lies.");
+        let missing = || Refusal::new(Errno::EIO, "The path of this program is unknown.");
         let program = self.program.as_ref().ok_or_else(missing)?;
         let own = std::env::args_os().skip(1).filter(|argument| argument != "--replace");
         let mut command = Command::new(program);
         command.args(own).arg("--replace").stdin(Stdio::null());
         let child = command.spawn().map_err(|error| {
-            Refusal::new(Errno::EIO, format!("{} cannot be started: {error}.", program.display()))
+            Refusal::new(Errno::EIO, format!("Cannot start {}: {error}.", program.display()))
         })?;
         tracing::info!("successor {} is starting", child.id());
         self.successor = Some(child);
         Ok(())
     }
 
-    /// Notices that one has failed.
+    /// Checks whether the successor has failed.
     pub(crate) fn check(&mut self) {
         if let Some(child) = &mut self.successor
             && let Ok(Some(status)) = child.try_wait()
         {
-            tracing::warn!("the successor has failed ({status}); this monitor goes on");
+            tracing::warn!("the successor has failed ({status}); this monitor continues");
             self.successor = None;
         }
     }

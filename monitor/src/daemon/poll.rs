@@ -1,7 +1,7 @@
-//! What the daemon sleeps on: bells, deaths, the socket, the tree, signals, and the time.
+//! What the daemon sleeps on: doorbells, exits, the socket, the tree, signals, and the time.
 //!
-//! Each turn ends at a time of its own: a timer would have to be set anew for each, and tell of itself. Where the kernel (5.11) takes the time
-//! with the question, that is one call for each sleep instead of two.
+//! Turns end at ever new times, and a timer would have to be set for each and then be read. Where
+//! the kernel (5.11) takes the deadline with the wait, a sleep is one system call instead of two.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,7 +15,7 @@ use rustix::time::{
     timerfd_settime,
 };
 
-/// What happened. The number tells whose.
+/// The source of an event. The number says which of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     Timer,
@@ -61,16 +61,17 @@ impl Source {
     }
 }
 
-/// What ends a sleep when nothing happens.
+/// What ends a sleep at its deadline.
 #[derive(Debug)]
 enum Alarm {
-    /// The kernel, with each sleep.
+    /// The kernel, by the wait's timeout.
     Sleep,
-    /// A timer, and what it is set for: before Linux 5.11, and where a filter of system calls does not know the newer one.
+    /// A timer, and the time that it is set for: before Linux 5.11, and where a system call filter
+    /// refuses the newer call.
     Timer { timer: OwnedFd, set_for: Nanos },
 }
 
-/// One epoll and its alarm.
+/// An epoll instance and its alarm.
 #[derive(Debug)]
 pub(crate) struct Poll {
     epoll: OwnedFd,
@@ -82,20 +83,20 @@ impl Poll {
         Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, alarm: Alarm::Sleep })
     }
 
-    /// Wakes us when something can be read there, again and again until it is read.
+    /// Makes a sleep end when the file can be read, until it is read (level-triggered).
     pub(crate) fn add(&self, what: impl AsFd, source: Source) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, what, source.data(), EventFlags::IN)?)
     }
 
-    /// The opposite.
+    /// Undoes [`Poll::add`].
     pub(crate) fn remove(&self, what: impl AsFd) {
-        // It is there, or it is not: either way it no longer is.
+        // One that was not added needs no removal.
         let _ = epoll::delete(&self.epoll, what);
     }
 
-    /// Sleeps until something happens or the time has come; at most so many things at once. That the time has come is not told: look
-    /// at the clock.
-    pub(crate) fn wait(&mut self, until: Nanos, heard: &mut Vec<Source>) -> io::Result<()> {
+    /// Sleeps until an event arrives or the deadline is reached, and adds the sources of at most 64
+    /// events to `ready`. The deadline adds none: compare the clock.
+    pub(crate) fn wait(&mut self, until: Nanos, ready: &mut Vec<Source>) -> io::Result<()> {
         let mut events = Vec::with_capacity(64);
         match self.sleep(until, &mut events) {
             Ok(()) => {}
@@ -105,7 +106,7 @@ impl Poll {
         for event in events {
             match (Source::of(event.data), &mut self.alarm) {
                 (Some(Source::Timer), Alarm::Timer { set_for, .. }) => *set_for = Nanos::MAX,
-                (Some(source), _) => heard.push(source),
+                (Some(source), _) => ready.push(source),
                 (None, _) => {}
             }
         }
@@ -133,7 +134,7 @@ impl Poll {
             TimerfdClockId::Monotonic,
             TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
         )?;
-        // At its edge: once for each time that it is set, without being read.
+        // Edge-triggered: one event for each time that it is set, and it need not be read.
         epoll::add(&self.epoll, &timer, Source::Timer.data(), EventFlags::IN | EventFlags::ET)?;
         self.alarm = Alarm::Timer { timer, set_for: Nanos::MAX };
         Ok(())
@@ -147,11 +148,11 @@ fn timespec(time: Nanos) -> Timespec {
     }
 }
 
-/// Sets a timer, if it is not set so.
+/// Sets a timer, unless it is set for that time already.
 fn set(timer: &OwnedFd, set_for: &mut Nanos, until: Nanos) -> rustix::io::Result<()> {
     if until != *set_for {
         let it_interval = timespec(Nanos::ZERO);
-        // All zero would stop it; it is armed for the past instead.
+        // All zero would disarm it, so a time in the past stands in for zero.
         let it_value = timespec(Nanos(until.0.max(1)));
         timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &Itimerspec { it_interval, it_value })?;
         *set_for = until;
@@ -177,22 +178,22 @@ mod tests {
     }
 
     fn wakes(mut poll: Poll) {
-        let mut heard = Vec::new();
+        let mut ready = Vec::new();
         let start = Monotonic.now();
-        poll.wait(start + Nanos::from_millis(3), &mut heard).unwrap();
+        poll.wait(start + Nanos::from_millis(3), &mut ready).unwrap();
         assert!(Monotonic.now() >= start + Nanos::from_millis(3));
-        assert_eq!(heard, []);
-        // The past has come already.
-        poll.wait(Nanos(5), &mut heard).unwrap();
+        assert_eq!(ready, []);
+        // A time in the past ends the sleep at once.
+        poll.wait(Nanos(5), &mut ready).unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
         poll.add(&ours, Source::Doorbell(7)).unwrap();
         io::Write::write_all(&mut &theirs, b"x").unwrap();
-        poll.wait(Nanos::MAX, &mut heard).unwrap();
-        assert_eq!(heard, [Source::Doorbell(7)]);
+        poll.wait(Nanos::MAX, &mut ready).unwrap();
+        assert_eq!(ready, [Source::Doorbell(7)]);
         poll.remove(&ours);
-        heard.clear();
-        poll.wait(Monotonic.now() + Nanos::from_millis(1), &mut heard).unwrap();
-        assert_eq!(heard, []);
+        ready.clear();
+        poll.wait(Monotonic.now() + Nanos::from_millis(1), &mut ready).unwrap();
+        assert_eq!(ready, []);
     }
 
     #[test]

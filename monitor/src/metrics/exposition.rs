@@ -1,4 +1,4 @@
-//! A status as text, in the format of OpenMetrics 1.0.
+//! Renders a status as text in the format of OpenMetrics 1.0.
 
 use std::fmt::Error;
 
@@ -6,20 +6,20 @@ use cgpu_client::message::Status;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::{Registry, Unit as Word};
+use prometheus_client::registry::{self, Registry};
 
 use super::families::{Family, HAMI, Kind, Labels, OURS, Source, Unit};
 use super::own::Usage;
 
-/// The content type of the text.
+/// Content type of the text.
 pub(super) const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The text; none when it cannot be written, which would be a defect of the encoder.
+/// Returns the text. None: the encoder failed, which would be a defect in it.
 pub(super) fn text(status: &Status, own: &Usage, hami: bool) -> Option<String> {
     let of = Source { status, own };
     let mut registry = Registry::default();
     let all = OURS.iter().chain(if hami { HAMI } else { &[] });
-    registry.register_collector(Box::new(Picture {
+    registry.register_collector(Box::new(Samples {
         rows: all.map(|family| (*family, samples(family, of))).collect(),
     }));
     let mut text = String::new();
@@ -34,22 +34,22 @@ fn samples(family: &Family, of: Source<'_>) -> Vec<(Labels, f64)> {
 }
 
 /// All families with their samples at one time.
-struct Picture {
+struct Samples {
     rows: Vec<(Family, Vec<(Labels, f64)>)>,
 }
 
-impl std::fmt::Debug for Picture {
+impl std::fmt::Debug for Samples {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Picture").field("families", &self.rows.len()).finish()
+        f.debug_struct("Samples").field("families", &self.rows.len()).finish()
     }
 }
 
-impl Collector for Picture {
+impl Collector for Samples {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        // One without samples is left out: there is no such thing here.
+        // A family without samples is left out: the host has no such thing.
         for (family, samples) in self.rows.iter().filter(|(_, samples)| !samples.is_empty()) {
-            let (unit, kind) = (word(family.unit), metric_type(family.kind));
-            // The encoder sets the full stop.
+            let (unit, kind) = (unit(family.unit), metric_type(family.kind));
+            // The encoder adds a full stop.
             let help = family.help.trim_end_matches('.');
             let mut metric =
                 encoder.encode_descriptor(family.stem, &format!("{help}."), unit.as_ref(), kind)?;
@@ -67,12 +67,12 @@ impl Collector for Picture {
     }
 }
 
-fn word(unit: Unit) -> Option<Word> {
+fn unit(unit: Unit) -> Option<registry::Unit> {
     match unit {
         Unit::None => None,
-        Unit::Bytes => Some(Word::Bytes),
-        Unit::Seconds => Some(Word::Seconds),
-        Unit::Ratio => Some(Word::Other("ratio".into())),
+        Unit::Bytes => Some(registry::Unit::Bytes),
+        Unit::Seconds => Some(registry::Unit::Seconds),
+        Unit::Ratio => Some(registry::Unit::Other("ratio".into())),
     }
 }
 

@@ -1,8 +1,7 @@
-//! The table of the monitor's metrics: the one place where they are named, described and read.
+//! The table of the monitor's metrics: the only place where they are named, described and read.
 //!
-//! A value that `Status` (`cgpu_client::message`) lacks is filled in by
-//! `monitor/src/control/status.rs`. The scheduler extender's own metrics are in
-//! `kubernetes/extender/src/metrics.rs`.
+//! `monitor/src/control/status.rs` fills in the `Status` (`cgpu_client::message`) that they are
+//! read from. The scheduler extender's metrics are in `kubernetes/extender/src/metrics.rs`.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +12,21 @@ use cgpu_shm::reason::{Kind as ReasonKind, Reason};
 
 use super::own::Usage;
 
-/// Of which kind a family is.
+/// Kind of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Goes up and down.
     Gauge,
     /// Only grows; its samples are named with `_total`.
     Counter,
-    /// Always 1; what it tells is in its labels. Its samples are named with `_info`.
+    /// Always 1; its labels carry the information. Its samples are named with `_info`.
     Info,
 }
 
-/// In what it counts: the last word of its name.
+/// Unit of a family: the last part of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Things.
+    /// No unit: a count.
     None,
     /// Bytes.
     Bytes,
@@ -40,35 +39,35 @@ pub enum Unit {
 /// A sample's labels.
 pub type Labels = Vec<(&'static str, String)>;
 
-/// Takes the samples of a family.
+/// Receives the samples of a family.
 pub type Samples<'a> = &'a mut dyn FnMut(Labels, f64);
 
-/// What is read.
+/// What samples are read from.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
-    /// Of the monitor.
+    /// The monitor's status.
     pub status: &'a Status,
-    /// What its own process takes.
+    /// CPU time and memory of the monitor's process.
     pub own: &'a Usage,
 }
 
 /// A family of metrics.
 #[derive(Clone, Copy)]
 pub struct Family {
-    /// Without unit and suffix.
+    /// The name without unit and suffix.
     pub stem: &'static str,
-    /// Of which kind.
+    /// Its kind.
     pub kind: Kind,
-    /// In what.
+    /// Its unit.
     pub unit: Unit,
-    /// One sentence.
+    /// The help text: one sentence or phrase.
     pub help: &'static str,
     /// Reads its samples.
     pub read: fn(Source<'_>, Samples<'_>),
 }
 
 impl Family {
-    /// The name of its samples.
+    /// Returns the name of its samples.
     #[must_use]
     pub fn name(&self) -> String {
         let unit = match self.unit {
@@ -86,9 +85,12 @@ impl Family {
     }
 }
 
-/// One row a family: stem, kind, unit, sentence, reader.
+/// One row per family: stem, kind, unit, help, reader.
 macro_rules! families {
-    ($(#[$about:meta])* $name:ident: $($stem:literal, $kind:ident, $unit:ident, $help:literal, $read:expr;)*) => {
+    (
+        $(#[$about:meta])* $name:ident:
+        $($stem:literal, $kind:ident, $unit:ident, $help:literal, $read:expr;)*
+    ) => {
         $(#[$about])*
         pub const $name: &[Family] = &[$(
             Family { stem: $stem, kind: Kind::$kind, unit: Unit::$unit, help: $help, read: $read },
@@ -97,109 +99,172 @@ macro_rules! families {
 }
 
 families! {
-    /// Ours.
+    /// The families of cgpu.
     OURS:
-    "cgpu_build", Info, None, "The monitor's version.",
+    "cgpu_build", Info, None,
+        "The monitor's version.",
         |of, put| put(vec![("version", of.status.version.clone())], 1.0);
-    "cgpu_uptime", Gauge, Seconds, "How long the monitor has run.",
+    "cgpu_uptime", Gauge, Seconds,
+        "Time since the monitor started.",
         |of, put| put(vec![], millis(of.status.uptime_ms));
-    "process_cpu", Counter, Seconds, "CPU time that the monitor has used.", |of, put| put(vec![], of.own.cpu_seconds);
-    "process_resident_memory", Gauge, Bytes, "Resident memory of the monitor.",
+    "process_cpu", Counter, Seconds,
+        "CPU time that the monitor has used.",
+        |of, put| put(vec![], of.own.cpu_seconds);
+    "process_resident_memory", Gauge, Bytes,
+        "Resident memory of the monitor.",
         |of, put| put(vec![], float(of.own.resident));
 
-    "cgpu_gpu", Info, None, "A GPU: its UUID and its product's name.",
-        |of, put| gpus(of, put, |gpu| vec![("uuid", gpu.uuid.clone()), ("model", text(&gpu.name))], |_| Some(1.0));
-    "cgpu_gpu_memory_size", Gauge, Bytes, "Memory of the GPU.",
+    "cgpu_gpu", Info, None,
+        "A GPU: its UUID and its product name.",
+        |of, put| gpus(of, put, model, |_| Some(1.0));
+    "cgpu_gpu_memory_size", Gauge, Bytes,
+        "Memory of the GPU.",
         |of, put| gpus(of, put, none, |gpu| Some(float(gpu.memory_total)));
-    "cgpu_gpu_memory_used", Gauge, Bytes, "Memory used by everybody on the GPU, by NVML.",
+    "cgpu_gpu_memory_used", Gauge, Bytes,
+        "Memory in use on the GPU by all processes, according to NVML.",
         |of, put| gpus(of, put, none, |gpu| gpu.memory_used.map(float));
-    "cgpu_gpu_utilization", Gauge, Ratio, "How much of the time the GPU computes, by NVML.",
+    "cgpu_gpu_utilization", Gauge, Ratio,
+        "Part of the time for which the GPU computes, according to NVML.",
         |of, put| gpus(of, put, none, |gpu| gpu.utilization.map(percent));
-    "cgpu_gpu_policy", Gauge, None, "The GPU's scheduling policy, 0 to 5.",
+    "cgpu_gpu_policy", Gauge, None,
+        "The GPU's scheduling policy, 0 to 5.",
         |of, put| gpus(of, put, none, |gpu| Some(gpu.policy.into()));
-    "cgpu_gpu_capacity_units", Gauge, None, "Capacity of the GPU in units: the sum of weights that it has room for (max_inst).",
+    "cgpu_gpu_capacity_units", Gauge, None,
+        "Capacity of the GPU in units: the largest sum of weights (max_inst).",
         |of, put| gpus(of, put, none, |gpu| Some(gpu.max_inst.into()));
-    "cgpu_gpu_free_capacity_units", Gauge, None, "Capacity units of the GPU that are free (free_weight).",
+    "cgpu_gpu_free_capacity_units", Gauge, None,
+        "Capacity units of the GPU that are free (free_weight).",
         |of, put| gpus(of, put, none, |gpu| Some(gpu.free_weight.into()));
-    "cgpu_gpu_contended", Gauge, None, "1 while turns are given on the GPU.",
+    "cgpu_gpu_contended", Gauge, None,
+        "1 while the GPU is shared in turns.",
         |of, put| gpus(of, put, none, |gpu| Some(flag(gpu.sharing == Sharing::Contended)));
-    "cgpu_gpu_turns", Counter, None, "Turns begun on the GPU.",
+    "cgpu_gpu_turns", Counter, None,
+        "Turns begun on the GPU.",
         |of, put| gpus(of, put, none, |gpu| Some(float(gpu.turns)));
-    "cgpu_gpu_switch", Gauge, Seconds, "What a switch between containers costs, as learned from the turns.",
+    "cgpu_gpu_switch", Gauge, Seconds,
+        "Cost of a switch between containers, learned from the turns.",
         |of, put| gpus(of, put, none, |gpu| gpu.switch_us.map(|us| float(us) / 1e6));
-    "cgpu_unshimmed_processes", Gauge, None, "Processes on the GPU, by NVML, that belong to no container, or keep no books in theirs.",
+    "cgpu_unshimmed_processes", Gauge, None,
+        "Processes on the GPU, according to NVML, that belong to no container or are not \
+            accounted in theirs.",
         |of, put| gpus(of, put, none, |gpu| Some(count(gpu.unknown_processes.len())));
-    "cgpu_watched_processes", Gauge, None, "Processes that the watcher finds something wrong with, by cause and, where one owns them, container.", watched;
-    "cgpu_findings", Counter, None, "How often it has found something wrong, by cause and container.",
+    "cgpu_watched_processes", Gauge, None,
+        "Processes without the shim or over the limit now, by cause and, where one owns them, \
+            container.",
+        watched;
+    "cgpu_findings", Counter, None,
+        "Findings of such processes, by cause and container.",
         |of, put| finding_counts(&of.status.found, put);
-    "cgpu_ended_processes", Counter, None, "Processes that the monitor has ended for that, by cause and container.",
+    "cgpu_ended_processes", Counter, None,
+        "Processes that the monitor has ended for such a finding, by cause and container.",
         |of, put| finding_counts(&of.status.ends, put);
 
-    "cgpu_container", Info, None, "A container: its id, its name and, where that is known, its image.",
+    "cgpu_container", Info, None,
+        "A container: its id, its name and, where known, its image.",
         |of, put| containers(of, put, names, |_| Some(1.0));
-    "cgpu_container_weight", Gauge, None, "The weight that the container asked for.",
+    "cgpu_container_weight", Gauge, None,
+        "Weight that the container requested.",
         |of, put| containers(of, put, none, |one| Some(one.weight.into()));
-    "cgpu_container_high_priority", Gauge, None, "1 if the container has high priority.",
+    "cgpu_container_high_priority", Gauge, None,
+        "1 if the container has high priority.",
         |of, put| containers(of, put, none, |one| Some(flag(one.high_priority)));
-    "cgpu_container_processes", Gauge, None, "Living processes of the container that use a GPU.",
-        |of, put| containers(of, put, none, |one| Some(count(one.processes.iter().filter(|process| process.live).count())));
-    "cgpu_container_refused", Gauge, None, "1 if the shim refused to start in the container.",
+    "cgpu_container_processes", Gauge, None,
+        "Living processes of the container that use a GPU.",
+        |of, put| containers(of, put, none, |one| {
+            Some(count(one.processes.iter().filter(|process| process.live).count()))
+        });
+    "cgpu_container_refused", Gauge, None,
+        "1 if the shim refused to start in the container.",
         |of, put| containers(of, put, none, |one| Some(flag(one.refused.is_some())));
-    "cgpu_container_fault", Gauge, None, "1 for everything that is wrong with the container, by kind.", faults;
-    "cgpu_refusals", Counter, None, "Calls that were refused, by reason.",
+    "cgpu_container_fault", Gauge, None,
+        "1 for each fault of the container, by kind.",
+        faults;
+    "cgpu_refusals", Counter, None,
+        "Calls that were refused, by reason.",
         |of, put| reasons(of, put, ReasonKind::Refusal);
-    "cgpu_bypasses", Counter, None, "Calls that went to the driver without being accounted or gated, by reason.",
+    "cgpu_bypasses", Counter, None,
+        "Calls that went to the driver without being accounted or gated, by reason.",
         |of, put| reasons(of, put, ReasonKind::Bypass);
-    "cgpu_notices", Counter, None, "Calls that were done and about which something was unusual, by reason.",
+    "cgpu_notices", Counter, None,
+        "Calls that succeeded in an unusual way, by reason.",
         |of, put| reasons(of, put, ReasonKind::Notice);
 
-    "cgpu_memory_limit", Gauge, Bytes, "Memory limit of the container on the GPU; absent where it has none.",
+    "cgpu_memory_limit", Gauge, Bytes,
+        "Memory limit of the container on the GPU; absent where it has none.",
         |of, put| shares(of, put, |share| (share.limit > 0).then(|| float(share.limit)));
-    "cgpu_memory_used", Gauge, Bytes, "What the container has of the GPU: asked for, implicit, and left by dead exporters.",
+    "cgpu_memory_used", Gauge, Bytes,
+        "Memory of the GPU charged to the container: allocated, implicit, and exported by exited \
+            processes.",
         |of, put| shares(of, put, |share| Some(float(used(share))));
-    "cgpu_memory_implicit", Gauge, Bytes, "The part of it that came with contexts, modules and first launches.",
+    "cgpu_memory_implicit", Gauge, Bytes,
+        "The part of it that contexts, modules and first launches take.",
         |of, put| shares(of, put, |share| Some(float(share.implicit)));
-    "cgpu_memory_orphan", Gauge, Bytes, "The part of it that dead processes had exported.",
+    "cgpu_memory_orphan", Gauge, Bytes,
+        "The part of it that exited processes had exported.",
         |of, put| shares(of, put, |share| Some(float(share.orphan)));
-    "cgpu_memory_draining", Gauge, Bytes, "The part of it that is of dead processes and not yet seen to be gone.",
+    "cgpu_memory_draining", Gauge, Bytes,
+        "The part of it that exited processes had and that is not known to be released yet.",
         |of, put| shares(of, put, |share| Some(float(share.draining)));
-    "cgpu_share_set", Gauge, Ratio, "Share of the GPU that the container is sure of while it is busy.",
+    "cgpu_share_set", Gauge, Ratio,
+        "Share of the GPU that is guaranteed to the container while it is busy.",
         |of, put| shares(of, put, |share| Some(share.share_set / 100.0));
-    "cgpu_share_measured", Gauge, Ratio, "Part of the last second for which the GPU computed for it; absent while that is not metered, others' work runs beside its own, or several of its processes compute.",
-        |of, put| shares(of, put, |share| share.share_second.filter(|_| !share.share_estimated).map(|share| share / 100.0));
-    "cgpu_container_utilization", Gauge, Ratio, "How much of the time the GPU computed for the container, by NVML.",
+    "cgpu_share_measured", Gauge, Ratio,
+        "Part of the last second for which the GPU computed for the container; absent while it is \
+            not measured, while others' work runs at the same time, or while several of its \
+            processes compute.",
+        |of, put| shares(of, put, |share| {
+            share.share_second.filter(|_| !share.share_estimated).map(|share| share / 100.0)
+        });
+    "cgpu_container_utilization", Gauge, Ratio,
+        "Part of the time for which the GPU computed for the container, according to NVML.",
         |of, put| shares(of, put, |share| share.utilization.map(percent));
-    "cgpu_gpu_time", Counter, Seconds, "GPU time that the container was charged.",
+    "cgpu_gpu_time", Counter, Seconds,
+        "GPU time charged to the container.",
         |of, put| shares(of, put, |share| Some(share.gpu_time_ms / 1000.0));
-    "cgpu_forgiven_gpu_time", Counter, Seconds, "The part of it that was forgiven, because the container owes enough already.",
+    "cgpu_forgiven_gpu_time", Counter, Seconds,
+        "The part of it that was forgiven because the container's debt is at its limit.",
         |of, put| shares(of, put, |share| Some(share.forgiven_ms / 1000.0));
-    "cgpu_reported_gpu_time", Counter, Seconds, "GPU time that the container's processes have reported.",
+    "cgpu_reported_gpu_time", Counter, Seconds,
+        "GPU time reported by the container's processes.",
         |of, put| shares(of, put, |share| Some(share.reported_ms / 1000.0));
-    "cgpu_accounting_error", Gauge, Ratio, "How far the two are apart, of what was charged; absent before anything was.",
+    "cgpu_accounting_error", Gauge, Ratio,
+        "Difference of charged and reported GPU time, as a part of the charged time; absent \
+            before any was charged.",
         |of, put| shares(of, put, accounting_error);
-    "cgpu_turns", Counter, None, "Turns that the container had.",
+    "cgpu_turns", Counter, None,
+        "Turns of the container.",
         |of, put| shares(of, put, |share| Some(float(share.turns)));
-    "cgpu_turn_anomalies", Counter, None, "Turns with an anomaly, by kind.", anomalies;
-    "cgpu_waits", Counter, None, "How often the container began to wait at its gate.",
+    "cgpu_turn_anomalies", Counter, None,
+        "Turns with an anomaly, by kind.",
+        anomalies;
+    "cgpu_waits", Counter, None,
+        "Waits of the container's launches at its gate.",
         |of, put| shares(of, put, |share| Some(float(share.waits)));
-    "cgpu_waiting", Counter, Seconds, "How long it has waited there, as far as it was looked at.",
+    "cgpu_waiting", Counter, Seconds,
+        "Time that the container's launches have waited at its gate, as sampled by the monitor.",
         |of, put| shares(of, put, |share| Some(share.waited_ms / 1000.0));
 }
 
 families! {
-    /// HAMi's, for dashboards that exist.
+    /// Families under HAMi's names, for existing dashboards.
     HAMI:
-    "hami_host_gpu_memory_used", Gauge, Bytes, "Memory used on the GPU.",
+    "hami_host_gpu_memory_used", Gauge, Bytes,
+        "Memory in use on the GPU.",
         |of, put| hami_gpus(of, put, |gpu| gpu.memory_used.map(float));
-    "hami_host_gpu_utilization", Gauge, Ratio, "How much of the time the GPU computes.",
+    "hami_host_gpu_utilization", Gauge, Ratio,
+        "Part of the time for which the GPU computes.",
         |of, put| hami_gpus(of, put, |gpu| gpu.utilization.map(percent));
-    "hami_vgpu_memory_used", Gauge, Bytes, "What the container has of the GPU.",
+    "hami_vgpu_memory_used", Gauge, Bytes,
+        "Memory of the GPU charged to the container.",
         |of, put| hami_shares(of, put, |share| Some(float(used(share))));
-    "hami_vgpu_memory_limit", Gauge, Bytes, "The container's memory limit.",
+    "hami_vgpu_memory_limit", Gauge, Bytes,
+        "Memory limit of the container.",
         |of, put| hami_shares(of, put, |share| Some(float(share.limit)));
-    "hami_container_device_memory", Gauge, Bytes, "What the container has of the GPU.",
+    "hami_container_device_memory", Gauge, Bytes,
+        "Memory of the GPU charged to the container.",
         |of, put| hami_shares(of, put, |share| Some(float(used(share))));
-    "hami_container_device_utilization", Gauge, Ratio, "How much of the time the GPU computed for the container.",
+    "hami_container_device_utilization", Gauge, Ratio,
+        "Part of the time for which the GPU computed for the container.",
         |of, put| hami_shares(of, put, |share| share.utilization.map(percent));
 }
 
@@ -218,6 +283,10 @@ fn gpus(
         all.extend(labels(gpu));
         value(gpu).into_iter().for_each(|value| put(all.clone(), value));
     }
+}
+
+fn model(gpu: &GpuStatus) -> Labels {
+    vec![("uuid", gpu.uuid.clone()), ("model", text(&gpu.name))]
 }
 
 fn names(container: &ContainerStatus) -> Labels {
@@ -268,12 +337,12 @@ fn reasons(of: Source<'_>, put: Samples<'_>, kind: ReasonKind) {
     }
 }
 
-/// How many processes there are with the same GPU, cause and container.
+/// Puts the number of processes with the same GPU, cause and container.
 fn watched(of: Source<'_>, put: Samples<'_>) {
     let mut sums: BTreeMap<Labels, usize> = BTreeMap::new();
     for finding in &of.status.findings {
         let mut labels = vec![("gpu", finding.gpu.to_string())];
-        labels.extend(objection(finding.cause, finding.container.as_deref()));
+        labels.extend(cause_labels(finding.cause, finding.container.as_deref()));
         *sums.entry(labels).or_default() += 1;
     }
     sums.into_iter().for_each(|(labels, sum)| put(labels, count(sum)));
@@ -281,11 +350,11 @@ fn watched(of: Source<'_>, put: Samples<'_>) {
 
 fn finding_counts(of: &[FindingCount], put: Samples<'_>) {
     for count in of {
-        put(objection(count.cause, count.container.as_deref()), float(count.count));
+        put(cause_labels(count.cause, count.container.as_deref()), float(count.count));
     }
 }
 
-fn objection(cause: Cause, container: Option<&str>) -> Labels {
+fn cause_labels(cause: Cause, container: Option<&str>) -> Labels {
     let container = container.map(|id| ("container", text(id)));
     std::iter::once(("cause", cause.name().to_owned())).chain(container).collect()
 }
@@ -330,10 +399,10 @@ fn hami_gpus(of: Source<'_>, put: Samples<'_>, value: impl Fn(&GpuStatus) -> Opt
 
 fn hami_shares(of: Source<'_>, put: Samples<'_>, value: impl Fn(&ShareStatus) -> Option<f64>) {
     for container in &of.status.containers {
-        for (place, share) in container.gpus.iter().enumerate() {
+        for (index, share) in container.gpus.iter().enumerate() {
             let labels = [
                 ("container", text(&container.name)),
-                ("vdevice_index", place.to_string()),
+                ("vdevice_index", index.to_string()),
                 ("device_uuid", share.uuid.clone()),
             ];
             value(share).into_iter().for_each(|value| put(labels.clone().into(), value));
@@ -345,7 +414,8 @@ fn used(share: &ShareStatus) -> u64 {
     share.used.saturating_add(share.implicit).saturating_add(share.orphan)
 }
 
-/// Containers write their names themselves: nothing of it may end a line, or the label. The encoder escapes nothing.
+/// Escapes a label's value. Containers choose their names, which must not end a line or the label,
+/// and the encoder escapes nothing.
 fn text(name: &str) -> String {
     let plain: String = name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     plain.replace('\\', "\\\\").replace('"', "\\\"")
@@ -367,7 +437,7 @@ fn count(things: usize) -> f64 {
     float(things as u64)
 }
 
-/// The format has no integers of 64 bits either: readers take everything for a double.
+/// Converts to a double, as which readers parse every value.
 #[allow(clippy::cast_precision_loss)]
 fn float(number: u64) -> f64 {
     number as f64

@@ -1,9 +1,9 @@
-//! One resource over HTTP/1.1: `GET /metrics`. One request a connection; everything else is a short
-//! refusal.
+//! Serves one resource over HTTP/1.1: `GET /metrics`. A connection has one request; all others are
+//! refused.
 //!
-//! One thread. A connection lasts [`TIMEOUT`] at most, the head of a request is [`LONGEST`] at most,
-//! and when [`MOST`] connections are open the oldest is closed. A client that sends garbage, that
-//! sends nothing or that does not read costs a descriptor for a while.
+//! It runs on one thread. A connection lasts at most [`TIMEOUT`], the head of a request has at most
+//! [`MAX_HEAD`] bytes, and when [`MAX_CONNECTIONS`] are open the oldest is closed. So a client that
+//! sends garbage, sends nothing or does not read costs one descriptor for a bounded time.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -29,19 +29,19 @@ use tokio::time::{sleep, timeout};
 
 use super::exposition::TYPE;
 
-/// Connections at once.
-const MOST: usize = 32;
-/// The longest head of a request, in bytes.
-const LONGEST: usize = 8 << 10;
-/// How long a connection may last.
+/// Most connections at a time.
+const MAX_CONNECTIONS: usize = 32;
+/// Longest head of a request, in bytes.
+const MAX_HEAD: usize = 8 << 10;
+/// Time that a connection may last.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between two tries to accept while the process has no descriptor left.
-const RETRY: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Serves forever. `text` gives what `/metrics` reads; none: it cannot be had now.
+/// Serves forever. `text` returns the body of `/metrics`; none: it is not available now.
 ///
 /// # Errors
-/// When the system does not let us wait for connections.
+/// When the listener cannot be registered with the runtime.
 pub(super) fn serve(
     listener: TcpListener,
     text: impl FnMut() -> Option<String> + 'static,
@@ -59,11 +59,11 @@ async fn accept(
     let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            sleep(RETRY).await;
+            sleep(ACCEPT_RETRY_INTERVAL).await;
             continue;
         };
         open.retain(|connection| !connection.is_finished());
-        if open.len() >= MOST
+        if open.len() >= MAX_CONNECTIONS
             && let Some(oldest) = open.pop_front()
         {
             oldest.abort();
@@ -76,8 +76,8 @@ async fn accept(
     }
 }
 
-/// Reads a request, writes the reply, and waits until the client closes: closing before would take
-/// the reply from a client that is still writing.
+/// Reads a request, writes the reply, and waits until the client closes. Closing first would
+/// discard the reply of a client that is still writing.
 async fn converse(stream: TcpStream, reply: impl Fn(Request<Incoming>) -> Reply) {
     let service = service_fn(|request| -> Ready<Result<Reply, Infallible>> {
         future::ready(Ok(reply(request)))
@@ -85,7 +85,7 @@ async fn converse(stream: TcpStream, reply: impl Fn(Request<Incoming>) -> Reply)
     let mut connection = http1::Builder::new()
         .keep_alive(false)
         .title_case_headers(true)
-        .max_buf_size(LONGEST)
+        .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(stream), service);
     let _ = poll_fn(|context| connection.poll_without_shutdown(context)).await;
     let mut stream = connection.into_parts().io.into_inner();
@@ -111,8 +111,8 @@ fn answer<B>(request: &Request<B>, text: &mut impl FnMut() -> Option<String>) ->
     }
 }
 
-fn refusal(status: StatusCode, sentence: &str) -> Reply {
-    reply(status, "text/plain; charset=utf-8", format!("{sentence}\n"))
+fn refusal(status: StatusCode, message: &str) -> Reply {
+    reply(status, "text/plain; charset=utf-8", format!("{message}\n"))
 }
 
 fn reply(status: StatusCode, kind: &'static str, body: String) -> Reply {
@@ -130,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// A server of a text; none: it cannot be had.
+    /// Starts a server of a text; none: it is not available.
     fn server(text: Option<&'static str>) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
@@ -138,7 +138,7 @@ mod tests {
         at
     }
 
-    fn ask(at: SocketAddr, request: &str) -> String {
+    fn send(at: SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(at).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn one_resource_and_refusals() {
+    fn metrics_are_served_and_other_requests_refused() {
         let at = server(Some("# EOF\n"));
         for (request, status) in [
             ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.1 200 OK\r\n"),
@@ -158,15 +158,15 @@ mod tests {
             ("\x16\x03\x01\x02\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n"),
             ("GET /metrics HTTP/1.1\r\nHost: x\r\n", ""),
         ] {
-            assert!(ask(at, request).starts_with(status), "{request:?}: {}", ask(at, request));
+            assert!(send(at, request).starts_with(status), "{request:?}: {}", send(at, request));
         }
-        assert!(ask(at, "PUT /metrics HTTP/1.1\r\n\r\n").contains("\r\nAllow: GET, HEAD\r\n"));
-        let long = ask(at, &format!("GET /{}", "x".repeat(LONGEST)));
+        assert!(send(at, "PUT /metrics HTTP/1.1\r\n\r\n").contains("\r\nAllow: GET, HEAD\r\n"));
+        let long = send(at, &format!("GET /{}", "x".repeat(MAX_HEAD)));
         assert!(long.starts_with("HTTP/1.1 431 "), "{long}");
-        assert!(ask(at, "GET /metrics HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n# EOF\n"));
-        let head = ask(at, "HEAD /metrics HTTP/1.1\r\n\r\n");
+        assert!(send(at, "GET /metrics HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n# EOF\n"));
+        let head = send(at, "HEAD /metrics HTTP/1.1\r\n\r\n");
         assert!(head.contains("\r\nContent-Length: 6\r\n") && head.ends_with("\r\n\r\n"), "{head}");
-        let absent = ask(server(None), "GET /metrics HTTP/1.1\r\n\r\n");
+        let absent = send(server(None), "GET /metrics HTTP/1.1\r\n\r\n");
         assert!(absent.starts_with("HTTP/1.1 503 "), "{absent}");
     }
 
@@ -177,6 +177,6 @@ mod tests {
             "POST /metrics HTTP/1.1\r\nContent-Length: 400000\r\n\r\n{}",
             "x".repeat(400_000)
         );
-        assert!(ask(at, &request).starts_with("HTTP/1.1 405 "));
+        assert!(send(at, &request).starts_with("HTTP/1.1 405 "));
     }
 }

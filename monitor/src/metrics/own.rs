@@ -1,18 +1,18 @@
-//! What the monitor's process itself takes.
+//! CPU time and memory of the monitor's process.
 
 use std::fs;
 
 /// CPU time and memory of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// User and system, of all threads, the dead ones included.
+    /// User and system time of all threads, including exited ones.
     pub cpu_seconds: f64,
     /// Resident memory.
     pub resident: u64,
 }
 
 impl Usage {
-    /// As /proc tells; what it does not tell is 0.
+    /// Reads them from /proc; what is missing there is 0.
     pub(super) fn read() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
@@ -25,7 +25,7 @@ impl Usage {
     }
 
     fn of(stat: &str, statm: &str, ticks: u64, page: u64) -> Self {
-        // The name may hold blanks and brackets: what follows the last one are fields 3 and on.
+        // The name may contain blanks and brackets: fields 3 and up follow the last bracket.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
         let time: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
         let pages = statm
@@ -33,7 +33,7 @@ impl Usage {
             .nth(1)
             .and_then(|pages| pages.parse::<u64>().ok())
             .unwrap_or(0);
-        // Far from 2^52 ticks.
+        // Exact: the count is far below 2^52 ticks.
         #[allow(clippy::cast_precision_loss)]
         Self {
             cpu_seconds: time as f64 / ticks.max(1) as f64,
