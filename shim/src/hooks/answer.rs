@@ -1,4 +1,4 @@
-//! What a hook answers where it accounts nothing: the driver's answer, or a refusal.
+//! Results of hooks that account nothing: the driver's answer, or a refusal.
 
 use cgpu_abi::Role;
 use cgpu_abi::types::CUresult;
@@ -7,8 +7,8 @@ use tracing::warn;
 
 use crate::process;
 
-/// The tenant, for a hook that takes memory. Returns from the hook where there is none: with
-/// `$pass`, the driver's answer, where nothing is limited, and with a refusal where the start was
+/// Evaluates to the tenant, for a hook that takes memory. If there is none, returns from the hook:
+/// with `$pass`, the driver's answer, if nothing is limited, or with an error if the start was
 /// refused.
 macro_rules! tenant_or_return {
     ($pass:expr) => {
@@ -20,11 +20,10 @@ macro_rules! tenant_or_return {
     };
 }
 
-/// What a hook answers while the start is refused: the driver that the program sees has not been
-/// initialised.
+/// Result of a hook when the start was refused: to the program the driver is not initialised.
 pub(super) const NOT_STARTED: CUresult = CUresult::ERROR_NOT_INITIALIZED;
 
-/// What a hook answers where a limit refuses memory.
+/// Returns the result of a hook when a limit refuses memory.
 #[cold]
 pub(super) fn denied(denied: Denied) -> CUresult {
     let Denied { reason, wanted, used, limit } = denied;
@@ -32,7 +31,7 @@ pub(super) fn denied(denied: Denied) -> CUresult {
     CUresult::ERROR_OUT_OF_MEMORY
 }
 
-/// A function that takes memory which is not accounted yet: refused where there is a limit to keep.
+/// Refuses a function whose memory cannot be accounted, if there is a limit.
 pub(crate) fn refuse(role: Role, real: impl FnOnce() -> CUresult) -> CUresult {
     let tenant = tenant_or_return!(real());
     if !process::devices(tenant).any_limited(tenant) {
@@ -42,14 +41,14 @@ pub(crate) fn refuse(role: Role, real: impl FnOnce() -> CUresult) -> CUresult {
     CUresult::ERROR_NOT_SUPPORTED
 }
 
-/// A function whose memory is accounted elsewhere or not at all: passed, and counted.
+/// Passes and counts a function whose memory is accounted elsewhere or not at all.
 pub(crate) fn pass(role: Role, real: impl FnOnce() -> CUresult) -> CUresult {
     let tenant = tenant_or_return!(real());
     tenant.count(uncharged(role));
     real()
 }
 
-/// Why a function that is passed charges nothing.
+/// Returns why a passed function charges nothing.
 fn uncharged(role: Role) -> Reason {
     match role {
         Role::External => Reason::Imported,

@@ -1,4 +1,4 @@
-//! Arrays: charged by what the driver says that one takes, before it is made.
+//! Arrays: charged before they are made, by the size that the driver reports for one.
 
 use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
@@ -76,27 +76,25 @@ pub(crate) unsafe fn cuMipmappedArrayCreate(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMipmappedArrayCreate(array, descriptor, levels) };
-    // SAFETY: null, or the program's own record, which the driver would read as well. One level is
-    // the least: the driver makes it of none.
+    // SAFETY: null, or the program's own record, which the driver would read as well.
     let shape = unsafe { read(descriptor) }.map(|of| shape(&of, levels.max(1)));
     // SAFETY: read after the driver has succeeded, so it has written there.
     create(shape, call, || ArrayId::Mipmapped(unsafe { array.read() }.0))
 }
 
-/// Gives back what the array was charged; one that is not accounted goes to the driver all the
-/// same.
+/// Refunds the array; one that is not accounted still goes to the driver.
 pub(crate) unsafe fn cuArrayDestroy(array: CUarray) -> CUresult {
     // SAFETY: the program's own call.
     destroy(ArrayId::Array(array.0), || unsafe { driver::cuArrayDestroy(array) })
 }
 
-/// Its levels go with it.
+/// Its levels are destroyed with it.
 pub(crate) unsafe fn cuMipmappedArrayDestroy(array: CUmipmappedArray) -> CUresult {
     // SAFETY: the program's own call.
     destroy(ArrayId::Mipmapped(array.0), || unsafe { driver::cuMipmappedArrayDestroy(array) })
 }
 
-/// Gives back what the array was charged, and lets go what was mapped into it.
+/// Refunds the array, and releases the memory mapped into it.
 fn destroy(array: ArrayId, call: impl FnOnce() -> CUresult) -> CUresult {
     let leaving = process::tenant().and_then(|tenant| tenant.physical().begin_array_destroy(array));
     let answer = free(array.address().0, call);
@@ -106,8 +104,8 @@ fn destroy(array: ArrayId, call: impl FnOnce() -> CUresult) -> CUresult {
     answer
 }
 
-/// Charges an array of that shape, makes the call, and records what it `made`. No shape: the driver
-/// will say what is wrong.
+/// Charges an array of that shape, makes the call, and records the array that `made` returns.
+/// Without a shape the driver reports the error.
 fn create(
     shape: Option<Shape>,
     call: impl Fn() -> CUresult,
@@ -141,8 +139,8 @@ fn create(
     answer
 }
 
-/// What the driver says that an array takes in the current context: asked of one whose memory is
-/// mapped later, which has none.
+/// Returns the size of an array in the current context. It is queried from an array of the same
+/// shape whose memory would be mapped later, so that it takes none.
 fn required(shape: &Shape) -> Option<Bytes> {
     let answers = [
         driver_index::cuArrayGetMemoryRequirements,
@@ -173,9 +171,10 @@ fn required(shape: &Shape) -> Option<Bytes> {
         {
             return None;
         }
-        // SAFETY: the record is writable, the array just made.
+        // SAFETY: the record is writable, and the array was just created.
         let answer = unsafe { driver::cuArrayGetMemoryRequirements(&raw mut needs, array, device) };
-        // SAFETY: just made, and not known elsewhere. What it answers changes nothing.
+        // SAFETY: the array was created above, and the program does not know it. The result does
+        // not matter.
         let _ = unsafe { driver::cuArrayDestroy(array) };
         answer
     } else {
@@ -187,17 +186,18 @@ fn required(shape: &Shape) -> Option<Bytes> {
         if made != CUresult::SUCCESS {
             return None;
         }
-        // SAFETY: the record is writable, the array just made.
+        // SAFETY: the record is writable, and the array was just created.
         let answer =
             unsafe { driver::cuMipmappedArrayGetMemoryRequirements(&raw mut needs, array, device) };
-        // SAFETY: just made, and not known elsewhere. What it answers changes nothing.
+        // SAFETY: the array was created above, and the program does not know it. The result does
+        // not matter.
         let _ = unsafe { driver::cuMipmappedArrayDestroy(array) };
         answer
     };
     (answer == CUresult::SUCCESS).then_some(Bytes(needs.size as u64))
 }
 
-/// An array of one level and no depth.
+/// Returns the shape of an array of one level and no depth.
 fn flat(width: u64, height: u64, format: CUarray_format, channels: c_uint) -> Shape {
     Shape { width, height, depth: 0, format, channels, flags: 0, levels: 0 }
 }
@@ -211,10 +211,12 @@ pub(super) fn shape(of: &CUDA_ARRAY3D_DESCRIPTOR, levels: c_uint) -> Shape {
     }
 }
 
+/// Reads a record of the program.
+///
 /// # Safety
 ///
 /// `record` is null or readable.
 unsafe fn read<T: Copy>(record: *const T) -> Option<T> {
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, so readable as the caller guarantees.
     (!record.is_null()).then(|| unsafe { record.read() })
 }

@@ -1,4 +1,4 @@
-//! Captures, as far as the gate has to know when they begin and end.
+//! Captures: records when they begin and end, for the gate.
 
 use cgpu_abi::types::*;
 
@@ -12,14 +12,14 @@ pub(crate) unsafe fn cuStreamBeginCapture(stream: CUstream) -> CUresult {
     captures::begin(Order::legacy(stream), CU_STREAM_CAPTURE_MODE_GLOBAL, call)
 }
 
-/// The same, for programs compiled for each thread's own default stream.
+/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuStreamBeginCapture_ptsz(stream: CUstream) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuStreamBeginCapture_ptsz(stream) };
     captures::begin(Order::per_thread(stream), CU_STREAM_CAPTURE_MODE_GLOBAL, call)
 }
 
-/// In a mode.
+/// With a capture mode.
 pub(crate) unsafe fn cuStreamBeginCapture_v2(
     stream: CUstream,
     mode: CUstreamCaptureMode,
@@ -30,7 +30,7 @@ pub(crate) unsafe fn cuStreamBeginCapture_v2(
     })
 }
 
-/// The same, for programs compiled for each thread's own default stream.
+/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuStreamBeginCapture_v2_ptsz(
     stream: CUstream,
     mode: CUstreamCaptureMode,
@@ -40,7 +40,7 @@ pub(crate) unsafe fn cuStreamBeginCapture_v2_ptsz(
     captures::begin(Order::per_thread(stream), mode, call)
 }
 
-/// Into a graph that is there.
+/// Into an existing graph.
 pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
     stream: CUstream,
     graph: CUgraph,
@@ -62,7 +62,7 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
     })
 }
 
-/// The same, for programs compiled for each thread's own default stream.
+/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuStreamBeginCaptureToGraph_ptsz(
     stream: CUstream,
     graph: CUgraph,
@@ -84,7 +84,7 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph_ptsz(
     })
 }
 
-/// Over a graph that is there, node by node.
+/// Over an existing graph, node by node.
 pub(crate) unsafe fn cuStreamBeginRecaptureToGraph(
     stream: CUstream,
     mode: CUstreamCaptureMode,
@@ -98,7 +98,7 @@ pub(crate) unsafe fn cuStreamBeginRecaptureToGraph(
     })
 }
 
-/// The same, for programs compiled for each thread's own default stream.
+/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuStreamBeginRecaptureToGraph_ptsz(
     stream: CUstream,
     mode: CUstreamCaptureMode,
@@ -112,13 +112,13 @@ pub(crate) unsafe fn cuStreamBeginRecaptureToGraph_ptsz(
     })
 }
 
-/// The graph is made.
+/// Ends the capture and returns the graph.
 pub(crate) unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> CUresult {
     // SAFETY: the program's own call.
     captures::end(Order::legacy(stream), || unsafe { driver::cuStreamEndCapture(stream, graph) })
 }
 
-/// The same, for programs compiled for each thread's own default stream.
+/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuStreamEndCapture_ptsz(stream: CUstream, graph: *mut CUgraph) -> CUresult {
     // SAFETY: the program's own call.
     captures::end(Order::per_thread(stream), || unsafe {
@@ -132,7 +132,7 @@ pub(crate) unsafe fn cuStreamDestroy(stream: CUstream) -> CUresult {
     destroyed(stream, || unsafe { driver::cuStreamDestroy(stream) })
 }
 
-/// What it captures ends with it.
+/// A capture in the stream ends with it.
 pub(crate) unsafe fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
     // SAFETY: the program's own call.
     destroyed(stream, || unsafe { driver::cuStreamDestroy_v2(stream) })

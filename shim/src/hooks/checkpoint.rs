@@ -1,5 +1,5 @@
-//! Checkpoints of processes: what is taken off the GPUs is uncharged, and is charged again
-//! before it comes back.
+//! Checkpoints of processes: memory that is moved off the GPUs is refunded, and charged again
+//! before it returns.
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
@@ -8,7 +8,7 @@ use super::answer::refuse;
 use crate::driver;
 use crate::process;
 
-/// The process's memory is the host's then.
+/// Moves the process's memory to the host.
 pub(crate) unsafe fn cuCheckpointProcessCheckpoint(
     pid: c_int,
     arguments: *mut CUcheckpointCheckpointArgs,
@@ -23,8 +23,8 @@ pub(crate) unsafe fn cuCheckpointProcessCheckpoint(
     answer
 }
 
-/// It takes again what it had: refused where that does not fit. On other GPUs than before it is
-/// refused altogether, because the process would go on to account the ones it was on.
+/// Charges the memory again; refused if it does not fit. A restore on other GPUs is always refused,
+/// because the process would go on accounting for the former ones.
 pub(crate) unsafe fn cuCheckpointProcessRestore(
     pid: c_int,
     arguments: *mut CUcheckpointRestoreArgs,
@@ -32,7 +32,7 @@ pub(crate) unsafe fn cuCheckpointProcessRestore(
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuCheckpointProcessRestore(pid, arguments) };
     let tenant = tenant_or_return!(call());
-    // SAFETY: the program's own record, if there is one.
+    // SAFETY: null, or the program's own record, which the driver would read as well.
     if unsafe { moves(arguments) } {
         return refuse(Role::Allocates, call);
     }
@@ -47,31 +47,31 @@ pub(crate) unsafe fn cuCheckpointProcessRestore(
     answer
 }
 
-/// Whether the driver still has the process's memory on the host: another one may have restored it,
-/// or it has died.
+/// Returns whether the driver still has the process's memory on the host. Another process may have
+/// restored it, or it may have exited.
 fn is_checkpointed(pid: c_int) -> bool {
     let mut state = 0;
-    // SAFETY: writable.
+    // SAFETY: the state is writable.
     let answer = unsafe { driver::cuCheckpointProcessGetState(pid, &raw mut state) };
     answer == CUresult::SUCCESS && state == CU_PROCESS_STATE_CHECKPOINTED
 }
 
-/// Whether a GPU is to take another one's place.
+/// Returns whether one GPU is to replace another.
 ///
 /// # Safety
 ///
-/// The record is null or readable, and so are the pairs that it names.
+/// The record is null or readable, and so are the pairs that it refers to.
 unsafe fn moves(arguments: *const CUcheckpointRestoreArgs) -> bool {
     if arguments.is_null() {
         return false;
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     let arguments = unsafe { arguments.read() };
     if arguments.gpu_pairs.is_null() {
         return false;
     }
     (0..arguments.gpu_pairs_count).any(|place| {
-        // SAFETY: the caller vouches for as many pairs.
+        // SAFETY: below the number of pairs, all of which the caller guarantees.
         let at = unsafe { arguments.gpu_pairs.add(place as usize) };
         // SAFETY: as above.
         let pair = unsafe { at.read() };

@@ -1,5 +1,4 @@
-//! Contexts: each costs memory of the GPU that was not requested, and takes with it, when it
-//! goes, all that was in it.
+//! Contexts: each takes implicit memory of its GPU, and everything in it is freed with it.
 
 use cgpu_abi::types::{
     CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUresult, c_int, c_uint,
@@ -73,19 +72,19 @@ pub(crate) unsafe fn cuCtxDestroy(context: CUcontext) -> CUresult {
     end(context, || unsafe { driver::cuCtxDestroy(context) })
 }
 
-/// Everything in the context goes with it.
+/// Everything in the context is freed with it.
 pub(crate) unsafe fn cuCtxDestroy_v2(context: CUcontext) -> CUresult {
     // SAFETY: the program's own call.
     end(context, || unsafe { driver::cuCtxDestroy_v2(context) })
 }
 
-/// One more reference, which `cuCtxDetach` gives back. Counted before the call: else another
-/// thread's detach in between would be taken for the context's end.
+/// Takes one more reference, which `cuCtxDetach` releases. It is counted before the call: otherwise
+/// another thread's detach in between would count as the context's end.
 pub(crate) unsafe fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuCtxAttach(context, flags) };
     let Some(tenant) = process::tenant() else { return call() };
-    // It is the current one. A primary context's uses are counted by the driver alone.
+    // It is the current one. Only the driver counts a primary context's uses.
     let attached = current_handle().filter(|current| device_of_primary(*current).is_none());
     let Some(attached) = attached.filter(|current| known(tenant, *current).is_some()) else {
         return call();
@@ -93,19 +92,19 @@ pub(crate) unsafe fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) -> CUre
     tenant.contexts().attached(ContextId(attached.0));
     let answer = call();
     if answer != CUresult::SUCCESS {
-        // Where another thread has detached the last use meanwhile, there is nothing to take back,
-        // and the context stays accounted: its handle may be another context's by now.
+        // If another thread has meanwhile detached the last use, there is nothing to undo, and the
+        // context stays accounted: its handle may already be another context's.
         tenant.contexts().detaching(ContextId(attached.0));
     }
     answer
 }
 
-/// Gives back a reference; the last one takes the context.
+/// Releases a reference; the last one destroys the context.
 pub(crate) unsafe fn cuCtxDetach(context: CUcontext) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuCtxDetach(context) };
     if let Some(device) = device_of_primary(context) {
-        // A primary context's uses are counted by the driver alone.
+        // Only the driver counts a primary context's uses.
         return release(device, call);
     }
     let Some(tenant) =
@@ -115,14 +114,14 @@ pub(crate) unsafe fn cuCtxDetach(context: CUcontext) -> CUresult {
     };
     let answer = call();
     if answer != CUresult::SUCCESS {
-        // The use has not ended: without it, the end of another one would be taken for the
-        // context's.
+        // The use has not ended. Uncounted, the end of another use would count as the context's
+        // end.
         tenant.contexts().attached(ContextId(context.0));
     }
     answer
 }
 
-/// The first reference makes the context.
+/// The first reference creates the context.
 pub(crate) unsafe fn cuDevicePrimaryCtxRetain(
     context: *mut CUcontext,
     device: CUdevice,
@@ -133,8 +132,8 @@ pub(crate) unsafe fn cuDevicePrimaryCtxRetain(
     })
 }
 
-/// One more reference to a device's primary context, which `call` writes to `context`: the first
-/// one makes it.
+/// Takes one more reference to a device's primary context, which `call` writes to `context`. The
+/// first one creates it.
 fn retain(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUresult) -> CUresult {
     let answer = if primary_is_active(device) {
         keep(context, device, call)
@@ -154,7 +153,7 @@ pub(crate) unsafe fn cuDevicePrimaryCtxRelease(device: CUdevice) -> CUresult {
     release(DriverOrdinal(device), || unsafe { driver::cuDevicePrimaryCtxRelease(device) })
 }
 
-/// The last reference takes everything in the context with it.
+/// The last release destroys the context and frees everything in it.
 pub(crate) unsafe fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult {
     // SAFETY: the program's own call.
     release(DriverOrdinal(device), || unsafe { driver::cuDevicePrimaryCtxRelease_v2(device) })
@@ -166,13 +165,13 @@ pub(crate) unsafe fn cuDevicePrimaryCtxReset(device: CUdevice) -> CUresult {
     end(primary(DriverOrdinal(device)), || unsafe { driver::cuDevicePrimaryCtxReset(device) })
 }
 
-/// Everything in the context goes, its references stay.
+/// Everything in the context is freed; its references stay.
 pub(crate) unsafe fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
     // SAFETY: the program's own call.
     end(primary(DriverOrdinal(device)), || unsafe { driver::cuDevicePrimaryCtxReset_v2(device) })
 }
 
-/// Charges a context of the size that contexts have on this GPU, and makes it.
+/// Charges the known size of contexts on this GPU, and creates one.
 fn create(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUresult) -> CUresult {
     let tenant = tenant_or_return!(call());
     let Some(gpu) = process::devices(tenant).gpu(device) else {
@@ -194,7 +193,7 @@ fn create(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUr
     answer
 }
 
-/// One more reference to a context that is there already: it costs nothing.
+/// Takes one more reference to an existing context, which costs nothing.
 fn keep(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUresult) -> CUresult {
     let tenant = tenant_or_return!(call());
     let answer = call();
@@ -210,8 +209,8 @@ fn keep(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUres
     answer
 }
 
-/// Uncharged before the call: the driver may give the handle to another thread before it
-/// returns here.
+/// Destroys a context. Refunds it before the call, because the driver may give the handle to
+/// another thread before the call returns here.
 fn end(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
     let leaving =
         process::tenant().and_then(|tenant| tenant.contexts().begin_destroy(ContextId(context.0)));
@@ -223,8 +222,8 @@ fn end(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
     waited(answer)
 }
 
-/// Only the last release ends the context, and only afterwards can it be told; until then other
-/// threads may allocate in it.
+/// Releases a primary context. Only the last release ends it, which is known only afterwards; until
+/// then other threads may allocate in it.
 pub(super) fn release(device: DriverOrdinal, call: impl FnOnce() -> CUresult) -> CUresult {
     let context = primary(device);
     let answer = call();
@@ -235,7 +234,7 @@ pub(super) fn release(device: DriverOrdinal, call: impl FnOnce() -> CUresult) ->
     }
 }
 
-/// The device's primary context, as last retained here.
+/// Returns the device's primary context as last retained here.
 pub(super) fn primary(device: DriverOrdinal) -> CUcontext {
     process::tenant().map_or(CUcontext::NULL, |tenant| process::devices(tenant).primary(device))
 }

@@ -1,10 +1,10 @@
-//! Copies and fills. Within the GPU they compute, beside kernels and in their place, so they go
-//! through the gate as kernels do. Between host and GPU other engines copy: those are not gated.
+//! Copies and fills. Within the GPU they occupy it like kernels, so they go through the gate.
+//! Copies between host and GPU use other engines and are not gated.
 //!
-//! A batch is one call and one launch: it waits for the turn if any of its copies is within the
-//! GPU, and is priced by what those move.
+//! A batch is one call and one launch. It waits for the turn if any of its copies is within the
+//! GPU, and its cost is estimated by the bytes of those.
 //!
-//! No border against panics on the open path, as for launches.
+//! The open path has no guard against panics, as for launches.
 
 use core::{ptr, slice};
 
@@ -15,13 +15,13 @@ use super::launch::launches;
 use crate::gate::{self, Launch};
 use crate::{boundary, driver};
 
-/// Bytes of a rectangle.
+/// Returns the bytes of a rectangle.
 #[inline(always)]
 fn area(element: usize, width: usize, height: usize) -> usize {
     element.wrapping_mul(width).wrapping_mul(height)
 }
 
-/// Each fill: its name in two flavours, what it fills with, and how many bytes each of that has.
+/// Defines fills: the name in two flavours, the type of the value, and its size in bytes.
 macro_rules! fills {
     ($($symbol:ident $own:ident $value:ty, $size:literal;)*) => {
         launches! {$(
@@ -33,7 +33,7 @@ macro_rules! fills {
     };
 }
 
-/// The same in a stream.
+/// Defines fills in a stream.
 macro_rules! fills_in_order {
     ($($symbol:ident $own:ident $value:ty, $size:literal;)*) => {
         launches! {$(
@@ -45,7 +45,7 @@ macro_rules! fills_in_order {
     };
 }
 
-/// Fills of rectangles.
+/// Defines fills of rectangles.
 macro_rules! rectangles {
     ($($symbol:ident $own:ident $value:ty, $size:literal;)*) => {
         launches! {$(
@@ -57,7 +57,7 @@ macro_rules! rectangles {
     };
 }
 
-/// The same in a stream.
+/// Defines fills of rectangles in a stream.
 macro_rules! rectangles_in_order {
     ($($symbol:ident $own:ident $value:ty, $size:literal;)*) => {
         launches! {$(
@@ -116,11 +116,11 @@ launches! {
         => Launch::copy(bytes, CUstream::NULL, Launch::PER_THREAD);
 }
 
-/// Each copy whose arguments say where from and where to: its name, its arguments, which of them is
-/// the stream, and what is copied.
+/// Defines copies whose arguments determine source and destination: name, arguments, stream, and
+/// the function that computes the bytes within the GPU.
 macro_rules! copies {
     ($($symbol:ident ($($arg:ident: $type:ty),*) $flavour:ident $stream:expr, $what:expr;)*) => {$(
-        /// Waits for the container's turn, if it copies within the GPU.
+        /// Waits for the container's turn if it copies within the GPU.
         #[inline(always)]
         #[allow(clippy::too_many_arguments, reason = "the driver's own")]
         pub(crate) unsafe fn $symbol($($arg: $type),*) -> CUresult {
@@ -129,7 +129,8 @@ macro_rules! copies {
             unsafe extern "C" fn slow($($arg: $type),*) -> CUresult {
                 // SAFETY: the program's own call.
                 let call = || unsafe { driver::$symbol($($arg),*) };
-                // SAFETY: the arguments are those of the call.
+                // SAFETY: the arguments are those of the program's call, whose pointers the driver
+                // would read.
                 let within = boundary::or(None, || unsafe { $what });
                 match within {
                     Some(bytes) => gate::enter(Launch::copy(bytes, $stream, Launch::$flavour), call),
@@ -199,38 +200,42 @@ copies! {
     ) PER_THREAD stream, boxes(copies, count);
 }
 
-/// Bytes that are copied within the GPU; none: not all of it is there.
+/// Returns the bytes copied within the GPU, or none if an end is elsewhere.
 ///
 /// # Safety
 ///
-/// None; it is one of several of which others have obligations.
+/// No obligations; `unsafe` only because [`copies!`] also takes functions that have some.
 unsafe fn line(to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> Option<usize> {
     (is_on_a_gpu(to) && is_on_a_gpu(from)).then_some(bytes)
 }
 
+/// Returns the bytes copied within the GPU, or none if an end is elsewhere.
+///
 /// # Safety
 ///
 /// `copy` is null or readable.
 unsafe fn rectangle(copy: *const CUDA_MEMCPY2D) -> Option<usize> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     let copy = unsafe { copy.as_ref() }?;
     let within =
         side(copy.src_memory_type, copy.src_device) && side(copy.dst_memory_type, copy.dst_device);
     within.then(|| area(1, copy.width_in_bytes, copy.height))
 }
 
+/// Returns the bytes copied within the GPU, or none if an end is elsewhere.
+///
 /// # Safety
 ///
 /// `copy` is null or readable.
 unsafe fn solid(copy: *const CUDA_MEMCPY3D) -> Option<usize> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     let copy = unsafe { copy.as_ref() }?;
     let within =
         side(copy.src_memory_type, copy.src_device) && side(copy.dst_memory_type, copy.dst_device);
     within.then(|| area(copy.depth, copy.width_in_bytes, copy.height))
 }
 
-/// Bytes that a batch copies within the GPU.
+/// Returns the bytes that a batch copies within the GPU.
 ///
 /// # Safety
 ///
@@ -241,13 +246,13 @@ unsafe fn lines(
     bytes: *const usize,
     count: usize,
 ) -> Option<usize> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     let to = unsafe { all(to, count) }?;
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     let from = unsafe { all(from, count) }?;
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     let bytes = unsafe { all(bytes, count) }?;
-    // SAFETY: it has no obligations.
+    // SAFETY: `line` has no obligations.
     sum(to
         .iter()
         .zip(from)
@@ -255,36 +260,35 @@ unsafe fn lines(
         .map(|((to, from), bytes)| unsafe { line(*to, *from, *bytes) }))
 }
 
-/// The same of a batch of boxes.
+/// Returns the bytes that a batch of boxes copies within the GPU.
 ///
 /// # Safety
 ///
 /// `copies` is null, or `count` of them can be read there.
 unsafe fn boxes(copies: *const CUDA_MEMCPY3D_BATCH_OP, count: usize) -> Option<usize> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     sum(unsafe { all(copies, count) }?.iter().map(volume))
 }
 
-/// The values of a program's array; `None` for a null one, which the driver refuses, and for one
-/// that no memory holds.
+/// Returns the values of a program's array. `None` for a null one, which the driver refuses, and
+/// for one larger than memory.
 ///
 /// # Safety
 ///
-/// `first` is null, or `count` values can be read there, which stay as they are during the call.
+/// `first` is null, or `count` values can be read there, which do not change during the call.
 unsafe fn all<'a, T>(first: *const T, count: usize) -> Option<&'a [T]> {
     let bytes = count.checked_mul(size_of::<T>()).and_then(|bytes| isize::try_from(bytes).ok());
-    // SAFETY: neither null nor larger than memory, and the caller vouches for the rest.
+    // SAFETY: neither null nor larger than memory; the rest is guaranteed by the caller.
     (!first.is_null() && bytes.is_some()).then(|| unsafe { slice::from_raw_parts(first, count) })
 }
 
-/// A batch is one launch, as large as all of its copies within the GPU; `None` if it has none of
-/// them.
+/// Adds the copies within the GPU; `None` if there are none.
 fn sum(copies: impl Iterator<Item = Option<usize>>) -> Option<usize> {
     copies.flatten().reduce(usize::saturating_add)
 }
 
-/// Bytes that one copy of boxes moves within the GPU. An extent counts elements: those of an array
-/// that takes part, else bytes.
+/// Returns the bytes that one copy of boxes moves within the GPU. An extent counts elements of the
+/// array that takes part, or else bytes.
 fn volume(copy: &CUDA_MEMCPY3D_BATCH_OP) -> Option<usize> {
     let sides = [copy.dst.get()?, copy.src.get()?];
     let within = sides.iter().all(|side| match side {
@@ -299,10 +303,10 @@ fn volume(copy: &CUDA_MEMCPY3D_BATCH_OP) -> Option<usize> {
     within.then(|| area(element.unwrap_or(1), width, area(1, height, depth)))
 }
 
-/// Bytes of an array's element; `None` for an array that the driver does not know.
+/// Returns the bytes of an array's element; `None` for an array that the driver does not know.
 fn element(array: CUarray) -> Option<usize> {
     let mut descriptor = CUDA_ARRAY3D_DESCRIPTOR::default();
-    // SAFETY: the descriptor is writable; a handle that is none is refused.
+    // SAFETY: the descriptor is writable; the driver refuses an invalid handle.
     let answer = unsafe { driver::cuArray3DGetDescriptor_v2(&raw mut descriptor, array) };
     let bytes = usize::try_from(shape(&descriptor, 0).element()).ok()?;
     (answer == CUresult::SUCCESS).then_some(bytes)
@@ -316,12 +320,12 @@ fn side(kind: CUmemorytype, address: CUdeviceptr) -> bool {
     }
 }
 
-/// Whether an address is a GPU's, by the driver's word. What it does not know is pageable memory of
-/// the host.
+/// Returns whether an address is GPU memory according to the driver. Unknown addresses are pageable
+/// host memory.
 fn is_on_a_gpu(address: CUdeviceptr) -> bool {
     let mut kind: CUmemorytype = 0;
     let value = ptr::from_mut(&mut kind).cast::<c_void>();
-    // SAFETY: the attribute is a number of that size.
+    // SAFETY: the value of this attribute is a number of that size.
     let answer =
         unsafe { driver::cuPointerGetAttribute(value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) };
     answer == CUresult::SUCCESS && kind == CU_MEMORYTYPE_DEVICE

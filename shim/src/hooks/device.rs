@@ -1,4 +1,4 @@
-//! What a GPU says of itself.
+//! Attributes of a GPU.
 
 use cgpu_abi::types::{CUdevice, CUdevice_attribute, CUresult, c_int, c_uint};
 use cgpu_memory::Bytes;
@@ -7,7 +7,7 @@ use super::refused::announces_refused;
 use crate::devices::DriverOrdinal;
 use crate::{driver, process};
 
-/// 32-bit sizes: as the first version of the call had them.
+/// 32-bit sizes, as in the first version of the call.
 pub(crate) unsafe fn cuDeviceTotalMem(bytes: *mut c_uint, device: CUdevice) -> CUresult {
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuDeviceTotalMem(bytes, device) };
@@ -18,7 +18,7 @@ pub(crate) unsafe fn cuDeviceTotalMem(bytes: *mut c_uint, device: CUdevice) -> C
     answer
 }
 
-/// The GPU is as large as the limit.
+/// The limit is the GPU's size.
 pub(crate) unsafe fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) -> CUresult {
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuDeviceTotalMem_v2(bytes, device) };
@@ -29,7 +29,7 @@ pub(crate) unsafe fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) ->
     answer
 }
 
-/// What is refused is not announced; all else is the GPU's own.
+/// Attributes of refused features are 0; all others are the GPU's own.
 pub(crate) unsafe fn cuDeviceGetAttribute(
     value: *mut c_int,
     attribute: CUdevice_attribute,

@@ -1,6 +1,5 @@
-//! Logical endpoints: they cost nothing, and what is bound to one stays charged until it is
-//! unbound, or the endpoint destroyed here: that unbinds what this process has bound, whichever
-//! process else has the endpoint.
+//! Logical endpoints. They cost nothing. Memory bound to one stays charged until it is unbound or
+//! the endpoint is destroyed here, which unbinds what this process has bound.
 
 use cgpu_abi::types::*;
 use cgpu_memory::PhysicalHandle;
@@ -18,7 +17,7 @@ pub(crate) unsafe fn cuLogicalEndpointCreate(
     made(endpoint, unsafe { driver::cuLogicalEndpointCreate(endpoint, properties) })
 }
 
-/// Another process's endpoint: nothing of ours is bound to it.
+/// Another process's endpoint: nothing of this process is bound to it.
 pub(crate) unsafe fn cuLogicalEndpointImport(
     endpoint: CUlogicalEndpointId,
     shared: *const c_void,
@@ -40,7 +39,7 @@ pub(crate) unsafe fn cuLogicalEndpointDestroy(endpoint: CUlogicalEndpointId) -> 
     answer
 }
 
-/// What is mapped there.
+/// Binds the memory mapped at an address.
 pub(crate) unsafe fn cuLogicalEndpointBindAddr(
     endpoint: CUlogicalEndpointId,
     device: CUdevice,
@@ -62,7 +61,7 @@ pub(crate) unsafe fn cuLogicalEndpointBindAddr(
     )
 }
 
-/// Physical memory.
+/// Binds physical memory.
 pub(crate) unsafe fn cuLogicalEndpointBindMem(
     endpoint: CUlogicalEndpointId,
     device: CUdevice,
@@ -93,7 +92,7 @@ pub(crate) unsafe fn cuLogicalEndpointBindMem(
     )
 }
 
-/// Ends bindings of a device, of a range of the endpoint.
+/// Ends bindings of a device in a range of the endpoint.
 pub(crate) unsafe fn cuLogicalEndpointUnbind(
     endpoint: CUlogicalEndpointId,
     device: CUdevice,
@@ -112,7 +111,7 @@ fn made(endpoint: CUlogicalEndpointId, answer: CUresult) -> CUresult {
     answer
 }
 
-/// An endpoint's number as a handle that no driver gives out.
+/// Converts an endpoint's number to a handle that no driver returns.
 fn handle(endpoint: CUlogicalEndpointId) -> PhysicalHandle {
     PhysicalHandle(1 << 63 | u64::from(endpoint))
 }

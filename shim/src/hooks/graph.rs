@@ -1,8 +1,7 @@
-//! Graphs: what they allocate is charged when they are sent to the GPU, by what that has reserved
-//! for them ([`cgpu_memory`] says how).
+//! Graphs: their memory is charged when they are launched or uploaded, by what the GPU has reserved
+//! for them ([`cgpu_memory`] describes how).
 //!
-//! A process whose graphs never allocate pays for all this with one load in each of these calls,
-//! and looks at nothing.
+//! In a process whose graphs never allocate, this costs one load in each of these calls.
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
@@ -29,11 +28,11 @@ pub(crate) unsafe fn cuGraphInstantiate(
     let call = || unsafe {
         driver::cuGraphInstantiate(graph_exec, graph, error_node, log_buffer, buffer_size)
     };
-    // SAFETY: the handle is that of the call.
+    // SAFETY: `call` writes to the program's handle if it succeeds.
     unsafe { instantiate(graph_exec, graph, false, call) }
 }
 
-/// The second one.
+/// The second version.
 pub(crate) unsafe fn cuGraphInstantiate_v2(
     graph_exec: *mut CUgraphExec,
     graph: CUgraph,
@@ -45,11 +44,11 @@ pub(crate) unsafe fn cuGraphInstantiate_v2(
     let call = || unsafe {
         driver::cuGraphInstantiate_v2(graph_exec, graph, error_node, log_buffer, buffer_size)
     };
-    // SAFETY: the handle is that of the call.
+    // SAFETY: `call` writes to the program's handle if it succeeds.
     unsafe { instantiate(graph_exec, graph, false, call) }
 }
 
-/// What the executable graph can take is noted.
+/// Records what the executable graph can take.
 pub(crate) unsafe fn cuGraphInstantiateWithFlags(
     graph_exec: *mut CUgraphExec,
     graph: CUgraph,
@@ -57,11 +56,11 @@ pub(crate) unsafe fn cuGraphInstantiateWithFlags(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuGraphInstantiateWithFlags(graph_exec, graph, flags) };
-    // SAFETY: the handle is that of the call.
+    // SAFETY: `call` writes to the program's handle if it succeeds.
     unsafe { instantiate(graph_exec, graph, false, call) }
 }
 
-/// It may be sent to the GPU at once.
+/// May also upload the graph at once.
 pub(crate) unsafe fn cuGraphInstantiateWithParams(
     graph_exec: *mut CUgraphExec,
     graph: CUgraph,
@@ -70,11 +69,10 @@ pub(crate) unsafe fn cuGraphInstantiateWithParams(
     // SAFETY: the program's own call.
     let call =
         || unsafe { driver::cuGraphInstantiateWithParams(graph_exec, graph, instantiate_params) };
-    // SAFETY: all are those of the call.
+    // SAFETY: `call` writes to the program's handle if it succeeds; its record is null or valid.
     unsafe { instantiate_with(graph_exec, graph, instantiate_params, call) }
 }
 
-/// The same, for programs compiled for each thread's own default stream.
 pub(crate) unsafe fn cuGraphInstantiateWithParams_ptsz(
     graph_exec: *mut CUgraphExec,
     graph: CUgraph,
@@ -84,12 +82,12 @@ pub(crate) unsafe fn cuGraphInstantiateWithParams_ptsz(
     let call = || unsafe {
         driver::cuGraphInstantiateWithParams_ptsz(graph_exec, graph, instantiate_params)
     };
-    // SAFETY: all are those of the call.
+    // SAFETY: `call` writes to the program's handle if it succeeds; its record is null or valid.
     unsafe { instantiate_with(graph_exec, graph, instantiate_params, call) }
 }
 
-/// Each function that launches an executable graph. Where nothing is contended and no graph
-/// allocates it is three loads and a jump: no border against panics, which that cannot have.
+/// Defines functions that launch an executable graph. If no GPU is contended and no graph
+/// allocates, it is three loads and a jump, which cannot panic and so have no guard.
 macro_rules! graph_launches {
     ($($symbol:ident: $order:ident, $flavour:ident;)*) => {$(
         /// Waits for the container's turn, and charges what the graph may take.
@@ -122,8 +120,8 @@ graph_launches! {
     cuGraphLaunch_ptsz: per_thread, PER_THREAD;
 }
 
-/// Each function that makes an executable graph ready. Where no graph allocates it is one load and
-/// a jump.
+/// Defines functions that upload an executable graph. If no graph allocates it is one load and a
+/// jump.
 macro_rules! uploads {
     ($($symbol:ident: $order:ident;)*) => {$(
         /// Charges what the graph may take.
@@ -149,7 +147,7 @@ uploads! {
     cuGraphUpload_ptsz: per_thread;
 }
 
-/// What it can take may be another than before.
+/// Updates an executable graph, which may then take more or less.
 pub(crate) unsafe fn cuGraphExecUpdate(
     graph_exec: CUgraphExec,
     graph: CUgraph,
@@ -163,7 +161,7 @@ pub(crate) unsafe fn cuGraphExecUpdate(
     update(graph_exec, graph, Graphs::updated, call)
 }
 
-/// With more words about what cannot be updated.
+/// Returns more information about what cannot be updated.
 pub(crate) unsafe fn cuGraphExecUpdate_v2(
     graph_exec: CUgraphExec,
     graph: CUgraph,
@@ -174,7 +172,7 @@ pub(crate) unsafe fn cuGraphExecUpdate_v2(
     update(graph_exec, graph, Graphs::updated, call)
 }
 
-/// A part of it can take something else.
+/// Changes what a part of the graph can take.
 pub(crate) unsafe fn cuGraphExecChildGraphNodeSetParams(
     graph_exec: CUgraphExec,
     node: CUgraphNode,
@@ -186,7 +184,7 @@ pub(crate) unsafe fn cuGraphExecChildGraphNodeSetParams(
     update(graph_exec, child_graph, Graphs::part_updated, call)
 }
 
-/// The part may be a child.
+/// The part may be a child graph.
 pub(crate) unsafe fn cuGraphExecNodeSetParams(
     graph_exec: CUgraphExec,
     node: CUgraphNode,
@@ -194,10 +192,10 @@ pub(crate) unsafe fn cuGraphExecNodeSetParams(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuGraphExecNodeSetParams(graph_exec, node, node_params) };
-    // SAFETY: null, or what the driver would read.
+    // SAFETY: null, or the program's own record, which the driver would read as well.
     match unsafe { node_params.as_ref() } {
         Some(params) if params.kind == CU_GRAPH_NODE_TYPE_GRAPH => {
-            // SAFETY: the kind says that this member is the one that the program has set.
+            // SAFETY: for this kind the program has set this member of the union.
             let child = unsafe { params.node.graph }.graph;
             update(graph_exec, child, Graphs::part_updated, call)
         }
@@ -205,12 +203,12 @@ pub(crate) unsafe fn cuGraphExecNodeSetParams(
     }
 }
 
-/// What it has taken stays reserved, and charged. What it costs is another's: its handle may be
-/// given out again.
+/// Memory that the graph has taken stays reserved and charged. Its cost is forgotten, because its
+/// handle may be reused.
 pub(crate) unsafe fn cuGraphExecDestroy(graph_exec: CUgraphExec) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuGraphExecDestroy(graph_exec) };
-    // Before the driver can give the handle out again.
+    // Before the driver can reuse the handle.
     gate::forget_cost(Kernel::graph(graph_exec.0));
     let Some(tenant) = allocating() else { return call() };
     let number = tenant.graphs().number(GraphId(graph_exec.0));
@@ -221,7 +219,7 @@ pub(crate) unsafe fn cuGraphExecDestroy(graph_exec: CUgraphExec) -> CUresult {
     answer
 }
 
-/// Gives back what no graph uses.
+/// Releases reserved memory that no graph uses.
 pub(crate) unsafe fn cuDeviceGraphMemTrim(device: CUdevice) -> CUresult {
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuDeviceGraphMemTrim(device) };
@@ -229,7 +227,7 @@ pub(crate) unsafe fn cuDeviceGraphMemTrim(device: CUdevice) -> CUresult {
     answer
 }
 
-/// What is reserved is read for the accounting as well; no figure is more than the limit.
+/// Updates the accounting from the reserved memory; no returned number exceeds the limit.
 pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
     device: CUdevice,
     attr: CUgraphMem_attribute,
@@ -251,7 +249,7 @@ pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
     answer
 }
 
-/// The accounting, if a graph may have allocated.
+/// Returns the tenant, if a graph may have allocated.
 fn allocating() -> Option<&'static Tenant> {
     if graphs::may_allocate() { process::tenant() } else { None }
 }
@@ -264,7 +262,7 @@ fn changed(device: DriverOrdinal) {
     }
 }
 
-/// As [`instantiate`], with parameters.
+/// Calls [`instantiate`] with parameters.
 ///
 /// # Safety
 ///
@@ -275,10 +273,10 @@ unsafe fn instantiate_with(
     params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
     call: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     let flags = unsafe { params.as_ref() }.map_or(0, |params| params.flags);
     let uploads = flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     let answer = unsafe { instantiate(graph_exec, graph, uploads, call) };
     // SAFETY: as above.
     if let (CUresult::ERROR_OUT_OF_MEMORY, Some(params)) = (answer, unsafe { params.as_mut() }) {
@@ -287,11 +285,11 @@ unsafe fn instantiate_with(
     answer
 }
 
-/// Makes an executable graph, and notes what it can take.
+/// Makes an executable graph, and records what it can take.
 ///
 /// # Safety
 ///
-/// `call` writes a handle to `graph_exec` where it succeeds.
+/// If `call` succeeds, it has written a handle to `graph_exec`.
 unsafe fn instantiate(
     graph_exec: *mut CUgraphExec,
     graph: CUgraph,
@@ -309,14 +307,14 @@ unsafe fn instantiate(
         answer => Err(answer),
     };
     let undo = |graph: GraphId| {
-        // SAFETY: it was made just now, and the program has not seen it. One that cannot be
-        // destroyed is never launched.
+        // SAFETY: the driver just returned the handle, and the program has not seen it. One that
+        // cannot be destroyed is never launched.
         let _ = unsafe { driver::cuGraphExecDestroy(CUgraphExec(graph.0)) };
     };
     answered(tenant.graphs().instantiate(&mut footprint, uploads, &Driver, call, undo))
 }
 
-/// Changes what an executable graph does to what `graph` says.
+/// Updates an executable graph from `graph`.
 fn update(
     graph_exec: CUgraphExec,
     graph: CUgraph,
@@ -351,7 +349,7 @@ fn send(
     };
     match order.is_captured() {
         Ok(false) => {}
-        // It becomes a part of another graph.
+        // It becomes part of another graph.
         Ok(true) => return call(),
         Err(answer) => return answer,
     }

@@ -1,4 +1,4 @@
-//! Nodes of graphs: which of them allocate, and the bodies of conditional ones.
+//! Nodes of graphs: those that allocate, and the bodies of conditional ones.
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
@@ -8,7 +8,7 @@ use super::answer::refuse;
 use crate::pools::Source;
 use crate::{driver, graphs, process};
 
-/// What a node allocates is the graph's, which takes it when it is launched.
+/// The memory belongs to the graph, which takes it when it is launched.
 pub(crate) unsafe fn cuGraphAddMemAllocNode(
     graph_node: *mut CUgraphNode,
     graph: CUgraph,
@@ -26,7 +26,7 @@ pub(crate) unsafe fn cuGraphAddMemAllocNode(
             node_params,
         )
     };
-    // SAFETY: null, or what the driver would read.
+    // SAFETY: null, or the program's own record, which the driver would read as well.
     allocate(unsafe { node_params.as_ref() }.map(|params| params.pool_props), call)
 }
 
@@ -42,11 +42,11 @@ pub(crate) unsafe fn cuGraphAddNode(
     let call = || unsafe {
         driver::cuGraphAddNode(graph_node, graph, dependencies, num_dependencies, node_params)
     };
-    // SAFETY: the node and its parameters are those of the call.
+    // SAFETY: the record is null or valid; `call` writes to the program's node if it succeeds.
     unsafe { add(graph_node, node_params, call) }
 }
 
-/// With data of the edges.
+/// With edge data.
 pub(crate) unsafe fn cuGraphAddNode_v2(
     graph_node: *mut CUgraphNode,
     graph: CUgraph,
@@ -66,7 +66,7 @@ pub(crate) unsafe fn cuGraphAddNode_v2(
             node_params,
         )
     };
-    // SAFETY: the node and its parameters are those of the call.
+    // SAFETY: the record is null or valid; `call` writes to the program's node if it succeeds.
     unsafe { add(graph_node, node_params, call) }
 }
 
@@ -90,7 +90,7 @@ pub(crate) unsafe fn cuGraphAddNode_v3(
             node_params,
         )
     };
-    // SAFETY: the node and its parameters are those of the call.
+    // SAFETY: the record is null or valid; `call` writes to the program's node if it succeeds.
     unsafe { add(graph_node, node_params, call) }
 }
 
@@ -110,18 +110,18 @@ fn allocate(properties: Option<CUmemPoolProps>, call: impl FnOnce() -> CUresult)
 ///
 /// # Safety
 ///
-/// `params` is null or readable; `call` writes to both where it succeeds.
+/// `params` is null or readable; if `call` succeeds, it has written to `node` and `params`.
 unsafe fn add(
     node: *mut CUgraphNode,
     params: *mut CUgraphNodeParams,
     call: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     match unsafe { params.as_ref() }.map(|params| params.kind) {
         Some(CU_GRAPH_NODE_TYPE_MEM_ALLOC) => {
             // SAFETY: as above.
             let given = unsafe { params.read() };
-            // SAFETY: the kind says that this member is the one that the program has set.
+            // SAFETY: for this kind the program has set this member of the union.
             allocate(Some(unsafe { given.node.alloc }.pool_props), call)
         }
         Some(CU_GRAPH_NODE_TYPE_CONDITIONAL) => {
@@ -131,7 +131,8 @@ unsafe fn add(
                 let node = unsafe { node.read() };
                 // SAFETY: as above.
                 let made = unsafe { params.read() };
-                // SAFETY: the kind says that this member is the one that was set.
+                // SAFETY: for this kind the program and the driver have set this member of the
+                // union.
                 let conditional = unsafe { made.node.conditional };
                 let list = conditional.graph_out.expose_provenance();
                 tenant

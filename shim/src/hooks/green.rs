@@ -1,6 +1,6 @@
-//! Green contexts: views of the primary context, which they hold on to. What is allocated in one is
-//! the primary context's; what they take themselves is implicit memory of that, measured as it
-//! comes.
+//! Green contexts: views of the primary context, to which they hold a reference. Allocations in one
+//! are the primary context's. What they take themselves is implicit memory of it, measured at
+//! creation.
 
 use cgpu_abi::types::*;
 use cgpu_memory::{Bytes, Cause, Context, ContextId, GreenId, Tenant};
@@ -9,8 +9,8 @@ use super::{context, module};
 use crate::process;
 use crate::{driver, free};
 
-/// The first one makes the primary context, if there is none: that is made here before, so that
-/// each is measured, and refused, by itself.
+/// The first one creates the primary context if there is none. That is done here before, so that
+/// each is measured and refused separately.
 pub(crate) unsafe fn cuGreenCtxCreate(
     green: *mut CUgreenCtx,
     description: CUdevResourceDesc,
@@ -21,7 +21,7 @@ pub(crate) unsafe fn cuGreenCtxCreate(
     let call = || unsafe { driver::cuGreenCtxCreate(green, description, device, flags) };
     let tenant = tenant_or_return!(call());
     let mut whole = CUcontext::NULL;
-    // SAFETY: our own variable.
+    // SAFETY: the handle is writable; the device is the program's argument.
     let retained = unsafe { context::cuDevicePrimaryCtxRetain(&raw mut whole, device) };
     if retained != CUresult::SUCCESS {
         return retained;
@@ -31,7 +31,7 @@ pub(crate) unsafe fn cuGreenCtxCreate(
         Some(context) => make(tenant, (whole, context), call, || unsafe { green.read() }),
         None => call(),
     };
-    // SAFETY: no obligations. The green context holds it now; if there is none, it goes as it came.
+    // SAFETY: no obligations. Releases the reference taken above: a green context holds its own.
     let _ = unsafe { context::cuDevicePrimaryCtxRelease_v2(device) };
     answer
 }
@@ -42,7 +42,7 @@ fn make(
     call: impl Fn() -> CUresult,
     made: impl Fn() -> CUgreenCtx,
 ) -> CUresult {
-    // SAFETY: the handle is the driver's own, and the program has not seen it.
+    // SAFETY: the driver returned the handle, and the program has not seen it.
     let undo = || unsafe { driver::cuGreenCtxDestroy(made()) };
     let free = || free::of_context(whole);
     let answer =
@@ -53,7 +53,7 @@ fn make(
     answer
 }
 
-/// The last one takes the primary context with it, if nothing else holds that.
+/// The last one destroys the primary context if nothing else holds that.
 pub(crate) unsafe fn cuGreenCtxDestroy(green: CUgreenCtx) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuGreenCtxDestroy(green) };
@@ -73,7 +73,7 @@ pub(crate) unsafe fn cuGreenCtxDestroy(green: CUgreenCtx) -> CUresult {
     })
 }
 
-/// A green context under a context's name.
+/// Returns a green context as a context.
 pub(crate) unsafe fn cuCtxFromGreenCtx(context: *mut CUcontext, green: CUgreenCtx) -> CUresult {
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuCtxFromGreenCtx(context, green) };

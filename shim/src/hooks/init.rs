@@ -6,8 +6,8 @@ use crate::driver;
 use crate::library::DRIVER;
 use crate::process::{self, State, Trigger};
 
-/// The driver first, then the accounting. Where the limits cannot be understood or kept, no call
-/// succeeds from here on.
+/// Initialises the driver, then the accounting. If the limits cannot be understood or enforced, no
+/// call succeeds from then on.
 pub(crate) unsafe fn cuInit(flags: c_uint) -> CUresult {
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuInit(flags) };

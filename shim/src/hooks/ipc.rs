@@ -1,5 +1,5 @@
-//! Linear memory between processes by handles that are bytes: its maker pays as long as any process
-//! has it open.
+//! Linear memory shared between processes by opaque handles: the allocating process is charged as
+//! long as any process has it open.
 
 use cgpu_abi::types::{CUdeviceptr, CUipcMemHandle, CUresult, c_uint};
 use cgpu_memory::{Address, Bytes, Context, Reason, Route, Tenant};
@@ -8,7 +8,7 @@ use crate::current::current;
 use crate::driver;
 use crate::process;
 
-/// From now on others may open it.
+/// Records that other processes may open the memory.
 pub(crate) unsafe fn cuIpcGetMemHandle(
     handle: *mut CUipcMemHandle,
     address: CUdeviceptr,
@@ -22,7 +22,7 @@ pub(crate) unsafe fn cuIpcGetMemHandle(
     answer
 }
 
-/// Costs nothing; that it is open is said, so that its maker pays on.
+/// Costs nothing. That the memory is open is published, so that its owner stays charged.
 pub(crate) unsafe fn cuIpcOpenMemHandle(
     address: *mut CUdeviceptr,
     handle: CUipcMemHandle,
@@ -34,7 +34,7 @@ pub(crate) unsafe fn cuIpcOpenMemHandle(
     open(route(&handle), call, || (unsafe { address.read() }, process::tenant().and_then(current)))
 }
 
-/// The same, where it may be memory of another GPU.
+/// The same for memory that may be on another GPU.
 pub(crate) unsafe fn cuIpcOpenMemHandle_v2(
     address: *mut CUdeviceptr,
     handle: CUipcMemHandle,
@@ -46,7 +46,7 @@ pub(crate) unsafe fn cuIpcOpenMemHandle_v2(
     open(route(&handle), call, || (unsafe { address.read() }, process::tenant().and_then(current)))
 }
 
-/// What was opened as often as this is closed, is no longer open.
+/// Memory that was closed as often as it was opened is no longer open.
 pub(crate) unsafe fn cuIpcCloseMemHandle(address: CUdeviceptr) -> CUresult {
     let closing =
         process::tenant().and_then(|tenant| tenant.exports().begin_close(Address(address)));
@@ -58,8 +58,8 @@ pub(crate) unsafe fn cuIpcCloseMemHandle(address: CUdeviceptr) -> CUresult {
     answer
 }
 
-/// Makes a call that opens memory of another process. `opened` tells where, and in which context if
-/// it goes with that.
+/// Makes a call that opens memory of another process. `opened` returns the address, and the context
+/// if the mapping ends with one.
 pub(super) fn open(
     route: Route,
     call: impl FnOnce() -> CUresult,
@@ -67,7 +67,7 @@ pub(super) fn open(
 ) -> CUresult {
     let tenant = tenant_or_return!(call());
     tenant.count(Reason::Imported);
-    // Before the call: a process that asks after it has let the memory go sees that it is held
+    // Before the call: the owner, if it frees the memory and then checks, sees that it is open
     // here.
     let opening = tenant.exports().begin_import(route);
     let answer = call();
@@ -78,14 +78,14 @@ pub(super) fn open(
     answer
 }
 
-/// The allocation in which an address lies may be held by others.
+/// Records that other processes may hold the allocation that contains an address.
 pub(super) fn export(tenant: &Tenant, address: CUdeviceptr, route: Route) {
     let (base, _) = extent(address);
     tenant.exports().export(base, route);
 }
 
-/// A descriptor holds the allocation in which an address lies, be it ours or open here. How large
-/// that is, if the driver says.
+/// Records that a descriptor holds the allocation that contains an address, owned or opened here.
+/// Returns its size, if the driver reports it.
 pub(super) fn export_descriptor(tenant: &Tenant, address: CUdeviceptr) -> Bytes {
     let (base, size) = extent(address);
     tenant.exports().export(base, Route::UNTRACKED);
@@ -93,7 +93,7 @@ pub(super) fn export_descriptor(tenant: &Tenant, address: CUdeviceptr) -> Bytes 
     size
 }
 
-/// Where the allocation begins in which an address lies, and its size.
+/// Returns the start and size of the allocation that contains an address.
 fn extent(address: CUdeviceptr) -> (Address, Bytes) {
     let (mut base, mut size) = (0, 0);
     // SAFETY: both are writable.

@@ -1,7 +1,7 @@
-//! Launches: through the gate, which costs two loads and a branch while nothing is contended.
+//! Launches: through the gate, which costs two loads and a branch while no GPU is contended.
 //!
-//! No border against panics here: the open path has nothing that could panic, and the slow path has
-//! its own.
+//! There is no guard against panics here: the open path cannot panic, and the slow path has its
+//! own.
 
 use core::slice;
 
@@ -20,7 +20,7 @@ fn plane(width: c_int, height: c_int) -> [c_uint; 3] {
     [width.cast_unsigned(), height.cast_unsigned(), 1]
 }
 
-/// Each function: its name, its arguments, and what they say about the launch.
+/// Defines functions by name, arguments, and the launch that they describe.
 macro_rules! launches {
     ($($symbol:ident ($($arg:ident: $type:ty),* $(,)?) => $launch:expr;)*) => {$(
         /// Waits for the container's turn.
@@ -41,8 +41,8 @@ macro_rules! launches {
                 unsafe { function($($arg),*) }
             }
 
-            // One call, of one of several functions with the same arguments: so the compiler leaves
-            // the arguments where they are, in registers and on the stack, and makes it a jump.
+            // One call of one of several functions with the same arguments. The compiler then
+            // leaves the arguments in place, in registers and on the stack, and emits a jump.
             let function = if gate::is_open() { driver::address::$symbol() } else { metered };
             // SAFETY: the program's own call.
             unsafe { function($($arg),*) }
@@ -73,8 +73,8 @@ launches! {
         shared: c_uint, stream: CUstream, parameters: *mut *mut c_void,
     ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]), stream, ..Launch::PER_THREAD };
 
-    // Before CUDA 4: on the legacy stream unless said; the shape of a block is the function's, so
-    // blocks stand for threads.
+    // Before CUDA 4: on the legacy stream by default. The block shape is a property of the
+    // function, so blocks count as threads.
     cuLaunch(function: CUfunction) => Launch { kernel: kernel(function, [1; 3], [1; 3]), ..Launch::LEGACY };
 
     cuLaunchGrid(
@@ -88,19 +88,19 @@ launches! {
     cuLaunchKernelEx(
         config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void,
     ) => {
-        // SAFETY: the program's own record.
+        // SAFETY: null, or the program's own record, which the driver would read as well.
         unsafe { Launch::configured(config, function, Launch::LEGACY) }
     };
 
     cuLaunchKernelEx_ptsz(
         config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void,
     ) => {
-        // SAFETY: the program's own record.
+        // SAFETY: null, or the program's own record, which the driver would read as well.
         unsafe { Launch::configured(config, function, Launch::PER_THREAD) }
     };
 }
 
-/// One kernel on several GPUs, each in a stream of its own: on each of them it is one launch.
+/// One kernel on several GPUs, each in its own stream: one launch on each.
 pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
     list: *mut CUDA_LAUNCH_PARAMS,
     count: c_uint,
@@ -112,7 +112,7 @@ pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
         return call();
     }
     boundary::guard(|| {
-        // SAFETY: the program says that there are so many.
+        // SAFETY: not null, and the program states that there are `count` elements.
         let parts = unsafe { slice::from_raw_parts(list.cast_const(), count as usize) };
         let launches = parts.iter().map(|part| {
             let grid = [part.grid_dim_x, part.grid_dim_y, part.grid_dim_z];

@@ -1,9 +1,9 @@
-//! Managed variables: their module's loader has placed them before any check is possible, so what
-//! is refused is their use.
+//! Managed variables: a module's loader has allocated them before any check is possible, so their
+//! use is refused.
 //!
-//! `cuLibraryGetManaged`, by which the runtime finds them, is refused altogether (`entry.rs`), and
-//! with it a program that has one fails where it starts. By the calls here a program asks for a
-//! variable of any kind; the driver says which it has found.
+//! `cuLibraryGetManaged`, by which the runtime finds them, is always refused (`entry.rs`), so a
+//! program that has one fails at its start. The calls here look up a variable of any kind; the
+//! driver reports which kind it is.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -22,26 +22,25 @@ pub(crate) unsafe fn cuModuleGetGlobal(
     module: CUmodule,
     name: *const c_char,
 ) -> CUresult {
-    // SAFETY: the program's own call, or the same with a place of ours.
+    // SAFETY: the program's own call, or the same with a variable of ours.
     let call = |dptr, bytes| unsafe { driver::cuModuleGetGlobal(dptr, bytes, module, name) };
-    // SAFETY: these are the places of the program's call.
+    // SAFETY: the pointers are the program's, for which `call` meets the contract.
     unsafe { look_up(dptr, bytes, call) }
 }
 
-/// A variable of a module.
 pub(crate) unsafe fn cuModuleGetGlobal_v2(
     dptr: *mut CUdeviceptr,
     bytes: *mut usize,
     module: CUmodule,
     name: *const c_char,
 ) -> CUresult {
-    // SAFETY: the program's own call, or the same with a place of ours.
+    // SAFETY: the program's own call, or the same with a variable of ours.
     let call = |dptr, bytes| unsafe { driver::cuModuleGetGlobal_v2(dptr, bytes, module, name) };
-    // SAFETY: these are the places of the program's call.
+    // SAFETY: the pointers are the program's, for which `call` meets the contract.
     unsafe { look_up(dptr, bytes, call) }
 }
 
-/// A variable of a library, which it brings into the current context.
+/// Looks up a variable of a library, which loads the library into the current context.
 pub(crate) unsafe fn cuLibraryGetGlobal(
     dptr: *mut CUdeviceptr,
     bytes: *mut usize,
@@ -49,19 +48,19 @@ pub(crate) unsafe fn cuLibraryGetGlobal(
     name: *const c_char,
 ) -> CUresult {
     let call = |dptr, bytes| {
-        // SAFETY: the program's own call, or the same with a place of ours.
+        // SAFETY: the program's own call, or the same with a variable of ours.
         bring_library(library, || unsafe { driver::cuLibraryGetGlobal(dptr, bytes, library, name) })
     };
-    // SAFETY: these are the places of the program's call.
+    // SAFETY: the pointers are the program's, for which `call` meets the contract.
     unsafe { look_up(dptr, bytes, call) }
 }
 
-/// Makes the call, and where it has found a managed variable under a limit, takes back what it has
+/// Makes the call. If it finds a managed variable under a limit, clears what the driver has
 /// written.
 ///
 /// # Safety
 ///
-/// `call` writes an address and a size where it succeeds, each where its place is not null.
+/// If `call` succeeds, it has written an address to `place` and a size to `size`, each unless null.
 unsafe fn look_up<A, S>(
     place: *mut A,
     size: *mut S,
@@ -82,7 +81,7 @@ where
     }
     let refused = refuse(Role::Managed, || answer);
     if refused != answer && !place.is_null() {
-        // SAFETY: the driver has just written there.
+        // SAFETY: not null, so the driver has just written there.
         unsafe { place.write(A::default()) };
     }
     if refused != answer && !size.is_null() {
@@ -92,12 +91,12 @@ where
     refused
 }
 
-/// What the driver says of an address; it never lies.
+/// Returns whether an address is managed memory according to the driver.
 fn is_managed(address: CUdeviceptr) -> bool {
-    // Wider than any way in which drivers write a yes.
+    // Wider than any format in which drivers write the attribute.
     let mut managed = 0_u64;
     let data = ptr::from_mut(&mut managed).cast::<c_void>();
-    // SAFETY: the place is writable, and the attribute fits.
+    // SAFETY: the variable is writable and has room for the attribute.
     let answer =
         unsafe { driver::cuPointerGetAttribute(data, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) };
     answer == CUresult::SUCCESS && managed != 0

@@ -1,4 +1,4 @@
-//! Linear memory: charged before the driver is asked, recorded after, given back where the driver
+//! Linear memory: charged before the driver's call, committed after it, refunded if the driver
 //! refuses.
 
 use cgpu_abi::types::{CUdeviceptr, CUdeviceptr_v1, CUresult, c_uint};
@@ -11,7 +11,7 @@ use crate::current::current;
 use crate::driver;
 use crate::process;
 
-/// What the first guess at a pitch is a multiple of; the driver's answer tells its own.
+/// First guess of the pitch's granularity; the driver returns the real one.
 const PITCH: u64 = 512;
 
 /// 32-bit sizes and addresses.
@@ -42,13 +42,13 @@ pub(crate) unsafe fn cuMemAllocPitch(
     let call = || unsafe { driver::cuMemAllocPitch(address, pitch, width, height, element) };
     // SAFETY: read after the driver has succeeded, so it has written there.
     let made = || (u64::from(unsafe { address.read() }), u64::from(unsafe { pitch.read() }));
-    // SAFETY: the address is the driver's own, and the program has not seen it.
+    // SAFETY: the driver returned the address, and the program has not seen it.
     let unmake =
         |address| unsafe { driver::cuMemFree(CUdeviceptr_v1::try_from(address).unwrap_or(0)) };
     allocate_pitched(width.into(), height.into(), call, made, unmake)
 }
 
-/// Rows of equal distance.
+/// Allocates rows of equal pitch.
 pub(crate) unsafe fn cuMemAllocPitch_v2(
     address: *mut CUdeviceptr,
     pitch: *mut usize,
@@ -60,7 +60,7 @@ pub(crate) unsafe fn cuMemAllocPitch_v2(
     let call = || unsafe { driver::cuMemAllocPitch_v2(address, pitch, width, height, element) };
     // SAFETY: read after the driver has succeeded, so it has written there.
     let made = || (unsafe { address.read() }, unsafe { pitch.read() } as u64);
-    // SAFETY: the address is the driver's own, and the program has not seen it.
+    // SAFETY: the driver returned the address, and the program has not seen it.
     let unmake = |address| unsafe { driver::cuMemFree_v2(address) };
     allocate_pitched(width as u64, height as u64, call, made, unmake)
 }
@@ -71,8 +71,7 @@ pub(crate) unsafe fn cuMemFree(address: CUdeviceptr_v1) -> CUresult {
     free(address.into(), || unsafe { driver::cuMemFree(address) })
 }
 
-/// Gives back what the address was charged; one that we do not know goes to the driver all the
-/// same.
+/// Refunds the memory at the address; an unknown one still goes to the driver.
 pub(crate) unsafe fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
     // SAFETY: the program's own call.
     free(address, || unsafe { driver::cuMemFree_v2(address) })
@@ -82,10 +81,10 @@ pub(crate) unsafe fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
 pub(crate) unsafe fn cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) -> CUresult {
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemGetInfo(free, total) };
-    // What the GPU has free may be more than 32 bits hold.
+    // The GPU's free memory may exceed 32 bits.
     if let (CUresult::SUCCESS, Some(view)) = (answer, view(None)) {
         let clamp = |bytes: Bytes| c_uint::try_from(bytes.0).unwrap_or(c_uint::MAX);
-        // SAFETY: where it is not null, the driver has just written there.
+        // SAFETY: null, or the driver has just written there.
         unsafe { write(free, clamp(view.free)) };
         // SAFETY: as above.
         unsafe { write(total, clamp(view.total)) };
@@ -93,9 +92,9 @@ pub(crate) unsafe fn cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) -> CUre
     answer
 }
 
-/// Total is the limit, free what is left of it.
+/// Total is the limit, free is what is left of it.
 pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
-    // SAFETY: the program's own call. What the driver makes of null is the driver's to say.
+    // SAFETY: the program's own call; the driver handles null pointers.
     let answer = unsafe { driver::cuMemGetInfo_v2(free, total) };
     if answer != CUresult::SUCCESS {
         return answer;
@@ -104,7 +103,7 @@ pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUr
     let physical = unsafe { free.as_ref() }.map_or(Bytes::MAX, |free| Bytes(*free as u64));
     if let Some(view) = view(Some(physical)) {
         let clamp = |bytes: Bytes| usize::try_from(bytes.0).unwrap_or(usize::MAX);
-        // SAFETY: where it is not null, the driver has just written there.
+        // SAFETY: null, or the driver has just written there.
         unsafe { write(free, clamp(view.free)) };
         // SAFETY: as above.
         unsafe { write(total, clamp(view.total)) };
@@ -112,7 +111,7 @@ pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUr
     answer
 }
 
-/// Charges `size`, makes the call, and records the address that it `made`.
+/// Charges `size`, makes the call, and commits the charge for the address that `made` returns.
 fn allocate(size: Bytes, call: impl Fn() -> CUresult, made: impl FnOnce() -> u64) -> CUresult {
     let tenant = tenant_or_return!(call());
     let Some(context) = current(tenant) else {
@@ -138,9 +137,9 @@ fn allocate(size: Bytes, call: impl Fn() -> CUresult, made: impl FnOnce() -> u64
     answer
 }
 
-/// As [`allocate`], for a size that only the driver's answer tells. Where the first guess was too
-/// small, the memory goes back, and the call is made once more under the right charge: no excess is
-/// left when the call returns.
+/// Allocates memory whose size only the driver's answer shows. If the first guess was too small,
+/// frees the memory and repeats the call with the right charge, so no excess is left when the call
+/// returns.
 fn allocate_pitched(
     width: u64,
     height: u64,
@@ -167,14 +166,13 @@ fn allocate_pitched(
             charge.commit(Address(address), Some(context));
             return answer;
         }
-        // Greater each time, so the loop ends.
+        // It grows each time, so the loop ends.
         let _ = unmake(address);
         pitch = chosen;
     }
 }
 
-/// Makes the call, and while the memory of a process that has just ended is in the way, makes it
-/// again.
+/// Makes the call, and repeats it while memory of a process that has just exited is not yet free.
 pub(super) fn call_retrying(
     tenant: &Tenant,
     gpu: DeviceIndex,
@@ -191,7 +189,7 @@ pub(super) fn call_retrying(
 
 pub(super) fn free(address: u64, call: impl FnOnce() -> CUresult) -> CUresult {
     let Some(tenant) = process::tenant().filter(|_| address != 0) else { return call() };
-    // It may be a pool's where there are any: those are not on the table.
+    // It may be a pool's allocation if there are pools; those are not in the table.
     let pooled = tenant.pools().any();
     let taken = if pooled {
         tenant.allocations().begin_free_if_known(Address(address))
@@ -200,8 +198,7 @@ pub(super) fn free(address: u64, call: impl FnOnce() -> CUresult) -> CUresult {
     };
     let Some(taken) = taken else { return free_untold(tenant, address, pooled, call) };
     let answer = call();
-    // A refused free is on the table again before anything else is done: meanwhile its address is
-    // unknown.
+    // A refused free is put back into the table first: meanwhile its address is unknown.
     if answer == CUresult::SUCCESS {
         taken.freed()
     } else {
@@ -211,8 +208,8 @@ pub(super) fn free(address: u64, call: impl FnOnce() -> CUresult) -> CUresult {
     trimmed_after(answer, pooled)
 }
 
-/// What is not on the table of addresses. What another process's pool has lent is freed like one's
-/// own.
+/// Frees what is not in the table of addresses. An allocation imported from another process's pool
+/// is freed like one's own.
 #[inline(never)]
 fn free_untold(
     tenant: &Tenant,
@@ -228,33 +225,35 @@ fn free_untold(
     trimmed_after(answer, pooled)
 }
 
-/// A free has waited for the GPU, and pools are trimmed then. One that was refused may have waited,
-/// too.
+/// Updates the pools after a free: it has waited for the GPU, and pools are trimmed then. A refused
+/// one may have waited, too.
 #[inline]
 fn trimmed_after(answer: CUresult, pooled: bool) -> CUresult {
     if pooled { waited(answer) } else { answer }
 }
 
-/// The current GPU as the program sees it. `physical` is what the driver has just said to be free;
-/// where that is not known, it is asked.
+/// Returns the current GPU as the program sees it. `physical` is the free memory that the driver
+/// has just reported, if known; otherwise the driver is queried.
 fn view(physical: Option<Bytes>) -> Option<MemoryInfo> {
     let tenant = process::tenant()?;
     let gpu = current(tenant)?.gpu();
     let ask = || {
         let (mut free, mut total) = (0, 0);
-        // SAFETY: both are writable.
+        // SAFETY: both variables are writable.
         let answer = unsafe { driver::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
         (answer == CUresult::SUCCESS).then_some(Bytes(free as u64))
     };
     tenant.view().memory(gpu, physical.or_else(ask)?)
 }
 
+/// Writes a value for the program.
+///
 /// # Safety
 ///
 /// `place` is null or writable.
 unsafe fn write<T>(place: *mut T, value: T) {
     if !place.is_null() {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: guaranteed by the caller.
         unsafe { place.write(value) };
     }
 }

@@ -1,14 +1,14 @@
-//! What each hooked function does: one file for each noun of the driver, each function under the
-//! driver's name for it.
+//! The hooked functions: one file for each kind of object, each function under the driver's name.
 //!
-//! All of them ask the accounting ([`cgpu_memory`]) and the real function, in the order that the
-//! case needs; none decides anything. Every hook without a limit is the real call.
+//! Each calls the accounting ([`cgpu_memory`]) and the real function, in the order that the case
+//! needs, and decides nothing. Without a limit every hook is just the real call.
 //!
 //! # Safety
 //!
-//! A hook may be called as the driver's function of its name may: its pointers are what that
-//! function wants them to be, null where it allows null. The caller is the program itself
-//! (`entry.rs`), and a hook looks at nothing that the driver would not look at.
+//! A hook has the contract of the driver's function of its name: its pointers are valid as that
+//! function requires, and null where it allows null. The program itself is the caller (`entry.rs`).
+//! A hook accesses nothing that the driver would not access. So *the program's own call* in a
+//! `SAFETY` comment means: the arguments are passed on unchanged under the same contract.
 
 #[macro_use]
 mod answer;

@@ -1,10 +1,10 @@
-//! Modules, libraries and a context's limits: memory of the GPU that comes with something else.
+//! Modules, libraries and a context's limits: memory of the GPU that is allocated implicitly.
 //!
-//! What an image says that it takes is charged before the driver is asked: all of it where code is
-//! loaded with its module, else its variables. What it then takes is measured. A library belongs to
-//! no context: where code comes when it is first used, the first look-up in a context brings it
-//! there, and is refused where it does not fit, or where the container is over its limit already.
-//! What it brings beyond what it says cannot be undone.
+//! The size that an image states is charged before the driver's call: all of it if code is loaded
+//! with its module, else its variables. What it then takes is measured. A library belongs to no
+//! context. With lazy loading, the first look-up in a context loads it there. That is refused if it
+//! does not fit, or if the container is already over its limit. Memory beyond the stated size
+//! cannot be undone.
 
 use core::cell::Cell;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -24,21 +24,21 @@ use crate::{driver, free};
 
 /// From a file.
 pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, file_name: *const c_char) -> CUresult {
-    // SAFETY: the program's own call, with its place or one of ours.
+    // SAFETY: the program's own call, with its handle or one of ours.
     let call = |module| unsafe { driver::cuModuleLoad(module, file_name) };
-    // SAFETY: the name is the program's, which the driver reads too.
+    // SAFETY: null, or the program's string, which the driver reads, too.
     let size = || unsafe { size_of_file(file_name) };
-    // SAFETY: the place is that of the program's call.
+    // SAFETY: the handle is the program's: null or writable.
     unsafe { load(module, size, call) }
 }
 
 /// From memory.
 pub(crate) unsafe fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult {
-    // SAFETY: the program's own call, with its place or one of ours.
+    // SAFETY: the program's own call, with its handle or one of ours.
     let call = |module| unsafe { driver::cuModuleLoadData(module, image) };
-    // SAFETY: the image is the program's, which the driver reads too.
+    // SAFETY: null, or the program's image, which the driver reads, too.
     let size = || unsafe { image::size_at(image) };
-    // SAFETY: the place is that of the program's call.
+    // SAFETY: the handle is the program's: null or writable.
     unsafe { load(module, size, call) }
 }
 
@@ -50,27 +50,27 @@ pub(crate) unsafe fn cuModuleLoadDataEx(
     options: *mut CUjit_option,
     values: *mut *mut c_void,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its place or one of ours.
+    // SAFETY: the program's own call, with its handle or one of ours.
     let call =
         |module| unsafe { driver::cuModuleLoadDataEx(module, image, count, options, values) };
-    // SAFETY: the image is the program's, which the driver reads too.
+    // SAFETY: null, or the program's image, which the driver reads, too.
     let size = || unsafe { image::size_at(image) };
-    // SAFETY: the place is that of the program's call.
+    // SAFETY: the handle is the program's: null or writable.
     unsafe { load(module, size, call) }
 }
 
-/// Several images of the same code.
+/// Loads one of several images of the same code.
 pub(crate) unsafe fn cuModuleLoadFatBinary(
     module: *mut CUmodule,
     fat_cubin: *const c_void,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its place or one of ours.
+    // SAFETY: the program's own call, with its handle or one of ours.
     let call = |module| unsafe { driver::cuModuleLoadFatBinary(module, fat_cubin) };
-    // SAFETY: the place is that of the program's call.
+    // SAFETY: the handle is the program's: null or writable.
     unsafe { load(module, Size::default, call) }
 }
 
-/// Its code and variables go back.
+/// Its code and variables are freed.
 pub(crate) unsafe fn cuModuleUnload(module: CUmodule) -> CUresult {
     let tenant = process::tenant();
     let _going = tenant.map(|tenant| tenant.implicit().begin_unload(Cause::Module(module.0)));
@@ -82,7 +82,7 @@ pub(crate) unsafe fn cuModuleUnload(module: CUmodule) -> CUresult {
     answer
 }
 
-/// Belongs to no context; where code is loaded whole, it comes into those that there are.
+/// Belongs to no context. With eager loading it is loaded into all existing ones.
 #[allow(clippy::too_many_arguments)] // the driver's own
 pub(crate) unsafe fn cuLibraryLoadData(
     library: *mut CUlibrary,
@@ -94,7 +94,7 @@ pub(crate) unsafe fn cuLibraryLoadData(
     values: *mut *mut c_void,
     count: c_uint,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its place or one of ours.
+    // SAFETY: the program's own call, with its handle or one of ours.
     let call = |library| unsafe {
         driver::cuLibraryLoadData(
             library,
@@ -107,9 +107,9 @@ pub(crate) unsafe fn cuLibraryLoadData(
             count,
         )
     };
-    // SAFETY: the image is the program's, which the driver reads too.
+    // SAFETY: null, or the program's image, which the driver reads, too.
     let size = || unsafe { image::size_at(code) };
-    // SAFETY: the place is that of the program's call.
+    // SAFETY: the handle is the program's: null or writable.
     unsafe { load_library(library, size, call) }
 }
 
@@ -125,7 +125,7 @@ pub(crate) unsafe fn cuLibraryLoadFromFile(
     values: *mut *mut c_void,
     count: c_uint,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its place or one of ours.
+    // SAFETY: the program's own call, with its handle or one of ours.
     let call = |library| unsafe {
         driver::cuLibraryLoadFromFile(
             library,
@@ -138,13 +138,13 @@ pub(crate) unsafe fn cuLibraryLoadFromFile(
             count,
         )
     };
-    // SAFETY: the name is the program's, which the driver reads too.
+    // SAFETY: null, or the program's string, which the driver reads, too.
     let size = || unsafe { size_of_file(file_name) };
-    // SAFETY: the place is that of the program's call.
+    // SAFETY: the handle is the program's: null or writable.
     unsafe { load_library(library, size, call) }
 }
 
-/// Its code and variables go back, from all contexts.
+/// Its code and variables are freed in all contexts.
 pub(crate) unsafe fn cuLibraryUnload(library: CUlibrary) -> CUresult {
     let tenant = process::tenant();
     let _going = tenant.map(|tenant| tenant.implicit().begin_unload(Cause::Library(library.0)));
@@ -156,25 +156,25 @@ pub(crate) unsafe fn cuLibraryUnload(library: CUlibrary) -> CUresult {
     answer
 }
 
-/// Brings a library into the current context.
+/// Loads a library into the current context.
 pub(crate) unsafe fn cuLibraryGetModule(module: *mut CUmodule, library: CUlibrary) -> CUresult {
     // SAFETY: the program's own call.
     bring_library(library, || unsafe { driver::cuLibraryGetModule(module, library) })
 }
 
-/// Brings a kernel's library into the current context, and its code.
+/// Loads a kernel's library and code into the current context.
 pub(crate) unsafe fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel) -> CUresult {
     // SAFETY: the program's own call.
     bring(kernel.0, library_of(kernel), || unsafe { driver::cuKernelGetFunction(function, kernel) })
 }
 
-/// Brings a function's code onto the GPU.
+/// Loads a function's code onto the GPU.
 pub(crate) unsafe fn cuFuncLoad(function: CUfunction) -> CUresult {
     // SAFETY: the program's own call.
     bring(function.0, None, || unsafe { driver::cuFuncLoad(function) })
 }
 
-/// A larger heap, stack or printf buffer is charged by what it is larger.
+/// A larger heap, stack or printf buffer is charged by its growth.
 pub(crate) unsafe fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuCtxSetLimit(limit, value) };
@@ -182,17 +182,16 @@ pub(crate) unsafe fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
     let Some(context) = current(tenant) else { return call() };
     let Some(copies) = copies(tenant, context, limit) else { return call() };
     let mut former = 0;
-    // SAFETY: the place is writable.
+    // SAFETY: the variable is writable.
     if unsafe { driver::cuCtxGetLimit(&raw mut former, limit) } != CUresult::SUCCESS {
         return call();
     }
     let bytes = |each: usize| Bytes((each as u64).saturating_mul(copies));
-    // What came with the context is part of what that costs, and stays so when the limit is made
-    // smaller.
+    // What was allocated with the context is part of its cost, also after the limit is lowered.
     let came = tenant.implicit().came_with(context, Cause::Limit(limit), bytes(former));
     let beyond = |each: usize| bytes(each) - came;
-    // What cannot be told is whether it is taken at once or when a kernel first needs it: it is
-    // charged from here on.
+    // It is unknown whether the driver allocates it at once or when a kernel first needs it, so it
+    // is charged from here on.
     let Ok(growing) = tenant.implicit().begin(context, beyond(value) - beyond(former), || None)
     else {
         return CUresult::ERROR_OUT_OF_MEMORY;
@@ -210,11 +209,11 @@ pub(crate) unsafe fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
     answer
 }
 
-/// How many of a context's memory of that kind there are on its GPU; none: it takes none.
+/// Returns how many copies of that memory a context has on its GPU; none: it takes none.
 fn copies(tenant: &Tenant, context: Context, limit: CUlimit) -> Option<u64> {
     match limit {
         CU_LIMIT_PRINTF_FIFO_SIZE | CU_LIMIT_MALLOC_HEAP_SIZE => Some(1),
-        // A stack for each thread that can be on the GPU at once.
+        // One stack for each thread that can be resident on the GPU.
         CU_LIMIT_STACK_SIZE => {
             let device = process::devices(tenant).of_gpu(context.gpu())?;
             let attribute = |attribute| {
@@ -244,24 +243,24 @@ unsafe fn load(
     let tenant = tenant_or_return!(call(module));
     let Some(context) = current(tenant) else { return call(module) };
     let made = Made::default();
-    // SAFETY: the handle is the driver's own, and the program has not seen it.
+    // SAFETY: the driver returned the handle, and the program has not seen it.
     let unload = || unsafe { driver::cuModuleUnload(made.get()) };
     let load = || call(made.place_for(module));
     let cause = || Cause::Module(made.get().0);
     let free = || free::of_current_at_rest(tenant, context.gpu());
     let answer = make(tenant, context, at_once(size()), free, load, unload, cause);
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     unsafe { made.tell(module, answer) }
 }
 
-/// What the driver has made, until the program is told of it: where it is undone and refused, the
-/// program's own variable stays as it was.
+/// The driver's handle before the program gets it. If the load is undone and refused, the program's
+/// variable stays unchanged.
 #[derive(Default)]
 struct Made<H>(Cell<H>);
 
 impl<H: Copy> Made<H> {
-    /// Where the driver is to write. Null, where the program's place is: that is the driver's to
-    /// refuse.
+    /// Returns where the driver is to write: null if the program's pointer is null, which the
+    /// driver refuses.
     fn place_for(&self, place: *mut H) -> *mut H {
         if place.is_null() { place } else { self.0.as_ptr() }
     }
@@ -270,21 +269,23 @@ impl<H: Copy> Made<H> {
         self.0.get()
     }
 
+    /// Writes the handle for the program if the call has succeeded.
+    ///
     /// # Safety
     ///
     /// `place` is null or writable.
     unsafe fn tell(&self, place: *mut H, answer: CUresult) -> CUresult {
         if answer == CUresult::SUCCESS && !place.is_null() {
-            // SAFETY: the caller vouches for it.
+            // SAFETY: guaranteed by the caller.
             unsafe { place.write(self.get()) };
         }
         answer
     }
 }
 
-/// Makes what takes memory of a context that was not requested; `free` reads what is free of its
-/// GPU. If it goes past the limit, it is undone; if it was not this that took so much, it is made
-/// once more.
+/// Creates something with implicit memory of a context; `free` reads the free memory of its GPU. If
+/// it exceeds the limit, it is undone. If something else has taken that memory, it is created
+/// again.
 pub(super) fn make(
     tenant: &Tenant,
     context: Context,
@@ -313,7 +314,7 @@ pub(super) fn make(
     answer
 }
 
-/// Loads a library: into the current context, or to be brought later.
+/// Loads a library: into the current context, or to be loaded there later.
 ///
 /// # Safety
 ///
@@ -329,7 +330,7 @@ unsafe fn load_library(
     let load = || call(made.place_for(library));
     let answer = match context {
         Some(context) => {
-            // SAFETY: the handle is the driver's own, and the program has not seen it.
+            // SAFETY: the driver returned the handle, and the program has not seen it.
             let unload = || unsafe { driver::cuLibraryUnload(made.get()) };
             let cause = || Cause::Library(made.get().0);
             let free = || free::of_current_at_rest(tenant, context.gpu());
@@ -340,20 +341,19 @@ unsafe fn load_library(
     if answer == CUresult::SUCCESS {
         tenant.implicit().library_loaded(made.get().0, size.variables, context);
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     unsafe { made.tell(library, answer) }
 }
 
-/// Makes a call that may bring a library into the current context.
+/// Makes a call that may load a library into the current context.
 pub(super) fn bring_library(library: CUlibrary, call: impl Fn() -> CUresult) -> CUresult {
     bring(library.0, Some(library), call)
 }
 
-/// Makes a call that may bring `what`, a handle of the driver, into the current context, and with
-/// it the library that it is of. There is no way to undo that: what goes past the limit is shown,
-/// and nothing more is brought.
+/// Makes a call that may load `what`, a handle of the driver, and its library into the current
+/// context. That cannot be undone: an excess over the limit is shown, and no more is loaded.
 fn bring(what: usize, library: Option<CUlibrary>, call: impl Fn() -> CUresult) -> CUresult {
-    // Where the start was refused, there is no context into which it could be brought.
+    // If the start was refused, no context exists.
     let Accounting::On(tenant) = process::accounting() else { return call() };
     let Some(context) = current(tenant) else { return call() };
     let free = || free::of_current_at_rest(tenant, context.gpu());
@@ -370,32 +370,34 @@ fn bring(what: usize, library: Option<CUlibrary>, call: impl Fn() -> CUresult) -
     answer
 }
 
-/// The library that a kernel is of, where the driver tells.
+/// Returns the library of a kernel, if the driver reports it.
 fn library_of(kernel: CUkernel) -> Option<CUlibrary> {
     if !driver::has(driver_index::cuKernelGetLibrary) {
         return None;
     }
     let mut library = CUlibrary::default();
-    // SAFETY: the place is writable.
+    // SAFETY: the variable is writable.
     let answer = unsafe { driver::cuKernelGetLibrary(&raw mut library, kernel) };
     (answer == CUresult::SUCCESS).then_some(library)
 }
 
-/// What an image is sure to take when it is loaded into a context.
+/// Returns what an image is certain to take when it is loaded into a context.
 fn at_once(size: Size) -> Bytes {
     if is_eager() { size.whole } else { size.variables }
 }
 
-/// Whether code comes with its module. Drivers that cannot be asked know no other way.
+/// Returns whether code is loaded with its module. Drivers without the query always do so.
 fn is_eager() -> bool {
     let mut mode = CU_MODULE_EAGER_LOADING;
     if driver::has(driver_index::cuModuleGetLoadingMode) {
-        // SAFETY: the mode is writable. Where it is not written, it stays as it is.
+        // SAFETY: the mode is writable. If the call fails, it stays unchanged.
         let _ = unsafe { driver::cuModuleGetLoadingMode(&raw mut mode) };
     }
     mode == CU_MODULE_EAGER_LOADING
 }
 
+/// Returns the size of the image in a file.
+///
 /// # Safety
 ///
 /// `name` is null or a string.
@@ -403,7 +405,7 @@ unsafe fn size_of_file(name: *const c_char) -> Size {
     if name.is_null() {
         return Size::default();
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     let name = unsafe { CStr::from_ptr(name) };
     let image = fs::read(OsStr::from_bytes(name.to_bytes()));
     image.map(|image| image::size_of(&image)).unwrap_or_default()

@@ -1,5 +1,5 @@
-//! Multicast objects: they cost nothing, and what is bound to one stays charged to its maker
-//! until it is unbound and let go.
+//! Multicast objects. They cost nothing. Memory bound to one stays charged to its owner until it is
+//! unbound and released.
 
 use cgpu_abi::types::*;
 use cgpu_memory::{Address, Bytes, PhysicalHandle, Reference, Route, Tenant};
@@ -8,7 +8,7 @@ use super::ipc;
 use crate::devices::DriverOrdinal;
 use crate::{driver, process};
 
-/// The object takes no memory; that others may come to have it is noted when it is exported.
+/// The object takes no memory; an export is recorded when it happens.
 pub(crate) unsafe fn cuMulticastCreate(
     object: *mut CUmemGenericAllocationHandle,
     properties: *const CUmulticastObjectProp,
@@ -22,7 +22,7 @@ pub(crate) unsafe fn cuMulticastCreate(
     answer
 }
 
-/// On behalf of the GPU on which the memory lies.
+/// Binds on behalf of the GPU that has the memory.
 pub(crate) unsafe fn cuMulticastBindMem(
     object: CUmemGenericAllocationHandle,
     offset: usize,
@@ -44,7 +44,7 @@ pub(crate) unsafe fn cuMulticastBindMem(
     )
 }
 
-/// On behalf of a GPU.
+/// Binds on behalf of a given GPU.
 pub(crate) unsafe fn cuMulticastBindMem_v2(
     object: CUmemGenericAllocationHandle,
     device: CUdevice,
@@ -67,7 +67,7 @@ pub(crate) unsafe fn cuMulticastBindMem_v2(
     )
 }
 
-/// What is mapped there, on behalf of the GPU on which it lies.
+/// Binds the memory mapped at an address, on behalf of the GPU that has it.
 pub(crate) unsafe fn cuMulticastBindAddr(
     object: CUmemGenericAllocationHandle,
     offset: usize,
@@ -80,7 +80,7 @@ pub(crate) unsafe fn cuMulticastBindAddr(
     bind_at(PhysicalHandle(object), None, (offset as u64, size as u64), address, call)
 }
 
-/// What is mapped there, on behalf of a GPU.
+/// Binds the memory mapped at an address, on behalf of a given GPU.
 pub(crate) unsafe fn cuMulticastBindAddr_v2(
     object: CUmemGenericAllocationHandle,
     device: CUdevice,
@@ -101,7 +101,7 @@ pub(crate) unsafe fn cuMulticastBindAddr_v2(
     )
 }
 
-/// Ends bindings of a GPU, of a range of the object.
+/// Ends bindings of a GPU in a range of the object.
 pub(crate) unsafe fn cuMulticastUnbind(
     object: CUmemGenericAllocationHandle,
     device: CUdevice,
@@ -113,7 +113,7 @@ pub(crate) unsafe fn cuMulticastUnbind(
     unbind(PhysicalHandle(object), DriverOrdinal(device), (offset as u64, size as u64), call)
 }
 
-/// Binds a piece of memory to an object: a reference to it from before the call on.
+/// Binds a piece of memory to an object. The reference to it is taken before the call.
 pub(super) fn bind(
     object: PhysicalHandle,
     device: Option<DriverOrdinal>,
@@ -131,8 +131,8 @@ pub(super) fn bind(
     answer
 }
 
-/// As [`bind`], of what is at an address. Linear memory has no references: others may hold it from
-/// then on.
+/// Binds what is at an address. Linear memory has no references: it counts as exported from then
+/// on.
 pub(super) fn bind_at(
     object: PhysicalHandle,
     device: Option<DriverOrdinal>,
@@ -153,7 +153,7 @@ pub(super) fn bind_at(
     answer
 }
 
-/// Ends bindings of a GPU: their memory goes when nothing else refers to it.
+/// Ends bindings of a GPU. Their memory is freed when nothing else refers to it.
 pub(super) fn unbind(
     object: PhysicalHandle,
     device: DriverOrdinal,

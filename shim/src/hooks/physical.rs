@@ -1,5 +1,5 @@
-//! Physical memory behind handles: charged to the GPU where it lies, for as long as a handle or a
-//! mapping refers to it.
+//! Physical memory behind handles: charged to its GPU as long as a handle or a mapping refers to
+//! it.
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
@@ -12,18 +12,17 @@ use crate::devices::DriverOrdinal;
 use crate::process;
 use crate::{driver, pools};
 
-/// Who pays for memory in a place.
+/// What is charged for memory at a location.
 enum ChargedTo {
-    /// We, for an accounted GPU.
+    /// An accounted GPU.
     Gpu(DeviceIndex),
-    /// Nothing: it is the host's or a native GPU's, or there can be no such memory and the driver
-    /// says so.
+    /// Nothing: it is the host's or an unlimited GPU's, or it cannot exist and the driver says so.
     None,
-    /// It cannot be told, or must not be had.
+    /// Unknown, or not allowed.
     Unknown(Role),
 }
 
-/// Charged where it is to lie, whatever context is current.
+/// Charged to the GPU of its location, whatever context is current.
 pub(crate) unsafe fn cuMemCreate(
     handle: *mut CUmemGenericAllocationHandle,
     size: usize,
@@ -62,7 +61,7 @@ pub(crate) unsafe fn cuMemCreate(
     }
 }
 
-/// The last reference gives the memory back.
+/// The last reference frees the memory.
 pub(crate) unsafe fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
     let release = process::tenant()
         .and_then(|tenant| tenant.physical().begin_release(PhysicalHandle(handle)));
@@ -74,7 +73,7 @@ pub(crate) unsafe fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUres
     answer
 }
 
-/// A mapping keeps its memory, also when its handle is released.
+/// A mapping keeps its memory after the handle is released.
 pub(crate) unsafe fn cuMemMap(
     pointer: CUdeviceptr,
     size: usize,
@@ -92,7 +91,7 @@ pub(crate) unsafe fn cuMemMap(
     answer
 }
 
-/// Ends whole mappings, one or several.
+/// Ends one or more whole mappings.
 pub(crate) unsafe fn cuMemUnmap(pointer: CUdeviceptr, size: usize) -> CUresult {
     let unmapping = process::tenant().map(|tenant| tenant.physical().begin_unmap());
     // SAFETY: the program's own call.
@@ -103,7 +102,7 @@ pub(crate) unsafe fn cuMemUnmap(pointer: CUdeviceptr, size: usize) -> CUresult {
     answer
 }
 
-/// One more handle, by any address of a mapping.
+/// Returns one more handle for the mapping that contains an address.
 pub(crate) unsafe fn cuMemRetainAllocationHandle(
     handle: *mut CUmemGenericAllocationHandle,
     address: *mut c_void,
@@ -124,7 +123,7 @@ pub(crate) unsafe fn cuMemRetainAllocationHandle(
     answer
 }
 
-/// From now on others may hold it.
+/// Records that other processes may hold the memory.
 pub(crate) unsafe fn cuMemExportToShareableHandle(
     shareable: *mut c_void,
     handle: CUmemGenericAllocationHandle,
@@ -141,7 +140,7 @@ pub(crate) unsafe fn cuMemExportToShareableHandle(
     answer
 }
 
-/// From now on others may hold what is mapped there.
+/// Records that other processes may hold what is mapped in the range.
 pub(crate) unsafe fn cuMemGetHandleForAddressRange(
     handle: *mut c_void,
     address: CUdeviceptr,
@@ -154,7 +153,7 @@ pub(crate) unsafe fn cuMemGetHandleForAddressRange(
         unsafe { driver::cuMemGetHandleForAddressRange(handle, address, size, kind, flags) };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
         tenant.physical().range_exported(Address(address), Bytes(size as u64));
-        // Where nothing is mapped by hand it is linear memory, of this process or of another one,
+        // If no physical memory is mapped there, it is linear memory, of this process or another,
         // or a pool's.
         let whole = ipc::export_descriptor(tenant, address);
         if let Some(pool) = pools::pool_of(address) {
@@ -164,7 +163,7 @@ pub(crate) unsafe fn cuMemGetHandleForAddressRange(
     answer
 }
 
-/// Its exporter pays.
+/// The exporting process stays charged.
 pub(crate) unsafe fn cuMemImportFromShareableHandle(
     handle: *mut CUmemGenericAllocationHandle,
     shareable: *mut c_void,

@@ -1,4 +1,4 @@
-//! Memory in stream order, and its pools: charged by what the pools hold ([`cgpu_memory`] says
+//! Stream-ordered memory and its pools: charged by what the pools hold ([`cgpu_memory`] describes
 //! how).
 
 use cgpu_abi::Role;
@@ -15,7 +15,7 @@ use crate::pools::{self, Driver, Source};
 use crate::process;
 use crate::{boundary, driver, graphs};
 
-/// From the current pool of the stream's device.
+/// Allocates from the current pool of the stream's device.
 pub(crate) unsafe fn cuMemAllocAsync(
     address: *mut CUdeviceptr,
     size: usize,
@@ -23,11 +23,11 @@ pub(crate) unsafe fn cuMemAllocAsync(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMemAllocAsync(address, size, stream) };
-    // SAFETY: the address is that of the call.
+    // SAFETY: `call` writes to the program's address if it succeeds.
     unsafe { allocate(address, size, None, Order::legacy(stream), call) }
 }
 
-/// The same, for programs compiled for each thread's own default stream.
+/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuMemAllocAsync_ptsz(
     address: *mut CUdeviceptr,
     size: usize,
@@ -35,11 +35,11 @@ pub(crate) unsafe fn cuMemAllocAsync_ptsz(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMemAllocAsync_ptsz(address, size, stream) };
-    // SAFETY: the address is that of the call.
+    // SAFETY: `call` writes to the program's address if it succeeds.
     unsafe { allocate(address, size, None, Order::per_thread(stream), call) }
 }
 
-/// From a pool, which may be of any GPU, or of the host.
+/// Allocates from a pool of any GPU, or of the host.
 pub(crate) unsafe fn cuMemAllocFromPoolAsync(
     address: *mut CUdeviceptr,
     size: usize,
@@ -48,11 +48,11 @@ pub(crate) unsafe fn cuMemAllocFromPoolAsync(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMemAllocFromPoolAsync(address, size, pool, stream) };
-    // SAFETY: the address is that of the call.
+    // SAFETY: `call` writes to the program's address if it succeeds.
     unsafe { allocate(address, size, Some(pool), Order::legacy(stream), call) }
 }
 
-/// The same, for programs compiled for each thread's own default stream.
+/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuMemAllocFromPoolAsync_ptsz(
     address: *mut CUdeviceptr,
     size: usize,
@@ -61,17 +61,17 @@ pub(crate) unsafe fn cuMemAllocFromPoolAsync_ptsz(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMemAllocFromPoolAsync_ptsz(address, size, pool, stream) };
-    // SAFETY: the address is that of the call.
+    // SAFETY: `call` writes to the program's address if it succeeds.
     unsafe { allocate(address, size, Some(pool), Order::per_thread(stream), call) }
 }
 
-/// What came from a pool stays reserved by it; linear memory goes when the stream comes to it.
+/// Memory of a pool stays reserved by it; linear memory is freed when the stream reaches the free.
 pub(crate) unsafe fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> CUresult {
     // SAFETY: the program's own call.
     free(address, Order::legacy(stream), || unsafe { driver::cuMemFreeAsync(address, stream) })
 }
 
-/// The same, for programs compiled for each thread's own default stream.
+/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) -> CUresult {
     // SAFETY: the program's own call.
     free(address, Order::per_thread(stream), || unsafe {
@@ -79,7 +79,7 @@ pub(crate) unsafe fn cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream)
     })
 }
 
-/// A new pool holds nothing; where it will take memory from is noted.
+/// A new pool holds nothing; its source of memory is recorded.
 pub(crate) unsafe fn cuMemPoolCreate(
     pool: *mut CUmemoryPool,
     properties: *const CUmemPoolProps,
@@ -90,7 +90,7 @@ pub(crate) unsafe fn cuMemPoolCreate(
     if properties.is_null() {
         return call();
     }
-    // SAFETY: not null, and what the driver would read.
+    // SAFETY: not null, so the program's own record, which the driver would read as well.
     let wanted = unsafe { properties.read() };
     let source = Source::of(tenant, wanted.alloc_type, wanted.location);
     if let Source::Managed = source {
@@ -105,12 +105,12 @@ pub(crate) unsafe fn cuMemPoolCreate(
     answer
 }
 
-/// A pool that holds memory outlives its destruction, because it could not be read any more.
+/// A pool that holds memory outlives its destruction, because it must still be read.
 pub(crate) unsafe fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMemPoolDestroy(pool) };
     let Some(tenant) = process::tenant() else { return call() };
-    // A default pool cannot be destroyed: the driver says so.
+    // A default pool cannot be destroyed: the driver reports the error.
     if process::devices(tenant).all().any(|device| pools::default_pool(device) == Some(pool)) {
         return call();
     }
@@ -131,13 +131,13 @@ pub(crate) unsafe fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
     }
 }
 
-/// Gives back what is not in use.
+/// Releases what is not in use.
 pub(crate) unsafe fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult {
     // SAFETY: the program's own call.
     changed(pool, || unsafe { driver::cuMemPoolTrimTo(pool, keep) })
 }
 
-/// A threshold that falls may have been held to at once.
+/// A lowered threshold may take effect at once.
 pub(crate) unsafe fn cuMemPoolSetAttribute(
     pool: CUmemoryPool,
     attribute: CUmemPool_attribute,
@@ -147,7 +147,7 @@ pub(crate) unsafe fn cuMemPoolSetAttribute(
     changed(pool, || unsafe { driver::cuMemPoolSetAttribute(pool, attribute, value) })
 }
 
-/// Another process's pool: that one pays.
+/// Another process's pool: that process is charged.
 pub(crate) unsafe fn cuMemPoolImportFromShareableHandle(
     pool: *mut CUmemoryPool,
     handle: *mut c_void,
@@ -167,7 +167,7 @@ pub(crate) unsafe fn cuMemPoolImportFromShareableHandle(
     answer
 }
 
-/// Others may hold what comes from the pool: it stays paid for here.
+/// Other processes may hold allocations of the pool, which stay charged here.
 pub(crate) unsafe fn cuMemPoolExportToShareableHandle(
     handle: *mut c_void,
     pool: CUmemoryPool,
@@ -182,7 +182,7 @@ pub(crate) unsafe fn cuMemPoolExportToShareableHandle(
     answer
 }
 
-/// By these bytes others open an allocation of an exported pool.
+/// Exports an allocation of an exported pool by opaque bytes.
 pub(crate) unsafe fn cuMemPoolExportPointer(
     data: *mut CUmemPoolPtrExportData,
     address: CUdeviceptr,
@@ -196,7 +196,7 @@ pub(crate) unsafe fn cuMemPoolExportPointer(
     answer
 }
 
-/// Opens an allocation of another process's pool: that one pays.
+/// Opens an allocation of another process's pool: that process is charged.
 pub(crate) unsafe fn cuMemPoolImportPointer(
     address: *mut CUdeviceptr,
     pool: CUmemoryPool,
@@ -207,14 +207,14 @@ pub(crate) unsafe fn cuMemPoolImportPointer(
     if data.is_null() {
         return call();
     }
-    // SAFETY: not null, and what the driver would read.
+    // SAFETY: not null, so the program's own record, which the driver would read as well.
     let route = Route::of_bytes(&unsafe { data.read() }.reserved);
-    // SAFETY: read after the driver has succeeded, so it has written there. The memory is its
-    // pool's, not a context's.
+    // The memory belongs to its pool, not to a context.
+    // SAFETY: read after the driver has succeeded, so it has written there.
     open(route, call, || (unsafe { address.read() }, None))
 }
 
-/// The pool of a place; a managed one is refused.
+/// Returns the pool of a location; a managed one is refused.
 pub(crate) unsafe fn cuMemGetDefaultMemPool(
     pool: *mut CUmemoryPool,
     location: *mut CUmemLocation,
@@ -224,7 +224,7 @@ pub(crate) unsafe fn cuMemGetDefaultMemPool(
     unless_managed(kind, || unsafe { driver::cuMemGetDefaultMemPool(pool, location, kind) })
 }
 
-/// The current pool of a place; a managed one is refused.
+/// Returns the current pool of a location; a managed one is refused.
 pub(crate) unsafe fn cuMemGetMemPool(
     pool: *mut CUmemoryPool,
     location: *mut CUmemLocation,
@@ -234,7 +234,7 @@ pub(crate) unsafe fn cuMemGetMemPool(
     unless_managed(kind, || unsafe { driver::cuMemGetMemPool(pool, location, kind) })
 }
 
-/// Chooses the current pool of a place; a managed one is refused.
+/// Sets the current pool of a location; a managed one is refused.
 pub(crate) unsafe fn cuMemSetMemPool(
     location: *mut CUmemLocation,
     kind: CUmemAllocationType,
@@ -256,11 +256,11 @@ fn changed(pool: CUmemoryPool, call: impl FnOnce() -> CUresult) -> CUresult {
     answer
 }
 
-/// Allocates from a pool, or none: that from which the stream's device allocates.
+/// Allocates from `pool`, or else from the current pool of the stream's device.
 ///
 /// # Safety
 ///
-/// `call` writes an address to `address` where it succeeds.
+/// If `call` succeeds, it has written an address to `address`.
 unsafe fn allocate(
     address: *mut CUdeviceptr,
     size: usize,
@@ -304,8 +304,8 @@ unsafe fn allocate(
     }
 }
 
-/// An allocation in a captured stream is a node of a graph, and takes nothing before that is
-/// launched.
+/// Records an allocation in a captured stream. It is a node of a graph, and takes nothing before
+/// that is launched.
 fn record(
     tenant: &Tenant,
     pool: Option<CUmemoryPool>,
@@ -325,8 +325,7 @@ fn record(
     call()
 }
 
-/// Makes the call, and while the memory of a process that has just ended is in the way, makes it
-/// again.
+/// Makes the call, and repeats it while memory of a process that has just exited is not yet free.
 fn call_retrying(
     tenant: &Tenant,
     pool: CUmemoryPool,
@@ -348,12 +347,12 @@ fn call_retrying(
     }
 }
 
-/// Linear memory is on the table of addresses; a pool's is not, and stays reserved, so that nothing
-/// changes in the accounting.
+/// Frees memory in stream order. Linear memory is in the table of addresses. A pool's is not: it
+/// stays reserved, so the accounting does not change.
 fn free(address: CUdeviceptr, order: Order, call: impl FnOnce() -> CUresult) -> CUresult {
     let Some(tenant) = process::tenant().filter(|_| address != 0) else { return call() };
     let Some(taken) = tenant.allocations().begin_free_if_known(Address(address)) else {
-        // It may be of another process's pool.
+        // It may belong to another process's pool.
         return match tenant.exports().begin_close(Address(address)) {
             Some(closing) => part(closing, PendingClose::closed, order, call),
             None => call(),
@@ -362,9 +361,9 @@ fn free(address: CUdeviceptr, order: Order, call: impl FnOnce() -> CUresult) -> 
     part(taken, PendingFree::freed, order, call)
 }
 
-/// Makes the call, and has that done when the stream has come to it which is to be done then.
+/// Makes the call, and runs `parted` when the stream reaches it.
 fn part<T>(parting: T, parted: fn(T), order: Order, call: impl FnOnce() -> CUresult) -> CUresult {
-    // In a capture it is only recorded; the memory stays.
+    // In a capture the free is only recorded; the memory stays.
     let recorded = order.is_captured() != Ok(false);
     let answer = call();
     if answer == CUresult::SUCCESS && !recorded {
@@ -373,19 +372,19 @@ fn part<T>(parting: T, parted: fn(T), order: Order, call: impl FnOnce() -> CUres
     answer
 }
 
-/// The memory is back when the stream has come to the free: then a function of ours is called
-/// there. After an error of the context it never is; then the memory stays charged, as it is not
-/// freed.
+/// Runs `parted` when the stream reaches this point, by a host function. After an error of the
+/// context that never happens; the memory then stays charged, as it is not freed.
 pub(super) fn part_in_order<T>(parting: T, parted: fn(T), order: Order) {
     unsafe extern "C" fn reached<T>(parting: *mut c_void) {
-        // SAFETY: the box below, given to the driver once.
+        // SAFETY: the box made below. The driver runs the function at most once, and has taken the
+        // box then.
         let (parting, parted) = *unsafe { Box::from_raw(parting.cast::<(T, fn(T))>()) };
         boundary::or((), || parted(parting));
     }
 
     let parting = Box::into_raw(Box::new((parting, parted)));
     if order.call(Some(reached::<T>), parting.cast()) != CUresult::SUCCESS {
-        // SAFETY: the driver did not take it.
+        // SAFETY: the driver refused the call, so the box is still ours.
         let (parting, parted) = *unsafe { Box::from_raw(parting) };
         // It is freed, though perhaps not yet.
         parted(parting);

@@ -1,4 +1,4 @@
-//! `cuGetProcAddress`: the driver is asked, and its answer exchanged ([`routing`]).
+//! `cuGetProcAddress`: calls the driver, and replaces its answer ([`routing`]).
 
 use core::ffi::CStr;
 use core::ptr;
@@ -13,7 +13,7 @@ use cgpu_abi::types::{
 use crate::driver;
 use crate::interpose::routing::{self, Request, Route};
 
-/// The first version: what is not found is an error.
+/// The first version: an unknown function is an error.
 pub(crate) unsafe fn cuGetProcAddress(
     name: *const c_char,
     function: *mut *mut c_void,
@@ -22,7 +22,7 @@ pub(crate) unsafe fn cuGetProcAddress(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuGetProcAddress(name, function, version, flags) };
-    // SAFETY: the arguments are those of the call.
+    // SAFETY: these are the arguments and the result of the call.
     match unsafe { exchange(answer, name, function, version, stream(flags, DefaultStream::Legacy)) }
     {
         Exchanged::Done => answer,
@@ -30,7 +30,7 @@ pub(crate) unsafe fn cuGetProcAddress(
     }
 }
 
-/// The same, for programs compiled for each thread's own default stream.
+/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuGetProcAddress_ptsz(
     name: *const c_char,
     function: *mut *mut c_void,
@@ -39,7 +39,7 @@ pub(crate) unsafe fn cuGetProcAddress_ptsz(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuGetProcAddress_ptsz(name, function, version, flags) };
-    // SAFETY: the arguments are those of the call.
+    // SAFETY: these are the arguments and the result of the call.
     match unsafe {
         exchange(answer, name, function, version, stream(flags, DefaultStream::PerThread))
     } {
@@ -48,7 +48,7 @@ pub(crate) unsafe fn cuGetProcAddress_ptsz(
     }
 }
 
-/// The second version: what is not found is a status.
+/// The second version: an unknown function is a status.
 pub(crate) unsafe fn cuGetProcAddress_v2(
     name: *const c_char,
     function: *mut *mut c_void,
@@ -58,15 +58,15 @@ pub(crate) unsafe fn cuGetProcAddress_v2(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuGetProcAddress_v2(name, function, version, flags, status) };
-    // SAFETY: the arguments are those of the call.
+    // SAFETY: these are the arguments and the result of the call.
     let exchanged =
         unsafe { exchange(answer, name, function, version, stream(flags, DefaultStream::Legacy)) };
-    // SAFETY: `status` is that of the call.
+    // SAFETY: `status` is the program's: null or writable.
     unsafe { tell(exchanged, status) };
     answer
 }
 
-/// The same, for programs compiled for each thread's own default stream.
+/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
     name: *const c_char,
     function: *mut *mut c_void,
@@ -77,11 +77,11 @@ pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
     // SAFETY: the program's own call.
     let answer =
         unsafe { driver::cuGetProcAddress_v2_ptsz(name, function, version, flags, status) };
-    // SAFETY: the arguments are those of the call.
+    // SAFETY: these are the arguments and the result of the call.
     let exchanged = unsafe {
         exchange(answer, name, function, version, stream(flags, DefaultStream::PerThread))
     };
-    // SAFETY: `status` is that of the call.
+    // SAFETY: `status` is the program's: null or writable.
     unsafe { tell(exchanged, status) };
     answer
 }
@@ -91,11 +91,11 @@ enum Exchanged {
     Refused,
 }
 
-/// Exchanges what the driver has written for what the program shall get.
+/// Replaces the pointer that the driver has written.
 ///
 /// # Safety
 ///
-/// The arguments of a call that has answered `answer`.
+/// The arguments are those of a call of the driver that has returned `answer`.
 unsafe fn exchange(
     answer: CUresult,
     name: *const c_char,
@@ -108,32 +108,31 @@ unsafe fn exchange(
     }
     // SAFETY: the driver has just written there.
     let found = unsafe { function.read() };
-    // SAFETY: the driver has read the name.
+    // SAFETY: not null, and the driver has read the name.
     let name = unsafe { CStr::from_ptr(name) };
     let request = Request { name, version: u32::try_from(version).unwrap_or(0), stream };
     let (given, exchanged) = match routing::route(found, request) {
         Route::To(address) => (address.cast_mut(), Exchanged::Done),
         Route::Refused => (ptr::null_mut(), Exchanged::Refused),
     };
-    // SAFETY: as above.
+    // SAFETY: not null, and the driver has just written there.
     unsafe { function.write(given) };
     exchanged
 }
 
-/// Says in the status that nothing was found, where that is so and the program wants to know.
+/// Sets the status if the function is refused.
 ///
 /// # Safety
 ///
 /// `status` is null or writable.
 unsafe fn tell(exchanged: Exchanged, status: *mut CUdriverProcAddressQueryResult) {
     if matches!(exchanged, Exchanged::Refused) && !status.is_null() {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: guaranteed by the caller.
         unsafe { status.write(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND) };
     }
 }
 
-/// Which default stream a call means; the flags decide, or where they say nothing, the function
-/// that was called.
+/// Returns the default stream of a call: by its flags, or else by the called function.
 fn stream(flags: cuuint64_t, otherwise: DefaultStream) -> DefaultStream {
     if flags & u64::from(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0 {
         DefaultStream::PerThread

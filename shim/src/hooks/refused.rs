@@ -1,5 +1,4 @@
-//! The attributes by which programs find out what they need not try, because it is refused
-//! ([`super::refuse`]).
+//! The attributes that announce features refused under a limit ([`super::refuse`]).
 
 use cgpu_abi::types::{
     CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
@@ -7,10 +6,10 @@ use cgpu_abi::types::{
     CUdevice_attribute,
 };
 
-/// Whether an attribute announces what is refused; it reads 0 under a limit.
+/// Returns whether an attribute announces a refused feature; it then reads 0 under a limit.
 ///
-/// Managed memory moves between host and GPU as it likes, so no limit holds it; unified addressing
-/// and pageable memory are other things, and stay.
+/// Managed memory moves freely between host and GPU, so no limit can hold it. Unified addressing
+/// and pageable memory access are different features and stay.
 pub(super) fn announces_refused(attribute: CUdevice_attribute) -> bool {
     [
         CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,

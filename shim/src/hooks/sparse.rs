@@ -1,5 +1,4 @@
-//! Memory in parts of arrays: it stays charged as long as a tile has it, in the order of the
-//! stream.
+//! Memory mapped into parts of arrays: it stays charged as long as a tile has it, in stream order.
 
 use cgpu_abi::types::*;
 use cgpu_memory::{ArrayId, PhysicalHandle, ReplacedTiles, Tenant, Tiles};
@@ -9,12 +8,12 @@ use crate::current::current;
 use crate::order::Order;
 use crate::{driver, process};
 
-/// Bytes that are mapped at once into the tail of small levels.
+/// Granularity in bytes of mappings into the tail of small levels.
 const TAIL: u64 = 64 << 10;
-/// The part of a tail; levels have others.
+/// Level number that stands for the tail; real levels are below.
 const TAIL_LEVEL: u64 = 31;
 
-/// Maps memory into tiles, and takes it out.
+/// Maps memory into tiles and unmaps it.
 pub(crate) unsafe fn cuMemMapArrayAsync(
     list: *mut CUarrayMapInfo,
     count: c_uint,
@@ -22,11 +21,11 @@ pub(crate) unsafe fn cuMemMapArrayAsync(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMemMapArrayAsync(list, count, stream) };
-    // SAFETY: the list is that of the call.
+    // SAFETY: the list is the program's: null, or `count` records.
     unsafe { map(list, count, Order::legacy(stream), call) }
 }
 
-/// The same, for programs compiled for each thread's own default stream.
+/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuMemMapArrayAsync_ptsz(
     list: *mut CUarrayMapInfo,
     count: c_uint,
@@ -34,10 +33,12 @@ pub(crate) unsafe fn cuMemMapArrayAsync_ptsz(
 ) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuMemMapArrayAsync_ptsz(list, count, stream) };
-    // SAFETY: the list is that of the call.
+    // SAFETY: the list is the program's: null, or `count` records.
     unsafe { map(list, count, Order::per_thread(stream), call) }
 }
 
+/// Makes the call and accounts for its mappings.
+///
 /// # Safety
 ///
 /// `list` is null or has `count` readable records.
@@ -50,14 +51,14 @@ unsafe fn map(
     let Some(tenant) = process::tenant().filter(|_| !list.is_null()) else { return call() };
     let entries: Vec<_> = (0..count as usize)
         .map(|place| {
-            // SAFETY: the caller vouches for as many records.
+            // SAFETY: below the number of records, all of which the caller guarantees.
             let at = unsafe { list.add(place) };
             // SAFETY: as above.
             unsafe { at.read() }
         })
         .map(|entry| Entry { array: array(&entry), tiles: tiles(&entry), entry })
         .collect();
-    // References before the call: another thread may release the handles meanwhile.
+    // References are taken before the call: another thread may release the handles meanwhile.
     let held: Vec<_> = entries.iter().map(|entry| entry.refer(tenant)).collect();
     let context = current(tenant);
     let answer = call();
@@ -67,7 +68,7 @@ unsafe fn map(
     for (entry, tiling) in entries.iter().zip(held) {
         let untiled = match tiling {
             Some(tiling) => tiling.tiled(entry.array, entry.tiles, context),
-            // Taken out, or replaced by what is not accounted.
+            // Unmapped, or replaced by memory that is not accounted.
             None => tenant.physical().unmap_tiles(entry.array, entry.tiles),
         };
         if !untiled.is_empty() {
@@ -102,12 +103,12 @@ fn array(entry: &CUarrayMapInfo) -> ArrayId {
     }
 }
 
-/// The tiles of a mapping: by the array's own tiles, and where it has none, because its memory is
-/// mapped at once, one for all.
+/// Returns the tiles of a mapping, in units of the array's tiles. An array without tiles is mapped
+/// at once: one tile for all.
 fn tiles(entry: &CUarrayMapInfo) -> Tiles {
     let mut properties = CUDA_ARRAY_SPARSE_PROPERTIES::default();
     let answer = match array(entry) {
-        // SAFETY: the record is writable; the array is that of the program's call.
+        // SAFETY: the record is writable; the array is an argument of the program's call.
         ArrayId::Array(array) => unsafe {
             driver::cuArrayGetSparseProperties(&raw mut properties, CUarray(array))
         },
@@ -128,7 +129,7 @@ fn tiles(entry: &CUarrayMapInfo) -> Tiles {
         let part = TAIL_LEVEL << 11 | (layer & 0x7ff);
         return Tiles { part, from: [first & 0xffff, 0, 0], to: [last.min(1 << 16), 1, 1] };
     }
-    // Eight words: level, layer, offset and extent.
+    // Eight fields: level, layer, offset and extent.
     let halves = entry.subresource.map(|pair| [pair & 0xffff_ffff, pair >> 32]);
     let [[level, layer], [x, y], [z, width], [height, depth]] = halves;
     let tile = properties.tile_extent.map(|extent| u64::from(extent.max(1)));

@@ -1,5 +1,5 @@
-//! Waiting for the GPU: the driver lets pools give back what is above their thresholds then, and
-//! the gate may have to tell that the work has run.
+//! Synchronization: the driver lets pools release memory above their thresholds, and the gate may
+//! have to report that work has run.
 
 use cgpu_abi::driver::DefaultStream;
 use cgpu_abi::types::{CUcontext, CUevent, CUresult, CUstream};
@@ -27,7 +27,7 @@ pub(crate) unsafe fn cuStreamSynchronize(stream: CUstream) -> CUresult {
     })
 }
 
-/// One stream; none is the thread's own.
+/// One stream; null is the thread's own.
 pub(crate) unsafe fn cuStreamSynchronize_ptsz(stream: CUstream) -> CUresult {
     // SAFETY: the program's own call.
     report(Synchronized::Stream(stream, DefaultStream::PerThread), unsafe {
@@ -35,13 +35,13 @@ pub(crate) unsafe fn cuStreamSynchronize_ptsz(stream: CUstream) -> CUresult {
     })
 }
 
-/// A place in a stream.
+/// A recorded event.
 pub(crate) unsafe fn cuEventSynchronize(event: CUevent) -> CUresult {
     // SAFETY: the program's own call.
     waited(unsafe { driver::cuEventSynchronize(event) })
 }
 
-/// As [`waited`]; and reports that what was synchronized has run.
+/// Updates the pools, and reports that the synchronized work has run.
 #[inline]
 fn report(synchronized: Synchronized, answer: CUresult) -> CUresult {
     if answer == CUresult::SUCCESS {
@@ -50,7 +50,7 @@ fn report(synchronized: Synchronized, answer: CUresult) -> CUresult {
     waited(answer)
 }
 
-/// What pools hold is read again; nothing, where there are none.
+/// Marks all pools to be read again, if there are any.
 #[inline]
 pub(crate) fn waited(answer: CUresult) -> CUresult {
     if let Some(tenant) = process::tenant() {

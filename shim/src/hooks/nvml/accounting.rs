@@ -1,8 +1,7 @@
-//! What the container's processes have done in their lives, where the host's root has switched that
-//! on.
+//! NVML's accounting of the container's processes, if the host's root has enabled it.
 //!
-//! NVML keeps exited processes as well, under numbers that others may have by now; so only the
-//! living are told of, and only if NVML, too, says that the process it means is alive.
+//! NVML also keeps exited processes, whose ids may be reused. So only processes are reported that
+//! are alive here and, according to NVML, there.
 
 use cgpu_abi::nvml_types::*;
 use cgpu_memory::Bytes;
@@ -10,13 +9,13 @@ use cgpu_memory::Bytes;
 use super::{Scope, Sliced, all, put, scope};
 use crate::nvml;
 
-/// The container's living processes that are accounted for.
+/// Returns the container's living processes that NVML accounts for.
 pub(crate) unsafe fn nvmlDeviceGetAccountingPids(
     device: nvmlDevice_t,
     count: *mut c_uint,
     pids: *mut c_uint,
 ) -> nvmlReturn_t {
-    // SAFETY: the program's own call, or one with room of ours.
+    // SAFETY: the program's own call, or one with variables of ours.
     let call = |count, to| unsafe { nvml::nvmlDeviceGetAccountingPids(device, count, to) };
     let scope = scope(device);
     if count.is_null() || matches!(scope, Scope::Host) {
@@ -38,17 +37,17 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingPids(
     let container_pid =
         |nvml_pid: c_uint| pid_map.container_pid(nvml_pid).filter(|_| alive(nvml_pid));
     let list: Vec<c_uint> = reported.into_iter().filter_map(container_pid).collect();
-    // SAFETY: the count is not null, and the list the program's.
+    // SAFETY: not null, so the program's count is writable and gives the length of its list.
     unsafe { put(&list, count, pids) }
 }
 
-/// One of the container's living processes.
+/// Returns the statistics of one of the container's living processes.
 pub(crate) unsafe fn nvmlDeviceGetAccountingStats(
     device: nvmlDevice_t,
     pid: c_uint,
     stats: *mut nvmlAccountingStats_t,
 ) -> nvmlReturn_t {
-    // SAFETY: the program's own call, or one about another process and with a record of ours.
+    // SAFETY: the program's own call, or one for another process with a record of ours.
     let call = |pid, to| unsafe { nvml::nvmlDeviceGetAccountingStats(device, pid, to) };
     let scope = scope(device);
     if stats.is_null() || matches!(scope, Scope::Host) {
@@ -63,13 +62,13 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingStats(
         _ => nvmlReturn_t::ERROR_NO_PERMISSION,
     };
     if answer == nvmlReturn_t::SUCCESS {
-        // SAFETY: not null, and the program's.
+        // SAFETY: not null, so the program's record is writable.
         unsafe { stats.write(reported) };
     }
     answer
 }
 
-/// The same with the sums that percentages are of.
+/// The same with the sums behind the percentages.
 pub(crate) unsafe fn nvmlDeviceGetAccountingStats_v2(
     device: nvmlDevice_t,
     stats: *mut nvmlAccountingStats_v2_t,
@@ -80,7 +79,7 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingStats_v2(
     if stats.is_null() || matches!(scope, Scope::Host) {
         return call(stats);
     }
-    // SAFETY: not null, and the program's.
+    // SAFETY: not null, so the program's record is readable.
     let mut reported = unsafe { stats.read() };
     let pid = reported.pid;
     let answer = match scope {
@@ -93,16 +92,15 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingStats_v2(
     };
     if answer == nvmlReturn_t::SUCCESS {
         reported.pid = pid;
-        // SAFETY: not null, and the program's.
+        // SAFETY: not null, so the program's record is writable.
         unsafe { stats.write(reported) };
     }
     answer
 }
 
 impl Sliced {
-    /// Asks by NVML's name of our process `pid`; its greatest use becomes the accounted one,
-    /// which all else agrees with. What is asked tells its answer, whether the process lives, and
-    /// where its greatest use stands.
+    /// Queries by NVML's id of our process `pid`, and replaces its peak by the accounted one. `ask`
+    /// returns NVML's answer, whether the process is running, and a reference to its peak.
     fn account<'a>(
         &self,
         pid: c_uint,

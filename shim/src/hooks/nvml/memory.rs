@@ -1,4 +1,4 @@
-//! How large a GPU is and how full: the same as the driver says, to the byte.
+//! Size and use of a GPU: the same as from the driver, to the byte.
 
 use cgpu_abi::nvml_types::*;
 use cgpu_memory::{Bytes, MemoryInfo};
@@ -13,11 +13,11 @@ pub(crate) unsafe fn nvmlDeviceGetMemoryInfo(
 ) -> nvmlReturn_t {
     // SAFETY: the program's own call.
     let answer = unsafe { nvml::nvmlDeviceGetMemoryInfo(device, memory) };
-    // SAFETY: where it has succeeded, NVML has just written there.
+    // SAFETY: if the call has succeeded, NVML has just written there.
     unsafe { exchange(answer, memory, |memory| first(device, memory)) }
 }
 
-/// Total is the limit; what the driver has reserved of the GPU is not the container's.
+/// Total is the limit; memory reserved by the driver is not the container's.
 pub(crate) unsafe fn nvmlDeviceGetMemoryInfo_v2(
     device: nvmlDevice_t,
     memory: *mut nvmlMemory_v2_t,
@@ -34,23 +34,23 @@ pub(crate) unsafe fn nvmlDeviceGetMemoryInfo_v2(
             used: used.0,
         })
     };
-    // SAFETY: where it has succeeded, NVML has just written there.
+    // SAFETY: if the call has succeeded, NVML has just written there.
     unsafe { exchange(answer, memory, second) }
 }
 
-/// Under confidential computing all that a program has is protected.
+/// With confidential computing all memory of a program is protected.
 pub(crate) unsafe fn nvmlDeviceGetConfComputeProtectedMemoryUsage(
     device: nvmlDevice_t,
     memory: *mut nvmlMemory_t,
 ) -> nvmlReturn_t {
     // SAFETY: the program's own call.
     let answer = unsafe { nvml::nvmlDeviceGetConfComputeProtectedMemoryUsage(device, memory) };
-    // SAFETY: where it has succeeded, NVML has just written there. A GPU without protected memory
-    // stays one.
+    // A GPU without protected memory is shown unchanged.
+    // SAFETY: if the call has succeeded, NVML has just written there.
     unsafe { exchange(answer, memory, |memory| first(device, memory).filter(|_| memory.total > 0)) }
 }
 
-/// Both parts together are no more than the limit.
+/// Both parts together are at most the limit.
 pub(crate) unsafe fn nvmlDeviceGetConfComputeMemSizeInfo(
     device: nvmlDevice_t,
     mem_info: *mut nvmlConfComputeMemSizeInfo_t,
@@ -64,12 +64,12 @@ pub(crate) unsafe fn nvmlDeviceGetConfComputeMemSizeInfo(
             sizes.unprotected_mem_size_kib.min(limit - protected_mem_size_kib);
         Some(nvmlConfComputeMemSizeInfo_t { protected_mem_size_kib, unprotected_mem_size_kib })
     };
-    // SAFETY: where it has succeeded, NVML has just written there.
+    // SAFETY: if the call has succeeded, NVML has just written there.
     unsafe { exchange(answer, mem_info, capped) }
 }
 
-/// The vendor's own limits, per control group: ours is one more, for every group that the container
-/// can name. Where the driver has no such limits, it says so.
+/// The vendor's own limits per control group: ours applies as well, to every group that the
+/// container can name. A driver without such limits returns its error.
 pub(crate) unsafe fn nvmlDeviceGetMemoryLimits_v1(
     device: nvmlDevice_t,
     limits: *mut nvmlGetMemoryLimits_v1_t,
@@ -86,10 +86,10 @@ pub(crate) unsafe fn nvmlDeviceGetMemoryLimits_v1(
         return answer;
     }
     let Some(view) = view(device, Bytes(memory.free)) else { return answer };
-    // SAFETY: not null, and the program's: NVML took it.
+    // SAFETY: not null, and NVML has accepted the program's record.
     let limits = unsafe { &mut *limits };
     if answer == nvmlReturn_t::ERROR_NOT_FOUND {
-        // It knows none of this group.
+        // The driver has no limit for this group.
         (limits.soft_limit, limits.hard_limit) = (0, NVML_DEVICE_MEMORY_LIMIT_MAX);
     }
     limits.soft_limit = limits.soft_limit.min(view.total.0);
@@ -98,25 +98,25 @@ pub(crate) unsafe fn nvmlDeviceGetMemoryLimits_v1(
     nvmlReturn_t::SUCCESS
 }
 
-/// A MIG instance is as large as its limit; all else of it is its own.
+/// A MIG instance's size is its limit; its other attributes are unchanged.
 pub(crate) unsafe fn nvmlDeviceGetAttributes(
     device: nvmlDevice_t,
     attributes: *mut nvmlDeviceAttributes_t,
 ) -> nvmlReturn_t {
     // SAFETY: the program's own call.
     let answer = unsafe { nvml::nvmlDeviceGetAttributes(device, attributes) };
-    // SAFETY: where it has succeeded, NVML has just written there.
+    // SAFETY: if the call has succeeded, NVML has just written there.
     unsafe { exchange(answer, attributes, |attributes| capped(device, attributes)) }
 }
 
-/// The same.
+/// The second version.
 pub(crate) unsafe fn nvmlDeviceGetAttributes_v2(
     device: nvmlDevice_t,
     attributes: *mut nvmlDeviceAttributes_t,
 ) -> nvmlReturn_t {
     // SAFETY: the program's own call.
     let answer = unsafe { nvml::nvmlDeviceGetAttributes_v2(device, attributes) };
-    // SAFETY: where it has succeeded, NVML has just written there.
+    // SAFETY: if the call has succeeded, NVML has just written there.
     unsafe { exchange(answer, attributes, |attributes| capped(device, attributes)) }
 }
 
@@ -133,18 +133,18 @@ fn capped(
     Some(nvmlDeviceAttributes_t { memory_size_mb, ..*attributes })
 }
 
-/// Puts in the place of what NVML has answered what is `shown` instead, if anything is.
+/// Replaces NVML's answer by what `shown` returns, if anything.
 ///
 /// # Safety
 ///
-/// Where `answer` is success, `place` is readable and writable.
+/// If `answer` is success, `place` is readable and writable.
 unsafe fn exchange<T>(
     answer: nvmlReturn_t,
     place: *mut T,
     shown: impl FnOnce(&T) -> Option<T>,
 ) -> nvmlReturn_t {
     if answer == nvmlReturn_t::SUCCESS {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: guaranteed by the caller.
         let place = unsafe { &mut *place };
         if let Some(shown) = shown(place) {
             *place = shown;
@@ -153,7 +153,8 @@ unsafe fn exchange<T>(
     answer
 }
 
-/// A tool may use NVML and never the driver, so accounting may have to start here.
+/// Returns the device as the program sees it. A tool may use only NVML, so accounting may start
+/// here.
 fn view(device: nvmlDevice_t, physical_free: Bytes) -> Option<MemoryInfo> {
     let State::On(tenant) = process::start(Trigger::Nvml) else {
         return None;

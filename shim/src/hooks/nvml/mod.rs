@@ -1,17 +1,16 @@
-//! NVML under a limit: a GPU as large as the limit, with the container's processes on it and no
-//! others.
+//! NVML under a limit: a GPU as large as the limit, with only the container's processes.
 //!
-//! | file | what is asked |
+//! | file | contents |
 //! |---|---|
-//! | [`memory`] | how large the GPU is, and how full |
-//! | [`processes`] | who is on it |
-//! | [`utilisation`] | how busy each of them keeps it |
-//! | [`accounting`] | what each has done in its life |
-//! | [`uses`] | nothing: the program's own uses are counted |
+//! | [`memory`] | size and use of the GPU |
+//! | [`processes`] | its processes |
+//! | [`utilisation`] | their utilization |
+//! | [`accounting`] | NVML's accounting of each |
+//! | [`uses`] | counts the program's own uses |
 //!
-//! NVML itself is asked first, always: what it makes of a handle, a version, a null pointer is its
-//! to say, and its errors reach the program as they are. Only what it would have answered is
-//! exchanged. Without a limit on the GPU it is the real call.
+//! NVML is always called first: it checks handles, versions and null pointers, and its errors reach
+//! the program unchanged. Only successful answers are replaced. Without a limit on the GPU a hook
+//! is just the real call.
 
 mod accounting;
 mod memory;
@@ -34,7 +33,7 @@ use crate::namespace::Namespace;
 use crate::process::{self, State, Trigger};
 use crate::{gpus, nvml};
 
-/// Whom a question about processes concerns.
+/// The processes that a query concerns.
 enum Scope {
     /// All processes on the GPU: it has no limit.
     Host,
@@ -44,23 +43,23 @@ enum Scope {
     Ours(Sliced),
 }
 
-/// A device of NVML's that has a limit: a GPU, an instance, or a GPU that is cut into instances
-/// some of which have limits.
+/// A device of NVML with a limit: a GPU, an instance, or a GPU partitioned into instances some of
+/// which have limits.
 struct Sliced {
     tenant: &'static Tenant,
     device: nvmlDevice_t,
     parts: Vec<Part>,
 }
 
-/// What of a device is accounted.
+/// An accounted part of a device.
 struct Part {
     gpu: DeviceIndex,
     gpu_instance: c_uint,
     compute_instance: c_uint,
 }
 
-/// Whom a question about the processes on `device` concerns. A tool may use NVML and never the
-/// driver, so accounting may have to start here.
+/// Returns the scope of a query about the processes on `device`. A tool may use only NVML, so
+/// accounting may start here.
 fn scope(device: nvmlDevice_t) -> Scope {
     let tenant = match process::start(Trigger::Nvml) {
         State::On(tenant) => tenant,
@@ -79,7 +78,7 @@ fn part(tenant: &'static Tenant, device: nvmlDevice_t) -> Option<Part> {
     let gpu =
         tenant.gpu(gpus::nvml_uuid(device)?).filter(|gpu| tenant.view().limit(*gpu).is_some())?;
     let (mut gpu_instance, mut compute_instance) = (NO_INSTANCE, NO_INSTANCE);
-    // Of a whole GPU they are refused, and stay as they are.
+    // For a whole GPU the calls fail, and the numbers stay as they are.
     // SAFETY: the number is writable.
     let _ = unsafe { nvml::nvmlDeviceGetGpuInstanceId(device, &raw mut gpu_instance) };
     // SAFETY: as above.
@@ -87,18 +86,18 @@ fn part(tenant: &'static Tenant, device: nvmlDevice_t) -> Option<Part> {
     Some(Part { gpu, gpu_instance, compute_instance })
 }
 
-/// Of what is no instance.
+/// The number of what is no instance.
 const NO_INSTANCE: c_uint = c_uint::MAX;
 
 impl Sliced {
-    /// The container's living processes, with what they have on this device.
+    /// Returns the container's living processes with their memory on this device.
     fn members(&self) -> impl Iterator<Item = (Member, &Part)> {
         self.parts.iter().flat_map(|part| {
             self.tenant.view().members(part.gpu).into_iter().map(move |member| (member, part))
         })
     }
 
-    /// What NVML calls them.
+    /// Returns the map between their ids and NVML's.
     fn pid_map(&self) -> PidMap {
         let members: Vec<Member> = self.members().map(|(member, _)| member).collect();
         let listed: Vec<c_uint> =
@@ -107,11 +106,11 @@ impl Sliced {
     }
 }
 
-/// Something that NVML tells of a process.
+/// A record of NVML about a process.
 trait OfProcess: Copy + Default {
-    /// NVML's name of the process.
+    /// Returns NVML's id of the process.
     fn pid(&self) -> c_uint;
-    /// The same of a process by that name.
+    /// Returns the record with another id.
     fn named(self, pid: c_uint) -> Self;
 }
 
@@ -137,7 +136,7 @@ of_process! {
     nvmlProcessDetail_v1_t
 }
 
-/// What is told of our processes, by our names.
+/// Returns the records of the container's processes, with their ids in the container.
 fn of_container<T: OfProcess>(reported: Vec<T>, pid_map: &PidMap) -> Vec<T> {
     reported
         .into_iter()
@@ -145,14 +144,14 @@ fn of_container<T: OfProcess>(reported: Vec<T>, pid_map: &PidMap) -> Vec<T> {
         .collect()
 }
 
-/// All that a function of NVML lists, which is called as programs call it: once for the length,
+/// Returns everything that a function of NVML lists. Calls it as programs do: once for the length,
 /// once with room.
 fn all<T: Copy + Default>(
     call: impl Fn(&mut c_uint, *mut T) -> nvmlReturn_t,
 ) -> Result<Vec<T>, nvmlReturn_t> {
-    /// For those who come between the calls.
+    /// Room for processes that start between the calls.
     const SPARE: c_uint = 16;
-    /// Each time so many came that there was no room.
+    /// Most calls while the list keeps growing.
     const TRIES: u32 = 8;
     let mut count = 0;
     let mut list = Vec::new();
@@ -163,7 +162,7 @@ fn all<T: Copy + Default>(
                 list.truncate(count as usize);
                 return Ok(list);
             }
-            // Some call it a success to say how long the list is.
+            // Some functions return success when they report the length.
             nvmlReturn_t::SUCCESS | nvmlReturn_t::ERROR_INSUFFICIENT_SIZE => {
                 count = count.saturating_add(SPARE)
             }
@@ -174,13 +173,13 @@ fn all<T: Copy + Default>(
     Err(nvmlReturn_t::ERROR_INSUFFICIENT_SIZE)
 }
 
-/// Answers a program that calls in the same way.
+/// Returns a list to a program that calls in the same way.
 ///
 /// # Safety
 ///
-/// `count` is writable, and `to` null or as long as it says.
+/// `count` is writable, and `to` is null or has room for that many.
 unsafe fn put<T: Copy>(list: &[T], count: *mut c_uint, to: *mut T) -> nvmlReturn_t {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     let room = unsafe { count.read() } as usize;
     // SAFETY: as above.
     unsafe { count.write(c_uint::try_from(list.len()).unwrap_or(c_uint::MAX)) };
@@ -193,7 +192,7 @@ unsafe fn put<T: Copy>(list: &[T], count: *mut c_uint, to: *mut T) -> nvmlReturn
     if to.is_null() {
         return nvmlReturn_t::ERROR_INVALID_ARGUMENT;
     }
-    // SAFETY: the list is ours, there is room for all of it, and the program's memory is not in it.
+    // SAFETY: there is room for the whole list, and the program's memory does not overlap it.
     unsafe { to.copy_from_nonoverlapping(list.as_ptr(), list.len()) };
     nvmlReturn_t::SUCCESS
 }
@@ -202,9 +201,9 @@ unsafe fn put<T: Copy>(list: &[T], count: *mut c_uint, to: *mut T) -> nvmlReturn
 mod tests {
     use super::*;
 
-    /// A function of NVML that lists these.
+    /// Makes a function like NVML's that lists `these`.
     fn lists(these: &[c_uint]) -> impl Fn(&mut c_uint, *mut c_uint) -> nvmlReturn_t {
-        // SAFETY: the count is writable, and the place as long as it says.
+        // SAFETY: the count is writable, and the list has room for that many.
         move |count, to| unsafe { put(these, count, to) }
     }
 
@@ -250,12 +249,12 @@ mod tests {
             (3, nvmlReturn_t::SUCCESS, [7, 8, 0]),
         ] {
             let mut count = count;
-            // SAFETY: the count is writable, and there is as much room as it says.
+            // SAFETY: the count is writable, and there is room for that many.
             assert_eq!(unsafe { put(&[7, 8], &raw mut count, room.as_mut_ptr()) }, answer);
             assert_eq!((count, room), (2, left));
         }
         let mut count = 3;
-        // SAFETY: the count is writable, and the place null.
+        // SAFETY: the count is writable, and the list is null.
         let answer = unsafe { put(&[7], &raw mut count, ptr::null_mut()) };
         assert_eq!((answer, count), (nvmlReturn_t::ERROR_INVALID_ARGUMENT, 1));
     }

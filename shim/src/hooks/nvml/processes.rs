@@ -1,10 +1,9 @@
-//! Who is on a GPU: the container's processes, by the ids that they have in there, with what the
-//! accounting says that each has. Their sum is what the GPU says is used, but for what exited
-//! processes have left.
+//! The processes on a GPU: the container's, by their ids in the container, with their accounted
+//! memory. The sum is the GPU's used memory, except for what exited processes have left.
 //!
-//! NVML has a list for each kind of process. A process of ours that it lists as computing through
-//! MPS is in that list and not in the one of those who compute; one that draws is in the list of
-//! those who draw, too. Who NVML means by a number: [`cgpu_memory::PidMap`].
+//! NVML has a list for each kind of process. A process of ours that NVML lists as an MPS client is
+//! only in that list, not among the compute processes. One with graphics is also in the graphics
+//! list. [`cgpu_memory::PidMap`] maps ids.
 
 use core::ptr;
 
@@ -14,7 +13,7 @@ use cgpu_memory::Member;
 use super::{Part, Scope, Sliced, all, of_container, put, scope};
 use crate::nvml;
 
-/// Why a process is on a GPU.
+/// Kind of use of a GPU.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Computes,
@@ -25,11 +24,11 @@ pub(super) enum Kind {
 impl Kind {
     pub(super) const ALL: [Kind; 3] = [Kind::Computes, Kind::Draws, Kind::ComputesByMps];
 
-    /// Those that NVML lists, by its names; none where it cannot.
+    /// Returns NVML's ids of the listed processes; empty if NVML cannot list them.
     pub(super) fn listed(self, device: nvmlDevice_t) -> Vec<c_uint> {
-        // The oldest functions are those that every driver has.
+        // Every driver has the oldest functions.
         let list = all::<nvmlProcessInfo_v1_t>(|count, to| match self {
-            // SAFETY: the count is writable, and the place as long as it says.
+            // SAFETY: the count is writable, and the list has room for that many.
             Kind::Computes => unsafe {
                 nvml::nvmlDeviceGetComputeRunningProcesses(device, count, to)
             },
@@ -47,11 +46,11 @@ impl Kind {
 }
 
 impl Sliced {
-    /// Our processes on the GPU, of a kind or all.
+    /// Returns our processes on the GPU, of one kind or all.
     fn residents(&self, kind: Option<Kind>) -> Vec<(Member, &Part)> {
         let mut residents: Vec<_> =
             self.members().filter(|(member, _)| member.is_resident()).collect();
-        // Who is accounted computes, by itself or by MPS.
+        // An accounted process computes, directly or through MPS.
         let (reported, of_these) = match kind {
             None => return residents,
             Some(Kind::Computes) => (Kind::ComputesByMps, false),
@@ -66,12 +65,11 @@ impl Sliced {
     }
 }
 
-/// Answers with our processes of a kind, where the GPU has a limit.
+/// Lists our processes of a kind, if the GPU has a limit.
 ///
 /// # Safety
 ///
-/// `call` is NVML's function with two of the program's arguments replaced, and may be called with
-/// `count` and `to`.
+/// `call` is NVML's function for the program's device, and may be called with `count` and `to`.
 unsafe fn list<T: Copy>(
     device: nvmlDevice_t,
     (count, to): (*mut c_uint, *mut T),
@@ -83,7 +81,7 @@ unsafe fn list<T: Copy>(
     if count.is_null() || matches!(scope, Scope::Host) {
         return call(count, to);
     }
-    // Anything but a list is NVML's to say.
+    // NVML reports all errors.
     let mut none = 0;
     match call(&raw mut none, ptr::null_mut()) {
         nvmlReturn_t::SUCCESS | nvmlReturn_t::ERROR_INSUFFICIENT_SIZE => {}
@@ -91,16 +89,16 @@ unsafe fn list<T: Copy>(
     }
     let Scope::Ours(sliced) = scope else { return nvmlReturn_t::ERROR_NO_PERMISSION };
     let list: Vec<T> = sliced.residents(Some(kind)).iter().map(describe).collect();
-    // SAFETY: the count is not null, and the caller vouches for the rest.
+    // SAFETY: not null, so the program's count is writable and gives the length of its list.
     unsafe { put(&list, count, to) }
 }
 
-/// As the functions without a version give it.
+/// Makes the record of the first version.
 fn short((member, _): &(Member, &Part)) -> nvmlProcessInfo_v1_t {
     nvmlProcessInfo_v1_t { pid: member.pid, used_gpu_memory: member.memory.0 }
 }
 
-/// With the instance that it is on.
+/// Makes the record with the process's instance.
 fn long((member, part): &(Member, &Part)) -> nvmlProcessInfo_v2_t {
     nvmlProcessInfo_v2_t {
         pid: member.pid,
@@ -112,16 +110,16 @@ fn long((member, part): &(Member, &Part)) -> nvmlProcessInfo_v2_t {
 
 macro_rules! lists {
     ($($symbol:ident: $kind:ident $type:ident $describe:ident;)*) => {$(
-        /// The container's processes of this kind.
+        /// Lists the container's processes of this kind.
         pub(crate) unsafe fn $symbol(
             device: nvmlDevice_t,
             info_count: *mut c_uint,
             infos: *mut $type,
         ) -> nvmlReturn_t {
-            // SAFETY: the program's own call, or one with a count of ours that asks how many there
-            // are.
+            // SAFETY: the program's own call, or one with a count of ours that asks for the length.
             let call = |count, to| unsafe { nvml::$symbol(device, count, to) };
-            // SAFETY: the count and the list are those of the program's call.
+            // SAFETY: the count and the list are the program's, for which `call` meets the
+            // contract.
             unsafe { list(device, (info_count, infos), Kind::$kind, call, $describe) }
         }
     )*};
@@ -139,8 +137,8 @@ lists! {
     nvmlDeviceGetMPSComputeRunningProcesses_v3: ComputesByMps nvmlProcessInfo_t long;
 }
 
-/// The container's processes of a kind, with their memory under confidential computing as NVML
-/// tells it.
+/// Lists the container's processes of a kind, with their protected memory (confidential computing)
+/// from NVML.
 pub(crate) unsafe fn nvmlDeviceGetRunningProcessDetailList(
     device: nvmlDevice_t,
     plist: *mut nvmlProcessDetailList_t,
@@ -151,17 +149,18 @@ pub(crate) unsafe fn nvmlDeviceGetRunningProcessDetailList(
     if plist.is_null() || matches!(scope, Scope::Host) {
         return call();
     }
-    // SAFETY: every version of the record begins with this number.
+    // SAFETY: not null, and every version of the record begins with this number.
     if unsafe { plist.cast::<c_uint>().read() } != NVML_PROCESS_DETAIL_LIST_V1 {
-        // One that we do not know may have names of others.
+        // An unknown version may contain ids of other containers' processes.
         return nvmlReturn_t::ERROR_ARGUMENT_VERSION_MISMATCH;
     }
-    // SAFETY: not null, and of the version whose layout this is.
+    // SAFETY: not null, and of the version with this layout. The program does not use it during the
+    // call.
     let asked = unsafe { &mut *plist };
     let reported = all(|count, proc_array| {
         let mut list =
             nvmlProcessDetailList_t { num_proc_array_entries: *count, proc_array, ..*asked };
-        // SAFETY: the record is ours, and its array as long as it says.
+        // SAFETY: the record is ours, and its array has room for that many.
         let answer = unsafe { nvml::nvmlDeviceGetRunningProcessDetailList(device, &raw mut list) };
         *count = list.num_proc_array_entries;
         answer
@@ -175,8 +174,7 @@ pub(crate) unsafe fn nvmlDeviceGetRunningProcessDetailList(
         NVML_PROCESS_MODE_COMPUTE => Some(Kind::Computes),
         NVML_PROCESS_MODE_GRAPHICS => Some(Kind::Draws),
         NVML_PROCESS_MODE_MPS => Some(Kind::ComputesByMps),
-        // Of unaccounted ones nothing is known: a mode that is newer than this list is the widest
-        // one.
+        // A mode newer than this list: all processes, as accounting does not tell kinds apart.
         _ => None,
     };
     let reported = of_container(reported, &sliced.pid_map());
@@ -195,19 +193,19 @@ pub(crate) unsafe fn nvmlDeviceGetRunningProcessDetailList(
         }
     };
     let list: Vec<_> = sliced.residents(kind).iter().map(describe).collect();
-    // SAFETY: the count is the record's own, and its array the program's.
+    // SAFETY: the count is in the program's record and gives the length of its array.
     unsafe { put(&list, &raw mut asked.num_proc_array_entries, asked.proc_array) }
 }
 
 macro_rules! sessions {
     ($($symbol:ident: $type:ident;)*) => {$(
-        /// The container's sessions of this kind.
+        /// Lists the container's sessions of this kind.
         pub(crate) unsafe fn $symbol(
             device: nvmlDevice_t,
             session_count: *mut c_uint,
             session_infos: *mut $type,
         ) -> nvmlReturn_t {
-            // SAFETY: the program's own call, or one with room of ours.
+            // SAFETY: the program's own call, or one with variables of ours.
             let call = |count, to| unsafe { nvml::$symbol(device, count, to) };
             let scope = scope(device);
             if session_count.is_null() || matches!(scope, Scope::Host) {
@@ -218,9 +216,10 @@ macro_rules! sessions {
                 Err(answer) => return answer,
             };
             let Scope::Ours(sliced) = scope else { return nvmlReturn_t::ERROR_NO_PERMISSION };
-            // SAFETY: the count is not null, and the list the program's.
+            // SAFETY: not null, so the program's count is writable and gives the length of its
+            // list.
             let answer = unsafe { put(&of_container(reported, &sliced.pid_map()), session_count, session_infos) };
-            // These answer so when they are asked for the length.
+            // These functions return success when asked for the length.
             if session_infos.is_null() { nvmlReturn_t::SUCCESS } else { answer }
         }
     )*};

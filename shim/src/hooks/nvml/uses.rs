@@ -1,4 +1,5 @@
-//! Start and end: the program's uses of NVML are told from our own ([`crate::nvml_uses`]).
+//! Initialisation and shutdown: the program's uses of NVML are kept apart from our own
+//! ([`crate::nvml_uses`]).
 
 use cgpu_abi::nvml_types::{c_uint, nvmlReturn_t};
 
@@ -16,7 +17,7 @@ pub(crate) unsafe fn nvmlInit_v2() -> nvmlReturn_t {
     nvml_uses::begin(|| unsafe { nvml::nvmlInit_v2() })
 }
 
-/// The same with flags, which count for a start only.
+/// With flags, which matter only for the first use.
 pub(crate) unsafe fn nvmlInitWithFlags(flags: c_uint) -> nvmlReturn_t {
     // SAFETY: the program's own call.
     nvml_uses::begin(|| unsafe { nvml::nvmlInitWithFlags(flags) })

@@ -1,8 +1,7 @@
-//! How busy each of the container's processes keeps a GPU: as NVML measures it, but of ours only,
-//! and by our names.
+//! Utilization of a GPU by each of the container's processes, as measured by NVML.
 //!
-//! The GPU's own utilisation (`nvmlDeviceGetUtilizationRates`, `nvmlDeviceGetSamples`) is not
-//! exchanged: it tells how busy the GPU is that all share, and no process.
+//! The GPU's own utilization (`nvmlDeviceGetUtilizationRates`, `nvmlDeviceGetSamples`) is returned
+//! unchanged: it is of the shared GPU and reveals no process.
 
 use core::ptr;
 
@@ -11,14 +10,14 @@ use cgpu_abi::nvml_types::*;
 use super::{Scope, all, of_container, put, scope};
 use crate::nvml;
 
-/// One sample of each process that computed lately.
+/// Returns a sample of each process that computed recently.
 pub(crate) unsafe fn nvmlDeviceGetProcessUtilization(
     device: nvmlDevice_t,
     utilization: *mut nvmlProcessUtilizationSample_t,
     process_samples_count: *mut c_uint,
     last_seen_time_stamp: c_ulonglong,
 ) -> nvmlReturn_t {
-    // SAFETY: the program's own call, or one with room of ours.
+    // SAFETY: the program's own call, or one with variables of ours.
     let call = |to, count| unsafe {
         nvml::nvmlDeviceGetProcessUtilization(device, to, count, last_seen_time_stamp)
     };
@@ -33,8 +32,8 @@ pub(crate) unsafe fn nvmlDeviceGetProcessUtilization(
         (Ok(reported), Scope::Ours(sliced)) => of_container(reported, &sliced.pid_map()),
         (Ok(_), _) => return nvmlReturn_t::ERROR_NO_PERMISSION,
     };
-    // SAFETY: the count is not null, and the list the program's. Only the count is written where
-    // there is none of it.
+    // SAFETY: not null, so the program's count is writable and gives the length of its list. If
+    // that is null, only the count is written.
     let answer = unsafe { put(&list, process_samples_count, utilization) };
     if list.is_empty() {
         nvmlReturn_t::ERROR_NOT_FOUND
@@ -56,12 +55,13 @@ pub(crate) unsafe fn nvmlDeviceGetProcessesUtilizationInfo(
     if proceses_util_info.is_null() || matches!(scope, Scope::Host) {
         return call(proceses_util_info);
     }
-    // SAFETY: every version of the record begins with this number.
+    // SAFETY: not null, and every version of the record begins with this number.
     if unsafe { proceses_util_info.cast::<c_uint>().read() } != NVML_PROCESSES_UTILIZATION_INFO_V1 {
-        // One that we do not know may have names of others.
+        // An unknown version may contain ids of other containers' processes.
         return nvmlReturn_t::ERROR_ARGUMENT_VERSION_MISMATCH;
     }
-    // SAFETY: not null, and of the version whose layout this is.
+    // SAFETY: not null, and of the version with this layout. The program does not use it during the
+    // call.
     let asked = unsafe { &mut *proceses_util_info };
     let reported = all(|count, proc_util_array| {
         let mut info = nvmlProcessesUtilizationInfo_t {
@@ -79,7 +79,7 @@ pub(crate) unsafe fn nvmlDeviceGetProcessesUtilizationInfo(
         (Ok(_), _) => return nvmlReturn_t::ERROR_NO_PERMISSION,
     };
     let to = asked.proc_util_array;
-    // SAFETY: the count is the record's own, and its array the program's.
+    // SAFETY: the count is in the program's record and gives the length of its array.
     let answer = unsafe { put(&list, ptr::from_mut(&mut asked.process_samples_count), to) };
     if list.is_empty() {
         nvmlReturn_t::ERROR_NOT_FOUND
