@@ -38,9 +38,9 @@ fn is_off(variables: &[String]) -> bool {
 }
 
 /// Checks that all of `before` is in `after`. Lists that we extend begin with it.
-fn check_kept(place: &str, before: &Value, after: &Value) {
+fn check_kept(path: &str, before: &Value, after: &Value) {
     let ours = |value: &Value| value.to_string().contains("cgpu");
-    match (place, before, after) {
+    match (path, before, after) {
         ("" | "/hooks" | "/process", Value::Object(before), Value::Object(after)) => {
             let others = after.keys().filter(|name| !before.contains_key(*name));
             let may = |name: &String| {
@@ -51,7 +51,7 @@ fn check_kept(place: &str, before: &Value, after: &Value) {
             };
             assert!(others.into_iter().all(may), "{after:?}");
             for (name, value) in before {
-                check_kept(&format!("{place}/{name}"), value, &after[name]);
+                check_kept(&format!("{path}/{name}"), value, &after[name]);
             }
         }
         (
@@ -85,7 +85,7 @@ fn check_kept(place: &str, before: &Value, after: &Value) {
             Value::Null,
             _,
         ) => {}
-        _ => assert_eq!(before, after, "{place}"),
+        _ => assert_eq!(before, after, "{path}"),
     }
 }
 
@@ -140,8 +140,8 @@ fn check_preloading(input: &[u8]) {
         (before.as_object().expect("an object"), after.as_object().expect("an object"));
     assert!(after.keys().all(|name| name == "env" || before.contains_key(name)));
     for (name, value) in before {
-        let place = if name == "env" { "/process/env" } else { name };
-        check_kept(place, value, &after[name]);
+        let path = if name == "env" { "/process/env" } else { name };
+        check_kept(path, value, &after[name]);
     }
     let all: Vec<&str> =
         after["env"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();

@@ -147,13 +147,13 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         Region::make(directory.path(), RegionSpec::default()).expect("a region");
         let region = Region::open(directory.path()).expect("a region");
-        let grantor = GrantWriter::open(directory.path()).expect("a grant page");
-        (directory, region, grantor)
+        let writer = GrantWriter::open(directory.path()).expect("a grant page");
+        (directory, region, writer)
     }
 
     #[test]
     fn device_list_is_absent_before_a_monitor_publishes_it() {
-        let (_directory, region, _grantor) = sides();
+        let (_directory, region, _writer) = sides();
         assert_eq!(region.grant().devices(), None);
         assert_eq!(region.grant().device_free(Uuid([1; 16])), None);
         assert_eq!(region.grant().pid_namespace(), 0);
@@ -161,41 +161,42 @@ mod tests {
 
     #[test]
     fn published_device_list_is_read_and_can_be_replaced() {
-        let (_directory, region, grantor) = sides();
-        let cut = Device { is_partitioned: true, ..device(2, 1, 0) };
-        for list in
-            [vec![device(1, 0, 0), cut, device(3, 1, 1), device(4, 1, 15)], vec![device(9, 5, 0)]]
-        {
-            grantor.set_devices(&list, 7);
+        let (_directory, region, writer) = sides();
+        let partitioned = Device { is_partitioned: true, ..device(2, 1, 0) };
+        for list in [
+            vec![device(1, 0, 0), partitioned, device(3, 1, 1), device(4, 1, 15)],
+            vec![device(9, 5, 0)],
+        ] {
+            writer.set_devices(&list, 7);
             assert_eq!((region.grant().devices(), region.grant().pid_namespace()), (Some(list), 7));
         }
         let orders =
             [device(1, 0, 0), device(1, 0, 1), device(1, 1, 0)].map(|device| device.order());
         assert!(orders.is_sorted());
-        grantor.set_devices(&[], 7);
+        writer.set_devices(&[], 7);
         assert_eq!(region.grant().devices(), None);
     }
 
     #[test]
     fn device_list_beyond_the_capacity_is_absent() {
-        let (_directory, region, grantor) = sides();
+        let (_directory, region, writer) = sides();
         let many: Vec<Device> =
             (0..57).map(|number| device(number, u32::from(number), 0)).collect();
-        grantor.set_devices(&many[..DEVICES], 7);
+        writer.set_devices(&many[..DEVICES], 7);
         assert_eq!(region.grant().devices().map(|list| list.len()), Some(DEVICES));
-        grantor.set_devices(&many, 7);
+        writer.set_devices(&many, 7);
         assert_eq!(region.grant().devices(), None);
     }
 
     #[test]
     fn free_memory_has_a_sampling_time_and_ends_with_the_list() {
-        let (_directory, region, grantor) = sides();
-        grantor.set_devices(&[device(1, 0, 0), device(2, 1, 0)], 7);
+        let (_directory, region, writer) = sides();
+        writer.set_devices(&[device(1, 0, 0), device(2, 1, 0)], 7);
         assert_eq!(region.grant().device_free(Uuid([1; 16])), None);
-        grantor.set_device_free([Some(Bytes::from_mib(7)), None].into_iter(), Nanos(5));
+        writer.set_device_free([Some(Bytes::from_mib(7)), None].into_iter(), Nanos(5));
         assert_eq!(region.grant().device_free(Uuid([1; 16])), Some((Bytes::from_mib(7), Nanos(5))));
         assert_eq!(region.grant().device_free(Uuid([2; 16])), None);
-        grantor.set_devices(&[device(2, 0, 0), device(1, 1, 0)], 7);
+        writer.set_devices(&[device(2, 0, 0), device(1, 1, 0)], 7);
         assert_eq!(region.grant().device_free(Uuid([1; 16])), None);
     }
 }

@@ -170,8 +170,8 @@ impl<'a> GrantView<'a> {
     /// Whether the monitor sleeps and wants the doorbell for what was just published.
     #[must_use]
     pub fn notify_requested(self) -> bool {
-        // HB doorbell: SeqCst on both sides, because each stores one word and then loads the other's.
-        // Either this load sees `notify_requested`, or the monitor, after
+        // HB doorbell: SeqCst on both sides, because each stores one word and then loads the
+        // other's. Either this load sees `notify_requested`, or the monitor, after
         // `GrantWriter::request_notification`, sees what was published.
         fence(Ordering::SeqCst);
         self.page.notify_requested.load(Ordering::Relaxed) != 0

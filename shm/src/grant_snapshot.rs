@@ -102,13 +102,13 @@ impl GrantReader {
             page.u64(offset_of!(Grant, size)),
         )
         .map_err(|invalid| failed(Fault::InvalidPreamble(invalid)))?;
-        let gpu = |place| {
-            page.part(offset_of!(Grant, gpu) + place * size_of::<GrantGpu>(), size_of::<GrantGpu>())
+        let gpu = |index| {
+            page.part(offset_of!(Grant, gpu) + index * size_of::<GrantGpu>(), size_of::<GrantGpu>())
         };
         Ok(GrantSnapshot {
             heartbeat: page.u64(offset_of!(Grant, heartbeat)),
             monitor: page.u64(offset_of!(Grant, monitor)),
-            gpus: (0..GPUS).map(|place| decode(gpu(place))).collect(),
+            gpus: (0..GPUS).map(|index| decode(gpu(index))).collect(),
         })
     }
 }
@@ -143,14 +143,14 @@ mod tests {
         .unwrap();
         let reader = GrantReader::open(folder.path()).unwrap();
         assert_eq!(reader.read().unwrap().monitor, 0);
-        let grantor = GrantWriter::open(folder.path()).unwrap();
+        let writer = GrantWriter::open(folder.path()).unwrap();
         let gpu = DeviceIndex::new(1).unwrap();
-        grantor.adopt(7);
-        grantor.set_turn(gpu, Turn::new(3, TurnState::Wait), Nanos(1), Nanos(2));
-        grantor.gpu(gpu).share.store(33_333, Ordering::Relaxed);
-        grantor.gpu(gpu).busy.store(5, Ordering::Relaxed);
+        writer.adopt(7);
+        writer.set_turn(gpu, Turn::new(3, TurnState::Wait), Nanos(1), Nanos(2));
+        writer.gpu(gpu).share.store(33_333, Ordering::Relaxed);
+        writer.gpu(gpu).busy.store(5, Ordering::Relaxed);
         let before = reader.read().unwrap();
-        grantor.beat();
+        writer.beat();
         let after = reader.read().unwrap();
         assert_ne!(before.heartbeat, after.heartbeat);
         assert_eq!((after.monitor, after.gpus.len()), (7, GPUS));
@@ -162,7 +162,7 @@ mod tests {
             Some(Measured { share: 0, exact: true }),
             Some(Measured { share: 100_000, exact: false }),
         ] {
-            grantor.gpu(gpu).measured.store(Measured::encode(measured), Ordering::Relaxed);
+            writer.gpu(gpu).measured.store(Measured::encode(measured), Ordering::Relaxed);
             assert_eq!(reader.read().unwrap().gpus[1].measured, measured);
         }
     }

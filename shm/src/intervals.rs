@@ -23,9 +23,9 @@ pub const READABLE: usize = INTERVALS - 1;
 /// Publishes an interval. The caller ensures that only one thread does so at a time.
 pub fn publish(cell: &Cell, span: Span) {
     let number = cell.sequence.load(Ordering::Relaxed);
-    if let Some(place) = cell.interval.get(place(number)) {
-        place.start.store(span.start.0, Ordering::Relaxed);
-        place.end.store(span.end.0, Ordering::Relaxed);
+    if let Some(entry) = cell.interval.get(ring_index(number)) {
+        entry.start.store(span.start.0, Ordering::Relaxed);
+        entry.end.store(span.end.0, Ordering::Relaxed);
     }
     // HB interval: Release; the reader is another process's read(2), ordered by the kernel.
     cell.sequence.store(number.wrapping_add(1), Ordering::Release);
@@ -36,12 +36,12 @@ pub fn publish(cell: &Cell, span: Span) {
 pub fn since(ring: &[Span; INTERVALS], sequence: u64, seen: u64) -> impl Iterator<Item = Span> {
     let oldest = sequence.saturating_sub(READABLE as u64);
     let from = if seen > sequence { 0 } else { seen };
-    (from.max(oldest)..sequence).filter_map(|number| ring.get(place(number)).copied())
+    (from.max(oldest)..sequence).filter_map(|number| ring.get(ring_index(number)).copied())
 }
 
-fn place(number: u64) -> usize {
+fn ring_index(number: u64) -> usize {
     // Below INTERVALS, so no bits are lost.
     #[allow(clippy::cast_possible_truncation)]
-    let place = (number % INTERVALS as u64) as usize;
-    place
+    let index = (number % INTERVALS as u64) as usize;
+    index
 }

@@ -537,7 +537,7 @@ pub fn keep_exported(cell: &Cell, withdrawn: &AtomicU64) -> bool {
     count_withdrawn(withdrawn, held(cell).used() - exported + get(&cell.implicit));
     // `held` first: whatever was cleared before it would be uncounted if we exited here.
     let _ = update(cell, |held| Some(held.left(exported)));
-    passing(cell).0.for_each(|word| _ = word.swap(0, Ordering::Relaxed));
+    process_words(cell).0.for_each(|word| _ = word.swap(0, Ordering::Relaxed));
     cell.creating.swap(0, Ordering::Relaxed);
     // What was measured of the process does not apply to what is left.
     cell.implicit_epoch.fetch_add(1, Ordering::Relaxed);
@@ -629,12 +629,12 @@ pub fn is_clear(cell: &Cell) -> bool {
 }
 
 fn words(cell: &Cell) -> (impl Iterator<Item = &AtomicU64>, [&AtomicU32; 4]) {
-    let (passing, halves) = passing(cell);
-    ([&cell.held, &cell.exported].into_iter().chain(passing), halves)
+    let (process_words, halves) = process_words(cell);
+    ([&cell.held, &cell.exported].into_iter().chain(process_words), halves)
 }
 
 /// Returns the words that end with the process, even if it exported memory.
-fn passing(cell: &Cell) -> (impl Iterator<Item = &AtomicU64>, [&AtomicU32; 4]) {
+fn process_words(cell: &Cell) -> (impl Iterator<Item = &AtomicU64>, [&AtomicU32; 4]) {
     // No `..`, so that a new field cannot be forgotten.
     let Cell {
         held: _,
@@ -643,10 +643,10 @@ fn passing(cell: &Cell) -> (impl Iterator<Item = &AtomicU64>, [&AtomicU32; 4]) {
         limit_word,
         waiting,
         creating,
-        implicit_epoch: ended,
+        implicit_epoch,
         charges,
         exported: _,
-        checkpointed: away,
+        checkpointed,
         busy,
         inflight,
         launches,
@@ -662,7 +662,7 @@ fn passing(cell: &Cell) -> (impl Iterator<Item = &AtomicU64>, [&AtomicU32; 4]) {
     let memory = [implicit, peak, limit_word, waiting];
     let time = [busy, inflight, launches, active, turn, first, last, spent, sequence, ends];
     let spans = interval.iter().flat_map(|span| [&span.start, &span.end]);
-    (memory.into_iter().chain(time).chain(spans), [creating, ended, charges, away])
+    (memory.into_iter().chain(time).chain(spans), [creating, implicit_epoch, charges, checkpointed])
 }
 
 /// Whether a checkpoint has taken the process's memory off the GPU.

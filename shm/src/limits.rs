@@ -226,8 +226,8 @@ fn next<'a>(fields: &mut SplitWhitespace<'a>, expected: &'static str) -> Result<
     fields.next().ok_or(Reason::Missing(expected))
 }
 
-fn set<T>(place: &mut Option<T>, value: T, what: &'static str) -> Result<(), Reason> {
-    match place.replace(value) {
+fn set<T>(field: &mut Option<T>, value: T, what: &'static str) -> Result<(), Reason> {
+    match field.replace(value) {
         None => Ok(()),
         Some(_) => Err(Reason::Twice(what)),
     }

@@ -201,7 +201,7 @@ impl SlotLock {
             };
             if doubted == Some(owner) {
                 if liveness(owner) == Liveness::Exited {
-                    // HB death: what the exited owner wrote is visible to a process that sees its
+                    // HB exit: what the exited owner wrote is visible to a process that sees its
                     // exit. HB name: as above.
                     if self.exchange(word, mine, Ordering::AcqRel) {
                         return Ok(Acquired::TakenOver(Guard { lock: self, me }, owner));
@@ -302,14 +302,14 @@ mod tests {
     fn timeout_reports_the_living_owner() {
         let lock = SlotLock::default();
         let _guard = lock.try_acquire(owner(1)).unwrap();
-        let asked = Cell::new(0);
+        let checks = Cell::new(0);
         let liveness = |who| {
             assert_eq!(who, owner(1));
-            asked.set(asked.get() + 1);
+            checks.set(checks.get() + 1);
             Liveness::Alive
         };
         assert_eq!(lock.acquire(owner(2), TIMEOUT, liveness).map(|_| ()), Err(HeldBy(owner(1))));
-        assert!(asked.get() > 0);
+        assert!(checks.get() > 0);
     }
 
     #[test]
@@ -317,8 +317,8 @@ mod tests {
         let lock = SlotLock::default();
         core::mem::forget(lock.try_acquire(owner(1)));
         match lock.acquire(owner(2), TIMEOUT, |_| Liveness::Exited) {
-            Ok(Acquired::TakenOver(guard, dead)) => {
-                assert_eq!(dead, owner(1));
+            Ok(Acquired::TakenOver(guard, exited)) => {
+                assert_eq!(exited, owner(1));
                 assert_eq!(lock.owner(), Some(owner(2)));
                 drop(guard);
             }

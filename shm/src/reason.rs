@@ -167,10 +167,10 @@ const _: () = assert!(Reason::ALL.len() <= COUNTERS);
 /// Returns the name and the count of each reason that happened. A reason that this version does not
 /// know is named by its number.
 pub fn counted(counters: &[u32; COUNTERS]) -> impl Iterator<Item = (Cow<'static, str>, u32)> + '_ {
-    let named = |place: usize| Reason::ALL.get(place).map(|reason| Cow::Borrowed(reason.name()));
+    let named = |index: usize| Reason::ALL.get(index).map(|reason| Cow::Borrowed(reason.name()));
     let happened = counters.iter().enumerate().filter(|(_, count)| **count > 0);
-    happened.map(move |(place, count)| {
-        (named(place).unwrap_or_else(|| place.to_string().into()), *count)
+    happened.map(move |(index, count)| {
+        (named(index).unwrap_or_else(|| index.to_string().into()), *count)
     })
 }
 
@@ -183,8 +183,8 @@ mod tests {
     fn names_are_distinct_and_valid_in_data() {
         let names: HashSet<_> = Reason::ALL.iter().map(|reason| reason.name()).collect();
         assert_eq!(names.len(), Reason::ALL.len());
-        for (place, reason) in Reason::ALL.iter().enumerate() {
-            assert_eq!(*reason as usize, place);
+        for (index, reason) in Reason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, index);
             assert_eq!(Reason::named(reason.name()), Some(*reason));
             assert!(
                 reason.name().bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'),

@@ -246,7 +246,7 @@ impl<'a> Table<'a> {
                         if becomes == State::Orphan {
                             entry.since.store(now.0, Ordering::Relaxed);
                         }
-                        // HB death: a process that reads the new state sees all that the exited one
+                        // HB exit: a process that reads the new state sees all that the exited one
                         // wrote, because this process has read the word that says so.
                         entry
                             .state
@@ -261,7 +261,7 @@ impl<'a> Table<'a> {
                 // An invalid word under a free byte was left by a process that has exited, too.
                 Some(State::Live) | None => {
                     entry.since.store(now.0, Ordering::Relaxed);
-                    // HB death: a process that reads "draining" sees all that the exited process
+                    // HB exit: a process that reads "draining" sees all that the exited process
                     // wrote.
                     entry
                         .state
@@ -345,6 +345,6 @@ pub(crate) fn high_water(mark: &AtomicU32) -> usize {
 
 fn load(entry: &Slot) -> Word {
     let state: &AtomicU64 = &entry.state;
-    // HB claim, HB death: Acquire meets the Release of the process that wrote the word.
+    // HB claim, HB exit: Acquire meets the Release of the process that wrote the word.
     Word(state.load(Ordering::Acquire))
 }

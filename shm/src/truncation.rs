@@ -31,16 +31,16 @@ struct Entry {
 
 /// All entries, newest first.
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
-/// The former action of SIGBUS; null: [`survive`] was not called yet.
+/// The previous action of SIGBUS; null: [`survive`] was not called yet.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
 fn entries() -> impl Iterator<Item = &'static Entry> {
     // SAFETY: null, or a leaked box that was complete when it was published. HB watched: Acquire
     // meets the Release in `Watched::new`.
     let first = unsafe { ENTRIES.load(Ordering::Acquire).as_ref() };
-    core::iter::successors(first, |place| {
-        // SAFETY: null, or a leaked box, which was set before `place` was published.
-        unsafe { place.next.load(Ordering::Relaxed).as_ref() }
+    core::iter::successors(first, |entry| {
+        // SAFETY: null, or a leaked box, which was set before `entry` was published.
+        unsafe { entry.next.load(Ordering::Relaxed).as_ref() }
     })
 }
 
@@ -51,29 +51,29 @@ pub(crate) struct Watched(&'static Entry);
 impl Watched {
     /// Watches a mapping until dropped. Must be dropped before the mapping.
     pub(crate) fn new(begin: *const u8, length: usize) -> Self {
-        let free = |place: &&Entry| {
-            place
+        let free = |entry: &&Entry| {
+            entry
                 .begin
                 .compare_exchange(0, begin.addr(), Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
         };
-        if let Some(place) = entries().find(free) {
-            place.lost.store(false, Ordering::Relaxed);
-            place.length.store(length, Ordering::Relaxed);
-            return Self(place);
+        if let Some(entry) = entries().find(free) {
+            entry.lost.store(false, Ordering::Relaxed);
+            entry.length.store(length, Ordering::Relaxed);
+            return Self(entry);
         }
-        let place = Box::leak(Box::new(Entry {
+        let entry = Box::leak(Box::new(Entry {
             begin: AtomicUsize::new(begin.addr()),
             length: AtomicUsize::new(length),
             lost: AtomicBool::new(false),
             next: AtomicPtr::new(ENTRIES.load(Ordering::Relaxed)),
         }));
         loop {
-            let next = place.next.load(Ordering::Relaxed);
+            let next = entry.next.load(Ordering::Relaxed);
             // HB watched: Release publishes the entry.
-            match ENTRIES.compare_exchange(next, place, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return Self(place),
-                Err(newer) => place.next.store(newer, Ordering::Relaxed),
+            match ENTRIES.compare_exchange(next, entry, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return Self(entry),
+                Err(newer) => entry.next.store(newer, Ordering::Relaxed),
             }
         }
     }
@@ -99,21 +99,22 @@ pub fn survive() -> io::Result<()> {
     if !PREVIOUS.load(Ordering::Relaxed).is_null() {
         return Ok(());
     }
-    let mut former = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: the pointer to the former action is valid for writes; a null action changes nothing.
-    if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), former.as_mut_ptr()) } != 0 {
+    let mut previous = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: the pointer to the previous action is valid for writes; a null action changes
+    // nothing.
+    if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), previous.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the call succeeded and has filled it.
-    let former = Box::leak(Box::new(unsafe { former.assume_init() }));
-    PREVIOUS.store(former, Ordering::Release);
+    let previous = Box::leak(Box::new(unsafe { previous.assume_init() }));
+    PREVIOUS.store(previous, Ordering::Release);
     // SAFETY: all fields are integers or sets of bits, for which zero is valid.
     let mut action = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
     let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_bus_error;
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: the action is initialized, and its handler calls only mmap and sigaction, which are
-    // async-signal-safe.
+    // SAFETY: the action is initialized, and its handler calls only mmap and sigaction, which on
+    // Linux are plain system calls and safe in a signal handler.
     if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -125,19 +126,19 @@ extern "C" fn on_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut libc::c
     let info = unsafe { &*info };
     // SAFETY: for SIGBUS the record has an address.
     let address = unsafe { info.si_addr() }.addr();
-    let hit = |place: &&Entry| {
-        let begin = place.begin.load(Ordering::Relaxed);
-        begin != 0 && (begin..begin + place.length.load(Ordering::Relaxed)).contains(&address)
+    let hit = |entry: &&Entry| {
+        let begin = entry.begin.load(Ordering::Relaxed);
+        begin != 0 && (begin..begin + entry.length.load(Ordering::Relaxed)).contains(&address)
     };
-    let replaced = entries().find(hit).is_some_and(|place| {
-        place.lost.store(true, Ordering::Relaxed);
-        replace(place.begin.load(Ordering::Relaxed), place.length.load(Ordering::Relaxed))
+    let replaced = entries().find(hit).is_some_and(|entry| {
+        entry.lost.store(true, Ordering::Relaxed);
+        replace(entry.begin.load(Ordering::Relaxed), entry.length.load(Ordering::Relaxed))
     });
     if !replaced {
-        // Not one of ours: restore the former action. The instruction is then tried again.
-        let former = PREVIOUS.load(Ordering::Acquire);
+        // Not one of ours: restore the previous action. The instruction is then tried again.
+        let previous = PREVIOUS.load(Ordering::Acquire);
         // SAFETY: the record was filled before the handler was installed, and is never freed.
-        unsafe { libc::sigaction(libc::SIGBUS, former, ptr::null_mut()) };
+        unsafe { libc::sigaction(libc::SIGBUS, previous, ptr::null_mut()) };
     }
 }
 

@@ -137,7 +137,7 @@ fn kill_inside_a_lock_is_reported_to_the_next_owner() {
     assert!(takeovers > 0, "none of {KILLS} kills hit the critical section");
 }
 
-/// Role: takes the GPU's lock, and releases it when the parent asks.
+/// Role: takes the GPU's lock, and releases it when the parent resumes it.
 pub(crate) fn hold_lock(directory: &Path, _: usize) {
     let member = Member::join(directory);
     let lock = &member.region.gpu(member.gpu).lock;

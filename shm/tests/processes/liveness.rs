@@ -68,7 +68,7 @@ pub(crate) fn fork(directory: &Path, index: usize) {
     sleep_until_killed();
 }
 
-/// Role: calls exec when the parent asks.
+/// Role: calls exec when the parent resumes it.
 pub(crate) fn exec(directory: &Path, index: usize) {
     hold_byte(directory, index);
     send("held");

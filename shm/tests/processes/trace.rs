@@ -20,7 +20,7 @@ pub(crate) fn stopped(pid: libc::pid_t) -> Option<i32> {
     libc::WIFSTOPPED(status).then(|| libc::WSTOPSIG(status))
 }
 
-/// Runs one instruction; returns whether the child then goes on, and not stops by itself.
+/// Runs one instruction; returns `false` if the child then stopped by itself.
 pub(crate) fn step(pid: libc::pid_t) -> bool {
     // SAFETY: the child is ours and stopped; no signal is passed on, and the address is ignored.
     let stepped = unsafe {

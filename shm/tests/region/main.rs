@@ -66,12 +66,12 @@ impl Tmpfs {
     /// Mounts one; where that is not allowed, records the test as skipped and returns `None`.
     fn mount(test: &str, kind: &str, options: &str) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
-        let place = directory.path().join("mounted");
-        fs::create_dir(&place).unwrap();
+        let path = directory.path().join("mounted");
+        fs::create_dir(&path).unwrap();
         let mounted =
-            Command::new("mount").args(["-t", kind, "-o", options, "none"]).arg(&place).output();
+            Command::new("mount").args(["-t", kind, "-o", options, "none"]).arg(&path).output();
         if mounted.is_ok_and(|mounted| mounted.status.success()) {
-            return Some(Self(place, directory));
+            return Some(Self(path, directory));
         }
         skip(test, "mount", "this user may not mount file systems");
         None
@@ -187,7 +187,7 @@ fn edit(directory: &Path, kind: Kind, offset: u64, bytes: &[u8]) {
 #[test]
 fn each_fault_of_a_file_is_distinguished() {
     for kind in [Kind::Use, Kind::Grant] {
-        let cut = |length| {
+        let truncated = |length| {
             let directory = made();
             OpenOptions::new()
                 .write(true)
@@ -199,7 +199,7 @@ fn each_fault_of_a_file_is_distinguished() {
         };
         let size = kind.size();
         for length in [0, 15, 16, 4096, size - 1, size + 1] {
-            let fault = cut(length);
+            let fault = truncated(length);
             let Fault::InvalidPreamble(InvalidPreamble::WrongSize { found, expected }) = fault
             else {
                 panic!("{length}: {fault:?}");
