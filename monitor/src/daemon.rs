@@ -78,7 +78,7 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
         None
     });
     if let Some(tree) = &tree {
-        tracing::info!("control tree at {}", tree.place().display());
+        tracing::info!("control tree at {}", tree.path().display());
     }
     let mut daemon = EventLoop::new(host, socket, tree_requests, config.clone())?;
     if let Some(endpoint) = &config.metrics {

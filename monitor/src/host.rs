@@ -1,7 +1,8 @@
-//! The host: its GPUs, its containers, and what is done with them when something is heard or due.
+//! The host: its GPUs and its containers, and what happens to them at events and deadlines.
 //!
-//! Everything that happens ends in [`Host::step`]: who must be looked at is looked at, the GPU's controller decides, the grant pages
-//! are written. Between steps the host finds containers, notes deaths, and beats.
+//! Every event ends in [`Host::step`]: the containers concerned are observed, the GPU's scheduler
+//! decides, the grant pages are written. Between steps the host finds containers, notes exits, and
+//! writes heartbeats.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -47,34 +48,34 @@ pub(crate) struct Host {
     pub(crate) containers: BTreeMap<TenantId, Container>,
     pub(crate) settings: Settings,
     pub(crate) start: Start,
-    /// What people should know.
+    /// Warnings for users, shown in the status.
     pub(crate) warnings: Vec<String>,
-    /// NVML answers.
+    /// Time of the last sample; none: NVML does not answer.
     pub(crate) sampled: Option<Nanos>,
-    /// All GPUs of the host, and when NVML has told of them.
+    /// All devices of the host, and when they were sampled.
     pub(crate) inventory: Option<(Nanos, Vec<HostDevice>)>,
-    /// The same for the containers' processes, and what was free of each when.
+    /// The same for the containers' processes, with the free memory of each.
     device_list: device_list::DeviceList,
-    /// How they answered last, and when: also when NVML has stopped telling.
+    /// How the GPUs answered last, and when. Kept when NVML no longer answers.
     pub(crate) health_checks: Option<(Nanos, Vec<HealthCheck>)>,
     pub(crate) prober: Prober,
     next: u64,
-    /// Containers whose ledgers the prober samples.
+    /// Containers whose ledgers the prober samples, as last sent to it.
     sampled_containers: Vec<SampledContainer>,
-    /// How the prober identifies containers' processes.
+    /// How the prober identifies containers' processes, as last sent to it.
     identities: Vec<ContainerIdentity>,
-    /// What is found of processes that should not be on a GPU, or have too much.
+    /// Finds processes without the shim or over a limit.
     pub(crate) watcher: Watcher,
-    /// What a predecessor has transferred and no device or container has restored yet.
+    /// State that a predecessor transferred and that no device or container has restored yet.
     transferred: Vec<TransferredGpu>,
     pub(crate) successor: Successor,
-    /// The upgrade state was transferred: nothing is to be done any more.
+    /// The upgrade state was transferred: this monitor does nothing more.
     pub(crate) is_transferred: bool,
-    /// What the daemon's poll must learn.
+    /// New sources of events, which the event loop must poll.
     pub(crate) changes: Vec<Change>,
 }
 
-/// Something to listen to has come or gone.
+/// A new source of events.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     Doorbell(TenantId),
@@ -90,7 +91,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// As one number, by which the poll tells of it: a slot is a byte.
+    /// Encodes it as the number of an event source. A slot is a byte.
     pub(crate) fn number(self) -> u64 {
         self.tenant.0 << 8 | u64::from(self.slot.0)
     }
@@ -127,7 +128,7 @@ impl Host {
         }
     }
 
-    /// Tells people what they should know, now and as long as the monitor runs.
+    /// Logs a warning, and shows it in the status as long as the monitor runs.
     pub(crate) fn warn(&mut self, message: Option<String>) {
         if let Some(message) = message {
             tracing::error!("{message}");

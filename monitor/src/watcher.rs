@@ -1,19 +1,28 @@
-//! The watcher: who is on a GPU and should not be, or has more of it than its container may. Pure.
+//! The watcher: finds processes that use a GPU without the shim, or whose container has more of it
+//! than its limit. Pure.
 //!
-//! Once a second NVML tells who is on a GPU, and the kernel to which container each of them belongs (`probe/gpu_processes.rs`). Nothing that a
-//! container can write is asked: neither its region nor its variables. What comes out are *findings*, for people, and *orders* to end a process,
-//! if the configuration wants that.
+//! Once a second NVML lists the processes on each GPU, and the kernel says to which container each
+//! of them belongs (`probe/gpu_processes.rs`). Nothing that a container can write counts: neither
+//! its region nor its variables. The result is *findings*, for users, and *orders* to end a
+//! process, if the configuration says so.
 //!
-//! - **Unshimmed**: on the GPU, in none of the slots that the monitor has verified. Where it is a container's that shares the GPU, its work is
-//!   neither limited nor gated. Where it is no container's, it is the host's own: shown, and never ended.
-//! - **Over limit**: all processes of a container together hold more of the GPU, by NVML, than its limit. The finding names the one that holds most.
+//! - **Unshimmed**: on the GPU, and in none of the slots that the monitor has verified. The work of
+//!   a container's process is then neither limited nor gated. A process of no container is the
+//!   host's own: it is shown, and never ended.
+//! - **Over limit**: by NVML, all processes of a container together hold more of the GPU than its
+//!   limit. The finding names the one that holds most.
 //!
-//! Three things keep the innocent from harm. A finding needs **two looks** that agree: a process may be on the GPU before its slot is verified.
-//! One is ended only when each look of [`TERM_DELAY`] wanted that, asked first (SIGTERM), and made to only when each of [`KILL_DELAY`] more did
-//! (SIGKILL): one look that does not, and all of it starts anew. Whoever does it looks again at everything after it has got hold of the process
-//! (`probe/end.rs`). And who is over a limit because **the limit was lowered**, or was over it when the monitor came, may keep what it has: it
-//! counts from the greatest limit since it was last within it. A monitor that has just come has to find a container's processes first; until it
-//! has, for [`SEARCH_TIMEOUT`] at most, nothing is concluded of what they hold.
+//! Four rules protect processes that did nothing wrong:
+//!
+//! - A finding needs two observations that agree: a process may be on the GPU before its slot is
+//!   verified.
+//! - SIGTERM is sent only after every observation of [`TERM_DELAY`] called for it, SIGKILL only
+//!   after every one of [`KILL_DELAY`] more. One observation that does not starts all of it anew.
+//!   The prober checks everything again once it has opened the process (`probe/end.rs`).
+//! - A container whose limit was lowered, or that was over its limit when the monitor started, may
+//!   keep what it has: it is held to the greatest limit since it was last within one.
+//! - A monitor that has just started must find a container's processes first. Until it has, for at
+//!   most [`SEARCH_TIMEOUT`], nothing is concluded from what they hold.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -26,92 +35,93 @@ mod upgrade;
 
 pub use upgrade::WatcherState;
 
-/// How long it is wanted that a process ends before it is told to.
+/// Time for which every observation must call for the end of a process before it gets SIGTERM.
 pub const TERM_DELAY: Nanos = Nanos::from_millis(3_000);
-/// How long after it was asked to end it is made to.
+/// Time from SIGTERM to SIGKILL, and from one SIGKILL to the next.
 pub const KILL_DELAY: Nanos = Nanos::from_millis(10_000);
-/// Looks that are closer together than this are one: NVML is asked again at once when somebody has died, and late samples come together.
+/// Minimum interval between two observations. NVML is sampled again at once when a process has
+/// exited, and late samples arrive together; those count as one.
 pub const MIN_INTERVAL: Nanos = Nanos::from_millis(500);
-/// Longer than it takes to find a new container's processes.
+/// Time after which a new container's processes count as found; a search takes less.
 pub const SEARCH_TIMEOUT: Nanos = Nanos::from_millis(10_000);
-/// Ended processes that are remembered.
+/// Most ended processes that are remembered.
 const MAX_REMEMBERED: usize = 32;
 
-/// What the configuration wants.
+/// Which processes the configuration ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Containers' processes that use a GPU without the shim are ended.
+    /// Whether containers' processes that use a GPU without the shim are ended.
     pub end_unshimmed: bool,
-    /// Of a container that holds so much more than its limit, the process that holds most is ended;
-    /// none: no process is.
+    /// How far a container may exceed its limit before the process that holds most is ended; none:
+    /// no process is ended.
     pub end_over_limit: Option<Bytes>,
 }
 
-/// A process that cannot be mistaken for a later one of the same number.
+/// A process, distinguished from a later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProcessId {
     /// Its id on the host.
     pub pid: u32,
-    /// When it was started, in the kernel's ticks.
+    /// Start time in the kernel's ticks.
     pub start_time: u64,
 }
 
 /// A process on a GPU.
 #[derive(Clone, Debug)]
 pub struct ObservedProcess {
-    /// Which.
+    /// The process.
     pub id: ProcessId,
-    /// What it calls itself.
+    /// Its name.
     pub comm: String,
-    /// The container that it belongs to, and that shares this GPU; none: the host.
+    /// The container that it belongs to and that shares this GPU; none: the host.
     pub owner: Option<TenantId>,
-    /// What it has of the shim.
+    /// Whether it has the shim.
     pub shim: Shim,
-    /// What the driver holds for it there; none: not told.
+    /// What the driver holds for it there; none: unknown.
     pub memory: Option<Bytes>,
-    /// The container itself says that it does not share this GPU, and nobody else says whether it does: not a reason to end its processes,
-    /// nor one to look away.
+    /// Only the container itself says that it does not share this GPU. Then its processes are not
+    /// ended, but still reported.
     pub spared: bool,
 }
 
 /// A GPU at one time.
 #[derive(Clone, Debug)]
 pub struct GpuObservation {
-    /// When.
+    /// Time of the observation.
     pub at: Nanos,
-    /// Which.
+    /// The GPU.
     pub gpu: Uuid,
-    /// Who is on it.
+    /// The processes on it.
     pub seen: Vec<ObservedProcess>,
-    /// What each container may have of it, where it is limited.
+    /// The limits of the containers that have one.
     pub limits: BTreeMap<TenantId, Bytes>,
-    /// Containers of whom more may be on it than is known by now.
+    /// Containers that may have more processes on it than are known yet.
     pub unsure: BTreeSet<TenantId>,
 }
 
-/// What is to be done about a process.
+/// What to do about a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// People are to be told, once.
+    /// Report it, once.
     Found(Finding),
-    /// It is to be ended.
+    /// End it.
     End(Order),
 }
 
-/// Something that should not be.
+/// A process without the shim, or that holds most in a container over its limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Where.
+    /// The GPU.
     pub gpu: Uuid,
-    /// Who.
+    /// The process.
     pub id: ProcessId,
-    /// What it calls itself.
+    /// Its name.
     pub comm: String,
     /// What is wrong.
     pub cause: Cause,
-    /// Whose it is; none: the host's.
+    /// Its container; none: the host.
     pub owner: Option<TenantId>,
-    /// What it has of the shim.
+    /// Whether it has the shim.
     pub shim: Shim,
     /// What the driver holds for it there.
     pub memory: Option<Bytes>,
@@ -119,37 +129,37 @@ pub struct Finding {
     pub container_memory: Bytes,
     /// [`ObservedProcess::spared`].
     pub spared: bool,
-    /// Since when.
+    /// When it was first observed.
     pub since: Nanos,
 }
 
-/// A process to be ended, and why: the prober checks it again before it sends the signal.
+/// An order to end a process. The prober checks its cause again before it sends the signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Where.
+    /// The GPU.
     pub gpu: Uuid,
-    /// Who.
+    /// The process.
     pub id: ProcessId,
-    /// What it calls itself.
+    /// Its name.
     pub comm: String,
-    /// Whose it is.
+    /// Its container.
     pub owner: TenantId,
-    /// Why.
+    /// Why it is ended.
     pub cause: Cause,
-    /// What its container's processes may hold there together, where holding more is why.
+    /// For [`Cause::OverLimit`]: what the container's processes may hold there together.
     pub bound: Option<Bytes>,
-    /// How.
+    /// The signal to send.
     pub signal: Signal,
 }
 
 /// A process that was ended.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    /// Who, where, why, how.
+    /// The order that was carried out.
     pub order: Order,
-    /// The container's id: it may be gone by now.
+    /// The container's id, since the container may no longer exist.
     pub container: String,
-    /// When.
+    /// Time of the signal.
     pub at: Nanos,
 }
 
@@ -159,21 +169,23 @@ type Key = (Uuid, ProcessId, Cause);
 struct TrackedFinding {
     finding: Finding,
     observations: u32,
-    /// It is to be ended, and every look since then said so.
+    /// Since when every observation has called for its end.
     wanted: Option<Nanos>,
-    /// It was sent something then, for that.
+    /// When it was last sent a signal for that.
     sent: Option<Nanos>,
 }
 
-/// What is known from look to look.
+/// State kept between observations.
 #[derive(Debug, Default)]
 pub struct Watcher {
     known: BTreeMap<Key, TrackedFinding>,
-    /// When each GPU was last looked at.
+    /// Time of each GPU's last observation.
     observed_at: BTreeMap<Uuid, Nanos>,
-    /// What a container may keep: its limit, or one that was lowered since, or what it had when it was first seen.
+    /// What a container may keep: its limit, a greater one that was lowered since, or what it had
+    /// when it was first observed.
     allowed: BTreeMap<(Uuid, TenantId), Bytes>,
-    /// Since when it is not known who of a container, which we do not know yet, is on a GPU.
+    /// Since when a container that is not in `allowed` yet has had processes that are not all
+    /// known.
     unsure: BTreeMap<(Uuid, TenantId), Nanos>,
     found: BTreeMap<(Cause, Option<TenantId>), u64>,
     counts: BTreeMap<(Cause, TenantId), u64>,
@@ -181,7 +193,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Takes a look at a GPU; what is to be done.
+    /// Takes an observation of a GPU, and returns what to do.
     pub fn take(&mut self, observation: &GpuObservation, rules: Rules) -> Vec<Event> {
         if self
             .observed_at
@@ -202,17 +214,17 @@ impl Watcher {
         }
         let mut events = Vec::new();
         for finding in found {
-            events.extend(self.note(finding, observation.at, rules));
+            events.extend(self.track(finding, observation.at, rules));
         }
         events
     }
 
-    /// NVML no longer tells of any GPU, or of this one.
+    /// Forgets what was found on a GPU that NVML no longer lists; none: on all GPUs.
     pub fn forget(&mut self, gpu: Option<Uuid>) {
         self.known.retain(|key, _| gpu.is_some_and(|gpu| key.0 != gpu));
     }
 
-    /// A container is no more.
+    /// Forgets a container that has been removed.
     pub fn dismiss(&mut self, tenant: TenantId) {
         self.allowed.retain(|(_, owner), _| *owner != tenant);
         self.unsure.retain(|(_, owner), _| *owner != tenant);
@@ -221,30 +233,30 @@ impl Watcher {
         self.counts.retain(|(_, owner), _| *owner != tenant);
     }
 
-    /// What is wrong now.
+    /// Returns the current findings.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.known.values().filter(|known| known.observations > 1).map(|known| &known.finding)
     }
 
-    /// How many findings there have been, by cause and container.
+    /// Counts the findings so far, by cause and container.
     pub fn found(&self) -> impl Iterator<Item = (Cause, Option<TenantId>, u64)> + '_ {
         self.found.iter().map(|((cause, owner), count)| (*cause, *owner, *count))
     }
 
-    /// How many processes have been sent a signal, by cause and container.
+    /// Counts the processes that were sent a signal, by cause and container.
     pub fn ends(&self) -> impl Iterator<Item = (Cause, TenantId, u64)> + '_ {
         self.counts.iter().map(|((cause, owner), count)| (*cause, *owner, *count))
     }
 
-    /// The last processes that were sent a signal, oldest first.
+    /// Returns the last processes that were sent a signal, oldest first.
     pub fn ended(&self) -> impl Iterator<Item = &Ended> {
         self.ended.iter()
     }
 
-    /// An order was carried out.
+    /// Records that an order was carried out.
     pub fn done(&mut self, order: Order, container: String, at: Nanos) {
         let count = self.counts.entry((order.cause, order.owner)).or_default();
-        // One that is made to end has been counted when it was asked to.
+        // A process that gets SIGKILL was counted when it got SIGTERM.
         *count += u64::from(order.signal == Signal::Term);
         if self.ended.len() == MAX_REMEMBERED {
             self.ended.pop_front();
@@ -252,7 +264,7 @@ impl Watcher {
         self.ended.push_back(Ended { order, container, at });
     }
 
-    /// An order was not carried out: it is not known to have been asked to end.
+    /// Records that an order was not carried out. After a failed SIGTERM, everything starts anew.
     pub fn refused(&mut self, order: &Order) {
         if let Some(known) = self.known.get_mut(&(order.gpu, order.id, order.cause))
             && order.signal == Signal::Term
@@ -270,7 +282,7 @@ impl Watcher {
             .collect()
     }
 
-    /// The one that holds most of each container that holds too much.
+    /// Returns the process that holds most, for each container over its limit.
     fn over_limit(&mut self, observation: &GpuObservation) -> Vec<Finding> {
         self.allowed.retain(|(gpu, tenant), _| {
             *gpu != observation.gpu || observation.limits.contains_key(tenant)
@@ -286,7 +298,7 @@ impl Watcher {
             let allowed = match self.allowed.get(&(observation.gpu, tenant)) {
                 Some(before) if over => (*before).max(limit),
                 Some(_) => limit,
-                // It was so before this monitor or this limit: no process is to blame.
+                // It was so before this monitor or this limit.
                 None => container_memory.max(limit),
             };
             self.allowed.insert((observation.gpu, tenant), allowed);
@@ -297,8 +309,9 @@ impl Watcher {
         found
     }
 
-    /// What a container holds when it is first seen is its own from then on, so that first look must see all of it: a monitor that has just
-    /// started finds its processes one by one. It waits for them, but not for ever: a container can always have one more.
+    /// Whether a container's use is not known yet. It may keep what it holds at its first
+    /// observation, so that one must include all of its processes; a monitor that has just started
+    /// finds them one by one. The wait is bounded, since a container can always start one more.
     fn is_unsure(&mut self, observation: &GpuObservation, tenant: TenantId) -> bool {
         let key = (observation.gpu, tenant);
         if self.allowed.contains_key(&key) {
@@ -312,7 +325,7 @@ impl Watcher {
         waits
     }
 
-    fn note(&mut self, finding: Finding, now: Nanos, rules: Rules) -> Vec<Event> {
+    fn track(&mut self, finding: Finding, now: Nanos, rules: Rules) -> Vec<Event> {
         let key = (finding.gpu, finding.id, finding.cause);
         let is_reported = self.known.iter().any(|(other, known)| {
             *other != key && (other.1, other.2) == (key.1, key.2) && known.observations > 1
@@ -333,7 +346,7 @@ impl Watcher {
             events.push(Event::Found(finding.clone()));
         }
         let Some((owner, bound)) = wanted else {
-            // A process that stops holding too much and does so again gets another SIGTERM first.
+            // A process that stops holding too much and starts again gets another SIGTERM first.
             (known.wanted, known.sent) = (None, None);
             return events;
         };
@@ -350,11 +363,12 @@ impl Watcher {
         events
     }
 
-    /// Whether what is found is to be ended: whose it is, and what those may hold.
+    /// Returns the container whose process the finding calls to end, and what its processes may
+    /// hold; none: it is not to be ended.
     fn wants(&self, finding: &Finding, rules: Rules) -> Option<(TenantId, Option<Bytes>)> {
         let owner = finding.owner.filter(|_| !finding.spared)?;
         match finding.cause {
-            // A process that may have the shim is not known to be without it.
+            // A process whose shim is unknown may have it.
             Cause::Unshimmed => {
                 let without = matches!(finding.shim, Shim::Absent | Shim::Loaded);
                 (rules.end_unshimmed && without).then_some((owner, None))

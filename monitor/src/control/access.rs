@@ -1,5 +1,4 @@
-//! Reads, writes and lists the nodes of the control tree: the same for the socket and for the file
-//! system.
+//! Reads, writes and lists the nodes of the control tree, for the socket and the file system alike.
 
 use std::ops::RangeInclusive;
 
@@ -16,13 +15,13 @@ fn refuse<T>(errno: Errno, message: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal::new(errno, message))
 }
 
-/// The node at a path.
+/// Returns the node at a path.
 fn node(host: &Host, path: &str) -> Result<Node, Refusal> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let missing = || {
         Refusal::new(
             Errno::ENOENT,
-            format!("There is no node {path:?}; list (cgpu ls) shows what there is."),
+            format!("There is no node {path:?}; list (cgpu ls) shows the nodes."),
         )
     };
     let gpu = |name: &str| {
@@ -31,7 +30,7 @@ fn node(host: &Host, path: &str) -> Result<Node, Refusal> {
         at.ok_or_else(|| {
             Refusal::new(
                 Errno::ENOENT,
-                format!("There is no GPU {name:?}; list (cgpu ls) shows those that are there."),
+                format!("There is no GPU {name:?}; list (cgpu ls) shows the GPUs."),
             )
         })
     };
@@ -67,7 +66,7 @@ fn node(host: &Host, path: &str) -> Result<Node, Refusal> {
     }
 }
 
-/// What can be done with the node at a path.
+/// Returns which operations the node at a path allows.
 pub(crate) fn kind(host: &Host, path: &str) -> Result<Kind, Refusal> {
     node(host, path).map(Node::kind)
 }
@@ -79,7 +78,7 @@ pub(crate) fn get(host: &mut Host, path: &str) -> Result<String, Refusal> {
         Node::Root | Node::Gpu(_) | Node::Container(..) => {
             return refuse(
                 Errno::EINVAL,
-                format!("{path:?} is a folder; list (cgpu ls) shows what is in it."),
+                format!("{path:?} is a folder; list (cgpu ls) shows its nodes."),
             );
         }
         Node::Version => env!("CARGO_PKG_VERSION").into(),
@@ -103,7 +102,7 @@ pub(crate) fn get(host: &mut Host, path: &str) -> Result<String, Refusal> {
     })
 }
 
-/// The names in a folder.
+/// Lists the names in a folder. Names of folders end with `/`.
 pub(crate) fn list(host: &Host, path: &str) -> Result<Vec<String>, Refusal> {
     match node(host, path)? {
         Node::Root => {
@@ -126,15 +125,15 @@ pub(crate) fn list(host: &Host, path: &str) -> Result<Vec<String>, Refusal> {
         Node::Container(..) => {
             Ok(CONTAINER_NODES.iter().map(|(name, _)| (*name).to_owned()).collect())
         }
-        _ => refuse(Errno::EINVAL, format!("{path:?} is no folder; get (cgpu get) reads it.")),
+        _ => refuse(Errno::EINVAL, format!("{path:?} is not a folder; get (cgpu get) reads it.")),
     }
 }
 
-/// Writes a node. It is in force with the next step.
+/// Writes a node. The value is in force from the next step.
 pub(crate) fn set(host: &mut Host, now: Nanos, path: &str, value: &str) -> Result<(), Refusal> {
     match node(host, path)? {
         Node::Root | Node::Gpu(_) | Node::Container(..) => {
-            return refuse(Errno::EINVAL, format!("{path:?} is a folder."));
+            return refuse(Errno::EINVAL, format!("{path:?} is a folder and has no value."));
         }
         Node::Version | Node::FreeWeight(_) | Node::Id(..) | Node::Meminfo(..) => {
             return refuse(Errno::EACCES, format!("{path:?} is read-only."));
@@ -149,7 +148,8 @@ pub(crate) fn set(host: &mut Host, now: Nanos, path: &str, value: &str) -> Resul
             let (before, taken) = (device.in_force().max_inst(), taken(host, at));
             if wanted < before && wanted < taken {
                 let message = format!(
-                    "Containers with a weight of {taken} together are there: expected at least that, got {wanted}."
+                    "The GPU's containers have a weight of {taken} together: expected at least \
+                     that, got {wanted}."
                 );
                 return refuse(Errno::EBUSY, message);
             }
@@ -195,7 +195,7 @@ pub(crate) fn set(host: &mut Host, now: Nanos, path: &str, value: &str) -> Resul
     Ok(())
 }
 
-/// Gives a container another weight on all its GPUs, if each has as much left for it.
+/// Sets a container's weight on all its GPUs, if each has enough left.
 fn set_weight(host: &mut Host, tenant: TenantId, wanted: u32) -> Result<(), Refusal> {
     let Some(container) = host.containers.get(&tenant) else { return Ok(()) };
     let gpus = container.gpus();
@@ -208,7 +208,8 @@ fn set_weight(host: &mut Host, tenant: TenantId, wanted: u32) -> Result<(), Refu
             return refuse(
                 Errno::EBUSY,
                 format!(
-                    "GPU {index} has a weight of {most} left for it; raise {index}/max_inst or lower others' weights."
+                    "GPU {index} has a weight of {most} left for it; raise {index}/max_inst or \
+                     lower others' weights."
                 ),
             );
         }
@@ -220,7 +221,7 @@ fn set_weight(host: &mut Host, tenant: TenantId, wanted: u32) -> Result<(), Refu
     Ok(())
 }
 
-/// Places of a GPU that are taken: the sum of weights, which is never below the number of containers that have one.
+/// Returns how many capacity units of a GPU are taken: the sum of weights.
 fn taken(host: &Host, at: usize) -> u32 {
     let device = &host.devices[at];
     device.in_force().max_inst() - host.capacity(device).free()
@@ -246,14 +247,14 @@ fn meminfo(host: &mut Host, at: usize, tenant: TenantId) -> String {
         else {
             continue;
         };
-        let name = container.host_ids.get(&(slot, generation)).copied().flatten();
-        let pid = name.map_or(about.pid, |name| name.pid);
+        let id = container.host_ids.get(&(slot, generation)).copied().flatten();
+        let pid = id.map_or(about.pid, |id| id.pid);
         text += &format!("PID: {pid} Mem: {}\n", cell.total().0);
     }
     text
 }
 
-/// A whole number within bounds; blanks around it do not matter.
+/// Parses a whole number within bounds; blanks around it are ignored.
 fn number(text: &str, bounds: &RangeInclusive<u64>) -> Result<u64, Refusal> {
     let text = text.trim();
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -20,23 +20,23 @@ use crate::host::Host;
 
 /// Most clients at once.
 const MAX_CLIENTS: usize = 64;
-/// Clients of these that only root and the monitor's own user can be: other users cannot lock them
-/// out.
+/// How many of these only root and the monitor's own user can have, so that other users cannot lock
+/// them out.
 const RESERVED_CLIENTS: usize = 16;
 /// Most clients of one other user.
 const MAX_CLIENTS_PER_USER: usize = 8;
-/// Time without a request after which a client gives way to one that waits.
+/// Time without a request after which a client can be replaced by a new one.
 const IDLE_TIMEOUT: Nanos = Nanos::from_millis(5000);
-/// Bytes of the longest request.
+/// Longest request, in bytes.
 const MAX_REQUEST: usize = 64 << 10;
 
 /// The socket and its connections.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    place: PathBuf,
-    /// Of the socket that we have put there.
+    path: PathBuf,
+    /// Device and inode of the socket that was created there.
     identity: Option<(u64, u64)>,
-    /// The name is a successor's to remove.
+    /// Whether a successor has taken over the socket's name, and removes it.
     is_left: bool,
     listener: UnixListener,
     clients: BTreeMap<u64, Client>,
@@ -48,11 +48,11 @@ struct Client {
     stream: UnixStream,
     user: u32,
     may_write: bool,
-    /// When it sent something last, or connected.
+    /// Time of its last request, or of its connection.
     active: Nanos,
-    /// Read and not answered.
+    /// Bytes received and not yet answered.
     line: Vec<u8>,
-    /// Answered and not written.
+    /// Reply bytes not yet written.
     reply: Vec<u8>,
 }
 
@@ -60,7 +60,7 @@ impl Socket {
     /// Opens the socket, unless a monitor answers there already.
     ///
     /// # Errors
-    /// [`ErrorKind::AddrInUse`] when one does; else as the system says.
+    /// [`ErrorKind::AddrInUse`] if one does, and I/O errors.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         if UnixStream::connect(path).is_ok() {
             return Err(ErrorKind::AddrInUse.into());
@@ -75,10 +75,11 @@ impl Socket {
         Ok(Self::new(path, listener))
     }
 
-    /// Takes the place of a monitor that has handed over: who connects from now on comes to us.
+    /// Replaces the socket of a monitor that has transferred its state: new clients connect to this
+    /// one.
     ///
     /// # Errors
-    /// As the system says.
+    /// I/O errors.
     pub(crate) fn take_over(path: &Path) -> io::Result<Self> {
         let draft = path.with_extension("sock.new");
         match fs::remove_file(&draft) {
@@ -94,7 +95,7 @@ impl Socket {
 
     fn new(path: &Path, listener: UnixListener) -> Self {
         Self {
-            place: path.to_owned(),
+            path: path.to_owned(),
             identity: identity(path).ok(),
             is_left: false,
             listener,
@@ -103,11 +104,11 @@ impl Socket {
         }
     }
 
-    /// Ends when the successor has the name. Until then a client that connects waits, and sends its
-    /// request again when the connection ends without a reply.
+    /// Returns when the successor has replaced the socket. A client that connects until then waits,
+    /// and sends its request again when the connection ends without a reply.
     pub(crate) fn end_when_replaced(self, timeout: Duration) {
         let until = Instant::now() + timeout;
-        while identity(&self.place).ok() == self.identity && Instant::now() < until {
+        while identity(&self.path).ok() == self.identity && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -133,10 +134,10 @@ impl Socket {
         &self.listener
     }
 
-    /// Accepts a client. Returns its number and its stream; none if it has gone or was refused.
+    /// Accepts a client. Returns its number and its stream; none if it has closed or was refused.
     ///
     /// # Errors
-    /// None can be accepted now: there are no descriptors or no memory left.
+    /// If none can be accepted now: no descriptors or no memory are left.
     pub(crate) fn accept(&mut self, now: Nanos) -> io::Result<Option<(u64, &UnixStream)>> {
         let mut stream = match self.listener.accept() {
             Ok((stream, _)) => stream,
@@ -152,7 +153,7 @@ impl Socket {
         };
         stream.set_nonblocking(true)?;
         let own = rustix::process::geteuid().as_raw();
-        // A client whose user is unknown counts as one of a user of its own.
+        // All clients whose user is unknown count as one user.
         let user = peer::user(&stream).unwrap_or(u32::MAX);
         let may_write = [0, own].contains(&user);
         if !self.make_room(user, may_write, now) {
@@ -178,8 +179,8 @@ impl Socket {
         Ok(Some((self.next, &client.stream)))
     }
 
-    /// Whether another client of this user can be accepted. Where the user's part is taken, the
-    /// client of that part that was idle the longest gives way.
+    /// Whether another client of this user can be accepted. If the limit that applies to it is
+    /// reached, the client that was idle longest among those counted is replaced.
     fn make_room(&mut self, user: u32, may_write: bool, now: Nanos) -> bool {
         let count = |of: &dyn Fn(&Client) -> bool| {
             self.clients.values().filter(|client| of(client)).count()
@@ -207,7 +208,8 @@ impl Socket {
         longest.is_some_and(|number| self.clients.remove(&number).is_some())
     }
 
-    /// Reads what a client has sent and answers one request: turns are given between any two. Who has gone is forgotten, and its stream with it.
+    /// Reads what a client has sent and answers one request, so that turns are given between any
+    /// two. A client that has closed is removed, and its stream with it.
     pub(crate) fn serve(&mut self, number: u64, host: &mut Host, now: Nanos) {
         let Some(client) = self.clients.get_mut(&number) else { return };
         client.active = now;
@@ -216,24 +218,24 @@ impl Socket {
         }
     }
 
-    /// Forgets a client that cannot be polled.
+    /// Removes a client that cannot be polled.
     pub(crate) fn dismiss(&mut self, number: u64) {
         self.clients.remove(&number);
     }
 
-    /// Whether a client has asked more than was answered.
+    /// Whether a client has sent a request that was not answered.
     pub(crate) fn is_behind(&self) -> bool {
         self.clients.values().any(Client::is_behind)
     }
 
-    /// Answers one more request of each client that has asked for more.
+    /// Answers one more request of each such client.
     pub(crate) fn catch_up(&mut self, host: &mut Host, now: Nanos) {
         self.clients.retain(|_, client| !client.is_behind() || client.answer(host, now));
     }
 }
 
 impl Socket {
-    /// Writes what clients did not take at once.
+    /// Writes the rest of replies that clients did not take at once.
     pub(crate) fn flush(&mut self) {
         self.clients.retain(|_, client| client.write());
     }
@@ -246,9 +248,9 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // If it cannot be removed the next monitor finds that no monitor answers there.
+        // If it cannot be removed, the next monitor finds that no monitor answers there.
         if !self.is_left {
-            let _ = fs::remove_file(&self.place);
+            let _ = fs::remove_file(&self.path);
         }
     }
 }
@@ -266,12 +268,13 @@ impl Client {
         }
     }
 
-    /// Whether a whole request is unanswered, of one who reads its replies.
+    /// Whether a complete request is unanswered, and the client has read its last reply.
     fn is_behind(&self) -> bool {
         self.reply.is_empty() && self.line.contains(&b'\n')
     }
 
-    /// Answers one request, if there is a whole one. Who does not read its replies is answered nothing more.
+    /// Answers one request, if there is a complete one and the client has read its last reply.
+    /// False: the connection is broken.
     fn answer(&mut self, host: &mut Host, now: Nanos) -> bool {
         if self.reply.is_empty()
             && let Some(end) = self.line.iter().position(|byte| *byte == b'\n')
@@ -280,9 +283,10 @@ impl Client {
             let line = std::mem::replace(&mut self.line, rest);
             let reply = match serde_json::from_slice::<Request>(&line) {
                 Ok(request) => answer(host, now, request, self.may_write),
-                Err(error) => {
-                    Reply::Refused(Refusal::new(Errno::EINVAL, format!("Not a request: {error}.")))
-                }
+                Err(error) => Reply::Refused(Refusal::new(
+                    Errno::EINVAL,
+                    format!("Cannot parse the request: {error}."),
+                )),
             };
             let Ok(text) = serde_json::to_vec(&reply) else { return false };
             self.reply.extend_from_slice(&text);

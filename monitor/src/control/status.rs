@@ -1,4 +1,4 @@
-//! Everything the monitor knows, for `cgpu smi`.
+//! Reports the monitor's state, for `cgpu smi`.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::host::Host;
 use crate::host::container::Container;
 use crate::host::device_state::DeviceState;
 
-/// The whole of it, as of now.
+/// Returns the status as of now.
 pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
     for container in host.containers.values_mut() {
         if let Some(region) = &mut container.region {
@@ -49,12 +49,12 @@ pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
     }
 }
 
-/// Who had each GPU in the last moments.
+/// Returns the last turns of each GPU.
 pub(crate) fn turns(host: &Host, now: Nanos) -> Vec<GpuTurns> {
     let name = |tenant| host.containers.get(&tenant).map(|container| container.id.clone());
     let entry = |turn: PastTurn| {
         let (ago_us, us) = ((now - turn.start).0 / 1000, (turn.end - turn.start).0 / 1000);
-        // A turn of a container that has gone since is left out.
+        // A turn of a container that was removed since is left out.
         Some(TurnStatus { container: name(turn.holder)?, ago_us, us })
     };
     let devices = host.devices.iter();
@@ -66,13 +66,13 @@ pub(crate) fn turns(host: &Host, now: Nanos) -> Vec<GpuTurns> {
         .collect()
 }
 
-/// Which GPUs the host has.
+/// Returns the GPUs of the host.
 ///
 /// # Errors
-/// Not all of them are known.
+/// `ENOENT` while not all of them are known.
 pub(crate) fn inventory(host: &Host, now: Nanos) -> Result<Inventory, Refusal> {
     let Some((at, gpus)) = &host.inventory else {
-        return Err(Refusal::new(Errno::ENOENT, "NVML has not told of all GPUs."));
+        return Err(Refusal::new(Errno::ENOENT, "NVML has not listed all GPUs."));
     };
     Ok(Inventory {
         gpus: gpus.iter().map(ListedDevice::from).collect(),
@@ -82,23 +82,23 @@ pub(crate) fn inventory(host: &Host, now: Nanos) -> Result<Inventory, Refusal> {
     })
 }
 
-/// How the GPUs are.
+/// Returns the health of the GPUs.
 ///
 /// # Errors
-/// NVML has never told.
+/// `ENOENT` if NVML has never reported it.
 pub(crate) fn health(host: &Host, now: Nanos) -> Result<Health, Refusal> {
     let Some((at, health_checks)) = &host.health_checks else {
-        return Err(Refusal::new(Errno::ENOENT, "NVML has not told how the GPUs are."));
+        return Err(Refusal::new(Errno::ENOENT, "NVML has not reported the health of the GPUs."));
     };
     Ok(host.prober.health(health_checks, *at, now))
 }
 
 fn gpu(host: &Host, at: usize) -> GpuStatus {
     let device = &host.devices[at];
-    let ours = |pid: &u32| {
+    let is_verified = |pid: &u32| {
         host.containers
             .values()
-            .any(|container| container.host_ids.values().flatten().any(|name| name.pid == *pid))
+            .any(|container| container.host_ids.values().flatten().any(|id| id.pid == *pid))
     };
     let on_gpu = device.sample.processes.iter().flatten();
     GpuStatus {
@@ -117,7 +117,7 @@ fn gpu(host: &Host, at: usize) -> GpuStatus {
         utilization: device.sample.utilization,
         switch_us: device.scheduler.learned_switch_cost().map(|cost| cost.0 / 1000),
         slice_us: device.scheduler.slice().0 / 1000,
-        unknown_processes: on_gpu.map(|(pid, _)| *pid).filter(|pid| !ours(pid)).collect(),
+        unknown_processes: on_gpu.map(|(pid, _)| *pid).filter(|pid| !is_verified(pid)).collect(),
     }
 }
 
@@ -132,7 +132,8 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
     for device in shares.clone() {
         if device.scheduler.share(now, container.tenant).is_some_and(|share| share.is_misreporting)
         {
-            let message = "What it writes cannot be: its turns go by the clock alone.";
+            let message =
+                "Its reports are invalid: its turns are measured by the monitor's clock alone.";
             faults.insert("misreporting".into(), message.into());
         }
     }
@@ -210,8 +211,8 @@ fn share(container: &Container, device: &DeviceState, now: Nanos) -> ShareStatus
     status.implicit = seen.cells.iter().map(Cell::corrected).sum::<Bytes>().0;
     status.unaccounted =
         seen.cells.iter().map(|cell| cell.unaccounted).fold(0, i64::saturating_add);
-    let dead = container.draining.keys().filter_map(|(slot, _)| seen.cells.get(slot.get()));
-    status.draining = dead.map(Cell::total).sum::<Bytes>().0;
+    let draining = container.draining.keys().filter_map(|(slot, _)| seen.cells.get(slot.get()));
+    status.draining = draining.map(Cell::total).sum::<Bytes>().0;
     status
 }
 
@@ -240,7 +241,7 @@ fn processes(container: &Container, devices: &[DeviceState], now: Nanos) -> Vec<
             ProcessStatus {
                 slot: u32::from(index.0),
                 pid: slot.pid,
-                host_pid: container.host_ids.get(&key).copied().flatten().map(|name| name.pid),
+                host_pid: container.host_ids.get(&key).copied().flatten().map(|id| id.pid),
                 comm: slot.comm.clone(),
                 live: region.live.contains(&key),
                 since_ms: (now - slot.since).0 / 1_000_000,

@@ -5,14 +5,17 @@
 //!                              (FUSE)   a thread of its own           between two steps
 //! ```
 //!
-//! What a node is, reads and takes is decided in `control`, for the socket and for the files alike; here paths are found, errors become
-//! numbers, and users are told apart. The thread asks the daemon and waits for at most [`channel::REPLY_TIMEOUT`]: a daemon that does not answer
-//! costs the caller an EIO, never a hang, and what was not done in time is not done later.
+//! `control` decides what a node is, reads and accepts, for the socket and the files alike. This
+//! module finds paths, converts errors to numbers, and distinguishes users. Its thread sends the
+//! request to the daemon and waits at most [`channel::REPLY_TIMEOUT`]: if the daemon does not
+//! answer, the caller gets EIO instead of a hang, and the request is not carried out later.
 //!
-//! Nothing is cached: every look at a node is one at the host as it is. A mount that a killed monitor has left is taken away by the next, and
-//! a predecessor's by its successor: calls that are on their way through it are passed on to the successor. A mount above the old one would be its
-//! child, and go with it; so the new one is put beneath the old one, and is there when that is taken away. Where that cannot be done (before
-//! Linux 6.5, or without root) the place is an empty folder for the moment between the two.
+//! Nothing is cached: each access reads the host as it is. A mount left by a killed monitor is
+//! removed by the next one, and a predecessor's by its successor, to which calls still in flight in
+//! it are forwarded. A mount on top of the old one would be its child and vanish with it. So the
+//! new one is mounted beneath the old one, and appears when that is removed. Where this is not
+//! possible (before Linux 6.5, or without root), the mount point is an empty folder for a short
+//! time in between.
 
 use std::fs;
 use std::io;
@@ -31,26 +34,27 @@ mod mounts;
 use channel::RequestSender;
 use files::Files;
 
-/// Where a mount is made that is put beneath another, below the monitor's root.
+/// Temporary mount point below the monitor's root, for a mount that is moved beneath another.
 const STAGING_MOUNT: &str = ".tree";
 
 /// A mounted tree. It is unmounted when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Tree {
     at: PathBuf,
-    /// The mount's source, by which it is told from others'.
+    /// Source of the mount, which distinguishes it from others.
     name: String,
     session: Option<BackgroundSession>,
 }
 
 impl Tree {
-    /// Mounts the tree of the monitor of `root`. What another monitor of that root, dead or succeeded, has left there is taken away.
+    /// Mounts the tree of the monitor of `root`, and removes mounts that earlier monitors of that
+    /// root have left there.
     ///
     /// # Errors
-    /// As the system says: no FUSE, no right to it, another root's tree at the place.
+    /// I/O errors: no FUSE, no permission, or the mount point has the tree of another root.
     pub(crate) fn mount(at: &Path, root: &Path, sender: RequestSender) -> io::Result<Self> {
         let name = format!("cgpu:{}", root.display());
-        let at = mounts::place(at)?;
+        let at = mounts::resolve(at)?;
         let config = options(&name);
         let session = match beneath(&at, &name, &root.join(STAGING_MOUNT), &sender, &config) {
             Some(session) => session,
@@ -68,13 +72,13 @@ impl Tree {
         Ok(Self { at, name, session: Some(session) })
     }
 
-    /// Where it is.
-    pub(crate) fn place(&self) -> &Path {
+    /// Returns the mount point.
+    pub(crate) fn path(&self) -> &Path {
         &self.at
     }
 
-    /// Leaves the mount to a successor, which takes it away. `serve` is called as long as a program
-    /// has a file of it open, up to the timeout.
+    /// Leaves the mount to a successor, which removes it. Until the timeout, `serve` is called as
+    /// long as a program has one of its files open.
     pub(crate) fn leave(mut self, timeout: Duration, mut serve: impl FnMut()) {
         let Some(session) = self.session.take() else { return };
         let until = Instant::now() + timeout;
@@ -96,14 +100,15 @@ fn options(name: &str) -> Config {
         MountOption::NoSuid,
         MountOption::NoExec,
     ];
-    // Another user than root may open it to others only where /etc/fuse.conf says so.
+    // A user other than root may open it to others only where /etc/fuse.conf allows it.
     config.acl =
         if rustix::process::geteuid().is_root() { SessionACL::All } else { SessionACL::Owner };
     config
 }
 
-/// Takes the place of a mount of this name without leaving it empty: mounts `aside`, puts that beneath, takes the old one away. None: there is no
-/// such mount, or it cannot be done.
+/// Replaces a mount with this source without leaving the mount point empty: mounts `aside`, moves
+/// that beneath the old one, removes the old one. None: there is no such mount, or it is not
+/// possible.
 fn beneath(
     at: &Path,
     name: &str,
@@ -117,21 +122,21 @@ fn beneath(
     while mounts::count(at, name).ok()? > 1 && mounts::top(at).ok()?.as_deref() == Some(name) {
         mounts::detach(at).ok()?;
     }
-    // One that was killed meanwhile has left something there.
+    // A monitor that was killed meanwhile may have left a mount there.
     clear(aside, name).ok()?;
     fs::create_dir_all(aside).ok()?;
     let mounted = spawn_mount(Files::new(sender.clone()), aside, config);
     let session = mounted.and_then(|session| match mounts::put_beneath(aside, at) {
         Ok(()) => Ok(session),
         Err(error) => {
-            // Dropping it would wait for the mount, which goes now.
+            // Dropping it would wait for the mount, which is removed below.
             forget(session);
             Err(error)
         }
     });
-    let gone = clear(aside, name).and_then(|()| fs::remove_dir(aside));
-    if let Err(error) = gone {
-        tracing::warn!("{} is not taken away: {error}", aside.display());
+    let removed = clear(aside, name).and_then(|()| fs::remove_dir(aside));
+    if let Err(error) = removed {
+        tracing::warn!("cannot remove {}: {error}", aside.display());
     }
     let error = match session {
         Ok(session) => match mounts::detach(at) {
@@ -143,11 +148,11 @@ fn beneath(
         },
         Err(error) => error,
     };
-    tracing::info!("the tree's place is empty for a moment: {error}");
+    tracing::info!("the control tree is absent for a short time: {error}");
     None
 }
 
-/// Takes away all of this name that is mounted there.
+/// Removes all mounts with this source from the mount point.
 fn clear(at: &Path, name: &str) -> io::Result<()> {
     while mounts::top(at)?.is_some_and(|source| source == name) {
         mounts::detach(at)?;
@@ -159,9 +164,10 @@ impl Drop for Tree {
     fn drop(&mut self) {
         let Some(session) = self.session.take() else { return };
         if let Err(error) = clear(&self.at, &self.name) {
-            tracing::warn!("{} is not unmounted: {error}", self.at.display());
+            tracing::warn!("cannot unmount {}: {error}", self.at.display());
         }
-        // It would wait for programs that still have a file open; they are told when this process is gone.
+        // Dropping it would wait for programs that still have a file open; those get an error when
+        // this process exits.
         forget(session);
     }
 }

@@ -1,17 +1,18 @@
-//! The event loop: sleeps until something is heard or due, and does it.
+//! The event loop: sleeps until an event arrives or a deadline is reached, and handles it.
 //!
-//! Turns are given by this thread, so nothing in here may wait for anybody. NVML, `/proc`, the disk's acknowledgement are the work of the prober
-//! (`probe.rs`), FUSE has a thread, and so has the metrics endpoint; sockets and bells are never waited for. What can still take its time, all of it rare, and
-//! not in a step of a GPU:
+//! This thread gives the turns, so nothing here may block. NVML, `/proc` searches and syncing the
+//! disk are the prober's work (`probe.rs`); FUSE and the metrics endpoint have threads of their
+//! own; sockets and doorbells are never waited for. The following can still take time. All of it is
+//! rare, and none of it happens in a step of a GPU:
 //!
 //! | what | when |
 //! |---|---|
-//! | `settings.json` is written and renamed, without waiting for the disk: where that is busy the file system may hold us up | somebody sets something, or a container with settings goes |
+//! | `settings.json` is written and renamed, but not synced: a busy file system may delay it | a setting is made, or a container with settings is removed |
 //! | the configuration is read | SIGHUP |
-//! | a directory that is registered, its `/proc/PID/stat` | somebody registers |
-//! | a container's small files, its directory: in memory below the root; a registered one lies where its maker wants | a scan (500 ms), a status |
+//! | a registered directory and `/proc/PID/stat` are read | a registration |
+//! | a container's directory and small files are read: in memory below the root, but a registered directory may lie elsewhere | a scan (500 ms), a status |
 //! | a successor is started | an upgrade |
-//! | a line of the log | standard error is a pipe or a socket that nobody empties |
+//! | a line of the log is written | standard error is a pipe or a socket that is full |
 
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
@@ -30,21 +31,21 @@ use crate::control::socket::Socket;
 use crate::control::tree::channel::RequestReceiver;
 use crate::host::{Change, Host, Process};
 
-/// Hearts beat, lives are looked at.
+/// Interval at which heartbeats are written and containers refreshed.
 const HEARTBEAT_INTERVAL: Nanos = Nanos::from_millis(100);
-/// The root is looked through.
+/// Interval between two scans for containers.
 const SCAN_INTERVAL: Nanos = Nanos::from_millis(500);
 
-/// Whether the last words reach a successor within this.
+/// Timeout for the successor to receive the state and take over.
 pub(super) const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why a monitor ends.
+/// Reason why a monitor ends.
 pub(super) enum End {
     Stopped,
     Transferred,
 }
 
-/// What a signal asks for.
+/// Actions of signals.
 const STOP: u64 = 0;
 const RELOAD: u64 = 1;
 const UPGRADE: u64 = 2;
@@ -57,15 +58,15 @@ pub(super) struct EventLoop {
     pub(super) tree_requests: RequestReceiver,
     poll: Poll,
     config: Config,
-    /// Readable once a signal of the kind has come.
+    /// One for each action; readable after a signal for it.
     signals: Vec<UnixStream>,
     next_heartbeat: Nanos,
     next_scan: Nanos,
     /// Containers whose doorbells are not polled.
     muted: Vec<TenantId>,
-    /// The last client could not be accepted.
+    /// Whether the last client could not be accepted.
     accept_fails: bool,
-    /// The listener is not polled until the next heartbeat.
+    /// Whether the listener is not polled until the next heartbeat.
     accept_paused: bool,
 }
 
@@ -105,7 +106,7 @@ impl EventLoop {
     }
 
     pub(super) fn serve(&mut self) -> Result<End> {
-        let mut heard = Vec::new();
+        let mut ready = Vec::new();
         loop {
             let time = Monotonic.now();
             if time >= self.next_heartbeat {
@@ -115,7 +116,7 @@ impl EventLoop {
             self.apply_changes();
             let behind = self.socket.is_behind();
             let until = if behind { time } else { self.host.next_step().min(self.next_heartbeat) };
-            self.poll.wait(until, &mut heard)?;
+            self.poll.wait(until, &mut ready)?;
             let time = Monotonic.now();
             if behind {
                 self.socket.catch_up(&mut self.host, time);
@@ -123,7 +124,7 @@ impl EventLoop {
                     return Ok(End::Transferred);
                 }
             }
-            for source in heard.drain(..) {
+            for source in ready.drain(..) {
                 let time = Monotonic.now();
                 match source {
                     Source::Signal(STOP) => return Ok(End::Stopped),
@@ -181,49 +182,51 @@ impl EventLoop {
         }
     }
 
-    /// Whether a successor has asked for everything, and has got it.
+    /// Whether a successor has requested the state and received it.
     fn has_transferred(&mut self) -> bool {
         if self.host.is_transferred && self.socket.leave(TRANSFER_TIMEOUT) {
             return true;
         }
-        // The caller has not taken it: there is no successor.
+        // The client did not receive it, so there is no successor.
         self.host.is_transferred = false;
         false
     }
 
-    /// Does what a signal asks for.
+    /// Carries out the action of a signal.
     fn handle_signal(&mut self, time: Nanos, kind: u64) {
-        if let Some(heard) = self.signals.get_mut(usize::try_from(kind).unwrap_or(usize::MAX)) {
-            // However often it was asked for, it is done once.
-            let _ = heard.read(&mut [0; 64]);
+        if let Some(signal) = self.signals.get_mut(usize::try_from(kind).unwrap_or(usize::MAX)) {
+            // Several signals of one kind are one action.
+            let _ = signal.read(&mut [0; 64]);
         }
         if kind == RELOAD {
             self.reload(time);
         } else if let Err(refusal) = self.host.successor.begin() {
-            tracing::warn!("no successor: {refusal}");
+            tracing::warn!("cannot start a successor: {refusal}");
         }
     }
 
-    /// Reads the configuration again. A bad one changes nothing.
+    /// Reads the configuration again. An invalid one changes nothing.
     fn reload(&mut self, time: Nanos) {
         let config = match Config::load(self.config.source.clone()) {
             Ok(config) => config,
             Err(error) => {
-                tracing::error!("the old configuration stays in force: {error:#}");
+                tracing::error!(
+                    "cannot reload the configuration, the old one stays in force: {error:#}"
+                );
                 return;
             }
         };
-        for sentence in self.host.restart(time, config.start.clone()) {
-            tracing::error!("{sentence}");
+        for message in self.host.restart(time, config.start.clone()) {
+            tracing::error!("{message}");
         }
         let fixed = |config: &Config| {
             (config.root.clone(), config.state.clone(), config.tree.clone(), config.nvml.clone())
         };
         if fixed(&config) != fixed(&self.config) {
-            tracing::warn!("root, state, tree and nvml stay as they are until the next start");
+            tracing::warn!("changes of root, state, tree and nvml apply from the next start");
         }
         self.config.start = config.start;
-        tracing::info!("the configuration was read again");
+        tracing::info!("configuration reloaded");
     }
 
     fn run_housekeeping(&mut self, time: Nanos) {
@@ -268,14 +271,15 @@ impl EventLoop {
         }
     }
 
-    /// Listens to what has come. What has gone closed its descriptor, which the poll notices by itself.
+    /// Polls new sources of events. Removed ones have closed their descriptors, which ends their
+    /// polling.
     fn apply_changes(&mut self) {
         for change in std::mem::take(&mut self.host.changes) {
             let (Change::Doorbell(tenant)
             | Change::Registrant(tenant, _)
             | Change::Process(Process { tenant, .. })) = change;
             let Some(container) = self.host.containers.get(&tenant) else { continue };
-            let heard = match change {
+            let added = match change {
                 Change::Doorbell(_) => {
                     match container.region.as_ref().and_then(|region| region.doorbell.as_ref()) {
                         Some(doorbell) => self.poll.add(doorbell, Source::Doorbell(tenant.0)),
@@ -295,10 +299,10 @@ impl EventLoop {
                     None => Ok(()),
                 },
             };
-            if let Err(error) = heard
+            if let Err(error) = added
                 && error.kind() != ErrorKind::AlreadyExists
             {
-                tracing::warn!("container {}: cannot be listened to: {error}", container.id);
+                tracing::warn!("cannot poll for events of container {}: {error}", container.id);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Containers come and go: by their folders, and by registration.
+//! Containers appear and disappear, by their directories and by registration.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,8 @@ use super::{Change, Host, Process};
 use crate::nodes;
 
 impl Host {
-    /// Finds containers that lie under the root, and loses those whose directory is gone.
+    /// Adds containers that have a directory under the root, and removes those whose directory is
+    /// gone.
     pub(crate) fn scan(&mut self, now: Nanos) {
         let found: BTreeSet<PathBuf> = fs::read_dir(paths::containers(&self.root))
             .into_iter()
@@ -40,8 +41,8 @@ impl Host {
         self.forget_gpus();
     }
 
-    /// The container of this directory, new or known. A new one gets this id, unless another
-    /// container has it.
+    /// Returns the container of this directory, known or new. A new one gets this id, unless
+    /// another container has it.
     pub(super) fn adopt(&mut self, dir: &Path, id: Option<&str>) -> TenantId {
         if let Some(known) = self.containers.values().find(|container| container.dir == dir) {
             return known.tenant;
@@ -52,12 +53,13 @@ impl Host {
         if let Some(set) = self.settings.containers.get(&container.id) {
             (container.weight, container.high) = (set.weight, set.high);
         }
-        tracing::info!("container {} at {}", container.id, dir.display());
+        tracing::info!("container {} found at {}", container.id, dir.display());
         self.containers.insert(tenant, container);
         tenant
     }
 
-    /// The name of its folder; of the long names of container engines the first twelve digits, as they do.
+    /// Returns an unused id for a container: the name of its directory; for the 64 digits of a
+    /// container engine the first twelve, as engines show them.
     pub(super) fn fresh_id(&self, dir: &Path, wanted: Option<&str>) -> String {
         let name =
             dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -86,20 +88,22 @@ impl Host {
             for gpu in &mut self.transferred {
                 gpu.containers.retain(|own| own.0 != container.dir);
             }
-            tracing::info!("container {} is gone", container.id);
+            tracing::info!("container {} removed", container.id);
             if self.settings.containers.remove(&container.id).is_some() {
                 self.save_settings();
             }
         }
     }
 
-    /// Takes a registration.
+    /// Registers a container.
+    ///
+    /// # Errors
+    /// `EINVAL` for a value that is out of range, or a directory or process that does not exist.
     pub(crate) fn register(&mut self, registration: Registration) -> Result<TenantId, Refusal> {
         let invalid = |message: String| Refusal::new(Errno::EINVAL, message);
-        let dir = fs::canonicalize(&registration.dir)
-            .ok()
-            .filter(|dir| dir.is_dir())
-            .ok_or_else(|| invalid(format!("{} is no directory.", registration.dir.display())))?;
+        let dir = fs::canonicalize(&registration.dir).ok().filter(|dir| dir.is_dir()).ok_or_else(
+            || invalid(format!("{} is not a directory.", registration.dir.display())),
+        )?;
         if let Some(weight) = registration.weight
             && !(1..=25).contains(&weight)
         {
@@ -108,7 +112,7 @@ impl Host {
         if let Some(percent) = registration.percent
             && !(1..=100).contains(&percent)
         {
-            return Err(invalid(format!("Expected a part of 1 to 100 percent, got {percent}.")));
+            return Err(invalid(format!("Expected a share of 1 to 100 percent, got {percent}.")));
         }
         for limit in &registration.limits {
             if limit.uuid.parse::<Uuid>().is_err() {
@@ -125,13 +129,13 @@ impl Host {
             }
             None => None,
         };
-        // By the name under which a scan finds it, where it does.
+        // Uses the path under which a scan finds it, if it does.
         let within = paths::containers(&self.root).join(dir.file_name().unwrap_or_default());
         let dir =
             if fs::canonicalize(&within).is_ok_and(|other| other == dir) { within } else { dir };
         let tenant = self.adopt(&dir, None);
         let Some(container) = self.containers.get_mut(&tenant) else {
-            return Err(Refusal::new(Errno::EIO, "The container was lost."));
+            return Err(Refusal::new(Errno::EIO, "Cannot register the container."));
         };
         if let Some((pid, registrant)) = registrant {
             container.registrants.insert(pid, registrant);
@@ -141,8 +145,7 @@ impl Host {
         Ok(tenant)
     }
 
-    /// Returns a container's id and what it lacks on its GPUs, or on all GPUs as long as it has
-    /// none.
+    /// Returns a container's id and what it lacks on its GPUs; while it has none, on all GPUs.
     pub(crate) fn registered(&self, tenant: TenantId) -> Registered {
         let Some(container) = self.containers.get(&tenant) else { return Registered::default() };
         let gpus = container.gpus();
@@ -154,24 +157,24 @@ impl Host {
         Registered { id: container.id.clone(), warnings: shortfalls.collect() }
     }
 
-    /// Takes the exit of a registrant. The container's processes may have exited with it: the next
-    /// heartbeat would be late.
+    /// Handles the exit of a registrant. The container's processes may have exited with it, and the
+    /// next heartbeat would be late.
     pub(crate) fn registrant_exited(&mut self, now: Nanos, pid: i32) {
-        let made = self.containers.values_mut().filter_map(|container| {
+        let tenants = self.containers.values_mut().filter_map(|container| {
             container.registrants.remove(&pid)?;
             Some(container.tenant)
         });
-        for tenant in made.collect::<Vec<_>>() {
+        for tenant in tenants.collect::<Vec<_>>() {
             self.refresh_container(now, tenant);
         }
         self.apply_settings(now);
     }
 
-    /// Takes the exit of a container's process, so that the end of its turn is not waited for until
-    /// the next heartbeat.
+    /// Handles the exit of a container's process, so that the end of its turn need not wait for the
+    /// next heartbeat.
     pub(crate) fn process_exited(&mut self, now: Nanos, process: Process) {
         let Some(container) = self.containers.get_mut(&process.tenant) else { return };
-        // A descriptor that is closed is not listened to any more.
+        // Closing the descriptor ends its polling.
         container.exits.remove(&process.slot);
         self.refresh_container(now, process.tenant);
         self.apply_settings(now);

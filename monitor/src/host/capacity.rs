@@ -1,7 +1,8 @@
-//! Places on a GPU: `max_inst` of them, and a container's weight is how many it takes.
+//! Capacity units of a GPU: it has `max_inst`, and a container takes as many as its weight.
 //!
-//! They go to the containers in the order in which these became known. Who comes when none is left gets no compute until some are, as
-//! cGPU has it for a GPU whose `free_weight` is 0; who comes when there are fewer than it asks for gets those.
+//! They go to the containers in the order of their arrival. A container that arrives when none is
+//! free gets no compute until one is, as in cGPU on a GPU whose `free_weight` is 0. One that
+//! arrives when fewer are free than it requests gets those.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use cgpu_shm::uuid::Uuid;
 
 use super::container::Container;
 
-/// What each container of a GPU is promised there.
+/// Entitlements of a GPU's containers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Capacity {
     taken: BTreeMap<TenantId, Entitlement>,
@@ -20,9 +21,10 @@ pub(crate) struct Capacity {
 }
 
 impl Capacity {
-    /// Of a GPU with so many places, among those that are there; who left no process keeps none.
-    pub(crate) fn on(gpu: Uuid, slots: u32, containers: &BTreeMap<TenantId, Container>) -> Self {
-        let mut capacity = Self { taken: BTreeMap::new(), free: slots };
+    /// Distributes a GPU's units among its containers. A container without a process or a living
+    /// registrant takes none.
+    pub(crate) fn on(gpu: Uuid, units: u32, containers: &BTreeMap<TenantId, Container>) -> Self {
+        let mut capacity = Self { taken: BTreeMap::new(), free: units };
         for container in containers.values().filter(|container| container.gpus().contains(&gpu)) {
             let weight = container.weight().min(capacity.free);
             if container.presence(gpu).created {
@@ -35,12 +37,13 @@ impl Capacity {
         capacity
     }
 
-    /// Places that are left.
+    /// Returns the number of free units.
     pub(crate) const fn free(&self) -> u32 {
         self.free
     }
 
-    /// What a container is promised; as one that comes now, if it is not among those.
+    /// Returns a container's entitlement. One that is not among the GPU's containers counts as a
+    /// new one.
     pub(crate) fn of(&self, container: &Container) -> Entitlement {
         let newcomer = Entitlement {
             weight: container.weight().min(self.free),
@@ -50,15 +53,17 @@ impl Capacity {
         self.taken.get(&container.tenant).copied().unwrap_or(newcomer)
     }
 
-    /// What its starter should be told of a container's part of GPU `index`, if anything.
+    /// Returns a warning for the container's starter if GPU `index` has fewer units than it
+    /// requested.
     pub(crate) fn shortfall(&self, index: DeviceId, container: &Container) -> Option<String> {
         match (self.of(container).weight, container.weight()) {
             (0, _) => Some(format!(
-                "GPU {index} has no weight left for {}: it gets no compute there; raise {index}/max_inst or lower others' weights",
+                "GPU {index} has no weight left for {}: it gets no compute there; raise \
+                 {index}/max_inst or lower others' weights",
                 container.id
             )),
             (has, wants) if has < wants => Some(format!(
-                "GPU {index} has a weight of {has} left for {}, which asked for {wants}",
+                "GPU {index} has a weight of {has} left for {}, which requested {wants}",
                 container.id
             )),
             _ => None,

@@ -1,4 +1,4 @@
-//! A container: where it lies, who made it, what it is allowed.
+//! A container: its directory, its registration, its limits, its processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
@@ -27,25 +27,25 @@ use crate::probe::{
 };
 use crate::watcher::ProcessId;
 
-/// Processes of a container whose death is heard of at once; of more, at the next beat. A container may have a great many, and descriptors
-/// are few.
+/// Processes of a container whose exits are polled for. The exits of others are noticed at the next
+/// heartbeat. A container may have very many processes, and descriptors are scarce.
 const MAX_EXIT_WATCHES: usize = 16;
 
-/// Who has registered a container.
+/// A process that has registered a container.
 #[derive(Debug)]
 pub(crate) struct Registrant {
-    /// Readable when it has died.
+    /// Readable when it has exited.
     pub(crate) pidfd: OwnedFd,
     pub(crate) id: ProcessId,
 }
 
 impl Registrant {
-    /// None: there is no such process.
+    /// Opens the process. None: there is no such process.
     pub(crate) fn of(pid: i32) -> Option<Self> {
-        let name = ProcessId::of(u32::try_from(pid).ok()?)?;
+        let id = ProcessId::of(u32::try_from(pid).ok()?)?;
         let pidfd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
-        // Then it was this one that was opened.
-        name.lives().then_some(Self { pidfd, id: name })
+        // Checked after opening, so that the descriptor is of this process.
+        id.lives().then_some(Self { pidfd, id })
     }
 }
 
@@ -53,41 +53,43 @@ impl Registrant {
 #[derive(Debug)]
 pub(crate) struct Container {
     pub(crate) tenant: TenantId,
-    /// Its folder in the control tree.
+    /// Name of its folder in the control tree.
     pub(crate) id: String,
     pub(crate) dir: PathBuf,
-    /// The last who registered it.
+    /// Its last registration.
     pub(crate) registration: Option<Registration>,
-    /// The processes that registered it and live.
+    /// Living processes that registered it.
     pub(crate) registrants: BTreeMap<i32, Registrant>,
-    /// What its `limits` says.
+    /// Its limits file.
     pub(crate) limits: Limits,
-    /// What its image is called.
+    /// Name of its image.
     pub(crate) image: Option<String>,
-    /// As people have set it.
+    /// The weight set in the control tree.
     pub(crate) weight: Option<u32>,
-    /// As people have set it.
+    /// The priority set in the control tree.
     pub(crate) high: Option<bool>,
     pub(crate) region: Option<Region>,
     /// What is wrong with it, by kind.
     pub(crate) faults: BTreeMap<&'static str, String>,
-    /// Dead processes whose memory may linger: since when they are known to be dead.
+    /// Exited processes whose memory may not be released yet, with the time when the exit was
+    /// noticed.
     pub(crate) draining: BTreeMap<(SlotIndex, u64), Nanos>,
-    /// Its processes' names on the host by slot and generation; none where the search found none.
+    /// Host ids of its processes, by slot and generation; none where the search found none.
     pub(crate) host_ids: BTreeMap<(SlotIndex, u64), Option<ProcessId>>,
-    /// Those of them whose death is heard of at once, by slot: their generation, and what is readable then.
+    /// Processes whose exits are polled for, by slot: the generation, and a descriptor that becomes
+    /// readable.
     pub(crate) exits: BTreeMap<SlotIndex, (u64, OwnedFd)>,
-    /// Some are being searched for: one search at a time, however many slots it locks.
+    /// Whether a search is pending. There is one at a time, however many slots the container locks.
     searching: bool,
-    /// What its processes have beyond what they accounted, by slot, generation and GPU.
+    /// Unaccounted memory of its processes, by slot, generation and GPU.
     pub(crate) unaccounted: BTreeMap<(SlotIndex, u64, DeviceIndex), Unaccounted>,
-    /// What is known of what its processes exported, by GPU.
+    /// Exported memory of its processes, by GPU.
     pub(crate) exported: BTreeMap<DeviceIndex, ExportedMemory>,
-    /// Dead ones whose exported memory has left a GPU, by slot, generation and GPU.
+    /// Exited processes whose exported memory has left a GPU, by slot, generation and GPU.
     pub(crate) left: BTreeSet<(SlotIndex, u64, DeviceIndex)>,
-    /// How often each counted reason happened in it.
+    /// Counts of the reasons reported by its processes.
     pub(crate) counters: Counters,
-    /// How its bell is listened to.
+    /// State of its doorbell.
     pub(crate) doorbell: Doorbell,
 }
 
@@ -123,7 +125,8 @@ impl Container {
         }
     }
 
-    /// Opens the region, or opens it again if it is another one; true if it is new.
+    /// Opens the region, if it is not open or has been replaced. Returns whether a region was
+    /// opened.
     pub(crate) fn find_region(&mut self, monitor: u64) -> bool {
         if self.region.as_ref().is_some_and(|region| region.is_of(&self.dir)) {
             return false;
@@ -139,7 +142,7 @@ impl Container {
                 self.exported.clear();
                 self.left.clear();
                 self.counters.take(&[]);
-                // The files may have been made by the program that also wrote the limits.
+                // The program that created the files may have written the limits, too.
                 match read_limits(&self.dir) {
                     Ok(limits) => {
                         self.limits = limits;
@@ -154,7 +157,7 @@ impl Container {
                 true
             }
             Err(error) => {
-                // Not there yet is no fault.
+                // A region that does not exist yet is no fault.
                 if matches!(error.fault, Fault::Missing) {
                     self.faults.remove("region");
                 } else {
@@ -165,7 +168,7 @@ impl Container {
         }
     }
 
-    /// The name shown to people.
+    /// Returns the name shown to users.
     pub(crate) fn name(&self) -> String {
         let registered =
             self.registration.as_ref().and_then(|registration| registration.name.clone());
@@ -181,26 +184,27 @@ impl Container {
             .unwrap_or_else(|| self.id.clone())
     }
 
-    /// As set, else as registered, else as its limits say.
+    /// Returns the weight: as set, else as registered, else as in the limits file.
     pub(crate) fn weight(&self) -> u32 {
         let registered = self.registration.as_ref().and_then(|registration| registration.weight);
         self.weight.or(registered).unwrap_or(self.limits.weight)
     }
 
-    /// As registered, else as its limits say: its part of each GPU in percent, for policy 3.
+    /// Returns its share of each GPU in percent, for policy 3: as registered, else as in the limits
+    /// file.
     pub(crate) fn percent(&self) -> Option<u32> {
         let registered = self.registration.as_ref().and_then(|registration| registration.percent);
         registered.or(self.limits.percent)
     }
 
-    /// As set, else as registered, else as its limits say.
+    /// Whether it has high priority: as set, else as registered, else as in the limits file.
     pub(crate) fn is_high(&self) -> bool {
         let registered =
             self.registration.as_ref().and_then(|registration| registration.high_priority);
         self.high.or(registered).unwrap_or(self.limits.high_priority)
     }
 
-    /// The GPUs that it may share; none: all that it has.
+    /// Returns the GPUs that it may share; none: all that it has.
     fn allowed(&self) -> Option<Vec<Uuid>> {
         let registered: Vec<Uuid> = self
             .registration
@@ -211,11 +215,11 @@ impl Container {
         if !registered.is_empty() {
             return Some(registered);
         }
-        // GPUs that the limits do not name are native.
+        // GPUs that the limits file does not name are native.
         (!self.limits.gpus.is_empty()).then(|| self.limits.gpus.iter().map(|gpu| gpu.0).collect())
     }
 
-    /// The GPUs that it has or is made for, and may share, without repetition.
+    /// Returns the GPUs that it has open or is limited on, and may share, without repetition.
     pub(crate) fn gpus(&self) -> Vec<Uuid> {
         let allowed = self.allowed();
         let own = self.region.iter().flat_map(|region| &region.seen.gpus).map(|gpu| gpu.uuid);
@@ -229,56 +233,56 @@ impl Container {
         gpus
     }
 
-    /// Whether it may share the GPU, as its registrants and its limits say; none: they do not say.
-    /// What the container says itself does not count.
+    /// Whether it may share the GPU, according to its registration or its limits file; none: they
+    /// do not say. What its region says does not count.
     pub(crate) fn may_share(&self, uuid: Uuid) -> Option<bool> {
         self.allowed().map(|allowed| allowed.contains(&uuid))
     }
 
-    /// Whether it says itself that it shares other GPUs than this one.
+    /// Whether its region says that it uses other GPUs and not this one.
     pub(crate) fn disowns(&self, uuid: Uuid) -> bool {
         let seen = self.region.iter().flat_map(|region| &region.seen.gpus);
         let own: Vec<Uuid> = seen.map(|gpu| gpu.uuid).collect();
         !own.is_empty() && !own.contains(&uuid)
     }
 
-    /// How its processes are recognised.
+    /// Returns what its processes are recognised by.
     pub(crate) fn identity(&self) -> ContainerIdentity {
-        let names = |lives: bool| {
+        let ids = |lives: bool| {
             let live =
                 self.region.as_ref().map(|region| region.live.as_slice()).unwrap_or_default();
             let of =
                 self.host_ids.iter().filter(move |(process, _)| live.contains(process) == lives);
-            of.filter_map(|(_, name)| *name).collect()
+            of.filter_map(|(_, id)| *id).collect()
         };
         let region = self.region.as_ref();
         let unreadable = region.is_some_and(|region| region.unreadable.is_some());
-        // Also one that we cannot read may be mapped.
-        let there = || {
+        // A file that cannot be read may still be mapped.
+        let file = || {
             let about = self.dir.join("use").symlink_metadata().ok().filter(Metadata::is_file)?;
             Some((about.dev(), about.ino()))
         };
         ContainerIdentity {
             tenant: self.tenant.0,
             dir: self.dir.clone(),
-            file: region.map(Region::identity).or_else(there),
-            searched: self.is_sought(),
+            file: region.map(Region::identity).or_else(file),
+            searched: self.is_searched(),
             closed: unreadable || region.is_none() && self.faults.contains_key("region"),
             registrants: self.registrants.values().map(|registrant| registrant.id).collect(),
-            verified: names(true),
-            former: names(false),
+            verified: ids(true),
+            former: ids(false),
         }
     }
 
     /// Whether all of its processes with a slot have been searched for on the host.
-    fn is_sought(&self) -> bool {
+    fn is_searched(&self) -> bool {
         self.region.as_ref().is_none_or(|region| {
             let known = |process: &(SlotIndex, u64)| self.host_ids.contains_key(process);
             region.live.iter().all(known)
         })
     }
 
-    /// The limit that its registration or its limits file sets for a GPU.
+    /// Returns the limit that its registration or its limits file sets for a GPU.
     pub(crate) fn requested_limit(&self, uuid: Uuid) -> Option<Bytes> {
         let limits = self.registration.iter().flat_map(|registration| &registration.limits);
         let limit = limits
@@ -288,7 +292,8 @@ impl Container {
         limit.or_else(|| self.limits.gpus.iter().find(|gpu| gpu.0 == uuid).map(|gpu| gpu.1))
     }
 
-    /// The limit that it was started with on a GPU, by registration, else by itself; zero: none.
+    /// Returns the limit that it was started with on a GPU, by registration or limits file, else by
+    /// its region; zero: none.
     pub(crate) fn registered_limit(&self, uuid: Uuid) -> Bytes {
         let own = self
             .region
@@ -297,14 +302,14 @@ impl Container {
         self.requested_limit(uuid).or(own.map(|gpu| gpu.limit)).unwrap_or(Bytes::ZERO)
     }
 
-    /// The limit in force for a GPU; zero: none.
+    /// Returns the limit in force for a GPU; zero: none.
     pub(crate) fn limit(&self, uuid: Uuid) -> Bytes {
         let region = self.region.as_ref();
         let granted = region.and_then(|region| Some(region.limit(region.gpu(uuid)?)));
         granted.filter(|limit| *limit > Bytes::ZERO).unwrap_or_else(|| self.registered_limit(uuid))
     }
 
-    /// Where it stands with a GPU that it has or is made for.
+    /// Returns its presence on a GPU that it has open or is limited on.
     pub(crate) fn presence(&self, uuid: Uuid) -> Presence {
         let open = self
             .region
@@ -319,35 +324,37 @@ impl Container {
             && self.region.as_ref().is_none_or(|region| region.live.is_empty())
     }
 
-    /// How much of the time a GPU computed for it, in percent; none: NVML does not tell, or not of these processes.
+    /// Returns the part of the time for which a GPU computed for it, in percent; none: NVML does
+    /// not report it.
     pub(crate) fn utilization(&self, sample: &GpuSample) -> Option<u32> {
         let busy = sample.busy.as_ref()?;
-        let ours = self.host_ids.values().flatten();
+        let own = self.host_ids.values().flatten();
         Some(
-            ours.filter_map(|name| busy.get(&name.pid))
+            own.filter_map(|id| busy.get(&id.pid))
                 .fold(0, |sum: u32, part| sum.saturating_add(*part))
                 .min(100),
         )
     }
 
-    /// Notes which of its processes have died since the last look.
+    /// Notes which of its processes have exited since the last call, and drops what was kept of
+    /// them.
     pub(crate) fn note_exits(&mut self, now: Nanos) {
         let Some(region) = &self.region else { return };
         if region.unreadable.is_some() {
             return;
         }
-        let mut dead = BTreeMap::new();
+        let mut draining = BTreeMap::new();
         for (index, slot) in region.seen.slots.iter().enumerate() {
             let Some(index) = SlotIndex::new(index) else { break };
             let generation = slot.word.generation().get();
-            // Of an orphan nothing is the process's any more.
+            // An orphan's memory is no longer the process's.
             let over = matches!(slot.word.state(), Some(State::Free | State::Orphan) | None);
             if !over && !region.live.contains(&(index, generation)) {
                 let since = self.draining.get(&(index, generation)).copied().unwrap_or(now);
-                dead.insert((index, generation), since);
+                draining.insert((index, generation), since);
             }
         }
-        self.draining = dead;
+        self.draining = draining;
         let live = &region.live;
         self.host_ids
             .retain(|process, _| live.contains(process) || self.draining.contains_key(process));
@@ -361,15 +368,15 @@ impl Container {
         });
     }
 
-    /// Takes in what its processes have counted.
+    /// Takes its processes' counters.
     pub(crate) fn count(&mut self) {
         if let Some(region) = self.region.as_ref().filter(|region| region.unreadable.is_none()) {
             self.counters.take(&region.seen.slots);
         }
     }
 
-    /// Begins a search on the host for those of its processes that were not searched for; none:
-    /// there are none, or a search is pending.
+    /// Begins a search on the host for its processes that have not been searched for. None: there
+    /// are none, or a search is pending.
     pub(crate) fn begin_search(&mut self) -> Option<Search> {
         let region = self.region.as_ref().filter(|_| !self.searching)?;
         let slot_process = |&(slot, generation): &(SlotIndex, u64)| {
@@ -383,34 +390,35 @@ impl Container {
         self.searching.then_some(search)
     }
 
-    /// Processes were found on the host, or not; the container is told. Those whose death is to be listened to from now on.
+    /// Takes the result of a search, and publishes it to the container. Returns the slots whose
+    /// exits are to be polled for.
     pub(crate) fn found(
         &mut self,
         search: &Search,
         found: Vec<Option<FoundProcess>>,
     ) -> Vec<SlotIndex> {
         self.searching = false;
-        let mut heard = Vec::new();
+        let mut polled = Vec::new();
         let Some(region) = self.region.as_ref().filter(|region| region.identity() == search.file)
         else {
-            return heard;
+            return polled;
         };
         for (&SlotProcess { slot, generation, .. }, verified) in search.processes.iter().zip(found)
         {
-            let name = verified.as_ref().map(|verified| verified.id);
-            self.host_ids.insert((slot, generation), name);
+            let id = verified.as_ref().map(|verified| verified.id);
+            self.host_ids.insert((slot, generation), id);
             if let Some(exit) = verified.and_then(|verified| verified.exit)
                 && self.exits.len() < MAX_EXIT_WATCHES
             {
                 self.exits.insert(slot, (generation, exit));
-                heard.push(slot);
+                polled.push(slot);
             }
-            region.set_host_pid(slot, generation, name.map(|name| name.pid));
+            region.set_host_pid(slot, generation, id.map(|id| id.pid));
         }
-        heard
+        polled
     }
 
-    /// The processes whose ledger is sampled when NVML is asked; none: there are none.
+    /// Returns the processes whose ledger is sampled with NVML; none: there are none.
     pub(crate) fn sampled(&self) -> Option<SampledContainer> {
         let region = self.region.as_ref().filter(|region| region.unreadable.is_none())?;
         let found = |&(slot, generation)| {
@@ -426,7 +434,7 @@ impl Container {
         })
     }
 
-    /// Why its shim refused to start, where it did.
+    /// Returns the reason why its shim refused to start, if it did.
     pub(crate) fn refused(&self) -> Option<String> {
         read_text(&self.dir.join("refused"))
             .map(|text| text.trim().to_owned())
@@ -434,7 +442,7 @@ impl Container {
     }
 }
 
-/// What a directory's `limits` says; a directory without has none.
+/// Reads a directory's limits file; without a file there are no limits.
 fn read_limits(dir: &Path) -> Result<Limits, String> {
     match read_text(&dir.join("limits")) {
         Some(text) => {

@@ -1,6 +1,7 @@
-//! How often each counted reason happened in a container, its dead processes included. Pure.
+//! Sums of the reasons that a container's processes count, exited ones included. Pure.
 //!
-//! A process counts in its slot, and the counts go with the slot. Here they stay: sums only ever grow, whatever the container writes.
+//! A process counts in its slot, and its counts vanish with the slot. These sums never fall,
+//! whatever the container writes.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +13,15 @@ use cgpu_shm::snapshot::Slot;
 /// The counts of one container.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// Of processes that still have their slot, by slot and generation: the highest value seen.
+    /// Counts of processes that still have their slot, by slot and generation: the highest values
+    /// seen.
     present: BTreeMap<(usize, u64), [u32; COUNTERS]>,
-    /// Of all others, by the reason's place.
-    past: BTreeMap<usize, u64>,
+    /// Sums of all other processes, by the reason's index.
+    exited: BTreeMap<usize, u64>,
 }
 
 impl Counters {
-    /// Takes what the slots say now.
+    /// Takes the slots' current counts.
     pub(crate) fn take(&mut self, slots: &[Slot]) {
         let mut present = BTreeMap::new();
         for (index, slot) in slots.iter().enumerate() {
@@ -34,26 +36,26 @@ impl Counters {
             present.insert(name, counts);
         }
         for counts in std::mem::replace(&mut self.present, present).into_values() {
-            add(&mut self.past, &counts);
+            add(&mut self.exited, &counts);
         }
     }
 
-    /// The sums, by the reasons' names.
+    /// Returns the sums, by the reasons' names.
     pub(crate) fn totals(&self) -> BTreeMap<String, u64> {
-        let mut totals = self.past.clone();
+        let mut totals = self.exited.clone();
         for counts in self.present.values() {
             add(&mut totals, counts);
         }
-        // What this version does not know has no name, and a container may write anything there.
+        // A reason unknown to this version has no name, and a container may write anything there.
         let named =
-            |(place, sum): (usize, u64)| Some((Reason::ALL.get(place)?.name().to_owned(), sum));
+            |(index, sum): (usize, u64)| Some((Reason::ALL.get(index)?.name().to_owned(), sum));
         totals.into_iter().filter_map(named).collect()
     }
 }
 
 fn add(totals: &mut BTreeMap<usize, u64>, counts: &[u32; COUNTERS]) {
-    for (place, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-        let sum = totals.entry(place).or_default();
+    for (index, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+        let sum = totals.entry(index).or_default();
         *sum = sum.saturating_add(u64::from(*count));
     }
 }
@@ -86,7 +88,7 @@ mod tests {
             (vec![], 0),
             (vec![slot(1, State::Live, 3)], 3),
             (vec![slot(1, State::Live, 5), slot(1, State::Live, 2)], 7),
-            // What is written lower counts no less.
+            // A count that the container lowers still counts.
             (vec![slot(1, State::Live, 0), slot(1, State::Draining, 2)], 7),
             (vec![slot(1, State::Live, 6), slot(2, State::Live, 1)], 9),
             (vec![slot(1, State::Free, 0)], 9),

@@ -1,4 +1,5 @@
-//! The devices of the host, as containers' processes are told of them in their grant pages: these need not start NVML then.
+//! The host's devices as published in the containers' grant pages, so that processes need not start
+//! NVML.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -9,20 +10,20 @@ use cgpu_shm::units::{Bytes, Nanos};
 use super::Host;
 use crate::probe::Sample;
 
-/// What is told.
+/// The devices, with their free memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeviceList {
-    /// Empty: not known.
+    /// Empty: unknown.
     pub(crate) list: Vec<Device>,
-    /// What of each was free at `sampled`, as far as NVML told.
+    /// Free memory of each at `sampled`, as far as NVML reports it.
     pub(crate) free: Vec<Option<Bytes>>,
     pub(crate) sampled: Nanos,
-    /// Inode of the PID namespace of this monitor; 0: not known.
+    /// Inode of this monitor's PID namespace; 0: unknown.
     pub(crate) pid_namespace: u64,
 }
 
 impl DeviceList {
-    /// As a sample tells; none: a GPU has not answered.
+    /// Builds the list from a sample. None: a GPU has not answered.
     fn of(sample: &Sample) -> Option<Self> {
         let all = sample.all.as_ref()?;
         let whole = sample.partitioned.iter().map(|&(index, uuid)| Device {
@@ -54,7 +55,7 @@ fn device(found: &HostDevice) -> Device {
 }
 
 impl Host {
-    /// Tells all containers of the host's devices, if the sample does.
+    /// Publishes the devices of a sample to all containers, if it has them.
     pub(super) fn take_devices(&mut self, sample: &Sample) {
         let Some(device_list) = DeviceList::of(sample) else { return };
         self.device_list = device_list;

@@ -1,4 +1,4 @@
-//! A GPU of the host: its place in the control tree, what is set for it, its controller.
+//! A GPU of the host: its number in the control tree, its settings, its scheduler.
 
 use cgpu_client::device_id::DeviceId;
 use cgpu_scheduler::Gpu;
@@ -16,20 +16,20 @@ pub(crate) struct DeviceState {
     /// N, or N.M, of the control tree.
     pub(crate) index: DeviceId,
     pub(crate) uuid: Uuid,
-    /// NVML knows it.
+    /// Whether NVML lists it.
     pub(crate) known: bool,
-    /// What NVML last told of it; else what containers say.
+    /// NVML's last sample of it; else what containers report.
     pub(crate) sample: GpuSample,
-    /// The least that was on it and no process's: the driver's own.
+    /// The least memory that was used by no process: the driver's own.
     pub(crate) own: Option<u64>,
-    /// What people have set.
+    /// Settings made at run time.
     pub(crate) settings: GpuSettings,
-    /// What it starts with.
+    /// Configured settings.
     pub(crate) start: GpuSettings,
     pub(crate) scheduler: Gpu,
-    /// When it is to be looked at.
+    /// Time of the next step.
     pub(crate) next_step: Nanos,
-    /// All containers are to be observed in the next step.
+    /// Whether the next step observes all containers.
     pub(crate) stale: bool,
 }
 
@@ -51,26 +51,27 @@ impl DeviceState {
         }
     }
 
-    /// Its UUID as NVML writes it: an instance's kind is not in the bytes.
+    /// Returns its UUID as NVML writes it. The bytes do not tell a GPU from an instance.
     pub(crate) fn name(&self) -> String {
         let name = self.uuid.to_string();
         if self.index.is_instance() { name.replacen("GPU", "MIG", 1) } else { name }
     }
 
-    /// The memory of the GPU that no process has, by a sample, without the driver's own. None: NVML
-    /// does not tell.
+    /// Returns the memory that no process has by a sample, without the driver's own. None: NVML
+    /// does not report it.
     pub(crate) fn unowned(&mut self, sample: &GpuSample) -> Option<Bytes> {
         let rest = sample.unowned?.0;
         let own = *self.own.insert(self.own.map_or(rest, |own| own.min(rest)));
         Some(Bytes(rest - own))
     }
 
-    /// What is in force: what people have set, else what it starts with.
+    /// Returns the settings in force: those made at run time, else the configured ones.
     pub(crate) fn in_force(&self) -> GpuSettings {
         self.settings.over(self.start)
     }
 
-    /// Starts with something else, from the next step on. Fewer places than are taken are refused, with a sentence.
+    /// Applies another configuration from the next step on. If it has fewer capacity units than are
+    /// taken, keeps `max_inst` and returns a message.
     pub(crate) fn restart(&mut self, now: Nanos, start: &Start, taken: u32) -> Option<String> {
         let before = self.start;
         self.start = start.gpu(self.index, self.uuid);
@@ -83,11 +84,12 @@ impl DeviceState {
         self.start.max_inst = before.max_inst;
         let index = self.index;
         Some(format!(
-            "GPU {index} keeps its max_inst: containers with a weight of {taken} together are there, expected at least that, found {wanted}"
+            "GPU {index} keeps its max_inst: its containers have a weight of {taken} together, \
+             expected at least that, found {wanted}"
         ))
     }
 
-    /// The policy in force: as set; never set, weighted if a container has a weight above 1, else
+    /// Returns the policy in force: as set, else weighted if a container has a weight above 1, else
     /// preemptive.
     pub(crate) fn policy(&self, weighted: bool) -> Policy {
         let set = self.in_force();
@@ -95,7 +97,7 @@ impl DeviceState {
         Policy::numbered(number, set.max_inst(), set.work_conserving()).unwrap_or_default()
     }
 
-    /// Takes over the policy in force.
+    /// Applies the policy and the priority in force to the scheduler.
     pub(crate) fn apply_settings(&mut self, now: Nanos, weighted: bool) {
         let policy = self.policy(weighted);
         if policy != self.scheduler.policy() {

@@ -5,7 +5,7 @@ use cgpu_shm::units::Nanos;
 /// Time after a notification in which no other is requested: bounds what a container can cost.
 const COOLDOWN: Nanos = Nanos::from_micros(200);
 /// Interval at which an unrequested notification is accepted. A process that saw the request
-/// notifies, however late: the request may have been taken back since, because the monitor polled,
+/// notifies, however late. By then the request may have been withdrawn, because the monitor polled
 /// or a sibling notified.
 const UNREQUESTED_INTERVAL: Nanos = Nanos::from_millis(5);
 /// Most unrequested notifications accepted at once.
@@ -62,30 +62,32 @@ impl Doorbell {
 mod tests {
     use super::*;
 
-    /// Notifies unrequested at this interval for a second; returns how often that was handled.
-    fn heard(every: Nanos) -> u32 {
-        let (mut doorbell, mut now, mut heard) = (Doorbell::default(), Nanos::from_millis(1000), 0);
+    /// Sends unrequested notifications at this interval for a second; returns how many were
+    /// handled.
+    fn handled(every: Nanos) -> u32 {
+        let (mut doorbell, mut now, mut handled) =
+            (Doorbell::default(), Nanos::from_millis(1000), 0);
         while now < Nanos::from_millis(2000) {
             if doorbell.muted_until <= now {
-                heard += 1;
+                handled += 1;
                 doorbell.unrequested(now);
             }
             now = now + every;
         }
-        heard
+        handled
     }
 
     #[test]
     fn occasional_late_notification_is_always_handled() {
-        assert_eq!(heard(Nanos::from_millis(5)), 200);
-        assert_eq!(heard(Nanos::from_millis(10)), 100);
+        assert_eq!(handled(Nanos::from_millis(5)), 200);
+        assert_eq!(handled(Nanos::from_millis(10)), 100);
     }
 
     #[test]
     fn flood_of_notifications_is_muted() {
         for every in [1, 10, 100, 1000] {
-            let heard = heard(Nanos::from_micros(every));
-            assert!(heard <= 220, "{heard} at one in {every} us");
+            let handled = handled(Nanos::from_micros(every));
+            assert!(handled <= 220, "{handled} at one in {every} us");
         }
     }
 

@@ -1,4 +1,5 @@
-//! What the watcher needs and wants: how containers' processes are recognised, who is on the GPUs, what is done about it.
+//! Feeds the watcher: how containers' processes are recognised, which processes are on the GPUs,
+//! and what happens to findings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,7 @@ use crate::probe::ContainerIdentity;
 use crate::watcher::{Event, Finding, GpuObservation, ObservedProcess, Order, Rules};
 
 impl Host {
-    /// Tells the prober how to identify containers' processes, when that has changed.
+    /// Updates how the prober identifies containers' processes, if that has changed.
     pub(super) fn update_identities(&mut self) {
         let identities: Vec<ContainerIdentity> =
             self.containers.values().map(Container::identity).collect();
@@ -22,7 +23,8 @@ impl Host {
         }
     }
 
-    /// Takes in who is on the GPUs that a sample told of.
+    /// Passes the processes of the sampled GPUs to the watcher, and logs or carries out what it
+    /// decides.
     pub(super) fn observe_gpus(
         &mut self,
         now: Nanos,
@@ -41,14 +43,14 @@ impl Host {
             };
             for event in self.watcher.take(&observation, rules) {
                 match event {
-                    Event::Found(finding) => self.tell(&finding, rules),
+                    Event::Found(finding) => self.log_finding(&finding, rules),
                     Event::End(order) => self.prober.end(order),
                 }
             }
         }
     }
 
-    /// None: NVML does not tell who is on it.
+    /// None: NVML does not list its processes.
     fn observe_gpu(
         &self,
         now: Nanos,
@@ -57,7 +59,7 @@ impl Host {
     ) -> Option<GpuObservation> {
         let device = &self.devices[at];
         let processes = device.sample.processes.as_ref()?;
-        // What a container says itself hides none of its processes.
+        // A container's own region cannot hide its processes.
         let may = |container: &&Container| container.may_share(device.uuid) != Some(false);
         let sharing: BTreeMap<TenantId, &Container> = self
             .containers
@@ -68,7 +70,7 @@ impl Host {
         let seen = device.sample.gpu_processes.iter().filter_map(|gpu_process| {
             let owner = gpu_process.owner.map(TenantId);
             let container = owner.map(|owner| sharing.get(&owner).copied());
-            // A container's GPU that it is not to share is its own business.
+            // A GPU that a container is not to share is not watched for it.
             let spared = container.map_or(Some(false), |container| {
                 container
                     .map(|one| one.may_share(device.uuid).is_none() && one.disowns(device.uuid))
@@ -96,14 +98,14 @@ impl Host {
         })
     }
 
-    /// The limit that its processes are held to; zero: none. What its own files say counts only where nobody has told or set one: neither
-    /// another UUID nor another limit there changes what people have said.
+    /// Returns the limit that the watcher applies; zero: none. The container's own files count only
+    /// where no limit was set or registered, so that it can change neither GPU nor limit there.
     fn watched_limit(&self, container: &Container, gpu: Uuid) -> Bytes {
         let set = self.settings.containers.get(&container.id);
         let set = set.and_then(|set| set.memsize.get(&gpu.to_string())).map(|bytes| Bytes(*bytes));
-        let said = || Some(container.limit(gpu)).filter(|limit| *limit > Bytes::ZERO);
+        let reported = || Some(container.limit(gpu)).filter(|limit| *limit > Bytes::ZERO);
         set.or_else(|| container.requested_limit(gpu))
-            .or_else(said)
+            .or_else(reported)
             .unwrap_or_else(|| self.default_memsize())
     }
 
@@ -111,17 +113,20 @@ impl Host {
         Some(self.containers.get(&owner?)?.id.clone())
     }
 
-    fn tell(&self, finding: &Finding, rules: Rules) {
+    fn log_finding(&self, finding: &Finding, rules: Rules) {
         let Finding { gpu, id, comm, memory, container_memory, shim, .. } = finding;
         let (pid, bytes) = (id.pid, memory.unwrap_or_default().0);
         let Some(container) = self.id(finding.owner) else {
-            tracing::info!(pid, comm, %gpu, bytes, "a process that is no container's uses a GPU");
+            tracing::info!(pid, comm, %gpu, bytes, "a process that belongs to no container uses a GPU");
             return;
         };
         match finding.cause {
             Cause::Unshimmed => {
                 let ends = rules.end_unshimmed;
-                tracing::warn!(pid, comm, container, %gpu, bytes, ?shim, ends, "a container's process uses a GPU without the shim");
+                tracing::warn!(
+                    pid, comm, container, %gpu, bytes, ?shim, ends,
+                    "a container's process uses a GPU without the shim"
+                );
             }
             Cause::OverLimit => {
                 let limit = finding.owner.and_then(|owner| {
@@ -129,12 +134,15 @@ impl Host {
                 });
                 let (container_memory, ends) =
                     (container_memory.0, rules.end_over_limit.map(|margin| margin.0));
-                tracing::warn!(pid, comm, container, %gpu, bytes, container_memory, limit, ends, "a container holds more of a GPU than its limit, and this process most of that");
+                tracing::warn!(
+                    pid, comm, container, %gpu, bytes, container_memory, limit, ends,
+                    "a container holds more of a GPU than its limit, and this process holds most"
+                );
             }
         }
     }
 
-    /// An order was carried out, or not.
+    /// Records the outcome of an order.
     pub(super) fn ended(&mut self, now: Nanos, order: Order, outcome: Result<(), String>) {
         let container = self.id(Some(order.owner)).unwrap_or_default();
         let Order { id, comm, gpu, cause, signal, .. } = &order;
@@ -145,17 +153,23 @@ impl Host {
         };
         match outcome {
             Ok(()) => {
-                tracing::warn!(pid, comm, container, %gpu, cause, signal, "the process was ended, as the configuration wants");
+                tracing::warn!(
+                    pid, comm, container, %gpu, cause, signal,
+                    "the process was ended, as configured"
+                );
                 self.watcher.done(order, container, now);
             }
             Err(reason) => {
                 self.watcher.refused(&order);
-                tracing::info!(pid, comm, container, %gpu, cause, reason, "the process was not ended");
+                tracing::info!(
+                    pid, comm, container, %gpu, cause, reason,
+                    "the process was not ended"
+                );
             }
         }
     }
 
-    /// What is found, for people.
+    /// Returns the current findings for the status.
     pub(crate) fn findings(&self, now: Nanos) -> Vec<message::Finding> {
         let index = |gpu| Some(self.devices.iter().find(|device| device.uuid == gpu)?.index);
         let to_message = |finding: &Finding| {
@@ -177,7 +191,7 @@ impl Host {
         all
     }
 
-    /// Sums of what was found, and of who was ended for it.
+    /// Returns the counts of findings and of ended processes.
     pub(crate) fn finding_counts(&self) -> (Vec<FindingCount>, Vec<FindingCount>) {
         let entry =
             |(cause, owner, count)| FindingCount { cause, container: self.id(owner), count };
@@ -186,7 +200,7 @@ impl Host {
         (self.watcher.found().map(entry).collect(), ends.collect())
     }
 
-    /// Who was ended lately.
+    /// Returns the processes that were ended last.
     pub(crate) fn ended_lately(&self, now: Nanos) -> Vec<message::Ended> {
         let to_message = |ended: &crate::watcher::Ended| message::Ended {
             pid: ended.order.id.pid,

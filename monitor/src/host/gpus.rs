@@ -1,4 +1,4 @@
-//! The GPUs: which there are, what is set for them, who has a place on them.
+//! The GPUs of the host: their list, their settings, their capacity.
 
 use std::collections::BTreeSet;
 
@@ -13,11 +13,12 @@ use super::device_state::DeviceState;
 use crate::config::Start;
 use crate::settings::GpuSettings;
 
-/// GPUs that are kept; a container can name sixteen, and may make them up where there is no NVML.
+/// Most GPUs that are kept. A container can name sixteen, and may invent them where there is no
+/// NVML.
 const MAX_GPUS: usize = 64;
 
 impl Host {
-    /// The GPU of this name. One that NVML does not know is no GPU, unless there is no NVML.
+    /// Adds the GPU with this UUID, if it is new. While NVML lists GPUs, no others are added.
     pub(super) fn find_gpu(&mut self, uuid: Uuid) {
         let is_known = self.devices.iter().any(|device| device.known);
         if is_known
@@ -31,7 +32,7 @@ impl Host {
         self.add_gpu(index, uuid);
     }
 
-    /// A GPU that there was not; its place among the GPUs.
+    /// Adds a new GPU; returns its position in `devices`.
     pub(super) fn add_gpu(&mut self, index: DeviceId, uuid: Uuid) -> usize {
         let settings = self.set_for(uuid);
         let device = DeviceState::new(index, uuid, settings, &self.start);
@@ -42,8 +43,8 @@ impl Host {
         at
     }
 
-    /// Drops GPUs whose numbers other GPUs have now. Containers may wait for turns there, and no
-    /// monitor gives any: their gates open.
+    /// Drops GPUs whose numbers other GPUs have now. Containers may wait for turns there that the
+    /// monitor no longer gives, so their gates are opened.
     pub(super) fn drop_gpus(&mut self, is_kept: impl Fn(&DeviceState) -> bool) {
         for gone in self.devices.extract_if(.., |device| !is_kept(device)) {
             let regions =
@@ -53,7 +54,8 @@ impl Host {
         }
     }
 
-    /// A GPU has this number. One whose number was made up starts anew, with what the configuration says of it by its own.
+    /// Sets a GPU's number. One whose number was provisional gets the configured settings of the
+    /// new number.
     pub(super) fn number(&mut self, now: Nanos, at: usize, index: DeviceId) {
         let taken =
             |device: &DeviceState| device.in_force().max_inst() - self.capacity(device).free();
@@ -68,12 +70,12 @@ impl Host {
         }
     }
 
-    /// What people have set for a GPU.
+    /// Returns the settings made at run time for a GPU.
     pub(super) fn set_for(&self, uuid: Uuid) -> GpuSettings {
         self.settings.gpus.get(&uuid.to_string()).copied().unwrap_or_default()
     }
 
-    /// A GPU's memory, as NVML tells; without it, as containers say.
+    /// Returns a GPU's memory as NVML reports it; without NVML, as containers do.
     pub(crate) fn total(&self, device: &DeviceState) -> u64 {
         let reported = |container: &Container| {
             let region = container.region.as_ref()?;
@@ -86,37 +88,38 @@ impl Host {
         }
     }
 
-    /// Drops GPUs that NVML does not know, or no longer, and that no container names any more.
+    /// Drops GPUs that NVML does not list and that no container names.
     pub(super) fn forget_gpus(&mut self) {
         let named: BTreeSet<Uuid> = self.containers.values().flat_map(Container::gpus).collect();
         self.devices.retain(|device| device.known || named.contains(&device.uuid));
     }
 
-    /// Who has which places on a GPU.
+    /// Returns how a GPU's capacity units are distributed.
     pub(crate) fn capacity(&self, device: &DeviceState) -> Capacity {
         Capacity::on(device.uuid, device.in_force().max_inst(), &self.containers)
     }
 
-    /// The limit of containers that come without one; zero: none.
+    /// Returns the limit of containers that come without one; zero: none.
     pub(crate) fn default_memsize(&self) -> Bytes {
         self.settings.default_memsize.map_or(self.start.default_memsize, Bytes)
     }
 
-    /// Keeps what is set, so that it outlives the monitor.
+    /// Saves the settings.
     pub(crate) fn save_settings(&mut self) {
         for device in &self.devices {
             self.settings.gpus.insert(device.uuid.to_string(), device.settings);
         }
         match self.settings.save(&self.state) {
             Ok(()) => self.prober.sync(),
-            // They are in force all the same, until this monitor ends.
+            // They stay in force until this monitor ends.
             Err(error) => {
-                tracing::warn!("settings are not kept in {}: {error}", self.state.display())
+                tracing::warn!("cannot save the settings in {}: {error}", self.state.display())
             }
         }
     }
 
-    /// Goes by another configuration, from the next step on; what people have set stays.
+    /// Applies another configuration from the next step on. Settings made at run time stay. Returns
+    /// a message for each `max_inst` that could not be applied.
     pub(crate) fn restart(&mut self, now: Nanos, start: Start) -> Vec<String> {
         let taken: Vec<u32> = self
             .devices

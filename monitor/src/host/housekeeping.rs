@@ -1,4 +1,4 @@
-//! What is looked after now and then: what has changed in each container, and what follows from it.
+//! Periodic work: what has changed in each container, and what follows from it.
 
 use cgpu_scheduler::TenantId;
 use cgpu_shm::units::{Bytes, Nanos};
@@ -8,11 +8,11 @@ use super::container::Container;
 use super::region::Region;
 use super::{Change, Host};
 
-/// How long a dead process's memory is waited for where NVML cannot tell.
+/// Time after which an exited process's memory counts as released where NVML cannot tell.
 const RECLAIM_TIMEOUT: Nanos = Nanos::from_millis(500);
 
 impl Host {
-    /// Looks at everything of every container.
+    /// Refreshes all containers.
     pub(crate) fn refresh_containers(&mut self, now: Nanos) {
         let tenants: Vec<TenantId> = self.containers.keys().copied().collect();
         for tenant in tenants {
@@ -22,7 +22,7 @@ impl Host {
         self.update_prober();
     }
 
-    /// Looks at everything of one container: region, lives, deaths, limits, membership.
+    /// Refreshes one container: region, processes, exits, limits, membership.
     pub(crate) fn refresh_container(&mut self, now: Nanos, tenant: TenantId) {
         let monitor = self.started.0.max(1);
         let Some(container) = self.containers.get_mut(&tenant) else { return };
@@ -32,7 +32,8 @@ impl Host {
             if let Some(region) = &mut container.region {
                 region.publish_devices(&self.device_list);
             }
-            // Its first process will measure its context by what is told to be free: the newer, the less of it is others' doing.
+            // Its first process will measure its context by the published free memory. The newer
+            // that is, the less of a change is due to other containers.
             self.prober.sample();
         } else if let Some(region) = &mut container.region {
             region.refresh();
@@ -46,10 +47,9 @@ impl Host {
             None => container.faults.remove("unreadable"),
         };
         if region.doorbell.is_none() {
-            container.faults.insert(
-                "no_doorbell",
-                "It has no doorbell: it is polled every 5 ms instead.".into(),
-            );
+            container
+                .faults
+                .insert("no_doorbell", "It has no doorbell, so it is polled every 5 ms.".into());
         } else {
             container.faults.remove("no_doorbell");
         }
@@ -63,23 +63,24 @@ impl Host {
         self.update_membership(now, tenant, changed);
     }
 
-    /// Has those processes searched for on the host that have not been.
+    /// Starts a search for a container's processes that have not been searched for.
     pub(super) fn find_processes(&mut self, tenant: TenantId) {
         if let Some(search) = self.containers.get_mut(&tenant).and_then(Container::begin_search) {
             self.prober.find(search);
         }
     }
 
-    /// Says which dead processes' memory is gone: when NVML no longer shows them, and where it cannot tell, after a while.
+    /// Publishes which exited processes' memory has been released: when NVML no longer lists them,
+    /// or after a timeout where it cannot tell.
     pub(super) fn reclaim(&mut self, now: Nanos, tenant: TenantId) {
         let Some(container) = self.containers.get(&tenant) else { return };
         let Some(region) = &container.region else { return };
         let mut waiting = false;
         for (&(slot, generation), &since) in &container.draining {
-            let name = container.host_ids.get(&(slot, generation)).copied().flatten();
-            let is_gone = self.sampled.filter(|at| *at > since).zip(name).and_then(|(_, name)| {
+            let id = container.host_ids.get(&(slot, generation)).copied().flatten();
+            let is_gone = self.sampled.filter(|at| *at > since).zip(id).and_then(|(_, id)| {
                 let known = self.devices.iter().filter(|device| device.known);
-                let has = known.map(|device| device.sample.has(name));
+                let has = known.map(|device| device.sample.has(id));
                 has.collect::<Option<Vec<_>>>().map(|has| !has.contains(&true))
             });
             if is_gone.unwrap_or(now - since >= RECLAIM_TIMEOUT) {
@@ -93,7 +94,7 @@ impl Host {
         }
     }
 
-    /// Sets the limits that the control tree or the registration says.
+    /// Applies the limits of the control tree or the registration.
     pub(crate) fn set_limits(&mut self, tenant: TenantId) {
         let Some(container) = self.containers.get(&tenant) else { return };
         let Some(region) = &container.region else { return };
@@ -149,7 +150,7 @@ impl Host {
         }
     }
 
-    /// Lets every GPU follow what is set and who is there.
+    /// Applies settings and entitlements to every GPU.
     pub(crate) fn apply_settings(&mut self, now: Nanos) {
         for device in &mut self.devices {
             let on = |container: &&Container| container.gpus().contains(&device.uuid);

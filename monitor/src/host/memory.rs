@@ -13,7 +13,7 @@ use crate::memory::unaccounted::Unaccounted;
 use crate::probe::{ContainerTotals, LedgerSample, SampledContainer};
 
 impl Host {
-    /// Tells the prober which ledgers to sample, when that has changed.
+    /// Updates which ledgers the prober samples, if that has changed.
     pub(super) fn update_prober(&mut self) {
         let sampled: Vec<SampledContainer> =
             self.containers.values().filter_map(|container| container.sampled()).collect();
@@ -23,7 +23,7 @@ impl Host {
         self.update_identities();
     }
 
-    /// Takes what was read of a process, and says in its container's page what follows.
+    /// Takes a sample of a process, and publishes the unaccounted delta that follows.
     pub(super) fn take_ledger_sample(&mut self, sample: &LedgerSample) {
         let Some(container) = self.containers.get_mut(&TenantId(sample.tenant)) else { return };
         let Some(region) = &container.region else { return };
@@ -34,31 +34,37 @@ impl Host {
         let word = Word::new(Generation::from_bits(generation), State::Live);
         let unaccounted =
             container.unaccounted.entry((slot, generation, gpu)).or_insert_with(|| {
-                let ended = sample.reading.map_or(0, |reading| reading.after.ended);
-                Unaccounted::from_published(region.growth(gpu, slot).bytes(word, ended), ended)
+                let implicit_epoch =
+                    sample.reading.map_or(0, |reading| reading.after.implicit_epoch);
+                Unaccounted::from_published(
+                    region.unaccounted(gpu, slot).bytes(word, implicit_epoch),
+                    implicit_epoch,
+                )
             });
         let correction = match &sample.reading {
             Some(reading) => unaccounted.take(reading),
             None => unaccounted.forget(),
         };
-        // Also where it is nothing: a process wants to know that it is measured.
-        let growth = match &sample.reading {
-            Some(_) => UnaccountedDelta::new(word, unaccounted.ended(), unaccounted.growth()),
+        // Published also if it is zero, so that a process knows that it is measured.
+        let delta = match &sample.reading {
+            Some(_) => {
+                UnaccountedDelta::new(word, unaccounted.implicit_epoch(), unaccounted.delta())
+            }
             None => UnaccountedDelta::default(),
         };
         let is_confirmed = unaccounted.is_confirmed();
         if !is_confirmed {
             region.set_confirmed(gpu, slot, false);
         }
-        if growth != region.growth(gpu, slot) {
+        if delta != region.unaccounted(gpu, slot) {
             // Implicit memory that was charged too high may have been taken for returned memory.
-            let bytes = |growth: UnaccountedDelta| growth.bytes(word, unaccounted.ended());
-            let fallen = bytes(region.growth(gpu, slot)).saturating_sub(bytes(growth)).max(0);
+            let bytes = |delta: UnaccountedDelta| delta.bytes(word, unaccounted.implicit_epoch());
+            let fallen = bytes(region.unaccounted(gpu, slot)).saturating_sub(bytes(delta)).max(0);
             region.set_returned(gpu, region.returned(gpu).saturating_sub(fallen.unsigned_abs()));
             region.set_unaccounted(
                 gpu,
                 slot,
-                growth,
+                delta,
                 correction.is_some_and(|correction| correction.risen),
             );
         }
@@ -92,20 +98,20 @@ impl Container {
         };
         let member = |sample: &LedgerSample| {
             let (before, after) = sample.accounted;
-            // Who has no context on the GPU is not told of, and has nothing there.
+            // NVML does not list a process without a context, which has nothing on the GPU.
             let none = after.used + after.implicit == Bytes::ZERO;
             let measured = sample.reading.map(|reading| reading.measured);
             let measured = measured.or_else(|| none.then_some(Bytes::ZERO))?;
-            let growth = self
+            let delta = self
                 .unaccounted
                 .get(&(sample.slot, sample.generation, gpu))
-                .map_or(0, Unaccounted::growth);
+                .map_or(0, Unaccounted::delta);
             Some(ExportingProcess {
                 name: (sample.slot.0, sample.generation),
                 before,
                 after,
                 measured,
-                growth,
+                delta,
             })
         };
         let Some(members) = samples.iter().map(member).collect::<Option<Vec<_>>>() else {
@@ -121,15 +127,16 @@ impl Container {
         {
             region.set_returned(gpu, most);
         }
-        let Some(gone) = found.released else { return };
-        let none = gone.returned == Bytes::ZERO;
-        region.set_returned(gpu, if none { 0 } else { (withdrawn + gone.returned).0 });
-        if gone.orphans {
+        let Some(released) = found.released else { return };
+        let none = released.returned == Bytes::ZERO;
+        region.set_returned(gpu, if none { 0 } else { (withdrawn + released.returned).0 });
+        if released.orphans {
             self.reclaim_exported(gpu);
         }
     }
 
-    /// What dead processes had exported of a GPU's memory is gone. One is buried when that is so on all GPUs.
+    /// Records that all that exited processes had exported has left a GPU. A process is reclaimed
+    /// when that is so on all GPUs.
     fn reclaim_exported(&mut self, gpu: DeviceIndex) {
         let Some(region) = &self.region else { return };
         let slots = region.seen.slots.iter().enumerate();

@@ -11,7 +11,7 @@ use cgpu_shm::uuid::Uuid;
 use super::{Change, Host, Process};
 use crate::probe::{ProbeResult, Sample};
 
-/// How long NVML is waited for at the start: its own takes a second or two.
+/// Timeout for NVML's first answer; its own start takes a second or two.
 const FIRST_SAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Host {
@@ -20,7 +20,7 @@ impl Host {
         if let Some(results) = self.prober.first(FIRST_SAMPLE_TIMEOUT) {
             self.take_results(now, [results]);
         } else {
-            tracing::warn!("NVML has not answered yet; going on without");
+            tracing::warn!("NVML has not answered yet; starting without it");
         }
     }
 
@@ -40,9 +40,9 @@ impl Host {
                 ProbeResult::Found(search, found) => {
                     let tenant = TenantId(search.tenant);
                     if let Some(container) = self.containers.get_mut(&tenant) {
-                        let heard = container.found(&search, found).into_iter();
+                        let polled = container.found(&search, found).into_iter();
                         self.changes
-                            .extend(heard.map(|slot| Change::Process(Process { tenant, slot })));
+                            .extend(polled.map(|slot| Change::Process(Process { tenant, slot })));
                     }
                 }
                 ProbeResult::Ended(order, outcome) => self.ended(now, order, outcome),
@@ -58,7 +58,8 @@ impl Host {
             return;
         };
         if self.sampled.is_none() && !sample.gpus.is_empty() {
-            // Now it is told which GPUs there are: those that were made up go, and the numbers are NVML's.
+            // NVML lists the GPUs from now on: those with provisional numbers are dropped or
+            // renumbered.
             self.drop_gpus(|device| {
                 device.known || sample.gpus.iter().any(|gpu| gpu.uuid == device.uuid)
             });
@@ -73,7 +74,8 @@ impl Host {
         let listed: BTreeSet<Uuid> = sample.gpus.iter().map(|gpu| gpu.uuid).collect();
         let numbers: BTreeSet<DeviceId> = sample.gpus.iter().map(|gpu| gpu.index).collect();
         if !listed.is_empty() {
-            // A GPU may be cut anew while we run: what has gone is kept as long as a container names it, but for its number.
+            // A GPU may be partitioned while the monitor runs. A device that is gone is kept as
+            // long as a container names it and no other device has its number.
             for device in self.devices.iter_mut().filter(|device| !listed.contains(&device.uuid)) {
                 device.known = false;
                 device.sample.forget();

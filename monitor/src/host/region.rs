@@ -1,4 +1,5 @@
-//! A container's two files, as the monitor uses them: `use` is copied and never believed, `grant` is written.
+//! A container's two files as the monitor uses them: `use` is copied and not trusted, `grant` is
+//! written.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
@@ -22,8 +23,8 @@ use rustix::fs::fstat;
 
 use super::device_list::DeviceList;
 
-/// Bytes that one read of a doorbell takes. A notification is one byte, and a container has at most
-/// 256 processes: so many unread bytes are a flood.
+/// Size of one read of a doorbell, in bytes. A notification is one byte and a container has at most
+/// 256 processes, so as many unread bytes are a flood.
 const DOORBELL_READ: usize = 4096;
 
 /// Both files, open.
@@ -33,30 +34,30 @@ pub(crate) struct Region {
     grantor: GrantWriter,
     /// The FIFO, where there is one.
     pub(crate) doorbell: Option<fs::File>,
-    /// Device and inode of `use`: another file under the name is another region.
+    /// Device and inode of `use`. A file with another identity is another region.
     identity: (u64, u64),
-    /// The last whole look.
+    /// The last complete snapshot.
     pub(crate) seen: Snapshot,
-    /// Slots whose process lives, by their locks.
+    /// Slots whose process lives, by their locks, with their generations.
     pub(crate) live: Vec<(SlotIndex, u64)>,
-    /// Whether that has changed since [`Region::has_moved`] was asked.
+    /// Whether `live` has changed since the last [`Region::has_moved`].
     moved: bool,
-    /// What is wrong with the file, if anything.
+    /// The fault of the file, if it has one.
     pub(crate) unreadable: Option<String>,
-    /// What the page's `notify_requested` says.
+    /// The page's `notify_requested`.
     notify_requested: bool,
-    /// The devices that the page tells of.
+    /// The devices published in the page.
     published: Vec<Device>,
     cells: Vec<Cell>,
 }
 
 impl Region {
-    /// Opens them and takes the grant page over for the monitor of this name.
+    /// Opens both files and takes over the grant page for the monitor with this identity.
     pub(crate) fn open(directory: &Path, monitor: u64) -> Result<Self, Error> {
         let mut reader = Reader::open(directory)?;
         let grantor = GrantWriter::open(directory)?;
         grantor.adopt(monitor);
-        // Of what is open, and not of what is called so by now.
+        // The identity of the open file: the name may belong to another file by now.
         let about = fstat(reader.file()).map_err(|error| Error {
             path: directory.join("use"),
             fault: Fault::System(error.into()),
@@ -79,21 +80,21 @@ impl Region {
         Ok(region)
     }
 
-    /// Whether the files under these names are still the ones that are open.
+    /// Whether the files in the directory are still the open ones.
     pub(crate) fn is_of(&self, directory: &Path) -> bool {
-        // One whose page was lost says why when it is opened anew.
+        // A lost page is reported when it is opened anew.
         !self.grantor.is_lost()
-            // Not where a link leads: to a file of ours, it would wait for us.
+            // A link is not followed: it might lead to the monitor's own file.
             && fs::symlink_metadata(directory.join("use"))
                 .is_ok_and(|about| (about.dev(), about.ino()) == self.identity)
     }
 
-    /// The file's identity, by which a process that maps it can be told.
+    /// Returns the identity of `use`, by which processes that map it are found.
     pub(crate) const fn identity(&self) -> (u64, u64) {
         self.identity
     }
 
-    /// Opens the bell if it has come since.
+    /// Opens the doorbell, if it has been created since. Returns whether it was.
     pub(crate) fn open_doorbell(&mut self, directory: &Path) -> bool {
         if self.doorbell.is_none() {
             self.doorbell = open_fifo(&directory.join("doorbell"));
@@ -102,7 +103,7 @@ impl Region {
         false
     }
 
-    /// Looks at everything: header, slots, cells, and which processes live.
+    /// Reads everything: header, slots, cells, and which processes live.
     pub(crate) fn refresh(&mut self) {
         let before = std::mem::take(&mut self.live);
         match self.reader.read() {
@@ -119,7 +120,7 @@ impl Region {
             }
             Err(error) => {
                 self.unreadable = Some(error.to_string());
-                // What was written over the file does not unlock it.
+                // Locks hold, whatever was written into the file.
                 self.live =
                     before.iter().copied().filter(|(slot, _)| self.is_locked(*slot)).collect();
             }
@@ -127,17 +128,18 @@ impl Region {
         self.moved |= self.live != before;
     }
 
-    /// Whether processes have come or gone since this was asked last.
+    /// Whether processes have started or exited since the last call.
     pub(crate) fn has_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
     }
 
-    /// Whether a process holds the slot's byte. What cannot be asked counts as yes.
+    /// Whether a process holds the slot's lock. Counts as held if that cannot be determined.
     pub(crate) fn is_locked(&self, slot: SlotIndex) -> bool {
-        liveness::liveness(self.reader.file(), slot).is_ok_and(|life| life == Liveness::Alive)
+        liveness::liveness(self.reader.file(), slot)
+            .is_ok_and(|liveness| liveness == Liveness::Alive)
     }
 
-    /// Reads what the living processes do on one GPU; none when the file is garbled.
+    /// Reads the reports of the living processes for one GPU. None: the file is corrupt.
     pub(crate) fn reports(&mut self, gpu: DeviceIndex) -> Option<Vec<TenantReport>> {
         if self.unreadable.is_some() {
             return None;
@@ -168,7 +170,7 @@ impl Region {
         Some(reports.collect())
     }
 
-    /// The GPU's place in the container, by its UUID; the first of that name.
+    /// Returns the container's index of the GPU with this UUID; the first one if there are several.
     pub(crate) fn gpu(&self, uuid: Uuid) -> Option<DeviceIndex> {
         self.seen.gpus.iter().position(|gpu| gpu.uuid == uuid).and_then(DeviceIndex::new)
     }
@@ -181,7 +183,7 @@ impl Region {
         matches!(read, Some(Ok(DOORBELL_READ)))
     }
 
-    /// Writes what a GPU's gate is to say. The gate word is changed by [`Region::turn`].
+    /// Writes the fields of a GPU's gate. [`Region::turn`] changes the gate word.
     pub(crate) fn set_gate(&self, gpu: DeviceIndex, gate: &Gate) {
         self.grantor.gpu(gpu).beside.store(gate.concurrent, Ordering::Relaxed);
         self.grantor.gpu(gpu).bound.store(gate.max_inflight.0, Ordering::Relaxed);
@@ -189,7 +191,7 @@ impl Region {
         self.grantor.set_turn(gpu, Turn(gate.turn), gate.granted, gate.until);
     }
 
-    /// Changes the gate word; wakes who waits at it if asked to.
+    /// Changes the gate word, and wakes the threads that wait on it if `wake`.
     pub(crate) fn turn(&self, wake: bool) {
         if wake {
             self.grantor.wake_gate();
@@ -198,7 +200,7 @@ impl Region {
         }
     }
 
-    /// Asks for the bell, or no longer.
+    /// Requests notifications, or withdraws the request.
     pub(crate) fn request_notification(&mut self, notify_requested: bool) {
         if notify_requested != self.notify_requested {
             if notify_requested {
@@ -210,7 +212,7 @@ impl Region {
         }
     }
 
-    /// Whether a ring was asked for.
+    /// Whether notifications are requested.
     pub(crate) const fn notify_requested(&self) -> bool {
         self.notify_requested
     }
@@ -219,7 +221,7 @@ impl Region {
         self.grantor.beat();
     }
 
-    /// The memory limit that the page imposes; 0: the one that the container registered.
+    /// Returns the memory limit in the page; 0: the container's own applies.
     pub(crate) fn limit(&self, gpu: DeviceIndex) -> Bytes {
         Bytes(self.grantor.gpu(gpu).limit.load(Ordering::Relaxed))
     }
@@ -228,20 +230,20 @@ impl Region {
         self.grantor.gpu(gpu).limit.store(limit.0, Ordering::Relaxed);
     }
 
-    /// What the page says that a slot's user has on a GPU beyond its cell.
-    pub(crate) fn growth(&self, gpu: DeviceIndex, slot: SlotIndex) -> UnaccountedDelta {
+    /// Returns the published unaccounted delta of a slot on a GPU.
+    pub(crate) fn unaccounted(&self, gpu: DeviceIndex, slot: SlotIndex) -> UnaccountedDelta {
         self.grantor.unaccounted(gpu, slot)
     }
 
-    /// Says it anew. `risen`: it is more.
+    /// Publishes an unaccounted delta. `risen`: it is greater than before.
     pub(crate) fn set_unaccounted(
         &self,
         gpu: DeviceIndex,
         slot: SlotIndex,
-        growth: UnaccountedDelta,
+        delta: UnaccountedDelta,
         risen: bool,
     ) {
-        self.grantor.set_unaccounted(gpu, slot, growth, risen);
+        self.grantor.set_unaccounted(gpu, slot, delta, risen);
     }
 
     /// [`GrantWriter::returned`].
@@ -254,12 +256,12 @@ impl Region {
         self.grantor.set_returned(gpu, returned);
     }
 
-    /// Says whether NVML has confirmed a slot's implicit memory.
+    /// Publishes whether NVML has confirmed a slot's implicit memory.
     pub(crate) fn set_confirmed(&self, gpu: DeviceIndex, slot: SlotIndex, confirmed: bool) {
         self.grantor.set_confirmed(gpu, slot, confirmed);
     }
 
-    /// Says which devices the host has, and what of each is free.
+    /// Publishes the host's devices, and the free memory of each.
     pub(crate) fn publish_devices(&mut self, devices: &DeviceList) {
         if self.published != devices.list {
             self.published.clone_from(&devices.list);
@@ -268,13 +270,13 @@ impl Region {
         self.grantor.set_device_free(devices.free.iter().copied(), devices.sampled);
     }
 
-    /// Says who a slot's user is on the host.
+    /// Publishes the host process id of a slot.
     pub(crate) fn set_host_pid(&self, slot: SlotIndex, generation: u64, pid: Option<u32>) {
         let word = Word::new(Generation::from_bits(generation), State::Live);
         self.grantor.set_host_pid(slot, word, pid);
     }
 
-    /// What people may see in the page.
+    /// Writes the informational fields of the page.
     pub(crate) fn show(&self, gpu: DeviceIndex, policy: u32, weight: u32, share: &Share<'_>) {
         let fields = self.grantor.gpu(gpu);
         fields.policy.store(policy, Ordering::Relaxed);
@@ -284,26 +286,27 @@ impl Region {
         fields.measured.store(Measured::encode(share.second), Ordering::Relaxed);
     }
 
-    /// Says that the memory of a dead process is gone, whether or not its container has noticed that it is dead.
+    /// Publishes that the memory of an exited process is released, whether or not its container has
+    /// noticed the exit.
     pub(crate) fn set_reclaimed(&self, slot: SlotIndex, generation: u64) {
         self.grantor
             .set_drained(slot, Word::new(Generation::from_bits(generation), State::Draining));
     }
 
-    /// Says that no process holds what an exited process had exported.
+    /// Publishes that no process holds what an exited process had exported.
     pub(crate) fn set_exported_reclaimed(&self, slot: SlotIndex, generation: u64) {
         self.grantor.set_drained(slot, Word::new(Generation::from_bits(generation), State::Orphan));
     }
 
-    /// Leaves every gate open, for a time without a monitor.
+    /// Opens all gates, for a time without a monitor.
     pub(crate) fn open_gates(&self) {
         DeviceIndex::all().for_each(|gpu| self.set_open(gpu));
         self.grantor.clear_notification();
         self.grantor.wake_gate();
     }
 
-    /// Leaves a GPU's gate open: the monitor gives no turns on it any more. Threads that wait there
-    /// are woken.
+    /// Opens a GPU's gate, because the monitor no longer gives turns on it. Waiting threads are
+    /// woken.
     pub(crate) fn open_gate(&self, gpu: DeviceIndex) {
         self.set_open(gpu);
         self.grantor.wake_gate();
@@ -317,12 +320,12 @@ impl Region {
     }
 }
 
-/// Opens a bell for reading and never waits for a ringer. Anything but a FIFO is none.
+/// Opens a doorbell for reading, without waiting for a writer. None: it is not a FIFO.
 fn open_fifo(path: &Path) -> Option<fs::File> {
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
-    // Also for writing, so that it does not end when the last ringer leaves.
+    // Opened for writing, too, so that it has no end of file when the last writer closes it.
     let open = || -> io::Result<fs::File> {
-        // The flags are small positive numbers.
+        // Exact: the flags are small positive numbers.
         #[allow(clippy::cast_possible_wrap)]
         OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path)
     };

@@ -1,4 +1,4 @@
-//! Whose turn it is: who has rung, what is due, and what the grant pages are to say.
+//! Runs the schedulers: notifications and deadlines lead to steps, and steps write the grant pages.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,8 @@ impl Host {
         let Some(container) = self.containers.get_mut(&tenant) else { return };
         let Some(region) = &mut container.region else { return };
         let flooded = region.drain_doorbell();
-        // After the read, so that what a container writes ages no other container's report.
+        // Taken after the drain, whose length the container controls, so that the step uses the
+        // current time.
         let now = Monotonic.now();
         if flooded {
             container.doorbell.flooded(now);
@@ -37,8 +38,9 @@ impl Host {
         }
     }
 
-    /// A container's bell is listened to again. Who rang while it was not had a reason then, and is looked at now: what it says may have
-    /// changed since, and a late ring would pass for one without a reason.
+    /// Handles a container whose doorbell is polled again. A container that notified while it was
+    /// muted had a reason, so its GPUs observe all containers in the next step. The doorbell is
+    /// emptied, since a late byte would count as an unrequested notification.
     pub(crate) fn unmuted(&mut self, now: Nanos, tenant: TenantId) {
         let Some(container) = self.containers.get_mut(&tenant) else { return };
         if let Some(region) = &mut container.region {
@@ -49,34 +51,34 @@ impl Host {
         }
     }
 
-    /// When something is due.
+    /// Returns the time of the next deadline.
     pub(crate) fn next_step(&self) -> Nanos {
         let step = self
             .devices
             .iter()
             .map(|device| if device.stale { Nanos::ZERO } else { device.next_step })
             .min();
-        let resting = self
+        let cooling_down = self
             .containers
             .values()
             .map(|container| container.doorbell)
             .filter(Doorbell::is_cooling_down);
-        let rest = resting.map(|doorbell| doorbell.cooldown_until).min();
-        step.unwrap_or(Nanos::MAX).min(rest.unwrap_or(Nanos::MAX))
+        let cooled_down = cooling_down.map(|doorbell| doorbell.cooldown_until).min();
+        step.unwrap_or(Nanos::MAX).min(cooled_down.unwrap_or(Nanos::MAX))
     }
 
-    /// Does what is due.
+    /// Runs all steps whose deadline has passed.
     pub(crate) fn run_due(&mut self, now: Nanos) {
-        let rested: Vec<TenantId> = self
+        let cooled_down: Vec<TenantId> = self
             .containers
             .values_mut()
             .filter_map(|container| {
                 container.doorbell.ends_cooldown(now).then_some(container.tenant)
             })
             .collect();
-        for tenant in rested {
+        for tenant in cooled_down {
             self.update_notification(tenant);
-            // What came while it was not asked for did not ring.
+            // Changes during the cooldown caused no notification.
             for device in &mut self.devices {
                 device.stale |= device.scheduler.share(now, tenant).is_some();
             }
@@ -88,7 +90,7 @@ impl Host {
         }
     }
 
-    /// One step of one GPU.
+    /// Runs one step of one GPU.
     pub(super) fn step(&mut self, now: Nanos, at: usize, notified: Option<TenantId>) {
         let device = &mut self.devices[at];
         let stale = std::mem::take(&mut device.stale);
@@ -146,7 +148,7 @@ impl Host {
         self.summon_gangs(now);
     }
 
-    /// Lets containers of several GPUs have their turns there at the same time.
+    /// Lets containers of several GPUs have their turns at the same time.
     pub(super) fn summon_gangs(&mut self, now: Nanos) {
         if self.devices.len() < 2 {
             return;
@@ -160,7 +162,7 @@ impl Host {
         }
     }
 
-    /// Asks for a container's bell if any of its GPUs wants it, and it has had its rest.
+    /// Requests a container's notifications if one of its GPUs needs them and the cooldown is over.
     pub(super) fn update_notification(&mut self, tenant: TenantId) {
         let wanted =
             self.devices.iter().any(|device| device.scheduler.requests_notification(tenant));
@@ -171,7 +173,7 @@ impl Host {
         }
     }
 
-    /// Beats, and writes what people may see in the pages.
+    /// Writes heartbeats and the informational fields of the pages.
     pub(crate) fn beat(&mut self, now: Nanos) {
         let capacities: Vec<Capacity> =
             self.devices.iter().map(|device| self.capacity(device)).collect();
@@ -190,7 +192,7 @@ impl Host {
         }
     }
 
-    /// Leaves every gate open.
+    /// Opens all gates.
     pub(crate) fn open_gates(&self) {
         for region in self.containers.values().filter_map(|container| container.region.as_ref()) {
             region.open_gates();

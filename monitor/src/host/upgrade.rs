@@ -1,4 +1,4 @@
-//! What a host leaves to its successor, and how that goes on with it.
+//! The host's part of an upgrade: its state is transferred and restored.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::{Change, Host};
 use crate::upgrade::{TransferredContainer, TransferredGpu, UpgradeState};
 
 impl Host {
-    /// Closes the turns, and returns the upgrade state. Nothing else must be done afterwards.
+    /// Closes the turns, and returns the upgrade state. The host must not be used afterwards.
     pub(crate) fn transfer(&mut self, now: Nanos) -> UpgradeState {
         let containers = self.containers.values().map(|container| TransferredContainer {
             id: container.id.clone(),
@@ -42,7 +42,7 @@ impl Host {
         }
     }
 
-    /// Goes on where the predecessor ended.
+    /// Restores a predecessor's state.
     pub(crate) fn restore(&mut self, now: Nanos, state: UpgradeState) {
         self.settings = state.settings;
         self.transferred = state.gpus;
@@ -55,7 +55,7 @@ impl Host {
             let Some(container) = self.containers.get_mut(&tenant) else { continue };
             container.registration = known.registration;
             for pid in known.registrants {
-                // One that has died since is not there to be waited for.
+                // A registrant that has exited since is dropped.
                 if let Some(registrant) = Registrant::of(pid) {
                     container.registrants.insert(pid, registrant);
                     self.changes.push(Change::Registrant(tenant, pid));

@@ -1,78 +1,79 @@
-//! How much of what a container's processes exported has left a GPU, told from what NVML says of
-//! them all. Pure.
+//! Derives how much of the memory that a container's processes exported has left a GPU, from NVML's
+//! figures of all of them. Pure.
 //!
-//! The driver counts memory that several processes share as one process's: its maker's as long as
-//! that holds it, then the one's that has held it longest, and no process's where only a descriptor
-//! holds it. So no process's figure tells whether what it exported is still there, but the sum
-//! does: what is measured of all the container's processes, and what of the GPU's memory no process has,
-//! is the most that the container can hold. What its ledger says beyond that has left the GPU; and
-//! only what was exported can have left it. Whose it was, the sum does not tell: so it is taken off
-//! the container's sum, and each byte that leaves the ledger afterwards may be one of these
-//! (`withdrawn` in `cgpu_device`).
+//! The driver attributes memory that several processes share to one of them: the one that allocated
+//! it as long as that holds it, then the one that has held it longest, and to no process where only
+//! a descriptor holds it. So no single figure tells whether exported memory is still there, but the
+//! sum does: what is measured of all the container's processes, plus the GPU's memory that no
+//! process has, is the most that the container can hold. What its ledger says beyond that has left
+//! the GPU, and only exported memory can have left it. The sum does not tell which process exported
+//! it. So it is subtracted from the container's sum, and each byte that leaves the ledger
+//! afterwards may be one of these (`withdrawn` in `cgpu_device`).
 //!
-//! A charge is ahead of the driver, and a free behind it. So what has left the GPU rises only by
-//! two observations that are [`STABLE_INTERVAL`] apart with a ledger that has not moved, and of both by the
-//! lesser figure: what is under way at one of them is not at the other. It falls by any two, to the
-//! greater figure of both: a container that never stands still keeps no figure that is too high.
+//! A charge runs ahead of the driver, and a free behind it. So the figure rises only by two
+//! observations [`STABLE_INTERVAL`] apart with an unchanged ledger, and to the smaller figure of
+//! both: a call in flight at one of them is not in flight at the other. It falls by any two
+//! observations, to the greater figure of both, so that a container that never pauses keeps no
+//! figure that is too high.
 
 use cgpu_shm::units::{Bytes, Nanos};
 
 use super::unaccounted::{Accounted, STABLE_INTERVAL};
 
-/// A process at a look.
+/// A process in a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportingProcess {
-    /// Which slot, and which of its users.
+    /// Slot and generation.
     pub name: (u8, u64),
-    /// What it accounted, before and after the sample.
+    /// What it accounted before NVML was called.
     pub before: Accounted,
-    /// As above.
+    /// What it accounted afterwards.
     pub after: Accounted,
-    /// What the driver has for it.
+    /// What the driver holds for it.
     pub measured: Bytes,
-    /// Its unaccounted memory, as published.
-    pub growth: i64,
+    /// Its published unaccounted delta.
+    pub delta: i64,
 }
 
-/// What was read of all of a container's processes on a GPU.
+/// A sample of all of a container's processes on a GPU.
 #[derive(Clone, Debug)]
 pub struct ExportSample<'a> {
-    /// When.
+    /// Time of the sample.
     pub at: Nanos,
-    /// The living.
+    /// The living processes.
     pub members: &'a [ExportingProcess],
-    /// What dead ones had exported.
+    /// What exited processes had exported.
     pub orphans: Bytes,
-    /// What of the GPU's memory no process has.
+    /// The GPU's memory that no process has.
     pub unowned: Bytes,
     /// What had been withdrawn from the ledger.
     pub withdrawn: Bytes,
 }
 
-/// What was found to have left the GPU.
+/// Exported memory that has left the GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Released {
-    /// All that dead processes had exported, and it is something. So has all that the living have
-    /// exported: less may as well be theirs.
+    /// Whether all that exited processes had exported has left, and it is not zero. True only if
+    /// all that the living have exported has left, too: a part may as well be theirs.
     pub orphans: bool,
-    /// Of what the living and the dead have exported.
+    /// The sum, of what living and exited processes have exported.
     pub returned: Bytes,
 }
 
-/// What follows from an observation.
+/// Result of an observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// At most so much has left the GPU; none: not known. A higher finding from before is wrong.
+    /// The most that can have left the GPU; none: unknown. An earlier, higher figure is wrong.
     pub most: Option<Bytes>,
-    /// What has left; none: nothing is sure.
+    /// What has left; none: not known yet.
     pub released: Option<Released>,
 }
 
-/// What is known of one container on one GPU.
+/// State of one container on one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExportedMemory {
     last: Option<LastSample>,
-    /// What can have left the GPU by the last observation.
+    /// The most that can have left the GPU, by the last observation.
     most: Option<Bytes>,
 }
 
@@ -87,12 +88,12 @@ struct LastSample {
 }
 
 impl ExportedMemory {
-    /// Takes an observation.
+    /// Takes a sample.
     pub fn observe(&mut self, seen: &ExportSample<'_>) -> Outcome {
         let creating =
             seen.members.iter().any(|member| member.before.creating + member.after.creating > 0);
         let most = (!creating).then(|| surplus(seen));
-        // Memory that came and went during one sample is measured, and not accounted.
+        // Memory allocated and freed during one sample may be measured and not accounted.
         let last = std::mem::replace(&mut self.most, most);
         Outcome {
             most: most.zip(last).map(|(now, last)| now.max(last)),
@@ -129,16 +130,17 @@ impl ExportedMemory {
     }
 }
 
-/// What is accounted beyond what can be on the GPU: the greater value of before and after.
+/// Returns what is accounted beyond what can be on the GPU, by the greater value of before and
+/// after.
 fn surplus(seen: &ExportSample<'_>) -> Bytes {
-    let booked = seen.members.iter().fold(signed(seen.orphans), |sum, member| {
-        let accounted = |accounted: &Accounted| accounted.used + accounted.implicit;
-        let greater = accounted(&member.before).max(accounted(&member.after));
-        sum.saturating_add(signed(greater)).saturating_add(member.growth)
+    let accounted = seen.members.iter().fold(signed(seen.orphans), |sum, member| {
+        let total = |one: &Accounted| one.used + one.implicit;
+        let greater = total(&member.before).max(total(&member.after));
+        sum.saturating_add(signed(greater)).saturating_add(member.delta)
     });
     let there: Bytes =
         seen.members.iter().map(|member| member.measured).sum::<Bytes>() + seen.unowned;
-    Bytes(u64::try_from(booked.saturating_sub(signed(there))).unwrap_or(0))
+    Bytes(u64::try_from(accounted.saturating_sub(signed(there))).unwrap_or(0))
 }
 
 fn signed(bytes: Bytes) -> i64 {
@@ -161,11 +163,11 @@ mod tests {
             before: accounted,
             after: accounted,
             measured: mib(measured),
-            growth: 0,
+            delta: 0,
         }
     }
 
-    /// Observations a second apart.
+    /// Takes samples a second apart.
     #[derive(Default)]
     struct Observations {
         exported_memory: ExportedMemory,
@@ -186,7 +188,7 @@ mod tests {
                 .released
         }
 
-        fn see(
+        fn sample(
             &mut self,
             members: &[ExportingProcess],
             orphans: u64,
@@ -197,22 +199,22 @@ mod tests {
         }
 
         fn returned(&mut self, members: &[ExportingProcess], orphans: u64, unowned: u64) -> u64 {
-            self.see(members, orphans, unowned).expect("sure").returned.0 >> 20
+            self.sample(members, orphans, unowned).expect("sure").returned.0 >> 20
         }
     }
 
     #[test]
     fn memory_held_by_an_importer_is_not_released() {
         let mut seen = Observations::default();
-        // The first one has let go of 6, which the second one has.
+        // The first process has released 6, which the second one holds.
         let both = [member(0, 10, 6, 4), member(1, 0, 0, 6)];
-        assert_eq!(seen.see(&both, 0, 0), None, "once is not sure");
+        assert_eq!(seen.sample(&both, 0, 0), None, "one sample is not enough");
         assert_eq!(seen.returned(&both, 0, 0), 0);
-        // Now no process has it; then only a descriptor.
+        // Now no process holds it; at the end only a descriptor does.
         let none = [member(0, 10, 6, 4), member(1, 0, 0, 0)];
-        assert_eq!(seen.returned(&none, 0, 0), 0, "it was there a look ago");
+        assert_eq!(seen.returned(&none, 0, 0), 0, "it was there in the last sample");
         let found = Released { orphans: false, returned: mib(6) };
-        assert_eq!(seen.see(&none, 0, 0), Some(found));
+        assert_eq!(seen.sample(&none, 0, 0), Some(found));
         assert_eq!(seen.returned(&none, 0, 6), 0);
     }
 
@@ -220,7 +222,7 @@ mod tests {
     fn unexported_memory_is_never_released() {
         let mut seen = Observations::default();
         let over = [member(0, 10, 2, 0), member(1, 5, 1, 5)];
-        seen.see(&over, 0, 0);
+        seen.sample(&over, 0, 0);
         assert_eq!(seen.returned(&over, 0, 0), 3);
     }
 
@@ -228,30 +230,30 @@ mod tests {
     fn orphans_are_released_when_none_can_be_on_the_gpu() {
         let mut seen = Observations::default();
         let holds = [member(1, 4, 0, 7)];
-        seen.see(&holds, 6, 0);
-        let some = seen.see(&holds, 6, 0).expect("sure");
-        assert_eq!((some.orphans, some.returned), (false, mib(3)), "3 of 6 are there");
+        seen.sample(&holds, 6, 0);
+        let some = seen.sample(&holds, 6, 0).expect("sure");
+        assert_eq!((some.orphans, some.returned), (false, mib(3)), "3 of 6 are still there");
         let free = [member(1, 4, 0, 4)];
-        seen.see(&free, 6, 0);
-        assert!(seen.see(&free, 6, 0).expect("sure").orphans);
-        assert!(!seen.see(&free, 6, 1).expect("sure").orphans, "or no process's");
-        assert!(!seen.see(&free, 0, 0).is_some_and(|released| released.orphans));
-        assert!(!seen.see(&free, 0, 0).expect("sure").orphans, "there are none");
+        seen.sample(&free, 6, 0);
+        assert!(seen.sample(&free, 6, 0).expect("sure").orphans);
+        assert!(!seen.sample(&free, 6, 1).expect("sure").orphans, "no process has that 1");
+        assert!(!seen.sample(&free, 0, 0).is_some_and(|released| released.orphans));
+        assert!(!seen.sample(&free, 0, 0).expect("sure").orphans, "there are none");
     }
 
-    /// An orphan was freed that a living process held, because what had left was the living one's
-    /// own.
+    /// Regression: an orphan that a living process held was freed, because the living process's own
+    /// exported memory had left.
     #[test]
     fn orphans_are_kept_while_living_exports_may_explain_the_memory() {
         let mut seen = Observations::default();
         // It holds 2 of the orphan's 6, and 6 of its own 8 have left the GPU.
         let holds = [member(1, 8, 8, 4)];
-        seen.see(&holds, 6, 0);
-        let found = seen.see(&holds, 6, 0).expect("sure");
+        seen.sample(&holds, 6, 0);
+        let found = seen.sample(&holds, 6, 0).expect("sure");
         assert_eq!((found.orphans, found.returned), (false, mib(10)));
         let none = [member(1, 8, 8, 0)];
-        seen.see(&none, 6, 0);
-        assert!(seen.see(&none, 6, 0).expect("sure").orphans);
+        seen.sample(&none, 6, 0);
+        assert!(seen.sample(&none, 6, 0).expect("sure").orphans);
     }
 
     #[test]
@@ -261,19 +263,19 @@ mod tests {
             after: Accounted { charges: 1, ..Accounted::default() },
             ..member(0, 10, 6, 4)
         };
-        assert_eq!(seen.see(&[moving], 0, 0), None);
+        assert_eq!(seen.sample(&[moving], 0, 0), None);
         let creating = Accounted { creating: 1, ..member(0, 10, 6, 4).after };
         let creating =
             ExportingProcess { before: creating, after: creating, ..member(0, 10, 6, 4) };
         let still = [member(0, 10, 6, 4)];
-        assert_eq!(seen.see(&still, 0, 0), None);
-        assert_eq!(seen.see(&[creating], 0, 0), None);
-        assert_eq!(seen.see(&still, 0, 0), None, "it moved in between");
+        assert_eq!(seen.sample(&still, 0, 0), None);
+        assert_eq!(seen.sample(&[creating], 0, 0), None);
+        assert_eq!(seen.sample(&still, 0, 0), None, "it changed in between");
         let other = [member(0, 12, 8, 6)];
-        assert_eq!(seen.see(&other, 0, 0), None);
+        assert_eq!(seen.sample(&other, 0, 0), None);
         assert_eq!(seen.returned(&other, 0, 0), 6);
-        assert_eq!(seen.see(&other, 3, 0), None, "another one has died");
-        let look = |seconds: u64, withdrawn| ExportSample {
+        assert_eq!(seen.sample(&other, 3, 0), None, "another process has exited");
+        let withdrawing = |seconds: u64, withdrawn| ExportSample {
             at: Nanos::from_millis(seconds * 1000),
             members: &other,
             orphans: mib(3),
@@ -281,50 +283,50 @@ mod tests {
             withdrawn,
         };
         assert_eq!(
-            seen.exported_memory.observe(&look(21, Bytes(8))).released,
+            seen.exported_memory.observe(&withdrawing(21, Bytes(8))).released,
             None,
             "some was withdrawn"
         );
-        assert!(seen.exported_memory.observe(&look(22, Bytes(8))).released.is_some());
+        assert!(seen.exported_memory.observe(&withdrawing(22, Bytes(8))).released.is_some());
     }
 
-    /// A charge that no driver had answered was taken for memory that has left the GPU, and the
-    /// books never stood still again.
+    /// Regression: a charge that the driver had not answered yet counted as memory that has left
+    /// the GPU, and the ledger never became stable again.
     #[test]
     fn no_more_is_released_than_two_samples_allow() {
         let mut exported_memory = ExportedMemory::default();
         let mut most = |member: ExportingProcess| {
             let (orphans, unowned) = (Bytes::ZERO, Bytes::ZERO);
-            let look = ExportSample {
+            let sample = ExportSample {
                 at: Nanos(1),
                 members: &[member],
                 orphans,
                 unowned,
                 withdrawn: Bytes(7),
             };
-            exported_memory.observe(&look).most.map(|most| most.0 >> 20)
+            exported_memory.observe(&sample).most.map(|most| most.0 >> 20)
         };
         let moving = |before: ExportingProcess, after: ExportingProcess| ExportingProcess {
             before: before.before,
             ..after
         };
         let (less, more) = (member(0, 10, 6, 8), member(0, 14, 6, 8));
-        assert_eq!(most(moving(less, more)), None, "once is not sure");
-        assert_eq!(most(moving(more, less)), Some(6), "the greater books");
-        assert_eq!(most(less), Some(6), "or a look ago");
+        assert_eq!(most(moving(less, more)), None, "one sample is not enough");
+        assert_eq!(most(moving(more, less)), Some(6), "the greater accounting");
+        assert_eq!(most(less), Some(6), "the greater of two samples");
         assert_eq!(most(less), Some(2));
         let creating = Accounted { creating: 1, ..less.after };
         assert_eq!(
             most(ExportingProcess { after: creating, ..less }),
             None,
-            "it is measured before it is booked"
+            "it is measured before it is accounted"
         );
     }
 
     #[test]
     fn samples_within_one_slow_call_show_nothing() {
         let mut seen = Observations::default();
-        // The driver has freed 6, and the call has not returned to account that.
+        // The driver has freed 6, and the call has not returned to refund it.
         let freed = [member(0, 10, 6, 4)];
         let at = |ms: u64| Nanos::from_millis(10_000 + ms);
         assert_eq!(seen.at(at(0), &freed, 0, 0), None);

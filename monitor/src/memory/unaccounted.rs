@@ -1,42 +1,53 @@
-//! What a process has on a GPU beyond its books, told from what NVML says of it. Pure.
+//! Derives what a process has on a GPU beyond what is accounted, from NVML's figure of it. Pure.
 //!
-//! A cell says what its process has asked for (`used`) and what is thought to have come with it (`implicit`). NVML says what the driver
-//! really holds for the process, now and then. The difference is what the books do not know: code that was loaded at a first launch, a heap
-//! that has grown, a context whose size was mistaken because a neighbour's started at the same instant. It is published as the cell's
-//! *growth*, counts in the container's use, and must neither refuse what fits nor let in what does not:
+//! A cell has what its process allocated (`used`) and an estimate of what came with it
+//! (`implicit`). NVML says what the driver holds for the process. The difference is not accounted:
+//! code loaded at a first launch, a heap that has grown, a context whose size was mismeasured
+//! because another process's started at the same time. It is published as the cell's *unaccounted
+//! delta* and counts in the container's use. It must neither refuse what fits nor admit what does
+//! not:
 //!
-//! - **The books move while NVML is asked.** They are read before and after. A figure is published only if the old one cannot be right,
-//!   which is when it lies outside of `[measured - greatest accounted, measured - least accounted]`, and then it is the nearest that can.
-//! - **A charge is ahead of the driver, a free behind it.** Both make the books too great for a moment, which looks like memory that is not there.
-//!   Upwards that only hides some growth until the next reading. Downwards it would give away memory that is about to be taken. So
-//!   a figure falls only as far as is sure at once: the process has no more implicit memory than it has memory (`measured - implicit`); or
-//!   as far as *a reading that stands between two stillnesses* says: the same books, with no charge and no creation, for [`STABLE_INTERVAL`] before it and
-//!   after. Charges that were under way before are settled by then, and frees that were under way would have shown since. What is left is a
-//!   call that stays in the driver for all of that time. Those that can, because they compile or wait for the GPU, mark themselves
-//!   (`creating`).
-//! - **What came and went between the two looks** is in `measured` and in neither. The count of charges tells that there was any; then a figure
-//!   rises only as far as the reading before allows, too.
-//! - **While a context or a module is being made** it is in `measured` before it is on the books: nothing rises.
-//! - **When a context has ended**, what was measured before is worth nothing (`ended`), and the page's reader knows it as well.
-//! - Memory that others have exported may be in this process's figure, and what it exported may be in theirs: both make the range wider.
+//! - **The accounting changes while NVML is called**, so it is read before and after. A delta is
+//!   published only if the old one cannot be right, which is when it lies outside of `[measured -
+//!   greatest accounted, measured - least accounted]`. The new one is the nearest value in that
+//!   range.
+//! - **A charge runs ahead of the driver, a free behind it.** Both make the accounting too high for
+//!   a while. When the delta rises, this only hides a part of it until the next reading. When it
+//!   falls, it could give away memory that is about to be taken. So the delta falls only in two
+//!   cases. Either the process has no more implicit memory than it has memory (`measured -
+//!   implicit`). Or a reading lies between two stable intervals: the same accounting, no charge and
+//!   no creation, for [`STABLE_INTERVAL`] before it and after. Charges in flight before it have
+//!   ended by then, and frees in flight would have shown since. What remains is a call that stays
+//!   in the driver for all of that time. Calls that may, because they compile or wait for the GPU,
+//!   mark themselves (`creating`).
+//! - **Memory allocated and freed between the two samples** may be in `measured` and in neither
+//!   sample. The count of charges shows that there was some; then the delta rises only as far as
+//!   the reading before allows, too.
+//! - **While a context or a module is created**, it is in `measured` before it is accounted, so the
+//!   delta does not rise.
+//! - **After a context has ended**, earlier figures are void (`implicit_epoch`), and the process
+//!   that reads the page knows that as well.
+//! - Memory that others have exported may be in this process's figure, and memory that it exported
+//!   in theirs. Both widen the range.
 
 use cgpu_shm::snapshot::Cell;
 use cgpu_shm::units::{Bytes, Nanos};
 
-/// As long as no call of a driver takes that does not say so: less than the time between two samples.
+/// Longer than any driver call that is not marked as `creating`, shorter than the interval between
+/// two samples.
 pub const STABLE_INTERVAL: Nanos = Nanos::from_millis(800);
 
-/// What a cell said at one time.
+/// A cell's fields at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accounted {
-    /// What the program asked for.
+    /// What the program allocated.
     pub used: Bytes,
-    /// What came with it.
+    /// Implicit memory.
     pub implicit: Bytes,
-    /// The part of `used` that others may hold.
+    /// The part of `used` that other processes may hold.
     pub exported: Bytes,
     /// Counts the contexts that have ended.
-    pub ended: u32,
+    pub implicit_epoch: u32,
     /// Changes with every charge.
     pub charges: u32,
     /// Calls that change what `implicit` should say.
@@ -44,14 +55,14 @@ pub struct Accounted {
 }
 
 impl Accounted {
-    /// As a cell says.
+    /// Returns the fields of a cell.
     #[must_use]
     pub fn of(cell: &Cell) -> Self {
         Self {
             used: cell.used,
             implicit: cell.implicit,
             exported: cell.exported,
-            ended: cell.implicit_epoch,
+            implicit_epoch: cell.implicit_epoch,
             charges: cell.charges,
             creating: cell.creating,
         }
@@ -66,10 +77,10 @@ impl Accounted {
     }
 }
 
-/// What NVML measured, and what was accounted before and after.
+/// NVML's figure, with what was accounted before and after.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
-    /// Before all of it.
+    /// Time before all of it was read.
     pub at: Nanos,
     /// Accounted before.
     pub before: Accounted,
@@ -81,79 +92,79 @@ pub struct Reading {
     pub imported: Bytes,
 }
 
-/// What is to be published.
+/// A delta to publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Correction {
     /// Beyond what is accounted; below 0: less than that.
-    pub growth: i64,
-    /// For this count of ended contexts.
-    pub ended: u32,
-    /// It is more than before.
+    pub delta: i64,
+    /// The count of ended contexts that it applies to.
+    pub implicit_epoch: u32,
+    /// Whether it is greater than before.
     pub risen: bool,
 }
 
-/// What is known of one process on one GPU.
+/// State of one process on one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unaccounted {
-    growth: i64,
-    ended: u32,
-    /// The accounted implicit memory of which a reading has shown that it and `growth` are exactly
-    /// what NVML measures.
+    delta: i64,
+    implicit_epoch: u32,
+    /// The accounted implicit memory for which a reading has shown that with the delta it is
+    /// exactly what NVML measures.
     confirmed: Option<Bytes>,
-    /// How far the last reading would have let the figure rise.
+    /// How far the last reading would have let the delta rise.
     excess: Option<i64>,
-    still: Option<Stable>,
+    stable: Option<Stable>,
 }
 
-/// Readings between which nothing has moved.
+/// Readings between which nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stable {
     accounted: Accounted,
     since: Nanos,
-    /// One that had stillness before it: when, and the greatest figure that it allows.
+    /// A reading with a stable interval before it: its time, and the greatest delta that it allows.
     middle: Option<(Nanos, i64)>,
 }
 
 impl Unaccounted {
-    /// Goes on from what was published: a monitor that has just come takes its predecessor's word.
+    /// Continues from a published delta, such as a predecessor's.
     #[must_use]
-    pub fn from_published(growth: i64, ended: u32) -> Self {
-        Self { growth, ended, ..Self::default() }
+    pub fn from_published(delta: i64, implicit_epoch: u32) -> Self {
+        Self { delta, implicit_epoch, ..Self::default() }
     }
 
     /// Beyond what is accounted; below 0: less than that.
     #[must_use]
-    pub const fn growth(&self) -> i64 {
-        self.growth
+    pub const fn delta(&self) -> i64 {
+        self.delta
     }
 
-    /// The count of ended contexts for which that holds.
+    /// Returns the count of ended contexts that the delta applies to.
     #[must_use]
-    pub const fn ended(&self) -> u32 {
-        self.ended
+    pub const fn implicit_epoch(&self) -> u32 {
+        self.implicit_epoch
     }
 
-    /// Whether the process's implicit memory and its growth are known to be what NVML measures.
+    /// Whether the process's implicit memory and its delta are known to be what NVML measures.
     #[must_use]
     pub const fn is_confirmed(&self) -> bool {
         self.confirmed.is_some()
     }
 
-    /// NVML does not tell of the process: nothing is known, and said.
+    /// Clears the delta: NVML does not list the process.
     pub fn forget(&mut self) -> Option<Correction> {
-        (self.excess, self.still, self.confirmed) = (None, None, None);
+        (self.excess, self.stable, self.confirmed) = (None, None, None);
         self.publish(0)
     }
 
-    /// Takes a reading; what is to be published, if that changes.
+    /// Takes a reading. Returns the delta to publish, if it changes.
     pub fn take(&mut self, reading: &Reading) -> Option<Correction> {
         let Reading { at, before, measured, after, imported } = *reading;
-        if before.ended != after.ended {
-            (self.excess, self.still) = (None, None);
+        if before.implicit_epoch != after.implicit_epoch {
+            (self.excess, self.stable) = (None, None);
             return None;
         }
-        if self.ended != after.ended {
-            *self = Self::from_published(0, after.ended);
+        if self.implicit_epoch != after.implicit_epoch {
+            *self = Self::from_published(0, after.implicit_epoch);
         }
         let creating = before.creating > 0 || after.creating > 0;
         let measured = signed(measured);
@@ -171,22 +182,23 @@ impl Unaccounted {
         let sure = (!creating).then(|| measured.saturating_sub(implicit));
         let falls = stable.into_iter().chain(sure).min();
 
-        let mut growth = self.growth;
+        let mut delta = self.delta;
         if let Some(bound) = falls {
-            growth = growth.min(bound.max(-implicit));
+            delta = delta.min(bound.max(-implicit));
         }
         if let Some(bound) = rises {
-            growth = growth.max(bound.max(-implicit));
+            delta = delta.max(bound.max(-implicit));
         }
         let allocates = before.used + after.used > Bytes::ZERO;
         let is_exact = stable.is_some() || (!creating && !allocates && before == after);
         let accounted = after.implicit;
         self.confirmed =
             is_exact.then_some(accounted).or(self.confirmed.filter(|known| *known == accounted));
-        self.publish(growth)
+        self.publish(delta)
     }
 
-    /// How far the figure may be if nothing that is under way explains it; none: something may.
+    /// Returns the greatest delta that is possible after two stable intervals; none: a call in
+    /// flight may explain the figures.
     fn stable(
         &mut self,
         at: Nanos,
@@ -195,29 +207,29 @@ impl Unaccounted {
         bound: i64,
     ) -> Option<i64> {
         if before != after || before.creating > 0 {
-            self.still = None;
+            self.stable = None;
             return None;
         }
-        let Some(still) = self.still.as_mut().filter(|still| still.accounted == before) else {
-            self.still = Some(Stable { accounted: before, since: at, middle: None });
+        let Some(stable) = self.stable.as_mut().filter(|stable| stable.accounted == before) else {
+            self.stable = Some(Stable { accounted: before, since: at, middle: None });
             return None;
         };
-        match still.middle {
-            None if at - still.since < STABLE_INTERVAL => None,
+        match stable.middle {
+            None if at - stable.since < STABLE_INTERVAL => None,
             None => {
-                still.middle = Some((at, bound));
+                stable.middle = Some((at, bound));
                 None
             }
             Some((middle, bound)) => (at - middle >= STABLE_INTERVAL).then_some(bound),
         }
     }
 
-    fn publish(&mut self, growth: i64) -> Option<Correction> {
-        let before = std::mem::replace(&mut self.growth, growth);
-        (growth != before).then_some(Correction {
-            growth,
-            ended: self.ended,
-            risen: growth > before,
+    fn publish(&mut self, delta: i64) -> Option<Correction> {
+        let before = std::mem::replace(&mut self.delta, delta);
+        (delta != before).then_some(Correction {
+            delta,
+            implicit_epoch: self.implicit_epoch,
+            risen: delta > before,
         })
     }
 }

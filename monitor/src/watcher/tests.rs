@@ -26,7 +26,7 @@ fn observation(second: u64, seen: Vec<ObservedProcess>, limit: u64) -> GpuObserv
     }
 }
 
-/// Found, and signals, one a second from 0 on.
+/// Takes observations of these seconds; returns the findings and signals.
 fn observe_all(
     watcher: &mut Watcher,
     rules: Rules,
@@ -98,7 +98,7 @@ fn host_processes_are_reported_and_never_ended() {
 #[test]
 fn one_observation_reports_nothing() {
     let mut watcher = Watcher::default();
-    // Its slot is proved between the looks.
+    // Its slot is verified in every second observation.
     let shim = |at| if at % 2 == 0 { Shim::Absent } else { Shim::Bound };
     let events = observe_all(
         &mut watcher,
@@ -182,7 +182,8 @@ fn lowered_limit_does_not_end_existing_processes() {
         (0..20).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, 900)], limit(at))),
     );
     assert_eq!(texts(&events), [(4, "found 1 over_limit")]);
-    // More than it ever was allowed it may not have; and once within it, it may have no more than that.
+    // It may not hold more than it was ever allowed. Once within its limit again, it may not exceed
+    // that.
     let events = observe_all(
         &mut watcher,
         BOTH,
@@ -202,7 +203,7 @@ fn lowered_limit_does_not_end_existing_processes() {
     );
 }
 
-/// Over the limit is not yet over the margin: patience is for what one is ended for.
+/// The delay does not start before the use exceeds limit and margin.
 #[test]
 fn term_delay_counts_from_the_margin() {
     let mut watcher = Watcher::default();
@@ -218,7 +219,8 @@ fn term_delay_counts_from_the_margin() {
 #[test]
 fn process_back_within_its_limit_is_not_killed() {
     let mut watcher = Watcher::default();
-    // From 5 on it keeps to the margin, though not to the limit; at 30 it no longer does.
+    // From second 5 it is within the margin, though over the limit; from 30 it is beyond the
+    // margin.
     let held = |at| match at {
         0 => 900,
         1..=4 | 30.. => 1200,
@@ -352,15 +354,16 @@ fn findings_are_transferred_to_a_successor() {
         signal: Signal::Term,
     };
     before.done(order, "a".into(), Nanos(7));
-    let place = Path::new("/a");
-    let state = before.transfer(|owner| (owner == A).then_some(place));
+    let directory = Path::new("/a");
+    let state = before.transfer(|owner| (owner == A).then_some(directory));
     let text = serde_json::to_string(&state).unwrap();
     let state: WatcherState = serde_json::from_str(&text).unwrap();
 
-    // There it has another number. Nothing is found anew, nobody is asked twice, and who was over its limit before may still keep that.
+    // The successor numbers the container anew. Nothing is reported twice, no process gets a second
+    // SIGTERM, and what was over the limit before may stay.
     let other = TenantId(9);
     let mut after = Watcher::default();
-    after.restore(state.clone(), |dir| (dir == place).then_some(other));
+    after.restore(state.clone(), |dir| (dir == directory).then_some(other));
     assert_eq!(after.findings().count(), 3);
     assert_eq!(after.found().count(), 3);
     assert_eq!(after.ends().collect::<Vec<_>>(), [(Cause::Unshimmed, other, 1)]);
@@ -383,7 +386,7 @@ fn findings_are_transferred_to_a_successor() {
     }
     assert_eq!(events, [(13, Signal::Kill, other, Cause::Unshimmed)]);
 
-    // Of a container that is gone nothing is left but the record.
+    // Of a removed container only the record of ended processes is left.
     let mut after = Watcher::default();
     after.restore(state, |_| None);
     assert_eq!((after.findings().count(), after.found().count(), after.ends().count()), (1, 1, 0));
@@ -391,18 +394,19 @@ fn findings_are_transferred_to_a_successor() {
     assert_eq!(serde_json::from_str::<WatcherState>("{}").unwrap(), WatcherState::default());
 }
 
-/// What a monitor sees that has just started: at first nobody of the container, though its process holds 900 all the time.
+/// Observations of a monitor that has just started: it does not know the container's process before
+/// second `found_at`, though that holds 900 all the time. Its search ends at `searched_at`.
 fn observe_late(
     watcher: &mut Watcher,
     found_at: u64,
-    sought_at: u64,
+    searched_at: u64,
     observations: u64,
 ) -> Vec<(u64, String)> {
     let mut events = Vec::new();
     for second in 0..observations {
         let owner = (second >= found_at).then_some(A);
         let mut observation = observation(second, vec![seen(5, owner, Shim::Bound, 900)], 9);
-        observation.unsure.extend((second < sought_at).then_some(A));
+        observation.unsure.extend((second < searched_at).then_some(A));
         events.extend(watcher.take(&observation, BOTH).into_iter().map(|event| match event {
             Event::Found(finding) => (second, format!("found {}", finding.id.pid)),
             Event::End(order) => (second, format!("{:?} {}", order.signal, order.id.pid)),

@@ -1,6 +1,7 @@
-//! What one monitor leaves to the next of what it has found: findings and how long they have lasted, what each container may keep, the sums.
+//! The watcher's part of the upgrade state: findings and their ages, what each container may keep,
+//! the counts.
 //!
-//! Containers are told by their directories: numbers are each monitor's own.
+//! Containers are named by their directories, since each monitor numbers them anew.
 
 use std::path::{Path, PathBuf};
 
@@ -11,22 +12,22 @@ use serde::{Deserialize, Serialize};
 
 use super::{Ended, Finding, Order, ProcessId, TrackedFinding, Watcher};
 
-/// All of it. What does not name a GPU, or a container that is still there, is left out.
+/// The state of a watcher. Entries for containers that no longer exist are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WatcherState {
-    findings: Vec<Found>,
-    /// By GPU and container: what it may keep.
+    findings: Vec<FindingState>,
+    /// What a container may keep, by GPU and container.
     allowed: Vec<(String, PathBuf, u64)>,
-    /// By cause and container.
+    /// Counts of findings, by cause and container.
     found: Vec<(Cause, Option<PathBuf>, u64)>,
     ends: Vec<(Cause, PathBuf, u64)>,
-    ended: Vec<Gone>,
+    ended: Vec<EndedState>,
 }
 
 /// A finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Found {
+struct FindingState {
     gpu: String,
     pid: u32,
     start_time: u64,
@@ -45,7 +46,7 @@ struct Found {
 
 /// A process that was ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Gone {
+struct EndedState {
     gpu: String,
     pid: u32,
     start_time: u64,
@@ -57,10 +58,10 @@ struct Gone {
 }
 
 impl Watcher {
-    /// What the next monitor goes on with; `dir` is a container's directory.
+    /// Returns the state for the next monitor. `dir` returns a container's directory.
     #[must_use]
     pub fn transfer<'a>(&self, dir: impl Fn(TenantId) -> Option<&'a Path>) -> WatcherState {
-        let place = |owner: TenantId| dir(owner).map(Path::to_owned);
+        let directory = |owner: TenantId| dir(owner).map(Path::to_owned);
         let findings = self.known.values().filter_map(|known| {
             let Finding {
                 gpu,
@@ -74,14 +75,14 @@ impl Watcher {
                 spared,
                 since,
             } = known.finding.clone();
-            Some(Found {
+            Some(FindingState {
                 gpu: gpu.to_string(),
                 pid: id.pid,
                 start_time: id.start_time,
                 comm,
                 cause,
                 owner: match owner {
-                    Some(owner) => Some(place(owner)?),
+                    Some(owner) => Some(directory(owner)?),
                     None => None,
                 },
                 shim,
@@ -95,19 +96,20 @@ impl Watcher {
             })
         });
         let allowed = self.allowed.iter();
-        let allowed = allowed
-            .filter_map(|((gpu, owner), bytes)| Some((gpu.to_string(), place(*owner)?, bytes.0)));
+        let allowed = allowed.filter_map(|((gpu, owner), bytes)| {
+            Some((gpu.to_string(), directory(*owner)?, bytes.0))
+        });
         let found = self.found.iter().filter_map(|((cause, owner), count)| {
             let owner = match owner {
-                Some(owner) => Some(place(*owner)?),
+                Some(owner) => Some(directory(*owner)?),
                 None => None,
             };
             Some((*cause, owner, *count))
         });
         let ends = self.counts.iter();
         let ends =
-            ends.filter_map(|((cause, owner), count)| Some((*cause, place(*owner)?, *count)));
-        let ended = self.ended.iter().map(|Ended { order, container, at }| Gone {
+            ends.filter_map(|((cause, owner), count)| Some((*cause, directory(*owner)?, *count)));
+        let ended = self.ended.iter().map(|Ended { order, container, at }| EndedState {
             gpu: order.gpu.to_string(),
             pid: order.id.pid,
             start_time: order.id.start_time,
@@ -126,12 +128,12 @@ impl Watcher {
         }
     }
 
-    /// Goes on where a predecessor ended; `tenant` is the container of a directory.
+    /// Restores a predecessor's state. `tenant` returns the container of a directory.
     pub fn restore(&mut self, state: WatcherState, tenant: impl Fn(&Path) -> Option<TenantId>) {
         for one in state.findings {
             let Ok(gpu) = one.gpu.parse() else { continue };
             let owner = one.owner.as_deref().map(&tenant);
-            // Its container is gone, and it with that.
+            // A finding of a container that no longer exists is dropped.
             let Some(owner) = owner.map_or(Some(None), |owner| owner.map(Some)) else { continue };
             let finding = Finding {
                 gpu,
@@ -174,7 +176,7 @@ impl Watcher {
                 gpu,
                 id: ProcessId { pid: one.pid, start_time: one.start_time },
                 comm: one.comm,
-                // It is over: the container's name is what counts.
+                // The order is done; only the container's id is still used.
                 owner: TenantId(0),
                 cause: one.cause,
                 bound: None,

@@ -238,7 +238,7 @@ fn container_without_free_weight_is_warned() {
     client.set("0/max_inst", "4").unwrap();
     let two = Process::start(&b, 1, Bytes::ZERO);
     let told = client.register(Registration { weight: Some(3), ..registration(&b) }).unwrap();
-    assert_eq!(told.warnings, ["GPU 0 has a weight of 1 left for b, which asked for 3"]);
+    assert_eq!(told.warnings, ["GPU 0 has a weight of 1 left for b, which requested 3"]);
     client.set("0/a/weight", "4").unwrap_err();
     client.set("0/b/weight", "2").unwrap_err();
     client.set("0/b/weight", "1").unwrap();

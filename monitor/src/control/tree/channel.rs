@@ -39,7 +39,7 @@ pub(crate) struct RequestReceiver {
     wakeup: Arc<OwnedFd>,
 }
 
-/// Both ends.
+/// Opens a channel; returns both ends.
 ///
 /// # Errors
 /// When there are no descriptors left.
@@ -82,7 +82,7 @@ impl RequestReceiver {
         for pending in self.requests.try_iter() {
             if pending.until > Monotonic.now() {
                 let reply = answer(pending.request, pending.may_write);
-                // A caller that has gone does not need it.
+                // The caller may no longer wait for it.
                 let _ = pending.reply.try_send(reply);
             }
         }
@@ -125,11 +125,11 @@ mod tests {
     fn request_times_out_and_is_not_carried_out_later() {
         let (sender, receiver) = open().unwrap();
         assert_eq!(sender.send(Request::Status, false).unwrap_err().errno, Errno::EIO);
-        let mut asked = 0;
+        let mut answered = 0;
         receiver.answer(|_, _| {
-            asked += 1;
+            answered += 1;
             Reply::Done
         });
-        assert_eq!(asked, 0);
+        assert_eq!(answered, 0);
     }
 }

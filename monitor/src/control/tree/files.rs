@@ -1,4 +1,4 @@
-//! The calls of the kernel, one by one.
+//! Handles the calls of the kernel.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -16,12 +16,12 @@ use parking_lot::Mutex;
 use super::channel::RequestSender;
 use super::inodes::{Inodes, ROOT, join};
 
-/// Nothing is kept by the kernel.
+/// Time for which the kernel may cache.
 const TTL: Duration = Duration::ZERO;
-/// Of files whose length shows only when they are read, as in `/proc`.
+/// Size of a file. The length is known only when it is read, as in `/proc`.
 const SIZE: u64 = 0;
 
-/// The tree, as the kernel sees it.
+/// The tree as the kernel sees it.
 #[derive(Debug)]
 pub(super) struct Files {
     sender: RequestSender,
@@ -41,7 +41,8 @@ struct State {
 #[derive(Debug)]
 struct Open {
     path: String,
-    /// What was read at the beginning: who reads on gets the rest of that, not of another value.
+    /// The value that was read at offset 0: further reads return the rest of it, not of a newer
+    /// one.
     text: Option<Vec<u8>>,
     /// The same for a folder.
     names: Option<Vec<(u64, FileType, String)>>,
@@ -116,12 +117,12 @@ impl Files {
         Ok(self.attributes(number, kind))
     }
 
-    fn look(&self, call: &Call, node: INodeNo) -> Result<FileAttr, Errno> {
+    fn stat(&self, call: &Call, node: INodeNo) -> Result<FileAttr, Errno> {
         let path = self.path(node)?;
         Ok(self.attributes(node.0, self.kind(call, &path)?))
     }
 
-    /// Whether the caller may open or cut a file to write it.
+    /// Checks whether the caller may open or truncate a file.
     fn check(&self, call: &Call, path: &str, writes: bool) -> Result<(), Errno> {
         match self.kind(call, path)? {
             Kind::Folder => Err(Errno::EISDIR),
@@ -167,10 +168,10 @@ impl Files {
     fn write_text(&self, call: &Call, handle: FileHandle, data: &[u8]) -> Result<u32, Errno> {
         let path = self.state.lock().open.get(&handle.0).ok_or(Errno::EBADF)?.path.clone();
         let value = str::from_utf8(data).map_err(|_| Errno::EINVAL)?.to_owned();
-        // Who was allowed to open it to write may write.
+        // The right to write was checked when the file was opened.
         match self.sender.send(Request::Set { path, value }, true).map_err(errno)? {
             Reply::Done => {
-                tracing::debug!("process {} of user {} wrote", call.pid(), call.uid());
+                tracing::debug!("process {} of user {} wrote a node", call.pid(), call.uid());
                 u32::try_from(data.len()).map_err(|_| Errno::EINVAL)
             }
             _ => Err(Errno::EIO),
@@ -183,10 +184,10 @@ impl Files {
             return Err(Errno::EIO);
         };
         let state = self.state.lock();
-        let above = path.rsplit_once('/').map_or("", |(above, _)| above);
+        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
         let mut entries = vec![
             (state.nodes.number(path), FileType::Directory, ".".to_owned()),
-            (state.nodes.number(above), FileType::Directory, "..".to_owned()),
+            (state.nodes.number(parent), FileType::Directory, "..".to_owned()),
         ];
         for name in names {
             let (kind, name) = match name.strip_suffix('/') {
@@ -229,9 +230,9 @@ const fn file_type(kind: Kind) -> FileType {
 
 fn errno(refusal: Refusal) -> Errno {
     if refusal.errno == message::Errno::EIO {
-        tracing::warn!("a call of the control tree failed: {refusal}");
+        tracing::warn!("a request from the control tree failed: {refusal}");
     } else {
-        tracing::debug!("refused: {refusal}");
+        tracing::debug!("request from the control tree refused: {refusal}");
     }
     match refusal.errno {
         message::Errno::EINVAL => Errno::EINVAL,
@@ -257,13 +258,14 @@ impl Filesystem for Files {
     }
 
     fn getattr(&self, call: &Call, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match self.look(call, node) {
+        match self.stat(call, node) {
             Ok(found) => reply.attr(&TTL, &found),
             Err(error) => reply.error(error),
         }
     }
 
-    /// `>` cuts a file to nothing before it writes: allowed to who may write, and does nothing.
+    /// A shell's `>` truncates a file before it writes. That is allowed if the caller may write,
+    /// and has no effect.
     fn setattr(
         &self,
         call: &Call,
@@ -289,7 +291,7 @@ impl Filesystem for Files {
         } else {
             Ok(())
         };
-        match allowed.and_then(|()| self.look(call, node)) {
+        match allowed.and_then(|()| self.stat(call, node)) {
             Ok(found) => reply.attr(&TTL, &found),
             Err(error) => reply.error(error),
         }
@@ -321,7 +323,7 @@ impl Filesystem for Files {
         }
     }
 
-    /// Each write is a value of its own, wherever in the file it is said to be, as in `/proc`.
+    /// Each write is a complete value, whatever its offset, as in `/proc`.
     fn write(
         &self,
         call: &Call,
@@ -394,7 +396,7 @@ impl Filesystem for Files {
         reply.ok();
     }
 
-    // ---- nodes are made and taken away by who starts and ends containers, never here ------------------------------
+    // Nodes are created and removed only with GPUs and containers.
 
     fn create(&self, _: &Call, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
         reply.error(Errno::ENOENT);

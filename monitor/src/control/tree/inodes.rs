@@ -1,11 +1,11 @@
-//! Numbers of nodes: a path has the same number whenever it is asked for, and is kept as long as the kernel refers to it.
+//! Inode numbers: a path keeps its number as long as the kernel refers to it.
 
 use std::collections::HashMap;
 
-/// The root's, by the protocol.
+/// The root's number, given by the protocol.
 pub(super) const ROOT: u64 = 1;
 
-/// What the kernel refers to.
+/// The nodes that the kernel refers to.
 #[derive(Debug, Default)]
 pub(super) struct Inodes {
     known: HashMap<u64, Known>,
@@ -18,7 +18,7 @@ struct Known {
 }
 
 impl Inodes {
-    /// The path of a number.
+    /// Returns the path of a number.
     pub(super) fn path(&self, number: u64) -> Option<String> {
         if number == ROOT {
             return Some(String::new());
@@ -26,7 +26,7 @@ impl Inodes {
         self.known.get(&number).map(|known| known.path.clone())
     }
 
-    /// The number of a path.
+    /// Returns the number of a path.
     pub(super) fn number(&self, path: &str) -> u64 {
         if path.is_empty() {
             return ROOT;
@@ -38,7 +38,7 @@ impl Inodes {
         number
     }
 
-    /// The kernel is told of it once more.
+    /// Counts one more reference of the kernel to a path; returns its number.
     pub(super) fn remember(&mut self, path: &str) -> u64 {
         let number = self.number(path);
         let known =
@@ -47,7 +47,7 @@ impl Inodes {
         number
     }
 
-    /// The kernel has forgotten it so many times.
+    /// Drops this many references of the kernel.
     pub(super) fn forget(&mut self, number: u64, lookups: u64) {
         if let Some(known) = self.known.get_mut(&number) {
             known.lookups = known.lookups.saturating_sub(lookups);
@@ -65,7 +65,7 @@ fn hash(path: &str) -> u64 {
     })
 }
 
-/// The path of a name in a folder.
+/// Returns the path of a name in a folder.
 pub(super) fn join(folder: &str, name: &str) -> String {
     if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
 }

@@ -1,4 +1,4 @@
-//! What is mounted where, by the kernel's own list: nothing here touches a mount that may not answer.
+//! Finds mounts by the kernel's own list, without touching a mount, which may not answer.
 
 use std::fs;
 use std::io;
@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use rustix::fs::CWD;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree, unmount};
 
-/// A place without links, though what is mounted there may not answer.
-pub(super) fn place(at: &Path) -> io::Result<PathBuf> {
+/// Resolves the links in a mount point's parent, but not the mount point, which may not answer.
+pub(super) fn resolve(at: &Path) -> io::Result<PathBuf> {
     let (Some(folder), Some(name)) = (at.parent(), at.file_name()) else {
         let what = format!("expected a folder to mount the tree on, found {}", at.display());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
@@ -18,54 +18,54 @@ pub(super) fn place(at: &Path) -> io::Result<PathBuf> {
     Ok(fs::canonicalize(folder)?.join(name))
 }
 
-/// The source of what is mounted at a place, on top; none: nothing.
+/// Returns the source of the topmost mount at a path; none: nothing is mounted there.
 pub(super) fn top(at: &Path) -> io::Result<Option<String>> {
     Ok(find(&fs::read_to_string("/proc/self/mountinfo")?, at))
 }
 
-/// The last line counts: it was mounted last.
+/// The last line is the topmost mount.
 fn find(list: &str, at: &Path) -> Option<String> {
     all(list, at).next_back()
 }
 
-/// The sources of all that is mounted at a place.
+/// Returns the sources of all mounts at a path.
 fn all<'a>(list: &'a str, at: &'a Path) -> impl DoubleEndedIterator<Item = String> + 'a {
     list.lines().filter_map(move |line| {
-        let (before, behind) = line.split_once(" - ")?;
+        let (before, after) = line.split_once(" - ")?;
         let point = before.split(' ').nth(4)?;
-        let source = behind.split(' ').nth(1)?;
-        (Path::new(&plain(point)) == at).then(|| plain(source))
+        let source = after.split(' ').nth(1)?;
+        (Path::new(&unescape(point)) == at).then(|| unescape(source))
     })
 }
 
-/// Blanks and such are written as `\040`.
-fn plain(text: &str) -> String {
+/// Decodes octal escapes: a blank is written as `\040`.
+fn unescape(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
-    while let Some((&first, behind)) = rest.split_first() {
-        let digits = behind
-            .get(..3)
-            .filter(|digits| first == b'\\' && digits.iter().all(u8::is_ascii_digit));
+    while let Some((&first, after)) = rest.split_first() {
+        let digits =
+            after.get(..3).filter(|digits| first == b'\\' && digits.iter().all(u8::is_ascii_digit));
         let code =
             digits.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 8).ok());
         bytes.push(code.unwrap_or(first));
-        rest = if code.is_some() { &behind[3..] } else { behind };
+        rest = if code.is_some() { &after[3..] } else { after };
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// How many mounts of this source there are at a place.
+/// Counts the mounts with this source at a path.
 pub(super) fn count(at: &Path, source: &str) -> io::Result<usize> {
     let list = fs::read_to_string("/proc/self/mountinfo")?;
     Ok(all(&list, at).filter(|found| found == source).count())
 }
 
-/// Has what is mounted at `aside` also mounted at a place, beneath what is there: when that is taken away it is there at once.
+/// Mounts a copy of the mount at `aside` beneath the one at `at`, so that it appears at once when
+/// that one is removed.
 ///
-/// A copy, because a mount that lies below a shared one, as all do below `/run`, may not be moved.
+/// A copy, because a mount below a shared one, as all below `/run` are, may not be moved.
 ///
 /// # Errors
-/// As the system says: no right to it, or a kernel before Linux 6.5.
+/// No permission, or a kernel before Linux 6.5.
 pub(super) fn put_beneath(aside: &Path, at: &Path) -> io::Result<()> {
     let copy =
         open_tree(CWD, aside, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
@@ -73,11 +73,11 @@ pub(super) fn put_beneath(aside: &Path, at: &Path) -> io::Result<()> {
     Ok(move_mount(&copy, "", CWD, at, flags)?)
 }
 
-/// Takes away what is mounted there, on top, at once; who has a file of it open keeps that.
+/// Removes the topmost mount at once. Open files stay usable.
 pub(super) fn detach(at: &Path) -> io::Result<()> {
     match unmount(at, UnmountFlags::DETACH) {
         Err(rustix::io::Errno::PERM) => {
-            // Who had the helper mount it must have it take it away.
+            // A mount made by the helper must be removed by the helper.
             let mut helper = Command::new("fusermount3");
             helper.arg("-u").arg("-z").arg("--").arg(at).stdin(Stdio::null()).stdout(Stdio::null());
             if helper.status()?.success() {
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(find(list, Path::new("/run/cgpu_km")).as_deref(), Some("cgpu:/other"));
         assert_eq!(find(list, Path::new("/run/a b")).as_deref(), Some("cgpu:/run/a b"));
         assert_eq!(find(list, Path::new("/run/cgpu")), None);
-        assert_eq!(plain(r"a\134b\04"), r"a\b\04");
+        assert_eq!(unescape(r"a\134b\04"), r"a\b\04");
     }
 
     #[test]

@@ -12,21 +12,24 @@ use super::*;
 
 const GPU: Uuid = Uuid([7; 16]);
 
-/// A container with its files, one GPU of 1000 bytes in them.
+/// A container with its files, which have one GPU with a limit of 1000 bytes.
 struct Fixture {
     container: Container,
     shared: Shared,
-    place: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Fixture {
     fn new() -> Self {
-        let place = tempfile::tempdir_in("/dev/shm").unwrap();
-        Shared::make(place.path(), RegionSpec { name: "", created: Nanos(1), time_scale: None })
-            .unwrap();
-        let shared = Shared::open(place.path()).unwrap();
-        let container = Container::new(TenantId(1), "a".into(), place.path().to_owned());
-        let mut fixture = Self { container, shared, place };
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        Shared::make(
+            directory.path(),
+            RegionSpec { name: "", created: Nanos(1), time_scale: None },
+        )
+        .unwrap();
+        let shared = Shared::open(directory.path()).unwrap();
+        let container = Container::new(TenantId(1), "a".into(), directory.path().to_owned());
+        let mut fixture = Self { container, shared, directory };
         let first = fixture.claim();
         let gpu = Gpu { uuid: GPU, total: Bytes(9000), limit: Bytes(1000), ordinal: 0 };
         fixture.shared.register(first.slot, &gpu).unwrap();
@@ -35,10 +38,10 @@ impl Fixture {
         fixture
     }
 
-    /// A process of it, which lives as long as this.
+    /// Claims a slot for a process, which lives as long as the claim.
     fn claim(&self) -> Claim<LivenessLock> {
-        let who = SlotOwner { pid: std::process::id(), comm: b"p" };
-        self.shared.claim(who, Nanos(1), true).unwrap().unwrap()
+        let owner = SlotOwner { pid: std::process::id(), comm: b"p" };
+        self.shared.claim(owner, Nanos(1), true).unwrap().unwrap()
     }
 
     fn refresh(&mut self) {
@@ -47,28 +50,28 @@ impl Fixture {
         }
     }
 
-    /// Writes over the container's own file, as it may.
-    fn write(&self, place: usize, bytes: &[u8]) {
-        let file = File::options().write(true).open(self.place.path().join("use")).unwrap();
-        file.write_all_at(bytes, u64::try_from(place).unwrap()).unwrap();
+    /// Overwrites part of the container's own file, as a container can.
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        let file = File::options().write(true).open(self.directory.path().join("use")).unwrap();
+        file.write_all_at(bytes, u64::try_from(offset).unwrap()).unwrap();
     }
 }
 
-/// So many times ourselves, with a descriptor of us each.
-fn ourselves(times: usize) -> Vec<Option<FoundProcess>> {
-    let us = rustix::process::getpid();
+/// Returns the test's own process this many times, each with a descriptor.
+fn own_process(times: usize) -> Vec<Option<FoundProcess>> {
+    let own = rustix::process::getpid();
     let one = || FoundProcess {
         id: ProcessId::of(std::process::id()).unwrap(),
-        exit: Some(rustix::process::pidfd_open(us, PidfdFlags::empty()).unwrap()),
+        exit: Some(rustix::process::pidfd_open(own, PidfdFlags::empty()).unwrap()),
     };
     (0..times).map(|_| Some(one())).collect()
 }
 
-/// Where the only GPU is in `use`.
+/// Offset of the only GPU in `use`.
 const RECORD: usize = offset_of!(Use, header) + offset_of!(UseHeader, gpu);
 
 #[test]
-fn one_search_at_a_time_however_many_slots_are_locked() {
+fn container_with_many_slots_has_one_search_at_a_time() {
     let mut fixture = Fixture::new();
     assert_eq!(fixture.container.begin_search(), None);
     let mut claims: Vec<_> = (0..100).map(|_| fixture.claim()).collect();
@@ -78,18 +81,18 @@ fn one_search_at_a_time_however_many_slots_are_locked() {
     for _ in 0..50 {
         claims.push(fixture.claim());
         fixture.refresh();
-        assert_eq!(fixture.container.begin_search(), None, "a search is under way");
+        assert_eq!(fixture.container.begin_search(), None, "a search is pending");
     }
     assert!(!fixture.container.identity().searched);
-    let heard = fixture.container.found(&search, ourselves(100));
+    let polled = fixture.container.found(&search, own_process(100));
     assert_eq!(fixture.container.host_ids.len(), 100);
-    // Their deaths are heard of at once, but not of so many that nobody else's would be.
-    assert_eq!((heard.len(), fixture.container.exits.len()), (MAX_EXIT_WATCHES, MAX_EXIT_WATCHES));
+    // Their exits are polled for, up to a bound that leaves descriptors for other containers.
+    assert_eq!((polled.len(), fixture.container.exits.len()), (MAX_EXIT_WATCHES, MAX_EXIT_WATCHES));
     let rest = fixture.container.begin_search().unwrap();
     assert_eq!(rest.processes.len(), 50);
-    // What was found in files that were replaced meanwhile is of nobody, and the next search may begin.
+    // A result for files that were replaced meanwhile is ignored, and the next search may begin.
     let elsewhere = Search { file: (0, 0), ..rest.clone() };
-    assert_eq!(fixture.container.found(&elsewhere, ourselves(50)), []);
+    assert_eq!(fixture.container.found(&elsewhere, own_process(50)), []);
     assert_eq!(fixture.container.host_ids.len(), 100);
     assert_eq!(fixture.container.begin_search().as_ref(), Some(&rest));
     fixture.container.found(&rest, (0..50).map(|_| None).collect());
@@ -103,7 +106,7 @@ fn process_that_left_its_slot_still_belongs_to_its_container() {
     fixture.refresh();
     let search = fixture.container.begin_search().unwrap();
     let own = ProcessId::of(std::process::id()).unwrap();
-    fixture.container.found(&search, ourselves(1));
+    fixture.container.found(&search, own_process(1));
     assert_eq!(fixture.container.exits.len(), 1);
     let identity = fixture.container.identity();
     assert_eq!((identity.verified, identity.former), (vec![own], vec![]));
@@ -121,10 +124,10 @@ fn unreadable_region_is_not_an_unused_one() {
     let identity = fixture.container.identity().file;
     assert!(identity.is_some() && !fixture.container.identity().closed);
     fixture.write(0, &(layout::LAYOUT_VERSION + 7).to_ne_bytes());
-    let mut other = Container::new(TenantId(2), "b".into(), fixture.place.path().to_owned());
+    let mut other = Container::new(TenantId(2), "b".into(), fixture.directory.path().to_owned());
     assert!(!other.find_region(1));
     assert_eq!((other.identity().file, other.identity().closed), (identity, true));
-    // None at all is another thing.
+    // A directory without files is not an error.
     let empty = tempfile::tempdir().unwrap();
     let mut none = Container::new(TenantId(3), "c".into(), empty.path().to_owned());
     assert!(!none.find_region(1));

@@ -1,4 +1,5 @@
-//! The rule against a process whose truth is known: any history of charges, frees, contexts and growth, with readings at any instant.
+//! Checks the rule against a simulated process: any history of charges, frees, contexts and growth,
+//! with readings at any time.
 
 use proptest::prelude::*;
 
@@ -18,12 +19,12 @@ fn reading(second: u64, used: u64, implicit: u64, measured: u64) -> Reading {
     }
 }
 
-fn risen(growth: i64) -> Option<Correction> {
-    Some(Correction { growth, ended: 0, risen: true })
+fn risen(delta: i64) -> Option<Correction> {
+    Some(Correction { delta, implicit_epoch: 0, risen: true })
 }
 
-fn fallen(growth: i64) -> Option<Correction> {
-    Some(Correction { growth, ended: 0, risen: false })
+fn fallen(delta: i64) -> Option<Correction> {
+    Some(Correction { delta, implicit_epoch: 0, risen: false })
 }
 
 #[test]
@@ -36,19 +37,19 @@ fn code_loaded_by_a_launch_is_counted_at_once() {
 
 #[test]
 fn overestimated_context_is_corrected() {
-    // With nothing else accounted it is sure at once.
+    // With nothing else accounted, one reading is enough.
     let mut process = Unaccounted::default();
     assert_eq!(process.take(&reading(1, 0, 512, 256)), fallen(-256));
-    // Else it takes three readings, because it might be a charge ahead of the driver, or a free behind it.
+    // Else it takes three readings: it might be a charge ahead of the driver, or a free behind it.
     let mut process = Unaccounted::default();
     assert_eq!(process.take(&reading(1, 1000, 512, 1256)), None);
     assert_eq!(process.take(&reading(2, 1000, 512, 1256)), None);
     assert_eq!(process.take(&reading(3, 1000, 512, 1256)), fallen(-256));
-    // What the program asked for is never taken off.
+    // What the program allocated is never subtracted.
     assert_eq!(process.take(&reading(4, 1000, 512, 0)), fallen(-512));
 }
 
-/// Takes readings in turn; whether the implicit memory is confirmed after each.
+/// Takes readings; returns whether the implicit memory is confirmed after each.
 fn confirmations(readings: &[Reading]) -> Vec<bool> {
     let mut process = Unaccounted::default();
     let mut confirmed_after = |reading| {
@@ -95,7 +96,7 @@ fn charge_between_two_readings_ends_the_stable_interval() {
         let accounted = Accounted { charges, ..reading.before };
         Reading { before: accounted, after: accounted, ..reading }
     };
-    // A program that frees and allocates all the time is found in the middle of an allocation each time.
+    // Each reading finds a program that frees and allocates all the time in an allocation.
     for second in 1..20 {
         let count = u32::try_from(second).unwrap();
         assert_eq!(process.take(&charges(reading(second, 1000, 512, 1256), count)), None);
@@ -123,7 +124,7 @@ fn memory_freed_between_the_samples_is_not_unaccounted() {
     assert_eq!(process.take(&churn(2, 1)), None);
     assert_eq!(process.take(&reading(3, 100, 50, 150)), None);
     assert_eq!(process.take(&churn(4, 1)), None);
-    // Growth of a program that always allocates is seen in the second reading.
+    // The delta of a program that always allocates is found by the second reading.
     assert_eq!(process.take(&churn(5, 1)), risen(4850));
 }
 
@@ -132,12 +133,12 @@ fn figure_of_an_ended_context_is_dropped() {
     let mut process = Unaccounted::default();
     assert_eq!(process.take(&reading(1, 0, 50, 70)), risen(20));
     let mut after = reading(2, 0, 0, 0);
-    (after.before.ended, after.after.ended) = (1, 1);
+    (after.before.implicit_epoch, after.after.implicit_epoch) = (1, 1);
     assert_eq!(process.take(&after), None);
     after.measured = Bytes(9);
-    assert_eq!(process.take(&after), Some(Correction { growth: 9, ended: 1, risen: true }));
-    // One that ended while NVML was asked tells nothing.
-    after.after.ended = 2;
+    assert_eq!(process.take(&after), Some(Correction { delta: 9, implicit_epoch: 1, risen: true }));
+    // A context that ended while NVML was called makes the reading void.
+    after.after.implicit_epoch = 2;
     after.measured = Bytes(99);
     assert_eq!(process.take(&after), None);
 }
@@ -168,12 +169,12 @@ fn lost_gpu_has_unknown_use() {
     assert_eq!(process.forget(), None);
 }
 
-/// Memory that a call is about to get or to give back.
+/// A call that allocates or frees memory.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     since: u64,
     bytes: u64,
-    /// The driver has done its part.
+    /// Whether the driver has done its part.
     done: bool,
 }
 
@@ -181,13 +182,13 @@ struct Call {
 struct Context {
     charged: u64,
     size: u64,
-    /// The code that came unasked.
+    /// Code loaded by launches.
     grown: u64,
-    /// On the GPU already.
+    /// Whether it is on the GPU already.
     there: bool,
 }
 
-/// A process: what the driver holds for it, and what its cell says.
+/// A simulated process: what the driver holds for it, and what its cell says.
 #[derive(Clone, Debug, Default)]
 struct Process {
     now: u64,
@@ -202,7 +203,7 @@ struct Process {
 enum Step {
     Allocate(u64),
     Take,
-    Settle,
+    Commit,
     Free,
     Give,
     Refund,
@@ -218,7 +219,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (1..100u64).prop_map(Step::Allocate),
         3 => Just(Step::Take),
-        3 => Just(Step::Settle),
+        3 => Just(Step::Commit),
         2 => Just(Step::Free),
         2 => Just(Step::Give),
         2 => Just(Step::Refund),
@@ -241,7 +242,7 @@ impl Process {
                 self.allocating.push(Call { since, bytes, done: false });
             }
             Step::Take => take(&mut self.allocating),
-            Step::Settle => self.live.extend(finished(&mut self.allocating)),
+            Step::Commit => self.live.extend(finished(&mut self.allocating)),
             Step::Free => {
                 let bytes = self.live.pop();
                 self.freeing.extend(bytes.map(|bytes| Call { since, bytes, done: false }));
@@ -263,7 +264,7 @@ impl Process {
             }
             Step::End if self.accounted.creating == 0 => {
                 if let Some(context) = self.contexts.pop() {
-                    self.accounted.ended += 1;
+                    self.accounted.implicit_epoch += 1;
                     self.accounted.implicit = self.accounted.implicit - Bytes(context.charged);
                 }
             }
@@ -274,11 +275,11 @@ impl Process {
             }
             Step::Wait(time) => {
                 self.now += time;
-                // None takes as long as SETTLED without saying so.
+                // No unmarked call takes as long as `STABLE_INTERVAL`.
                 let long =
                     |calls: &[Call]| calls.iter().any(|call| call.since + 400 < since + time);
                 while long(&self.allocating) {
-                    [Step::Take, Step::Settle].iter().for_each(|step| self.step(step));
+                    [Step::Take, Step::Commit].iter().for_each(|step| self.step(step));
                 }
                 while long(&self.freeing) {
                     [Step::Give, Step::Refund].iter().for_each(|step| self.step(step));
@@ -288,8 +289,8 @@ impl Process {
         }
     }
 
-    /// What the driver holds of what the program asked for.
-    fn asked(&self) -> u64 {
+    /// Returns what the driver holds of the program's allocations.
+    fn allocated(&self) -> u64 {
         let taken = self.allocating.iter().filter(|call| call.done).map(|call| call.bytes);
         let kept = self.freeing.iter().filter(|call| !call.done).map(|call| call.bytes);
         taken.chain(kept).chain(self.live.iter().copied()).sum()
@@ -297,23 +298,24 @@ impl Process {
 
     fn held(&self) -> u64 {
         let there = self.contexts.iter().filter(|context| context.there);
-        self.asked() + there.map(|context| context.size + context.grown).sum::<u64>()
+        self.allocated() + there.map(|context| context.size + context.grown).sum::<u64>()
     }
 
-    /// What is counted, with what was published last.
-    fn counted(&self, (growth, ended): (i64, u32)) -> u64 {
-        let growth = if ended == self.accounted.ended { growth } else { 0 };
-        self.accounted.used.0 + self.accounted.implicit.0.saturating_add_signed(growth)
+    /// Returns what is counted, with the delta that was published last.
+    fn counted(&self, (delta, implicit_epoch): (i64, u32)) -> u64 {
+        let delta = if implicit_epoch == self.accounted.implicit_epoch { delta } else { 0 };
+        self.accounted.used.0 + self.accounted.implicit.0.saturating_add_signed(delta)
     }
 
-    /// What must be counted whatever is known: all that was charged for. Code that came since the last reading is not known.
+    /// Returns the least that must be counted: all that was charged for. Code loaded since the last
+    /// reading is unknown.
     fn least(&self) -> u64 {
         let there = self.contexts.iter().filter(|context| context.there);
-        self.asked() + there.map(|context| context.size.min(context.charged)).sum::<u64>()
+        self.allocated() + there.map(|context| context.size.min(context.charged)).sum::<u64>()
     }
 
-    /// What may be counted as unaccounted: all that was not charged.
-    fn most_growth(&self) -> u64 {
+    /// Returns the most that may be counted as unaccounted: all that was not charged.
+    fn most_delta(&self) -> u64 {
         self.contexts
             .iter()
             .map(|context| (context.size + context.grown).saturating_sub(context.charged))
@@ -330,7 +332,7 @@ impl Process {
     }
 }
 
-/// The driver does its part of the first call that waits for it.
+/// Performs the driver's part of the first call that waits for it.
 fn take(calls: &mut [Call]) {
     if let Some(call) = calls.iter_mut().find(|call| !call.done) {
         call.done = true;
@@ -354,7 +356,8 @@ proptest! {
         let mut process = Process::default();
         let mut measured = Unaccounted::default();
         let mut published = (0, 0);
-        // Readings in a row between whose looks something was charged: two may agree on what came and went.
+        // Consecutive readings with a charge between their samples: two may both measure memory
+        // that was allocated and freed in between.
         let mut churned = 0;
         for (steps, between, wait) in rounds {
             for step in &steps {
@@ -363,24 +366,24 @@ proptest! {
             }
             let reading = process.read(&between);
             churned = if reading.before.charges == reading.after.charges { 0 } else { churned + 1 };
-            if let Some(verdict) = measured.take(&reading) {
-                published = (verdict.growth, verdict.ended);
+            if let Some(correction) = measured.take(&reading) {
+                published = (correction.delta, correction.implicit_epoch);
             }
             prop_assert!(process.counted(published) >= process.least(), "too little: {process:?} {published:?}");
-            let growth = u64::try_from(published.0).unwrap_or(0);
-            let counts = published.1 == process.accounted.ended;
-            if churned < 2 && counts && growth > process.most_growth() {
+            let delta = u64::try_from(published.0).unwrap_or(0);
+            let counts = published.1 == process.accounted.implicit_epoch;
+            if churned < 2 && counts && delta > process.most_delta() {
                 prop_assert!(false, "too much: {process:?} {published:?}");
             }
             process.step(&Step::Wait(wait));
         }
-        // When all is quiet, all is right after three samples.
+        // Without activity the count is exact after three samples.
         process.step(&Step::Appear);
         process.step(&Step::Created);
         for _ in 0..3 {
             process.step(&Step::Wait(1000));
-            if let Some(verdict) = measured.take(&process.read(&[])) {
-                published = (verdict.growth, verdict.ended);
+            if let Some(correction) = measured.take(&process.read(&[])) {
+                published = (correction.delta, correction.implicit_epoch);
             }
         }
         prop_assert_eq!(process.counted(published), process.held());
