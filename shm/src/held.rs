@@ -140,7 +140,10 @@ mod tests {
     proptest! {
         /// For any word, no part leaks into another, and only an admitted charge raises the claim.
         #[test]
-        fn changes_never_leak_between_used_and_cached(word: u64, bytes in prop_oneof![0..1u64 << 44, any::<u64>()]) {
+        fn changes_never_leak_between_used_and_cached(
+            word: u64,
+            bytes in prop_oneof![0..1u64 << 44, any::<u64>()],
+        ) {
             let (held, bytes) = (Held(word), Bytes(bytes));
             if let Some(taken) = held.take(bytes) {
                 prop_assert_eq!(taken.used(), held.used() + bytes);

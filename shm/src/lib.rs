@@ -13,7 +13,7 @@
 //! | [`layout`] | the two files, field by field |
 //! | [`preamble`] | the first words of a file: ready, not yet, another version, broken |
 //! | [`slots`], [`orphans`] | one slot per process; memory that exited processes had exported |
-//! | [`ledger`], [`held`], [`unaccounted`] | the memory charged on a GPU, and the monitor's corrections |
+//! | [`ledger`], [`held`], [`unaccounted`] | a GPU's charged memory and the monitor's corrections |
 //! | [`mod@file`], [`mapping`] | files that are created exactly once, checked and mapped |
 //! | [`region`], [`gpus`] | both files as the container's processes use them |
 //! | [`grant`], [`devices`] | the monitor's page: reader and writer; the host's devices |

@@ -5,8 +5,8 @@
 //! runs as the monitor's user may truncate that file; a store beyond a mapped file's end then
 //! raises SIGBUS. So a process that writes for untrusted others calls [`survive`] once. Where a
 //! store then meets a hole, the handler replaces the mapping with private memory, and the store
-//! continues there. No other process will read it: [`Watched::is_lost`] reports this, and opening
-//! the file again reports the reason.
+//! continues there. No other process will read it: [`crate::grant::GrantWriter::is_lost`] reports
+//! this, and opening the file again reports the reason.
 //!
 //! A signal handler can only use statics; these are the only ones of this crate.
 

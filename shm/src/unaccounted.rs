@@ -109,7 +109,8 @@ mod tests {
                 (State::Free, 0),
                 (State::Orphan, 0),
             ] {
-                prop_assert_eq!(delta.bytes(word(generation, state), epoch), expected, "{:?}", state);
+                let word = word(generation, state);
+                prop_assert_eq!(delta.bytes(word, epoch), expected, "{:?}", state);
             }
             if (other ^ generation) & 0xffff != 0 {
                 prop_assert_eq!(delta.bytes(word(other, State::Live), epoch), 0);
