@@ -3,7 +3,8 @@
 //! `cargo run --release -p cgpu-memory --example charge_cost` prints nanoseconds for a pair of
 //! allocation and free, with 1, 10,000 and 1,000,000 live allocations, in LIFO and in random order,
 //! at several distances of addresses; and CPU nanoseconds with eight processes of one container.
-#![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::exit)] // a report's figures, a program's end
+// Figures of a report, and the end of a program.
+#![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::exit)]
 
 use std::ffi::{CStr, OsString};
 use std::process::{Command, exit};
@@ -87,13 +88,14 @@ fn main() {
         for live in [1_usize, 10_000, 1_000_000] {
             let (pair, random, unwind) = alone(live, stride);
             println!(
-                "{live:>8} live, {stride:>8} apart: pair {pair:>6.1} ns, random {random:>6.1} ns, fill and unwind {unwind:>6.1} ns"
+                "{live:>8} live, {stride:>8} apart: pair {pair:>6.1} ns, random {random:>6.1} ns, \
+                 fill and unwind {unwind:>6.1} ns"
             );
         }
     }
     let (held, bare) = control(1_000_000);
     println!(
-        " 1000000 live: a random access to the bench's own list of addresses: {held:.1} ns, {bare:.1} ns for one"
+        " 1000000 live: random access to the bench's own list: {held:.1} ns, {bare:.1} ns for one"
     );
     for peers in [1, 2, 8] {
         let directory = directory();

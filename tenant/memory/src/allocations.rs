@@ -23,7 +23,7 @@ use crate::charge::{Charge, CommitOutcome};
 use crate::contexts::table::{Context, ContextTable};
 use crate::exports::Exports;
 use crate::handles::Address;
-use crate::tables::Tables;
+use crate::tables::{Tables, part};
 
 impl Charge<'_> {
     /// Records the allocation that the driver made at `address`. It is refunded when `context` is
@@ -43,18 +43,12 @@ impl Charge<'_> {
     }
 }
 
-/// The allocations of this process.
-#[derive(Clone, Copy, Debug)]
-pub struct Allocations<'a> {
-    tables: &'a Tables,
-}
+part!(
+    /// The allocations of this process.
+    Allocations
+);
 
 impl<'a> Allocations<'a> {
-    #[inline]
-    pub(crate) fn new(tables: &'a Tables) -> Self {
-        Self { tables }
-    }
-
     /// Removes the allocation at `address` from the table before the driver frees it. Returns
     /// `None` and counts the call if the address is not accounted: the caller passes it on.
     #[inline]

@@ -9,20 +9,14 @@ mod shape;
 use cgpu_shm::units::{Bytes, DeviceIndex};
 
 pub use self::shape::Shape;
-use crate::tables::Tables;
+use crate::tables::part;
 
-/// The sizes of arrays, by their descriptors.
-#[derive(Clone, Copy, Debug)]
-pub struct Arrays<'a> {
-    tables: &'a Tables,
-}
+part!(
+    /// The sizes of arrays, by their descriptors.
+    Arrays
+);
 
-impl<'a> Arrays<'a> {
-    #[inline]
-    pub(crate) fn new(tables: &'a Tables) -> Self {
-        Self { tables }
-    }
-
+impl Arrays<'_> {
     /// Returns how much an array takes on `gpu`, if the driver has reported it recently.
     #[must_use]
     pub fn size(self, gpu: DeviceIndex, shape: &Shape) -> Option<Bytes> {

@@ -66,7 +66,9 @@ fn refund_dropped(tables: &Tables, gpu: DeviceIndex, units: u32) {
 /// Charges a size, rounded as the driver rounds it.
 #[inline]
 pub(crate) fn charge(tables: &Tables, gpu: DeviceIndex, size: Bytes) -> Result<Charge<'_>, Denied> {
-    let Some(units) = units(size) else { return Err(tables.ledger.too_large(gpu, size)) };
+    let Some(units) = units(size) else {
+        return Err(tables.ledger.deny(gpu, Reason::TooLarge, size));
+    };
     charge_or_trim(tables, gpu, Column::Used, bytes(units), Reason::OverLimit)?;
     Ok(Charge { tables, gpu, units })
 }

@@ -14,7 +14,7 @@ use cgpu_shm::reason::Reason;
 use cgpu_shm::slots::Word;
 use cgpu_shm::units::{DeviceIndex, SlotIndex};
 
-use crate::tables::Tables;
+use crate::tables::{Tables, part};
 
 /// A process that the driver is about to restore, its memory charged. Marked as checkpointed again
 /// if it is dropped without [`PendingRestore::restored`].
@@ -27,24 +27,17 @@ pub struct PendingRestore<'a> {
     gpus: u64,
 }
 
-/// The checkpoints of the container's processes.
-#[derive(Clone, Copy, Debug)]
-pub struct Checkpoints<'a> {
-    tables: &'a Tables,
-}
+part!(
+    /// The checkpoints of the container's processes.
+    Checkpoints
+);
 
 impl<'a> Checkpoints<'a> {
-    #[inline]
-    pub(crate) fn new(tables: &'a Tables) -> Self {
-        Self { tables }
-    }
-
     /// Marks the memory of the process with this id as checkpointed. A process of another container
     /// is accounted there.
     pub fn checkpointed(self, pid: u32) {
-        if let Some(slot) = self.tables.ledger.checkpointed().slot_of(pid) {
-            DeviceIndex::all()
-                .for_each(|gpu| self.tables.ledger.checkpointed().mark_checkpointed(gpu, slot));
+        if let Some(slot) = self.tables.ledger.slot_of(pid) {
+            DeviceIndex::all().for_each(|gpu| self.tables.ledger.mark_checkpointed(gpu, slot));
         }
     }
 
@@ -53,14 +46,11 @@ impl<'a> Checkpoints<'a> {
     /// # Errors
     /// It does not fit: out of memory. Counted.
     pub fn begin_restore(self, pid: u32) -> Result<PendingRestore<'a>, Reason> {
-        let mut restoring = PendingRestore {
-            tables: self.tables,
-            slot: self.tables.ledger.checkpointed().slot_of(pid),
-            gpus: 0,
-        };
+        let mut restoring =
+            PendingRestore { tables: self.tables, slot: self.tables.ledger.slot_of(pid), gpus: 0 };
         if let Some((slot, _)) = restoring.slot {
             for gpu in DeviceIndex::all() {
-                let Ok(was_checkpointed) = self.tables.ledger.checkpointed().restore(gpu, slot)
+                let Ok(was_checkpointed) = self.tables.ledger.restore_checkpointed(gpu, slot)
                 else {
                     self.tables.ledger.count(Reason::OverLimit);
                     return Err(Reason::OverLimit);
@@ -77,8 +67,7 @@ impl PendingRestore<'_> {
     /// [`Checkpoints::begin_restore`].
     pub fn restored(mut self) {
         if let Some(slot) = self.slot.take() {
-            DeviceIndex::all()
-                .for_each(|gpu| self.tables.ledger.checkpointed().clear_checkpointed(gpu, slot));
+            DeviceIndex::all().for_each(|gpu| self.tables.ledger.clear_checkpointed(gpu, slot));
         }
     }
 }
@@ -87,7 +76,7 @@ impl Drop for PendingRestore<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
             let brought = DeviceIndex::all().filter(|gpu| self.gpus >> gpu.get() & 1 == 1);
-            brought.for_each(|gpu| self.tables.ledger.checkpointed().mark_checkpointed(gpu, slot));
+            brought.for_each(|gpu| self.tables.ledger.mark_checkpointed(gpu, slot));
         }
     }
 }

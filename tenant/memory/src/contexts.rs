@@ -17,25 +17,19 @@ use cgpu_shm::units::{Bytes, DeviceIndex, SlotIndex};
 
 use self::size::Baseline;
 use self::table::{Context, Entered, Released};
-use crate::charge;
 use crate::exports::Exports;
 use crate::handles::ContextId;
 use crate::ledger::Denied;
+use crate::measured::Measured;
 use crate::physical::Physical;
-use crate::tables::Tables;
+use crate::tables::{Tables, part};
 
-/// The contexts of this process.
-#[derive(Clone, Copy, Debug)]
-pub struct Contexts<'a> {
-    tables: &'a Tables,
-}
+part!(
+    /// The contexts of this process.
+    Contexts
+);
 
 impl<'a> Contexts<'a> {
-    #[inline]
-    pub(crate) fn new(tables: &'a Tables) -> Self {
-        Self { tables }
-    }
-
     /// Returns the accounted context of a handle. `None` if its creation was not seen; see
     /// [`Contexts::adopt`].
     #[inline]
@@ -59,33 +53,9 @@ impl<'a> Contexts<'a> {
         // Before the creation begins: nothing is confirmed while one is in progress.
         self.tables.ledger.await_confirmation(gpu, self.learned(gpu));
         self.relearn(gpu);
-        let charged = self.learned(gpu);
-        // Other creations are counted before and after the readings: one that neither count finds
-        // has all of its memory before the readings, or all after them.
-        let already = self.tables.ledger.creations().begin(gpu);
-        if let Err(denied) = charge::charge_or_trim(
-            self.tables,
-            gpu,
-            Column::Implicit,
-            charged,
-            Reason::ContextOverLimit,
-        ) {
-            self.tables.ledger.creations().end(gpu);
-            return Err(denied);
-        }
-        // After the charge, which may trim pools or wait for exited processes: memory that they
-        // free between the readings would be subtracted from the context's cost.
-        let (physical_free, accounted) =
-            (physical_free(), self.tables.ledger.accounted(gpu) - charged);
-        let concurrent = already.max(self.tables.ledger.creations().count(gpu).saturating_sub(1));
-        let baseline = Baseline {
-            physical_free,
-            accounted,
-            charged,
-            concurrent,
-            is_alone: self.tables.ledger.creations().is_alone(),
-        };
-        Ok(PendingContext { tables: self.tables, gpu, first, baseline })
+        let (known, reason) = (Some(self.learned(gpu)), Reason::ContextOverLimit);
+        let measured = Measured::begin(self.tables, gpu, known, reason, physical_free)?;
+        Ok(PendingContext { measured, gpu, first })
     }
 
     /// Serializes first contexts, until the size of one is known: free memory cannot tell the costs
@@ -96,7 +66,7 @@ impl<'a> Contexts<'a> {
             return None;
         }
         // The former owner of the lock may have learned it.
-        self.tables.ledger.creations().learn(gpu).filter(|_| self.learned(gpu) == Bytes::ZERO)
+        self.tables.ledger.lock_learning(gpu).filter(|_| self.learned(gpu) == Bytes::ZERO)
     }
 
     /// Returns whether the size of a context on `gpu` is known: one is then charged before it is
@@ -143,7 +113,6 @@ impl<'a> Contexts<'a> {
         Some(PendingContextDestroy { tables: self.tables, context })
     }
 
-    /// Returns the size that a context on the GPU had last.
     fn learned(self, gpu: DeviceIndex) -> Bytes {
         Bytes(self.tables.ledger.region().gpu(gpu).context.load(Ordering::Relaxed))
     }
@@ -173,7 +142,6 @@ impl<'a> Contexts<'a> {
         }
     }
 
-    /// Records a context that is charged with `implicit` bytes.
     fn enter(self, context: ContextId, gpu: DeviceIndex, implicit: Bytes) -> Context {
         match self.tables.contexts.enter(context.0, gpu, implicit, &self.tables.allocations) {
             Entered::New(context) => context,
@@ -204,9 +172,8 @@ impl<'a> Contexts<'a> {
 #[derive(Debug)]
 #[must_use = "a context that is not created is refunded"]
 pub struct PendingContext<'a> {
-    tables: &'a Tables,
+    measured: Measured<'a>,
     gpu: DeviceIndex,
-    baseline: Baseline,
     /// Held until the size is known.
     first: Option<Guard<'a>>,
 }
@@ -216,54 +183,25 @@ impl PendingContext<'_> {
     /// if it could be read; with the reading of [`Contexts::begin_create`] it gives the size of a
     /// context on this GPU. A context that is known already (a second retain of a primary context)
     /// costs nothing.
-    pub fn created(mut self, context: ContextId, physical_free: Option<Bytes>) -> Context {
-        let _first = self.first.take();
-        let Self { tables, gpu, baseline, .. } = *ManuallyDrop::new(self);
-        let (ledger, charged) = (&tables.ledger, baseline.charged);
-        if tables.contexts.knows(context.0) {
-            let known = Contexts::new(tables).enter(context, gpu, charged);
-            ledger.creations().end(gpu);
-            return known;
+    pub fn created(self, context: ContextId, physical_free: Option<Bytes>) -> Context {
+        let Self { mut measured, gpu, first: _first } = self;
+        let (tables, charged) = (measured.tables, measured.charged());
+        let contexts = Contexts::new(tables);
+        if !tables.contexts.knows(context.0) {
+            let learned = contexts.learned(gpu);
+            if charged == Bytes::ZERO && learned > Bytes::ZERO {
+                // The wait for the learning process timed out, and the size is known now.
+                measured.adjust(learned);
+            } else if let Some(size) = measured.measure(Baseline::size, physical_free) {
+                let record = tables.ledger.region().gpu(gpu);
+                record.context.store(size.0, Ordering::Relaxed);
+                record.agreed.store(size::sizes_agree(size, charged).into(), Ordering::Relaxed);
+                measured.adjust(size);
+            }
         }
-        let concurrent = ledger.creations().count(gpu).saturating_sub(1);
-        // If the wait for the learning process timed out and the size is known now, that size is
-        // used.
-        let learned = Contexts::new(tables).learned(gpu);
-        let (measured, known) = match (charged, learned) {
-            (Bytes::ZERO, size) if size > Bytes::ZERO => (None, size),
-            _ => (
-                Baseline {
-                    is_alone: baseline.is_alone && ledger.creations().is_alone(),
-                    ..baseline
-                }
-                .size(physical_free, ledger.accounted(gpu) - charged, concurrent),
-                charged,
-            ),
-        };
-        if let Some(size) = measured {
-            let record = ledger.region().gpu(gpu);
-            record.context.store(size.0, Ordering::Relaxed);
-            record.agreed.store(size::sizes_agree(size, charged).into(), Ordering::Relaxed);
-        }
-        let implicit = measured.unwrap_or(known);
-        if implicit > charged {
-            ledger.force_charge(gpu, Column::Implicit, implicit - charged);
-        } else {
-            ledger.refund(gpu, Column::Implicit, charged - implicit);
-        }
-        let entered = Contexts::new(tables).enter(context, gpu, implicit);
-        // Not before the accounting is right: another process would take the difference for its own
-        // context.
-        ledger.creations().end(gpu);
+        let entered = contexts.enter(context, gpu, measured.charged());
+        measured.finish();
         entered
-    }
-}
-
-impl Drop for PendingContext<'_> {
-    fn drop(&mut self) {
-        // Until then other processes measure nothing.
-        self.tables.ledger.refund(self.gpu, Column::Implicit, self.baseline.charged);
-        self.tables.ledger.creations().end(self.gpu);
     }
 }
 

@@ -58,7 +58,6 @@ pub(crate) struct Container {
 }
 
 impl Container {
-    /// Creates one with a limit in MiB.
     pub(crate) fn limited(mib: u64) -> Self {
         let container = format!("ALIYUN_COM_GPU_MEM_CONTAINER={mib}");
         Self::with(&[&container, "CGPU_MEM_UNIT=MiB"])
@@ -76,17 +75,14 @@ impl Container {
         Self { directory, environment, clock: ManualClock::new(), contexts: AtomicUsize::new(0) }
     }
 
-    /// Returns the default place of its region.
     pub(crate) fn run(&self) -> &Path {
         &self.environment.run_directory
     }
 
-    /// Starts one more process.
     pub(crate) fn start(&self) -> Result<Start, Refusal> {
         self.start_by(self.clock)
     }
 
-    /// Starts one more process with another clock.
     pub(crate) fn start_by(&self, clock: &'static dyn Clock) -> Result<Start, Refusal> {
         Tenant::start(
             &self.environment,
@@ -95,7 +91,6 @@ impl Container {
         )
     }
 
-    /// Starts one more process, which must be accounted.
     pub(crate) fn tenant(&self) -> Tenant {
         match self.start() {
             Ok(Start::On(tenant)) => tenant,
@@ -103,13 +98,11 @@ impl Container {
         }
     }
 
-    /// Returns a handle that no other context of this container has.
     pub(crate) fn handle(&self) -> crate::ContextId {
         crate::ContextId(0x5500_0000_0000 + self.contexts.fetch_add(1, Ordering::Relaxed) * 64)
     }
 }
 
-/// Returns the GPU of every container here.
 pub(crate) fn gpu() -> DeviceIndex {
     DeviceIndex::new(0).expect("a GPU's index")
 }

@@ -25,7 +25,6 @@ pub(crate) mod table;
 use std::mem::ManuallyDrop;
 
 use cgpu_shm::layout::EXPORTED_UNSEEN;
-use cgpu_shm::ledger::Column;
 use cgpu_shm::reason::Reason;
 use cgpu_shm::units::{Bytes, DeviceIndex};
 
@@ -35,27 +34,21 @@ use crate::allocations::table::Owner;
 use crate::allocations::table::units::bytes;
 use crate::contexts::table::Context;
 use crate::handles::Address;
-use crate::tables::Tables;
+use crate::tables::{Tables, part};
 
-/// Memory of this process that others may hold, and theirs that it has open.
-#[derive(Clone, Copy, Debug)]
-pub struct Exports<'a> {
-    tables: &'a Tables,
-}
+part!(
+    /// Memory of this process that others may hold, and theirs that it has open.
+    Exports
+);
 
 impl<'a> Exports<'a> {
-    #[inline]
-    pub(crate) fn new(tables: &'a Tables) -> Self {
-        Self { tables }
-    }
-
     /// Notes that the driver exported a handle to the linear memory that begins at `address`: other
     /// processes may hold it from now on, and it stays charged after this process has exited.
     /// Memory that is not accounted is left as it is.
     pub fn export(self, address: Address, route: Route) {
         let Some((gpu, allocation)) = self.tables.allocations.find(address.0) else { return };
         self.tables.exports.mark_used();
-        self.tables.ledger.exported().add_routes(route.0);
+        self.tables.ledger.add_routes(route.0);
         let (bytes, owner) = (bytes(allocation.units), allocation.owner);
         let mut records = self.tables.exports.records.lock();
         if let Some(exported) =
@@ -68,15 +61,15 @@ impl<'a> Exports<'a> {
             records.exported.insert(address.0, Exported { gpu, bytes, owner, routes: route.0 });
         drop(records);
         match inserted {
-            Ok(None) => self.tables.ledger.exported().export(gpu, bytes),
+            Ok(None) => self.tables.ledger.export(gpu, bytes),
             // A former allocation at this address, whose free was not seen.
             Ok(Some(former)) => {
-                self.tables.ledger.exported().withdraw_kept(former.gpu, former.bytes);
-                self.tables.ledger.exported().export(gpu, bytes);
+                self.tables.ledger.withdraw_kept(former.gpu, former.bytes);
+                self.tables.ledger.export(gpu, bytes);
             }
             Err(_) => {
                 // Removed from the table of allocations: it stays charged when it is freed.
-                self.tables.ledger.exported().export(gpu, bytes);
+                self.tables.ledger.export(gpu, bytes);
                 self.tables.allocations.remove(address.0);
                 self.tables.ledger.count(Reason::Unrecorded);
             }
@@ -90,8 +83,7 @@ impl<'a> Exports<'a> {
     pub(crate) fn free_exported(self, gpu: DeviceIndex, bytes: Bytes, routes: u64) {
         if !self.retain(gpu, bytes, routes) {
             // The last importer may have closed it before this check.
-            self.tables.ledger.exported().withdraw_kept(gpu, bytes);
-            self.tables.ledger.refund(gpu, Column::Used, bytes);
+            self.tables.ledger.refund_exported(gpu, bytes);
         }
     }
 
@@ -127,7 +119,7 @@ impl<'a> Exports<'a> {
             if records.retained.is_empty() {
                 return;
             }
-            let opened = self.tables.ledger.exported().opened();
+            let opened = self.tables.ledger.opened();
             let Some(index) =
                 records.retained.iter().position(|retained| retained.routes & opened == 0)
             else {
@@ -135,13 +127,12 @@ impl<'a> Exports<'a> {
             };
             let Retained { gpu, bytes, .. } = records.retained.swap_remove(index);
             drop(records);
-            self.tables.ledger.exported().withdraw_kept(gpu, bytes);
-            self.tables.ledger.refund(gpu, Column::Used, bytes);
+            self.tables.ledger.refund_exported(gpu, bytes);
         }
     }
 
     fn may_be_held(self, routes: u64) -> bool {
-        routes & EXPORTED_UNSEEN != 0 || self.tables.ledger.exported().opened() & routes != 0
+        routes & EXPORTED_UNSEEN != 0 || self.tables.ledger.opened() & routes != 0
     }
 
     /// Splits the bytes of a destroyed context's allocations: returns those that were not exported,
@@ -159,7 +150,7 @@ impl<'a> Exports<'a> {
         }
         let mut records = self.tables.exports.records.lock();
         if records.close_of(owner) {
-            self.tables.ledger.exported().set_opened_handles(records.bits());
+            self.tables.ledger.set_opened_handles(records.bits());
         }
         rest
     }
@@ -169,7 +160,7 @@ impl<'a> Exports<'a> {
         self.tables.exports.mark_used();
         let mut records = self.tables.exports.records.lock();
         if records.begin(route) {
-            self.tables.ledger.exported().set_opened_handles(records.bits());
+            self.tables.ledger.set_opened_handles(records.bits());
         }
         PendingImport { tables: self.tables, route }
     }
@@ -201,7 +192,7 @@ impl<'a> Exports<'a> {
     fn close(self, route: Route) {
         let mut records = self.tables.exports.records.lock();
         records.end(route);
-        self.tables.ledger.exported().set_opened_handles(records.bits());
+        self.tables.ledger.set_opened_handles(records.bits());
     }
 }
 
@@ -229,7 +220,7 @@ impl PendingImport<'_> {
             // The former one was closed in a way that was not seen.
             Ok(Some(former)) => {
                 (0..former.times).for_each(|_| records.end(former.route));
-                tables.ledger.exported().set_opened_handles(records.bits());
+                tables.ledger.set_opened_handles(records.bits());
             }
             // It counts as open until the process exits.
             Err(_) => {
@@ -265,7 +256,7 @@ impl PendingClose<'_> {
             records.opened.remove(self.address.0);
         }
         records.end(route);
-        self.tables.ledger.exported().set_opened_handles(records.bits());
+        self.tables.ledger.set_opened_handles(records.bits());
     }
 }
 

@@ -30,7 +30,7 @@ use crate::handles::{GraphId, NodeId, PoolId};
 use crate::ledger::{Denied, WaitBudget};
 use crate::pools::table::{CallOutcome, Lookup, PendingCall};
 use crate::pools::{PoolDriver, PoolError, Pools};
-use crate::tables::Tables;
+use crate::tables::part;
 
 /// A driver call for an executable graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,18 +44,12 @@ pub enum Submission {
 /// One call of the program, by GPU.
 type Calls = [Option<(Share, PendingCall)>; GPUS];
 
-/// The executable graphs of this process that allocate memory.
-#[derive(Clone, Copy, Debug)]
-pub struct Graphs<'a> {
-    tables: &'a Tables,
-}
+part!(
+    /// The executable graphs of this process that allocate memory.
+    Graphs
+);
 
 impl<'a> Graphs<'a> {
-    #[inline]
-    pub(crate) fn new(tables: &'a Tables) -> Self {
-        Self { tables }
-    }
-
     #[inline]
     fn pools(self) -> Pools<'a> {
         Pools::new(self.tables)

@@ -7,20 +7,14 @@ use cgpu_shm::units::DeviceIndex;
 use self::table::Green;
 use crate::contexts::table::Context;
 use crate::handles::{ContextId, GreenId};
-use crate::tables::Tables;
+use crate::tables::part;
 
-/// The green contexts of this process.
-#[derive(Clone, Copy, Debug)]
-pub struct GreenContexts<'a> {
-    tables: &'a Tables,
-}
+part!(
+    /// The green contexts of this process.
+    GreenContexts
+);
 
-impl<'a> GreenContexts<'a> {
-    #[inline]
-    pub(crate) fn new(tables: &'a Tables) -> Self {
-        Self { tables }
-    }
-
+impl GreenContexts<'_> {
     /// Records a green context of the GPU whose primary context is `whole`.
     pub fn made(self, id: GreenId, whole: Context) {
         let mut table = self.tables.green.0.lock();

@@ -21,32 +21,24 @@
 
 pub(crate) mod table;
 
-use std::mem::ManuallyDrop;
-
 use cgpu_shm::ledger::Column;
 use cgpu_shm::reason::Reason;
 use cgpu_shm::units::Bytes;
 
 pub use self::table::Cause;
 use self::table::{Share, gpus_in};
-use crate::charge;
 use crate::contexts::size::Baseline;
 use crate::contexts::table::Context;
 use crate::ledger::Denied;
-use crate::tables::Tables;
+use crate::measured::Measured;
+use crate::tables::{Tables, part};
 
-/// The implicit memory of this process.
-#[derive(Clone, Copy, Debug)]
-pub struct Implicit<'a> {
-    tables: &'a Tables,
-}
+part!(
+    /// The implicit memory of this process.
+    Implicit
+);
 
 impl<'a> Implicit<'a> {
-    #[inline]
-    pub(crate) fn new(tables: &'a Tables) -> Self {
-        Self { tables }
-    }
-
     /// Records a loaded library, and how much its variables take in each context according to its
     /// image. It is in `context` already, if there is one.
     pub fn library_loaded(self, library: usize, variables: Bytes, context: Option<Context>) {
@@ -87,11 +79,9 @@ impl<'a> Implicit<'a> {
         let known = new.map_or(Bytes::ZERO, |library| libraries.variables(library));
         drop(libraries);
         let gpu = context.gpu();
-        let (used, limit) = (self.tables.ledger.total(gpu), self.tables.ledger.limit(gpu));
-        if used > limit {
-            let reason = Reason::CodeOverLimit;
-            self.tables.ledger.count(reason);
-            return Err(Denied { reason, wanted: known, used, limit });
+        let ledger = &self.tables.ledger;
+        if ledger.total(gpu) > ledger.limit(gpu) {
+            return Err(ledger.deny(gpu, Reason::CodeOverLimit, known));
         }
         let growing = self.begin(context, known, physical_free)?;
         Ok(Some(PendingLoad { growing, what, library }))
@@ -108,36 +98,11 @@ impl<'a> Implicit<'a> {
         known: Bytes,
         physical_free: impl FnOnce() -> Option<Bytes>,
     ) -> Result<PendingImplicit<'a>, Denied> {
-        let gpu = context.gpu();
-        let already = self.tables.ledger.creations().begin(gpu);
-        // Zero bytes are no charge: that would fail without any room, and the size is not known
-        // yet.
-        if known > Bytes::ZERO
-            && let Err(denied) = charge::charge_or_trim(
-                self.tables,
-                gpu,
-                Column::Implicit,
-                known,
-                Reason::CodeOverLimit,
-            )
-        {
-            self.tables.ledger.creations().end(gpu);
-            return Err(denied);
-        }
-        let (physical_free, accounted) =
-            (physical_free(), self.tables.ledger.accounted(gpu) - known);
-        let concurrent = already.max(self.tables.ledger.creations().count(gpu).saturating_sub(1));
-        Ok(PendingImplicit {
-            tables: self.tables,
-            context,
-            baseline: Baseline {
-                physical_free,
-                accounted,
-                charged: known,
-                concurrent,
-                is_alone: self.tables.ledger.creations().is_alone(),
-            },
-        })
+        // Zero bytes are no charge: that would fail without any room, and the size is not known.
+        let known = Some(known).filter(|known| *known > Bytes::ZERO);
+        let (gpu, reason) = (context.gpu(), Reason::CodeOverLimit);
+        let measured = Measured::begin(self.tables, gpu, known, reason, physical_free)?;
+        Ok(PendingImplicit { measured, context })
     }
 
     /// Begins to unload what came with `cause`, until the returned value is dropped. In between the
@@ -145,7 +110,7 @@ impl<'a> Implicit<'a> {
     /// its own.
     pub fn begin_unload(self, cause: Cause) -> PendingUnload<'a> {
         let gpus = self.tables.implicit.gpus(cause);
-        gpus_in(gpus).for_each(|gpu| _ = self.tables.ledger.creations().begin(gpu));
+        gpus_in(gpus).for_each(|gpu| _ = self.tables.ledger.begin_creation(gpu));
         PendingUnload { tables: self.tables, gpus }
     }
 
@@ -171,20 +136,17 @@ impl<'a> Implicit<'a> {
 #[derive(Debug)]
 #[must_use = "what has not grown is refunded"]
 pub struct PendingImplicit<'a> {
-    tables: &'a Tables,
+    measured: Measured<'a>,
     context: Context,
-    baseline: Baseline,
 }
 
 impl PendingImplicit<'_> {
     /// Returns whether it has exceeded the container's limit, by the GPU's free memory now.
     #[must_use]
     pub fn exceeds(&self, physical_free: Option<Bytes>) -> bool {
-        let ledger = &self.tables.ledger;
-        let gpu = self.context.gpu();
-        let more = self
-            .measure(physical_free)
-            .map_or(Bytes::ZERO, |growth| growth - self.baseline.charged);
+        let (ledger, gpu) = (&self.measured.tables.ledger, self.context.gpu());
+        let growth = self.growth(physical_free);
+        let more = growth.map_or(Bytes::ZERO, |growth| growth - self.measured.charged());
         more > Bytes::ZERO && ledger.total(gpu) + more > ledger.limit(gpu)
     }
 
@@ -192,59 +154,39 @@ impl PendingImplicit<'_> {
     /// GPU's free memory before and after. If not, another container took it.
     #[must_use]
     pub fn was_returned(&self, before: Option<Bytes>, after: Option<Bytes>) -> bool {
-        let growth = self.measure(before).unwrap_or(Bytes::ZERO);
+        let growth = self.growth(before).unwrap_or(Bytes::ZERO);
         let back = before.zip(after).map_or(Bytes::ZERO, |(before, after)| after - before);
         back.0 >= growth.0 / 2
     }
 
     /// Counts the refusal.
     pub fn denied(self) {
-        self.tables.ledger.count(Reason::CodeOverLimit);
+        self.measured.tables.ledger.count(Reason::CodeOverLimit);
     }
 
     /// Charges what it took to `cause`. `physical_free` is the GPU's free memory now; `None`: what
     /// was known in advance stands.
     pub fn grown(self, cause: Cause, physical_free: Option<Bytes>) {
-        let (table, context) = (&self.tables.implicit, self.context);
+        let (table, context) = (&self.measured.tables.implicit, self.context);
         table.add(cause, context, self.commit(physical_free));
     }
 
-    /// Charges what it took; returns how much.
     fn commit(self, physical_free: Option<Bytes>) -> Bytes {
-        let growth = self.measure(physical_free);
-        let Self { tables, context, baseline } = *ManuallyDrop::new(self);
-        let (ledger, gpu) = (&tables.ledger, context.gpu());
-        let (charged, bytes) = (baseline.charged, growth.unwrap_or(baseline.charged));
-        if bytes > charged {
-            ledger.force_charge(gpu, Column::Implicit, bytes - charged);
-        } else {
-            ledger.refund(gpu, Column::Implicit, charged - bytes);
-        }
-        ledger.creations().end(gpu);
+        let growth = self.growth(physical_free);
+        let Self { mut measured, context } = self;
+        let bytes = growth.unwrap_or(measured.charged());
+        measured.adjust(bytes);
+        let tables = measured.tables;
+        measured.finish();
         if tables.contexts.enlarge(context, bytes) {
             return bytes;
         }
-        ledger.refund(gpu, Column::Implicit, bytes);
+        tables.ledger.refund(context.gpu(), Column::Implicit, bytes);
         Bytes::ZERO
     }
 
-    /// Returns how much it took; `None` if that cannot be told.
-    fn measure(&self, physical_free: Option<Bytes>) -> Option<Bytes> {
-        let (ledger, gpu) = (&self.tables.ledger, self.context.gpu());
-        let concurrent = ledger.creations().count(gpu).saturating_sub(1);
-        let baseline = Baseline {
-            is_alone: self.baseline.is_alone && ledger.creations().is_alone(),
-            ..self.baseline
-        };
-        baseline.growth(physical_free, ledger.accounted(gpu) - baseline.charged, concurrent)
-    }
-}
-
-impl Drop for PendingImplicit<'_> {
-    fn drop(&mut self) {
-        let (ledger, gpu) = (&self.tables.ledger, self.context.gpu());
-        ledger.refund(gpu, Column::Implicit, self.baseline.charged);
-        ledger.creations().end(gpu);
+    fn growth(&self, physical_free: Option<Bytes>) -> Option<Bytes> {
+        self.measured.measure(Baseline::growth, physical_free)
     }
 }
 
@@ -260,7 +202,7 @@ pub struct PendingUnload<'a> {
 
 impl Drop for PendingUnload<'_> {
     fn drop(&mut self) {
-        gpus_in(self.gpus).for_each(|gpu| self.tables.ledger.creations().end(gpu));
+        gpus_in(self.gpus).for_each(|gpu| self.tables.ledger.end_creation(gpu));
     }
 }
 
@@ -278,7 +220,8 @@ impl PendingLoad<'_> {
     /// Records that it is loaded. `physical_free` is the GPU's free memory now.
     pub fn brought(self, physical_free: Option<Bytes>) {
         let Self { growing, what, library } = self;
-        let (tables, context, known) = (growing.tables, growing.context, growing.baseline.charged);
+        let (tables, context) = (growing.measured.tables, growing.context);
+        let known = growing.measured.charged();
         let growth = growing.commit(physical_free);
         if let Some(library) = library {
             // A kernel comes with code, which may stay with the context when the library is

@@ -14,7 +14,7 @@ use cgpu_shm::liveness::LivenessLock;
 use cgpu_shm::lock::Owner;
 use cgpu_shm::reason::Reason;
 use cgpu_shm::region::Region;
-use cgpu_shm::slots::{Claim, Word};
+use cgpu_shm::slots::Claim;
 use cgpu_shm::units::{Bytes, DeviceIndex, Nanos};
 use cgpu_shm::uuid::Uuid;
 
@@ -81,7 +81,6 @@ impl WaitBudget {
     }
 }
 
-/// The ledger, and this process's part of it.
 pub(crate) struct Ledger {
     region: Region,
     claim: Claim<LivenessLock>,
@@ -117,13 +116,11 @@ impl Ledger {
         }
     }
 
-    /// Returns the container's region.
     #[inline]
     pub(crate) fn region(&self) -> &Region {
         &self.region
     }
 
-    /// Returns the owner of this process's slot.
     #[inline]
     pub(crate) fn slot_owner(&self) -> Owner {
         self.claim.owner()
@@ -137,7 +134,7 @@ impl Ledger {
 
     /// Returns the limit word that a charge is compared with.
     #[inline]
-    fn terms(&self, gpu: DeviceIndex) -> LimitWord {
+    fn limit_word(&self, gpu: DeviceIndex) -> LimitWord {
         self.region.grant().limit_word(gpu, self.registered(gpu))
     }
 
@@ -150,12 +147,10 @@ impl Ledger {
         if registered.0.wrapping_sub(1) < outside_limits.0 { registered } else { outside_limits }
     }
 
-    /// Returns what the container uses.
     pub(crate) fn usage(&self, gpu: DeviceIndex) -> Usage {
         self.account(gpu).usage()
     }
 
-    /// Returns the sum of what the container uses.
     pub(crate) fn total(&self, gpu: DeviceIndex) -> Bytes {
         self.account(gpu).total()
     }
@@ -182,14 +177,13 @@ impl Ledger {
 
     /// Charges unconditionally; counted if it exceeds the limit.
     pub(crate) fn force_charge(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) {
-        let (terms, liveness) = (|| self.terms(gpu), |owner| self.region.liveness(owner));
-        self.account(gpu).force_charge(column, bytes, terms, LOCK_TIMEOUT, liveness);
+        let (word, liveness) = (|| self.limit_word(gpu), |owner| self.region.liveness(owner));
+        self.account(gpu).force_charge(column, bytes, word, LOCK_TIMEOUT, liveness);
         if self.total(gpu) > self.limit(gpu) {
             self.count(Reason::ImplicitOverLimit);
         }
     }
 
-    /// Refunds.
     #[inline]
     pub(crate) fn refund(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) {
         self.own(gpu).refund(column, bytes);
@@ -200,7 +194,7 @@ impl Ledger {
     pub(crate) fn end(&self, gpu: DeviceIndex, bytes: Bytes) {
         self.account(gpu).end(
             bytes,
-            || self.terms(gpu),
+            || self.limit_word(gpu),
             LOCK_TIMEOUT,
             |owner| self.region.liveness(owner),
         );
@@ -223,7 +217,7 @@ impl Ledger {
     /// Returns what the monitor has measured of this process beyond its accounting.
     fn unaccounted_delta(&self, gpu: DeviceIndex) -> i64 {
         let slot = self.claim.slot;
-        let word = Word(self.region.slot(slot).state.load(Ordering::Relaxed));
+        let word = self.word_of(slot);
         let ended = self.region.cell(gpu, slot).implicit_epoch.load(Ordering::Relaxed);
         self.region.grant().unaccounted_of(gpu, slot).bytes(word, ended)
     }
@@ -240,15 +234,13 @@ impl Ledger {
         (drains && budget.sleep_for_drain(self.clock)) || (before && !drains)
     }
 
-    /// Counts and returns the refusal of a size that no GPU has.
+    /// Counts and returns a refusal by the limit.
     #[cold]
-    pub(crate) fn too_large(&self, gpu: DeviceIndex, wanted: Bytes) -> Denied {
-        let reason = Reason::TooLarge;
+    pub(crate) fn deny(&self, gpu: DeviceIndex, reason: Reason, wanted: Bytes) -> Denied {
         self.count(reason);
         Denied { reason, wanted, used: self.total(gpu), limit: self.limit(gpu) }
     }
 
-    /// Counts a reason in the process's slot.
     pub(crate) fn count(&self, reason: Reason) {
         if let Some(counter) = self.region.slot(self.claim.slot).counter.get(reason as usize) {
             counter.fetch_add(1, Ordering::Relaxed);
@@ -280,7 +272,7 @@ impl Ledger {
     /// Charges `bytes` if this process has them cached. Returns `false`, nothing charged, if not.
     #[inline]
     pub(crate) fn take_cached(&self, gpu: DeviceIndex, bytes: Bytes) -> bool {
-        self.own(gpu).take(bytes, self.terms(gpu))
+        self.own(gpu).take(bytes, self.limit_word(gpu))
     }
 
     /// Charges, if it fits the accounting as it is.
@@ -291,7 +283,7 @@ impl Ledger {
         bytes: Bytes,
     ) -> Result<(), Refused> {
         let liveness = |owner| self.region.liveness(owner);
-        self.account(gpu).charge(column, bytes, || self.terms(gpu), LOCK_TIMEOUT, liveness)
+        self.account(gpu).charge(column, bytes, || self.limit_word(gpu), LOCK_TIMEOUT, liveness)
     }
 
     /// Charges on the slow path, which ends with a counted refusal.
@@ -328,12 +320,12 @@ impl Ledger {
 
     /// Counts, once for each epoch, that measured memory takes the container over its limit.
     fn count_unaccounted(&self, gpu: DeviceIndex) {
-        let (usage, terms) = (self.usage(gpu), self.terms(gpu));
-        if usage.unaccounted == Bytes::ZERO || usage.total() <= terms.limit {
+        let (usage, word) = (self.usage(gpu), self.limit_word(gpu));
+        if usage.unaccounted == Bytes::ZERO || usage.total() <= word.limit {
             return;
         }
         if let Some(counted) = self.counted.get(gpu.get())
-            && counted.swap(terms.epoch, Ordering::Relaxed) != terms.epoch
+            && counted.swap(word.epoch, Ordering::Relaxed) != word.epoch
         {
             self.count(Reason::ImplicitOverLimit);
         }
@@ -384,7 +376,6 @@ impl Ledger {
         (self.clock.now() - sampled < MAX_SAMPLE_AGE).then_some(free)
     }
 
-    /// Reclaims exited processes.
     pub(crate) fn sweep(&self) {
         let now = self.clock.now();
         let monitor = self.heartbeat.observe(self.region.grant(), now).lives();

@@ -59,6 +59,7 @@ mod green;
 mod handles;
 mod implicit;
 mod ledger;
+mod measured;
 mod monitor_inventory;
 mod ordered;
 mod physical;

@@ -9,7 +9,6 @@ use crate::allocations::table::Exhausted;
 /// Entries of a run: as many as can be moved in about 50 ns.
 const MOST: usize = 128;
 
-/// The map.
 #[derive(Debug)]
 pub(crate) struct Ordered<T> {
     /// No run is empty.
@@ -29,7 +28,6 @@ impl<T: Copy> Ordered<T> {
         Self { runs: Vec::new() }
     }
 
-    /// Returns the value at `key`.
     pub(crate) fn get(&mut self, key: u64) -> Option<&mut T> {
         let home = self.home(key);
         let run = &mut self.runs.get_mut(home)?.entries;
@@ -55,7 +53,6 @@ impl<T: Copy> Ordered<T> {
         run.get(index).or_else(|| self.runs.get(home + 1)?.entries.first()).copied()
     }
 
-    /// Inserts a value; returns the former one.
     pub(crate) fn insert(&mut self, key: u64, value: T) -> Result<Option<T>, Exhausted> {
         if let Some(present) = self.get(key) {
             return Ok(Some(std::mem::replace(present, value)));
@@ -73,7 +70,6 @@ impl<T: Copy> Ordered<T> {
         Ok(None)
     }
 
-    /// Removes and returns a value.
     pub(crate) fn remove(&mut self, key: u64) -> Option<T> {
         let home = self.home(key);
         let run = &mut self.runs.get_mut(home)?.entries;
@@ -115,7 +111,6 @@ impl<T: Copy> Ordered<T> {
         Ok(())
     }
 
-    /// Joins a short run and a short neighbour.
     fn join(&mut self, home: usize) {
         for first in [home, home.wrapping_sub(1)] {
             let pair = self.runs.get(first).zip(self.runs.get(first.wrapping_add(1)));
@@ -173,15 +168,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_history_equals_a_plain_map(steps in prop::collection::vec((0..6_u8, 0..2000_u64), 1..4000)) {
+        fn any_history_equals_a_plain_map(
+            steps in prop::collection::vec((0..6_u8, 0..2000_u64), 1..4000),
+        ) {
             let (mut ordered, mut plain) = (Ordered::new(), BTreeMap::new());
             for (number, (step, key)) in steps.into_iter().enumerate() {
                 match step {
-                    0..3 => prop_assert_eq!(ordered.insert(key, number), Ok(plain.insert(key, number))),
+                    0..3 => {
+                        prop_assert_eq!(ordered.insert(key, number), Ok(plain.insert(key, number)))
+                    }
                     3 => prop_assert_eq!(ordered.remove(key), plain.remove(&key)),
                     4 => prop_assert_eq!(ordered.get(key).copied(), plain.get(&key).copied()),
                     _ => {
-                        let before = plain.range(..=key).next_back().map(|(key, value)| (*key, *value));
+                        let before =
+                            plain.range(..=key).next_back().map(|(key, value)| (*key, *value));
                         let after = plain.range(key..).next().map(|(key, value)| (*key, *value));
                         prop_assert_eq!((ordered.up_to(key), ordered.from(key)), (before, after));
                     }

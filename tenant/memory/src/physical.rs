@@ -30,12 +30,12 @@ use cgpu_shm::units::{Bytes, DeviceIndex};
 
 pub use self::bindings::PendingUnbind;
 pub use self::table::Tiles;
-use self::table::{FreeOutcome, RecordId};
+use self::table::{FreeOutcome, PhysicalTable, RecordId};
 pub use self::tiles::{PendingArrayDestroy, PendingTileMap, ReplacedTiles};
 use crate::charge::{Charge, CommitOutcome};
 use crate::exports::{Exports, Route};
 use crate::handles::{Address, PhysicalHandle};
-use crate::tables::Tables;
+use crate::tables::{Tables, part};
 
 impl Charge<'_> {
     /// Records that the driver created physical memory behind `handle`, on the GPU that was
@@ -60,18 +60,12 @@ impl Charge<'_> {
     }
 }
 
-/// The physical memory of this process.
-#[derive(Clone, Copy, Debug)]
-pub struct Physical<'a> {
-    tables: &'a Tables,
-}
+part!(
+    /// The physical memory of this process.
+    Physical
+);
 
 impl<'a> Physical<'a> {
-    #[inline]
-    pub(crate) fn new(tables: &'a Tables) -> Self {
-        Self { tables }
-    }
-
     /// Adds a reference to the memory behind `handle`, before a driver call that needs it. `None`
     /// if it is not accounted.
     #[must_use]
@@ -91,14 +85,12 @@ impl<'a> Physical<'a> {
     /// Records that the driver imported memory of others, or memory that is not accounted, as
     /// `handle`. If it is memory of this process after all, its handle has one more reference.
     pub fn received(self, handle: PhysicalHandle) {
-        let outcome = self.tables.physical.lock().received(handle);
-        self.apply(outcome);
+        self.update(|table| table.received(handle));
     }
 
     /// Records that `handle` stands for memory that takes nothing of the GPU.
     pub fn created_free(self, handle: PhysicalHandle) {
-        let outcome = self.tables.physical.lock().forget(handle);
-        self.apply(outcome);
+        self.update(|table| table.forget(handle));
     }
 
     /// Begins to release a reference of `handle`. `None` if it is not accounted.
@@ -125,6 +117,21 @@ impl<'a> Physical<'a> {
         }
     }
 
+    /// Changes the table, and applies the outcome without the lock.
+    fn update(self, change: impl FnOnce(&mut PhysicalTable) -> FreeOutcome) {
+        let outcome = change(&mut self.tables.physical.lock());
+        self.apply(outcome);
+    }
+
+    /// Changes the table again until `change` returns `None`.
+    fn update_all(self, mut change: impl FnMut(&mut PhysicalTable) -> Option<FreeOutcome>) {
+        loop {
+            let outcome = change(&mut self.tables.physical.lock());
+            let Some(outcome) = outcome else { return };
+            self.apply(outcome);
+        }
+    }
+
     fn apply(self, outcome: FreeOutcome) {
         match outcome {
             FreeOutcome::StillReferenced => {}
@@ -139,9 +146,9 @@ impl<'a> Physical<'a> {
     }
 
     fn note_export(self, exported: Option<(DeviceIndex, Bytes)>, route: Route) {
-        self.tables.ledger.exported().add_routes(route.0);
+        self.tables.ledger.add_routes(route.0);
         if let Some((gpu, bytes)) = exported {
-            self.tables.ledger.exported().export(gpu, bytes);
+            self.tables.ledger.export(gpu, bytes);
         }
     }
 }
@@ -160,11 +167,7 @@ impl Reference<'_> {
     pub fn mapped(self, address: Address, length: Bytes) {
         let Self { tables, record } = *ManuallyDrop::new(self);
         let Some(end) = address.0.checked_add(length.0) else { return };
-        loop {
-            let outcome = tables.physical.lock().end_touching(address, end);
-            let Some(outcome) = outcome else { break };
-            Physical::new(tables).apply(outcome);
-        }
+        Physical::new(tables).update_all(|table| table.end_touching(address, end));
         let inserted = tables.physical.lock().map(address, length, record);
         if inserted.is_err() {
             tables.ledger.count(Reason::Unrecorded);
@@ -194,8 +197,7 @@ impl Reference<'_> {
 
 impl Drop for Reference<'_> {
     fn drop(&mut self) {
-        let outcome = self.tables.physical.lock().drop_references(self.record, 1);
-        Physical::new(self.tables).apply(outcome);
+        Physical::new(self.tables).update(|table| table.drop_references(self.record, 1));
     }
 }
 
@@ -212,8 +214,7 @@ impl PendingRelease<'_> {
     /// Drops the reference of the released handle.
     pub fn released(self) {
         let Self { tables, handle, generation } = *ManuallyDrop::new(self);
-        let outcome = tables.physical.lock().released(handle, generation, true);
-        Physical::new(tables).apply(outcome);
+        Physical::new(tables).update(|table| table.released(handle, generation, true));
     }
 }
 
@@ -235,11 +236,8 @@ impl PendingUnmap<'_> {
     /// Drops the references of the mappings in this range.
     pub fn unmapped(self, address: Address, length: Bytes) {
         let end = address.0.saturating_add(length.0);
-        loop {
-            let outcome = self.tables.physical.lock().end_within(address, end, self.serial);
-            let Some(outcome) = outcome else { return };
-            Physical::new(self.tables).apply(outcome);
-        }
+        let physical = Physical::new(self.tables);
+        physical.update_all(|table| table.end_within(address, end, self.serial));
     }
 }
 

@@ -34,7 +34,7 @@ use self::table::{Balance, Lookup, PoolRef, Released, Reservation};
 use crate::exports::Exports;
 use crate::handles::PoolId;
 use crate::ledger::Denied;
-use crate::tables::Tables;
+use crate::tables::{Tables, part};
 
 /// Why an allocation from a pool failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,26 +87,17 @@ impl Drop for PendingPoolDestroy<'_> {
     }
 }
 
-/// The pools of this process.
-#[derive(Clone, Copy, Debug)]
-pub struct Pools<'a> {
-    tables: &'a Tables,
-}
+part!(
+    /// The pools of this process.
+    Pools
+);
 
 impl<'a> Pools<'a> {
-    #[inline]
-    pub(crate) fn new(tables: &'a Tables) -> Self {
-        Self { tables }
-    }
-
     /// Records a new pool of `gpu`'s memory. `None`: its memory is not charged here, because it is
     /// the host's, another process's, or of a GPU that is not accounted.
     pub fn made(self, id: PoolId, gpu: Option<DeviceIndex>, driver: &'static dyn PoolDriver) {
-        match self.tables.pools.made(id, gpu, driver) {
-            Ok(former) => self.refund_released(former),
-            // Its first allocation will adopt it, or be refused.
-            Err(_) => self.tables.ledger.count(Reason::Unrecorded),
-        }
+        // Without host memory, its first allocation will adopt it, or be refused.
+        self.enter(id, gpu, driver, true);
     }
 
     /// Records a pool that may be known. Returns `false` without host memory for it: refuse the
@@ -117,11 +108,21 @@ impl<'a> Pools<'a> {
         gpu: Option<DeviceIndex>,
         driver: &'static dyn PoolDriver,
     ) -> bool {
-        let seen = self.tables.pools.seen(id, gpu, driver);
-        if seen.is_err() {
+        self.enter(id, gpu, driver, false)
+    }
+
+    fn enter(
+        self,
+        id: PoolId,
+        gpu: Option<DeviceIndex>,
+        driver: &'static dyn PoolDriver,
+        replaces: bool,
+    ) -> bool {
+        let former = self.tables.pools.enter(id, gpu, driver, replaces);
+        if former.is_err() {
             self.tables.ledger.count(Reason::Unrecorded);
         }
-        seen.is_ok()
+        former.map(|former| self.refund_released(former)).is_ok()
     }
 
     /// Reads again what a pool holds, which may have changed.
@@ -282,12 +283,18 @@ impl<'a> Pools<'a> {
         reading
     }
 
-    /// Bars a pool that is empty, so that the driver can be called to destroy it.
-    fn end_if_empty(self, at: PoolRef, outlives: bool) -> Option<PendingPoolDestroy<'a>> {
-        self.read_pool(at, true);
+    /// Reads how much a pool holds, and how much of that is in use.
+    fn read_use(self, at: PoolRef) -> Option<(Option<Bytes>, Option<Bytes>)> {
         let ticket = self.tables.pools.begin_reading(at)?;
         let (reserved, used) = (at.driver.reserved(at.id), at.driver.used(at.id));
         self.apply(at, self.tables.pools.record_reading(at, ticket, reserved, None));
+        Some((reserved, used))
+    }
+
+    /// Bars a pool that is empty, so that the driver can be called to destroy it.
+    fn end_if_empty(self, at: PoolRef, outlives: bool) -> Option<PendingPoolDestroy<'a>> {
+        self.read_pool(at, true);
+        let (reserved, used) = self.read_use(at)?;
         // Where the driver does not report it, waiting would not end.
         let empty =
             reserved.unwrap_or_default() == Bytes::ZERO && used.unwrap_or_default() == Bytes::ZERO;
@@ -303,7 +310,7 @@ impl<'a> Pools<'a> {
 
     fn refund_released(self, released: Option<Released>) {
         if let Some(Released { gpu, charged, exported }) = released {
-            self.tables.ledger.exported().withdraw_kept(gpu, exported);
+            self.tables.ledger.withdraw_kept(gpu, exported);
             self.tables.ledger.refund(gpu, Column::Used, charged);
         }
     }

@@ -29,7 +29,7 @@ const SLOT_TIMEOUT: Nanos = Nanos::from_millis(1000);
 /// Interval between two attempts to claim a slot.
 const SLOT_POLL_INTERVAL: Nanos = Nanos::from_millis(5);
 
-#[allow(clippy::large_enum_variant)] // there is one in a process's life
+#[allow(clippy::large_enum_variant)] // there is one for each process
 pub(crate) enum Started {
     Off(Reason),
     On(Ledger, Vec<(Uuid, DeviceIndex)>),
@@ -54,33 +54,38 @@ pub(crate) fn start(
     inventory: Inventory<'_>,
     clock: &'static dyn Clock,
 ) -> Result<Started, Refusal> {
+    let mut candidates = candidates(environment, None);
+    let started = start_in(&mut candidates, environment, inventory, clock);
+    started.map_err(|refusal| refusal.reported_in(&candidates))
+}
+
+fn start_in(
+    candidates: &mut Vec<Candidate>,
+    environment: &dyn Environment,
+    inventory: Inventory<'_>,
+    clock: &'static dyn Clock,
+) -> Result<Started, Refusal> {
     let limits = environment.run_directory().join("limits");
-    let usual = candidates(environment, None);
-    let from_file = settings::file::read(&limits, inventory);
-    if let Some(settings) = from_file.map_err(|refusal| refusal.reported_in(&usual))? {
+    if let Some(settings) = settings::file::read(&limits, inventory)? {
         if settings.gpus.is_empty() {
             return Ok(Started::Off(Reason::NoLimit));
         }
-        let opened = open(&settings, &usual, environment, clock, Source::Outside);
-        return opened.map_err(|refusal| refusal.reported_in(&usual));
+        return open(&settings, candidates, environment, clock, Source::Outside);
     }
     let variables = Variables::read(environment);
     let directory = variables.directory();
-    let candidates = match &directory {
-        Ok(Some(directory)) => candidates(environment, Some(directory)),
-        _ => usual,
-    };
-    match variables.decide(inventory).map_err(|refusal| refusal.reported_in(&candidates))? {
-        Decision::On(settings) => open(&settings, &candidates, environment, clock, Source::Inside)
-            .map_err(|refusal| refusal.reported_in(&candidates)),
+    if let Ok(Some(directory)) = &directory {
+        *candidates = self::candidates(environment, Some(directory));
+    }
+    match variables.decide(inventory)? {
+        Decision::On(settings) => open(&settings, candidates, environment, clock, Source::Inside),
         Decision::Off(_) if !variables.request_memory() && directory.is_ok() => {
-            Ok(share(&variables, inventory, &candidates, environment, clock))
+            Ok(share(&variables, inventory, candidates, environment, clock))
         }
         Decision::Off(reason) => Ok(Started::Off(reason)),
     }
 }
 
-/// Returns where the region may be, best first.
 pub(crate) fn candidates(
     environment: &dyn Environment,
     directory: Option<&Path>,
@@ -127,7 +132,6 @@ enum Source {
     Inside,
 }
 
-/// Opens or creates the region, and joins it.
 fn open(
     settings: &Settings,
     candidates: &[Candidate],
@@ -147,7 +151,6 @@ fn open(
     join(region, settings, environment, clock, source)
 }
 
-/// Claims a slot and registers the GPUs.
 fn join(
     region: Region,
     settings: &Settings,
@@ -209,7 +212,8 @@ fn claim(
                 continue;
             }
             Ok(None) => format!(
-                "expected a free slot, found all {SLOTS} taken by processes of this container: end some of them"
+                "expected a free slot, found all {SLOTS} taken by processes of this container: \
+                 end some of them"
             ),
             Err(error) => error.to_string(),
         };

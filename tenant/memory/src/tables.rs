@@ -17,7 +17,6 @@ use crate::ledger::Ledger;
 use crate::physical::table::PhysicalTable;
 use crate::pools::table::PoolTable;
 
-/// The ledger and the tables.
 pub(crate) struct Tables {
     pub(crate) ledger: Ledger,
     pub(crate) allocations: AllocationTable,
@@ -32,7 +31,6 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// Returns empty tables over `ledger`.
     pub(crate) fn new(ledger: Ledger) -> Self {
         Self {
             ledger,
@@ -55,3 +53,22 @@ impl fmt::Debug for Tables {
         f.debug_struct("Tables").finish_non_exhaustive()
     }
 }
+
+/// Declares a part: a reference to the tables, with the functions for one kind of memory.
+macro_rules! part {
+    ($(#[$doc:meta])* $part:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $part<'a> {
+            tables: &'a $crate::tables::Tables,
+        }
+
+        impl<'a> $part<'a> {
+            #[inline]
+            pub(crate) fn new(tables: &'a $crate::tables::Tables) -> Self {
+                Self { tables }
+            }
+        }
+    };
+}
+pub(crate) use part;

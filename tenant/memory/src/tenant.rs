@@ -32,7 +32,7 @@ use crate::view::View;
 
 /// Outcome of a start that was not refused.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // there is one in a process's life
+#[allow(clippy::large_enum_variant)] // there is one for each process
 pub enum Start {
     /// The shim stays out of the way: every hook is the real call.
     Off(Reason),
@@ -126,76 +126,45 @@ impl Tenant {
     pub fn view(&self) -> View<'_> {
         View::new(&self.tables, &self.gpus)
     }
+}
 
+/// Declares the functions of a tenant that return its parts.
+macro_rules! parts {
+    ($($(#[$doc:meta])* $name:ident: $part:ident,)*) => {
+        impl Tenant {
+            $(
+                $(#[$doc])*
+                #[inline]
+                #[must_use]
+                pub fn $name(&self) -> $part<'_> {
+                    $part::new(&self.tables)
+                }
+            )*
+        }
+    };
+}
+
+parts! {
     /// Returns the part that accounts linear memory and arrays, by address.
-    #[inline]
-    #[must_use]
-    pub fn allocations(&self) -> Allocations<'_> {
-        Allocations::new(&self.tables)
-    }
-
+    allocations: Allocations,
     /// Returns the part that accounts contexts and their cost.
-    #[inline]
-    #[must_use]
-    pub fn contexts(&self) -> Contexts<'_> {
-        Contexts::new(&self.tables)
-    }
-
+    contexts: Contexts,
     /// Returns the part that knows green contexts.
-    #[inline]
-    #[must_use]
-    pub fn green_contexts(&self) -> GreenContexts<'_> {
-        GreenContexts::new(&self.tables)
-    }
-
+    green_contexts: GreenContexts,
     /// Returns the part that accounts memory of modules, libraries and limits of contexts.
-    #[inline]
-    #[must_use]
-    pub fn implicit(&self) -> Implicit<'_> {
-        Implicit::new(&self.tables)
-    }
-
+    implicit: Implicit,
     /// Returns the part that knows the sizes of arrays.
-    #[inline]
-    #[must_use]
-    pub fn arrays(&self) -> Arrays<'_> {
-        Arrays::new(&self.tables)
-    }
-
+    arrays: Arrays,
     /// Returns the part that accounts physical memory behind handles.
-    #[inline]
-    #[must_use]
-    pub fn physical(&self) -> Physical<'_> {
-        Physical::new(&self.tables)
-    }
-
+    physical: Physical,
     /// Returns the part that accounts memory pools.
-    #[inline]
-    #[must_use]
-    pub fn pools(&self) -> Pools<'_> {
-        Pools::new(&self.tables)
-    }
-
+    pools: Pools,
     /// Returns the part that accounts memory allocated by graphs.
-    #[inline]
-    #[must_use]
-    pub fn graphs(&self) -> Graphs<'_> {
-        Graphs::new(&self.tables)
-    }
-
+    graphs: Graphs,
     /// Returns the part that accounts memory shared between processes.
-    #[inline]
-    #[must_use]
-    pub fn exports(&self) -> Exports<'_> {
-        Exports::new(&self.tables)
-    }
-
+    exports: Exports,
     /// Returns the part that handles checkpoints of the container's processes.
-    #[inline]
-    #[must_use]
-    pub fn checkpoints(&self) -> Checkpoints<'_> {
-        Checkpoints::new(&self.tables)
-    }
+    checkpoints: Checkpoints,
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use cgpu_shm::units::Bytes;
 use super::value::{Value, Variable};
 use crate::Refusal;
 
-/// Bytes of one MiB.
 const MIB: u64 = 1 << 20;
 
 /// Whole numbers joined by commas; the last one repeats.
@@ -53,7 +52,6 @@ impl Amounts {
         self.numbers.get(position).or(self.numbers.last()).copied().unwrap_or(0)
     }
 
-    /// Returns the list as it was read.
     pub(crate) fn value(&self) -> &Value {
         &self.value
     }

@@ -15,7 +15,6 @@ use super::value::Value;
 use crate::gpus::{GpuInfo, UuidStart};
 use crate::{Inventory, Refusal};
 
-/// A GPU in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
     Index(u64),
@@ -212,7 +211,6 @@ fn matching(start: UuidStart, gpus: &[GpuInfo], value: &Value) -> Result<Option<
     }
 }
 
-/// What an index stands for.
 #[derive(Clone, Copy)]
 enum Whole {
     Gpu(GpuInfo),

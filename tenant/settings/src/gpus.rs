@@ -23,7 +23,6 @@ impl UuidStart {
         (start.digits > 0).then_some(start)
     }
 
-    /// Returns all digits of a UUID.
     pub(crate) fn whole(uuid: Uuid) -> Self {
         Self { bytes: uuid.0, digits: 32 }
     }

@@ -215,7 +215,6 @@ impl Variables {
         }
     }
 
-    /// Returns the GPUs with a limit.
     fn gpus(
         &self,
         amounts: &Amounts,
@@ -254,7 +253,6 @@ impl Variables {
     }
 }
 
-/// Returns the limit of the GPU at `position`.
 fn limit(
     amounts: &Amounts,
     measure: &Measure,

@@ -8,7 +8,6 @@ use proptest::prelude::*;
 use super::*;
 use crate::declared::Declared;
 
-/// Returns the UUID of GPU `number` of these tests.
 fn uuid(number: u8) -> Uuid {
     let mut bytes = [0x10 + number; 16];
     bytes[15] = number;
@@ -643,14 +642,20 @@ proptest! {
     ) {
         let mut environment = Declared::default();
         let mut set = |name: &str, value: Option<String>| {
-            environment.variables.extend(value.map(|value| (name.to_owned(), OsString::from(value))));
+            environment
+                .variables
+                .extend(value.map(|value| (name.to_owned(), OsString::from(value))));
         };
         set("ALIYUN_COM_GPU_MEM_CONTAINER", Some(container));
         set("ALIYUN_COM_GPU_MEM_DEV", device);
         set("NVIDIA_VISIBLE_DEVICES", visible);
         set("ALIYUN_COM_GPU_VISIBLE_DEVICES", sliced);
         let gpus = gpus(&[15109, 23028, 15109]);
-        match Variables::read(&environment).decide(Inventory { gpus: &gpus, partitioned: &[], complete }) {
+        match Variables::read(&environment).decide(Inventory {
+            gpus: &gpus,
+            partitioned: &[],
+            complete,
+        }) {
             Ok(Decision::Off(_)) => {}
             Ok(Decision::On(settings)) => {
                 prop_assert!(!settings.gpus.is_empty());
@@ -660,7 +665,10 @@ proptest! {
             }
             Err(refusal) => {
                 let said = refusal.message();
-                prop_assert!(said.starts_with("ALIYUN_COM_GPU_") || said.starts_with("NVIDIA_VISIBLE_DEVICES"));
+                prop_assert!(
+                    said.starts_with("ALIYUN_COM_GPU_")
+                        || said.starts_with("NVIDIA_VISIBLE_DEVICES")
+                );
                 prop_assert!(!said.contains('\n'));
             }
         }

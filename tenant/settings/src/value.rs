@@ -6,7 +6,6 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::{Environment, Refusal};
 
-/// The variables that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Variable {
     MemContainer,
@@ -45,14 +44,12 @@ impl Variable {
         self.c_name().to_str().unwrap_or_default()
     }
 
-    /// Reads its value, if it is set.
     pub(crate) fn read(self, environment: &dyn Environment) -> Option<Value> {
         let raw = environment.variable(self.c_name())?;
         Some(Value { variable: self, raw })
     }
 }
 
-/// The value of a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
     variable: Variable,
@@ -60,7 +57,6 @@ pub(crate) struct Value {
 }
 
 impl Value {
-    /// Returns a value as if it had been read.
     #[cfg(test)]
     pub(crate) fn new(variable: Variable, raw: impl Into<OsString>) -> Self {
         Self { variable, raw: raw.into() }
@@ -70,7 +66,6 @@ impl Value {
         &self.raw
     }
 
-    /// Returns the value as text, or a refusal.
     pub(crate) fn text(&self) -> Result<&str, Refusal> {
         self.raw.to_str().ok_or_else(|| self.refused("text", "correct or unset it"))
     }

@@ -37,7 +37,6 @@ use self::units::UNIT;
 const SHARD_BITS: u32 = 6;
 const SHARDS: usize = 1 << SHARD_BITS;
 
-/// An allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allocation {
     pub(crate) address: u64,
@@ -45,10 +44,8 @@ pub(crate) struct Allocation {
     pub(crate) owner: Owner,
 }
 
-/// Outcome of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inserted {
-    /// Recorded.
     New,
     /// Recorded in place of one of this size on this GPU, whose free was not seen.
     Replaced(DeviceIndex, Bytes),
@@ -58,7 +55,6 @@ pub(crate) enum Inserted {
     Exhausted,
 }
 
-/// The table.
 #[derive(Debug)]
 pub(crate) struct AllocationTable {
     shards: Box<[Padded]>,
@@ -124,7 +120,6 @@ impl AllocationTable {
         self.shard(address).and_then(|shard| shard.lock().remove(address)).unwrap_or(none)
     }
 
-    /// Returns the allocation at `address`.
     #[cold]
     pub(crate) fn find(&self, address: u64) -> Option<(DeviceIndex, Allocation)> {
         self.shard(address)?.lock().find(address)
@@ -205,7 +200,6 @@ impl Shard {
         }
     }
 
-    /// Returns whether a live entry has this address.
     fn holds(&mut self, address: u64) -> bool {
         self.find(address).is_some()
     }
@@ -304,7 +298,6 @@ impl Shard {
     }
 }
 
-/// Returns the sum of `owner` if it is open.
 #[inline]
 fn sum_of(sums: &mut [Option<Sum>], owner: Owner) -> Option<&mut Sum> {
     sums.get_mut(owner.index())?.as_mut().filter(|sum| sum.owner == owner)

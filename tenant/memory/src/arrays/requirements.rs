@@ -8,7 +8,6 @@ use super::shape::Shape;
 /// time.
 pub(super) const KEPT: usize = 64;
 
-/// Recently reported sizes.
 #[derive(Debug)]
 pub(crate) struct Requirements {
     known: Vec<(DeviceIndex, Shape, Bytes)>,

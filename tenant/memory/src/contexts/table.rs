@@ -64,10 +64,8 @@ impl Context {
     }
 }
 
-/// Outcome of entering a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entered {
-    /// Recorded.
     New(Context),
     /// It was known; nothing has changed.
     Known(Context),
@@ -75,17 +73,14 @@ pub(crate) enum Entered {
     Untold(Context),
 }
 
-/// What a destroyed context had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Released {
     pub(crate) gpu: DeviceIndex,
     /// The sum of its allocations.
     pub(crate) used: Bytes,
-    /// Its own memory.
     pub(crate) implicit: Bytes,
 }
 
-/// The contexts of a process.
 #[derive(Debug)]
 pub(crate) struct ContextTable {
     table: Box<[Pair; PAIRS]>,
@@ -99,7 +94,6 @@ struct Pair {
     word: AtomicU64,
 }
 
-/// An entry of the registry.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     handle: usize,
@@ -315,7 +309,6 @@ impl Registry {
         context.owner.index().checked_sub(cgpu_shm::layout::GPUS)
     }
 
-    /// Returns the record of an open context.
     fn record(&mut self, context: Context) -> Option<&mut Record> {
         let record = self.records.get_mut(Self::index(context)?)?;
         (record.open && record.context == context).then_some(record)

@@ -27,7 +27,6 @@ pub(super) struct Retained {
     pub(super) routes: u64,
 }
 
-/// An import of this process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
     pub(super) route: Route,
@@ -37,7 +36,6 @@ pub(super) struct Opened {
     pub(super) times: u32,
 }
 
-/// The tables of a process.
 #[derive(Debug)]
 pub(crate) struct ExportTable {
     /// Whether there ever was anything: in most programs there is not, and nothing is looked up.
@@ -119,7 +117,6 @@ impl Records {
         self.open.get_mut(usize::try_from(route.0.trailing_zeros()).unwrap_or(BITS))
     }
 
-    /// Returns the bits for the slot.
     pub(super) fn bits(&self) -> u64 {
         let bit = |(bit, count): (usize, &u32)| u64::from(*count > 0) << bit;
         self.open.iter().enumerate().map(bit).fold(0, |all, bit| all | bit)

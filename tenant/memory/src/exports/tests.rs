@@ -205,7 +205,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         3 => (process.clone(), 1..4u64).prop_map(|(process, size)| Step::Allocate(process, size)),
         3 => any::<usize>().prop_map(Step::Export),
-        4 => (process.clone(), any::<usize>()).prop_map(|(process, which)| Step::Open(process, which)),
+        4 => (process.clone(), any::<usize>())
+            .prop_map(|(process, which)| Step::Open(process, which)),
         2 => any::<usize>().prop_map(Step::Close),
         3 => any::<usize>().prop_map(Step::Free),
         1 => process.prop_map(Step::Exit),
@@ -229,49 +230,83 @@ proptest! {
             match step {
                 Step::Allocate(process, size) => {
                     let Some(tenant) = &processes[process] else { continue };
-                    if made == 12 { continue }
+                    if made == 12 {
+                        continue;
+                    }
                     made += 1;
                     let address = BASE + made * 64 * MIB;
                     allocate(tenant, address, mib(2 * size), None);
-                    memory.push(Truth { maker: process, address, handle: made, size: mib(2 * size), exported: false, owned: true, open: Vec::new() });
+                    memory.push(Truth {
+                        maker: process,
+                        address,
+                        handle: made,
+                        size: mib(2 * size),
+                        exported: false,
+                        owned: true,
+                        open: Vec::new(),
+                    });
                 }
                 Step::Export(which) => {
                     let mut own: Vec<_> = memory.iter_mut().filter(|truth| truth.owned).collect();
-                    if own.is_empty() { continue }
+                    if own.is_empty() {
+                        continue;
+                    }
                     let count = own.len();
                     let truth = &mut own[which % count];
-                    processes[truth.maker].as_ref().unwrap().exports().export(Address(truth.address), route(truth.handle));
+                    processes[truth.maker]
+                        .as_ref()
+                        .unwrap()
+                        .exports()
+                        .export(Address(truth.address), route(truth.handle));
                     truth.exported = true;
                 }
                 Step::Open(process, which) => {
                     let Some(tenant) = &processes[process] else { continue };
-                    let mut good: Vec<_> =
-                        memory.iter_mut().filter(|truth| truth.owned && truth.exported && truth.maker != process).collect();
-                    if good.is_empty() { continue }
+                    let mut good: Vec<_> = memory
+                        .iter_mut()
+                        .filter(|truth| truth.owned && truth.exported && truth.maker != process)
+                        .collect();
+                    if good.is_empty() {
+                        continue;
+                    }
                     let count = good.len();
                     let truth = &mut good[which % count];
-                    tenant.exports().begin_import(route(truth.handle)).opened(Address(truth.address + 1024 * MIB), None);
+                    tenant
+                        .exports()
+                        .begin_import(route(truth.handle))
+                        .opened(Address(truth.address + 1024 * MIB), None);
                     truth.open.push(process);
                 }
                 Step::Close(which) => {
-                    let mut open: Vec<_> = memory.iter_mut().filter(|truth| !truth.open.is_empty()).collect();
-                    if open.is_empty() { continue }
+                    let mut open: Vec<_> =
+                        memory.iter_mut().filter(|truth| !truth.open.is_empty()).collect();
+                    if open.is_empty() {
+                        continue;
+                    }
                     let count = open.len();
                     let truth = &mut open[which % count];
                     let process = truth.open.swap_remove(0);
                     let tenant = processes[process].as_ref().unwrap();
-                    tenant.exports().begin_close(Address(truth.address + 1024 * MIB)).expect("open").closed();
+                    tenant
+                        .exports()
+                        .begin_close(Address(truth.address + 1024 * MIB))
+                        .expect("open")
+                        .closed();
                 }
                 Step::Free(which) => {
                     let mut own: Vec<_> = memory.iter_mut().filter(|truth| truth.owned).collect();
-                    if own.is_empty() { continue }
+                    if own.is_empty() {
+                        continue;
+                    }
                     let count = own.len();
                     let truth = &mut own[which % count];
                     free(processes[truth.maker].as_ref().unwrap(), truth.address);
                     truth.owned = false;
                 }
                 Step::Exit(process) => {
-                    if processes[process].take().is_none() { continue }
+                    if processes[process].take().is_none() {
+                        continue;
+                    }
                     for truth in &mut memory {
                         truth.owned &= truth.maker != process;
                         truth.open.retain(|holder| *holder != process);
@@ -287,7 +322,13 @@ proptest! {
             let there: Bytes = memory.iter().map(|truth| truth.size).sum();
             // The exports of an exited process are refunded together.
             let usage = observer.view().usage(gpu());
-            prop_assert!(usage.orphan > Bytes::ZERO || usage.used == there, "{:?}: {:?}, {:?}", step, usage, memory);
+            prop_assert!(
+                usage.orphan > Bytes::ZERO || usage.used == there,
+                "{:?}: {:?}, {:?}",
+                step,
+                usage,
+                memory
+            );
             prop_assert!(observer.view().usage(gpu()).used >= there, "{:?}: {:?}", step, memory);
         }
         // Everything is refunded after the last one.

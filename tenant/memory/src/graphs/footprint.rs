@@ -50,7 +50,6 @@ impl Footprint {
         self.ranges.is_empty()
     }
 
-    /// Returns the bound for each GPU.
     pub(super) fn bounds(&mut self) -> impl Iterator<Item = (DeviceIndex, Bytes)> {
         self.ranges.sort_unstable();
         let by_gpu = self.ranges.chunk_by(|(before, ..), (after, ..)| before == after);
@@ -113,10 +112,13 @@ mod tests {
         ) {
             let mut plain = BTreeSet::new();
             for &(index, address, bytes) in &ranges {
-                plain.extend((address / PAGE..=(address + bytes - 1) / PAGE).map(|page| (index, page)));
+                plain.extend(
+                    (address / PAGE..=(address + bytes - 1) / PAGE).map(|page| (index, page)),
+                );
             }
             let count = |index| plain.iter().filter(|(at, _)| *at == index).count() as u64;
-            let plain: Vec<_> = (0..3).map(|index| (index, count(index))).filter(|(_, pages)| *pages > 0).collect();
+            let plain: Vec<_> =
+                (0..3).map(|index| (index, count(index))).filter(|(_, pages)| *pages > 0).collect();
             prop_assert_eq!(of(&ranges), plain);
         }
     }

@@ -38,7 +38,6 @@ pub struct Lane {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub(super) at: PoolRef,
-    /// The bound.
     pub(super) bytes: Bytes,
     /// Since when it has that memory, and the stream of that launch.
     pub(super) has: Option<(Retention, Lane)>,
@@ -70,7 +69,6 @@ const KINDS: usize = 1 << 10;
 struct Table {
     /// By handle and GPU.
     shares: Ordered<Share>,
-    /// The bodies of conditional nodes.
     bodies: Ordered<Bodies>,
     made: u64,
 }

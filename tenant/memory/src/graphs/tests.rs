@@ -22,7 +22,6 @@ struct Executable {
     needs: u64,
     /// Mapped for it, used or not.
     has: u64,
-    /// The stream that it runs in.
     runs: Option<usize>,
     /// Whether its allocations have not been freed yet.
     is_live: bool,
@@ -511,26 +510,42 @@ proptest! {
         for (step, id, stream, pages) in steps {
             let there = fixture.driver.on(|state| state.executables.contains_key(&id));
             match step {
-                0 if !there => fixture.instantiate(id, Bytes(pages * PAGE)).expect("it takes nothing yet"),
+                0 if !there => {
+                    fixture.instantiate(id, Bytes(pages * PAGE)).expect("it takes nothing yet")
+                }
                 1 | 2 if there => {
                     let is_live = fixture.driver.on(|state| state.executables[&id].is_live);
-                    if !is_live && fixture.send(id, stream, Submission::Launch, step == 2 && pages < 5).is_err() {
-                        let (stays, needs) = fixture.driver.on(|state| {
-                            (state.reserved(), state.executables[&id].needs)
-                        });
-                        let others = linear.iter().map(|charge: &crate::Charge<'_>| charge.bytes()).sum::<Bytes>();
-                        prop_assert!(others + Bytes(stays + needs) > mib(100), "it would have fitted");
+                    if !is_live
+                        && fixture
+                            .send(id, stream, Submission::Launch, step == 2 && pages < 5)
+                            .is_err()
+                    {
+                        let (stays, needs) = fixture
+                            .driver
+                            .on(|state| (state.reserved(), state.executables[&id].needs));
+                        let others = linear
+                            .iter()
+                            .map(|charge: &crate::Charge<'_>| charge.bytes())
+                            .sum::<Bytes>();
+                        prop_assert!(
+                            others + Bytes(stays + needs) > mib(100),
+                            "it would have fitted"
+                        );
                     }
                 }
                 3 if there && pages < 8 => fixture.destroy(id),
                 4 => fixture.driver.on(|state| state.finish(stream)),
-                5 if there => fixture.driver.on(|state| state.executables.get_mut(&id).expect("there").is_live = false),
+                5 if there => fixture
+                    .driver
+                    .on(|state| state.executables.get_mut(&id).expect("there").is_live = false),
                 6 => {
                     fixture.driver.on(State::trim);
                     fixture.tenant.pools().changed(PoolId::of_graphs(gpu()));
                 }
                 7 => fixture.driver.on(|state| state.reuses_idle = pages % 2 == 0),
-                8 if pages % 2 == 0 => linear.extend(fixture.tenant.charge(gpu(), Bytes(pages * PAGE))),
+                8 if pages % 2 == 0 => {
+                    linear.extend(fixture.tenant.charge(gpu(), Bytes(pages * PAGE)))
+                }
                 8 => drop(linear.pop()),
                 _ => {}
             }

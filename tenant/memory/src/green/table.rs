@@ -12,7 +12,6 @@ pub(crate) struct GreenTable(pub(super) Spin<Vec<Green>>);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Green {
     pub(super) id: GreenId,
-    /// The primary context.
     pub(super) whole: Context,
     /// Its handle as a context, once the program has requested it.
     pub(super) handle: Option<ContextId>,

@@ -7,7 +7,7 @@
 //! waits for that measurement instead of being refused.
 
 use cgpu_shm::atomic::{AtomicU32, Ordering};
-use cgpu_shm::slots::{State, Word};
+use cgpu_shm::slots::State;
 use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
 
 use super::{DRAIN_POLL_INTERVAL, Ledger, MAX_SAMPLE_AGE};
@@ -53,7 +53,7 @@ impl Ledger {
     /// on a device.
     fn is_confirmed(&self, gpu: DeviceIndex) -> bool {
         SlotIndex::all().take(self.region.slots().high_water()).all(|slot| {
-            let word = Word(self.region.slot(slot).state.load(Ordering::Relaxed));
+            let word = self.word_of(slot);
             let cell = self.region.cell(gpu, slot);
             let has_none = cell.implicit.load(Ordering::Relaxed) == 0;
             let ended = cell.implicit_epoch.load(Ordering::Relaxed);

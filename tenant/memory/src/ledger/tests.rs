@@ -1,7 +1,7 @@
 //! Refusals, the monitor's measurements, checkpoints, and waits.
 
 use cgpu_shm::grant::GrantWriter;
-use cgpu_shm::slots::DRAIN_PERIOD;
+use cgpu_shm::slots::{DRAIN_PERIOD, Word};
 use cgpu_shm::unaccounted::UnaccountedDelta;
 
 use super::*;
@@ -20,7 +20,7 @@ fn charge(ledger: &Ledger, bytes: Bytes) -> bool {
 }
 
 fn word(ledger: &Ledger) -> Word {
-    ledger.checkpointed().word_of(ledger.claim.slot)
+    ledger.word_of(ledger.claim.slot)
 }
 
 /// Returns a monitor's measurement of a process, valid now.
@@ -221,7 +221,7 @@ fn exporter(container: &Container) -> Ledger {
     let ledger = container.tenant().tables.ledger;
     assert!(charge(&ledger, mib(10)));
     ledger.force_charge(gpu(), Column::Implicit, mib(4));
-    ledger.exported().export(gpu(), mib(4));
+    ledger.export(gpu(), mib(4));
     ledger
 }
 
@@ -236,7 +236,7 @@ fn withdrawn_memory_counts_until_it_is_refunded() {
     let monitor = GrantWriter::open(container.run()).expect("the grant file");
     monitor.set_returned(gpu(), mib(5).0);
     assert_eq!(ledger.total(gpu()), mib(23));
-    other.exported().withdraw_kept(gpu(), mib(3));
+    other.withdraw_kept(gpu(), mib(3));
     assert_eq!(exported(&other), mib(1));
     assert_eq!(ledger.total(gpu()), mib(26));
     other.refund(gpu(), Column::Used, mib(3));
@@ -245,8 +245,8 @@ fn withdrawn_memory_counts_until_it_is_refunded() {
         mib(23),
         "the monitor may have seen exactly this leave the GPU"
     );
-    other.exported().withdraw_kept(gpu(), mib(1));
-    ledger.exported().withdraw_kept(gpu(), mib(4));
+    other.withdraw_kept(gpu(), mib(1));
+    ledger.withdraw_kept(gpu(), mib(4));
     assert_eq!(ledger.total(gpu()), mib(25), "nothing is left of it");
 }
 
@@ -256,7 +256,7 @@ fn withdraw_keeps_a_reduction_that_is_published_later() {
     let container = Container::limited(50);
     let ledger = exporter(&container);
     let measured_before = measured(&ledger, signed_mib(-2));
-    ledger.exported().withdraw(gpu(), mib(4));
+    ledger.withdraw(gpu(), mib(4));
     publish(&container, &ledger, measured_before, false);
     assert_eq!(ledger.total(gpu()), mib(12));
 }
@@ -265,12 +265,12 @@ fn withdraw_keeps_a_reduction_that_is_published_later() {
 fn handles_opened_by_any_process_are_seen_by_all() {
     let container = Container::limited(50);
     let [first, second] = [(); 2].map(|()| container.tenant().tables.ledger);
-    assert_eq!(first.exported().opened(), 0);
-    first.exported().set_opened_handles(0b101);
-    second.exported().set_opened_handles(0b10);
-    assert_eq!((first.exported().opened(), second.exported().opened()), (0b111, 0b111));
-    first.exported().add_routes(0b1000);
-    first.exported().add_routes(0b1);
+    assert_eq!(first.opened(), 0);
+    first.set_opened_handles(0b101);
+    second.set_opened_handles(0b10);
+    assert_eq!((first.opened(), second.opened()), (0b111, 0b111));
+    first.add_routes(0b1000);
+    first.add_routes(0b1);
     let slot = second.region.slot(first.claim.slot);
     assert_eq!(
         slot.exported_handles.load(Ordering::Relaxed),
@@ -283,12 +283,12 @@ fn handles_opened_by_any_process_are_seen_by_all() {
 fn context_creations_of_all_processes_are_counted() {
     let container = Container::limited(50);
     let [first, second] = [(); 2].map(|()| container.tenant().tables.ledger);
-    let begun = [&first, &second, &first].map(|ledger| ledger.creations().begin(gpu()));
+    let begun = [&first, &second, &first].map(|ledger| ledger.begin_creation(gpu()));
     assert_eq!(begun, [0, 1, 2], "others in progress");
-    assert_eq!(second.creations().count(gpu()), 3);
+    assert_eq!(second.creations(gpu()), 3);
     for left in [2, 1, 1] {
-        first.creations().end(gpu());
-        assert_eq!(second.creations().count(gpu()), left, "no end lowers another process's count");
+        first.end_creation(gpu());
+        assert_eq!(second.creations(gpu()), left, "no end lowers another process's count");
     }
 }
 
@@ -297,10 +297,10 @@ fn first_context_is_measured_by_one_process_at_a_time() {
     let container = Container::limited(50);
     let [first, second] = [(); 2].map(|()| container.tenant().tables.ledger);
     let lock = &second.region.gpu(gpu()).learning;
-    let guard = first.creations().learn(gpu()).expect("it is free");
+    let guard = first.lock_learning(gpu()).expect("it is free");
     assert_eq!(lock.owner(), Some(first.slot_owner()));
     drop(guard);
-    assert!(second.creations().learn(gpu()).is_some());
+    assert!(second.lock_learning(gpu()).is_some());
     assert_eq!(lock.owner(), None);
 }
 
@@ -308,15 +308,15 @@ fn first_context_is_measured_by_one_process_at_a_time() {
 fn process_is_alone_when_no_other_one_is_left_on_the_gpu() {
     let container = Container::limited(50);
     let ledger = container.tenant().tables.ledger;
-    assert!(ledger.creations().is_alone());
+    assert!(ledger.is_alone());
     let other = container.tenant();
-    assert!(!ledger.creations().is_alone());
+    assert!(!ledger.is_alone());
     drop(other);
     ledger.sweep();
-    assert!(!ledger.creations().is_alone(), "its memory may still be on the GPU");
+    assert!(!ledger.is_alone(), "its memory may still be on the GPU");
     container.clock.advance(DRAIN_PERIOD);
     ledger.sweep();
-    assert!(ledger.creations().is_alone());
+    assert!(ledger.is_alone());
 }
 
 fn start_as(container: &Container, pid: u32) -> Ledger {
@@ -329,10 +329,10 @@ fn start_as(container: &Container, pid: u32) -> Ledger {
 fn process_is_found_by_its_id_while_it_lives() {
     let container = Container::limited(50);
     let (tool, worker) = (start_as(&container, 7), start_as(&container, 8));
-    assert_eq!(tool.checkpointed().slot_of(8), Some((worker.claim.slot, word(&worker))));
-    assert_eq!(tool.checkpointed().slot_of(9), None);
+    assert_eq!(tool.slot_of(8), Some((worker.claim.slot, word(&worker))));
+    assert_eq!(tool.slot_of(9), None);
     drop(worker);
-    assert_eq!(tool.checkpointed().slot_of(8), None, "it is draining");
+    assert_eq!(tool.slot_of(8), None, "it is draining");
 }
 
 #[test]
@@ -342,13 +342,13 @@ fn former_owner_of_a_slot_is_neither_checkpointed_nor_restored() {
     assert!(charge(&worker, mib(6)));
     let now = (worker.claim.slot, word(&worker));
     let former = (worker.claim.slot, Word(word(&worker).0 + (1 << 8)));
-    tool.checkpointed().mark_checkpointed(gpu(), former);
+    tool.mark_checkpointed(gpu(), former);
     assert_eq!(tool.total(gpu()), mib(6));
-    tool.checkpointed().mark_checkpointed(gpu(), now);
+    tool.mark_checkpointed(gpu(), now);
     assert_eq!(tool.total(gpu()), Bytes::ZERO);
-    tool.checkpointed().clear_checkpointed(gpu(), former);
+    tool.clear_checkpointed(gpu(), former);
     assert_eq!(tool.total(gpu()), Bytes::ZERO);
-    tool.checkpointed().clear_checkpointed(gpu(), now);
+    tool.clear_checkpointed(gpu(), now);
     assert_eq!(tool.total(gpu()), mib(6));
 }
 
@@ -358,7 +358,7 @@ fn occupied(living: Bytes, exited: Bytes) -> (Container, Ledger, Ledger) {
     let container = Container::limited(10);
     let (tool, worker) = (start_as(&container, 7), start_as(&container, 8));
     assert!(charge(&worker, mib(6)));
-    tool.checkpointed().mark_checkpointed(gpu(), (worker.claim.slot, word(&worker)));
+    tool.mark_checkpointed(gpu(), (worker.claim.slot, word(&worker)));
     let exiting = start_as(&container, 9);
     assert!(charge(&exiting, exited) && charge(&tool, living));
     drop(exiting);
@@ -368,11 +368,11 @@ fn occupied(living: Bytes, exited: Bytes) -> (Container, Ledger, Ledger) {
 #[test]
 fn restore_waits_for_draining_memory() {
     let (container, tool, worker) = occupied(mib(4), mib(6));
-    assert_eq!(tool.checkpointed().restore(gpu(), worker.claim.slot), Ok(true));
+    assert_eq!(tool.restore_checkpointed(gpu(), worker.claim.slot), Ok(true));
     assert!(container.clock.slept() >= DRAIN_PERIOD);
     assert_eq!(tool.total(gpu()), mib(10));
     assert_eq!(
-        tool.checkpointed().restore(gpu(), worker.claim.slot),
+        tool.restore_checkpointed(gpu(), worker.claim.slot),
         Ok(false),
         "it is restored already"
     );
@@ -382,7 +382,7 @@ fn restore_waits_for_draining_memory() {
 fn restore_that_never_fits_does_not_wait() {
     let (container, tool, worker) = occupied(mib(5), mib(5));
     let refused = Refused::OverLimit { used: mib(10), wanted: mib(6), limit: mib(10) };
-    assert_eq!(tool.checkpointed().restore(gpu(), worker.claim.slot), Err(refused));
+    assert_eq!(tool.restore_checkpointed(gpu(), worker.claim.slot), Err(refused));
     assert_eq!(container.clock.slept(), Nanos::ZERO);
 }
 

@@ -20,8 +20,7 @@ use crate::tables::Tables;
 impl<'a> Physical<'a> {
     /// Records an object to which memory can be bound.
     pub fn object_made(self, handle: PhysicalHandle) {
-        let outcome = self.tables.physical.lock().made_costless(handle, 0);
-        self.apply(outcome);
+        self.update(|table| table.made_costless(handle, 0));
     }
 
     /// Begins to unbind.
@@ -33,10 +32,10 @@ impl<'a> Physical<'a> {
         match change {
             Change::None => {}
             Change::Exported(gpu, bytes) => {
-                self.tables.ledger.exported().add_routes(Route::UNTRACKED.0);
-                self.tables.ledger.exported().export(gpu, bytes);
+                self.tables.ledger.add_routes(Route::UNTRACKED.0);
+                self.tables.ledger.export(gpu, bytes);
             }
-            Change::Withdrawn(gpu, bytes) => self.tables.ledger.exported().withdraw(gpu, bytes),
+            Change::Withdrawn(gpu, bytes) => self.tables.ledger.withdraw(gpu, bytes),
         }
     }
 
@@ -52,11 +51,7 @@ impl<'a> Physical<'a> {
     }
 
     pub(super) fn object_freed(self, object: RecordId, routes: u64) {
-        loop {
-            let outcome = self.tables.physical.lock().unbind_any(object, routes);
-            let Some(outcome) = outcome else { return };
-            self.apply(outcome);
-        }
+        self.update_all(|table| table.unbind_any(object, routes));
     }
 }
 

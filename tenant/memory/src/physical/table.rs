@@ -19,9 +19,8 @@ use crate::handles::{Address, PhysicalHandle};
 use crate::ordered::Ordered;
 
 /// Number of a record, unique in the process.
-pub(in crate::physical) type RecordId = u64;
+pub(super) type RecordId = u64;
 
-/// Physical memory that is charged.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     gpu: DeviceIndex,
@@ -35,7 +34,6 @@ struct Record {
 }
 
 impl Record {
-    /// Returns whether it is accounted as exported.
     fn is_exported(&self) -> bool {
         self.routes != 0 || self.bound > 0
     }
@@ -61,7 +59,7 @@ struct Mapping {
 
 /// What became of memory that lost references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::physical) enum FreeOutcome {
+pub(super) enum FreeOutcome {
     /// Others remain.
     StillReferenced,
     /// No reference remains here; others may hold it by these routes.
@@ -96,11 +94,7 @@ impl PhysicalTable {
     }
 
     /// Adds a record with one reference. `None` without host memory.
-    pub(in crate::physical) fn record(
-        &mut self,
-        gpu: DeviceIndex,
-        bytes: Bytes,
-    ) -> Option<RecordId> {
+    pub(super) fn record(&mut self, gpu: DeviceIndex, bytes: Bytes) -> Option<RecordId> {
         self.made += 1;
         let record = Record { gpu, bytes, references: 1, routes: 0, bound: 0 };
         self.records.insert(self.made, record).ok()?;
@@ -113,11 +107,7 @@ impl PhysicalTable {
         Some(record)
     }
 
-    pub(in crate::physical) fn drop_references(
-        &mut self,
-        record: RecordId,
-        count: u64,
-    ) -> FreeOutcome {
+    pub(super) fn drop_references(&mut self, record: RecordId, count: u64) -> FreeOutcome {
         let Some(found) = self.records.get(record) else { return FreeOutcome::StillReferenced };
         found.references = found.references.saturating_sub(count);
         if found.references > 0 {
@@ -142,20 +132,18 @@ impl PhysicalTable {
         self.mapped_at(address).or_else(|| self.mapped.from(address))
     }
 
-    /// Adds a reference to the memory behind a handle.
-    pub(in crate::physical) fn refer(&mut self, handle: PhysicalHandle) -> Option<RecordId> {
+    pub(super) fn refer(&mut self, handle: PhysicalHandle) -> Option<RecordId> {
         let record = self.handles.get(handle.0)?.record;
         self.add_reference(record)
     }
 
-    /// Adds a reference to the memory that is mapped at an address.
-    pub(in crate::physical) fn refer_at(&mut self, address: Address) -> Option<RecordId> {
+    pub(super) fn refer_at(&mut self, address: Address) -> Option<RecordId> {
         let record = self.mapped_at(address.0)?.1.record;
         self.add_reference(record)
     }
 
     /// Gives a reference that has been added to a mapping.
-    pub(in crate::physical) fn map(
+    pub(super) fn map(
         &mut self,
         address: Address,
         length: Bytes,
@@ -167,7 +155,7 @@ impl PhysicalTable {
 
     /// Exports the first mapping from an address on that begins before `end`. Returns where to
     /// continue, and what is newly exported.
-    pub(in crate::physical) fn export_mapped(
+    pub(super) fn export_mapped(
         &mut self,
         from: u64,
         end: u64,
@@ -179,7 +167,7 @@ impl PhysicalTable {
     }
 
     /// Marks a record as exported; returns what is newly exported.
-    pub(in crate::physical) fn export(
+    pub(super) fn export(
         &mut self,
         record: RecordId,
         route: Route,
@@ -192,11 +180,7 @@ impl PhysicalTable {
 
     /// Gives a reference of `record` that has been added to a handle. If the handle was in use, the
     /// former references are dropped. `None` without host memory.
-    pub(in crate::physical) fn hold(
-        &mut self,
-        handle: PhysicalHandle,
-        record: RecordId,
-    ) -> Option<FreeOutcome> {
+    pub(super) fn hold(&mut self, handle: PhysicalHandle, record: RecordId) -> Option<FreeOutcome> {
         if let Some(held) = self.handles.get(handle.0).filter(|held| held.record == record) {
             held.references = held.references.saturating_add(1);
             return Some(FreeOutcome::StillReferenced);
@@ -210,7 +194,7 @@ impl PhysicalTable {
     }
 
     /// Notes that a release goes to the driver. Returns the handle's generation.
-    pub(in crate::physical) fn leave(&mut self, handle: PhysicalHandle) -> Option<u64> {
+    pub(super) fn leave(&mut self, handle: PhysicalHandle) -> Option<u64> {
         let held = self.handles.get(handle.0)?;
         held.leaving = held.leaving.saturating_add(1);
         Some(held.generation)
@@ -218,7 +202,7 @@ impl PhysicalTable {
 
     /// Ends a release of a reference that `handle` had in that generation; `gone` says whether the
     /// driver released it.
-    pub(in crate::physical) fn released(
+    pub(super) fn released(
         &mut self,
         handle: PhysicalHandle,
         generation: u64,
@@ -242,7 +226,7 @@ impl PhysicalTable {
 
     /// Records that the driver imported memory as `handle`. If that has more references than
     /// releases in progress, it is memory of this process; else it is not accounted.
-    pub(in crate::physical) fn received(&mut self, handle: PhysicalHandle) -> FreeOutcome {
+    pub(super) fn received(&mut self, handle: PhysicalHandle) -> FreeOutcome {
         match self.handles.get(handle.0) {
             Some(held) if held.references > held.leaving => {
                 held.references = held.references.saturating_add(1);
@@ -256,11 +240,7 @@ impl PhysicalTable {
 
     /// Records that `handle` stands for something that takes no memory. Its former entry is
     /// dropped.
-    pub(in crate::physical) fn made_costless(
-        &mut self,
-        handle: PhysicalHandle,
-        routes: u64,
-    ) -> FreeOutcome {
+    pub(super) fn made_costless(&mut self, handle: PhysicalHandle, routes: u64) -> FreeOutcome {
         let outcome = self.forget(handle);
         // Without host memory it stays unknown, like objects made before this process was
         // accounted.
@@ -277,7 +257,7 @@ impl PhysicalTable {
     }
 
     /// Drops the entry of a handle whose memory is not accounted.
-    pub(in crate::physical) fn forget(&mut self, handle: PhysicalHandle) -> FreeOutcome {
+    pub(super) fn forget(&mut self, handle: PhysicalHandle) -> FreeOutcome {
         let former = self.handles.remove(handle.0);
         former.map_or(FreeOutcome::StillReferenced, |former| {
             self.drop_references(former.record, former.references)
@@ -285,7 +265,7 @@ impl PhysicalTable {
     }
 
     /// Removes one mapping that is entirely in the range and older than `before`.
-    pub(in crate::physical) fn end_within(
+    pub(super) fn end_within(
         &mut self,
         address: Address,
         end: u64,
@@ -307,11 +287,7 @@ impl PhysicalTable {
     }
 
     /// Removes one mapping that overlaps the range.
-    pub(in crate::physical) fn end_touching(
-        &mut self,
-        address: Address,
-        end: u64,
-    ) -> Option<FreeOutcome> {
+    pub(super) fn end_touching(&mut self, address: Address, end: u64) -> Option<FreeOutcome> {
         let (first, mapping) = self.mapped.up_to(end.checked_sub(1)?)?;
         let touches = first >= address.0 || address.0 - first < mapping.length;
         touches.then(|| {
@@ -322,13 +298,13 @@ impl PhysicalTable {
 
     /// Returns whether nothing is charged, held or mapped.
     #[cfg(test)]
-    pub(in crate::physical) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.records.from(0).is_none()
             && self.handles.from(0).is_none()
             && self.mapped.from(0).is_none()
     }
 
-    pub(in crate::physical) fn serial(&mut self) -> u64 {
+    pub(super) fn serial(&mut self) -> u64 {
         self.serials += 1;
         self.serials
     }

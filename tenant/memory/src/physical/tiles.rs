@@ -49,13 +49,10 @@ impl<'a> Physical<'a> {
     }
 
     fn untile(self, gone: impl Fn(&Tiled) -> bool) {
-        loop {
-            let mut table = self.tables.physical.lock();
-            let Some(record) = table.untile(&gone) else { return };
-            let outcome = table.drop_references(record, 1);
-            drop(table);
-            self.apply(outcome);
-        }
+        self.update_all(|table| {
+            let record = table.untile(&gone)?;
+            Some(table.drop_references(record, 1))
+        });
     }
 }
 
@@ -110,8 +107,8 @@ impl<'a> PendingTileMap<'a> {
 
 impl Drop for PendingTileMap<'_> {
     fn drop(&mut self) {
-        let outcome = self.tables.physical.lock().drop_references(self.record, self.count);
-        Physical::new(self.tables).apply(outcome);
+        let physical = Physical::new(self.tables);
+        physical.update(|table| table.drop_references(self.record, self.count));
     }
 }
 
@@ -145,8 +142,7 @@ impl ReplacedTiles<'_> {
     /// Drops the references: the stream has executed the call.
     pub fn unmapped(self) {
         for (record, count) in self.records {
-            let outcome = self.tables.physical.lock().drop_references(record, count);
-            Physical::new(self.tables).apply(outcome);
+            Physical::new(self.tables).update(|table| table.drop_references(record, count));
         }
     }
 }

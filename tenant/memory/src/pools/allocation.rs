@@ -37,55 +37,34 @@ impl Pools<'_> {
             }
         };
         let Some(charged) = self.tables.pools.likely(at, size) else {
-            return Err(PoolError::Denied(self.tables.ledger.too_large(at.gpu, size)));
+            return Err(PoolError::Denied(self.tables.ledger.deny(at.gpu, Reason::TooLarge, size)));
         };
-        match self.tables.ledger.try_charge(at.gpu, Column::Used, charged) {
-            Ok(()) => {
-                match self.try_allocate(at, Reservation::charged(charged, size), &call, &undo) {
-                    Err(PoolError::Denied(_)) => self.allocate_waiting(
-                        at,
-                        Reservation::charged(charged, size),
-                        &call,
-                        &undo,
-                        &is_busy,
-                    ),
-                    other => other,
-                }
-            }
-            Err(_) => self.allocate_after_reading(
-                at,
-                Reservation::charged(charged, size),
-                &call,
-                &undo,
-                &is_busy,
-            ),
+        let likely = Reservation::charged(charged, size);
+        let reservation = match self.tables.ledger.try_charge(at.gpu, Column::Used, charged) {
+            Ok(()) => likely,
+            Err(_) => match self.reserve_after_reading(at, likely) {
+                Some(reservation) => reservation,
+                None => return self.allocate_waiting(at, likely, &call, &undo, &is_busy),
+            },
+        };
+        match self.try_allocate(at, reservation, &call, &undo) {
+            Err(PoolError::Denied(_)) => self.allocate_waiting(at, likely, &call, &undo, &is_busy),
+            other => other,
         }
     }
 
-    /// Allocates where the pre-charge does not fit.
+    /// Charges after reading all pools again, or nothing if the pool may have enough unused bytes.
     #[cold]
     #[inline(never)]
-    fn allocate_after_reading<E>(
-        self,
-        at: PoolRef,
-        likely: Reservation,
-        call: &impl Fn() -> Result<(), E>,
-        undo: &impl Fn(),
-        is_busy: &impl Fn() -> bool,
-    ) -> Result<(), PoolError<E>> {
+    fn reserve_after_reading(self, at: PoolRef, likely: Reservation) -> Option<Reservation> {
         self.each_pool(Some(at.gpu), false);
-        let now = if self.tables.ledger.try_charge(at.gpu, Column::Used, likely.charged).is_ok() {
-            Some(likely)
-        } else {
-            // What it holds may suffice. If it is fragmented, or of other streams, the pool grows.
-            self.may_hold(at, likely.size).then_some(Reservation::charged(Bytes::ZERO, likely.size))
-        };
-        match now.map(|reservation| self.try_allocate(at, reservation, call, undo)) {
-            None | Some(Err(PoolError::Denied(_))) => {
-                self.allocate_waiting(at, likely, call, undo, is_busy)
-            }
-            Some(other) => other,
+        if self.tables.ledger.try_charge(at.gpu, Column::Used, likely.charged).is_ok() {
+            return Some(likely);
         }
+        // If what it holds is fragmented, or of other streams, the pool grows all the same.
+        let (reserved, used) = self.read_use(at)?;
+        let suffices = reserved? >= used? + likely.size;
+        suffices.then_some(Reservation::charged(Bytes::ZERO, likely.size))
     }
 
     /// Allocates after trimming pools, and waiting for streams or exited processes.
@@ -108,25 +87,16 @@ impl Pools<'_> {
             let mut wait = || !is_idle && self.tables.ledger.sleep_backoff(&mut budget);
             // Waits for exited processes if only they leave no room for a chunk: under a smaller
             // charge the pool would grow by a chunk all the same.
-            let reservation = if self
-                .tables
-                .ledger
-                .charge_waiting(at.gpu, Column::Used, likely.charged)
-                .is_ok()
-            {
+            let (ledger, column) = (&self.tables.ledger, Column::Used);
+            let reservation = if ledger.charge_waiting(at.gpu, column, likely.charged).is_ok() {
                 likely
-            } else if self.tables.ledger.try_charge(at.gpu, Column::Used, exact.charged).is_ok() {
+            } else if ledger.try_charge(at.gpu, column, exact.charged).is_ok() {
                 exact
             } else if wait() {
                 continue;
             } else {
-                let denied = self.tables.ledger.charge(
-                    at.gpu,
-                    Column::Used,
-                    exact.charged,
-                    Reason::OverLimit,
-                );
-                denied.map_err(PoolError::Denied)?;
+                let charged = ledger.charge(at.gpu, column, exact.charged, Reason::OverLimit);
+                charged.map_err(PoolError::Denied)?;
                 exact
             };
             match self.try_allocate(at, reservation, call, undo) {
@@ -135,14 +105,6 @@ impl Pools<'_> {
                 other => return other,
             }
         }
-    }
-
-    /// Returns whether a pool has `size` unused bytes.
-    fn may_hold(self, at: PoolRef, size: Bytes) -> bool {
-        let Some(ticket) = self.tables.pools.begin_reading(at) else { return false };
-        let (reserved, used) = (at.driver.reserved(at.id), at.driver.used(at.id));
-        self.apply(at, self.tables.pools.record_reading(at, ticket, reserved, None));
-        reserved.zip(used).is_some_and(|(reserved, used)| reserved >= used + size)
     }
 
     /// Makes the call under a charge, and reads what the pool holds then.
@@ -172,9 +134,7 @@ impl Pools<'_> {
     /// Trims until an excess, whose cause has been freed in its stream, has left the GPU.
     #[cold]
     pub(crate) fn evict_excess(self, at: PoolRef, size: Bytes) -> Denied {
-        let (reason, limit) = (Reason::PoolGrew, self.tables.ledger.limit(at.gpu));
-        self.tables.ledger.count(reason);
-        let denied = Denied { reason, wanted: size, used: self.tables.ledger.total(at.gpu), limit };
+        let denied = self.tables.ledger.deny(at.gpu, Reason::PoolGrew, size);
         let mut budget = WaitBudget::default();
         loop {
             self.each_pool(Some(at.gpu), true);

@@ -21,7 +21,7 @@ impl Pools<'_> {
     /// Records that a descriptor of a piece of this size was exported. Its end is not seen.
     pub fn piece_exported(self, id: PoolId, piece: Bytes) {
         if let Lookup::Charged(at) = self.tables.pools.find(id) {
-            self.tables.ledger.exported().add_routes(Route::UNTRACKED.0);
+            self.tables.ledger.add_routes(Route::UNTRACKED.0);
             self.tables.pools.export_descriptor(at, piece);
             self.tables.pools.export(at);
             self.enter_export(at);
@@ -30,7 +30,7 @@ impl Pools<'_> {
 
     /// Records that a pointer of an exported pool was exported.
     pub fn pointer_exported(self, route: Route) {
-        self.tables.ledger.exported().add_routes(route.0);
+        self.tables.ledger.add_routes(route.0);
         self.tables.pools.point(route.0);
     }
 
@@ -39,7 +39,7 @@ impl Pools<'_> {
     pub(super) fn enter_export(self, at: PoolRef) -> Bytes {
         let (more, less) = self.tables.pools.exported(at);
         if more > Bytes::ZERO {
-            self.tables.ledger.exported().export(at.gpu, more);
+            self.tables.ledger.export(at.gpu, more);
         }
         if less == Bytes::ZERO
             || Exports::new(self.tables).retain(at.gpu, less, self.tables.pools.pointers())
@@ -50,7 +50,7 @@ impl Pools<'_> {
         if held > Bytes::ZERO {
             self.tables.ledger.count(Reason::ExportedKept);
         }
-        self.tables.ledger.exported().withdraw_kept(at.gpu, less - held);
+        self.tables.ledger.withdraw_kept(at.gpu, less - held);
         held
     }
 }

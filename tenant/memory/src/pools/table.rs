@@ -35,7 +35,6 @@ pub(crate) enum Lookup {
     Outlives,
     /// The driver is destroying it.
     Leaving,
-    /// Unknown.
     Unknown,
 }
 
@@ -92,39 +91,19 @@ impl PoolTable {
         }
     }
 
-    /// Records a new pool, charged if it has a `gpu`. Returns what the former one with its handle
-    /// had.
-    pub(super) fn made(
+    /// Records a pool, charged if it has a `gpu`. Returns what the former one with its handle had;
+    /// if not `replaces`, that stays instead.
+    pub(super) fn enter(
         &self,
         id: PoolId,
         gpu: Option<DeviceIndex>,
         driver: &'static dyn PoolDriver,
+        replaces: bool,
     ) -> Result<Option<Released>, Exhausted> {
-        let former = self.enter(&mut self.table.lock(), id, gpu, driver)?;
-        Ok(former.map(|pool| self.released(pool)))
-    }
-
-    /// Records an existing pool, unless it is known.
-    pub(super) fn seen(
-        &self,
-        id: PoolId,
-        gpu: Option<DeviceIndex>,
-        driver: &'static dyn PoolDriver,
-    ) -> Result<(), Exhausted> {
         let mut table = self.table.lock();
-        if table.pools.get(key(id)).is_none() {
-            self.enter(&mut table, id, gpu, driver)?;
+        if !replaces && table.pools.get(key(id)).is_some() {
+            return Ok(None);
         }
-        Ok(())
-    }
-
-    fn enter(
-        &self,
-        table: &mut Table,
-        id: PoolId,
-        gpu: Option<DeviceIndex>,
-        driver: &'static dyn PoolDriver,
-    ) -> Result<Option<Pool>, Exhausted> {
         table.made += 1;
         let number = table.made;
         let pool = gpu.map(|gpu| Pool {
@@ -149,7 +128,7 @@ impl PoolTable {
         if pool.is_some() {
             self.charged.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(former.flatten())
+        Ok(former.flatten().map(|pool| self.released(pool)))
     }
 
     /// Returns what a removed pool had, without the pre-charges of calls in progress, which refund
@@ -185,12 +164,10 @@ impl PoolTable {
         held
     }
 
-    /// Adds an exported pointer with this bit.
     pub(super) fn point(&self, bit: u64) {
         self.pointers.fetch_or(bit, Ordering::Relaxed);
     }
 
-    /// Returns the bits of all exported pointers.
     pub(super) fn pointers(&self) -> u64 {
         self.pointers.load(Ordering::Relaxed)
     }
@@ -205,7 +182,6 @@ impl PoolTable {
         (pool.charged - entered, entered - pool.charged)
     }
 
-    /// Removes a pool that is not charged.
     pub(super) fn forget(&self, id: PoolId) {
         let mut table = self.table.lock();
         if let Some(None) = table.pools.get(key(id)) {
@@ -321,19 +297,16 @@ impl PoolTable {
         true
     }
 
-    /// Returns whether readings of the pool are in progress.
     pub(super) fn is_being_read(&self, at: PoolRef) -> bool {
         self.table.lock().get(at).is_some_and(|pool| pool.readings != 0)
     }
 
-    /// Notes that the driver did not destroy it.
     pub(super) fn stay(&self, at: PoolRef, outlives: bool) {
         if let Some(pool) = self.table.lock().get(at) {
             pool.stage = if outlives { Stage::Outlives } else { Stage::Open };
         }
     }
 
-    /// Removes a destroyed pool; returns what it had.
     pub(super) fn destroyed(&self, at: PoolRef) -> Option<Released> {
         let mut table = self.table.lock();
         table.get(at)?;

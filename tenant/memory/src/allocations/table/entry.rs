@@ -23,7 +23,6 @@ pub(crate) struct Owner(u32);
 
 impl Owner {
     const INDEX_BITS: u32 = 12;
-    /// Number of indices.
     pub(crate) const INDICES: usize = 1 << Self::INDEX_BITS;
     /// Generations of an index; after the last one, the index is not used again.
     pub(crate) const GENERATIONS: u32 =
@@ -36,12 +35,10 @@ impl Owner {
         Self((generation & (Self::GENERATIONS - 1)) << Self::INDEX_BITS | index)
     }
 
-    /// Returns it as a number; see [`Owner::of_bits`].
     pub(crate) fn bits(self) -> u32 {
         self.0
     }
 
-    /// Returns the owner with these bits.
     #[inline]
     pub(crate) fn of_bits(bits: u32) -> Self {
         Self(bits)
@@ -72,7 +69,6 @@ impl Offset {
     }
 }
 
-/// The entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Entry(u64);
 

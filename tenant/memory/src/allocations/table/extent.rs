@@ -12,7 +12,6 @@ const EXTENT_BITS: u32 = REGION_BITS + REGIONS_BITS;
 /// Slots of the shortest list.
 const SMALLEST: usize = 16;
 
-/// Returns the number of the extent of an address.
 #[inline]
 pub(super) fn number(address: u64) -> u64 {
     address >> EXTENT_BITS
@@ -27,7 +26,6 @@ pub(super) struct Extent {
     firsts: [Entry; REGIONS],
     /// The other entries of each region; empty until a region has a second one.
     leaves: Vec<Leaf>,
-    /// Number of entries.
     live: u32,
 }
 
@@ -81,7 +79,6 @@ impl Extent {
         removed
     }
 
-    /// Drops the entries for which `keep` returns `false`.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(Entry) -> bool) {
         for first in &mut self.firsts {
             if !first.is_vacant() && !keep(*first) {
@@ -96,7 +93,6 @@ impl Extent {
         self.live = u32::try_from(left).unwrap_or(self.live);
     }
 
-    /// Returns the entries of a region.
     fn region(&self, index: usize) -> impl Iterator<Item = Entry> {
         let first = self.firsts.get(index).copied().filter(|first| !first.is_vacant());
         first.into_iter().chain(self.leaves.get(index).into_iter().flat_map(Leaf::iter))
@@ -136,7 +132,6 @@ impl Extent {
     }
 }
 
-/// Returns the index of an address's region in its extent.
 #[inline]
 fn index(address: u64) -> usize {
     // The mask leaves no more bits than the type has.
@@ -145,7 +140,6 @@ fn index(address: u64) -> usize {
     index
 }
 
-/// Returns whether an entry is an allocation at this offset.
 #[inline]
 fn is_at(entry: Entry, offset: Offset) -> bool {
     !entry.is_vacant() && entry.offset() == offset
@@ -166,7 +160,6 @@ pub(super) struct Extents {
 }
 
 impl Extents {
-    /// Returns the extent of this number if it has one.
     #[inline]
     pub(super) fn find(&mut self, number: u64) -> Option<&mut Extent> {
         let index = self.index(number).ok()?;
@@ -183,7 +176,6 @@ impl Extents {
         self.at(index).ok_or(Exhausted)
     }
 
-    /// Notes that the extent of this number has become empty.
     #[inline]
     pub(super) fn emptied(&mut self, number: u64) {
         if self.idle != Some(number) {
@@ -234,7 +226,6 @@ impl Extents {
         }
     }
 
-    /// Returns every entry with its address.
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Entry)> {
         let extents = self.slots.iter().flatten();
@@ -247,7 +238,6 @@ impl Extents {
         })
     }
 
-    /// Returns the number of slots.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.slots.len()

@@ -72,7 +72,6 @@ impl Leaf {
         removed
     }
 
-    /// Drops the entries for which `keep` returns `false`.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(Entry) -> bool) {
         let unwanted: Vec<Entry> = self.iter().filter(|entry| !keep(*entry)).collect();
         for entry in unwanted {
@@ -80,7 +79,6 @@ impl Leaf {
         }
     }
 
-    /// Returns every entry.
     pub(super) fn iter(&self) -> impl Iterator<Item = Entry> {
         self.slots.iter().copied().filter(|entry| !entry.is_vacant())
     }
@@ -116,7 +114,6 @@ impl Leaf {
         }
     }
 
-    /// Stores an entry; returns the former one.
     #[inline]
     fn set(&mut self, index: usize, entry: Entry) -> Entry {
         self.slots.get_mut(index).map_or(Entry::VACANT, |slot| std::mem::replace(slot, entry))

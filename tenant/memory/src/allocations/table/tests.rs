@@ -10,7 +10,6 @@ fn gpu(index: usize) -> DeviceIndex {
     DeviceIndex::new(index).expect("a GPU's index")
 }
 
-/// What a program may do to the table.
 #[derive(Clone, Debug)]
 enum Step {
     Insert { address: u64, units: u32, context: usize },
@@ -38,7 +37,9 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn table_equals_a_map_whose_owners_can_close(steps in proptest::collection::vec(step(), 1..600)) {
+    fn table_equals_a_map_whose_owners_can_close(
+        steps in proptest::collection::vec(step(), 1..600),
+    ) {
         let table = AllocationTable::new();
         let mut generations = [1_u32; 3];
         let owner = |generations: &[u32; 3], context: usize| {
@@ -51,9 +52,15 @@ proptest! {
         for (number, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Insert { address, units, context } => {
-                    let inserted = table.insert(Allocation { address, units, owner: owner(&generations, context) });
+                    let inserted = table.insert(Allocation {
+                        address,
+                        units,
+                        owner: owner(&generations, context),
+                    });
                     let expected = match model.insert(address, (units, context)) {
-                        Some((units, context)) => Inserted::Replaced(gpu(context), bytes(u64::from(units))),
+                        Some((units, context)) => {
+                            Inserted::Replaced(gpu(context), bytes(u64::from(units)))
+                        }
                         None => Inserted::New,
                     };
                     prop_assert_eq!(inserted, expected);
@@ -65,7 +72,8 @@ proptest! {
                 }
                 Step::Destroy { context } => {
                     let former = owner(&generations, context);
-                    let sum: u64 = model.values().filter(|it| it.1 == context).map(|it| u64::from(it.0)).sum();
+                    let sum: u64 =
+                        model.values().filter(|it| it.1 == context).map(|it| u64::from(it.0)).sum();
                     prop_assert_eq!(table.close(former), bytes(sum));
                     prop_assert_eq!(table.close(former), Bytes::ZERO);
                     let late = Allocation { address: 0x7f00_0000_0000, units: 1, owner: former };

@@ -6,7 +6,6 @@ use cgpu_shm::units::{Bytes, DeviceIndex};
 use super::{FreeOutcome, PhysicalTable, RecordId};
 use crate::handles::PhysicalHandle;
 
-/// A piece of memory bound to an object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Binding {
     object: RecordId,

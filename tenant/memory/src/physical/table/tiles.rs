@@ -5,7 +5,6 @@ use crate::allocations::table::Owner;
 use crate::handles::{ArrayId, PhysicalHandle};
 use crate::ordered::Ordered;
 
-/// An array with mapped parts.
 #[derive(Debug)]
 pub(in crate::physical) struct Tiled {
     array: u64,
@@ -29,7 +28,6 @@ pub struct Tiles {
 }
 
 impl Tiles {
-    /// Returns the names of all tiles.
     pub(in crate::physical) fn names(self) -> impl Iterator<Item = u64> {
         let Self { part, from, to } = self;
         let rows = (from[2]..to[2]).flat_map(move |z| (from[1]..to[1]).map(move |y| (z, y)));
@@ -74,7 +72,6 @@ impl PhysicalTable {
         Some(serial)
     }
 
-    /// Notes that the driver did not destroy it.
     pub(in crate::physical) fn keep_array(&mut self, serial: u64) {
         for tiled in self.tiled.iter_mut().filter(|tiled| tiled.leaving == serial) {
             tiled.leaving = 0;

@@ -34,17 +34,13 @@ struct Memory {
 struct Mapped {
     slots: u64,
     id: usize,
-    /// Number of the mapping.
     number: u64,
-    /// Whether the call that made it has returned.
     returned: bool,
 }
 
-/// The model of the driver.
 #[derive(Debug, Default)]
 struct Driver {
     memory: BTreeMap<usize, Memory>,
-    /// By first slot.
     mapped: BTreeMap<u64, Mapped>,
     made: usize,
     mappings: u64,
@@ -119,7 +115,6 @@ enum Call<'a> {
     Export { reference: Option<Reference<'a>>, id: usize },
 }
 
-/// Numbers select among what exists.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Create(u64),
@@ -141,10 +136,12 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Import),
         2 => which.clone().prop_map(Step::Retain),
         4 => which.clone().prop_map(Step::PendingRelease),
-        4 => (which.clone(), 0..SLOTS, 1..4_u64).prop_map(|(which, first, slots)| Step::Map(which, first, slots)),
+        4 => (which.clone(), 0..SLOTS, 1..4_u64)
+            .prop_map(|(which, first, slots)| Step::Map(which, first, slots)),
         3 => (0..SLOTS, 1..SLOTS).prop_map(|(first, slots)| Step::Unmap(first, slots)),
         1 => which.clone().prop_map(Step::Export),
-        12 => (which.clone(), prop::bool::weighted(0.85)).prop_map(|(which, yes)| Step::Drive(which, yes)),
+        12 => (which.clone(), prop::bool::weighted(0.85))
+            .prop_map(|(which, yes)| Step::Drive(which, yes)),
         12 => which.prop_map(Step::Return),
     ]
 }
@@ -295,7 +292,6 @@ impl<'a> Fixture<'a> {
         self.done.push(call);
     }
 
-    /// Returns from a call with an error.
     fn refuse(&mut self, call: Call<'a>) {
         if let Call::PendingRelease { token, id } = call {
             drop(token);
@@ -304,7 +300,6 @@ impl<'a> Fixture<'a> {
         }
     }
 
-    /// Returns from a call that succeeded.
     fn finish(&mut self, call: Call<'a>) {
         match call {
             Call::Create { charge, made, .. } => {
@@ -347,7 +342,6 @@ impl<'a> Fixture<'a> {
         assert!(used(self.tenant) >= least, "{} charged of {least}", used(self.tenant));
     }
 
-    /// Lets all calls return.
     fn quiesce(&mut self) {
         while let Some(call) = self.begun.pop() {
             self.drive(call);
@@ -364,11 +358,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn charges_equal_the_model_of_the_driver(histories in prop::collection::vec(prop::collection::vec(step(), 0..80), 1..4)) {
+    fn charges_equal_the_model_of_the_driver(
+        histories in prop::collection::vec(prop::collection::vec(step(), 0..80), 1..4),
+    ) {
         let container = Container::limited(100);
         let tenant = container.tenant();
         let (held, begun, done) = (Vec::new(), Vec::new(), Vec::new());
-        let mut fixture = Fixture { tenant: &tenant, driver: Driver::default(), held, begun, done, kept: 0 };
+        let mut fixture =
+            Fixture { tenant: &tenant, driver: Driver::default(), held, begun, done, kept: 0 };
         for steps in histories {
             for step in steps {
                 fixture.apply(step);

@@ -48,7 +48,6 @@ pub(in crate::pools) struct Balance {
     pub(in crate::pools) exported: bool,
 }
 
-/// What a removed pool had.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pools) struct Released {
     pub(in crate::pools) gpu: DeviceIndex,
@@ -75,14 +74,12 @@ pub(super) struct Pool {
     pub(super) pending: Bytes,
     /// The part of `read` that calls in progress rely on.
     pub(super) kept: Bytes,
-    /// The newest reading, and its ticket.
     pub(super) read: Bytes,
     pub(super) newest: u64,
     pub(super) tickets: u64,
     /// Calls of the program in progress, and how many have begun.
     pub(super) calls: u32,
     pub(super) started: u64,
-    /// Readings in progress.
     pub(super) readings: u32,
     pub(super) unpaid: bool,
     /// Bytes accounted as exported; `None`: the pool is not exported.

@@ -32,7 +32,6 @@ pub(crate) struct PendingCall {
     alone: bool,
 }
 
-/// Outcome of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallOutcome {
     /// While this period lasts, the pool keeps what the call was given.

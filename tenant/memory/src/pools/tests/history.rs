@@ -5,7 +5,6 @@ use proptest::prelude::*;
 use super::*;
 use crate::pools::growth::least;
 
-/// What may happen to pools.
 #[derive(Clone, Debug)]
 enum Step {
     Allocate { pool: usize, size: u64, growth: u64 },
@@ -37,7 +36,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn charges_equal_what_pools_hold_after_every_step(steps in prop::collection::vec(step(), 1..120)) {
+    fn charges_equal_what_pools_hold_after_every_step(
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
         let fixture = Fixture::new(100);
         let mut ids = [FIRST, SECOND, PoolId(0x300)];
         fixture.tenant.pools().made(ids[2], Some(gpu()), fixture.driver);
@@ -46,10 +47,20 @@ proptest! {
                 Step::Allocate { pool, size, growth } => {
                     let growth = mib(growth).max(least(Bytes(size)));
                     let answer = fixture.allocate(ids[pool], Bytes(size), growth);
-                    prop_assert!(matches!(answer, Ok(()) | Err(PoolError::Denied(_))), "{:?}", answer);
+                    prop_assert!(
+                        matches!(answer, Ok(()) | Err(PoolError::Denied(_))),
+                        "{:?}",
+                        answer
+                    );
                 }
                 Step::Refused { pool, size } => {
-                    let answer = fixture.tenant.pools().allocate(ids[pool], Bytes(size), || Err(2), || (), || false);
+                    let answer = fixture.tenant.pools().allocate(
+                        ids[pool],
+                        Bytes(size),
+                        || Err(2),
+                        || (),
+                        || false,
+                    );
                     prop_assert!(answer.is_err());
                 }
                 Step::Free { pool } => fixture.driver.free(ids[pool]),
@@ -60,7 +71,9 @@ proptest! {
                 Step::DelayFrees { trims } => fixture.set_trims_until_freed(trims),
                 Step::Linear { size } => drop(fixture.tenant.charge(gpu(), Bytes(size))),
                 Step::Destroy { pool } => {
-                    if let PoolDestroy::Empty(ended) = fixture.tenant.pools().begin_destroy(ids[pool]) {
+                    if let PoolDestroy::Empty(ended) =
+                        fixture.tenant.pools().begin_destroy(ids[pool])
+                    {
                         fixture.driver.destroy(ids[pool]);
                         ended.destroyed();
                     }

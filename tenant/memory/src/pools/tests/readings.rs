@@ -20,10 +20,12 @@ proptest! {
     /// Whatever the order of calls and readings, at least what the driver holds is charged, as long
     /// as no pool grows by more than its pre-charge; and exactly that when no call is in progress.
     #[test]
-    fn readings_in_any_order_lose_no_growth(steps in prop::collection::vec((0..7_u8, 0..64_usize, 0..33_u64), 1..200)) {
+    fn readings_in_any_order_lose_no_growth(
+        steps in prop::collection::vec((0..7_u8, 0..64_usize, 0..33_u64), 1..200),
+    ) {
         let driver = Fake::leaked();
         let pools = PoolTable::new();
-        pools.made(FIRST, Some(gpu()), driver).expect("memory");
+        pools.enter(FIRST, Some(gpu()), driver, true).expect("memory");
         let Lookup::Charged(at) = pools.find(FIRST) else { panic!("it is charged") };
         let (mut truth, mut ledger) = (Bytes::ZERO, Bytes::ZERO);
         let mut calls: Vec<Call> = Vec::new();
@@ -44,30 +46,52 @@ proptest! {
                     prop_assert!(pools.start(at, reservation));
                     calls.push(Call { reservation, grows: mib(amount), reading: None });
                 }
-                1 => if let Some(call) = calls.get_mut(some) {
-                    truth = truth + std::mem::take(&mut call.grows);
-                },
-                2 => if let Some(call) = calls.get_mut(some) && call.reading.is_none() {
-                    truth = truth + std::mem::take(&mut call.grows);
-                    call.reading = pools.begin_reading(at).map(|ticket| (ticket, None));
-                },
-                3 => for call in &mut calls {
-                    if let Some(look) = &mut call.reading && which % 2 == 0 {
-                        read(look, truth);
+                1 => {
+                    if let Some(call) = calls.get_mut(some) {
+                        truth = truth + std::mem::take(&mut call.grows);
                     }
-                },
-                4 => if calls.get(some).is_some_and(|call| call.reading.is_some_and(|look| look.1.is_some())) {
-                    let call = calls.swap_remove(some);
-                    let (ticket, reading) = call.reading.expect("it has returned");
-                    apply(&mut ledger, pools.record_reading(at, ticket, reading, Some(call.reservation)));
-                },
+                }
+                2 => {
+                    if let Some(call) = calls.get_mut(some)
+                        && call.reading.is_none()
+                    {
+                        truth = truth + std::mem::take(&mut call.grows);
+                        call.reading = pools.begin_reading(at).map(|ticket| (ticket, None));
+                    }
+                }
+                3 => {
+                    for call in &mut calls {
+                        if let Some(look) = &mut call.reading
+                            && which % 2 == 0
+                        {
+                            read(look, truth);
+                        }
+                    }
+                }
+                4 => {
+                    if calls
+                        .get(some)
+                        .is_some_and(|call| call.reading.is_some_and(|look| look.1.is_some()))
+                    {
+                        let call = calls.swap_remove(some);
+                        let (ticket, reading) = call.reading.expect("it has returned");
+                        apply(
+                            &mut ledger,
+                            pools.record_reading(at, ticket, reading, Some(call.reservation)),
+                        );
+                    }
+                }
                 // Other threads read, and may record it late.
                 5 => match readings.pop() {
                     Some(mut look) => {
                         read(&mut look, truth);
                         apply(&mut ledger, pools.record_reading(at, look.0, look.1, None));
                     }
-                    None => readings.extend(pools.begin_reading(at).map(|ticket| (ticket, (which % 2 == 0).then_some(truth)))),
+                    None => readings.extend(
+                        pools
+                            .begin_reading(at)
+                            .map(|ticket| (ticket, (which % 2 == 0).then_some(truth))),
+                    ),
                 },
                 _ => truth = truth - mib(amount),
             }
@@ -75,7 +99,10 @@ proptest! {
         }
         for mut call in calls {
             truth = truth + call.grows;
-            let mut look = call.reading.take().unwrap_or_else(|| (pools.begin_reading(at).expect("it is there"), None));
+            let mut look = call
+                .reading
+                .take()
+                .unwrap_or_else(|| (pools.begin_reading(at).expect("it is there"), None));
             read(&mut look, truth);
             apply(&mut ledger, pools.record_reading(at, look.0, look.1, Some(call.reservation)));
         }

@@ -9,7 +9,6 @@ use crate::doubles::Container;
 
 const LIMIT_MIB: u64 = 16;
 const PROCESSES: usize = 3;
-/// Size of a context.
 const CONTEXT: Bytes = Bytes(MIB / 2);
 
 /// What a program may do, and the driver return. Numbers select among what exists.
@@ -36,17 +35,19 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (which.clone(), proptest::option::of(which.clone()))
             .prop_map(|(which, context)| Step::Commit { which, context }),
         1 => which.clone().prop_map(|which| Step::DriverRefuses { which }),
-        3 => (process.clone(), which.clone()).prop_map(|(process, which)| Step::Free { process, which }),
-        1 => (process.clone(), which.clone()).prop_map(|(process, which)| Step::FreeRefused { process, which }),
+        3 => (process.clone(), which.clone())
+            .prop_map(|(process, which)| Step::Free { process, which }),
+        1 => (process.clone(), which.clone())
+            .prop_map(|(process, which)| Step::FreeRefused { process, which }),
         1 => process.clone().prop_map(|process| Step::FreeUnknown { process }),
         2 => process.clone().prop_map(|process| Step::CreateContext { process }),
-        1 => (process.clone(), which.clone()).prop_map(|(process, which)| Step::DestroyContext { process, which }),
+        1 => (process.clone(), which.clone())
+            .prop_map(|(process, which)| Step::DestroyContext { process, which }),
         1 => (process, which).prop_map(|(process, which)| Step::DestroyRefused { process, which }),
         1 => (0..700_u64).prop_map(|millis| Step::Wait { millis }),
     ]
 }
 
-/// What a process has.
 #[derive(Debug, Default)]
 struct Accounting {
     /// By address: size, and the context that it ends with.
@@ -226,15 +227,24 @@ proptest! {
 
     /// Histories, after each of which one process exits and another one starts.
     #[test]
-    fn charges_equal_the_model(histories in proptest::collection::vec(
-        (proptest::collection::vec(step(), 0..60), 0..PROCESSES), 1..4,
-    )) {
+    fn charges_equal_the_model(
+        histories in proptest::collection::vec(
+            (proptest::collection::vec(step(), 0..60), 0..PROCESSES),
+            1..4,
+        ),
+    ) {
         let container = Container::limited(LIMIT_MIB);
         let mut tenants: Vec<Tenant> = (0..PROCESSES).map(|_| container.tenant()).collect();
         let mut accounts: Vec<Accounting> = (0..PROCESSES).map(|_| Accounting::default()).collect();
         let mut next = 0x7f00_0000_0000;
         for (steps, exits) in histories {
-            let mut fixture = Fixture { container: &container, tenants: &tenants, accounts, pending: Vec::new(), next };
+            let mut fixture = Fixture {
+                container: &container,
+                tenants: &tenants,
+                accounts,
+                pending: Vec::new(),
+                next,
+            };
             for step in &steps {
                 fixture.apply(step);
             }
@@ -249,7 +259,11 @@ proptest! {
                 Usage { draining: Bytes::ZERO, ..tenants[0].view().usage(gpu()) },
                 Usage { draining: left, ..tenants[0].view().usage(gpu()) },
             ] {
-                prop_assert_eq!(usage.total(), total, "its memory stays accounted until it is gone");
+                prop_assert_eq!(
+                    usage.total(),
+                    total,
+                    "its memory stays accounted until it is gone"
+                );
                 prop_assert_eq!(tenants[0].view().usage(gpu()), usage);
                 region.sweep(container.clock.now(), false).expect("it can be scanned");
             }
