@@ -365,7 +365,7 @@ fn bring(what: usize, library: Option<CUlibrary>, call: impl Fn() -> CUresult) -
         };
     let answer = call_retrying(tenant, context.gpu(), call);
     if answer == CUresult::SUCCESS {
-        growing.brought(free());
+        growing.loaded(free());
     }
     answer
 }

@@ -75,8 +75,8 @@ impl PendingRestore<'_> {
 impl Drop for PendingRestore<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            let brought = DeviceIndex::all().filter(|gpu| self.gpus >> gpu.get() & 1 == 1);
-            brought.for_each(|gpu| self.tables.ledger.mark_checkpointed(gpu, slot));
+            let restored = DeviceIndex::all().filter(|gpu| self.gpus >> gpu.get() & 1 == 1);
+            restored.for_each(|gpu| self.tables.ledger.mark_checkpointed(gpu, slot));
         }
     }
 }

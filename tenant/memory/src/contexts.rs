@@ -127,8 +127,8 @@ impl<'a> Contexts<'a> {
         let known = learned.load(Ordering::Relaxed);
         for slot in SlotIndex::all().take(region.slots().high_water()) {
             let cell = region.cell(gpu, slot);
-            let lends = cell.exported.load(Ordering::Relaxed) > 0;
-            if known == 0 || lends || cell.implicit.load(Ordering::Relaxed) != known {
+            let is_exporter = cell.exported.load(Ordering::Relaxed) > 0;
+            if known == 0 || is_exporter || cell.implicit.load(Ordering::Relaxed) != known {
                 continue;
             }
             let word = Word(region.slot(slot).state.load(Ordering::Relaxed));
@@ -149,7 +149,7 @@ impl<'a> Contexts<'a> {
                 self.tables.ledger.refund(gpu, Column::Implicit, implicit);
                 context
             }
-            Entered::Untold(context) => {
+            Entered::Unrecorded(context) => {
                 self.tables.ledger.count(Reason::TooManyContexts);
                 context
             }

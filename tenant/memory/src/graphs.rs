@@ -71,7 +71,7 @@ impl<'a> Graphs<'a> {
         undo: impl FnOnce(GraphId),
     ) -> Result<(), PoolError<E>> {
         let mut calls: Calls = [None; GPUS];
-        for (place, (gpu, bytes)) in calls.iter_mut().zip(footprint.bounds()) {
+        for (slot, (gpu, bytes)) in calls.iter_mut().zip(footprint.bounds()) {
             let Some(share) = self.share(gpu, bytes, driver) else { continue };
             let charged = if uploads {
                 self.charge_graph(share, &|| false).map(|()| bytes)
@@ -85,7 +85,7 @@ impl<'a> Graphs<'a> {
                     .map_or(Bytes::ZERO, |()| bytes))
             };
             match charged {
-                Ok(charged) => *place = self.begin_call(share, charged),
+                Ok(charged) => *slot = self.begin_call(share, charged),
                 Err(denied) => {
                     self.finish(&calls, |_, _| ());
                     return Err(PoolError::Denied(denied));
@@ -111,8 +111,8 @@ impl<'a> Graphs<'a> {
         driver: &'static dyn PoolDriver,
     ) {
         let mut shares = [None; GPUS];
-        for (place, (gpu, bytes)) in shares.iter_mut().zip(footprint.bounds()) {
-            *place = self.share(gpu, bytes, driver);
+        for (slot, (gpu, bytes)) in shares.iter_mut().zip(footprint.bounds()) {
+            *slot = self.share(gpu, bytes, driver);
         }
         self.enter_graph(graph, shares.into_iter().flatten());
     }
@@ -159,9 +159,9 @@ impl<'a> Graphs<'a> {
         is_busy: impl Fn() -> bool,
     ) -> Result<(), PoolError<E>> {
         let mut calls: Calls = [None; GPUS];
-        for (place, share) in calls.iter_mut().zip(self.tables.graphs.shares(graph)) {
+        for (slot, share) in calls.iter_mut().zip(self.tables.graphs.shares(graph)) {
             match self.begin(share, lane, &is_busy) {
-                Ok(reservation) => *place = reservation,
+                Ok(reservation) => *slot = reservation,
                 Err(denied) => {
                     self.finish(&calls, |_, _| ());
                     return Err(PoolError::Denied(denied));

@@ -17,7 +17,7 @@ part!(
 impl GreenContexts<'_> {
     /// Records a green context of the GPU whose primary context is `whole`.
     pub fn made(self, id: GreenId, whole: Context) {
-        let mut table = self.tables.green.0.lock();
+        let mut table = self.tables.green.lock();
         table.retain(|green| green.id != id);
         if table.try_reserve(1).is_ok() {
             table.push(Green { id, whole, handle: None });
@@ -27,7 +27,7 @@ impl GreenContexts<'_> {
     /// Records the green context's handle as a context. What is allocated in it is the primary
     /// context's.
     pub fn seen(self, id: GreenId, handle: ContextId) {
-        let mut table = self.tables.green.0.lock();
+        let mut table = self.tables.green.lock();
         let Some(green) = table.iter_mut().find(|green| green.id == id) else { return };
         green.handle = Some(handle);
         self.tables.contexts.enter_view(handle.0, green.whole);
@@ -36,18 +36,12 @@ impl GreenContexts<'_> {
     /// Returns the GPU of a green context.
     #[must_use]
     pub fn gpu(self, id: GreenId) -> Option<DeviceIndex> {
-        self.tables
-            .green
-            .0
-            .lock()
-            .iter()
-            .find(|green| green.id == id)
-            .map(|green| green.whole.gpu())
+        self.tables.green.lock().iter().find(|green| green.id == id).map(|green| green.whole.gpu())
     }
 
     /// Removes a destroyed green context. What was allocated in it stays.
     pub fn destroyed(self, id: GreenId) {
-        let mut table = self.tables.green.0.lock();
+        let mut table = self.tables.green.lock();
         let Some(index) = table.iter().position(|green| green.id == id) else { return };
         if let Some(handle) = table.swap_remove(index).handle {
             self.tables.contexts.leave_view(handle.0);

@@ -72,10 +72,10 @@ impl<'a> Implicit<'a> {
         physical_free: impl FnOnce() -> Option<Bytes>,
     ) -> Result<Option<PendingLoad<'a>>, Denied> {
         let libraries = self.tables.implicit.libraries.lock();
-        if libraries.is_brought(what, context) {
+        if libraries.is_loaded(what, context) {
             return Ok(None);
         }
-        let new = library.filter(|library| !libraries.is_brought(*library, context));
+        let new = library.filter(|library| !libraries.is_loaded(*library, context));
         let known = new.map_or(Bytes::ZERO, |library| libraries.variables(library));
         drop(libraries);
         let gpu = context.gpu();
@@ -207,9 +207,9 @@ impl Drop for PendingUnload<'_> {
 }
 
 /// Something of a library that the driver is about to load into a context. Refunded if it is
-/// dropped without [`PendingLoad::brought`].
+/// dropped without [`PendingLoad::loaded`].
 #[derive(Debug)]
-#[must_use = "what has not been brought is refunded"]
+#[must_use = "what has not been loaded is refunded"]
 pub struct PendingLoad<'a> {
     growing: PendingImplicit<'a>,
     what: usize,
@@ -218,7 +218,7 @@ pub struct PendingLoad<'a> {
 
 impl PendingLoad<'_> {
     /// Records that it is loaded. `physical_free` is the GPU's free memory now.
-    pub fn brought(self, physical_free: Option<Bytes>) {
+    pub fn loaded(self, physical_free: Option<Bytes>) {
         let Self { growing, what, library } = self;
         let (tables, context) = (growing.measured.tables, growing.context);
         let known = growing.measured.charged();
@@ -231,7 +231,7 @@ impl PendingLoad<'_> {
         }
         let mut libraries = tables.implicit.libraries.lock();
         let both = [Some(what), library].into_iter().flatten();
-        both.for_each(|what| libraries.bring(what, context, library));
+        both.for_each(|what| libraries.add(what, context, library));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The memory of one container process: what it may allocate, what it has allocated, what it is
 //! shown.
 //!
-//! Nothing here calls CUDA or NVML. The shim asks the driver and passes on the answers. The outer
+//! Nothing here calls CUDA or NVML. The shim calls the driver and passes on the results. The outer
 //! edge is two traits, [`Environment`] and [`Clock`], which the tests replace.
 //!
 //! ```text
@@ -16,6 +16,7 @@
 //! | part | what it accounts |
 //! |---|---|
 //! | `charge` | two-phase charges: charged first, then committed or refunded |
+//! | `measured` | charges of unknown size, measured by the GPU's free memory |
 //! | `allocations` | linear memory and arrays, by address |
 //! | `physical` | physical memory behind handles, its mappings, bindings and tiles |
 //! | `pools` | memory pools, by what they hold of the GPU |

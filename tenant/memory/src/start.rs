@@ -199,13 +199,13 @@ fn claim(
     clock: &dyn Clock,
 ) -> Result<Claim<LivenessLock>, Refusal> {
     let comm = environment.process_name();
-    let who = SlotOwner { pid: std::process::id(), comm: &comm };
+    let owner = SlotOwner { pid: std::process::id(), comm: &comm };
     let heartbeat = Heartbeat::default();
     let begun = clock.now();
     loop {
         let now = clock.now();
         let monitor = heartbeat.observe(region.grant(), now).lives();
-        let fault = match region.claim(who, now, monitor) {
+        let fault = match region.claim(owner, now, monitor) {
             Ok(Some(claim)) => return Ok(claim),
             Ok(None) if now - begun < SLOT_TIMEOUT => {
                 clock.sleep(SLOT_POLL_INTERVAL);

@@ -11,7 +11,7 @@ use crate::arrays::requirements::Requirements;
 use crate::contexts::table::ContextTable;
 use crate::exports::table::ExportTable;
 use crate::graphs::table::GraphTable;
-use crate::green::table::GreenTable;
+use crate::green::table::Green;
 use crate::implicit::table::ImplicitTable;
 use crate::ledger::Ledger;
 use crate::physical::table::PhysicalTable;
@@ -21,7 +21,7 @@ pub(crate) struct Tables {
     pub(crate) ledger: Ledger,
     pub(crate) allocations: AllocationTable,
     pub(crate) contexts: ContextTable,
-    pub(crate) green: GreenTable,
+    pub(crate) green: Spin<Vec<Green>>,
     pub(crate) implicit: ImplicitTable,
     pub(crate) pools: PoolTable,
     pub(crate) graphs: GraphTable,
@@ -36,7 +36,7 @@ impl Tables {
             ledger,
             allocations: AllocationTable::new(),
             contexts: ContextTable::new(),
-            green: GreenTable::new(),
+            green: Spin::new(Vec::new()),
             implicit: ImplicitTable::new(),
             pools: PoolTable::new(),
             graphs: GraphTable::new(),

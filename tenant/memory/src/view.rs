@@ -222,10 +222,10 @@ mod tests {
     #[test]
     fn exited_processes_are_no_members_and_their_memory_is_used() {
         let container = Container::limited(50);
-        let [alive, dying] = [container.tenant(), container.tenant()];
+        let [alive, exiting] = [container.tenant(), container.tenant()];
         allocate(&alive, 10);
-        allocate(&dying, 4);
-        drop(dying);
+        allocate(&exiting, 4);
+        drop(exiting);
         assert_eq!((shares(&alive), used(&alive)), (vec![10], 14));
     }
 }

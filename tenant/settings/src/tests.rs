@@ -230,10 +230,10 @@ fn only_selected_gpus_are_limited_at_their_positions() {
 /// GPU.
 fn with_instances() -> Vec<GpuInfo> {
     let mut gpus = gpus(&[20480; 3]);
-    let instance = |number: u8, mib, place| GpuInfo {
+    let instance = |number: u8, mib, number_in_gpu| GpuInfo {
         uuid: uuid(number),
         total: Bytes::from_mib(mib),
-        order: gpus[1].order | place,
+        order: gpus[1].order | number_in_gpu,
     };
     let instances = [instance(4, 4864, 1), instance(5, 9856, 2)];
     gpus.splice(1..2, instances);
@@ -300,7 +300,7 @@ fn limit_of_a_gpu_is_the_same_when_others_are_hidden() {
     // One amount for all: positions do not matter.
     let Ok(Decision::On(settings)) = decide(&["ALIYUN_COM_GPU_MEM_CONTAINER=3"], &seen, false)
     else {
-        panic!("one amount needs no places")
+        panic!("one amount needs no positions")
     };
     assert_eq!(settings.gpus.len(), 2);
     // Different amounts by index: refused.

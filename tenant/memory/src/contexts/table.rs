@@ -70,7 +70,7 @@ pub(crate) enum Entered {
     /// It was known; nothing has changed.
     Known(Context),
     /// The table is full: its memory is accounted to the GPU.
-    Untold(Context),
+    Unrecorded(Context),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,9 +160,9 @@ impl ContextTable {
         implicit: Bytes,
         allocations: &AllocationTable,
     ) -> Entered {
-        let untold = Entered::Untold(Self::of_gpu(gpu));
+        let unrecorded = Entered::Unrecorded(Self::of_gpu(gpu));
         if handle == 0 || handle == TOMBSTONE {
-            return untold;
+            return unrecorded;
         }
         let mut registry = self.registry.lock();
         let known = self.find(handle);
@@ -171,8 +171,10 @@ impl ContextTable {
         {
             return Entered::Known(context);
         }
-        let Some(pair) = self.pair(handle, known.is_some()) else { return untold };
-        let Some(context) = registry.add(handle, gpu, implicit, allocations) else { return untold };
+        let Some(pair) = self.pair(handle, known.is_some()) else { return unrecorded };
+        let Some(context) = registry.add(handle, gpu, implicit, allocations) else {
+            return unrecorded;
+        };
         pair.word.store(context.word(), Ordering::Relaxed);
         // HB context: Release publishes the word.
         pair.handle.store(handle, Ordering::Release);

@@ -143,10 +143,10 @@ impl GraphTable {
         let first = table.share(graph, 0);
         table.made += 1;
         let number = first.map_or(table.made, |share| share.number);
-        let place = key(graph, more.at.gpu.get());
-        match table.shares.get(place) {
+        let key = key(graph, more.at.gpu.get());
+        match table.shares.get(key) {
             Some(share) => (share.bytes, share.has) = (share.bytes + more.bytes, None),
-            None => drop(table.shares.insert(place, Share { number, ..more })?),
+            None => drop(table.shares.insert(key, Share { number, ..more })?),
         }
         self.count(graph, first.is_some(), true);
         Ok(())

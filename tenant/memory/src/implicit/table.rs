@@ -108,7 +108,7 @@ impl ImplicitTable {
     pub(crate) fn forget(&self, context: Context) {
         self.shares.lock().retain(|share| share.context != context);
         self.came.lock().retain(|share| share.context != context);
-        self.libraries.lock().brought.retain(|(_, other), _| *other != context);
+        self.libraries.lock().loaded.retain(|(_, other), _| *other != context);
     }
 }
 
@@ -124,17 +124,17 @@ pub(super) struct Libraries {
     variables: Vec<(usize, Bytes)>,
     /// What is loaded in which context, and the library that it is from, if that is known.
     /// Frameworks look up thousands of functions.
-    brought: HashMap<(usize, Context), Option<usize>, Unseeded>,
+    loaded: HashMap<(usize, Context), Option<usize>, Unseeded>,
 }
 
 impl Libraries {
-    pub(super) fn is_brought(&self, what: usize, context: Context) -> bool {
-        self.brought.contains_key(&(what, context))
+    pub(super) fn is_loaded(&self, what: usize, context: Context) -> bool {
+        self.loaded.contains_key(&(what, context))
     }
 
-    pub(super) fn bring(&mut self, what: usize, context: Context, library: Option<usize>) {
-        if self.brought.try_reserve(1).is_ok() {
-            self.brought.entry((what, context)).or_insert(library);
+    pub(super) fn add(&mut self, what: usize, context: Context, library: Option<usize>) {
+        if self.loaded.try_reserve(1).is_ok() {
+            self.loaded.entry((what, context)).or_insert(library);
         }
     }
 
@@ -142,19 +142,19 @@ impl Libraries {
     /// may be reused.
     pub(super) fn unload(&mut self, library: usize) {
         self.variables.retain(|(handle, _)| *handle != library);
-        self.brought.retain(|_, its| its.is_some_and(|its| its != library));
+        self.loaded.retain(|_, its| its.is_some_and(|its| its != library));
     }
 
     /// Removes functions of unknown origin, because a module was unloaded: the handles may be
     /// reused.
     pub(super) fn forget_functions(&mut self) {
-        self.brought.retain(|_, library| library.is_some());
+        self.loaded.retain(|_, library| library.is_some());
     }
 
     /// Adds a loaded library; it is in `context` already, if there is one.
     pub(super) fn load(&mut self, library: usize, variables: Bytes, context: Option<Context>) {
         if let Some(context) = context {
-            self.bring(library, context, Some(library));
+            self.add(library, context, Some(library));
         }
         if variables > Bytes::ZERO && self.variables.try_reserve(1).is_ok() {
             self.variables.push((library, variables));

@@ -237,7 +237,7 @@ fn library_is_charged_in_each_context_it_is_loaded_into() {
             .implicit()
             .begin_load(context, what, library, || Some(mib(80)))
             .expect("it fits");
-        pending.map(|pending| pending.brought(Some(mib(80 - came)))).is_some()
+        pending.map(|pending| pending.loaded(Some(mib(80 - came)))).is_some()
     };
     tenant.implicit().library_loaded(7, mib(8), None);
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(10));
@@ -282,7 +282,7 @@ fn functions_of_an_unloaded_module_are_forgotten() {
             .implicit()
             .begin_load(context, function, library, || Some(mib(80)))
             .expect("it fits");
-        pending.map(|pending| pending.brought(Some(mib(80 - came)))).is_some()
+        pending.map(|pending| pending.loaded(Some(mib(80 - came)))).is_some()
     };
     tenant.implicit().library_loaded(7, Bytes::ZERO, None);
     assert!(load(1, None, 2) && load(70, Some(7), 2));

@@ -92,7 +92,7 @@ fn table_is_full_at_its_capacity() {
         new(contexts.enter(handle(number), gpu(0), Bytes(1), &allocations));
     }
     let one_more = contexts.enter(handle(MOST), gpu(0), Bytes(1), &allocations);
-    assert_eq!(one_more, Entered::Untold(ContextTable::of_gpu(gpu(0))));
+    assert_eq!(one_more, Entered::Unrecorded(ContextTable::of_gpu(gpu(0))));
     for number in 0..MOST {
         let context = contexts.find(handle(number)).expect("known");
         let leaving = contexts.leave(handle(number)).expect("known");

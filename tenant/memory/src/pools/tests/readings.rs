@@ -30,7 +30,7 @@ proptest! {
         let (mut truth, mut ledger) = (Bytes::ZERO, Bytes::ZERO);
         let mut calls: Vec<Call> = Vec::new();
         let mut readings: Vec<(Ticket, Option<Bytes>)> = Vec::new();
-        let read = |look: &mut (Ticket, Option<Bytes>), truth| _ = look.1.get_or_insert(truth);
+        let read = |pending: &mut (Ticket, Option<Bytes>), truth| _ = pending.1.get_or_insert(truth);
         let apply = |ledger: &mut Bytes, balance: Balance| {
             // A reading that is older than its ticket charges too much until the next one.
             let added = pools.add(at, balance.shortfall, false);
@@ -61,17 +61,17 @@ proptest! {
                 }
                 3 => {
                     for call in &mut calls {
-                        if let Some(look) = &mut call.reading
+                        if let Some(pending) = &mut call.reading
                             && which % 2 == 0
                         {
-                            read(look, truth);
+                            read(pending, truth);
                         }
                     }
                 }
                 4 => {
                     if calls
                         .get(some)
-                        .is_some_and(|call| call.reading.is_some_and(|look| look.1.is_some()))
+                        .is_some_and(|call| call.reading.is_some_and(|pending| pending.1.is_some()))
                     {
                         let call = calls.swap_remove(some);
                         let (ticket, reading) = call.reading.expect("it has returned");
@@ -83,9 +83,9 @@ proptest! {
                 }
                 // Other threads read, and may record it late.
                 5 => match readings.pop() {
-                    Some(mut look) => {
-                        read(&mut look, truth);
-                        apply(&mut ledger, pools.record_reading(at, look.0, look.1, None));
+                    Some(mut pending) => {
+                        read(&mut pending, truth);
+                        apply(&mut ledger, pools.record_reading(at, pending.0, pending.1, None));
                     }
                     None => readings.extend(
                         pools
@@ -99,12 +99,12 @@ proptest! {
         }
         for mut call in calls {
             truth = truth + call.grows;
-            let mut look = call
+            let mut pending = call
                 .reading
                 .take()
                 .unwrap_or_else(|| (pools.begin_reading(at).expect("it is there"), None));
-            read(&mut look, truth);
-            apply(&mut ledger, pools.record_reading(at, look.0, look.1, Some(call.reservation)));
+            read(&mut pending, truth);
+            apply(&mut ledger, pools.record_reading(at, pending.0, pending.1, Some(call.reservation)));
         }
         let last = pools.begin_reading(at).expect("it is there");
         apply(&mut ledger, pools.record_reading(at, last, Some(truth), None));
