@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use cgpu_shm::atomic::{AtomicBool, Ordering};
 use rustix::fs::{Gid, OFlags, Uid};
 use rustix::process::{Resource, Rlimit, prlimit};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
