@@ -1,7 +1,8 @@
-//! `cgpu cdi generate`: a specification by which engines give slices without `cgpu-runtime` before their own runtime.
+//! `cgpu cdi generate`: writes a CDI specification, for engines that run without `cgpu-runtime`.
 //!
-//! A specification holds the same edits for every container, and a slice needs a folder of its own. So the edits are hooks: one that plans
-//! where the host's GPUs can be asked, one that mounts in the container's mount namespace, one that clears up.
+//! A specification has the same edits for every container, but each slice needs its own folder. So
+//! the edits are hooks: `plan` runs where the host's GPUs can be listed, `mount` in the container's
+//! mount namespace, and `clear` removes the slice.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,11 +13,12 @@ use serde_json::{Value, json};
 
 use crate::{Failure, output, setup};
 
-/// Devices are `cgpu.dev/slice=NAME`.
+/// The kind of the devices: `cgpu.dev/slice=NAME`.
 const KIND: &str = "cgpu.dev/slice";
-/// The oldest version that has all that is used, names that begin with a digit among it: engines refuse those they do not know.
+/// The oldest version with all that is used, such as names that begin with a digit. Engines refuse
+/// versions that they do not know.
 const VERSION: &str = "0.5.0";
-/// A slice as the container's own variables say.
+/// The slice that the container's own variables describe.
 const ALL: &str = "all";
 
 #[derive(Subcommand)]
@@ -91,7 +93,7 @@ fn specification(runtime: &str, config: Option<&Path>, gib: &[u32]) -> Result<Va
 mod tests {
     use super::*;
 
-    /// The rules of the specification, as far as they concern what is used.
+    /// Checks the rules of the CDI specification for what is used.
     #[test]
     fn specification_follows_the_cdi_format() {
         let text =

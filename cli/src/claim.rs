@@ -1,11 +1,13 @@
-//! A container's folder from its first `cgpu run` to its last.
+//! The folder of a container, from its first `cgpu run` to its last.
 //!
-//! Every `cgpu run` holds a shared lock on the folder's `environment` file while its program runs. The first one writes that
-//! file; later ones of the same name join: they get the same variables, and are refused if they ask for others. Whoever leaves
-//! and can get the lock for itself alone is the last; if, besides, no process of the container lives any more (a daemon may
-//! have stayed), it removes the files, `environment` last. A newcomer that had already opened that file then finds that the
-//! name leads elsewhere, and starts again. So a folder is never removed under somebody's feet, and none is left by runs that
-//! end; what a killed `cgpu run` leaves is swept by the next one.
+//! Every `cgpu run` holds a shared lock on the folder's file `environment` while its program runs.
+//! The first run writes that file. Later runs of the same name join: they get the same variables,
+//! and are refused if they request other values.
+//!
+//! A run that ends and gets the exclusive lock is the last. If no process of the container is alive
+//! (a daemon may have stayed), it removes the files, `environment` last. A run that opened that
+//! file before its removal finds that the path leads to another file, and tries again. So no run
+//! loses its folder, and no run leaves one behind. The next run removes what a killed one leaves.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -15,21 +17,21 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Error, Result, anyhow, bail};
 use rustix::fs::OFlags;
 
-/// The variables that processes of the container get, one `NAME=VALUE` a line; also what the lock is on.
+/// The variables of the container's processes, one `NAME=VALUE` a line. The lock is on this file.
 const ENVIRONMENT: &str = "environment";
 
-/// The files of a region, in the order in which they are removed. Nothing else is ever removed: `--dir` may hold other things.
+/// The files of a region, in the order of their removal. Other files stay: `--dir` may hold some.
 const FILES: &[&str] = &["doorbell", "refused", "limits", "grant", "use", ENVIRONMENT];
 
 const MAX_ATTEMPTS: u32 = 1000;
 
-/// Our share in a container's folder.
+/// A run's hold on a container's folder.
 pub(crate) struct Claim {
     folder: PathBuf,
     marker: File,
-    /// What the container's processes get, ours among them.
+    /// The variables for all processes of the container.
     pub variables: Variables,
-    /// Whether we made the container, rather than joined it.
+    /// Whether this run made the container rather than joined it.
     pub first: bool,
 }
 
@@ -38,16 +40,16 @@ pub(crate) struct Claim {
 pub(crate) struct Variables(Vec<(String, String)>);
 
 impl Claim {
-    /// Makes the container with these variables or joins it.
+    /// Makes the container with these variables, or joins it.
     pub(crate) fn take(
         folder: &Path,
         wanted: &Variables,
         is_alive: impl Fn(&Path) -> bool,
     ) -> Result<Self> {
-        // Each turn is lost to somebody who left in that instant; nobody leaves that often.
+        // Each attempt is lost to a run that ended meanwhile, which does not happen this often.
         for _ in 0..MAX_ATTEMPTS {
             match fs::create_dir_all(folder) {
-                // Was there, and is gone: create_dir_all looks twice.
+                // Removed meanwhile: create_dir_all checks twice.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists && !folder.is_file() => {
                     continue;
                 }
@@ -55,7 +57,7 @@ impl Claim {
             }
             let path = folder.join(ENVIRONMENT);
             let mut marker = match options().write(true).create(true).truncate(false).open(&path) {
-                // The folder was removed in between.
+                // The folder was removed meanwhile.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 other => other.with_context(|| format!("cannot open {}", path.display()))?,
             };
@@ -66,7 +68,8 @@ impl Claim {
                 marker.rewind()?;
                 marker.write_all(wanted.text().as_bytes())?;
             }
-            // Also turns the exclusive lock into a shared one; somebody may come in between, hence what follows.
+            // Turns an exclusive lock into a shared one. Another run may get the lock in between,
+            // hence the check below.
             marker.lock_shared()?;
             if !leads_to(&path, &marker) {
                 continue;
@@ -86,7 +89,7 @@ impl Claim {
         bail!("{} is removed again and again by something else", folder.display())
     }
 
-    /// Leaves; the last one out removes the files.
+    /// Releases the folder; the last run removes the files.
     pub(crate) fn leave(self, is_alive: impl Fn(&Path) -> bool) {
         if self.marker.try_lock().is_ok() && !is_alive(&self.folder) {
             remove(&self.folder, &self.marker);
@@ -100,11 +103,11 @@ fn cannot_make(folder: &Path, error: &std::io::Error) -> Error {
     anyhow!("cannot make {}: {error}{remedy}", folder.display())
 }
 
-/// Removes the containers that nobody runs and nobody lives in any more.
+/// Removes the containers without a run and without a process.
 pub(crate) fn sweep(containers: &Path, is_alive: impl Fn(&Path) -> bool) {
     let Ok(folders) = fs::read_dir(containers) else { return };
     for folder in folders.flatten().map(|entry| entry.path()) {
-        // Only what a `cgpu run` made: container engines look after theirs.
+        // Only folders made by `cgpu run`: container engines remove their own.
         let Ok(marker) = options().open(folder.join(ENVIRONMENT)) else { continue };
         if marker.try_lock().is_ok() && !is_alive(&folder) {
             remove(&folder, &marker);
@@ -113,13 +116,13 @@ pub(crate) fn sweep(containers: &Path, is_alive: impl Fn(&Path) -> bool) {
 }
 
 impl Variables {
-    /// Sets one; a later value replaces an earlier one.
+    /// Sets a variable, replacing an earlier value.
     pub(crate) fn set(&mut self, name: &str, value: impl Into<String>) {
         self.0.retain(|(other, _)| other != name);
         self.0.push((name.to_owned(), value.into()));
     }
 
-    /// All of them.
+    /// Returns all of them, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
@@ -128,7 +131,7 @@ impl Variables {
         self.iter().find(|(other, _)| *other == name).map(|(_, value)| value)
     }
 
-    /// The first variable that has another value there.
+    /// Returns the first variable whose value differs in `there`, with both values.
     fn contradicts<'a>(&'a self, there: &'a Self) -> Option<(&'a str, &'a str, &'a str)> {
         self.iter().find_map(|(name, ours)| {
             let theirs = there.get(name).unwrap_or_default();
@@ -140,7 +143,7 @@ impl Variables {
         self.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
     }
 
-    /// Reads only variables that mean something to the shim: a container may have written the text.
+    /// Parses only the variables of the shim: a container may have written the text.
     fn from_text(text: &str) -> Self {
         let lines = text.lines().filter_map(|line| line.split_once('='));
         let lines = lines
@@ -149,14 +152,14 @@ impl Variables {
     }
 }
 
-/// A container may write in its folder: what it puts there must not lead us elsewhere, nor make us wait.
+/// Returns options that follow no link and wait for no FIFO: a container may write in its folder.
 fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
     options
 }
 
-/// Whether the path still leads to the file that we opened.
+/// Returns whether the path still leads to this open file.
 fn leads_to(path: &Path, file: &File) -> bool {
     match (fs::metadata(path), file.metadata()) {
         (Ok(there), Ok(here)) => there.ino() == here.ino() && there.dev() == here.dev(),
@@ -167,10 +170,10 @@ fn leads_to(path: &Path, file: &File) -> bool {
 fn remove(folder: &Path, marker: &File) {
     if leads_to(&folder.join(ENVIRONMENT), marker) {
         for file in FILES {
-            // What is not there need not be removed; what cannot be is swept later.
+            // A file that cannot be removed now is left for the next sweep.
             let _ = fs::remove_file(folder.join(file));
         }
-        // Stays if it holds something that is not ours.
+        // Fails if the folder holds other files.
         let _ = fs::remove_dir(folder);
     }
 }

@@ -1,4 +1,4 @@
-//! What a program may have of a GPU's time: from the options, else from the variables that would say it in a container.
+//! Compute settings of `cgpu run`: options, else the variables that a container would have.
 
 use std::env;
 use std::ffi::OsStr;
@@ -23,13 +23,13 @@ pub(crate) struct Compute {
     /// High priority, up to the GPU's prio_ratio [default: ALIYUN_COM_GPU_HIGH_PRIO]
     #[arg(long)]
     high_prio: bool,
-    /// As told by the variable.
+    /// The value of the variable.
     #[arg(skip)]
     prefers: Option<bool>,
 }
 
 impl Compute {
-    /// With what the variables say where no option does.
+    /// Fills in the variables where no option is given.
     pub(crate) fn with_environment(self) -> Result<Self> {
         self.with(|name| env::var_os(name))
     }
@@ -66,7 +66,7 @@ impl Compute {
         Ok(Self { weight, percent, prefers, ..self })
     }
 
-    /// Whether it has high priority; none: nobody said anything.
+    /// Returns whether it has high priority; `None` if neither option nor variable is set.
     pub(crate) fn high_priority(self) -> Option<bool> {
         if self.high_prio { Some(true) } else { self.prefers }
     }

@@ -1,4 +1,4 @@
-//! `cgpu get`, `cgpu set` and `cgpu ls`: nodes of the control tree.
+//! `cgpu get`, `cgpu set` and `cgpu ls`: read and write nodes of the control tree.
 
 use std::process::ExitCode;
 
@@ -40,7 +40,7 @@ pub(crate) struct Ls {
     root: Root,
 }
 
-/// Prints what a node reads, or what a folder holds.
+/// Prints a node's value, or the names in a folder.
 pub(crate) fn get(arguments: &Get) -> Result<ExitCode, Failure> {
     let mut monitor = connect(&arguments.root)?;
     let path = arguments.path.trim_matches('/');
@@ -51,7 +51,7 @@ pub(crate) fn get(arguments: &Get) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints what a folder holds; folders end in `/`.
+/// Prints the names in a folder; folders end in `/`.
 pub(crate) fn ls(arguments: &Ls) -> Result<ExitCode, Failure> {
     print(&connect(&arguments.root)?.list(&arguments.path)?)
 }
@@ -61,18 +61,17 @@ fn print(names: &[String]) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a node.
 pub(crate) fn set(arguments: &Set) -> Result<ExitCode, Failure> {
     connect(&arguments.root)?.set(&arguments.path, &arguments.value)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The monitor of this root, for what cannot be done without one.
+/// Connects to the monitor of this root, for commands that need one.
 pub(crate) fn connect(root: &Root) -> Result<Client, Failure> {
     Client::connect(&paths::socket(&root.path()?)).map_err(unavailable)
 }
 
-/// Why there is no answer, and what to do where nobody is there.
+/// Adds what to do where no monitor listens.
 pub(crate) fn unavailable(failure: Absence) -> Failure {
     match failure {
         Absence::Absent(..) => {

@@ -1,4 +1,4 @@
-//! `cgpu`: runs programs in containers of their own memory and share of a GPU, and shows what is going on.
+//! `cgpu`: runs programs with a memory limit and a share of a GPU, and shows what uses the GPUs.
 //!
 //! Data goes to stdout, everything else to stderr. Called as `cgpu-smi` it is `cgpu smi`.
 #![forbid(unsafe_code)]
@@ -42,7 +42,7 @@ struct Arguments {
     command: Command,
 }
 
-/// The name under which we are `cgpu smi`.
+/// The program name under which this is `cgpu smi`.
 const SMI: &str = "cgpu-smi";
 
 /// Show GPUs, containers and processes: memory and shares
@@ -78,13 +78,12 @@ enum Command {
     Cdi(cdi::Command),
 }
 
-/// The description of the arguments, for completions and man pages.
+/// Returns the description of the arguments, for completions and man pages.
 #[must_use]
 pub fn command() -> clap::Command {
     Arguments::command()
 }
 
-/// Runs the program.
 #[must_use]
 pub fn main() -> ExitCode {
     let outcome = match parse().command {
@@ -105,7 +104,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// Our arguments; as `cgpu-smi`, those of `cgpu smi`.
+/// Parses the arguments; under the name `cgpu-smi`, those of `cgpu smi`.
 fn parse() -> Arguments {
     let name = std::env::args_os().next();
     let name = name.as_deref().map(Path::new).and_then(Path::file_name);
@@ -116,7 +115,7 @@ fn parse() -> Arguments {
     }
 }
 
-/// Why the command did not do what was asked, and the exit code that says so.
+/// A command's error and exit code.
 struct Failure {
     error: anyhow::Error,
     code: u8,

@@ -1,4 +1,4 @@
-//! `cgpu`. See the library.
+//! `cgpu`; see the library.
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {

@@ -1,17 +1,19 @@
-//! Amounts of memory as people write them.
+//! Amounts of memory on the command line.
 
 use std::str::FromStr;
 
 use anyhow::{Context, Error, Result, bail, ensure};
 
-/// A memory limit for each GPU, in whole MiB: `6GiB`, `512MiB`, `6` (GiB), or a list for the GPUs in their order.
+/// A memory limit for each GPU, in whole MiB: `6GiB`, `512MiB`, `6` (GiB), or a list for the GPUs
+/// in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Memory {
     mib: Vec<u64>,
 }
 
 impl Memory {
-    /// As ALIYUN_COM_GPU_MEM_CONTAINER takes it when CGPU_MEM_UNIT is MiB. The last value holds for all further GPUs.
+    /// Returns the value of ALIYUN_COM_GPU_MEM_CONTAINER with CGPU_MEM_UNIT=MiB. The last amount
+    /// applies to all further GPUs.
     pub(crate) fn list(&self) -> String {
         self.mib.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
     }
@@ -25,7 +27,7 @@ impl FromStr for Memory {
     }
 }
 
-/// One amount in MiB.
+/// Parses one amount; returns MiB.
 fn amount(text: &str) -> Result<u64> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -47,7 +49,7 @@ fn amount(text: &str) -> Result<u64> {
     Ok(mib)
 }
 
-/// `number` times `unit`, exactly; None if the product is no whole number or too large.
+/// Returns `number` times `unit`; `None` if the product is not a whole number or too large.
 fn whole(number: &str, unit: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let scale = 10_u64.checked_pow(u32::try_from(fraction.len()).ok()?)?;

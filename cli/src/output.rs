@@ -1,4 +1,5 @@
-//! Standard output. A reader who has seen enough (`| head`) is no failure; a disk that is full is one. `println!` would panic at both.
+//! Standard output. A closed pipe (`| head`) is no failure; a full disk is. `println!` would panic
+//! at both.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
@@ -12,10 +13,10 @@ pub(crate) enum Reader {
     Closed,
 }
 
-/// Writes what a command answers.
+/// Writes a command's output.
 ///
 /// # Errors
-/// It cannot be written, for another reason than a closed pipe.
+/// The output cannot be written, for another reason than a closed pipe.
 pub(crate) fn write(text: impl Display) -> Result<Reader> {
     write_to(&mut io::stdout().lock(), text)
 }
@@ -32,7 +33,7 @@ fn write_to(out: &mut impl Write, text: impl Display) -> Result<Reader> {
 mod tests {
     use super::*;
 
-    /// Fails with this error.
+    /// A writer that fails with this error.
     struct Broken(ErrorKind);
 
     impl Write for Broken {

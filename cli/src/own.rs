@@ -1,6 +1,7 @@
-//! A container's own view: what its own files say of it, and what the monitor wrote there for it. No socket is asked.
+//! A container's view of itself, from its own files and what the monitor wrote there. It needs no
+//! socket.
 //!
-//! A monitor lives while its heartbeat changes, four times a second.
+//! The monitor's heartbeat changes four times a second while it runs.
 
 use std::path::PathBuf;
 use std::thread;
@@ -25,7 +26,7 @@ impl Container {
         Self { folder }
     }
 
-    /// What there is to see.
+    /// Reads the container's files and the monitor's grant.
     pub(crate) fn report(&self) -> Report {
         let notes = self.beat();
         let mut status = Status { root: self.folder.clone(), ..Status::default() };
@@ -36,7 +37,7 @@ impl Container {
         Report { monitor: notes.is_some(), view: View::Container, status }
     }
 
-    /// Waits for a heartbeat; none where no monitor has been, or none beats any more.
+    /// Waits for a heartbeat; returns `None` if no monitor serves this container.
     fn beat(&self) -> Option<GrantSnapshot> {
         let reader = GrantReader::open(&self.folder).ok()?;
         let timeout = Duration::from_nanos(STALE.0);
@@ -52,7 +53,7 @@ impl Container {
     }
 }
 
-/// Adds what the monitor tells of each of the container's GPUs, in their order.
+/// Adds the monitor's values for each of the container's GPUs, in their order.
 fn apply(notes: &[GpuGrant], container: &mut ContainerStatus, gpus: &mut [GpuStatus]) {
     for (at, (share, note)) in container.gpus.iter_mut().zip(notes).enumerate() {
         share.share_set = f64::from(note.share) / 1000.0;
@@ -69,7 +70,7 @@ fn apply(notes: &[GpuGrant], container: &mut ContainerStatus, gpus: &mut [GpuSta
         }
         if let Some(gpu) = gpus.iter_mut().find(|gpu| gpu.index == share.gpu) {
             gpu.policy = note.policy.min(NATIVE);
-            // Whether others wait cannot be seen from here.
+            // From here it cannot be seen whether other containers wait.
             gpu.sharing = if share.gate == Gate::Open { Sharing::Open } else { Sharing::Contended };
         }
     }

@@ -1,4 +1,4 @@
-//! What a program finds in its environment so that the shim, and the simulated GPU if asked for, are loaded with it.
+//! The environment that makes a program load the shim and, with `--sim`, the simulated GPU.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use cgpu_shm::units::TimeScale;
 
 use crate::claim::Variables;
 
-/// A built file: beside our own executable, or where packages put libraries.
+/// Finds a built file beside this executable, or where packages install libraries.
 fn find(name: &str) -> Result<PathBuf> {
     let program = env::current_exe().context("cannot tell where this program is")?;
     let folder = program.parent().context("this program is in no folder")?;
@@ -21,7 +21,7 @@ fn find(name: &str) -> Result<PathBuf> {
     Ok(found.canonicalize()?)
 }
 
-/// The shim: CGPU_LIB, else `libcgpu.so` beside us.
+/// Returns the path of the shim: CGPU_LIB, else `libcgpu.so` beside this executable.
 pub(crate) fn shim() -> Result<PathBuf> {
     let shim = match env::var_os("CGPU_LIB") {
         Some(file) => PathBuf::from(&file)
@@ -29,7 +29,7 @@ pub(crate) fn shim() -> Result<PathBuf> {
             .with_context(|| format!("CGPU_LIB is {}", file.display()))?,
         None => find("libcgpu.so")?,
     };
-    // The loader ignores what it cannot find, and the limit would vanish with it.
+    // The loader ignores files that it cannot find: the program would run without a limit.
     ensure!(
         !shim.to_string_lossy().contains([':', ' ']),
         "{} cannot be preloaded: its path has a colon or a blank, which separate files in LD_PRELOAD",
@@ -38,12 +38,13 @@ pub(crate) fn shim() -> Result<PathBuf> {
     Ok(shim)
 }
 
-/// The shim comes before whatever is preloaded already: another one that hooks dlsym would hide the driver from it.
+/// Puts the shim before preloaded libraries: one that also hooks dlsym would hide the driver from
+/// it.
 pub(crate) fn add_shim(variables: &mut Variables, shim: &Path) {
     variables.set("LD_PRELOAD", before("LD_PRELOAD", shim));
 }
 
-/// The simulated GPUs that the list says. The same list and the same root are the same GPUs.
+/// Adds the simulated GPUs of this list. The same list and root give the same GPUs.
 pub(crate) fn add_simulator(variables: &mut Variables, root: &Path, gpus: &str) -> Result<()> {
     let driver = find("sim/libcuda.so.1")?;
     let state = paths::simulated(root);
@@ -57,7 +58,8 @@ pub(crate) fn add_simulator(variables: &mut Variables, root: &Path, gpus: &str) 
     Ok(())
 }
 
-/// How slow the simulated GPUs are (`CGPU_SIM_TIME_SCALE`): the gate, which measures on the GPU, must know.
+/// Reads the time scale of the simulated GPUs (`CGPU_SIM_TIME_SCALE`), which the gate needs to
+/// measure GPU time.
 pub(crate) fn time_scale() -> Result<Option<TimeScale>> {
     let Some(text) = env::var("CGPU_SIM_TIME_SCALE").ok().filter(|text| !text.is_empty()) else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The shared files of a container, as whoever starts it sees them.
+//! The shared files of a container, for the process that starts it.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -11,7 +11,7 @@ use cgpu_shm::preamble::Kind;
 use cgpu_shm::region::{Region, RegionSpec};
 use cgpu_shm::units::{Nanos, SlotIndex, TimeScale};
 
-/// Makes what is missing of them.
+/// Creates the files that are missing.
 pub(crate) fn make(folder: &Path, name: &str, time_scale: Option<TimeScale>) -> Result<()> {
     let created =
         SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(Nanos::ZERO, Nanos::from);
@@ -19,13 +19,13 @@ pub(crate) fn make(folder: &Path, name: &str, time_scale: Option<TimeScale>) -> 
     Ok(())
 }
 
-/// Whether a process of the container lives. Where that cannot be told, one may.
+/// Returns whether a process of the container is alive; true if that cannot be found out.
 pub(crate) fn is_alive(folder: &Path) -> bool {
     let file = match file::open(folder, Kind::Use, Access::Read) {
         Ok(file) => file,
         Err(error) => return !matches!(error.fault, Fault::Missing),
     };
-    // One byte of the file is locked for each living process, whatever the file says about itself.
+    // A live process holds the lock on its slot's byte, whatever the file contains.
     SlotIndex::all().any(|slot| {
         liveness::liveness(file.as_fd(), slot).map_or(true, |life| life == Liveness::Alive)
     })

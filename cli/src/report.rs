@@ -1,4 +1,5 @@
-//! What `cgpu smi` shows: what a monitor says, or, without one, what the containers' own files say; inside a container, what its own do.
+//! What `cgpu smi` shows: the monitor's status; without a monitor, the containers' own files;
+//! inside a container, its own files.
 
 use std::fs;
 use std::io::{ErrorKind, Read};
@@ -28,31 +29,31 @@ use crate::{own, root};
 /// Policy 5: memory limits only.
 pub(crate) const NATIVE: u32 = 5;
 
-/// More than any file of a container that people read.
+/// Larger than any text file of a container.
 const MAX_FILE_SIZE: u64 = 64 << 10;
 
 /// A status and where it comes from.
 #[derive(Serialize)]
 pub(crate) struct Report {
-    /// Whether a monitor is at work. If not, there is no policy, no share, and no GPU but those in use.
+    /// Whether a monitor answers. Without one there are no policies and shares, and only GPUs in
+    /// use.
     pub monitor: bool,
-    /// Whose view it is.
     pub view: View,
     #[serde(flatten)]
     pub status: Status,
 }
 
-/// From where one looks.
+/// The point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum View {
     /// All containers of the host.
     Host,
-    /// One container, by its own files.
+    /// One container, from its own files.
     Container,
 }
 
-/// Where reports come from, again and again.
+/// Where reports come from; it can be read repeatedly.
 pub(crate) enum Source {
     Host(PathBuf),
     Container(own::Container),
@@ -74,7 +75,7 @@ impl Source {
     }
 }
 
-/// Asks the monitor of this root, or looks for itself.
+/// Gets the monitor's status; without a monitor reads the containers' files.
 fn of_host(root: &Path) -> Result<Report> {
     match Client::connect(&paths::socket(root)).and_then(|mut monitor| monitor.status()) {
         Ok(status) => Ok(Report { monitor: true, view: View::Host, status }),
@@ -85,10 +86,10 @@ fn of_host(root: &Path) -> Result<Report> {
     }
 }
 
-/// What the containers' own files say.
+/// Reads the containers' own files.
 ///
 /// # Errors
-/// The folder of containers is there and cannot be looked into: who is not allowed to must not read that there are none.
+/// The folder of containers exists and cannot be read: that must not look like no containers.
 pub(crate) fn observe(root: &Path) -> Result<Status> {
     let mut status = Status { root: root.to_owned(), ..Status::default() };
     let folder = paths::containers(root);
@@ -105,13 +106,13 @@ pub(crate) fn observe(root: &Path) -> Result<Status> {
     Ok(status)
 }
 
-/// A container's id as the monitor and the engines shorten theirs: of 64 digits the first twelve.
+/// Shortens a container's id as monitor and engines do: 64 digits to the first twelve.
 fn short(name: &str) -> String {
     let is_long = name.len() == 64 && name.bytes().all(|digit| digit.is_ascii_hexdigit());
     if is_long { name[..12].to_owned() } else { name.to_owned() }
 }
 
-/// One container; None for a folder that is none.
+/// Reads one container; `None` if the folder is not a container's.
 pub(crate) fn container(folder: &Path, gpus: &mut Vec<GpuStatus>) -> Option<ContainerStatus> {
     let id = short(&folder.file_name()?.to_string_lossy());
     let limits: Limits =
@@ -124,7 +125,7 @@ pub(crate) fn container(folder: &Path, gpus: &mut Vec<GpuStatus>) -> Option<Cont
         weight: limits.weight,
         percent: limits.percent,
         high_priority: limits.high_priority,
-        // Beforehand made, and empty, by a container runtime.
+        // Container runtimes create this file empty.
         refused: read(&folder.join("refused")).filter(|message| !message.is_empty()),
         ..ContainerStatus::default()
     };
@@ -209,7 +210,7 @@ fn fill(
     }
 }
 
-/// Limits that a monitor has changed hold without it.
+/// Applies the limits that a monitor has changed; they stay in force without it.
 fn amend(container: &mut ContainerStatus, folder: &Path) {
     let Ok(notes) = GrantReader::open(folder).and_then(|reader| reader.read()) else { return };
     for (share, note) in container.gpus.iter_mut().zip(&notes.gpus) {
@@ -219,7 +220,7 @@ fn amend(container: &mut ContainerStatus, folder: &Path) {
     }
 }
 
-/// The number of a GPU in our list, in the order in which GPUs are met.
+/// Returns the index of a GPU in the list, adding it if it is new.
 fn number(gpus: &mut Vec<GpuStatus>, uuid: &str, total: u64) -> DeviceId {
     let known = gpus.iter().position(|gpu| gpu.uuid == uuid);
     let at = known.unwrap_or_else(|| {
@@ -236,7 +237,7 @@ fn number(gpus: &mut Vec<GpuStatus>, uuid: &str, total: u64) -> DeviceId {
     gpus[at].index
 }
 
-/// The text of a small file that a container may have put there: no link is followed, no FIFO waited for.
+/// Reads a small file that a container may have written: follows no link, waits for no FIFO.
 pub(crate) fn read(path: &Path) -> Option<String> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;

@@ -1,4 +1,4 @@
-//! Where containers lie on this host, and whether we are in one.
+//! The folder of the containers on this host, and whether this process runs in a container.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use cgpu_shm::paths;
 use clap::Args;
 
-/// Which monitor, and with it which containers.
+/// The option that selects a monitor and its containers.
 #[derive(Args)]
 pub(crate) struct Root {
     /// The monitor's root [default: /run/cgpu, or $XDG_RUNTIME_DIR/cgpu without root]
@@ -17,14 +17,13 @@ pub(crate) struct Root {
 }
 
 impl Root {
-    /// Whether the option is given.
     pub(crate) const fn is_given(&self) -> bool {
         self.root.is_some()
     }
 
-    /// Its absolute path.
+    /// Returns the absolute path.
     pub(crate) fn path(&self) -> Result<PathBuf> {
-        // The owner of our own entry in /proc is our effective user.
+        // The owner of /proc/self is the effective user.
         let user = fs::metadata("/proc/self").context("cannot tell whose process this is")?.uid();
         let runtime = std::env::var_os("XDG_RUNTIME_DIR");
         let root = paths::monitor_root(self.root.as_deref(), user, runtime.as_deref())?;
@@ -32,22 +31,23 @@ impl Root {
     }
 }
 
-/// What there is to look at from here.
+/// What this process can observe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum View {
     /// The containers of this root.
     Host(PathBuf),
-    /// The one container that we are in, by its folder.
+    /// The container that this process runs in, by its folder.
     Container(PathBuf),
 }
 
-/// What a container's folder may have in it.
+/// Files that mark a folder as a container's.
 const MARK_FILES: [&str; 3] = ["use", "limits", "refused"];
 
 impl Root {
-    /// A root that was asked for is the host's. Else we are in a container if its folder says so: that of `CGPU_DIR`, the usual one, or the one
-    /// that the shim makes where it may not write there. The last is also where programs on the host keep their limits: there a
-    /// monitor's word comes first.
+    /// Returns the host's view if `--root` is given. Else returns the container's, if a container's
+    /// folder is found: that of `CGPU_DIR`, the usual one, or the one that the shim makes where it
+    /// may not write there. Programs on the host use the last one, too, so a monitor takes
+    /// precedence over it.
     pub(crate) fn view(&self) -> Result<View> {
         let host = self.path();
         if self.root.is_some() {
@@ -55,7 +55,7 @@ impl Root {
         }
         let given =
             std::env::var_os("CGPU_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
-        // With limits from outside no variable counts.
+        // With limits from outside, variables do not count.
         let given = given.filter(|_| !Path::new(paths::RUN).join("limits").exists());
         if let Some(folder) = given.or_else(|| marked(paths::RUN.into())) {
             return Ok(View::Container(folder));
@@ -68,27 +68,28 @@ impl Root {
     }
 }
 
-/// A container's folder, if it is one. A monitor's root is none, though a program that root has started with the shim and without `CGPU_DIR` may
-/// keep its books in it; unless somebody has put limits there, which only makers of containers do.
+/// Returns the folder if it is a container's. A monitor's root is not, although a program that root
+/// starts with the shim and without `CGPU_DIR` may have its region there. If it has limits it is a
+/// container's: only container runtimes write them.
 fn marked(folder: PathBuf) -> Option<PathBuf> {
     let has = |mark: &str| folder.join(mark).symlink_metadata().is_ok();
     let is_root = paths::containers(&folder).is_dir() && !has("limits");
     (MARK_FILES.iter().any(|mark| has(mark)) && !is_root).then_some(folder)
 }
 
-/// Where the shim makes a region when it may not write to [`paths::RUN`].
+/// Returns the folder in which the shim makes a region when it may not write to [`paths::RUN`].
 fn last_resort() -> Option<PathBuf> {
     let user = fs::metadata("/proc/self").ok()?.uid();
     let namespace = fs::metadata("/proc/self/ns/pid").ok()?.ino();
     Some(PathBuf::from(format!("/dev/shm/cgpu-{user}-{namespace}")))
 }
 
-/// The folder of a container.
+/// Returns the folder of a container.
 pub(crate) fn container(root: &Path, id: &str) -> PathBuf {
     paths::containers(root).join(id)
 }
 
-/// A name is also a folder and a node of the control tree.
+/// Checks a name, which is also a folder and a node of the control tree.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     ensure!(
@@ -98,7 +99,7 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A fresh name: 12 hexadecimal digits, as container engines shorten theirs.
+/// Returns a random name: 12 hexadecimal digits, like the short ids of container engines.
 pub(crate) fn fresh_name() -> Result<String> {
     let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid")?;
     Ok(uuid.chars().filter(char::is_ascii_hexdigit).take(12).collect())

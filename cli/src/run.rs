@@ -1,4 +1,4 @@
-//! `cgpu run`: a program, its memory, its weight, its GPU.
+//! `cgpu run`: starts a program with a memory limit, a weight and a choice of GPUs.
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,7 +20,7 @@ use crate::memory::Memory;
 use crate::root::Root;
 use crate::{Failure, claim, preload, region, root, signals};
 
-/// As a shell tells it: the program is not there; it is there and cannot be run.
+/// Exit codes as a shell's: the program does not exist; it exists and cannot be run.
 const NOT_FOUND: u8 = 127;
 const CANNOT_RUN: u8 = 126;
 
@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     outcome
 }
 
-/// Everything up to the program's start.
+/// Prepares everything up to the program's start.
 fn prepare(arguments: &Arguments) -> Result<(Claim, Command)> {
     let root = arguments.root.path()?;
     let compute = arguments.compute.with_environment()?;
@@ -108,13 +108,13 @@ fn prepare(arguments: &Arguments) -> Result<(Claim, Command)> {
     let mut command = Command::new(&arguments.program[0]);
     command.args(&arguments.program[1..]).envs(variables.iter());
     if arguments.mem.is_some() {
-        // Would turn the amount into a fraction of the GPU.
+        // The variable would turn the amount into a fraction of the GPU.
         command.env_remove("ALIYUN_COM_GPU_MEM_DEV");
     }
     Ok((claim, command))
 }
 
-/// What all processes of the container must agree on.
+/// Returns the variables on which all processes of the container must agree.
 fn container_variables(arguments: &Arguments, compute: Compute) -> Variables {
     let mut variables = Variables::default();
     if let Some(memory) = &arguments.mem {
@@ -125,7 +125,8 @@ fn container_variables(arguments: &Arguments, compute: Compute) -> Variables {
     variables
 }
 
-/// The monitor takes name and shares from here, not from what the container says of itself.
+/// Writes the file from which the monitor takes name and shares; it ignores what the container
+/// claims.
 fn write_limits(folder: &Path, id: &str, compute: Compute) -> Result<()> {
     let file = folder.join("limits");
     let limits = Limits {
@@ -138,8 +139,9 @@ fn write_limits(folder: &Path, id: &str, compute: Compute) -> Result<()> {
     fs::write(&file, limits.to_text()?).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Tells a monitor, if there is one, that the container is there for as long as we are. A monitor that says no has a reason: the
-/// program is then not started. Without a monitor, or with one that does not answer, memory limits hold all the same.
+/// Registers the container with the monitor for as long as this process runs. If the monitor
+/// refuses, the program is not started. Without a monitor, or if it does not answer, memory limits
+/// apply all the same.
 fn register(root: &Path, folder: &Path, id: &str, compute: Compute) -> Result<()> {
     let registration = Registration {
         dir: folder.to_owned(),
@@ -162,7 +164,7 @@ fn register(root: &Path, folder: &Path, id: &str, compute: Compute) -> Result<()
     Ok(())
 }
 
-/// As a shell tells it: the program's own code, or 128 and the signal that ended it.
+/// Returns the exit code as a shell does: the program's own, or 128 plus the signal that ended it.
 fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
     ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
@@ -178,8 +180,8 @@ fn name(text: &str) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// A list of simulated GPUs; its order is that of the GPUs. A divided one is followed by its instances. What models and sizes there
-/// are is the simulator's to know.
+/// Checks the form of a list of simulated GPUs. A partitioned GPU is followed by its instances. The
+/// simulator checks models and sizes.
 fn gpus(text: &str) -> Result<String> {
     let name = |model: &str| {
         !model.is_empty()

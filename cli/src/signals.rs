@@ -1,4 +1,4 @@
-//! What happens to `cgpu run` while its program runs.
+//! Signals to `cgpu run` while its program runs.
 
 use std::thread;
 
@@ -7,18 +7,18 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-/// Signals that were caught since before the program started.
+/// Signals caught since before the program's start.
 pub(crate) struct Caught(Signals);
 
-/// Catches what would end us. Handlers, unlike ignored signals, do not pass through exec: the program starts with the
-/// dispositions that we were started with.
+/// Catches the signals that would end this process. Unlike ignored signals, handlers are not
+/// inherited through exec, so the program starts with the original dispositions.
 pub(crate) fn catch() -> Result<Caught> {
     Ok(Caught(Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2])?))
 }
 
 impl Caught {
-    /// Passes on to the program what was sent to us alone. The terminal's keys (interrupt, quit) reach the whole process
-    /// group by themselves; of those we only survive ours, so that the program's exit code can still be told.
+    /// Passes on signals sent to this process alone. The terminal sends interrupt and quit to the
+    /// whole process group: those are only caught, to outlive the program and return its exit code.
     pub(crate) fn forward(mut self, child: u32) {
         let Some(child) = i32::try_from(child).ok().and_then(Pid::from_raw) else { return };
         thread::spawn(move || {
@@ -30,7 +30,7 @@ impl Caught {
                     SIGUSR2 => Signal::USR2,
                     _ => continue,
                 };
-                // A program that is gone cannot be told; its exit code is being fetched.
+                // The program may have ended; its exit code is being read.
                 let _ = kill_process(child, signal);
             }
         });

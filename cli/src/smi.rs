@@ -1,4 +1,4 @@
-//! `cgpu smi`: who is on which GPU, with how much memory and time.
+//! `cgpu smi`: shows which containers use which GPU, with how much memory and time.
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use crate::report::Source;
 use crate::root::Root;
 use crate::{Failure, table};
 
-/// Said at the end of the help, and in `docs/monitoring.md`.
+/// Shown at the end of the help, and in `docs/monitoring.md`.
 const CODES: &str = "\
 Exit codes: 0 shown; 1 could not look (a monitor that does not answer as expected, no root known, a folder that may not be read); 2 arguments not understood.
 A monitor or containers that are not there are shown as such: 0.
@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn show(text: &str, again: bool) -> anyhow::Result<Reader> {
-    // Home, and clear what follows: the table stands still instead of scrolling.
+    // Moves the cursor home and clears the screen, so that the table does not scroll.
     let start = if again && io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
     output::write(format_args!("{start}{}\n", text.trim_end()))
 }

@@ -1,7 +1,8 @@
-//! The tables of `cgpu smi`. Memory in MiB, shares in percent of the GPU.
+//! The tables of `cgpu smi`. Memory is in MiB, shares in percent of the GPU.
 //!
-//! A container's row is what it has in all, as it is compared with its limit; the rows below it are the parts: its processes, then what came
-//! with contexts and modules (`implicit`), what dead processes had exported, and how much of all that is `draining`: dead, and not yet seen to be gone.
+//! A container's row shows its total use, which is compared with its limit. The rows below it are
+//! the parts: its processes, the memory of contexts and modules (`implicit`), exported memory of
+//! exited processes, and the memory of exited processes that is not yet free (`draining`).
 
 use std::fmt::Write;
 
@@ -14,7 +15,7 @@ use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 use crate::report::{NATIVE, Report, View};
 use crate::watched;
 
-/// Everything as text: a line per GPU, a table of containers and their processes, and what is wrong.
+/// Renders a paragraph per GPU, a table of containers and their processes, and the warnings.
 pub(crate) fn render(report: &Report) -> String {
     let status = &report.status;
     let mut text = heading(report);
@@ -146,7 +147,7 @@ fn container_row(container: &ContainerStatus, share: &ShareStatus, report: &Repo
     )
 }
 
-/// By what its share of the GPU's time is limited.
+/// Returns what limits the container's share of the GPU's time.
 pub(crate) fn compute(container: &ContainerStatus, gpu: &GpuStatus) -> String {
     match (gpu.policy, container.percent) {
         (0, _) if gpu.max_inst > 0 => format!("1 of {}", gpu.max_inst),
@@ -177,7 +178,7 @@ fn row(left: [String; 2], right: [String; 9]) -> Row {
     Row::from(left.into_iter().map(Cell::new).chain(right).collect::<Vec<_>>())
 }
 
-/// One line for everything that somebody should look at.
+/// Returns a line for each problem.
 pub(crate) fn warnings(status: &Status) -> Vec<String> {
     let mut lines: Vec<String> =
         status.warnings.iter().map(|line| format!("monitor: {line}")).collect();
@@ -193,12 +194,12 @@ pub(crate) fn warnings(status: &Status) -> Vec<String> {
     lines
 }
 
-/// Containers write their names themselves: nothing of it may steer the terminal.
+/// Replaces control characters: containers choose their names, which must not control the terminal.
 pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// Rounded up, so that nothing in use reads as nothing.
+/// Formats bytes as MiB, rounded up, so that only 0 bytes show as 0.
 pub(crate) fn mib(bytes: u64) -> String {
     bytes.div_ceil(1 << 20).to_string()
 }
@@ -211,18 +212,18 @@ fn percent(share: Option<f64>) -> String {
     share.map_or_else(nothing, |share| format!("{share:.1} %"))
 }
 
-/// The measured share; `~` before an estimate.
+/// Formats the measured share, with `~` before an estimate.
 pub(crate) fn measured(share: &ShareStatus, text: impl Fn(f64) -> String) -> String {
     let sign = if share.share_estimated { "~" } else { "" };
     share.share_second.map_or_else(nothing, |percent| format!("{sign}{}", text(percent)))
 }
 
-/// Microseconds for people.
+/// Formats microseconds as milliseconds.
 pub(crate) fn millis(micros: u64) -> String {
     format!("{}.{:02} ms", micros / 1000, micros % 1000 / 10)
 }
 
-/// Seconds for people.
+/// Formats seconds in the two largest units.
 pub(crate) fn duration(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
     match (days, hours, minutes) {

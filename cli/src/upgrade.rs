@@ -1,4 +1,5 @@
-//! `cgpu upgrade`: has the running monitor hand over to the one that is installed now, and says before what stands in the way.
+//! `cgpu upgrade`: makes the running monitor hand over to the installed one, after a check for
+//! obstacles.
 
 use std::fs;
 use std::io::{self, Read};
@@ -29,19 +30,19 @@ pub(crate) struct Arguments {
     root: Root,
 }
 
-/// Timeout for the successor's first answer: the driver's library is slow to load.
+/// Timeout for the successor's first reply: it loads the driver's library, which is slow.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What there is to upgrade.
+/// State before an upgrade.
 #[derive(Debug, Serialize)]
 struct Report {
     /// This release.
     release: String,
-    /// The layout of shared memory that it speaks.
+    /// The layout version of shared memory that this release uses.
     layout: u32,
     monitor: Monitor,
     containers: Vec<Container>,
-    /// Why it cannot be done now.
+    /// Reasons why an upgrade is not possible now.
     obstacles: Vec<String>,
 }
 
@@ -54,11 +55,11 @@ struct Monitor {
 #[derive(Debug, Serialize)]
 struct Container {
     id: String,
-    /// Of its files; none where there are none yet.
+    /// The layout version of its files; `None` before there are files.
     layout: Option<u32>,
-    /// Processes that run now.
     processes: usize,
-    /// Those of them whose library has been replaced on disk: they keep what they have until they end. None: not ours to see.
+    /// Live processes whose library was replaced on disk; they keep theirs until they end. `None`
+    /// if their maps cannot be read.
     replaced: Option<usize>,
 }
 
@@ -81,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     client.upgrade()?;
     let deadline = Instant::now() + SUCCESSOR_TIMEOUT;
     loop {
-        // Between the two there may be a moment in which nobody answers.
+        // For a short time between the two no monitor answers.
         let now = Client::connect(&socket).and_then(|mut client| client.status());
         match now {
             Ok(now) if now.pid != status.pid => {
@@ -133,14 +134,14 @@ fn container(status: &ContainerStatus) -> Container {
     }
 }
 
-/// The version word of a file of a region.
+/// Reads the layout version of a file of a region.
 fn layout(path: &Path) -> io::Result<u32> {
     let mut word = [0; 4];
     fs::File::open(path)?.read_exact(&mut word)?;
     Ok(u32::from_ne_bytes(word))
 }
 
-/// Whether a process runs with a library that is no longer at its place.
+/// Returns whether a process runs with a shim that was replaced on disk.
 fn is_replaced(pid: u32) -> Option<bool> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
     Some(maps.lines().any(|line| line.ends_with("libcgpu.so (deleted)")))

@@ -1,10 +1,11 @@
-//! What the monitor's watcher has found and done, as lines below the table of `cgpu smi`.
+//! Findings and actions of the monitor's device watcher, as lines below the table of `cgpu smi`.
 
 use cgpu_client::message::{Cause, Ended, Finding, Shim, Signal, Status};
 
 use crate::table::{mib, plain};
 
-/// One line for every finding about a container's process, one a GPU for the host's own processes, one for every process that was ended.
+/// Returns a line for each finding about a container's process, one a GPU for other processes of
+/// the host, and one for each process that was ended.
 pub(crate) fn lines(status: &Status) -> Vec<String> {
     let mut lines: Vec<String> =
         status.findings.iter().filter_map(|finding| about(finding, status)).collect();
@@ -49,7 +50,7 @@ fn about(finding: &Finding, status: &Status) -> Option<String> {
     })
 }
 
-/// The limit that a finding is about, in MiB.
+/// Returns the container's limit on the finding's GPU, in MiB.
 pub(crate) fn limit(finding: &Finding, status: &Status) -> String {
     let container =
         status.containers.iter().find(|one| Some(&one.id) == finding.container.as_ref());
@@ -57,7 +58,6 @@ pub(crate) fn limit(finding: &Finding, status: &Status) -> String {
     share.map_or_else(|| "?".to_owned(), |share| mib(share.limit))
 }
 
-/// The name of a signal.
 pub(crate) const fn signal(signal: Signal) -> &'static str {
     match signal {
         Signal::Term => "SIGTERM",
