@@ -100,7 +100,7 @@ impl VirtualClock {
 fn sleep(span: Nanos) {
     // SAFETY: PR_GET_TIMERSLACK takes no further argument and reads the calling thread's slack.
     let slack = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
-    // SAFETY: PR_SET_TIMERSLACK takes one number and changes nothing but the calling thread's slack.
+    // SAFETY: PR_SET_TIMERSLACK takes one number and changes only the calling thread's slack.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
     std::thread::sleep(span.duration());
     // SAFETY: as above. A failed read (never on Linux) passes 0, which restores the default slack.

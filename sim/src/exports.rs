@@ -70,7 +70,8 @@ pub fn hide(is_absent: impl Fn(&str) -> bool) {
     let Some(protection) = protection_of(tables.symbols.addr()) else { return };
     if !protect(&tables, protection | libc::PROT_WRITE) {
         eprintln!(
-            "cgpu-sim: cannot change the library's symbol table: functions of newer drivers stay visible"
+            "cgpu-sim: cannot change the library's symbol table: \
+             functions of newer drivers stay visible"
         );
         return;
     }

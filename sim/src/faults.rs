@@ -162,7 +162,9 @@ impl Rule {
     fn parse(entry: &str, seed: u64, library: Library) -> Result<Option<Self>, String> {
         let wrong = |what: &str| {
             format!(
-                "CGPU_SIM_FAULT: {entry:?}: {what}; expected NAME:WHEN:CODE, as cuMemAlloc_v2:3:2, cuMemAlloc_v2:2+:CUDA_ERROR_OUT_OF_MEMORY or cuLaunchKernel:p0.01:719"
+                "CGPU_SIM_FAULT: {entry:?}: {what}; expected NAME:WHEN:CODE, such as \
+                 cuMemAlloc_v2:3:2, cuMemAlloc_v2:2+:CUDA_ERROR_OUT_OF_MEMORY or \
+                 cuLaunchKernel:p0.01:719"
             )
         };
         let parts: Vec<&str> = entry.split(':').collect();

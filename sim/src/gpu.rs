@@ -97,32 +97,34 @@ impl Model {
 }
 
 macro_rules! models {
-    ($($key:literal $name:literal $major:literal.$minor:literal $sms:literal $threads:literal $mib:literal $pci:literal
+    ($($key:literal $name:literal $major:literal.$minor:literal $sms:literal $threads:literal
+    $mib:literal $pci:literal
        $core:literal $memory:literal $bus:literal $l2:literal $watts:literal;)*) => {
         /// Every model, oldest architecture first.
         pub static MODELS: &[Model] = &[$(Model {
-            key: $key, name: $name, capability: ($major, $minor), multiprocessors: $sms, threads_per_multiprocessor: $threads,
-            memory_mib: $mib, pci_device: $pci, core_mhz: $core, memory_mhz: $memory, bus_bits: $bus,
+            key: $key, name: $name, capability: ($major, $minor), multiprocessors: $sms,
+            threads_per_multiprocessor: $threads, memory_mib: $mib, pci_device: $pci,
+            core_mhz: $core, memory_mhz: $memory, bus_bits: $bus,
             l2_bytes: $l2 << 20, watts: $watts,
         }),*];
     };
 }
 
 models! {
-//   key    name                         cc     SMs  thr. MiB     PCI id      core  mem   bus   L2 W
-    "P100"  "Tesla P100-PCIE-16GB"       6 . 0  56   2048 16280   0x15F8_10DE 1328  715   4096  4  250;
-    "P4"    "Tesla P4"                   6 . 1  20   2048 7611    0x1BB3_10DE 1531  3003  256   2  75;
-    "V100"  "Tesla V100-SXM2-16GB"       7 . 0  80   2048 16130   0x1DB1_10DE 1530  877   4096  6  300;
-    "T4"    "Tesla T4"                   7 . 5  40   1024 15109   0x1EB8_10DE 1590  5001  256   4  70;
-    "A100"  "NVIDIA A100-SXM4-80GB"      8 . 0  108  2048 81920   0x20B2_10DE 1410  1593  5120  40 400;
-    "A30"   "NVIDIA A30"                 8 . 0  56   2048 24576   0x20B7_10DE 1440  1215  3072  24 165;
-    "A10"   "NVIDIA A10"                 8 . 6  72   1536 23028   0x2236_10DE 1695  6251  384   6  150;
-    "A40"   "NVIDIA A40"                 8 . 6  84   1536 46068   0x2235_10DE 1740  7251  384   6  300;
-    "L4"    "NVIDIA L4"                  8 . 9  58   1536 23034   0x27B8_10DE 2040  6251  192   48 72;
-    "L40S"  "NVIDIA L40S"                8 . 9  142  1536 46068   0x26B9_10DE 2520  9001  384   96 350;
-    "H100"  "NVIDIA H100 80GB HBM3"      9 . 0  132  2048 81559   0x2330_10DE 1980  2619  5120  50 700;
-    "H200"  "NVIDIA H200"                9 . 0  132  2048 143771  0x2335_10DE 1980  3201  6144  60 700;
-    "B200"  "NVIDIA B200"                10 . 0 148  2048 183359  0x2901_10DE 1965  3996  8192  126 1000;
+    // key name                    cc     SMs thr. MiB    PCI id      core mem  bus  L2  W
+    "P100" "Tesla P100-PCIE-16GB"  6 . 0  56  2048 16280  0x15F8_10DE 1328 715  4096 4   250;
+    "P4"   "Tesla P4"              6 . 1  20  2048 7611   0x1BB3_10DE 1531 3003 256  2   75;
+    "V100" "Tesla V100-SXM2-16GB"  7 . 0  80  2048 16130  0x1DB1_10DE 1530 877  4096 6   300;
+    "T4"   "Tesla T4"              7 . 5  40  1024 15109  0x1EB8_10DE 1590 5001 256  4   70;
+    "A100" "NVIDIA A100-SXM4-80GB" 8 . 0  108 2048 81920  0x20B2_10DE 1410 1593 5120 40  400;
+    "A30"  "NVIDIA A30"            8 . 0  56  2048 24576  0x20B7_10DE 1440 1215 3072 24  165;
+    "A10"  "NVIDIA A10"            8 . 6  72  1536 23028  0x2236_10DE 1695 6251 384  6   150;
+    "A40"  "NVIDIA A40"            8 . 6  84  1536 46068  0x2235_10DE 1740 7251 384  6   300;
+    "L4"   "NVIDIA L4"             8 . 9  58  1536 23034  0x27B8_10DE 2040 6251 192  48  72;
+    "L40S" "NVIDIA L40S"           8 . 9  142 1536 46068  0x26B9_10DE 2520 9001 384  96  350;
+    "H100" "NVIDIA H100 80GB HBM3" 9 . 0  132 2048 81559  0x2330_10DE 1980 2619 5120 50  700;
+    "H200" "NVIDIA H200"           9 . 0  132 2048 143771 0x2335_10DE 1980 3201 6144 60  700;
+    "B200" "NVIDIA B200"           10 . 0 148 2048 183359 0x2901_10DE 1965 3996 8192 126 1000;
 }
 
 /// The maximum number of GPUs of a machine.
@@ -219,7 +221,8 @@ impl GpuSpec {
                 Ok(mib) if (1_024..=1_048_576).contains(&mib) => mib,
                 _ => {
                     return Err(Error::Settings(format!(
-                        "CGPU_SIM_GPUS: {text:?} in {entry:?} is not a size in MiB between 1024 and 1048576"
+                        "CGPU_SIM_GPUS: {text:?} in {entry:?} is not a size in MiB \
+                         between 1024 and 1048576"
                     )));
                 }
             },

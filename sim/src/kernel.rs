@@ -3,12 +3,12 @@
 //! | name | behaviour |
 //! |---|---|
 //! | `spin_<n>us`, `spin_<n>ms` | runs for exactly that long |
-//! | `lognormal_<mean>us_<sigma>` | drawn for each launch, seeded: that mean, sigma of the logarithm |
+//! | `lognormal_<mean>us_<sigma>` | drawn for each launch: that mean, sigma of the logarithm |
 //! | `wave_<n>us` | runs that long for each wave of its grid |
-//! | `alternating_<a>us_<b>ms_<n>` | its context's first n launches run for a, the next n for b, and so on |
+//! | `alternating_<a>us_<b>ms_<n>` | in its context, n launches run for a, the next n for b, ... |
 //! | `persistent` | never ends |
-//! | `wait_peer_<k>` | spins until two kernels of this name have started, on any GPUs, in any processes; then ends after the default time |
-//! | `ncclDevKernel_<...>` | the same among the GPUs on which its process has contexts; on one GPU, the default time |
+//! | `wait_peer_<k>` | waits for a second kernel of this name, anywhere; then the default time |
+//! | `ncclDevKernel_<...>` | waits for one on each GPU of its process; then the default time |
 //! | anything else | the default time, `CGPU_SIM_KERNEL_US` |
 //!
 //! C++ names are demangled as far as `_Z<length><name>` goes.

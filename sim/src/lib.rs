@@ -11,7 +11,7 @@
 //!                |
 //!            machine                       contexts, memory, streams, events, work, accounting
 //!         /      |       \
-//!    segment  timeline   memory, effects   lock and undo log | pure | this process's bytes, callbacks
+//!    segment  timeline   memory, effects   lock, undo log | pure | the process's bytes, callbacks
 //!         \      |       /
 //!          GPU, kernel, settings, clock
 //! ```

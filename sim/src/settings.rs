@@ -278,7 +278,8 @@ pub(crate) fn seed(text: &str) -> Result<u64, Error> {
 fn clock_rate(text: &str) -> Result<ClockRate, Error> {
     ClockRate::parse_ppm(text).ok_or_else(|| {
         Error::Settings(format!(
-            "CGPU_SIM_CLOCK_PPM={text}: expected parts per million from -500 to 500, negative for a slow clock"
+            "CGPU_SIM_CLOCK_PPM={text}: expected parts per million from -500 to 500, \
+             negative for a slow clock"
         ))
     })
 }
@@ -289,7 +290,8 @@ fn time_scale(text: &str) -> Result<u64, Error> {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         Ok(factor) if (0.001..=10_000.0).contains(&factor) => Ok((factor * 1_000.0).round() as u64),
         _ => Err(Error::Settings(format!(
-            "CGPU_SIM_TIME_SCALE={text}: expected a factor from 0.001 to 10000, 10 being ten times slower than real time"
+            "CGPU_SIM_TIME_SCALE={text}: expected a factor from 0.001 to 10000, \
+             10 being ten times slower than real time"
         ))),
     }
 }

@@ -53,7 +53,8 @@ macro_rules! records {
             #[allow(dead_code)]
             pub(crate) const COUNT: u64 = $count;
             /// The first word after the table.
-            pub(crate) const END: usize = Self::START + crate::words::index(Self::COUNT * Self::STRIDE);
+            pub(crate) const END: usize =
+                Self::START + crate::words::index(Self::COUNT * Self::STRIDE);
 
             records!(@fields 0; $($(#[$field_doc])* $field,)*);
         }

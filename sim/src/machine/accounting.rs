@@ -40,10 +40,10 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::NoGpu`].
-    pub fn set_accounting_mode(&self, gpu: usize, keeps: bool) -> Result<(), Error> {
+    pub fn set_accounting_mode(&self, gpu: usize, enabled: bool) -> Result<(), Error> {
         self.check_gpu(gpu)?;
         self.core.with(|timeline, _| {
-            timeline.set_accounting_mode(gpu, keeps);
+            timeline.set_accounting_mode(gpu, enabled);
             Ok(())
         })
     }

@@ -15,18 +15,18 @@ thread_local! {
 /// Runs `call`, and returns the commands that this thread enqueued in it, in order; none in a
 /// thread that is ending.
 pub fn record_enqueued<R>(call: impl FnOnce() -> R) -> (R, Vec<Ticket>) {
-    let trail = || ENQUEUED.try_with(RefCell::take).unwrap_or_default();
-    trail();
+    let take = || ENQUEUED.try_with(RefCell::take).unwrap_or_default();
+    take();
     RECORDING.set(true);
     let result = call();
     RECORDING.set(false);
-    (result, trail())
+    (result, take())
 }
 
 #[inline]
 pub(super) fn note(ticket: Ticket) {
     if RECORDING.get() {
-        let _ = ENQUEUED.try_with(|trail| trail.borrow_mut().push(ticket));
+        let _ = ENQUEUED.try_with(|enqueued| enqueued.borrow_mut().push(ticket));
     }
 }
 

@@ -10,9 +10,9 @@
 //!   preempting process:  times out; takes the lock; marks the area as abandoned; copies its words,
 //!                        then its log; notes how far the copy reaches (the log's round); makes the
 //!                        new area current; rolls back there what was half done
-//!   preempted holder:    continues; commits into the old area; sees that another one is current, so
-//!                        does not release the lock but takes it anew, and checks whether the copy
-//!                        reaches its commit. Yes: it is committed. No: it runs again in the new area
+//!   preempted holder:    continues; commits into the old area; sees that another is current, so
+//!                        does not release the lock but takes it anew; checks whether the copy
+//!                        reaches its commit. Yes: it is done. No: it runs again in the new area
 //! ```
 //!
 //! The holder may run during the copy. Words are copied first, the log last: a word that changed

@@ -116,7 +116,8 @@ impl Mapping {
         let preamble = self.map.as_ptr().cast::<Preamble>();
         // SAFETY:
         // - the pointer is aligned, and the mapping longer than a Preamble;
-        // - a Preamble is made of atomics, for which any bytes are valid and which other processes may change;
+        // - a Preamble is made of atomics: any bytes are valid, and other processes may change
+        //   them;
         // - the mapping lives as long as the reference: both borrow self.
         unsafe { &*preamble }
     }
@@ -125,8 +126,8 @@ impl Mapping {
     pub(super) fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is longer than a Preamble.
         let start = unsafe { self.map.as_ptr().add(size_of::<Preamble>()) };
-        // SAFETY: as for the preamble: aligned (a Preamble is whole pages), within the mapping (LENGTH), atomics,
-        // borrowed.
+        // SAFETY: as for the preamble: aligned (a Preamble is whole pages), within the mapping
+        // (LENGTH), atomics, borrowed.
         unsafe {
             core::slice::from_raw_parts(start.cast(), AREAS * areas::LENGTH / size_of::<u64>())
         }
@@ -209,7 +210,8 @@ fn replace(path: &Path, liveness_locks: &LivenessLocks, why: &str) -> Result<(),
     for slot in SlotIndex::all() {
         if liveness_locks.liveness(slot).map_err(fail)? == Liveness::Alive {
             return Err(Error::Segment(format!(
-                "{} {why}; a live process uses it: end that process, or name another file in CGPU_SIM_STATE",
+                "{} {why}; a live process uses it: \
+                 end that process, or name another file in CGPU_SIM_STATE",
                 path.display()
             )));
         }

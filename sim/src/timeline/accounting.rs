@@ -63,11 +63,11 @@ impl<W: Words> Timeline<'_, W> {
     }
 
     /// Enables accounting mode on a GPU, or disables it and clears all records.
-    pub fn set_accounting_mode(&mut self, gpu: usize, keeps: bool) {
-        if !keeps {
+    pub fn set_accounting_mode(&mut self, gpu: usize, enabled: bool) {
+        if !enabled {
             self.each_account(gpu, |this, account| this.set(account.state(), 0));
         }
-        self.set(Gpu(gpu as u64).accounting(), u64::from(keeps));
+        self.set(Gpu(gpu as u64).accounting(), u64::from(enabled));
     }
 
     /// Clears the records of processes that have ended.

@@ -7,7 +7,7 @@
 //!    │                                                          │  └──┴───┘
 //!    │ no group waits                                           │ the slice ends and others wait:
 //!    └──────────────────────────────────────────────────────────┘ preempted, to the ring's end;
-//!                                                                 no work left: the slice ends early;
+//!                                                                 without work: the slice is cut;
 //!                                                                 then the first in the ring
 //! ```
 //!

@@ -171,7 +171,8 @@ impl<W: Words> Timeline<'_, W> {
         Nanos(self.get(context.busy()))
     }
 
-    /// Returns the processes with contexts or memory on a GPU, up to the last [`Timeline::account_up_to`].
+    /// Returns the processes with contexts or memory on a GPU, up to the last
+    /// [`Timeline::account_up_to`].
     #[must_use]
     pub fn processes(&self, gpu: usize) -> Vec<ProcessUse> {
         let uses = self.holders(gpu).map(|(process, holding)| ProcessUse {

@@ -46,16 +46,19 @@ impl Events {
 
     fn name_group(&mut self, group: u64, order: u64, name: &str) {
         self.add(&json!({"ph": "M", "name": "process_name", "pid": group, "args": {"name": name}}));
-        self.add(
-            &json!({"ph": "M", "name": "process_sort_index", "pid": group, "args": {"sort_index": order}}),
-        );
+        let order = json!({"sort_index": order});
+        self.add(&json!({"ph": "M", "name": "process_sort_index", "pid": group, "args": order}));
     }
 
     fn name_track(&mut self, group: u64, track: u64, name: &str) {
+        let name = json!({"name": name});
         self.add(
-            &json!({"ph": "M", "name": "thread_name", "pid": group, "tid": track, "args": {"name": name}}),
+            &json!({"ph": "M", "name": "thread_name", "pid": group, "tid": track, "args": name}),
         );
-        self.add(&json!({"ph": "M", "name": "thread_sort_index", "pid": group, "tid": track, "args": {"sort_index": track}}));
+        self.add(&json!({
+            "ph": "M", "name": "thread_sort_index", "pid": group, "tid": track,
+            "args": {"sort_index": track},
+        }));
     }
 
     fn slice(
@@ -66,14 +69,20 @@ impl Events {
         arguments: &Map<String, Value>,
     ) {
         let (at, length) = (self.at(from), micros(to - from));
-        self.add(&json!({"ph": "X", "name": name, "pid": group, "tid": track, "ts": at, "dur": length, "args": arguments}));
+        self.add(&json!({
+            "ph": "X", "name": name, "pid": group, "tid": track, "ts": at, "dur": length,
+            "args": arguments,
+        }));
     }
 
     /// Adds one end of an arrow, `s` or `f`.
     fn arrow(&mut self, end: &str, (group, track): (u64, u64), at: Nanos, command: (u64, u64)) {
         let at = self.at(at);
         let id = format!("{}:{}", command.0, command.1);
-        self.add(&json!({"ph": end, "bp": "e", "cat": "enqueued", "name": "enqueued", "id": id, "pid": group, "tid": track, "ts": at}));
+        self.add(&json!({
+            "ph": end, "bp": "e", "cat": "enqueued", "name": "enqueued", "id": id,
+            "pid": group, "tid": track, "ts": at,
+        }));
     }
 }
 
@@ -196,7 +205,8 @@ fn arguments(span: &Span) -> Map<String, Value> {
     object(match span.kind {
         SpanKind::Switch => json!({"pid": span.pid, "context": span.context}),
         _ => {
-            json!({"pid": span.pid, "context": span.context, "stream": span.stream, "number": span.number,
+            json!({"pid": span.pid, "context": span.context, "stream": span.stream,
+            "number": span.number,
             "done": span.done})
         }
     })

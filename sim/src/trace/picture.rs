@@ -60,7 +60,8 @@ impl Canvas {
     ) {
         let _ = writeln!(
             self.text,
-            "<rect x=\"{x:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"{height:.1}\" fill=\"{fill}\"{more}/>"
+            "<rect x=\"{x:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" \
+             height=\"{height:.1}\" fill=\"{fill}\"{more}/>"
         );
     }
 
@@ -126,13 +127,19 @@ impl Trace {
         axis(&mut canvas, length, top, y);
         let height = y + AXIS;
         format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height:.0}\" width=\"{WIDTH}\" \
-             height=\"{height:.0}\" font-family=\"system-ui, 'Segoe UI', Helvetica, Arial, sans-serif\">\n<style>\n\
-             .title{{font-size:17px;font-weight:600;fill:{INK}}} .gpu{{font-size:14px;font-weight:600;fill:{INK}}} \
-             .note{{font-size:12px;fill:{FAINT}}} .end{{font-size:12px;fill:{FAINT};text-anchor:end}} \
-             .tick{{font-size:11px;fill:{FAINT};text-anchor:middle}} .lane{{font-size:12px;fill:{INK};text-anchor:end}} \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" \
+             viewBox=\"0 0 {WIDTH} {height:.0}\" width=\"{WIDTH}\" \
+             height=\"{height:.0}\" \
+             font-family=\"system-ui, 'Segoe UI', Helvetica, Arial, sans-serif\">\n<style>\n\
+             .title{{font-size:17px;font-weight:600;fill:{INK}}} \
+             .gpu{{font-size:14px;font-weight:600;fill:{INK}}} \
+             .note{{font-size:12px;fill:{FAINT}}} \
+             .end{{font-size:12px;fill:{FAINT};text-anchor:end}} \
+             .tick{{font-size:11px;fill:{FAINT};text-anchor:middle}} \
+             .lane{{font-size:12px;fill:{INK};text-anchor:end}} \
              .key{{font-size:12px;fill:{INK}}}\n</style>\n\
-             <rect width=\"{WIDTH}\" height=\"{height:.0}\" rx=\"8\" fill=\"#ffffff\"/>\n{}{drawn}</svg>\n",
+             <rect width=\"{WIDTH}\" height=\"{height:.0}\" rx=\"8\" \
+             fill=\"#ffffff\"/>\n{}{drawn}</svg>\n",
             canvas.text
         )
     }
