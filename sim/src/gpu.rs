@@ -192,7 +192,7 @@ impl GpuSpec {
 
     /// Returns the default list: one A10.
     #[must_use]
-    pub fn fallback() -> Vec<Self> {
+    pub fn default_list() -> Vec<Self> {
         MODELS
             .iter()
             .filter(|model| model.key == "A10")

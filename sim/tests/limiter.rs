@@ -140,7 +140,7 @@ fn pid(process: usize) -> u32 {
 
 /// Of the GPU's time, how much programs under such limits get over 6 s, once the law has had 6 s to settle.
 fn shares(percents: &[i64], kernel: &str, blocks: i64) -> Vec<f64> {
-    let gpu = GpuSpec::fallback()[0];
+    let gpu = GpuSpec::default_list()[0];
     let mut fixture = Fixture::new(1, Figures::default());
     let mut programs: Vec<Program> = percents
         .iter()

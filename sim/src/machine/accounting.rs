@@ -3,7 +3,7 @@
 use cgpu_shm::units::{Bytes, Nanos};
 
 use super::Machine;
-use super::utilisation::{REAP_INTERVAL, as_seen};
+use super::utilisation::{REAP_INTERVAL, with_local_pids};
 use crate::error::Error;
 use crate::identity::Identity;
 use crate::timeline::GroupLimit;
@@ -89,7 +89,7 @@ impl Machine {
                 })
                 .collect())
         })?;
-        Ok(as_seen(all, |stats, pid| AccountingStats { pid, ..stats }))
+        Ok(with_local_pids(all, |stats, pid| AccountingStats { pid, ..stats }))
     }
 
     /// Returns the limit of a control group, by its device and inode, on a GPU.

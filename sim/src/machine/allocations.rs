@@ -39,7 +39,7 @@ impl Machine {
         let allocate = || lock(&self.core.memory).allocate(&**self.core, context, size);
         match allocate() {
             Err(Error::OutOfMemory) => {
-                self.trim_short(self.gpu_of(context)?)?;
+                self.trim_gpu(self.gpu_of(context)?)?;
                 allocate()
             }
             allocated => allocated,

@@ -62,7 +62,7 @@ impl Machine {
                 })
                 .collect())
         })?;
-        let found = super::utilisation::as_seen(drivers, |process, id| (id, process));
+        let found = super::utilisation::with_local_pids(drivers, |process, id| (id, process));
         let its = found.into_iter().find(|(id, _)| *id == pid);
         its.map(|(_, process)| process).ok_or(Error::Invalid("no such process uses the GPU"))
     }

@@ -105,6 +105,6 @@ impl Machine {
             Ok(timeline.pending(context, now))
         })?;
         self.core.wait_for(&pending)?;
-        self.core.trim_waited()
+        self.core.trim_to_thresholds()
     }
 }

@@ -196,10 +196,10 @@ impl Core {
     }
 
     /// Returns whether effects are still to be performed.
-    pub(super) fn owes_effects(&self) -> Result<bool, Error> {
+    pub(super) fn has_pending_effects(&self) -> Result<bool, Error> {
         // Effects that were taken have been performed once this lock is held.
         let _performing = lock(&self.effects.performing);
-        self.with(|timeline, _| Ok(timeline.owes_effects(self.segment.process())))
+        self.with(|timeline, _| Ok(timeline.has_pending_effects(self.segment.process())))
     }
 
     /// Performs the effects that are due, and returns when the next may be; `None`: not before
@@ -210,7 +210,7 @@ impl Core {
         let mut next = self.with(|timeline, now| {
             due.clear();
             timeline.take_effects(self.segment.process(), due);
-            if !with_forecast || !timeline.awaits_effects(self.segment.process()) {
+            if !with_forecast || !timeline.has_queued_effects(self.segment.process()) {
                 return Ok(None);
             }
             Ok(Some(match timeline.forecast_effect(self.segment.process()) {

@@ -125,7 +125,7 @@ impl Machine {
         match self.last_record(event)? {
             Some(record) => {
                 self.wait(record)?;
-                self.core.trim_waited()
+                self.core.trim_to_thresholds()
             }
             None => Ok(()),
         }

@@ -110,9 +110,12 @@ impl Machine {
             return Err(Error::Invalid("a graph launch needs the work of each step"));
         }
         let signals = works.iter().any(|work| matches!(work, Work::Signal(..)));
-        let shows = signals && (works.iter().any(Work::shows) || self.core.owes_effects()?);
-        let works =
-            works.iter().map(|work| self.prepare(work, shows)).collect::<Result<Vec<_>, _>>()?;
+        let effects_first = signals
+            && (works.iter().any(Work::has_host_effect) || self.core.has_pending_effects()?);
+        let works = works
+            .iter()
+            .map(|work| self.prepare(work, effects_first))
+            .collect::<Result<Vec<_>, _>>()?;
         let tracks = self.core.take_tracks(plan, flight)?;
         let launched = self.core.put(stream, plan, works, &tracks, flight.last);
         self.core.give_tracks(plan, &tracks);
@@ -132,17 +135,17 @@ impl Machine {
         self.core.with(|timeline, _| Ok(timeline.is_done(ticket)))
     }
 
-    /// Converts a step to a command; checked, so that a launch does not fail half way. `shows`: the
-    /// host has effects to perform before a signal.
-    fn prepare(&self, work: &Work, shows: bool) -> Result<(Kind, Option<Effect>), Error> {
+    /// Converts a step to a command; checked, so that a launch does not fail half way. With
+    /// `effects_first`, the host has effects to perform before a signal.
+    fn prepare(&self, work: &Work, effects_first: bool) -> Result<(Kind, Option<Effect>), Error> {
         let (command, effect) = match *work {
             Work::Nothing => (Command::Nothing, None),
             Work::Kernel(launch) => return Ok((Kind::Kernel(launch), None)),
             Work::Copy(kind, copy) => {
                 let moves = copy.bytes() != Some(0);
-                (self.copying(kind, &copy)?, moves.then_some(Effect::Copy(copy)))
+                (self.copy_command(kind, &copy)?, moves.then_some(Effect::Copy(copy)))
             }
-            Work::Fill(fill) => match self.filling(&fill)? {
+            Work::Fill(fill) => match self.fill_command(&fill)? {
                 Command::Nothing => (Command::Nothing, None),
                 command => (command, Some(Effect::Fill(fill))),
             },
@@ -160,7 +163,7 @@ impl Machine {
             }
             Work::Signal(semaphore, value) => {
                 self.semaphore_value(semaphore)?;
-                if shows {
+                if effects_first {
                     (Command::Outside, Some(Effect::Signal(semaphore, value)))
                 } else {
                     (Command::Signal(semaphore, value), None)

@@ -96,7 +96,7 @@ struct Core {
     /// The bytes of exports.
     files: Files,
     /// Whether a pool was ever created.
-    pooling: AtomicBool,
+    has_pools: AtomicBool,
     /// Locked before the memory.
     order: Mutex<Order>,
     effects: Effects,
@@ -145,13 +145,13 @@ impl Machine {
 
     fn with(segment: Segment, clock: Clock) -> Self {
         let memory = Memory::new(segment.gpus().iter().map(|gpu| gpu.total).collect());
-        let files = Files::beside(segment.path());
+        let files = Files::of_segment(segment.path());
         let core = Core {
             segment,
             clock,
             memory: Mutex::new(memory),
             files,
-            pooling: AtomicBool::new(false),
+            has_pools: AtomicBool::new(false),
             order: Mutex::default(),
             effects: Effects::default(),
             tracks: Tracks::default(),

@@ -33,7 +33,7 @@ impl Machine {
             || lock(&self.core.memory).create_physical(&**self.core, place, size, sendable);
         match (create(), place) {
             (Err(Error::OutOfMemory), PhysicalPlace::On(site)) => {
-                self.trim_short(site.gpu)?;
+                self.trim_gpu(site.gpu)?;
                 create()
             }
             (created, _) => created,
@@ -187,7 +187,7 @@ impl Machine {
         self.check_not_forked()?;
         // Locked throughout, so that no thread frees it in between.
         let mut memory = lock(&self.core.memory);
-        let exports = memory.behind(&**self.core, address, size)?;
+        let exports = memory.exports_of_range(&**self.core, address, size)?;
         self.core.send_all(&exports)
     }
 

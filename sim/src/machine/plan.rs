@@ -48,7 +48,7 @@ pub enum Work {
 
 impl Work {
     /// Returns whether the host can see its effects.
-    pub(super) fn shows(&self) -> bool {
+    pub(super) fn has_host_effect(&self) -> bool {
         matches!(
             self,
             Self::Copy(..) | Self::Fill(_) | Self::Call(_) | Self::Write(..) | Self::Watch(..)

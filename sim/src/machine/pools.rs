@@ -20,7 +20,7 @@ impl Machine {
         self.check_not_forked()?;
         self.check_gpu(settings.site.gpu)?;
         // Relaxed: a thread that does not see it yet cannot use the new pool either.
-        self.core.pooling.store(true, Ordering::Relaxed);
+        self.core.has_pools.store(true, Ordering::Relaxed);
         Ok(lock(&self.core.memory).pools.create(settings))
     }
 
@@ -51,11 +51,11 @@ impl Machine {
         self.complete_pool_frees(false)?;
         let mut taken = self.core.take_or_grow(pool, size, stream);
         if taken == Err(Error::OutOfMemory) {
-            self.trim_short(gpu)?;
+            self.trim_gpu(gpu)?;
             taken = self.core.take_or_grow(pool, size, stream);
         }
         while taken == Err(Error::OutOfMemory) && self.core.wait_for_a_free(gpu)? {
-            self.trim_short(gpu)?;
+            self.trim_gpu(gpu)?;
             taken = self.core.take_or_grow(pool, size, stream);
         }
         let Taken { address, wait } = taken?;
@@ -244,7 +244,7 @@ impl Machine {
     }
 
     /// Releases unused memory of the pools of a GPU that is out of memory.
-    pub(super) fn trim_short(&self, gpu: usize) -> Result<(), Error> {
+    pub(super) fn trim_gpu(&self, gpu: usize) -> Result<(), Error> {
         self.complete_pool_frees(true)?;
         lock(&self.core.memory).trim_pools(&**self.core, Some(gpu))
     }
@@ -253,14 +253,14 @@ impl Machine {
 impl Core {
     /// Notes an order between streams, if there is a pool that may need it.
     pub(super) fn ordered(&self, note: impl FnOnce(&mut super::Order)) {
-        if self.pooling.load(Ordering::Relaxed) {
+        if self.has_pools.load(Ordering::Relaxed) {
             note(&mut lock(&self.order));
         }
     }
 
     /// Trims pools to their thresholds, after the host has waited for the GPU.
-    pub(super) fn trim_waited(&self) -> Result<(), Error> {
-        if !self.pooling.load(Ordering::Relaxed) {
+    pub(super) fn trim_to_thresholds(&self) -> Result<(), Error> {
+        if !self.has_pools.load(Ordering::Relaxed) {
             return Ok(());
         }
         self.complete_pool_frees(true)?;
@@ -269,7 +269,7 @@ impl Core {
 
     /// Destroys the pools that waited for their last frees.
     pub(super) fn end_pools(&self) -> Result<(), Error> {
-        if !self.pooling.load(Ordering::Relaxed) {
+        if !self.has_pools.load(Ordering::Relaxed) {
             return Ok(());
         }
         self.complete_pool_frees(false)?;

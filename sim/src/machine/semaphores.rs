@@ -91,7 +91,7 @@ impl Machine {
         value: u64,
     ) -> Result<Ticket, Error> {
         self.semaphore_value(semaphore)?;
-        if self.core.owes_effects()? {
+        if self.core.has_pending_effects()? {
             self.enqueue_effect(stream, Command::Outside, Effect::Signal(semaphore, value))
         } else {
             self.enqueue(stream, Command::Signal(semaphore, value))

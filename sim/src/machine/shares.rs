@@ -154,7 +154,7 @@ impl Core {
         let inode = self.files.inode(descriptor).ok().flatten().ok_or(Error::NoAllocation)?;
         self.with(|timeline, _| {
             let export = timeline.export_in(inode).ok_or(Error::NoAllocation)?;
-            self.take_hold(timeline, (export, timeline.serial_of_export(export)), kinds)
+            self.hold_export(timeline, (export, timeline.serial_of_export(export)), kinds)
         })
     }
 
@@ -166,11 +166,11 @@ impl Core {
         kinds: &[ExportKind],
     ) -> Result<Received, Error> {
         self.with(|timeline, _| {
-            self.take_hold(timeline, (ExportId(number.export), number.serial), kinds)
+            self.hold_export(timeline, (ExportId(number.export), number.serial), kinds)
         })
     }
 
-    fn take_hold(
+    fn hold_export(
         &self,
         timeline: &mut Timeline<'_, Transaction<'_>>,
         (export, serial): (ExportId, u64),

@@ -72,7 +72,7 @@ impl Machine {
     pub fn synchronize_stream(&self, stream: StreamId) -> Result<(), Error> {
         let tail = self.tail(stream)?;
         self.core.wait_for(&[tail])?;
-        self.core.trim_waited()
+        self.core.trim_to_thresholds()
     }
 
     /// Returns the last command that the stream holds now.

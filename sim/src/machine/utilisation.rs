@@ -35,7 +35,7 @@ impl Machine {
                 .map(|each| (self.core.segment.identity(each.process, each.pid), each))
                 .collect())
         })?;
-        Ok(self.named(uses, |each, pid| ProcessUse { pid, ..each }))
+        Ok(self.with_nvml_pids(uses, |each, pid| ProcessUse { pid, ..each }))
     }
 
     /// Returns a GPU's utilisation.
@@ -69,7 +69,7 @@ impl Machine {
                 .map(|each| (self.core.segment.identity(each.process, each.pid), each))
                 .collect())
         })?;
-        Ok(self.named(samples, |each, pid| ProcessSample { pid, ..each }))
+        Ok(self.with_nvml_pids(samples, |each, pid| ProcessSample { pid, ..each }))
     }
 
     /// Returns a GPU's utilisation in each whole window that ended after `since`, oldest first; at
@@ -169,21 +169,21 @@ impl Machine {
         self.core.with(|timeline, _| timeline.check().map_err(Error::Segment))
     }
 
-    /// Names processes as NVML does: as [`as_seen`], or, on a GPU that reports host PIDs, by their
-    /// ids on the host.
-    fn named<T>(&self, all: Vec<(Identity, T)>, with: impl Fn(T, u32) -> T) -> Vec<T> {
+    /// Names processes as NVML does: as [`with_local_pids`], or, on a GPU that reports host PIDs,
+    /// by their ids on the host.
+    fn with_nvml_pids<T>(&self, all: Vec<(Identity, T)>, with: impl Fn(T, u32) -> T) -> Vec<T> {
         let resolver =
             if self.figures().host_pids == 1 { PidResolver::host() } else { PidResolver::new() };
-        seen_by(resolver, all, with)
+        with_pids(resolver, all, with)
     }
 }
 
 /// Keeps the processes that exist in this process's PID namespace, with their ids there.
-pub(super) fn as_seen<T, U>(all: Vec<(Identity, T)>, with: impl Fn(T, u32) -> U) -> Vec<U> {
-    seen_by(PidResolver::new(), all, with)
+pub(super) fn with_local_pids<T, U>(all: Vec<(Identity, T)>, with: impl Fn(T, u32) -> U) -> Vec<U> {
+    with_pids(PidResolver::new(), all, with)
 }
 
-fn seen_by<T, U>(
+fn with_pids<T, U>(
     mut resolver: PidResolver,
     all: Vec<(Identity, T)>,
     with: impl Fn(T, u32) -> U,

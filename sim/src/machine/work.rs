@@ -207,7 +207,7 @@ impl Machine {
         what: Pitched,
     ) -> Result<Ticket, Error> {
         self.check_not_forked()?;
-        match self.copying(kind, &what)? {
+        match self.copy_command(kind, &what)? {
             Command::Nothing if what.bytes() == Some(0) => self.enqueue(stream, Command::Nothing),
             command => self.enqueue_effect(stream, command, Effect::Copy(what)),
         }
@@ -220,7 +220,7 @@ impl Machine {
     /// range that is larger than memory.
     pub fn check_copy(&self, kind: CopyKind, what: &Pitched) -> Result<(), Error> {
         self.check_not_forked()?;
-        self.copying(kind, what).map(|_| ())
+        self.copy_command(kind, what).map(|_| ())
     }
 
     /// Enqueues a fill of device memory.
@@ -229,7 +229,7 @@ impl Machine {
     /// [`Error::NoStream`]; [`Error::NoAllocation`]; [`Error::Invalid`] for another element size.
     pub fn fill(&self, stream: StreamId, fill: Fill) -> Result<Ticket, Error> {
         self.check_not_forked()?;
-        match self.filling(&fill)? {
+        match self.fill_command(&fill)? {
             Command::Nothing => self.enqueue(stream, Command::Nothing),
             command => self.enqueue_effect(stream, command, Effect::Fill(fill)),
         }
@@ -301,13 +301,13 @@ impl Machine {
     }
 
     /// Converts a copy to a command; refuses ranges that leave their allocations.
-    pub(super) fn copying(&self, kind: CopyKind, what: &Pitched) -> Result<Command, Error> {
+    pub(super) fn copy_command(&self, kind: CopyKind, what: &Pitched) -> Result<Command, Error> {
         let bytes = what.bytes().ok_or(TOO_LARGE)?;
         if bytes == 0 {
             return Ok(Command::Nothing);
         }
-        self.admit(what.to, what.extent(what.to_pitch), true)?;
-        self.admit(what.from, what.extent(what.from_pitch), false)?;
+        self.check_range(what.to, what.extent(what.to_pitch), true)?;
+        self.check_range(what.from, what.extent(what.from_pitch), false)?;
         let figures = self.figures();
         let at_rate = |rate| figures.copy_latency + Nanos(bytes.saturating_mul(1_000) / rate);
         Ok(match kind {
@@ -319,7 +319,7 @@ impl Machine {
     }
 
     /// Converts a fill to a command; refuses a range that leaves its allocation.
-    pub(super) fn filling(&self, fill: &Fill) -> Result<Command, Error> {
+    pub(super) fn fill_command(&self, fill: &Fill) -> Result<Command, Error> {
         if !matches!(fill.size, 1 | 2 | 4) {
             return Err(Error::Invalid("the element size must be 1, 2 or 4 bytes"));
         }
@@ -332,14 +332,14 @@ impl Machine {
         if !self.is_device(fill.to) {
             return Err(Error::NoAllocation);
         }
-        self.admit(fill.to, extent, true)?;
+        self.check_range(fill.to, extent, true)?;
         Ok(local(bytes, self.figures()))
     }
 
     /// Checks that a range is host memory, or device memory within a live allocation.
-    fn admit(&self, address: u64, length: Option<u64>, writes: bool) -> Result<(), Error> {
+    fn check_range(&self, address: u64, length: Option<u64>, writes: bool) -> Result<(), Error> {
         let length = length.ok_or(TOO_LARGE)?;
-        if lock(&self.core.memory).admits(address, length, writes) {
+        if lock(&self.core.memory).is_accessible(address, length, writes) {
             Ok(())
         } else {
             Err(Error::NoAllocation)
@@ -351,7 +351,7 @@ impl Machine {
         if address == 0 || !address.is_multiple_of(width.bytes()) {
             return Err(Error::Invalid("the address of a word is not aligned"));
         }
-        self.admit(address, Some(width.bytes()), true)
+        self.check_range(address, Some(width.bytes()), true)
     }
 }
 

@@ -20,20 +20,20 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    pub(crate) fn beside(segment: &Path) -> Self {
+    pub(crate) fn of_segment(segment: &Path) -> Self {
         Self { segment: segment.to_owned() }
     }
 
     fn path(&self, serial: u64) -> PathBuf {
-        self.beside_it(&serial.to_string())
+        self.path_of(&serial.to_string())
     }
 
     /// Returns the path of the file for descriptors that keep several exports.
     fn several(&self) -> PathBuf {
-        self.beside_it("several")
+        self.path_of("several")
     }
 
-    fn beside_it(&self, what: &str) -> PathBuf {
+    fn path_of(&self, what: &str) -> PathBuf {
         let mut name = self.segment.file_name().unwrap_or_default().to_os_string();
         name.push(format!(".export-{what}"));
         self.segment.with_file_name(name)
@@ -150,7 +150,7 @@ mod tests {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let segment = folder.path().join("segment");
         fs::write(&segment, "").unwrap();
-        let files = Files::beside(&segment);
+        let files = Files::of_segment(&segment);
         let export = 3;
         let (file, inode) = files.create(export, 4096).unwrap();
         assert!(!files.is_kept(export).unwrap(), "a file that is merely open keeps nothing");
@@ -170,7 +170,7 @@ mod tests {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let segment = folder.path().join("segment");
         fs::write(&segment, "").unwrap();
-        let files = Files::beside(&segment);
+        let files = Files::of_segment(&segment);
         let made: Vec<_> = (1..=4).map(|serial| files.create(serial, 4096).unwrap()).collect();
         let kept = || (1..=4).filter(|&serial| files.is_kept(serial).unwrap()).collect::<Vec<_>>();
         assert!(kept().is_empty());

@@ -203,11 +203,11 @@ impl Memory {
 
     /// Returns whether a range is host memory, or device memory in use: within one allocation, or
     /// mapped and accessible.
-    pub(crate) fn admits(&self, address: u64, length: u64, writes: bool) -> bool {
+    pub(crate) fn is_accessible(&self, address: u64, length: u64, writes: bool) -> bool {
         if self.gpus.values().any(|(span, _)| span.holds(address)) {
             return self.find(address).is_some_and(|a| length <= a.size.0 - (address - a.address));
         }
-        !self.physicals.holds(address) || self.physicals.admits(address, length, writes)
+        !self.physicals.holds(address) || self.physicals.is_accessible(address, length, writes)
     }
 
     /// Zeroes device bytes. Discards whole granules instead, so that clearing a GPU's memory uses

@@ -55,7 +55,7 @@ impl Store {
         let place = self.map.cast::<u8>().wrapping_add(index(offset));
         // SAFETY: a granule of our own mapping, which was taken. Other mappings of it are written
         // only through the process's `Memory`, which owns this store and is borrowed mutably
-        // meanwhile.
+        // meanwhile: the callers read GPU memory, to which the program itself has no access.
         unsafe { core::slice::from_raw_parts(place, index(super::GRANULE)) }
     }
 

@@ -120,8 +120,8 @@ fn refused_reservation_leaves_no_trace() {
     assert_eq!(address % GRANULE, 0);
     assert!(memory.find(address + (3 << 20) - 1).is_some());
     assert!(memory.find(address + (3 << 20)).is_none());
-    assert!(memory.admits(address, 3 << 20, true));
-    assert!(!memory.admits(address + 1, 3 << 20, true));
+    assert!(memory.is_accessible(address, 3 << 20, true));
+    assert!(!memory.is_accessible(address + 1, 3 << 20, true));
     assert_eq!(memory.offer(&accounting, address), Err(Error::Full("exports")));
 }
 
@@ -199,7 +199,7 @@ fn destroyed_context_frees_its_allocations() {
 #[test]
 fn physical_memory_exists_while_a_handle_or_mapping_does() {
     let (mut memory, accounting) = memory();
-    let files = Files::beside("/nonexistent".as_ref());
+    let files = Files::of_segment("/nonexistent".as_ref());
     let two = Bytes(2 * GRANULE);
     let at = memory.physicals.reserve(Bytes(8 * GRANULE), 0, 0).unwrap();
     let id = memory
@@ -207,7 +207,7 @@ fn physical_memory_exists_while_a_handle_or_mapping_does() {
         .unwrap();
     memory.map(&files, at, two, id).unwrap();
     memory.map(&files, at + 2 * GRANULE, two, id).unwrap();
-    assert!(!memory.admits(at, 1, false), "no side has access yet");
+    assert!(!memory.is_accessible(at, 1, false), "no side has access yet");
     assert!(memory.map(&files, at + GRANULE, two, id).is_err(), "the range is mapped");
     assert!(memory.map(&files, at + 7 * GRANULE, two, id).is_err(), "it leaves the reservation");
     let access = [(Side::Gpu(0), Access::ReadWrite)];
@@ -216,8 +216,8 @@ fn physical_memory_exists_while_a_handle_or_mapping_does() {
         "part of a mapping"
     );
     memory.set_access(&files, at, Bytes(4 * GRANULE), &access).unwrap();
-    assert!(memory.admits(at, 4 * GRANULE, true), "across mappings");
-    assert!(!memory.admits(at, 4 * GRANULE + 1, true));
+    assert!(memory.is_accessible(at, 4 * GRANULE, true), "across mappings");
+    assert!(!memory.is_accessible(at, 4 * GRANULE + 1, true));
     write(&mut memory, at + 5, 3);
     assert_eq!(read(&mut memory, at + 2 * GRANULE + 5), 3, "both show the same");
     memory.release_physical(&accounting, id).unwrap();
@@ -236,7 +236,7 @@ fn physical_memory_exists_while_a_handle_or_mapping_does() {
 #[test]
 fn host_physical_memory_is_not_charged_and_is_accessible() {
     let (mut memory, accounting) = memory();
-    let files = Files::beside("/nonexistent".as_ref());
+    let files = Files::of_segment("/nonexistent".as_ref());
     let size = Bytes(GRANULE);
     let at = memory.physicals.reserve(size, 0, 0).unwrap();
     let id = memory.create_physical(&accounting, PhysicalPlace::Host, size, false.into()).unwrap();

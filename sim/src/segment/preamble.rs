@@ -60,7 +60,7 @@ pub(super) enum Validity {
 impl Preamble {
     /// Returns the first words of a new segment; all others are zero.
     pub(super) fn words(settings: &Settings) -> Vec<u64> {
-        let gpus = settings.gpus.clone().unwrap_or_else(GpuSpec::fallback);
+        let gpus = settings.gpus.clone().unwrap_or_else(GpuSpec::default_list);
         let mut words = vec![MAGIC, layout(), boot(), settings.time_scale_milli];
         words.extend(settings.figures.words());
         words.extend(gpus.iter().flat_map(|gpu| [model_number(gpu), gpu.total.0, gpu.part.word()]));

@@ -76,7 +76,7 @@ impl<W: Words> Timeline<'_, W> {
     /// memory.
     pub fn destroy_context(&mut self, context: ContextId, t: Nanos) {
         let gpu = Gpu(self.get(context.gpu()));
-        self.leave_engine(gpu, context, t);
+        self.remove_from_engine(gpu, context, t);
         self.words.seam();
         for event in events_of(context).members(self.words) {
             self.destroy_event(EventId(event));

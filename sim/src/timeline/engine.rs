@@ -84,7 +84,7 @@ impl<W: Words> Timeline<'_, W> {
 
     /// Places commands after a change in the group that has the GPU; a group without work will lose
     /// its slice.
-    pub(super) fn carry_on(&mut self, gpu: Gpu, group: Group, t: Nanos) {
+    pub(super) fn continue_group(&mut self, gpu: Gpu, group: Group, t: Nanos) {
         self.place(gpu, group, t);
         if self.is_empty(group) {
             self.set(gpu.idle_until(), (t + self.figures.idle).0.max(1));
@@ -94,7 +94,7 @@ impl<W: Words> Timeline<'_, W> {
 
     /// Removes a context that is its own group from the engine for good. In a GPU's group, its
     /// streams are removed one by one.
-    pub(super) fn leave_engine(&mut self, gpu: Gpu, context: ContextId, t: Nanos) {
+    pub(super) fn remove_from_engine(&mut self, gpu: Gpu, context: ContextId, t: Nanos) {
         let group = self.group_of(context);
         if group.context().is_none() {
             return;
@@ -139,7 +139,7 @@ impl<W: Words> Timeline<'_, W> {
         self.set(gpu.idle_until(), 0);
         self.schedule_slice(gpu);
         self.each_on_gpu(gpu, group, t, Self::resume);
-        self.carry_on(gpu, group, t);
+        self.continue_group(gpu, group, t);
     }
 
     fn load_first_waiting(&mut self, gpu: Gpu, t: Nanos) {

@@ -106,7 +106,7 @@ impl<W: Words> Timeline<'_, W> {
             && (0..LEVELS).all(|urgency| ready_of(group, urgency).is_empty(self.words))
     }
 
-    /// Returns the first of the most urgent streams of the group.
+    /// Returns the first of the most urgent waiting streams of the group, else of the placed ones.
     pub(super) fn first_of(&self, group: Group) -> Option<StreamId> {
         let ready = (0..LEVELS).map(|urgency| ready_of(group, urgency).first(self.words));
         let placed = placed_of(group).first(self.words);

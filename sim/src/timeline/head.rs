@@ -244,7 +244,7 @@ impl<W: Words> Timeline<'_, W> {
                 self.copy_dropped(direction, stream, t);
             }
             Head::Blocked if self.kind(self.head_slot(stream)) == Kind::Acquire => {
-                self.give_up(stream)
+                self.cancel_wait(stream)
             }
             Head::Blocked => {
                 let awaited = StreamId(self.get(self.head_slot(stream).subject()));

@@ -198,7 +198,7 @@ impl<W: Words> Timeline<'_, W> {
         self.stop(gpu, stream, t);
         self.withdraw(group, stream);
         self.complete(stream, t);
-        self.carry_on(gpu, group, t);
+        self.continue_group(gpu, group, t);
         self.count_out(gpu, context, t);
     }
 
@@ -211,7 +211,7 @@ impl<W: Words> Timeline<'_, W> {
         self.withdraw(group, stream);
         self.leave_rendezvous(stream);
         if self.turn(group) == Turn::Current && self.engine_state(gpu) == State::Running {
-            self.carry_on(gpu, group, t);
+            self.continue_group(gpu, group, t);
         }
     }
 

@@ -184,7 +184,7 @@ impl<W: Words> Timeline<'_, W> {
 
     /// Returns whether the process has effects to perform, now or when queued commands are done.
     #[must_use]
-    pub fn owes_effects(&self, process: usize) -> bool {
+    pub fn has_pending_effects(&self, process: usize) -> bool {
         let process = Process(process as u64);
         self.get(process.effects_queued()) != 0
             || self.get(process.effects_due()) != self.get(process.effects_taken())
@@ -192,7 +192,7 @@ impl<W: Words> Timeline<'_, W> {
 
     /// Returns whether queued commands of the process will have effects.
     #[must_use]
-    pub fn awaits_effects(&self, process: usize) -> bool {
+    pub fn has_queued_effects(&self, process: usize) -> bool {
         self.get(Process(process as u64).effects_queued()) != 0
     }
 }

@@ -183,7 +183,7 @@ records! {
     /// `head::Head`.
     head,
     context,
-    /// `stream` has the flags.
+    /// `stream::BLOCKING` and others.
     flags,
     /// Commands ever enqueued and completed. Never reset, not even for the record's next user, so
     /// that a ticket stays done.

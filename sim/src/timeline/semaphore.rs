@@ -142,7 +142,7 @@ impl<W: Words> Timeline<'_, W> {
     }
 
     /// Removes a stream whose wait is dropped from its semaphore's list.
-    pub(super) fn give_up(&mut self, stream: StreamId) {
+    pub(super) fn cancel_wait(&mut self, stream: StreamId) {
         let semaphore = SemaphoreId::of(self.get(self.head_slot(stream).subject()));
         waiters_of(semaphore.export).remove(self.words, stream.0);
     }

@@ -18,12 +18,12 @@ use crate::memory::{Accounting, Exported, Files, GRANULE, Memory, system};
 /// Maximum host memory behind handles.
 const HOST: Bytes = Bytes::from_mib(1 << 20);
 
-enum Behind<'a> {
+enum MappedBytes<'a> {
     Store(&'a Store, u64),
     File(File),
 }
 
-impl<'a> Behind<'a> {
+impl<'a> MappedBytes<'a> {
     /// `None` for a team: its bytes are in several places.
     fn find(
         store: Option<&'a Store>,
@@ -142,11 +142,11 @@ impl Memory {
             return Err(Error::Invalid("the range cannot be mapped"));
         }
         let physical = self.physicals.handles.get_mut(&id).ok_or(Error::NoAllocation)?;
-        let behind = Behind::find(self.store.as_ref(), files, physical.backing)?;
+        let bytes = MappedBytes::find(self.store.as_ref(), files, physical.backing)?;
         let span =
             self.physicals.reserved.get_mut(&first).map(|its| &mut its.span).ok_or(NOT_MAPPED)?;
-        if let Some(behind) = behind
-            && let Err(error) = span.alias(address, size.0, behind.source())
+        if let Some(bytes) = bytes
+            && let Err(error) = span.alias(address, size.0, bytes.source())
         {
             // If this fails, too, the range stays inaccessible.
             let _ = span.restore(address, size.0);
@@ -204,13 +204,14 @@ impl Memory {
                     .is_some_and(|access| access != Access::None);
                 if side == Side::Host && access != Access::None && !shown {
                     let physical = handles.get(&mapping.physical).ok_or(Error::NoAllocation)?;
-                    let Some(behind) = Behind::find(self.store.as_ref(), files, physical.backing)?
+                    let Some(bytes) =
+                        MappedBytes::find(self.store.as_ref(), files, physical.backing)?
                     else {
                         continue;
                     };
                     let before = reserved.range(..=first).next_back();
                     let span = &before.ok_or(NOT_MAPPED)?.1.span;
-                    span.reveal(first, mapping.size, behind.source())
+                    span.reveal(first, mapping.size, bytes.source())
                         .map_err(system("a mapping"))?;
                 }
             }

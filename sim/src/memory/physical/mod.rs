@@ -206,7 +206,7 @@ impl Physicals {
     }
 
     /// Returns whether a GPU may access all of a range.
-    pub(super) fn admits(&self, address: u64, length: u64, writes: bool) -> bool {
+    pub(super) fn is_accessible(&self, address: u64, length: u64, writes: bool) -> bool {
         let Some(end) = address.checked_add(length.max(1)) else { return false };
         let mut at = address;
         while at < end {

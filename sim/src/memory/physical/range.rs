@@ -10,7 +10,7 @@ use crate::timeline::ExportId;
 impl Memory {
     /// Returns the exports behind a range: of the one allocation that contains it, or of contiguous
     /// mappings of one kind and GPU. Memory of this process alone becomes an export.
-    pub(crate) fn behind(
+    pub(crate) fn exports_of_range(
         &mut self,
         accounting: &impl Accounting,
         address: u64,
@@ -18,7 +18,7 @@ impl Memory {
     ) -> Result<Vec<(ExportId, u64)>, Error> {
         let end = address.checked_add(size.0).filter(|_| size.0 > 0).ok_or(Error::NoAllocation)?;
         let Some(allocation) = self.find(address) else {
-            return self.behind_mappings(accounting, address, end);
+            return self.exports_of_mappings(accounting, address, end);
         };
         if end > allocation.address + allocation.size.0 {
             return Err(Error::Invalid("more than was allocated there"));
@@ -36,7 +36,7 @@ impl Memory {
         Ok(vec![export])
     }
 
-    fn behind_mappings(
+    fn exports_of_mappings(
         &mut self,
         accounting: &impl Accounting,
         address: u64,
