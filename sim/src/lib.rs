@@ -20,7 +20,6 @@
 
 pub mod clock;
 pub mod error;
-pub mod exports;
 pub mod faults;
 pub mod footprint;
 pub mod gpu;
@@ -32,6 +31,7 @@ pub mod machine;
 mod memory;
 pub mod segment;
 pub mod settings;
+pub mod symbols;
 pub mod timeline;
 pub mod trace;
 pub mod watch;

@@ -48,7 +48,7 @@ macro_rules! hide_newer {
                     .filter(|row| !row.is_exported_by(*crate::version::CUDA))
                     .map(|row| row.symbol)
                     .collect();
-                cgpu_sim::exports::hide(|name| absent.contains(name));
+                cgpu_sim::symbols::hide(|name| absent.contains(name));
             }
             hide_newer
         };

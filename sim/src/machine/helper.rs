@@ -108,7 +108,9 @@ impl Helper {
         let thread = std::thread::Builder::new()
             .name("cgpu-sim".to_owned())
             .spawn(move || run(&core))
-            .map_err(|error| Error::System(format!("the simulator's thread: {error}")))?;
+            .map_err(|error| {
+                Error::System(format!("cannot start the simulator's thread: {error}"))
+            })?;
         Ok(Self { thread })
     }
 }

@@ -17,7 +17,6 @@
 //! commands may have changed it.
 
 mod accounting;
-mod accounts;
 mod allocations;
 mod bytes;
 mod checkpoints;
@@ -25,6 +24,7 @@ mod contexts;
 mod effects;
 mod enqueued;
 mod events;
+mod exports;
 mod graph;
 mod helper;
 mod order;

@@ -114,7 +114,9 @@ impl Core {
         let opened = self
             .files
             .open(serial)
-            .map_err(|error| Error::System(format!("memory of another process: {error}")))
+            .map_err(|error| {
+                Error::System(format!("cannot open memory of another process: {error}"))
+            })
             .and_then(|file| {
                 memory.open(gpu, whole, offer, Some(Exported { export, serial, file }), origin)
             });
@@ -132,7 +134,9 @@ impl Core {
             Ok(())
         })?;
         let descriptor = self.files.descriptor(serial);
-        descriptor.map_err(|error| Error::System(format!("a descriptor of memory: {error}")))
+        descriptor.map_err(|error| {
+            Error::System(format!("cannot create a descriptor of memory: {error}"))
+        })
     }
 
     /// Returns a descriptor that keeps several exports.
@@ -142,7 +146,9 @@ impl Core {
             Ok(())
         })?;
         let descriptor = self.files.descriptor_of(exports.iter().map(|&(_, serial)| serial));
-        descriptor.map_err(|error| Error::System(format!("a descriptor of memory: {error}")))
+        descriptor.map_err(|error| {
+            Error::System(format!("cannot create a descriptor of memory: {error}"))
+        })
     }
 
     /// Holds the export that a descriptor keeps, if it is of one of those kinds.

@@ -161,7 +161,8 @@ impl Memory {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(vacant) => {
                 let length = (total.0 * ROOM).next_multiple_of(GRANULE);
-                let span = Span::new(length, GRANULE, 0).map_err(system("addresses of a GPU"))?;
+                let span = Span::new(length, GRANULE, 0)
+                    .map_err(system("cannot reserve addresses for a GPU"))?;
                 let (start, length) = span.range();
                 let mut space = Space::default();
                 space.give(start, length, start..start + length);
@@ -236,9 +237,9 @@ impl Memory {
         writes: bool,
     ) -> Result<*mut u8, Error> {
         match self.span_of(address) {
-            Some(span) => {
-                span.bytes(address, length, writes).map_err(system("bytes behind device memory"))
-            }
+            Some(span) => span
+                .bytes(address, length, writes)
+                .map_err(system("cannot map the bytes of device memory")),
             None => Ok(std::ptr::with_exposed_provenance_mut(index(address))),
         }
     }

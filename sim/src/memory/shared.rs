@@ -94,7 +94,7 @@ impl Memory {
         to: &Exported,
     ) -> Result<(), Error> {
         let (span, _) = self.gpu(gpu)?;
-        let fail = "memory for other processes";
+        let fail = "cannot move memory to an export";
         let kept: Vec<(u64, Vec<u8>)> = span
             .written(start, length)
             .into_iter()
@@ -118,7 +118,7 @@ impl Memory {
 
     pub(super) fn unalias(&mut self, gpu: usize, start: u64, length: u64) -> Result<(), Error> {
         let (span, _) = self.gpu(gpu)?;
-        span.restore(start, length).map_err(system("memory of other processes"))
+        span.restore(start, length).map_err(system("cannot map memory of other processes"))
     }
 
     /// Returns where an export is open here.
@@ -173,7 +173,7 @@ impl Memory {
         let (span, _) = self.gpu(gpu)?;
         if let Err(error) = span.alias(base, whole.0, Source::File(&exported.file)) {
             self.give_addresses(gpu, base, whole.0);
-            return Err(system("memory of other processes")(error));
+            return Err(system("cannot map memory of other processes")(error));
         }
         let Exported { export, serial, .. } = exported;
         let opened = Opened { export, serial, gpu, length: whole.0, origin, uses: BTreeMap::new() };

@@ -95,7 +95,7 @@ impl Preempted {
 }
 
 impl<'a> Transaction<'a> {
-    /// Begins a transaction: rolls back whatever a dead holder left half done.
+    /// Begins a transaction: rolls back whatever an exited holder left half done.
     pub(super) fn begin(preamble: &'a Preamble, area: Area<'a>, guard: Guard<'a>) -> Self {
         let head = Head::of(area.head.load(Ordering::Relaxed));
         let (count, round) = (head.count(), head.round());

@@ -7,7 +7,7 @@
 //!
 //! * **The lock** is shm's: a word with its holder's slot, taken over when the holder has died.
 //! * **Every change** goes through the undo log ([`Transaction`]). The next holder of the lock
-//!   rolls back what a dead holder left.
+//!   rolls back what an exited holder left.
 //! * **A stopped holder** is preempted (`areas`), and repeats its operation when it continues.
 //! * **Liveness** is shm's: a lock on a byte of the file that ends with the process's memory.
 //! * A **forked child** has neither the mapping nor the byte; a page that the kernel wipes tells it
@@ -228,14 +228,14 @@ impl Segment {
             return Ok(());
         }
         // Liveness checks are system calls, so they are made without the lock.
-        let dead: Vec<_> = SlotIndex::all()
+        let exited: Vec<_> = SlotIndex::all()
             .filter(|&slot| state_of(&self.mapping, slot) == ProcessState::Live)
             .map(|slot| (slot, self.generation(slot)))
             .filter(|&(slot, _)| {
                 matches!(self.mapping.liveness_locks.liveness(slot), Ok(Liveness::Exited))
             })
             .collect();
-        for (slot, generation) in dead {
+        for (slot, generation) in exited {
             self.transact(|timeline| {
                 // Unless it detached meanwhile, or another client was first.
                 if timeline.process_state(slot.get()) == ProcessState::Live
@@ -387,7 +387,7 @@ fn begin<'a>(mapping: &'a Mapping, claim: &Claim) -> Result<Transaction<'a>, Err
     }
 }
 
-/// Takes the lock from a dead holder, or from one that has not run for too long.
+/// Takes the lock from an exited holder, or from one that has not run for too long.
 #[cold]
 fn acquire<'a>(mapping: &'a Mapping, claim: &Claim) -> Result<Guard<'a>, Error> {
     let preamble = mapping.preamble();

@@ -89,7 +89,7 @@ impl<W: Words> Timeline<'_, W> {
                 );
                 ensure!(
                     self.get(gpu.run_start()) <= self.now().0,
-                    "{gpu:?} will have begun to run"
+                    "{gpu:?} began to run in the future"
                 );
                 self.check_running(gpu, group)?;
             }
@@ -148,7 +148,7 @@ impl<W: Words> Timeline<'_, W> {
         let mut memory = [0; index(GPUS)];
         let mut queued = 0;
         for context in contexts_of(process).members(self.words).into_iter().map(ContextId) {
-            ensure!(self.get(context.alive()) == 1, "{context:?} is dead and listed");
+            ensure!(self.get(context.alive()) == 1, "{context:?} is destroyed and listed");
             ensure!(self.process_of(context) == process, "{context:?} is listed with {process:?}");
             memory[index(self.get(context.gpu()))] += self.get(context.memory());
             for stream in streams_of(context).members(self.words).into_iter().map(StreamId) {
@@ -174,7 +174,7 @@ impl<W: Words> Timeline<'_, W> {
             let is_checkpointed = self.progress(index(process.0)) == Progress::Checkpointed;
             ensure!(
                 checkpointed == 0 || is_checkpointed,
-                "{process:?} has {checkpointed} bytes of {gpu:?} in a checkpoint and no checkpoint"
+                "{process:?} has {checkpointed} bytes of {gpu:?} in a checkpoint and is not checkpointed"
             );
             ensure!(
                 checkpointed == 0 || held == 0,

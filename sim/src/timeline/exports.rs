@@ -385,7 +385,7 @@ impl<W: Words> Timeline<'_, W> {
             match self.kind_of_export(export) {
                 ExportKind::Binary | ExportKind::Counting => self.check_semaphore(export),
                 _ if self.is_awaited(export) => {
-                    Err(format!("{export:?} is awaited, and no semaphore"))
+                    Err(format!("{export:?} is awaited, and is not a semaphore"))
                 }
                 _ => Ok(()),
             }

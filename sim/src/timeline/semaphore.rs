@@ -174,7 +174,7 @@ impl<W: Words> Timeline<'_, W> {
                 return Err(format!("{export:?} lists {stream:?}, which does not wait for it"));
             }
             if if binary { value != 0 } else { self.get(slot.number()) <= value } {
-                return Err(format!("{stream:?} waits for {export:?}, which has what it wants"));
+                return Err(format!("{stream:?} waits for {export:?}, which satisfies it"));
             }
         }
         Ok(())

@@ -298,7 +298,7 @@ impl<W: Words> Timeline<'_, W> {
                 || !self.team(team).is_some_and(|t| t.has(its.gpu))
             {
                 return Err(format!(
-                    "{binding:?} is listed with {process:?}, and is another's or to no team"
+                    "{binding:?} is listed with {process:?}, and is another's or has no team"
                 ));
             }
             if !bound_to(team).members(self.words).contains(&binding.0) {

@@ -36,7 +36,7 @@ impl<'a> MappedBytes<'a> {
             (Backing::Export(_, serial), _) => files
                 .open(serial)
                 .map(|file| Some(Self::File(file)))
-                .map_err(system("an export's file")),
+                .map_err(system("cannot open an export's file")),
             (Backing::Team(..), _) => Ok(None),
         }
     }
@@ -78,7 +78,8 @@ impl Memory {
         if self.store.is_none() {
             let all =
                 self.totals.iter().map(|total| total.0.next_multiple_of(GRANULE)).sum::<u64>();
-            self.store = Some(Store::new(all + HOST.0).map_err(system("physical memory"))?);
+            self.store =
+                Some(Store::new(all + HOST.0).map_err(system("cannot reserve physical memory"))?);
         }
         let store = self.store.as_mut().ok_or(Error::OutOfMemory)?;
         let offset = store.take(size.0).ok_or(Error::OutOfMemory)?;
@@ -150,7 +151,7 @@ impl Memory {
         {
             // If this fails, too, the range stays inaccessible.
             let _ = span.restore(address, size.0);
-            return Err(system("a mapping")(error));
+            return Err(system("cannot map memory")(error));
         }
         physical.mappings += 1;
         let mapping = Mapping { size: size.0, physical: id, access: BTreeMap::new() };
@@ -167,7 +168,7 @@ impl Memory {
         for first in self.physicals.covering(address, size)? {
             let Some(mapping) = self.physicals.mapped.remove(&first) else { continue };
             if let Some(span) = self.physicals.span_of(first) {
-                span.restore(first, mapping.size).map_err(system("the end of a mapping"))?;
+                span.restore(first, mapping.size).map_err(system("cannot unmap memory"))?;
             }
             let over =
                 self.physicals.drop_one(mapping.physical, |physical| &mut physical.mappings)?;
@@ -212,7 +213,7 @@ impl Memory {
                     let before = reserved.range(..=first).next_back();
                     let span = &before.ok_or(NOT_MAPPED)?.1.span;
                     span.reveal(first, mapping.size, bytes.source())
-                        .map_err(system("a mapping"))?;
+                        .map_err(system("cannot map memory"))?;
                 }
             }
         }

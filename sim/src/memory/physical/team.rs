@@ -112,7 +112,8 @@ impl Memory {
                     continue;
                 };
                 let place = &mut window[index(skip)..index(skip + length)];
-                file.read_exact_at(place, bound.at + at).map_err(system("memory of a team"))?;
+                file.read_exact_at(place, bound.at + at)
+                    .map_err(system("cannot access the memory of a team"))?;
             }
         }
         Ok(())
@@ -133,7 +134,8 @@ impl Memory {
                     continue;
                 };
                 let bytes = &window[index(skip)..index(skip + length)];
-                file.write_all_at(bytes, bound.at + at).map_err(system("memory of a team"))?;
+                file.write_all_at(bytes, bound.at + at)
+                    .map_err(system("cannot access the memory of a team"))?;
             }
         }
         Ok(())
@@ -226,7 +228,7 @@ impl Memory {
             }
             accounting.drop_hold(exported.export)?;
             accounting.take(site, size)?;
-            return Err(system("memory of a team")(error));
+            return Err(system("cannot access the memory of a team")(error));
         }
         store.give(offset, size.0);
         if let Some(physical) = self.physicals.handles.get_mut(&id) {

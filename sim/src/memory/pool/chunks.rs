@@ -99,7 +99,7 @@ impl Memory {
         let (span, _) = self.gpu(site.gpu)?;
         if let Err(error) = span.alias(start, length, Source::File(&exported.file)) {
             accounting.drop_hold(exported.export)?;
-            return Err(system("a pool's memory")(error));
+            return Err(system("cannot map a pool's memory")(error));
         }
         Ok((exported.export, exported.serial))
     }

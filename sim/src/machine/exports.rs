@@ -66,7 +66,7 @@ impl Accounting for Core {
             Ok(file) => Ok(Some((bound, file))),
             // Unbound by another process in the meantime.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::System(format!("memory of a team: {error}"))),
+            Err(error) => Err(Error::System(format!("cannot open the memory of a team: {error}"))),
         };
         bound.into_iter().filter_map(|bound| open(bound).transpose()).collect()
     }
@@ -104,10 +104,9 @@ impl Core {
 
     fn create_file(&self, export: ExportId, length: u64) -> Result<Exported, Error> {
         let serial = self.with(|timeline, _| Ok(timeline.serial_of_export(export)))?;
-        let (file, inode) = self
-            .files
-            .create(serial, length)
-            .map_err(|error| Error::System(format!("memory for other processes: {error}")))?;
+        let (file, inode) = self.files.create(serial, length).map_err(|error| {
+            Error::System(format!("cannot create memory for other processes: {error}"))
+        })?;
         self.with(|timeline, _| {
             timeline.set_export_file(export, inode);
             Ok(())
