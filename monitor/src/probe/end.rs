@@ -36,7 +36,6 @@ pub(super) fn end(
     let index = ProcessIndex::new(identities);
     let found = on_gpu.iter().filter_map(|(pid, memory)| Some((index.gpu_process(*pid)?, *memory)));
     still(order, &found.collect::<Vec<_>>())?;
-
     if !has_driver_mapped(order.id.pid) {
         return Err("it has no driver mapped: NVML may mean another process".into());
     }

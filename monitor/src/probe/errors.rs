@@ -71,7 +71,6 @@ fn wait_for_errors(
     reported_reason: &mut String,
 ) -> Result<(), NvmlError> {
     let mut listener = Listener::new(nvml)?;
-
     let mut logged = LogLimit::default();
     loop {
         let Some(reports) = weak.upgrade() else { return Ok(()) };

@@ -54,7 +54,6 @@ pub(super) fn ancestry(pid: u32) -> Vec<ProcessId> {
     let mut next = pid;
     while chain.len() < MAX_DEPTH && chain.iter().all(|id| id.pid != next) {
         let Some(stat) = Stat::of(next) else { break };
-
         chain.push(ProcessId { pid: next, start_time: stat.start_time });
         next = stat.parent;
     }
@@ -82,7 +81,6 @@ mod tests {
         assert!(own.lives());
         assert!(!ProcessId { start_time: own.start_time + 1, ..own }.lives());
         assert_eq!(ProcessId::of(u32::MAX), None);
-
         let chain = ancestry(own.pid);
         assert_eq!(chain[0], own);
         assert!(chain.len() > 1);

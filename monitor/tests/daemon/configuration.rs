@@ -1,4 +1,4 @@
-//! What the monitor is told when it starts and while it runs, and what it makes of what it cannot understand.
+//! Tests of the configuration at the start and while the monitor runs, and of invalid ones.
 
 use std::fs;
 
@@ -36,7 +36,7 @@ fn gpus_start_as_configured_and_the_control_tree_wins() {
     let mut client = monitor.client();
     assert_eq!(client.get("0/policy").unwrap(), "5");
     assert_eq!(client.get("default_memsize").unwrap(), "0");
-    assert_eq!(client.get("0/max_inst").unwrap(), "9", "what was never set is the configuration's");
+    assert_eq!(client.get("0/max_inst").unwrap(), "9", "what was never set is as configured");
 }
 
 #[test]
@@ -55,21 +55,25 @@ fn configuration_is_reloaded_and_an_invalid_one_changes_nothing() {
         monitor.signal(Signal::HUP);
     };
     reload("max_inst = 6\nprio_ratio = 60\n");
-    eventually("the new one in force", || monitor.client().get("0/prio_ratio").unwrap() == "60");
+    eventually("the new configuration", || monitor.client().get("0/prio_ratio").unwrap() == "60");
     assert_eq!(client.get("0/max_inst").unwrap(), "6");
-    // Fewer places than are taken: that one key stays.
+    // Fewer capacity units than are taken: that key stays.
     reload("max_inst = 3\nprio_ratio = 61\n");
-    eventually("the new one in force", || monitor.client().get("0/prio_ratio").unwrap() == "61");
+    eventually("the new configuration", || monitor.client().get("0/prio_ratio").unwrap() == "61");
     assert_eq!(client.get("0/max_inst").unwrap(), "6");
-    // Not understood: all of it stays. The next good one shows that the bad one has been looked at.
+    // Invalid: nothing changes. The next valid one shows that the invalid ones were read.
     reload("max_inst = 8\nprio_ratio = 19\n");
     reload("max_inst = 8\nprio_ratio = x\n");
     reload("max_inst = 5\nprio_ratio = 62\n");
-    eventually("the new one in force", || monitor.client().get("0/prio_ratio").unwrap() == "62");
+    eventually("the new configuration", || monitor.client().get("0/prio_ratio").unwrap() == "62");
     client.set("0/prio_ratio", "70").unwrap();
     reload("max_inst = 4\nprio_ratio = 63\n");
-    eventually("the new one in force", || monitor.client().get("0/max_inst").unwrap() == "4");
-    assert_eq!(client.get("0/prio_ratio").unwrap(), "70", "people win");
+    eventually("the new configuration", || monitor.client().get("0/max_inst").unwrap() == "4");
+    assert_eq!(
+        client.get("0/prio_ratio").unwrap(),
+        "70",
+        "the control tree overrides the configuration"
+    );
     assert_eq!(errno(client.set("0/max_inst", "3")), Errno::EBUSY);
 }
 
@@ -114,8 +118,11 @@ fn invalid_configuration_stops_the_start_and_names_its_line() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("monitor.toml, line 4: max_inst: expected 1 to 25, found 30"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        stderr.contains("monitor.toml, line 4: max_inst: expected 1 to 25, found 30"),
+        "{stderr}"
+    );
 }
 
 #[test]

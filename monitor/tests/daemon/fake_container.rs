@@ -1,5 +1,6 @@
-//! A container's process as the monitor sees it: claims a slot, obeys the gate, publishes, rings. It plays a program that always has
-//! work, on a GPU of its own whose time is the wall's.
+//! A container's process as the monitor sees it: it claims a slot, obeys the gate, publishes and
+//! notifies. It simulates a program that always has work, on a GPU of its own that runs in real
+//! time.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -24,7 +25,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 pub(crate) const TOTAL: Bytes = Bytes::from_mib(23_028);
 
-/// GPU number `n` of these tests.
+/// Returns the UUID of the tests' GPU number `n`.
 pub(crate) fn uuid(n: u8) -> Uuid {
     Uuid([n; 16])
 }
@@ -36,14 +37,14 @@ pub(crate) fn now() -> Nanos {
     )
 }
 
-/// A container's directory with its files.
+/// Creates a container's directory with its files.
 pub(crate) fn make(dir: &Path) {
     std::fs::create_dir_all(dir).unwrap();
     Region::make(dir, RegionSpec { name: "", created: Nanos(1), time_scale: None }).unwrap();
-    assert!(dir.join("doorbell").exists(), "a region has a bell");
+    assert!(dir.join("doorbell").exists(), "a region has a doorbell");
 }
 
-/// A process that lives as long as this.
+/// A process, which lives until this is dropped.
 pub(crate) struct Process {
     pub(crate) region: Region,
     pub(crate) slot: SlotIndex,
@@ -55,11 +56,11 @@ pub(crate) struct Process {
 impl Process {
     pub(crate) fn start(dir: &Path, gpu: u8, limit: Bytes) -> Self {
         let region = Region::open(dir).unwrap();
-        let who = SlotOwner { pid: std::process::id(), comm: b"player" };
-        let claim = region.claim(who, now(), false).unwrap().unwrap();
+        let owner = SlotOwner { pid: std::process::id(), comm: b"program" };
+        let claim = region.claim(owner, now(), false).unwrap().unwrap();
         let gpu = Gpu { uuid: uuid(gpu), total: TOTAL, limit, ordinal: 0 };
         let gpu = region.register(claim.slot, &gpu).unwrap();
-        // The flags are small positive numbers.
+        // Exact: the flags are small positive numbers.
         #[allow(clippy::cast_possible_wrap)]
         let flags = OFlags::NONBLOCK.bits() as i32;
         let doorbell =
@@ -79,8 +80,9 @@ impl Process {
         }
     }
 
-    /// Launches without end, as a gate would let it, until told to stop. Answers how long it had the GPU.
-    fn play(&self, stop: &AtomicBool, held: &AtomicU64) {
+    /// Launches as a gate would allow until `stop` is set. Adds the time for which it had the GPU
+    /// to `held`.
+    fn run(&self, stop: &AtomicBool, held: &AtomicU64) {
         let granted = self.region.grant();
         let cell = self.cell();
         let (mut seen, mut busy) = (0, 0);
@@ -107,7 +109,7 @@ impl Process {
                     cell.inflight.store(400_000, Relaxed);
                     cell.ends.store(time.0 + 400_000, Relaxed);
                     sleep(Duration::from_micros(400));
-                    // On a loaded machine we oversleep; the GPU would not have.
+                    // On a loaded machine the sleep takes longer than the GPU would.
                     let ran = (now() - time).0.min(600_000);
                     busy += ran;
                     held.fetch_add(ran, Relaxed);
@@ -127,7 +129,7 @@ impl Process {
     }
 }
 
-/// A player in a thread.
+/// A process that runs in a thread.
 pub(crate) struct FakeContainer {
     stop: Arc<AtomicBool>,
     held: Arc<AtomicU64>,
@@ -137,8 +139,8 @@ pub(crate) struct FakeContainer {
 impl FakeContainer {
     pub(crate) fn start(process: Process) -> Self {
         let (stop, held) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let theirs = (stop.clone(), held.clone());
-        let thread = spawn(move || process.play(&theirs.0, &theirs.1));
+        let shared = (stop.clone(), held.clone());
+        let thread = spawn(move || process.run(&shared.0, &shared.1));
         Self { stop, held, thread: Some(thread) }
     }
 

@@ -1,6 +1,7 @@
-//! Regions as releases have left them, recorded: a monitor works with its own layout and with the one before.
+//! Tests with recorded regions of earlier releases: a monitor supports its own layout and the one
+//! before.
 //!
-//! After a change of the layout: `cargo test -p cgpu-monitor --test daemon -- --ignored layout::record`.
+//! To record a new layout: `cargo test -p cgpu-monitor --test daemon -- --ignored layout::record`.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
@@ -8,7 +9,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use cgpu_shm::atomic::Ordering::Relaxed;
-use cgpu_shm::grant::{Heartbeat, Monitor as Life};
+use cgpu_shm::grant::{Heartbeat, Monitor as Liveness};
 use cgpu_shm::layout::LAYOUT_VERSION;
 use cgpu_shm::paths;
 use cgpu_shm::region::{Region, RegionSpec};
@@ -18,7 +19,7 @@ use super::fake_container::{Process, TOTAL, uuid};
 use super::monitor::{Monitor, eventually};
 use super::{Fixture, find, registration, status};
 
-/// The first that was in a release.
+/// First layout that was in a release.
 pub(crate) const FIRST: u32 = 4;
 const ROW: usize = 32;
 const FILES: [(&str, u32); 2] = [("use", 0o666), ("grant", 0o644)];
@@ -27,7 +28,7 @@ pub(crate) fn recording(layout: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/daemon/layout-{layout}"))
 }
 
-/// Its length, then every row that is not all zero: place and bytes.
+/// Encodes a file: its length, then offset and bytes of every row that is not all zero.
 fn dump(bytes: &[u8]) -> String {
     let mut text = format!("size {}\n", bytes.len());
     for (number, row) in
@@ -40,17 +41,17 @@ fn dump(bytes: &[u8]) -> String {
     text
 }
 
-/// The opposite, into a file.
+/// Decodes such a text into a new file.
 pub(crate) fn restore(text: &str, path: &Path, mode: u32) {
     let file = File::create_new(path).unwrap();
     file.set_permissions(fs::Permissions::from_mode(mode)).unwrap();
     let mut lines = text.lines();
     file.set_len(lines.next().unwrap().strip_prefix("size ").unwrap().parse().unwrap()).unwrap();
     for line in lines {
-        let (place, row) = line.split_once(' ').unwrap();
+        let (offset, row) = line.split_once(' ').unwrap();
         let digits = row.as_bytes().chunks(2).map(|pair| str::from_utf8(pair).unwrap());
         let row: Vec<u8> = digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
-        file.write_all_at(&row, u64::from_str_radix(place, 16).unwrap()).unwrap();
+        file.write_all_at(&row, u64::from_str_radix(offset, 16).unwrap()).unwrap();
     }
 }
 
@@ -97,32 +98,34 @@ fn recorded_regions_are_supported() {
         assert_eq!((old.name.as_str(), old.gpus[0].limit), ("recorded", Bytes::from_mib(8000).0));
         assert_eq!((old.gpus[0].uuid.clone(), old.gpus[0].used), (uuid(1).to_string(), 5000));
         assert_eq!(status(&monitor).gpus[0].memory_total, TOTAL.0);
-        // Who had it is dead, and gone after a while; who comes finds its place in the books.
+        // The recorded process has exited and is reclaimed; a new one is accounted.
         let process = Process::start(&dir, 1, Bytes::from_mib(8000));
         process.cell().held.store(77, Relaxed);
-        eventually("the books of the living alone", || {
+        eventually("the exited process reclaimed", || {
             process.region.sweep(super::fake_container::now(), true).unwrap().draining == 0
         });
         assert_eq!(find(&status(&monitor), "old").gpus[0].used, 77);
         monitor.client().set("0/old/memsize", "1048576").unwrap();
         let limit = || process.region.grant().limit(process.gpu, Bytes::from_mib(8000));
         assert_eq!(limit(), Bytes(1_048_576), "layout {layout}: the page is written");
-        let heart = Heartbeat::default();
-        let beats =
-            || heart.observe(process.region.grant(), super::fake_container::now()) == Life::Lives;
-        eventually("a beating heart", beats);
+        let heartbeat = Heartbeat::default();
+        let beats = || {
+            heartbeat.observe(process.region.grant(), super::fake_container::now())
+                == Liveness::Lives
+        };
+        eventually("a heartbeat", beats);
     }
 }
 
 #[test]
-fn other_layouts_are_refused_by_name() {
+fn unsupported_layout_is_reported_as_a_fault() {
     for layout in [FIRST - 1, LAYOUT_VERSION + 1] {
         let fixture = Fixture::new();
         let dir = fixture.container("other");
         let file = OpenOptions::new().write(true).open(dir.join("use")).unwrap();
         file.write_all_at(&layout.to_ne_bytes(), 0).unwrap();
         let monitor = Monitor::start(fixture.root());
-        eventually("a word about it", || {
+        eventually("a fault", || {
             let status = status(&monitor);
             let faults =
                 status.containers.first().map(|other| other.faults.clone()).unwrap_or_default();

@@ -1,5 +1,6 @@
-//! A library of the release before, beside this monitor: what it has written, recorded byte by byte as its processes came, worked and died
-//! (`tests/e2e/tests/plain/recorded.rs`), and where it looks for the monitor's words, by the header that it was built with.
+//! Tests of this monitor with the library of the release before. What the library writes was
+//! recorded as its processes started, worked and exited (`tests/e2e/tests/plain/recorded.rs`).
+//! Where it reads the monitor's fields is given by the header that it was built with.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -15,14 +16,15 @@ use super::layout::{FIRST, recording, restore};
 use super::monitor::{Monitor, eventually};
 use super::{Fixture, find, registration, status};
 
-/// Where the library of this layout finds a word of the page, and how many bytes it has: numbers, because this build's own header may differ.
-fn place(layout: u32, word: &str) -> (u64, usize) {
-    match (layout, word) {
+/// Returns offset and size of a field of the page in this layout, as numbers, because this build's
+/// own header may differ.
+fn field(layout: u32, name: &str) -> (u64, usize) {
+    match (layout, name) {
         (4, "heartbeat") => (16, 8),
         (4, "limit") => (2072, 8),
         (4, "weight") => (2088, 4),
         (4, "drained") => (4096, 8),
-        _ => panic!("it is not written down where layout {layout} has {word}"),
+        _ => panic!("layout {layout}: the offset of {name} is not listed here"),
     }
 }
 
@@ -30,23 +32,23 @@ fn folder(layout: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/daemon/library-{layout}"))
 }
 
-/// The library as it is recorded, in a container of its own.
+/// A container with the recorded library.
 struct Library {
     layout: u32,
     dir: PathBuf,
-    lives: Vec<LivenessLock>,
+    locks: Vec<LivenessLock>,
 }
 
 impl Library {
-    /// Its files are those that it has made.
+    /// Restores the files that it created, with one process.
     fn start(dir: PathBuf, layout: u32) -> Self {
         fs::create_dir_all(&dir).unwrap();
         let page = fs::read_to_string(recording(layout).join("grant")).unwrap();
         restore(&page, &dir.join("grant"), 0o644);
-        let mut library = Self { layout, dir, lives: Vec::new() };
+        let mut library = Self { layout, dir, locks: Vec::new() };
         let text = library.text("held");
         restore(&text, &library.dir.join("use"), 0o666);
-        library.lives(1);
+        library.set_live(1);
         library
     }
 
@@ -56,14 +58,14 @@ impl Library {
             .unwrap_or_else(|error| panic!("no recording {}: {error}", file.display()))
     }
 
-    /// So many of its processes live, from the first slot on.
-    fn lives(&mut self, count: u8) {
-        let lines = LivenessLocks::open(&self.dir.join("use")).unwrap();
-        let from = u8::try_from(self.lives.len()).unwrap();
-        self.lives.extend((from..count).map(|slot| lines.hold(SlotIndex(slot)).unwrap().unwrap()));
+    /// Makes this many of its processes live, from the first slot on.
+    fn set_live(&mut self, count: u8) {
+        let locks = LivenessLocks::open(&self.dir.join("use")).unwrap();
+        let from = u8::try_from(self.locks.len()).unwrap();
+        self.locks.extend((from..count).map(|slot| locks.hold(SlotIndex(slot)).unwrap().unwrap()));
     }
 
-    /// Writes what it has written by then, into the same file.
+    /// Writes a recorded state into the same file.
     fn writes(&self, frame: &str) {
         let copy = self.dir.join("frame");
         restore(&self.text(frame), &copy, 0o600);
@@ -73,9 +75,9 @@ impl Library {
         file.write_all_at(&bytes, 0).unwrap();
     }
 
-    /// What it finds in the page.
-    fn reads(&self, word: &str) -> u64 {
-        let (at, length) = place(self.layout, word);
+    /// Reads a field of the page as the library does.
+    fn reads(&self, name: &str) -> u64 {
+        let (at, length) = field(self.layout, name);
         let file = fs::File::open(self.dir.join("grant")).unwrap();
         let mut bytes = [0; 8];
         file.read_exact_at(&mut bytes[..length], at).unwrap();
@@ -98,19 +100,23 @@ fn recorded_library_is_supported() {
             "layout {layout}: {:?}",
             old.faults
         );
-        let told = |old: &cgpu_client::message::ContainerStatus| -> Vec<(String, bool)> {
+        let reported = |old: &cgpu_client::message::ContainerStatus| -> Vec<(String, bool)> {
             old.processes.iter().map(|process| (process.comm.clone(), process.live)).collect()
         };
-        assert_eq!(told(&old), [("hold".to_owned(), true)], "layout {layout}");
+        assert_eq!(reported(&old), [("hold".to_owned(), true)], "layout {layout}");
         assert_eq!((old.gpus[0].limit, old.gpus[0].used), (4096 << 20, 1 << 30), "layout {layout}");
         let beat = library.reads("heartbeat");
-        eventually("a beat", || library.reads("heartbeat") > beat);
+        eventually("a heartbeat", || library.reads("heartbeat") > beat);
 
-        library.lives(2);
+        library.set_live(2);
         library.writes("working");
-        eventually("a second process", || told(&seen()).len() == 2);
+        eventually("a second process", || reported(&seen()).len() == 2);
         let old = seen();
-        assert!(told(&old).iter().all(|(_, live)| *live), "layout {layout}: {:?}", told(&old));
+        assert!(
+            reported(&old).iter().all(|(_, live)| *live),
+            "layout {layout}: {:?}",
+            reported(&old)
+        );
         assert!(old.processes[1].gpus[0].launches > 100, "layout {layout}: {:?}", old.processes[1]);
         monitor.client().set("0/old/memsize", "1073741824").unwrap();
         monitor.client().set("0/old/weight", "3").unwrap();
@@ -118,8 +124,8 @@ fn recorded_library_is_supported() {
         eventually("the weight", || library.reads("weight") == 3);
 
         library.writes("dead");
-        library.lives.clear();
-        eventually("a word that its memory is gone", || library.reads("drained") != 0);
+        library.locks.clear();
+        eventually("reclaimed memory", || library.reads("drained") != 0);
         assert!(monitor.client().status().is_ok());
     }
 }

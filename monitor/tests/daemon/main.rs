@@ -1,4 +1,5 @@
-//! The daemon as a process: its socket, its control tree, its grant pages, and containers of every kind of malice.
+//! Tests of the daemon as a process: its socket, its control tree, its grant pages, and hostile
+//! containers.
 
 mod configuration;
 mod fake_container;
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 use cgpu_client::Client;
 use cgpu_client::message::{ContainerStatus, Errno, Gate, Limit, Registration, Sharing, Status};
-use cgpu_shm::grant::{Heartbeat, Monitor as Life, STALE, TurnState};
+use cgpu_shm::grant::{Heartbeat, Monitor as Liveness, STALE, TurnState};
 use cgpu_shm::paths;
 use cgpu_shm::units::{Bytes, Nanos};
 use fake_container::{FakeContainer, Process, TOTAL, make, now, uuid};
@@ -34,7 +35,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        // On a tmpfs, as in life: a lock is kept by a mapping there.
+        // On a tmpfs, as in production.
         Self {
             root: tempfile::Builder::new().prefix("cgpu-monitor-").tempdir_in("/dev/shm").unwrap(),
         }
@@ -75,10 +76,11 @@ fn errno(result: Result<impl std::fmt::Debug, cgpu_client::connection::Failure>)
     result.unwrap_err().errno().unwrap()
 }
 
-/// A user who is neither root nor ours.
+/// A user that is neither root nor the monitor's.
 const UNPRIVILEGED: u32 = 65534;
 
-/// The kernel says who asks (SO_PEERCRED): another user may read everything, and change and take over nothing.
+/// The kernel names the user of a connection (SO_PEERCRED). Another user may read everything, and
+/// change nothing.
 #[test]
 fn other_user_can_read_and_not_write() {
     use rustix::fs::{Gid, Uid};
@@ -96,8 +98,8 @@ fn other_user_can_read_and_not_write() {
     eventually("a GPU", || !status(&monitor).gpus.is_empty());
     let socket = paths::socket(fixture.root());
     let other = registration(&dir);
-    // On Linux a thread has a user of its own; this one ends with what it has become.
-    let asked = std::thread::spawn(move || {
+    // On Linux each thread has its own user.
+    let unprivileged = std::thread::spawn(move || {
         set_thread_groups(&[]).unwrap();
         set_thread_gid(Gid::from_raw(UNPRIVILEGED)).unwrap();
         set_thread_uid(Uid::from_raw(UNPRIVILEGED)).unwrap();
@@ -114,7 +116,7 @@ fn other_user_can_read_and_not_write() {
         assert_eq!(errno(client().upgrade()), Errno::EACCES);
         assert_eq!(errno(client().transfer()), Errno::EACCES);
     });
-    asked.join().unwrap();
+    unprivileged.join().unwrap();
     let mut client = monitor.client();
     assert_eq!(
         (client.get("0/policy").unwrap(), client.get("0/a/weight").unwrap()),
@@ -199,7 +201,7 @@ fn control_tree_reads_and_writes_as_documented() {
         ("0/trainer/id", "2", Errno::EACCES),
         ("0/trainer/meminfo", "2", Errno::EACCES),
         ("1/policy", "1", Errno::ENOENT),
-        ("0/nobody/weight", "1", Errno::ENOENT),
+        ("0/missing/weight", "1", Errno::ENOENT),
         ("0/trainer/color", "1", Errno::ENOENT),
         ("0/color", "1", Errno::ENOENT),
         ("color", "1", Errno::ENOENT),
@@ -233,12 +235,12 @@ fn container_without_free_weight_is_warned() {
     let monitor = Monitor::start(fixture.root());
     let _one = Process::start(&a, 1, Bytes::ZERO);
     let mut client = monitor.client();
-    let told = client.register(Registration { weight: Some(3), ..registration(&a) }).unwrap();
-    assert_eq!(told.warnings.len(), 0);
+    let registered = client.register(Registration { weight: Some(3), ..registration(&a) }).unwrap();
+    assert_eq!(registered.warnings.len(), 0);
     client.set("0/max_inst", "4").unwrap();
     let two = Process::start(&b, 1, Bytes::ZERO);
-    let told = client.register(Registration { weight: Some(3), ..registration(&b) }).unwrap();
-    assert_eq!(told.warnings, ["GPU 0 has a weight of 1 left for b, which requested 3"]);
+    let registered = client.register(Registration { weight: Some(3), ..registration(&b) }).unwrap();
+    assert_eq!(registered.warnings, ["GPU 0 has a weight of 1 left for b, which requested 3"]);
     client.set("0/a/weight", "4").unwrap_err();
     client.set("0/b/weight", "2").unwrap_err();
     client.set("0/b/weight", "1").unwrap();
@@ -246,15 +248,17 @@ fn container_without_free_weight_is_warned() {
     assert_eq!(errno(client.set("0/max_inst", "3")), Errno::EBUSY);
     drop(two);
 
-    // Nothing left at all: no compute, and it is said at the start, in the tree, to people, and by the gate.
+    // No weight is left: no compute, and the registration, the tree, the status and the gate say
+    // so.
     let c = fixture.container("c");
-    eventually("b gone", || monitor.client().get("0/free_weight").unwrap() == "1");
+    eventually("a unit freed by b", || monitor.client().get("0/free_weight").unwrap() == "1");
     client.set("0/a/weight", "4").unwrap();
     let three = Process::start(&c, 1, Bytes::ZERO);
-    let told = client.register(registration(&c)).unwrap();
+    let registered = client.register(registration(&c)).unwrap();
     assert!(
-        told.warnings[0].starts_with("GPU 0 has no weight left for c: it gets no compute there"),
-        "{told:?}"
+        registered.warnings[0]
+            .starts_with("GPU 0 has no weight left for c: it gets no compute there"),
+        "{registered:?}"
     );
     assert_eq!(client.get("0/c/weight").unwrap(), "0");
     let state = || three.region.grant().turn(three.gpu).state();
@@ -281,7 +285,7 @@ fn changed_limit_reaches_the_grant_page() {
     assert_eq!(limit(), Bytes(1_048_576));
     client.set("0/a/memsize", "0").unwrap();
     assert_eq!(limit(), Bytes::from_mib(8000));
-    // Whoever registers it decides over what it says of itself.
+    // The registration overrides the container's own region.
     let limits = vec![Limit { uuid: uuid(1).to_string(), bytes: 4096 }];
     client.register(Registration { limits, ..registration(&dir) }).unwrap();
     eventually("the registered limit", || limit() == Bytes(4096));
@@ -322,8 +326,9 @@ fn status_reports_each_containers_use() {
     let monitor = Monitor::start(fixture.root());
     let process = Process::start(&dir, 1, Bytes::from_mib(8000));
     process.cell().held.store(5000, cgpu_shm::atomic::Ordering::Relaxed);
-    let told = Registration { name: Some("Trainer".into()), weight: Some(2), ..registration(&dir) };
-    monitor.client().register(told).unwrap();
+    let named =
+        Registration { name: Some("Trainer".into()), weight: Some(2), ..registration(&dir) };
+    monitor.client().register(named).unwrap();
     eventually("the process on the host", || {
         find(&status(&monitor), "a").processes.iter().any(|process| process.host_pid.is_some())
     });
@@ -336,10 +341,10 @@ fn status_reports_each_containers_use() {
     assert_eq!((a.gpus[0].limit, a.gpus[0].used), (Bytes::from_mib(8000).0, 5000));
     assert!((a.gpus[0].share_set - 100.0).abs() < 1e-9);
     assert_eq!(a.processes[0].host_pid, Some(std::process::id()));
-    assert_eq!((a.processes[0].pid, a.processes[0].comm.as_str()), (std::process::id(), "player"));
+    assert_eq!((a.processes[0].pid, a.processes[0].comm.as_str()), (std::process::id(), "program"));
     assert!(a.processes[0].live && a.processes[0].gpus[0].used == 5000);
     drop(process);
-    eventually("a dead process", || {
+    eventually("an exited process", || {
         find(&self::status(&monitor), "a").processes.iter().all(|process| !process.live)
     });
     assert_eq!(find(&self::status(&monitor), "a").gpus[0].draining, 5000);
@@ -350,13 +355,13 @@ fn memory_of_an_exited_process_is_reclaimed_after_the_timeout() {
     let fixture = Fixture::new();
     let dir = fixture.container("a");
     let monitor = Monitor::start(fixture.root());
-    let _stays = Process::start(&dir, 1, Bytes::from_mib(8000));
-    let dies = Process::start(&dir, 1, Bytes::from_mib(8000));
+    let _running = Process::start(&dir, 1, Bytes::from_mib(8000));
+    let exiting = Process::start(&dir, 1, Bytes::from_mib(8000));
     monitor.client().register(registration(&dir)).unwrap();
-    let slot = dies.slot;
-    drop(dies);
+    let slot = exiting.slot;
+    drop(exiting);
     let other = Process::start(&dir, 1, Bytes::from_mib(8000));
-    // The newcomer's claim has found the dead one; its slot is free again only by the monitor's word.
+    // The claim has found the exited process; only the monitor's report frees its slot.
     assert_ne!(other.slot, slot);
     eventually("the slot free again", || {
         let swept = other.region.sweep(now(), true).unwrap();
@@ -389,13 +394,13 @@ fn two_busy_containers_take_turns() {
     );
     println!("a: {:?} {:?}, b: {:?} {:?}", a, one.held(), b, two.held());
     assert!((a.share_set - 75.0).abs() < 0.01 && (b.share_set - 25.0).abs() < 0.01);
-    // The machine is shared with other tests; the virtual GPU judges to the tenth of a percent.
+    // Other tests run on the machine; the scheduler's tests check shares to a tenth of a percent.
     let share = a.share_total.unwrap();
     assert!((65.0..85.0).contains(&share), "{share}");
     assert!(a.turns > 50 && b.turns > 50);
     let held = one.held().duration().div_duration_f64(two.held().duration());
     assert!((2.0..4.5).contains(&held), "{held}");
-    // One goes: the other is on its own, and nothing is metered.
+    // One exits: the other is alone, and is not metered.
     drop(one);
     eventually("a GPU that is watched or open", || {
         self::status(&monitor).gpus[0].sharing != Sharing::Contended
@@ -428,25 +433,31 @@ fn regions_of_a_killed_monitor_are_adopted_by_the_next() {
     let fixture = Fixture::new();
     let (a, b) = (fixture.container("a"), fixture.container("b"));
     let mut monitor = Monitor::start(fixture.root());
-    let witness = Process::start(&a, 1, Bytes::ZERO);
-    let heart = Heartbeat::default();
-    eventually("a beating heart", || heart.observe(witness.region.grant(), now()) == Life::Lives);
+    let observer = Process::start(&a, 1, Bytes::ZERO);
+    let heartbeat = Heartbeat::default();
+    eventually("a heartbeat", || {
+        heartbeat.observe(observer.region.grant(), now()) == Liveness::Lives
+    });
     let one = FakeContainer::start(Process::start(&a, 1, Bytes::ZERO));
     let two = FakeContainer::start(Process::start(&b, 1, Bytes::ZERO));
     eventually("a contended GPU", || {
         status(&monitor).gpus.first().is_some_and(|gpu| gpu.sharing == Sharing::Contended)
     });
-    let turn = witness.region.grant().turn(witness.gpu);
+    let turn = observer.region.grant().turn(observer.gpu);
     monitor.kill();
     let killed = now();
-    eventually("a stale heart", || heart.observe(witness.region.grant(), now()) == Life::Stale);
+    eventually("a stale heartbeat", || {
+        heartbeat.observe(observer.region.grant(), now()) == Liveness::Stale
+    });
     assert!(now() - killed >= STALE - Nanos::from_millis(250));
     let monitor = Monitor::start(fixture.root());
-    eventually("a beating heart", || heart.observe(witness.region.grant(), now()) == Life::Lives);
+    eventually("a heartbeat", || {
+        heartbeat.observe(observer.region.grant(), now()) == Liveness::Lives
+    });
     eventually("a contended GPU", || {
         status(&monitor).gpus.first().is_some_and(|gpu| gpu.sharing == Sharing::Contended)
     });
-    assert!(witness.region.grant().turn(witness.gpu).epoch() > turn.epoch(), "epochs only grow");
+    assert!(observer.region.grant().turn(observer.gpu).epoch() > turn.epoch(), "epochs only grow");
     let before = (one.held(), two.held());
     eventually("time for both", || {
         one.held() > before.0 + Nanos::from_millis(50)
@@ -459,7 +470,7 @@ fn stopped_monitor_leaves_the_gates_open() {
     let fixture = Fixture::new();
     let (a, b) = (fixture.container("a"), fixture.container("b"));
     let mut monitor = Monitor::start(fixture.root());
-    let witness = Process::start(&a, 1, Bytes::ZERO);
+    let observer = Process::start(&a, 1, Bytes::ZERO);
     let (_one, _two) = (
         FakeContainer::start(Process::start(&a, 1, Bytes::ZERO)),
         FakeContainer::start(Process::start(&b, 1, Bytes::ZERO)),
@@ -467,10 +478,10 @@ fn stopped_monitor_leaves_the_gates_open() {
     eventually("a contended GPU", || {
         status(&monitor).gpus.first().is_some_and(|gpu| gpu.sharing == Sharing::Contended)
     });
-    let gate = witness.region.grant().gate();
+    let gate = observer.region.grant().gate();
     assert!(monitor.terminate());
-    assert_eq!(witness.region.grant().turn(witness.gpu).state(), TurnState::Open);
-    assert_ne!(witness.region.grant().gate(), gate);
+    assert_eq!(observer.region.grant().turn(observer.gpu).state(), TurnState::Open);
+    assert_ne!(observer.region.grant().gate(), gate);
     assert!(!paths::socket(fixture.root()).exists());
 }
 
@@ -487,9 +498,10 @@ fn second_monitor_is_refused() {
     assert!(String::from_utf8_lossy(&second.stderr).contains("another monitor"));
 }
 
-/// What is wrong with a container, but for its pace: on a loaded machine a player reads that it is its turn, is put aside, and goes on
-/// when the turn is long over. What it then reports cannot be, and is not believed.
-fn harmed(status: &Status, name: &str) -> Option<(String, String)> {
+/// Returns a container's fault, except for invalid reports: on a loaded machine a fake container
+/// reads that it has the turn, is descheduled, and continues when the turn is long over, so that
+/// its report is invalid.
+fn fault(status: &Status, name: &str) -> Option<(String, String)> {
     find(status, name).faults.clone().into_iter().find(|(kind, _)| kind != "misreporting")
 }
 
@@ -500,46 +512,47 @@ fn hostile_files_affect_no_other_container() {
     let monitor = Monitor::start(fixture.root());
     let honest = FakeContainer::start(Process::start(&good, 1, Bytes::ZERO));
     let misreporting = Process::start(&bad, 1, Bytes::ZERO);
-    eventually("both on the books", || {
+    eventually("both containers", || {
         status(&monitor).containers.iter().all(|one| !one.gpus.is_empty())
     });
     let file = fs::OpenOptions::new().write(true).open(bad.join("use")).unwrap();
     let size = file.metadata().unwrap().len();
-    let survives = |what: &str| {
+    let check = |what: &str| {
         let before = honest.held();
         misreporting.notify();
         sleep(Duration::from_millis(300));
         let status = status(&monitor);
-        assert_eq!(harmed(&status, "good"), None, "{what}");
+        assert_eq!(fault(&status, "good"), None, "{what}");
         let open = find(&status, "good").gpus[0].gate == Gate::Open;
-        assert!(open || honest.held() > before, "{what}: the honest one has the GPU");
+        assert!(open || honest.held() > before, "{what}: the honest container has the GPU");
     };
     let mut random = vec![0; usize::try_from(size).unwrap()];
     fs::File::open("/dev/urandom").unwrap().read_exact(&mut random).unwrap();
     for (what, bytes) in [
         ("ones", vec![0xff; usize::try_from(size).unwrap()]),
-        ("chance", random),
+        ("random bytes", random),
         ("zeros", vec![0; usize::try_from(size).unwrap()]),
     ] {
-        // The header stays: then what is behind it is read.
+        // The header stays, so that the rest is read.
         file.write_all_at(&bytes[4096..], 4096).unwrap();
-        survives(what);
+        check(what);
         file.write_all_at(&bytes, 0).unwrap();
-        survives(&format!("{what}, all over"));
-        assert!(!find(&status(&monitor), "bad").faults.is_empty(), "{what}: it is said");
+        check(&format!("{what}, with the header"));
+        assert!(!find(&status(&monitor), "bad").faults.is_empty(), "{what}: a fault is reported");
     }
     file.set_len(5000).unwrap();
-    survives("cut short");
+    check("truncated");
     file.set_len(0).unwrap();
-    survives("empty");
+    check("empty");
     fs::remove_file(bad.join("use")).unwrap();
-    survives("no file");
+    check("no file");
     fs::remove_dir_all(&bad).unwrap();
-    survives("no directory");
-    eventually("only the good one", || status(&monitor).containers.len() == 1);
+    check("no directory");
+    eventually("only the good container", || status(&monitor).containers.len() == 1);
 }
 
-/// Whoever runs as the monitor's user can cut the file that the monitor writes: SIGBUS, and all containers were without one.
+/// Regression: a program of the monitor's user can truncate the file that the monitor writes. The
+/// monitor died of SIGBUS, and all containers with it were unscheduled.
 #[test]
 fn truncated_grant_page_affects_no_other_container() {
     let fixture = Fixture::new();
@@ -547,22 +560,22 @@ fn truncated_grant_page_affects_no_other_container() {
     let monitor = Monitor::start(fixture.root());
     let honest = FakeContainer::start(Process::start(&good, 1, Bytes::ZERO));
     let _other = Process::start(&bad, 1, Bytes::ZERO);
-    eventually("both on the books", || {
+    eventually("both containers", || {
         status(&monitor).containers.iter().all(|one| !one.gpus.is_empty())
     });
     let pid = status(&monitor).pid;
     let file = fs::OpenOptions::new().write(true).open(bad.join("grant")).unwrap();
     file.set_len(0).unwrap();
-    eventually("a word about it", || {
+    eventually("a fault", || {
         find(&status(&monitor), "bad").faults.values().any(|fault| fault.contains("grant"))
     });
     let before = honest.held();
-    eventually("turns for the honest one", || {
+    eventually("turns for the honest container", || {
         find(&status(&monitor), "good").gpus[0].gate == Gate::Open || honest.held() > before
     });
     let status = status(&monitor);
     assert_eq!(status.pid, pid, "it is the same monitor");
-    assert_eq!(harmed(&status, "good"), None);
+    assert_eq!(fault(&status, "good"), None);
 }
 
 #[test]
@@ -596,7 +609,7 @@ fn hostile_directories_are_ignored() {
     let good = fixture.container("good");
     let _process = Process::start(&good, 1, Bytes::ZERO);
     let monitor = Monitor::start(fixture.root());
-    eventually("the good one", || {
+    eventually("the good container", || {
         let status = status(&monitor);
         status.containers.iter().any(|one| one.id == "good" && !one.gpus.is_empty())
     });
@@ -604,13 +617,13 @@ fn hostile_directories_are_ignored() {
 }
 
 #[test]
-fn bad_requests_are_answered_and_flooders_dropped() {
+fn invalid_requests_are_answered_and_endless_ones_dropped() {
     let fixture = Fixture::new();
     let _monitor = Monitor::start(fixture.root());
     let socket = paths::socket(fixture.root());
-    let ask = |text: &[u8]| {
+    let request = |text: &[u8]| {
         let mut stream = UnixStream::connect(&socket).unwrap();
-        stream.set_read_timeout(Some(monitor::PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(monitor::TIMEOUT)).unwrap();
         let _ = stream.write_all(text);
         let mut reply = Vec::new();
         let mut byte = [0];
@@ -622,9 +635,9 @@ fn bad_requests_are_answered_and_flooders_dropped() {
     for text in
         ["\n", "{}\n", "[1,2\n", "{\"op\":\"get\"}\n", "\u{0}\u{1}\n", "{\"op\":\"reboot\"}\n"]
     {
-        assert!(ask(text.as_bytes()).contains("EINVAL"), "{text:?}");
+        assert!(request(text.as_bytes()).contains("EINVAL"), "{text:?}");
     }
-    assert_eq!(ask(&vec![b'x'; 1 << 20]), "", "a line without end is not kept");
+    assert_eq!(request(&vec![b'x'; 1 << 20]), "", "an endless line is not kept");
     let idle: Vec<UnixStream> =
         (0..200).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
     drop(idle);

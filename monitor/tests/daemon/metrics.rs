@@ -1,4 +1,4 @@
-//! The metrics endpoint: what it says, what it is called in other files, and who may not hold it up.
+//! Tests of the metrics endpoint: its values, its names in other files, and clients that misbehave.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,12 +12,12 @@ use cgpu_shm::reason::Reason;
 use cgpu_shm::units::Bytes;
 
 use crate::fake_container::Process;
-use crate::monitor::{Monitor, PATIENCE, eventually};
+use crate::monitor::{Monitor, TIMEOUT, eventually};
 use crate::{Fixture, find, registration, status};
 
-/// A monitor that serves metrics, and where.
+/// Starts a monitor that serves metrics; returns the address.
 fn monitor(fixture: &Fixture, more: &str) -> (Monitor, SocketAddr) {
-    // Free a moment ago; nobody connects from that address, so that no connection takes the port meanwhile.
+    // The port was just free. No program connects from that address, so no connection takes it.
     let at = TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap();
     let monitor = Monitor::start_with(fixture.root(), &format!("metrics = \"{at}\"\n{more}"));
     eventually("an endpoint", || TcpStream::connect(at).is_ok());
@@ -26,13 +26,13 @@ fn monitor(fixture: &Fixture, more: &str) -> (Monitor, SocketAddr) {
 
 fn connect(at: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(at).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
-fn ask(at: SocketAddr, request: &[u8]) -> String {
+fn request(at: SocketAddr, text: &[u8]) -> String {
     let mut stream = connect(at);
-    stream.write_all(request).unwrap();
+    stream.write_all(text).unwrap();
     let mut reply = Vec::new();
     // A reply may be followed by a reset where not all of the request was read.
     let _ = stream.read_to_end(&mut reply);
@@ -40,7 +40,7 @@ fn ask(at: SocketAddr, request: &[u8]) -> String {
 }
 
 fn scrape(at: SocketAddr) -> String {
-    let reply = ask(at, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    let reply = request(at, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     let (head, body) = reply.split_once("\r\n\r\n").unwrap();
     assert!(
         head.starts_with(
@@ -75,24 +75,24 @@ fn metrics_match_the_status() {
     };
     monitor.client().register(named).unwrap();
     let on = "{container=\"trainer\",gpu=\"0\"}";
-    let reads = |sample: &str, expected: f64| {
+    let check = |sample: &str, expected: f64| {
         eventually(&format!("{sample} = {expected}"), || {
             value(&scrape(at), sample) == Some(expected)
         });
     };
-    reads(&format!("cgpu_memory_used_bytes{on}"), 1024.0);
-    reads(&format!("cgpu_memory_implicit_bytes{on}"), 24.0);
-    reads(&format!("cgpu_memory_limit_bytes{on}"), 8_388_608_000.0);
-    reads(&format!("cgpu_share_set_ratio{on}"), 1.0);
-    reads("cgpu_refusals_total{container=\"trainer\",reason=\"over_limit\"}", 3.0);
-    reads("cgpu_bypasses_total{container=\"trainer\",reason=\"other_gpu\"}", 2.0);
-    reads("cgpu_notices_total{container=\"trainer\",reason=\"pool_grew\"}", 1.0);
-    reads(
+    check(&format!("cgpu_memory_used_bytes{on}"), 1024.0);
+    check(&format!("cgpu_memory_implicit_bytes{on}"), 24.0);
+    check(&format!("cgpu_memory_limit_bytes{on}"), 8_388_608_000.0);
+    check(&format!("cgpu_share_set_ratio{on}"), 1.0);
+    check("cgpu_refusals_total{container=\"trainer\",reason=\"over_limit\"}", 3.0);
+    check("cgpu_bypasses_total{container=\"trainer\",reason=\"other_gpu\"}", 2.0);
+    check("cgpu_notices_total{container=\"trainer\",reason=\"pool_grew\"}", 1.0);
+    check(
         "cgpu_container_info{container=\"trainer\",name=\"a \\\"b\\\"\\\\?\",image=\"local/cuda:1\"}",
         1.0,
     );
-    reads("cgpu_container_processes{container=\"trainer\"}", 1.0);
-    reads("cgpu_gpu_capacity_units{gpu=\"0\"}", 20.0);
+    check("cgpu_container_processes{container=\"trainer\"}", 1.0);
+    check("cgpu_gpu_capacity_units{gpu=\"0\"}", 20.0);
     let text = scrape(at);
     assert!(
         text.lines()
@@ -100,20 +100,20 @@ fn metrics_match_the_status() {
                 && line.ends_with(" 1024.0")),
         "{text}"
     );
-    // Counts outlive who counted.
+    // Counts outlive their process.
     drop(process);
-    eventually("its death", || {
+    eventually("its exit", || {
         find(&status(&monitor), "trainer").processes.iter().all(|process| !process.live)
     });
     let _next = Process::start(&dir, 1, Bytes::from_mib(8000));
-    reads("cgpu_refusals_total{container=\"trainer\",reason=\"over_limit\"}", 3.0);
+    check("cgpu_refusals_total{container=\"trainer\",reason=\"over_limit\"}", 3.0);
 }
 
 #[test]
 fn slow_clients_delay_neither_endpoint_nor_monitor() {
     let fixture = Fixture::new();
     let (monitor, at) = monitor(&fixture, "");
-    // More than may be connected: some say nothing, some half a request, some never read.
+    // More than may be connected: some send nothing, some half a request, some never read.
     let idle: Vec<TcpStream> = (0..40).map(|_| connect(at)).collect();
     let half: Vec<TcpStream> = (0..40)
         .map(|_| {
@@ -122,7 +122,7 @@ fn slow_clients_delay_neither_endpoint_nor_monitor() {
             stream
         })
         .collect();
-    let deaf: Vec<TcpStream> = (0..40)
+    let unread: Vec<TcpStream> = (0..40)
         .map(|_| {
             let mut stream = connect(at);
             stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
@@ -130,27 +130,28 @@ fn slow_clients_delay_neither_endpoint_nor_monitor() {
         })
         .collect();
     scrape(at);
-    assert!(ask(at, b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n").starts_with("HTTP/1.1 400 "));
+    assert!(request(at, b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n").starts_with("HTTP/1.1 400 "));
     assert!(
-        ask(at, format!("GET /{} HTTP/1.1\r\n", "x".repeat(20_000)).as_bytes()).contains(" 431 ")
+        request(at, format!("GET /{} HTTP/1.1\r\n", "x".repeat(20_000)).as_bytes())
+            .contains(" 431 ")
     );
-    assert!(ask(at, b"DELETE /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
-    assert!(ask(at, b"GET /passwd HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
-    let mut seed = fastrand_like(7);
+    assert!(request(at, b"DELETE /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
+    assert!(request(at, b"GET /passwd HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+    let mut random = random_numbers(7);
     for _ in 0..200 {
         let garbage: Vec<u8> =
-            (0..seed() % 300).map(|_| u8::try_from(seed() % 256).unwrap()).collect();
+            (0..random() % 300).map(|_| u8::try_from(random() % 256).unwrap()).collect();
         let mut stream = connect(at);
-        // It may have been refused before all of it was written.
+        // It may be refused before all of it is written.
         let _ = stream.write_all(&garbage);
     }
     scrape(at);
     assert_eq!(monitor.client().get("version").unwrap(), env!("CARGO_PKG_VERSION"));
-    drop((idle, half, deaf));
+    drop((idle, half, unread));
 }
 
-/// Numbers without a meaning, the same in each run.
-fn fastrand_like(seed: u64) -> impl FnMut() -> u64 {
+/// Returns a generator of pseudo-random numbers, the same in each run.
+fn random_numbers(seed: u64) -> impl FnMut() -> u64 {
     let mut state = seed;
     move || {
         state =
@@ -172,7 +173,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// What looks like the name of a metric.
+/// Returns what looks like the name of a metric.
 fn names(text: &str) -> BTreeSet<String> {
     let fields = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     fields
@@ -184,7 +185,7 @@ fn names(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn dashboard_and_alerts_name_what_exists() {
+fn dashboard_and_alerts_use_existing_metrics_only() {
     let known: BTreeSet<String> = OURS.iter().map(Family::name).collect();
     for file in ["deploy/grafana-dashboard.json", "deploy/prometheus-alerts.yaml"] {
         let text = fs::read_to_string(repository().join(file)).unwrap();
@@ -199,8 +200,8 @@ fn dashboard_and_alerts_name_what_exists() {
     }
 }
 
-/// What a dashboard has no use for.
-const ELSEWHERE: [&str; 4] = [
+/// Metrics that need not be on the dashboard or in an alert.
+const NOT_SHOWN: [&str; 4] = [
     "cgpu_uptime_seconds",
     "cgpu_gpu_policy",
     "cgpu_container_high_priority",
@@ -217,7 +218,7 @@ fn every_metric_is_on_the_dashboard_or_in_an_alert() {
     let missing: Vec<String> = OURS
         .iter()
         .map(Family::name)
-        .filter(|name| !shown.contains(name) && !ELSEWHERE.contains(&name.as_str()))
+        .filter(|name| !shown.contains(name) && !NOT_SHOWN.contains(&name.as_str()))
         .collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
@@ -234,7 +235,7 @@ fn metric_names_follow_prometheus_rules() {
     }
 }
 
-/// The table in the docs is written from the one in the code: `BLESS=1`.
+/// The table in docs/monitoring.md is generated: `BLESS=1` writes it.
 #[test]
 fn docs_list_every_metric() {
     let file = repository().join("docs/monitoring.md");
@@ -251,6 +252,6 @@ fn docs_list_every_metric() {
         fs::write(&file, format!("{before}<!-- metrics -->{table}<!-- end of metrics -->{after}"))
             .unwrap();
     } else {
-        assert_eq!(found, table, "BLESS=1 writes it anew");
+        assert_eq!(found, table, "run this test with BLESS=1 to write the table");
     }
 }

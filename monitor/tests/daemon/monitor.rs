@@ -1,4 +1,4 @@
-//! A monitor as a child process, which cannot outlive the test.
+//! A monitor as a child process that cannot outlive the test.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,29 +9,31 @@ use cgpu_client::Client;
 use cgpu_shm::paths;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Long enough for a loaded machine; nothing waits this long when all is well.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of all waits, long enough for a loaded machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Monitor {
-    /// `timeout`, which ends the monitor when the test does not, and passes signals on.
+    /// `timeout`, which ends the monitor if the test does not, and forwards signals.
     child: Child,
-    /// The same of a successor that has not taken over yet.
+    /// The same for a successor that has not taken over yet.
     successor: Option<Child>,
-    /// The process that an upgrade is to end.
+    /// The process that ends with the upgrade.
     predecessor: Option<Pid>,
     root: PathBuf,
     config: PathBuf,
 }
 
 impl Monitor {
-    /// Starts one and waits until it answers. No NVML, and nothing said at `/etc` counts.
+    /// Starts a monitor without NVML and waits until it answers. The host's configuration does not
+    /// count.
     pub(crate) fn start(root: &Path) -> Self {
         Self::start_with(root, "")
     }
 
     pub(crate) fn start_with(root: &Path, more: &str) -> Self {
         let config = root.join("monitor.toml");
-        // Most tests want no mount that a killed monitor leaves behind, nor metrics at the port of the host's own monitor.
+        // By default without a tree, whose mount a killed monitor leaves behind, and without
+        // metrics, whose port the host's own monitor may have.
         let tree = if more.contains("tree =") { "" } else { "tree = \"none\"\n" };
         let metrics = if more.contains("metrics =") { "" } else { "metrics = \"off\"\n" };
         std::fs::write(&config, format!("nvml = \"libno-such-nvml.so\"\n{tree}{metrics}{more}"))
@@ -58,7 +60,7 @@ impl Monitor {
         Pid::from_raw(i32::try_from(self.client().status().unwrap().pid).unwrap()).unwrap()
     }
 
-    /// Kills it with no word of warning, and starts another.
+    /// Kills it, and starts another.
     pub(crate) fn replace(&mut self) {
         kill_process(self.pid(), Signal::KILL).unwrap();
         self.child.wait().unwrap();
@@ -91,17 +93,17 @@ impl Monitor {
         assert_ne!(self.pid(), before);
     }
 
-    /// A signal to the monitor itself.
+    /// Sends a signal to the monitor itself.
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Where its tree is.
+    /// Returns the mount point of its tree.
     pub(crate) fn tree(&self) -> PathBuf {
         self.root.join("cgpu_km")
     }
 
-    /// A line of its status in `/proc`, in KiB.
+    /// Returns a line of its status in `/proc`, in KiB.
     pub(crate) fn memory(&self, what: &str) -> u64 {
         let status =
             std::fs::read_to_string(format!("/proc/{}/status", self.pid().as_raw_nonzero()))
@@ -115,13 +117,13 @@ impl Monitor {
         self.child.wait().unwrap();
     }
 
-    /// Asks it to end; whether it ended well.
+    /// Sends SIGTERM; returns whether it succeeded.
     pub(crate) fn terminate(&mut self) -> bool {
         kill_process(self.pid(), Signal::TERM).unwrap();
         self.child.wait().unwrap().success()
     }
 
-    /// How often it has slept.
+    /// Returns how often it has slept.
     pub(crate) fn sleeps(&self) -> u64 {
         let status =
             std::fs::read_to_string(format!("/proc/{}/status", self.pid().as_raw_nonzero()))
@@ -131,18 +133,18 @@ impl Monitor {
         line.trim().parse().unwrap()
     }
 
-    /// CPU time it has used so far.
+    /// Returns the CPU time that it has used.
     pub(crate) fn cpu(&self) -> Duration {
         cpu_of(self.pid())
     }
 }
 
-/// CPU time that a process's main thread has used so far.
+/// Returns the CPU time that a process's main thread has used.
 pub(crate) fn cpu_of(process: Pid) -> Duration {
     cpu_at(&PathBuf::from(format!("/proc/{}", process.as_raw_nonzero())))
 }
 
-/// CPU time of a process or thread, by its folder in `/proc`.
+/// Returns the CPU time of a process or thread, by its folder in `/proc`.
 pub(crate) fn cpu_at(folder: &Path) -> Duration {
     let stat = std::fs::read_to_string(folder.join("schedstat")).unwrap();
     Duration::from_nanos(stat.split_whitespace().next().unwrap().parse().unwrap())
@@ -170,7 +172,7 @@ fn spawn(root: &Path, config: &Path, more: &[&str], variables: &[(&str, &Path)])
 
 impl Drop for Monitor {
     fn drop(&mut self) {
-        // Passed on to the monitor; if both are gone already there is nothing to do.
+        // Forwarded to the monitor; if both have ended already, nothing is left to do.
         for child in std::iter::once(&mut self.child).chain(&mut self.successor) {
             if let Some(pid) = Pid::from_raw(i32::try_from(child.id()).unwrap()) {
                 let _ = kill_process(pid, Signal::TERM);
@@ -180,11 +182,11 @@ impl Drop for Monitor {
     }
 }
 
-/// Waits until it is so.
-pub(crate) fn eventually(what: &str, so: impl Fn() -> bool) {
+/// Waits until the condition holds.
+pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
-    while !so() {
-        assert!(start.elapsed() < PATIENCE, "expected {what}");
+    while !condition() {
+        assert!(start.elapsed() < TIMEOUT, "expected {what}");
         sleep(Duration::from_millis(2));
     }
 }

@@ -1,4 +1,4 @@
-//! What one user, or one container, can cost the others at the control socket and the doorbell.
+//! Tests of what one user or container can cost the others at the control socket and the doorbell.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -22,13 +22,13 @@ fn as_user<T: Send + 'static>(user: u32, work: impl FnOnce() -> T + Send + 'stat
     thread.join().unwrap()
 }
 
-/// Connections of a user that sends nothing on them.
+/// Opens connections of a user that sends nothing.
 fn idle_connections(socket: &Path, user: u32, count: usize) -> Vec<UnixStream> {
     let socket = socket.to_owned();
     as_user(user, move || (0..count).map(|_| UnixStream::connect(&socket).unwrap()).collect())
 }
 
-/// What a user's next connection is told for `get version`.
+/// Requests the version on a new connection of a user.
 fn version_for(socket: &Path, user: u32) -> Result<String, String> {
     let socket = socket.to_owned();
     as_user(user, move || {
@@ -37,8 +37,8 @@ fn version_for(socket: &Path, user: u32) -> Result<String, String> {
     })
 }
 
-/// A thread that does something again and again. Its CPU time is what a loop without an end takes
-/// on this machine now, whatever else runs.
+/// A thread in an endless loop. Its CPU time is what such a loop gets on this machine now, whatever
+/// else runs.
 struct Spinner {
     stop: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<Duration>,
@@ -59,7 +59,7 @@ impl Spinner {
         Self { stop, thread }
     }
 
-    /// Ends it; returns its CPU time.
+    /// Ends it and returns its CPU time.
     fn stop(self) -> Duration {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
@@ -106,7 +106,7 @@ fn idle_connections_of_many_users_leave_room_for_root() {
 }
 
 #[test]
-fn idle_connection_gives_way_and_active_one_stays() {
+fn new_connection_replaces_an_idle_one_and_no_active_one() {
     let Some(fixture) = readable_fixture() else { return };
     let _monitor = Monitor::start(fixture.root());
     let socket = paths::socket(fixture.root());
@@ -114,8 +114,10 @@ fn idle_connection_gives_way_and_active_one_stays() {
     let path = socket.clone();
     let mut active = as_user(UNPRIVILEGED, move || Client::connect(&path).unwrap());
     active.get("version").unwrap();
-    // The active client asks all the time; the idle ones are silent for longer than allowed.
-    eventually("an idle connection that gave way", || version_for(&socket, UNPRIVILEGED).is_ok());
+    // The idle clients are silent for longer than is allowed.
+    eventually("room by the end of an idle connection", || {
+        version_for(&socket, UNPRIVILEGED).is_ok()
+    });
     eventually("its end", || {
         idle.iter().any(|mut stream| {
             stream.set_nonblocking(true).unwrap();
@@ -173,7 +175,7 @@ fn doorbell_flood_costs_no_other_container_its_turns() {
     sleep(Duration::from_secs(2));
     let without = monitor.cpu() - cpu;
     let (cpu, held) = (monitor.cpu(), honest.held());
-    // A full pipe is what the flood wants.
+    // The pipe stays full, so writes may fail.
     let flood = Spinner::start(move || drop(pipe.write(&[1; 4096])));
     sleep(Duration::from_secs(2));
     let answered = monitor.client().get("version");
@@ -183,6 +185,6 @@ fn doorbell_flood_costs_no_other_container_its_turns() {
         "{used:?} of CPU time, {without:?} without the flood, which takes {spun:?}"
     );
     assert!(answered.is_ok(), "{answered:?}");
-    assert!(honest.held() > held, "the honest container has its turns");
+    assert!(honest.held() > held, "the honest container gets turns");
     assert_eq!(find(&status(&monitor), "quiet").faults, std::collections::BTreeMap::new());
 }

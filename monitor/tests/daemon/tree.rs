@@ -1,4 +1,4 @@
-//! The control tree as a file system: real files, real error numbers.
+//! Tests of the control tree as a file system: its files and error numbers.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -18,12 +18,12 @@ use super::{Fixture, registration, skip};
 
 const TREE: &str = "tree = \"TREE\"\n";
 
-/// What the configuration says for a tree of this root.
+/// Returns the configuration line for a tree below this root.
 pub(super) fn with_tree(root: &Path) -> String {
     TREE.replace("TREE", &root.join("cgpu_km").to_string_lossy())
 }
 
-/// Whether there is FUSE for us; says so and counts it if not.
+/// Whether FUSE can be used; if not, reports and counts the skipped test.
 pub(super) fn has_fuse(test: &str) -> bool {
     let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -53,7 +53,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// A user who is neither root nor ours.
+/// A user that is neither root nor the monitor's.
 const UNPRIVILEGED: u32 = 65534;
 
 fn as_unprivileged(program: &str, arguments: &[&str]) -> (bool, String) {
@@ -77,7 +77,7 @@ fn each_node_reads_writes_and_refuses_as_documented() {
     let fixture = Fixture::new();
     let (a, b) = (fixture.container("a"), fixture.container("b"));
     let monitor = Monitor::start_with(fixture.root(), &with_tree(fixture.root()));
-    // Both want the GPU all the time.
+    // Both always have work.
     let one = FakeContainer::start(Process::start(&a, 1, Bytes::from_mib(8000)));
     let two = FakeContainer::start(Process::start(&b, 1, Bytes::from_mib(8000)));
     let mut client = monitor.client();
@@ -113,7 +113,7 @@ fn each_node_reads_writes_and_refuses_as_documented() {
         "{meminfo}"
     );
 
-    // With and without a newline; what one way writes the other reads.
+    // With and without a newline; what the files write the socket reads.
     for (path, value) in [
         ("default_memsize", "1073741824\n"),
         ("default_memsize", "0"),
@@ -175,7 +175,7 @@ fn each_node_reads_writes_and_refuses_as_documented() {
         ("0/a/id", "2\n", denied),
         ("0/a/meminfo", "2\n", denied),
         ("1/policy", "1\n", Errno::NOENT),
-        ("0/nobody/weight", "1\n", Errno::NOENT),
+        ("0/missing/weight", "1\n", Errno::NOENT),
         ("0/a/colour", "1\n", Errno::NOENT),
         ("0/colour", "1\n", Errno::NOENT),
         ("colour", "1\n", Errno::NOENT),
@@ -187,7 +187,7 @@ fn each_node_reads_writes_and_refuses_as_documented() {
         assert_eq!(error(fs::write(tree.join(path), value)), errno, "{path} = {value:?}");
         assert_eq!(fs::read(tree.join(path)).ok(), before, "{path} is what it was");
         if !matches!(errno, Errno::NOTDIR | Errno::ISDIR) {
-            let told = client.set(path, value).unwrap_err().errno().unwrap();
+            let refusal = client.set(path, value).unwrap_err().errno().unwrap();
             let names = [
                 (invalid, "EINVAL"),
                 (busy, "EBUSY"),
@@ -195,14 +195,14 @@ fn each_node_reads_writes_and_refuses_as_documented() {
                 (Errno::NOENT, "ENOENT"),
             ];
             let name = names.iter().find(|(number, _)| *number == errno).unwrap().1;
-            assert_eq!(told.to_string(), name, "{path} = {value:?}, over the socket");
+            assert_eq!(refusal.to_string(), name, "{path} = {value:?}, over the socket");
         }
     }
-    for path in ["2", "0/nobody", "0/colour", "00", "0/a/colour"] {
+    for path in ["2", "0/missing", "0/colour", "00", "0/a/colour"] {
         assert_eq!(error(fs::read(tree.join(path))), Errno::NOENT, "{path}");
     }
     assert_eq!(error(fs::read(tree.join("0"))), Errno::ISDIR);
-    // Nodes come and go with GPUs and containers alone.
+    // Nodes are created and removed with GPUs and containers only.
     assert_eq!(error(fs::remove_file(tree.join("0/policy"))), Errno::PERM);
     assert_eq!(error(fs::create_dir(tree.join("0/c"))), Errno::PERM);
     assert_eq!(error(fs::remove_dir(tree.join("0/a"))), Errno::PERM);
@@ -226,7 +226,7 @@ fn control_tree_works_with_file_tools() {
     let tree = monitor.tree();
     let policy = tree.join("0/policy");
 
-    // As the documents of cGPU have it.
+    // As in the documents of cGPU.
     let shell = |line: &str| {
         let output =
             Command::new("timeout").args(["60", "sh", "-c", line]).current_dir(&tree).output();
@@ -245,7 +245,7 @@ fn control_tree_works_with_file_tools() {
     assert!(shell("ls -l 0/a").1.contains("-r--r--r--"));
     assert!(shell("cp 0/a/meminfo /dev/stdout").1.starts_with("Free: "));
 
-    // Byte by byte, and from the middle; a value that changes meanwhile is not torn.
+    // A value that changes between two reads of an open file is not torn.
     let mut file = File::open(tree.join("0/a/memsize")).unwrap();
     let mut bytes = [0; 4];
     file.read_exact(&mut bytes).unwrap();
@@ -255,7 +255,7 @@ fn control_tree_works_with_file_tools() {
     assert_eq!((&bytes[..], rest.as_str()), (&b"8388"[..], "608000\n"));
     monitor.client().set("0/a/memsize", "0").unwrap();
 
-    // To read and to write at once.
+    // Opened for reading and writing.
     let mut file = OpenOptions::new().read(true).write(true).truncate(true).open(&policy).unwrap();
     file.write_all(b"2\n").unwrap();
     let mut text = String::new();
@@ -263,7 +263,7 @@ fn control_tree_works_with_file_tools() {
     assert_eq!(text, "2\n");
     assert_eq!(error(OpenOptions::new().write(true).open(tree.join("version"))), Errno::ACCESS);
 
-    // A node keeps its number, and files of different nodes have different ones.
+    // A node keeps its inode number, and different nodes have different ones.
     let number = |path: &str| fs::metadata(tree.join(path)).unwrap().ino();
     assert_eq!(number("0/policy"), number("0/policy"));
     assert_ne!(number("0/policy"), number("0/max_inst"));
@@ -272,13 +272,13 @@ fn control_tree_works_with_file_tools() {
         return;
     }
     let path = |path: &str| tree.join(path).to_string_lossy().into_owned();
-    let (read, said) = as_unprivileged("cat", &[&path("0/policy"), &path("0/a/meminfo")]);
-    assert!(read, "{said}");
-    let (listed, said) = as_unprivileged("ls", &["-l", &path("0/a")]);
-    assert!(listed, "{said}");
+    let (read, stderr) = as_unprivileged("cat", &[&path("0/policy"), &path("0/a/meminfo")]);
+    assert!(read, "{stderr}");
+    let (listed, stderr) = as_unprivileged("ls", &["-l", &path("0/a")]);
+    assert!(listed, "{stderr}");
     for node in ["0/policy", "0/a/weight", "default_memsize", "version"] {
-        let (written, said) = as_unprivileged("sh", &["-c", &format!("echo 1 > {}", path(node))]);
-        assert!(!written && said.contains("ermission denied"), "{node}: {said}");
+        let (written, stderr) = as_unprivileged("sh", &["-c", &format!("echo 1 > {}", path(node))]);
+        assert!(!written && stderr.contains("ermission denied"), "{node}: {stderr}");
     }
     assert_eq!(fs::read_to_string(&policy).unwrap(), "2\n");
 }
@@ -297,7 +297,7 @@ fn removed_container_leaves_the_control_tree() {
     let mut open = File::open(tree.join("0/a/weight")).unwrap();
     drop(process);
     fs::remove_dir_all(&a).unwrap();
-    eventually("a GPU that nobody names to go", || names(&tree) == ["default_memsize", "version"]);
+    eventually("a tree without the GPU", || names(&tree) == ["default_memsize", "version"]);
     assert_eq!(error(open.read(&mut [0; 8])), Errno::NOENT);
     assert_eq!(error(fs::read(tree.join("0/a/weight"))), Errno::NOENT);
 }
@@ -319,7 +319,7 @@ fn mount_of_a_killed_monitor_is_replaced_and_a_stopped_one_leaves_none() {
         eventually("the tree again", || version().is_ok());
         assert_eq!(fs::read_to_string(tree.join("default_memsize")).unwrap(), "4096\n");
     }
-    // A file that somebody has open does not keep it.
+    // An open file does not keep the mount.
     let open = File::open(tree.join("version")).unwrap();
     assert!(monitor.terminate());
     assert_eq!(error(version()), Errno::NOENT);
@@ -338,7 +338,7 @@ fn stopped_monitor_hangs_no_caller() {
         return;
     }
     let fixture = Fixture::new();
-    // Its files' thread is stopped with it: the kernel's callers wait, and go on when it does.
+    // The thread of the files is stopped with the monitor: callers wait, and continue when it does.
     let monitor = Monitor::start_with(fixture.root(), &with_tree(fixture.root()));
     let version = monitor.tree().join("version");
     let pid = monitor.pid();
@@ -349,7 +349,7 @@ fn stopped_monitor_hangs_no_caller() {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // It can be killed while it waits.
+    // A caller can be killed while it waits.
     std::thread::sleep(std::time::Duration::from_millis(50));
     reader.kill().unwrap();
     reader.wait().unwrap();
@@ -386,7 +386,7 @@ fn tree_of_another_root_is_left_alone() {
 }
 
 #[test]
-fn twenty_tenants_fit_into_thirty_mebibytes() {
+fn monitor_with_twenty_tenants_uses_under_thirty_mebibytes() {
     let fixture = Fixture::new();
     let dirs: Vec<PathBuf> = (0..20).map(|n| fixture.container(&format!("c{n}"))).collect();
     let tree = if has_fuse("tree") { with_tree(fixture.root()) } else { String::new() };

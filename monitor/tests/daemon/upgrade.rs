@@ -1,4 +1,4 @@
-//! The hot upgrade: a monitor takes over from another, and nothing is lost.
+//! Tests of the hot upgrade: a monitor takes over from another, and nothing is lost.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use cgpu_client::Client;
 use cgpu_client::message::{Registration, Sharing};
 use cgpu_shm::atomic::{AtomicBool, AtomicU64, Ordering};
-use cgpu_shm::grant::{Heartbeat, Monitor as Life, TurnState};
+use cgpu_shm::grant::{Heartbeat, Monitor as Liveness, TurnState};
 use cgpu_shm::paths;
 use cgpu_shm::units::{Bytes, Nanos};
 use rustix::process::{Pid, Signal, kill_process};
@@ -27,7 +27,7 @@ fn successor_takes_over_accounting_settings_registrations_and_tree() {
     let with_fuse = has_fuse("upgrade");
     let more = if with_fuse { with_tree(fixture.root()) } else { String::new() };
     let mut monitor = Monitor::start_with(fixture.root(), &more);
-    let witness = Process::start(&a, 1, Bytes::ZERO);
+    let observer = Process::start(&a, 1, Bytes::ZERO);
     let one = FakeContainer::start(Process::start(&a, 1, Bytes::ZERO));
     let two = FakeContainer::start(Process::start(&b, 1, Bytes::ZERO));
     let mut client = monitor.client();
@@ -40,11 +40,11 @@ fn successor_takes_over_accounting_settings_registrations_and_tree() {
         })
         .unwrap();
     client.register(registration(&b)).unwrap();
-    // Created, and without a process of its own: only its maker tells so.
+    // Created by its registrant, and without a process of its own.
     let limits =
         vec![cgpu_client::message::Limit { uuid: super::uuid(1).to_string(), bytes: 4096 }];
-    let told = Registration { pid: Some(own), weight: Some(2), limits, ..registration(&idle) };
-    client.register(told).unwrap();
+    let created = Registration { pid: Some(own), weight: Some(2), limits, ..registration(&idle) };
+    client.register(created).unwrap();
     client.set("0/policy", "2").unwrap();
     client.set("0/work_conserving", "1").unwrap();
     client.set("0/b/highprio", "0").unwrap();
@@ -55,18 +55,20 @@ fn successor_takes_over_accounting_settings_registrations_and_tree() {
     });
     let free = client.get("0/free_weight").unwrap();
 
-    // Somebody watches all the time: the heart does not stop, the socket never fails, the tree is never away.
+    // Meanwhile two threads observe that the heartbeat continues, the socket never fails, and the
+    // tree never disappears.
     let stop = Arc::new(AtomicBool::new(false));
-    let looks = Arc::new(AtomicU64::new(0));
-    // Where the machine has no time for either for a second gates believe in no monitor, and are right; but not every time.
+    let reads = Arc::new(AtomicU64::new(0));
+    // On a loaded machine neither monitor may run for a second; then gates rightly open. That must
+    // not happen at each upgrade.
     let stale = Arc::new(AtomicBool::new(false));
-    let heart = {
+    let heartbeat = {
         let (stop, stale) = (Arc::clone(&stop), Arc::clone(&stale));
         let region = cgpu_shm::region::Region::open(&a).unwrap();
         spawn(move || {
-            let heart = Heartbeat::default();
+            let heartbeat = Heartbeat::default();
             while !stop.load(Ordering::Relaxed) {
-                if heart.observe(region.grant(), now()) == Life::Stale {
+                if heartbeat.observe(region.grant(), now()) == Liveness::Stale {
                     stale.store(true, Ordering::Relaxed);
                 }
                 sleep(Duration::from_millis(5));
@@ -74,16 +76,16 @@ fn successor_takes_over_accounting_settings_registrations_and_tree() {
         })
     };
     let reader = {
-        let (stop, looks, socket) =
-            (Arc::clone(&stop), Arc::clone(&looks), paths::socket(fixture.root()));
-        let version = with_fuse.then(|| monitor.tree().join("version"));
-        let never_empty = puts_beneath();
+        let (stop, reads, socket) =
+            (Arc::clone(&stop), Arc::clone(&reads), paths::socket(fixture.root()));
+        let file = with_fuse.then(|| monitor.tree().join("version"));
+        let never_empty = can_mount_beneath();
         spawn(move || {
             while !stop.load(Ordering::Relaxed) {
-                let told = Client::connect(&socket).and_then(|mut client| client.get("version"));
-                told.unwrap_or_else(|failure| panic!("the socket failed: {failure}"));
-                match version.as_ref().map(fs::read_to_string) {
-                    // Where a mount cannot be put beneath another the place is empty between the two.
+                let version = Client::connect(&socket).and_then(|mut client| client.get("version"));
+                version.unwrap_or_else(|failure| panic!("the socket failed: {failure}"));
+                match file.as_ref().map(fs::read_to_string) {
+                    // Without mounting beneath, the mount point is empty for a short time.
                     Some(Err(error))
                         if never_empty || error.kind() != std::io::ErrorKind::NotFound =>
                     {
@@ -91,7 +93,7 @@ fn successor_takes_over_accounting_settings_registrations_and_tree() {
                     }
                     _ => {}
                 }
-                looks.fetch_add(1, Ordering::Relaxed);
+                reads.fetch_add(1, Ordering::Relaxed);
             }
         })
     };
@@ -100,13 +102,14 @@ fn successor_takes_over_accounting_settings_registrations_and_tree() {
     for _ in 0..3 {
         stale.store(false, Ordering::Relaxed);
         let before = status(&monitor);
-        let epoch = witness.region.grant().turn(witness.gpu).epoch();
+        let epoch = observer.region.grant().turn(observer.gpu).epoch();
         monitor.succeed();
         let after = status(&monitor);
         assert!(after.gpus[0].turns >= before.gpus[0].turns);
         for id in ["a", "b"] {
             let (was, is) = (find(&before, id).gpus[0].clone(), find(&after, id).gpus[0].clone());
-            // What was charged for a turn that had not ended is corrected when it has: on a machine without time, by a long one.
+            // The charge for a turn that had not ended is corrected at its end; on a loaded machine
+            // the turn may be long.
             assert!(is.gpu_time_ms >= was.gpu_time_ms - 200.0, "{id}: {was:?}, then {is:?}");
             assert!(is.turns >= was.turns, "{id}: {was:?}, then {is:?}");
             assert_eq!(is.share_set, was.share_set, "{id}");
@@ -114,7 +117,7 @@ fn successor_takes_over_accounting_settings_registrations_and_tree() {
         assert_eq!(find(&after, "a").name, "Trainer");
         assert_eq!(find(&after, "idle").weight, 2);
         let mut client = monitor.client();
-        assert_eq!(client.get("0/free_weight").unwrap(), free, "who was created still is");
+        assert_eq!(client.get("0/free_weight").unwrap(), free, "created containers are kept");
         assert_eq!(client.get("0/policy").unwrap(), "2");
         if with_fuse {
             assert_eq!(fs::read_to_string(monitor.tree().join("0/policy")).unwrap(), "2\n");
@@ -125,16 +128,18 @@ fn successor_takes_over_accounting_settings_registrations_and_tree() {
             one.held() > held.0 + Nanos::from_millis(30)
                 && two.held() > held.1 + Nanos::from_millis(30)
         });
-        assert!(witness.region.grant().turn(witness.gpu).epoch() > epoch, "epochs only grow");
-        // Who had no time to want the GPU for a moment has it open until it does.
-        eventually("turns", || witness.region.grant().turn(witness.gpu).state() != TurnState::Open);
+        assert!(observer.region.grant().turn(observer.gpu).epoch() > epoch, "epochs only grow");
+        // A thread that was not scheduled for a while finds its gate open until it launches again.
+        eventually("turns", || {
+            observer.region.grant().turn(observer.gpu).state() != TurnState::Open
+        });
         seamless += u32::from(!stale.load(Ordering::Relaxed));
     }
-    assert!(seamless > 0, "gates believed in no monitor at each hand-over");
+    assert!(seamless > 0, "the heartbeat was stale at each upgrade");
     stop.store(true, Ordering::Relaxed);
-    heart.join().unwrap();
+    heartbeat.join().unwrap();
     reader.join().unwrap();
-    assert!(looks.load(Ordering::Relaxed) > 0);
+    assert!(reads.load(Ordering::Relaxed) > 0);
     if with_fuse {
         let list = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let tree = monitor.tree();
@@ -143,8 +148,8 @@ fn successor_takes_over_accounting_settings_registrations_and_tree() {
     }
 }
 
-/// Whether this kernel puts a mount beneath another (Linux 6.5), and we may.
-fn puts_beneath() -> bool {
+/// Whether mounts can be moved beneath others: Linux 6.5 and root.
+fn can_mount_beneath() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut parts =
         release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
@@ -152,12 +157,12 @@ fn puts_beneath() -> bool {
     rustix::process::geteuid().is_root() && version >= (6, 5)
 }
 
-/// The predecessor ends once the socket's name is the successor's. If the service manager then still takes it for the main
-/// process, it takes the service for ended, and kills the successor.
+/// The predecessor ends once the successor has replaced the socket. If the service manager still
+/// considers it the main process then, it considers the service ended and kills the successor.
 #[test]
 fn successor_is_announced_as_the_main_process_before_it_takes_the_socket() {
     let fixture = Fixture::new();
-    // Mounting the tree takes a while after the socket has its name.
+    // With a tree there is more time between the socket and the end of the start.
     let more = if has_fuse("upgrade") { with_tree(fixture.root()) } else { String::new() };
     let mut monitor = Monitor::start_with(fixture.root(), &more);
     let manager = fixture.root().join("notify");
@@ -187,9 +192,9 @@ fn monitor_starts_its_successor_on_request() {
     let _process = Process::start(&a, 1, Bytes::ZERO);
     monitor.client().register(registration(&a)).unwrap();
     monitor.client().set("0/policy", "5").unwrap();
-    for way in ["the socket", "a signal"] {
+    for trigger in ["the socket", "a signal"] {
         let before = monitor.pid();
-        if way == "a signal" {
+        if trigger == "a signal" {
             monitor.signal(Signal::USR2);
         } else {
             monitor.client().upgrade().unwrap();
@@ -200,15 +205,15 @@ fn monitor_starts_its_successor_on_request() {
                 .is_ok_and(|status| i32::try_from(status.pid) != Ok(before.as_raw_nonzero().get()))
         });
         let _watchdog = Watchdog::of(monitor.pid());
-        assert_eq!(monitor.client().get("0/policy").unwrap(), "5", "after {way}");
-        if way == "a signal" {
+        assert_eq!(monitor.client().get("0/policy").unwrap(), "5", "after {trigger}");
+        if trigger == "a signal" {
             kill_process(monitor.pid(), Signal::TERM).unwrap();
             eventually("its end", || !paths::socket(fixture.root()).exists());
         }
     }
 }
 
-/// Ends a process that is not our child, should the test not.
+/// Kills a process that is not a child of the test, if the test does not end it.
 struct Watchdog(std::process::Child);
 
 impl Watchdog {
@@ -223,7 +228,7 @@ impl Watchdog {
 impl Drop for Watchdog {
     fn drop(&mut self) {
         let pid = Pid::from_raw(i32::try_from(self.0.id()).unwrap()).unwrap();
-        // Passed on to what it runs.
+        // Forwarded to the shell.
         let _ = kill_process(pid, Signal::TERM);
         let _ = self.0.wait();
     }
@@ -234,22 +239,23 @@ fn successor_that_cannot_start_leaves_the_monitor_running() {
     let fixture = Fixture::new();
     let monitor = Monitor::start(fixture.root());
     let before = monitor.pid();
-    // Its configuration is broken when it reads it.
+    // The successor reads a broken configuration.
     let file = fixture.root().join("monitor.toml");
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, "base_slice_ms = 0\n").unwrap();
     monitor.client().upgrade().unwrap();
-    // As long as one is on its way no other is started: that another may be says that the first has failed.
+    // While a successor is starting, no other is started. That another one starts shows that the
+    // first has failed.
     eventually("another try", || monitor.client().upgrade().is_ok());
     assert_eq!(monitor.pid(), before, "it is still the first");
     fs::write(&file, text).unwrap();
-    // The one on its way has read the broken file or the good one.
+    // The starting successor reads the broken file or the valid one.
     eventually("a successor", || {
         let now = monitor.pid();
         let _ = (now == before).then(|| monitor.client().upgrade());
         now != before
     });
-    // Whoever it is: one more may still be on its way.
+    // One more successor may still be starting.
     let root = paths::socket(fixture.root());
     let _watchdog = Watchdog::of(monitor.pid());
     eventually("its end", || {

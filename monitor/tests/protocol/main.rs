@@ -1,10 +1,14 @@
-//! Every order in which the steps of two gates and a monitor can fall, with deaths at each of them: the turn protocol is right in all.
+//! Model checker of the turn protocol: explores every order of the steps of two gates and a
+//! monitor, with exits at each step.
 //!
-//! * Safe: never two turns at once; a revoked turn ends with what its thread had already read or had credit for.
-//! * Live: from every state, whoever waits can come to launch without any time limit's help as long as it and the monitor live; and
-//!   with the help of the reader's own limit when the monitor does not. As the states are finite that is: it will, if those who can go on do.
+//! * Safety: there are never two turns at once. A revoked turn ends with what its thread had
+//!   already read or had budget for.
+//! * Liveness: from every state, a waiting container can come to launch without the help of a time
+//!   limit, as long as it and the monitor live; with the help of the reader's own limit if the
+//!   monitor does not. As the states are finite, it will, if all programs that can continue do.
 //!
-//! So that this says something, the same is asked of protocols with one thing wrong; each of them must be found out.
+//! To show that the check finds errors, protocols with one mutation each are checked, too; each
+//! must be detected.
 
 mod model;
 
@@ -12,7 +16,7 @@ use std::collections::HashMap;
 
 use model::{Kind, Mutation, State, Thread};
 
-/// All states that can be reached, and which steps lead where.
+/// The reachable states, and the steps between them.
 struct Graph {
     states: Vec<State>,
     steps: Vec<(u32, u32, Kind)>,
@@ -56,7 +60,8 @@ fn explore(mutation: Mutation) -> Graph {
 }
 
 impl Graph {
-    /// A state in which `container` waits and from which it never comes to launch by steps of these kinds.
+    /// Returns a state in which `container` waits and from which steps of these kinds never let it
+    /// launch.
     fn hung(&self, container: usize, monitor: bool) -> Option<&State> {
         let may = |kind: Kind| match kind {
             Kind::Fair | Kind::Launch(_) => true,
@@ -82,7 +87,7 @@ impl Graph {
         }
         let waits = |state: &State| {
             let thread = state.containers[container].thread;
-            state.monitor_lives() == monitor && !matches!(thread, Thread::Dead | Thread::Idle)
+            state.monitor_lives() == monitor && !matches!(thread, Thread::Exited | Thread::Idle)
         };
         self.states
             .iter()
@@ -91,7 +96,7 @@ impl Graph {
             .map(|found| found.0)
     }
 
-    /// What is wrong, if anything.
+    /// Returns the first violation, if there is one.
     fn outcome(&self) -> Result<(), String> {
         if let Some((why, path)) = &self.fault {
             return Err(format!("{why}, after {} steps: {:#?}", path.len(), path.last()));
@@ -116,7 +121,7 @@ fn no_container_hangs_and_none_runs_out_of_turn() {
     if let Err(why) = graph.outcome() {
         panic!("{why}");
     }
-    assert!(graph.states.len() > 10_000, "a model this small shows nothing");
+    assert!(graph.states.len() > 10_000, "the model is too small to show anything");
 }
 
 #[test]
@@ -141,6 +146,6 @@ fn each_mutated_protocol_is_detected() {
             graph.states.len(),
             outcome.as_ref().err().map_or("nothing found", |why| why.lines().next().unwrap_or(""))
         );
-        assert!(outcome.is_err(), "{mutation:?} was not found out");
+        assert!(outcome.is_err(), "{mutation:?} was not detected");
     }
 }

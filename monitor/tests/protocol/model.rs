@@ -1,17 +1,17 @@
 //! Model of the turn protocol in single loads and stores: two containers of one thread each, a
 //! monitor, and the failures of all three.
 //!
-//! A step is one load, one store or one system call of one of the three, as `docs/internals/turns.md` has
-//! them. Which of them runs next is arbitrary.
-//! Time is not modelled: what a timer decides may happen at once or never. Words that only count (the gate word, epochs) are modelled by
-//! what is asked of them: whether they have changed since they were read.
+//! A step is one load, one store or one system call of one of the three, as in
+//! `docs/internals/turns.md`. Which of them runs next is arbitrary. Time is not modelled: what a
+//! timer decides may happen at once or never. Words that only count (the gate word, epochs) are
+//! modelled by whether they have changed since they were read.
 
-/// What differs from the protocol as it is; each of these must be detected.
+/// A change of the protocol; each must be detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutation {
     /// The protocol as it is.
     None,
-    /// The monitor sleeps without a poll of the containers that it has just asked to notify.
+    /// The monitor sleeps without a poll of the containers that it has just requested to notify.
     NoPollAfterRequest,
     /// A thread at its gate notifies first and reports why afterwards.
     NotifiesBeforeReport,
@@ -21,17 +21,17 @@ pub(crate) enum Mutation {
     SleepsWithoutCheck,
     /// The container that gets the turn is not woken.
     NoWake,
-    /// A drain is waited for, however long it takes.
+    /// The monitor waits for a drain without a time limit.
     DrainWithoutEnd,
     /// A stale heartbeat is not noticed.
     StaleHeartbeatUnnoticed,
     /// A new monitor knows nothing of what the old one published, and publishes nothing.
     NoAdoption,
-    /// A background tenant's new grant is the old word: it is YOURS already.
+    /// A background tenant's new grant does not change the turn word, which is YOURS already.
     NoNewGrant,
-    /// A background tenant is not asked to notify when its grant is used up.
+    /// A background tenant is not requested to notify when its grant is used up.
     BackgroundGrantUnnotified,
-    /// A background tenant that is back in the queue is not told.
+    /// A background tenant that is back in the queue keeps its turn word.
     BackgroundStays,
 }
 
@@ -42,29 +42,29 @@ pub(crate) enum Turn {
     Wait,
 }
 
-/// Where a thread is.
+/// State of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Thread {
     /// The program does something else.
     Idle,
     /// It is about to launch.
     Launches,
-    /// In the slow path: the gate word is to be read,
+    /// Slow path: about to read the gate word,
     ReadsGate,
     /// then the turn,
     ReadsTurn,
     /// then the gate word again.
     ReadsAgain,
-    /// It reports that it launches under an open gate, or that it waits.
+    /// About to report that it launches under an open gate, or that it waits.
     Reports,
-    /// It checks whether the monitor requested a notification.
+    /// About to check whether the monitor requested a notification.
     ChecksRequest,
     Notifies,
     /// About to sleep on the gate word.
     AboutToSleep,
     Sleeps,
-    /// Not any more.
-    Dead,
+    /// Its process has exited.
+    Exited,
 }
 
 /// A container: its two pages and its thread.
@@ -78,39 +78,39 @@ pub(crate) struct Container {
     pub(crate) active: bool,
     pub(crate) inflight: bool,
     pub(crate) doorbell: bool,
-    // The thread's own.
+    // State of the thread.
     pub(crate) thread: Thread,
-    /// The gate word has not changed since the thread read it.
+    /// Whether the gate word is unchanged since the thread read it.
     fresh: bool,
-    /// What the thread read of the turn.
+    /// The turn that the thread read.
     read: Turn,
-    /// It launches without asking, as long as the gate word is what it was.
-    free: bool,
-    /// Something is left of the turn that was granted.
-    left: bool,
-    /// What was granted is a background tenant's: beside the others' turns.
+    /// Whether it launches on the fast path while the gate word is unchanged.
+    on_fast_path: bool,
+    /// Whether budget of the granted turn is left.
+    has_budget: bool,
+    /// Whether the grant is a background tenant's, beside the others' turns.
     runs_in_background: bool,
-    /// Both words say what the monitor last said, and it has not died since.
-    told: bool,
-    /// Launches since both say that it is somebody else's turn.
+    /// Whether both words have the monitor's last decision, and it has not exited since.
+    is_current: bool,
+    /// Launches since both words say WAIT.
     pub(crate) late: u8,
 }
 
-/// What the monitor does.
+/// State of the monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Monitor {
     Sleeps,
-    /// It polls this one, and then those marked.
+    /// It polls the marked containers.
     Polls,
     Decides,
-    /// It stores the turn of the first that has an order,
+    /// It stores the turn of the first container with an order,
     Turns,
     /// changes its gate word,
     ChangesGateWord,
-    /// and wakes who waits there.
+    /// and wakes the thread that waits on it.
     Wakes,
     RequestsNotification,
-    Dead,
+    Exited,
 }
 
 /// What the monitor knows of a container.
@@ -120,23 +120,23 @@ struct Seen {
     waiting: bool,
     active: bool,
     inflight: bool,
-    dead: bool,
+    exited: bool,
     order: Option<Turn>,
-    /// What this monitor has last said; none: nothing yet.
-    said: Option<Turn>,
+    /// The turn that this monitor published last; none: nothing yet.
+    published: Option<Turn>,
 }
 
 /// The container that is modelled step by step.
-const CLOSE: usize = 0;
-/// The other one shares no word with it: what matters is that another container launches, waits and
-/// has work in flight. It passes its gate in one step, the monitor knows its state at once, and it
-/// does not exit.
+const DETAILED: usize = 0;
+/// The other container shares no word with it. What matters is that it launches, waits and has work
+/// in flight. It passes its gate in one step, the monitor knows its state at once, and it does not
+/// exit.
 const OTHER: usize = 1;
 
 impl Container {
     fn launch(&mut self) {
         (self.inflight, self.waiting, self.active) = (true, false, true);
-        self.late = (self.late + u8::from(self.turn == Turn::Wait && self.told)).min(2);
+        self.late = (self.late + u8::from(self.turn == Turn::Wait && self.is_current)).min(2);
         self.thread = Thread::Launches;
     }
 }
@@ -146,29 +146,29 @@ pub(crate) struct State {
     pub(crate) containers: [Container; 2],
     seen: [Seen; 2],
     monitor: Monitor,
-    /// The container that has the turn, as the monitor knows.
+    /// The container that has the turn, for the monitor.
     holder: Option<usize>,
-    /// The first container is a background tenant, as the monitor knows.
+    /// Whether the first container is a background tenant, for the monitor.
     is_background: bool,
     closing: bool,
     contended: bool,
-    /// A monitor has died. One death, at any step, shows as much as many.
+    /// Whether a monitor has exited. One exit, at any step, shows as much as many.
     succeeded: bool,
 }
 
-/// What kind of step it was.
+/// Kind of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A program that is not stopped for ever goes on.
+    /// A program continues that is not stopped for ever.
     Fair,
     /// The container launches.
     Launch(usize),
-    /// A time limit has passed: no program may depend on it while all live.
+    /// A time limit has passed. No program may depend on it while all live.
     Late,
     /// A program exits, or starts.
     Failure,
-    /// A program does something else, or begins to launch again; a kernel ends. No program may depend
-    /// on it.
+    /// A program does something else, or begins to launch again; a kernel ends. No program may
+    /// depend on it.
     Arbitrary,
 }
 
@@ -184,10 +184,10 @@ impl State {
             thread: Thread::Idle,
             fresh: false,
             read: Turn::Open,
-            free: false,
-            left: false,
+            on_fast_path: false,
+            has_budget: false,
             runs_in_background: false,
-            told: false,
+            is_current: false,
             late: 0,
         };
         let seen = Seen {
@@ -195,9 +195,9 @@ impl State {
             waiting: false,
             active: false,
             inflight: false,
-            dead: false,
+            exited: false,
             order: None,
-            said: Some(Turn::Open),
+            published: Some(Turn::Open),
         };
         Self {
             containers: [container; 2],
@@ -212,48 +212,48 @@ impl State {
     }
 
     pub(crate) fn monitor_lives(&self) -> bool {
-        self.monitor != Monitor::Dead
+        self.monitor != Monitor::Exited
     }
 
-    /// Every state that may be next.
+    /// Adds every possible next state.
     pub(crate) fn next(&self, mutation: Mutation, out: &mut Vec<(Kind, Self)>) {
-        self.steps_from_close_by(mutation, out);
-        self.steps_of_the_other(mutation, out);
+        self.detailed_steps(mutation, out);
+        self.other_steps(mutation, out);
         self.monitor_steps(mutation, out);
         out.iter_mut().for_each(|(_, next)| next.forget());
     }
 
-    /// Forgets what nobody will look at again, so that states which differ in nothing else are one.
+    /// Clears what no step will read again, so that states that differ in nothing else are one.
     fn forget(&mut self) {
         for one in &mut self.containers {
-            one.free &= one.fresh;
+            one.on_fast_path &= one.fresh;
             match one.thread {
-                Thread::Idle | Thread::Launches if one.free => one.read = Turn::Open,
+                Thread::Idle | Thread::Launches if one.on_fast_path => one.read = Turn::Open,
                 Thread::Idle
                 | Thread::Launches
                 | Thread::ReadsGate
                 | Thread::Sleeps
-                | Thread::Dead => {
-                    (one.read, one.fresh, one.free) = (Turn::Open, false, false);
+                | Thread::Exited => {
+                    (one.read, one.fresh, one.on_fast_path) = (Turn::Open, false, false);
                 }
-                Thread::ReadsTurn => (one.read, one.free) = (Turn::Open, false),
-                _ => one.free = false,
+                Thread::ReadsTurn => (one.read, one.on_fast_path) = (Turn::Open, false),
+                _ => one.on_fast_path = false,
             }
-            if one.thread == Thread::Dead {
-                (one.left, one.late) = (false, 0);
+            if one.thread == Thread::Exited {
+                (one.has_budget, one.late) = (false, 0);
             }
         }
         let other = &mut self.containers[OTHER];
-        (other.fresh, other.free, other.doorbell, other.notify_requested) =
+        (other.fresh, other.on_fast_path, other.doorbell, other.notify_requested) =
             (false, false, false, false);
-        if self.monitor != Monitor::Dead {
+        if self.monitor != Monitor::Exited {
             let active = other.active || other.waiting || other.inflight;
             let seen = &mut self.seen[OTHER];
             (seen.poll, seen.waiting, seen.active, seen.inflight) =
                 (false, other.waiting, active, other.inflight);
         }
         if !matches!(self.monitor, Monitor::Polls | Monitor::Decides) {
-            (self.seen[CLOSE].inflight, self.seen[CLOSE].dead) = (false, false);
+            (self.seen[DETAILED].inflight, self.seen[DETAILED].exited) = (false, false);
         }
     }
 
@@ -263,18 +263,18 @@ impl State {
         next
     }
 
-    fn steps_from_close_by(&self, mutation: Mutation, out: &mut Vec<(Kind, Self)>) {
-        let (container, own) = (CLOSE, &self.containers[CLOSE]);
-        if own.thread == Thread::Dead {
+    fn detailed_steps(&self, mutation: Mutation, out: &mut Vec<(Kind, Self)>) {
+        let (container, own) = (DETAILED, &self.containers[DETAILED]);
+        if own.thread == Thread::Exited {
             return;
         }
-        // What it had queued goes with it; its words stay as they are.
+        // Its queued work ends with it; its words stay.
         out.push((
             Kind::Failure,
-            self.with(container, |one| (one.thread, one.inflight) = (Thread::Dead, false)),
+            self.with(container, |one| (one.thread, one.inflight) = (Thread::Exited, false)),
         ));
         if own.inflight {
-            // Or never: a kernel without end.
+            // Or never: an endless kernel.
             out.push((Kind::Arbitrary, self.with(container, |one| one.inflight = false)));
         }
         match own.thread {
@@ -283,7 +283,7 @@ impl State {
                     Kind::Arbitrary,
                     self.with(container, |one| one.thread = Thread::Launches),
                 ));
-                // Silence: the monitor forgets that it was active.
+                // After silence it no longer counts as active.
                 if own.active && !own.inflight {
                     out.push((Kind::Fair, self.with(container, |one| one.active = false)));
                 }
@@ -295,7 +295,7 @@ impl State {
                 out.push((Kind::Late, self.with(container, |one| one.thread = Thread::ReadsGate)));
                 if !self.monitor_lives() && mutation != Mutation::StaleHeartbeatUnnoticed {
                     let open = |one: &mut Container| {
-                        (one.free, one.fresh) = (true, true);
+                        (one.on_fast_path, one.fresh) = (true, true);
                         one.launch();
                     };
                     out.push((Kind::Launch(container), self.with(container, open)));
@@ -303,10 +303,10 @@ impl State {
             }
             _ => {}
         }
-        out.extend(self.goes_on(container, mutation));
+        out.extend(self.thread_step(container, mutation));
     }
 
-    fn steps_of_the_other(&self, mutation: Mutation, out: &mut Vec<(Kind, Self)>) {
+    fn other_steps(&self, mutation: Mutation, out: &mut Vec<(Kind, Self)>) {
         let own = &self.containers[OTHER];
         let mut step = |kind, change: &dyn Fn(&mut Container)| {
             out.push((kind, self.with(OTHER, |one| change(one))));
@@ -320,10 +320,10 @@ impl State {
             }
             Thread::Launches => {
                 step(Kind::Arbitrary, &|one| (one.thread, one.active) = (Thread::Idle, false));
-                if own.turn == Turn::Open || (own.turn == Turn::Yours && own.left) {
+                if own.turn == Turn::Open || (own.turn == Turn::Yours && own.has_budget) {
                     step(Kind::Launch(OTHER), &|one| {
                         one.launch();
-                        one.left = false;
+                        one.has_budget = false;
                     });
                 } else {
                     step(Kind::Fair, &|one| (one.waiting, one.thread) = (true, Thread::Sleeps));
@@ -336,10 +336,10 @@ impl State {
         }
     }
 
-    /// The next step of a thread that neither sleeps nor idles.
-    fn goes_on(&self, container: usize, mutation: Mutation) -> Option<(Kind, Self)> {
+    /// Returns the next step of a thread that neither sleeps nor idles.
+    fn thread_step(&self, container: usize, mutation: Mutation) -> Option<(Kind, Self)> {
         let own = &self.containers[container];
-        let rings_first = mutation == Mutation::NotifiesBeforeReport;
+        let notifies_first = mutation == Mutation::NotifiesBeforeReport;
         let to = |thread| Some((Kind::Fair, self.with(container, |one| one.thread = thread)));
         let fair = |change: &dyn Fn(&mut Container)| {
             Some((Kind::Fair, self.with(container, |one| change(one))))
@@ -352,7 +352,7 @@ impl State {
             Some((Kind::Launch(container), self.with(container, launched)))
         };
         match own.thread {
-            Thread::Launches if own.free && own.fresh => launch(&|_| {}),
+            Thread::Launches if own.on_fast_path && own.fresh => launch(&|_| {}),
             Thread::Launches => to(Thread::ReadsGate),
             Thread::ReadsGate => fair(&|one| (one.fresh, one.thread) = (true, Thread::ReadsTurn)),
             Thread::ReadsTurn => {
@@ -360,74 +360,78 @@ impl State {
             }
             Thread::ReadsAgain if !own.fresh => to(Thread::ReadsGate),
             Thread::ReadsAgain => match own.read {
-                Turn::Open if own.active => launch(&|one| one.free = true),
-                Turn::Yours if own.left => launch(&|one| one.left = false),
-                _ if rings_first && !own.waiting => to(Thread::ChecksRequest),
+                Turn::Open if own.active => launch(&|one| one.on_fast_path = true),
+                Turn::Yours if own.has_budget => launch(&|one| one.has_budget = false),
+                _ if notifies_first && !own.waiting => to(Thread::ChecksRequest),
                 _ => to(Thread::Reports),
             },
             Thread::Reports => fair(&|one| {
-                // Who was held already when it came by last does not ring again.
-                let rings = !one.waiting && !rings_first;
+                // A thread that was waiting already does not notify again.
+                let notifies = !one.waiting && !notifies_first;
                 if one.read == Turn::Open {
                     one.active = true
                 } else {
                     one.waiting = true
                 }
-                one.thread = if rings { Thread::ChecksRequest } else { Thread::AboutToSleep };
+                one.thread = if notifies { Thread::ChecksRequest } else { Thread::AboutToSleep };
             }),
             Thread::ChecksRequest if own.notify_requested => to(Thread::Notifies),
             Thread::ChecksRequest | Thread::Notifies => fair(&|one| {
                 one.doorbell |= one.thread == Thread::Notifies;
-                one.thread = if rings_first { Thread::Reports } else { Thread::AboutToSleep };
+                one.thread = if notifies_first { Thread::Reports } else { Thread::AboutToSleep };
             }),
             Thread::AboutToSleep if own.read == Turn::Open => to(Thread::ReadsGate),
             Thread::AboutToSleep if own.fresh || mutation == Mutation::SleepsWithoutCheck => {
                 to(Thread::Sleeps)
             }
             Thread::AboutToSleep => to(Thread::ReadsGate),
-            Thread::Idle | Thread::Sleeps | Thread::Dead => None,
+            Thread::Idle | Thread::Sleeps | Thread::Exited => None,
         }
     }
 
     fn monitor_steps(&self, mutation: Mutation, out: &mut Vec<(Kind, Self)>) {
-        if self.monitor == Monitor::Dead {
-            let mut born = Self { monitor: Monitor::Polls, ..*self };
-            born.forget_accounting();
-            for (seen, one) in born.seen.iter_mut().zip(&mut born.containers) {
-                // As if it had said itself what it finds.
-                let said = (mutation == Mutation::NoAdoption).then_some(one.turn);
-                *seen = Seen { poll: true, said, ..*seen };
+        if self.monitor == Monitor::Exited {
+            let mut started = Self { monitor: Monitor::Polls, ..*self };
+            started.forget_accounting();
+            for (seen, one) in started.seen.iter_mut().zip(&mut started.containers) {
+                // As if it had published the found words itself.
+                let published = (mutation == Mutation::NoAdoption).then_some(one.turn);
+                *seen = Seen { poll: true, published, ..*seen };
                 one.doorbell = false;
             }
-            out.push((Kind::Failure, born));
+            out.push((Kind::Failure, started));
             return;
         }
-        let mut dead = Self { monitor: Monitor::Dead, succeeded: true, ..*self };
-        dead.seen = Self::initial().seen;
-        dead.forget_accounting();
-        // Whose gate has opened since launches on until the next monitor says something.
-        dead.containers.iter_mut().for_each(|one| (one.told, one.late) = (false, 0));
-        // What is wrong about the others shows without it.
+        let mut exited = Self { monitor: Monitor::Exited, succeeded: true, ..*self };
+        exited.seen = Self::initial().seen;
+        exited.forget_accounting();
+        // A container launches freely until the next monitor publishes something.
+        exited.containers.iter_mut().for_each(|one| (one.is_current, one.late) = (false, 0));
+        // The other mutations are detected without it.
         let matters = matches!(
             mutation,
             Mutation::None | Mutation::StaleHeartbeatUnnoticed | Mutation::NoAdoption
         );
         if matters && !self.succeeded {
-            out.push((Kind::Failure, dead));
+            out.push((Kind::Failure, exited));
         }
         match self.monitor {
             Monitor::Sleeps => {
-                if self.containers[CLOSE].doorbell {
-                    let mut next = self.poll_next(CLOSE);
-                    (next.containers[CLOSE].doorbell, next.containers[CLOSE].notify_requested) =
-                        (false, false);
+                if self.containers[DETAILED].doorbell {
+                    let mut next = self.poll_next(DETAILED);
+                    (
+                        next.containers[DETAILED].doorbell,
+                        next.containers[DETAILED].notify_requested,
+                    ) = (false, false);
                     out.push((Kind::Fair, next));
                 }
-                // Its own timer, and what the other one does: it looks at whose turn it is, and at who launches freely.
-                let free = self.containers[CLOSE].turn == Turn::Open && self.seen[CLOSE].active;
+                // By its own timer, and by the other container: it polls the holder, and a
+                // container that launches freely.
+                let on_fast_path =
+                    self.containers[DETAILED].turn == Turn::Open && self.seen[DETAILED].active;
                 out.push((
                     Kind::Fair,
-                    if free { self.poll_next(CLOSE) } else { self.poll_next(OTHER) },
+                    if on_fast_path { self.poll_next(DETAILED) } else { self.poll_next(OTHER) },
                 ));
             }
             Monitor::Polls => out.push((Kind::Fair, self.poll())),
@@ -437,19 +441,19 @@ impl State {
             }
             Monitor::RequestsNotification => {
                 let mut next = Self { monitor: Monitor::Sleeps, ..*self };
-                let (one, seen) = (&mut next.containers[CLOSE], &mut next.seen[CLOSE]);
+                let (one, seen) = (&mut next.containers[DETAILED], &mut next.seen[DETAILED]);
                 let is_background =
                     self.is_background && mutation != Mutation::BackgroundGrantUnnotified;
                 let held = one.turn == Turn::Wait || (one.turn == Turn::Yours && is_background);
                 let wanted = one.turn == Turn::Open || (held && !seen.waiting);
                 if wanted && !one.notify_requested && mutation != Mutation::NoPollAfterRequest {
-                    // Who came to its gate before it was armed did not ring.
+                    // A thread that came to its gate before the request did not notify.
                     (seen.poll, next.monitor) = (true, Monitor::Polls);
                 }
                 one.notify_requested = wanted;
                 out.push((Kind::Fair, next));
             }
-            Monitor::Dead => {}
+            Monitor::Exited => {}
         }
     }
 
@@ -462,15 +466,15 @@ impl State {
         next
     }
 
-    /// Reads the cells of whom it has to look at.
+    /// Reads the cells of the marked containers.
     fn poll(&self) -> Self {
         let mut next = Self { monitor: Monitor::Decides, ..*self };
-        let (one, seen) = (&self.containers[CLOSE], &mut next.seen[CLOSE]);
+        let (one, seen) = (&self.containers[DETAILED], &mut next.seen[DETAILED]);
         if seen.poll {
             seen.poll = false;
-            seen.dead = one.thread == Thread::Dead;
-            seen.waiting = one.waiting && !seen.dead;
-            seen.active = (one.active || one.waiting) && !seen.dead;
+            seen.exited = one.thread == Thread::Exited;
+            seen.waiting = one.waiting && !seen.exited;
+            seen.active = (one.active || one.waiting) && !seen.exited;
             seen.inflight = one.inflight;
         }
         next
@@ -480,7 +484,8 @@ impl State {
         let mut next = Self { monitor: Monitor::Turns, ..*self };
         let active = self.seen.map(|seen| seen.active);
         if active != [true; 2] && !(next.contended && self.seen.iter().any(|seen| seen.waiting)) {
-            // Who is active launches freely, who is silent asks first; nobody: all freely.
+            // An active container launches freely, a silent one must wait; if none is active, all
+            // launch freely.
             next.forget_accounting();
             for container in 0..2 {
                 let turn =
@@ -494,47 +499,48 @@ impl State {
         next.update_background(mutation, out);
         let Some(holder) = next.holder else { return next.pass_on(None, out) };
         let seen = &self.seen[holder];
-        if seen.dead {
+        if seen.exited {
             return next.pass_on(Some(holder), out);
         }
         if next.closing {
             if !seen.inflight {
                 return next.pass_on(Some(holder), out);
             }
-            // The drain has taken too long, or has not yet.
+            // The drain may have timed out, or not.
             if mutation != Mutation::DrainWithoutEnd {
                 next.pass_on(Some(holder), out);
             }
             out.push((Kind::Fair, next));
             return;
         }
-        // Its time is up, or it was silent for too long.
-        let mut closes = next;
-        closes.closing = true;
-        closes.order(holder, Turn::Wait);
-        out.push((Kind::Fair, closes));
+        // Its turn has ended, or it was silent for too long.
+        let mut closing = next;
+        closing.closing = true;
+        closing.order(holder, Turn::Wait);
+        out.push((Kind::Fair, closing));
         out.push((Kind::Fair, next));
     }
 
-    /// Whoever waits may become a guest instead; a guest has a new grant, or is back in line.
+    /// A waiting container may become a background tenant. A background tenant gets a new grant, or
+    /// returns to the queue.
     fn update_background(&self, mutation: Mutation, out: &mut Vec<(Kind, Self)>) {
-        let seen = &self.seen[CLOSE];
+        let seen = &self.seen[DETAILED];
         let mut next = *self;
         if self.is_background {
             next.is_background = false;
             if mutation != Mutation::BackgroundStays {
-                next.order(CLOSE, Turn::Wait);
+                next.order(DETAILED, Turn::Wait);
             }
-            // Nobody may depend on it: a new grant is what whoever waits has coming.
+            // No program may depend on it: a waiting one always gets a new grant.
             out.push((Kind::Arbitrary, next));
             next = *self;
         }
-        // By the books alone its gate says YOURS already.
-        let invited = self.is_background || self.holder == Some(OTHER);
-        if seen.waiting && !seen.dead && invited {
+        // For the monitor its gate says YOURS already.
+        let eligible = self.is_background || self.holder == Some(OTHER);
+        if seen.waiting && !seen.exited && eligible {
             let again = !(self.is_background && mutation == Mutation::NoNewGrant);
             next.is_background = true;
-            next.seen[CLOSE].order = again.then_some(Turn::Yours);
+            next.seen[DETAILED].order = again.then_some(Turn::Yours);
             out.push((Kind::Fair, next));
         }
     }
@@ -544,7 +550,7 @@ impl State {
             (None, false, false, false);
     }
 
-    /// Gives the turn to somebody who waits; `from` has had it, and is the last choice.
+    /// Passes the turn to a waiting container. `from` has had it, and is the last choice.
     fn pass_on(self, from: Option<usize>, out: &mut Vec<(Kind, Self)>) {
         let mut successors: Vec<usize> = (0..2)
             .filter(|container| {
@@ -565,10 +571,10 @@ impl State {
             out.push((Kind::Fair, next));
         }
         for successor in successors {
-            let mut given = next;
-            given.holder = Some(successor);
-            given.seen[successor].order = Some(Turn::Yours);
-            out.push((Kind::Fair, given));
+            let mut passed = next;
+            passed.holder = Some(successor);
+            passed.seen[successor].order = Some(Turn::Yours);
+            out.push((Kind::Fair, passed));
         }
     }
 
@@ -577,13 +583,13 @@ impl State {
     }
 
     fn order(&mut self, container: usize, turn: Turn) {
-        self.seen[container].order = (self.seen[container].said != Some(turn)).then_some(turn);
+        self.seen[container].order = (self.seen[container].published != Some(turn)).then_some(turn);
     }
 
-    /// Carries out the next piece of the first order: turn, gate word, wake.
+    /// Carries out the next part of the first order: turn, gate word, wake.
     fn write(&self, mutation: Mutation) -> Self {
         let mut next = *self;
-        // What takes the GPU away comes before what gives it.
+        // Revocations come before grants.
         let revokes = |seen: &Seen| seen.order == Some(Turn::Wait);
         let first = self.seen.iter().position(revokes);
         let Some(container) =
@@ -594,10 +600,10 @@ impl State {
         };
         let (one, seen) = (&mut next.containers[container], &mut next.seen[container]);
         let Some(turn) = seen.order else { return next };
-        let runs_in_background = container == CLOSE && self.is_background && turn == Turn::Yours;
+        let runs_in_background = container == DETAILED && self.is_background && turn == Turn::Yours;
         let store = |one: &mut Container| {
             (one.turn, one.runs_in_background) = (turn, runs_in_background);
-            one.left = turn == Turn::Yours;
+            one.has_budget = turn == Turn::Yours;
         };
         let bump = |one: &mut Container| one.fresh = false;
         let wake = |one: &mut Container| {
@@ -610,12 +616,12 @@ impl State {
             if turn != Turn::Wait && one.thread == Thread::Sleeps {
                 (one.thread, one.waiting) = (Thread::Launches, false);
             }
-            (seen.order, seen.said, next.monitor) = (None, Some(turn), Monitor::Turns);
+            (seen.order, seen.published, next.monitor) = (None, Some(turn), Monitor::Turns);
             return next;
         }
         next.monitor = match self.monitor {
             Monitor::Turns => {
-                (one.told, one.late) = (false, 0);
+                (one.is_current, one.late) = (false, 0);
                 if mutation == Mutation::GateBeforeTurn {
                     bump(one)
                 } else {
@@ -624,7 +630,7 @@ impl State {
                 Monitor::ChangesGateWord
             }
             Monitor::ChangesGateWord => {
-                one.told = true;
+                one.is_current = true;
                 if mutation == Mutation::GateBeforeTurn {
                     store(one)
                 } else {
@@ -633,18 +639,19 @@ impl State {
                 Monitor::Wakes
             }
             _ => {
-                // A step later than the change: whoever went to sleep before is asleep by now.
+                // One step after the change, so a thread that went to sleep before is asleep by
+                // now.
                 if mutation != Mutation::NoWake {
                     wake(one);
                 }
-                (seen.order, seen.said) = (None, Some(turn));
+                (seen.order, seen.published) = (None, Some(turn));
                 Monitor::Turns
             }
         };
         next
     }
 
-    /// What must hold in every state; else why it does not.
+    /// Checks the invariants; returns the violated one.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         let yours = self
             .containers
@@ -652,19 +659,19 @@ impl State {
             .filter(|one| one.turn == Turn::Yours && !one.runs_in_background)
             .count();
         if yours > 1 {
-            return Some("two containers are told that the turn is theirs");
+            return Some("two containers have the turn");
         }
         // One launch may have been between reading and launching.
         if self.containers.iter().any(|one| one.late > 1) {
-            return Some("a container launches on though its turn is over");
+            return Some("a container launches after its turn");
         }
-        let close = &self.containers[CLOSE];
+        let detailed = &self.containers[DETAILED];
         if self.monitor == Monitor::Sleeps
-            && close.runs_in_background
-            && close.turn == Turn::Yours
+            && detailed.runs_in_background
+            && detailed.turn == Turn::Yours
             && !self.is_background
         {
-            return Some("a container launches beside the others though it is no guest");
+            return Some("a container launches beside the others, but is not a background tenant");
         }
         None
     }
