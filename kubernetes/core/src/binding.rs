@@ -1,29 +1,32 @@
-//! How a slice that the kubelet counted comes to its container: what the device plugin hands out, and what `cgpu-runtime` asks it then.
+//! How a slice that the kubelet counted reaches its container: what the device plugin gives the
+//! kubelet, and what `cgpu-runtime` requests from the plugin.
 //!
 //! ```text
-//!   kubelet -- Allocate(ids) --> device plugin: a token, in variables and in the name of a CDI device
+//!   kubelet -- Allocate(ids) --> device plugin: a token, in variables and in a CDI device's name
 //!   engine -- create --> cgpu-runtime: token of the variables, pod and container of the annotations
 //!                           |-- Question --> device plugin: that pod's annotations and limits
-//!                           |<-- Answer ---- the variables of the container, or why it is not started
+//!                           |<-- Answer ---- the variables of the container, or why it is refused
 //! ```
 //!
-//! One line of JSON each way, over a socket that only root can open. A question may be asked again, and has the same answer.
+//! Question and answer are one line of JSON each, over a socket that only root can open. The same
+//! question has the same answer each time.
 
 use serde::{Deserialize, Serialize};
 
 use crate::names::variable;
 use crate::slice::Token;
 
-/// Of CDI devices that are slices.
+/// CDI kind of slices.
 pub const CDI_KIND: &str = "cgpu.dev/slice";
 
-/// The plugin's socket, in the monitor's root.
+/// Name of the plugin's socket in the monitor's directory.
 pub const SOCKET: &str = "plugin.sock";
 
-/// Bytes of a line, its end included; more is no question and no answer.
+/// Maximum length of a line in bytes, its end included.
 pub const LONGEST_LINE: u64 = 65_536;
 
-/// Variables that say what a limit is, or that there is none: the answer's alone, whatever the pod's author or its image has set.
+/// Variables that set or lift a limit. Their values come from the answer alone, whatever the pod or
+/// its image sets.
 pub const OVERRULED: [&str; 9] = [
     variable::VISIBLE,
     variable::INDEX,
@@ -36,38 +39,39 @@ pub const OVERRULED: [&str; 9] = [
     "CGPU_MEM_UNIT",
 ];
 
-/// Which slice of whose container.
+/// Request of `cgpu-runtime`: the slice, and the container that was given it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
-    /// What the variable [`variable::SLICE`] says.
+    /// Value of the variable [`variable::SLICE`].
     pub slice: String,
-    /// The pod's namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// The pod's name.
+    /// Name of the pod.
     pub pod: String,
-    /// The pod itself.
+    /// Uid of the pod.
     pub uid: String,
-    /// The container's name in it.
+    /// Name of the container.
     pub container: String,
 }
 
-/// What becomes of it.
+/// Reply of the device plugin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// It is started with these variables.
+    /// The container starts with these variables.
     Bound(Vec<(String, String)>),
-    /// It is not started: why, in a sentence.
+    /// The container does not start, for this reason.
     Refused(String),
 }
 
-/// What a container is given before anybody knows which it is. No GPU is called so: a runtime that was not told what it means finds none.
+/// Returns the variables that a container gets before it is known which one it is. No GPU has the
+/// name in [`variable::VISIBLE`], so another runtime finds none.
 #[must_use]
 pub fn provisional(token: Token) -> [(&'static str, String); 2] {
     [(variable::SLICE, token.to_string()), (variable::VISIBLE, nowhere(&token.to_string()))]
 }
 
-/// The slice that a container was given, if nobody has asked yet which it is.
+/// Returns the container's slice if it is not bound yet.
 pub fn unbound<'a>(variables: impl Fn(&str) -> Option<&'a str>) -> Option<&'a str> {
     let slice = variables(variable::SLICE)?;
     (variables(variable::VISIBLE) == Some(&nowhere(slice))).then_some(slice)

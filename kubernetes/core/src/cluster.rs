@@ -1,7 +1,8 @@
-//! Pods and nodes as they were last seen, and the accounting of each node.
+//! The latest known pods and nodes, and the accounting of each node.
 //!
-//! Events are taken one by one and may be lost, late or doubled; a list replaces everything but the memory of what is gone. The accounting of a node
-//! is computed anew from what names it, so it does not matter by which way it came to be.
+//! Events are applied one by one; they may be lost, late or duplicated. A list replaces everything
+//! except the record of deleted pods. The accounting of a node is always computed anew from the
+//! pods that name it, so it does not depend on the order of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::object::{Node, Pod};
 use crate::pod_request::{PodObservation, PodRequest};
 use crate::refusal::Refusal;
 
-/// A node that is known, or that a pod names.
+/// A node that exists, or that a pod names.
 #[derive(Debug, Default)]
 struct NodeEntry {
     gpus: Option<NodeGpus>,
@@ -23,16 +24,15 @@ struct NodeEntry {
     accounting: NodeAccounting,
 }
 
-/// Number of deleted pods that are remembered, and at most twice as many. Late events are not as
-/// late as that.
+/// Maximum size of each of the two sets of deleted pods. An event is never that late.
 const MAX_DELETED: usize = 65_536;
 
-/// Deleted pods: a late event does not restore one, for no uid is used twice.
+/// Recently deleted pods. A late event does not restore one of them; uids are never used again.
 #[derive(Debug, Default)]
 struct DeletedPods {
-    /// Fewer than [`MAX_DELETED`].
+    /// The latest, fewer than [`MAX_DELETED`].
     last: BTreeSet<String>,
-    /// Those before them: forgotten together when there are [`MAX_DELETED`] newer ones.
+    /// Those before, dropped when `last` reaches [`MAX_DELETED`].
     before: BTreeSet<String>,
 }
 
@@ -54,7 +54,7 @@ impl DeletedPods {
     }
 }
 
-/// Everything that is known.
+/// Known pods and nodes.
 #[derive(Debug, Default)]
 pub struct Cluster {
     dialects: Dialects,
@@ -64,19 +64,19 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// One that knows nothing.
+    /// Creates an empty cluster.
     #[must_use]
     pub fn new(dialects: Dialects) -> Self {
         Self { dialects, ..Self::default() }
     }
 
-    /// Which names are listened to.
+    /// Returns the dialects that are read.
     #[must_use]
     pub fn dialects(&self) -> Dialects {
         self.dialects
     }
 
-    /// Forgets what it knew and takes this, as [`Self::replace_nodes`] and [`Self::replace_pods`] do.
+    /// Replaces nodes and pods as [`Self::replace_nodes`] and [`Self::replace_pods`] do.
     pub fn replace<'a>(
         &mut self,
         nodes: impl IntoIterator<Item = &'a Node>,
@@ -87,7 +87,7 @@ impl Cluster {
         self.replace_pods(pods.into_iter().map(|pod| PodObservation::of(pod, dialects)), "");
     }
 
-    /// These are the nodes that there are.
+    /// Replaces the nodes with those of a list.
     pub fn replace_nodes(&mut self, nodes: impl IntoIterator<Item = NodeGpus>) {
         let mut lost: BTreeSet<String> = self.nodes.keys().cloned().collect();
         for gpus in nodes {
@@ -97,12 +97,15 @@ impl Cluster {
         lost.iter().for_each(|name| self.delete_node(name));
     }
 
-    /// These are the pods that there were when the API server had this version. Those that were known and are not among them are gone, and so are
-    /// those that were gone before; one that is among them lives, whatever was thought of it. Of one that is known in a newer version than the
-    /// list's that version stays: it came by another way while the list was made.
+    /// Replaces the pods with a list of the API server at `version`.
     ///
-    /// Without a version the list must not be older than what was seen, or pods that came in between would be taken for gone until the next list:
-    /// the API server is to be asked for one without `resourceVersion=0`.
+    /// Known pods that are not listed count as deleted, and so do those deleted before. A listed
+    /// pod exists, even if it counted as deleted. A pod that is known in a newer version than the
+    /// list's keeps it: the change arrived by watch while the list was made.
+    ///
+    /// With an empty `version`, the list must not be older than the latest known state. Otherwise
+    /// pods that appeared in between count as deleted until the next list. So request it without
+    /// `resourceVersion=0`.
     pub fn replace_pods(&mut self, pods: impl IntoIterator<Item = PodObservation>, version: &str) {
         let mut known = std::mem::take(&mut self.pods);
         self.nodes.values_mut().for_each(|entry| entry.pods.clear());
@@ -135,7 +138,7 @@ impl Cluster {
         names.iter().for_each(|name| self.compute(name));
     }
 
-    /// A node came or changed.
+    /// Applies a new or changed node.
     pub fn apply_node(&mut self, node: &Node) {
         self.apply_gpus(NodeGpus::of(node));
     }
@@ -143,14 +146,14 @@ impl Cluster {
     fn apply_gpus(&mut self, gpus: NodeGpus) {
         let name = gpus.name.clone();
         let entry = self.nodes.entry(name.clone()).or_default();
-        // Nodes say every few seconds that they live; that does not change the accounting.
+        // Nodes report that they are alive every few seconds; that does not change the accounting.
         if entry.gpus.as_ref() != Some(&gpus) {
             entry.gpus = Some(gpus);
             self.compute(&name);
         }
     }
 
-    /// A node went.
+    /// Removes a node.
     pub fn delete_node(&mut self, name: &str) {
         if let Some(entry) = self.nodes.get_mut(name) {
             entry.gpus = None;
@@ -158,12 +161,12 @@ impl Cluster {
         }
     }
 
-    /// A pod came or changed. An older version than the one that is known is passed over.
+    /// Applies a new or changed pod, unless a newer version is known.
     pub fn apply_pod(&mut self, pod: &Pod) {
         self.apply(PodObservation::of(pod, self.dialects));
     }
 
-    /// A pod came or changed. An older version than the one that is known is passed over.
+    /// Applies a new or changed pod, unless a newer version is known.
     pub fn apply(&mut self, observation: PodObservation) {
         let uid = observation.uid().to_owned();
         if self.deleted.has(&uid) {
@@ -186,14 +189,15 @@ impl Cluster {
                     self.compute(&name);
                 }
             }
-            // It has ended, which is for ever, also where it was not known: what it was before may come late.
+            // The end is final. An unknown pod is recorded, too: an earlier state of it may arrive
+            // late.
             PodObservation::Ended(uid) => self.delete_pod(&uid),
             PodObservation::Other(_) if known.is_some() => self.delete_pod(&uid),
             PodObservation::Other(_) => {}
         }
     }
 
-    /// A pod went.
+    /// Removes a pod.
     pub fn delete_pod(&mut self, uid: &str) {
         self.deleted.add(uid);
         if let Some(pod) = self.pods.remove(uid) {
@@ -201,33 +205,35 @@ impl Cluster {
         }
     }
 
-    /// The GPUs and the accounting of a node that is there.
+    /// Returns the GPUs and the accounting of a node that exists.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<(&NodeGpus, &NodeAccounting)> {
         let entry = self.nodes.get(name)?;
         Some((entry.gpus.as_ref()?, &entry.accounting))
     }
 
-    /// All that are there, by name.
+    /// Returns the nodes that exist, by name.
     pub fn nodes(&self) -> impl Iterator<Item = (&NodeGpus, &NodeAccounting)> {
         self.nodes.values().filter_map(|entry| Some((entry.gpus.as_ref()?, &entry.accounting)))
     }
 
-    /// A pod that asks for GPUs.
+    /// Returns a pod that requests GPUs.
     #[must_use]
     pub fn pod(&self, uid: &str) -> Option<&Arc<PodRequest>> {
         self.pods.get(uid)
     }
 
-    /// All of these, by uid.
+    /// Returns the pods that request GPUs, by uid.
     pub fn pods(&self) -> impl Iterator<Item = &Arc<PodRequest>> {
         self.pods.values()
     }
 
-    /// Looks at a claim before it is bound: `pods` are what the API server lists of the node's pods and of those that are bound nowhere.
+    /// Checks a claim before its pod is bound. `pods` are those that the API server lists as bound
+    /// to the node or unbound.
     ///
     /// # Errors
-    /// As [`claim::confirm`]; and the node is not known, so that nobody can say what it has: withdraw.
+    /// Those of [`claim::confirm`], or the node is not known, so what it has is not known either.
+    /// The claim must be withdrawn.
     pub fn confirm<'a>(
         &self,
         uid: &str,
@@ -240,7 +246,7 @@ impl Cluster {
         claim::confirm(uid, gpus, pods)
     }
 
-    /// Claims that have come to nothing: old ones, and those on nodes that are not there.
+    /// Returns pods whose claims are stale: claims that are old, or on nodes that do not exist.
     pub fn stale(&self, now: u64) -> impl Iterator<Item = &Arc<PodRequest>> {
         self.pods().filter(move |pod| {
             let lost =
@@ -249,7 +255,7 @@ impl Cluster {
         })
     }
 
-    /// Whether the accounting is what it would be if everything had been seen at once. For tests.
+    /// Returns whether the accounting equals one computed from all pods. For tests.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.nodes.iter().all(|(name, entry)| {
@@ -269,7 +275,7 @@ impl Cluster {
             .all(|pod| pod.node().is_none_or(|name| self.nodes.contains_key(name)))
     }
 
-    /// The accounting of its node is to be computed then.
+    /// Stores a pod. The caller must compute the accounting of its node afterwards.
     fn add(&mut self, pod: Arc<PodRequest>) {
         if let Some(name) = pod.node() {
             self.nodes.entry(name.to_owned()).or_default().pods.insert(pod.uid.clone());
@@ -297,7 +303,8 @@ impl Cluster {
     }
 }
 
-/// Versions are numbers that grow, in every API server there is; of others nothing is known.
+/// Returns whether one version is older than another. Versions of all API servers are growing
+/// numbers; of others the order is not known.
 fn is_older(version: &str, known: &str) -> bool {
     match (version.parse::<u64>(), known.parse::<u64>()) {
         (Ok(version), Ok(known)) => version < known,

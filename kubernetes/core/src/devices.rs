@@ -1,19 +1,20 @@
-//! What the kubelet is told: one id for each unit of a node.
+//! Device ids for the kubelet: one for each unit of a node.
 //!
-//! Ids are counts. None belongs to a GPU: which GPU a pod has is in its annotations, and the kubelet hands out ids as it likes. So they can be as
-//! short as numbers are, and of a sick GPU as many ids are sick as it has units, whichever these are.
+//! An id belongs to no GPU: the kubelet chooses ids freely, and a pod's GPUs are in its
+//! annotations. So ids are short numbers. An unhealthy GPU makes as many ids unhealthy as it has
+//! units, no matter which.
 
 use crate::gpus::{Gpu, NodeGpus};
 use crate::refusal::Refusal;
 use crate::unit::Unit;
 
-/// Bytes of a message that the kubelet takes.
+/// Maximum size of a message to the kubelet, in bytes.
 pub const MAX_MESSAGE_BYTES: u64 = 4_194_304;
 
 /// Digits of ids.
 const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
-/// The id of this number.
+/// Returns the id of a number.
 #[must_use]
 pub fn id(number: u64) -> String {
     let mut digits = Vec::new();
@@ -28,7 +29,7 @@ pub fn id(number: u64) -> String {
     digits.iter().rev().map(|digit| char::from(*digit)).collect()
 }
 
-/// The number of an id; none: it is not one of ours.
+/// Returns the number of an id, or `None` if it is not one of ours.
 #[must_use]
 pub fn number(id: &str) -> Option<u64> {
     let ours = !id.is_empty()
@@ -37,20 +38,21 @@ pub fn number(id: &str) -> Option<u64> {
     ours.then(|| u64::from_str_radix(id, 36).ok()).flatten()
 }
 
-/// What a node has for the kubelet: the first so many ids are well, the others are not.
+/// Devices of a node for the kubelet. The first `healthy` ids are healthy, the others are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Devices {
-    /// Units of GPUs that are well.
+    /// Units of healthy GPUs.
     pub healthy: u64,
     /// Units of all GPUs.
     pub all: u64,
 }
 
 impl Devices {
-    /// Of a node's GPUs; none where no pod may come.
+    /// Counts a node's units; zero if no pod may be placed on it.
     ///
     /// # Errors
-    /// They are more than the kubelet could be told if all of them fell sick, which takes more words; with the numbers and a unit that would do.
+    /// The message would exceed the kubelet's limit if every GPU became unhealthy, which takes more
+    /// bytes. The error has the sizes and a unit that fits.
     pub fn of(node: &NodeGpus) -> Result<Self, Refusal> {
         let devices = Self::counted(node, |gpu| gpu.units);
         let bytes = Self { healthy: 0, ..devices }.message();
@@ -71,13 +73,13 @@ impl Devices {
         )))
     }
 
-    /// Percent of compute, of GPUs that can set some aside.
+    /// Counts the percent of compute that can be held.
     #[must_use]
     pub fn percent(node: &NodeGpus) -> Self {
         Self::counted(node, |gpu| gpu.percent.into())
     }
 
-    /// Places of containers, each of one GPU.
+    /// Counts the containers that fit, each on one GPU.
     #[must_use]
     pub fn containers(node: &NodeGpus) -> Self {
         Self::counted(node, |gpu| gpu.containers.into())
@@ -95,12 +97,12 @@ impl Devices {
         }
     }
 
-    /// Bytes of the message (`ListAndWatchResponse`) that says so: for each device its id and its health, each with a tag and a length, and a
-    /// tag and a length around both.
+    /// Returns the size in bytes of the message (`ListAndWatchResponse`): id and health of each
+    /// device, each with a tag and a length, and a tag and a length around both.
     #[must_use]
     pub fn message(self) -> u64 {
         let ids = |up_to: u64| {
-            // By lengths of ids: 36 of one digit, 36 x 35 of two, and so on.
+            // By length of the id: 36 have one digit, 36 x 35 have two, and so on.
             let (mut bytes, mut from, mut digits) = (0_u64, 0_u64, 1_u64);
             while from < up_to {
                 let last = 36_u64
@@ -125,7 +127,7 @@ mod tests {
     use crate::doubles::node;
     use proptest::prelude::*;
 
-    /// The message, byte by byte, as protobuf has it.
+    /// Returns the length of the message encoded as protobuf, one device at a time.
     fn encoded(devices: Devices) -> u64 {
         let mut bytes = Vec::new();
         for index in 0..devices.all {
@@ -169,7 +171,7 @@ mod tests {
             Devices::of(&gpus("128MiB", 81920, 8)),
             Ok(Devices { healthy: 5120, all: 5120 })
         );
-        // gpushare's ids, a UUID each, were too long from the first such GPU on.
+        // gpushare's ids contain a UUID, so one such GPU already exceeds the limit.
         assert_eq!(Devices::of(&gpus("MiB", 81920, 2)).map(|devices| devices.all), Ok(163_840));
         assert_eq!(
             Devices::of(&gpus("MiB", 81920, 8)).unwrap_err().sentence(),

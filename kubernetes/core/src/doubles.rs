@@ -9,7 +9,7 @@ pub(crate) fn texts(pairs: &[(&str, &str)]) -> Texts {
     pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
 }
 
-/// A node as gpushare's plugin leaves it.
+/// A node as gpushare's device plugin leaves it.
 pub(crate) fn plain_node(name: &str, address: &str, units: u64, gpus: u32) -> Node {
     Node {
         metadata: Metadata {
@@ -28,7 +28,7 @@ pub(crate) fn plain_node(name: &str, address: &str, units: u64, gpus: u32) -> No
     }
 }
 
-/// A node as our plugin leaves it, with GPUs of these MiB.
+/// A node as our device plugin leaves it, with GPUs of these sizes in MiB.
 pub(crate) fn node(name: &str, unit: &str, mib: &[u64]) -> Node {
     let gpus: Vec<String> = mib
         .iter()
@@ -53,7 +53,7 @@ pub(crate) fn container(name: &str, limits: &[(&str, &str)]) -> Container {
     }
 }
 
-/// A pod that waits, of one container.
+/// A pending pod of one container.
 pub(crate) fn pod(name: &str, limits: &[(&str, &str)]) -> Pod {
     Pod {
         metadata: Metadata {
@@ -68,7 +68,7 @@ pub(crate) fn pod(name: &str, limits: &[(&str, &str)]) -> Pod {
     }
 }
 
-/// One that asks for memory alone.
+/// A pending pod that requests only memory.
 pub(crate) fn sharing(name: &str, units: u64) -> Pod {
     pod(name, &[(MEMORY, &units.to_string())])
 }

@@ -1,7 +1,8 @@
-//! What the scheduler extender answers: the paths and bodies of gpushare's, as kube-scheduler sends and expects them.
+//! Replies of the scheduler extender, with the paths and bodies of gpushare's extender.
 //!
-//! Names are capitalised, for kube-scheduler's types have no other. All answers but `bind` are functions of what is known; `bind` says what
-//! is to be written, and whoever calls it writes, looks and binds ([`crate::claim`]).
+//! Names are capitalised because kube-scheduler's types have no others. All replies but that of
+//! `bind` depend only on the [`Cluster`]. [`bind`] returns a change; its caller writes it, confirms
+//! the claim and binds the pod ([`crate::claim`]).
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -19,10 +20,10 @@ use crate::reason::Reason;
 use crate::refusal::Refusal;
 use crate::resource_request::ResourceRequest;
 
-/// What every path but `/version` begins with.
+/// Prefix of every path but `/version`.
 pub const PREFIX: &str = "/gpushare-scheduler";
 
-/// What somebody wants.
+/// Endpoint of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call<'a> {
     /// GET `/version`.
@@ -38,7 +39,7 @@ pub enum Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// None: there is no such path, or not for this method.
+    /// Returns the endpoint of a path, or `None` if there is none for this method.
     #[must_use]
     pub fn of(method: &str, path: &'a str) -> Option<Self> {
         if path == "/version" {
@@ -59,98 +60,99 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What `/version` says.
+/// Returns the reply to `/version`.
 #[must_use]
 pub fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
 }
 
-/// What filter and prioritize are asked.
+/// Request of filter and prioritize.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Candidates {
-    /// Who is to be placed.
+    /// Pod to place.
     #[serde(alias = "pod")]
     pub pod: Option<Pod>,
-    /// Where, with everything that is known of the nodes; only from schedulers that were told that we remember nothing.
+    /// Candidate nodes as whole objects: from schedulers whose configuration says that the extender
+    /// has no cache.
     #[serde(alias = "nodes")]
     pub nodes: Option<NodeList>,
-    /// Where.
+    /// Names of candidate nodes.
     #[serde(alias = "nodenames", alias = "nodeNames")]
     pub node_names: Option<Vec<String>>,
 }
 
-/// Nodes, as they came: they go back so.
+/// Nodes, returned as they came.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeList {
-    /// Each a node, with whatever it has.
+    /// Node objects, unparsed.
     #[serde(default)]
     pub items: Vec<Value>,
 }
 
-/// What filter answers.
+/// Reply of filter.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Filtered {
-    /// Those that will do, if whole nodes came.
+    /// Fitting nodes, if the request has whole nodes.
     pub nodes: Option<NodeList>,
-    /// Those that will do, if names came.
+    /// Fitting nodes, if the request has names.
     pub node_names: Option<Vec<String>>,
-    /// Why others will not, unless pods go.
+    /// Reasons of nodes that would fit if pods were removed.
     pub failed_nodes: BTreeMap<String, String>,
-    /// Why others never will.
+    /// Reasons of nodes that never fit.
     pub failed_and_unresolvable_nodes: BTreeMap<String, String>,
-    /// Why there is no answer.
+    /// Why there is no result.
     pub error: String,
 }
 
-/// A node's score.
+/// Score of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Priority {
-    /// Its name.
+    /// Name of the node.
     pub host: String,
-    /// 0 to 10.
+    /// Score, 0 to 10.
     pub score: u64,
 }
 
-/// What bind is asked.
+/// Request of bind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Binding {
-    /// The pod's name.
+    /// Name of the pod.
     #[serde(alias = "podName")]
     pub pod_name: String,
-    /// Its namespace.
+    /// Namespace of the pod.
     #[serde(alias = "podNamespace")]
     pub pod_namespace: String,
-    /// Itself.
+    /// Uid of the pod.
     #[serde(rename = "PodUID", alias = "podUID")]
     pub pod_uid: String,
-    /// Where to.
+    /// Name of the node.
     #[serde(alias = "node")]
     pub node: String,
 }
 
-/// What bind answers.
+/// Reply of bind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Bound {
-    /// Why not; empty: it is.
+    /// Why the pod was not bound; empty if it was.
     pub error: String,
 }
 
-/// Reads a body.
+/// Parses the body of a request.
 ///
 /// # Errors
-/// It is not what it should be.
+/// The body is not what kube-scheduler sends.
 pub fn decode<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
     serde_json::from_slice(body).map_err(|error| {
         Refusal::new(format!("the request is not what kube-scheduler sends: {error}"))
     })
 }
 
-/// Which nodes have room.
+/// Returns the nodes that fit the pod.
 #[must_use]
 pub fn filter(cluster: &Cluster, candidates: &Candidates) -> Filtered {
     let Some(pod) = &candidates.pod else {
@@ -184,7 +186,7 @@ pub fn filter(cluster: &Cluster, candidates: &Candidates) -> Filtered {
     Filtered { nodes, node_names: names, ..answer }
 }
 
-/// How well nodes would do, by how full they would be.
+/// Scores nodes by how full they would be with the pod.
 #[must_use]
 pub fn prioritize(
     cluster: &Cluster,
@@ -196,7 +198,7 @@ pub fn prioritize(
     let listed = candidates.nodes.iter().flat_map(|nodes| &nodes.items);
     let listed = listed.filter_map(|node| node["metadata"]["name"].as_str());
     let named = candidates.node_names.iter().flatten().map(String::as_str);
-    // What was asked twice is answered once.
+    // A node that is named twice is scored once.
     let mut seen = HashSet::new();
     let names: Vec<&str> = named.chain(listed).filter(|name| seen.insert(*name)).collect();
     let full: Vec<Option<u64>> =
@@ -212,10 +214,10 @@ pub fn prioritize(
         .collect()
 }
 
-/// What is to be written on a pod before it is bound. `now` is in nanoseconds since 1970.
+/// Returns the claim to write on a pod before it is bound. `now` is in nanoseconds since 1970.
 ///
 /// # Errors
-/// The pod or the node is not known, or there is no room.
+/// The pod or the node is not known, or the pod does not fit.
 pub fn bind(cluster: &Cluster, binding: &Binding, now: u64) -> Result<Change, Refusal> {
     let title = format!("{}/{}", binding.pod_namespace, binding.pod_name);
     let pod = cluster.pod(&binding.pod_uid).ok_or_else(|| {
@@ -236,12 +238,12 @@ pub fn bind(cluster: &Cluster, binding: &Binding, now: u64) -> Result<Change, Re
     claim::claim(pod, node, accounting, now)
 }
 
-/// A pod that is to be placed, and what it needs.
+/// A pod to place, with its resource request.
 struct RequestingPod {
     uid: String,
-    /// The node that it has a claim on already, from an attempt before.
+    /// Node that an earlier attempt has claimed.
     claimed: Option<String>,
-    /// None: nothing of ours.
+    /// `None` if it requests nothing of ours.
     resource_request: Result<Option<ResourceRequest>, Refusal>,
 }
 
@@ -259,7 +261,7 @@ impl RequestingPod {
         }
     }
 
-    /// With the node and its accounting without this pod's own claim.
+    /// Calls `with` with the node and its accounting, less this pod's own claim.
     fn with_node<T>(
         &self,
         cluster: &Cluster,
@@ -294,60 +296,60 @@ impl RequestingPod {
     }
 }
 
-/// What inspect answers.
+/// Reply of inspect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inspected {
-    /// By name.
+    /// Nodes by name.
     pub nodes: Vec<InspectedNode>,
-    /// Why there is nothing.
+    /// Why there are none.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub error: String,
 }
 
-/// A node.
+/// Memory of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InspectedNode {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Units of its GPUs.
+    /// Units of all GPUs.
     #[serde(rename = "totalGPU")]
     pub total: u64,
-    /// Units that are held.
+    /// Units held.
     #[serde(rename = "usedGPU")]
     pub used: u64,
-    /// By index.
+    /// GPUs by index.
     pub devs: Vec<InspectedGpu>,
 }
 
-/// A GPU.
+/// Memory of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InspectedGpu {
-    /// Its number on the node.
+    /// Index on the node.
     pub id: u32,
-    /// Units.
+    /// Units in all.
     #[serde(rename = "totalGPU")]
     pub total: u64,
-    /// Units that are held.
+    /// Units held.
     #[serde(rename = "usedGPU")]
     pub used: u64,
-    /// By namespace and name.
+    /// Pods by namespace and name.
     pub pods: Vec<InspectedPod>,
 }
 
-/// A pod on a GPU.
+/// Memory of a pod on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InspectedPod {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its namespace.
+    /// Namespace.
     pub namespace: String,
-    /// Units of this GPU.
+    /// Units held on this GPU.
     #[serde(rename = "usedGPU")]
     pub used: u64,
 }
 
-/// What is held, on all nodes that have GPUs or on the one of this name.
+/// Returns what is held on the node named `only`, or on all nodes with GPUs.
 #[must_use]
 pub fn inspect(cluster: &Cluster, only: Option<&str>) -> Inspected {
     let chosen = |node: &NodeGpus| only.map_or(node.units() > 0, |name| name == node.name);

@@ -1,4 +1,4 @@
-//! What `kubectl inspect gpushare` shows.
+//! The output of `kubectl inspect gpushare`.
 
 mod details;
 mod summary;
@@ -14,104 +14,105 @@ use crate::pod_request::PodRequest;
 use crate::refusal::Refusal;
 use crate::unit::Unit;
 
-/// All of it; serialised, it is what `-o json` prints.
+/// Everything that the command shows. Serialized, it is the output of `-o json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Overview {
-    /// What a unit is, where that is the same everywhere.
+    /// Unit, if all nodes have the same.
     pub unit: Option<Unit>,
-    /// Units that are held, what is pending included.
+    /// Units held, pending ones included.
     pub allocated: u64,
     /// Units of all GPUs.
     pub total: u64,
-    /// By name.
+    /// Nodes by name.
     pub nodes: Vec<NodeView>,
-    /// Pods that ask for GPUs and are bound nowhere, by namespace and name.
+    /// Unbound pods that request GPUs, by namespace and name.
     pub waiting: Vec<Waiting>,
 }
 
-/// A node.
+/// A node with its GPUs and pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeView {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its first internal address, or `unknown`.
+    /// First internal address, or `unknown`.
     pub address: String,
-    /// What a unit is.
+    /// Unit.
     pub unit: Option<Unit>,
-    /// Units that are held, what is pending included.
+    /// Units held, pending ones included.
     pub allocated: u64,
-    /// Units of its GPUs.
+    /// Units of all GPUs.
     pub total: u64,
-    /// Units of pods that are bound here while it cannot be told which GPU they have.
+    /// Units of pods that are bound here but whose GPU is not known.
     pub pending: u64,
-    /// Why no pod may come.
+    /// Why no pod is placed here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub closed: Option<String>,
-    /// What of its labels was passed over.
+    /// Labels that were ignored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// By index.
+    /// GPUs by index.
     pub gpus: Vec<GpuView>,
-    /// By namespace and name.
+    /// Pods by namespace and name.
     pub pods: Vec<PodView>,
 }
 
-/// A GPU.
+/// A GPU with what is held of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GpuView {
-    /// Its number on the node.
+    /// Index on the node.
     pub index: u32,
-    /// Its name for the driver.
+    /// UUID.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// Units that are held.
+    /// Units held.
     pub allocated: u64,
-    /// Units.
+    /// Units in all.
     pub total: u64,
-    /// Percent of compute that is set aside.
+    /// Percent of compute that is held.
     pub percent: u32,
-    /// Containers.
+    /// Number of containers.
     pub containers: u32,
-    /// Whether it may be given to anybody new.
+    /// Whether new pods are placed on it.
     pub healthy: bool,
 }
 
 /// A pod on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodView {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its namespace.
+    /// Namespace.
     pub namespace: String,
-    /// Units of each of the node's GPUs.
+    /// Units held on each of the node's GPUs.
     pub units: Vec<u64>,
-    /// Units of which it cannot be told on which GPU they are.
+    /// Units whose GPU is not known.
     pub pending: u64,
-    /// Why that is.
+    /// Why the GPU is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// A pod without a node.
+/// An unbound pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Waiting {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its namespace.
+    /// Namespace.
     pub namespace: String,
-    /// Units it asks for, in all.
+    /// Units requested, in all.
     pub units: u64,
-    /// Over how many GPUs.
+    /// Number of GPUs requested.
     pub gpus: usize,
-    /// Why it is on no node: what is wrong with it, or with each of the nodes. Empty: there is room.
+    /// Why it is on no node: the defect of its request, or the reason of each node. Empty if a node
+    /// fits.
     pub reasons: Vec<String>,
 }
 
 impl Overview {
-    /// Of all nodes, or of the one of this name.
+    /// Builds the overview of all nodes, or of the node named `only`.
     ///
     /// # Errors
-    /// There is no such node.
+    /// The node does not exist.
     pub fn of(cluster: &Cluster, only: Option<&str>) -> Result<Self, Refusal> {
         let nodes: Vec<NodeView> = cluster
             .nodes()
@@ -149,31 +150,31 @@ impl Overview {
         })
     }
 
-    /// The table, byte for byte as gpushare's documents have it.
+    /// Returns the table, byte for byte as in gpushare's documents.
     #[must_use]
     pub fn summary(&self) -> String {
         summary::of(self)
     }
 
-    /// What `-d` shows: each node's pods.
+    /// Returns the tables of `-d`, with a line for each pod.
     #[must_use]
     pub fn details(&self) -> String {
         details::of(self)
     }
 
-    /// What a table is made of: nodes that have any memory to share.
+    /// Returns the nodes of the tables: those with memory to share.
     fn shared(&self) -> impl Iterator<Item = &NodeView> {
         self.nodes.iter().filter(|node| node.total > 0)
     }
 
-    /// `18/28 (64%)`.
+    /// Returns the sums, such as `18/28 (64%)`.
     fn usage(&self) -> String {
         let (allocated, total) = (self.allocated, self.total);
         format!("{allocated}/{total} ({}%)", percent(allocated, total))
     }
 }
 
-/// Whole percent, rounded down.
+/// Returns whole percent, rounded down.
 fn percent(part: u64, whole: u64) -> u64 {
     u64::try_from(u128::from(part) * 100 / u128::from(whole.max(1))).unwrap_or(u64::MAX)
 }

@@ -1,16 +1,17 @@
-//! Slices for pods: what they request, what they hold, which GPUs they get, and how that is shown.
+//! Slices for pods: what pods request and hold, which GPUs they get, and how both are shown.
 //!
 //! ```text
 //!   pod ----> requests -----------+
 //!     |                           +--> placement --> claim --> annotations of the pod
-//!     +-----> allocation --+      |                              (somebody writes them)
+//!     +-----> allocation --+      |                            (the caller writes them)
 //!                          +--> accounting
 //!   node ---> GPUs -------+      |
 //!                                 +--> inspect, extender
 //! ```
 //!
-//! Nothing here does I/O, knows the time or keeps a sum: the accounting of a node is computed from its GPUs and the pods that name it.
-//! `docs/internals/kubernetes.md` has the design.
+//! Nothing here does I/O, reads the clock or keeps a running sum. The accounting of a node is
+//! computed from its GPUs and the pods that name it. `docs/internals/kubernetes.md` describes the
+//! design.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,7 @@
-//! Pods and nodes as the API server has them: the fields that count, whatever else is there.
+//! Pods and nodes as the API server sends them, with the fields that cgpu reads.
 //!
-//! A cluster may be newer or older than any library: unknown fields are passed over, `null` is nothing, and quantities may be numbers.
+//! The cluster's version may differ from ours: unknown fields are ignored, `null` counts as absent,
+//! and quantities may be numbers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,29 +9,29 @@ use std::fmt;
 use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize};
 
-/// Names to texts.
+/// Strings by name, such as labels.
 pub type Texts = BTreeMap<String, String>;
 
-/// What every object has.
+/// Metadata of any object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Metadata {
-    /// Unique in its namespace, at any time.
+    /// Name, unique in its namespace at any time.
     #[serde(deserialize_with = "nullable")]
     pub name: String,
-    /// Empty for nodes.
+    /// Namespace; empty for nodes.
     #[serde(deserialize_with = "nullable")]
     pub namespace: String,
-    /// Unique for ever.
+    /// Identifier that is never used again.
     #[serde(deserialize_with = "nullable")]
     pub uid: String,
-    /// Changes with every change of the object.
+    /// Version, different after every change of the object.
     #[serde(deserialize_with = "nullable")]
     pub resource_version: String,
-    /// As somebody wrote them.
+    /// Labels, unchecked.
     #[serde(deserialize_with = "nullable")]
     pub labels: Texts,
-    /// As somebody wrote them.
+    /// Annotations, unchecked.
     #[serde(deserialize_with = "nullable")]
     pub annotations: Texts,
 }
@@ -39,28 +40,28 @@ pub struct Metadata {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pod {
-    /// Who it is.
+    /// Name, identifier, labels and annotations.
     #[serde(deserialize_with = "nullable")]
     pub metadata: Metadata,
-    /// What was asked for.
+    /// Containers, and the node it is bound to.
     #[serde(deserialize_with = "nullable")]
     pub spec: PodSpec,
-    /// What became of it.
+    /// Phase.
     #[serde(deserialize_with = "nullable")]
     pub status: PodStatus,
 }
 
-/// What was asked for.
+/// Specification of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSpec {
-    /// Where it is bound to; empty: nowhere yet.
+    /// Node that the pod is bound to; empty if it is not bound.
     #[serde(deserialize_with = "nullable")]
     pub node_name: String,
-    /// In their order, which is what allocations count by.
+    /// Containers in their order; allocations refer to them by position.
     #[serde(deserialize_with = "nullable")]
     pub containers: Vec<Container>,
-    /// Sidecars among them.
+    /// Init containers, sidecars included.
     #[serde(deserialize_with = "nullable")]
     pub init_containers: Vec<Container>,
 }
@@ -69,30 +70,30 @@ pub struct PodSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Container {
-    /// Unique in its pod.
+    /// Name, unique in its pod.
     #[serde(deserialize_with = "nullable")]
     pub name: String,
-    /// What it asks for.
+    /// Limits and requests.
     #[serde(deserialize_with = "nullable")]
     pub resources: Resources,
-    /// `Always` makes a sidecar of an init container.
+    /// `Always` makes an init container a sidecar.
     #[serde(deserialize_with = "nullable")]
     pub restart_policy: String,
 }
 
-/// What a container asks for.
+/// Resources of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Resources {
-    /// At most.
+    /// Limits.
     #[serde(deserialize_with = "nullable")]
     pub limits: BTreeMap<String, Written>,
-    /// At least.
+    /// Requests.
     #[serde(deserialize_with = "nullable")]
     pub requests: BTreeMap<String, Written>,
 }
 
-/// What became of a pod.
+/// Status of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PodStatus {
@@ -105,22 +106,22 @@ pub struct PodStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Node {
-    /// Who it is.
+    /// Name, labels and annotations.
     #[serde(deserialize_with = "nullable")]
     pub metadata: Metadata,
-    /// What it has.
+    /// Resources and addresses.
     #[serde(deserialize_with = "nullable")]
     pub status: NodeStatus,
 }
 
-/// What a node has.
+/// Status of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeStatus {
-    /// What pods may have of it.
+    /// Resources that pods can use.
     #[serde(deserialize_with = "nullable")]
     pub allocatable: BTreeMap<String, Written>,
-    /// Where it can be reached.
+    /// Addresses of the node.
     #[serde(deserialize_with = "nullable")]
     pub addresses: Vec<Address>,
 }
@@ -129,7 +130,7 @@ pub struct NodeStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Address {
-    /// `InternalIP` and others.
+    /// `InternalIP` or another kind.
     #[serde(rename = "type", deserialize_with = "nullable")]
     pub kind: String,
     /// The address.
@@ -137,7 +138,7 @@ pub struct Address {
     pub address: String,
 }
 
-/// A quantity as it was written, by a person or a machine.
+/// A quantity as it was written, as text or as a number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Written(pub String);
@@ -182,10 +183,10 @@ impl<'de> Deserialize<'de> for Written {
     }
 }
 
-/// `null` is as good as nothing: Go writes it for what is empty.
+/// Deserializes `null` as the default value: Go writes it for what is empty.
 ///
 /// # Errors
-/// It is neither nothing nor what is expected.
+/// The value is neither `null` nor of the expected type.
 pub fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {

@@ -2,28 +2,28 @@
 
 use crate::refusal::quoted;
 
-/// Billionths in one.
+/// Decimal digits of a quantity's fraction: quantities are counted in billionths.
 const NANO_DIGITS: i32 = 9;
 
-/// An amount, in billionths; what is finer is rounded up, as Kubernetes does.
+/// An amount in billionths. Finer fractions are rounded up, as in Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Quantity(i128);
 
-/// Why a text is no amount that we can use.
+/// Why a text is not a usable amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidQuantity {
-    /// Kubernetes would not take it either.
+    /// Kubernetes refuses it, too.
     Malformed,
-    /// Below zero.
+    /// A negative amount.
     Negative,
-    /// Not whole.
+    /// An amount that is not whole.
     Fraction,
-    /// More than can be counted: Kubernetes stops at 2^63 - 1.
+    /// More than 2^63 - 1, the limit of Kubernetes.
     Huge,
 }
 
 impl InvalidQuantity {
-    /// How it is said after "is `...`".
+    /// Returns the defect as it follows "is `...`" in a message.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -34,23 +34,23 @@ impl InvalidQuantity {
         }
     }
 
-    /// The sentence's beginning: `NAME of WHOM is VALUE, which is ...`.
+    /// Returns the beginning of a message: `WHAT is VALUE, which is ...`.
     #[must_use]
     pub fn of(self, what: &str, value: &str) -> String {
         format!("{what} is {}, {}", quoted(value), self.word())
     }
 }
 
-/// What stands behind the digits.
+/// The factor that a suffix stands for.
 enum Scale {
-    /// Powers of ten.
+    /// A power of ten.
     Ten(i32),
-    /// Powers of two.
+    /// A power of two.
     Two(u32),
 }
 
 impl Quantity {
-    /// Reads one.
+    /// Parses a quantity.
     ///
     /// # Errors
     /// [`InvalidQuantity::Malformed`], or [`InvalidQuantity::Huge`] beyond 2^63 - 1.
@@ -90,7 +90,7 @@ impl Quantity {
         Ok(Self(if negative { -nanos } else { nanos }))
     }
 
-    /// The amount, if it is a whole one that is not negative.
+    /// Returns the amount as a whole number.
     ///
     /// # Errors
     /// [`InvalidQuantity::Negative`] or [`InvalidQuantity::Fraction`].
@@ -106,21 +106,21 @@ impl Quantity {
     }
 }
 
-/// A whole number that is not negative, from a quantity's text.
+/// Parses a quantity that must be a whole number and not negative.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The defect of the text.
 pub fn whole(text: &str) -> Result<u64, InvalidQuantity> {
     Quantity::parse(text)?.whole()
 }
 
-/// `digits` x 10^`tens`, away from zero where it does not come out even; nothing where it cannot be held.
+/// Returns `digits` x 10^`tens`, rounded away from zero, or `None` if it overflows.
 fn shifted(digits: i128, tens: i32) -> Option<i128> {
     let power = 10_i128.checked_pow(tens.unsigned_abs());
     if tens >= 0 {
         return digits.checked_mul(power?);
     }
-    // Divided by more than there is, something is left of it: the smallest there is.
+    // The divisor overflows, so the quotient is below 1 and is rounded up to 1.
     Some(power.map_or(1, |power| digits / power + i128::from(digits % power != 0)))
 }
 
@@ -148,7 +148,7 @@ fn scale(suffix: &str) -> Option<Scale> {
             if unsigned.is_empty() || !unsigned.bytes().all(|byte| byte.is_ascii_digit()) {
                 return None;
             }
-            // Kubernetes keeps exponents in 32 bits; whatever is beyond is far out of range in either direction.
+            // Kubernetes has exponents of 32 bits. Any larger one is out of range.
             Scale::Ten(digits.parse::<i32>().unwrap_or(if digits.starts_with('-') {
                 i32::MIN
             } else {

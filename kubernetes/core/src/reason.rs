@@ -1,45 +1,46 @@
-//! Why a node will not do for a pod, in the few words that an event has room for.
+//! Why a node does not fit a pod, short enough for an Event.
 //!
-//! The scheduler counts equal reasons of many nodes together, so no node is named in them.
+//! The scheduler groups nodes with equal reasons, so a reason does not name its node.
 
 use std::fmt::Write;
 
 use crate::gpus::NodeGpus;
 use crate::share::Share;
 
-/// Why.
+/// Why a node does not fit a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
-    /// The words.
+    /// The reason, as an Event shows it.
     pub text: String,
-    /// Whether it could do if other pods went: else nobody need be evicted.
+    /// Whether the pod could fit if other pods were removed. If not, no pod needs to be evicted.
     pub resolvable: bool,
 }
 
 impl Reason {
-    /// One that lasts whoever goes.
+    /// Returns a reason that removing other pods does not change.
     #[must_use]
     pub fn lasting(text: impl Into<String>) -> Self {
         Self { text: text.into(), resolvable: false }
     }
 
-    /// For kube-scheduler, which puts before it on how many nodes it is so: `0/3 nodes are available: 2 node(s) with ...`.
+    /// Returns the text for kube-scheduler, which prepends the number of nodes: `0/3 nodes are
+    /// available: 2 node(s) with ...`.
     #[must_use]
     pub fn counted(&self) -> String {
         format!("node(s) with no GPUs for the pod ({})", self.text)
     }
 }
 
-/// A GPU as somebody looked at it: what was asked of it, what it has left.
+/// A GPU with what is needed of it and what is free.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GpuCandidate {
     pub(crate) position: usize,
     pub(crate) need: Share,
     pub(crate) free: Share,
-    /// Whether more is held of it than there is, of anything.
+    /// Whether more of any resource is held than the GPU has.
     pub(crate) overfull: bool,
     pub(crate) healthy: bool,
-    /// Whether it would do if nobody had any of it.
+    /// Whether it would fit if no pod held any of it.
     pub(crate) large: bool,
 }
 
@@ -49,7 +50,7 @@ impl GpuCandidate {
     }
 }
 
-/// What the GPUs lack that do not fit, when `gpus` were asked for.
+/// Returns why fewer than `gpus` GPUs fit.
 pub(crate) fn of(node: &NodeGpus, gpus: usize, candidates: &[GpuCandidate]) -> Reason {
     let all = candidates.len();
     if gpus > all {
@@ -73,7 +74,7 @@ pub(crate) fn of(node: &NodeGpus, gpus: usize, candidates: &[GpuCandidate]) -> R
         rest = left;
         taken
     };
-    // Too little memory counts first: it is what people ask for.
+    // Memory is checked first: it is what users request.
     let most = |group: &[&GpuCandidate], of: fn(&Share) -> u64| {
         let free = group.iter().map(|candidate| of(&candidate.free)).max().unwrap_or(0);
         let requested = group.iter().map(|candidate| of(&candidate.need)).max().unwrap_or(0);
@@ -110,7 +111,7 @@ pub(crate) fn of(node: &NodeGpus, gpus: usize, candidates: &[GpuCandidate]) -> R
         let (count, free, requested) = most(&crowded, |share| u64::from(share.containers));
         parts.push(format!("{count}/{all} GPUs: {free} of {requested} places free"));
     }
-    // It has room for this one, but more is held of something else than there is.
+    // This one fits, but more of another resource is held than the GPU has.
     if !rest.is_empty() {
         parts.push(format!("{}/{all} GPUs: over-full", rest.len()));
     }

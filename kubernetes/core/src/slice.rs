@@ -1,8 +1,10 @@
-//! Slices that are handed out before anybody knows to whom, and how they come to their containers.
+//! Slices that the kubelet gives out before it names their container, and how they reach it.
 //!
-//! The kubelet asks for a container's ids before it tells anybody which container that is. What it gets is a token. When the container is made, the
-//! runtime knows who it is and asks whose the token is: then pod, container and amount must agree, and the pod's annotations say which
-//! GPUs. An id is one container's at a time, so the smallest of a container's ids tells its slice from all others that live.
+//! The kubelet allocates ids for a container without saying which container it is. The device
+//! plugin replies with a token. When the container is created, the runtime knows its pod and name
+//! and sends them with the token. Pod, container and amount must agree; the pod's annotations say
+//! which GPUs. An id belongs to one container at a time, so the smallest id of a slice identifies
+//! it among the live ones.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,10 +17,10 @@ use crate::pod_request::PodRequest;
 use crate::refusal::{Refusal, quoted};
 use crate::variables;
 
-/// Before the numbers of slices of HAMi's resource, whose ids are numbers as well.
+/// Prefix of the tokens of HAMi's resource, whose ids are numbers as well.
 const HAMIS: &str = "hami.";
 
-/// A slice that is nobody's yet, or a container's: whose ids they are, the smallest of them, and how many there are.
+/// Identifies a slice by its resource, the smallest of its ids, and their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Token {
     dialect: Dialect,
@@ -27,10 +29,10 @@ pub struct Token {
 }
 
 impl Token {
-    /// Of what the kubelet gives to one container.
+    /// Returns the token of the ids that the kubelet gave to one container.
     ///
     /// # Errors
-    /// There is none, one twice, or one that nobody told the kubelet of.
+    /// There is no id, an id occurs twice, or an id is not one of this plugin's.
     pub fn of_ids<'a>(
         dialect: Dialect,
         ids: impl IntoIterator<Item = &'a str>,
@@ -55,10 +57,10 @@ impl Token {
         }
     }
 
-    /// Reads what was written.
+    /// Parses what [`fmt::Display`] writes.
     ///
     /// # Errors
-    /// It is not what [`fmt::Display`] writes.
+    /// The text has another form.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         let refuse = || {
             Refusal::new(format!(
@@ -78,7 +80,7 @@ impl Token {
     }
 }
 
-/// As it stands in a variable and in a CDI device's name: at most 32 characters.
+/// Writes the token as in variables and names of CDI devices: at most 32 characters.
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let subject = if self.dialect == Dialect::Hami { HAMIS } else { "" };
@@ -86,26 +88,27 @@ impl fmt::Display for Token {
     }
 }
 
-/// Whose a slice is.
+/// The container that has a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Owner {
     token: Token,
-    /// The pod's uid.
+    /// Uid of the pod.
     uid: String,
-    /// The container's name.
+    /// Name of the container.
     container: String,
 }
 
-/// Whose slices are. Nothing is lost with it: who asks again is told again.
+/// Owners of slices. If they are lost, the next request of each container restores its own.
 #[derive(Clone, Debug, Default)]
 pub struct Slices {
-    /// By smallest id.
+    /// Owners by the smallest id of their slices.
     owners: BTreeMap<(Dialect, u64), Owner>,
 }
 
 impl Slices {
-    /// Takes over what a plugin before us has given: the value of a pod's annotation [`crate::names::annotation::SLICES`]. What its containers do not ask for is
-    /// passed over, and so is what is known better.
+    /// Restores the slices that an earlier plugin assigned, from the value of a pod's annotation
+    /// [`crate::names::annotation::SLICES`]. Entries that do not match the containers' requests are
+    /// ignored, and so are those of slices or containers that are assigned already.
     pub fn restore(&mut self, pod: &PodRequest, annotation: &str) {
         let tokens: BTreeMap<String, String> = serde_json::from_str(annotation).unwrap_or_default();
         for request in pod.requests.as_deref().unwrap_or_default() {
@@ -124,43 +127,44 @@ impl Slices {
         }
     }
 
-    /// What to annotate a pod with; none: it has no slice.
+    /// Returns the value of the pod's annotation, or `None` if it has no slice.
     #[must_use]
     pub fn annotation(&self, uid: &str) -> Option<String> {
         let own = self.owners.values().filter(|owner| owner.uid == uid);
         let tokens: BTreeMap<&str, String> =
             own.map(|owner| (owner.container.as_str(), owner.token.to_string())).collect();
-        // A map of texts always can be written.
+        // Serializing a map of strings cannot fail.
         (!tokens.is_empty()).then(|| serde_json::to_string(&tokens).unwrap_or_default())
     }
 
-    /// The pod whose container has this slice, or one that begins with the same id.
+    /// Returns the uid of the pod that has this slice, or one that begins with the same id.
     #[must_use]
     pub fn owner(&self, token: Token) -> Option<&str> {
         self.owners.get(&(token.dialect, token.first)).map(|owner| owner.uid.as_str())
     }
 
-    /// All that have an owner.
+    /// Returns the tokens of all assigned slices.
     pub fn tokens(&self) -> impl Iterator<Item = Token> {
         self.owners.values().map(|owner| owner.token)
     }
 
-    /// Whether a slice that begins with this id has an owner.
+    /// Returns whether a slice that begins with this id is assigned.
     #[must_use]
     pub fn begins(&self, dialect: Dialect, id: u64) -> bool {
         self.owners.contains_key(&(dialect, id))
     }
 
-    /// Forgets those of pods that do not live.
+    /// Drops the slices of pods for which `lives` is false.
     pub fn retain(&mut self, lives: impl Fn(&str) -> bool) {
         self.owners.retain(|_, owner| lives(&owner.uid));
     }
 
-    /// Gives a slice to a container, or says again that it is its. `lives` says whether a pod is still there: its ids are the kubelet's to give again when it
-    /// is not.
+    /// Assigns a slice to a container; repeating it is harmless. `lives` says whether a pod still
+    /// exists: the kubelet reuses the ids of one that does not.
     ///
     /// # Errors
-    /// The pod is not on this node or has no GPUs of it, the container asks for another amount, or one of the two is another's.
+    /// The pod is not on this node or has no GPUs of it, the container requests another amount, the
+    /// slice belongs to another container, or the container has another slice.
     pub fn assign(
         &mut self,
         token: Token,
@@ -217,8 +221,8 @@ impl Slices {
     }
 }
 
-/// The kubelet gives an init container's ids to the containers after it, in the same pod; and when the pod's sandbox is made anew, they are the
-/// init container's again.
+/// Returns whether `own` may take the slice of `owner`. The kubelet reuses an init container's ids
+/// for later containers of the pod, and gives them back when the pod's sandbox is recreated.
 fn may_take_over(requests: &[ContainerRequest], owner: &Owner, own: &Owner) -> bool {
     let is_init = |name: &str| {
         requests
@@ -228,7 +232,7 @@ fn may_take_over(requests: &[ContainerRequest], owner: &Owner, own: &Owner) -> b
     owner.uid == own.uid && (is_init(&owner.container) || is_init(&own.container))
 }
 
-/// Ids that the kubelet counts for a container.
+/// Returns the ids that the kubelet counts for a container.
 fn counted(request: &ContainerRequest) -> (Dialect, u64) {
     match request.amount {
         Amount::InAll { units, .. } => (Dialect::Aliyun, units),
@@ -290,17 +294,17 @@ mod tests {
         }
     }
 
-    /// Equal sizes are what gpushare mixes up.
+    /// gpushare confuses containers of equal sizes.
     #[test]
     fn slice_belongs_to_one_container() {
         let mut two = sharing("p", 2);
         two.spec.containers.push(container("second", &[(MEMORY, "2")]));
         let (pod, other) = (placed(two), placed(sharing("q", 2)));
         let mut slices = Slices::default();
-        // Whoever asks first: the second container, then the first, in any order of ids.
+        // The first request assigns, in any order of containers and ids.
         assert_eq!(given(&mut slices, &["5", "4"], &pod, "second"), Ok("2".into()));
         assert_eq!(given(&mut slices, &["1", "2"], &pod, "main"), Ok("2".into()));
-        // A container that restarts is told again.
+        // A container that restarts gets the same reply.
         assert_eq!(given(&mut slices, &["4", "5"], &pod, "second"), Ok("2".into()));
         assert_eq!(
             given(&mut slices, &["4", "5"], &other, "main").unwrap_err(),
@@ -335,7 +339,7 @@ mod tests {
                     "the slice hami.8-2 is of other names than container `main` of test/q asks by"
                 )
         );
-        // When a pod has gone its ids are given again.
+        // When a pod is gone, its ids are used again.
         let again =
             slices.assign(token(&["4", "5"]), &other, "main", &here(), |uid| uid != "uid-p");
         assert!(again.is_ok(), "{again:?}");
@@ -358,7 +362,7 @@ mod tests {
             given(&mut after, &["6", "7"], &pod, "main").unwrap_err().contains("has the slice 4-2")
         );
         assert!(given(&mut after, &["4", "5"], &pod, "main").is_ok());
-        // Who edits the annotation takes nothing from others, and nothing from itself.
+        // An edited annotation takes nothing from another pod, nor from its own.
         after.restore(&other, r#"{"main":"4-2","x":"y"}"#);
         after.restore(&other, r#"{"main":"9-3","none":"9-2"}"#);
         after.restore(&pod, r#"{"main":"8-2"}"#);

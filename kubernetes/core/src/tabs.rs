@@ -1,7 +1,8 @@
-//! Columns as gpushare's table has them: those of Go's `text/tabwriter` with padding 2.
+//! Columns as in gpushare's tables: those of Go's `text/tabwriter` with padding 2.
 //!
-//! A tab ends a cell. Cells that stand below each other in lines without a gap are one column, as wide as the widest and two blanks. What
-//! follows a line's last tab belongs to no column. Blanks at ends of lines are left out.
+//! A tab ends a cell. Cells at the same position of consecutive lines form a column, which is 2
+//! blanks wider than its widest cell. Text after a line's last tab belongs to no column. Trailing
+//! blanks are removed.
 
 /// Blanks between columns.
 const PADDING: usize = 2;
@@ -11,7 +12,7 @@ const PADDING: usize = 2;
 pub(crate) fn aligned(text: &str) -> String {
     let lines: Vec<Vec<&str>> = text.split('\n').map(|line| line.split('\t').collect()).collect();
     let mut out = String::with_capacity(text.len() * 2);
-    // Width of the column that a cell is in, for the lines up to where it ends.
+    // Width of each column, and the first line that is not part of it.
     let mut columns: Vec<(usize, usize)> = Vec::new();
     for (row, line) in lines.iter().enumerate() {
         let start = out.len();
@@ -36,7 +37,8 @@ pub(crate) fn aligned(text: &str) -> String {
     out
 }
 
-/// The width of a column that begins in this line, and the first line that is not of it.
+/// Returns the width of the column that begins in line `from`, and the first line that is not part
+/// of it.
 fn measured(lines: &[Vec<&str>], from: usize, column: usize) -> (usize, usize) {
     let run = lines[from..].iter().take_while(|line| line.len() > column + 1);
     let (mut width, mut end) = (0, from);
@@ -57,9 +59,9 @@ mod tests {
         // A line without a tab ends the columns.
         assert_eq!(aligned("a\tb\n\nlonger\tb\n"), "a  b\n\nlonger  b\n");
         assert_eq!(aligned("a\tb\nline\nlonger\tb\n"), "a  b\nline\nlonger  b\n");
-        // A second column lasts only as long as lines have one.
+        // A column ends at the first line without it.
         assert_eq!(aligned("a\tbbbb\tc\nd\te\nf\tg\th\n"), "a  bbbb  c\nd  e\nf  g  h\n");
-        // Empty cells have their two blanks; ends of lines do not.
+        // Empty cells keep their padding; trailing blanks are removed.
         assert_eq!(aligned("a\t\tc\nb\t\t\n"), "a    c\nb\n");
         assert_eq!(aligned("ä\tb\naa\tb"), "ä   b\naa  b");
         assert_eq!(aligned(""), "");

@@ -1,10 +1,10 @@
-//! What one unit of `aliyun.com/gpu-mem` is.
+//! Units of `aliyun.com/gpu-mem`.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Chosen for a whole node.
+/// A unit of memory, chosen for a whole node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
     /// 1024 MiB.
@@ -20,10 +20,10 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// All there are.
+    /// Every unit.
     pub const ALL: [Self; 3] = [Self::Gib, Self::Mib, Self::Mib128];
 
-    /// MiB of one.
+    /// Returns the size in MiB.
     #[must_use]
     pub const fn mib(self) -> u64 {
         match self {
@@ -33,7 +33,7 @@ impl Unit {
         }
     }
 
-    /// As it is written.
+    /// Returns the name, as settings and annotations have it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -43,13 +43,13 @@ impl Unit {
         }
     }
 
-    /// The one of this name.
+    /// Returns the unit of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name() == name)
     }
 
-    /// How many of them a GPU of `mib` MiB has: whole ones only, so a T4 of 15109 MiB has 14 of a GiB.
+    /// Returns the number of whole units in `mib` MiB: 14 GiB for a T4 of 15109 MiB.
     #[must_use]
     pub const fn units_of(self, mib: u64) -> u64 {
         mib / self.mib()

@@ -1,4 +1,4 @@
-//! The environment of a container, as gpushare makes it.
+//! The environment of a container, in the variables of gpushare.
 
 use crate::allocation::Allocation;
 use crate::container_request::{Amount, ContainerRequest, Memory, units_in_all};
@@ -7,10 +7,11 @@ use crate::names::variable;
 use crate::pod_request::PodRequest;
 use crate::refusal::{Refusal, quoted};
 
-/// What the container of this name gets, in a pod that was placed on this node. None: it asks for nothing.
+/// Returns the variables of a container of a pod that was placed on this node, or `None` if the
+/// container requests nothing.
 ///
 /// # Errors
-/// The pod was not placed on this node, or not so that it has what it asks for.
+/// The pod was not placed on this node, or its allocation does not match its requests.
 pub fn of(
     pod: &PodRequest,
     container: &str,
@@ -33,7 +34,7 @@ pub fn of(
             node.name
         )));
     }
-    // All of it is looked at, so that no container starts in a pod that another of cannot.
+    // The whole pod is checked, so that no container starts in a pod in which another cannot.
     allocation.shares(requests, node)?;
     let own = allocation.of_container(request, node)?;
     let gpus: Vec<(&Gpu, u64)> =
@@ -48,7 +49,7 @@ pub fn of(
             Some((first, rest)) if rest.iter().all(|other| other == first) => first.to_string(),
             _ => all.iter().map(u64::to_string).collect::<Vec<_>>().join(","),
         };
-        // The limit of a GPU whose amount is 0, or is missing, would be none at all.
+        // An amount that is 0 or missing would mean no limit.
         if all.is_empty() || all.contains(&0) {
             return Err(Refusal::new(format!(
                 "{name} of container `{container}` of {} would be {}, expected at least 1 for each GPU",
@@ -77,7 +78,7 @@ pub fn of(
         ),
     ];
     let percent = match request.amount {
-        // As the accounting holds it; rounded down, 1 percent over two GPUs would be no limit.
+        // Rounded up as in the accounting: rounded down, 1 percent over two GPUs would be no limit.
         Amount::InAll { percent, .. } => {
             percent.div_ceil(u32::try_from(gpus.len().max(1)).unwrap_or(1))
         }
@@ -92,7 +93,8 @@ pub fn of(
     Ok(Some(variables))
 }
 
-/// MiB, where these were asked for and all GPUs have said how many they have: then the limit is that, and not whole units.
+/// Returns the limit in MiB if MiB were requested and the sizes of all GPUs are known: then the
+/// limit is exact, not a number of units.
 fn exact_mib(request: &ContainerRequest, gpus: &[(&Gpu, u64)]) -> Option<u64> {
     match request.amount {
         Amount::Each { memory: Memory::Mib(mib), .. }
@@ -105,7 +107,7 @@ fn exact_mib(request: &ContainerRequest, gpus: &[(&Gpu, u64)]) -> Option<u64> {
 }
 
 impl Allocation {
-    /// The parts of one container.
+    /// Returns the container's units by GPU.
     fn of_container(
         &self,
         request: &ContainerRequest,
