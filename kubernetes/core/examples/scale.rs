@@ -1,5 +1,5 @@
-//! Measures filter and bind with many nodes and pods, and the memory that their records take.
-//! Prints one JSON object. Bodies are decoded and encoded, nothing is sent.
+//! Measures filter and bind with many nodes and pods, and the memory that the cluster state takes.
+//! Prints one JSON object. Bodies are parsed and serialized, but nothing is sent.
 //!
 //! `cargo run --release --package cgpu-kubernetes-core --example scale`
 
@@ -87,7 +87,7 @@ fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-/// Memory of this process, as the kernel counts it.
+/// Returns the resident memory of this process in MiB.
 fn resident_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,5 +1,5 @@
-//! The accounting of a node: which pod holds what of which GPU. It is computed from the node and its
-//! pods, never maintained by adding and subtracting.
+//! The accounting of a node: which pod holds what of which GPU. It is computed from the node and
+//! its pods, never kept by adding and subtracting.
 
 use std::sync::Arc;
 
@@ -9,24 +9,24 @@ use crate::pod_request::PodRequest;
 use crate::refusal::Refusal;
 use crate::share::Share;
 
-/// What a pod is to a node.
+/// What a pod holds on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It holds these parts of these GPUs.
+    /// These parts of these GPUs.
     Holds(Vec<(u32, Share)>),
-    /// It runs here or may come to, but it cannot be told on which GPU: so it counts on every one.
+    /// The pod runs here or may start here, but its GPU is not known. It counts on every GPU.
     Unclear(Refusal),
-    /// It was bound here without GPUs, or asks for what nobody understands, and will not be started.
+    /// Nothing: it was bound here without GPUs, or its request is invalid. It will not be started.
     Nothing(Refusal),
 }
 
 impl Standing {
-    /// What `pod` is to `node`.
+    /// Returns what `pod` holds on `node`.
     #[must_use]
     pub fn of(pod: &PodRequest, node: &NodeGpus) -> Self {
         match given(pod, node) {
             Ok(shares) => Self::Holds(shares),
-            // What somebody spoilt, somebody may put right again, and then it holds what it held.
+            // A spoiled annotation may be repaired. Then the pod holds what it held before.
             Err(refusal) if pod.running || (pod.requests.is_ok() && pod.allocation != Ok(None)) => {
                 Self::Unclear(refusal)
             }
@@ -52,9 +52,9 @@ fn given(pod: &PodRequest, node: &NodeGpus) -> Result<Vec<(u32, Share)>, Refusal
 /// A pod in the accounting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Who.
+    /// Pod.
     pub pod: Arc<PodRequest>,
-    /// What.
+    /// What it holds.
     pub standing: Standing,
 }
 
@@ -63,12 +63,12 @@ pub struct Holder {
 pub struct NodeAccounting {
     /// What is held of each GPU.
     pub held: Vec<Share>,
-    /// By whom, in the order of names.
+    /// Pods of the node, by namespace and name.
     pub holders: Vec<Holder>,
 }
 
 impl NodeAccounting {
-    /// Makes them. Pods that name another node are passed over.
+    /// Computes the accounting. Pods that name another node are ignored.
     #[must_use]
     pub fn of<'a>(node: &NodeGpus, pods: impl IntoIterator<Item = &'a Arc<PodRequest>>) -> Self {
         let mut holders: Vec<Holder> = pods
@@ -90,7 +90,7 @@ impl NodeAccounting {
         Self::of(node, self.holders.iter().map(|holder| &holder.pod).filter(|pod| pod.uid != uid))
     }
 
-    /// What is left of a GPU; nothing of one that does not exist.
+    /// Returns what is free of a GPU; zero if the GPU does not exist.
     #[must_use]
     pub fn free(&self, node: &NodeGpus, position: usize) -> Share {
         match (node.gpus.get(position), self.held.get(position)) {
@@ -99,7 +99,7 @@ impl NodeAccounting {
         }
     }
 
-    /// Whether more is held of a GPU than there is, of anything.
+    /// Returns whether more of any resource is held than the GPU has.
     #[must_use]
     pub fn is_overfull(&self, node: &NodeGpus, position: usize) -> bool {
         node.gpus
@@ -108,14 +108,14 @@ impl NodeAccounting {
             .is_some_and(|(gpu, held)| !held.fits(gpu.whole()))
     }
 
-    /// The GPUs of which more is held than there is.
+    /// Returns the indexes of over-full GPUs.
     pub fn overfull<'a>(&'a self, node: &'a NodeGpus) -> impl Iterator<Item = u32> + 'a {
         let over =
             node.gpus.iter().enumerate().filter(|(position, _)| self.is_overfull(node, *position));
         over.map(|(_, gpu)| gpu.index)
     }
 
-    /// Units that are held, as a table shows them.
+    /// Returns the units that are held, as a table shows them.
     #[must_use]
     pub fn units(&self, position: usize) -> u64 {
         self.holders.iter().fold(0, |sum: u64, holder| sum.saturating_add(holder.units(position)))
@@ -123,7 +123,7 @@ impl NodeAccounting {
 }
 
 impl Holder {
-    /// Units of a GPU that are surely this one's.
+    /// Returns the units of a GPU that the pod is known to hold.
     #[must_use]
     pub fn units(&self, position: usize) -> u64 {
         match &self.standing {
@@ -152,7 +152,7 @@ fn add(held: &mut [Share], holder: &Holder, node: &NodeGpus) {
         Standing::Unclear(_) => {
             let requests = holder.pod.requests.as_deref().unwrap_or_default();
             for (gpu, sum) in node.gpus.iter().zip(held) {
-                // What it asks for cannot even be read: then it may have all of it.
+                // An unreadable request may mean all of the GPU.
                 *sum =
                     sum.and(if requests.is_empty() { gpu.whole() } else { most_of(requests, gpu) });
             }

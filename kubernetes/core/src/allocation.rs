@@ -1,4 +1,4 @@
-//! Which GPUs a pod was given: its annotations, written by whoever placed it, read back with suspicion.
+//! Allocations: which GPUs a pod was given, parsed from its annotations and checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,36 +10,37 @@ use crate::refusal::{Refusal, quoted};
 use crate::share::{Role, Share, most};
 use crate::unit::Unit;
 
-/// Units by GPU.
+/// Units by GPU index.
 pub type ByGpu = BTreeMap<u32, u64>;
 
-/// Who has what.
+/// How an allocation is divided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Split {
     /// Everything is on this GPU.
     Gpu(u32),
-    /// By container.
+    /// Units of each container, by its position.
     Containers(BTreeMap<usize, ByGpu>),
 }
 
-/// What annotations say.
+/// Content of a pod's annotations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Which GPUs, and how much of them.
+    /// GPUs, and units of them.
     pub split: Split,
-    /// Units that the GPUs had then: of all, or of each of the pod's GPUs by index. Empty: as they have now.
+    /// Units that the GPUs had at the time: one size for all, or one for each of the pod's GPUs by
+    /// index. Empty if unchanged.
     pub sizes: Vec<u64>,
-    /// The node whose GPUs are meant; gpushare does not say.
+    /// Node that has the GPUs; gpushare does not write it.
     pub node: Option<String>,
-    /// When it was written, in nanoseconds since 1970; 0: it does not say.
+    /// Time at which it was written, in nanoseconds since 1970; 0 if unknown.
     pub since: u64,
 }
 
 impl Allocation {
-    /// Reads it. None: nobody has placed this pod.
+    /// Parses the annotations. Returns `None` if the pod has not been placed.
     ///
     /// # Errors
-    /// An annotation that is there cannot be understood.
+    /// An annotation is invalid.
     pub fn read(annotations: &Texts) -> Result<Option<Self>, Refusal> {
         let text = |name: &str| annotations.get(name).map(String::as_str);
         let split = match (text(annotation::ALLOCATION), text(annotation::INDEX)) {
@@ -50,7 +51,7 @@ impl Allocation {
                     "units by GPU by container, such as `{\"0\":{\"1\":8}}`",
                 )
             })?),
-            // So gpushare writes that it found none.
+            // gpushare writes -1 if it found no GPU.
             (None, None | Some("-1")) => return Ok(None),
             (None, Some(text)) => Split::Gpu(
                 number(text)
@@ -71,15 +72,15 @@ impl Allocation {
                     )
                 })?,
         };
-        // The time only says how patient to be: of one that is not understood it is as if it were long past.
+        // The time only decides when a claim is stale. An invalid one counts as long past.
         let since = text(annotation::ASSUME_TIME).and_then(number).unwrap_or(0);
         Ok(Some(Self { split, sizes, node: text(annotation::NODE).map(str::to_owned), since }))
     }
 
-    /// What the pod holds of which GPUs of this node.
+    /// Returns what the pod holds of each GPU of this node.
     ///
     /// # Errors
-    /// It does not fit what the pod asks for, or the node.
+    /// The allocation does not match the requests or the node.
     pub fn shares(
         &self,
         requests: &[ContainerRequest],
@@ -131,7 +132,7 @@ impl Allocation {
         Ok(parts.into_iter().map(|(gpu, parts)| (gpu, most(parts))).collect())
     }
 
-    /// gpushare's form: everything that a container asks for is on this one GPU.
+    /// Returns the units of a container in gpushare's form: all of its request is on this GPU.
     pub(crate) fn on_one(
         &self,
         request: &ContainerRequest,
@@ -148,7 +149,7 @@ impl Allocation {
         Ok([(index, units)].into())
     }
 
-    /// The GPUs as they were when they were given.
+    /// Returns the GPUs with the sizes that they had when they were allocated.
     pub(crate) fn sizes_of(
         &self,
         gpus: &BTreeSet<u32>,
@@ -185,13 +186,15 @@ impl Allocation {
     }
 }
 
-/// Whether a GPU can ever have had so many units: it has as much memory as ever, but what a unit is may have changed.
+/// Returns whether a GPU can ever have had so many units. Its memory is constant, but the unit may
+/// have changed.
 fn was(gpu: &Gpu, units: u64) -> bool {
     units == gpu.units
         || gpu.mib.is_none_or(|mib| Unit::ALL.iter().any(|unit| unit.units_of(mib) == units))
 }
 
-/// What a container was given is what it asks for: no more, or others would have less than they think; no less, or it would take more than it has.
+/// Checks that a container was given exactly what it requests. More would take memory from others;
+/// less would let it exceed its share.
 fn agrees(
     request: &ContainerRequest,
     by_gpu: &ByGpu,
@@ -203,7 +206,7 @@ fn agrees(
             request.container
         ))
     };
-    // Whoever reads a limit of 0 takes it for none at all.
+    // A limit of 0 would mean no limit.
     if let Some((index, _)) = by_gpu.iter().find(|(_, units)| **units == 0) {
         return Err(Refusal::new(format!(
             "container `{}` was given 0 units of GPU {index}, expected at least 1",
@@ -247,7 +250,7 @@ fn invalid(name: &str, text: &str, expected: &str) -> Refusal {
     Refusal::new(format!("{name} is {}, expected {expected}", quoted(text)))
 }
 
-/// Digits and nothing else.
+/// Parses a number of digits only.
 fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()

@@ -1,14 +1,19 @@
-//! Claims: GPUs that are chosen for a pod, written on the pod, looked at once more, bound, or withdrawn.
+//! Claims: GPUs that are chosen for a pod and recorded on it, then confirmed and bound, or
+//! withdrawn.
 //!
 //! ```text
-//!   choose -- patch, if the pod is unchanged --> claimed -- look: no GPU over-full --> bind, if the pod is unchanged --> bound
-//!      ^              | conflict                    |                                      | conflict, or it never came
-//!      |              v                             v over-full                            v
-//!      +---------- asked again  <-------------- withdrawn <-------------------------- a minute later
+//!   choose -- patch* --> claimed -- confirm: no GPU over-full --> bind* --> bound
+//!     ^         |           |                                       |
+//!     |         | conflict  | over-full                             | conflict, or no bind follows
+//!     |         v           v                                       v
+//!     +--- next attempt <-- withdrawn <------------------- after CLAIM_TIMEOUT_NANOS
+//!
+//!   * only if the pod is unchanged
 //! ```
 //!
-//! A claim counts from the patch that writes it to the patch that removes it. Whoever claims writes first and looks then; so of two who claim
-//! the same room the later writer sees the earlier one's claim.
+//! A claim counts from the patch that writes it until the patch that removes it. An extender first
+//! writes its claim and then checks it. So if two extenders claim the same memory, the later writer
+//! sees the other's claim.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,26 +29,27 @@ use crate::placement;
 use crate::pod_request::PodRequest;
 use crate::refusal::Refusal;
 
-/// Time in which a claim must be bound, in nanoseconds.
+/// Time within which a claim must be bound, in nanoseconds.
 pub const CLAIM_TIMEOUT_NANOS: u64 = 60_000_000_000;
 
-/// What is to be written on a pod, on condition that it is still the one that was looked at.
+/// Changes to a pod's annotations that apply only to the version that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The pod's namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// The pod's name.
+    /// Name of the pod.
     pub name: String,
-    /// The pod itself.
+    /// Uid of the pod.
     pub uid: String,
-    /// The version that was looked at.
+    /// Version that was read.
     pub version: String,
-    /// Annotations; none: it is removed.
+    /// Annotations to set, or with `None` to remove.
     pub annotations: BTreeMap<&'static str, Option<String>>,
 }
 
 impl Change {
-    /// As a merge patch. The API server refuses it with a conflict if uid or version are not the pod's.
+    /// Returns the change as a merge patch. The API server answers with a conflict if the uid or
+    /// the version is not the pod's.
     #[must_use]
     pub fn patch(&self) -> Value {
         let annotations: Map<String, Value> =
@@ -51,7 +57,7 @@ impl Change {
         json!({"metadata": {"uid": self.uid, "resourceVersion": self.version, "annotations": annotations}})
     }
 
-    /// What the API server makes of a pod by it.
+    /// Applies the change to a pod, as the API server would.
     pub fn apply(&self, pod: &mut Pod) {
         for (name, text) in &self.annotations {
             match text {
@@ -62,10 +68,10 @@ impl Change {
     }
 }
 
-/// Chooses GPUs of a node for a pod. A claim that it has already does not count against it.
+/// Chooses GPUs of a node for a pod. A claim that the pod already has does not count against it.
 ///
 /// # Errors
-/// It is bound, asks for what is not understood, or the node has not enough.
+/// The pod is bound, its request is invalid, or the node has too little.
 pub fn claim(
     pod: &PodRequest,
     node: &NodeGpus,
@@ -118,10 +124,11 @@ pub fn claim(
     Ok(change(pod, annotations.into()))
 }
 
-/// Looks at a claim among all that the API server has for its node: the node's pods and those that are bound nowhere.
+/// Checks a claim against all pods that the API server lists as bound to its node or unbound.
 ///
 /// # Errors
-/// Somebody else claimed the same; withdraw, and let the scheduler ask again.
+/// The claim is gone or was edited, or another extender claimed the same GPU. The claim must be
+/// withdrawn; the scheduler tries again.
 pub(crate) fn confirm<'a>(
     uid: &str,
     node: &NodeGpus,
@@ -143,13 +150,13 @@ pub(crate) fn confirm<'a>(
     }
 }
 
-/// Removes a claim.
+/// Returns the change that removes a claim.
 #[must_use]
 pub fn withdraw(pod: &PodRequest) -> Change {
     change(pod, annotation::ALL.into_iter().map(|name| (name, None)).collect())
 }
 
-/// Whether a claim has come to nothing: it is old, or from a time that has not come, and the pod is bound nowhere.
+/// Returns whether a claim is stale: the pod is not bound, and the claim is old or from the future.
 #[must_use]
 pub fn is_stale(pod: &PodRequest, now: u64) -> bool {
     let claimed = match &pod.allocation {

@@ -1,4 +1,4 @@
-//! What the containers of a pod request, by their limits alone: limits cannot be changed once the pod
+//! What the containers of a pod request. Only limits count: they cannot be changed once the pod
 //! exists.
 
 use crate::gpus::Gpu;
@@ -22,8 +22,9 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// In the GPU's units; rounded up, so that nobody gets less than was asked for. More than the GPU has, where that is asked for; and at
-    /// least 1 of any GPU, also of one that has none, for a limit of 0 would be no limit.
+    /// Returns the amount in the GPU's units, rounded up so that no container gets less than it
+    /// requested. The result may exceed the GPU. It is at least 1, even for a GPU of 0 units: a
+    /// limit of 0 would mean no limit.
     #[must_use]
     pub fn units_of(self, gpu: &Gpu) -> u64 {
         let units = match self {
@@ -39,29 +40,29 @@ impl Memory {
     }
 }
 
-/// `amount` x `times` / `of`, rounded up.
+/// Returns `amount` x `times` / `of`, rounded up.
 pub(crate) fn part(amount: u64, times: u64, of: u64) -> u64 {
     let exact = (u128::from(amount) * u128::from(times)).div_ceil(u128::from(of.max(1)));
     u64::try_from(exact).unwrap_or(u64::MAX)
 }
 
-/// How much, and of what.
+/// An amount of memory and compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// Over all GPUs that the container gets.
+    /// Totals over all GPUs of the container.
     InAll {
-        /// Of memory.
+        /// Units of memory.
         units: u64,
-        /// Of compute; 100 is one GPU.
+        /// Percent of compute; 100 is one GPU.
         percent: u32,
     },
-    /// Of each GPU.
+    /// Amounts for each GPU.
     Each {
-        /// How many.
+        /// Number of GPUs.
         gpus: usize,
-        /// Of memory.
+        /// Memory of each.
         memory: Memory,
-        /// Of compute.
+        /// Percent of compute of each.
         percent: u32,
     },
 }
@@ -69,21 +70,22 @@ pub enum Amount {
 /// What one container requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerRequest {
-    /// Its name.
+    /// Name of the container.
     pub container: String,
     /// When it runs.
     pub role: Role,
-    /// Its place in allocations: containers first, then init containers.
+    /// Position in allocations: containers first, then init containers.
     pub index: usize,
-    /// How much.
+    /// Amount.
     pub amount: Amount,
 }
 
 impl ContainerRequest {
-    /// Those of a pod, init containers first, as they run. None: it asks for nothing of ours.
+    /// Returns the requests of a pod in the order in which the containers run, init containers
+    /// first. Empty if the pod requests nothing of ours.
     ///
     /// # Errors
-    /// An amount that cannot be understood, or two dialects at once.
+    /// An amount is invalid, or the pod uses two dialects.
     pub fn of_pod(pod: &Pod, dialects: Dialects) -> Result<Vec<Self>, Refusal> {
         let containers = &pod.spec.containers;
         let first = pod.spec.init_containers.iter().enumerate().map(|(position, container)| {
@@ -114,7 +116,7 @@ impl ContainerRequest {
         Ok(requests)
     }
 
-    /// The most it can have of this GPU, wherever the rest is.
+    /// Returns the most that it can hold of this GPU, however the rest is divided.
     #[must_use]
     fn most_of(&self, gpu: &Gpu) -> Share {
         match self.amount {
@@ -126,13 +128,14 @@ impl ContainerRequest {
     }
 }
 
-/// The most that a pod can have of a GPU, when nobody knows on which GPUs it is.
+/// Returns the most that a pod can hold of a GPU when its GPUs are not known.
 #[must_use]
 pub fn most_of(requests: &[ContainerRequest], gpu: &Gpu) -> Share {
     most(requests.iter().map(|request| (request.role, request.most_of(gpu))))
 }
 
-/// Units that a pod asks for in all, as tables show them; of HAMi's names, as a GPU of `unit` MiB each would count them.
+/// Returns the units that a pod requests in all, as tables show them. Requests in HAMi's names are
+/// converted to the units of `gpu`; without one they count 0.
 #[must_use]
 pub fn units_in_all(requests: &[ContainerRequest], gpu: Option<&Gpu>) -> u64 {
     let units = |request: &ContainerRequest| match (request.amount, gpu) {
@@ -150,7 +153,8 @@ pub fn units_in_all(requests: &[ContainerRequest], gpu: Option<&Gpu>) -> u64 {
     .units
 }
 
-/// What limits say; where there is no limit, the request.
+/// Returns the container's amount, from its limits; a resource without a limit counts by its
+/// request.
 fn amount_of(container: &Container, dialects: Dialects) -> Result<Option<Amount>, Refusal> {
     let mut found: Vec<(Resource, u64)> = Vec::new();
     for resource in RESOURCES {
@@ -190,13 +194,14 @@ fn amount_of(container: &Container, dialects: Dialects) -> Result<Option<Amount>
     }
 }
 
-/// HAMi's names: amounts of each GPU. `first` is one of those that are asked for.
+/// Returns the amount in HAMi's names, which is for each GPU. `first` is one of the requested
+/// resources.
 fn each(
     container: &Container,
     first: &str,
     of: impl Fn(Meaning) -> Option<u64>,
 ) -> Result<Option<Amount>, Refusal> {
-    // The kubelet is asked for GPUs alone, so it would give none; HAMi has a webhook that asks for one.
+    // Without this resource the kubelet would allocate nothing. HAMi has a webhook that adds it.
     let gpus = of(Meaning::Gpus).ok_or_else(|| {
         Refusal::new(format!(
             "container `{}` asks for {first} but not for {HAMI_GPUS}; expected the number of GPUs as well: ask for `{HAMI_GPUS}: 1`",

@@ -11,35 +11,35 @@ use crate::refusal::{Refusal, quoted};
 use crate::share::Share;
 use crate::unit::Unit;
 
-/// Number of containers that can share a GPU: as many as a monitor gives turns to.
+/// Maximum number of containers on a GPU: the monitor gives turns to so many.
 pub const MAX_CONTAINERS: u32 = 25;
 
-/// GPUs that a node may have.
+/// Maximum number of GPUs of a node.
 const MAX_GPUS_OF_NODE: u32 = 64;
 
-/// A GPU.
+/// A GPU of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// Its number on the node.
+    /// Index on the node.
     pub index: u32,
-    /// Its name for the driver, where the device plugin has said it.
+    /// UUID, if the device plugin has reported it.
     pub uuid: Option<String>,
-    /// Memory.
+    /// Memory in units.
     pub units: u64,
-    /// What a unit is.
+    /// Unit of memory.
     pub unit: Unit,
-    /// Memory in MiB, where the device plugin has said it.
+    /// Memory in MiB, if the device plugin has reported it.
     pub mib: Option<u64>,
-    /// Percent of compute that can be set aside.
+    /// Percent of compute that pods can hold.
     pub percent: u32,
-    /// Containers it has room for.
+    /// Number of containers that fit.
     pub containers: u32,
-    /// Whether it may be given to anybody new.
+    /// Whether new pods are placed on it.
     pub healthy: bool,
 }
 
 impl Gpu {
-    /// A GPU of which only the size is known; of 0 units, it is not healthy.
+    /// Returns a GPU of which only the size is known. With 0 units it is unhealthy.
     #[must_use]
     pub fn plain(index: u32, units: u64) -> Self {
         Self {
@@ -50,30 +50,30 @@ impl Gpu {
             mib: None,
             percent: 100,
             containers: MAX_CONTAINERS,
-            // Of a GPU that is smaller than a unit nobody can have any.
+            // A GPU smaller than one unit has nothing to share.
             healthy: units > 0,
         }
     }
 
-    /// All of it.
+    /// Returns all of the GPU.
     #[must_use]
     pub fn whole(&self) -> Share {
         Share { units: self.units, percent: self.percent, containers: self.containers }
     }
 }
 
-/// Which of the GPUs that fit is taken.
+/// Which of the fitting GPUs is taken first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// The fullest, so that others stay whole.
+    /// The fullest, so that other GPUs stay empty.
     #[default]
     Binpack,
-    /// The emptiest, so that each has most of a GPU to itself.
+    /// The emptiest, so that pods share GPUs with few others.
     Spread,
 }
 
 impl Placement {
-    /// The one of this name.
+    /// Returns the placement of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         match name {
@@ -84,23 +84,23 @@ impl Placement {
     }
 }
 
-/// What a device plugin writes on its node: the value of `cgpu.dev/gpus`.
+/// Inventory that the device plugin writes on its node, in `cgpu.dev/gpus`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
-    /// What a unit is.
+    /// Unit of memory.
     pub unit: Unit,
-    /// By index.
+    /// GPUs by index.
     pub gpus: Vec<Entry>,
 }
 
-/// A GPU in it.
+/// A GPU in the inventory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its name for the driver.
+    /// UUID.
     pub uuid: String,
     /// Memory in MiB.
     pub mib: u64,
-    /// Whether it may be given to anybody new.
+    /// Whether new pods are placed on it.
     #[serde(default = "yes")]
     pub healthy: bool,
 }
@@ -109,27 +109,27 @@ fn yes() -> bool {
     true
 }
 
-/// A node, as far as it is shared.
+/// A node, reduced to what concerns its GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeGpus {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its first internal address.
+    /// First internal address.
     pub address: String,
-    /// By index.
+    /// GPUs by index.
     pub gpus: Vec<Gpu>,
-    /// Which is taken first.
+    /// Which GPU is taken first.
     pub placement: Placement,
     /// Whether containers are held to their limits.
     pub isolated: bool,
-    /// Why no pod may come.
+    /// Why no pod may be placed here.
     pub closed: Option<Refusal>,
-    /// What was passed over, for people.
+    /// Labels that were ignored, as messages.
     pub notes: Vec<String>,
 }
 
 impl NodeGpus {
-    /// Reads a node.
+    /// Reads the GPUs from a node's annotation, or else from its resources.
     #[must_use]
     pub fn of(node: &Node) -> Self {
         let labels = &node.metadata.labels;
@@ -177,28 +177,28 @@ impl NodeGpus {
         }
     }
 
-    /// Units of all GPUs.
+    /// Returns the units of all GPUs.
     #[must_use]
     pub fn units(&self) -> u64 {
         self.gpus.iter().fold(0, |sum, gpu| sum.saturating_add(gpu.units))
     }
 
-    /// The GPU of this number.
+    /// Returns the GPU of this index.
     #[must_use]
     pub fn gpu(&self, index: u32) -> Option<&Gpu> {
         self.gpus.get(usize::try_from(index).ok()?)
     }
 }
 
-/// What the label of a node says of its GPUs.
+/// How a node's GPUs are shared, from its label.
 enum Mode<'a> {
-    /// Memory and compute are set aside.
+    /// Memory and compute are limited.
     Both,
-    /// Memory is; compute is shared.
+    /// Memory is limited; compute is shared.
     Memory,
-    /// Nothing is held to its limit.
+    /// Nothing is limited.
     Share,
-    /// They are not ours.
+    /// The node is not for cgpu.
     Other(&'a str),
 }
 
@@ -220,7 +220,7 @@ fn gpus_of(node: &Node) -> Result<Vec<Gpu>, Refusal> {
     }
 }
 
-/// As our device plugin says.
+/// Reads the inventory of our device plugin.
 fn listed(text: &str) -> Result<Vec<Gpu>, Refusal> {
     let refuse = |why: String| {
         Refusal::new(format!(
@@ -249,7 +249,8 @@ fn listed(text: &str) -> Result<Vec<Gpu>, Refusal> {
     Ok((0..).zip(inventory.gpus).map(gpu).collect())
 }
 
-/// As gpushare's device plugin leaves it: a sum and a number, so all GPUs are taken to be equal.
+/// Reads what gpushare's device plugin writes: total units and a number of GPUs. All GPUs are
+/// assumed to be equal.
 fn divided(node: &Node) -> Result<Vec<Gpu>, Refusal> {
     let number = |name: &str| match node.status.allocatable.get(name) {
         None => Ok(0),
@@ -269,7 +270,7 @@ fn divided(node: &Node) -> Result<Vec<Gpu>, Refusal> {
         )));
     };
     let each = units / u64::from(count);
-    // gpushare says nowhere what a unit is. This is how its own table guesses.
+    // gpushare does not report the unit. Its own table guesses in the same way.
     let unit = if each > 100 { Unit::Mib } else { Unit::Gib };
     Ok((0..count).map(|index| Gpu { unit, ..Gpu::plain(index, each) }).collect())
 }

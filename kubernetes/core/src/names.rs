@@ -1,11 +1,11 @@
-//! Names that other people's pods, nodes and scripts use.
+//! Names of resources, labels, annotations and variables that pods, nodes and scripts already use.
 
-/// Whose names a pod speaks.
+/// Family of resource names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dialect {
-    /// `aliyun.com/...`: amounts are in all, over all GPUs.
+    /// `aliyun.com/...`: amounts are totals over all GPUs.
     Aliyun,
-    /// `nvidia.com/...` as HAMi means them: amounts are of each GPU.
+    /// `nvidia.com/...` as in HAMi: amounts are for each GPU.
     Hami,
 }
 
@@ -26,14 +26,14 @@ pub enum Meaning {
     PercentEach,
 }
 
-/// A resource that containers ask for.
+/// A resource that containers request.
 #[derive(Clone, Copy, Debug)]
 pub struct Resource {
-    /// As it stands in limits.
+    /// Name in the limits.
     pub name: &'static str,
-    /// Whose it is.
+    /// Family of the name.
     pub dialect: Dialect,
-    /// What it counts.
+    /// What its amounts count.
     pub meaning: Meaning,
 }
 
@@ -44,10 +44,10 @@ pub const CORE: &str = "aliyun.com/gpu-core.percentage";
 /// Number of GPUs: a resource of nodes, a label of pods.
 pub const COUNT: &str = "aliyun.com/gpu-count";
 
-/// GPUs, in HAMi's names: what the kubelet counts of them.
+/// Number of GPUs in HAMi's names; of these, the kubelet counts this one.
 pub const HAMI_GPUS: &str = "nvidia.com/gpu";
 
-/// Every resource that is read, once.
+/// All resources that are read.
 pub const RESOURCES: [Resource; 6] = [
     Resource { name: MEMORY, dialect: Dialect::Aliyun, meaning: Meaning::Units },
     Resource { name: CORE, dialect: Dialect::Aliyun, meaning: Meaning::Percent },
@@ -61,55 +61,56 @@ pub const RESOURCES: [Resource; 6] = [
     Resource { name: "nvidia.com/gpucores", dialect: Dialect::Hami, meaning: Meaning::PercentEach },
 ];
 
-/// Labels of pods that begin so are ours to understand.
+/// Prefix of pod labels that cgpu interprets.
 pub const POD_LABELS: &str = "aliyun.com/gpu-";
 
-/// Which dialects are listened to, beside Aliyun's.
+/// Dialects that are read besides Aliyun's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dialects {
-    /// HAMi's. Off by default: `nvidia.com/gpu` is also what whole GPUs are asked for by.
+    /// HAMi's names. Off by default, because `nvidia.com/gpu` also requests whole GPUs.
     pub hami: bool,
 }
 
 impl Dialects {
-    /// Whether this one is.
+    /// Returns whether a dialect is read.
     #[must_use]
     pub fn includes(self, dialect: Dialect) -> bool {
         dialect == Dialect::Aliyun || self.hami
     }
 }
 
-/// Annotations of pods, written by whoever chose their GPUs.
+/// Annotations of pods, written by the component that chooses their GPUs, and of nodes.
 pub mod annotation {
-    /// The GPU, where it is one.
+    /// Index of the GPU, if there is one only.
     pub const INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
-    /// Units of the GPU; several, joined by commas, where GPUs differ.
+    /// Units of the GPU; if the GPUs differ, of each, joined by commas.
     pub const DEVICE: &str = "ALIYUN_COM_GPU_MEM_DEV";
     /// Units of the pod.
     pub const POD: &str = "ALIYUN_COM_GPU_MEM_POD";
-    /// `false`, and `true` when a container has been started.
+    /// `false`; `true` once a container has started.
     pub const ASSIGNED: &str = "ALIYUN_COM_GPU_MEM_ASSIGNED";
-    /// Nanoseconds since 1970.
+    /// Time of the claim in nanoseconds since 1970.
     pub const ASSUME_TIME: &str = "ALIYUN_COM_GPU_MEM_ASSUME_TIME";
-    /// `{"container":{"gpu":units}}`.
+    /// Units by container and GPU: `{"container":{"gpu":units}}`.
     pub const ALLOCATION: &str = "scheduler.framework.gpushare.allocation";
-    /// The node whose GPUs are meant.
+    /// Node that has the GPUs.
     pub const NODE: &str = "cgpu.dev/node";
-    /// Every one of them: what a withdrawal removes.
+    /// Annotations of a claim: a withdrawal removes all of them.
     pub const ALL: [&str; 7] = [INDEX, DEVICE, POD, ASSIGNED, ASSUME_TIME, ALLOCATION, NODE];
 
-    /// `{"container":"slice"}`: which of the kubelet's slices the containers have, written by the device plugin when they start.
+    /// Slices of the containers as `{"container":"slice"}`, written by the device plugin when they
+    /// start.
     pub const SLICES: &str = "cgpu.dev/slices";
 
-    /// Of nodes: their GPUs, written by the device plugin.
+    /// On nodes: their GPUs, written by the device plugin.
     pub const GPUS: &str = "cgpu.dev/gpus";
 }
 
 /// Labels of nodes.
 pub mod label {
-    /// `true` where the device plugin runs; `false` takes a node out.
+    /// `true` where the device plugin runs; `false` excludes the node.
     pub const SHARED: &str = "gpushare";
-    /// How the GPUs are used.
+    /// How the GPUs are shared.
     pub const SCHEDULE: &str = "ack.node.gpu.schedule";
     /// Which of a node's GPUs are taken first.
     pub const PLACEMENT: &str = "ack.node.gpu.placement";
@@ -119,7 +120,7 @@ pub mod label {
 
 /// Variables of containers.
 pub mod variable {
-    /// Which GPUs.
+    /// GPUs.
     pub const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
     /// Indexes of the GPUs, joined by commas.
     pub const INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
@@ -133,6 +134,6 @@ pub mod variable {
     pub const PERCENT: &str = "ALIYUN_COM_GPU_CORE_PERCENTAGE";
     /// `true`: no limit.
     pub const DISABLE: &str = "CGPU_DISABLE";
-    /// A slice that the kubelet counted, for a container that is to be told which.
+    /// Slice that the kubelet counted, for a container that is not bound yet.
     pub const SLICE: &str = "CGPU_SLICE";
 }

@@ -1,5 +1,5 @@
-//! Which GPUs of a node a pod gets, and which node. `extender.rs` asks (filter, prioritize), `claim.rs`
-//! takes them (bind).
+//! Which GPUs of a node a pod gets, and which node. Called by `extender.rs` (filter, prioritize)
+//! and `claim.rs` (bind).
 
 use crate::accounting::NodeAccounting;
 use crate::gpus::{NodeGpus, Placement};
@@ -11,12 +11,12 @@ use crate::resource_request::ResourceRequest;
 /// Each GPU must have room for the largest part that the pod requests of one GPU. Of the GPUs that
 /// fit, the fullest or the emptiest are taken; of equal ones, the first.
 ///
-/// A GPU of which more is held than it has takes no pod, not even one that requests nothing of what
-/// is short: a claim on such a GPU is never confirmed ([`crate::claim`]), so it would be made and
+/// A GPU of which more is held than it has takes no pod, not even one that requests none of what is
+/// short. A claim on such a GPU is never confirmed ([`crate::claim`]), so it would be made and
 /// withdrawn again and again.
 ///
 /// # Errors
-/// Why there are not enough.
+/// Why too few GPUs fit.
 pub fn choose(
     node: &NodeGpus,
     accounting: &NodeAccounting,
@@ -61,7 +61,7 @@ pub fn choose(
     Ok(positions)
 }
 
-/// How full a node would be with the pod on it, in millionths.
+/// Returns how full a node would be with the pod on it, in millionths.
 #[must_use]
 pub fn fullness(
     node: &NodeGpus,
@@ -82,10 +82,11 @@ pub fn fullness(
     )
 }
 
-/// The best that the scheduler can be told.
+/// Highest score that kube-scheduler accepts.
 pub const MAX_SCORE: u64 = 10;
 
-/// Scores of nodes that are so full, 0 to [`MAX_SCORE`]: the fullest or the emptiest gets most, and the others are spread out between the two.
+/// Scores nodes by fullness, 0 to [`MAX_SCORE`]. The fullest or the emptiest node gets the highest
+/// score, and the others are spaced evenly below it.
 #[must_use]
 pub fn scores(fullness: &[u64], placement: Placement) -> Vec<u64> {
     let (Some(least), Some(most)) = (fullness.iter().min(), fullness.iter().max()) else {

@@ -1,4 +1,4 @@
-//! A pod that requests GPUs, as far as GPUs are concerned.
+//! A pod that requests GPUs, reduced to what concerns them.
 
 use std::sync::Arc;
 
@@ -12,28 +12,28 @@ use crate::resource_request::ResourceRequest;
 /// What is kept of a pod that requests GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRequest {
-    /// Its namespace.
+    /// Namespace.
     pub namespace: String,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Itself, for ever.
+    /// Uid.
     pub uid: String,
-    /// Which version of it this is.
+    /// Version of the pod object.
     pub version: String,
-    /// The node it is bound to.
+    /// Node that it is bound to.
     pub bound: Option<String>,
-    /// Whether it has been started.
+    /// Whether it has started.
     pub running: bool,
-    /// What it asks for.
+    /// Requests of its containers.
     pub requests: Result<Vec<ContainerRequest>, Refusal>,
-    /// Those of its labels that are about GPUs.
+    /// Labels that concern GPUs.
     pub labels: Texts,
-    /// What it was given.
+    /// GPUs that it was given.
     pub allocation: Result<Option<Allocation>, Refusal>,
 }
 
 impl PodRequest {
-    /// Returns none if the pod requests nothing of ours, or has ended and holds nothing.
+    /// Returns `None` if the pod requests nothing of ours, or has ended and holds nothing.
     #[must_use]
     pub fn of(pod: &Pod, dialects: Dialects) -> Option<Self> {
         if has_ended(pod) {
@@ -58,52 +58,53 @@ impl PodRequest {
         })
     }
 
-    /// Whether it asked for something of ours and has ended, which is for ever.
+    /// Returns whether the pod requested something of ours and has ended, which is final.
     #[must_use]
     pub fn has_ended(pod: &Pod, dialects: Dialects) -> bool {
         has_ended(pod) && ContainerRequest::of_pod(pod, dialects) != Ok(Vec::new())
     }
 
-    /// The node whose accounting it is in: where it is bound, else the one that was claimed for it.
+    /// Returns the node whose accounting the pod is in: the one it is bound to, else the one
+    /// claimed for it.
     #[must_use]
     pub fn node(&self) -> Option<&str> {
         self.bound.as_deref().or_else(|| self.claimed())
     }
 
-    /// The node that was claimed for it.
+    /// Returns the node that was claimed for it.
     #[must_use]
     pub fn claimed(&self) -> Option<&str> {
         self.allocation.as_ref().ok()?.as_ref()?.node.as_deref()
     }
 
-    /// What it needs of each GPU.
+    /// Returns what it needs of each GPU.
     ///
     /// # Errors
-    /// What is wrong with what it asks for.
+    /// The defect of its requests or labels.
     pub fn resource_request(&self) -> Result<ResourceRequest, Refusal> {
         ResourceRequest::of(self.requests.as_ref().map_err(Clone::clone)?, &self.labels)
     }
 
-    /// `namespace/name`, for sentences.
+    /// Returns `namespace/name`, for messages.
     #[must_use]
     pub fn title(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
 }
 
-/// A pod as the accounting sees it.
+/// A pod, by what it means for the accounting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodObservation {
     /// It requests GPUs.
     Requests(Arc<PodRequest>),
-    /// It requested GPUs and has ended, which is final. Its uid.
+    /// It requested GPUs and has ended, which is final. Holds its uid.
     Ended(String),
-    /// It has nothing to do with GPUs. Its uid.
+    /// It has nothing to do with GPUs. Holds its uid.
     Other(String),
 }
 
 impl PodObservation {
-    /// What this one is.
+    /// Classifies a pod.
     #[must_use]
     pub fn of(pod: &Pod, dialects: Dialects) -> Self {
         match PodRequest::of(pod, dialects) {
@@ -113,7 +114,7 @@ impl PodObservation {
         }
     }
 
-    /// The pod itself.
+    /// Returns the uid of the pod.
     #[must_use]
     pub fn uid(&self) -> &str {
         match self {

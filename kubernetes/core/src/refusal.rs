@@ -1,13 +1,13 @@
-//! Why something is not done.
+//! Refusals: why a request is not fulfilled.
 
 use std::fmt;
 
-/// One sentence on one line: what came, what was expected, what to do.
+/// A message of one line: what was received, what was expected, what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(String);
 
 impl Refusal {
-    /// Says it. What others wrote may be in it, with line breaks: they become blanks.
+    /// Creates a refusal. Control characters become blanks, because the message may quote input.
     #[must_use]
     pub fn new(sentence: impl Into<String>) -> Self {
         let sentence: String = sentence.into();
@@ -17,7 +17,7 @@ impl Refusal {
         Self(sentence)
     }
 
-    /// The sentence.
+    /// Returns the message.
     #[must_use]
     pub fn sentence(&self) -> &str {
         &self.0
@@ -32,7 +32,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// What somebody else wrote, fit to stand in a sentence: no more of it than helps.
+/// Quotes input for a message, shortened to 80 characters.
 pub(crate) fn quoted(text: &str) -> String {
     const MAX_CHARS: usize = 80;
     let mut short: String = text.chars().take(MAX_CHARS).collect();

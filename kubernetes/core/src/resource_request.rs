@@ -7,26 +7,26 @@ use crate::object::Texts;
 use crate::refusal::{Refusal, quoted};
 use crate::share::{Role, Share, most};
 
-/// GPUs that a container can have: the region of one has room for so many.
+/// Maximum number of GPUs of a container: a region has entries for so many.
 pub const MAX_GPUS: usize = 16;
 
-/// What one container needs, the same of each of its GPUs.
+/// What one container needs of each of its GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// Its place in allocations.
+    /// Position in allocations.
     pub index: usize,
     /// When it runs.
     pub role: Role,
-    /// The first so many of the pod's GPUs.
+    /// Number of GPUs, counted from the pod's first.
     pub gpus: usize,
-    /// Of each.
+    /// Memory of each GPU.
     pub memory: Memory,
-    /// Of each.
+    /// Percent of compute of each GPU.
     pub percent: u32,
 }
 
 impl Need {
-    /// Of this GPU.
+    /// Returns what it needs of this GPU.
     #[must_use]
     pub fn of(&self, gpu: &Gpu) -> Share {
         Share { units: self.memory.units_of(gpu), percent: self.percent, containers: 1 }
@@ -36,19 +36,19 @@ impl Need {
 /// What a pod requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceRequest {
-    /// GPUs, all of one node.
+    /// Number of GPUs, all of one node.
     pub gpus: usize,
-    /// By container, as they run.
+    /// Needs of the containers, in the order in which they run.
     pub needs: Vec<Need>,
-    /// What was passed over, for people.
+    /// Labels that were ignored, as messages.
     pub notes: Vec<String>,
 }
 
 impl ResourceRequest {
-    /// Divides what is asked for by the GPUs that the pod's label says.
+    /// Divides the requests by the number of GPUs in the pod's label.
     ///
     /// # Errors
-    /// It does not divide, is more than a GPU can be, or the label is not understood.
+    /// An amount does not divide, exceeds a GPU, or the label is invalid.
     pub fn of(requests: &[ContainerRequest], labels: &Texts) -> Result<Self, Refusal> {
         let mut notes = Vec::new();
         for name in labels.keys().filter(|name| name.starts_with(POD_LABELS) && *name != COUNT) {
@@ -85,7 +85,8 @@ impl ResourceRequest {
         Ok(Self { gpus, needs, notes })
     }
 
-    /// What the pod has of `gpu` at most at any time, if that is its GPU of this place (0 is the first).
+    /// Returns the most that the pod holds of `gpu` at any time, if that is its GPU at `position`,
+    /// counted from 0.
     #[must_use]
     pub fn of_gpu(&self, position: usize, gpu: &Gpu) -> Share {
         most(

@@ -1,13 +1,13 @@
 //! A part of a GPU.
 
-/// What somebody has of a GPU, or what is left of it.
+/// What is held, requested or free of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
     /// Memory, in the GPU's units.
     pub units: u64,
-    /// Percent of its compute that is set aside.
+    /// Percent of its compute.
     pub percent: u32,
-    /// Containers.
+    /// Number of containers.
     pub containers: u32,
 }
 
@@ -15,7 +15,7 @@ impl Share {
     /// Nothing.
     pub const NONE: Self = Self { units: 0, percent: 0, containers: 0 };
 
-    /// Both together; saturates.
+    /// Returns the sum; saturates.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -25,7 +25,7 @@ impl Share {
         }
     }
 
-    /// What is left when this is taken away; never less than nothing.
+    /// Returns the difference; saturates at zero.
     #[must_use]
     pub fn without(self, other: Self) -> Self {
         Self {
@@ -35,7 +35,7 @@ impl Share {
         }
     }
 
-    /// The larger of each.
+    /// Returns the larger of each resource.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl Share {
         }
     }
 
-    /// Whether it can be had from `free`.
+    /// Returns whether it fits in `free`.
     #[must_use]
     pub fn fits(self, free: Self) -> bool {
         self.units <= free.units
@@ -57,17 +57,18 @@ impl Share {
 /// When a container runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// With all the others, once those before have come up.
+    /// Together with the other containers, after the init containers.
     Container,
-    /// By itself, before them.
+    /// Alone, before the containers.
     Init,
-    /// From its place among the init containers to the end.
+    /// From its position among the init containers until the pod ends.
     Sidecar,
 }
 
-/// The most that a pod has at any time, as Kubernetes counts: containers and sidecars together; or an init container with the sidecars before it.
+/// Returns the most that a pod holds at any time. As in Kubernetes, that is all containers and
+/// sidecars, or an init container with the sidecars before it.
 ///
-/// Init containers and sidecars must come in the pod's order.
+/// `parts` must have init containers and sidecars in the pod's order.
 #[must_use]
 pub fn most(parts: impl IntoIterator<Item = (Role, Share)>) -> Share {
     let (mut sidecars, mut containers, mut peak) = (Share::NONE, Share::NONE, Share::NONE);

@@ -1,6 +1,8 @@
-//! How well pods are placed, over nodes and GPUs, beside an optimal packer that knows all of them beforehand: small clusters, every way tried.
+//! Compares placement over nodes and GPUs with an optimal packer that knows all pods beforehand, by
+//! exhaustive search in small clusters.
 //!
-//! Not a promise: whoever must place each pod when it comes cannot do as well. But a fall would be a fault.
+//! The bounds are the current quality, not a promise: placing each pod when it arrives cannot be
+//! optimal.
 
 use cgpu_kubernetes_core::cluster::Cluster;
 use cgpu_kubernetes_core::extender::{self, Binding, Candidates};
@@ -32,7 +34,8 @@ fn pod(number: usize, units: u64) -> Pod {
     .unwrap()
 }
 
-/// Units that come to lie when pods of these sizes come one after the other, and GPUs that they lie on.
+/// Returns the units that are held after placing pods of these sizes one after the other, and the
+/// number of GPUs in use.
 fn placed(nodes: usize, gpus: usize, sizes: &[u64], placement: Placement) -> (u64, usize) {
     let label = if placement == Placement::Binpack { "binpack" } else { "spread" };
     let mut cluster = Cluster::new(Dialects::default());
@@ -66,7 +69,7 @@ fn placed(nodes: usize, gpus: usize, sizes: &[u64], placement: Placement) -> (u6
     })
 }
 
-/// The most units that GPUs of this many can hold of these: each pod on each GPU, or on none.
+/// Returns the most units of these that so many GPUs can hold, each pod on one GPU or none.
 fn most(sizes: &[u64], gpus: usize) -> u64 {
     fn go(sizes: &[u64], free: &mut Vec<u64>, held: u64, left: u64, best: &mut u64) {
         *best = held.max(*best);
@@ -75,7 +78,7 @@ fn most(sizes: &[u64], gpus: usize) -> u64 {
             return;
         }
         for gpu in 0..free.len() {
-            // GPUs with as much left are as good as each other.
+            // GPUs with equally many free units are equivalent.
             if free[gpu] >= *size && !free[..gpu].contains(&free[gpu]) {
                 free[gpu] -= size;
                 go(rest, free, held + size, left - size, best);
@@ -91,7 +94,7 @@ fn most(sizes: &[u64], gpus: usize) -> u64 {
     best
 }
 
-/// The fewest GPUs that hold all of these.
+/// Returns the fewest GPUs that hold all of these.
 fn fewest(sizes: &[u64]) -> usize {
     let sum: u64 = sizes.iter().sum();
     (1..=sizes.len()).find(|gpus| most(sizes, *gpus) == sum).expect("one for each")
@@ -103,7 +106,7 @@ fn full_cluster_holds_nearly_as_much_as_an_optimal_packer() {
         let mut random = Rng::with_seed(3);
         let (mut ours, mut best) = (0, 0);
         for _ in 0..200 {
-            // About half as much again as there is room for.
+            // About one and a half times what fits.
             let sizes: Vec<u64> = (0..12).map(|_| random.u64(1..=UNITS)).collect();
             let (units, _) = placed(2, 2, &sizes, placement);
             let most = most(&sizes, 4);
@@ -134,7 +137,7 @@ fn binpack_opens_few_more_gpus_than_an_optimal_packer() {
     assert!(ours * 100 <= best * 108, "{ours} GPUs, {best} would do");
 }
 
-/// Halves come together, and leave whole GPUs for others.
+/// Halves share GPUs, so that whole GPUs stay free.
 #[test]
 fn pods_that_fit_in_pairs_are_placed_in_pairs() {
     let (units, gpus) = placed(2, 2, &[7; 8], Placement::Binpack);

@@ -56,7 +56,7 @@ fn accounting_is_what_the_pods_hold() {
     let running = pod("a", "8", "Running", &[(annotation::INDEX, "1")]);
     let pending = pod("b", "2", "Pending", &[(annotation::INDEX, "1")]);
     assert_eq!(held(&[running.clone(), pending.clone()]), [0, 10]);
-    // Who has ended holds nothing, whatever it still says.
+    // An ended pod holds nothing, even with annotations.
     assert_eq!(
         held(&[running.clone(), pod("b", "2", "Succeeded", &[(annotation::INDEX, "1")])]),
         [0, 8]
@@ -77,11 +77,12 @@ fn pod_on_unknown_gpus_counts_on_every_gpu() {
         &[(annotation::INDEX, "0"), (annotation::NODE, "m")],
     ] {
         assert_eq!(held(&[pod("a", "8", "Running", edited)]), [8, 8], "{edited:?}");
-        // It has not been started, and will not be before it is put right: until then its room is kept.
+        // The pod does not start before its annotations are repaired; until then its memory stays
+        // reserved.
         let kept = if edited.is_empty() { [0, 0] } else { [8, 8] };
         assert_eq!(held(&[pod("a", "8", "Pending", edited)]), kept, "{edited:?}");
     }
-    // A size that the GPU never had would make little of what is held.
+    // An impossible size, which would scale the pod's units down.
     assert_eq!(
         held(&[pod(
             "a",
@@ -95,7 +96,7 @@ fn pod_on_unknown_gpus_counts_on_every_gpu() {
         held(&[pod("a", "8", "Running", &[(annotation::INDEX, "1"), (annotation::DEVICE, "179")])]),
         [0, 1]
     );
-    // Limits that cannot be read are not started either; if one runs, it may have everything.
+    // A pod with invalid limits does not start. If one runs, it may hold everything.
     assert_eq!(held(&[pod("a", "-8", "Running", &[(annotation::INDEX, "0")])]), [14, 22]);
 }
 

@@ -69,7 +69,7 @@ fn allocation_by_container_overrides_the_index() {
 
 #[test]
 fn units_scale_with_the_size_at_allocation() {
-    // 2 of 14 GiB are 17 of the 118 units of 128 MiB that the same GPU has after the switch.
+    // 2 of 14 GiB are 17 of the 118 units of 128 MiB that the same GPU has after the change.
     assert_eq!(
         shares(&[(INDEX, "0"), (DEVICE, "14")], &[request(0, 2)], &[118]),
         Ok(vec![(0, 17)])
@@ -156,7 +156,7 @@ fn amount_of_each_gpu_must_equal_the_request() {
 }
 
 proptest! {
-    /// Whatever is written, what comes out is what the limits say, of GPUs that are there, or nothing.
+    /// Any accepted annotations yield exactly what the limits request, on GPUs that exist.
     #[test]
     fn annotations_never_change_a_limit(
         split in prop::collection::btree_map(0_usize..3, prop::collection::btree_map(0_u32..4, 0_u64..16, 0..4), 0..4),

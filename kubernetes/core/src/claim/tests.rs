@@ -54,7 +54,7 @@ fn later_claim_of_the_same_room_sees_the_earlier() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109]));
     let empty = NodeAccounting::of(&node, []);
     let (one, _) = claimed(&sharing("a", 8), &node, &empty);
-    // Its accounting is old.
+    // Claimed with accounting from before the first claim.
     let (other, _) = claimed(&sharing("b", 8), &node, &empty);
     let (one, other) = (pod_request(&one), pod_request(&other));
     assert_eq!(confirm(&one.uid, &node, [&one]), Ok(()));
@@ -86,7 +86,7 @@ fn stale_claim_is_withdrawn_whole() {
     let (mut pod, _) = claimed(&sharing("a", 8), &node, &NodeAccounting::of(&node, []));
     assert!(!is_stale(&pod_request(&pod), 7 + CLAIM_TIMEOUT_NANOS));
     assert!(is_stale(&pod_request(&pod), 8 + CLAIM_TIMEOUT_NANOS));
-    // A clock that was put back does not keep it for ever.
+    // A time in the future or an invalid one does not keep a claim.
     let mut ahead = pod.clone();
     ahead.metadata.annotations.insert(annotation::ASSUME_TIME.into(), "99999999999999999".into());
     assert!(is_stale(&pod_request(&ahead), 8 + CLAIM_TIMEOUT_NANOS));
@@ -119,7 +119,7 @@ fn invalid_request_is_not_claimed() {
     }
 }
 
-/// Whatever the accounting is: what is chosen by it is confirmed by it.
+/// `claim` chooses no GPU on which `confirm` would refuse the claim.
 #[test]
 fn claim_on_a_compute_overfull_gpu_is_never_made_in_vain() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109, 15109]));

@@ -27,7 +27,7 @@ fn events_of_any_kind_leave_the_accounting_of_a_list() {
     let pod = claimed(&cluster, &waiting, "n", 5);
     cluster.apply_pod(&pod);
     cluster.apply_pod(&pod);
-    // Late news changes nothing.
+    // A late event changes nothing.
     cluster.apply_pod(&waiting);
     assert_eq!(held(&cluster, "n"), 8);
     let mut bound = pod.clone();
@@ -35,7 +35,7 @@ fn events_of_any_kind_leave_the_accounting_of_a_list() {
     bound.metadata.resource_version = "3".into();
     cluster.apply_pod(&bound);
     assert_eq!(held(&cluster, "n"), 8);
-    // A node that goes and comes again finds its pods.
+    // A node that is removed and added again has its pods.
     cluster.delete_node("n");
     assert!(cluster.node("n").is_none() && cluster.is_valid());
     cluster.apply_node(&node("n", "GiB", &[15109]));
@@ -63,7 +63,7 @@ fn unbound_claim_becomes_stale() {
     cluster.apply_pod(&pod);
     assert_eq!(cluster.stale(6).count(), 0);
     assert_eq!(cluster.stale(6 + CLAIM_TIMEOUT_NANOS).count(), 1);
-    // Of a node that is not there no binding can come.
+    // A pod cannot be bound to a node that does not exist.
     let pods: Vec<_> = cluster.pods().cloned().collect();
     assert_eq!(cluster.confirm("uid-a", "n", &pods), Ok(()));
     cluster.delete_node("n");
@@ -74,7 +74,7 @@ fn unbound_claim_becomes_stale() {
     );
 }
 
-/// A claim of a pod that nobody will ever hear of again would hold its room for ever.
+/// A claim of a deleted pod would never be withdrawn.
 #[test]
 fn late_event_does_not_restore_a_deleted_pod() {
     let (here, waiting) = (node("n", "GiB", &[15109]), sharing("a", 8));
@@ -82,15 +82,15 @@ fn late_event_does_not_restore_a_deleted_pod() {
     cluster.replace([&here], [&waiting]);
     let pod = claimed(&cluster, &waiting, "n", 5);
     cluster.apply_pod(&pod);
-    // It went while nobody watched: the list has it no more.
+    // Deleted while no watch was open: the list lacks it.
     cluster.replace([&here], []);
     cluster.apply_pod(&pod);
     assert_eq!(held(&cluster, "n"), 0);
-    // The next list does not forget that.
+    // The next list does not restore it.
     cluster.replace([&here], []);
     cluster.apply_pod(&pod);
     assert_eq!(held(&cluster, "n"), 0);
-    // It was seen to go, and then comes a list.
+    // Deleted by an event, then a list arrives.
     let mut other = pod.clone();
     other.metadata.uid = "uid-b".into();
     cluster.apply_pod(&other);
@@ -98,7 +98,7 @@ fn late_event_does_not_restore_a_deleted_pod() {
     cluster.replace([&here], []);
     cluster.apply_pod(&other);
     assert_eq!(held(&cluster, "n"), 0);
-    // The list is what counts: one that is in it lives.
+    // A pod that is listed exists.
     cluster.replace([&here], [&pod]);
     cluster.apply_pod(&pod);
     assert_eq!(held(&cluster, "n"), 8);
@@ -114,7 +114,7 @@ fn late_event_does_not_restore_an_ended_pod() {
         let mut done = pod.clone();
         done.status.phase = phase.into();
         done.metadata.resource_version = "4".into();
-        // By an event, and by a list.
+        // By an event and by a list.
         let mut cluster = Cluster::new(Dialects::default());
         cluster.apply_node(&here);
         cluster.apply_pod(&done);
@@ -125,7 +125,7 @@ fn late_event_does_not_restore_an_ended_pod() {
         cluster.apply_pod(&pod);
         assert_eq!(held(&cluster, "n"), 0);
     }
-    // Who asked for nothing of ours takes no room there.
+    // A pod that requests nothing of ours is not recorded.
     let mut plain = crate::doubles::pod("p", &[]);
     plain.status.phase = "Succeeded".into();
     cluster.apply_pod(&plain);
@@ -147,7 +147,7 @@ fn deleted_pods_are_remembered_up_to_a_limit() {
     assert!(!cluster.deleted.has("uid 0"));
 }
 
-/// A list takes its time; what somebody wrote meanwhile and told is not undone by it, nor is a pod that came meanwhile gone.
+/// A pod that was changed or created while the list was made keeps its newer version.
 #[test]
 fn list_keeps_pods_newer_than_itself() {
     let here = node("n", "GiB", &[15109]);
@@ -164,7 +164,7 @@ fn list_keeps_pods_newer_than_itself() {
     cluster.replace_pods([observed(&listed)], "10");
     assert_eq!(held(&cluster, "n"), 8);
     assert!(cluster.pod("uid-c").is_some() && cluster.pod("uid-b").is_none());
-    // What is older than the list went before it was made.
+    // A pod older than the list was deleted before it was made.
     cluster.replace_pods([], "12");
     assert_eq!((held(&cluster, "n"), cluster.pods().count()), (0, 0));
     cluster.apply_pod(&pod);

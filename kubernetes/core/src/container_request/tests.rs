@@ -63,7 +63,7 @@ fn limits_are_the_request() {
     let half = [("nvidia.com/gpu", "1"), ("nvidia.com/gpumem-percentage", "50")];
     assert_eq!(one(&half), each(1, Memory::Percent(50), 0));
     assert_eq!(one(&[("nvidia.com/gpu", "2")]), each(2, Memory::Whole, 0));
-    // Names that are not switched on are somebody else's.
+    // Resources of a dialect that is not enabled are ignored.
     let pod = pod(vec![], vec![container("c", &[("nvidia.com/gpu", "1")])]);
     assert_eq!(ContainerRequest::of_pod(&pod, Dialects::default()), Ok(vec![]));
 }

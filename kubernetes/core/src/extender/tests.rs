@@ -46,7 +46,7 @@ fn calls_have_the_paths_of_gpushare() {
     assert_eq!(version(), "0.1.0");
 }
 
-/// The bodies in `tests/golden` were written by hand, in the shape of what a kube-scheduler of version 1.36 sends.
+/// The bodies in `tests/golden` were written by hand in the format of kube-scheduler 1.36.
 #[test]
 fn filter_answers_node_names() {
     let nodes =
@@ -87,7 +87,7 @@ fn filter_of_an_invalid_pod_fails_every_node() {
     assert!(
         answer.failed_and_unresolvable_nodes["n1"].contains("`1.5`, which is not a whole number")
     );
-    // Who asks for nothing is let through, and a node that is not known is not.
+    // A pod without requests passes every node; one with requests fails on an unknown node.
     assert_eq!(
         filter(&cluster, &requests(pod("p", &[]), &["n1", "n9"])).node_names.unwrap(),
         ["n1", "n9"]
@@ -153,7 +153,7 @@ fn bind_returns_the_patch() {
     assert_eq!(text(&Bound::default()), r#"{"Error":""}"#);
 }
 
-/// A pod whose binding failed is asked about again while its claim still stands.
+/// After a failed binding, kube-scheduler calls filter again while the claim still counts.
 #[test]
 fn filter_ignores_the_claim_of_the_pod_itself() {
     let mut cluster = cluster(&[node("n1", "GiB", &[15109])], &[sharing("p", 8)]);

@@ -34,7 +34,7 @@ fn node(
 #[test]
 fn gpus_of_the_annotation_have_their_own_sizes() {
     let text = r#"{"unit":"GiB","gpus":[{"uuid":"GPU-a","mib":15109},{"uuid":"GPU-b","mib":23028,"healthy":false}]}"#;
-    // What the kubelet counts does not matter beside it.
+    // With the annotation, the kubelet's counts are not used.
     let gpus = node(&[], Some(text), &[(MEMORY, "7"), (COUNT, "9")]);
     assert_eq!(gpus.closed, None);
     assert_eq!(gpus.address, "10.0.0.1");

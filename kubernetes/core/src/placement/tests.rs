@@ -61,7 +61,7 @@ fn reason_counts_the_gpus_by_what_they_lack() {
         refused(&[14; 3], &[10, 12, 12], 9, 1),
         ("3/3 GPUs: 4 of 9 units free".into(), true)
     );
-    // What the issue about four GPUs of 23 GiB and pods of 10 asked: why is there one pending?
+    // A reported case: four GPUs of 23 GiB, pods of 10, and one pod pending.
     assert_eq!(
         refused(&[23; 4], &[20; 4], 10, 1),
         ("4/4 GPUs: 3 of 10 units free, 12 on all together".into(), true)
@@ -108,13 +108,14 @@ fn health_compute_and_containers_limit_placement() {
     assert_eq!(choose(&node, &accounting, &wants), Err(Reason::lasting("shut")));
 }
 
-/// A look at such a claim would refuse it, and it would be made and withdrawn for ever.
+/// Otherwise the claim would be refused on confirmation, and made and withdrawn again and again.
 #[test]
 fn overfull_gpu_takes_no_pod() {
     let node = gpus(&[14, 14]);
     let mut accounting = accounting(&node, &[4, 8]);
     accounting.held[1].percent = 130;
-    // The second GPU is the fuller one, and has memory and places enough; but compute is over-full there.
+    // The second GPU is fuller and has enough memory and containers free, but its compute is
+    // over-full.
     assert_eq!(accounting.overfull(&node).collect::<Vec<_>>(), [1]);
     assert_eq!(choose(&node, &accounting, &request(4, 1)), Ok(vec![0]));
     let reason = choose(&node, &accounting, &request(4, 2)).unwrap_err();
@@ -151,7 +152,7 @@ fn scores_rank_nodes_by_fullness() {
     assert_eq!(fullness(&node, &accounting(&node, &[4, 3]), &request(7, 1), &[1]), 500_000);
 }
 
-/// Places pods one after the other, by the same way as a cluster: claims are written on them and read back.
+/// Places pods one after the other. As in a cluster, claims are written on the pods and read back.
 fn placed(node: &NodeGpus, sizes: &[u64], gpus: &[usize]) -> (NodeAccounting, Vec<bool>) {
     let mut pods: Vec<Arc<PodRequest>> = Vec::new();
     let mut all = Vec::new();
@@ -170,7 +171,7 @@ fn placed(node: &NodeGpus, sizes: &[u64], gpus: &[usize]) -> (NodeAccounting, Ve
     (NodeAccounting::of(node, &pods), all)
 }
 
-/// The fewest equal GPUs that hold all of these: tries every way.
+/// Returns the fewest equal GPUs that hold all of these, by exhaustive search.
 fn fewest(sizes: &[u64], capacity: u64) -> usize {
     fn go(sizes: &[u64], capacity: u64, used: &mut Vec<u64>, best: &mut usize) {
         if used.len() >= *best {
@@ -199,7 +200,8 @@ fn fewest(sizes: &[u64], capacity: u64) -> usize {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Best fit takes at most 1.7 times the GPUs of an optimal packer, rounded down (Dosa and Sgall, 2014), whatever comes in whatever order.
+    /// Best fit takes at most 1.7 times the GPUs of an optimal packer, rounded down, for any order
+    /// of sizes (Dosa and Sgall, 2014).
     #[test]
     fn binpack_uses_no_more_gpus_than_the_bound_of_best_fit(sizes in prop::collection::vec(1_u64..=14, 1..9)) {
         let node = gpus(&vec![14; sizes.len()]);
@@ -210,7 +212,7 @@ proptest! {
         prop_assert!(used * 10 <= best * 17, "{used} GPUs, {best} would do");
     }
 
-    /// A pod is refused exactly where there are not enough GPUs with room, and what is chosen has room.
+    /// A pod is refused only if too few GPUs have room, and every chosen GPU has room.
     #[test]
     fn pod_is_placed_exactly_where_it_fits(
         sizes in prop::collection::vec(1_u64..20, 1..5),
@@ -245,7 +247,7 @@ proptest! {
     }
 }
 
-/// How good it is on average, beside an optimal packer: not a promise, but a fall would be a fault.
+/// Compares the average with an optimal packer. The bound is the current quality, not a promise.
 #[test]
 fn binpack_is_close_to_optimal_on_average() {
     let mut random = fastrand::Rng::with_seed(9);

@@ -100,7 +100,7 @@ fn pod_placed_elsewhere_gets_no_environment() {
     assert_eq!(super::of(&plain, "other", &here), Ok(None));
 }
 
-/// A limit of 0 is no limit to whoever reads it.
+/// A limit of 0 would mean no limit.
 #[test]
 fn amount_is_never_0() {
     let here = NodeGpus::of(&node("n", "GiB", &[15109, 15109]));
@@ -114,12 +114,12 @@ fn amount_is_never_0() {
         Err("container `main` was given 0 units of GPU 0, expected at least 1".to_owned());
     assert_eq!(made(&[(MEMORY, "8")], r#"{"0":{"0":0,"1":8}}"#), refusal);
     assert_eq!(made(&[("nvidia.com/gpu", "1")], r#"{"0":{"0":0}}"#), refusal);
-    // Nor of compute, when somebody has written more GPUs than were asked for.
+    // Nor for compute, when the annotation has more GPUs than requested.
     let variables = made(&[(MEMORY, "8"), (crate::names::CORE, "1")], r#"{"0":{"0":4,"1":4}}"#)
         .unwrap()
         .unwrap();
     assert!(variables.contains(&(variable::PERCENT, "1".into())), "{variables:?}");
-    // An ask that no limits make: it stops here if anywhere.
+    // No limits produce this request, but it would be refused here.
     let mut pod_request = PodRequest::of(
         &pod("p", &[("nvidia.com/gpu", "1"), ("nvidia.com/gpumem", "1")]),
         Dialects { hami: true },
