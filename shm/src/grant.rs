@@ -181,17 +181,13 @@ impl<'a> GrantView<'a> {
     /// its memory is gone.
     #[must_use]
     pub fn drained(self, slot: SlotIndex) -> u64 {
-        // Every SlotIndex is below SLOTS.
-        #[allow(clippy::indexing_slicing)]
-        self.page.drained[slot.get()].load(Ordering::Relaxed)
+        slot.of(&self.page.drained).load(Ordering::Relaxed)
     }
 
     /// The host process id of a slot's process, if the monitor has found it. `word` is the slot's.
     #[must_use]
     pub fn host_pid(self, slot: SlotIndex, word: Word) -> Option<u32> {
-        // Every SlotIndex is below SLOTS.
-        #[allow(clippy::indexing_slicing)]
-        let process = self.page.process[slot.get()].load(Ordering::Relaxed);
+        let process = slot.of(&self.page.process).load(Ordering::Relaxed);
         // The lower half is the process id.
         #[allow(clippy::cast_possible_truncation)]
         let pid = process as u32;
@@ -202,9 +198,7 @@ impl<'a> GrantView<'a> {
     #[inline]
     #[must_use]
     pub fn unaccounted(self, gpu: DeviceIndex) -> &'a [AtomicU64; SLOTS] {
-        // A DeviceIndex is below GPUS.
-        #[allow(clippy::indexing_slicing)]
-        &self.page.unaccounted[gpu.get()]
+        gpu.of(&self.page.unaccounted)
     }
 
     /// What the monitor has measured on a GPU beyond the cells.
@@ -217,26 +211,24 @@ impl<'a> GrantView<'a> {
     /// The unaccounted delta of one slot on a GPU.
     #[must_use]
     pub fn unaccounted_of(self, gpu: DeviceIndex, slot: SlotIndex) -> UnaccountedDelta {
-        // Every SlotIndex is below SLOTS.
-        #[allow(clippy::indexing_slicing)]
-        UnaccountedDelta(self.unaccounted(gpu)[slot.get()].load(Ordering::Relaxed))
+        UnaccountedDelta(slot.of(self.unaccounted(gpu)).load(Ordering::Relaxed))
     }
 
     /// Whether NVML has confirmed the implicit memory of a slot's process on a GPU, including its
     /// unaccounted delta.
     ///
-    /// `slot_word` and `ended` (the cell's `implicit_epoch`) as for [`UnaccountedDelta::bytes`].
+    /// `slot_word` and `implicit_epoch` as for [`UnaccountedDelta::bytes`].
     #[must_use]
     pub fn is_confirmed(
         self,
         gpu: DeviceIndex,
         slot: SlotIndex,
         slot_word: Word,
-        ended: u32,
+        implicit_epoch: u32,
     ) -> bool {
         let (word, bit) = confirmation(self.gpu(gpu), slot);
         word.load(Ordering::Acquire) & bit != 0
-            && self.unaccounted_of(gpu, slot).applies_to(slot_word, ended)
+            && self.unaccounted_of(gpu, slot).applies_to(slot_word, implicit_epoch)
     }
 
     /// Time of the last sample of the devices' free memory; zero: never.
@@ -273,9 +265,7 @@ impl<'a> GrantView<'a> {
     #[inline]
     #[must_use]
     pub fn gpu(self, gpu: DeviceIndex) -> &'a GrantGpu {
-        // A DeviceIndex is below GPUS.
-        #[allow(clippy::indexing_slicing)]
-        &self.page.gpu[gpu.get()]
+        gpu.of(&self.page.gpu)
     }
 }
 
@@ -451,9 +441,7 @@ impl GrantWriter {
 
     /// Confirms that the memory of a draining slot, whose word was `word`, is gone.
     pub fn set_drained(&self, slot: SlotIndex, word: Word) {
-        // Every SlotIndex is below SLOTS.
-        #[allow(clippy::indexing_slicing)]
-        self.page().drained[slot.get()].store(word.0, Ordering::Relaxed);
+        slot.of(&self.page().drained).store(word.0, Ordering::Relaxed);
     }
 
     /// As [`GrantView::drained`].
@@ -508,16 +496,12 @@ impl GrantWriter {
     }
 
     fn unaccounted_word(&self, gpu: DeviceIndex, slot: SlotIndex) -> &AtomicU64 {
-        // Every SlotIndex is below SLOTS.
-        #[allow(clippy::indexing_slicing)]
-        &GrantView::new(self.page()).unaccounted(gpu)[slot.get()]
+        slot.of(GrantView::new(self.page()).unaccounted(gpu))
     }
 
     /// Publishes the host process id of a slot's process; `None`: not known.
     pub fn set_host_pid(&self, slot: SlotIndex, word: Word, pid: Option<u32>) {
         let process = pid.map_or(0, |pid| word.generation().get() << 32 | u64::from(pid));
-        // Every SlotIndex is below SLOTS.
-        #[allow(clippy::indexing_slicing)]
-        self.page().process[slot.get()].store(process, Ordering::Relaxed);
+        slot.of(&self.page().process).store(process, Ordering::Relaxed);
     }
 }

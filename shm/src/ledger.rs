@@ -1,47 +1,25 @@
-//! The accounting of one GPU of one container.
+//! The accounting of one GPU of one container. `docs/internals/shared-memory.md` has the rules and
+//! why they hold the limit.
 //!
-//! The container's use is the sum of its slots' cells: of running processes, of exited ones whose
-//! memory is not freed yet, and of what exited ones had exported. A charge takes the GPU's lock,
-//! sums up to the high-water mark and raises its own cell; a refund lowers its own cell without the
-//! lock. Hence:
+//! A charge takes the GPU's lock, sums the cells up to the high-water mark and raises its own. A
+//! refund lowers its own cell without the lock. A cell is one word and needs no repair after an
+//! exit.
 //!
-//! - **Never over the limit**: two charges exclude each other; a refund between sum and raise only
-//!   makes the sum too great.
-//! - **Never both refused when one fits**: the second charge sees the first one's cell either
-//!   raised or not, but never raised and later lowered for its own refusal.
-//! - **No repair after an exit**: a cell is one word and says what its process had requested. It
-//!   stands until the slot is reclaimed.
+//! - Bytes that a process frees stay *cached* in its cell ([`Held`]), and it takes them again by
+//!   one compare-and-swap. A charge compares sums of *claims*, used and cached; only a charge under
+//!   the lock raises one. Before a charge is refused, all words are closed, which drops cached
+//!   bytes until their owner has taken the lock.
+//! - Cached bytes are valid under the limit word they were compared with: the limit and the *epoch*
+//!   of [`UnaccountedDelta`]s, which count with the cells in every sum.
+//! - A change that raises claims and cannot be refused takes the lock, too, and closes all words if
+//!   the claims then exceed the limit. A negative delta that ends (`implicit_epoch`) is one.
+//! - *Returned* memory ([`Measured::returned`]) is known of all processes together. It is taken off
+//!   the sum, and what may be part of it and leaves the ledger of any process is counted
+//!   (`withdrawn`).
 //!
-//! Most charges follow a refund, so a process keeps what it gives back as its *cached* bytes
-//! ([`Held`]) and takes from there by one compare-and-swap on its own word: the line that all
-//! processes share is not touched. None of the above is lost:
-//!
-//! - The sums that a charge compares are of *claims*, used and cached. Taking from the cached
-//!   bytes, and giving back to them, leave a claim as it is or lower it; only a charge under the
-//!   lock raises one.
-//! - Before a charge is refused, all words are closed: no cached bytes are left, and none are kept
-//!   again until their owner has taken the lock. What is then summed up is as if there had never
-//!   been any.
-//! - Cached bytes are good under the limit word they were compared with. Under another one their
-//!   owner takes the lock again.
-//! - What raises claims and cannot be refused is done under the lock, too, and closes all words if
-//!   the claims then exceed the limit: unaccounted deltas, and corrections that end (below).
-//!   Nothing is let in until the use has fallen.
-//!
-//! What a process has on the GPU beyond its cell, as the monitor has measured it
-//! ([`UnaccountedDelta`]), counts with it in every sum. A delta that is published after a word was
-//! opened is not in what the word was compared with; so the *epoch* of deltas is part of the limit
-//! word. Where it takes something off, that ends with what it was measured of (`implicit_epoch`):
-//! then the claim rises again, and is compared again.
-//!
-//! What has been *returned* ([`Measured::returned`]), exported memory that no process holds any
-//! more, is known of all processes together and of none alone. So it is taken off the sum, and what
-//! leaves the ledger of any process and may be part of it is counted (`withdrawn`).
-//!
-//! All orderings but those of the lock and of deltas are Relaxed: a cell is one word and nothing
-//! else is published through it. The limit word is stored before `held` is opened, but no process
-//! needs to see it so: one that is seen too early comes with cached bytes that were compared with
-//! it, under the lock, before; one that is seen too late does not match.
+//! Orderings other than those of the lock and of deltas are Relaxed. The limit word is stored
+//! before `held` is opened, but no process needs to see it so: seen too early, it comes with cached
+//! bytes that were compared with it under the lock before; seen too late, it does not match.
 
 mod own;
 mod reclaim;

@@ -1,28 +1,18 @@
 //! A lock on one byte of a file that lasts exactly as long as the memory of the process that took
-//! it.
+//! it. `docs/internals/shared-memory.md` has the reasons.
 //!
-//! It is an open-file-description lock, so no `close` in the program drops it. The description is
-//! kept open by a *mapping* of the file, not by a descriptor, so daemons that close every
-//! descriptor keep the lock. The mapping is `MADV_DONTFORK`: a child does not hold its parent's
-//! lock. When the process is killed or calls exec, its memory goes, and the lock with it.
+//! It is an open-file-description lock. A *mapping* of the file keeps the description open, not a
+//! descriptor, so daemons that close every descriptor keep the lock. The mapping is
+//! `MADV_DONTFORK`, so a child does not hold its parent's lock.
 //!
-//! ```text
-//! open -> F_OFD_SETLK byte -> mmap -> MADV_DONTFORK -> close
-//! ```
-//!
-//! A file has one such byte per slot, from [`LOCK_BASE`] on, far beyond its end. One more below
-//! them locks the whole file. Only the process that holds a slot's byte may change the slot's
-//! state: a process that claims a slot keeps its byte until it exits, a process that reclaims one
-//! takes the byte briefly.
+//! A file has one such byte per slot, from [`LOCK_BASE`] on, far beyond its end, and one below them
+//! that locks the whole file.
 //!
 //! Known limits:
-//! - On **overlayfs** a mapping keeps the lower file, not the description, so the lock is lost with
-//!   the descriptor (measured, Linux 6.18). [`LivenessLocks::hold`] checks that its lock lasted and
-//!   otherwise returns [`io::ErrorKind::Unsupported`].
+//! - On **overlayfs** the lock is lost with the descriptor. [`LivenessLocks::hold`] checks that its
+//!   lock lasted.
 //! - A thread that forks between `open` and `close` passes the description to its child, and the
-//!   byte stays locked until that child calls exec or exits. The descriptor is close-on-exec and
-//!   the window some 10 us, once per process; the slot is then reclaimed late.
-//! - The kernel reports -1 as the holder's process id of such a lock. The slot records it.
+//!   byte stays locked until that child calls exec or exits.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -5,19 +5,14 @@
 //!   sleepers  owner's generation (low bits)   owner's slot        0: free
 //! ```
 //!
-//! A critical section is a few instructions long, so the lock is nearly always free. A waiter spins
-//! briefly, then sleeps for [`LIVENESS_CHECK_INTERVAL`] at a time. Each time it wakes and finds the
-//! same owner, it checks whether that owner lives. It takes the lock of an exited owner over by
-//! replacing the owner's name with its own: one compare-and-swap, so exactly one waiter succeeds. A
-//! stopped owner (SIGSTOP, a debugger) lives and keeps its lock; the waiter times out and reports
-//! the owner.
+//! A waiter spins, then sleeps for [`LIVENESS_CHECK_INTERVAL`] at a time. If it wakes and finds the
+//! same owner, it checks whether that owner lives. It takes the lock of an exited owner over by one
+//! compare-and-swap of the names, so exactly one waiter succeeds. A stopped owner keeps its lock;
+//! the waiter times out and reports it.
 //!
-//! Owners are slots, not thread ids, because those repeat across PID namespaces. Threads of one
-//! process have the same name and still exclude each other: a word that is not zero is not free,
-//! even if the name is the caller's.
-//!
-//! Why not a robust pthread mutex: two processes in two PID namespaces may both be thread 1, and
-//! the kernel then unlocks the wrong one's.
+//! Owners are slots, because thread ids repeat across PID namespaces. That also rules out robust
+//! pthread mutexes: the kernel would unlock the wrong thread's. Threads of one process have the
+//! same name and still exclude each other, because a word that is not zero is not free.
 
 use core::num::NonZeroU32;
 

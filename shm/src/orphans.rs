@@ -1,13 +1,7 @@
 //! Orphans: memory that exited processes had exported and others may still hold.
 //!
-//! ```text
-//!   exporter: exports -> exits: draining -> its own memory is gone: orphan -> none has it open:
-//!   free
-//!   importer: sets its bit before the driver is called, clears it after the driver has closed
-//! ```
-//!
-//! No driver call tells which processes hold an orphan. A handle that is valid only while its
-//! exporter holds the memory is opened by a hooked call, and the importer's slot records it
+//! No driver call tells which processes hold it. A handle that is valid only while its exporter
+//! holds the memory is opened by a hooked call, and the importer's slot records it
 //! (`opened_handles`, one bit by the hash of the handle). Memory exported in other ways
 //! ([`EXPORTED_UNSEEN`]) stays charged while any process lives that may hold it.
 

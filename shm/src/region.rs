@@ -206,18 +206,14 @@ impl Region {
     #[inline]
     #[must_use]
     pub fn slot(&self, slot: SlotIndex) -> &Slot {
-        // Every SlotIndex is below SLOTS.
-        #[allow(clippy::indexing_slicing)]
-        &self.shared().slot[slot.get()]
+        slot.of(&self.shared().slot)
     }
 
     /// The cell of a slot's process on a GPU.
     #[inline]
     #[must_use]
     pub fn cell(&self, gpu: DeviceIndex, slot: SlotIndex) -> &Cell {
-        // A DeviceIndex is below GPUS, a SlotIndex below SLOTS.
-        #[allow(clippy::indexing_slicing)]
-        &self.shared().cell[gpu.get()][slot.get()]
+        slot.of(gpu.of(&self.shared().cell))
     }
 
     /// As [`Region::cell`], for the calling process.
@@ -231,18 +227,14 @@ impl Region {
     #[inline]
     #[must_use]
     pub fn gpu(&self, gpu: DeviceIndex) -> &layout::Gpu {
-        // A DeviceIndex is below GPUS.
-        #[allow(clippy::indexing_slicing)]
-        &self.shared().header.gpu[gpu.get()]
+        gpu.of(&self.shared().header.gpu)
     }
 
     /// A GPU's accounting, for the process that `me` names.
     #[inline]
     #[must_use]
     pub fn account(&self, gpu: DeviceIndex, me: Owner) -> Account<'_> {
-        // A DeviceIndex is below GPUS.
-        #[allow(clippy::indexing_slicing)]
-        let cells = &self.shared().cell[gpu.get()];
+        let cells = gpu.of(&self.shared().cell);
         let (slots, measured) = (&self.shared().slot, self.grant().measured(gpu));
         let (high_water, mine) = (&self.shared().header.high_water, self.cell(gpu, me.slot()));
         Account::new(self.gpu(gpu), cells, slots, measured, high_water, mine, me)

@@ -1,27 +1,10 @@
-//! Slots: one per process of the container.
-//!
-//! ```text
-//!               claim: lock the byte until exit
-//!        free ---------------------------------> live
-//!         ^                                       |
-//!         |  its memory is gone                   |  the byte is free, so the process has exited
-//!         |  (byte locked, cells cleared)         |  (byte locked)
-//!         +-------------- draining <--------------+
-//!         |                  |
-//!         |                  |  it had exported memory that others may hold
-//!         |                  |  (the rest of the cells cleared)
-//!         +--- orphan <------+
-//!           no process holds that memory any more
-//! ```
+//! Slots: one per process of the container. `docs/internals/shared-memory.md` has the states.
 //!
 //! **Only the process that holds a slot's byte changes the slot's state.** A living process holds
 //! it until it exits. A sweep locks it briefly, which succeeds exactly if the process has exited.
 //! So two sweeps never clear the same slot, and no sweep clears a slot that was claimed meanwhile.
-//! A sweeper that exits between two steps leaves the old state or the new one and a free byte: the
-//! next sweep continues from there.
-//!
-//! A slot is not free when its process exits: its bytes stay charged while the driver tears the
-//! memory down. See [`is_gone`].
+//! A sweeper that exits between two steps leaves the old state or the new one: the next sweep
+//! continues from there.
 //!
 //! The byte is the kernel's, so it is a trait here ([`SlotLocks`]):
 //! [`crate::liveness::LivenessLocks`] in a program, a flag in a model.

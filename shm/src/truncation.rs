@@ -1,12 +1,10 @@
 //! Surviving the truncation of a mapped file.
 //!
-//! A monitor writes each container's `grant` through a mapping, whose stores readers can order and
-//! which cost no system call. (pwrite(2) promises neither order nor whole words.) A container that
-//! runs as the monitor's user may truncate that file; a store beyond a mapped file's end then
-//! raises SIGBUS. So a process that writes for untrusted others calls [`survive`] once. Where a
-//! store then meets a hole, the handler replaces the mapping with private memory, and the store
-//! continues there. No other process will read it: [`crate::grant::GrantWriter::is_lost`] reports
-//! this, and opening the file again reports the reason.
+//! A container that runs as the monitor's user may truncate its `grant` file; a store beyond a
+//! mapped file's end raises SIGBUS. (pwrite(2) would not, but promises neither order nor whole
+//! words.) After [`survive`], the signal's handler replaces the mapping with private memory, and
+//! the store continues there. No other process reads it, which
+//! [`crate::grant::GrantWriter::is_lost`] reports.
 //!
 //! A signal handler can only use statics; these are the only ones of this crate.
 

@@ -5,7 +5,7 @@ use core::fmt;
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
-use crate::layout::GPUS;
+use crate::layout::{GPUS, SLOTS};
 
 /// A quantity with saturating arithmetic: other processes may write any value, and no sum may wrap.
 macro_rules! quantity {
@@ -158,6 +158,15 @@ impl DeviceIndex {
         self.0 as usize
     }
 
+    /// Returns its entry of an array.
+    #[inline]
+    #[must_use]
+    pub const fn of<T>(self, array: &[T; GPUS]) -> &T {
+        // Always in bounds.
+        #[allow(clippy::indexing_slicing)]
+        &array[self.get()]
+    }
+
     /// Returns every GPU that a container can have.
     pub fn all() -> impl Iterator<Item = Self> + Clone {
         (0..GPUS).filter_map(Self::new)
@@ -180,6 +189,15 @@ impl SlotIndex {
     #[must_use]
     pub const fn get(self) -> usize {
         self.0 as usize
+    }
+
+    /// Returns its entry of an array.
+    #[inline]
+    #[must_use]
+    pub const fn of<T>(self, array: &[T; SLOTS]) -> &T {
+        // Always in bounds.
+        #[allow(clippy::indexing_slicing)]
+        &array[self.get()]
     }
 
     /// Returns every slot.
