@@ -5,14 +5,14 @@
 //! state = "/var/lib/cgpu"     # settings that survive a restart
 //! tree = "/run/cgpu_km"       # where the control tree is mounted; "none": nowhere
 //! nvml = "libnvidia-ml.so.1"
-//! base_slice_ms = 6           # 2: less waiting, 10: fewer switches; left out: 6 to 10, as switches cost
+//! base_slice_ms = 6           # 2: less waiting, 10: fewer switches; left out: 6 to 10
 //! time_scale = 1.0            # of a simulated GPU: 10 is ten times slower than real time
-//! metrics = "127.0.0.1:9445"  # address of the metrics endpoint; "off": none
+//! metrics = "127.0.0.1:9445"  # the metrics endpoint; "off": none
 //! metrics_hami = false        # HAMi's names as well
 //! default_memsize = 0         # bytes for containers that come without a limit; 0: none
-//! allow_overcommit = false    # limits of a GPU may add up to more than it has
+//! allow_overcommit = false    # limits may add up to more than the GPU has
 //! end_unshimmed = false       # end containers' processes that use a GPU without the shim
-//! end_over_limit_mib = 1024   # of a container that exceeds its limit by this much, end the process
+//! end_over_limit_mib = 1024   # of a container this much over its limit, end the process
 //!                             # that holds most; left out: end none
 //!
 //! [gpu.0]                     # by index, or by UUID, which wins: [gpu."GPU-..."]
@@ -45,7 +45,6 @@ use crate::metrics::Endpoint;
 use crate::settings::{GpuSettings, bounds};
 use crate::watcher::Rules;
 
-/// Default address of the metrics endpoint.
 const DEFAULT_METRICS: &str = "127.0.0.1:9445";
 
 /// Default directory of the settings, for root.
@@ -59,7 +58,6 @@ const BASE_SLICE_MS: RangeInclusive<u64> = 1..=20;
 const OVER_LIMIT_MIB: RangeInclusive<u64> = 0..=1_048_576;
 const TIME_SCALE: RangeInclusive<f64> = 0.1..=1000.0;
 
-/// The file, as written.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Contents {
@@ -78,7 +76,6 @@ struct Contents {
     gpu: BTreeMap<Spanned<String>, GpuContents>,
 }
 
-/// A GPU's part of it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct GpuContents {
@@ -133,7 +130,8 @@ impl Source<'_> {
         }
         let listen = value.parse().map_err(|_| {
             let what = format!(
-                "metrics: expected \"off\" or an address and port such as {DEFAULT_METRICS}, found {value:?}"
+                "metrics: expected \"off\" or an address and port such as {DEFAULT_METRICS}, \
+                 found {value:?}"
             );
             self.wrong(text.map(Spanned::span), &what)
         })?;
@@ -309,7 +307,8 @@ impl Config {
                 (_, Ok(uuid)) => Which::Uuid(uuid),
                 _ => {
                     let what = format!(
-                        "expected a GPU's index such as 0 or \"0.1\", or its UUID such as GPU-..., found {:?}",
+                        "expected a GPU's index such as 0 or \"0.1\", or its UUID such as GPU-..., \
+                         found {:?}",
                         name.get_ref()
                     );
                     return Err(file.wrong(Some(name.span()), &what));
@@ -378,7 +377,8 @@ mod tests {
     fn gpus_start_as_configured_by_uuid_before_index() {
         let uuid = Uuid([1; 16]);
         let text = format!(
-            "root = '/x'\n[gpu.0]\npolicy = 3\nmax_inst = 4\nbase_slice_ms = 2\n[gpu.\"{uuid}\"]\npolicy = 5\nwork_conserving = 1\n"
+            "root = '/x'\n[gpu.0]\npolicy = 3\nmax_inst = 4\nbase_slice_ms = 2\n\
+             [gpu.\"{uuid}\"]\npolicy = 5\nwork_conserving = 1\n"
         );
         let start = load(&text).unwrap().start;
         let gpu = start.gpu(DeviceId::default(), uuid);

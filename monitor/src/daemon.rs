@@ -127,7 +127,8 @@ fn open_socket(path: &Path) -> Result<Socket> {
         }
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             bail!(
-                "cannot open {}: {error}; start it as root, or name a root that is yours with --root",
+                "cannot open {}: {error}; start it as root, or name a root that is yours with \
+                 --root",
                 path.display()
             )
         }
@@ -147,7 +148,6 @@ fn mount(config: &Config, tree_sender: RequestSender) -> Result<Option<Tree>, St
     })
 }
 
-/// Forwards a request to the successor.
 fn forward(path: &Path, request: &Request, may_write: bool) -> Reply {
     let answer = Client::connect(path).and_then(|mut client| client.forward(request, may_write));
     answer.unwrap_or_else(|failure| Reply::Refused(Refusal::new(Errno::EIO, failure.to_string())))

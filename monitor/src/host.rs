@@ -37,7 +37,6 @@ use crate::settings::Settings;
 use crate::upgrade::{Successor, TransferredGpu};
 use crate::watcher::Watcher;
 
-/// The host.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) root: PathBuf,
@@ -64,7 +63,6 @@ pub(crate) struct Host {
     sampled_containers: Vec<SampledContainer>,
     /// How the prober identifies containers' processes, as last sent to it.
     identities: Vec<ContainerIdentity>,
-    /// Finds processes without the shim or over a limit.
     pub(crate) watcher: Watcher,
     /// State that a predecessor transferred and that no device or container has restored yet.
     transferred: Vec<TransferredGpu>,
@@ -75,7 +73,6 @@ pub(crate) struct Host {
     pub(crate) changes: Vec<Change>,
 }
 
-/// A new source of events.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     Doorbell(TenantId),

@@ -28,7 +28,13 @@ struct Arguments {
     #[arg(long)]
     replace: bool,
     /// Print the GPUs that NVML lists now, as JSON, and exit
-    #[arg(long, value_name = "LIBRARY", num_args = 0..=1, default_missing_value = "libnvidia-ml.so.1", exclusive = true)]
+    #[arg(
+        long,
+        value_name = "LIBRARY",
+        num_args = 0..=1,
+        default_missing_value = "libnvidia-ml.so.1",
+        exclusive = true
+    )]
     list_gpus: Option<PathBuf>,
     /// Write log messages of this level to stderr: error, warn, info, debug, or a filter of the
     /// tracing crate
@@ -67,7 +73,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let filter = EnvFilter::try_new(&arguments.log).map_err(|_| {
         let log = &arguments.log;
-        anyhow!("--log {log}: expected error, warn, info, debug or trace, or a filter such as warn,cgpu_monitor::watcher=debug")
+        anyhow!(
+            "--log {log}: expected error, warn, info, debug or trace, or a filter such as \
+             warn,cgpu_monitor::watcher=debug"
+        )
     })?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match arguments.log_format {

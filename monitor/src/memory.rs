@@ -3,7 +3,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`unaccounted`] | memory that a process has beyond what is accounted |
-//! | [`exported`] | exported memory that has left the GPU, by the figures of all processes together |
+//! | [`exported`] | exported memory that has left the GPU, by the sum of all processes |
 
 pub mod exported;
 pub mod unaccounted;

@@ -40,7 +40,6 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    /// Returns which operations the node allows.
     pub(crate) const fn kind(self) -> Kind {
         match self {
             Self::Root | Self::Gpu(_) | Self::Container(..) => Kind::Folder,

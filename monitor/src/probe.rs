@@ -47,7 +47,6 @@ use nvml::Library;
 use search::find;
 pub(crate) use search::{FoundProcess, Search, SlotProcess};
 
-/// A request of the daemon.
 #[derive(Debug)]
 enum ProbeRequest {
     /// Sample NVML soon.
@@ -58,7 +57,6 @@ enum ProbeRequest {
     SampleLedgers(Vec<SampledContainer>),
     /// Recognise containers' processes by this from now on.
     Identify(Vec<ContainerIdentity>),
-    /// End this process.
     End(Order),
     /// Wait until the settings are on the disk.
     Sync,
@@ -85,7 +83,6 @@ impl Pending {
     }
 }
 
-/// A result of the prober.
 #[derive(Debug)]
 pub(crate) enum ProbeResult {
     /// NVML's view. None: there is no NVML.
@@ -133,7 +130,6 @@ pub(crate) struct GpuSample {
     pub(crate) processes: Processes,
     /// The same processes, as far as they were identified.
     pub(crate) gpu_processes: Vec<GpuProcess>,
-    /// Ledger samples of the sampled containers.
     pub(crate) samples: Vec<LedgerSample>,
 }
 
@@ -166,7 +162,6 @@ pub(crate) struct Prober {
     reports: Arc<Mutex<Reports>>,
 }
 
-/// Interval between two samples of NVML.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between two tries to load NVML while it is missing.
 const NVML_RETRY_INTERVAL: Duration = Duration::from_secs(2);
@@ -199,7 +194,6 @@ impl Prober {
         true
     }
 
-    /// Requests a sample of NVML soon.
     pub(crate) fn sample(&self) {
         self.send(ProbeRequest::Sample);
     }
@@ -219,7 +213,6 @@ impl Prober {
         self.send(ProbeRequest::Find(search));
     }
 
-    /// Requests that a process be ended.
     pub(crate) fn end(&self, order: Order) {
         self.send(ProbeRequest::End(order));
     }
@@ -239,7 +232,6 @@ impl Prober {
         self.results.recv_timeout(timeout).ok()
     }
 
-    /// Returns the results that have arrived since the last call.
     pub(crate) fn results(&self) -> impl Iterator<Item = ProbeResult> + '_ {
         self.results.try_iter()
     }
@@ -352,7 +344,6 @@ fn searched(identities: &[ContainerIdentity]) -> BTreeSet<u64> {
     identities.iter().filter(|identity| identity.searched).map(|identity| identity.tenant).collect()
 }
 
-/// Identifies the processes on the GPUs of a sample.
 fn identify(mut sample: Sample, identities: &[ContainerIdentity]) -> Sample {
     if sample.gpus.iter().all(|gpu| gpu.processes.as_ref().is_none_or(BTreeMap::is_empty)) {
         return sample;

@@ -181,7 +181,8 @@ impl Settings {
                 let aside = directory.join(REFUSED_FILE);
                 fs::rename(&path, &aside)?;
                 Ok(Found::Refused(format!(
-                    "cannot parse {}: {reason}; it was set aside as {}, and its settings are not in force",
+                    "cannot parse {}: {reason}; it was set aside as {}, and its settings are not \
+                     in force",
                     path.display(),
                     aside.display()
                 )))
@@ -249,7 +250,8 @@ mod tests {
     #[test]
     fn settings_file_without_a_version_is_accepted() {
         let directory = tempfile::tempdir().unwrap();
-        let text = r#"{"default_memsize":5,"gpus":{"GPU-1":{"policy":null,"max_inst":20,"prio_ratio":80,"work_conserving":false}},
+        let text = r#"{"default_memsize":5,
+            "gpus":{"GPU-1":{"policy":null,"max_inst":20,"prio_ratio":80,"work_conserving":false}},
             "containers":{"a":{"weight":3,"high":null,"memsize":{}}}}"#;
         fs::write(directory.path().join(SETTINGS_FILE), text).unwrap();
         let Found::Settings(settings) = Settings::load(directory.path()).unwrap() else { panic!() };

@@ -100,7 +100,6 @@ impl Successor {
         Ok(())
     }
 
-    /// Checks whether the successor has failed.
     pub(crate) fn check(&mut self) {
         if let Some(child) = &mut self.successor
             && let Ok(Some(status)) = child.try_wait()

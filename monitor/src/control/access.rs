@@ -15,7 +15,6 @@ fn refuse<T>(errno: Errno, message: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal::new(errno, message))
 }
 
-/// Returns the node at a path.
 fn node(host: &Host, path: &str) -> Result<Node, Refusal> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let missing = || {
@@ -66,12 +65,10 @@ fn node(host: &Host, path: &str) -> Result<Node, Refusal> {
     }
 }
 
-/// Returns which operations the node at a path allows.
 pub(crate) fn kind(host: &Host, path: &str) -> Result<Kind, Refusal> {
     node(host, path).map(Node::kind)
 }
 
-/// Reads a node.
 pub(crate) fn get(host: &mut Host, path: &str) -> Result<String, Refusal> {
     let node = node(host, path)?;
     Ok(match node {

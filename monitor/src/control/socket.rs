@@ -18,7 +18,6 @@ use cgpu_shm::units::Nanos;
 use super::answer;
 use crate::host::Host;
 
-/// Most clients at once.
 const MAX_CLIENTS: usize = 64;
 /// How many of these only root and the monitor's own user can have, so that other users cannot lock
 /// them out.
@@ -30,7 +29,6 @@ const IDLE_TIMEOUT: Nanos = Nanos::from_millis(5000);
 /// Longest request, in bytes.
 const MAX_REQUEST: usize = 64 << 10;
 
-/// The socket and its connections.
 #[derive(Debug)]
 pub(crate) struct Socket {
     path: PathBuf,
@@ -218,7 +216,6 @@ impl Socket {
         }
     }
 
-    /// Removes a client that cannot be polled.
     pub(crate) fn dismiss(&mut self, number: u64) {
         self.clients.remove(&number);
     }

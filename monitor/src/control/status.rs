@@ -20,7 +20,6 @@ use crate::host::Host;
 use crate::host::container::Container;
 use crate::host::device_state::DeviceState;
 
-/// Returns the status as of now.
 pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
     for container in host.containers.values_mut() {
         if let Some(region) = &mut container.region {
@@ -49,7 +48,6 @@ pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
     }
 }
 
-/// Returns the last turns of each GPU.
 pub(crate) fn turns(host: &Host, now: Nanos) -> Vec<GpuTurns> {
     let name = |tenant| host.containers.get(&tenant).map(|container| container.id.clone());
     let entry = |turn: PastTurn| {

@@ -72,7 +72,6 @@ impl Tree {
         Ok(Self { at, name, session: Some(session) })
     }
 
-    /// Returns the mount point.
     pub(crate) fn path(&self) -> &Path {
         &self.at
     }
@@ -152,7 +151,6 @@ fn beneath(
     None
 }
 
-/// Removes all mounts with this source from the mount point.
 fn clear(at: &Path, name: &str) -> io::Result<()> {
     while mounts::top(at)?.is_some_and(|source| source == name) {
         mounts::detach(at)?;

@@ -7,10 +7,10 @@
 //!
 //! | what | when |
 //! |---|---|
-//! | `settings.json` is written and renamed, but not synced: a busy file system may delay it | a setting is made, or a container with settings is removed |
+//! | `settings.json` is written, but not synced | a setting, or a removed container with settings |
 //! | the configuration is read | SIGHUP |
 //! | a registered directory and `/proc/PID/stat` are read | a registration |
-//! | a container's directory and small files are read: in memory below the root, but a registered directory may lie elsewhere | a scan (500 ms), a status |
+//! | containers' small files are read, in memory if below the root | a scan (500 ms), a status |
 //! | a successor is started | an upgrade |
 //! | a line of the log is written | standard error is a pipe or a socket that is full |
 
@@ -33,19 +33,16 @@ use crate::host::{Change, Host, Process};
 
 /// Interval at which heartbeats are written and containers refreshed.
 const HEARTBEAT_INTERVAL: Nanos = Nanos::from_millis(100);
-/// Interval between two scans for containers.
 const SCAN_INTERVAL: Nanos = Nanos::from_millis(500);
 
 /// Timeout for the successor to receive the state and take over.
 pub(super) const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Reason why a monitor ends.
 pub(super) enum End {
     Stopped,
     Transferred,
 }
 
-/// Actions of signals.
 const STOP: u64 = 0;
 const RELOAD: u64 = 1;
 const UPGRADE: u64 = 2;
@@ -62,9 +59,7 @@ pub(super) struct EventLoop {
     signals: Vec<UnixStream>,
     next_heartbeat: Nanos,
     next_scan: Nanos,
-    /// Containers whose doorbells are not polled.
     muted: Vec<TenantId>,
-    /// Whether the last client could not be accepted.
     accept_fails: bool,
     /// Whether the listener is not polled until the next heartbeat.
     accept_paused: bool,
@@ -192,7 +187,6 @@ impl EventLoop {
         false
     }
 
-    /// Carries out the action of a signal.
     fn handle_signal(&mut self, time: Nanos, kind: u64) {
         if let Some(signal) = self.signals.get_mut(usize::try_from(kind).unwrap_or(usize::MAX)) {
             // Several signals of one kind are one action.

@@ -71,7 +71,6 @@ enum Alarm {
     Timer { timer: OwnedFd, set_for: Nanos },
 }
 
-/// An epoll instance and its alarm.
 #[derive(Debug)]
 pub(crate) struct Poll {
     epoll: OwnedFd,
@@ -88,7 +87,6 @@ impl Poll {
         Ok(epoll::add(&self.epoll, what, source.data(), EventFlags::IN)?)
     }
 
-    /// Undoes [`Poll::add`].
     pub(crate) fn remove(&self, what: impl AsFd) {
         // One that was not added needs no removal.
         let _ = epoll::delete(&self.epoll, what);

@@ -37,7 +37,6 @@ impl Capacity {
         capacity
     }
 
-    /// Returns the number of free units.
     pub(crate) const fn free(&self) -> u32 {
         self.free
     }

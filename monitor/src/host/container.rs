@@ -49,20 +49,16 @@ impl Registrant {
     }
 }
 
-/// A container.
 #[derive(Debug)]
 pub(crate) struct Container {
     pub(crate) tenant: TenantId,
     /// Name of its folder in the control tree.
     pub(crate) id: String,
     pub(crate) dir: PathBuf,
-    /// Its last registration.
     pub(crate) registration: Option<Registration>,
     /// Living processes that registered it.
     pub(crate) registrants: BTreeMap<i32, Registrant>,
-    /// Its limits file.
     pub(crate) limits: Limits,
-    /// Name of its image.
     pub(crate) image: Option<String>,
     /// The weight set in the control tree.
     pub(crate) weight: Option<u32>,
@@ -83,13 +79,10 @@ pub(crate) struct Container {
     searching: bool,
     /// Unaccounted memory of its processes, by slot, generation and GPU.
     pub(crate) unaccounted: BTreeMap<(SlotIndex, u64, DeviceIndex), Unaccounted>,
-    /// Exported memory of its processes, by GPU.
     pub(crate) exported: BTreeMap<DeviceIndex, ExportedMemory>,
     /// Exited processes whose exported memory has left a GPU, by slot, generation and GPU.
     pub(crate) left: BTreeSet<(SlotIndex, u64, DeviceIndex)>,
-    /// Counts of the reasons reported by its processes.
     pub(crate) counters: Counters,
-    /// State of its doorbell.
     pub(crate) doorbell: Doorbell,
 }
 
@@ -168,7 +161,6 @@ impl Container {
         }
     }
 
-    /// Returns the name shown to users.
     pub(crate) fn name(&self) -> String {
         let registered =
             self.registration.as_ref().and_then(|registration| registration.name.clone());
@@ -368,7 +360,6 @@ impl Container {
         });
     }
 
-    /// Takes its processes' counters.
     pub(crate) fn count(&mut self) {
         if let Some(region) = self.region.as_ref().filter(|region| region.unreadable.is_none()) {
             self.counters.take(&region.seen.slots);

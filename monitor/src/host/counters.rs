@@ -10,7 +10,6 @@ use cgpu_shm::reason::Reason;
 use cgpu_shm::slots::State;
 use cgpu_shm::snapshot::Slot;
 
-/// The counts of one container.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     /// Counts of processes that still have their slot, by slot and generation: the highest values
@@ -21,7 +20,6 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Takes the slots' current counts.
     pub(crate) fn take(&mut self, slots: &[Slot]) {
         let mut present = BTreeMap::new();
         for (index, slot) in slots.iter().enumerate() {

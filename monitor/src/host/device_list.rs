@@ -10,7 +10,6 @@ use cgpu_shm::units::{Bytes, Nanos};
 use super::Host;
 use crate::probe::Sample;
 
-/// The devices, with their free memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeviceList {
     /// Empty: unknown.

@@ -10,7 +10,6 @@ use crate::config::Start;
 use crate::probe::GpuSample;
 use crate::settings::GpuSettings;
 
-/// A GPU of the host.
 #[derive(Debug)]
 pub(crate) struct DeviceState {
     /// N, or N.M, of the control tree.
@@ -27,7 +26,6 @@ pub(crate) struct DeviceState {
     /// Configured settings.
     pub(crate) start: GpuSettings,
     pub(crate) scheduler: Gpu,
-    /// Time of the next step.
     pub(crate) next_step: Nanos,
     /// Whether the next step observes all containers.
     pub(crate) stale: bool,
@@ -97,7 +95,6 @@ impl DeviceState {
         Policy::numbered(number, set.max_inst(), set.work_conserving()).unwrap_or_default()
     }
 
-    /// Applies the policy and the priority in force to the scheduler.
     pub(crate) fn apply_settings(&mut self, now: Nanos, weighted: bool) {
         let policy = self.policy(weighted);
         if policy != self.scheduler.policy() {

@@ -13,7 +13,6 @@ const UNREQUESTED_BURST: u64 = 20;
 /// Time for which a doorbell with more of them is muted.
 const MUTE_DURATION: Nanos = Nanos::from_millis(100);
 
-/// State of a container's doorbell.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Doorbell {
     /// Not polled until then.

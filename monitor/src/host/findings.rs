@@ -117,7 +117,10 @@ impl Host {
         let Finding { gpu, id, comm, memory, container_memory, shim, .. } = finding;
         let (pid, bytes) = (id.pid, memory.unwrap_or_default().0);
         let Some(container) = self.id(finding.owner) else {
-            tracing::info!(pid, comm, %gpu, bytes, "a process that belongs to no container uses a GPU");
+            tracing::info!(
+                pid, comm, %gpu, bytes,
+                "a process that belongs to no container uses a GPU"
+            );
             return;
         };
         match finding.cause {
@@ -142,7 +145,6 @@ impl Host {
         }
     }
 
-    /// Records the outcome of an order.
     pub(super) fn ended(&mut self, now: Nanos, order: Order, outcome: Result<(), String>) {
         let container = self.id(Some(order.owner)).unwrap_or_default();
         let Order { id, comm, gpu, cause, signal, .. } = &order;
@@ -169,7 +171,6 @@ impl Host {
         }
     }
 
-    /// Returns the current findings for the status.
     pub(crate) fn findings(&self, now: Nanos) -> Vec<message::Finding> {
         let index = |gpu| Some(self.devices.iter().find(|device| device.uuid == gpu)?.index);
         let to_message = |finding: &Finding| {
@@ -191,7 +192,6 @@ impl Host {
         all
     }
 
-    /// Returns the counts of findings and of ended processes.
     pub(crate) fn finding_counts(&self) -> (Vec<FindingCount>, Vec<FindingCount>) {
         let entry =
             |(cause, owner, count)| FindingCount { cause, container: self.id(owner), count };
@@ -200,7 +200,6 @@ impl Host {
         (self.watcher.found().map(entry).collect(), ends.collect())
     }
 
-    /// Returns the processes that were ended last.
     pub(crate) fn ended_lately(&self, now: Nanos) -> Vec<message::Ended> {
         let to_message = |ended: &crate::watcher::Ended| message::Ended {
             pid: ended.order.id.pid,

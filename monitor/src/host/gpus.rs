@@ -104,7 +104,6 @@ impl Host {
         self.settings.default_memsize.map_or(self.start.default_memsize, Bytes)
     }
 
-    /// Saves the settings.
     pub(crate) fn save_settings(&mut self) {
         for device in &self.devices {
             self.settings.gpus.insert(device.uuid.to_string(), device.settings);

@@ -12,7 +12,6 @@ use super::{Change, Host};
 const RECLAIM_TIMEOUT: Nanos = Nanos::from_millis(500);
 
 impl Host {
-    /// Refreshes all containers.
     pub(crate) fn refresh_containers(&mut self, now: Nanos) {
         let tenants: Vec<TenantId> = self.containers.keys().copied().collect();
         for tenant in tenants {
@@ -150,7 +149,6 @@ impl Host {
         }
     }
 
-    /// Applies settings and entitlements to every GPU.
     pub(crate) fn apply_settings(&mut self, now: Nanos) {
         for device in &mut self.devices {
             let on = |container: &&Container| container.gpus().contains(&device.uuid);

@@ -27,12 +27,10 @@ use super::device_list::DeviceList;
 /// 256 processes, so as many unread bytes are a flood.
 const DOORBELL_READ: usize = 4096;
 
-/// Both files, open.
 #[derive(Debug)]
 pub(crate) struct Region {
     reader: Reader,
     grantor: GrantWriter,
-    /// The FIFO, where there is one.
     pub(crate) doorbell: Option<fs::File>,
     /// Device and inode of `use`. A file with another identity is another region.
     identity: (u64, u64),
@@ -44,9 +42,7 @@ pub(crate) struct Region {
     moved: bool,
     /// The fault of the file, if it has one.
     pub(crate) unreadable: Option<String>,
-    /// The page's `notify_requested`.
     notify_requested: bool,
-    /// The devices published in the page.
     published: Vec<Device>,
     cells: Vec<Cell>,
 }
@@ -212,7 +208,6 @@ impl Region {
         }
     }
 
-    /// Whether notifications are requested.
     pub(crate) const fn notify_requested(&self) -> bool {
         self.notify_requested
     }
@@ -246,22 +241,18 @@ impl Region {
         self.grantor.set_unaccounted(gpu, slot, delta, risen);
     }
 
-    /// [`GrantWriter::returned`].
     pub(crate) fn returned(&self, gpu: DeviceIndex) -> u64 {
         self.grantor.returned(gpu)
     }
 
-    /// [`GrantWriter::set_returned`].
     pub(crate) fn set_returned(&self, gpu: DeviceIndex, returned: u64) {
         self.grantor.set_returned(gpu, returned);
     }
 
-    /// Publishes whether NVML has confirmed a slot's implicit memory.
     pub(crate) fn set_confirmed(&self, gpu: DeviceIndex, slot: SlotIndex, confirmed: bool) {
         self.grantor.set_confirmed(gpu, slot, confirmed);
     }
 
-    /// Publishes the host's devices, and the free memory of each.
     pub(crate) fn publish_devices(&mut self, devices: &DeviceList) {
         if self.published != devices.list {
             self.published.clone_from(&devices.list);
@@ -270,7 +261,6 @@ impl Region {
         self.grantor.set_device_free(devices.free.iter().copied(), devices.sampled);
     }
 
-    /// Publishes the host process id of a slot.
     pub(crate) fn set_host_pid(&self, slot: SlotIndex, generation: u64, pid: Option<u32>) {
         let word = Word::new(Generation::from_bits(generation), State::Live);
         self.grantor.set_host_pid(slot, word, pid);

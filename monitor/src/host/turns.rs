@@ -11,7 +11,6 @@ use super::capacity::Capacity;
 use super::doorbell::Doorbell;
 
 impl Host {
-    /// Handles a container's notification.
     pub(crate) fn notified(&mut self, tenant: TenantId) {
         let Some(container) = self.containers.get_mut(&tenant) else { return };
         let Some(region) = &mut container.region else { return };
@@ -51,7 +50,6 @@ impl Host {
         }
     }
 
-    /// Returns the time of the next deadline.
     pub(crate) fn next_step(&self) -> Nanos {
         let step = self
             .devices
@@ -90,7 +88,6 @@ impl Host {
         }
     }
 
-    /// Runs one step of one GPU.
     pub(super) fn step(&mut self, now: Nanos, at: usize, notified: Option<TenantId>) {
         let device = &mut self.devices[at];
         let stale = std::mem::take(&mut device.stale);
@@ -192,7 +189,6 @@ impl Host {
         }
     }
 
-    /// Opens all gates.
     pub(crate) fn open_gates(&self) {
         for region in self.containers.values().filter_map(|container| container.region.as_ref()) {
             region.open_gates();

@@ -42,7 +42,6 @@ impl Host {
         }
     }
 
-    /// Restores a predecessor's state.
     pub(crate) fn restore(&mut self, now: Nanos, state: UpgradeState) {
         self.settings = state.settings;
         self.transferred = state.gpus;
@@ -74,7 +73,6 @@ impl Host {
         self.save_settings();
     }
 
-    /// Restores the state of a GPU.
     pub(super) fn restore_gpu(&mut self, at: usize) {
         let uuid = self.devices[at].uuid.to_string();
         if let Some(transferred) = self.transferred.iter_mut().find(|gpu| gpu.uuid == uuid) {

@@ -11,7 +11,6 @@ use prometheus_client::registry::{self, Registry};
 use super::families::{Family, HAMI, Kind, Labels, OURS, Source, Unit};
 use super::own::Usage;
 
-/// Content type of the text.
 pub(super) const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Returns the text. None: the encoder failed, which would be a defect in it.

@@ -29,11 +29,9 @@ use tokio::time::{sleep, timeout};
 
 use super::exposition::TYPE;
 
-/// Most connections at a time.
 const MAX_CONNECTIONS: usize = 32;
 /// Longest head of a request, in bytes.
 const MAX_HEAD: usize = 8 << 10;
-/// Time that a connection may last.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between two tries to accept while the process has no descriptor left.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);

@@ -52,13 +52,11 @@ impl ContainerIdentity {
         self.dir.file_name()?.to_str().filter(|id| is_id(id))
     }
 
-    /// Returns all processes that are known to belong to it.
     fn ids(&self) -> impl Iterator<Item = ProcessId> + '_ {
         self.registrants.iter().chain(&self.verified).chain(&self.former).copied()
     }
 }
 
-/// A process on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GpuProcess {
     pub(crate) id: ProcessId,
@@ -73,7 +71,6 @@ pub(crate) struct GpuProcess {
 #[derive(Debug)]
 pub(super) struct ProcessIndex<'a> {
     identities: &'a [ContainerIdentity],
-    /// The containers' directories.
     directories: Vec<Option<Identity>>,
     /// The containers' known processes that live.
     known: Vec<Vec<KnownProcess>>,
@@ -217,7 +214,6 @@ fn run_directory(pid: u32) -> Option<(Identity, Option<Identity>)> {
     Some(((about.st_dev, about.st_ino), file.map(|file| (file.st_dev, file.st_ino))))
 }
 
-/// Returns a process's PID namespace.
 fn pid_namespace(pid: u32) -> Option<Identity> {
     fs::metadata(format!("/proc/{pid}/ns/pid")).ok().map(|at| (at.dev(), at.ino()))
 }

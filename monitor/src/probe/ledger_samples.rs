@@ -13,7 +13,6 @@ use rustix::fs::fstat;
 use super::Processes;
 use crate::memory::unaccounted::{Accounted, Reading};
 
-/// A container whose ledger is sampled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SampledContainer {
     /// The daemon's own number, returned as it is.
@@ -21,13 +20,11 @@ pub(crate) struct SampledContainer {
     pub(crate) dir: PathBuf,
     /// Device and inode of its `use`.
     pub(crate) file: (u64, u64),
-    /// The GPUs that it has.
     pub(crate) gpus: Vec<Uuid>,
     /// Slot, generation and host process id of the processes that were found.
     pub(crate) processes: Vec<(SlotIndex, u64, u32)>,
 }
 
-/// A sample of one process on a GPU.
 #[derive(Clone, Debug)]
 pub(crate) struct LedgerSample {
     pub(crate) tenant: u64,
@@ -58,7 +55,6 @@ pub(crate) struct ContainerTotals {
 /// The processes on a GPU, and the ledger samples taken around their listing.
 pub(crate) type ProcessesWithSamples = (Processes, Vec<LedgerSample>);
 
-/// Reads the ledgers of the sampled containers.
 #[derive(Debug, Default)]
 pub(super) struct LedgerSampler {
     sampled: Vec<(SampledContainer, Reader)>,

@@ -9,7 +9,6 @@ use std::path::Path;
 /// Device and inode of a file.
 pub(super) type Identity = (u64, u64);
 
-/// Files that a process has mapped.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Mapped {
     pub(super) files: BTreeSet<Identity>,

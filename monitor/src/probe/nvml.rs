@@ -107,7 +107,6 @@ impl Library {
         processes(&device.ok()?)
     }
 
-    /// Returns the GPU with this index.
     fn gpu(&self, index: u32) -> Option<Listed<'_>> {
         let device = self.nvml.device_by_index(index).ok()?;
         Listed::new(DeviceId::of_gpu(index), device)
@@ -131,7 +130,6 @@ impl Library {
     }
 }
 
-/// A device with its index and UUID.
 struct Listed<'a> {
     index: DeviceId,
     uuid: Uuid,

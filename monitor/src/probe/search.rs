@@ -10,7 +10,6 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::mapped::{Identity, Mapped};
 use crate::watcher::ProcessId;
 
-/// Processes of a container that are to be found on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Search {
     /// The daemon's number for the container, returned as it is.
@@ -29,7 +28,6 @@ pub(crate) struct SlotProcess {
     pub(crate) pid: u32,
 }
 
-/// A host process that was found.
 #[derive(Debug)]
 pub(crate) struct FoundProcess {
     pub(crate) id: ProcessId,

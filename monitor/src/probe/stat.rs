@@ -7,7 +7,6 @@ use crate::watcher::ProcessId;
 /// Bound for the walk to a process's ancestors; no real tree is as deep.
 const MAX_DEPTH: usize = 256;
 
-/// Fields of `/proc/PID/stat`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stat {
     pub(super) comm: String,
@@ -37,7 +36,6 @@ impl Stat {
 }
 
 impl ProcessId {
-    /// Returns the process that has this pid now.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         Stat::of(pid).map(|stat| Self { pid, start_time: stat.start_time })
     }

@@ -25,7 +25,6 @@ pub struct WatcherState {
     ended: Vec<EndedState>,
 }
 
-/// A finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct FindingState {
     gpu: String,
@@ -44,7 +43,6 @@ struct FindingState {
     sent: Option<u64>,
 }
 
-/// A process that was ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct EndedState {
     gpu: String,

@@ -15,7 +15,8 @@ fn gpus_start_as_configured_and_the_control_tree_wins() {
     let fixture = Fixture::new();
     let a = fixture.container("a");
     let text = format!(
-        "default_memsize = 4096\n[gpu.0]\npolicy = 3\nmax_inst = 7\n[gpu.\"{}\"]\nmax_inst = 9\nprio_ratio = 50\n",
+        "default_memsize = 4096\n[gpu.0]\npolicy = 3\nmax_inst = 7\n\
+         [gpu.\"{}\"]\nmax_inst = 9\nprio_ratio = 50\n",
         uuid(1)
     );
     let mut monitor = Monitor::start_with(fixture.root(), &text);

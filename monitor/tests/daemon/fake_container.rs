@@ -25,7 +25,6 @@ use rustix::time::{ClockId, clock_gettime};
 
 pub(crate) const TOTAL: Bytes = Bytes::from_mib(23_028);
 
-/// Returns the UUID of the tests' GPU number `n`.
 pub(crate) fn uuid(n: u8) -> Uuid {
     Uuid([n; 16])
 }
@@ -37,7 +36,6 @@ pub(crate) fn now() -> Nanos {
     )
 }
 
-/// Creates a container's directory with its files.
 pub(crate) fn make(dir: &Path) {
     std::fs::create_dir_all(dir).unwrap();
     Region::make(dir, RegionSpec { name: "", created: Nanos(1), time_scale: None }).unwrap();
@@ -129,7 +127,6 @@ impl Process {
     }
 }
 
-/// A process that runs in a thread.
 pub(crate) struct FakeContainer {
     stop: Arc<AtomicBool>,
     held: Arc<AtomicU64>,

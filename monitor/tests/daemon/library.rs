@@ -75,7 +75,6 @@ impl Library {
         file.write_all_at(&bytes, 0).unwrap();
     }
 
-    /// Reads a field of the page as the library does.
     fn reads(&self, name: &str) -> u64 {
         let (at, length) = field(self.layout, name);
         let file = fs::File::open(self.dir.join("grant")).unwrap();

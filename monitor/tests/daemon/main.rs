@@ -400,7 +400,6 @@ fn two_busy_containers_take_turns() {
     assert!(a.turns > 50 && b.turns > 50);
     let held = one.held().duration().div_duration_f64(two.held().duration());
     assert!((2.0..4.5).contains(&held), "{held}");
-    // One exits: the other is alone, and is not metered.
     drop(one);
     eventually("a GPU that is watched or open", || {
         self::status(&monitor).gpus[0].sharing != Sharing::Contended

@@ -15,7 +15,6 @@ use crate::fake_container::Process;
 use crate::monitor::{Monitor, TIMEOUT, eventually};
 use crate::{Fixture, find, registration, status};
 
-/// Starts a monitor that serves metrics; returns the address.
 fn monitor(fixture: &Fixture, more: &str) -> (Monitor, SocketAddr) {
     // The port was just free. No program connects from that address, so no connection takes it.
     let at = TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap();
@@ -88,7 +87,8 @@ fn metrics_match_the_status() {
     check("cgpu_bypasses_total{container=\"trainer\",reason=\"other_gpu\"}", 2.0);
     check("cgpu_notices_total{container=\"trainer\",reason=\"pool_grew\"}", 1.0);
     check(
-        "cgpu_container_info{container=\"trainer\",name=\"a \\\"b\\\"\\\\?\",image=\"local/cuda:1\"}",
+        "cgpu_container_info{container=\"trainer\",name=\"a \\\"b\\\"\\\\?\",\
+         image=\"local/cuda:1\"}",
         1.0,
     );
     check("cgpu_container_processes{container=\"trainer\"}", 1.0);
@@ -100,7 +100,6 @@ fn metrics_match_the_status() {
                 && line.ends_with(" 1024.0")),
         "{text}"
     );
-    // Counts outlive their process.
     drop(process);
     eventually("its exit", || {
         find(&status(&monitor), "trainer").processes.iter().all(|process| !process.live)

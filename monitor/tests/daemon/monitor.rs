@@ -60,7 +60,6 @@ impl Monitor {
         Pid::from_raw(i32::try_from(self.client().status().unwrap().pid).unwrap()).unwrap()
     }
 
-    /// Kills it, and starts another.
     pub(crate) fn replace(&mut self) {
         kill_process(self.pid(), Signal::KILL).unwrap();
         self.child.wait().unwrap();
@@ -74,13 +73,11 @@ impl Monitor {
         self.end_upgrade();
     }
 
-    /// Starts a successor with these variables.
     pub(crate) fn begin_upgrade(&mut self, variables: &[(&str, &Path)]) {
         self.predecessor = Some(self.pid());
         self.successor = Some(spawn(&self.root, &self.config, &["--replace"], variables));
     }
 
-    /// Waits until the successor has taken over.
     pub(crate) fn end_upgrade(&mut self) {
         let before = self.predecessor.take().unwrap();
         let successor = self.successor.take().unwrap();
@@ -93,12 +90,10 @@ impl Monitor {
         assert_ne!(self.pid(), before);
     }
 
-    /// Sends a signal to the monitor itself.
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Returns the mount point of its tree.
     pub(crate) fn tree(&self) -> PathBuf {
         self.root.join("cgpu_km")
     }
@@ -123,7 +118,6 @@ impl Monitor {
         self.child.wait().unwrap().success()
     }
 
-    /// Returns how often it has slept.
     pub(crate) fn sleeps(&self) -> u64 {
         let status =
             std::fs::read_to_string(format!("/proc/{}/status", self.pid().as_raw_nonzero()))
@@ -133,7 +127,6 @@ impl Monitor {
         line.trim().parse().unwrap()
     }
 
-    /// Returns the CPU time that it has used.
     pub(crate) fn cpu(&self) -> Duration {
         cpu_of(self.pid())
     }
@@ -182,7 +175,6 @@ impl Drop for Monitor {
     }
 }
 
-/// Waits until the condition holds.
 pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {

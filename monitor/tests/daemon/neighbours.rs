@@ -22,13 +22,11 @@ fn as_user<T: Send + 'static>(user: u32, work: impl FnOnce() -> T + Send + 'stat
     thread.join().unwrap()
 }
 
-/// Opens connections of a user that sends nothing.
 fn idle_connections(socket: &Path, user: u32, count: usize) -> Vec<UnixStream> {
     let socket = socket.to_owned();
     as_user(user, move || (0..count).map(|_| UnixStream::connect(&socket).unwrap()).collect())
 }
 
-/// Requests the version on a new connection of a user.
 fn version_for(socket: &Path, user: u32) -> Result<String, String> {
     let socket = socket.to_owned();
     as_user(user, move || {
@@ -59,7 +57,6 @@ impl Spinner {
         Self { stop, thread }
     }
 
-    /// Ends it and returns its CPU time.
     fn stop(self) -> Duration {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()

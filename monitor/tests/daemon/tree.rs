@@ -77,7 +77,6 @@ fn each_node_reads_writes_and_refuses_as_documented() {
     let fixture = Fixture::new();
     let (a, b) = (fixture.container("a"), fixture.container("b"));
     let monitor = Monitor::start_with(fixture.root(), &with_tree(fixture.root()));
-    // Both always have work.
     let one = FakeContainer::start(Process::start(&a, 1, Bytes::from_mib(8000)));
     let two = FakeContainer::start(Process::start(&b, 1, Bytes::from_mib(8000)));
     let mut client = monitor.client();
@@ -255,7 +254,6 @@ fn control_tree_works_with_file_tools() {
     assert_eq!((&bytes[..], rest.as_str()), (&b"8388"[..], "608000\n"));
     monitor.client().set("0/a/memsize", "0").unwrap();
 
-    // Opened for reading and writing.
     let mut file = OpenOptions::new().read(true).write(true).truncate(true).open(&policy).unwrap();
     file.write_all(b"2\n").unwrap();
     let mut text = String::new();
@@ -349,7 +347,6 @@ fn stopped_monitor_hangs_no_caller() {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // A caller can be killed while it waits.
     std::thread::sleep(std::time::Duration::from_millis(50));
     reader.kill().unwrap();
     reader.wait().unwrap();

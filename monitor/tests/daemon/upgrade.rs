@@ -239,7 +239,6 @@ fn successor_that_cannot_start_leaves_the_monitor_running() {
     let fixture = Fixture::new();
     let monitor = Monitor::start(fixture.root());
     let before = monitor.pid();
-    // The successor reads a broken configuration.
     let file = fixture.root().join("monitor.toml");
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, "base_slice_ms = 0\n").unwrap();

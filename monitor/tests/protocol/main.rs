@@ -16,7 +16,6 @@ use std::collections::HashMap;
 
 use model::{Kind, Mutation, State, Thread};
 
-/// The reachable states, and the steps between them.
 struct Graph {
     states: Vec<State>,
     steps: Vec<(u32, u32, Kind)>,

@@ -9,7 +9,6 @@
 /// A change of the protocol; each must be detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutation {
-    /// The protocol as it is.
     None,
     /// The monitor sleeps without a poll of the containers that it has just requested to notify.
     NoPollAfterRequest,
@@ -42,12 +41,10 @@ pub(crate) enum Turn {
     Wait,
 }
 
-/// State of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Thread {
     /// The program does something else.
     Idle,
-    /// It is about to launch.
     Launches,
     /// Slow path: about to read the gate word,
     ReadsGate,
@@ -78,7 +75,6 @@ pub(crate) struct Container {
     pub(crate) active: bool,
     pub(crate) inflight: bool,
     pub(crate) doorbell: bool,
-    // State of the thread.
     pub(crate) thread: Thread,
     /// Whether the gate word is unchanged since the thread read it.
     fresh: bool,
@@ -96,7 +92,6 @@ pub(crate) struct Container {
     pub(crate) late: u8,
 }
 
-/// State of the monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Monitor {
     Sleeps,
@@ -156,12 +151,10 @@ pub(crate) struct State {
     succeeded: bool,
 }
 
-/// Kind of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A program continues that is not stopped for ever.
     Fair,
-    /// The container launches.
     Launch(usize),
     /// A time limit has passed. No program may depend on it while all live.
     Late,
@@ -215,7 +208,6 @@ impl State {
         self.monitor != Monitor::Exited
     }
 
-    /// Adds every possible next state.
     pub(crate) fn next(&self, mutation: Mutation, out: &mut Vec<(Kind, Self)>) {
         self.detailed_steps(mutation, out);
         self.other_steps(mutation, out);

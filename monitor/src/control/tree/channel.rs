@@ -11,7 +11,6 @@ use cgpu_shm::clock::{Clock, Monotonic};
 use cgpu_shm::units::Nanos;
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Timeout of a request.
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Most pending requests; one more is refused.
 const MAX_PENDING: usize = 64;

@@ -21,7 +21,6 @@ const TTL: Duration = Duration::ZERO;
 /// Size of a file. The length is known only when it is read, as in `/proc`.
 const SIZE: u64 = 0;
 
-/// The tree as the kernel sees it.
 #[derive(Debug)]
 pub(super) struct Files {
     sender: RequestSender,
@@ -37,7 +36,6 @@ struct State {
     next: u64,
 }
 
-/// An open file or folder.
 #[derive(Debug)]
 struct Open {
     path: String,

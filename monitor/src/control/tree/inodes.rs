@@ -18,7 +18,6 @@ struct Known {
 }
 
 impl Inodes {
-    /// Returns the path of a number.
     pub(super) fn path(&self, number: u64) -> Option<String> {
         if number == ROOT {
             return Some(String::new());
@@ -26,7 +25,6 @@ impl Inodes {
         self.known.get(&number).map(|known| known.path.clone())
     }
 
-    /// Returns the number of a path.
     pub(super) fn number(&self, path: &str) -> u64 {
         if path.is_empty() {
             return ROOT;
@@ -65,7 +63,6 @@ fn hash(path: &str) -> u64 {
     })
 }
 
-/// Returns the path of a name in a folder.
 pub(super) fn join(folder: &str, name: &str) -> String {
     if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
 }

@@ -53,7 +53,6 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Counts the mounts with this source at a path.
 pub(super) fn count(at: &Path, source: &str) -> io::Result<usize> {
     let list = fs::read_to_string("/proc/self/mountinfo")?;
     Ok(all(&list, at).filter(|found| found == source).count())

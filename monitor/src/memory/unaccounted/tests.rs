@@ -169,7 +169,6 @@ fn lost_gpu_has_unknown_use() {
     assert_eq!(process.forget(), None);
 }
 
-/// A call that allocates or frees memory.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     since: u64,
@@ -350,7 +349,8 @@ proptest! {
     #[test]
     fn unaccounted_memory_stays_within_bounds(
         rounds in prop::collection::vec(
-            (prop::collection::vec(step(), 0..12), prop::collection::vec(step(), 0..5), 0..1100u64), 1..20,
+            (prop::collection::vec(step(), 0..12), prop::collection::vec(step(), 0..5), 0..1100u64),
+            1..20,
         ),
     ) {
         let mut process = Process::default();
@@ -362,14 +362,20 @@ proptest! {
         for (steps, between, wait) in rounds {
             for step in &steps {
                 process.step(step);
-                prop_assert!(process.counted(published) >= process.least(), "too little: {process:?} {published:?}");
+                prop_assert!(
+                    process.counted(published) >= process.least(),
+                    "too little: {process:?} {published:?}"
+                );
             }
             let reading = process.read(&between);
             churned = if reading.before.charges == reading.after.charges { 0 } else { churned + 1 };
             if let Some(correction) = measured.take(&reading) {
                 published = (correction.delta, correction.implicit_epoch);
             }
-            prop_assert!(process.counted(published) >= process.least(), "too little: {process:?} {published:?}");
+            prop_assert!(
+                    process.counted(published) >= process.least(),
+                    "too little: {process:?} {published:?}"
+                );
             let delta = u64::try_from(published.0).unwrap_or(0);
             let counts = published.1 == process.accounted.implicit_epoch;
             if churned < 2 && counts && delta > process.most_delta() {

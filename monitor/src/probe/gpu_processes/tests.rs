@@ -4,7 +4,6 @@ use std::process::{Child, Command, Stdio};
 
 use super::*;
 
-/// A process that is killed when this is dropped.
 struct Sleeper(Child);
 
 impl Sleeper {
@@ -41,9 +40,9 @@ fn identity(tenant: u64, dir: &Path) -> ContainerIdentity {
 fn mappings_are_read_from_the_kernels_lines() {
     let mut mapped = Mapped::default();
     for line in [
-        "7f0000000000-7f0000001000 r-xp 00000000 fe:01 4711                       /a folder/libcgpu.so",
-        "7f0000001000-7f0000002000 rw-s 00000000 00:1b 12                         /dev/shm/x (deleted)",
-        "7f0000002000-7f0000003000 rw-p 00000000 00:00 0                          [heap]",
+        "7f0000000000-7f0000001000 r-xp 00000000 fe:01 4711             /a folder/libcgpu.so",
+        "7f0000001000-7f0000002000 rw-s 00000000 00:1b 12               /dev/shm/x (deleted)",
+        "7f0000002000-7f0000003000 rw-p 00000000 00:00 0                [heap]",
         "7f0000003000-7f0000004000 rw-p 00000000 00:00 0 ",
         "no line of that kind",
         "",
