@@ -82,7 +82,7 @@ pub(crate) fn end(order: Order, call: impl FnOnce() -> CUresult) -> CUresult {
 }
 
 /// Forgets the capture of a destroyed stream.
-pub(crate) fn stream_gone(stream: CUstream) {
+pub(crate) fn stream_destroyed(stream: CUstream) {
     if any() {
         let key = key(Order::legacy(stream).lane());
         forget(|other| other == key);
@@ -92,7 +92,7 @@ pub(crate) fn stream_gone(stream: CUstream) {
 /// Forgets all captures when a context is destroyed. Which streams belonged to it is unknown, and a
 /// capture that no stream can end any more must not silence the gate forever. Returns whether a
 /// global-mode capture may be in progress that is unknown now.
-pub(crate) fn context_gone() -> bool {
+pub(crate) fn context_destroyed() -> bool {
     let lost = any_global();
     if any() {
         forget(|_| true);

@@ -28,12 +28,12 @@ pub(crate) fn current_handle() -> Option<CUcontext> {
 /// Returns the context of a handle.
 #[inline]
 pub(crate) fn known(tenant: &Tenant, current: CUcontext) -> Option<Context> {
-    tenant.contexts().find(ContextId(current.0)).or_else(|| take_up(tenant, current))
+    tenant.contexts().find(ContextId(current.0)).or_else(|| adopt(tenant, current))
 }
 
 /// Registers a context whose creation was not seen.
 #[cold]
-fn take_up(tenant: &Tenant, context: CUcontext) -> Option<Context> {
+fn adopt(tenant: &Tenant, context: CUcontext) -> Option<Context> {
     let mut device = DriverOrdinal::default();
     // SAFETY: the device is writable.
     if unsafe { driver::cuCtxGetDevice(&raw mut device.0) } != CUresult::SUCCESS {

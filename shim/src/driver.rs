@@ -27,13 +27,13 @@ const REQUIRED: &[usize] = &[
 
 /// Returns the name of the first of [`REQUIRED`] that the driver lacks.
 pub(crate) fn missing() -> Option<&'static str> {
-    let row = REQUIRED.iter().copied().find(|row| DRIVER.late(*row).is_null())?;
+    let row = REQUIRED.iter().copied().find(|row| DRIVER.look_up(*row).is_null())?;
     Some(DRIVER.name(row))
 }
 
 /// Returns whether the driver has the function of a row.
 pub(crate) fn has(row: usize) -> bool {
-    !DRIVER.late(row).is_null()
+    !DRIVER.look_up(row).is_null()
 }
 
 #[cold]
@@ -92,7 +92,7 @@ pub(crate) mod address {
                 #[cold]
                 #[inline(never)]
                 unsafe extern "C" fn late($($arg: $type),*) -> CUresult {
-                    let address = DRIVER.late(driver_index::$symbol);
+                    let address = DRIVER.look_up(driver_index::$symbol);
                     if address.is_null() {
                         return absent();
                     }
@@ -103,7 +103,7 @@ pub(crate) mod address {
                     unsafe { function($($arg),*) }
                 }
 
-                let address = DRIVER.known(driver_index::$symbol);
+                let address = DRIVER.address(driver_index::$symbol);
                 if address.is_null() {
                     return late;
                 }

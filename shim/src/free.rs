@@ -36,25 +36,25 @@ pub(crate) fn of_current() -> Option<Bytes> {
 /// Returns the same while no other thread of this process is allocating or freeing on the GPU. Such
 /// a change reaches the GPU before or after it is accounted, and would be attributed wrongly. None:
 /// other threads are busy all the time.
-pub(crate) fn of_current_at_rest(tenant: &Tenant, gpu: DeviceIndex) -> Option<Bytes> {
+pub(crate) fn of_current_when_quiet(tenant: &Tenant, gpu: DeviceIndex) -> Option<Bytes> {
     /// The process's activity when it was last seen quiet.
-    static AT_REST: AtomicU64 = AtomicU64::new(0);
+    static QUIET_ACTIVITY: AtomicU64 = AtomicU64::new(0);
 
-    let look = || (tenant.view().activity(gpu), of_current());
-    let mut last = look();
-    if AT_REST.load(Relaxed) == last.0 {
+    let sample = || (tenant.view().activity(gpu), of_current());
+    let mut last = sample();
+    if QUIET_ACTIVITY.load(Relaxed) == last.0 {
         return last.1;
     }
     let mut same = 0;
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_POLLS {
         // Lets a thread run that is in the middle of an allocation without a processor.
         // SAFETY: no obligations.
         unsafe { libc::sched_yield() };
-        let now = look();
+        let now = sample();
         same = if now == last { same + 1 } else { 0 };
         last = now;
-        if same == LOOKS_ALIKE {
-            AT_REST.store(now.0, Relaxed);
+        if same == EQUAL_POLLS {
+            QUIET_ACTIVITY.store(now.0, Relaxed);
             return now.1;
         }
     }
@@ -62,8 +62,8 @@ pub(crate) fn of_current_at_rest(tenant: &Tenant, gpu: DeviceIndex) -> Option<By
 }
 
 /// Most polls of a busy process, and how many equal ones in a row count as quiet.
-const LOOKS: u32 = 20;
-const LOOKS_ALIKE: u32 = 2;
+const MAX_POLLS: u32 = 20;
+const EQUAL_POLLS: u32 = 2;
 
 /// Returns the free memory of a context's device; the context need not be current.
 pub(crate) fn of_context(context: CUcontext) -> Option<Bytes> {

@@ -153,10 +153,10 @@ fn gate() -> Option<&'static ProcessGate> {
 }
 
 /// Sends later launches through the gate of this process's container.
-pub(crate) fn watch(tenant: &'static Tenant) {
+pub(crate) fn install(tenant: &'static Tenant) {
     let region = tenant.region();
     progress::reset();
-    thread::prepare();
+    thread::create_key();
     let own = ProcessGate {
         gate: Gate::new(region, tenant.slot_owner().slot(), &OPEN),
         host: Host::new(region),
@@ -168,7 +168,7 @@ pub(crate) fn watch(tenant: &'static Tenant) {
 
 /// Forgets a context that is being destroyed, and all that was recorded in it.
 pub(crate) fn forget_context(context: CUcontext) {
-    if captures::context_gone() {
+    if captures::context_destroyed() {
         markers::note_unknown_capture();
     }
     if let Some(own) = gate() {
@@ -312,7 +312,7 @@ fn before_launch(launch: &Launch) -> Option<MeteredLaunch> {
     let tenant = process::tenant()?;
     let context = LaunchContext::of(tenant, launch)?;
     // SAFETY: this thread's own state, which lives until the thread ends.
-    let thread = unsafe { &*thread::own() };
+    let thread = unsafe { &*thread::get_or_create() };
     let markers = Markers { context: context.handle, time_scale: tenant.region().time_scale() };
     let launch = gate::Launch {
         kernel: launch.kernel,

@@ -33,8 +33,8 @@ pub(crate) static DRIVER: Library<DRIVER_SYMBOLS> = Library {
     name: |row| DRIVER_ROWS.get(row).map_or("", |row| row.symbol),
     is_hooked: |row| DRIVER_ROWS.get(row).is_some_and(|row| row.kind == Kind::Hook),
     table: AtomicPtr::new((&raw const NO_DRIVER).cast_mut()),
-    resolved: AtomicBool::new(false),
-    beside: AtomicBool::new(false),
+    pinned: AtomicBool::new(false),
+    has_other_copies: AtomicBool::new(false),
 };
 
 /// NVML.
@@ -43,8 +43,8 @@ pub(crate) static NVML: Library<NVML_SYMBOLS> = Library {
     name: |row| NVML_ROWS.get(row).map_or("", |row| row.symbol),
     is_hooked: |row| NVML_ROWS.get(row).is_some_and(|row| row.kind == Kind::Hook),
     table: AtomicPtr::new((&raw const NO_NVML).cast_mut()),
-    resolved: AtomicBool::new(false),
-    beside: AtomicBool::new(false),
+    pinned: AtomicBool::new(false),
+    has_other_copies: AtomicBool::new(false),
 };
 
 static NO_DRIVER: Table<DRIVER_SYMBOLS> = Table::EMPTY;
@@ -59,17 +59,17 @@ pub(crate) struct Library<const N: usize> {
     /// Never null. Published with release, read with acquire: [TABLE].
     table: AtomicPtr<Table<N>>,
     /// Whether the table's copy is the one that stays.
-    resolved: AtomicBool,
+    pinned: AtomicBool,
     /// Whether another copy was seen since.
-    beside: AtomicBool,
+    has_other_copies: AtomicBool,
 }
 
 /// For calls.
 impl<const N: usize> Library<N> {
     /// Returns the address of the library's own function; null if it has none, or if the library is
-    /// not open yet: then call [`Self::late`].
+    /// not open yet: then call [`Self::look_up`].
     #[inline(always)]
-    pub(crate) fn known(&self, row: usize) -> *const c_void {
+    pub(crate) fn address(&self, row: usize) -> *const c_void {
         self.table().address(row)
     }
 
@@ -77,15 +77,15 @@ impl<const N: usize> Library<N> {
     /// needed, because a program that is linked with it does not.
     #[cold]
     #[inline(never)]
-    pub(crate) fn late(&self, row: usize) -> *const c_void {
+    pub(crate) fn look_up(&self, row: usize) -> *const c_void {
         boundary::or(ptr::null(), || {
             self.find_opened();
             if self.table().is_empty()
                 && let Some(object) = open(self.soname)
             {
-                self.take_up(object);
+                self.adopt(object);
             }
-            self.known(row)
+            self.address(row)
         })
     }
 
@@ -99,8 +99,8 @@ impl<const N: usize> Library<N> {
     }
 
     /// Keeps the copy in the table, which has been initialised.
-    pub(crate) fn resolve(&self) {
-        if !self.resolved.swap(true, Ordering::Relaxed)
+    pub(crate) fn pin(&self) {
+        if !self.pinned.swap(true, Ordering::Relaxed)
             && let Some(object) = self.table().object()
         {
             // One more reference, which is never released. The program has the copy open, since it
@@ -111,13 +111,13 @@ impl<const N: usize> Library<N> {
 
     /// Opens and keeps the library if it exists: for calls of our own, which must not depend on
     /// what the program closes.
-    pub(crate) fn hold(&self) {
-        if self.resolved.load(Ordering::Relaxed) {
+    pub(crate) fn open_and_pin(&self) {
+        if self.pinned.load(Ordering::Relaxed) {
             return;
         }
         if let Some(object) = open(self.soname) {
-            self.take_up(object);
-            self.resolved.store(true, Ordering::Relaxed);
+            self.adopt(object);
+            self.pinned.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -125,7 +125,7 @@ impl<const N: usize> Library<N> {
 /// For look-ups.
 impl<const N: usize> Library<N> {
     /// Returns whether an object is a copy of this library.
-    pub(crate) fn is(&self, object: &Object) -> bool {
+    pub(crate) fn is_copy(&self, object: &Object) -> bool {
         object.soname() == self.soname.to_bytes()
     }
 
@@ -137,36 +137,37 @@ impl<const N: usize> Library<N> {
     /// Returns whether the library is open and defines a row's function.
     pub(crate) fn defines(&self, row: usize) -> bool {
         self.find_opened();
-        !self.known(row).is_null()
+        !self.address(row).is_null()
     }
 
     /// Returns whether `found`, the result of a look-up of the row's name, is this library's.
     pub(crate) fn owns(&self, row: usize, found: *const c_void) -> bool {
-        let resolved = self.resolved.load(Ordering::Relaxed);
-        if resolved && found == self.known(row) {
+        let pinned = self.pinned.load(Ordering::Relaxed);
+        if pinned && found == self.address(row) {
             return true;
         }
-        let Some(object) = Object::around(found).filter(|object| self.is(object)) else {
+        let Some(object) = Object::around(found).filter(|object| self.is_copy(object)) else {
             return false;
         };
-        if !resolved {
-            self.take_up(object);
+        if !pinned {
+            self.adopt(object);
         } else if self.table().object() != Some(object) {
-            self.beside.store(true, Ordering::Relaxed);
+            self.has_other_copies.store(true, Ordering::Relaxed);
         }
         true
     }
 
     /// Returns whether a look-up of a hooked name has found another copy than the one that stays.
-    pub(crate) fn has_others(&self) -> bool {
-        self.beside.load(Ordering::Relaxed)
+    pub(crate) fn has_other_copies(&self) -> bool {
+        self.has_other_copies.load(Ordering::Relaxed)
     }
 
     /// Returns the function `name` of the copy that stays if `found` is another copy's; null if it
     /// has none. None: `found` is no other copy's.
-    pub(crate) fn instead(&self, name: &CStr, found: *const c_void) -> Option<*const c_void> {
+    pub(crate) fn replacement(&self, name: &CStr, found: *const c_void) -> Option<*const c_void> {
         let stays = self.table().object()?;
-        let object = Object::around(found).filter(|object| self.is(object) && *object != stays)?;
+        let object =
+            Object::around(found).filter(|object| self.is_copy(object) && *object != stays)?;
         let function = stays.symbol(name.to_bytes()).unwrap_or(ptr::null());
         (object.symbol(name.to_bytes()) == Some(found)).then_some(function)
     }
@@ -176,12 +177,12 @@ impl<const N: usize> Library<N> {
         if self.table().is_empty()
             && let Some(object) = opened(self.soname)
         {
-            self.take_up(object);
+            self.adopt(object);
         }
     }
 
     /// Makes `object` the copy whose functions the hooks call.
-    fn take_up(&self, object: Object) {
+    fn adopt(&self, object: Object) {
         if self.table().object() == Some(object) {
             return;
         }

@@ -36,9 +36,9 @@ macro_rules! function {
         #[allow(non_snake_case, dead_code, clippy::too_many_arguments, reason = "NVML's own name and arguments")]
         pub(crate) unsafe fn $symbol($($arg: $type),*) -> nvmlReturn_t {
             type Function = unsafe extern "C" fn($($type),*) -> nvmlReturn_t;
-            let mut address = NVML.known(nvml_index::$symbol);
+            let mut address = NVML.address(nvml_index::$symbol);
             if address.is_null() {
-                address = NVML.late(nvml_index::$symbol);
+                address = NVML.look_up(nvml_index::$symbol);
             }
             if address.is_null() {
                 return absent();

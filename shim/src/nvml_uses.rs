@@ -54,7 +54,7 @@ pub(crate) fn start() -> bool {
     if !state::try_nvml() {
         return false;
     }
-    NVML.hold();
+    NVML.open_and_pin();
     // Before the call: meanwhile the program has not initialised it either.
     HELD.store(true, Ordering::Relaxed);
     // SAFETY: no obligations.

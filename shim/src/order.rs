@@ -100,9 +100,14 @@ impl Order {
         }
     }
 
-    pub(crate) fn call(self, function: CUhostFn, data: *mut c_void) -> CUresult {
+    /// Lets the driver call a host function when the stream comes to it.
+    ///
+    /// # Safety
+    ///
+    /// `function` may be called with `data` once, at any later time and in any thread.
+    pub(crate) unsafe fn call(self, function: CUhostFn, data: *mut c_void) -> CUresult {
         if self.per_thread {
-            // SAFETY: the caller vouches for the function and its data.
+            // SAFETY: the caller guarantees the function and its data.
             unsafe { driver::cuLaunchHostFunc_ptsz(self.stream, function, data) }
         } else {
             // SAFETY: as above.

@@ -72,7 +72,7 @@ fn start_once(trigger: Trigger) -> &'static State {
         log_start(state);
     }
     if let (State::On(tenant), true) = (state, is_new) {
-        gate::watch(tenant);
+        gate::install(tenant);
     }
     state
 }

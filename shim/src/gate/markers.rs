@@ -31,7 +31,7 @@ pub(super) struct Markers {
 
 impl Driver for Markers {
     fn is_capturing(&self, stream: Stream) -> bool {
-        if DRIVER.known(driver_index::cuStreamIsCapturing).is_null() {
+        if DRIVER.address(driver_index::cuStreamIsCapturing).is_null() {
             // Drivers before 10.0 have no captures.
             return false;
         }
@@ -89,7 +89,7 @@ impl Driver for Markers {
     }
 
     fn write_word(&self, stream: Stream, word: usize, value: u64) -> Result<(), DriverError> {
-        if DRIVER.known(driver_index::cuStreamWriteValue64_v2).is_null() {
+        if DRIVER.address(driver_index::cuStreamWriteValue64_v2).is_null() {
             return Err(DriverError);
         }
         let address = progress::address(self, word).ok_or(DriverError)?;
@@ -136,7 +136,7 @@ pub(super) fn note_unknown_capture() {
 /// Makes a call that another thread's capture may forbid.
 pub(super) fn relaxed(call: impl FnOnce() -> CUresult) -> Result<(), DriverError> {
     let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    let known = !DRIVER.known(driver_index::cuThreadExchangeStreamCaptureMode).is_null();
+    let known = !DRIVER.address(driver_index::cuThreadExchangeStreamCaptureMode).is_null();
     // SAFETY: the mode is writable; the thread's own mode is restored below.
     let exchanged = known
         && unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) } == CUresult::SUCCESS;

@@ -137,7 +137,7 @@ impl Markers {
     /// Returns whether the context's GPU can write to the host in stream order.
     fn can_write(&self) -> bool {
         let (mut device, mut can) = (0, 0);
-        let known = !DRIVER.known(driver_index::cuStreamWriteValue64_v2).is_null();
+        let known = !DRIVER.address(driver_index::cuStreamWriteValue64_v2).is_null();
         // SAFETY: the device is writable.
         known && unsafe { driver::cuCtxGetDevice(&raw mut device) } == CUresult::SUCCESS && {
             let attribute = CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS;

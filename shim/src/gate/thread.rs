@@ -128,13 +128,13 @@ static KEY: AtomicU32 = AtomicU32::new(0);
 const NO_KEY: u32 = u32::MAX;
 
 /// Creates the key. Without one, an ending thread leaks its state.
-pub(super) fn prepare() {
+pub(super) fn create_key() {
     if KEY.load(Relaxed) != 0 {
         return;
     }
     let mut key = 0;
-    // SAFETY: the key is writable, and `ended` stays mapped: the library is never unloaded.
-    let answer = unsafe { libc::pthread_key_create(&raw mut key, Some(ended)) };
+    // SAFETY: the key is writable, and `thread_ended` stays mapped: the library is never unloaded.
+    let answer = unsafe { libc::pthread_key_create(&raw mut key, Some(thread_ended)) };
     let word = if answer == 0 { key.saturating_add(1) } else { NO_KEY };
     if KEY.compare_exchange(0, word, Relaxed, Relaxed).is_err() && answer == 0 {
         // SAFETY: the key was created above, and no thread has used it.
@@ -143,7 +143,7 @@ pub(super) fn prepare() {
 }
 
 /// Returns the thread's state, creating it if needed. It stays in place until the thread ends.
-pub(super) fn own() -> *const Thread {
+pub(super) fn get_or_create() -> *const Thread {
     let known = current();
     if !known.is_null() {
         return known;
@@ -165,7 +165,7 @@ pub(super) fn own() -> *const Thread {
 ///
 /// `thread` is the pointer that `own` gave to `pthread_setspecific` in this thread. The C library
 /// calls this once for it.
-unsafe extern "C" fn ended(thread: *mut c_void) {
+unsafe extern "C" fn thread_ended(thread: *mut c_void) {
     set(ptr::null());
     boundary::or((), || {
         // SAFETY: `own` made the box for this thread, and `set` has just removed the thread's only

@@ -141,7 +141,7 @@ pub(crate) unsafe fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
 fn destroyed(stream: CUstream, call: impl FnOnce() -> CUresult) -> CUresult {
     let answer = call();
     if answer == CUresult::SUCCESS {
-        captures::stream_gone(stream);
+        captures::stream_destroyed(stream);
     }
     answer
 }

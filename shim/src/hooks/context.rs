@@ -8,7 +8,7 @@ use tracing::debug;
 
 use super::answer::denied;
 use super::memory::call_retrying;
-use super::synchronise::waited;
+use super::synchronise::refresh_pools;
 use crate::current::{current_handle, known};
 use crate::devices::DriverOrdinal;
 use crate::free::Gauge;
@@ -22,9 +22,9 @@ pub(crate) unsafe fn cuCtxCreate(
     device: CUdevice,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    create(context, DriverOrdinal(device), || unsafe {
-        driver::cuCtxCreate(context, flags, device)
-    })
+    let call = || unsafe { driver::cuCtxCreate(context, flags, device) };
+    // SAFETY: if `call` succeeds, it has written to the program's handle.
+    unsafe { create(context, DriverOrdinal(device), call) }
 }
 
 /// With 64-bit addresses.
@@ -34,9 +34,9 @@ pub(crate) unsafe fn cuCtxCreate_v2(
     device: CUdevice,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    create(context, DriverOrdinal(device), || unsafe {
-        driver::cuCtxCreate_v2(context, flags, device)
-    })
+    let call = || unsafe { driver::cuCtxCreate_v2(context, flags, device) };
+    // SAFETY: if `call` succeeds, it has written to the program's handle.
+    unsafe { create(context, DriverOrdinal(device), call) }
 }
 
 /// With affinity.
@@ -48,9 +48,9 @@ pub(crate) unsafe fn cuCtxCreate_v3(
     device: CUdevice,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    create(context, DriverOrdinal(device), || unsafe {
-        driver::cuCtxCreate_v3(context, affinities, count, flags, device)
-    })
+    let call = || unsafe { driver::cuCtxCreate_v3(context, affinities, count, flags, device) };
+    // SAFETY: if `call` succeeds, it has written to the program's handle.
+    unsafe { create(context, DriverOrdinal(device), call) }
 }
 
 /// With a record of parameters.
@@ -61,9 +61,9 @@ pub(crate) unsafe fn cuCtxCreate_v4(
     device: CUdevice,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    create(context, DriverOrdinal(device), || unsafe {
-        driver::cuCtxCreate_v4(context, parameters, flags, device)
-    })
+    let call = || unsafe { driver::cuCtxCreate_v4(context, parameters, flags, device) };
+    // SAFETY: if `call` succeeds, it has written to the program's handle.
+    unsafe { create(context, DriverOrdinal(device), call) }
 }
 
 /// The first version.
@@ -127,21 +127,30 @@ pub(crate) unsafe fn cuDevicePrimaryCtxRetain(
     device: CUdevice,
 ) -> CUresult {
     // SAFETY: the program's own call.
-    retain(context, DriverOrdinal(device), || unsafe {
-        driver::cuDevicePrimaryCtxRetain(context, device)
-    })
+    let call = || unsafe { driver::cuDevicePrimaryCtxRetain(context, device) };
+    // SAFETY: if `call` succeeds, it has written to the program's handle.
+    unsafe { retain(context, DriverOrdinal(device), call) }
 }
 
-/// Takes one more reference to a device's primary context, which `call` writes to `context`. The
-/// first one creates it.
-fn retain(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUresult) -> CUresult {
+/// Takes one more reference to a device's primary context; the first one creates it.
+///
+/// # Safety
+///
+/// If `call` succeeds, it has written a handle to `context`.
+unsafe fn retain(
+    context: *mut CUcontext,
+    device: DriverOrdinal,
+    call: impl Fn() -> CUresult,
+) -> CUresult {
     let answer = if primary_is_active(device) {
-        keep(context, device, call)
+        // SAFETY: guaranteed by the caller.
+        unsafe { keep(context, device, call) }
     } else {
-        create(context, device, call)
+        // SAFETY: guaranteed by the caller.
+        unsafe { create(context, device, call) }
     };
     if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
-        // SAFETY: the driver has just written there.
+        // SAFETY: the call has succeeded, so the caller guarantees a handle there.
         process::devices(tenant).set_primary(device, unsafe { context.read() });
     }
     answer
@@ -172,7 +181,15 @@ pub(crate) unsafe fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
 }
 
 /// Charges the known size of contexts on this GPU, and creates one.
-fn create(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUresult) -> CUresult {
+///
+/// # Safety
+///
+/// If `call` succeeds, it has written a handle to `context`.
+unsafe fn create(
+    context: *mut CUcontext,
+    device: DriverOrdinal,
+    call: impl Fn() -> CUresult,
+) -> CUresult {
     let tenant = tenant_or_return!(call());
     let Some(gpu) = process::devices(tenant).gpu(device) else {
         tenant.count(Reason::NativeGpu);
@@ -185,7 +202,7 @@ fn create(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUr
     };
     let answer = call_retrying(tenant, gpu, call);
     if answer == CUresult::SUCCESS {
-        // SAFETY: the driver has just written there.
+        // SAFETY: the call has succeeded, so the caller guarantees a handle there.
         let made = unsafe { context.read() };
         starting.created(ContextId(made.0), gauge.after(made));
         debug!(gpu = gpu.get(), "context {:#x} created", made.0);
@@ -194,13 +211,21 @@ fn create(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUr
 }
 
 /// Takes one more reference to an existing context, which costs nothing.
-fn keep(context: *mut CUcontext, device: DriverOrdinal, call: impl Fn() -> CUresult) -> CUresult {
+///
+/// # Safety
+///
+/// If `call` succeeds, it has written a handle to `context`.
+unsafe fn keep(
+    context: *mut CUcontext,
+    device: DriverOrdinal,
+    call: impl Fn() -> CUresult,
+) -> CUresult {
     let tenant = tenant_or_return!(call());
     let answer = call();
     if answer == CUresult::SUCCESS
         && let Some(gpu) = process::devices(tenant).gpu(device)
     {
-        // SAFETY: the driver has just written there.
+        // SAFETY: the call has succeeded, so the caller guarantees a handle there.
         let kept = ContextId(unsafe { context.read() }.0);
         if tenant.contexts().find(kept).is_none() {
             tenant.contexts().adopt(kept, gpu);
@@ -219,7 +244,7 @@ fn end(context: CUcontext, call: impl FnOnce() -> CUresult) -> CUresult {
     if let (CUresult::SUCCESS, Some(leaving)) = (answer, leaving) {
         leaving.destroyed();
     }
-    waited(answer)
+    refresh_pools(answer)
 }
 
 /// Releases a primary context. Only the last release ends it, which is known only afterwards; until

@@ -14,7 +14,7 @@ pub(crate) unsafe fn cuInit(flags: c_uint) -> CUresult {
     if answer != CUresult::SUCCESS {
         return answer;
     }
-    DRIVER.resolve();
+    DRIVER.pin();
     match process::start(Trigger::Driver) {
         State::Off | State::On(_) => answer,
         State::Refused(refusal) => {

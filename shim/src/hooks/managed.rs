@@ -12,7 +12,7 @@ use cgpu_abi::Role;
 use cgpu_abi::types::*;
 
 use super::answer::refuse;
-use super::module::bring_library;
+use super::module::lazy_load_library;
 use crate::{driver, process};
 
 /// 32-bit sizes and addresses.
@@ -49,7 +49,9 @@ pub(crate) unsafe fn cuLibraryGetGlobal(
 ) -> CUresult {
     let call = |dptr, bytes| {
         // SAFETY: the program's own call, or the same with a variable of ours.
-        bring_library(library, || unsafe { driver::cuLibraryGetGlobal(dptr, bytes, library, name) })
+        lazy_load_library(library, || unsafe {
+            driver::cuLibraryGetGlobal(dptr, bytes, library, name)
+        })
     };
     // SAFETY: the pointers are the program's, for which `call` meets the contract.
     unsafe { look_up(dptr, bytes, call) }

@@ -6,7 +6,7 @@ use cgpu_memory::{Address, Bytes, DeviceIndex, MemoryInfo, Tenant, WaitBudget};
 use tracing::debug;
 
 use super::answer::denied;
-use super::synchronise::waited;
+use super::synchronise::refresh_pools;
 use crate::current::current;
 use crate::driver;
 use crate::process;
@@ -196,7 +196,7 @@ pub(super) fn free(address: u64, call: impl FnOnce() -> CUresult) -> CUresult {
     } else {
         tenant.allocations().begin_free(Address(address))
     };
-    let Some(taken) = taken else { return free_untold(tenant, address, pooled, call) };
+    let Some(taken) = taken else { return free_unrecorded(tenant, address, pooled, call) };
     let answer = call();
     // A refused free is put back into the table first: meanwhile its address is unknown.
     if answer == CUresult::SUCCESS {
@@ -211,7 +211,7 @@ pub(super) fn free(address: u64, call: impl FnOnce() -> CUresult) -> CUresult {
 /// Frees what is not in the table of addresses. An allocation imported from another process's pool
 /// is freed like one's own.
 #[inline(never)]
-fn free_untold(
+fn free_unrecorded(
     tenant: &Tenant,
     address: u64,
     pooled: bool,
@@ -229,7 +229,7 @@ fn free_untold(
 /// one may have waited, too.
 #[inline]
 fn trimmed_after(answer: CUresult, pooled: bool) -> CUresult {
-    if pooled { waited(answer) } else { answer }
+    if pooled { refresh_pools(answer) } else { answer }
 }
 
 /// Returns the current GPU as the program sees it. `physical` is the free memory that the driver

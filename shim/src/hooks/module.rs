@@ -159,19 +159,21 @@ pub(crate) unsafe fn cuLibraryUnload(library: CUlibrary) -> CUresult {
 /// Loads a library into the current context.
 pub(crate) unsafe fn cuLibraryGetModule(module: *mut CUmodule, library: CUlibrary) -> CUresult {
     // SAFETY: the program's own call.
-    bring_library(library, || unsafe { driver::cuLibraryGetModule(module, library) })
+    lazy_load_library(library, || unsafe { driver::cuLibraryGetModule(module, library) })
 }
 
 /// Loads a kernel's library and code into the current context.
 pub(crate) unsafe fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel) -> CUresult {
     // SAFETY: the program's own call.
-    bring(kernel.0, library_of(kernel), || unsafe { driver::cuKernelGetFunction(function, kernel) })
+    lazy_load(kernel.0, library_of(kernel), || unsafe {
+        driver::cuKernelGetFunction(function, kernel)
+    })
 }
 
 /// Loads a function's code onto the GPU.
 pub(crate) unsafe fn cuFuncLoad(function: CUfunction) -> CUresult {
     // SAFETY: the program's own call.
-    bring(function.0, None, || unsafe { driver::cuFuncLoad(function) })
+    lazy_load(function.0, None, || unsafe { driver::cuFuncLoad(function) })
 }
 
 /// A larger heap, stack or printf buffer is charged by its growth.
@@ -245,12 +247,12 @@ unsafe fn load(
     let made = Made::default();
     // SAFETY: the driver returned the handle, and the program has not seen it.
     let unload = || unsafe { driver::cuModuleUnload(made.get()) };
-    let load = || call(made.place_for(module));
+    let load = || call(made.target_for(module));
     let cause = || Cause::Module(made.get().0);
-    let free = || free::of_current_at_rest(tenant, context.gpu());
+    let free = || free::of_current_when_quiet(tenant, context.gpu());
     let answer = make(tenant, context, at_once(size()), free, load, unload, cause);
     // SAFETY: guaranteed by the caller.
-    unsafe { made.tell(module, answer) }
+    unsafe { made.write_to(module, answer) }
 }
 
 /// The driver's handle before the program gets it. If the load is undone and refused, the program's
@@ -261,7 +263,7 @@ struct Made<H>(Cell<H>);
 impl<H: Copy> Made<H> {
     /// Returns where the driver is to write: null if the program's pointer is null, which the
     /// driver refuses.
-    fn place_for(&self, place: *mut H) -> *mut H {
+    fn target_for(&self, place: *mut H) -> *mut H {
         if place.is_null() { place } else { self.0.as_ptr() }
     }
 
@@ -274,7 +276,7 @@ impl<H: Copy> Made<H> {
     /// # Safety
     ///
     /// `place` is null or writable.
-    unsafe fn tell(&self, place: *mut H, answer: CUresult) -> CUresult {
+    unsafe fn write_to(&self, place: *mut H, answer: CUresult) -> CUresult {
         if answer == CUresult::SUCCESS && !place.is_null() {
             // SAFETY: guaranteed by the caller.
             unsafe { place.write(self.get()) };
@@ -327,13 +329,13 @@ unsafe fn load_library(
     let tenant = tenant_or_return!(call(library));
     let (size, made) = (size(), Made::default());
     let context = current(tenant).filter(|_| is_eager());
-    let load = || call(made.place_for(library));
+    let load = || call(made.target_for(library));
     let answer = match context {
         Some(context) => {
             // SAFETY: the driver returned the handle, and the program has not seen it.
             let unload = || unsafe { driver::cuLibraryUnload(made.get()) };
             let cause = || Cause::Library(made.get().0);
-            let free = || free::of_current_at_rest(tenant, context.gpu());
+            let free = || free::of_current_when_quiet(tenant, context.gpu());
             make(tenant, context, at_once(size), free, load, unload, cause)
         }
         None => load(),
@@ -342,21 +344,21 @@ unsafe fn load_library(
         tenant.implicit().library_loaded(made.get().0, size.variables, context);
     }
     // SAFETY: guaranteed by the caller.
-    unsafe { made.tell(library, answer) }
+    unsafe { made.write_to(library, answer) }
 }
 
 /// Makes a call that may load a library into the current context.
-pub(super) fn bring_library(library: CUlibrary, call: impl Fn() -> CUresult) -> CUresult {
-    bring(library.0, Some(library), call)
+pub(super) fn lazy_load_library(library: CUlibrary, call: impl Fn() -> CUresult) -> CUresult {
+    lazy_load(library.0, Some(library), call)
 }
 
 /// Makes a call that may load `what`, a handle of the driver, and its library into the current
 /// context. That cannot be undone: an excess over the limit is shown, and no more is loaded.
-fn bring(what: usize, library: Option<CUlibrary>, call: impl Fn() -> CUresult) -> CUresult {
+fn lazy_load(what: usize, library: Option<CUlibrary>, call: impl Fn() -> CUresult) -> CUresult {
     // If the start was refused, no context exists.
     let Accounting::On(tenant) = process::accounting() else { return call() };
     let Some(context) = current(tenant) else { return call() };
-    let free = || free::of_current_at_rest(tenant, context.gpu());
+    let free = || free::of_current_when_quiet(tenant, context.gpu());
     let growing =
         match tenant.implicit().begin_load(context, what, library.map(|library| library.0), free) {
             Ok(Some(growing)) => growing,

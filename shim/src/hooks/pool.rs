@@ -354,39 +354,51 @@ fn free(address: CUdeviceptr, order: Order, call: impl FnOnce() -> CUresult) -> 
     let Some(taken) = tenant.allocations().begin_free_if_known(Address(address)) else {
         // It may belong to another process's pool.
         return match tenant.exports().begin_close(Address(address)) {
-            Some(closing) => part(closing, PendingClose::closed, order, call),
+            Some(closing) => free_in_order(closing, PendingClose::closed, order, call),
             None => call(),
         };
     };
-    part(taken, PendingFree::freed, order, call)
+    free_in_order(taken, PendingFree::freed, order, call)
 }
 
-/// Makes the call, and runs `parted` when the stream reaches it.
-fn part<T>(parting: T, parted: fn(T), order: Order, call: impl FnOnce() -> CUresult) -> CUresult {
+/// Makes the call, and runs `commit` when the stream reaches it.
+fn free_in_order<T: Send + 'static>(
+    pending: T,
+    commit: fn(T),
+    order: Order,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
     // In a capture the free is only recorded; the memory stays.
     let recorded = order.is_captured() != Ok(false);
     let answer = call();
     if answer == CUresult::SUCCESS && !recorded {
-        part_in_order(parting, parted, order);
+        commit_in_order(pending, commit, order);
     }
     answer
 }
 
-/// Runs `parted` when the stream reaches this point, by a host function. After an error of the
+/// Runs `commit` when the stream reaches this point, by a host function. After an error of the
 /// context that never happens; the memory then stays charged, as it is not freed.
-pub(super) fn part_in_order<T>(parting: T, parted: fn(T), order: Order) {
-    unsafe extern "C" fn reached<T>(parting: *mut c_void) {
-        // SAFETY: the box made below. The driver runs the function at most once, and has taken the
-        // box then.
-        let (parting, parted) = *unsafe { Box::from_raw(parting.cast::<(T, fn(T))>()) };
-        boundary::or((), || parted(parting));
+pub(super) fn commit_in_order<T: Send + 'static>(pending: T, commit: fn(T), order: Order) {
+    /// Runs in a thread of the driver's.
+    ///
+    /// # Safety
+    ///
+    /// `pending` is the box made below, and no other code uses it.
+    unsafe extern "C" fn reached<T>(pending: *mut c_void) {
+        // SAFETY: guaranteed by the caller.
+        let (pending, commit) = *unsafe { Box::from_raw(pending.cast::<(T, fn(T))>()) };
+        boundary::or((), || commit(pending));
     }
 
-    let parting = Box::into_raw(Box::new((parting, parted)));
-    if order.call(Some(reached::<T>), parting.cast()) != CUresult::SUCCESS {
+    let pending = Box::into_raw(Box::new((pending, commit)));
+    // SAFETY: the driver owns the box if it accepts the call, and runs the function at most once. It
+    // may do so in any thread, because the value is `Send`, and at any time, because it is 'static.
+    let answer = unsafe { order.call(Some(reached::<T>), pending.cast()) };
+    if answer != CUresult::SUCCESS {
         // SAFETY: the driver refused the call, so the box is still ours.
-        let (parting, parted) = *unsafe { Box::from_raw(parting) };
+        let (pending, commit) = *unsafe { Box::from_raw(pending) };
         // It is freed, though perhaps not yet.
-        parted(parting);
+        commit(pending);
     }
 }

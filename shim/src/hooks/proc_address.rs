@@ -23,10 +23,10 @@ pub(crate) unsafe fn cuGetProcAddress(
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuGetProcAddress(name, function, version, flags) };
     // SAFETY: these are the arguments and the result of the call.
-    match unsafe { exchange(answer, name, function, version, stream(flags, DefaultStream::Legacy)) }
+    match unsafe { replace(answer, name, function, version, stream(flags, DefaultStream::Legacy)) }
     {
-        Exchanged::Done => answer,
-        Exchanged::Refused => CUresult::ERROR_NOT_FOUND,
+        Outcome::Done => answer,
+        Outcome::Refused => CUresult::ERROR_NOT_FOUND,
     }
 }
 
@@ -41,10 +41,10 @@ pub(crate) unsafe fn cuGetProcAddress_ptsz(
     let answer = unsafe { driver::cuGetProcAddress_ptsz(name, function, version, flags) };
     // SAFETY: these are the arguments and the result of the call.
     match unsafe {
-        exchange(answer, name, function, version, stream(flags, DefaultStream::PerThread))
+        replace(answer, name, function, version, stream(flags, DefaultStream::PerThread))
     } {
-        Exchanged::Done => answer,
-        Exchanged::Refused => CUresult::ERROR_NOT_FOUND,
+        Outcome::Done => answer,
+        Outcome::Refused => CUresult::ERROR_NOT_FOUND,
     }
 }
 
@@ -59,10 +59,10 @@ pub(crate) unsafe fn cuGetProcAddress_v2(
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuGetProcAddress_v2(name, function, version, flags, status) };
     // SAFETY: these are the arguments and the result of the call.
-    let exchanged =
-        unsafe { exchange(answer, name, function, version, stream(flags, DefaultStream::Legacy)) };
+    let outcome =
+        unsafe { replace(answer, name, function, version, stream(flags, DefaultStream::Legacy)) };
     // SAFETY: `status` is the program's: null or writable.
-    unsafe { tell(exchanged, status) };
+    unsafe { set_status(outcome, status) };
     answer
 }
 
@@ -78,15 +78,15 @@ pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
     let answer =
         unsafe { driver::cuGetProcAddress_v2_ptsz(name, function, version, flags, status) };
     // SAFETY: these are the arguments and the result of the call.
-    let exchanged = unsafe {
-        exchange(answer, name, function, version, stream(flags, DefaultStream::PerThread))
+    let outcome = unsafe {
+        replace(answer, name, function, version, stream(flags, DefaultStream::PerThread))
     };
     // SAFETY: `status` is the program's: null or writable.
-    unsafe { tell(exchanged, status) };
+    unsafe { set_status(outcome, status) };
     answer
 }
 
-enum Exchanged {
+enum Outcome {
     Done,
     Refused,
 }
@@ -96,28 +96,28 @@ enum Exchanged {
 /// # Safety
 ///
 /// The arguments are those of a call of the driver that has returned `answer`.
-unsafe fn exchange(
+unsafe fn replace(
     answer: CUresult,
     name: *const c_char,
     function: *mut *mut c_void,
     version: c_int,
     stream: DefaultStream,
-) -> Exchanged {
+) -> Outcome {
     if answer != CUresult::SUCCESS || name.is_null() || function.is_null() {
-        return Exchanged::Done;
+        return Outcome::Done;
     }
     // SAFETY: the driver has just written there.
     let found = unsafe { function.read() };
     // SAFETY: not null, and the driver has read the name.
     let name = unsafe { CStr::from_ptr(name) };
     let request = Request { name, version: u32::try_from(version).unwrap_or(0), stream };
-    let (given, exchanged) = match routing::route(found, request) {
-        Route::To(address) => (address.cast_mut(), Exchanged::Done),
-        Route::Refused => (ptr::null_mut(), Exchanged::Refused),
+    let (given, outcome) = match routing::route(found, request) {
+        Route::To(address) => (address.cast_mut(), Outcome::Done),
+        Route::Refused => (ptr::null_mut(), Outcome::Refused),
     };
     // SAFETY: not null, and the driver has just written there.
     unsafe { function.write(given) };
-    exchanged
+    outcome
 }
 
 /// Sets the status if the function is refused.
@@ -125,8 +125,8 @@ unsafe fn exchange(
 /// # Safety
 ///
 /// `status` is null or writable.
-unsafe fn tell(exchanged: Exchanged, status: *mut CUdriverProcAddressQueryResult) {
-    if matches!(exchanged, Exchanged::Refused) && !status.is_null() {
+unsafe fn set_status(outcome: Outcome, status: *mut CUdriverProcAddressQueryResult) {
+    if matches!(outcome, Outcome::Refused) && !status.is_null() {
         // SAFETY: guaranteed by the caller.
         unsafe { status.write(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND) };
     }

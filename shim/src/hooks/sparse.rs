@@ -3,7 +3,7 @@
 use cgpu_abi::types::*;
 use cgpu_memory::{ArrayId, PhysicalHandle, ReplacedTiles, Tenant, Tiles};
 
-use super::pool::part_in_order;
+use super::pool::commit_in_order;
 use crate::current::current;
 use crate::order::Order;
 use crate::{driver, process};
@@ -72,7 +72,7 @@ unsafe fn map(
             None => tenant.physical().unmap_tiles(entry.array, entry.tiles),
         };
         if !untiled.is_empty() {
-            part_in_order(untiled, ReplacedTiles::unmapped, order);
+            commit_in_order(untiled, ReplacedTiles::unmapped, order);
         }
     }
     answer

@@ -38,7 +38,7 @@ pub(crate) unsafe fn cuStreamSynchronize_ptsz(stream: CUstream) -> CUresult {
 /// A recorded event.
 pub(crate) unsafe fn cuEventSynchronize(event: CUevent) -> CUresult {
     // SAFETY: the program's own call.
-    waited(unsafe { driver::cuEventSynchronize(event) })
+    refresh_pools(unsafe { driver::cuEventSynchronize(event) })
 }
 
 /// Updates the pools, and reports that the synchronized work has run.
@@ -47,12 +47,12 @@ fn report(synchronized: Synchronized, answer: CUresult) -> CUresult {
     if answer == CUresult::SUCCESS {
         gate::after_synchronize(synchronized);
     }
-    waited(answer)
+    refresh_pools(answer)
 }
 
 /// Marks all pools to be read again, if there are any.
 #[inline]
-pub(crate) fn waited(answer: CUresult) -> CUresult {
+pub(crate) fn refresh_pools(answer: CUresult) -> CUresult {
     if let Some(tenant) = process::tenant() {
         tenant.pools().all_changed(None);
     }

@@ -87,7 +87,7 @@ fn has_a_driver(handle: *mut c_void) -> bool {
         return false;
     };
     // SAFETY: the entry is of a library that was just opened, and no other code has its handle yet.
-    unsafe { elf::namespace(map) }.any(|object| DRIVER.is(&object) || NVML.is(&object))
+    unsafe { elf::namespace(map) }.any(|object| DRIVER.is_copy(&object) || NVML.is_copy(&object))
 }
 
 /// Closes `handle`, and leaves a message for `dlerror`.

@@ -36,9 +36,9 @@ trampoline! {
 extern "C" fn choose_dlsym(arguments: &mut Arguments) -> Exit {
     let name = arguments.second as *const c_char;
     // SAFETY: the program gave `dlsym` null or a NUL-terminated string.
-    if unsafe { may_be_ours(name) } {
+    if unsafe { may_be_hooked(name) } {
         // SAFETY: not null, and NUL-terminated as above.
-        return ours(arguments, unsafe { CStr::from_ptr(name) });
+        return hooked(arguments, unsafe { CStr::from_ptr(name) });
     }
     Exit::jump(DLSYM.address())
 }
@@ -59,9 +59,9 @@ extern "C" fn choose_dlvsym(arguments: &mut Arguments) -> Exit {
 }
 
 #[inline(never)]
-fn ours(arguments: &mut Arguments, name: &CStr) -> Exit {
+fn hooked(arguments: &mut Arguments, name: &CStr) -> Exit {
     let Some(symbol) = names::find(name) else {
-        return passed(arguments, name);
+        return not_hooked(arguments, name);
     };
     boundary::or(Exit::jump(DLSYM.address()), || match arguments.first as *mut c_void {
         libc::RTLD_NEXT => match elf::definition_after(arguments.caller, name.to_bytes()) {
@@ -83,19 +83,19 @@ fn ours(arguments: &mut Arguments, name: &CStr) -> Exit {
 /// Resolves a name that is not hooked: the real answer, unless it is in a second copy of the
 /// driver.
 #[inline]
-fn passed(arguments: &mut Arguments, name: &CStr) -> Exit {
-    if (DRIVER.has_others() || NVML.has_others()) && !is_pseudo(arguments.first) {
-        return of_one_copy(arguments, name);
+fn not_hooked(arguments: &mut Arguments, name: &CStr) -> Exit {
+    if (DRIVER.has_other_copies() || NVML.has_other_copies()) && !is_pseudo(arguments.first) {
+        return of_pinned_copy(arguments, name);
     }
     Exit::jump(DLSYM.address())
 }
 
 #[cold]
-fn of_one_copy(arguments: &mut Arguments, name: &CStr) -> Exit {
+fn of_pinned_copy(arguments: &mut Arguments, name: &CStr) -> Exit {
     boundary::or(Exit::jump(DLSYM.address()), || {
         // SAFETY: the program gave `dlsym` this handle, which is explicit.
         let found = unsafe { real::symbol(arguments.first as *mut c_void, name) }.cast_const();
-        match DRIVER.instead(name, found).or_else(|| NVML.instead(name, found)) {
+        match DRIVER.replacement(name, found).or_else(|| NVML.replacement(name, found)) {
             Some(function) if function.is_null() => {
                 // Makes the loader report the symbol as absent.
                 arguments.first = real::libc_handle().addr();
@@ -122,7 +122,7 @@ fn in_scope(symbol: Symbol, arguments: &mut Arguments) -> Exit {
 ///
 /// `name` is null or NUL-terminated.
 #[inline]
-unsafe fn may_be_ours(name: *const c_char) -> bool {
+unsafe fn may_be_hooked(name: *const c_char) -> bool {
     if name.is_null() {
         return false;
     }

@@ -6,7 +6,7 @@
 use cgpu_abi::nvml_types::*;
 use cgpu_memory::Bytes;
 
-use super::{Scope, Sliced, all, put, scope};
+use super::{Scope, Sliced, read_list, scope, write_list};
 use crate::nvml;
 
 /// Returns the container's living processes that NVML accounts for.
@@ -21,11 +21,11 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingPids(
     if count.is_null() || matches!(scope, Scope::Host) {
         return call(count, pids);
     }
-    let reported = match all::<c_uint>(|count, to| call(count, to)) {
+    let reported = match read_list::<c_uint>(|count, to| call(count, to)) {
         Ok(reported) => reported,
         Err(answer) => return answer,
     };
-    let Scope::Ours(sliced) = scope else { return nvmlReturn_t::ERROR_NO_PERMISSION };
+    let Scope::Container(sliced) = scope else { return nvmlReturn_t::ERROR_NO_PERMISSION };
     let pid_map = sliced.pid_map();
     let alive = |nvml_pid: c_uint| {
         let mut stats = nvmlAccountingStats_t::default();
@@ -38,7 +38,7 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingPids(
         |nvml_pid: c_uint| pid_map.container_pid(nvml_pid).filter(|_| alive(nvml_pid));
     let list: Vec<c_uint> = reported.into_iter().filter_map(container_pid).collect();
     // SAFETY: not null, so the program's count is writable and gives the length of its list.
-    unsafe { put(&list, count, pids) }
+    unsafe { write_list(&list, count, pids) }
 }
 
 /// Returns the statistics of one of the container's living processes.
@@ -55,7 +55,7 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingStats(
     }
     let mut reported = nvmlAccountingStats_t::default();
     let answer = match scope {
-        Scope::Ours(sliced) => sliced.account(pid, |nvml_pid| {
+        Scope::Container(sliced) => sliced.account(pid, |nvml_pid| {
             let answer = call(nvml_pid, &raw mut reported);
             (answer, reported.is_running, &mut reported.max_memory_usage)
         }),
@@ -83,7 +83,7 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingStats_v2(
     let mut reported = unsafe { stats.read() };
     let pid = reported.pid;
     let answer = match scope {
-        Scope::Ours(sliced) => sliced.account(pid, |nvml_pid| {
+        Scope::Container(sliced) => sliced.account(pid, |nvml_pid| {
             reported.pid = nvml_pid;
             let answer = call(&raw mut reported);
             (answer, reported.is_running, &mut reported.max_memory_usage)

@@ -14,7 +14,7 @@ pub(crate) unsafe fn nvmlDeviceGetMemoryInfo(
     // SAFETY: the program's own call.
     let answer = unsafe { nvml::nvmlDeviceGetMemoryInfo(device, memory) };
     // SAFETY: if the call has succeeded, NVML has just written there.
-    unsafe { exchange(answer, memory, |memory| first(device, memory)) }
+    unsafe { replace(answer, memory, |memory| first(device, memory)) }
 }
 
 /// Total is the limit; memory reserved by the driver is not the container's.
@@ -35,7 +35,7 @@ pub(crate) unsafe fn nvmlDeviceGetMemoryInfo_v2(
         })
     };
     // SAFETY: if the call has succeeded, NVML has just written there.
-    unsafe { exchange(answer, memory, second) }
+    unsafe { replace(answer, memory, second) }
 }
 
 /// With confidential computing all memory of a program is protected.
@@ -47,7 +47,7 @@ pub(crate) unsafe fn nvmlDeviceGetConfComputeProtectedMemoryUsage(
     let answer = unsafe { nvml::nvmlDeviceGetConfComputeProtectedMemoryUsage(device, memory) };
     // A GPU without protected memory is shown unchanged.
     // SAFETY: if the call has succeeded, NVML has just written there.
-    unsafe { exchange(answer, memory, |memory| first(device, memory).filter(|_| memory.total > 0)) }
+    unsafe { replace(answer, memory, |memory| first(device, memory).filter(|_| memory.total > 0)) }
 }
 
 /// Both parts together are at most the limit.
@@ -65,7 +65,7 @@ pub(crate) unsafe fn nvmlDeviceGetConfComputeMemSizeInfo(
         Some(nvmlConfComputeMemSizeInfo_t { protected_mem_size_kib, unprotected_mem_size_kib })
     };
     // SAFETY: if the call has succeeded, NVML has just written there.
-    unsafe { exchange(answer, mem_info, capped) }
+    unsafe { replace(answer, mem_info, capped) }
 }
 
 /// The vendor's own limits per control group: ours applies as well, to every group that the
@@ -106,7 +106,7 @@ pub(crate) unsafe fn nvmlDeviceGetAttributes(
     // SAFETY: the program's own call.
     let answer = unsafe { nvml::nvmlDeviceGetAttributes(device, attributes) };
     // SAFETY: if the call has succeeded, NVML has just written there.
-    unsafe { exchange(answer, attributes, |attributes| capped(device, attributes)) }
+    unsafe { replace(answer, attributes, |attributes| capped(device, attributes)) }
 }
 
 /// The second version.
@@ -117,7 +117,7 @@ pub(crate) unsafe fn nvmlDeviceGetAttributes_v2(
     // SAFETY: the program's own call.
     let answer = unsafe { nvml::nvmlDeviceGetAttributes_v2(device, attributes) };
     // SAFETY: if the call has succeeded, NVML has just written there.
-    unsafe { exchange(answer, attributes, |attributes| capped(device, attributes)) }
+    unsafe { replace(answer, attributes, |attributes| capped(device, attributes)) }
 }
 
 fn first(device: nvmlDevice_t, memory: &nvmlMemory_t) -> Option<nvmlMemory_t> {
@@ -138,7 +138,7 @@ fn capped(
 /// # Safety
 ///
 /// If `answer` is success, `place` is readable and writable.
-unsafe fn exchange<T>(
+unsafe fn replace<T>(
     answer: nvmlReturn_t,
     place: *mut T,
     shown: impl FnOnce(&T) -> Option<T>,

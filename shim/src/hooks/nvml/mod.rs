@@ -40,7 +40,7 @@ enum Scope {
     /// No process: the start was refused, so the container's are unknown.
     None,
     /// The container's processes.
-    Ours(Sliced),
+    Container(Sliced),
 }
 
 /// A device of NVML with a limit: a GPU, an instance, or a GPU partitioned into instances some of
@@ -71,7 +71,7 @@ fn scope(device: nvmlDevice_t) -> Scope {
         Some(part) => vec![part],
         None => gpus::instances_of(device).filter_map(|instance| part(tenant, instance)).collect(),
     };
-    if parts.is_empty() { Scope::Host } else { Scope::Ours(Sliced { tenant, device, parts }) }
+    if parts.is_empty() { Scope::Host } else { Scope::Container(Sliced { tenant, device, parts }) }
 }
 
 fn part(tenant: &'static Tenant, device: nvmlDevice_t) -> Option<Part> {
@@ -107,28 +107,28 @@ impl Sliced {
 }
 
 /// A record of NVML about a process.
-trait OfProcess: Copy + Default {
+trait ProcessRecord: Copy + Default {
     /// Returns NVML's id of the process.
     fn pid(&self) -> c_uint;
     /// Returns the record with another id.
-    fn named(self, pid: c_uint) -> Self;
+    fn with_pid(self, pid: c_uint) -> Self;
 }
 
-macro_rules! of_process {
+macro_rules! process_records {
     ($($type:ident)*) => {$(
-        impl OfProcess for $type {
+        impl ProcessRecord for $type {
             fn pid(&self) -> c_uint {
                 self.pid
             }
 
-            fn named(self, pid: c_uint) -> Self {
+            fn with_pid(self, pid: c_uint) -> Self {
                 Self { pid, ..self }
             }
         }
     )*};
 }
 
-of_process! {
+process_records! {
     nvmlProcessUtilizationSample_t
     nvmlProcessUtilizationInfo_v1_t
     nvmlEncoderSessionInfo_t
@@ -137,20 +137,20 @@ of_process! {
 }
 
 /// Returns the records of the container's processes, with their ids in the container.
-fn of_container<T: OfProcess>(reported: Vec<T>, pid_map: &PidMap) -> Vec<T> {
+fn of_container<T: ProcessRecord>(reported: Vec<T>, pid_map: &PidMap) -> Vec<T> {
     reported
         .into_iter()
-        .filter_map(|one| Some(one.named(pid_map.container_pid(one.pid())?)))
+        .filter_map(|one| Some(one.with_pid(pid_map.container_pid(one.pid())?)))
         .collect()
 }
 
 /// Returns everything that a function of NVML lists. Calls it as programs do: once for the length,
 /// once with room.
-fn all<T: Copy + Default>(
+fn read_list<T: Copy + Default>(
     call: impl Fn(&mut c_uint, *mut T) -> nvmlReturn_t,
 ) -> Result<Vec<T>, nvmlReturn_t> {
     /// Room for processes that start between the calls.
-    const SPARE: c_uint = 16;
+    const EXTRA_ROOM: c_uint = 16;
     /// Most calls while the list keeps growing.
     const TRIES: u32 = 8;
     let mut count = 0;
@@ -164,7 +164,7 @@ fn all<T: Copy + Default>(
             }
             // Some functions return success when they report the length.
             nvmlReturn_t::SUCCESS | nvmlReturn_t::ERROR_INSUFFICIENT_SIZE => {
-                count = count.saturating_add(SPARE)
+                count = count.saturating_add(EXTRA_ROOM)
             }
             other => return Err(other),
         }
@@ -178,7 +178,7 @@ fn all<T: Copy + Default>(
 /// # Safety
 ///
 /// `count` is writable, and `to` is null or has room for that many.
-unsafe fn put<T: Copy>(list: &[T], count: *mut c_uint, to: *mut T) -> nvmlReturn_t {
+unsafe fn write_list<T: Copy>(list: &[T], count: *mut c_uint, to: *mut T) -> nvmlReturn_t {
     // SAFETY: guaranteed by the caller.
     let room = unsafe { count.read() } as usize;
     // SAFETY: as above.
@@ -204,15 +204,15 @@ mod tests {
     /// Makes a function like NVML's that lists `these`.
     fn lists(these: &[c_uint]) -> impl Fn(&mut c_uint, *mut c_uint) -> nvmlReturn_t {
         // SAFETY: the count is writable, and the list has room for that many.
-        move |count, to| unsafe { put(these, count, to) }
+        move |count, to| unsafe { write_list(these, count, to) }
     }
 
     #[test]
     fn list_is_read_in_two_calls() {
-        assert_eq!(all(lists(&[])), Ok(vec![]));
-        assert_eq!(all(lists(&[7, 8])), Ok(vec![7, 8]));
+        assert_eq!(read_list(lists(&[])), Ok(vec![]));
+        assert_eq!(read_list(lists(&[7, 8])), Ok(vec![7, 8]));
         assert_eq!(
-            all::<c_uint>(|_, _| nvmlReturn_t::ERROR_NOT_FOUND),
+            read_list::<c_uint>(|_, _| nvmlReturn_t::ERROR_NOT_FOUND),
             Err(nvmlReturn_t::ERROR_NOT_FOUND)
         );
     }
@@ -224,12 +224,12 @@ mod tests {
             sizes.set(sizes.get() + 20);
             lists(&vec![1; sizes.get().min(60)])(count, to)
         };
-        assert_eq!(all(grows).map(|list| list.len()), Ok(60));
+        assert_eq!(read_list(grows).map(|list| list.len()), Ok(60));
         let never = |count: &mut c_uint, _: *mut c_uint| {
             *count += 100;
             nvmlReturn_t::ERROR_INSUFFICIENT_SIZE
         };
-        assert_eq!(all(never), Err(nvmlReturn_t::ERROR_INSUFFICIENT_SIZE));
+        assert_eq!(read_list(never), Err(nvmlReturn_t::ERROR_INSUFFICIENT_SIZE));
     }
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
             let answer = lists(&[7])(count, to);
             if to.is_null() { nvmlReturn_t::SUCCESS } else { answer }
         };
-        assert_eq!(all(eager), Ok(vec![7]));
+        assert_eq!(read_list(eager), Ok(vec![7]));
     }
 
     #[test]
@@ -250,12 +250,12 @@ mod tests {
         ] {
             let mut count = count;
             // SAFETY: the count is writable, and there is room for that many.
-            assert_eq!(unsafe { put(&[7, 8], &raw mut count, room.as_mut_ptr()) }, answer);
+            assert_eq!(unsafe { write_list(&[7, 8], &raw mut count, room.as_mut_ptr()) }, answer);
             assert_eq!((count, room), (2, left));
         }
         let mut count = 3;
         // SAFETY: the count is writable, and the list is null.
-        let answer = unsafe { put(&[7], &raw mut count, ptr::null_mut()) };
+        let answer = unsafe { write_list(&[7], &raw mut count, ptr::null_mut()) };
         assert_eq!((answer, count), (nvmlReturn_t::ERROR_INVALID_ARGUMENT, 1));
     }
 }

@@ -10,34 +10,34 @@ use core::ptr;
 use cgpu_abi::nvml_types::*;
 use cgpu_memory::Member;
 
-use super::{Part, Scope, Sliced, all, of_container, put, scope};
+use super::{Part, Scope, Sliced, of_container, read_list, scope, write_list};
 use crate::nvml;
 
 /// Kind of use of a GPU.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    Computes,
-    Draws,
-    ComputesByMps,
+    Compute,
+    Graphics,
+    Mps,
 }
 
 impl Kind {
-    pub(super) const ALL: [Kind; 3] = [Kind::Computes, Kind::Draws, Kind::ComputesByMps];
+    pub(super) const ALL: [Kind; 3] = [Kind::Compute, Kind::Graphics, Kind::Mps];
 
     /// Returns NVML's ids of the listed processes; empty if NVML cannot list them.
     pub(super) fn listed(self, device: nvmlDevice_t) -> Vec<c_uint> {
         // Every driver has the oldest functions.
-        let list = all::<nvmlProcessInfo_v1_t>(|count, to| match self {
+        let list = read_list::<nvmlProcessInfo_v1_t>(|count, to| match self {
             // SAFETY: the count is writable, and the list has room for that many.
-            Kind::Computes => unsafe {
+            Kind::Compute => unsafe {
                 nvml::nvmlDeviceGetComputeRunningProcesses(device, count, to)
             },
             // SAFETY: as above.
-            Kind::Draws => unsafe {
+            Kind::Graphics => unsafe {
                 nvml::nvmlDeviceGetGraphicsRunningProcesses(device, count, to)
             },
             // SAFETY: as above.
-            Kind::ComputesByMps => unsafe {
+            Kind::Mps => unsafe {
                 nvml::nvmlDeviceGetMPSComputeRunningProcesses(device, count, to)
             },
         });
@@ -53,7 +53,7 @@ impl Sliced {
         // An accounted process computes, directly or through MPS.
         let (reported, of_these) = match kind {
             None => return residents,
-            Some(Kind::Computes) => (Kind::ComputesByMps, false),
+            Some(Kind::Compute) => (Kind::Mps, false),
             Some(kind) => (kind, true),
         };
         let listed = reported.listed(self.device);
@@ -87,19 +87,19 @@ unsafe fn list<T: Copy>(
         nvmlReturn_t::SUCCESS | nvmlReturn_t::ERROR_INSUFFICIENT_SIZE => {}
         answer => return answer,
     }
-    let Scope::Ours(sliced) = scope else { return nvmlReturn_t::ERROR_NO_PERMISSION };
+    let Scope::Container(sliced) = scope else { return nvmlReturn_t::ERROR_NO_PERMISSION };
     let list: Vec<T> = sliced.residents(Some(kind)).iter().map(describe).collect();
     // SAFETY: not null, so the program's count is writable and gives the length of its list.
-    unsafe { put(&list, count, to) }
+    unsafe { write_list(&list, count, to) }
 }
 
 /// Makes the record of the first version.
-fn short((member, _): &(Member, &Part)) -> nvmlProcessInfo_v1_t {
+fn info_v1((member, _): &(Member, &Part)) -> nvmlProcessInfo_v1_t {
     nvmlProcessInfo_v1_t { pid: member.pid, used_gpu_memory: member.memory.0 }
 }
 
 /// Makes the record with the process's instance.
-fn long((member, part): &(Member, &Part)) -> nvmlProcessInfo_v2_t {
+fn info_v2((member, part): &(Member, &Part)) -> nvmlProcessInfo_v2_t {
     nvmlProcessInfo_v2_t {
         pid: member.pid,
         used_gpu_memory: member.memory.0,
@@ -126,15 +126,15 @@ macro_rules! lists {
 }
 
 lists! {
-    nvmlDeviceGetComputeRunningProcesses: Computes nvmlProcessInfo_v1_t short;
-    nvmlDeviceGetComputeRunningProcesses_v2: Computes nvmlProcessInfo_v2_t long;
-    nvmlDeviceGetComputeRunningProcesses_v3: Computes nvmlProcessInfo_t long;
-    nvmlDeviceGetGraphicsRunningProcesses: Draws nvmlProcessInfo_v1_t short;
-    nvmlDeviceGetGraphicsRunningProcesses_v2: Draws nvmlProcessInfo_v2_t long;
-    nvmlDeviceGetGraphicsRunningProcesses_v3: Draws nvmlProcessInfo_t long;
-    nvmlDeviceGetMPSComputeRunningProcesses: ComputesByMps nvmlProcessInfo_v1_t short;
-    nvmlDeviceGetMPSComputeRunningProcesses_v2: ComputesByMps nvmlProcessInfo_v2_t long;
-    nvmlDeviceGetMPSComputeRunningProcesses_v3: ComputesByMps nvmlProcessInfo_t long;
+    nvmlDeviceGetComputeRunningProcesses: Compute nvmlProcessInfo_v1_t info_v1;
+    nvmlDeviceGetComputeRunningProcesses_v2: Compute nvmlProcessInfo_v2_t info_v2;
+    nvmlDeviceGetComputeRunningProcesses_v3: Compute nvmlProcessInfo_t info_v2;
+    nvmlDeviceGetGraphicsRunningProcesses: Graphics nvmlProcessInfo_v1_t info_v1;
+    nvmlDeviceGetGraphicsRunningProcesses_v2: Graphics nvmlProcessInfo_v2_t info_v2;
+    nvmlDeviceGetGraphicsRunningProcesses_v3: Graphics nvmlProcessInfo_t info_v2;
+    nvmlDeviceGetMPSComputeRunningProcesses: Mps nvmlProcessInfo_v1_t info_v1;
+    nvmlDeviceGetMPSComputeRunningProcesses_v2: Mps nvmlProcessInfo_v2_t info_v2;
+    nvmlDeviceGetMPSComputeRunningProcesses_v3: Mps nvmlProcessInfo_t info_v2;
 }
 
 /// Lists the container's processes of a kind, with their protected memory (confidential computing)
@@ -157,7 +157,7 @@ pub(crate) unsafe fn nvmlDeviceGetRunningProcessDetailList(
     // SAFETY: not null, and of the version with this layout. The program does not use it during the
     // call.
     let asked = unsafe { &mut *plist };
-    let reported = all(|count, proc_array| {
+    let reported = read_list(|count, proc_array| {
         let mut list =
             nvmlProcessDetailList_t { num_proc_array_entries: *count, proc_array, ..*asked };
         // SAFETY: the record is ours, and its array has room for that many.
@@ -169,18 +169,18 @@ pub(crate) unsafe fn nvmlDeviceGetRunningProcessDetailList(
         Ok(reported) => reported,
         Err(answer) => return answer,
     };
-    let Scope::Ours(sliced) = scope else { return nvmlReturn_t::ERROR_NO_PERMISSION };
+    let Scope::Container(sliced) = scope else { return nvmlReturn_t::ERROR_NO_PERMISSION };
     let kind = match asked.mode {
-        NVML_PROCESS_MODE_COMPUTE => Some(Kind::Computes),
-        NVML_PROCESS_MODE_GRAPHICS => Some(Kind::Draws),
-        NVML_PROCESS_MODE_MPS => Some(Kind::ComputesByMps),
+        NVML_PROCESS_MODE_COMPUTE => Some(Kind::Compute),
+        NVML_PROCESS_MODE_GRAPHICS => Some(Kind::Graphics),
+        NVML_PROCESS_MODE_MPS => Some(Kind::Mps),
         // A mode newer than this list: all processes, as accounting does not tell kinds apart.
         _ => None,
     };
     let reported = of_container(reported, &sliced.pid_map());
     let describe = |resident: &(Member, &Part)| {
         let nvmlProcessInfo_v2_t { pid, used_gpu_memory, gpu_instance_id, compute_instance_id } =
-            long(resident);
+            info_v2(resident);
         let protected = reported.iter().find(|one: &&nvmlProcessDetail_v1_t| one.pid == pid);
         let used_gpu_cc_protected_memory =
             protected.map_or(0, |one| one.used_gpu_cc_protected_memory.min(used_gpu_memory));
@@ -194,7 +194,7 @@ pub(crate) unsafe fn nvmlDeviceGetRunningProcessDetailList(
     };
     let list: Vec<_> = sliced.residents(kind).iter().map(describe).collect();
     // SAFETY: the count is in the program's record and gives the length of its array.
-    unsafe { put(&list, &raw mut asked.num_proc_array_entries, asked.proc_array) }
+    unsafe { write_list(&list, &raw mut asked.num_proc_array_entries, asked.proc_array) }
 }
 
 macro_rules! sessions {
@@ -211,14 +211,14 @@ macro_rules! sessions {
             if session_count.is_null() || matches!(scope, Scope::Host) {
                 return call(session_count, session_infos);
             }
-            let reported = match all::<$type>(|count, to| call(count, to)) {
+            let reported = match read_list::<$type>(|count, to| call(count, to)) {
                 Ok(reported) => reported,
                 Err(answer) => return answer,
             };
-            let Scope::Ours(sliced) = scope else { return nvmlReturn_t::ERROR_NO_PERMISSION };
+            let Scope::Container(sliced) = scope else { return nvmlReturn_t::ERROR_NO_PERMISSION };
             // SAFETY: not null, so the program's count is writable and gives the length of its
             // list.
-            let answer = unsafe { put(&of_container(reported, &sliced.pid_map()), session_count, session_infos) };
+            let answer = unsafe { write_list(&of_container(reported, &sliced.pid_map()), session_count, session_infos) };
             // These functions return success when asked for the length.
             if session_infos.is_null() { nvmlReturn_t::SUCCESS } else { answer }
         }

@@ -7,7 +7,7 @@ use core::ptr;
 
 use cgpu_abi::nvml_types::*;
 
-use super::{Scope, all, of_container, put, scope};
+use super::{Scope, of_container, read_list, scope, write_list};
 use crate::nvml;
 
 /// Returns a sample of each process that computed recently.
@@ -25,16 +25,16 @@ pub(crate) unsafe fn nvmlDeviceGetProcessUtilization(
     if process_samples_count.is_null() || matches!(scope, Scope::Host) {
         return call(utilization, process_samples_count);
     }
-    let reported = all(|count, to| call(to, count));
+    let reported = read_list(|count, to| call(to, count));
     let list = match (reported, scope) {
         (Err(nvmlReturn_t::ERROR_NOT_FOUND), _) => Vec::new(),
         (Err(answer), _) => return answer,
-        (Ok(reported), Scope::Ours(sliced)) => of_container(reported, &sliced.pid_map()),
+        (Ok(reported), Scope::Container(sliced)) => of_container(reported, &sliced.pid_map()),
         (Ok(_), _) => return nvmlReturn_t::ERROR_NO_PERMISSION,
     };
     // SAFETY: not null, so the program's count is writable and gives the length of its list. If
     // that is null, only the count is written.
-    let answer = unsafe { put(&list, process_samples_count, utilization) };
+    let answer = unsafe { write_list(&list, process_samples_count, utilization) };
     if list.is_empty() {
         nvmlReturn_t::ERROR_NOT_FOUND
     } else if utilization.is_null() {
@@ -63,7 +63,7 @@ pub(crate) unsafe fn nvmlDeviceGetProcessesUtilizationInfo(
     // SAFETY: not null, and of the version with this layout. The program does not use it during the
     // call.
     let asked = unsafe { &mut *proceses_util_info };
-    let reported = all(|count, proc_util_array| {
+    let reported = read_list(|count, proc_util_array| {
         let mut info = nvmlProcessesUtilizationInfo_t {
             process_samples_count: *count,
             proc_util_array,
@@ -75,12 +75,12 @@ pub(crate) unsafe fn nvmlDeviceGetProcessesUtilizationInfo(
     });
     let list = match (reported, scope) {
         (Err(answer), _) => return answer,
-        (Ok(reported), Scope::Ours(sliced)) => of_container(reported, &sliced.pid_map()),
+        (Ok(reported), Scope::Container(sliced)) => of_container(reported, &sliced.pid_map()),
         (Ok(_), _) => return nvmlReturn_t::ERROR_NO_PERMISSION,
     };
     let to = asked.proc_util_array;
     // SAFETY: the count is in the program's record and gives the length of its array.
-    let answer = unsafe { put(&list, ptr::from_mut(&mut asked.process_samples_count), to) };
+    let answer = unsafe { write_list(&list, ptr::from_mut(&mut asked.process_samples_count), to) };
     if list.is_empty() {
         nvmlReturn_t::ERROR_NOT_FOUND
     } else if to.is_null() {
