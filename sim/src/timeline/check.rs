@@ -174,7 +174,7 @@ impl<W: Words> Timeline<'_, W> {
             let is_checkpointed = self.progress(index(process.0)) == Progress::Checkpointed;
             ensure!(
                 checkpointed == 0 || is_checkpointed,
-                "{process:?} has {checkpointed} bytes of {gpu:?} in a checkpoint and is not checkpointed"
+                "{process:?} has {checkpointed} bytes of {gpu:?} in a checkpoint that is not there"
             );
             ensure!(
                 checkpointed == 0 || held == 0,

@@ -11,8 +11,6 @@
 //! checkpointed, nothing of a process changes, but it may die; then its checkpointed memory is
 //! dropped.
 
-use cgpu_shm::units::Bytes;
-
 use super::exports::ExportKind;
 use super::records::{GPUS, Gpu, Holding, PROCESSES, Process};
 use super::{Ticket, Timeline, states};
@@ -169,11 +167,5 @@ impl<W: Words> Timeline<'_, W> {
             self.subtract(gpu.used(), size);
             self.subtract(holding.memory(), size);
         }
-    }
-
-    /// Returns the checkpointed memory of a process on a GPU.
-    #[must_use]
-    pub fn checkpointed_memory(&self, process: usize, gpu: usize) -> Bytes {
-        Bytes(self.get(Holding::of(Process(process as u64), Gpu(gpu as u64)).checkpointed()))
     }
 }
