@@ -1,6 +1,6 @@
-//! What the simulator itself costs: `cargo run --release -p cgpu-sim --example cost`.
+//! Measures the simulator's own cost: `cargo run --release -p cgpu-sim --example cost`.
 //!
-//! Nanoseconds per call, on the real clock, with the modelled host time of calls set to nothing.
+//! Prints nanoseconds per call on the real clock, with the modelled host time of calls set to zero.
 
 use std::time::Instant;
 
@@ -9,7 +9,8 @@ use cgpu_sim::machine::{Flight, Launch, Plan, Step, StreamKind, Width, Work};
 use cgpu_sim::settings::Figures;
 use cgpu_sim::{Bytes, Error, Kernel, Machine, Nanos, Settings};
 
-/// The median call of many, a pause between each two, so that the GPU keeps up and nothing queues that should not.
+/// Measures many calls, with a pause before each so that the GPU keeps up, and prints the median
+/// and the 90th percentile.
 fn measure(
     what: &str,
     calls: u32,
