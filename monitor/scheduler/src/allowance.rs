@@ -6,7 +6,6 @@ use super::policy::WHOLE;
 use super::refill::part;
 use super::tuning::Tuning;
 
-/// What high priority may still take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowance {
     /// Bound of its share, in parts of [`WHOLE`].
@@ -14,7 +13,7 @@ pub(super) struct Allowance {
     pub(super) credit: Nanos,
     /// The credit was used up, and has not grown back to a slice.
     pub(super) spent: bool,
-    /// How long it takes until it has.
+    /// Time until it has.
     pub(super) back: Nanos,
 }
 
@@ -28,7 +27,6 @@ impl Allowance {
         }
     }
 
-    /// Bound of its share, in parts of [`WHOLE`].
     pub(super) const fn ratio(&self) -> u64 {
         self.ratio
     }
@@ -37,7 +35,7 @@ impl Allowance {
         self.ratio = u64::from(percent) * WHOLE / 100;
     }
 
-    /// How long high priority may have the GPU for without a pause.
+    /// Returns how long high priority may keep the GPU without interruption.
     pub(super) fn lasts(&self) -> Nanos {
         match WHOLE.saturating_sub(self.ratio) {
             _ if self.spent => Nanos::ZERO,
@@ -46,7 +44,7 @@ impl Allowance {
         }
     }
 
-    /// Lets it grow by the time that has passed, and fall by what was `taken` of it.
+    /// Adds credit for the time that has passed, and subtracts what was `taken`.
     pub(super) fn pass(&mut self, ratio: u64, time: Nanos, taken: Nanos, tuning: &Tuning) {
         let rest = WHOLE.saturating_sub(ratio);
         let most = part(tuning.priority_window.0, rest, WHOLE).max(tuning.min_grant);

@@ -1,23 +1,24 @@
 //! Background tenants: a container that computes only occasionally runs beside the others' turns.
 //!
-//! Alone with the GPU a container with long gaps wastes it; gated, it waits for the others' slices without need. So where shares are
-//! those of whoever is busy, one whose gaps are about as long as a slice of the GPU's own, or longer, and which takes no more than its share, is
-//! not gated: its gate says YOURS all the time, and the GPU's own slices decide, as they would without us. Those that fill their
-//! turns have them as ever, less what their background tenants take.
+//! Alone with the GPU, a container with long gaps wastes it; gated, it waits for the others' slices
+//! without need. So if the policy gives idle shares to busy containers, a container is not gated
+//! whose gaps are at least about one of the GPU's own slices, and which takes no more than its
+//! share. Its gate says YOURS all the time, and the GPU's own slices decide, as without cgpu.
+//! Containers that fill their turns have them as before, less what their background tenants take.
 //!
 //! ```text
 //!           gaps long, cost under nine tenths of its share
-//!   in queue ---------------------------------------------> background: a grant for each period, charged what it reports
-//!      ^                                                      |
-//!      +------------------------------------------------------+
-//!        grant used up before its time; cost over its share in two periods;
-//!        gaps grown short; less work done than in turns. Not again for two seconds
+//!   in queue ------------------------------------> background: a grant per period, charged as reported
+//!      ^                                              |
+//!      +----------------------------------------------+
+//!        grant used up early; cost over its share in two periods; gaps grown short;
+//!        less work done than in turns. Not again for two seconds
 //! ```
 //!
-//! A background period costs the others two switches, and that is part of its *cost*, so their shares are not
-//! touched. The grant is kept by the gate, not by what the container reports: one that misreports
-//! has at most what the GPU's own slicing gives it. With shorter gaps than a slice a container is
-//! better served by turns, or shares them (`shared_turns.rs`).
+//! A background period costs the others two switches, which are part of its *cost*, so their shares
+//! are not reduced. The gate enforces the grant, not the container's reports: a misreporting tenant
+//! gets at most what the GPU's own slicing gives it. A container with shorter gaps is better served
+//! by turns, or shares them (`shared_turns.rs`).
 
 use cgpu_shm::units::Nanos;
 
@@ -30,16 +31,15 @@ use super::tenants::Tenant;
 use super::tuning::Tuning;
 use super::turns::SAMPLES;
 
-/// What a background tenant may use, and what it has used.
+/// The grant and use of a background tenant.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Background {
-    /// Its turn word.
     pub(super) word: u64,
     pub(super) granted: Nanos,
-    /// When the grant was given, and when the present period began.
+    /// When the grant was given, and when the current period began.
     given: Nanos,
     since: Nanos,
-    /// What it had reported when the period began, and how much of that is charged.
+    /// Its reported time when the period began, and how much of that is charged.
     start: Nanos,
     seen: Nanos,
     pub(super) why: Why,
@@ -48,40 +48,41 @@ pub(super) struct Background {
 /// Why a container runs beside others' turns, and what is known of it since.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Why {
-    /// It computes a little now and then. With its cost in the period before: bursts fall into
-    /// periods unevenly, so two count together.
+    /// It computes occasionally. With its cost in the previous period: bursts are spread unevenly,
+    /// so two periods count together.
     Sparse(Option<Period>),
     /// Its host is the bottleneck.
     HostBound(SharedTurns),
 }
 
-/// What a sparse background tenant cost in a period.
+/// Cost of a sparse background tenant in a period.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Period {
     /// In thousandths of the GPU, switches included.
     cost: u64,
-    /// It took all that the GPU's own slicing gives it: it has no gaps, whatever was learned.
+    /// It took all that the GPU's own slicing gives it, so it has no gaps.
     saturates: bool,
 }
 
-/// What becomes of a background tenant.
+/// Decision about a background tenant.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Outcome {
-    /// It runs beside others' turns for this reason.
+    /// It stays for this reason.
     Stays(Why),
-    /// It is back in the queue, and no background tenant for so long.
+    /// It returns to the queue, and may not run in the background for this long.
     Leaves(Nanos),
 }
 
-/// In thousandths of its share: a container that costs more is no background tenant.
+/// Highest cost of a background tenant, in thousandths of its share.
 const MAX_COST: u64 = 900;
-/// Of its share of what it does alone, in thousandths: a background tenant that does less is better off in the queue.
+/// Least work of a background tenant, in thousandths of its share of what it does alone. With less
+/// it is better off in the queue.
 const MIN_WORTH: u64 = 750;
-/// Of the gaps that a background tenant must have, in thousandths: with shorter ones, it is one no longer.
+/// Shortest gaps that a background tenant may have, in thousandths of those required at first.
 const MIN_GAP: u64 = 750;
 
 impl Gpu {
-    /// Finds out who runs beside the others' turns.
+    /// Determines which containers run beside the others' turns.
     pub(super) fn update_background(&mut self, from: Nanos, now: Nanos) {
         let hosts =
             self.sharing == Sharing::Contended && !self.has_high(now) && self.rule.has_background();
@@ -132,7 +133,7 @@ impl Gpu {
         Background { word, granted, given: now, since: now, start: reported, seen: reported, why }
     }
 
-    /// Books what a background tenant has used, and looks whether it may stay.
+    /// Charges what a background tenant has used, and decides whether it stays.
     fn update_background_tenant(
         &mut self,
         from: Nanos,
@@ -142,7 +143,7 @@ impl Gpu {
     ) {
         let tenant = &mut self.queue[at];
         let reported = tenant.account.reported;
-        // Reports come in lumps. What this time is too short for is charged later.
+        // Reports are irregular: what exceeds the time that passed is charged later.
         let used = (reported - background.seen).min(now - from);
         tenant.account.charge(used);
         self.charged = self.charged + used;
@@ -170,7 +171,7 @@ impl Gpu {
                 return;
             }
         };
-        // A new grant in good time, so that no thread waits for it.
+        // A new grant comes early, so that no thread waits for it.
         let used_up = if let Why::HostBound(_) = why { !early } else { spent };
         let half = self.queue[at].spent(background.word).0 > background.granted.0 / 2;
         let seen = (background.seen + used).max(reported - self.tuning.background_period);
@@ -190,8 +191,8 @@ impl Gpu {
         self.queue[at].background = Some(next);
     }
 
-    /// Whether a sparse background tenant may stay after a period. One that costs too much shares turns, if it
-    /// gains by that; its own turns show before long whether it has gaps at all any more.
+    /// Decides whether a sparse background tenant stays after a period. One that costs too much
+    /// shares turns if it gains by that; its own turns will soon show whether it still has gaps.
     fn judge_sparse(
         &self,
         now: Nanos,
@@ -224,8 +225,8 @@ impl Gpu {
         Outcome::Stays(Why::Sparse(Some(period)))
     }
 
-    /// What a background tenant may cost, in thousandths of the GPU: its share among those who are busy, and a tenth more where the policy
-    /// leaves that to it.
+    /// Returns what a background tenant may cost, in thousandths of the GPU: its share among the
+    /// busy containers, and under the soft policy a tenth more.
     pub(super) fn limit(&self, now: Nanos, tenant: &Tenant) -> u64 {
         let busy =
             self.queue.iter().filter(|one| self.is_member(one) && one.is_active(now, &self.tuning));
@@ -234,7 +235,7 @@ impl Gpu {
         (if self.rule == Policy::Soft { share * 11 / 10 } else { share }).min(1000)
     }
 
-    /// How many background tenants there are, not counting this place in the queue.
+    /// Returns the number of background tenants, not counting this place in the queue.
     pub(super) fn background_tenants(&self, but: usize) -> usize {
         let others = self.queue.iter().enumerate().filter(|(at, _)| *at != but);
         others.filter(|(_, tenant)| tenant.background.is_some()).count()
@@ -247,19 +248,20 @@ impl Tenant {
         plain && self.closed.is_none() && self.is_active(now, tuning)
     }
 
-    /// How much of its time it computes when it has the GPU to itself, in thousandths.
+    /// Returns how much of its time it computes when it has the GPU to itself, in thousandths.
     pub(super) fn duty(&self) -> u64 {
         if self.duty.1 < SAMPLES { 999 } else { self.duty.0.min(999) }
     }
 
-    /// What it would take from the others as a background tenant, switches included, in thousandths of the GPU.
+    /// Returns what it would take from the others as a background tenant, switches included, in
+    /// thousandths of the GPU.
     fn cost_alone(&self, switch_cost: Nanos) -> u64 {
         let burst = part(self.gap.0, self.duty(), 1000 - self.duty()).0;
         let cost = burst.saturating_add(2 * switch_cost.0);
         part(cost, 1000, self.gap.0.saturating_add(cost)).0
     }
 
-    /// The same of what it has used in some time.
+    /// Returns the same for what it has used in some time.
     fn cost_of(&self, used: u64, time: u64, switch_cost: Nanos) -> u64 {
         let switches =
             part(time - used, 2 * switch_cost.0, self.gap.0.saturating_add(2 * switch_cost.0)).0;
@@ -278,7 +280,8 @@ mod tests {
     const FAIR: Policy = Policy::Preemptive;
     const STRICT: Policy = Policy::Weighted { conserving: false };
 
-    /// A GPU of which the second container has the turn, and the first computes for 100 us every 5 ms.
+    /// Makes a GPU where the second container has the turn, and the first computes for 100 us every
+    /// 5 ms.
     fn shared(policy: Policy, weights: &[u32]) -> Gpu {
         let mut gpu = busy(policy, weights);
         gpu.sharing = Sharing::Contended;
@@ -290,7 +293,7 @@ mod tests {
         gpu
     }
 
-    /// The same after a first look.
+    /// Makes the same after a first step.
     fn host() -> Gpu {
         let mut gpu = shared(FAIR, &[1, 1]);
         gpu.update_background(NOW, NOW);
@@ -302,7 +305,7 @@ mod tests {
         gpu.queue[0].background.is_some()
     }
 
-    /// Whether it is one because it computes a little now and then.
+    /// Returns whether it is one because it computes occasionally.
     fn is_sparse(gpu: &Gpu) -> bool {
         gpu.queue[0].background.is_some_and(|background| matches!(background.why, Why::Sparse(_)))
     }
@@ -311,7 +314,7 @@ mod tests {
         gpu.queue[0].background.unwrap()
     }
 
-    /// Whether the first container is a background tenant after a first look.
+    /// Returns whether the first container is a background tenant after a first step.
     fn is_admitted(change: impl FnOnce(&mut Gpu)) -> bool {
         let mut gpu = shared(FAIR, &[1, 1, 1]);
         (gpu.queue[2].active, gpu.queue[2].waiting) = (Nanos::ZERO, false);
@@ -320,14 +323,15 @@ mod tests {
         is_in_background(&gpu)
     }
 
-    /// A look after so many milliseconds, the last one so long before. Both containers compute; the background tenant has reported so much more.
+    /// Runs a step at `to`, with the last one at `from`, in milliseconds. Both containers compute;
+    /// the background tenant has reported `used` more.
     fn observe(gpu: &mut Gpu, from: u64, to: u64, used: Nanos) {
         gpu.queue.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
         gpu.queue[0].account.reported = gpu.queue[0].account.reported + used;
         gpu.update_background(NOW + ms(from), NOW + ms(to));
     }
 
-    /// The background tenant has seen its grant, used so much of it, and waits or not.
+    /// Reports that the background tenant has seen its grant, used `spent` of it, and waits or not.
     fn take(gpu: &mut Gpu, spent: Nanos, waiting: bool) {
         let turn = background(gpu).word;
         let process =
@@ -335,7 +339,8 @@ mod tests {
         see(&mut gpu.queue[0], NOW, &[process]);
     }
 
-    /// Whether a background tenant with such gaps and duty stays after it has used so much of 50 ms.
+    /// Returns whether a background tenant with such gaps and duty stays after it has used so much
+    /// of 50 ms.
     fn stays(gap: Nanos, duty: u64, used: Nanos) -> bool {
         let mut gpu = host();
         (gpu.queue[0].gap, gpu.queue[0].duty) = (gap, (duty, SAMPLES));
@@ -389,7 +394,7 @@ mod tests {
 
     #[test]
     fn background_tenant_costs_at_most_nine_tenths_of_its_share_with_its_switches() {
-        // Of gaps of 5 ms, 3.9 ms of work and two switches of 100 us are 45 %.
+        // With gaps of 5 ms, 3.9 ms of work and two switches of 100 us are 45 %.
         assert!(is_admitted(|gpu| gpu.queue[0].duty.0 = 438));
         assert!(!is_admitted(|gpu| gpu.queue[0].duty.0 = 439));
     }
@@ -428,12 +433,12 @@ mod tests {
         let excluded = |gpu: &Gpu| gpu.turn.as_ref().unwrap().excluded;
         assert_eq!(gpu.queue[0].account.charged, ms(3));
         assert_eq!((gpu.charged, excluded(&gpu)), (ms(3), ms(3)));
-        // No more than the time that has passed, and of the turn no more than it has lasted.
+        // At most the time that has passed, and of the turn at most its length.
         gpu.turn.as_mut().unwrap().start = NOW + ms(27);
         observe(&mut gpu, 21, 31, ms(40));
         assert_eq!(gpu.queue[0].account.charged, ms(13));
         assert_eq!((gpu.charged, excluded(&gpu)), (ms(13), ms(7)));
-        // A report that came in a lump is charged as time passes.
+        // An irregular report is charged as time passes.
         observe(&mut gpu, 31, 41, Nanos::ZERO);
         assert_eq!((gpu.charged, excluded(&gpu)), (ms(23), ms(17)));
     }
@@ -480,10 +485,10 @@ mod tests {
 
     #[test]
     fn background_tenant_stays_while_its_cost_is_within_its_share() {
-        // With gaps of 5 ms, 24 ms of work and 5 visits are half of 50 ms.
+        // With gaps of 5 ms, 24 ms of work and 5 runs are half of 50 ms.
         assert!(stays(ms(5), 20, ms(24)));
         assert!(!stays(ms(5), 20, us(24_100)));
-        // With gaps of 600 us, a third of the time and 42 visits are.
+        // With gaps of 600 us, a third of the time and 42 runs are.
         assert!(stays(us(600), 20, us(16_660)));
         assert!(!stays(us(600), 20, us(16_800)));
     }
@@ -538,7 +543,7 @@ mod tests {
     #[test]
     fn new_grant_does_not_put_off_the_judgement() {
         let mut gpu = host();
-        // Looked at late: the next period begins 10 ms after the grant has had its time.
+        // A late step: the next period begins 10 ms after the grant has ended.
         observe(&mut gpu, 0, 60, ms(2));
         let word = background(&gpu).word;
         take(&mut gpu, ms(25), true);

@@ -1,19 +1,18 @@
-//! Bursts: work that comes all at once, with silence before the next.
+//! Bursts: work that arrives at once, followed by silence.
 //!
 //! A data loader or a server has work for some milliseconds, waits for its end, and is silent until
-//! the next batch or request. Beside another one's turns (`background.rs`) it would have every other
-//! slice of the GPU's own: it would take twice as long, and both would lose a switch for each
-//! slice.
-//! So a container that is known for such bursts, and waits for them, has turns of its own, at once
-//! and in one piece:
+//! the next batch or request. Beside another container's turns (`background.rs`) it would have
+//! every other slice of the GPU: it would take twice as long, and both would lose a switch for each
+//! slice. So a container that is known for such bursts, and waits for them, gets turns of its own,
+//! at once and in one piece:
 //!
 //! - The GPU stays contended while it is silent: no other container fills its queue as if it were
 //!   alone, and the holder has less in flight.
-//! - When it comes back it pre-empts the holder, as every container with credit does. It keeps a
-//!   burst more of credit than others, [`MAX_SAVED`] at most, and may use half a burst in advance, so
-//!   that no burst is cut off near its end. Both change when it computes, and not how much.
-//! - Its turn is over soon after its work is. The holder's gate tells when the program has waited
-//!   for all that it launched (`notify_slot` in the grant).
+//! - When it returns it pre-empts the holder, like every container with credit. It may save a burst
+//!   more of credit than others, at most [`MAX_SAVED`], and may use half a burst in advance, so
+//!   that no burst is interrupted near its end. Both change when it computes, not how much.
+//! - Its turn ends soon after its work. The holder's gate reports when the program has waited for
+//!   all that it launched (`notify_slot` in the grant).
 
 use cgpu_shm::units::Nanos;
 
@@ -23,17 +22,17 @@ use super::tenants::Tenant;
 use super::tuning::Tuning;
 use super::turns::{self, Turn};
 
-/// Number of bursts after which a container is known.
+/// Number of bursts after which a container is known for them.
 const SAMPLES: u32 = 3;
-/// Silences of the usual length for which a container that has gone silent is still expected.
+/// Number of usual silences for which a silent container is still expected.
 const EXPECTED_SILENCES: u64 = 8;
-/// Bursts of the usual length after which work without silence is no burst any more.
+/// Number of usual burst lengths after which work without silence is no longer a burst.
 const MAX_BURST_LENGTHS: u64 = 4;
 /// Number of own turns after which a container that may have bursts is judged without knowing them.
 const MIN_TURNS: u32 = 2 * turns::SAMPLES;
 /// Most credit that a container keeps for a burst.
 const MAX_SAVED: Nanos = Nanos::from_millis(10);
-/// Least pause within a burst that ends no turn.
+/// Longest pause within a burst that is always allowed.
 const MIN_PAUSE: Nanos = Nanos::from_micros(100);
 
 /// What is learned of a container's bursts.
@@ -44,18 +43,18 @@ pub(super) struct Bursts {
     silence: Nanos,
     /// Number of bursts seen.
     samples: u32,
-    /// Longest pause within a burst; it fades.
+    /// Longest pause within a burst; it decays.
     pause: Nanos,
-    /// What the container had reported when the present burst began.
+    /// What the container had reported when the current burst began.
     begun: Nanos,
-    /// The program has told that it has waited for all of the last burst, and of the present one.
+    /// The program has reported that it waited for all of the last burst, and of the current one.
     waits: bool,
     reported_wait: bool,
 }
 
 impl Bursts {
-    /// Takes in a silence before a launch, by a container that has reported so much. A sparse one
-    /// ends a burst.
+    /// Records a silence before a launch by a container that has reported so much in all. A long
+    /// one ends a burst.
     pub(super) fn learn(&mut self, silence: Nanos, reported: Nanos, tuning: &Tuning) {
         if silence < tuning.background_gap {
             self.pause = silence.max(Nanos(self.pause.0 / 8 * 7));
@@ -64,7 +63,7 @@ impl Bursts {
         let length = reported - self.begun;
         self.begun = reported;
         self.waits = core::mem::take(&mut self.reported_wait);
-        // Not one burst: its gate was open meanwhile, it ran beside others, or has just been seen.
+        // Not one burst: its gate was open meanwhile, it ran beside others, or it is new.
         if length > tuning.max_round {
             self.samples = 0;
             return;
@@ -78,20 +77,19 @@ impl Bursts {
         self.samples = self.samples.saturating_add(1);
     }
 
-    /// The program has waited for all that it had launched.
+    /// Records that the program has waited for all that it had launched.
     pub(super) fn note_wait(&mut self) {
         self.reported_wait = true;
     }
 
-    /// Half a burst.
     fn half(&self) -> Nanos {
         Nanos(self.length.0 / 2).min(MAX_SAVED)
     }
 }
 
 impl Gpu {
-    /// Whether a container is known for bursts that are worth turns of their own: no shorter than a
-    /// turn's least run, computing all the time, with a longer silence between them.
+    /// Returns whether a container is known for bursts that are worth turns of their own: at least
+    /// as long as a turn's least run, without idle time, and with a longer silence between them.
     pub(super) fn is_bursty(&self, now: Nanos, tenant: &Tenant) -> bool {
         let Bursts { length, silence, samples, waits, reported_wait, .. } = tenant.bursts;
         self.rule.has_background()
@@ -105,8 +103,8 @@ impl Gpu {
             && tenant.was_silent_as_usual(now, &self.tuning)
     }
 
-    /// Whether a container waits for its work, as its process tells, and may turn out to have
-    /// bursts.
+    /// Returns whether a container waits for its work, as its process reports, and may turn out to
+    /// have bursts.
     pub(super) fn may_be_bursty(&self, now: Nanos, tenant: &Tenant) -> bool {
         let Bursts { length, samples, waits, reported_wait, .. } = tenant.bursts;
         let long = samples == 0 || length >= self.tuning.min_run;
@@ -116,14 +114,15 @@ impl Gpu {
             && tenant.was_silent_as_usual(now, &self.tuning)
     }
 
-    /// The same, and for a few turns: it runs beside no others' turns until its bursts are known.
+    /// Returns the same for its first turns: it does not run beside others until its bursts are
+    /// known.
     pub(super) fn is_unsure(&self, now: Nanos, tenant: &Tenant) -> bool {
         self.may_be_bursty(now, tenant) && tenant.duty.1 < MIN_TURNS
     }
 
-    /// Whether a container is to tell when the program has waited for all its work. The holder: it
-    /// may be silent for long afterwards, and others could compute. One that runs beside others: if
-    /// its bursts are such that it is better off with turns of its own.
+    /// Returns whether a container is to notify when the program has waited for all its work. A
+    /// holder: it may be silent for long afterwards, and others could compute. One that runs beside
+    /// others: if its bursts are long enough for turns of its own.
     pub(super) fn requests_wait_notification(&self, now: Nanos, tenant: &Tenant) -> bool {
         let Bursts { length, samples, .. } = tenant.bursts;
         let pauses = match tenant.background {
@@ -136,9 +135,9 @@ impl Gpu {
         self.rule.has_background() && (pauses || self.is_bursty(now, tenant))
     }
 
-    /// How long the holder may be silent. High priority gives the GPU up at once: it has it back at
-    /// once. A burst is over when all of it is accounted: else it may not have begun, or may
-    /// run longer than predicted.
+    /// Returns how long the holder may be silent. High priority gives the GPU up at once, because
+    /// it can get it back at once. A burst is over when all of it is accounted: otherwise it may
+    /// not have begun, or may run longer than predicted.
     pub(super) fn tolerance(&self, now: Nanos, turn: &Turn, holder: &Tenant) -> Nanos {
         let usual = self.tuning.silence_tolerance;
         if turn.high {
@@ -146,14 +145,14 @@ impl Gpu {
         } else if self.is_bursty(now, holder) && holder.is_drained() && holder.last() > turn.start {
             Nanos(holder.bursts.pause.0 * 2).clamp(MIN_PAUSE, usual)
         } else if self.may_be_bursty(now, holder) {
-            // It keeps no turn through its gaps, so that its bursts become known.
+            // It does not keep its turn through its gaps, so that its bursts become known.
             usual
         } else {
             holder.tolerance(&self.tuning)
         }
     }
 
-    /// Most credit that a container keeps while it does not want the GPU.
+    /// Returns the most credit that a container keeps while it does not want the GPU.
     pub(super) fn most_saved(&self, now: Nanos, tenant: &Tenant, quantum: Nanos) -> Nanos {
         if !self.is_bursty(now, tenant) {
             return quantum;
@@ -161,21 +160,21 @@ impl Gpu {
         (quantum + tenant.bursts.length + tenant.bursts.half()).min(quantum.max(MAX_SAVED))
     }
 
-    /// What a container may use in advance of what the next rounds bring it.
+    /// Returns what a container may use in advance of the next rounds.
     pub(super) fn advance_of(&self, now: Nanos, tenant: &Tenant) -> Nanos {
         if self.is_bursty(now, tenant) { tenant.bursts.half() } else { Nanos::ZERO }
     }
 }
 
 impl Tenant {
-    /// Whether it has computed for longer than its bursts last.
+    /// Returns whether it has computed for longer than its bursts last.
     fn goes_on(&self) -> bool {
         self.account.reported - self.bursts.begun
             > Nanos(self.bursts.length.0.saturating_mul(MAX_BURST_LENGTHS))
     }
 
-    /// Whether it was silent for no more than a few times as long as usual, and for a second at
-    /// most.
+    /// Returns whether it was silent for at most a few times as long as usual, and at most a
+    /// second.
     fn was_silent_as_usual(&self, now: Nanos, tuning: &Tuning) -> bool {
         let usual =
             Nanos(self.bursts.silence.0.saturating_mul(EXPECTED_SILENCES)).min(tuning.idle_after);
@@ -194,7 +193,7 @@ mod tests {
     const FAIR: Policy = Policy::Preemptive;
     const MS: i64 = 1_000_000;
 
-    /// A GPU whose first container has bursts of 2 ms with 2 ms of silence after each, and is
+    /// Makes a GPU whose first container has bursts of 2 ms with 2 ms of silence after each, and is
     /// silent.
     fn known(policy: Policy) -> Gpu {
         let mut gpu = busy(policy, &[1, 1]);
@@ -230,7 +229,7 @@ mod tests {
         assert!(!is_known(|gpu| gpu.queue[0].bursts.silence = us(1_499)));
         assert!(!is_known(|gpu| gpu.queue[0].bursts.samples = SAMPLES - 1));
         assert!(is_known(|gpu| gpu.rule = Policy::Soft));
-        // It launches ahead, and what it does meanwhile would be held up at a closed gate.
+        // It launches ahead, and a closed gate would delay what it does meanwhile.
         assert!(!is_known(|gpu| gpu.queue[0].bursts.waits = false));
     }
 
@@ -259,8 +258,8 @@ mod tests {
         assert!(!is_known(|gpu| gpu.rule = keeps_idle_time));
     }
 
-    /// The container comes to its gate after so much silence, having reported so much in all, and
-    /// told that it has waited for that or not.
+    /// The container comes to its gate after this silence, having reported `busy` in all, and
+    /// having reported a wait or not.
     fn come(tenant: &mut Tenant, now: Nanos, (silence, busy, waits): (Nanos, Nanos, bool)) {
         let last = now - silence;
         let quiet = TenantReport { busy: busy.0, active: last.0, last: last.0, ..report(0) };
@@ -279,7 +278,7 @@ mod tests {
         let mut gpu = known(FAIR);
         let tenant = &mut gpu.queue[0];
         (tenant.bursts, tenant.gate.turn) = (Bursts::default(), 0x102);
-        // It has computed for an hour while it was alone: that is no burst.
+        // It computed for an hour while it was alone: that is no burst.
         tenant.account.reported = Nanos::from_millis(3_600_000);
         see(tenant, NOW - ms(50), &[TenantReport { active: (NOW - ms(50)).0, ..report(0) }]);
         for burst in 0..5 {
@@ -288,7 +287,7 @@ mod tests {
         let Bursts { length, silence, samples, waits, .. } = tenant.bursts;
         assert_eq!((length, samples, waits), (ms(3), 4, true), "{:?}", tenant.bursts);
         assert!((us(2_000)..us(2_004)).contains(&silence), "{silence}");
-        // A pause in a burst ends none.
+        // A pause within a burst does not end it.
         come(tenant, NOW + ms(50), (us(740), ms(13), false));
         assert_eq!((tenant.bursts.samples, tenant.bursts.pause), (4, us(740)));
     }
@@ -423,7 +422,7 @@ mod tests {
         assert_eq!(gate(&mut gpu), (None, false), "its silence is its own");
     }
 
-    /// A server ran beside others for good: it was asked in turns of its own only.
+    /// A server once ran beside others forever, because it was asked only in turns of its own.
     #[test]
     fn container_beside_others_is_asked_if_its_bursts_are_long() {
         for (length, asked) in [(us(999), None), (ms(1), Some(3))] {

@@ -1,12 +1,12 @@
-//! Debt: what a queue from before took of others' turns.
+//! Debt: GPU time that a queue from before the first turn took from other containers' turns.
 //!
-//! A container may fill its queue while it is alone. When another one comes the queue runs on,
-//! beside that one's turns, and is charged. It is no misuse, so its container does not starve for
-//! it: what exceeds its credit is debt, which is repaid from half of what each round brings
-//! (`refill.rs`). Debt has a limit. What exceeds that is forgiven, and counted.
+//! A container may fill its queue while it is alone. When another one arrives, the queue runs on
+//! beside its turns, and is charged. That is no misuse, so the container is not starved for it:
+//! what exceeds its credit becomes debt, which is repaid from half of each round's credit
+//! (`refill.rs`). Debt is limited. The excess is forgiven, and counted.
 //!
 //! A kernel launched in a turn that runs beside later ones is charged in full. Otherwise a
-//! container could exceed its share for good by launching long kernels.
+//! container could exceed its share permanently by launching long kernels.
 
 use cgpu_shm::units::Nanos;
 
@@ -16,7 +16,8 @@ use super::step::Sharing;
 use super::tenants::Tenant;
 
 impl Gpu {
-    /// Where there are no turns, no container loses by what another one has computed before.
+    /// Reduces debt while there are no turns: then no container loses by what another one computed
+    /// before.
     pub(super) fn write_off(&mut self, from: Nanos, to: Nanos) {
         if self.sharing != Sharing::Contended {
             self.queue.iter_mut().for_each(|tenant| tenant.debt = tenant.debt - (to - from));
@@ -25,7 +26,7 @@ impl Gpu {
 }
 
 impl Tenant {
-    /// Charges so much: its credit first, then debt up to `most`.
+    /// Charges GPU time: to the credit first, then as debt up to `most`.
     pub(super) fn owe(&mut self, time: Nanos, most: Nanos) {
         let credit = Nanos(u64::try_from(self.balance).unwrap_or(0)).min(time);
         self.balance = self.balance.saturating_sub(signed(credit));
@@ -62,8 +63,8 @@ mod tests {
         assert_eq!((tenant.balance, tenant.debt), (-3 * MS, ms(252)), "it has no credit");
     }
 
-    /// A GPU of which the second container has the turn, for 10 ms. The first one's work runs
-    /// beside.
+    /// Returns a container's balance and debt after its work ran for 10 ms beside another one's
+    /// turn.
     fn overrun(queued: bool) -> (i64, Nanos) {
         let mut gpu = busy(Policy::Preemptive, &[1, 1]);
         give_turn(&mut gpu, 1, ms(10));
@@ -79,7 +80,7 @@ mod tests {
         assert_eq!(overrun(false), (-5 * MS, Nanos::ZERO), "launched in its turn");
     }
 
-    /// What counts is whether the work of one of its turns has ended with it.
+    /// A turn that ends with all of its work is what counts.
     #[test]
     fn queue_from_before_is_over_with_the_work_of_a_turn_or_by_itself() {
         let mut gpu = busy(Policy::Preemptive, &[1, 1]);

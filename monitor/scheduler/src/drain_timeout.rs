@@ -1,16 +1,15 @@
-//! Drain timeout: how long the end of a turn's work is waited for.
+//! Drain timeout: how long the scheduler waits for the end of a turn's work.
 //!
-//! A kernel cannot be interrupted. After [`Tuning::drain_timeout`] others run beside it, by the GPU's
-//! own slices, so a kernel that never ends costs its neighbours no more than without cgpu. But
-//! beside others a kernel takes longer, the GPU loses a switch per slice, and its real cost cannot be
-//! measured. So a container whose work ended by itself soon afterwards is waited for next time: it
-//! has the GPU for itself, and is charged exactly that.
+//! A kernel cannot be interrupted. After [`Tuning::drain_timeout`] others run beside it by the
+//! GPU's own slices, so a kernel that never ends costs its neighbours no more than without cgpu.
+//! But then it takes longer, the GPU loses a switch per slice, and its real cost cannot be
+//! measured. So if a container's work ended by itself soon afterwards, the next drain waits that
+//! long: the container has the GPU for itself, and is charged exactly that.
 //!
-//! Only work that ended while nothing was launched teaches that. Work that waits for a later launch
-//! of its program, or for another container's turn on another GPU, must not be waited for. A
-//! container that was waited for in vain is not waited for again for a while. None is waited for
-//! while a container of high priority wants the GPU, or one that has its turns on several GPUs at
-//! once.
+//! Only work that ended while nothing was launched counts. Work that waits for a later launch of
+//! its program, or for another container's turn on another GPU, must not be waited for. After a
+//! wait in vain the container is not waited for again for a while. There is no longer wait while a
+//! container of high priority, or a gang, wants the GPU.
 
 use cgpu_shm::units::Nanos;
 
@@ -20,7 +19,7 @@ use super::tuning::Tuning;
 use super::turns::{Cause, Phase};
 
 impl Gpu {
-    /// How long the holder's work may take to end.
+    /// Returns how long the holder's work may take to end.
     pub(super) fn drain_timeout(&self, now: Nanos, holder: &Tenant) -> Nanos {
         let usual = self.tuning.drain_timeout();
         let wait = holder.long.wait;
@@ -36,12 +35,12 @@ impl Gpu {
 }
 
 impl Tenant {
-    /// A turn has ended: what that says of the time until the next one's end.
+    /// Learns from the end of a turn how long the next drain may take.
     pub(super) fn learn_drain(&mut self, now: Nanos, cause: Cause, phase: Phase, tuning: &Tuning) {
         let Phase::Closing { since, .. } = phase else { return };
         let took = now - since;
         if cause != Cause::Overrun {
-            // Half as much again, and it is forgotten by quarters.
+            // Half as much again; it is forgotten by quarters.
             let wanted = Nanos(took.0 + took.0 / 2).min(tuning.max_drain_timeout);
             self.long.wait = wanted.max(Nanos(self.long.wait.0 / 4 * 3 + wanted.0 / 4));
         } else if self.long.wait > tuning.drain_timeout() && took >= self.long.wait {
@@ -55,7 +54,7 @@ impl Tenant {
         }
     }
 
-    /// Learns from what ran beside others' turns, when that has ended.
+    /// Learns from work beside others' turns when it has ended.
     pub(super) fn learn_overrun(&mut self, now: Nanos, tuning: &Tuning) {
         let Some((since, from, active)) = self.long.beside else { return };
         let by_itself = self.active == active;
@@ -63,7 +62,7 @@ impl Tenant {
             return;
         }
         self.long.beside = None;
-        // Beside one other it had half of the GPU, more or less.
+        // Beside one other it had about half of the GPU.
         let alone = (from - since) + Nanos((now - from).0 / 2);
         if by_itself && now >= self.long.retry_at && alone <= tuning.max_drain_timeout {
             self.long.wait = (now - since).min(tuning.max_drain_timeout);
@@ -87,7 +86,7 @@ mod tests {
         Tenant::new(TenantId(1), Entitlement::of_weight(1), Gate::without_grant(0), Nanos::ZERO)
     }
 
-    /// A turn that closed at 0 and was over at this time.
+    /// Ends a turn that closed at 0, at this time.
     fn turn(tenant: &mut Tenant, over: u64, cause: Cause) {
         let phase = Phase::Closing { since: at(0), least: at(0), paid: at(0), cause: Cause::Spent };
         tenant.learn_drain(at(over), cause, phase, &TUNING);
@@ -103,7 +102,7 @@ mod tests {
         turn(&mut tenant, 24, Cause::Overrun);
         tenant.learn_overrun(at(70), &TUNING);
         assert_eq!(wait_ms(&tenant), 70);
-        // Alone it ends earlier, which is remembered; short work afterwards makes it be forgotten.
+        // Alone it ends earlier, which is remembered; after short work it is forgotten.
         turn(&mut tenant, 44, Cause::Spent);
         assert_eq!(wait_ms(&tenant), 69);
         (0..20).for_each(|_| turn(&mut tenant, 0, Cause::Spent));
@@ -148,7 +147,7 @@ mod tests {
         let mut tenant = tenant();
         turn(&mut tenant, 24, Cause::Overrun);
         tenant.learn_overrun(at(70), &TUNING);
-        // A container of high priority came.
+        // A container of high priority interrupted the drain.
         turn(&mut tenant, 25, Cause::Overrun);
         assert_eq!(wait_ms(&tenant), 70);
     }

@@ -1,4 +1,4 @@
-//! A GPU with containers, for the unit tests of what the controller decides.
+//! A GPU with containers, for the scheduler's unit tests.
 
 use cgpu_shm::units::{Nanos, SlotIndex};
 
@@ -11,7 +11,7 @@ use super::tenants::Tenant;
 use super::tuning::Tuning;
 use super::turns::{Cause, Closed, Phase, Turn};
 
-/// When the tests begin.
+/// Start of the tests.
 pub(super) const NOW: Nanos = ms(10_000);
 
 pub(super) const fn ms(time: u64) -> Nanos {
@@ -22,7 +22,8 @@ pub(super) const fn us(time: u64) -> Nanos {
     Nanos::from_micros(time)
 }
 
-/// A GPU with a container of each weight. Each has a process that has the GPU open. None has launched, waits or has credit.
+/// Makes a GPU with a container for each weight. Each has a process with the GPU open. None has
+/// launched, waits or has credit.
 pub(super) fn idle(policy: Policy, weights: &[u32]) -> Gpu {
     let mut gpu = Gpu::new(Tuning::DEFAULT, policy);
     for (number, weight) in (0..).zip(weights) {
@@ -36,7 +37,7 @@ pub(super) fn idle(policy: Policy, weights: &[u32]) -> Gpu {
     gpu
 }
 
-/// The same with fixed shares in percent. All containers compute and wait at their gates.
+/// Makes a GPU with fixed shares in percent. All containers compute and wait at their gates.
 pub(super) fn fixed(percents: &[u32]) -> Gpu {
     let mut gpu = busy(Policy::Fixed { slots: 20 }, &vec![1; percents.len()]);
     for (tenant, percent) in gpu.queue.iter_mut().zip(percents) {
@@ -45,7 +46,7 @@ pub(super) fn fixed(percents: &[u32]) -> Gpu {
     gpu
 }
 
-/// A GPU whose containers compute and wait at their gates.
+/// Makes a GPU whose containers compute and wait at their gates.
 pub(super) fn busy(policy: Policy, weights: &[u32]) -> Gpu {
     let mut gpu = idle(policy, weights);
     for tenant in &mut gpu.queue {
@@ -55,7 +56,7 @@ pub(super) fn busy(policy: Policy, weights: &[u32]) -> Gpu {
     gpu
 }
 
-/// Gives a container a turn that began at [`NOW`]. It waits no longer.
+/// Gives a container a turn that began at [`NOW`]. It no longer waits.
 pub(super) fn give_turn(gpu: &mut Gpu, number: usize, length: Nanos) {
     let tenant = &mut gpu.queue[number];
     tenant.waiting = false;
@@ -74,23 +75,23 @@ pub(super) fn give_turn(gpu: &mut Gpu, number: usize, length: Nanos) {
     });
 }
 
-/// Lets high priority gain all of its allowance.
+/// Fills the allowance of high priority.
 pub(super) fn fill_allowance(gpu: &mut Gpu) {
     gpu.keep_allowance(NOW - ms(1000), NOW);
     assert!(gpu.may_preempt());
 }
 
-/// The containers as the choice of the next turn sees them.
+/// Returns the containers as candidates for the next turn.
 pub(super) fn candidates(gpu: &Gpu) -> Vec<Candidate> {
     gpu.queue.iter().map(|tenant| gpu.candidate(NOW, tenant)).collect()
 }
 
-/// A container of which nothing is known yet.
+/// Makes a container of which nothing is known yet.
 pub(super) fn tenant() -> Tenant {
     Tenant::new(TenantId(0), Entitlement::of_weight(1), Gate::without_grant(0), Nanos::ZERO)
 }
 
-/// What a process that has done nothing so far says of itself.
+/// Makes the report of a process that has done nothing so far.
 pub(super) fn report(slot: u8) -> TenantReport {
     TenantReport {
         slot: SlotIndex(slot),
@@ -106,7 +107,7 @@ pub(super) fn report(slot: u8) -> TenantReport {
     }
 }
 
-/// One look at a container with these processes.
+/// Makes an observation of a container with these processes.
 pub(super) fn observation(reports: &[TenantReport]) -> Observation {
     Observation {
         tenant: TenantId(0),
@@ -118,12 +119,12 @@ pub(super) fn observation(reports: &[TenantReport]) -> Observation {
     }
 }
 
-/// Takes in one look at a container with these processes.
+/// Observes a container with these processes.
 pub(super) fn see(tenant: &mut Tenant, now: Nanos, reports: &[TenantReport]) {
     tenant.see(now, &observation(reports), &Tuning::DEFAULT);
 }
 
-/// A turn that has ended, of this length, after a switch or without one.
+/// Makes a turn that has ended, of this length, after a switch or not.
 pub(super) fn closed(held_us: u64, handed: bool) -> Closed {
     let start = Nanos::from_millis(1000);
     Closed {

@@ -1,18 +1,20 @@
-//! Gang turns: a container that computes on several GPUs has its turns on all of them at the same time.
+//! Gang turns: a container that computes on several GPUs has its turns on all of them at the same
+//! time.
 //!
-//! Its kernels may wait for each other across GPUs, and not only those of NCCL. Had it its turns at different times, each of them would
-//! be spent waiting, or end in a drain that does not end. So its turn on the first of the GPUs that it uses *summons* it on the others:
-//! there it is next as soon as it wants the GPU, and whoever has it is pre-empted, as by a member that returns. Only the first GPU
-//! summons: two containers on the same GPUs never call each other away.
+//! Its kernels may wait for each other across GPUs, not only those of NCCL. With turns at different
+//! times each turn would be spent waiting, or end in a drain that does not end. So its turn on the
+//! first GPU that it uses *summons* it on the others: there it is next as soon as it wants the GPU,
+//! and pre-empts the holder like a member that returns. Only the first GPU summons, so two
+//! containers on the same GPUs never pre-empt each other this way.
 //!
-//! Credit is what it is: a container has no more of any GPU than its share there. Where it has none left on one of them, it runs beside
-//! the others there (`docs/internals/turns.md`, section 5), and nobody waits for it without a limit. So this is about time well used; that nothing
-//! can be wedged does not rest on it.
+//! Credit is unchanged: a container gets only its share of each GPU. Without credit on one of them
+//! it runs beside the others there (`docs/internals/turns.md`, section 5), and every wait for it is
+//! bounded. So gangs improve utilization; the absence of deadlocks does not depend on them.
 
 use super::gpu::Gpu;
 use super::step::TenantId;
 
-/// Who is to be summoned on each of these GPUs.
+/// Returns the container that is summoned on each of these GPUs.
 #[must_use]
 pub fn summons(gpus: &[&Gpu]) -> Vec<Option<TenantId>> {
     let mut summoned = vec![None; gpus.len()];
@@ -39,7 +41,7 @@ mod tests {
     const FIRST: TenantId = TenantId(0);
     const SECOND: TenantId = TenantId(1);
 
-    /// A GPU on which two containers compute, and one of them has the turn.
+    /// Makes a GPU on which two containers compute, and one of them has the turn.
     fn held_by(holder: usize) -> Gpu {
         let mut gpu = busy(Policy::Preemptive, &[1, 1]);
         give_turn(&mut gpu, holder, ms(6));
@@ -62,7 +64,7 @@ mod tests {
     #[test]
     fn summons_of_the_first_gpu_comes_before_a_later_one() {
         let mut first = held_by(0);
-        // The second container has not computed here lately, so its first GPU is the next one.
+        // The second container has not computed here recently, so its first GPU is the next one.
         (first.queue[1].active, first.queue[1].waiting) = (Default::default(), false);
         let gpus = [first, held_by(1), held_by(1)];
         assert_eq!(summons(&gpus.each_ref()), [None, Some(FIRST), Some(FIRST)]);

@@ -1,4 +1,4 @@
-//! What the gates are to say, and when to look again.
+//! What the gates say, and when the next step is due.
 
 use cgpu_shm::units::Nanos;
 
@@ -35,12 +35,12 @@ impl Gpu {
                 });
             }
         }
-        // A new turn is as good as a bump: its holder looks.
+        // A new turn works like a bump: its holder takes the slow path.
         let given = orders.iter().any(|order| order.wake) && self.sharing == Sharing::Contended;
         if bump || given {
             self.next_bump = now + self.cadence(now);
         }
-        // Who came to its gate before it was armed did not ring.
+        // A container that came to its gate before notification was requested did not notify.
         let next_step =
             if anew { now + self.tuning.min_step_interval } else { self.next_step_at(now) };
         Plan { orders, next_step }
@@ -55,14 +55,15 @@ impl Gpu {
         if calm { self.tuning.idle_bump_interval } else { self.tuning.bump_interval }
     }
 
-    /// What the container's gate is to say now.
+    /// Returns what the container's gate is to say now.
     pub(super) fn gate(&mut self, now: Nanos, at: usize) -> Gate {
         let tenant = &self.queue[at];
         let before = tenant.gate;
         let keep = |state| (before.turn & 0xff == state).then_some(before.turn);
         let free = match self.sharing {
             Sharing::Open => true,
-            // One launches freely. The others, silent, must ask first: then it is known that they do, and that they do not.
+            // One launches freely. The silent others must ask first, which shows whether they
+            // launch.
             Sharing::Watched => tenant.is_active(now, &self.tuning) || !self.is_any_active(now),
             Sharing::Contended => false,
         };
@@ -86,8 +87,8 @@ impl Gpu {
             + usize::from(tenant.background.is_some() && self.turn.is_some());
         let concurrent = u32::try_from(concurrent.saturating_add(runs_beside)).unwrap_or(u32::MAX);
         if let Some(background) = tenant.background {
-            // It rings when its grant is used up. What it has in flight runs by the GPU's own slices, as
-            // it would without us, so a program may run ahead of a pause of its own.
+            // It notifies when its grant is used up. Its work in flight runs by the GPU's own
+            // slices, as without cgpu, so a program may launch ahead of its own pause.
             let max_inflight = background.granted;
             let notify_slot = if self.requests_wait_notification(now, tenant) {
                 tenant.last_active()
@@ -107,7 +108,7 @@ impl Gpu {
         match self.turn.as_ref().filter(|turn| turn.holder == tenant.id) {
             Some(Turn { phase: Phase::Closing { .. }, .. }) => {
                 let notify_slot = tenant.last_to_end();
-                // Where the end is predicted well no notification is needed.
+                // Without a notification if the end is predicted well.
                 let notify_requested =
                     !tenant.waiting || tenant.late.max(tenant.early) > self.tuning.wakeup_lead;
                 let turn = keep(WAIT).unwrap_or_else(|| self.word(now, WAIT));
@@ -133,7 +134,7 @@ impl Gpu {
         }
     }
 
-    /// Work that a container whose gate is open may have in flight; zero: any.
+    /// Returns how much work a container with an open gate may have in flight; zero: any.
     fn backlog(&self, at: usize) -> Nanos {
         let (alone, beside_others) = self.tuning.open_inflight;
         match self.sharing {
@@ -163,7 +164,8 @@ impl Gpu {
             Phase::Running => {
                 let quiet_since = self.quiet_since(turn, holder);
                 let quiet = quiet_since + self.tolerance(now, turn, holder);
-                // A saturating holder need not be watched closely; one with gaps, or one that is silent now, must.
+                // A saturating holder needs no frequent steps; one with gaps, or one that is silent
+                // now, does.
                 let steady = holder.steady && !self.may_be_bursty(now, holder);
                 let close = (!self.rule.burns() || turn.high) && (quiet_since <= now || !steady);
                 let pending = self.queue.iter().filter(|other| other.id != turn.holder);
@@ -194,7 +196,7 @@ mod tests {
     use super::*;
     use crate::fixture::{NOW, busy, idle, ms};
 
-    /// What the first container's gate says after a step.
+    /// Returns what the first container's gate says after a step.
     fn gate(gpu: &mut Gpu) -> Gate {
         gpu.advance(NOW, &[]);
         gpu.queue.iter().find(|tenant| tenant.id.0 == 0).unwrap().gate

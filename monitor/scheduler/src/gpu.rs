@@ -1,4 +1,4 @@
-//! The scheduler of one GPU: which containers it has, and one step of it.
+//! The scheduler of one GPU: its containers, and one step of it.
 
 use cgpu_shm::grant::TurnState;
 use cgpu_shm::grant_snapshot::Measured;
@@ -20,11 +20,11 @@ use super::turns::{Cause, Phase, Turn};
 pub struct Gpu {
     pub(super) tuning: Tuning,
     pub(super) policy: Policy,
-    /// The policy in force: native GPUs have turns as well while a container of high priority is
-    /// there.
+    /// The policy in force: a native GPU has turns, too, while a container of high priority is
+    /// present.
     pub(super) rule: Policy,
     pub(super) allowance: Allowance,
-    /// Who is to have its turn here at the same time as on its other GPUs.
+    /// The container that is to have its turn here at the same time as on its other GPUs.
     pub(super) summoned: Option<TenantId>,
     pub(super) sharing: Sharing,
     /// In the order of the next turns.
@@ -37,37 +37,36 @@ pub struct Gpu {
     pub(super) turns: u64,
     pub(super) charged: Nanos,
     pub(super) history: TurnHistory,
-    /// For how much of the last second there were turns, and how much of it was work beside them.
+    /// Sums over the last second: time with turns, and work beside them.
     pub(super) metered: LastSecond,
     pub(super) beside: LastSecond,
 }
 
-/// A container's part of a GPU, for people.
+/// A container's part of a GPU, for display.
 #[derive(Clone, Copy, Debug)]
 pub struct Share<'a> {
-    /// What it was charged.
     pub account: &'a Account,
-    /// What its gate says.
     pub gate: TurnState,
-    /// Share as set, in thousandths of a percent.
+    /// Configured share, in thousandths of a percent.
     pub set: u32,
-    /// What it computed within the last second; none while that is not metered.
+    /// What it computed within the last second; none if that was not metered.
     pub second: Option<Measured>,
-    /// Share of all that was charged since it became known, in percent; none where nothing was.
+    /// Share of all GPU time charged since it became known, in percent; none if nothing was
+    /// charged.
     pub total: Option<f64>,
     /// Its reports were impossible within the last second.
     pub is_misreporting: bool,
-    /// There was no weight left for it: it gets no compute.
+    /// No weight was left for it: it gets no compute.
     pub barred: bool,
 }
 
-/// A turn closes, drains, passes on: no step needs more.
+/// Most steps of a turn in a call: it closes, drains, and the next one begins.
 const MAX_STEPS: usize = 4;
-/// Percent that high priority may take, unless told.
+/// Default for the percentage that high priority may take.
 const DEFAULT_PRIO_RATIO: u32 = 80;
 
 impl Gpu {
-    /// A GPU without containers.
+    /// Makes a GPU without containers.
     #[must_use]
     pub fn new(tuning: Tuning, policy: Policy) -> Self {
         Self {
@@ -91,15 +90,16 @@ impl Gpu {
         }
     }
 
-    /// Admits a container. Its first observation tells the rest. A second time, only its terms are taken.
+    /// Admits a container. Its first observation brings the rest. If it is known, only its
+    /// entitlement is updated.
     pub fn admit(&mut self, now: Nanos, id: TenantId, entitlement: Entitlement) {
         if self.find(id).is_some() {
             self.set_entitlement(now, id, entitlement);
             return;
         }
-        // No state at all: whatever is first is news.
+        // No valid state, so that the first gate counts as changed.
         let mut tenant = Tenant::new(id, entitlement, Gate::without_grant(0xff), self.charged);
-        // One round's worth: a newcomer does not wait for the next round.
+        // A round's credit, so that a newcomer does not wait for the next round.
         tenant.balance = signed(self.tuning.base_slice);
         self.queue.push(tenant);
     }
@@ -114,13 +114,14 @@ impl Gpu {
         }
     }
 
-    /// Another policy, from the next step on.
+    /// Sets the policy from the next step on.
     pub fn set_policy(&mut self, now: Nanos, policy: Policy) {
         self.policy = policy;
         self.cut(now);
     }
 
-    /// Other terms, from the next step on; whether they are. An unknown container is left alone.
+    /// Sets an entitlement from the next step on. Returns whether it has changed. An unknown
+    /// container is ignored.
     pub fn set_entitlement(&mut self, now: Nanos, id: TenantId, entitlement: Entitlement) -> bool {
         if let Some(tenant) = self.find_mut(id)
             && tenant.entitlement != entitlement
@@ -136,20 +137,20 @@ impl Gpu {
         false
     }
 
-    /// Another bound of what high priority may take, in percent, from the next step on.
+    /// Sets the bound of what high priority may take, in percent, from the next step on.
     pub fn set_priority_ratio(&mut self, percent: u32) {
         self.allowance.set(percent);
     }
 
-    /// Sets the container that is to have its turn here at the same time as on its other GPUs, as far
-    /// as it has credit here. True: that is new, and calls for a step.
+    /// Sets the container that is to have its turn here at the same time as on its other GPUs, if
+    /// it has credit here. Returns whether that is new, so that a step is due.
     pub fn summon(&mut self, id: Option<TenantId>) -> bool {
         let is_new = id.is_some() && id != self.summoned && id != self.holder();
         self.summoned = id;
         is_new
     }
 
-    /// Whether the container has something to do on the GPU, or had a moment ago.
+    /// Returns whether the container has work on the GPU now or had some recently.
     #[must_use]
     pub fn is_used_by(&self, id: TenantId) -> bool {
         self.find(id).is_some_and(|tenant| {
@@ -157,60 +158,58 @@ impl Gpu {
         })
     }
 
-    /// The container that has the turn.
+    /// Returns the container that has the turn.
     #[must_use]
     pub fn holder(&self) -> Option<TenantId> {
         self.turn.as_ref().map(|turn| turn.holder)
     }
 
-    /// Another tuning, from the next step on.
+    /// Sets the tuning from the next step on.
     pub fn set_tuning(&mut self, now: Nanos, tuning: Tuning) {
         self.tuning = tuning;
         self.cut(now);
     }
 
-    /// The policy.
     #[must_use]
     pub const fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// How the GPU is being shared.
     #[must_use]
     pub const fn sharing(&self) -> Sharing {
         self.sharing
     }
 
-    /// Turns begun.
     #[must_use]
     pub const fn turns(&self) -> u64 {
         self.turns
     }
 
-    /// The last turns, oldest first, and as the last of them the one that goes on, until now.
+    /// Returns the last turns, oldest first, and the current one until now.
     pub fn turn_history(&self, now: Nanos) -> impl Iterator<Item = PastTurn> {
         let present = self.turn.as_ref().map(|turn| {
             let end = if let Phase::Vacant { since } = turn.phase { since } else { now };
             PastTurn { holder: turn.holder, start: turn.start, end: end.max(turn.start) }
         });
-        // A turn may begin a little after now: with the end of the work that is in flight.
+        // A turn may begin slightly after now, at the predicted end of the work in flight.
         self.history.turns().chain(present.filter(|turn| turn.start <= now))
     }
 
-    /// What a switch between containers costs, as the turns have shown; none before there were enough of them.
+    /// Returns the learned cost of a switch between containers; none before there were enough
+    /// turns.
     #[must_use]
     pub fn learned_switch_cost(&self) -> Option<Nanos> {
         self.queue.iter().filter_map(Tenant::learned_switch_cost).min()
     }
 
-    /// The mean slice of containers that share the GPU equally.
+    /// Returns the mean slice of containers that share the GPU equally.
     #[must_use]
     pub const fn slice(&self) -> Nanos {
         self.tuning.base_slice
     }
 
-    /// The containers that must be observed before a step at this time; `notified`: a doorbell was
-    /// rung.
+    /// Returns the containers that must be observed before a step at this time; `notified`: a
+    /// doorbell was used.
     pub fn interest(&self, now: Nanos, notified: bool) -> impl Iterator<Item = TenantId> {
         let all = now >= self.next_full_scan || (notified && self.sharing != Sharing::Contended);
         let holder = self.turn.as_ref().map(|turn| turn.holder);
@@ -230,13 +229,13 @@ impl Gpu {
             .map(|tenant| tenant.id)
     }
 
-    /// Whether news of a container would matter for this GPU.
+    /// Returns whether a change of a container matters to this GPU.
     #[must_use]
     pub fn requests_notification(&self, id: TenantId) -> bool {
         self.find(id).is_some_and(|tenant| tenant.gate.notify_requested)
     }
 
-    /// A container's part of the GPU; none if it is unknown.
+    /// Returns a container's part of the GPU; none if it is unknown.
     #[must_use]
     pub fn share(&self, now: Nanos, id: TenantId) -> Option<Share<'_>> {
         let tenant = self.find(id)?;
@@ -252,7 +251,7 @@ impl Gpu {
         })
     }
 
-    /// The share that a container is sure of while it is busy, in parts of [`WHOLE`].
+    /// Returns the share that a container is guaranteed while it is busy, in parts of [`WHOLE`].
     fn set_share(&self, now: Nanos, tenant: &Tenant) -> u32 {
         if !self.is_member(tenant) {
             return 0;
@@ -266,7 +265,7 @@ impl Gpu {
         u32::try_from(set).unwrap_or(u32::MAX)
     }
 
-    /// One step: takes in what was seen, decides, and says what changes.
+    /// Runs one step: takes observations, decides, and returns what changes.
     pub fn advance(&mut self, now: Nanos, observations: &[Observation]) -> Plan {
         let before = self.now;
         self.now = now.max(before);
@@ -306,10 +305,10 @@ impl Gpu {
         self.plan(now)
     }
 
-    /// Skips a time in which there were no steps for so long that the gates have opened by themselves:
-    /// which containers ran is not known, and none is charged. Returns from when on it is known.
+    /// Skips a time without steps that was so long that the gates have opened by themselves. Which
+    /// containers ran is unknown, so none is charged. Returns the time from which it is known.
     fn skip_lost(&mut self, before: Nanos, now: Nanos) -> Nanos {
-        // An open GPU is not polled, and charges no container.
+        // An open GPU is not polled, and no container is charged.
         if now - before < self.tuning.lost_after || self.sharing == Sharing::Open {
             return before;
         }
@@ -319,7 +318,8 @@ impl Gpu {
         now
     }
 
-    /// Slices as long as the learned cost of a switch asks for, where they are not set. Small changes of it change nothing.
+    /// Adapts slices to the learned cost of a switch, unless they are configured. Small changes
+    /// have no effect.
     fn calibrate(&mut self) {
         let Some(cost) = self.learned_switch_cost() else { return };
         let (base, wanted) = (self.tuning.base_slice, self.tuning.base_for(cost));
@@ -332,14 +332,14 @@ impl Gpu {
         let members = self.queue.iter().filter(|tenant| self.is_member(tenant));
         let is_active = |tenant: &Tenant| tenant.is_active(now, &self.tuning);
         let active = members.clone().filter(|tenant| is_active(tenant)).count();
-        // Where another one's burst may come at any moment, none fills its queue as if it were
+        // While a burst may come at any time, no other container fills its queue as if it were
         // alone.
         let comes = |tenant: &&Tenant| !is_active(tenant) && self.is_bursty(now, tenant);
         let bursty = members.clone().any(|tenant| comes(&tenant));
         let enough = if self.has_high(now) || bursty { 1 } else { self.rule.contended_at() };
         let sharing = match members.count() {
             0 => Sharing::Open,
-            // A container with a fixed share needs turns, also when it is alone.
+            // A container with a fixed share needs turns even when it is alone.
             _ if self.rule.is_fixed() => Sharing::Contended,
             1 => Sharing::Open,
             _ if active < enough => Sharing::Watched,
@@ -349,8 +349,8 @@ impl Gpu {
             return;
         }
         if sharing == Sharing::Contended {
-            // The newcomer first: containers that launched unmetered until now have work queued,
-            // which will run beside.
+            // The newcomer first: containers that have launched unmetered have work queued, which
+            // runs beside.
             self.queue.sort_by_key(|tenant| core::cmp::Reverse(tenant.awake));
             for tenant in &mut self.queue {
                 tenant.queued = tenant.gate.turn & 0xff != WAIT;
@@ -362,7 +362,7 @@ impl Gpu {
             if let Some(turn) = self.turn.take() {
                 self.close(now, now.max(turn.start), Cause::Calm, turn);
             }
-            // There are no turns that anything could run beside.
+            // Without turns, nothing runs beside one.
             self.queue.iter_mut().for_each(|tenant| tenant.overrun = false);
         }
         self.sharing = sharing;
@@ -377,16 +377,16 @@ impl Gpu {
         self.queue.iter_mut().find(|tenant| tenant.id == id)
     }
 
-    /// A turn word that never was before: epochs are microseconds of the clock, and always grow.
+    /// Returns a new turn word: epochs are microseconds of the clock, and always grow.
     pub(super) fn word(&mut self, now: Nanos, state: u64) -> u64 {
         self.epoch = (self.epoch + 1).max(now.0 / 1000);
         self.epoch << 8 | state
     }
 }
 
-/// None of nothing.
+/// Returns a percentage, or none of nothing.
 fn percent(part: Nanos, whole: Nanos) -> Option<f64> {
-    // Percentages are for people; 53 bits are plenty.
+    // For display, 53 bits are enough.
     #[allow(clippy::cast_precision_loss)]
     let percent = part.0 as f64 * 100.0 / whole.0 as f64;
     (whole > Nanos::ZERO).then_some(percent)

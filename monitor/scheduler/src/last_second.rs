@@ -1,11 +1,11 @@
-//! What a container computed within the last second.
+//! Sums over the last second.
 
 use cgpu_shm::units::Nanos;
 
 /// Times of the last second, in buckets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LastSecond {
-    /// (number of the bucket's stretch of time, sum in ns).
+    /// Number of the bucket's time span, and sum in ns.
     bucket: [(u64, u64); Self::BUCKETS],
 }
 
@@ -13,11 +13,11 @@ impl LastSecond {
     const BUCKETS: usize = 20;
     const WIDTH: u64 = 50_000_000;
 
-    /// Counts a time that ends now: it may fall into several buckets.
+    /// Adds a time that ends now; it may fall into several buckets.
     pub(super) fn add(&mut self, now: Nanos, time: Nanos) {
         let (mut end, mut left) = (now.0, time.min(now - Self::since(now)).0);
         while left > 0 {
-            // A time that ends with a bucket is of that bucket.
+            // A time that ends with a bucket belongs to it.
             let bucket_number = (end - 1) / Self::WIDTH;
             let part = left.min(end - bucket_number * Self::WIDTH);
             *self.at(bucket_number) += part;
@@ -25,14 +25,14 @@ impl LastSecond {
         }
     }
 
-    /// The sum since [`Self::since`].
+    /// Returns the sum since [`Self::since`].
     pub(super) fn sum(&self, now: Nanos) -> Nanos {
         let bucket_numbers = Self::since(now).0 / Self::WIDTH..=now.0 / Self::WIDTH;
         let seen = self.bucket.iter().filter(|bucket| bucket_numbers.contains(&bucket.0));
         Nanos(seen.map(|bucket| bucket.1).sum())
     }
 
-    /// When the last second began: between 950 ms and a second ago.
+    /// Returns the start of the last second: between 950 ms and a second ago.
     pub(super) fn since(now: Nanos) -> Nanos {
         let bucket_number = (now.0 / Self::WIDTH).saturating_sub(Self::BUCKETS as u64 - 1);
         Nanos(bucket_number * Self::WIDTH)

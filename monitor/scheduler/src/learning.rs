@@ -1,4 +1,4 @@
-//! What is learned of a container from each of its accounted turns.
+//! What is learned of a container from each accounted turn.
 
 use cgpu_shm::units::Nanos;
 
@@ -6,8 +6,8 @@ use super::tenants::Tenant;
 use super::tuning::Tuning;
 use super::turns::{Cause, Closed, Finding, SAMPLES};
 
-/// A duty, in thousandths, after a turn of so much `time` of which so much was `reported`. Lower
-/// ones count a sixteenth: reports of several streams come in lumps.
+/// Updates a duty, in thousandths, after a turn of `time` with `reported` GPU time. Lower samples
+/// count a sixteenth, because reports of several streams are irregular.
 fn high(duty: u64, reported: Nanos, time: Nanos) -> u64 {
     if time == Nanos::ZERO {
         return duty;
@@ -17,7 +17,8 @@ fn high(duty: u64, reported: Nanos, time: Nanos) -> u64 {
 }
 
 impl Tenant {
-    /// Learns how well the end of its work is foretold: how long before or after the end of its turn it was over.
+    /// Learns how well the end of its work is predicted: how long before or after the end of its
+    /// turn the work ended.
     pub(super) fn learn_end(
         &mut self,
         closed: &Closed,
@@ -36,7 +37,7 @@ impl Tenant {
         }
     }
 
-    /// Learns from an accounted turn: what a switch costs, and how much its processes overlap.
+    /// Learns from an accounted turn: the cost of a switch, and how much its processes overlap.
     pub(super) fn learn(
         &mut self,
         closed: &Closed,
@@ -61,7 +62,7 @@ impl Tenant {
             let mean = if samples == 0 { missing } else { Nanos((mean.0 * 7 + missing.0) / 8) };
             self.switch_cost = (mean, samples.saturating_add(1));
         }
-        // Where it fell silent, its gap was longer than what was waited for.
+        // If the turn ended by silence, the gap was longer than the tolerated silence.
         let cycle = held
             + if closed.cause == Cause::Silent {
                 self.gap - tuning.silence_tolerance
@@ -69,7 +70,7 @@ impl Tenant {
                 Nanos::ZERO
             };
         let duty = (reported.0.saturating_mul(1000) / cycle.0.max(1)).min(1000);
-        // A report of more than was held is in part of work from before the turn.
+        // A report above the time held includes work from before the turn.
         if finding != Finding::Over {
             let (mean, samples) = self.duty;
             let mean = if samples == 0 { duty } else { u64::midpoint(mean, duty) };
@@ -80,7 +81,7 @@ impl Tenant {
                 Nanos::ZERO
             };
             self.high_duty = high(self.high_duty, reported, cycle);
-            // Silence at the end of a turn says nothing of how much it computes before.
+            // Silence at the end of a turn shows nothing about the time before.
             let worked = match closed.cause {
                 Cause::Silent => self.last().min(closed.end) - closed.start,
                 _ => held,
@@ -95,7 +96,7 @@ impl Tenant {
         }
     }
 
-    /// Its learned switch cost, once it stands on enough turns.
+    /// Returns its learned switch cost after enough turns.
     pub(super) fn learned_switch_cost(&self) -> Option<Nanos> {
         (self.switch_cost.1 >= SAMPLES).then_some(self.switch_cost.0)
     }
@@ -109,7 +110,7 @@ mod tests {
 
     const TUNING: Tuning = Tuning::DEFAULT;
 
-    /// A container with so many processes.
+    /// Makes a container with so many processes.
     fn tenant_of(processes: u8) -> Tenant {
         let mut tenant = tenant();
         see(&mut tenant, NOW, &(0..processes).map(report).collect::<Vec<_>>());
@@ -199,13 +200,13 @@ mod tests {
     fn duty_of_a_silent_holder_counts_its_whole_gap() {
         let mut tenant = tenant();
         tenant.gap = ms(4);
-        // It was silent for the last millisecond of these 5, and would have been for 3 more.
+        // It was silent for the last of these 5 ms, and would have been for 3 more.
         let closed = Closed { cause: Cause::Silent, ..closed(5000, false) };
         tenant.learn(&closed, us(4_000), Finding::Under, &TUNING);
         assert_eq!(tenant.duty, (500, 1));
     }
 
-    /// It computed for 2 ms of the 2.1 after the switch, and was silent for the last millisecond.
+    /// It computed for 2 of the 2.1 ms after the switch, and was silent for the last millisecond.
     #[test]
     fn silence_at_the_end_of_a_turn_is_not_idleness_within_a_burst() {
         let mut tenant = tenant();
@@ -215,7 +216,7 @@ mod tests {
         tenant.learn(&closed, ms(2), Finding::Under, &TUNING);
         // A sixteenth of the way: 2 of 3.2 ms are 625, 2 of 2.1 are 952.
         assert_eq!((tenant.high_duty, tenant.burst_duty), (976, 997));
-        // One that was used up has no such end.
+        // A turn that was used up has no silence at its end.
         let spent = Closed { cause: Cause::Spent, ..closed };
         tenant.learn(&spent, ms(2), Finding::Under, &TUNING);
         assert_eq!(tenant.burst_duty, 975);

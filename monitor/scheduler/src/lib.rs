@@ -1,36 +1,36 @@
-//! Decides which container has a GPU's turn. Pure: a function of state, time and observations to what
-//! the gates are to say.
+//! Decides which container has a GPU's turn. Pure: from state, time and observations it computes
+//! what the gates say.
 //!
 //! ```text
 //!            observations of containers                  Plan
 //!   daemon  ---------------------------> Gpu::advance ------> daemon: grant pages, time of next step
 //! ```
 //!
-//! | module | what it does |
+//! | module | contents |
 //! |---|---|
 //! | `gpu` | the containers of a GPU, and one step of it |
-//! | `step` | what a step takes and what it answers |
-//! | [`report`] | what containers report, as far as it is possible |
-//! | `tenants`, `learning` | the state of a container; what is learned from its turns |
+//! | `step` | input and output of a step |
+//! | [`report`] | validates what containers report |
+//! | `tenants`, `learning` | state of a container; what is learned from its turns |
 //! | [`policy`] | which containers share the GPU, by which weight |
 //! | [`refill`], `rounds`, `rates` | credit: rounds and quanta, fixed shares, the next holder |
 //! | `priority`, `allowance` | high priority: takes the GPU at once, up to `prio_ratio` |
 //! | `turns`, `turn_phase`, `drain_timeout` | a turn, its phases, how long its end may take |
-//! | `background`, `shared_turns`, `bursts` | containers that run beside others' turns, or have turns at once |
+//! | `background`, `shared_turns`, `bursts` | containers that run beside others' turns, or get turns at once |
 //! | [`gangs`] | containers that have their turns on several GPUs at the same time |
-//! | `turn_accounting`, `debt`, [`accounting`] | what turns cost; work from before the first turn; the sums |
-//! | `gates` | what the gates are to say |
+//! | `turn_accounting`, `debt`, [`accounting`] | cost of turns; work from before the first turn; sums |
+//! | `gates` | what the gates say |
 //! | [`turn_history`], `last_second`, `measured` | the last turns; sums and shares of the last second |
-//! | [`upgrade`] | what an upgrade transfers to the next monitor |
-//! | [`tuning`] | the times it goes by |
+//! | [`upgrade`] | the state transferred to the next monitor |
+//! | [`tuning`] | the times of the scheduler |
 //!
-//! One call of [`Gpu::advance`] validates the observations, accounts turns that have ended, finds out
-//! whether the GPU is contended, and takes at most a few steps: a turn closes, drains, passes on. It
-//! then says which gates change and when it is to be called again. Called late, it loses time but
-//! nothing else; called early or with nothing new, it does nothing.
+//! [`Gpu::advance`] validates the observations, accounts turns that have ended, determines whether
+//! the GPU is contended, and takes at most a few steps: a turn closes, drains, and the next one
+//! begins. It returns which gates change and when it is to be called again. A late call only loses
+//! time; an early one does nothing.
 //!
-//! `docs/internals/turns.md` is the protocol and the reasons. Limit: the union of overlapping processes of one
-//! container is taken as the time held.
+//! `docs/internals/turns.md` has the protocol and the reasons. Limit: the union of overlapping
+//! processes of one container counts as the time held.
 
 pub mod accounting;
 mod allowance;

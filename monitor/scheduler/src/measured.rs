@@ -1,9 +1,8 @@
-//! The share of the GPU's time that a container computed within the last second, for people.
+//! The share of the GPU's time that a container computed within the last second, for display.
 //!
-//! Turns are what can be measured: while one process has the GPU, what it reports is what it
-//! computed. While several compute at the same time, the GPU gives each a slice now and then, and
-//! the times between their events may include those of the others: then their reports are an
-//! estimate. While gates are open nothing is known.
+//! It can be measured while there are turns: one process has the GPU and reports what it computed.
+//! While several compute at the same time, the times between their events may include slices of the
+//! others, so their reports are an estimate. While gates are open nothing is known.
 
 use cgpu_shm::grant_snapshot::Measured;
 use cgpu_shm::units::Nanos;
@@ -16,18 +15,18 @@ use super::step::Sharing;
 use super::tenants::Tenant;
 use super::turns::Phase;
 
-/// Work beside others' turns for less than this part of the last second is neglected.
+/// Work beside others' turns below this fraction of the last second is neglected.
 const NEGLIGIBLE: u64 = 100;
 
 impl Gpu {
-    /// Takes down how the GPU was shared in the time since the last step.
+    /// Records how the GPU was shared since the last step.
     pub(super) fn note_sharing(&mut self, from: Nanos, to: Nanos) {
         if self.sharing == Sharing::Contended {
             self.metered.add(to, to - from);
         }
     }
 
-    /// What a container has computed within the last second; none while that is not metered.
+    /// Returns what a container has computed within the last second; none if that was not metered.
     pub(super) fn measured(&self, now: Nanos, tenant: &Tenant) -> Option<Measured> {
         let time = now - LastSecond::since(now);
         let contended = self.sharing == Sharing::Contended;
@@ -44,7 +43,7 @@ impl Gpu {
                 && turn.start < now
                 && !matches!(turn.phase, Phase::Vacant { .. })
         });
-        // It goes on as it uses to since it was looked at.
+        // Since its last observation it is assumed to continue as usual.
         let since = running.map_or(now, |turn| turn.start.max(tenant.looked));
         let used = tenant.account.computed.sum(now) + Nanos((now - since).0 * tenant.duty() / 1000);
         let exact = self.beside.sum(now) + tenant.account.unclear.sum(now) <= negligible;
@@ -60,13 +59,13 @@ mod tests {
     use crate::policy::Policy;
     use crate::report::TenantReport;
 
-    /// A process whose work of so much has run.
+    /// Makes a report of a process with so much GPU time.
     fn process(slot: u8, busy: Nanos) -> TenantReport {
         TenantReport { busy: busy.0, ..report(slot) }
     }
 
-    /// A GPU that has been contended for so long. Of every 10 ms the first container's processes
-    /// have reported so much each, and work beside turns took so much.
+    /// Makes a GPU that has been contended for `time` milliseconds. In each 10 ms the first
+    /// container's processes have reported `reported` each, and work beside turns took `beside`.
     fn shared(time: u64, reported: Nanos, processes: u8, beside: Nanos) -> Gpu {
         let mut gpu = busy(Policy::Preemptive, &[1, 1]);
         gpu.sharing = Sharing::Contended;

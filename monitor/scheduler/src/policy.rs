@@ -1,9 +1,9 @@
 //! The policies: which containers share a GPU, and by which weight.
 //!
-//! To add one: a variant, its number ([`Policy::HIGHEST`], [`Policy::numbered`], [`Policy::number`])
-//! and its answers to the questions below. `monitor/src/host/device_state.rs` makes a policy from its
-//! number and the GPU's settings. What weights cannot express is in `gpu.rs` (turns), `background.rs`
-//! (what runs beside a turn), `rates.rs` and `refill.rs` (budgets).
+//! To add one: a variant, its number ([`Policy::HIGHEST`], [`Policy::numbered`],
+//! [`Policy::number`]) and its answers to the methods below. `monitor/src/host/device_state.rs`
+//! makes a policy from its number and the GPU's settings. What weights cannot express is in
+//! `gpu.rs` (turns), `background.rs` (work beside a turn), `rates.rs` and `refill.rs` (credit).
 //! `docs/policies.md` describes each policy.
 
 /// A whole GPU, in the unit of fixed shares: thousandths of a percent.
@@ -12,27 +12,28 @@ pub const WHOLE: u64 = 100_000;
 /// How a GPU is shared. The numbers are cGPU's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// 0: the same fixed share for every container, also alone; idle shares stay idle.
+    /// 0: the same fixed share for every container, even alone; idle shares stay idle.
     Average {
-        /// Into how many shares the GPU is cut (`max_inst`).
+        /// Number of shares of the GPU (`max_inst`).
         slots: u32,
     },
-    /// 1: equal shares among the containers that have the GPU open; who is idle is skipped.
+    /// 1: equal shares among the containers that have the GPU open; idle ones are skipped.
     #[default]
     Preemptive,
     /// 2: shares by weight among the containers that were created.
     Weighted {
-        /// False: a created but idle container burns its slots, as cGPU documents it. True: others use them.
+        /// False: a created but idle container burns its slots, as cGPU documents it. True: others
+        /// use them.
         conserving: bool,
     },
-    /// 3: a fixed share for each, also alone: its percentage, or its weight of the GPU's slots.
+    /// 3: a fixed share for each, even alone: its percentage, or its weight of the GPU's slots.
     Fixed {
-        /// Into how many shares the GPU is cut (`max_inst`).
+        /// Number of shares of the GPU (`max_inst`).
         slots: u32,
     },
     /// 4: like 1, but a background tenant may cost the others a tenth more.
     Soft,
-    /// 5: no turns at all; memory is limited, time is the GPU's own business.
+    /// 5: no turns; memory is limited, time is shared by the GPU alone.
     Native,
 }
 
@@ -40,7 +41,7 @@ impl Policy {
     /// The greatest number of a policy.
     pub const HIGHEST: u64 = 5;
 
-    /// By number. None: not a policy.
+    /// Returns the policy of a number, or none.
     #[must_use]
     pub fn numbered(number: u32, slots: u32, conserving: bool) -> Option<Self> {
         match number {
@@ -54,7 +55,7 @@ impl Policy {
         }
     }
 
-    /// 0..5.
+    /// Returns its number.
     #[must_use]
     pub const fn number(self) -> u32 {
         match self {
@@ -67,7 +68,7 @@ impl Policy {
         }
     }
 
-    /// Whether a container is one of those that share the GPU.
+    /// Returns whether a container is one of those that share the GPU.
     #[must_use]
     pub const fn counts(self, presence: Presence) -> bool {
         match self {
@@ -79,26 +80,27 @@ impl Policy {
         }
     }
 
-    /// Whether a member's turn comes, and is its own, even while it does nothing.
+    /// Returns whether a member keeps its turns even while it is idle.
     #[must_use]
     pub const fn burns(self) -> bool {
         matches!(self, Self::Weighted { conserving: false })
     }
 
-    /// Whether a share that is left idle is the others', so that a container that computes
+    /// Returns whether an idle share goes to the others, so that a container that computes
     /// occasionally may run in the background of their turns.
     #[must_use]
     pub const fn has_background(self) -> bool {
         matches!(self, Self::Preemptive | Self::Weighted { conserving: true } | Self::Soft)
     }
 
-    /// Whether shares are fixed parts of the GPU's time, whatever other containers there are.
+    /// Returns whether shares are fixed parts of the GPU's time, whatever other containers there
+    /// are.
     #[must_use]
     pub const fn is_fixed(self) -> bool {
         matches!(self, Self::Average { .. } | Self::Fixed { .. })
     }
 
-    /// A member's weight under this policy; where shares are fixed, in parts of [`WHOLE`].
+    /// Returns a member's weight under this policy; if shares are fixed, in parts of [`WHOLE`].
     #[must_use]
     pub fn weight(self, entitlement: &Entitlement) -> u64 {
         let slot = |slots: u32| WHOLE / u64::from(slots.max(1));
@@ -114,36 +116,35 @@ impl Policy {
         }
     }
 
-    /// How many members must be active for turns to be needed, when there are two or more.
+    /// Returns how many of at least two members must be active for turns to be needed.
     #[must_use]
     pub const fn contended_at(self) -> usize {
         if self.burns() { 1 } else { 2 }
     }
 }
 
-/// What a container was promised.
+/// The configured claim of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entitlement {
     /// Its weight; 0: the GPU had none left for it, and it gets no compute.
     pub weight: u32,
     /// Its part of the GPU in percent, for policy 3; none: by its weight.
     pub percent: Option<u32>,
-    /// It has high priority.
     pub high: bool,
 }
 
 impl Entitlement {
-    /// Of this weight, and nothing else.
+    /// Makes an entitlement of this weight only.
     #[must_use]
     pub const fn of_weight(weight: u32) -> Self {
         Self { weight, percent: None, high: false }
     }
 }
 
-/// Where a container stands with a GPU.
+/// Whether a container is registered for a GPU, and uses it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Presence {
-    /// It was made for this GPU and its registrant lives, whether or not a process uses the GPU.
+    /// It was created for this GPU and its registrant lives, whether or not a process uses the GPU.
     pub created: bool,
     /// A living process of it has the GPU open.
     pub open: bool,

@@ -1,13 +1,16 @@
-//! High priority: who has it takes the GPU from the others at once, up to the GPU's `prio_ratio`, whatever the policy.
+//! High priority: a container with it takes the GPU from the others at once, up to the GPU's
+//! `prio_ratio`, under every policy.
 //!
 //! ```text
 //!   allowance    grows by prio_ratio of all time, falls by the time that high priority has the GPU
-//!   used up      until it has grown back to a slice: the others have their turns, as far as they want them
+//!   used up      until it has grown back to a slice, the others have their turns if they want them
 //! ```
 //!
-//! While it is idle it takes nothing. What it takes at high priority does not go off its ordinary balance: the bound is the allowance.
-//! Where its ordinary share is above `prio_ratio` it is bounded by that. While a container of high priority has the GPU open the others are
-//! metered, also when one of them is alone, and told to keep less in flight: whoever comes waits for what is. It may have more itself.
+//! While idle it takes nothing. What it takes at high priority is not charged to its ordinary
+//! balance: the allowance is the bound. If its ordinary share is above `prio_ratio`, that is the
+//! bound instead. While a container of high priority has the GPU open the others are metered, even
+//! one alone, and keep less in flight: a newcomer has to wait for it. The container of high
+//! priority may have more.
 
 use cgpu_shm::units::Nanos;
 
@@ -18,19 +21,19 @@ use super::step::TenantId;
 use super::tenants::Tenant;
 
 impl Gpu {
-    /// Whether a container of high priority has the GPU open.
+    /// Returns whether a container of high priority has the GPU open.
     pub(super) fn has_high(&self, now: Nanos) -> bool {
         self.queue
             .iter()
             .any(|tenant| tenant.presence.open && tenant.is_high(now) && !tenant.is_barred())
     }
 
-    /// Whether high priority may take the GPU from the others.
+    /// Returns whether high priority may take the GPU from the others.
     pub(super) fn may_preempt(&self) -> bool {
         !self.allowance.spent
     }
 
-    /// Whether a container of ordinary priority could use the GPU now.
+    /// Returns whether a container of ordinary priority could use the GPU now.
     pub(super) fn is_contested(&self, now: Nanos) -> bool {
         let fixed = self.rule.is_fixed();
         self.queue.iter().any(|tenant| {
@@ -44,7 +47,7 @@ impl Gpu {
         holder.is_some_and(|holder| holder.is_high(now))
     }
 
-    /// Keeps the allowance over the stretch since the last step.
+    /// Updates the allowance for the time since the last step.
     pub(super) fn keep_allowance(&mut self, from: Nanos, to: Nanos) {
         let high =
             || self.queue.iter().filter(|tenant| tenant.is_high(to) && self.is_member(tenant));
@@ -68,7 +71,7 @@ impl Gpu {
         self.allowance.pass(ratio, to - from, taken, &tuning);
     }
 
-    /// When the allowance will be used up, or will have grown back.
+    /// Returns when the allowance will be used up, or will have grown back.
     pub(super) fn next_allowance(&self, now: Nanos) -> Nanos {
         if self.holder_is_high(now) {
             let bounded = self.is_contested(now) && self.may_preempt();
@@ -80,9 +83,11 @@ impl Gpu {
         }
     }
 
-    /// Whether nobody can take the GPU from this holder of high priority for longer than it could have in flight: nobody else has high priority, and the
-    /// allowance lasts. Then nobody waits for what it has in flight, and the more that is, the less it matters that a thread wakes late. It tells when that
-    /// will have run: else it would be taken to be silent while it does.
+    /// Returns whether no container can take the GPU from this holder of high priority for longer
+    /// than it could have in flight: it has no rival and its allowance lasts. Then no container
+    /// waits for its work in flight, and more of that makes a thread's late wake-up matter less.
+    /// The holder must also report when its work will have run: otherwise it would count as silent
+    /// meanwhile.
     pub(super) fn is_supreme(&self, now: Nanos, holder: &Tenant) -> bool {
         let tuning = &self.tuning;
         let rival =
@@ -93,7 +98,7 @@ impl Gpu {
             && !self.queue.iter().any(rival)
     }
 
-    /// The first in the queue of high priority that wants the GPU.
+    /// Returns the first container of high priority in the queue that wants the GPU.
     pub(super) fn first_high(&self, now: Nanos, queue: &[Candidate]) -> Option<usize> {
         queue
             .iter()
@@ -101,7 +106,7 @@ impl Gpu {
             .position(|(candidate, tenant)| candidate.wants && tenant.is_high(now))
     }
 
-    /// Whether a container of high priority must have the GPU instead of this holder.
+    /// Returns whether a container of high priority must have the GPU instead of this holder.
     pub(super) fn is_outranked(&self, now: Nanos, holder: TenantId) -> bool {
         self.may_preempt()
             && !self.holder_is_high(now)
@@ -124,7 +129,8 @@ mod tests {
         gpu.allowance.credit
     }
 
-    /// Two containers that want the GPU, the second one with high priority and all of its allowance of 20 ms.
+    /// Makes two containers that want the GPU; the second has high priority and its full allowance
+    /// of 20 ms.
     fn ranked(policy: Policy) -> Gpu {
         let mut gpu = busy(policy, &[1, 1]);
         gpu.queue[1].entitlement.high = true;
@@ -233,7 +239,8 @@ mod tests {
         assert_eq!(gpu.next_allowance(NOW), Nanos::MAX);
     }
 
-    /// Whether the second container, which has the turn and tells when its work ends, may have more in flight.
+    /// Returns whether the second container, which has the turn and reports when its work ends, may
+    /// have more in flight.
     fn is_supreme(now: Nanos, change: impl FnOnce(&mut Gpu)) -> bool {
         let mut gpu = busy(FAIR, &[1, 1, 1]);
         gpu.queue[1].entitlement.high = true;
@@ -258,7 +265,7 @@ mod tests {
     fn high_priority_has_more_in_flight_only_while_it_tells_when_work_ends() {
         assert!(is_supreme(NOW, |gpu| gpu.queue[1].foretold = NOW - ms(999)));
         assert!(!is_supreme(NOW, |gpu| gpu.queue[1].foretold = NOW - ms(1000)));
-        // Also on a host that has just booted: it has never told.
+        // Also on a host that has just booted: it has never reported.
         assert!(!is_supreme(ms(500), |gpu| gpu.queue[1].foretold = Nanos::ZERO));
     }
 

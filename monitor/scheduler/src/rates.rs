@@ -1,11 +1,14 @@
-//! Fixed shares: credit that grows with the clock, and turns only for who has enough of it.
+//! Fixed shares: credit that grows with the clock, and turns only for containers with enough of it.
 //!
-//! Under the policies 0 and 3 a container's share is a part of the GPU's time, whoever else is there. Its balance grows by that part of
-//! all time that passes and falls by what it is charged; it has a turn when it has a slice's worth. When nobody who wants the GPU has, the
-//! GPU stays idle: that is the idle turn. Debt is waited off, so the share holds over any stretch that is long against a slice.
+//! Under policies 0 and 3 a container's share is a part of the GPU's time, whatever other
+//! containers there are. Its balance grows by that part of all time and falls by what it is
+//! charged; it gets a turn when it has a slice's worth. If no container that wants the GPU has
+//! enough, the GPU stays idle. A negative balance is waited off, so the share holds over any time
+//! that is long against a slice.
 //!
-//! Credit is kept while a container wants the GPU, else it ends at one slice. Where the shares add up to the whole GPU, switches cost
-//! what nobody has: the credit that cannot be redeemed is taken back from all, in proportion to their shares.
+//! A container keeps credit while it wants the GPU; otherwise credit ends at one slice. If the
+//! shares add up to the whole GPU, switches cost time that no container has: the credit that cannot
+//! be redeemed is taken back from all, in proportion to their shares.
 
 use cgpu_shm::units::Nanos;
 
@@ -15,17 +18,18 @@ use super::refill::{needed, part, repaid, signed};
 use super::step::TenantId;
 use super::tenants::Tenant;
 
-/// Rounds' worth of credit that one container can have.
+/// Most credit of a container, in rounds.
 const MAX_ROUNDS: u64 = 4;
 
 impl Gpu {
-    /// What the shares of all members are parts of: the GPU, or their sum where more was promised than there is.
+    /// Returns what the shares of all members are parts of: the GPU, or their sum if that is
+    /// greater.
     pub(super) fn whole(&self) -> u64 {
         let promised = self.queue.iter().filter(|tenant| self.is_member(tenant));
         promised.map(|tenant| self.rule.weight(&tenant.entitlement)).sum::<u64>().max(WHOLE)
     }
 
-    /// Lets the credit of fixed shares grow by the time that has passed.
+    /// Adds credit of fixed shares for the time that has passed.
     pub(super) fn accrue(&mut self, from: Nanos, to: Nanos) {
         if !self.rule.is_fixed() {
             return;
@@ -61,13 +65,13 @@ impl Gpu {
         }
     }
 
-    /// What the container's turn has cost so far and is not yet off its balance.
+    /// Returns what the container's turn has cost so far and is not yet charged to its balance.
     fn uncharged(&self, now: Nanos, id: TenantId) -> i64 {
         let turn = self.turn.as_ref().filter(|turn| turn.holder == id);
         turn.map_or(0, |turn| signed(turn.held(now) - turn.charged))
     }
 
-    /// When a container that wants the GPU will have a slice's worth of credit.
+    /// Returns when a container that wants the GPU will have a slice's worth of credit.
     pub(super) fn next_credit(&self, now: Nanos) -> Nanos {
         if !self.rule.is_fixed() {
             return Nanos::MAX;

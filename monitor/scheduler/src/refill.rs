@@ -1,77 +1,77 @@
-//! Deficit round robin: quanta, and who is next.
+//! Deficit round robin: quanta, and which container is next.
 //!
-//! A round gives every member a quantum in proportion to its weight. Who wants the GPU is served while its balance lasts; when no
-//! one who wants it has enough left, the next round begins. Overrun is a negative balance and stays, so that big kernels do not win.
-//! Debt is apart from that: it is repaid from half of what a round brings at most.
-//! Who does not want the GPU keeps at most one quantum: sleepers cannot hoard.
+//! A round gives every member a quantum in proportion to its weight. A member that wants the GPU is
+//! served while its balance lasts; when no such member has enough left, the next round begins. An
+//! excess is a negative balance and stays, so that big kernels do not win. Debt is separate: at
+//! most half of a round's credit repays it. A member that does not want the GPU keeps at most one
+//! quantum, so sleeping containers cannot hoard.
 
 use cgpu_shm::units::Nanos;
 
-/// A member, as the choice of the next turn sees it.
+/// A member as a candidate for the next turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// GPU time that it may still use in this round, in ns; negative: it has used more.
     pub balance: i64,
-    /// What it has yet to repay.
+    /// Debt that it has yet to repay.
     pub debt: Nanos,
-    /// What a round brings it.
+    /// Credit from a round.
     pub quantum: Nanos,
-    /// Most that it keeps while it does not want the GPU.
+    /// Most credit that it keeps while it does not want the GPU.
     pub most: Nanos,
-    /// It wants the GPU now.
     pub wants: bool,
 }
 
 impl Candidate {
-    /// Balance after so many more rounds.
+    /// Returns the balance after so many more rounds.
     #[must_use]
     pub fn after(self, rounds: u64) -> i64 {
         let most = signed(self.most);
         let added = self.added(rounds);
         let sum = self.balance.saturating_add(signed(added - self.repaid(rounds)));
-        // The cap takes nothing away that was already there: a member that is between two launches keeps its turn's rest.
+        // The cap removes nothing that was already there: a member between two launches keeps the
+        // rest of its turn.
         if self.wants { sum } else { sum.min(most.max(self.balance)) }
     }
 
-    /// What so many rounds bring.
     fn added(self, rounds: u64) -> Nanos {
         Nanos(self.quantum.0.saturating_mul(rounds))
     }
 
-    /// What it repays of its debt in so many rounds.
+    /// Returns the debt that it repays in so many rounds.
     #[must_use]
     pub fn repaid(self, rounds: u64) -> Nanos {
         repaid(self.debt, self.added(rounds), self.wants)
     }
 
-    /// Balance from which a turn is worth its switch.
+    /// Returns the balance from which a turn is worth its switch.
     fn enough(self, least: Nanos) -> i64 {
         signed(least).max(signed(self.quantum) / 4).min(signed(self.quantum)).max(1)
     }
 
-    /// Rounds until it has enough.
+    /// Returns the number of rounds until it has enough.
     fn rounds(self, least: Nanos) -> u64 {
         let missing = self.enough(least).saturating_sub(self.balance);
         let missing = Nanos(u64::try_from(missing).unwrap_or(0));
         needed(self.debt, missing).0.div_ceil(self.quantum.0.max(1))
     }
 
-    /// Whether it has what a round brings: where credit grows with the clock, it is due.
+    /// Returns whether it has a round's credit; if credit grows with the clock, it is then due.
     #[must_use]
     pub fn has_slice(&self) -> bool {
         self.balance >= signed(self.quantum)
     }
 
-    /// Whether it could have a turn in this round.
+    /// Returns whether it could have a turn in this round.
     #[must_use]
     pub fn has_credit(self, least: Nanos) -> bool {
         self.rounds(least) == 0
     }
 }
 
-/// The first in the queue that wants the GPU and has enough, and how many rounds must begin until
-/// one has. None: no container wants it.
-/// The one at `favoured` comes before the others.
+/// Returns how many rounds must begin until a container that wants the GPU has enough, and the
+/// first such container; the one at `favoured` comes before the others. None: no container wants
+/// the GPU.
 #[must_use]
 pub fn next(queue: &[Candidate], favoured: Option<usize>, least: Nanos) -> Option<(u64, usize)> {
     let places = favoured.into_iter().chain(0..queue.len());
@@ -82,8 +82,9 @@ pub fn next(queue: &[Candidate], favoured: Option<usize>, least: Nanos) -> Optio
     Some((rounds, first))
 }
 
-/// What a round brings to a weight. The mean slice of the `busy` weights is `base`, the least of them five sixths of it or more,
-/// all in proportion; and one round of the busy ones fits `round`.
+/// Returns the credit of a round for a weight. The mean slice of the `busy` weights is `base`, the
+/// least of them at least five sixths of it, all in proportion; one round of the busy ones fits
+/// `round`.
 #[must_use]
 pub fn quantum(weight: u64, busy: &[u64], base: Nanos, round: Nanos) -> Nanos {
     let count = busy.len().max(1) as u128;
@@ -95,27 +96,27 @@ pub fn quantum(weight: u64, busy: &[u64], base: Nanos, round: Nanos) -> Nanos {
     Nanos(u64::try_from(quantum.min(round).max(1)).unwrap_or(u64::MAX))
 }
 
-/// What is repaid of a debt from new credit: half of that, and all of it where the container does
-/// not want the GPU.
+/// Returns what is repaid of a debt from new credit: at most half of that, or all if the container
+/// does not want the GPU.
 #[must_use]
 pub fn repaid(debt: Nanos, credit: Nanos, wants: bool) -> Nanos {
     debt.min(if wants { Nanos(credit.0 / 2) } else { credit })
 }
 
-/// Credit of which so much is left beside the debt; saturates.
+/// Returns the credit of which `left` remains beside the debt; saturates.
 #[must_use]
 pub fn needed(debt: Nanos, left: Nanos) -> Nanos {
     Nanos(left.0.saturating_add(debt.0.min(left.0)))
 }
 
-/// `time * share / whole`; saturates.
+/// Returns `time * share / whole`; saturates.
 #[must_use]
 pub fn part(time: u64, share: u64, whole: u64) -> Nanos {
     let part = u128::from(time) * u128::from(share) / u128::from(whole.max(1));
     Nanos(u64::try_from(part).unwrap_or(u64::MAX))
 }
 
-/// As a signed number; saturates after 292 years.
+/// Converts to a signed number; saturates after 292 years.
 #[must_use]
 pub fn signed(time: Nanos) -> i64 {
     i64::try_from(time.0).unwrap_or(i64::MAX)
@@ -195,7 +196,7 @@ mod tests {
             (Nanos(10 * MS), 14_000_000)
         );
         assert_eq!(owing(0, 10, false).repaid(1), Nanos(6 * MS), "it has no use for it");
-        // A quarter of 6 ms is enough: 1.5 ms and as much for the debt, or what is left of that.
+        // A quarter of 6 ms is enough: 1.5 ms and as much for the debt, or the rest of that.
         for (balance, debt_ms, rounds) in
             [(0, 10, 1), (-3, 10, 2), (-3, 1, 1), (-10, 1, 3), (2, 10, 0)]
         {
@@ -226,7 +227,7 @@ mod tests {
 
     #[test]
     fn credit_lasts_while_a_quarter_of_the_quantum_is_left() {
-        // The floor of 500 us keeps a turn worth its switch. A quantum below the floor is enough by itself.
+        // The floor of 500 us keeps a turn worth its switch. A quantum below the floor is enough.
         for (quantum_us, enough_us) in [(6_000, 1_500), (48_000, 12_000), (1_000, 500), (300, 300)]
         {
             let quantum = Nanos::from_micros(quantum_us);

@@ -1,36 +1,35 @@
-//! What a container reports of itself, and how much of it is accepted.
+//! Validates what a container reports.
 //!
-//! A container can write anything into its region. A value is accepted if it is possible; an
-//! impossible one counts as invalid and is read as 0 (`docs/internals/turns.md`, section 7).
+//! A container can write anything into its region. Possible values are accepted; an impossible one
+//! counts as invalid and is read as 0 (`docs/internals/turns.md`, section 7).
 
 use cgpu_shm::units::{Nanos, SlotIndex};
 
-/// What one live process reports of one GPU, as read from its cell.
+/// The report of a live process for one GPU, as read from its cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TenantReport {
-    /// Its slot.
     pub slot: SlotIndex,
-    /// Which user of the slot it is.
+    /// Generation of the slot's owner.
     pub generation: u64,
-    /// The turn word that it last obeyed.
+    /// The turn word that it applied last.
     pub turn: u64,
-    /// Threads at the gate.
+    /// Number of threads at the gate.
     pub waiting: u64,
-    /// Last launch through the slow path, or arrival at the gate.
+    /// Last launch on the slow path, or arrival at the gate.
     pub active: u64,
     /// Measured GPU time.
     pub busy: u64,
-    /// Estimate of what is in flight.
+    /// Estimated work in flight.
     pub inflight: u64,
     /// When that is predicted to have run.
     pub ends: u64,
-    /// GPU time of the turn in `turn`.
+    /// GPU time used in the turn `turn`.
     pub spent: u64,
     /// End of its last measured work.
     pub last: u64,
 }
 
-/// What is accepted of one process.
+/// The accepted values of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
     pub(super) slot: SlotIndex,
@@ -44,18 +43,18 @@ pub struct Process {
     pub(super) ends: Nanos,
     pub(super) spent: Nanos,
     pub(super) last: Nanos,
-    /// Changes when any field does.
+    /// Fingerprint of all fields.
     pub(super) print: u64,
 }
 
-/// No process has that much in flight, nor reports so much more than the time that passed: an hour.
+/// Longest accepted work in flight, and growth beyond the time that passed: an hour.
 const MAX_INFLIGHT: u64 = 3_600_000_000_000;
-/// No process has that many threads.
+/// Most accepted threads of a process.
 const MAX_THREADS: u64 = 65_536;
-/// Clocks are the same; a word may be read a moment after our own look at the clock.
+/// Clocks are the same, but a field may be read slightly after the time.
 const CLOCK_SKEW: u64 = 1_000_000;
 
-/// A process as accepted, how much its GPU time has grown, and how many values were invalid.
+/// Returns the accepted process, the growth of its GPU time, and the number of invalid values.
 pub(super) fn validate(
     report: &TenantReport,
     before: Option<&Process>,
@@ -81,7 +80,7 @@ pub(super) fn validate(
     let known = before
         .filter(|before| before.slot == report.slot && before.generation == report.generation);
     let growth = match known {
-        // The first sight of a process is where its time begins for us.
+        // Time from before the first observation of a process does not count.
         None => 0,
         Some(before) => {
             let growth = report.busy.wrapping_sub(before.busy);

@@ -1,4 +1,4 @@
-//! Who wants the GPU, what a round brings, what a turn grants.
+//! Which containers want the GPU, the credit of a round, the grant of a turn.
 
 use cgpu_shm::units::Nanos;
 
@@ -14,7 +14,7 @@ impl Gpu {
         self.is_member(tenant) && (tenant.wants(now) || burns)
     }
 
-    /// Whether it is one of those that share the GPU.
+    /// Returns whether it is one of those that share the GPU.
     pub(super) fn is_member(&self, tenant: &Tenant) -> bool {
         self.rule.counts(tenant.presence) && !tenant.is_barred()
     }
@@ -23,8 +23,8 @@ impl Gpu {
         self.turn.as_ref().is_some_and(|turn| turn.holder == id)
     }
 
-    /// The next of these containers, and how many rounds begin with it. None: no container that
-    /// wants the GPU may have it.
+    /// Returns the next of these containers, and how many rounds begin with it. None: no container
+    /// that wants the GPU may have it.
     pub(super) fn choose(&self, now: Nanos, queue: &[Candidate]) -> Option<(u64, usize)> {
         let high = self.first_high(now, queue);
         if let Some(at) = high.filter(|_| self.may_preempt()) {
@@ -40,7 +40,7 @@ impl Gpu {
                 Candidate { wants: candidate.wants && may, ..*candidate }
             })
             .collect();
-        // One that has used up its allowance takes nothing from the others.
+        // A container that has used up its allowance takes nothing from the others.
         refill::next(&queue, summoned, self.tuning.min_grant).or_else(|| high.map(|at| (0, at)))
     }
 
@@ -48,7 +48,7 @@ impl Gpu {
         let quantum = self.quantum(now, tenant);
         Candidate {
             balance: tenant.balance,
-            // One that runs beside others has no use of rounds, and gives nothing up.
+            // One that runs beside others does not use rounds, so they do not repay its debt.
             debt: if tenant.background.is_some() { Nanos::ZERO } else { tenant.debt },
             quantum,
             most: self.most_saved(now, tenant, quantum),
@@ -56,8 +56,8 @@ impl Gpu {
         }
     }
 
-    /// What a round brings to a container: by the containers that share the GPU at present, and
-    /// what is kept idle.
+    /// Returns the credit of a round for a container, given the containers that share the GPU at
+    /// present and the part that stays idle.
     pub(super) fn quantum(&self, now: Nanos, tenant: &Tenant) -> Nanos {
         if tenant.is_high(now) {
             return self.tuning.base_slice;
@@ -73,8 +73,8 @@ impl Gpu {
         let mut base = self.tuning.base_slice;
         if self.rule.is_fixed() {
             let (count, idle) = (busy.len() as u64, WHOLE.saturating_sub(busy.iter().sum()));
-            // Switches must fit into the part that no container was promised: the less that is, the
-            // fewer of them. Long kernels are their own slices.
+            // Switches must fit into the part that was promised to no container: the smaller it is,
+            // the fewer switches. Long kernels are slices of their own.
             if count > 1 && self.queue.iter().all(|tenant| tenant.tail <= self.tuning.min_run) {
                 let most = Nanos(self.tuning.max_round.0 / 5 * 3);
                 let round = part(count * self.switch_cost().0, WHOLE, idle).min(most);
@@ -98,24 +98,25 @@ impl Gpu {
         }
     }
 
-    /// What the next turn grants: the balance, and never more than two rounds' worth at once.
+    /// Returns the grant of the next turn: the balance, and at most two rounds' worth.
     pub(super) fn grant(&self, id: TenantId) -> Nanos {
         let Some(tenant) = self.find(id) else { return self.tuning.min_grant };
         let balance = Nanos(u64::try_from(tenant.balance).unwrap_or(0));
         let most = Nanos(tenant.quantum.0.saturating_mul(2)).min(self.tuning.max_round);
-        // Debt is repaid, so this changes when it computes, and not how much.
+        // Debt is repaid, so this changes when it computes, not how much.
         let balance = balance + self.advance_of(self.now, tenant);
         balance.min(most).max(self.tuning.min_grant.min(tenant.quantum))
     }
 
-    /// GPU time in the container's own measure: processes that overlap report more than the GPU was held.
+    /// Converts GPU time to the container's own measure: processes that overlap report more than
+    /// the time held.
     pub(super) fn measure(&self, id: TenantId, time: Nanos) -> Nanos {
         let overlap = self.find(id).map_or(1000, |tenant| tenant.overlap);
         Nanos(time.0.saturating_mul(overlap) / 1000)
     }
 
-    /// New weights count at once: no container keeps more than one new quantum, and the present
-    /// turn is cut to it.
+    /// Applies new weights at once: every container keeps at most one new quantum, and the current
+    /// turn is shortened to it.
     pub(super) fn cut(&mut self, now: Nanos) {
         for at in 0..self.queue.len() {
             let quantum = self.quantum(now, &self.queue[at]);
@@ -126,7 +127,7 @@ impl Gpu {
                 && turn.holder == tenant.id
             {
                 turn.end = turn.end.min(now.max(turn.start + quantum));
-                // What it has had of this turn was its by the old weights: no debt.
+                // What it has had of this turn was its own by the old weights: no debt.
                 most = turn.held(now) - turn.charged + (turn.end - now);
             }
             tenant.balance = tenant.balance.min(signed(most));
@@ -340,7 +341,8 @@ mod tests {
 
     #[test]
     fn new_weight_cuts_the_present_turn_without_debt() {
-        // The turn has lasted so long, and is cut to a quantum of 5 ms, or to what it has had.
+        // The turn has lasted so long, and is shortened to a quantum of 5 ms, or to what it has
+        // had.
         for (passed, end, balance) in [(2, 5, 4), (8, 8, 7)] {
             let mut gpu = busy(WEIGHTED, &[1, 1]);
             give_turn(&mut gpu, 0, ms(12));

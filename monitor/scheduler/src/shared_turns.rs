@@ -1,9 +1,9 @@
 //! Shared turns: a container whose host is the bottleneck runs beside another one's turn.
 //!
 //! Eager programs launch a short kernel, compute on the host, and launch the next one. Such a
-//! container leaves a part of its own turns idle, and a closed gate keeps it from launching ahead
-//! in those of others. By the GPU's own slicing it does more: while the other's slice runs, its
-//! queue fills.
+//! container leaves part of its own turns idle, and a closed gate keeps it from launching ahead in
+//! those of others. By the GPU's own slicing it does more: while the other's slice runs, its queue
+//! fills.
 //!
 //! ```text
 //!              computes < 80 % of its turns, one other in the queue,
@@ -16,7 +16,7 @@
 //! ```
 //!
 //! Its grant is its share of the GPU time, so weights are kept. Both lose the switches between
-//! their slices, as without us.
+//! their slices, as without cgpu.
 
 use cgpu_shm::units::Nanos;
 
@@ -29,17 +29,17 @@ use super::turns::SAMPLES;
 /// Most of its own turns, in thousandths, that a host-bound container computes. Above it, switches
 /// cost more than the idle time is worth.
 pub(super) const HOST_BOUND: u64 = 800;
-/// The high duty of a container that has shared turns, until its own ones are measured: two of them
-/// for one that computes 60 %.
+/// Initial high duty of a container that has shared turns, until its own turns are measured: two of
+/// them for one that computes 60 %.
 pub(super) const INITIAL_DUTY: u64 = 850;
-/// Stretches after which a container must do as much as in turns; before, three quarters.
+/// Periods after which a container must do as much as in turns; before, three quarters.
 const TRIAL_PERIODS: u64 = 4;
-/// What it must do then, in thousandths of what it did in turns.
+/// Least work after these periods, and before, in thousandths of that in turns.
 const MIN_YIELD: u64 = 970;
 const MIN_TRIAL_YIELD: u64 = 750;
 /// Most doublings of the time until the next attempt.
 const MAX_DOUBLINGS: u32 = 4;
-/// What the GPU's own slicing leaves of its time to those that share it, in thousandths.
+/// What the GPU's own slicing leaves to those that share its time, in thousandths.
 const SLICED_SHARE: u64 = 900;
 
 /// A container that shares the turns of another one.
@@ -58,11 +58,10 @@ impl SharedTurns {
     }
 }
 
-/// Returns what a host-bound container is granted, in thousandths of the GPU, for a share of so
-/// much.
+/// Returns the grant of a host-bound container with this share, in thousandths of the GPU.
 ///
-/// While turns are shared, switches take a part of both: below an even share the grant is less, so
-/// that each has its part of what both compute.
+/// While turns are shared, switches cost both. Below an even share the grant is less, so that each
+/// has its part of what both compute.
 pub(super) fn limit(share: u64) -> u64 {
     let slices = SLICED_SHARE / 2;
     if share >= slices {
@@ -73,15 +72,15 @@ pub(super) fn limit(share: u64) -> u64 {
 }
 
 impl Tenant {
-    /// Whether it leaves a part of its own turns idle, as far as is known.
+    /// Returns whether it is known to leave part of its own turns idle.
     pub(super) fn is_host_bound(&self) -> bool {
         self.duty.1 >= SAMPLES && self.high_duty < HOST_BOUND
     }
 }
 
 impl Gpu {
-    /// Whether a container does more beside another's turns than in turns of its own. One that runs
-    /// beside them already does not fill its own.
+    /// Returns whether a container does more beside another's turns than in turns of its own. One
+    /// that already runs beside them does not fill its own.
     pub(super) fn gains_by_sharing(&self, now: Nanos, at: usize, share: u64) -> bool {
         let tenant = &self.queue[at];
         let duty = tenant.duty();
@@ -90,14 +89,14 @@ impl Gpu {
         is_known && gains && self.in_line(now, at) <= 1
     }
 
-    /// What the GPU's own slicing gives a container at this place in the queue that computes all the
-    /// time, in thousandths.
+    /// Returns what the GPU's own slicing gives a container at this place in the queue that always
+    /// computes, in thousandths.
     pub(super) fn slices(&self, at: usize) -> u64 {
         SLICED_SHARE / (self.background_tenants(at) as u64 + 2)
     }
 
-    /// Number of other containers that have turns. While a third one computes beside both, what two
-    /// of them computed could not be told apart.
+    /// Returns the number of other containers that have turns. While a third one computes beside
+    /// both, the work of two could not be distinguished.
     fn in_line(&self, now: Nanos, at: usize) -> usize {
         let has_turns = |one: &Tenant| one.background.is_none() && one.is_active(now, &self.tuning);
         let others = self
@@ -108,7 +107,7 @@ impl Gpu {
         others.filter(|(_, one)| has_turns(one)).count()
     }
 
-    /// Whether a container goes on sharing turns. `over`: a period is.
+    /// Decides whether a container goes on sharing turns. `over`: a period has ended.
     pub(super) fn judge_shared(
         &mut self,
         now: Nanos,
@@ -131,7 +130,7 @@ impl Gpu {
         }
         if now >= shared.until || !alone_with_one {
             (tenant.high_duty, tenant.failed_trials) = (INITIAL_DUTY, 0);
-            // Beside others its gaps are in part theirs.
+            // Beside others its gaps are partly theirs.
             tenant.gap = Nanos::ZERO;
             return Outcome::Leaves(Nanos::ZERO);
         }
@@ -149,8 +148,8 @@ mod tests {
 
     const FAIR: Policy = Policy::Preemptive;
 
-    /// A GPU of which the second container has the turn. The first computes for a part of its own
-    /// turns, in thousandths, with such gaps.
+    /// Makes a GPU where the second container has the turn. The first computes for a part of its
+    /// own turns, in thousandths, with such gaps.
     fn shared(policy: Policy, weights: &[u32], gap: Nanos, duty: u64) -> Gpu {
         let mut gpu = busy(policy, weights);
         gpu.sharing = crate::step::Sharing::Contended;
@@ -167,20 +166,20 @@ mod tests {
         gpu.queue[0].background
     }
 
-    /// Whether the first container shares turns, if it runs beside them at all.
+    /// Returns whether the first container shares turns, if it runs beside them at all.
     fn shares(gpu: &Gpu) -> Option<bool> {
         Some(matches!(background(gpu)?.why, Why::HostBound(_)))
     }
 
-    /// A look after so many milliseconds, the last one so long before. Both containers compute; the
-    /// first has reported so much more.
+    /// Runs a step at `to`, with the last one at `from`, in milliseconds. Both containers compute;
+    /// the first has reported `used` more.
     fn observe(gpu: &mut Gpu, from: u64, to: u64, used: Nanos) {
         gpu.queue.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
         gpu.queue[0].account.reported = gpu.queue[0].account.reported + used;
         gpu.update_background(NOW + ms(from), NOW + ms(to));
     }
 
-    /// A host-bound container that shares the turns of another one.
+    /// Makes a host-bound container that shares the turns of another one.
     fn sharing() -> Gpu {
         let gpu = shared(FAIR, &[1, 1], us(20), 600);
         assert_eq!(shares(&gpu), Some(true));
@@ -193,7 +192,7 @@ mod tests {
         assert_eq!(with(us(20), 799), Some(true));
         assert_eq!(with(us(20), 800), None);
         assert_eq!(with(ms(5), 20), Some(false), "one that computes now and then costs little");
-        // Of gaps of 5 ms, 3.9 ms of work and two switches of 100 us are 45 %.
+        // With gaps of 5 ms, 3.9 ms of work and two switches of 100 us are 45 %.
         assert_eq!((with(ms(5), 438), with(ms(5), 439)), (Some(false), Some(true)));
     }
 
@@ -220,7 +219,7 @@ mod tests {
         assert!(!with(&[3, 1], 610));
     }
 
-    /// Both have their part of the 95 % that two compute of which one has less than it could.
+    /// Both have their part of the 95 % that two containers compute if one has less than it could.
     #[test]
     fn grant_of_a_small_share_leaves_the_other_one_its_part() {
         assert_eq!((limit(500), limit(450), limit(750)), (500, 450, 750));

@@ -1,5 +1,4 @@
-//! What a step takes and what it answers: observations of the containers, and what their gates are
-//! to say.
+//! Input and output of a step: observations of the containers, and what their gates are to say.
 
 use cgpu_shm::units::{Nanos, SlotIndex};
 
@@ -22,18 +21,17 @@ pub enum Sharing {
     Contended,
 }
 
-/// What one poll has seen of a container.
+/// Result of polling a container.
 #[derive(Clone, Debug)]
 pub struct Observation {
-    /// Whose.
     pub tenant: TenantId,
-    /// Where it stands with the GPU.
+    /// Whether it is registered for the GPU, and uses it.
     pub presence: Presence,
     /// It can notify. Without a doorbell it must be polled.
     pub has_doorbell: bool,
     /// It has just notified.
     pub notified: bool,
-    /// Its file cannot be read: cut short, overwritten. It is known to live by its locks.
+    /// Its file cannot be read (truncated, overwritten), but its locks show that it lives.
     pub unreadable: bool,
     /// Its living processes that have the GPU open.
     pub reports: Vec<TenantReport>,
@@ -46,20 +44,21 @@ pub struct Gate {
     pub turn: u64,
     /// GPU time of the turn, in the container's own measure.
     pub granted: Nanos,
-    /// When it is expected to end.
+    /// When the turn is expected to end.
     pub until: Nanos,
     /// Slot of the process that notifies when its work has run out.
     pub notify_slot: Option<SlotIndex>,
     /// Whether the container is to notify at all.
     pub notify_requested: bool,
-    /// How many others' work runs at the same time: what is measured now is not the container's alone.
+    /// Number of others whose work runs at the same time: measurements are not the container's
+    /// alone.
     pub concurrent: u32,
-    /// Most that may be in flight; zero: as a gate allows by default.
+    /// Most work in flight; zero: the gate's default.
     pub max_inflight: Nanos,
 }
 
 impl Gate {
-    /// With this turn word, nothing granted, no notification requested.
+    /// Makes a gate with this turn word, no grant, and no notification requested.
     pub(super) const fn without_grant(turn: u64) -> Self {
         let (granted, until, max_inflight) = (Nanos::ZERO, Nanos::ZERO, Nanos::ZERO);
         Self {
@@ -81,7 +80,7 @@ pub(super) const YOURS: u64 = 1;
 /// `CGPU_TURN_WAIT`.
 pub(super) const WAIT: u64 = 2;
 
-/// What is to be done after a step.
+/// Result of a step.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Gates that change.
@@ -93,11 +92,10 @@ pub struct Plan {
 /// A gate that changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Whose.
     pub tenant: TenantId,
     /// What its grant page is to say for the GPU.
     pub gate: Gate,
-    /// The container's gate word must change after it.
+    /// The container's gate word must change afterwards.
     pub bump: bool,
     /// Threads that wait at the gate must be woken.
     pub wake: bool,

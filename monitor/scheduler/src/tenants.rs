@@ -1,4 +1,4 @@
-//! The containers that have to do with a GPU, as the controller knows them.
+//! The scheduler's state of a GPU's containers.
 
 use cgpu_shm::grant::TurnState;
 use cgpu_shm::units::{Nanos, SlotIndex};
@@ -13,9 +13,10 @@ use super::tuning::Tuning;
 /// What is known of work that takes long to end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LongWork {
-    /// Its end is waited for so long; zero: for the usual drain timeout.
+    /// Its end is waited for this long; zero: the usual drain timeout.
     pub(super) wait: Nanos,
-    /// It runs beside others' turns: since when it launches no more, since when they run, and its last launch then.
+    /// It runs beside others' turns: when it stopped launching, since when they run, and its last
+    /// launch then.
     pub(super) beside: Option<(Nanos, Nanos, Nanos)>,
     /// Nothing is learned before then.
     pub(super) retry_at: Nanos,
@@ -30,29 +31,29 @@ pub(super) struct Tenant {
     pub(super) has_doorbell: bool,
     pub(super) processes: Vec<Process>,
     pub(super) account: Account,
-    /// What it may still use in this round, ns.
+    /// Credit that it may still use in this round, ns.
     pub(super) balance: i64,
-    /// What it has yet to repay: see `debt.rs`.
+    /// Debt that it has yet to repay: see `debt.rs`.
     pub(super) debt: Nanos,
     /// It may have work in flight from before the GPU was contended: its gate was open then, and no
     /// turn of its own has ended with its work since.
     pub(super) queued: bool,
-    /// What a round brings it at present.
+    /// Its current credit from a round.
     pub(super) quantum: Nanos,
     /// Last launch seen.
     pub(super) active: Nanos,
     /// First launch after a silence.
     pub(super) awake: Nanos,
     pub(super) waiting: bool,
-    /// When it was last looked at.
+    /// When it was last observed.
     pub(super) looked: Nanos,
     /// When `waiting` became true, and how long it had been silent until then.
     pub(super) returned: Nanos,
     pub(super) away: Nanos,
-    /// It was launching a moment ago: it counts as wanting until this time, though no thread waits
+    /// It launched recently: until this time it counts as wanting the GPU, though no thread waits
     /// at its gate yet.
     pub(super) presumed: Nanos,
-    /// It missed a turn, and the print of its words then.
+    /// It missed a turn; with the fingerprint of its reports then.
     pub(super) dormant: Option<u64>,
     /// It runs beside others' turns.
     pub(super) background: Option<super::background::Background>,
@@ -60,51 +61,50 @@ pub(super) struct Tenant {
     pub(super) background_not_before: Nanos,
     /// Number of attempts in a row to share turns that gained nothing.
     pub(super) failed_trials: u32,
-    /// How much of its own turns it is busy, in thousandths, and from how many of them.
+    /// How much of its own turns it is busy, in thousandths, and from how many turns that is known.
     pub(super) duty: (u64, u32),
-    /// The same, but a turn in which it was less busy counts a sixteenth only: one that was stopped
-    /// once is as busy as before.
+    /// The same, but a turn in which it was less busy counts only a sixteenth: after being stopped
+    /// once it is as busy as before.
     pub(super) high_duty: u64,
-    /// The same of its turns without the silence at their end.
+    /// The same for its turns without the silence at their end.
     pub(super) burst_duty: u64,
-    /// Its work runs beside others' turns, and how much of it is left, if it has what it is
+    /// Its work runs beside others' turns, and how much of it is left according to what it is
     /// charged.
     pub(super) overrun: bool,
     pub(super) left: Nanos,
-    /// How long its long work may take to end when its turn is over.
+    /// How long its work may take to end after its turn.
     pub(super) long: LongWork,
-    /// What it says is worth nothing until then.
+    /// Its reports are ignored until then.
     pub(super) distrusted_until: Nanos,
     /// Learned length of the gaps in its work.
     pub(super) gap: Nanos,
-    /// How its work comes.
     pub(super) bursts: super::bursts::Bursts,
-    /// Its last turn was used up: it need not be watched closely.
+    /// Its last turn was used up: it needs no frequent steps.
     pub(super) steady: bool,
-    /// Learned lateness of the end of its work after it was predicted.
+    /// Learned delay of the end of its work after the prediction.
     pub(super) late: Nanos,
-    /// When it last said that work of its was in flight, and when that would end.
+    /// When it last reported work in flight that was to end later.
     pub(super) foretold: Nanos,
-    /// How long before its turn's end its work uses to be over.
+    /// How long before its turn's end its work usually ends.
     pub(super) early: Nanos,
-    /// What it uses to have in flight when its turn is over.
+    /// What it usually has in flight when its turn is over.
     pub(super) tail: Nanos,
-    /// How much more its processes report together than the time held, in thousandths, at least 1000.
+    /// Sum of its processes' reports over the time held, in thousandths, at least 1000.
     pub(super) overlap: u64,
     /// Learned cost of a switch to it, and from how many turns.
     pub(super) switch_cost: (Nanos, u32),
     /// Its last turn, not yet accounted.
     pub(super) closed: Option<super::turns::Closed>,
     pub(super) gate: Gate,
-    /// It may ring since the last look at it.
+    /// It may have notified since it was last observed.
     pub(super) newly_notified: bool,
-    /// When the gate's turn word was given.
+    /// When the gate's turn word was set.
     pub(super) given: Nanos,
-    /// The GPU's whole charge when it became known.
+    /// Total charge of the GPU when it became known.
     pub(super) joined: Nanos,
 }
 
-/// A moment of quiet shorter than this is no gap: launching takes time.
+/// A shorter silence is no gap: launching takes time.
 const SHORTEST_GAP: Nanos = Nanos::from_micros(20);
 
 impl Tenant {
@@ -155,7 +155,7 @@ impl Tenant {
         }
     }
 
-    /// Takes in what one look has shown.
+    /// Applies an observation.
     pub(super) fn see(&mut self, now: Nanos, observation: &Observation, tuning: &Tuning) {
         self.presence = observation.presence;
         self.has_doorbell = observation.has_doorbell;
@@ -187,7 +187,7 @@ impl Tenant {
             .active
             .max(self.processes.iter().map(|process| process.active).max().unwrap_or_default());
         let waiting = self.processes.iter().any(|process| process.waiting);
-        // Silence at the gate is the monitor's doing.
+        // Silence while it waits at the gate is caused by the monitor.
         let held = self.waiting;
         if waiting && !held {
             self.returned = now;
@@ -204,7 +204,7 @@ impl Tenant {
         if observation.notified && !waiting && self.is_drained() && self.gate.turn & 0xff == YOURS {
             self.bursts.note_wait();
         }
-        // Who rings has a reason, and writes it down first.
+        // A container that notifies has a reason, which it writes first.
         let silent = !waiting
             && now - self.active.max(self.last()).max(self.latest_end()) > tuning.active_window;
         if observation.unreadable || (observation.notified && silent && observation.presence.open) {
@@ -219,7 +219,7 @@ impl Tenant {
             if self.active - active > tuning.active_window {
                 self.awake = self.active;
             } else if self.background.is_some() {
-                // Beside others its work ends later than predicted: only what was measured counts.
+                // Beside others its work ends later than predicted: only measured ends count.
                 if self.active > self.last() {
                     self.learn_gap(self.active - self.last());
                 }
@@ -229,28 +229,28 @@ impl Tenant {
         }
     }
 
-    /// How long it had been silent when it came to its gate. Before, it was last `active` then, and
-    /// its work was to end at `ends`.
+    /// Returns how long it had been silent when it came to its gate. Before that, its last launch
+    /// was at `active`, and its work was to end at `ends`.
     fn silence(&self, now: Nanos, (active, ends): (Nanos, Nanos), tuning: &Tuning) -> Nanos {
         // All that ran before is measured when it comes to its gate.
         let over = if self.is_drained() { self.last() } else { ends };
         let came = if self.active > active { self.active } else { now };
-        // Whatever it says, it had the GPU until its gate closed.
+        // Whatever it reports, it had the GPU until its gate closed.
         (came - active.max(over)).min(now - self.given + tuning.silence_tolerance)
     }
 
-    /// A quarter of the way to each gap seen; work without gaps lets the memory fade.
+    /// Moves the mean a quarter of the way to a gap; work without gaps makes it decay.
     fn learn_gap(&mut self, gap: Nanos) {
         let gap = if gap < SHORTEST_GAP { Nanos::ZERO } else { gap };
         self.gap = Nanos(self.gap.0.saturating_mul(3).saturating_add(gap.0) / 4);
     }
 
-    /// Changes when any of its reports does.
+    /// Returns a fingerprint of all its reports.
     pub(super) fn print(&self) -> u64 {
         self.processes.iter().fold(0, |print, process| print.rotate_left(1) ^ process.print)
     }
 
-    /// Whether it has launched lately, or has something to do.
+    /// Returns whether it has launched recently, or has something to do.
     pub(super) fn is_active(&self, now: Nanos, tuning: &Tuning) -> bool {
         let launched = self.active > Nanos::ZERO && now - self.active < tuning.active_window;
         let busy =
@@ -258,22 +258,23 @@ impl Tenant {
         launched || busy || self.is_distrusted(now)
     }
 
-    /// What it says is worth nothing: its turns go by the clock alone, and it always wants them.
+    /// Returns whether its reports are ignored: its turns go by the clock alone, and it always
+    /// wants them.
     pub(super) fn is_distrusted(&self, now: Nanos) -> bool {
         self.distrusted_until > now
     }
 
-    /// It has high priority, and its reports are accepted the GPU.
+    /// Returns whether it has high priority and is not distrusted.
     pub(super) fn is_high(&self, now: Nanos) -> bool {
         self.entitlement.high && !self.is_distrusted(now)
     }
 
-    /// It gets no compute: there was no weight left for it.
+    /// Returns whether it gets no compute, because no weight was left for it.
     pub(super) fn is_barred(&self) -> bool {
         self.entitlement.weight == 0
     }
 
-    /// Whether it could use the GPU now.
+    /// Returns whether it could use the GPU now.
     pub(super) fn wants(&self, now: Nanos) -> bool {
         if self.background.is_some() {
             return false;
@@ -282,33 +283,34 @@ impl Tenant {
         asks || self.is_distrusted(now)
     }
 
-    /// GPU time in flight, as predicted (siblings' included, by the one that ends last), and as late as it uses to be.
+    /// Returns the predicted GPU time in flight (the latest end of all its processes), plus its
+    /// usual delay.
     pub(super) fn remaining(&self, now: Nanos) -> Nanos {
         let late = if self.is_drained() { Nanos::ZERO } else { self.late };
         self.latest_end() + late - now
     }
 
-    /// When the last of its work is predicted to end; zero when nothing is in flight.
+    /// Returns when the last of its work is predicted to end; zero when nothing is in flight.
     pub(super) fn latest_end(&self) -> Nanos {
         self.processes.iter().map(|process| process.ends).max().unwrap_or_default()
     }
 
-    /// Nothing is in flight, by its own reports.
+    /// Returns whether nothing is in flight by its own reports.
     pub(super) fn is_drained(&self) -> bool {
         self.processes.iter().all(|process| process.ends == Nanos::ZERO)
     }
 
-    /// End of its last measured work.
+    /// Returns the end of its last measured work.
     pub(super) fn last(&self) -> Nanos {
         self.processes.iter().map(|process| process.last).max().unwrap_or_default()
     }
 
-    /// A process of it has seen this turn.
+    /// Returns whether a process of it has seen this turn.
     pub(super) fn took(&self, turn: u64) -> bool {
         self.processes.iter().any(|process| process.turn == turn)
     }
 
-    /// GPU time of this turn, by its own reports.
+    /// Returns the GPU time of this turn by its own reports.
     pub(super) fn spent(&self, turn: u64) -> Nanos {
         self.processes
             .iter()
@@ -317,7 +319,7 @@ impl Tenant {
             .sum()
     }
 
-    /// The process whose work ends last.
+    /// Returns the process whose work ends last.
     pub(super) fn last_to_end(&self) -> Option<SlotIndex> {
         self.processes
             .iter()
@@ -326,7 +328,7 @@ impl Tenant {
             .map(|process| process.slot)
     }
 
-    /// How long it may be silent and keep its turn.
+    /// Returns how long it may be silent and keep its turn.
     pub(super) fn tolerance(&self, tuning: &Tuning) -> Nanos {
         let four = Nanos(self.gap.0.saturating_mul(4));
         if four <= self.quantum {
@@ -336,12 +338,12 @@ impl Tenant {
         }
     }
 
-    /// The process that launched last.
+    /// Returns the process that launched last.
     pub(super) fn last_active(&self) -> Option<SlotIndex> {
         self.processes.iter().max_by_key(|process| process.active).map(|process| process.slot)
     }
 
-    /// What is shown of the gate.
+    /// Returns the gate's state for display.
     pub(super) fn gate_state(&self) -> TurnState {
         match self.gate.turn & 0xff {
             YOURS => TurnState::Yours,

@@ -1,83 +1,88 @@
-//! The times that the controller goes by. They are the design's; each says what it trades.
+//! The times of the scheduler. They are constants of the design; each states its trade-off.
 
 use cgpu_shm::units::Nanos;
 
-/// Times of the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     /// Mean slice. Longer: fewer switches; shorter: less waiting.
     pub base_slice: Nanos,
-    /// Bounds within which it goes by the learned cost of a switch; both are the base where that is set.
+    /// Range in which the slice follows the learned cost of a switch; both ends are the base if
+    /// that is configured.
     pub slice_range: (Nanos, Nanos),
-    /// Longest round: bounds how long a container waits, and how long a new weight takes to show.
+    /// Longest round: bounds how long a container waits, and how long a new weight takes to apply.
     pub max_round: Nanos,
-    /// From our write until the first kernel of the woken program is queued.
+    /// Time from our write until the first kernel of the woken program is queued.
     pub wakeup_lead: Nanos,
-    /// How long before the end of its turn a holder has the next, if that is its own: its gate is told before its work runs out.
+    /// How long before the end of its turn a holder gets the next one, if that is its own: the gate
+    /// is updated before its work runs out.
     pub extension_lead: Nanos,
-    /// How often the gate word of a launching container changes, so that its launches are seen.
+    /// Interval at which the gate word of a launching container changes, so that its launches are
+    /// seen.
     pub bump_interval: Nanos,
-    /// The same where no container has launched for [`Tuning::idle_after`] and all have a doorbell.
+    /// The same if no container has launched for [`Tuning::idle_after`] and all have a doorbell.
     pub idle_bump_interval: Nanos,
     /// See [`Tuning::idle_bump_interval`].
     pub idle_after: Nanos,
-    /// A member counts as active for this long after a launch.
+    /// How long a member counts as active after a launch.
     pub active_window: Nanos,
-    /// Silence that a holder is always allowed, from when its work ends by its own reports. More than the usual bound of work in flight (500 us): after it, what
-    /// a gate under that bound could have launched has run, whatever the cells say.
+    /// Silence that a holder is always allowed after the reported end of its work. It exceeds the
+    /// usual bound of work in flight (500 us): after it, all that a gate could have launched under
+    /// that bound has run, whatever the cells say.
     pub silence_tolerance: Nanos,
-    /// A holder runs at least this long before a returning member pre-empts it: bounds the switches.
+    /// A holder runs at least this long before a returning member pre-empts it: bounds the
+    /// switches.
     pub min_run: Nanos,
-    /// What an honest gate has in flight at most, unless two launches are longer.
+    /// Most work in flight that a compliant gate allows, unless two launches are longer.
     pub default_inflight: Nanos,
-    /// The same where no container can come that would wait for it: all that compute are in the
+    /// The same if no container can arrive that would wait for it: all that compute are in the
     /// queue, or it has high priority.
     pub uncontested_inflight: Nanos,
-    /// The same where a container of high priority may come at any moment, and would wait for it.
+    /// The same if a container of high priority may arrive at any time and would wait for it.
     pub priority_inflight: Nanos,
     /// Work that a container may have in flight while its gate is open: as the only one that has
     /// the GPU open, and beside others that do not compute. A newcomer has it beside its first
     /// turns; a program keeps the GPU busy with it while it pauses.
     pub open_inflight: (Nanos, Nanos),
-    /// High priority takes the GPU for about this long at a time from other containers that want
-    /// it.
+    /// About how long high priority takes the GPU at a time from other containers that want it.
     pub priority_window: Nanos,
-    /// Gaps from which a container is better off beside the others than in turns: about a slice of the GPU's own.
+    /// Gaps from which a container is better off beside the others than in turns: about one of the
+    /// GPU's own slices.
     pub background_gap: Nanos,
-    /// A background tenant has its grant for at least this long, and is judged by such stretches.
+    /// How long a background tenant has its grant at least, and the period by which it is judged.
     pub background_period: Nanos,
     /// Time after which a tenant that left the background may return.
     pub background_cooldown: Nanos,
-    /// A host-bound container shares another's turns for this long, then shows in its own ones
-    /// whether it still is.
+    /// How long a host-bound container shares another's turns before its own turns are measured
+    /// again.
     pub shared_turns_period: Nanos,
-    /// Longest wait for a drain, or four slices where those are longer; then others run beside it.
+    /// Longest wait for a drain, or four slices if those are longer; then others run beside it.
     pub base_drain_timeout: Nanos,
-    /// The same for one whose work has shown that it ends by itself within that time: beside others it would take longer, and what
-    /// it takes could not be measured.
+    /// The same for a container whose work is known to end by itself within that time: beside
+    /// others it would take longer, and could not be measured.
     pub max_drain_timeout: Nanos,
-    /// Most that a container owes for a queue from before its first turn. All of it takes a
-    /// container with half of the GPU one second to repay.
+    /// Most debt of a container for a queue from before its first turn. With half of the GPU, it
+    /// takes one second to repay all of it.
     pub max_debt: Nanos,
     /// Least grant that is worth a switch.
     pub min_grant: Nanos,
-    /// What a switch costs until the reports have shown it.
+    /// Cost of a switch until reports have shown it.
     pub assumed_switch_cost: Nanos,
-    /// Most that a switch may be said to cost.
+    /// Most that a switch may be reported to cost.
     pub max_switch_cost: Nanos,
-    /// A turn's report is waited for this long.
+    /// How long a turn's report is waited for.
     pub report_timeout: Nanos,
-    /// A step comes so long after the last: the monitor was stopped or starved, and gates have opened of themselves meanwhile.
+    /// Time without a step after which the monitor was stopped or starved, and gates have opened by
+    /// themselves.
     pub lost_after: Nanos,
-    /// How long an invalid report is remembered.
+    /// How long a container is distrusted after an invalid report.
     pub distrust_period: Nanos,
-    /// Spacing of looks while a turn is closing.
+    /// Interval of steps while a turn is closing.
     pub min_step_interval: Nanos,
     /// Interval at which all containers are observed, notified or not.
     pub full_scan_interval: Nanos,
 }
 
-/// What switches may cost of the GPU, in thousandths, before slices grow longer.
+/// Most of the GPU, in thousandths, that switches may cost before slices grow.
 const MAX_SWITCH_LOSS: u64 = 30;
 
 impl Tuning {
@@ -116,26 +121,27 @@ impl Tuning {
         full_scan_interval: Nanos::from_millis(50),
     };
 
-    /// With a mean slice of `base`, whatever a switch costs.
+    /// Sets a mean slice of `base`, whatever a switch costs.
     #[must_use]
     pub fn with_base(self, base: Nanos) -> Self {
         Self { base_slice: base, slice_range: (base, base), ..self }
     }
 
-    /// The mean slice of which a switch of this cost is [`MAX_SWITCH_LOSS`], within the bounds.
+    /// Returns the mean slice at which a switch of this cost is [`MAX_SWITCH_LOSS`], within the
+    /// range.
     #[must_use]
     pub fn base_for(&self, switch: Nanos) -> Nanos {
         Nanos(switch.0.saturating_mul(1000) / MAX_SWITCH_LOSS)
             .clamp(self.slice_range.0, self.slice_range.1)
     }
 
-    /// How long a drain is waited for.
+    /// Returns how long a drain is waited for.
     #[must_use]
     pub fn drain_timeout(&self) -> Nanos {
         self.base_drain_timeout.max(Nanos(self.base_slice.0.saturating_mul(4)))
     }
 
-    /// Every time `percent` / 100 as long: for a simulated GPU whose time runs slower.
+    /// Scales every time by `percent` / 100, for a simulated GPU whose time runs slower.
     #[must_use]
     pub fn scaled(self, percent: u32) -> Self {
         let scaled = |time: Nanos| Nanos(time.0.saturating_mul(u64::from(percent)) / 100);

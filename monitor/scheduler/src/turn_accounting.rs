@@ -1,4 +1,4 @@
-//! What turns cost in the end, and what runs beside them.
+//! The final cost of turns, and of work beside them.
 
 use cgpu_shm::units::Nanos;
 
@@ -9,7 +9,8 @@ use super::tenants::Tenant;
 use super::turns::{Finding, Phase};
 
 impl Gpu {
-    /// Charges the period since the last step to those whose work runs beside others' turns: each its part of it.
+    /// Charges the time since the last step to the containers whose work runs beside others' turns:
+    /// to each its part.
     pub(super) fn share_overruns(&mut self, from: Nanos, to: Nanos) {
         let runners = self.queue.iter().filter(|tenant| tenant.overrun).count() as u64;
         if runners == 0 || self.sharing != Sharing::Contended {
@@ -33,7 +34,7 @@ impl Gpu {
         }
     }
 
-    /// Finds out whose work runs beside others' turns.
+    /// Determines which containers' work runs beside others' turns.
     pub(super) fn watch_overruns(&mut self, now: Nanos) {
         let holder = self.turn.as_ref().map(|turn| turn.holder);
         let tolerance = self.tuning.silence_tolerance;
@@ -41,13 +42,13 @@ impl Gpu {
             tenant.learn_overrun(now, &self.tuning);
             let end = tenant.latest_end();
             if tenant.overrun {
-                // Beside others it takes longer than was predicted when it was launched.
+                // Beside others it takes longer than predicted at its launch.
                 tenant.left = tenant.left.max(end - now);
                 tenant.overrun =
                     end > Nanos::ZERO && (tenant.left > Nanos::ZERO || end + tolerance > now);
                 tenant.queued &= tenant.overrun;
             } else if Some(tenant.id) != holder && tenant.gate.turn & 0xff == WAIT {
-                // Work under WAIT: a backlog from before, or launches that had to be let through.
+                // Work under WAIT: a backlog from before, or launches that had to be admitted.
                 let own = tenant.closed.as_ref().map_or(tenant.given, |closed| closed.end);
                 if end > now && now > own + tolerance {
                     tenant.run_beside(now);
@@ -58,7 +59,7 @@ impl Gpu {
             }
         }
     }
-    /// Accounts the turns whose report is in, or late.
+    /// Accounts the turns whose reports are complete, or late.
     pub(super) fn account_closed_turns(&mut self, now: Nanos) {
         for at in 0..self.queue.len() {
             let tenant = &self.queue[at];
@@ -69,16 +70,17 @@ impl Gpu {
         }
     }
 
-    /// Accounts a closed turn: charges what it cost, instead of what was assumed when it ended.
+    /// Accounts a closed turn: replaces the provisional charge by its cost.
     pub(super) fn account_closed_turn(&mut self, now: Nanos, at: usize) {
         let switch_cost = self.switch_cost();
         let tuning = self.tuning;
         let tenant = &mut self.queue[at];
         let Some(mut closed) = tenant.closed.take() else { return };
         let trusted = tenant.distrusted_until <= now;
-        // A claim against itself: it was still running when the next one's turn began. They ran beside each other.
+        // A report against its own interest: its work still ran when the next turn began, so they
+        // ran beside each other.
         let last = tenant.last().min(now);
-        // What it ran as an overrunner is charged already.
+        // What ran as an overrun is charged already.
         let late = last.min(closed.beside.unwrap_or(last)) - closed.end;
         let late = if trusted { late } else { Nanos::ZERO };
         let early = closed.end - last.max(closed.start);
@@ -87,7 +89,7 @@ impl Gpu {
             && turn.start == closed.end
             && turn.phase == Phase::Running
         {
-            // For a moment the GPU goes on with what it has; after that they have it in turns.
+            // At first the GPU finishes what it has; then it alternates between the two.
             let part =
                 late.min(tuning.default_inflight) + Nanos((late - tuning.default_inflight).0 / 2);
             turn.end = turn.end + part;
@@ -109,7 +111,7 @@ impl Gpu {
             Finding::Fits | Finding::Distrusted => {}
         }
         if !closed.high {
-            // It pays for what it may have had in flight, so that it gains nothing by saying less.
+            // It pays for what it may have had in flight, so that a low report gains nothing.
             let cost = charge + (closed.paid - closed.end);
             tenant.balance =
                 tenant.balance.saturating_add(signed(closed.charged)).saturating_sub(signed(cost));
@@ -119,7 +121,8 @@ impl Gpu {
         self.charged = self.charged + charge - closed.charged;
     }
 
-    /// What a switch costs, by the honest ones: who claims the least decides, so that a claim of much gains nothing.
+    /// Returns the cost of a switch. The lowest report of a container decides, so a high one gains
+    /// nothing.
     pub(super) fn switch_cost(&self) -> Nanos {
         self.learned_switch_cost()
             .unwrap_or(self.tuning.assumed_switch_cost)
@@ -128,7 +131,7 @@ impl Gpu {
 }
 
 impl Tenant {
-    /// Its work runs beside others' turns from now on.
+    /// Records that its work runs beside others' turns from now on.
     pub(super) fn run_beside(&mut self, now: Nanos) {
         (self.overrun, self.left) = (true, self.latest_end() - now);
         self.account.anomalies.overruns = self.account.anomalies.overruns.saturating_add(1);

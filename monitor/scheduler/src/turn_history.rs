@@ -1,4 +1,4 @@
-//! The turns that ended last, for people who want to see them go round. Nothing is decided by it.
+//! The last turns, for display only.
 
 use std::collections::VecDeque;
 
@@ -6,21 +6,21 @@ use cgpu_shm::units::Nanos;
 
 use super::step::TenantId;
 
-/// How many are kept: half a second of the usual slices.
+/// Number of turns kept: half a second of the usual slices.
 pub const MAX_TURNS: usize = 96;
 
 /// A turn that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PastTurn {
-    /// Whose it was.
+    /// The container that had it.
     pub holder: TenantId,
-    /// The boundary to the turn before.
+    /// The boundary to the previous turn.
     pub start: Nanos,
     /// The boundary to the next.
     pub end: Nanos,
 }
 
-/// The last of them, oldest first.
+/// The last turns, oldest first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TurnHistory(VecDeque<PastTurn>);
 

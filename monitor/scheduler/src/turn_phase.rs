@@ -1,4 +1,4 @@
-//! The turn that goes on: it runs, closes, drains, passes on.
+//! The current turn: it runs, closes, drains, and the next one begins.
 
 use cgpu_shm::units::Nanos;
 
@@ -9,7 +9,7 @@ use super::tenants::Tenant;
 use super::turn_history::PastTurn;
 use super::turns::{Cause, Phase, Turn};
 
-/// What the turn's state asks for.
+/// The next action for the current turn.
 enum Decision {
     Keep,
     Vacate,
@@ -18,7 +18,7 @@ enum Decision {
 }
 
 impl Gpu {
-    /// One step of the turn; true if there may be another.
+    /// Advances the turn by one step; returns whether there may be another.
     pub(super) fn advance_turn(&mut self, now: Nanos) -> bool {
         let Some(turn) = &self.turn else {
             self.begin(now, now, None);
@@ -64,7 +64,7 @@ impl Gpu {
             self.queue.iter().filter(|other| other.id != turn.holder && self.wants(now, other));
         let remaining = if distrusted { Nanos::ZERO } else { holder.remaining(now) };
         match turn.phase {
-            // Nothing but the clock tells what a distrusted holder has in flight.
+            // Only the clock limits what a distrusted holder has in flight.
             Phase::Closing { least, cause, .. }
                 if remaining <= tuning.wakeup_lead || distrusted =>
             {
@@ -90,7 +90,7 @@ impl Gpu {
             }
             Phase::Running => {
                 let took = holder.took(turn.word);
-                // Its threads may be held by what a sibling had spent before that was measured as
+                // Its threads may be held because of a sibling's use that was later measured as
                 // less.
                 let held = holder.is_drained() || holder.spent(turn.word) >= turn.granted;
                 let exhausted = took && holder.waiting && held;
@@ -123,7 +123,8 @@ impl Gpu {
         }
     }
 
-    /// How long before the end of its turn it is decided who goes on. Whose next turn follows has it before its work has run out.
+    /// Returns how long before the end of its turn the next holder is decided. If the holder
+    /// continues, that is before its work has run out.
     pub(super) fn lead(&self, now: Nanos, holder: &Tenant) -> Nanos {
         if holder.is_distrusted(now) {
             self.tuning.default_inflight
@@ -134,7 +135,7 @@ impl Gpu {
         }
     }
 
-    /// Whether only the holder itself could have the GPU after it.
+    /// Returns whether only the holder itself could have the GPU after it.
     fn goes_on(&self, now: Nanos, holder: &Tenant) -> bool {
         let high = holder.is_high(now) && self.may_preempt();
         let rival = |other: &&Tenant| {
@@ -143,7 +144,7 @@ impl Gpu {
         (high || !self.rule.is_fixed()) && !self.queue.iter().any(|other| rival(&other))
     }
 
-    /// Whether it has come to its gate since the turn began, and has credit.
+    /// Returns whether it has come to its gate since the turn began, and has credit.
     pub(super) fn comes_back(&self, now: Nanos, tenant: &Tenant, start: Nanos) -> bool {
         let holder = self.turn.as_ref().and_then(|turn| self.find(turn.holder));
         let in_burst = holder.is_some_and(|holder| self.is_bursty(now, holder));
@@ -156,7 +157,7 @@ impl Gpu {
             && self.has_credit(now, tenant)
     }
 
-    /// Whether it could have a turn at once.
+    /// Returns whether it could have a turn at once.
     fn has_credit(&self, now: Nanos, tenant: &Tenant) -> bool {
         let candidate = self.candidate(now, tenant);
         if self.rule.is_fixed() {
@@ -166,13 +167,14 @@ impl Gpu {
         }
     }
 
-    /// Whether another container is to have its turn here at the same time as on its other GPUs.
+    /// Returns whether another container is to have its turn here at the same time as on its other
+    /// GPUs.
     pub(super) fn is_summoned_away(&self, now: Nanos, holder: TenantId) -> bool {
         let summoned = self.summoned.filter(|id| *id != holder).and_then(|id| self.find(id));
         summoned.is_some_and(|tenant| self.wants(now, tenant) && self.has_credit(now, tenant))
     }
 
-    /// What the holder of the turn is told to have in flight at most; zero: the usual.
+    /// Returns the holder's bound of work in flight; zero: the default.
     pub(super) fn max_inflight(&self, now: Nanos, turn: &Turn) -> Nanos {
         let Some(holder) = self.find(turn.holder) else { return Nanos::ZERO };
         if self.has_high(now) {
@@ -184,7 +186,7 @@ impl Gpu {
                 false => self.tuning.priority_inflight,
             };
         }
-        // Nothing but the clock tells what that one has in flight.
+        // Only the clock limits what a distrusted holder has in flight.
         if holder.is_distrusted(now) {
             return Nanos::ZERO;
         }
@@ -206,17 +208,17 @@ impl Gpu {
         }
     }
 
-    /// What an honest holder, who was told so, has in flight at most.
+    /// Returns the most that a compliant holder with this bound has in flight.
     fn drain_bound(&self, max_inflight: Nanos) -> Nanos {
         if max_inflight > Nanos::ZERO { max_inflight } else { self.tuning.default_inflight }
     }
 
-    /// Since when nothing is known to run for the holder.
+    /// Returns since when nothing is known to run for the holder.
     pub(super) fn quiet_since(&self, turn: &Turn, holder: &Tenant) -> Nanos {
         turn.start.max(holder.given).max(holder.active).max(holder.latest_end())
     }
 
-    /// Lets the holder launch no more, unless it is the next one as well.
+    /// Closes the holder's gate, unless it is the next holder as well.
     fn begin_closing(&mut self, now: Nanos, cause: Cause) {
         let Some(turn) = &self.turn else { return };
         let Some(holder) = self.find(turn.holder) else { return };
@@ -226,8 +228,8 @@ impl Gpu {
             let remaining = holder.remaining(now).min(self.tuning.base_drain_timeout);
             holder.tail = Nanos((holder.tail.0 * 3 + remaining.0) / 4);
         }
-        // What is in flight will run, and is its as well: a holder that has used up its turn by one
-        // long kernel has none of it left for another.
+        // Work in flight will run, and counts as its own: a holder that has used up its turn with
+        // one long kernel has nothing left for another.
         let (holder, charge) = (turn.holder, signed(turn.held(now) + ahead) - signed(turn.charged));
         let queue: Vec<Candidate> = self
             .queue
@@ -245,9 +247,11 @@ impl Gpu {
             Some((rounds, at)) if self.queue[at].id == holder => self.extend(now, rounds),
             _ => {
                 if let Some(turn) = &mut self.turn {
-                    // What a compliant gate has in flight has run by then, and the grant gave the time until then.
+                    // By then a compliant gate's work in flight has run, for which the grant gave
+                    // the time.
                     let paid = turn.end.min(now + bound);
-                    // Who comes back waits for no more than the holder has in flight, as it says.
+                    // A returning container waits only for what the holder reports to have in
+                    // flight.
                     let least = if cause == Cause::Preempted && !distrusted { now } else { paid };
                     turn.phase = Phase::Closing { since: now, least, paid, cause };
                 }
@@ -265,7 +269,7 @@ impl Gpu {
         let word = self.word(now, YOURS);
         let grant = self.grant(turn.holder);
         let granted = self.measure(turn.holder, grant);
-        // Whatever it did before, it has not been silent under this word yet.
+        // Silence from before does not count under this word.
         if let Some(holder) = self.find_mut(turn.holder) {
             holder.given = now;
         }
@@ -275,7 +279,7 @@ impl Gpu {
         self.turns += 1;
     }
 
-    /// Takes off the holder's balance what the turn has cost since it was last charged.
+    /// Charges the holder's balance with what the turn has cost since it was last charged.
     fn charge(&mut self, until: Nanos, turn: Turn) -> Turn {
         let charge = turn.held(until) - turn.charged;
         if let Some(tenant) = self.find_mut(turn.holder) {
@@ -288,11 +292,11 @@ impl Gpu {
         Turn { charged: turn.charged + charge, ..turn }
     }
 
-    /// Ends the turn at this boundary. Its charge is provisional until its report is in.
+    /// Ends the turn at this boundary. The charge is provisional until its report is complete.
     pub(super) fn close(&mut self, now: Nanos, boundary: Nanos, cause: Cause, turn: Turn) {
         let idle = matches!(turn.phase, Phase::Vacant { .. });
-        // No container wanted a vacant turn: its time is charged to none. What it cost before was
-        // charged when it fell vacant.
+        // No container wanted a vacant turn, so its time is charged to none. Its earlier cost was
+        // charged when it became vacant.
         let end = if let Phase::Vacant { since } = turn.phase { since } else { boundary };
         self.history.note(PastTurn {
             holder: turn.holder,
@@ -320,7 +324,7 @@ impl Gpu {
         tenant.queued &= cause == Cause::Overrun || !tenant.took(turn.word);
         tenant.learn_drain(now, cause, turn.phase, &self.tuning);
         tenant.closed = Some(turn.close(end, cause, by));
-        // The pre-empted one is next after the container that came back.
+        // The pre-empted container is next after the one that came back.
         if cause == Cause::Preempted {
             let tenant = self.queue.remove(at);
             self.queue.insert(0, tenant);

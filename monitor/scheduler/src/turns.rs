@@ -1,41 +1,41 @@
-//! A turn: whose, until when, and what it cost.
+//! A turn: its holder, its end, and its cost.
 
 use cgpu_shm::units::Nanos;
 
 use super::step::TenantId;
 
-/// The turn that is going on.
+/// The current turn.
 #[derive(Clone, Debug)]
 pub(super) struct Turn {
     pub(super) holder: TenantId,
     /// The holder's turn word.
     pub(super) word: u64,
-    /// The boundary to the turn before.
+    /// The boundary to the previous turn.
     pub(super) start: Nanos,
-    /// When what was granted is used up.
+    /// When the grant is used up.
     pub(super) end: Nanos,
-    /// What the word says of it, in the holder's own measure.
+    /// The grant in the holder's own measure.
     pub(super) granted: Nanos,
     /// It came from another container: there was a switch.
     pub(super) handed: bool,
-    /// Time that belongs to those whose work ran beside.
+    /// Time of work that ran beside the turn.
     pub(super) excluded: Nanos,
     /// The holder's reported time at the start.
     pub(super) reported: Nanos,
-    /// Charged so far: a turn that is extended is charged as it goes.
+    /// Charged so far: an extended turn is charged as it proceeds.
     pub(super) charged: Nanos,
-    /// It was given for high priority: what it costs is the allowance's, not the holder's balance's.
+    /// It was given for high priority: the allowance pays, not the holder's balance.
     pub(super) high: bool,
     pub(super) phase: Phase,
 }
 
-/// Where a turn is.
+/// Phase of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// The holder launches.
     Running,
-    /// It launches no more since `since`; its work drains. Not over before `least`, whatever is
-    /// claimed. It pays until `paid`.
+    /// The holder launches no more since `since`; its work drains. Not over before `least`,
+    /// whatever is reported. It pays until `paid`.
     Closing { since: Nanos, least: Nanos, paid: Nanos, cause: Cause },
     /// The holder is silent and no other container wants the GPU.
     Vacant { since: Nanos },
@@ -46,7 +46,7 @@ pub(super) enum Phase {
 pub(super) enum Cause {
     /// Its time is used up.
     Spent,
-    /// Its holder was silent for longer than it may.
+    /// Its holder was silent for longer than allowed.
     Silent,
     /// Its holder was silent while no other container wanted the GPU, and launches again.
     Resumed,
@@ -54,7 +54,7 @@ pub(super) enum Cause {
     Missed,
     /// A container with credit came back.
     Preempted,
-    /// Its holder has no process any more, or is no member.
+    /// Its holder has no process left, or is no longer a member.
     Gone,
     /// The drain took too long.
     Overrun,
@@ -62,7 +62,7 @@ pub(super) enum Cause {
     Calm,
 }
 
-/// A turn that has ended and whose report may still come.
+/// A turn that has ended and whose report may still arrive.
 #[derive(Clone, Debug)]
 pub(super) struct Closed {
     pub(super) start: Nanos,
@@ -73,11 +73,11 @@ pub(super) struct Closed {
     pub(super) handed: bool,
     pub(super) high: bool,
     pub(super) cause: Cause,
-    /// Its holder pays until then, though it was over before.
+    /// Its holder pays until then, though it ended before.
     pub(super) paid: Nanos,
     /// Accounted by then, with or without a report.
     pub(super) by: Nanos,
-    /// Since when its work ran beside others' turns, and was charged as it ran.
+    /// Since when its work ran beside others' turns, and was charged meanwhile.
     pub(super) beside: Option<Nanos>,
 }
 
@@ -90,12 +90,12 @@ pub(super) enum Finding {
     Over,
     /// It reported less than was held: gaps, or an invalid report.
     Under,
-    /// Its word is worth nothing at present.
+    /// Its reports are ignored at present.
     Distrusted,
 }
 
 impl Turn {
-    /// Time held until now, without what belongs to others.
+    /// Returns the time held until now, without that of work beside it.
     pub(super) fn held(&self, until: Nanos) -> Nanos {
         until - self.start - self.excluded
     }
@@ -119,7 +119,7 @@ impl Turn {
 }
 
 impl Closed {
-    /// What the turn is charged, given what was reported for it and what a switch costs.
+    /// Returns the charge of the turn, given its reported time and the cost of a switch.
     pub(super) fn charge(
         &self,
         reported: Nanos,
@@ -132,7 +132,8 @@ impl Closed {
         let (charge, finding) = if !trusted {
             (held, Finding::Distrusted)
         } else if reported > held {
-            // Processes that overlap add up to more than the GPU was held; a switch cost no less for it.
+            // Processes that overlap add up to more than the time held; a switch still has its
+            // cost.
             (held - switch_cost, Finding::Over)
         } else if reported < held - allowance {
             (held - allowance, Finding::Under)
@@ -143,7 +144,7 @@ impl Closed {
     }
 }
 
-/// Turns that what is learned of a tenant must come from before it counts.
+/// Turns from which a value of a tenant must be learned before it counts.
 pub(super) const SAMPLES: u32 = 4;
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! What an upgrade transfers of a GPU: what each container was charged and owes, and what was learned.
+//! The state of a GPU that an upgrade transfers: what each container was charged and owes, and what
+//! was learned.
 //!
-//! The turn going on is closed and charged by what is known at that moment. Lost: the sums of the last second, and what high priority may
-//! still take, which is never more than a window's worth.
+//! The current turn is closed and charged by what is known then. Lost are the sums of the last
+//! second, and the allowance of high priority, at most a window's worth.
 
 use cgpu_shm::units::Nanos;
 use serde::{Deserialize, Serialize};
@@ -11,23 +12,23 @@ use super::step::TenantId;
 use super::turns::Cause;
 use crate::accounting::TurnAnomalies;
 
-/// A GPU's.
+/// State of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuState {
     /// Turns begun.
     pub turns: u64,
-    /// Charged to all so far, ns.
+    /// Total charge so far, ns.
     pub charged: u64,
 }
 
-/// A container's on a GPU.
+/// State of a container on a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TenantState {
-    /// Credit, or below 0 what it has used beyond it, ns.
+    /// Credit; below 0: excess use, ns.
     pub balance: i64,
-    /// What it has yet to repay, ns.
+    /// Debt that it has yet to repay, ns.
     pub debt: u64,
     /// Charged so far, ns.
     pub charged: u64,
@@ -37,15 +38,15 @@ pub struct TenantState {
     pub reported: u64,
     /// Turns begun.
     pub turns: u64,
-    /// Those that did not go by the book.
+    /// Anomalies of its turns.
     pub anomalies: TurnAnomalies,
-    /// The GPU's whole charge when it became known, ns.
+    /// Total charge of the GPU when it became known, ns.
     pub joined: u64,
     /// Length of the gaps in its work, ns.
     pub gap: u64,
-    /// Lateness of its work's end, ns.
+    /// Learned delay of its work's end, ns.
     pub late: u64,
-    /// Its opposite, ns.
+    /// How long its work ends before its turn, ns.
     pub early: u64,
     /// See `Tenant::overlap`.
     pub overlap: u64,
@@ -53,12 +54,12 @@ pub struct TenantState {
     pub duty: (u64, u32),
     /// Cost of a switch to it, ns, and from how many turns that is known.
     pub switch_cost: (u64, u32),
-    /// What it says is worth nothing until then.
+    /// Its reports are ignored until then.
     pub distrusted_until: u64,
 }
 
 impl Gpu {
-    /// Ends the turn going on, and tells what the next monitor goes on with.
+    /// Ends the current turn, and returns the state for the next monitor.
     pub fn transfer(&mut self, now: Nanos) -> (GpuState, Vec<(TenantId, TenantState)>) {
         if let Some(turn) = self.turn.take() {
             self.close(now, now.max(turn.start), Cause::Calm, turn);
@@ -142,7 +143,7 @@ mod tests {
         (tenant.gap, tenant.late, tenant.early) = (Nanos(1), Nanos(2), Nanos(3));
         (tenant.overlap, tenant.duty, tenant.switch_cost) = (1500, (700, 5), (Nanos(80), 6));
         let (gpu_state, states) = old.transfer(Nanos(10));
-        // As it goes over the socket.
+        // As transferred over the socket.
         let text = serde_json::to_string(&(gpu_state, &states[1].1)).unwrap();
         let (gpu_state, state): (GpuState, TenantState) = serde_json::from_str(&text).unwrap();
 

@@ -1,5 +1,5 @@
-//! Whatever containers write and whenever it is read, the controller neither panics nor gives a GPU to two at once, and its
-//! answers stay bounded.
+//! For any reports at any time, the scheduler neither panics nor gives a GPU to two containers at
+//! once, and its answers stay bounded.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// Time passes, in ns; then these are seen.
+    /// Time passes, in ns; then these are observed.
     Step(u64, Vec<(u64, Presence, bool, bool, bool, Vec<TenantReport>)>),
     Admit(u64, Entitlement),
     Dismiss(u64),
@@ -23,7 +23,7 @@ enum Event {
     Summon(Option<u64>),
 }
 
-/// Numbers as a misreporting tenant chooses them: anything, the edges, and plausible values.
+/// Numbers as a misreporting tenant chooses them: arbitrary, extreme, and plausible ones.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![any::<u64>(), Just(0), Just(u64::MAX), 0..100_000_000_000_u64, 0..3_u64]
 }
@@ -122,7 +122,7 @@ proptest! {
                             epoch = epoch.max(order.gate.turn >> 8);
                         }
                     }
-                    // Time enough for epochs to be told apart.
+                    // Enough time for distinct epochs.
                     if now < u64::MAX / 1000 {
                         let holders = gates.values().filter(|turn| *turn & 0xff == 1).count();
                         let beside = gpu.policy() == Policy::Soft;

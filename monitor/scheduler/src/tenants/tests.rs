@@ -1,4 +1,4 @@
-//! What is accepted of containers' reports.
+//! Observations of containers' reports.
 
 use super::*;
 use crate::fixture::{NOW, ms, observation, report, see, tenant, us};
@@ -7,7 +7,7 @@ use crate::step::OPEN;
 
 const TUNING: Tuning = Tuning::DEFAULT;
 
-/// A container whose process launched at [`NOW`] and was seen to do so at once.
+/// Makes a container whose process launched at [`NOW`] and was observed at once.
 fn launched() -> Tenant {
     let mut tenant = tenant();
     see(&mut tenant, NOW, &[TenantReport { active: NOW.0, ..report(0) }]);
@@ -15,12 +15,12 @@ fn launched() -> Tenant {
     tenant
 }
 
-/// Sees another launch of the only process.
+/// Observes another launch of the only process.
 fn launch(tenant: &mut Tenant, at: Nanos) {
     see(tenant, at, &[TenantReport { active: at.0, ..report(0) }]);
 }
 
-/// A container with processes in flight until these instants, zero for none.
+/// Makes a container with processes in flight until these instants; zero: nothing in flight.
 fn in_flight(ends: &[Nanos]) -> Tenant {
     let mut tenant = tenant();
     let report = |(slot, ends): (u8, &Nanos)| TenantReport {

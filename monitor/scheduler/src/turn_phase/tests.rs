@@ -1,4 +1,4 @@
-//! When a turn begins, closes, drains, goes on and passes on.
+//! When a turn begins, closes, drains, continues and ends.
 
 use super::*;
 use crate::allowance::Allowance;
@@ -33,7 +33,8 @@ fn decide(gpu: &Gpu, now: Nanos) -> Decided {
     }
 }
 
-/// What the holder's process says: it has seen the turn, launched at this instant, and has work in flight until another, if at all.
+/// Makes a report of the holder's process: it has seen the turn, launched at `active`, and has work
+/// in flight until `ends`, if that is not zero.
 fn says(gpu: &Gpu, active: Nanos, ends: Nanos) -> TenantReport {
     TenantReport {
         turn: gpu.turn.as_ref().unwrap().word,
@@ -44,7 +45,8 @@ fn says(gpu: &Gpu, active: Nanos, ends: Nanos) -> TenantReport {
     }
 }
 
-/// Two containers under this policy. The first has had the turn since [`NOW`], for 6 ms, and has seen it. The second waits.
+/// Makes two containers under this policy. The first has had the turn for 6 ms since [`NOW`], and
+/// has seen it. The second waits.
 fn taken(policy: Policy) -> Gpu {
     let mut gpu = busy(policy, &[1, 1]);
     give_turn(&mut gpu, 0, ms(6));
@@ -53,7 +55,7 @@ fn taken(policy: Policy) -> Gpu {
     gpu
 }
 
-/// The same, the holder having launched at this instant work that takes so long.
+/// Makes the same with a launch of the holder at this time that takes so long.
 fn running(policy: Policy, now: Nanos, remaining: Nanos) -> Gpu {
     let mut gpu = taken(policy);
     let report = says(&gpu, now, now + remaining);
@@ -61,7 +63,7 @@ fn running(policy: Policy, now: Nanos, remaining: Nanos) -> Gpu {
     gpu
 }
 
-/// The holder has high priority and all of its allowance.
+/// Gives the holder high priority and its full allowance.
 fn rank(gpu: &mut Gpu) {
     gpu.queue[0].entitlement.high = true;
     gpu.turn.as_mut().unwrap().high = true;
@@ -251,7 +253,8 @@ fn high_priority_takes_the_turn_however_short_it_was() {
     assert_eq!(decide(&gpu, now), Close(Cause::Preempted));
 }
 
-/// Under this policy the second container has credit, and is summoned or has come back at [`NOW`] + 200 us.
+/// Makes a GPU whose second container has credit, and is summoned or has come back at [`NOW`] + 200
+/// us.
 fn rival(policy: Policy, now: Nanos, summoned: bool) -> Gpu {
     let mut gpu = running(policy, now, us(500));
     gpu.queue[1].balance = 6 * MS;
@@ -453,7 +456,7 @@ fn closing_turn_lasts_as_long_as_an_honest_gate_may_have_work_in_flight() {
     }
 }
 
-/// A container that came back waited for 250 us where 100 us were in flight.
+/// A container that came back once waited for 250 us where 100 us were in flight.
 #[test]
 fn pre_empted_holder_is_taken_at_its_word_and_pays_as_if_it_were_not() {
     let closing = |distrusted_until| {
@@ -475,7 +478,7 @@ fn pre_empted_holder_is_taken_at_its_word_and_pays_as_if_it_were_not() {
     let phase = Phase::Closing { since, least: since, paid, cause };
     let turn = Turn { phase, handed: false, ..gpu.turn.take().unwrap() };
     gpu.close(since, since + us(100), cause, turn);
-    // What its report shows to have run until then is not paid for twice.
+    // What its report shows to have run until then is not charged twice.
     for (last, balance) in
         [(us(1_100), -1_250_000), (us(1_180), -1_250_000), (us(1_300), -1_300_000)]
     {
@@ -498,7 +501,7 @@ fn only_a_used_up_turn_is_followed_by_the_same_container() {
     assert!(matches!(close(&mut gpu, NOW, Cause::Preempted), Phase::Closing { .. }));
     gpu.turn.as_mut().unwrap().phase = Phase::Running;
     assert_eq!(close(&mut gpu, NOW, Cause::Spent), Phase::Running);
-    // The other one has credit, and the holder has used up its own.
+    // The other container has credit, and the holder has used up its own.
     let mut gpu = running(FAIR, NOW + ms(6), Nanos::ZERO);
     (gpu.queue[0].balance, gpu.queue[1].balance) = (6 * MS, 6 * MS);
     assert!(matches!(close(&mut gpu, NOW + ms(6), Cause::Spent), Phase::Closing { .. }));
@@ -506,7 +509,8 @@ fn only_a_used_up_turn_is_followed_by_the_same_container() {
 
 #[test]
 fn turn_goes_on_with_what_is_left_of_the_balance() {
-    // It has had 4 ms, of which 2 are charged, and 1 ms is in flight. The other one's debt takes four rounds.
+    // It has had 4 ms, of which 2 are charged, and 1 ms is in flight. The other one's debt takes
+    // four rounds.
     for (balance, rounds) in [(13, 0), (10, 0), (8, 1)] {
         let now = NOW + ms(4);
         let mut gpu = running(FAIR, now, ms(1));

@@ -1,4 +1,5 @@
-//! Who computes a little now and then: at least its share of what it does alone, at least what native slicing gives it, and no harm done.
+//! Containers that compute occasionally: each gets at least its share of what it does alone, and at
+//! least what native slicing gives it, without harm to others.
 
 use cgpu_scheduler::policy::{Entitlement, Policy};
 
@@ -14,10 +15,11 @@ fn ran(policy: Policy, tenants: &[(u32, &[Load])]) -> Vec<u64> {
     harness.run_and_measure(TIME)
 }
 
-/// Kernels of this length, so many to a burst, with the host's own work in between, beside so many that saturate the GPU.
+/// Kernels of this length, so many to a burst, with the host's own work in between, beside so many
+/// containers that saturate the GPU.
 #[test]
 fn gaps_cost_no_container_its_share() {
-    // What one that saturates the GPU has of it beside so many of its kind.
+    // What a saturating container gets beside others of its kind.
     let among = |saturating: usize| ran(FAIR, &vec![(1, SATURATING); saturating + 1])[0] as f64;
     let least = [1, 2, 3].map(among);
     for (kernel_us, burst, gap_us, saturating) in [
@@ -54,7 +56,7 @@ fn gaps_cost_no_container_its_share() {
     }
 }
 
-/// Weights are kept beside a background tenant, as reported and as run.
+/// Weights are kept beside a background tenant, both as reported and as run.
 #[test]
 fn background_tenant_leaves_weights_unchanged() {
     const SPARSE: &[Load] = &[Load::bursts(100, 1, 2_000)];
@@ -69,7 +71,8 @@ fn background_tenant_leaves_weights_unchanged() {
     assert!((charged / all - 1.0).abs() <= 0.1, "charged {charged}, ran {all}");
 }
 
-/// Many short kernels and then a long gap: beside others every kernel would wait for a slice of theirs, so it has turns.
+/// Many short kernels and then a long gap: beside others every kernel would wait for a slice of
+/// theirs, so the container has turns.
 #[test]
 fn short_gaps_among_long_ones_are_better_off_in_turns() {
     let both = [Load::bursts(100, 12, 0).during(0, u64::MAX), Load::bursts(100, 1, 30)];
@@ -81,18 +84,19 @@ fn short_gaps_among_long_ones_are_better_off_in_turns() {
         utilisation(&turns[1..], TIME)
     );
     assert!(turns[0] as f64 >= 0.95 * 0.5 * solo as f64);
-    // The gate asks for seven tenths of the 2 ms that it may have in flight then, and a grant ends between two such pieces: 48 and more in small ones, 47.6 so.
+    // The gate requests seven tenths of the 2 ms that it may have in flight, and a grant ends
+    // between two such pieces: at least 48 in small pieces, 47.6 in these.
     assert!(utilisation(&turns[1..], TIME) >= 47.0);
 }
 
-/// Saturates the GPU, and says that it computes a little every two milliseconds.
+/// Saturates the GPU, and reports that it computes a little every two milliseconds.
 const MODEST: Forge = |report, _, now| {
     (report.busy, report.spent, report.last) =
         (report.busy / 20, report.spent / 20, now.saturating_sub(2 * MS));
     (report.active, report.inflight, report.ends) = (now, 0, 0);
 };
 
-/// The same, and it has never heard of its turn.
+/// The same, and it never reports its turn.
 const DEAF: Forge = |report, chance, now| {
     MODEST(report, chance, now);
     report.turn = 0;
@@ -107,8 +111,8 @@ fn fake_background_tenant_gains_no_share() {
         let parts = harness.run_and_measure(2 * TIME).map_parts(2 * TIME);
         println!("{name}: {parts:.2?}");
         assert!(parts[0] <= 50.5, "{name}: the liar has {:.1} %", parts[0]);
-        // As much as by the GPU's own slicing: beside others its gate charges it what its kernels
-        // cost alone.
+        // As much as by the GPU's own slicing: beside others its gate charges what its kernels cost
+        // alone.
         assert!(parts[1] >= 45.0, "{name}: the neighbour has {:.1} %", parts[1]);
     }
 }

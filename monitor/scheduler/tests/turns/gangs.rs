@@ -1,4 +1,4 @@
-//! Containers of two GPUs: their turns on both come at the same time, and cost no container its
+//! Containers on two GPUs: their turns on both come at the same time, and cost no container its
 //! share.
 
 use cgpu_scheduler::TenantId;
@@ -12,7 +12,8 @@ use crate::{FAIR, SATURATING};
 
 const IDLE: &[Load] = &[Load::saturating(60).during(u64::MAX - 1, u64::MAX)];
 
-/// Two GPUs and the same containers on both; who is idle on one of them has no process there that launches.
+/// Two GPUs with the same containers. A container that is idle on one of them has no process there
+/// that launches.
 struct Pair {
     gpus: [Harness; 2],
     gangs: bool,
@@ -20,7 +21,7 @@ struct Pair {
 
 impl Pair {
     fn new(first: &[&[Load]], second: &[&[Load]], gangs: bool) -> Self {
-        // Slices differ, or the GPUs would keep in step by themselves.
+        // Slices differ, or the GPUs would stay in step by themselves.
         let gpu = |loads: &[&'static [Load]], base, seed| -> Harness {
             let tenants: Vec<(u32, &[Load])> = loads.iter().map(|load| (1, *load)).collect();
             Harness::with(
@@ -40,7 +41,7 @@ impl Pair {
         Self { gpus: [gpu(&stay(first), six, 1), gpu(&stay(second), five, 2)], gangs }
     }
 
-    /// How much of the time, in percent, both GPUs were held by the same one of these.
+    /// Returns how much of the time, in percent, one of these containers held both GPUs.
     fn together(&mut self, time: u64, whom: &[u64]) -> f64 {
         const STEP: u64 = 50 * US;
         let mut together = 0;
@@ -67,7 +68,7 @@ impl Pair {
 fn turns_on_two_gpus_come_at_the_same_time() {
     for (gangs, least, most) in [(false, 0.0, 80.0), (true, 88.0, 100.0)] {
         let mut pair = Pair::new(&[SATURATING; 2], &[SATURATING; 2], gangs);
-        // They start at different times, and so would stay.
+        // They start at different times, and would stay so.
         pair.gpus[1].run_for(3 * MS);
         pair.gpus[0].run_for(3 * MS);
         pair.together(SECOND, &[0, 1]);
@@ -84,7 +85,8 @@ fn turns_on_two_gpus_come_at_the_same_time() {
     }
 }
 
-/// Two containers have both GPUs, a third only the second one: it keeps its share, and theirs there is a third as well.
+/// Two containers have both GPUs, a third only the second one: it keeps its share, and theirs there
+/// is a third as well.
 #[test]
 fn container_of_one_gpu_loses_nothing_to_gangs() {
     let pair = |gangs| {

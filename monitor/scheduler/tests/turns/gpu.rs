@@ -1,4 +1,5 @@
-//! A virtual GPU: contexts take turns by time slices, a switch costs time, work is preempted at slice borders and nowhere else.
+//! A virtual GPU: contexts alternate by time slices, a switch costs time, and work is preempted
+//! only at the end of a slice.
 
 use std::collections::VecDeque;
 
@@ -30,7 +31,7 @@ pub(crate) struct Queue {
     pub(crate) launches: u64,
     /// Launches that have run.
     pub(crate) finished: u64,
-    /// Time that its work really ran.
+    /// Time of executed work.
     pub(crate) ran: u64,
     numbers: u64,
 }
@@ -41,16 +42,16 @@ pub(crate) struct Gpu {
     slice: u64,
     switch: u64,
     pub(crate) queues: Vec<Queue>,
-    /// Whose context is loaded.
+    /// The loaded context.
     loaded: Context,
-    /// The context is being loaded until then.
+    /// End of the current context switch.
     ready: u64,
     slice_end: u64,
-    /// Which container each context belongs to.
+    /// The container of each context.
     groups: Vec<usize>,
     /// Time that each container had the GPU: its work and the switches among its own contexts.
     pub(crate) held: Vec<u64>,
-    /// The switch that goes on is between two containers.
+    /// The current switch is between two containers.
     crossing: bool,
 }
 
@@ -72,7 +73,7 @@ impl Gpu {
         }
     }
 
-    /// Queues work; answers its number.
+    /// Queues work and returns its number.
     pub(crate) fn launch(&mut self, context: Context, length: u64, launches: u64) -> u64 {
         let queue = &mut self.queues[context];
         queue.numbers += 1;
@@ -86,7 +87,7 @@ impl Gpu {
         queue.numbers
     }
 
-    /// The context's process has died.
+    /// Removes a context whose process has exited.
     pub(crate) fn drop_context(&mut self, context: Context) {
         self.queues[context].work.clear();
         self.queues[context].launches = 0;
@@ -106,7 +107,7 @@ impl Gpu {
             .any(|(context, queue)| context != self.loaded && !queue.work.is_empty())
     }
 
-    /// When something will next happen if nothing is launched.
+    /// Returns when something will next happen if nothing is launched.
     pub(crate) fn next_event(&self) -> u64 {
         if self.ready > self.now {
             return self.ready;
@@ -174,7 +175,7 @@ impl Gpu {
     }
 }
 
-/// Numbers by chance, the same in every run (xorshift).
+/// A random generator, the same in every run (xorshift).
 #[derive(Clone, Debug)]
 pub(crate) struct Chance(u64);
 
@@ -190,7 +191,7 @@ impl Chance {
         self.0
     }
 
-    /// From `low` to below `high`.
+    /// Returns a number from `low` to below `high`.
     pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.bits() % (high - low).max(1)
     }

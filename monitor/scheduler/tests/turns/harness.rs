@@ -1,4 +1,4 @@
-//! Containers, a GPU and the controller under test, in virtual time.
+//! Containers, a GPU and the scheduler under test, in virtual time.
 
 use cgpu_scheduler::policy::{Entitlement, Policy, Presence};
 use cgpu_scheduler::report::TenantReport;
@@ -19,7 +19,7 @@ pub(crate) struct Container {
     pub(crate) processes: Vec<Process>,
     pub(crate) forge: Option<Forge>,
     pub(crate) has_doorbell: bool,
-    /// Made, though perhaps without a process.
+    /// Registered, though perhaps without a process.
     pub(crate) created: bool,
 }
 
@@ -29,16 +29,16 @@ pub(crate) struct Harness {
     pub(crate) scheduler: Controller,
     pub(crate) containers: Vec<Container>,
     next_step: u64,
-    /// Bells that will be heard: when, whose.
+    /// Notifications that will arrive: time, and container.
     bells: Vec<(u64, usize)>,
-    /// Seen by the monitor's scan, and not looked at yet.
+    /// Found by the monitor's scan, and not observed yet.
     found: Vec<usize>,
     chance: Chance,
-    /// Steps of the controller.
+    /// Number of scheduler steps.
     pub(crate) steps: u64,
-    /// The monitor stands still until then.
+    /// The monitor is stopped until then.
     pub(crate) frozen: u64,
-    /// One wake-up in fifty, of the monitor or of a thread, comes so much later.
+    /// Delay of one wake-up in fifty, of the monitor or of a thread.
     pub(crate) laggard: u64,
 }
 
@@ -105,7 +105,7 @@ impl Harness {
         self.next_step = self.now;
     }
 
-    /// A new monitor, which knows nothing but what it finds.
+    /// Starts a new monitor, which knows only what it finds.
     pub(crate) fn restart_monitor(&mut self, policy: Policy, weights: &[u32]) {
         self.scheduler = Controller::new(Tuning::DEFAULT, policy);
         for (container, weight) in self.containers.iter_mut().zip(weights) {
@@ -139,7 +139,7 @@ impl Harness {
                 .min(self.next_step.max(self.frozen))
                 .min(heard)
                 .clamp(self.now, until);
-            // Events of the GPU at this very instant are run by going a moment on.
+            // Events of the GPU at this very instant run by advancing a nanosecond.
             let next = if next == self.now { self.now + 1 } else { next };
             self.gpu.run_until(next);
             self.now = next;
@@ -258,7 +258,7 @@ impl Harness {
                 }
             }
         }
-        // The timer is late by a little.
+        // The timer is slightly late.
         let lag =
             if self.laggard > 0 && self.chance.between(0, 50) == 0 { self.laggard } else { 0 };
         let late = self.chance.between(2 * US, 20 * US) + lag;
@@ -270,13 +270,13 @@ impl Harness {
         };
     }
 
-    /// Gives a container other terms, as a write to the control tree does.
+    /// Changes a container's entitlement, as a write to the control tree does.
     pub(crate) fn promise(&mut self, number: usize, entitlement: Entitlement) {
         self.scheduler.set_entitlement(Nanos(self.now), TenantId(number as u64), entitlement);
         self.poke();
     }
 
-    /// Who is to have its turn at the same time as on another GPU.
+    /// Sets the container that is to have its turn at the same time as on another GPU.
     pub(crate) fn summon(&mut self, id: Option<TenantId>) {
         if self.scheduler.summon(id) {
             self.next_step = self.now;
@@ -288,7 +288,7 @@ impl Harness {
         self.poke();
     }
 
-    /// Time that each container's work has really run.
+    /// Returns the time of each container's executed work.
     pub(crate) fn ran(&self) -> Vec<u64> {
         self.containers
             .iter()
@@ -298,7 +298,7 @@ impl Harness {
             .collect()
     }
 
-    /// The same over the next stretch.
+    /// Returns the same for the next period.
     pub(crate) fn run_and_measure(&mut self, time: u64) -> Vec<u64> {
         let before = self.ran();
         self.run_for(time);
@@ -323,7 +323,7 @@ impl Harness {
     }
 }
 
-/// Greatest relative error of a share, in percent.
+/// Returns the greatest relative error of a share, in percent.
 pub(crate) fn share_error(ran: &[u64], weights: &[u64]) -> f64 {
     let (sum, whole) = (ran.iter().sum::<u64>() as f64, weights.iter().sum::<u64>() as f64);
     ran.iter()
@@ -332,7 +332,7 @@ pub(crate) fn share_error(ran: &[u64], weights: &[u64]) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// How much of the time work ran, in percent.
+/// Returns how much of the time work ran, in percent.
 pub(crate) fn utilisation(ran: &[u64], time: u64) -> f64 {
     ran.iter().sum::<u64>() as f64 * 100.0 / time as f64
 }

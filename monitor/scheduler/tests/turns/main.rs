@@ -1,7 +1,9 @@
-//! The controller against a virtual GPU: shares, loss, reaction, deaths, lies; thousands of simulated seconds.
+//! The scheduler on a virtual GPU: shares, loss, reaction, exited and misreporting processes, over
+//! thousands of simulated seconds.
 //!
-//! The virtual GPU switches contexts every 1.024 ms where several have work, at 100 us a switch; launches, wake-ups, timers and
-//! bells are late by tens of microseconds. Shares are what really ran on the GPU, never what anybody reported.
+//! The virtual GPU switches contexts every 1.024 ms if several have work, at 100 us a switch.
+//! Launches, wake-ups, timers and notifications are late by tens of microseconds. Shares are what
+//! ran on the GPU, not what was reported.
 #![allow(clippy::cast_precision_loss)] // figures for people and bounds of percents
 
 mod background;
@@ -26,7 +28,7 @@ const WEIGHTED: Policy = Policy::Weighted { conserving: true };
 const STRICT: Policy = Policy::Weighted { conserving: false };
 const SATURATING: &[Load] = &[Load::saturating(60)];
 
-/// Runs for a while, then measures; prints what came out.
+/// Runs for a while, then measures and prints the result.
 fn measure(name: &str, harness: &mut Harness, weights: &[u64], time: u64) -> (f64, f64) {
     harness.run_for(SECOND);
     let steps = harness.steps;
@@ -105,7 +107,8 @@ fn big_kernels_win_nothing() {
     }
 }
 
-/// Too long to be waited for: others run beside it. It is charged for that once, and by halves, as the GPU slices its time.
+/// Too long to be waited for, so others run beside it. It is charged for that once, and by halves,
+/// as the GPU slices its time.
 #[test]
 fn work_that_runs_beside_is_charged_once() {
     for kernel_us in [150_000, 300_000, 1_000_000] {
@@ -120,12 +123,13 @@ fn work_that_runs_beside_is_charged_once() {
             "{kernel_us} us: charged {ratio:.3} of what ran, {:?}",
             harness.share(1).account.anomalies
         );
-        // A tenth goes to switches while they run beside each other; an eighth of the time passes until the end is seen.
+        // A tenth goes to switches while they run beside each other; the end is seen an eighth of
+        // the time late.
         assert!((0.98..=1.25).contains(&ratio), "{kernel_us} us: {ratio:.3}");
     }
 }
 
-/// A container that has the GPU at once does not wait for long kernels.
+/// A container of high priority does not wait for long kernels.
 #[test]
 fn high_priority_waits_for_no_long_drain() {
     let long = [Load::saturating(80_000)];
@@ -137,12 +141,12 @@ fn high_priority_waits_for_no_long_drain() {
     let bursts = &harness.containers[1].processes[0].bursts;
     let longest = bursts[bursts.len() / 2..].iter().max().unwrap() / MS;
     println!("{} bursts, at most {longest} ms", bursts.len());
-    // The usual drain, and then its four kernels, each of which waits for a slice of what is left.
+    // The usual drain, and then its four kernels, each of which waits for a slice of the rest.
     assert!(longest <= 24 + 4 * 3, "{longest} ms");
 }
 
-/// A holder that has used up its turn by one long kernel has none of it left for another: what is
-/// in flight counts before it has run.
+/// A holder that has used up its turn with one long kernel has nothing left for another: work in
+/// flight counts before it has run.
 #[test]
 fn turn_used_up_by_one_kernel_is_not_extended_for_another() {
     let long = [Load::saturating(40_000).during(SECOND, u64::MAX)];
@@ -154,8 +158,8 @@ fn turn_used_up_by_one_kernel_is_not_extended_for_another() {
     assert!(overruns <= 2, "{overruns} of its turns did not end by themselves");
 }
 
-/// A kernel long beside short ones, by any weights: shares come out as set, and no container is
-/// charged more time than there was.
+/// A long kernel beside short ones, by any weights: shares come out as configured, and no container
+/// is charged more time than there was.
 #[test]
 fn long_kernels_share_by_weight() {
     for (us, weights) in
@@ -185,7 +189,8 @@ fn kernels_of_any_length_share_by_weight() {
     let mut harness =
         Harness::new(WEIGHTED, &[(4, &ragged), (3, SATURATING), (2, &ragged), (1, SATURATING)]);
     let (error, used) = measure("ragged", &mut harness, &[4, 3, 2, 1], 60 * SECOND);
-    // Work whose end cannot be foretold leaves the GPU idle for a moment at the end of each turn: its own.
+    // Work with an unpredictable end leaves the GPU idle briefly at the end of each turn, which its
+    // container pays for.
     assert!(error <= 2.0, "{error:.3} %");
     assert!(used >= 97.0, "{used:.2} %");
 }
@@ -204,7 +209,7 @@ fn many_tenants_share_equally() {
 
 #[test]
 fn several_processes_are_one_container() {
-    // What they lose by switching among themselves is their own affair: time counts, not work.
+    // What they lose by switching among themselves is their own: time counts, not work.
     let two = [Load::saturating(60), Load::saturating(60)];
     let four = [Load::saturating(60); 4];
     let mixed = [
@@ -234,7 +239,7 @@ fn several_processes_are_one_container() {
 
 #[test]
 fn idle_container_leaves_the_gpu_to_others() {
-    // One stops at 5 s in full flow; the other one has the GPU within 50 ms.
+    // One stops at 5 s; the other one has the GPU within 50 ms.
     let stops = [Load::saturating(60).during(0, 5 * SECOND)];
     let mut harness = Harness::new(FAIR, &[(1, &stops), (1, SATURATING)]);
     harness.run_for(5 * SECOND);
@@ -248,7 +253,7 @@ fn idle_container_leaves_the_gpu_to_others() {
 #[test]
 fn newcomer_is_scheduled_at_once() {
     for has_doorbell in [true, false] {
-        // A thousand kernels are queued when the newcomer comes.
+        // A thousand kernels are queued when the newcomer arrives.
         let comes = [Load::saturating(60).during(2 * SECOND, u64::MAX)];
         let mut harness = Harness::new(FAIR, &[(1, SATURATING), (1, &comes)]);
         for container in &mut harness.containers {
@@ -264,8 +269,8 @@ fn newcomer_is_scheduled_at_once() {
     }
 }
 
-/// A queue filled while alone runs beside a newcomer's turns. Its container had nothing for 17 s
-/// after that.
+/// A queue filled while alone runs beside a newcomer's turns. Its container once got nothing for 17
+/// s after that.
 #[test]
 fn queue_filled_while_alone_is_repaid_from_half_a_share() {
     let long = [Load::saturating(5_000)];
@@ -280,12 +285,12 @@ fn queue_filled_while_alone_is_repaid_from_half_a_share() {
     println!("{:?} while it owes, then {:?}; {forgiven} ms forgiven", owing.parts(), after.parts());
     assert!((9.0..=13.0).contains(&owing.parts()[0]), "half of its 20 %");
     assert!((19.0..=21.0).contains(&after.parts()[0]), "all of it");
-    // It had 5 s, as its neighbour, of which a quarter was its own, and owed 250 ms.
+    // It had 5 s, like its neighbour, of which a quarter was its own, and owed 250 ms.
     assert!((3_400..=4_100).contains(&forgiven), "{forgiven} ms forgiven");
 }
 
 /// A kernel launched after a pause is no queue from before, though the GPU was not contended
-/// meanwhile: by pausing, a container had 39 % where 20 were set.
+/// meanwhile: by pausing, a container once had 39 % where 20 were set.
 #[test]
 fn long_kernels_after_pauses_are_charged_in_full() {
     for kernel_us in [150_000, 400_000] {
@@ -299,8 +304,8 @@ fn long_kernels_after_pauses_are_charged_in_full() {
     }
 }
 
-/// Why what a container says of its queue is not compared with what the holder of the turn
-/// computes: hidden work has half of the holder's turns, and the holder reports as much as ever.
+/// Shows why reports about a queue are not compared with what the holder computes: hidden work
+/// takes half of the holder's turns, and the holder reports as much as before.
 #[test]
 fn holder_beside_hidden_work_reports_all_of_its_turns() {
     let long = [Load::saturating(5_000)];
@@ -412,7 +417,7 @@ fn idle_container_burns_its_slots_only_under_strict_weights() {
 
 #[test]
 fn endless_kernel_costs_what_native_slicing_would() {
-    // One launch of an hour, after a while of ordinary work.
+    // One launch of an hour, after some ordinary work.
     let mut native =
         Harness::new(Policy::Native, &[(1, &[Load::saturating(3_600_000_000)]), (1, SATURATING)]);
     native.run_for(SECOND);
@@ -437,7 +442,7 @@ fn stopped_monitor_catches_up() {
     assert!(error <= 1.0, "{error:.3} %");
 }
 
-/// A host that was suspended, a monitor that was starved: no time passes for it, then seconds at once.
+/// A suspended host or a starved monitor: no time passes for it, then seconds at once.
 #[test]
 fn clock_that_jumps_costs_no_more_than_the_jump() {
     for jump in [SECOND, 7 * SECOND, 30 * SECOND] {
@@ -451,8 +456,8 @@ fn clock_that_jumps_costs_no_more_than_the_jump() {
     }
 }
 
-/// Steps with times from before: nothing is undone, no container is charged, and the GPU goes on
-/// when the clock does.
+/// Steps with earlier times: nothing is undone, no container is charged, and the GPU continues with
+/// the clock.
 #[test]
 fn clock_that_goes_back_stands_still() {
     let mut harness = Harness::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
@@ -482,7 +487,7 @@ fn new_monitor_adopts_running_work() {
     assert!(error <= 1.0 && used >= 98.0, "{error:.3} % {used:.2} %");
 }
 
-/// What a hostile container writes over its words, while its gate goes by the rules.
+/// What a hostile container writes over its reports, while its gate is compliant.
 const FORGERIES: [(&str, Forge); 9] = [
     ("zeros", |report, _, _| {
         (report.turn, report.waiting, report.active, report.busy) = (0, 0, 0, 0);
@@ -539,10 +544,10 @@ fn misreporting_tenant_gains_nothing_and_costs_its_neighbour_nothing() {
 }
 
 trait Parts {
-    /// In percent of so much time.
+    /// Returns parts of so much time, in percent.
     fn map_parts(&self, time: u64) -> Vec<f64>;
 
-    /// In percent of the sum.
+    /// Returns parts of the sum, in percent.
     fn parts(&self) -> Vec<f64>;
 }
 
@@ -558,8 +563,8 @@ impl Parts for Vec<u64> {
 
 #[test]
 fn work_past_the_gate_is_debt() {
-    // One process of a container does not wait at its gate: what it runs is not known, but no
-    // container hangs.
+    // One process of a container bypasses its gate: what it runs is unknown, but no container
+    // hangs.
     let mut harness = Harness::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
     harness.containers[0].processes[0].ungated = true;
     harness.run_for(SECOND);
@@ -577,7 +582,7 @@ fn switch_cost_is_learned() {
         harness.run_for(2 * SECOND);
         let learned = harness.scheduler.learned_switch_cost().expect("many turns").0 / US;
         println!("{switch_us} us: learned {learned} us");
-        // What the hand-over itself leaves idle is part of it.
+        // The hand-over's own idle time is part of it.
         assert!(
             (switch_us * 8 / 10..=switch_us + 60).contains(&learned),
             "{switch_us} us: {learned} us"
@@ -585,7 +590,7 @@ fn switch_cost_is_learned() {
     }
 }
 
-/// Slices grow where switches are dear, and only there; and then they stay as they are.
+/// Slices grow only where switches are expensive; then they stay as they are.
 #[test]
 fn slices_go_by_what_a_switch_costs() {
     for (switch_us, least, most) in [(30, 6.0, 6.0), (100, 6.0, 6.0), (300, 9.0, 10.0)] {

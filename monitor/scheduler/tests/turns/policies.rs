@@ -1,4 +1,4 @@
-//! The policies of fixed shares and the soft one; policies that change under load; containers for which no weight was left.
+//! The fixed and the soft policies, policies that change under load, and containers without weight.
 
 use cgpu_scheduler::Sharing;
 use cgpu_scheduler::policy::{Entitlement, Policy};
@@ -22,7 +22,7 @@ fn percent(percent: u32) -> Entitlement {
     Entitlement { percent: Some(percent), ..Entitlement::of_weight(1) }
 }
 
-/// A GPU with a container for each percentage.
+/// Makes a GPU with a container for each percentage.
 fn harness(percents: &[u32], loads: &[&'static [Load]]) -> Harness {
     let tenants: Vec<(u32, &[Load])> = loads.iter().map(|load| (1, *load)).collect();
     let mut harness = Harness::new(fixed(20), &tenants);
@@ -77,7 +77,7 @@ fn fixed_shares_hold_beside_others() {
             harness.gpu.held.iter().zip(before).map(|(after, before)| after - before).collect();
         let parts = held.map_parts(10 * SECOND);
         println!("{name}: set {percents:?}, got {parts:.2?}");
-        // Where everything is promised switches cost what no container has.
+        // If everything is promised, switches cost time that no container has.
         let full = percents.iter().sum::<u32>() == 100;
         for (part, set) in parts.iter().zip(percents) {
             let set = f64::from(*set);
@@ -206,7 +206,7 @@ fn misreporting_tenant_gains_little_where_neighbours_may_overlap() {
     }
 }
 
-/// One who was sparse and then saturates is back in the queue at once.
+/// A container that was sparse and then saturates returns to the queue at once.
 #[test]
 fn saturating_background_tenant_takes_turns_again() {
     const SPARSE: Load = Load::bursts(100, 1, 2_000).during(0, 5 * SECOND);
@@ -221,7 +221,7 @@ fn saturating_background_tenant_takes_turns_again() {
     assert!(share_error(&ran, &[1, 1]) <= 4.0, "{ran:?}");
 }
 
-/// Every 100 ms another policy, for a minute: no container hangs, nothing is lost, and afterwards
+/// Another policy every 100 ms, for a minute: no container hangs, nothing is lost, and afterwards
 /// shares are as before.
 #[test]
 fn policies_change_under_load() {
@@ -247,7 +247,7 @@ fn policies_change_under_load() {
         }
         harness.promise(1, Entitlement::of_weight(1));
         harness.set_policy(FAIR);
-        // What was queued while the GPU was native is run, and its debt waited off.
+        // Work queued while the GPU was native is run, and its debt waited off.
         harness.run_for(15 * SECOND);
         let ran = harness.run_and_measure(5 * SECOND);
         println!("afterwards: {:.2?}", ran.map_parts(5 * SECOND));

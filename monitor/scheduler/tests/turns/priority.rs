@@ -54,7 +54,8 @@ fn requests_of_high_priority_take_as_long_as_alone() {
     }
 }
 
-/// High priority that saturates the GPU alone has used up its allowance: it saves nothing up against who wants the GPU for a moment now and then.
+/// High priority that saturates the GPU alone has used up its allowance: it saves nothing up
+/// against a neighbour that wants the GPU briefly now and then.
 #[test]
 fn occasional_neighbour_is_not_kept_waiting() {
     for policy in [FAIR, WEIGHTED, Policy::Soft, Policy::Native] {
@@ -77,7 +78,8 @@ fn occasional_neighbour_is_not_kept_waiting() {
     }
 }
 
-/// On a busy machine a thread, or the monitor, wakes late now and then. That costs the one request so much, and nothing after it.
+/// On a busy machine a thread, or the monitor, sometimes wakes late. That delays one request and
+/// nothing after it.
 #[test]
 fn late_wakeup_is_not_forgotten() {
     for policy in ALL {
@@ -112,8 +114,8 @@ fn high_priority_takes_no_more_than_its_ratio() {
             harness.run_for(SECOND);
             let parts = harness.run_and_measure(5 * SECOND).map_parts(5 * SECOND);
             println!("{policy:?}, {ratio} %: {parts:.2?}");
-            // A larger ordinary share counts instead; where shares are fixed, what no other
-            // container may have is free.
+            // A larger ordinary share counts instead; with fixed shares, what no other container
+            // may have is free.
             let fixed = policy.is_fixed();
             let bound = f64::from(if fixed { ratio.max(95) } else { ratio.max(50) });
             assert!(parts[0] <= bound + 1.0, "{policy:?}, {ratio} %: {parts:.2?}");
@@ -124,12 +126,13 @@ fn high_priority_takes_no_more_than_its_ratio() {
     }
 }
 
-/// Whom nobody can take the GPU from has more in flight, so that it does not run dry when its thread wakes late; near the end of its allowance, beside
-/// another of high priority, and if it does not tell when its work ends, it has no more than anybody.
+/// A container that cannot lose the GPU has more in flight, so that it does not run dry when its
+/// thread wakes late. It has no more than others near the end of its allowance, beside another of
+/// high priority, or if it does not report when its work ends.
 #[test]
 fn uncontested_holder_may_have_more_in_flight() {
     const REQUESTS: &[Load] = &[Load::bursts(100, 64, 10_000)];
-    // What it is told while it has the GPU, and for how many of the moments looked at.
+    // Returns its bounds while it has the GPU, and in how many of the samples.
     let told = |loads: [&[Load]; 2], high: usize, forge: Option<Forge>| {
         let mut harness = Harness::new(FAIR, &[(1, loads[0]), (1, loads[1])]);
         (0..high).for_each(|number| harness.promise(number, HIGH));
@@ -201,8 +204,8 @@ fn priority_that_is_taken_away_is_gone_at_once() {
     assert!((parts[0] - parts[1]).abs() <= 3.0, "{parts:.2?}");
 }
 
-/// A misreporting container of high priority is bounded like any other of high priority, and loses
-/// it while it misreports.
+/// A misreporting container of high priority is bounded like any other, and loses it while it
+/// misreports.
 #[test]
 fn misreporting_high_priority_tenant_stays_within_the_ratio() {
     for (name, forge) in crate::FORGERIES {

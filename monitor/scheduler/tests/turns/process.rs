@@ -1,5 +1,5 @@
-//! A process behind its gate, as `docs/internals/turns.md` section 6 has it: launches, thread-local budget,
-//! batches, measuring, holding.
+//! A process behind its gate, as in `docs/internals/turns.md` section 6: launches, thread-local
+//! budget, batches, measuring, holding.
 
 use std::collections::VecDeque;
 
@@ -11,23 +11,23 @@ pub(crate) const MS: u64 = 1_000_000;
 const OPEN: u64 = 0;
 const YOURS: u64 = 1;
 
-/// Estimate of work in flight that is allowed while metered.
+/// Estimated work in flight that is allowed while metered.
 const BOUND: u64 = 500 * US;
-/// A marker is placed behind so much.
+/// Work after which a marker is placed.
 const BATCH: u64 = 500 * US;
-/// Credit is handed out in such pieces.
+/// Size of a thread's budget.
 const CREDIT: u64 = 200 * US;
-/// ... and in larger ones where more than this may be in flight.
+/// A bound above this has larger budgets.
 const WIDE: u64 = MS;
-/// A held thread looks at its work this often, at least, as long as that need not be over.
+/// Longest interval at which a held thread polls its work before that must be over.
 const LONG_LOOK: u64 = 2 * MS;
 /// Launches that the driver queues.
 const DEPTH: u64 = 1000;
 
-/// What a process does.
+/// Load of a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    /// Shortest and longest kernel; equally likely in between.
+    /// Shortest and longest kernel, uniformly distributed.
     pub(crate) kernel: (u64, u64),
     /// Launches between two waits for the GPU; 0: never waits.
     pub(crate) burst: u64,
@@ -82,14 +82,14 @@ pub(crate) struct Cell {
     pub(crate) last: u64,
 }
 
-/// Where the process's one thread is.
+/// State of the process's one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Thread {
     /// Will launch then.
     Launches(u64),
-    /// In the throttle until then; since when, and how long at most.
+    /// Throttled until then; since when, and how long at most.
     Throttled { until: u64, since: u64 },
-    /// At the gate under this word; looks again then.
+    /// At the gate under this word; polls again then.
     Held { word: u32, until: u64 },
     /// The driver's queue is full.
     Queued,
@@ -102,12 +102,12 @@ enum Thread {
 enum Known {
     /// Not at all: one launch at a time.
     Nothing,
-    /// While others' work ran beside: it is no longer than that.
+    /// While others' work ran beside: an upper bound.
     AtMost,
     Well,
 }
 
-/// Launches that one marker stands behind.
+/// Launches that one marker follows.
 #[derive(Clone, Copy, Debug)]
 struct Batch {
     /// Number of its last work.
@@ -132,9 +132,9 @@ pub(crate) struct Process {
     pending: Batch,
     credit: u64,
     frontier: u64,
-    /// Start of the oldest unsettled work.
+    /// Start of the oldest unmeasured work.
     since: u64,
-    /// When what is in flight is predicted to have run.
+    /// When the work in flight is predicted to have run.
     due: u64,
     /// When the last marker was placed.
     marked: u64,
@@ -143,31 +143,31 @@ pub(crate) struct Process {
     known: Known,
     in_burst: u64,
     notified: bool,
-    /// It waits at the gate, and under which word it last said so.
+    /// It waits at the gate; with the word under which it last notified.
     held: bool,
     under: u64,
     pub(crate) stopped: bool,
     pub(crate) dead: bool,
-    /// A gate that is passed by: what it launches is not asked for.
+    /// It bypasses the gate.
     pub(crate) ungated: bool,
-    /// How long its bursts took, from the first launch to the end of the last kernel.
+    /// Times of its bursts, from the first launch to the end of the last kernel.
     pub(crate) bursts: Vec<u64>,
     began: u64,
-    /// Launches that the GPU has taken.
+    /// Launches that the GPU has accepted.
     pub(crate) launched: u64,
     last_launch: u64,
 }
 
-/// What the container's other processes do.
+/// Reports of the container's other processes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Siblings {
-    /// Spent of this turn.
+    /// Spent in this turn.
     pub(crate) spent: u64,
     /// Predicted to be still running.
     pub(crate) remaining: u64,
 }
 
-/// What a step of a process asks of the world.
+/// What a step of a process requests from the harness.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asked {
     pub(crate) notify: bool,
@@ -207,7 +207,7 @@ impl Process {
         }
     }
 
-    /// When it wants to run next; the GPU's own events aside.
+    /// Returns when it is to run next, apart from the GPU's events.
     pub(crate) fn next(&self) -> u64 {
         if self.stopped || self.dead {
             return u64::MAX;
@@ -219,7 +219,7 @@ impl Process {
         }
     }
 
-    /// The gate word has changed and its sleepers were woken: the thread runs then.
+    /// Wakes the thread after the gate word has changed.
     pub(crate) fn wake(&mut self, at: u64) {
         if let Thread::Held { until, .. } = &mut self.thread {
             *until = (*until).min(at);
@@ -283,13 +283,13 @@ impl Process {
         asked
     }
 
-    /// When a held thread looks at the GPU again: when its own work is predicted to have run.
+    /// Returns when a held thread polls the GPU again: when its own work is predicted to have run.
     fn look_again(&self, now: u64, chance: &mut Chance) -> u64 {
         let late = chance.between(30 * US, 60 * US);
         let own = if self.batches.is_empty() {
             100 * MS
         } else {
-            // When it can have run at the earliest; if it has not, later and later.
+            // First at the earliest end of its work, then at growing intervals.
             let overdue = now.saturating_sub(self.due);
             self.due.saturating_sub(now).min(LONG_LOOK).max(overdue / 8).clamp(50 * US, 100 * MS)
                 + late
@@ -365,7 +365,8 @@ impl Process {
                         self.mark(now);
                     }
                     self.cell.waiting = 1;
-                    // Who goes on waiting does not launch, and has said so; but a turn may have come and gone while it slept.
+                    // A thread that keeps waiting does not launch, and has notified. But a turn may
+                    // have passed while it slept.
                     if self.held {
                         self.cell.active = was;
                     }
@@ -408,7 +409,7 @@ impl Process {
         if metered && self.cell.inflight == 0 {
             self.since = now;
         }
-        // What a thread with gaps launches is measured by itself.
+        // Launches of a thread with gaps are measured one by one.
         let number = gpu.launch(self.context, length, launches);
         if metered {
             let estimate = launches * self.estimate;
@@ -439,7 +440,7 @@ impl Process {
         self.pending = Batch { upto: 0, estimate: 0, launches: 0 };
     }
 
-    /// Until when to sleep before the next launch; none: go.
+    /// Returns until when to sleep before the next launch; none: launch.
     fn throttle(&self, now: u64, since: Option<u64>, page: &Page) -> Option<u64> {
         let unmeasured: u64 =
             self.batches.iter().map(|batch| batch.launches).sum::<u64>() + self.pending.launches;
@@ -457,7 +458,7 @@ impl Process {
         };
         let bound = bound.max(2 * self.estimate);
         let excess = (self.remaining(now) + self.estimate).saturating_sub(bound);
-        // On trust in the prediction up to twice the bound.
+        // Predictions are trusted up to twice the bound.
         let unconfirmed = self.cell.inflight + self.estimate > 2 * bound || !trusted;
         let step = if excess > 0 {
             excess.saturating_sub(50 * US).max(20 * US)
@@ -469,7 +470,8 @@ impl Process {
         Some(now + step.min(limit - waited))
     }
 
-    /// How long what is in flight still runs, as predicted. Overdue work is taken to last a quarter longer than it has.
+    /// Predicts how long the work in flight still runs. Overdue work is assumed to last a quarter
+    /// longer than it has.
     fn remaining(&self, now: u64) -> u64 {
         if self.due > now {
             return self.due - now;
@@ -481,7 +483,7 @@ impl Process {
     fn measure(&mut self, now: u64, gpu: &mut Gpu, beside: bool) {
         let done = &mut gpu.queues[self.context].done;
         while let Some(batch) = self.batches.front().copied() {
-            // Three microseconds until a completion is seen.
+            // A completion is seen three microseconds late.
             if !done.iter().any(|done| done.number >= batch.upto && done.end + 3 * US <= now) {
                 break;
             }
@@ -498,14 +500,13 @@ impl Process {
             self.since = end;
             let unmeasured = self.cell.inflight.saturating_sub(batch.estimate);
             self.due = now.max(end + unmeasured);
-            // Beside others the span has their slices in it: no more than the work is expected to
-            // take is charged.
+            // Beside others the span includes their slices: at most the expected time is charged.
             self.cell.busy += if beside { measured.min(batch.estimate) } else { measured };
             self.cell.last = end + 2 * US;
             self.cell.inflight = self.cell.inflight.saturating_sub(batch.estimate);
             if batch.estimate > 2 * US {
                 let each = (measured / batch.launches.max(1)).max(US);
-                // What is too long may hold others' slices; what is too short cannot.
+                // A long measurement may include others' slices; a short one cannot.
                 self.estimate = match (self.known, each < self.estimate) {
                     (Known::Nothing, _) => each,
                     (Known::AtMost, _) if !beside => each,
@@ -522,7 +523,8 @@ impl Process {
         }
     }
 
-    /// What was left without a marker before a gap: a marker now would measure the gap as well.
+    /// Measures launches without a marker before a gap by estimate: a marker now would measure the
+    /// gap, too.
     fn measure_by_estimate(&mut self, now: u64, gpu: &mut Gpu) {
         let pending =
             std::mem::replace(&mut self.pending, Batch { upto: 0, estimate: 0, launches: 0 });
@@ -538,9 +540,10 @@ impl Process {
 
     fn publish(&mut self, now: u64, siblings: Siblings) {
         let remaining = self.remaining(now);
-        // The GPU slices its time among the processes: what is left of each ends when what is left of all does.
+        // The GPU slices its time among the processes: the rest of each ends when the rest of all
+        // does.
         self.cell.ends = now + if remaining > 0 { remaining + siblings.remaining } else { 0 };
-        // What is overdue has taken the time that it has taken.
+        // Overdue work has taken the time that it has taken.
         let overdue = if self.due < now && remaining > 0 { now - self.since } else { 0 };
         let inflight = self.cell.inflight.max(overdue);
         self.cell.spent = (self.cell.busy + inflight).saturating_sub(self.base);
