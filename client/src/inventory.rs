@@ -14,7 +14,7 @@ pub struct HostDevice {
     /// Its UUID.
     pub uuid: Uuid,
     /// Its name in the control tree.
-    pub number: DeviceId,
+    pub id: DeviceId,
     /// Its memory.
     pub total: Bytes,
     /// Whether MIG is enabled on it, and it has no instances or the driver cannot distinguish them.
@@ -38,7 +38,7 @@ pub struct Inventory {
 /// A device in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedDevice {
-    /// [`HostDevice::number`].
+    /// [`HostDevice::id`].
     pub index: DeviceId,
     /// `GPU-...`.
     pub uuid: String,
@@ -52,7 +52,7 @@ pub struct ListedDevice {
 impl From<&HostDevice> for ListedDevice {
     fn from(found: &HostDevice) -> Self {
         Self {
-            index: found.number,
+            index: found.id,
             uuid: found.uuid.to_string(),
             memory_total: found.total.0,
             is_partitioned: found.is_partitioned,
@@ -66,7 +66,7 @@ impl TryFrom<&ListedDevice> for HostDevice {
     fn try_from(listed: &ListedDevice) -> Result<Self, Self::Error> {
         Ok(Self {
             uuid: listed.uuid.parse()?,
-            number: listed.index,
+            id: listed.index,
             total: Bytes(listed.memory_total),
             is_partitioned: listed.is_partitioned,
         })
@@ -79,10 +79,10 @@ mod tests {
 
     #[test]
     fn device_survives_a_round_trip_through_json() {
-        for (number, is_partitioned) in [("0", false), ("1", true), ("3.2", false)] {
+        for (id, is_partitioned) in [("0", false), ("1", true), ("3.2", false)] {
             let found = HostDevice {
                 uuid: Uuid([7; 16]),
-                number: number.parse().unwrap(),
+                id: id.parse().unwrap(),
                 total: Bytes(15109 << 20),
                 is_partitioned,
             };

@@ -105,14 +105,9 @@ fn gpu(nvml: &Nvml, index: u32) -> Result<Vec<HostDevice>, NvmlError> {
     Ok(instances)
 }
 
-fn read_device(device: &Device<'_>, number: DeviceId) -> Result<HostDevice, NvmlError> {
+fn read_device(device: &Device<'_>, id: DeviceId) -> Result<HostDevice, NvmlError> {
     let uuid: Uuid = device.uuid()?.parse().map_err(|_| NvmlError::Unknown)?;
-    Ok(HostDevice {
-        uuid,
-        number,
-        total: Bytes(device.memory_info()?.total),
-        is_partitioned: false,
-    })
+    Ok(HostDevice { uuid, id, total: Bytes(device.memory_info()?.total), is_partitioned: false })
 }
 
 /// Returns the directory of the simulated GPUs' state if this process's environment has simulated

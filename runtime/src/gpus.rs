@@ -86,14 +86,14 @@ fn checked(inventory: &Inventory, state: Option<&Path>, kernels: &Path) -> Optio
     let is_meant = match (state, &inventory.simulated) {
         (Some(state), Some(theirs)) => state.canonicalize().ok().as_ref() == Some(theirs),
         (None, None) => {
-            let numbers: BTreeSet<u32> = gpus.iter().map(|gpu| gpu.number.gpu()).collect();
+            let numbers: BTreeSet<u32> = gpus.iter().map(|gpu| gpu.id.gpu()).collect();
             std::fs::read_dir(kernels)
                 .is_ok_and(|entries| entries.flatten().count() == numbers.len())
         }
         _ => false,
     };
     // Instances may have been made and removed since: the number of GPUs stays what it is.
-    let is_whole = |gpu: &HostDevice| !gpu.number.is_instance() && !gpu.is_partitioned;
+    let is_whole = |gpu: &HostDevice| !gpu.id.is_instance() && !gpu.is_partitioned;
     let all_count = gpus.iter().all(|gpu| gpu.total.0 > 0 && is_whole(gpu));
     (is_meant && all_count && !gpus.is_empty())
         .then(|| gpus.into_iter().map(HostGpu::from).collect())

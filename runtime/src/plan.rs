@@ -126,8 +126,8 @@ impl Environment for Declared<'_> {
 pub struct HostGpu {
     /// As settings know it.
     pub gpu: GpuInfo,
-    /// What people call it.
-    pub number: DeviceId,
+    /// Its name in the control tree.
+    pub id: DeviceId,
     /// It is partitioned, into instances that the driver does not identify or into none.
     pub is_partitioned: bool,
 }
@@ -135,11 +135,11 @@ pub struct HostGpu {
 impl HostGpu {
     /// One that is not partitioned.
     #[must_use]
-    pub fn new(uuid: Uuid, total: Bytes, number: DeviceId) -> Self {
+    pub fn new(uuid: Uuid, total: Bytes, id: DeviceId) -> Self {
         // NVML's indexes are in PCI order; in the low bits instances count from 1.
-        let at = number.instance().map_or(0, |instance| u64::from(instance) + 1);
-        let order = (u64::from(number.gpu()) + 1) * (GpuInfo::INSTANCE + 1) + at;
-        Self { gpu: GpuInfo { uuid, total, order }, number, is_partitioned: false }
+        let at = id.instance().map_or(0, |instance| u64::from(instance) + 1);
+        let order = (u64::from(id.gpu()) + 1) * (GpuInfo::INSTANCE + 1) + at;
+        Self { gpu: GpuInfo { uuid, total, order }, id, is_partitioned: false }
     }
 }
 
@@ -147,7 +147,7 @@ impl From<HostDevice> for HostGpu {
     fn from(found: HostDevice) -> Self {
         Self {
             is_partitioned: found.is_partitioned,
-            ..Self::new(found.uuid, found.total, found.number)
+            ..Self::new(found.uuid, found.total, found.id)
         }
     }
 }
@@ -178,7 +178,7 @@ pub fn plan(
             "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit, but this host has no GPU; start the container on a host that has one, or leave it out".into(),
         ));
     }
-    check_indexes(declared, gpus.iter().map(|gpu| gpu.number.gpu()).collect())?;
+    check_indexes(declared, gpus.iter().map(|gpu| gpu.id.gpu()).collect())?;
     let known: Vec<GpuInfo> = gpus.iter().map(|gpu| gpu.gpu).collect();
     let settings =
         match variables.decide(Inventory { gpus: &known, partitioned: &[], complete: true })? {

@@ -373,11 +373,8 @@ fn simulator(folder: &Folder, config: &Config, list: &str, libraries: &Path) -> 
 }
 
 fn capacities(gpus: &[HostGpu]) -> Vec<GpuCapacity> {
-    let capacities = |gpu: &HostGpu| GpuCapacity {
-        uuid: gpu.gpu.uuid,
-        number: gpu.number,
-        total: gpu.gpu.total,
-    };
+    let capacities =
+        |gpu: &HostGpu| GpuCapacity { uuid: gpu.gpu.uuid, id: gpu.id, total: gpu.gpu.total };
     gpus.iter().map(capacities).collect()
 }
 

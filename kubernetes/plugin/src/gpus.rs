@@ -214,7 +214,7 @@ impl DeviceWatcher {
         now: Uptime,
     ) {
         for gpu in &self.known {
-            let (index, uuid) = (gpu.number.gpu(), name(gpu));
+            let (index, uuid) = (gpu.id.gpu(), name(gpu));
             // What does not answer has fallen off its bus; what wants to retire pages wants to be reset before.
             let health_check =
                 health_checks.iter().find(|health_check| health_check.index == index);
@@ -228,7 +228,7 @@ impl DeviceWatcher {
                 if reported.is_none_or(|reported| reported == index)
                     && self.health.report(&uuid, *xid, *ago, now)
                 {
-                    warn!(gpu = %gpu.number, uuid, xid, "reported an error: it is given to nobody until it was quiet for a while");
+                    warn!(gpu = %gpu.id, uuid, xid, "reported an error: it is given to nobody until it was quiet for a while");
                 }
             }
         }
@@ -266,7 +266,7 @@ impl DeviceWatcher {
 /// As the driver calls it; its bytes do not tell an instance (MIG) from a GPU.
 fn name(gpu: &HostDevice) -> String {
     let name = gpu.uuid.to_string();
-    if gpu.number.is_instance() { name.replacen("GPU", "MIG", 1) } else { name }
+    if gpu.id.is_instance() { name.replacen("GPU", "MIG", 1) } else { name }
 }
 
 #[cfg(test)]
@@ -289,7 +289,7 @@ mod tests {
     fn found() -> [HostDevice; 3] {
         [("0", 1), ("1.0", 2), ("1.2", 3)].map(|(number, byte)| HostDevice {
             uuid: Uuid([byte; 16]),
-            number: number.parse().unwrap(),
+            id: number.parse().unwrap(),
             total: Bytes(MIB),
             is_partitioned: false,
         })

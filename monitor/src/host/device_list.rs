@@ -47,8 +47,8 @@ fn device(found: &HostDevice) -> Device {
     Device {
         uuid: found.uuid,
         total: found.total,
-        index: found.number.gpu(),
-        instance: found.number.instance().map_or(0, |instance| instance + 1),
+        index: found.id.gpu(),
+        instance: found.id.instance().map_or(0, |instance| instance + 1),
         is_partitioned: found.is_partitioned,
     }
 }

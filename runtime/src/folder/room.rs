@@ -16,7 +16,7 @@ pub struct GpuCapacity {
     /// The GPU.
     pub uuid: Uuid,
     /// Its id for messages.
-    pub number: DeviceId,
+    pub id: DeviceId,
     /// All of its memory.
     pub total: Bytes,
 }
@@ -44,7 +44,7 @@ pub(super) fn check(
         if given.len() >= MAX_CONTAINERS {
             return Err(Refusal(format!(
                 "GPU {} has {} containers, and more than {MAX_CONTAINERS} cannot share a GPU; end one of them",
-                gpu.number,
+                gpu.id,
                 given.len()
             )));
         }
@@ -53,7 +53,7 @@ pub(super) fn check(
             let mib = |bytes: u64| bytes >> 20;
             return Err(Refusal(format!(
                 "GPU {} has {} MiB, of which {} MiB are given to {} containers, so that {} MiB more do not fit; lower ALIYUN_COM_GPU_MEM_CONTAINER, end a container, or set allow_overcommit in /etc/cgpu/monitor.toml",
-                gpu.number,
+                gpu.id,
                 mib(gpu.total.0),
                 mib(sum),
                 given.len(),

@@ -41,7 +41,7 @@ fn make(root: &Path, id: &str, mib: u64) -> Result<Folder> {
     fs::create_dir_all(&bundle)?;
     fs::write(bundle.join("config.json"), "{}")?;
     let limits = Limits { gpus: vec![(GPU, Bytes(mib << 20))], ..Limits::default() };
-    let gpus = [GpuCapacity { uuid: GPU, number: DeviceId::of_gpu(0), total: Bytes(15109 << 20) }];
+    let gpus = [GpuCapacity { uuid: GPU, id: DeviceId::of_gpu(0), total: Bytes(15109 << 20) }];
     Folder::make(&FolderSpec {
         root,
         id,
