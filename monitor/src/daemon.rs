@@ -90,7 +90,7 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
     match daemon.serve()? {
         End::Stopped => {
             service::stopping();
-            daemon.host.open_gates();
+            daemon.host.turns().open_gates();
             tracing::info!("stopped by a signal; all gates are open");
         }
         End::Transferred => {

@@ -1,6 +1,6 @@
 //! The host: its GPUs and its containers, and what happens to them at events and deadlines.
 //!
-//! Every event ends in [`Host::step`]: the containers concerned are observed, the GPU's scheduler
+//! Every event ends in `Turns::step`: the containers concerned are observed, the GPU's scheduler
 //! decides, the grant pages are written. Between steps the host finds containers, notes exits, and
 //! writes heartbeats.
 

@@ -31,7 +31,7 @@ pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
     let mut containers: Vec<ContainerStatus> =
         host.containers.values().map(|container| self::container(host, container, now)).collect();
     containers.sort_by(|one, other| one.id.cmp(&other.id));
-    let (found, ends) = host.finding_counts();
+    let (found, ends) = host.findings().counts();
     Status {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
@@ -41,10 +41,10 @@ pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
         warnings: host.warnings.clone(),
         gpus: (0..host.devices.len()).map(|at| gpu(host, at)).collect(),
         containers,
-        findings: host.findings(now),
+        findings: host.findings().current(now),
         found,
         ends,
-        ended: host.ended_lately(now),
+        ended: host.findings().ended(now),
     }
 }
 

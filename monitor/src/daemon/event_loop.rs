@@ -107,10 +107,11 @@ impl EventLoop {
             if time >= self.next_heartbeat {
                 self.run_housekeeping(time);
             }
-            self.host.run_due(time);
+            self.host.turns().run_due(time);
             self.apply_changes();
             let behind = self.socket.is_behind();
-            let until = if behind { time } else { self.host.next_step().min(self.next_heartbeat) };
+            let until =
+                if behind { time } else { self.host.turns().next_step().min(self.next_heartbeat) };
             self.poll.wait(until, &mut ready)?;
             let time = Monotonic.now();
             if behind {
@@ -147,8 +148,8 @@ impl EventLoop {
                 }
                 // The end of a turn does not wait for the other events.
                 let time = Monotonic.now();
-                if self.host.next_step() <= time {
-                    self.host.run_due(time);
+                if self.host.turns().next_step() <= time {
+                    self.host.turns().run_due(time);
                 }
             }
         }
@@ -232,7 +233,7 @@ impl EventLoop {
         }
         self.host.take_probe_results(time);
         self.host.refresh_containers(time);
-        self.host.beat(time);
+        self.host.turns().beat(time);
         self.socket.flush();
         if std::mem::take(&mut self.accept_paused)
             && let Err(error) = self.poll.add(self.socket.listener(), Source::Listener)
@@ -244,7 +245,7 @@ impl EventLoop {
             match self.host.containers.get(&tenant) {
                 Some(container) if container.doorbell.muted_until > time => self.muted.push(tenant),
                 Some(_) => {
-                    self.host.unmuted(time, tenant);
+                    self.host.turns().unmuted(time, tenant);
                     self.host.changes.push(Change::Doorbell(tenant));
                 }
                 None => {}
@@ -253,7 +254,7 @@ impl EventLoop {
     }
 
     fn handle_doorbell(&mut self, tenant: TenantId) {
-        self.host.notified(tenant);
+        self.host.turns().notified(tenant);
         let time = Monotonic.now();
         let container = self.host.containers.get(&tenant);
         if let Some(container) = container.filter(|container| container.doorbell.muted_until > time)

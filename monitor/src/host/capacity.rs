@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use cgpu_client::device_id::DeviceId;
 use cgpu_scheduler::TenantId;
 use cgpu_scheduler::policy::Entitlement;
-use cgpu_shm::uuid::Uuid;
 
 use super::container::Container;
+use super::device_state::DeviceState;
 
 /// Entitlements of a GPU's containers.
 #[derive(Clone, Debug, Default)]
@@ -23,8 +23,9 @@ pub(crate) struct Capacity {
 impl Capacity {
     /// Distributes a GPU's units among its containers. A container without a process or a living
     /// registrant takes none.
-    pub(crate) fn on(gpu: Uuid, units: u32, containers: &BTreeMap<TenantId, Container>) -> Self {
-        let mut capacity = Self { taken: BTreeMap::new(), free: units };
+    pub(crate) fn on(device: &DeviceState, containers: &BTreeMap<TenantId, Container>) -> Self {
+        let gpu = device.uuid;
+        let mut capacity = Self { taken: BTreeMap::new(), free: device.in_force().max_inst() };
         for container in containers.values().filter(|container| container.gpus().contains(&gpu)) {
             let weight = container.weight().min(capacity.free);
             if container.presence(gpu).created {

@@ -10,8 +10,9 @@ use cgpu_shm::uuid::Uuid;
 
 use super::Host;
 use super::container::Container;
+use super::device_state::DeviceState;
 use crate::probe::ContainerIdentity;
-use crate::watcher::{Event, Finding, GpuObservation, ObservedProcess, Order, Rules};
+use crate::watcher::{Event, Finding, GpuObservation, ObservedProcess, Order, Rules, Watcher};
 
 impl Host {
     /// Updates how the prober identifies containers' processes, if that has changed.
@@ -109,14 +110,10 @@ impl Host {
             .unwrap_or_else(|| self.default_memsize())
     }
 
-    fn id(&self, owner: Option<TenantId>) -> Option<String> {
-        Some(self.containers.get(&owner?)?.id.clone())
-    }
-
     fn log_finding(&self, finding: &Finding, rules: Rules) {
         let Finding { gpu, id, comm, memory, container_memory, shim, .. } = finding;
         let (pid, bytes) = (id.pid, memory.unwrap_or_default().0);
-        let Some(container) = self.id(finding.owner) else {
+        let Some(container) = self.findings().container_id(finding.owner) else {
             tracing::info!(
                 pid, comm, %gpu, bytes,
                 "a process that belongs to no container uses a GPU"
@@ -146,7 +143,7 @@ impl Host {
     }
 
     pub(super) fn ended(&mut self, now: Nanos, order: Order, outcome: Result<(), String>) {
-        let container = self.id(Some(order.owner)).unwrap_or_default();
+        let container = self.findings().container_id(Some(order.owner)).unwrap_or_default();
         let Order { id, comm, gpu, cause, signal, .. } = &order;
         let (pid, cause) = (id.pid, cause.name());
         let signal = match signal {
@@ -170,8 +167,27 @@ impl Host {
             }
         }
     }
+}
 
-    pub(crate) fn findings(&self, now: Nanos) -> Vec<message::Finding> {
+/// The part of the host that reports what the watcher has found.
+pub(crate) struct Findings<'a> {
+    watcher: &'a Watcher,
+    devices: &'a [DeviceState],
+    containers: &'a BTreeMap<TenantId, Container>,
+}
+
+impl Host {
+    pub(crate) fn findings(&self) -> Findings<'_> {
+        Findings { watcher: &self.watcher, devices: &self.devices, containers: &self.containers }
+    }
+}
+
+impl Findings<'_> {
+    fn container_id(&self, owner: Option<TenantId>) -> Option<String> {
+        Some(self.containers.get(&owner?)?.id.clone())
+    }
+
+    pub(crate) fn current(&self, now: Nanos) -> Vec<message::Finding> {
         let index = |gpu| Some(self.devices.iter().find(|device| device.uuid == gpu)?.index);
         let to_message = |finding: &Finding| {
             Some(message::Finding {
@@ -179,7 +195,7 @@ impl Host {
                 pid: finding.id.pid,
                 comm: finding.comm.clone(),
                 cause: finding.cause,
-                container: self.id(finding.owner),
+                container: self.container_id(finding.owner),
                 shim: if finding.owner.is_some() { finding.shim } else { Shim::Unknown },
                 memory: finding.memory.map(|bytes| bytes.0),
                 container_memory: finding.container_memory.0,
@@ -192,15 +208,18 @@ impl Host {
         all
     }
 
-    pub(crate) fn finding_counts(&self) -> (Vec<FindingCount>, Vec<FindingCount>) {
-        let entry =
-            |(cause, owner, count)| FindingCount { cause, container: self.id(owner), count };
+    pub(crate) fn counts(&self) -> (Vec<FindingCount>, Vec<FindingCount>) {
+        let entry = |(cause, owner, count)| FindingCount {
+            cause,
+            container: self.container_id(owner),
+            count,
+        };
         let ends =
             self.watcher.ends().map(|(cause, owner, count)| entry((cause, Some(owner), count)));
         (self.watcher.found().map(entry).collect(), ends.collect())
     }
 
-    pub(crate) fn ended_lately(&self, now: Nanos) -> Vec<message::Ended> {
+    pub(crate) fn ended(&self, now: Nanos) -> Vec<message::Ended> {
         let to_message = |ended: &crate::watcher::Ended| message::Ended {
             pid: ended.order.id.pid,
             comm: ended.order.comm.clone(),

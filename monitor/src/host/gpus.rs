@@ -96,7 +96,7 @@ impl Host {
 
     /// Returns how a GPU's capacity units are distributed.
     pub(crate) fn capacity(&self, device: &DeviceState) -> Capacity {
-        Capacity::on(device.uuid, device.in_force().max_inst(), &self.containers)
+        Capacity::on(device, &self.containers)
     }
 
     /// Returns the limit of containers that come without one; zero: none.

@@ -130,8 +130,7 @@ impl Host {
             let has = gpus.contains(&device.uuid);
             if has && (known || !deserted) {
                 if !known {
-                    let capacity =
-                        Capacity::on(device.uuid, device.in_force().max_inst(), &self.containers);
+                    let capacity = Capacity::on(device, &self.containers);
                     device.scheduler.admit(now, tenant, capacity.of(container));
                     let uuid = device.uuid.to_string();
                     let gpu = self.transferred.iter().find(|gpu| gpu.uuid == uuid);
@@ -155,8 +154,7 @@ impl Host {
             let weighted =
                 self.containers.values().filter(on).any(|container| container.weight() > 1);
             device.apply_settings(now, weighted);
-            let capacity =
-                Capacity::on(device.uuid, device.in_force().max_inst(), &self.containers);
+            let capacity = Capacity::on(device, &self.containers);
             for container in self.containers.values() {
                 let changed =
                     device.scheduler.set_entitlement(now, container.tenant, capacity.of(container));

@@ -23,24 +23,37 @@ impl Host {
         self.update_identities();
     }
 
+    /// Takes samples of all processes on a GPU, of which `unowned` belongs to no process, and finds
+    /// exported memory that no process holds.
+    pub(super) fn take_exported(&mut self, samples: &[LedgerSample], unowned: Bytes) {
+        for group in samples.chunk_by(|one, other| one.tenant == other.tenant) {
+            let Some(container) =
+                group.first().and_then(|sample| self.containers.get_mut(&TenantId(sample.tenant)))
+            else {
+                continue;
+            };
+            let Some(gpu) = group.first().map(|sample| sample.gpu) else { continue };
+            container.take_exported(gpu, group, unowned);
+        }
+    }
+}
+
+impl Container {
     /// Takes a sample of a process, and publishes the unaccounted delta that follows.
     pub(super) fn take_ledger_sample(&mut self, sample: &LedgerSample) {
-        let Some(container) = self.containers.get_mut(&TenantId(sample.tenant)) else { return };
-        let Some(region) = &container.region else { return };
+        let Some(region) = &self.region else { return };
         let &LedgerSample { slot, generation, gpu, .. } = sample;
         if !region.live.contains(&(slot, generation)) {
             return;
         }
         let word = Word::new(Generation::from_bits(generation), State::Live);
-        let unaccounted =
-            container.unaccounted.entry((slot, generation, gpu)).or_insert_with(|| {
-                let implicit_epoch =
-                    sample.reading.map_or(0, |reading| reading.after.implicit_epoch);
-                Unaccounted::from_published(
-                    region.unaccounted(gpu, slot).bytes(word, implicit_epoch),
-                    implicit_epoch,
-                )
-            });
+        let unaccounted = self.unaccounted.entry((slot, generation, gpu)).or_insert_with(|| {
+            let implicit_epoch = sample.reading.map_or(0, |reading| reading.after.implicit_epoch);
+            Unaccounted::from_published(
+                region.unaccounted(gpu, slot).bytes(word, implicit_epoch),
+                implicit_epoch,
+            )
+        });
         let correction = match &sample.reading {
             Some(reading) => unaccounted.take(reading),
             None => unaccounted.forget(),
@@ -73,22 +86,6 @@ impl Host {
         }
     }
 
-    /// Takes samples of all processes on a GPU, of which `unowned` belongs to no process, and finds
-    /// exported memory that no process holds.
-    pub(super) fn take_exported(&mut self, samples: &[LedgerSample], unowned: Bytes) {
-        for group in samples.chunk_by(|one, other| one.tenant == other.tenant) {
-            let Some(container) =
-                group.first().and_then(|sample| self.containers.get_mut(&TenantId(sample.tenant)))
-            else {
-                continue;
-            };
-            let Some(gpu) = group.first().map(|sample| sample.gpu) else { continue };
-            container.take_exported(gpu, group, unowned);
-        }
-    }
-}
-
-impl Container {
     fn take_exported(&mut self, gpu: DeviceIndex, samples: &[LedgerSample], unowned: Bytes) {
         let Some(region) = &self.region else { return };
         let exported = self.exported.entry(gpu).or_default();

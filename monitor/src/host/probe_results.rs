@@ -87,7 +87,9 @@ impl Host {
         for mut gpu in sample.gpus {
             let samples = std::mem::take(&mut gpu.samples);
             for sample in &samples {
-                self.take_ledger_sample(sample);
+                if let Some(container) = self.containers.get_mut(&TenantId(sample.tenant)) {
+                    container.take_ledger_sample(sample);
+                }
             }
             let there = self.devices.iter().position(|device| device.uuid == gpu.uuid);
             let at = there.unwrap_or_else(|| self.add_gpu(gpu.index, gpu.uuid));

@@ -1,6 +1,6 @@
 //! Runs the schedulers: notifications and deadlines lead to steps, and steps write the grant pages.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cgpu_scheduler::{Gpu, Observation, TenantId, gangs};
 use cgpu_shm::clock::{Clock, Monotonic};
@@ -8,9 +8,23 @@ use cgpu_shm::units::Nanos;
 
 use super::Host;
 use super::capacity::Capacity;
+use super::container::Container;
+use super::device_state::DeviceState;
 use super::doorbell::Doorbell;
 
+/// The part of the host that gives turns.
+pub(crate) struct Turns<'a> {
+    devices: &'a mut [DeviceState],
+    containers: &'a mut BTreeMap<TenantId, Container>,
+}
+
 impl Host {
+    pub(crate) fn turns(&mut self) -> Turns<'_> {
+        Turns { devices: &mut self.devices, containers: &mut self.containers }
+    }
+}
+
+impl Turns<'_> {
     pub(crate) fn notified(&mut self, tenant: TenantId) {
         let Some(container) = self.containers.get_mut(&tenant) else { return };
         let Some(region) = &mut container.region else { return };
@@ -45,7 +59,7 @@ impl Host {
         if let Some(region) = &mut container.region {
             region.drain_doorbell();
         }
-        for device in &mut self.devices {
+        for device in self.devices.iter_mut() {
             device.stale |= device.scheduler.share(now, tenant).is_some();
         }
     }
@@ -77,7 +91,7 @@ impl Host {
         for tenant in cooled_down {
             self.update_notification(tenant);
             // Changes during the cooldown caused no notification.
-            for device in &mut self.devices {
+            for device in self.devices.iter_mut() {
                 device.stale |= device.scheduler.share(now, tenant).is_some();
             }
         }
@@ -88,7 +102,7 @@ impl Host {
         }
     }
 
-    pub(super) fn step(&mut self, now: Nanos, at: usize, notified: Option<TenantId>) {
+    fn step(&mut self, now: Nanos, at: usize, notified: Option<TenantId>) {
         let device = &mut self.devices[at];
         let stale = std::mem::take(&mut device.stale);
         let mut tenants: BTreeSet<TenantId> = if stale {
@@ -146,7 +160,7 @@ impl Host {
     }
 
     /// Lets containers of several GPUs have their turns at the same time.
-    pub(super) fn summon_gangs(&mut self, now: Nanos) {
+    fn summon_gangs(&mut self, now: Nanos) {
         if self.devices.len() < 2 {
             return;
         }
@@ -160,7 +174,7 @@ impl Host {
     }
 
     /// Requests a container's notifications if one of its GPUs needs them and the cooldown is over.
-    pub(super) fn update_notification(&mut self, tenant: TenantId) {
+    fn update_notification(&mut self, tenant: TenantId) {
         let wanted =
             self.devices.iter().any(|device| device.scheduler.requests_notification(tenant));
         let Some(container) = self.containers.get_mut(&tenant) else { return };
@@ -173,7 +187,7 @@ impl Host {
     /// Writes heartbeats and the informational fields of the pages.
     pub(crate) fn beat(&mut self, now: Nanos) {
         let capacities: Vec<Capacity> =
-            self.devices.iter().map(|device| self.capacity(device)).collect();
+            self.devices.iter().map(|device| Capacity::on(device, self.containers)).collect();
         for container in self.containers.values() {
             let Some(region) = &container.region else { continue };
             region.beat();
