@@ -108,8 +108,7 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
     Ok(())
 }
 
-/// Raises the limit of open files to its maximum. A container takes some twenty, and the usual soft
-/// limit of 1024 is meant for programs that use `select`.
+/// Raises the limit of open files to its maximum: a container takes some twenty.
 fn allow_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {

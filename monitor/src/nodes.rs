@@ -19,7 +19,6 @@
 use cgpu_client::message::Kind;
 use cgpu_scheduler::TenantId;
 
-/// A node of the tree, for containers and GPUs that exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     Root,

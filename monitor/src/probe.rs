@@ -93,7 +93,6 @@ pub(crate) enum ProbeResult {
     Ended(Order, Result<(), String>),
 }
 
-/// NVML's view at one time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sample {
     /// Time before NVML was called.
@@ -111,7 +110,6 @@ pub(crate) struct Sample {
     pub(crate) searched: BTreeSet<u64>,
 }
 
-/// NVML's view of a GPU.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GpuSample {
     pub(crate) index: DeviceId,
@@ -163,7 +161,6 @@ pub(crate) struct Prober {
 }
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval between two tries to load NVML while it is missing.
 const NVML_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 impl Prober {

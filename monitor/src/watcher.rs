@@ -44,7 +44,6 @@ pub const KILL_DELAY: Nanos = Nanos::from_millis(10_000);
 pub const MIN_INTERVAL: Nanos = Nanos::from_millis(500);
 /// Time after which a new container's processes count as found; a search takes less.
 pub const SEARCH_TIMEOUT: Nanos = Nanos::from_millis(10_000);
-/// Most ended processes that are remembered.
 const MAX_REMEMBERED: usize = 32;
 
 /// Which processes the configuration ends.
@@ -179,7 +178,6 @@ struct TrackedFinding {
 #[derive(Debug, Default)]
 pub struct Watcher {
     known: BTreeMap<Key, TrackedFinding>,
-    /// Time of each GPU's last observation.
     observed_at: BTreeMap<Uuid, Nanos>,
     /// What a container may keep: its limit, a greater one that was lowered since, or what it had
     /// when it was first observed.
@@ -310,8 +308,8 @@ impl Watcher {
     }
 
     /// Whether a container's use is not known yet. It may keep what it holds at its first
-    /// observation, so that one must include all of its processes; a monitor that has just started
-    /// finds them one by one. The wait is bounded, since a container can always start one more.
+    /// observation, so that one must include all of its processes, which a new monitor finds one by
+    /// one. The wait is bounded, since a container can always start one more.
     fn is_unsure(&mut self, observation: &GpuObservation, tenant: TenantId) -> bool {
         let key = (observation.gpu, tenant);
         if self.allowed.contains_key(&key) {

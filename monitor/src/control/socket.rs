@@ -19,8 +19,7 @@ use super::answer;
 use crate::host::Host;
 
 const MAX_CLIENTS: usize = 64;
-/// How many of these only root and the monitor's own user can have, so that other users cannot lock
-/// them out.
+/// Part of `MAX_CLIENTS` that only root and the monitor's own user can have.
 const RESERVED_CLIENTS: usize = 16;
 /// Most clients of one other user.
 const MAX_CLIENTS_PER_USER: usize = 8;
@@ -102,8 +101,8 @@ impl Socket {
         }
     }
 
-    /// Returns when the successor has replaced the socket. A client that connects until then waits,
-    /// and sends its request again when the connection ends without a reply.
+    /// Returns when the successor has replaced the socket. Clients that connect until then send
+    /// their requests again when the connection ends.
     pub(crate) fn end_when_replaced(self, timeout: Duration) {
         let until = Instant::now() + timeout;
         while identity(&self.path).ok() == self.identity && Instant::now() < until {
@@ -177,8 +176,8 @@ impl Socket {
         Ok(Some((self.next, &client.stream)))
     }
 
-    /// Whether another client of this user can be accepted. If the limit that applies to it is
-    /// reached, the client that was idle longest among those counted is replaced.
+    /// Whether another client of this user can be accepted. At a limit, replaces the client that
+    /// was idle longest among those that it counts.
     fn make_room(&mut self, user: u32, may_write: bool, now: Nanos) -> bool {
         let count = |of: &dyn Fn(&Client) -> bool| {
             self.clients.values().filter(|client| of(client)).count()
@@ -207,7 +206,7 @@ impl Socket {
     }
 
     /// Reads what a client has sent and answers one request, so that turns are given between any
-    /// two. A client that has closed is removed, and its stream with it.
+    /// two.
     pub(crate) fn serve(&mut self, number: u64, host: &mut Host, now: Nanos) {
         let Some(client) = self.clients.get_mut(&number) else { return };
         client.active = now;

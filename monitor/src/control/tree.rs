@@ -105,9 +105,8 @@ fn options(name: &str) -> Config {
     config
 }
 
-/// Replaces a mount with this source without leaving the mount point empty: mounts `aside`, moves
-/// that beneath the old one, removes the old one. None: there is no such mount, or it is not
-/// possible.
+/// Replaces a mount with this source without a gap: mounts `aside`, moves that beneath the old one,
+/// removes the old one. None: there is no such mount, or it is not possible.
 fn beneath(
     at: &Path,
     name: &str,

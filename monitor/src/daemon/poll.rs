@@ -183,12 +183,12 @@ mod tests {
         assert_eq!(ready, []);
         // A time in the past ends the sleep at once.
         poll.wait(Nanos(5), &mut ready).unwrap();
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        poll.add(&ours, Source::Doorbell(7)).unwrap();
-        io::Write::write_all(&mut &theirs, b"x").unwrap();
+        let (reader, writer) = UnixStream::pair().unwrap();
+        poll.add(&reader, Source::Doorbell(7)).unwrap();
+        io::Write::write_all(&mut &writer, b"x").unwrap();
         poll.wait(Nanos::MAX, &mut ready).unwrap();
         assert_eq!(ready, [Source::Doorbell(7)]);
-        poll.remove(&ours);
+        poll.remove(&reader);
         ready.clear();
         poll.wait(Monotonic.now() + Nanos::from_millis(1), &mut ready).unwrap();
         assert_eq!(ready, []);

@@ -27,11 +27,10 @@ use crate::probe::{
 };
 use crate::watcher::ProcessId;
 
-/// Processes of a container whose exits are polled for. The exits of others are noticed at the next
-/// heartbeat. A container may have very many processes, and descriptors are scarce.
+/// Processes of a container whose exits are polled for, because descriptors are scarce. Other exits
+/// are noticed at the next heartbeat.
 const MAX_EXIT_WATCHES: usize = 16;
 
-/// A process that has registered a container.
 #[derive(Debug)]
 pub(crate) struct Registrant {
     /// Readable when it has exited.
@@ -238,7 +237,6 @@ impl Container {
         !own.is_empty() && !own.contains(&uuid)
     }
 
-    /// Returns what its processes are recognised by.
     pub(crate) fn identity(&self) -> ContainerIdentity {
         let ids = |lives: bool| {
             let live =
@@ -433,7 +431,6 @@ impl Container {
     }
 }
 
-/// Reads a directory's limits file; without a file there are no limits.
 fn read_limits(dir: &Path) -> Result<Limits, String> {
     match read_text(&dir.join("limits")) {
         Some(text) => {

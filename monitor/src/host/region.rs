@@ -34,7 +34,6 @@ pub(crate) struct Region {
     pub(crate) doorbell: Option<fs::File>,
     /// Device and inode of `use`. A file with another identity is another region.
     identity: (u64, u64),
-    /// The last complete snapshot.
     pub(crate) seen: Snapshot,
     /// Slots whose process lives, by their locks, with their generations.
     pub(crate) live: Vec<(SlotIndex, u64)>,
@@ -171,8 +170,8 @@ impl Region {
         self.seen.gpus.iter().position(|gpu| gpu.uuid == uuid).and_then(DeviceIndex::new)
     }
 
-    /// Reads what is in the doorbell, once: its container can write as fast as any number of reads,
-    /// and can make the pipe 1 MiB long. Returns whether there was as much as one read takes.
+    /// Reads the doorbell once, because its container can write as fast as the monitor reads.
+    /// Returns whether the buffer was filled.
     pub(crate) fn drain_doorbell(&mut self) -> bool {
         let mut bytes = [0; DOORBELL_READ];
         let read = self.doorbell.as_mut().map(|doorbell| doorbell.read(&mut bytes));

@@ -51,9 +51,9 @@ impl Turns<'_> {
         }
     }
 
-    /// Handles a container whose doorbell is polled again. A container that notified while it was
-    /// muted had a reason, so its GPUs observe all containers in the next step. The doorbell is
-    /// emptied, since a late byte would count as an unrequested notification.
+    /// Handles a container whose doorbell is polled again. Its notifications while muted had a
+    /// reason, so its GPUs observe all containers in the next step. A late byte would count as
+    /// unrequested, so the doorbell is emptied.
     pub(crate) fn unmuted(&mut self, now: Nanos, tenant: TenantId) {
         let Some(container) = self.containers.get_mut(&tenant) else { return };
         if let Some(region) = &mut container.region {

@@ -21,10 +21,8 @@ use super::health::Reports;
 const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Listens until the reports are dropped. `opened` receives NVML each time that the sampling thread
-/// has opened it.
-///
-/// NVML counts its users in a process and cannot be opened anew while one is left. So only the
-/// sampling thread opens it, and this thread releases it when that one has.
+/// has opened it. NVML counts its users in a process and cannot be opened anew while one is left,
+/// so this thread releases it when the sampling thread has.
 ///
 /// # Errors
 /// When no thread can be created.

@@ -30,7 +30,6 @@ pub(crate) struct LedgerSample {
     pub(crate) tenant: u64,
     pub(crate) slot: SlotIndex,
     pub(crate) generation: u64,
-    /// The container's index for the GPU.
     pub(crate) gpu: DeviceIndex,
     /// Time of the first reading.
     pub(crate) at: Nanos,

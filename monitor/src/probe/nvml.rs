@@ -41,11 +41,8 @@ impl Library {
     }
 
     /// Samples every device: each GPU, and for a partitioned one (MIG) its instances, since the GPU
-    /// itself neither computes nor holds memory then. One that answers nothing but its UUID has no
-    /// memory and no processes.
-    ///
-    /// `sample_around` is called for each device with a function that lists its processes, and can
-    /// read other state before and after.
+    /// itself then neither computes nor holds memory. `sample_around` is called for each with a
+    /// function that lists its processes, so that it can read ledgers before and after.
     ///
     /// # Errors
     /// When NVML does not even say how many GPUs there are.
@@ -161,9 +158,8 @@ fn devices(gpu: Listed<'_>) -> Vec<Listed<'_>> {
     if instances.is_empty() { vec![gpu] } else { instances }
 }
 
-/// Returns the sum of the smaller figure of each process in two lists; none: unknown. Other
-/// containers allocate and free between NVML's answers, and memory gained after the first must not
-/// be subtracted from the earlier use.
+/// Returns the sum of each process's smaller figure in two lists; none: unknown. Memory gained
+/// between NVML's answers must not be subtracted from the earlier use.
 fn least(
     first: Option<&BTreeMap<u32, Option<Bytes>>>,
     second: Option<&BTreeMap<u32, Option<Bytes>>>,

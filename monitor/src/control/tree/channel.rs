@@ -15,7 +15,6 @@ pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Most pending requests; one more is refused.
 const MAX_PENDING: usize = 64;
 
-/// A request, its caller's rights, and when it times out.
 #[derive(Debug)]
 struct PendingRequest {
     request: Request,
@@ -24,14 +23,12 @@ struct PendingRequest {
     reply: SyncSender<Reply>,
 }
 
-/// The end of the file system's thread.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestSender {
     requests: SyncSender<PendingRequest>,
     wakeup: Arc<OwnedFd>,
 }
 
-/// The daemon's end.
 #[derive(Debug)]
 pub(crate) struct RequestReceiver {
     requests: Receiver<PendingRequest>,

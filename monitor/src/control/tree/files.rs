@@ -120,7 +120,6 @@ impl Files {
         Ok(self.attributes(node.0, self.kind(call, &path)?))
     }
 
-    /// Checks whether the caller may open or truncate a file.
     fn check(&self, call: &Call, path: &str, writes: bool) -> Result<(), Errno> {
         match self.kind(call, path)? {
             Kind::Folder => Err(Errno::EISDIR),

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 /// The root's number, given by the protocol.
 pub(super) const ROOT: u64 = 1;
 
-/// The nodes that the kernel refers to.
 #[derive(Debug, Default)]
 pub(super) struct Inodes {
     known: HashMap<u64, Known>,

@@ -28,7 +28,6 @@ fn find(list: &str, at: &Path) -> Option<String> {
     all(list, at).next_back()
 }
 
-/// Returns the sources of all mounts at a path.
 fn all<'a>(list: &'a str, at: &'a Path) -> impl DoubleEndedIterator<Item = String> + 'a {
     list.lines().filter_map(move |line| {
         let (before, after) = line.split_once(" - ")?;
@@ -58,10 +57,8 @@ pub(super) fn count(at: &Path, source: &str) -> io::Result<usize> {
     Ok(all(&list, at).filter(|found| found == source).count())
 }
 
-/// Mounts a copy of the mount at `aside` beneath the one at `at`, so that it appears at once when
-/// that one is removed.
-///
-/// A copy, because a mount below a shared one, as all below `/run` are, may not be moved.
+/// Mounts a copy of the mount at `aside` beneath the one at `at`, which then hides it. A copy,
+/// because a mount below a shared one, as all below `/run` are, may not be moved.
 ///
 /// # Errors
 /// No permission, or a kernel before Linux 6.5.

@@ -82,11 +82,11 @@ fn process_belongs_to_the_one_container_that_started_it() {
     let other = ContainerIdentity { tenant: 2, ..made.clone() };
     assert_eq!(of(&[made.clone(), other], child), None);
     // The monitor and its ancestors belong to no container.
-    let us = ContainerIdentity {
+    let monitor = ContainerIdentity {
         registrants: vec![id(std::process::id()), id(1)],
         ..identity(3, here.path())
     };
-    assert_eq!(of(std::slice::from_ref(&us), child), None);
+    assert_eq!(of(std::slice::from_ref(&monitor), child), None);
     // A verified process needs no other rule.
     let verified = ContainerIdentity { verified: vec![id(pid)], ..identity(4, here.path()) };
     let index = ProcessIndex::new(std::slice::from_ref(&verified));
@@ -96,7 +96,7 @@ fn process_belongs_to_the_one_container_that_started_it() {
     let former = ContainerIdentity { former: vec![id(pid)], ..identity(4, here.path()) };
     let found = ProcessIndex::new(std::slice::from_ref(&former)).gpu_process(pid).unwrap();
     assert_eq!((found.owner, found.shim), (Some(4), Shim::Absent));
-    assert_eq!(of(std::slice::from_ref(&us), pid), None);
+    assert_eq!(of(std::slice::from_ref(&monitor), pid), None);
     // A pid that now belongs to another process identifies neither it nor its children.
     let stale = |id: ProcessId| ProcessId { start_time: id.start_time - 1, ..id };
     let verified = ContainerIdentity { verified: vec![stale(id(pid))], ..verified };
@@ -104,7 +104,7 @@ fn process_belongs_to_the_one_container_that_started_it() {
     assert_eq!((found.owner, found.shim), (None, Shim::Unknown));
     let made = ContainerIdentity { registrants: vec![stale(id(shell.0.id()))], ..made };
     assert_eq!(of(std::slice::from_ref(&made), child), None);
-    assert_eq!(ProcessIndex::new(&[us]).gpu_process(u32::MAX), None);
+    assert_eq!(ProcessIndex::new(&[monitor]).gpu_process(u32::MAX), None);
     // The shell's own child must not outlive the test.
     let child = rustix::process::Pid::from_raw(i32::try_from(child).unwrap()).unwrap();
     rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
