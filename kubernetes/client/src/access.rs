@@ -1,4 +1,4 @@
-//! How the API server is found, and as whom it is spoken to: as kubectl does it.
+//! How the API server is found and which credentials are used: the same as in kubectl.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,40 +10,41 @@ use kube::{Client, Config};
 use crate::api::Api;
 use crate::failure::{Failure, chain};
 
-/// Flags that say where the cluster is. Without any: the files of KUBECONFIG, else `~/.kube/config`, else, in a pod, its service account.
+/// Flags that select the cluster. Without flags: the files of KUBECONFIG, else `~/.kube/config`,
+/// else the service account of the pod.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Cluster")]
 pub struct Access {
-    /// The kubeconfig file [default: those of $KUBECONFIG, else ~/.kube/config, else the pod's service account]
+    /// Kubeconfig file [default: $KUBECONFIG, else ~/.kube/config, else the pod's service account]
     #[arg(long, value_name = "FILE", global = true)]
     pub kubeconfig: Option<PathBuf>,
-    /// The context in it
+    /// Context of the kubeconfig
     #[arg(long, value_name = "NAME", global = true)]
     pub context: Option<String>,
-    /// The cluster in it
+    /// Cluster of the kubeconfig
     #[arg(long, value_name = "NAME", global = true)]
     pub cluster: Option<String>,
-    /// The user in it
+    /// User of the kubeconfig
     #[arg(long, value_name = "NAME", global = true)]
     pub user: Option<String>,
-    /// The API server's address
+    /// Address of the API server
     #[arg(long, short = 's', value_name = "URL", global = true)]
     pub server: Option<String>,
-    /// The token to show
+    /// Bearer token for the API server
     #[arg(long, value_name = "TOKEN", global = true)]
     pub token: Option<String>,
-    /// The name to act as
+    /// User to impersonate
     #[arg(long = "as", value_name = "USER", global = true)]
     pub impersonate: Option<String>,
-    /// Believe whatever certificate the API server has
+    /// Accept any certificate of the API server
     #[arg(long, global = true)]
     pub insecure_skip_tls_verify: bool,
-    /// How long one answer may take: 30, 30s, 500ms, 2m; 0: as long as it takes
+    /// Timeout of a request: 30, 30s, 500ms, 2m; 0: none
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time, global = true)]
     pub request_timeout: Duration,
 }
 
-/// As kubectl reads it: a number of seconds, or a number and its unit.
+/// Parses a timeout as kubectl does: a number of seconds, or a number and its unit.
 fn time(text: &str) -> Result<Duration, String> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -62,10 +63,10 @@ fn time(text: &str) -> Result<Duration, String> {
 }
 
 impl Access {
-    /// The way there. Nothing is sent yet.
+    /// Returns the API of the selected cluster. Nothing is sent yet.
     ///
     /// # Errors
-    /// There is no cluster to be found, or what a file says of it makes no sense.
+    /// No cluster is configured, or a kubeconfig is invalid.
     pub async fn api(&self) -> Result<Api, Failure> {
         let config = self.config().await?;
         let namespace = config.default_namespace.clone();
@@ -85,7 +86,7 @@ impl Access {
         let named = self.context.is_some() || self.cluster.is_some() || self.user.is_some();
         let file = match &self.kubeconfig {
             Some(path) => Some(Kubeconfig::read_from(path).map_err(|error| setup(&error))?),
-            // One that was named and cannot be read is an error; one that nobody named may be missing.
+            // A missing kubeconfig is an error only if a flag or KUBECONFIG refers to it.
             None if named || is_set("KUBECONFIG") => {
                 Some(Kubeconfig::read().map_err(|error| setup(&error))?)
             }
@@ -118,7 +119,7 @@ impl Access {
         Ok(config)
     }
 
-    /// Nothing but the address.
+    /// Returns a configuration that has only the address of `--server`.
     fn bare(&self) -> Result<Config, Failure> {
         Ok(Config::new(address(self.server.as_deref().unwrap_or_default())?))
     }

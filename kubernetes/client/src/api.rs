@@ -1,4 +1,4 @@
-//! Requests, one by one.
+//! Requests to the API server.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::failure::Failure;
 use crate::query::Query;
 use crate::record::{self, Record};
 
-/// Objects of a page: of 50,000 pods no more text is held at a time than of so many.
+/// Objects in a page, so that a list of 50,000 pods is never in memory as text.
 const PAGE: &str = "500";
 
-/// The API server, as somebody may speak to it. Clones share the connection.
+/// A connection to the API server. Clones share it.
 #[derive(Clone)]
 pub struct Api {
     client: Client,
@@ -25,12 +25,12 @@ pub struct Api {
     timeout: Duration,
 }
 
-/// Objects as they were together.
+/// Objects of one version.
 #[derive(Clone, Debug, Default)]
 pub struct List<T> {
-    /// In no particular order.
+    /// Objects in any order.
     pub items: Vec<T>,
-    /// Which version of everything that was. What happens after it is watched from there.
+    /// Version of the list. A watch can continue from it.
     pub version: String,
 }
 
@@ -50,40 +50,43 @@ struct PageMetadata {
 }
 
 impl Api {
-    /// Over this client, with this namespace where none is said. No answer may take longer than `timeout`.
+    /// Creates an API that sends requests through `client`. Each must be answered within `timeout`;
+    /// `namespace` is the default one.
     #[must_use]
     pub fn new(client: Client, namespace: String, timeout: Duration) -> Self {
         Self { client, namespace, timeout }
     }
 
-    /// The namespace of the context, or of the pod that this runs in.
+    /// Returns the namespace of the context, or of the pod that the program runs in.
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// One of them. The namespace of a node is not looked at.
+    /// Returns one object. The namespace of a node is ignored.
     ///
     /// # Errors
-    /// It is not there, or there is no answer.
+    /// The object does not exist, or the request fails.
     pub async fn get<R: Record>(&self, namespace: &str, name: &str) -> Result<R, Failure> {
         self.send(Method::GET, &record::object::<R>(namespace, name), None).await
     }
 
-    /// All that the query means, as of one version which is not older than the request: `resourceVersion` is never said, so no cache that is behind
-    /// may answer. It is asked for in one piece, so that API servers that can find pods by their node need not look at all of them.
+    /// Lists the objects of a query, as of one version that is not older than the request: without
+    /// `resourceVersion`, no outdated cache may answer. The list is one page, so that API servers
+    /// with an index of pods by node can use it.
     ///
     /// # Errors
-    /// There is no answer.
+    /// The request fails.
     pub async fn list<R: Record>(&self, query: &Query) -> Result<List<R>, Failure> {
         let page: Page<R> = self.send(Method::GET, &path::<R>(query, &[]), None).await?;
         Ok(List { items: page.items, version: page.metadata.resource_version })
     }
 
-    /// The same page by page, each object made into what is to be kept as soon as it is there.
+    /// Lists the objects of a query page by page, and passes each through `keep` as soon as it is
+    /// received.
     ///
     /// # Errors
-    /// There is no answer; or it took so long that the API server has forgotten how it began ([`Failure::Gone`]).
+    /// A request fails, or the list took so long that its version has expired ([`Failure::Gone`]).
     pub async fn list_each<R: Record, T>(
         &self,
         query: &Query,
@@ -105,18 +108,20 @@ impl Api {
         }
     }
 
-    /// Writes what was decided on a pod, if it is still the one that was looked at. Returns what it has become.
+    /// Applies a claim or withdrawal to a pod if its version is unchanged, and returns the new pod.
     ///
     /// # Errors
-    /// [`Failure::Conflict`]: it is another version, or another pod of the same name; [`Failure::NotFound`]; no answer, when it is not known whether it was written.
+    /// [`Failure::Conflict`] if it is another version or another pod of the same name,
+    /// [`Failure::NotFound`], or the request fails. Without a reply it is unknown whether the
+    /// change was written.
     pub async fn change(&self, change: &Change) -> Result<Pod, Failure> {
         self.patch(&change.namespace, &change.name, &change.patch()).await
     }
 
-    /// A merge patch. `metadata.resourceVersion` in it is a condition.
+    /// Applies a merge patch. A `metadata.resourceVersion` in it is a condition.
     ///
     /// # Errors
-    /// As [`Self::change`].
+    /// Those of [`Self::change`].
     pub async fn patch<R: Record>(
         &self,
         namespace: &str,
@@ -126,10 +131,10 @@ impl Api {
         self.send(Method::PATCH, &record::object::<R>(namespace, name), Some(patch)).await
     }
 
-    /// A merge patch of the status, which is a resource of its own: what a node has, for one.
+    /// Applies a merge patch to the status, such as the resources of a node.
     ///
     /// # Errors
-    /// As [`Self::change`].
+    /// Those of [`Self::change`].
     pub async fn patch_status<R: Record>(
         &self,
         namespace: &str,
@@ -140,10 +145,10 @@ impl Api {
         self.send(Method::PATCH, &path, Some(patch)).await
     }
 
-    /// Binds a pod to a node, if it is still this version of it.
+    /// Binds a pod to a node if its version is unchanged.
     ///
     /// # Errors
-    /// As [`Self::change`]. A pod that is bound already is a conflict.
+    /// Those of [`Self::change`]. A pod that is already bound is a conflict.
     pub async fn bind(&self, pod: &Pod, node: &str) -> Result<(), Failure> {
         let metadata = &pod.metadata;
         let path =
@@ -160,7 +165,7 @@ impl Api {
         self.send::<Value>(Method::POST, &path, Some(&binding)).await.map(|_| ())
     }
 
-    /// One request and its answer.
+    /// Sends a request and parses its reply.
     pub(crate) async fn send<T: DeserializeOwned>(
         &self,
         method: Method,

@@ -11,7 +11,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// From `first` to `most`.
+    /// Creates a backoff from `first` to `most`.
     #[must_use]
     pub fn new(first: Duration, most: Duration) -> Self {
         Self { first, most, next: first }
@@ -22,14 +22,14 @@ impl Backoff {
         self.next = self.first;
     }
 
-    /// Returns the next delay: between half of it and all of it, by `part` of 0 to 1.
+    /// Returns the next delay, from half to all of it by `part`, which is 0 to 1.
     pub fn next(&mut self, part: f64) -> Duration {
         let due = self.next;
         self.next = (due * 2).min(self.most);
         due / 2 + (due / 2).mul_f64(part.clamp(0.0, 1.0))
     }
 
-    /// Waits.
+    /// Sleeps for the next delay.
     pub async fn wait(&mut self) {
         let due = self.next(fastrand::f64());
         tokio::time::sleep(due).await;

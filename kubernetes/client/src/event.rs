@@ -37,17 +37,17 @@ pub enum Regarding {
 pub struct Event {
     /// Kind of the object.
     pub regarding: Regarding,
-    /// The pod's namespace.
+    /// Namespace of the pod; empty for a node.
     pub namespace: String,
-    /// The pod's or the node's name.
+    /// Name of the pod or node.
     pub name: String,
-    /// The pod itself; of a node its name, as kubelets say it.
+    /// Uid of the pod; for a node its name, as kubelets write it.
     pub uid: String,
     /// Severity.
     pub severity: Severity,
     /// Reason in CamelCase, for programs.
     pub reason: &'static str,
-    /// One sentence, for people.
+    /// Message of one sentence, for people.
     pub message: String,
     /// Name of the program that reports it.
     pub component: &'static str,
@@ -74,7 +74,7 @@ impl Event {
         }
     }
 
-    /// A warning about the node of this name.
+    /// Returns a warning about a node.
     #[must_use]
     pub fn of_node(
         name: &str,
@@ -102,11 +102,11 @@ impl Event {
         }
     }
 
-    /// Returns the name of the event. Equal events have the same name, whichever replica reports them.
+    /// Returns the name of the event. Equal events have the same name, from any replica.
     fn event_name(&self) -> String {
         let mut hasher = DefaultHasher::new();
         self.hash(&mut hasher);
-        // Names have room for 253 characters, and pods' names are of one byte each.
+        // A name may have 253 characters; names of pods are ASCII.
         let pod: String = self.name.chars().take(230).collect();
         format!("{pod}.{:016x}", hasher.finish())
     }
@@ -136,10 +136,10 @@ impl Event {
 }
 
 impl Api {
-    /// Publishes an event. An event that exists already has its count incremented.
+    /// Publishes an event. If it exists already, its count is incremented.
     ///
     /// # Errors
-    /// There is no answer, or the namespace is about to go.
+    /// A request fails, or the namespace is being deleted.
     pub async fn publish(&self, event: &Event) -> Result<(), Failure> {
         let now = strtime::format("%Y-%m-%dT%H:%M:%SZ", Timestamp::now())
             .map_err(|error| Failure::Garbled(error.to_string()))?;

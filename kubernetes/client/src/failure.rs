@@ -1,31 +1,31 @@
-//! What can go wrong on the way.
+//! Failures of requests to the API server.
 
 use std::error::Error;
 use std::fmt;
 
-/// Why there is no answer, or not the one that was wanted.
+/// Why a request has no reply, or an error as its reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// There is no cluster to talk to: what a person has to put right before anything can work.
+    /// No cluster is configured; a person must correct that first.
     Setup(String),
-    /// The object is not the one that the request was made for any more.
+    /// The object is not the version that the request was made for.
     Conflict(String),
-    /// There is one of this name already.
+    /// An object of this name already exists.
     Exists(String),
-    /// There is no such object.
+    /// The object does not exist.
     NotFound(String),
-    /// The version is so old that the API server has forgotten what happened since.
+    /// The version has expired at the API server.
     Gone(String),
-    /// The API server says no.
+    /// The API server refused the request.
     Refused {
-        /// HTTP's.
+        /// HTTP status.
         code: u16,
-        /// Its words.
+        /// Message of the API server.
         message: String,
     },
-    /// Nobody answers, or not in time.
+    /// The API server did not answer, or not in time.
     Unreachable(String),
-    /// The answer is not what the protocol says.
+    /// The reply does not follow the protocol.
     Garbled(String),
 }
 
@@ -72,13 +72,13 @@ impl Failure {
     }
 }
 
-/// The error and what it came from, for the innermost says what happened.
+/// Returns the messages of an error and of its sources; the innermost says what happened.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
         let inner = error.to_string();
-        // Many repeat their source.
+        // Many errors repeat the message of their source.
         if !text.contains(&inner) {
             text.push_str(": ");
             text.push_str(&inner);

@@ -28,12 +28,12 @@ pub trait EventHandler<R: Record>: Send + Sync {
     /// Removes an object.
     fn delete(&self, record: R);
 
-    /// Records whether the API server answered, which says how fresh the objects are.
+    /// Records whether the API server answered, which tells how fresh the objects are.
     fn connection_changed(&self, _outcome: Result<(), &Failure>) {}
 }
 
 fn write(cluster: &RwLock<Cluster>) -> std::sync::RwLockWriteGuard<'_, Cluster> {
-    // What a panic left is put right by the next list.
+    // The next list repairs what a panic left behind.
     cluster.write().unwrap_or_else(PoisonError::into_inner)
 }
 

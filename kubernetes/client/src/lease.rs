@@ -17,12 +17,12 @@ use crate::api::Api;
 use crate::failure::Failure;
 use crate::record::escaped;
 
-/// How long a lease lasts, and how often it is looked at.
+/// Duration of a lease, and interval of attempts.
 #[derive(Clone, Copy, Debug)]
 pub struct Term {
-    /// So long after its last renewal a holder counts as gone.
+    /// Time after the last renewal until the lease expires.
     pub lasts: Duration,
-    /// So often it is renewed, or tried for.
+    /// Interval at which it is renewed, or its holder is checked.
     pub every: Duration,
 }
 
@@ -32,7 +32,7 @@ impl Default for Term {
     }
 }
 
-/// A lease, as far as it counts.
+/// The fields of a Lease that are used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 struct Lease {
@@ -64,10 +64,10 @@ impl Lease {
     }
 }
 
-/// What a replica does about a lease.
+/// What a replica does with a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
-    /// Renew it: it is ours.
+    /// Renew it: this replica holds it.
     Renew,
     /// Take it: it has no holder, or has expired.
     Take,
@@ -76,7 +76,7 @@ enum Action {
 }
 
 impl Action {
-    /// Of a lease that has been the same for `unchanged`.
+    /// Decides about a lease that has not changed for `unchanged`.
     fn of(lease: &Lease, identity: &str, unchanged: Duration) -> Self {
         match lease.holder() {
             Some(holder) if holder == identity => Self::Renew,
@@ -86,10 +86,10 @@ impl Action {
     }
 }
 
-/// A part in the election.
+/// A participant of the election.
 pub struct Election {
     api: Api,
-    /// Where the leases of its namespace are.
+    /// Path of the leases of its namespace.
     all: String,
     name: String,
     identity: String,
@@ -97,14 +97,15 @@ pub struct Election {
 }
 
 impl Election {
-    /// For the lease of this name. `identity` is nobody else's.
+    /// Creates a participant for the lease `name`. `identity` must differ between replicas.
     #[must_use]
     pub fn new(api: Api, namespace: &str, name: &str, identity: &str, term: Term) -> Self {
         let all = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", escaped(namespace));
         Self { api, all, name: name.to_owned(), identity: identity.to_owned(), term }
     }
 
-    /// Takes part for ever; `leads` says whether we lead. It stops saying so in time before another may.
+    /// Participates without end. `leads` tells whether this replica leads; it becomes false before
+    /// another replica can take the lease.
     pub async fn run(&self, leads: &watch::Sender<bool>) {
         let mut seen: Option<(Lease, Instant)> = None;
         let mut renewed: Option<Instant> = None;
@@ -112,7 +113,7 @@ impl Election {
             let requested_at = Instant::now();
             match tokio::time::timeout(self.renew_deadline(), self.attempt(&mut seen)).await {
                 Ok(Ok(true)) => renewed = Some(requested_at),
-                // Somebody else has it.
+                // Another replica holds the lease.
                 Ok(Ok(false)) => renewed = None,
                 Ok(Err(failure)) => debug!(%failure, lease = self.name, "cannot reach the lease"),
                 Err(_) => debug!(lease = self.name, "the lease was not reached in time"),
@@ -125,24 +126,24 @@ impl Election {
         }
     }
 
-    /// Returns the time after a renewal until which the lease is certainly ours.
+    /// Returns the time after a renewal until which the lease is certainly held.
     fn renew_deadline(&self) -> Duration {
         self.term.lasts * 2 / 3
     }
 
-    /// Lets go, so that nobody has to wait.
+    /// Releases the lease, so that another replica can take it at once.
     pub async fn resign(&self) {
         let Ok(lease) = self.read().await else { return };
         if lease.as_ref().and_then(Lease::holder) == Some(self.identity.as_str()) {
             let version = lease.map(|lease| lease.metadata.resource_version);
             let patch =
                 json!({"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": ""}});
-            // Whoever took it meanwhile may have it.
+            // A conflict means that another replica has taken it.
             let _ = self.api.send::<Value>(Method::PATCH, &self.path(), Some(&patch)).await;
         }
     }
 
-    /// Reads the lease once and takes or renews it. Returns whether it is ours.
+    /// Reads the lease once and takes or renews it. Returns whether this replica holds it.
     async fn attempt(&self, seen: &mut Option<(Lease, Instant)>) -> Result<bool, Failure> {
         let Some(lease) = self.read().await? else {
             let spec = self.spec(true, 0)?;

@@ -1,26 +1,30 @@
-//! Access to the API server for all programs of this folder: `kube` sends the requests, the records are
-//! the core's ([`cgpu_kubernetes_core::object`]).
+//! Access to the API server for all programs of this folder. `kube` sends the requests; the objects
+//! are the core's ([`cgpu_kubernetes_core::object`]).
 //!
 //! ```text
-//!   kubeconfig | in-cluster --> Access --> Api --+-- get, list, patch, change, bind ---> records of the core, or a Failure
-//!                                                +-- reflector::run: list, watch, list again --> an EventHandler (mostly the core's Cluster)
+//!   kubeconfig | in-cluster --> Access --> Api --+-- get, list, patch, change, bind
+//!                                                +-- reflector::run --> an EventHandler
 //!                                                +-- Event: a message about a pod or a node
-//!                                                +-- Election: who of several does what one must do
+//!                                                +-- Election: one leader among replicas
 //! ```
 //!
-//! | wanted | is |
-//! |---|---|
-//! | a client as kubectl would make it | [`Access`] (a clap `Args`: `--kubeconfig --context --cluster --user --server --token ...`; flatten it), then `access.api().await` |
-//! | one object | `api.get::<Pod>(namespace, name)`, `api.get::<Node>("", name)` |
-//! | all that fit | `api.list::<Pod>(&Query::all().field("spec.nodeName=n1").label("app=x"))`: as of one version, never from a cache that may be behind |
-//! | all objects, and their changes | `reflector::run(&api, &query, &timing, &handler)` never ends; an `RwLock<Cluster>` is an [`EventHandler`] of pods and of nodes |
-//! | annotations of a claim | `api.change(&change)`: the core's conditioned patch; [`Failure::Conflict`] if the pod is another by now |
-//! | any merge patch | `api.patch::<Node>("", name, &json)`, `api.patch_status::<Node>("", name, &json)`. With `metadata.resourceVersion` in it, it is conditioned |
-//! | a pod on a node | `api.bind(&pod, node)`, on condition of uid and version |
-//! | an event on a pod | `api.publish(&event)`: the same event again increments its count |
-//! | one of several | [`Election`], over a Lease |
+//! * [`Access`] has the flags of kubectl that select a cluster (`--kubeconfig --context --cluster
+//!   --user --server --token ...`), as a clap `Args` to flatten. `access.api().await` returns an
+//!   [`Api`].
+//! * `api.get::<Pod>(namespace, name)` and `api.get::<Node>("", name)` return one object.
+//! * `api.list::<Pod>(&Query::all().field("spec.nodeName=n1").label("app=x"))` lists objects as of
+//!   one version, never from an outdated cache.
+//! * `reflector::run(&api, &query, &timing, &handler)` passes all objects and their changes to an
+//!   [`EventHandler`]. An `RwLock<Cluster>` handles pods and nodes.
+//! * `api.change(&change)` applies the core's change to a pod; [`Failure::Conflict`] if the pod has
+//!   another version by now.
+//! * `api.patch::<Node>("", name, &json)` and `api.patch_status::<Node>("", name, &json)` apply a
+//!   merge patch. A `metadata.resourceVersion` in it is a condition.
+//! * `api.bind(&pod, node)` binds a pod, on condition of its uid and version.
+//! * `api.publish(&event)` publishes an event; the same event again increments its count.
+//! * [`Election`] elects a leader by means of a Lease.
 //!
-//! Nothing here decides anything about GPUs.
+//! Nothing here decides about GPUs.
 
 #![forbid(unsafe_code)]
 

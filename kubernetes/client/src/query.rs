@@ -1,6 +1,6 @@
-//! Which objects are meant.
+//! Selection of objects.
 
-/// All, or those of a namespace, with these fields and labels.
+/// Selects objects by namespace, fields and labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query {
     pub(crate) namespace: Option<String>,
@@ -9,34 +9,34 @@ pub struct Query {
 }
 
 impl Query {
-    /// All of them.
+    /// Selects all objects.
     #[must_use]
     pub fn all() -> Self {
         Self::default()
     }
 
-    /// Those of this namespace.
+    /// Selects those of a namespace.
     #[must_use]
     pub fn namespace(mut self, name: impl Into<String>) -> Self {
         self.namespace = Some(name.into());
         self
     }
 
-    /// Those for which this holds as well, such as `spec.nodeName=n1` or `status.phase!=Failed`.
+    /// Adds a field selector, such as `spec.nodeName=n1` or `status.phase!=Failed`.
     #[must_use]
     pub fn field(mut self, selector: impl Into<String>) -> Self {
         self.fields.push(selector.into());
         self
     }
 
-    /// Those for which this holds as well, such as `app=x`, `app in (x,y)` or `app`.
+    /// Adds a label selector, such as `app=x`, `app in (x,y)` or `app`.
     #[must_use]
     pub fn label(mut self, selector: impl Into<String>) -> Self {
         self.labels.push(selector.into());
         self
     }
 
-    /// As the API server reads it, with these parameters beside.
+    /// Returns the query string, with the parameters `others` added.
     pub(crate) fn parameters(&self, others: &[(&str, &str)]) -> String {
         let mut text = form_urlencoded::Serializer::new(String::new());
         if !self.fields.is_empty() {

@@ -1,18 +1,18 @@
-//! The core's records, and where the API server keeps them.
+//! Paths of the core's objects at the API server.
 
 use cgpu_kubernetes_core::object::{Metadata, Node, Pod};
 use serde::de::DeserializeOwned;
 
 /// A kind of object.
 pub trait Record: Clone + DeserializeOwned + Send + 'static {
-    /// The first part of its path: the group and its version.
+    /// First part of its path: the API group and version.
     const GROUP: &'static str = "/api/v1";
-    /// The last part of its path, in small letters.
+    /// Last part of its path: the plural in lower case.
     const PLURAL: &'static str;
-    /// Whether it lives in a namespace.
+    /// Whether its objects are in namespaces.
     const NAMESPACED: bool;
 
-    /// Who it is.
+    /// Returns the object's metadata.
     fn metadata(&self) -> &Metadata;
 }
 
@@ -34,7 +34,7 @@ impl Record for Node {
     }
 }
 
-/// Where all of them are, or those of a namespace.
+/// Returns the path of all objects, or of those of a namespace.
 pub(crate) fn collection<R: Record>(namespace: Option<&str>) -> String {
     match namespace.filter(|_| R::NAMESPACED) {
         Some(namespace) => format!("{}/namespaces/{}/{}", R::GROUP, escaped(namespace), R::PLURAL),
@@ -42,12 +42,12 @@ pub(crate) fn collection<R: Record>(namespace: Option<&str>) -> String {
     }
 }
 
-/// Where one is.
+/// Returns the path of an object.
 pub(crate) fn object<R: Record>(namespace: &str, name: &str) -> String {
     format!("{}/{}", collection::<R>(Some(namespace)), escaped(name))
 }
 
-/// Names come from whoever asks: none leads anywhere else.
+/// Escapes a name, which is input: it must not change the path.
 pub(crate) fn escaped(name: &str) -> String {
     form_urlencoded::byte_serialize(name.as_bytes()).collect()
 }

@@ -95,7 +95,7 @@ async fn watch<R: Record>(
                 info!(kind = R::PLURAL, version, why, "the watch cannot go on");
                 return;
             }
-            // What it says cannot be read, so what it means can only be had by a list.
+            // A change that cannot be read can only be recovered by a list.
             Err(failure @ Failure::Garbled(_)) => {
                 warn!(kind = R::PLURAL, version, %failure, "the watch has broken");
                 handler.connection_changed(Err(&failure));
@@ -107,7 +107,7 @@ async fn watch<R: Record>(
                 handler.connection_changed(Err(&failure));
             }
         }
-        // One that brought something may go on at once.
+        // A watch that received changes is continued at once.
         if version == before {
             backoff.wait().await;
         } else {
@@ -116,7 +116,7 @@ async fn watch<R: Record>(
     }
 }
 
-/// One watch, until it ends. `version` goes with what it brings.
+/// Runs one watch until it ends, and advances `version` with each change.
 async fn watch_once<R: Record>(
     api: &Api,
     query: &Query,
@@ -125,7 +125,7 @@ async fn watch_once<R: Record>(
     version: &mut String,
     until: Instant,
 ) -> Result<(), Failure> {
-    // Half of it or more, so that the watches of many do not end together.
+    // Random between half and all of it, so that watches of many clients do not end together.
     let seconds = timing.watch_timeout.mul_f64(0.5 + fastrand::f64() / 2.0).as_secs().max(1);
     let events = follow::<R>(api, query, version, seconds).await?;
     handler.connection_changed(Ok(()));

@@ -1,4 +1,4 @@
-//! One watch: what changes after a version.
+//! A watch: the changes after a version.
 
 use futures_util::{Stream, StreamExt};
 use http::Method;
@@ -14,9 +14,9 @@ use crate::record::Record;
 pub(crate) enum ObjectChange<R> {
     /// The object was created or changed.
     Applied(R),
-    /// The object was deleted, or does not match the query any more. Its last state.
+    /// The object was deleted, or no longer matches the query. Has its last state.
     Deleted(R),
-    /// No change up to this version.
+    /// There were no changes up to this version.
     Bookmark(String),
 }
 

@@ -70,13 +70,13 @@ enum Plan {
     Bound,
 }
 
-/// A pod, ready to be bound.
+/// A pod that is ready to be bound.
 enum Claimed {
-    /// With a claim on it.
+    /// It has a claim.
     Gpus(Pod),
-    /// It needs none.
+    /// It requests no GPUs.
     Plain(Pod),
-    /// It is already, to this node.
+    /// It is already bound to this node.
     Bound,
 }
 
@@ -125,7 +125,7 @@ impl Binder {
                     );
                     return Ok(Claimed::Gpus(pod));
                 }
-                // What we knew of it was old, or somebody else has just written.
+                // The known version was outdated, or another client has just written the pod.
                 Err(failure @ Failure::Conflict(_)) => conflict = Some(failure),
                 Err(failure) => {
                     return Err(BindError::Failed("the claim was not written", failure));
@@ -202,7 +202,7 @@ impl Binder {
         let Some(pod_request) = PodRequest::of(pod, dialects) else { return };
         match self.api.change(&claim::withdraw(&pod_request)).await {
             Ok(pod) => self.cache.apply(&pod),
-            // It is withdrawn after a minute.
+            // The sweep withdraws it later.
             Err(failure) => {
                 debug!(pod = pod_request.title(), %failure, "the claim was not withdrawn")
             }
@@ -221,7 +221,8 @@ impl Binder {
                 Ok(()) => return Ok(()),
                 Err(new) => failure = new,
             }
-            // Whether it was bound all the same, or what came in between.
+            // The pod may be bound although the reply was lost; otherwise another change came
+            // first.
             let Ok(now) = self.api.get::<Pod>(&binding.pod_namespace, &binding.pod_name).await
             else {
                 break;
@@ -233,7 +234,8 @@ impl Binder {
             if now.spec.node_name == binding.node {
                 return Ok(());
             }
-            // Somebody wrote something else on it: the claim has stood all the time, for each has a time of its own.
+            // Another client changed something else. The claim has remained, because each claim has
+            // its own time.
             let stands = now.spec.node_name.is_empty() && claim(&now) == claimed;
             if !stands || !matches!(failure, Failure::Conflict(_)) {
                 break;
@@ -244,7 +246,7 @@ impl Binder {
     }
 }
 
-/// Nanoseconds since 1970.
+/// Returns the nanoseconds since 1970.
 pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)

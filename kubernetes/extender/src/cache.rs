@@ -73,7 +73,7 @@ impl ClusterCache {
         self.pods.listed.load(Ordering::Acquire) && self.nodes.listed.load(Ordering::Acquire)
     }
 
-    /// Returns why the extender is not ready, or none if it is.
+    /// Returns why the extender is not ready, or `None` if it is.
     pub(crate) fn unready_reason(&self) -> Option<String> {
         self.nodes.unready_reason("nodes").or_else(|| self.pods.unready_reason("pods"))
     }

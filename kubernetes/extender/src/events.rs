@@ -14,24 +14,25 @@ use tracing::{debug, warn};
 /// Interval before the same event is published again.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Events that may wait. Further ones are dropped: what still holds is reported again.
+/// Maximum number of queued events. Further events are dropped; persistent problems are reported
+/// again.
 const QUEUE_LENGTH: usize = 1024;
 
-/// Number of published events after which old ones are forgotten.
+/// Number of published events after which old ones are removed from the record.
 const REMEMBERED: usize = 8192;
 
-/// What a pod asks for makes no sense.
+/// The pod's request is invalid.
 pub(crate) const REFUSED: &str = "GpuRequestRefused";
-/// Something in what it asks for was passed over.
+/// A label of the pod was ignored.
 pub(crate) const PASSED_OVER: &str = "GpuLabelIgnored";
-/// It was not bound.
+/// The pod was not bound.
 pub(crate) const NOT_BOUND: &str = "GpuNotBound";
-/// It is on a node, and it cannot be told which GPUs it has there.
+/// The pod is on a node, but its GPUs there are not known.
 pub(crate) const UNCLEAR: &str = "GpuAllocationUnclear";
-/// It is on a node without any GPU.
+/// The pod is on a node without a GPU.
 pub(crate) const WITHOUT: &str = "GpuNotAllocated";
 
-/// A label of a node was passed over.
+/// A label of a node was ignored.
 pub(crate) const NODE_LABEL: &str = "GpuNodeLabelIgnored";
 
 /// Queues events.
@@ -59,7 +60,7 @@ impl EventRecorder {
     }
 
     fn record(&self, pod: &PodRequest, severity: Severity, reason: &'static str, sentence: &str) {
-        // kube-scheduler may have sent it without.
+        // kube-scheduler may have sent the pod without name or namespace.
         if pod.namespace.is_empty() || pod.name.is_empty() {
             return;
         }

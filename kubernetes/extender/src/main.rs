@@ -1,13 +1,15 @@
-//! `cgpu-scheduler-extender`: answers kube-scheduler's questions about GPUs, with gpushare's paths and bodies.
+//! `cgpu-scheduler-extender`: serves kube-scheduler's requests about GPUs, with gpushare's paths
+//! and bodies.
 //!
 //! ```text
-//!   kube-scheduler --HTTP--> routes --> filter, prioritize, inspect: from the cache, which reflectors fill
-//!                                   \-> bind (binder): claim, confirm, bind, at the API server
-//!                            sweep: withdraws what came to nothing (one of the replicas)
+//!   kube-scheduler --HTTP--> routes --> filter, prioritize, inspect: from the cache
+//!                                   \-> bind (binder): claim, confirm and bind at the API server
+//!                            cache: filled by reflectors
+//!                            sweep: withdraws stale claims (one of the replicas)
 //!                            events: on pods and nodes
 //! ```
 //!
-//! What is decided is decided by `cgpu_kubernetes_core`. Nothing is kept that a restart would lose.
+//! `cgpu_kubernetes_core` makes all decisions. A restart loses no state.
 
 #![forbid(unsafe_code)]
 
@@ -46,10 +48,10 @@ use crate::options::{LogFormat, Options};
 use crate::routes::Handlers;
 use crate::tls::{Files, Identity, TlsListener};
 
-/// Who we are, in events and logs.
+/// Name of the program in events and logs.
 pub(crate) const NAME: &str = "cgpu-scheduler-extender";
 
-/// Time that pending requests have after SIGTERM.
+/// Time for pending requests after SIGTERM.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
@@ -78,8 +80,8 @@ fn run(options: Options) -> Result<()> {
     runtime.block_on(serve(options))
 }
 
-/// Disables the log of `kube_client` unless the directives name it: the caller of a failed request
-/// logs it, and `kube_client` logs as an error also what is none.
+/// Returns a filter that disables the log of `kube_client` unless the directives name it. The
+/// caller of a failed request logs it; `kube_client` also logs expected failures as errors.
 fn filter(directives: &str) -> Result<EnvFilter> {
     let names = directives.contains("kube_client");
     Ok(EnvFilter::try_new(if names {
@@ -132,7 +134,7 @@ async fn serve(options: Options) -> Result<()> {
     Ok(())
 }
 
-/// Serves requests until shutdown, and those that were pending then.
+/// Serves requests until shutdown, then those that are pending.
 async fn answer(
     listener: TcpListener,
     identity: Option<Identity>,
@@ -140,7 +142,7 @@ async fn answer(
     ended: watch::Receiver<bool>,
 ) -> Result<()> {
     let shutdown = |mut ended: watch::Receiver<bool>| async move {
-        // Whoever could say so lives as long as the process.
+        // The sender lives as long as the process.
         let _ = ended.wait_for(|ended| *ended).await;
     };
     let serving = async {
@@ -150,7 +152,7 @@ async fn answer(
                 axum::serve(listener, router).with_graceful_shutdown(shutdown(ended.clone())).await
             }
             None => {
-                // Answers are written in one piece: nothing is gained by waiting for more.
+                // Replies are written in one piece, so a delay to merge them gains nothing.
                 let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
                 axum::serve(listener, router).with_graceful_shutdown(shutdown(ended.clone())).await
             }
@@ -169,11 +171,11 @@ async fn answer(
     }
 }
 
-/// Starts the reflectors that fill the copy.
+/// Starts the reflectors that fill the cache.
 fn follow(api: &Api, cache: &Arc<ClusterCache>, options: &Options) {
     let timing =
         Timing { resync_interval: Duration::from_secs(options.resync), ..Timing::default() };
-    // Those that have ended hold nothing. One that ends while it is watched is told as one that went.
+    // Ended pods hold nothing. A watch reports a pod that ends as deleted.
     let living = Query::all().field("status.phase!=Succeeded").field("status.phase!=Failed");
     let (one, other) = (
         (api.clone(), Arc::clone(cache), timing.clone()),
@@ -219,7 +221,7 @@ fn ended() -> Result<watch::Receiver<bool>> {
         }
         info!("shutting down");
         sender.send_replace(true);
-        // Held open: receivers wait for the value, not for the end of the channel.
+        // The sender stays alive: receivers wait for the value, not for the end of the channel.
         std::future::pending::<()>().await;
     });
     Ok(receiver)

@@ -1,4 +1,4 @@
-//! Figures for Prometheus.
+//! Metrics for Prometheus.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -21,18 +21,18 @@ struct Ended {
     outcome: Outcome,
 }
 
-/// What came of a binding.
+/// Result of a binding.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
 pub(crate) enum Outcome {
-    /// It is.
+    /// The pod was bound.
     Bound,
-    /// It must not be.
+    /// The binding was refused.
     Refused,
-    /// The API server would not, or did not answer.
+    /// The API server refused it, or did not answer.
     Failed,
 }
 
-/// All of them.
+/// The extender's metrics.
 pub(crate) struct Metrics {
     registry: Registry,
     took: Family<Verb, Histogram, fn() -> Histogram>,
@@ -74,16 +74,16 @@ impl Metrics {
         self.leads.set(leads.into());
     }
 
-    /// Counts what is known.
+    /// Counts the known nodes and pods.
     pub(crate) fn count_objects(&self, cluster: &Cluster) {
         self.nodes.set(cluster.nodes().count() as u64);
         self.pods.set(cluster.pods().count() as u64);
     }
 
-    /// As Prometheus reads it.
+    /// Returns the metrics in the text format of Prometheus.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
-        // Writing into a text does not fail.
+        // Writing to a string cannot fail.
         let _ = text::encode(&mut text, &self.registry);
         text
     }

@@ -1,4 +1,4 @@
-//! What can be set: by a flag, or by the variable beside it.
+//! Command line. Each flag has an environment variable.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -8,41 +8,42 @@ use cgpu_kubernetes_client::Access;
 use cgpu_kubernetes_core::gpus::Placement;
 use clap::{ArgAction, Parser, ValueEnum};
 
-/// Answers kube-scheduler's questions about GPUs: filter, prioritize, bind, inspect, with gpushare's paths and bodies
+/// Serve kube-scheduler's requests about GPUs: filter, prioritize, bind and inspect, with
+/// gpushare's paths and bodies
 #[derive(Parser, Clone, Debug)]
 #[command(name = "cgpu-scheduler-extender", version, args_override_self = true)]
 pub(crate) struct Options {
-    /// The address to listen at
+    /// Address to listen at
     #[arg(long, env = "CGPU_ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     pub address: IpAddr,
-    /// The port to listen at; 0: any, which the log tells
+    /// Port to listen at; 0: any free port, which is logged
     #[arg(long, env = "PORT", default_value_t = 39999)]
     pub port: u16,
-    /// The certificate to show, in PEM, with those that lead to its authority; without it there is no TLS. Read again when it changes
+    /// Certificate chain in PEM; without it there is no TLS. It is read again when it changes
     #[arg(long, env = "CGPU_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
-    /// Its key, in PEM
+    /// Private key in PEM
     #[arg(long, env = "CGPU_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Authorities, in PEM: who shows no certificate of theirs is not spoken to
+    /// Certificate authorities in PEM: clients must show a certificate of one of them
     #[arg(long, env = "CGPU_TLS_CLIENT_CA", value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
-    /// Which nodes come first: those that would be fullest, or emptiest
+    /// Nodes that are preferred: those that would be the fullest, or the emptiest
     #[arg(long, env = "CGPU_NODE_PLACEMENT", value_enum, default_value_t = NodePlacement::Binpack)]
     pub node_placement: NodePlacement,
-    /// Listen to HAMi's names as well (nvidia.com/gpu, gpumem, gpumem-percentage, gpucores)
+    /// Read HAMi's names as well (nvidia.com/gpu, gpumem, gpumem-percentage, gpucores)
     #[arg(long, env = "CGPU_HAMI", action = ArgAction::SetTrue)]
     pub hami: bool,
-    /// How often everything is listed anew, in seconds
+    /// Interval of lists of all nodes and pods, in seconds
     #[arg(long, env = "CGPU_RESYNC", value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     pub resync: u64,
-    /// How often claims that came to nothing are looked for, in seconds
+    /// Interval of checks for stale claims, in seconds
     #[arg(long, env = "CGPU_SWEEP", value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     pub sweep: u64,
-    /// Whether only one of several replicas does what one need do
+    /// Elect one replica for work that only one must do
     #[arg(long, env = "CGPU_LEADER_ELECT", action = ArgAction::Set, default_value_t = true)]
     pub leader_elect: bool,
-    /// The lease that it is decided by
+    /// Name of the lease for the election
     #[arg(
         long,
         env = "CGPU_LEASE_NAME",
@@ -50,34 +51,34 @@ pub(crate) struct Options {
         default_value = "cgpu-scheduler-extender"
     )]
     pub lease_name: String,
-    /// The namespace of that lease [default: the one of this pod, or of the kubeconfig's context]
+    /// Namespace of the lease [default: that of this pod, or of the kubeconfig's context]
     #[arg(long, env = "CGPU_LEASE_NAMESPACE", value_name = "NAME")]
     pub lease_namespace: Option<String>,
-    /// So long after its last word a leader counts as gone, in seconds
+    /// Time after its last renewal until the lease expires, in seconds
     #[arg(long, env = "CGPU_LEASE_DURATION", value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub lease_duration: u64,
-    /// The name to take part under [default: the host's, and a number]
+    /// Name of this replica in the election [default: host name and a random number]
     #[arg(long, env = "CGPU_IDENTITY", value_name = "NAME")]
     pub identity: Option<String>,
-    /// Threads that answer [default: one for each core]
+    /// Number of worker threads [default: one for each core]
     #[arg(long, env = "THREADNESS", value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// What is logged: error, warn, info, debug, trace, or a filter such as info,kube=debug
+    /// Log level: error, warn, info, debug, trace, or a filter such as info,kube=debug
     #[arg(long, env = "LOG_LEVEL", value_name = "FILTER", default_value = "info")]
     pub log_level: String,
-    /// How
+    /// Log format
     #[arg(long, env = "CGPU_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
     #[command(flatten)]
     pub access: Access,
 }
 
-/// Which nodes come first.
+/// Nodes that are preferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum NodePlacement {
-    /// Those that would be fullest.
+    /// Those that would be the fullest.
     Binpack,
-    /// Those that would be emptiest.
+    /// Those that would be the emptiest.
     Spread,
 }
 
@@ -90,23 +91,23 @@ impl From<NodePlacement> for Placement {
     }
 }
 
-/// How lines of the log look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One object in a line.
+    /// A JSON object in each line.
     Json,
 }
 
 impl Options {
-    /// How long a lease lasts, and how often it is renewed.
+    /// Returns the duration of the lease and the interval of renewals.
     pub(crate) fn term(&self) -> cgpu_kubernetes_client::Term {
         let lasts = Duration::from_secs(self.lease_duration);
         cgpu_kubernetes_client::Term { lasts, every: lasts / 5 }
     }
 
-    /// Who we are among the replicas.
+    /// Returns the name of this replica in the election.
     pub(crate) fn identity(&self) -> String {
         if let Some(name) = &self.identity {
             return name.clone();

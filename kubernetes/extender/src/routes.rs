@@ -1,4 +1,4 @@
-//! Paths and bodies. What is answered is the core's ([`cgpu_kubernetes_core::extender`]); what stands here is HTTP.
+//! HTTP paths and bodies. The core makes the replies ([`cgpu_kubernetes_core::extender`]).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,7 +21,8 @@ use crate::cache::ClusterCache;
 use crate::events::{self, EventRecorder};
 use crate::metrics::{Metrics, Outcome};
 
-/// The longest body: 5,000 whole nodes, from a scheduler that was not told to send names (`nodeCacheCapable`).
+/// Maximum size of a body in bytes: 5,000 whole nodes, from a scheduler that is not configured to
+/// send names (`nodeCacheCapable`).
 const LONGEST: usize = 128 << 20;
 
 /// State that the handlers share.
@@ -72,7 +73,7 @@ async fn call(
         let status = if others { StatusCode::METHOD_NOT_ALLOWED } else { StatusCode::NOT_FOUND };
         return answer(status, "text/plain", format!("no {method} {}\n", uri.path()));
     };
-    // For those who must see what a scheduler sends.
+    // Shows what a scheduler sends.
     trace!(path = uri.path(), body = %String::from_utf8_lossy(&body), "asked");
     let (verb, response) = match call {
         Call::Version => {
@@ -82,7 +83,7 @@ async fn call(
         Call::Prioritize => ("prioritize", handlers.prioritize(&body)),
         Call::Inspect(node) => ("inspect", handlers.inspect(node)),
         Call::Bind => {
-            // Whoever asked may hang up; what has begun is still brought to an end.
+            // A binding completes even if the client disconnects.
             let task = Arc::clone(&handlers);
             let bound = tokio::spawn(async move { task.bind(&body).await }).await;
             ("bind", bound.unwrap_or_else(|error| refused(format!("the binding failed: {error}"))))
@@ -140,7 +141,7 @@ impl Handlers {
         });
         let pod = format!("{}/{}", binding.pod_namespace, binding.pod_name);
         warn!(pod, node = binding.node, %error, "not bound");
-        // kube-scheduler tells people the number of the answer, not its words.
+        // kube-scheduler reports only the status of the reply, not its text.
         let known = self.cache.read().pod(&binding.pod_uid).cloned();
         if let Some(pod_request) = known {
             let sentence = format!("on node `{}`: {error}", binding.node);
@@ -149,7 +150,7 @@ impl Handlers {
         refused(error.to_string())
     }
 
-    /// Reports what is wrong with a pod's request as an event on the pod.
+    /// Reports an invalid request or ignored labels as events on the pod.
     fn judge(&self, pod: &Pod) {
         let dialects = self.cache.read().dialects();
         let Some(pod_request) = PodRequest::of(pod, dialects) else { return };
@@ -167,7 +168,7 @@ impl Handlers {
     }
 }
 
-/// As gpushare answers when it has not bound.
+/// Returns gpushare's reply for a pod that was not bound.
 fn refused(error: String) -> Response {
     let mut response = json(&Bound { error });
     *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;

@@ -14,7 +14,7 @@ use crate::binder::now;
 use crate::cache::ClusterCache;
 use crate::events::{self, EventRecorder};
 
-/// Repeats it without end, while `leads` is true.
+/// Runs without end, and does its work while `leads` is true.
 pub(crate) async fn run(
     api: Api,
     cache: Arc<ClusterCache>,
@@ -40,7 +40,7 @@ async fn withdraw(api: &Api, cache: &ClusterCache) {
                 info!(pod, "a claim that nobody bound was withdrawn");
                 cache.apply(&new);
             }
-            // It has changed, or gone: our watch will tell.
+            // The pod has changed or is gone; the watch reports it.
             Err(failure @ (Failure::Conflict(_) | Failure::NotFound(_))) => {
                 debug!(pod, %failure, "not withdrawn")
             }
@@ -49,8 +49,7 @@ async fn withdraw(api: &Api, cache: &ClusterCache) {
     }
 }
 
-/// Reports edited annotations, pods that bypassed the extender, and labels of nodes without a
-/// meaning.
+/// Reports edited annotations, pods that bypassed the extender, and invalid labels of nodes.
 fn record_events(cache: &ClusterCache, events: &EventRecorder) {
     let cluster = cache.read();
     for holder in cluster
@@ -72,7 +71,7 @@ fn record_events(cache: &ClusterCache, events: &EventRecorder) {
             }
         }
     }
-    // Nobody waits for these: where there are more than can be told, pods come first.
+    // Events of nodes are queued last: if the queue is full, pods come first.
     for (node, _) in cluster.nodes() {
         for note in &node.notes {
             events.warn_of_node(&node.name, events::NODE_LABEL, note);

@@ -1,4 +1,4 @@
-//! TLS: connections that come in, and certificates that change while we run.
+//! TLS: accepts connections, and reloads certificates when their files change.
 
 use std::fs;
 use std::io;
@@ -25,10 +25,10 @@ use tracing::{debug, info, warn};
 /// Timeout of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Accepted connections that may wait to be served.
+/// Maximum number of accepted connections that wait to be served.
 const MAX_PENDING_CONNECTIONS: usize = 64;
 
-/// The files that say who we are.
+/// Certificate, key and client authorities.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     pub certificate: PathBuf,
@@ -36,26 +36,27 @@ pub(crate) struct Files {
     pub client_ca: Option<PathBuf>,
 }
 
-/// What a file was when it was read: another file, or one that was written since, differs in some of it.
+/// Inode, size and modification time of each file, to detect changes.
 type Stamp = Vec<(u64, u64, i64, i64)>;
 
-/// Certificate and key as they are now. They are looked at when somebody connects, so that there is no time at which a new one is not seen.
+/// The current certificate and key. The files are checked on each connection, so a new certificate
+/// is used at once.
 pub(crate) struct Identity {
     files: Files,
     now: Mutex<(Stamp, Arc<ServerConfig>)>,
 }
 
 impl Identity {
-    /// As the files are now.
+    /// Loads the files.
     ///
     /// # Errors
-    /// They cannot be read, or do not belong together.
+    /// A file cannot be read, or certificate and key do not match.
     pub(crate) fn read(files: Files) -> Result<Self> {
         let now = (files.stamp(), files.load()?);
         Ok(Self { files, now: Mutex::new(now) })
     }
 
-    /// What to show to whoever connects now.
+    /// Returns the configuration for a new connection.
     fn current(&self) -> Arc<ServerConfig> {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         let stamp = self.files.stamp();
@@ -65,7 +66,8 @@ impl Identity {
                     info!(certificate = %self.files.certificate.display(), "the certificate has changed");
                     now.1 = config;
                 }
-                // Perhaps one of two has been written; the other changes the stamp again.
+                // Perhaps only one of two files has been written; the other changes the stamp
+                // again.
                 Err(error) => {
                     warn!("the new certificate will not do, the old one stays: {error:#}")
                 }
@@ -127,17 +129,17 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     Ok(found)
 }
 
-/// Connections that have said who they are. Who takes long over it keeps nobody else waiting.
+/// Connections after their TLS handshake. A slow handshake does not delay other connections.
 pub(crate) struct TlsListener {
     address: SocketAddr,
     ready: Receiver<(TlsStream<TcpStream>, SocketAddr)>,
 }
 
 impl TlsListener {
-    /// Over a listener of plain connections.
+    /// Accepts connections from `listener`.
     ///
     /// # Errors
-    /// It has no address.
+    /// The listener has no address.
     pub(crate) fn new(listener: TcpListener, identity: Identity) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let (sender, ready) = channel(MAX_PENDING_CONNECTIONS);
@@ -162,7 +164,7 @@ async fn admit(
         let ready = ready.clone();
         tokio::spawn(async move {
             match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-                // If nobody takes it any more we are ending.
+                // Sending fails only during shutdown.
                 Ok(Ok(stream)) => drop(ready.send((stream, address)).await),
                 Ok(Err(error)) => debug!(%address, %error, "no TLS"),
                 Err(_) => debug!(%address, "no TLS in time"),
@@ -178,7 +180,7 @@ impl Listener for TlsListener {
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         match self.ready.recv().await {
             Some(connection) => connection,
-            // Its other end lives as long as we.
+            // The sender lives as long as the process.
             None => std::future::pending().await,
         }
     }

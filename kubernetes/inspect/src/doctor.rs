@@ -1,7 +1,8 @@
-//! `kubectl inspect gpushare doctor`, and `cgpu doctor kubernetes`: why is this pod pending, why is it not limited, why has it no GPU.
+//! `kubectl inspect gpushare doctor` and `cgpu doctor kubernetes`: why is this pod pending, why is
+//! it not limited, why has it no GPU.
 //!
-//! It looks at what the API server has, with the same books and reasons as the extender; and where it is run on a node, at that node's files. Nothing
-//! is changed. `causes` is the table of what can be found.
+//! It reads from the API server, with the same accounting and reasons as the extender. On a node,
+//! it also reads that node's files. It changes nothing. `causes` is the table of what it can find.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,18 +28,19 @@ use facts::{Facts, ObservedClass, ObservedNode, ObservedPod};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Only this pod, and its node
+    /// Check only this pod and its node
     #[arg(value_name = "POD")]
     pod: Option<String>,
-    /// The pod's namespace [default: the context's]; without a pod: only the pods of this namespace
+    /// Namespace of the pod [default: the context's]; without a pod: check only the pods of this
+    /// namespace
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
-    /// Only this node, and its pods
+    /// Check only this node and its pods
     #[arg(long, value_name = "NAME", conflicts_with = "pod")]
     node: Option<String>,
     #[command(flatten)]
     options: Options<Question>,
-    /// Where the files of this node are, if it is one: they are looked at where there is a kubelet's folder [default: /]
+    /// Root folder of this node's files; they are checked if it has a kubelet's folder [default: /]
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
 }
@@ -54,7 +56,7 @@ pub(crate) async fn run(
     if let Some(root) = here {
         files::examine(root, &mut findings);
     }
-    // Nodes have no kubeconfig, mostly: what they say themselves is told all the same.
+    // Most nodes have no kubeconfig; their files are checked all the same.
     let error = match outcome {
         Err(error) if here.is_some() => Some(error),
         outcome => outcome.map_err(|error| error.with_code(CANNOT_EXAMINE)).map(|()| None)?,
@@ -69,7 +71,7 @@ pub(crate) async fn run(
 }
 
 impl Arguments {
-    /// Where this node's files are, if this is a node.
+    /// Returns the root folder of this node's files, if this is a node.
     fn here(&self) -> Option<&Path> {
         let root = self.root.as_deref().unwrap_or(Path::new("/"));
         root.join("var/lib/kubelet").is_dir().then_some(root)
@@ -84,7 +86,8 @@ async fn examine(
 ) -> Result<(), Error> {
     let api = access.api().await?;
     let nodes: Vec<ObservedNode> = listing::all(&api, &Query::all()).await?;
-    // Also those that failed: what the kubelet rejects has failed at once. Who asks for one may ask for any.
+    // Failed pods are included, because a pod that the kubelet rejects has failed. A named pod may
+    // have succeeded.
     let query = match arguments.pod {
         Some(_) => Query::all(),
         None => Query::all().field("status.phase!=Succeeded"),
@@ -92,7 +95,7 @@ async fn examine(
     let pods: Vec<ObservedPod> = listing::all(&api, &query).await?;
     let classes = match api.list::<ObservedClass>(&Query::all()).await {
         Ok(list) => Some(list.items),
-        // Whoever may not see them is told the rest.
+        // Without permission for runtime classes, the other checks still run.
         Err(Failure::Refused { code: 403, .. } | Failure::NotFound(_)) => None,
         Err(failure) => return Err(failure.into()),
     };
@@ -108,7 +111,7 @@ async fn examine(
     )
 }
 
-/// What is asked about.
+/// Pods and nodes to check.
 #[derive(Clone, Copy, Debug, Default)]
 struct Scope<'a> {
     pod: Option<&'a str>,
@@ -145,7 +148,7 @@ fn diagnose(facts: &Facts, scope: &Scope<'_>, findings: &mut Findings) -> Result
         (None, Some(name)) => vec![name],
         (None, None) => facts.nodes.keys().map(String::as_str).collect(),
     };
-    // Which node it will be is not known of those that wait: without any, that is why.
+    // The node of a pending pod is not known; if no node shares GPUs, that is the cause.
     if scope.node.is_none() && !facts.cluster.nodes().any(|(node, _)| !node.gpus.is_empty()) {
         findings.add(Cause::NoNodes, "the cluster", "");
     }

@@ -1,14 +1,14 @@
-//! Why nothing is shown: one line that says what happened and what to do.
+//! Errors of one line: what happened, and what to do.
 
 use std::fmt;
 
 use cgpu_kubernetes_client::Failure;
 
-/// What could not be done.
+/// An error with its exit code.
 #[derive(Debug)]
 pub(crate) struct Error {
     message: String,
-    /// The exit code.
+    /// Exit code.
     pub(crate) code: u8,
 }
 
@@ -17,7 +17,7 @@ impl Error {
         Self { message: line(&message.to_string()), code: 1 }
     }
 
-    /// With another exit code than 1.
+    /// Sets an exit code other than 1.
     pub(crate) fn with_code(self, code: u8) -> Self {
         Self { code, ..self }
     }
@@ -61,7 +61,7 @@ fn advice(failure: &Failure) -> Option<&'static str> {
     }
 }
 
-/// On one line, and nothing in it that steers a terminal.
+/// Removes line breaks and terminal control characters.
 fn line(text: &str) -> String {
     text.trim().replace(char::is_control, " ")
 }

@@ -1,4 +1,4 @@
-//! What the API server has, read once.
+//! Reads objects from the API server once.
 
 use cgpu_kubernetes_client::{Api, Query, Record};
 use cgpu_kubernetes_core::cluster::Cluster;
@@ -7,10 +7,10 @@ use cgpu_kubernetes_core::object::{Node, Pod};
 
 use crate::error::Error;
 
-/// Of pods that have ended nothing is shown.
+/// Field selectors without ended pods, which hold nothing.
 const NOT_ENDED: [&str; 2] = ["status.phase!=Succeeded", "status.phase!=Failed"];
 
-/// Nodes and pods, and the books of them.
+/// Reads nodes and pods, and computes their accounting.
 pub(crate) async fn cluster(api: &Api, dialects: Dialects) -> Result<Cluster, Error> {
     let nodes: Vec<Node> = all(api, &Query::all()).await?;
     let pods: Vec<Pod> = all(api, &Query::all().field(NOT_ENDED[0]).field(NOT_ENDED[1])).await?;
@@ -19,7 +19,7 @@ pub(crate) async fn cluster(api: &Api, dialects: Dialects) -> Result<Cluster, Er
     Ok(cluster)
 }
 
-/// Page by page.
+/// Lists the objects of a query page by page.
 pub(crate) async fn all<R: Record>(api: &Api, query: &Query) -> Result<Vec<R>, Error> {
     Ok(api.list_each(query, |record: R| record).await?.items)
 }

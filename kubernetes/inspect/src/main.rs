@@ -1,7 +1,9 @@
-//! `kubectl inspect gpushare`: who has how much of which GPU; and `kubectl inspect gpushare doctor`: why a pod has not.
+//! `kubectl inspect gpushare`: shows which pods hold how much of which GPU. `kubectl inspect
+//! gpushare doctor` shows why a pod does not.
 //!
-//! It lists nodes and pods as whoever calls it may, has the core make the books ([`cgpu_kubernetes_core::cluster`]), prints, and keeps nothing. Tables go
-//! to stdout; what went wrong goes to stderr, in one line that begins as gpushare's does.
+//! It lists nodes and pods with the user's permissions, and the core computes the accounting
+//! ([`cgpu_kubernetes_core::cluster`]). Tables are printed to stdout. An error is one line on
+//! stderr that begins as gpushare's does.
 
 #![forbid(unsafe_code)]
 
@@ -39,19 +41,20 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Find out why a pod is pending, why it has no limit, why it has no GPU (a node of this name: `-- doctor`)
+    /// Find out why a pod is pending, has no limit, or has no GPU (for a node named doctor: `--
+    /// doctor`)
     Doctor(doctor::Arguments),
 }
 
 #[derive(Args)]
 struct Tables {
-    /// Only this node
+    /// Show only this node
     #[arg(value_name = "NODE")]
     node: Option<String>,
-    /// The pods of each node as well
+    /// Show the pods of each node as well
     #[arg(short, long)]
     details: bool,
-    /// Everything as data: also what waits, and why
+    /// Print everything as data, including pending pods and their reasons
     #[arg(short, long, value_name = "FORMAT", conflicts_with = "details")]
     output: Option<Format>,
 }
@@ -68,10 +71,10 @@ enum Format {
     Json,
 }
 
-/// Whose names pods speak: as the extender was told.
+/// Dialects that pods use: the same as for the extender.
 #[derive(Args)]
 struct Names {
-    /// HAMi's names (nvidia.com/gpu, gpumem, ...) count as well, as they do where the extender runs with --hami
+    /// Read HAMi's names as well (nvidia.com/gpu, gpumem, ...), as the extender does with --hami
     #[arg(long, global = true)]
     hami: bool,
 }

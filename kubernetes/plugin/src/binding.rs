@@ -1,4 +1,5 @@
-//! The answers for `cgpu-runtime`: whose a token is, and what that container has. See [`cgpu_kubernetes_core::binding`].
+//! Replies to `cgpu-runtime`: which container has a token, and its variables. See
+//! [`cgpu_kubernetes_core::binding`].
 
 use std::fs;
 use std::io;
@@ -25,25 +26,25 @@ use crate::pods::Pods;
 const IO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that a start waits for the GPUs and the list of pods before it is refused.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
-/// Timeout for reading a pod from the API server. It may be read twice; with [`READY_TIMEOUT`] that
-/// is less than the 30 s for which `cgpu-runtime` waits.
+/// Timeout for reading a pod from the API server. It may be read twice. Together with
+/// [`READY_TIMEOUT`] that is below the 30 s for which `cgpu-runtime` waits.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Who answers.
+/// Serves requests of `cgpu-runtime`.
 pub(crate) struct Binding {
     pub(crate) api: Api,
     pub(crate) pods: Arc<Pods>,
     pub(crate) observed: watch::Receiver<ObservedNode>,
 }
 
-/// Makes the socket, for root alone.
+/// Creates the socket, accessible to root only.
 ///
 /// # Errors
-/// As the system says.
+/// The folder or the socket cannot be created.
 pub(crate) fn listen(root: &Path) -> io::Result<(UnixListener, PathBuf)> {
     fs::create_dir_all(root)?;
     let path = root.join(SOCKET);
-    // Made under another name, so that nobody else can open it before its mode is set.
+    // Created under another name, so that no other user can open it before its mode is set.
     let fresh = root.join(format!("{SOCKET}.{}", std::process::id()));
     let _ = fs::remove_file(&fresh);
     let listener = UnixListener::bind(&fresh)?;
@@ -53,7 +54,7 @@ pub(crate) fn listen(root: &Path) -> io::Result<(UnixListener, PathBuf)> {
 }
 
 impl Binding {
-    /// Answers without end.
+    /// Serves connections without end.
     pub(crate) async fn serve(self: Arc<Self>, listener: UnixListener) {
         let own = rustix::process::geteuid().as_raw();
         loop {
@@ -65,7 +66,8 @@ impl Binding {
                     continue;
                 }
             };
-            // The file's mode says so already; a folder that somebody opened to all says no more than that.
+            // The mode of the file enforces this, too; the check covers a socket whose mode was
+            // changed.
             if !stream.peer_cred().is_ok_and(|credentials| [0, own].contains(&credentials.uid())) {
                 continue;
             }
@@ -78,7 +80,7 @@ impl Binding {
         }
     }
 
-    /// One question, one answer.
+    /// Reads one question and writes its answer.
     async fn handle(&self, mut stream: UnixStream) -> io::Result<()> {
         let (reader, mut writer) = stream.split();
         let mut line = Vec::new();
@@ -143,7 +145,8 @@ impl Binding {
             Ok(variables) => return Ok(variables),
             Err(refusal) => refusal,
         };
-        // The kubelet knows that a pod has ended before the API server does, and that before us.
+        // The kubelet learns before the API server that a pod has ended, and the API server before
+        // us.
         match self.pods.owner(token) {
             Some(owner)
                 if owner.metadata.uid != pod_request.uid && self.has_ended(&owner).await =>
@@ -154,10 +157,11 @@ impl Binding {
         }
     }
 
-    /// The pod that is asked for, as the API server has it: by uid, for names come again.
+    /// Returns the pod of a question by its uid, because names are used again.
     async fn pod(&self, question: &Question) -> Result<Pod, Refusal> {
         let Question { namespace, pod, uid, .. } = question;
-        // What was chosen stood on it before it was bound to this node; a copy that has it is as good as any.
+        // The annotations were written before the pod was bound to this node, so a known pod that
+        // has them is current enough.
         let known = self.pods.get(uid);
         if let Some(known) = known.filter(|known| {
             let metadata = &known.metadata;
@@ -183,7 +187,7 @@ impl Binding {
         Ok(found)
     }
 
-    /// Asks whether a pod that is thought to live does.
+    /// Asks the API server whether a pod that is known as live has ended.
     async fn has_ended(&self, pod: &Pod) -> bool {
         let lookup = self.api.get(&pod.metadata.namespace, &pod.metadata.name);
         let Ok(found) = tokio::time::timeout(LOOKUP_TIMEOUT, lookup).await else { return false };

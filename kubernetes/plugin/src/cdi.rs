@@ -1,13 +1,15 @@
-//! CDI devices, one for each slice that the kubelet was given: what engines put into a container's configuration for it.
+//! CDI devices, one for each slice that the kubelet was given. Engines edit the container's
+//! configuration by them.
 //!
-//! | the engine | the container |
-//! |---|---|
-//! | resolves CDI devices, starts by `cgpu-runtime` | the device says once more which slice it is, over whatever the pod says; `cgpu-runtime` binds |
-//! | does not, starts by `cgpu-runtime` | the variables that the kubelet passes say it; `cgpu-runtime` binds |
-//! | resolves them, starts by another runtime | the device's hook ends the start, with a sentence |
-//! | does neither | has no GPU: none is called as its variable says |
+//! * The engine resolves CDI devices and starts containers by `cgpu-runtime`: the device sets the
+//!   slice's variables again, overriding those of the pod, and `cgpu-runtime` binds.
+//! * It does not resolve them and starts containers by `cgpu-runtime`: the kubelet passes the
+//!   variables, and `cgpu-runtime` binds.
+//! * It resolves them and starts containers by another runtime: the device's hook fails the start
+//!   with a message.
+//! * It does neither: the container has no GPU, because no GPU has the name in its variable.
 //!
-//! So it is `cgpu-runtime` that binds, always, and the device sees to it that nobody goes around it.
+//! So `cgpu-runtime` always binds; the device ensures that it is not bypassed.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -18,15 +20,16 @@ use cgpu_kubernetes_core::binding::{CDI_KIND, provisional};
 use cgpu_kubernetes_core::slice::Token;
 use serde_json::json;
 
-/// The oldest version that has all that is used, names that begin with a digit among it: engines refuse those they do not know.
+/// Oldest version with all features in use, such as names that begin with a digit. Engines refuse
+/// versions that they do not know.
 const VERSION: &str = "0.5.0";
-/// A slice that was given and that nobody has asked for may belong to a container that is still being fetched; after so long it does not.
+/// Time for which an unassigned slice is kept: its container may still be pulling its image.
 const UNCLAIMED_RETENTION: Duration = Duration::from_secs(24 * 3600);
-/// Names of files: the token stands between.
+/// Prefix of file names; the token follows.
 const PREFIX: &str = "cgpu-slice-";
 const SUFFIX: &str = ".json";
 
-/// Where engines look.
+/// Folder of CDI specifications.
 #[derive(Clone, Debug)]
 pub(crate) struct Cdi {
     folder: PathBuf,
@@ -34,31 +37,31 @@ pub(crate) struct Cdi {
 }
 
 impl Cdi {
-    /// In this folder, with this `cgpu-runtime` as the host sees it.
+    /// Uses `folder`, and the path of `cgpu-runtime` on the host.
     pub(crate) fn new(folder: &Path, runtime: &Path) -> Self {
         Self { folder: folder.to_owned(), runtime: runtime.to_owned() }
     }
 
-    /// The device's whole name.
+    /// Returns the full name of a slice's device.
     pub(crate) fn name(token: Token) -> String {
         format!("{CDI_KIND}={token}")
     }
 
-    /// Makes it resolvable: the whole of its file, or nothing.
+    /// Writes the specification of a slice, atomically.
     pub(crate) fn put(&self, token: Token) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
-        // Engines read only what ends as specifications do.
+        // Engines read only files with the suffix of specifications.
         let fresh = self.folder.join(format!("{PREFIX}{token}.new"));
         fs::write(&fresh, self.specification(token))?;
         fs::rename(&fresh, self.file(token))
     }
 
-    /// The same, if it is not.
+    /// Writes the specification of a slice unless it exists.
     pub(crate) fn ensure(&self, token: Token) -> io::Result<()> {
         if self.file(token).exists() { Ok(()) } else { self.put(token) }
     }
 
-    /// Takes away those that are nobody's, and have been so for long.
+    /// Removes the specifications of slices that have been unassigned for [`UNCLAIMED_RETENTION`].
     pub(crate) fn sweep(&self, is_assigned: impl Fn(Token) -> bool) -> io::Result<()> {
         let entries = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -127,7 +130,7 @@ mod tests {
         assert_eq!(device["containerEdits"]["hooks"][0]["hookName"], "createRuntime");
         assert_eq!(Cdi::name(token(&["7", "8"])), "cgpu.dev/slice=7-2");
 
-        // Somebody else's files are left alone, and so is what is young.
+        // Files of others and recent ones are kept.
         fs::write(cdi_dir.join("nvidia.json"), "{}").unwrap();
         cdi.sweep(|_| false).unwrap();
         assert!(cdi_dir.join("cgpu-slice-9-1.json").exists());

@@ -1,12 +1,13 @@
-//! One resource at the kubelet: served on a socket of its own, made known, and made known again whenever a kubelet comes.
+//! One resource at the kubelet: served on its own socket, registered, and registered again with
+//! each new kubelet.
 //!
 //! ```text
-//!   wait for kubelet.sock --> serve --> register --> look every half second: our socket is there, kubelet.sock is the same
-//!        ^                                 | fails          | not
+//!   wait for kubelet.sock --> serve --> register --> poll: both sockets are unchanged
+//!        ^                                 | fails          | changed
 //!        +---------------------------------+----------------+
 //! ```
 //!
-//! A kubelet that starts removes all sockets of its folder, ours among them, and makes its own anew.
+//! A kubelet that starts removes all sockets in its folder, ours too, and creates its own.
 
 use std::fs;
 use std::io;
@@ -41,18 +42,18 @@ use crate::supply::{Resource, message};
 /// Interval at which the sockets are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A resource that is offered.
+/// A resource that is offered to the kubelet.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
-    /// Which.
+    /// The resource.
     pub(crate) resource: Resource,
-    /// The kubelet's folder.
+    /// Folder of the kubelet.
     pub(crate) folder: PathBuf,
-    /// The node's GPUs.
+    /// GPUs of the node.
     pub(crate) observed: watch::Receiver<ObservedNode>,
-    /// Whose slices are.
+    /// Pods and their slices.
     pub(crate) pods: Arc<Pods>,
-    /// Where devices are made resolvable, unless nobody resolves any.
+    /// Where CDI devices are written; `None` if they are disabled.
     pub(crate) cdi: Option<Cdi>,
 }
 
@@ -81,7 +82,7 @@ impl Endpoint {
         }
     }
 
-    /// Removes the socket, so that the kubelet knows at once.
+    /// Removes the socket, so that the kubelet notices at once.
     pub(crate) fn remove_socket(&self) {
         let _ = fs::remove_file(self.socket_path());
     }
@@ -90,7 +91,7 @@ impl Endpoint {
         self.folder.join(self.resource.socket())
     }
 
-    /// Offers it to this kubelet, until it is another one.
+    /// Offers the resource to this kubelet until another one replaces it.
     async fn serve(&self, identity: Identity) -> Result<(), String> {
         let socket_path = self.socket_path();
         let listener = listen(&socket_path)
@@ -123,12 +124,12 @@ impl Endpoint {
             }
         };
         drop(end);
-        // It would wait for the kubelet to let go of its streams.
+        // A graceful shutdown would wait for the kubelet to close its streams.
         server.abort();
         outcome
     }
 
-    /// All devices now, and all of them whenever that changes.
+    /// Returns all devices, and all of them again after each change.
     fn listed(&self) -> impl Stream<Item = Result<ListAndWatchResponse, Status>> + Send + 'static {
         let resource = self.resource;
         let state = (self.observed.clone(), None::<Devices>);
@@ -149,7 +150,8 @@ impl Endpoint {
         })
     }
 
-    /// Ids that no slice began with lately come first: the pod of one that did may not be known to have ended yet.
+    /// Prefers ids that are not the first of an assigned slice: the pod of such a slice may have
+    /// ended unnoticed.
     fn preferred(
         &self,
         request: ContainerPreferredAllocationRequest,
@@ -173,7 +175,8 @@ impl Endpoint {
         ContainerPreferredAllocationResponse { device_ids }
     }
 
-    /// A name for what the container has, by which it is told from all others when it is known.
+    /// Returns the token of a container's slice, which identifies the slice until its container is
+    /// known.
     fn allocate_container(
         &self,
         request: &ContainerAllocateRequest,
@@ -187,7 +190,7 @@ impl Endpoint {
         if let Some(cdi) = &self.cdi {
             match cdi.put(token) {
                 Ok(()) => cdi_devices.push(CdiDevice { name: Cdi::name(token) }),
-                // The variables say the same; a pod that is refused here is never started.
+                // The variables contain the same; refusing here would fail the pod for good.
                 Err(error) => warn!(%token, "the CDI device cannot be made: {error}"),
             }
         }
@@ -243,7 +246,8 @@ impl DevicePlugin for Endpoint {
     }
 }
 
-/// How many; none while the GPUs are not known, or are more than can be told.
+/// Returns the devices of a resource; none while the GPUs are unknown, or if they exceed the
+/// kubelet's message limit.
 fn offered(resource: Resource, observed: &ObservedNode) -> Devices {
     let none = Devices { healthy: 0, all: 0 };
     let Some(node) = observed else { return none };

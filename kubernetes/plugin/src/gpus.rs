@@ -1,7 +1,7 @@
-//! The node's GPUs and how they are: as NVML tells, or the monitor, whichever is there.
+//! The node's GPUs and their health, from NVML or from the monitor, whichever is available.
 //!
-//! Both tell the same ([`cgpu_inventory::health`]): which GPUs there are, whether they answer, which errors (XID) they report. What follows from an error is for
-//! [`Health`] to say, whoever told of it.
+//! Both report the same ([`cgpu_inventory::health`]): which GPUs exist, whether they answer, and
+//! which errors (XID) they report. [`Health`] decides what follows from an error.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,23 +21,25 @@ use tracing::{info, warn};
 
 use crate::health::{Health, Uptime};
 
-/// The vendor's library.
+/// NVIDIA's library.
 const NVML: &str = "libnvidia-ml.so.1";
 /// Timeout for an event, and interval of health checks.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay before a failed attempt is repeated, and interval of requests to the monitor.
 const RETRY_BACKOFF: Duration = Duration::from_secs(2);
-/// A monitor asks the driver every second. One that was not answered for so long has a driver that hangs, as it does over a GPU that has fallen off its bus. So long
-/// nobody may tell how the GPUs are, either.
+/// Time without a health report after which all GPUs count as unhealthy. A monitor polls the driver
+/// every second; a report of this age means that the driver hangs, as it does when a GPU has fallen
+/// off the bus.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
-/// What an older monitor leaves out, and one to which NVML tells none.
+/// Suffix of the message if the monitor is older, or NVML reports no errors to it.
 const ERRORS_UNREPORTED: &str = ", but nobody tells of their errors";
 const MIB: u64 = 1 << 20;
 
-/// The GPUs, by their place; none: nobody has told yet.
+/// The GPUs by index; `None` before the first report.
 pub(crate) type Gpus = Option<Vec<Entry>>;
 
-/// Looks at the GPUs for ever, on a thread of its own, and ends when nobody listens. The GPUs that are `sick` were so when somebody last looked.
+/// Starts a thread that watches the GPUs until all receivers are gone. The GPUs in `sick` were
+/// unhealthy when they were last checked.
 pub(crate) fn start_watcher(
     root: &Path,
     mut health: Health,
@@ -66,13 +68,13 @@ pub(crate) fn start_watcher(
     });
 }
 
-/// The state of the GPUs, whichever source reports it.
+/// State of the GPUs, from either source.
 struct DeviceWatcher {
     start: Instant,
-    /// Those that were told of last: nobody tells of any while one of them does not answer.
+    /// The GPUs of the last complete list: no list is available while one of them does not answer.
     known: Vec<HostDevice>,
     health: Health,
-    /// When somebody last told how they are.
+    /// Time of the last health report.
     last_report: Uptime,
     last_message: String,
     sender: watch::Sender<Gpus>,
@@ -103,7 +105,7 @@ impl DeviceWatcher {
         }
     }
 
-    /// Tells how the GPUs are, until NVML fails as a whole; why it did.
+    /// Reports the health of the GPUs until NVML fails as a whole. Returns the reason.
     fn poll_nvml(&mut self, nvml: &Nvml) -> String {
         let unknown = match inventory::read_devices(nvml) {
             Ok(found) => {
@@ -114,7 +116,8 @@ impl DeviceWatcher {
                 None
             }
             Err(unknown) if self.known.is_empty() => return unknown.to_string(),
-            // Which of them does not answer, their pulses say; the others are heard as before.
+            // Health checks tell which GPU does not answer; errors of the others are still
+            // received.
             Err(unknown) => Some(unknown.to_string()),
         };
         let mut listener = Listener::new(nvml);
@@ -153,7 +156,7 @@ impl DeviceWatcher {
         }
     }
 
-    /// Asks the monitor which GPUs there are and how they are; what it does not tell of them.
+    /// Requests GPUs and health from the monitor. Returns a suffix for the log message.
     fn poll_monitor(&mut self, root: &Path) -> Result<&'static str, String> {
         let mut monitor = Client::connect_within(&paths::socket(root), RETRY_BACKOFF)
             .map_err(|failure| failure.to_string())?;
@@ -170,7 +173,7 @@ impl DeviceWatcher {
                 true
             }
             Err(failure) if self.known.is_empty() => return Err(failure.to_string()),
-            // One of them does not answer: which, it says now.
+            // A GPU does not answer. The health report tells which.
             Err(_) => false,
         };
         match monitor.health() {
@@ -178,7 +181,7 @@ impl DeviceWatcher {
                 self.record_monitor(&report, self.now());
                 Ok(if report.listening { "" } else { ERRORS_UNREPORTED })
             }
-            // An older one, which does not know what it is asked.
+            // An older monitor does not know the request.
             Err(failure) if lists && failure.errno() == Some(Errno::EINVAL) => {
                 self.last_report = self.now();
                 self.publish(self.last_report);
@@ -188,7 +191,7 @@ impl DeviceWatcher {
         }
     }
 
-    /// What a monitor has heard of the GPUs.
+    /// Records a health report of the monitor.
     fn record_monitor(&mut self, report: &monitor_health::Health, now: Uptime) {
         let is_silent = Duration::from_millis(report.age_ms) >= SILENCE_TIMEOUT;
         let health_check = |gpu: &monitor_health::GpuHealth| HealthCheck {
@@ -206,7 +209,7 @@ impl DeviceWatcher {
         self.record(&health_checks, &errors.collect::<Vec<_>>(), now);
     }
 
-    /// How the GPUs answer, and what they have reported so long ago.
+    /// Records which GPUs answer, and the errors that they reported, with their ages.
     fn record(
         &mut self,
         health_checks: &[HealthCheck],
@@ -215,7 +218,8 @@ impl DeviceWatcher {
     ) {
         for gpu in &self.known {
             let (index, uuid) = (gpu.id.gpu(), name(gpu));
-            // What does not answer has fallen off its bus; what wants to retire pages wants to be reset before.
+            // A GPU that does not answer has fallen off the bus. One with pages to retire needs a
+            // reset first.
             let health_check =
                 health_checks.iter().find(|health_check| health_check.index == index);
             if health_check
@@ -224,7 +228,8 @@ impl DeviceWatcher {
                 self.health.worsen(&uuid, now);
             }
             for (Report { gpu: reported, xid }, ago) in errors {
-                // Of an instance (MIG) it is told of the whole GPU. One of nobody knows which GPU is of all.
+                // An error of a MIG instance is reported for its GPU. An error without a GPU may be
+                // of any.
                 if reported.is_none_or(|reported| reported == index)
                     && self.health.report(&uuid, *xid, *ago, now)
                 {
@@ -236,7 +241,7 @@ impl DeviceWatcher {
         self.publish(now);
     }
 
-    /// That nobody tells how the GPUs are says in the end that they are not well.
+    /// Marks all GPUs as unhealthy if no health report came for [`SILENCE_TIMEOUT`].
     fn check_silence(&mut self, now: Uptime) {
         if !self.known.is_empty() && now.saturating_sub(self.last_report) >= SILENCE_TIMEOUT {
             self.known.iter().for_each(|gpu| self.health.worsen(&name(gpu), now));
@@ -244,11 +249,11 @@ impl DeviceWatcher {
         }
     }
 
-    /// Tells the GPUs, if they are not as they were.
+    /// Publishes the GPUs if they have changed.
     fn publish(&self, now: Uptime) {
         let entry = |gpu: &HostDevice| {
             let uuid = name(gpu);
-            // Of a GPU that is cut into what has no names nobody can be given a part.
+            // A partitioned GPU without named instances cannot be shared.
             let healthy = !gpu.is_partitioned && self.health.is_well(&uuid, now);
             Entry { mib: gpu.total.0 / MIB, healthy, uuid }
         };
@@ -263,7 +268,8 @@ impl DeviceWatcher {
     }
 }
 
-/// As the driver calls it; its bytes do not tell an instance (MIG) from a GPU.
+/// Returns the driver's name of a device. The bytes of a UUID do not tell a MIG instance from a
+/// GPU.
 fn name(gpu: &HostDevice) -> String {
     let name = gpu.uuid.to_string();
     if gpu.id.is_instance() { name.replacen("GPU", "MIG", 1) } else { name }
@@ -285,7 +291,7 @@ mod tests {
         Duration::from_secs(count)
     }
 
-    /// A GPU, and two instances of another one, which are as sick as their GPU.
+    /// A GPU, and two MIG instances of another one, which share the health of their GPU.
     fn found() -> [HostDevice; 3] {
         [("0", 1), ("1.0", 2), ("1.2", 3)].map(|(number, byte)| HostDevice {
             uuid: Uuid([byte; 16]),
@@ -338,15 +344,15 @@ mod tests {
         assert_eq!(becomes(&|report| drop(report.gpus.pop()), 1000), [true, false, false]);
         assert_eq!(becomes(&reports(1, 48, 299), 1000), [true, false, false]);
         assert_eq!(becomes(&reports(1, 48, 300), 1000), [true; 3]);
-        // A program's own, and one that somebody passes over.
+        // An error of a program, and one that the options ignore.
         assert_eq!(becomes(&reports(0, 31, 1), 1000), [true; 3]);
         assert_eq!(becomes(&reports(0, 94, 1), 1000), [true; 3]);
-        // Before this plugin was there: lately, or long ago.
+        // Errors from before the start of this plugin: recent and old.
         assert_eq!(becomes(&reports(0, 48, 299), 1), [false, true, true]);
         assert_eq!(becomes(&reports(0, 48, 300), 1), [true; 3]);
     }
 
-    /// A monitor that answers two questions, of the GPUs and how they are.
+    /// Polls a fake monitor that answers two requests, for the inventory and the health.
     fn poll(watcher: &mut DeviceWatcher, replies: [Reply; 2]) -> Result<&'static str, String> {
         let root = tempfile::tempdir().unwrap();
         let socket = UnixListener::bind(paths::socket(root.path())).unwrap();
@@ -385,7 +391,8 @@ mod tests {
         assert_eq!(poll(&mut watcher, [lists(), Reply::Health(healthy())]), Ok(""));
         assert_eq!(healthy_gpus(&receiver), [false, true, true]);
 
-        // The next monitor's driver tells it nothing, or only which GPUs there are: what stood stays, whatever time goes by.
+        // The next monitor gets no data, or only the list of GPUs, from its driver. The last health
+        // stays, however much time passes.
         watcher.start -= seconds(400);
         let last_report = watcher.last_report;
         for gpus in [refuses(Errno::ENOENT), refuses(Errno::EINVAL), lists()] {
@@ -401,7 +408,7 @@ mod tests {
         watcher.check_silence(last_report + SILENCE_TIMEOUT);
         assert_eq!(healthy_gpus(&receiver), [false; 3]);
 
-        // One does not answer, and it is said which. An older monitor says which there are and no more.
+        // One GPU does not answer, and the report says which. An older monitor only lists the GPUs.
         let (mut watcher, receiver) = self::watcher();
         assert_eq!(poll(&mut watcher, [lists(), refuses(Errno::EINVAL)]), Ok(ERRORS_UNREPORTED));
         assert_eq!(healthy_gpus(&receiver), [true; 3]);

@@ -1,40 +1,41 @@
-//! Which GPUs are well: policy, without a clock.
+//! Health of GPUs: a policy without a clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Errors (XID) that programs bring upon themselves: they say nothing of the GPU. A fault in a kernel (13), a page fault (31), a channel that was reset (43) or cleaned up
-/// after (45), a video processor's exception (68), a switch that a program held up (109).
+/// Errors (XID) that are caused by programs and say nothing about the GPU: graphics engine
+/// exception (13), page fault (31), channel reset (43), channel cleanup (45), video processor
+/// exception (68), context switch timeout (109).
 const PROGRAM_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
 /// Time since an arbitrary start.
 pub(crate) type Uptime = Duration;
 
-/// What is known of GPUs that were not always well, by UUID.
+/// Errors of GPUs, by UUID.
 #[derive(Debug)]
 pub(crate) struct Health {
-    /// How long a GPU must have been quiet.
+    /// Time without errors after which a GPU is healthy again.
     recovery: Duration,
     ignored: BTreeSet<u64>,
-    /// When something was wrong last.
+    /// Time of the last problem of each GPU.
     last: BTreeMap<String, Uptime>,
-    /// When an error of a GPU was news last.
+    /// Time of the last new report of each error.
     reported: BTreeMap<(String, u64), Uptime>,
 }
 
-/// So long after it was news the same error of the same GPU is none.
+/// Interval within which the same error of the same GPU is not new.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Health {
-    /// Of GPUs of which nobody has heard anything. These errors say nothing either.
+    /// Creates a record without errors. `ignored` is added to [`PROGRAM_XIDS`].
     pub(crate) fn new(recovery: Duration, ignored: impl IntoIterator<Item = u64>) -> Self {
         let ignored = PROGRAM_XIDS.into_iter().chain(ignored).collect();
         Self { recovery, ignored, last: BTreeMap::new(), reported: BTreeMap::new() }
     }
 
-    /// A GPU reported an error so long ago; it may be told again and again. Whether that is news of the GPU.
+    /// Records an error that a GPU reported `ago`, perhaps repeatedly. Returns whether it is new.
     pub(crate) fn report(&mut self, gpu: &str, xid: u64, ago: Duration, now: Uptime) -> bool {
-        // It has been quiet since then, also if that was before anybody looked here.
+        // Quiet since then, even if no plugin was running.
         if self.ignored.contains(&xid) || ago >= self.recovery {
             return false;
         }
@@ -48,13 +49,13 @@ impl Health {
         is_new
     }
 
-    /// Something is wrong with it: it does not answer, or asks to be reset; or whoever looked before us found it sick.
+    /// Records a problem: the GPU does not answer, needs a reset, or was unhealthy before.
     pub(crate) fn worsen(&mut self, gpu: &str, now: Uptime) {
         let last = self.last.entry(gpu.to_owned()).or_insert(now);
         *last = (*last).max(now);
     }
 
-    /// Whether it may be given to anybody new.
+    /// Returns whether new pods may be placed on a GPU.
     pub(crate) fn is_well(&self, gpu: &str, now: Uptime) -> bool {
         self.last.get(gpu).is_none_or(|last| now.saturating_sub(*last) >= self.recovery)
     }
@@ -74,7 +75,7 @@ mod tests {
         assert!(health.is_well("a", at(0)));
         assert!(health.report("a", 48, at(0), at(10)));
         assert!(!health.is_well("a", at(309)) && health.is_well("b", at(10)));
-        // Whatever comes meanwhile makes it longer; what is told again of before does not.
+        // A later problem extends the time; a repeated report of an earlier one does not.
         health.worsen("a", at(200));
         health.report("a", 48, at(240), at(250));
         assert!(!health.is_well("a", at(499)));

@@ -1,4 +1,4 @@
-//! The kubelet's own socket: whether it is another kubelet's by now, and how a plugin makes itself known there.
+//! The kubelet's socket: detects a new kubelet, and registers plugins.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use crate::supply::Resource;
 /// Timeout of the kubelet's answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where the kubelet listens for plugins.
+/// Returns the path of the kubelet's socket.
 pub(crate) fn socket(folder: &Path) -> PathBuf {
     folder.join("kubelet.sock")
 }
 
-/// A file, and not another one by the same name, even if it got the same number.
+/// Identity of a file. Another file of the same path differs, even if it has the same inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     device: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Of what is there.
+    /// Returns the identity of the file at `path`, if it exists.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = std::fs::metadata(path).ok()?;
         Some(Self {
@@ -39,12 +39,12 @@ impl Identity {
     }
 }
 
-/// What the plugin does beyond the necessary.
+/// Returns the optional calls that the plugin serves.
 pub(crate) fn options() -> DevicePluginOptions {
     DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true }
 }
 
-/// Makes a resource known. Its socket must be served already: the kubelet connects at once.
+/// Registers a resource. Its socket must be served already: the kubelet connects at once.
 pub(crate) async fn register(folder: &Path, resource: Resource) -> Result<(), Status> {
     let address = format!("unix://{}", socket(folder).display());
     let unreachable = |error: tonic::transport::Error| Status::unavailable(error.to_string());

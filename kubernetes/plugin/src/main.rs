@@ -1,17 +1,18 @@
-//! `cgpu-device-plugin`: one on each node with GPUs.
+//! `cgpu-device-plugin`: runs on each node with GPUs.
 //!
 //! ```text
-//!   NVML | monitor --> GPUs --+                       +--> endpoint: aliyun.com/gpu-mem -------------+
-//!                              +--> node: NodeGpus ---+--> endpoint: aliyun.com/gpu-core.percentage -+--> kubelet
-//!   API server --> node -------+     |  annotation,    +--> endpoint: nvidia.com/gpu, if asked for ---+
-//!        ^                           v  gpu-count              | Allocate: a token, its CDI device
-//!        +---------------------------+                         v
-//!        +--> pods --+--> binding <-- cgpu-runtime: whose token is it?
+//!   NVML | monitor --> GPUs --+                      +--> endpoint: aliyun.com/gpu-mem -------+
+//!                             +--> node: NodeGpus ---+--> endpoint: ...gpu-core.percentage ---+--> kubelet
+//!   API server --> node ------+     |  annotation,   +--> endpoint: nvidia.com/gpu (--hami) --+
+//!        ^                          v  gpu-count             | Allocate: a token, its CDI device
+//!        +--------------------------+                        v
+//!        +--> pods --+--> binding <-- cgpu-runtime: which container has the token?
 //! ```
 //!
-//! What it tells the kubelet are counts. Which GPU a container has is in its pod's annotations, and which container it is only `cgpu-runtime` can say, which starts
-//! it: so `Allocate` hands out a token, and the answer comes over a socket of root's own. Nothing is remembered that the API server does not know; `docs/internals/kubernetes.md`
-//! has the design.
+//! The kubelet gets counts. A container's GPUs are in the annotations of its pod, and only
+//! `cgpu-runtime`, which starts it, knows which container it is. So `Allocate` returns a token, and
+//! `cgpu-runtime` gets the variables over a socket that only root can open. All state is at the API
+//! server. `docs/internals/kubernetes.md` describes the design.
 
 #![forbid(unsafe_code)]
 
@@ -54,7 +55,7 @@ const RECONCILE_INTERVAL: Duration = Duration::from_secs(60);
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let options = Options::parse();
-    // What fails at the API server is told by whoever asked; `kube` would tell it once more.
+    // The caller of a failed request logs it; `kube_client` would log it again.
     let filter = EnvFilter::new("info,kube_client=off");
     let log = tracing_subscriber::fmt().with_env_filter(filter);
     log.with_writer(std::io::stderr).with_target(false).init();
@@ -88,7 +89,7 @@ async fn run(options: Options) -> Result<()> {
     ));
     let cdi = (!options.no_cdi).then(|| Cdi::new(&options.cdi_dir, &options.runtime));
 
-    // Which GPUs were sick, and whether any are ours to offer, is on the node.
+    // The node's annotation has the GPUs that were unhealthy.
     let sick = tokio::select! {
         known = node.wait_for(Option::is_some) => node::sick(known?.as_ref().context("a node")?),
         _ = stop.recv() => return Ok(()),
@@ -111,7 +112,7 @@ async fn run(options: Options) -> Result<()> {
     });
     tokio::select! {
         known = observed.wait_for(Option::is_some) => {
-            // More units than the kubelet can be told: somebody has to choose another.
+            // A person must choose another unit if there are more units than the kubelet accepts.
             let known = known?.clone().context("gpus")?;
             Resource::Memory.devices(&known).map_err(|refusal| anyhow!("{refusal} (--memory-unit)"))?;
         }
@@ -147,7 +148,8 @@ async fn reflect_node(api: Api, query: Query, own: node::OwnNode) {
     reflector::run(&api, &query, &Timing::default(), &own).await;
 }
 
-/// Writes on pods which slices they have, makes sure that these can be resolved, and takes away what is nobody's.
+/// Records slices on their pods, restores missing CDI devices, and removes those of unassigned
+/// slices.
 async fn annotate(api: Api, pods: Arc<Pods>, cdi: Option<Cdi>) {
     pods.listed().await;
     loop {

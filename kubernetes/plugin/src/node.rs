@@ -1,7 +1,8 @@
-//! The node at the API server: what its labels say comes in, what its GPUs are goes out.
+//! The node at the API server: its labels are read, and its GPUs are written.
 //!
-//! Level-triggered: what stands there is compared with what should, whenever one of the two changes, and written if it differs. A person who removes the annotation
-//! has it back in a moment; a kubelet that starts anew and forgets the number of GPUs is reminded.
+//! It is level-triggered: whenever the node or the GPUs change, the annotation is compared with the
+//! GPUs and written if it differs. So a removed annotation is restored at once, and so is the
+//! number of GPUs after a restart of the kubelet.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -43,7 +44,7 @@ impl EventHandler<Node> for OwnNode {
 
     fn apply(&self, node: Node) {
         self.0.send_if_modified(|known| {
-            // A node says every few seconds that it lives.
+            // A node reports that it is alive every few seconds.
             let is_same = |known: &Node| {
                 known.metadata.labels == node.metadata.labels
                     && known.metadata.annotations == node.metadata.annotations
@@ -76,7 +77,7 @@ pub(crate) fn with_inventory(node: &Node, inventory: &Inventory) -> NodeGpus {
 }
 
 fn written(inventory: &Inventory) -> String {
-    // A record of plain fields always can be written.
+    // Serializing plain fields cannot fail.
     serde_json::to_string(inventory).unwrap_or_default()
 }
 
@@ -119,7 +120,7 @@ pub(crate) async fn synchronize(
     }
 }
 
-/// Writes what does not stand there.
+/// Writes what differs.
 async fn write(api: &Api, node: &Node, inventory: &Inventory) -> Result<(), Failure> {
     let name = &node.metadata.name;
     let text = written(inventory);

@@ -1,4 +1,4 @@
-//! What the plugin is told.
+//! Command line of the device plugin.
 
 use std::path::PathBuf;
 
@@ -7,38 +7,39 @@ use cgpu_kubernetes_core::names::Dialects;
 use cgpu_kubernetes_core::unit::Unit;
 use clap::Parser;
 
-/// The kubelet's device plugin of cgpu: units of the node's GPUs, and whose they are.
+/// Offer units of the node's GPUs to the kubelet, and bind them to containers
 #[derive(Debug, Parser)]
 #[command(name = "cgpu-device-plugin", version)]
 pub(crate) struct Options {
-    /// The node's name
+    /// Name of the node
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
     pub(crate) node_name: String,
-    /// What a unit of aliyun.com/gpu-mem is: GiB, MiB or 128MiB
+    /// Unit of aliyun.com/gpu-mem: GiB, MiB or 128MiB
     #[arg(long, value_name = "UNIT", default_value = "GiB", value_parser = unit)]
     pub(crate) memory_unit: Unit,
-    /// Offer nvidia.com/gpu as well, with the meaning that HAMi gives it
+    /// Offer nvidia.com/gpu as well, as HAMi defines it
     #[arg(long)]
     pub(crate) hami: bool,
-    /// A GPU that reported an error is well again when it was quiet for so many seconds, and answers
+    /// Seconds without errors after which a GPU that answers is healthy again
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub(crate) recovery: u64,
-    /// Errors (XID) that are no GPU's fault, beside those of programs
+    /// Errors (XID) to ignore, in addition to those caused by programs
     #[arg(long, value_name = "XID,...", value_delimiter = ',')]
     pub(crate) ignore_xids: Vec<u64>,
-    /// The monitor's root, where the socket for cgpu-runtime is made
+    /// Folder of the monitor, where the socket for cgpu-runtime is created
     #[arg(long, value_name = "DIR", default_value = cgpu_shm::paths::RUN)]
     pub(crate) root: PathBuf,
-    /// The kubelet's folder of device plugins
+    /// Folder of device plugins of the kubelet
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet/device-plugins")]
     pub(crate) kubelet_dir: PathBuf,
-    /// Where engines look for CDI devices; it must outlast a restart of the node, as what the kubelet remembers does
+    /// Folder of CDI specifications of the engines; it must persist over a restart of the node,
+    /// like the kubelet's state
     #[arg(long, value_name = "DIR", default_value = "/etc/cdi")]
     pub(crate) cdi_dir: PathBuf,
-    /// Name no CDI devices: for engines that cannot resolve them
+    /// Create no CDI devices: for engines that cannot resolve them
     #[arg(long)]
     pub(crate) no_cdi: bool,
-    /// cgpu-runtime, as the host sees it
+    /// Path of cgpu-runtime on the host
     #[arg(long, value_name = "PROGRAM", default_value = "/usr/bin/cgpu-runtime")]
     pub(crate) runtime: PathBuf,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! The node's pods, and which slices their containers have.
+//! Pods of the node, and the slices of their containers.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,23 +13,23 @@ use cgpu_kubernetes_core::slice::{Slices, Token};
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 
-/// What is known of them.
+/// Known pods and slices.
 pub(crate) struct Pods {
     dialects: Dialects,
     inner: Mutex<Inner>,
     listed: watch::Sender<bool>,
-    /// Something is to be written on a pod, or a slice is nobody's any more.
+    /// Notified when a pod needs an annotation, or a slice becomes unassigned.
     pub(crate) changed: Notify,
 }
 
 #[derive(Default)]
 struct Inner {
-    /// Those that have not ended, by uid.
+    /// Pods that have not ended, by uid.
     living: BTreeMap<String, Pod>,
     slices: Slices,
 }
 
-/// What is to be written on a pod.
+/// Annotations to write on a pod.
 pub(crate) struct Note {
     namespace: String,
     name: String,
@@ -38,35 +38,35 @@ pub(crate) struct Note {
 }
 
 impl Pods {
-    /// None yet.
+    /// Creates an empty state.
     pub(crate) fn new(dialects: Dialects) -> Self {
         let inner = Mutex::default();
         Self { dialects, inner, listed: watch::Sender::new(false), changed: Notify::new() }
     }
 
-    /// Which names are listened to.
+    /// Returns the dialects that are read.
     pub(crate) fn dialects(&self) -> Dialects {
         self.dialects
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        // What a panic left is put right by the next list.
+        // The next list repairs what a panic left behind.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the API server has told of all of them.
+    /// Waits until the pods have been listed.
     pub(crate) async fn listed(&self) {
         let mut listed = self.listed.subscribe();
-        // The sender is ours.
+        // The sender is part of `self`, so this cannot fail.
         let _ = listed.wait_for(|listed| *listed).await;
     }
 
-    /// The pod of this uid, if it lives as far as is known.
+    /// Returns the pod of this uid, if it is known and has not ended.
     pub(crate) fn get(&self, uid: &str) -> Option<Pod> {
         self.inner().living.get(uid).cloned()
     }
 
-    /// Gives a slice to a pod's container: see [`Slices::assign`].
+    /// Assigns a slice to a container: see [`Slices::assign`].
     pub(crate) fn assign(
         &self,
         token: Token,
@@ -83,18 +83,18 @@ impl Pods {
         given
     }
 
-    /// The pod that has a slice which begins as this one.
+    /// Returns the pod of the slice that begins with the same id as this one.
     pub(crate) fn owner(&self, token: Token) -> Option<Pod> {
         let inner = self.inner();
         inner.slices.owner(token).and_then(|uid| inner.living.get(uid)).cloned()
     }
 
-    /// Whether this id is the first of somebody's slice.
+    /// Returns whether an assigned slice begins with this id.
     pub(crate) fn begins(&self, dialect: Dialect, id: u64) -> bool {
         self.inner().slices.begins(dialect, id)
     }
 
-    /// The slices of pods that live.
+    /// Returns the slices of pods that have not ended.
     pub(crate) fn slices(&self) -> Vec<Token> {
         let mut inner = self.inner();
         let Inner { living, slices } = &mut *inner;
@@ -102,7 +102,7 @@ impl Pods {
         slices.tokens().collect()
     }
 
-    /// What does not stand on the pods that have slices, but should.
+    /// Returns the annotations that are missing on pods with slices.
     pub(crate) fn notes(&self) -> Vec<Note> {
         let inner = self.inner();
         let note = |pod: &Pod| {
@@ -126,7 +126,7 @@ impl Pods {
 }
 
 impl Note {
-    /// Writes it, on that pod and no other of its name.
+    /// Writes the annotations, on condition of the pod's uid.
     pub(crate) async fn write(&self, api: &Api) -> Result<Pod, Failure> {
         let patch = json!({"metadata": {"uid": self.uid, "annotations": {
             annotation::ASSIGNED: "true", annotation::SLICES: self.slices,
@@ -145,7 +145,8 @@ impl Inner {
         self.living.insert(uid, pod);
     }
 
-    /// What a plugin before us has given. Later, whoever may annotate a pod could take by it what is about to be given to another.
+    /// Restores the slices that a previous plugin assigned. Only at the start: later, a user who
+    /// may annotate a pod could claim a slice that is about to be assigned to another.
     fn restore(&mut self, dialects: Dialects) {
         for pod in self.living.values() {
             if let Some(slices) = pod.metadata.annotations.get(annotation::SLICES)

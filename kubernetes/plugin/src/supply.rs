@@ -1,4 +1,4 @@
-//! What is offered to the kubelet: resources, and how many of each.
+//! Resources that are offered to the kubelet, and the number of each.
 
 use cgpu_kubelet_api::{Device, HEALTHY, ListAndWatchResponse, UNHEALTHY};
 use cgpu_kubernetes_core::devices::{Devices, id};
@@ -6,19 +6,19 @@ use cgpu_kubernetes_core::gpus::NodeGpus;
 use cgpu_kubernetes_core::names::{CORE, Dialect, HAMI_GPUS, MEMORY};
 use cgpu_kubernetes_core::refusal::Refusal;
 
-/// A resource, each with a socket of its own.
+/// A resource. Each has its own socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resource {
     /// Units of memory.
     Memory,
     /// Percent of compute.
     Percent,
-    /// GPUs, as HAMi counts them: each as often as containers can share it.
+    /// GPUs, as HAMi counts them: each counts once for every container that fits.
     Gpus,
 }
 
 impl Resource {
-    /// As it stands in pods' limits.
+    /// Returns its name in the limits of pods.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Memory => MEMORY,
@@ -27,7 +27,7 @@ impl Resource {
         }
     }
 
-    /// The name of its socket in the kubelet's folder.
+    /// Returns the name of its socket in the kubelet's folder.
     pub(crate) fn socket(self) -> &'static str {
         match self {
             Self::Memory => "cgpu-mem.sock",
@@ -36,7 +36,7 @@ impl Resource {
         }
     }
 
-    /// Whose slices are named by its ids; none: it only counts.
+    /// Returns the dialect of slices that its ids identify, or `None` if it is only counted.
     pub(crate) fn names_slices(self) -> Option<Dialect> {
         match self {
             Self::Memory => Some(Dialect::Aliyun),
@@ -45,10 +45,10 @@ impl Resource {
         }
     }
 
-    /// How many the node has.
+    /// Returns the devices of the node.
     ///
     /// # Errors
-    /// More than the kubelet can be told.
+    /// There are more than the kubelet's message limit allows.
     pub(crate) fn devices(self, node: &NodeGpus) -> Result<Devices, Refusal> {
         match self {
             Self::Memory => Devices::of(node),
@@ -58,7 +58,7 @@ impl Resource {
     }
 }
 
-/// What the kubelet is told.
+/// Returns the message to the kubelet.
 pub(crate) fn message(devices: Devices) -> ListAndWatchResponse {
     let device = |number: u64| Device {
         id: id(number),

@@ -1,7 +1,7 @@
-//! The table of causes: what can be wrong, and what to do about it. `docs/troubleshooting.md` is written
-//! from it.
+//! The table of causes: what can be wrong, and what to do about it. `docs/troubleshooting.md` is
+//! written from it.
 
-/// What a user asks; its help is the heading of its causes.
+/// A question of the user. Its help text is the heading of its causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum Question {
     /// Why is this pod pending?
@@ -12,7 +12,7 @@ pub(crate) enum Question {
     NoGpu,
 }
 
-/// What the checks found.
+/// Causes that the checks found.
 pub(crate) type Findings = cgpu_diagnosis::Findings<Cause>;
 
 cgpu_diagnosis::causes! {

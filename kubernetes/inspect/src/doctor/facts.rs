@@ -1,4 +1,5 @@
-//! What the doctor looks at: pods and nodes with what became of them, which the core need not know.
+//! Pods, nodes and runtime classes as the doctor reads them, with fields that the core does not
+//! need.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +11,15 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// All of it.
+/// Everything that is examined.
 pub(crate) struct Facts {
-    /// The books.
+    /// The accounting.
     pub(crate) cluster: Cluster,
-    /// By namespace and name.
+    /// Pods by namespace and name.
     pub(crate) pods: Vec<ObservedPod>,
-    /// By name.
+    /// Nodes by name.
     pub(crate) nodes: BTreeMap<String, ObservedNode>,
-    /// Handlers of runtime classes, by name; none: they may not be listed.
+    /// Handlers of runtime classes by name; `None` without permission to list them.
     pub(crate) classes: Option<BTreeMap<String, String>>,
 }
 
@@ -43,7 +44,7 @@ impl Facts {
 /// A pod.
 #[derive(Clone, Debug)]
 pub(crate) struct ObservedPod {
-    /// As the core reads it.
+    /// The fields that the core reads.
     pub(crate) pod: Pod,
     pub(crate) spec: PodSpec,
     pub(crate) status: PodStatus,
@@ -128,22 +129,22 @@ struct Waiting {
     message: String,
 }
 
-/// Reasons for which a container waits while all is well.
+/// Reasons of waiting containers that are not a problem.
 const HARMLESS_REASONS: [&str; 3] = ["", "ContainerCreating", "PodInitializing"];
 
 impl ObservedPod {
-    /// `namespace/name`.
+    /// Returns `namespace/name`.
     pub(crate) fn title(&self) -> String {
         format!("{}/{}", self.pod.metadata.namespace, self.pod.metadata.name)
     }
 
-    /// What the scheduler says; empty: none has looked at it.
+    /// Returns the scheduler's message; empty if no scheduler has tried the pod.
     pub(crate) fn scheduler_message(&self) -> &str {
         let scheduled = self.status.conditions.iter().find(|it| it.kind == "PodScheduled");
         scheduled.filter(|it| it.status != "True").map_or("", |it| &it.message)
     }
 
-    /// Why containers of it are not started: `container: reason: message`.
+    /// Returns why its containers are not started: `container: reason: message`.
     pub(crate) fn obstacles(&self) -> Vec<String> {
         let all = self.status.init_container_statuses.iter().chain(&self.status.container_statuses);
         all.filter_map(|container| {
@@ -156,7 +157,7 @@ impl ObservedPod {
         .collect()
     }
 
-    /// The containers that switch their limits off.
+    /// Returns the containers that disable their limits.
     pub(crate) fn switched_off(&self) -> Vec<&str> {
         let off = |container: &&Container| {
             container
@@ -167,7 +168,7 @@ impl ObservedPod {
         self.spec.containers.iter().filter(off).map(|container| container.name.as_str()).collect()
     }
 
-    /// Whether it says that no container has asked for its slice.
+    /// Returns whether its annotation says that no container has been bound.
     pub(crate) fn is_unbound(&self) -> bool {
         self.pod
             .metadata
@@ -176,7 +177,7 @@ impl ObservedPod {
             .is_some_and(|value| value == "false")
     }
 
-    /// Whether it is one of ours, of this name.
+    /// Returns whether it is a pod of this component of cgpu.
     pub(crate) fn is_component(&self, name: &str) -> bool {
         self.pod.metadata.labels.get("app.kubernetes.io/name").is_some_and(|label| label == name)
     }
@@ -185,7 +186,7 @@ impl ObservedPod {
 /// A node.
 #[derive(Clone, Debug)]
 pub(crate) struct ObservedNode {
-    /// As the core reads it.
+    /// The fields that the core reads.
     pub(crate) node: Node,
     status: NodeStatus,
 }
@@ -207,19 +208,20 @@ struct Handler {
 }
 
 impl ObservedNode {
-    /// Why it is not ready; none: it is.
+    /// Returns why it is not ready, or `None` if it is.
     pub(crate) fn unready(&self) -> Option<String> {
         let ready = self.status.conditions.iter().find(|it| it.kind == "Ready")?;
         (ready.status != "True").then(|| format!("Ready is {}: {}", ready.status, ready.message))
     }
 
-    /// Whether its engine has this runtime; none: kubelets before 1.30 do not say.
+    /// Returns whether its engine has this runtime; `None` for kubelets before 1.30, which do not
+    /// report it.
     pub(crate) fn has_handler(&self, name: &str) -> Option<bool> {
         let handlers = &self.status.runtime_handlers;
         (!handlers.is_empty()).then(|| handlers.iter().any(|handler| handler.name == name))
     }
 
-    /// The names that it does have.
+    /// Returns the names of its engine's runtimes.
     pub(crate) fn handlers(&self) -> Vec<&str> {
         let names = self.status.runtime_handlers.iter().map(|handler| handler.name.as_str());
         names.filter(|name| !name.is_empty()).collect()
@@ -236,7 +238,7 @@ pub(crate) struct ObservedClass {
     handler: String,
 }
 
-/// The parts of an object, each read by itself.
+/// Parts of an object that are deserialized separately.
 #[derive(Deserialize)]
 struct Parts<S, T> {
     #[serde(default = "Option::default")]

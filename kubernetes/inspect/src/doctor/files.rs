@@ -1,16 +1,18 @@
-//! A node, as its own files have it: what containers need, what the engines are told, whether the plugin is there.
+//! Checks of a node's own files: the files that containers need, the engines' configuration, and
+//! the plugin's socket.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::causes::{Cause, Findings};
 
-/// What a container with a slice is made with.
+/// Files that a container with a slice needs.
 const REQUIRED_FILES: [&str; 2] = ["/usr/bin/cgpu-runtime", "/usr/lib/cgpu/libcgpu.so"];
-/// The plugin's socket in the kubelet's folder: the kubelet removes all of them when it starts, and the plugin makes its own anew.
+/// Socket of the plugin in the kubelet's folder. A kubelet that starts removes all sockets there;
+/// then the plugin creates its own again.
 const SOCKET: &str = "/var/lib/kubelet/device-plugins/cgpu-mem.sock";
 
-/// Engines of Kubernetes: a file of theirs, and the folder of more of them.
+/// Engines of Kubernetes: name, configuration file, and folder of further files.
 const ENGINES: [(&str, &str, &str); 2] = [
     ("containerd", "/etc/containerd/config.toml", "/etc/containerd/conf.d"),
     ("CRI-O", "/etc/crio/crio.conf", "/etc/crio/crio.conf.d"),
@@ -49,7 +51,7 @@ pub(super) fn examine(root: &Path, findings: &mut Findings) {
     }
 }
 
-/// The texts of what an engine reads.
+/// Returns the contents of an engine's configuration files.
 fn texts(root: &Path, file: &str, folder: &str) -> Vec<String> {
     let more =
         fs::read_dir(below(root, folder)).into_iter().flatten().flatten().map(|entry| entry.path());

@@ -1,4 +1,4 @@
-//! A node, as the API server knows it.
+//! Checks of a node at the API server.
 
 use cgpu_kubernetes_core::gpus::NodeGpus;
 use cgpu_kubernetes_core::names::{MEMORY, label};
@@ -8,9 +8,9 @@ use cgpu_kubernetes_core::quantity;
 use super::causes::{Cause, Findings};
 use super::facts::{Facts, ObservedNode};
 
-/// The plugin's pods carry it.
+/// Label of the plugin's pods.
 const PLUGIN: &str = "cgpu-device-plugin";
-/// The runtime's name for the engine.
+/// Name of cgpu's runtime at the engine.
 pub(super) const HANDLER: &str = "cgpu";
 
 pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
@@ -21,7 +21,7 @@ pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
     };
     let labels = &observed.node.metadata.labels;
     let subject = format!("node {name}");
-    // Nodes without GPUs of which nobody said that they are to share any are none of ours.
+    // A node without GPUs that is not labelled for sharing is ignored.
     let is_shared = labels.get(label::SHARED).is_some_and(|value| value == "true");
     if gpus.gpus.is_empty()
         && !is_shared
@@ -84,7 +84,7 @@ pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
     }
 }
 
-/// What its labels say of limits.
+/// Reports labels that disable limits.
 fn isolation(gpus: &NodeGpus, labels: &Texts, subject: &str, findings: &mut Findings) {
     if gpus.isolated {
         return;
@@ -112,7 +112,7 @@ fn lacks_plugin(facts: &Facts, name: &str, subject: &str, findings: &mut Finding
     }
 }
 
-/// The plugin's pod on the node, and why it does not run.
+/// Returns the plugin's pod on the node, and why it does not run.
 fn plugin(facts: &Facts, name: &str) -> Option<(String, Vec<String>)> {
     let observed = facts
         .pods
@@ -127,13 +127,13 @@ fn is_taken_out(labels: &Texts) -> bool {
         || mode.is_some_and(|mode| !matches!(mode, "cgpu" | "core_mem" | "share"))
 }
 
-/// Whether nobody has said anything of its GPUs.
+/// Returns whether neither the plugin nor the kubelet has reported GPUs.
 fn is_unreported(observed: &ObservedNode) -> bool {
     let annotations = &observed.node.metadata.annotations;
     !annotations.contains_key(cgpu_kubernetes_core::names::annotation::GPUS) && !has_units(observed)
 }
 
-/// Whether the kubelet has units to give.
+/// Returns whether the kubelet has units to allocate.
 fn has_units(observed: &ObservedNode) -> bool {
     let units = observed.node.status.allocatable.get(MEMORY);
     units.is_some_and(|written| quantity::whole(&written.0) != Ok(0))

@@ -1,4 +1,4 @@
-//! A pod, as the API server knows it: with the reasons that the extender would give.
+//! Checks of a pod at the API server, with the same reasons as the extender.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::causes::{Cause, Findings};
 use super::facts::{Facts, ObservedPod};
 use super::node::HANDLER;
 
-/// Nodes that are named for a reason; of more, their number.
+/// Maximum number of nodes that are named for a reason; of the others, the number is given.
 const MAX_NAMED_NODES: usize = 3;
 
 pub(super) fn examine(
@@ -49,7 +49,8 @@ pub(super) fn examine(
     }
 }
 
-/// By the kubelet, before anything of it ran: by a device plugin's word, or because it has less to give than the scheduler thought.
+/// Returns whether the kubelet rejected the pod before it started: a device plugin failed it, or
+/// the node has less than the scheduler assumed.
 fn is_rejected(observed: &ObservedPod) -> bool {
     let reason = &observed.status.reason;
     reason == "UnexpectedAdmissionError" || reason.starts_with("OutOf")
@@ -66,10 +67,10 @@ fn waits(
     if let Some(node) = pod_request.claimed() {
         return findings.add(Cause::Claimed, subject, format!("on node {node}"));
     }
-    // Nodes by the reason that they have, and whether it passes when others go.
+    // Nodes by reason, and whether the reason can end when other pods end.
     let mut reasons: BTreeMap<String, (Vec<&str>, bool)> = BTreeMap::new();
     let mut has_room = false;
-    // A node that has no GPUs and no mark is none that anybody would ask.
+    // A node without GPUs is not a candidate.
     for (node, accounting) in facts.cluster.nodes().filter(|(node, _)| !node.gpus.is_empty()) {
         match placement::choose(node, accounting, request) {
             Ok(_) => has_room = true,
@@ -84,7 +85,7 @@ fn waits(
     if has_room {
         let cause = match message {
             "" => Cause::Unseen,
-            // kube-scheduler's words for an extender that it cannot ask hold its path.
+            // kube-scheduler's message about an unreachable extender contains its path.
             _ if message.contains("gpushare-scheduler") || message.contains("extender") => {
                 Cause::ExtenderSilent
             }
@@ -98,7 +99,7 @@ fn waits(
         return findings.add(cause, subject, found);
     }
     if reasons.is_empty() {
-        // That no node shares its GPUs is told of the cluster.
+        // A cluster without shared GPUs has its own finding.
         return;
     }
     let resolvable = reasons.values().any(|(_, resolvable)| *resolvable);
@@ -111,7 +112,7 @@ fn waits(
     );
 }
 
-/// `a, b, c and 47 more`.
+/// Returns names such as `a, b, c and 47 more`.
 fn named(nodes: &[&str]) -> String {
     let first = nodes.iter().take(MAX_NAMED_NODES).copied().collect::<Vec<_>>().join(", ");
     match nodes.len().saturating_sub(MAX_NAMED_NODES) {
@@ -163,7 +164,7 @@ fn is_bound(
         }
     }
     is_held(facts, observed, pod_request, subject, findings);
-    // What the node says of all its containers is told of the node, too: who asks about one pod sees both.
+    // Causes of all containers of a node are findings of the node, which is checked, too.
     if !node.isolated {
         return;
     }
@@ -172,7 +173,7 @@ fn is_bound(
     }
 }
 
-/// What the pod itself says against its limits.
+/// Reports what in the pod itself disables its limits.
 fn is_held(
     facts: &Facts,
     observed: &ObservedPod,

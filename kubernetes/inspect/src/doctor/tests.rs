@@ -1,4 +1,4 @@
-//! Each cause is planted, in what an API server would say or in a node's files, and found.
+//! Each cause is planted in objects of the API server or in a node's files, and found.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::causes::{Cause, Findings, Question};
 use super::facts::{Facts, ObservedClass, ObservedNode, ObservedPod};
 use super::{Scope, diagnose, files};
 
-/// A cluster where all is well: a node with two GPUs and its plugin, and a pod that runs.
+/// A healthy cluster: a node with two GPUs and its plugin, and a running pod.
 struct Cluster {
     nodes: Vec<Value>,
     pods: Vec<Value>,
@@ -30,7 +30,7 @@ fn node(name: &str) -> Value {
     })
 }
 
-/// One that waits.
+/// A pending pod.
 fn pod(name: &str, units: u64) -> Value {
     json!({
         "metadata": {"name": name, "namespace": "test", "uid": format!("uid-{name}"), "labels": {}, "annotations": {}},
@@ -40,7 +40,7 @@ fn pod(name: &str, units: u64) -> Value {
     })
 }
 
-/// One that was placed on a GPU and runs.
+/// A running pod, placed on a GPU.
 fn running(name: &str, units: u64) -> Value {
     let mut pod = pod(name, units);
     pod["metadata"]["annotations"] = json!({
@@ -78,7 +78,7 @@ impl Cluster {
         self
     }
 
-    /// With the node changed.
+    /// Changes the node.
     fn on(mut self, change: impl FnOnce(&mut Value)) -> Self {
         change(&mut self.nodes[0]);
         self
@@ -113,7 +113,7 @@ fn healthy_system_has_no_findings() {
     let scope = Scope { pod: Some("runs"), namespace: Some("test"), node: None };
     let findings = Cluster::well().findings(scope);
     assert_eq!(findings.text(), "nothing is wrong; looked at: pod test/runs\n");
-    // A node that nobody asked to share anything is none of ours.
+    // A node that is not labelled for sharing is ignored.
     let mut cluster = Cluster::well();
     cluster.nodes.push(
         json!({"metadata": {"name": "plain"}, "status": {"runtimeHandlers": [{"name": "runc"}]}}),
@@ -206,7 +206,7 @@ fn unstarted_pods_have_a_cause() {
             json!({"type": "Ready", "status": "Unknown", "message": "silent"})
     });
     assert_eq!(silent.with(bound(|_| ())).names(), ["node_not_ready"]);
-    // What failed for another reason is told who asks for it.
+    // Other failures are reported only for a pod that is named.
     let failed = || bound(|pod| pod["status"] = json!({"phase": "Failed", "reason": "Evicted"}));
     assert_eq!(Cluster::well().with(failed()).names(), [""; 0]);
     let scope = Scope { pod: Some("p"), namespace: Some("test"), node: None };
@@ -232,7 +232,7 @@ fn unlimited_pods_have_a_cause() {
     let without = Cluster::well()
         .on(|node| node["status"]["runtimeHandlers"] = json!([{"name": ""}, {"name": "runc"}]));
     assert_eq!(without.names(), ["no_runtime"]);
-    // Kubelets before 1.30 do not say which runtimes there are.
+    // Kubelets before 1.30 do not report runtimes.
     assert_eq!(
         Cluster::well().on(|node| node["status"]["runtimeHandlers"] = json!(null)).names(),
         [""; 0]
@@ -276,7 +276,7 @@ fn nodes_without_gpus_have_a_cause() {
     }
     let unreadable =
         Cluster::well().on(|node| node["metadata"]["annotations"]["cgpu.dev/gpus"] = json!("x"));
-    // Nobody can say any more what the pod holds there.
+    // What the pod holds there is not known any more.
     assert_eq!(unreadable.names(), ["no_nodes", "gpus_unreadable", "spoilt"]);
     let untold =
         Cluster::well().on(|node| node["status"]["allocatable"]["aliyun.com/gpu-mem"] = json!("0"));
@@ -359,7 +359,7 @@ fn each_cause_has_a_name_a_message_and_a_remedy() {
     fixture::check_table::<Cause>();
 }
 
-/// `BLESS=1 cargo test -p cgpu-kubernetes-inspect the_page_lists_every_cause` writes it.
+/// `BLESS=1 cargo test -p cgpu-kubernetes-inspect the_page_lists_every_cause` writes the page.
 #[test]
 fn the_page_lists_every_cause() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/troubleshooting.md");
