@@ -56,8 +56,8 @@ pub struct LimitWord {
 }
 
 impl LimitWord {
-    /// Combines both in one word. Limits are far below 2^44, so different pairs give different
-    /// words.
+    /// Combines both in one word: the limit, which is far below 2^44, and above it the low 20 bits
+    /// of the epoch.
     #[inline]
     const fn word(self) -> u64 {
         self.limit.0.wrapping_add((self.epoch as u64) << 44)
