@@ -11,8 +11,8 @@
 //!
 //! A reference is added before the driver is called to make it, and dropped after the driver has
 //! ended it. In between the driver may give the handle's value, or the address, to another thread,
-//! before the ending call has returned here. That thread finds the old entry and *replaces* it with
-//! its references. The first thread then finds a newer generation of its handle, or a mapping newer
+//! before the ending call has returned here. That thread *replaces* the old entry, whose references
+//! are dropped. The first thread then finds a newer generation of its handle, or a mapping newer
 //! than its call, and does nothing. So each reference is dropped exactly once, and none too early.
 //!
 //! The time of a call does not depend on the number of live entries. The lock is never held across
@@ -163,7 +163,8 @@ pub struct Reference<'a> {
 }
 
 impl Reference<'_> {
-    /// Gives the reference to a new mapping. Former mappings in its range must have ended.
+    /// Gives the reference to a new mapping. Former mappings in its range have ended: their
+    /// references are dropped.
     pub fn mapped(self, address: Address, length: Bytes) {
         let Self { tables, record } = *ManuallyDrop::new(self);
         let Some(end) = address.0.checked_add(length.0) else { return };
