@@ -74,8 +74,8 @@ fn is_absent(error: &io::Error) -> bool {
 }
 
 /// Returns all GPUs of the file: an invisible one may become visible (NVML does not list MIG
-/// instances in every process). A GPU that has been partitioned since the container was started is
-/// refused, because its instances would have no limit.
+/// instances). A GPU that has been partitioned since the container was started is refused, because
+/// its instances would have no limit.
 fn gpus(limits: &Limits, inventory: Inventory<'_>) -> Result<Vec<GpuLimit>, String> {
     if limits.gpus.len() > GPUS {
         return Err(format!("expected at most {GPUS} GPUs, found {}", limits.gpus.len()));
