@@ -126,8 +126,8 @@ fn lock_of_an_exited_owner_is_taken_over_by_one_of_two_waiters() {
 /// claim is not visible yet. The owner may have waited for the lock or have taken it over. The
 /// checker's timeout is bounded, because two threads that wait for a third could go on for ever.
 ///
-/// The checker is a thread of its own: after a yield loom gives a thread no value older than those
-/// it has seen, and the model's first thread has seen all initial values.
+/// The checker is a thread of its own: after a yield, loom does not give a thread a value again
+/// that it has read before, and the model's first thread has seen all initial values.
 fn check_that_a_living_owner_is_alive_to_others(
     first_lives: impl Fn(&Container) -> bool + Copy + Send + Sync + 'static,
 ) {
