@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn ptx_text_tells_its_variables() {
+    fn ptx_text_has_the_size_of_its_variables() {
         let size = Size { whole: Bytes::from_mib(2), variables: Bytes::from_mib(2) };
         assert_eq!(size_of(b"// text\n.version 7.0\n.global .b8 table[9];"), size);
         // SAFETY: the text is NUL-terminated.

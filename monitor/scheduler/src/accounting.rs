@@ -23,6 +23,7 @@ pub struct TurnAnomalies {
 /// GPU time of one container on one GPU.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
+    /// Charged so far.
     pub charged: Nanos,
     /// The part of it that was forgiven: it counts as used, but costs no credit.
     pub forgiven: Nanos,
@@ -43,6 +44,7 @@ pub struct Account {
 }
 
 impl Account {
+    /// Charges GPU time.
     pub fn charge(&mut self, time: Nanos) {
         self.charged = self.charged + time;
     }

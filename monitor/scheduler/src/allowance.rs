@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn new_ratio_is_as_good_as_the_first() {
+    fn changed_ratio_equals_a_new_one() {
         let mut allowance = Allowance::new(80);
         allowance.set(35);
         assert_eq!((allowance.ratio(), Allowance::new(35).ratio()), (35_000, 35_000));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn used_up_allowance_lasts_for_nothing_until_a_slice_has_grown_back() {
+    fn used_up_allowance_is_unavailable_until_a_slice_has_grown_back() {
         let (tuning, ratio) = (Tuning::DEFAULT, 80_000);
         let mut allowance = Allowance::new(80);
         allowance.pass(ratio, ms(1), Nanos::ZERO, &tuning);

@@ -156,9 +156,9 @@ impl Gpu {
         let early = now < background.given + self.tuning.background_period;
         let over = now >= background.since + self.tuning.background_period;
         let outcome = match background.why {
-            Why::HostBound(shared) => self.judge_shared(now, at, shared, over),
+            Why::HostBound(shared) => self.decide_shared(now, at, shared, over),
             Why::Sparse(_) if spent && early => Outcome::Leaves(self.tuning.background_cooldown),
-            Why::Sparse(before) if over => self.judge_sparse(now, at, background, before),
+            Why::Sparse(before) if over => self.decide_sparse(now, at, background, before),
             Why::Sparse(_) => Outcome::Stays(background.why),
         };
         let why = match outcome {
@@ -167,7 +167,7 @@ impl Gpu {
                 let tenant = &mut self.queue[at];
                 tenant.background = None;
                 tenant.background_not_before = now + cooldown;
-                tenant.presumed = now + self.tuning.silence_tolerance;
+                tenant.presumed_until = now + self.tuning.silence_tolerance;
                 return;
             }
         };
@@ -193,7 +193,7 @@ impl Gpu {
 
     /// Decides whether a sparse background tenant stays after a period. One that costs too much
     /// shares turns if it gains by that; its own turns will soon show whether it still has gaps.
-    fn judge_sparse(
+    fn decide_sparse(
         &self,
         now: Nanos,
         at: usize,
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn container_that_computes_now_and_then_runs_beside_the_turns() {
+    fn occasional_container_runs_in_the_background() {
         assert!(is_admitted(|_| ()));
         assert!(is_admitted(|gpu| gpu.rule = Policy::Soft));
         assert!(is_admitted(|gpu| gpu.rule = Policy::Weighted { conserving: true }));
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn gpu_that_keeps_idle_time_or_has_no_turns_has_no_background_tenants() {
+    fn gpu_with_idle_shares_or_without_turns_has_no_background_tenants() {
         assert!(!is_admitted(|gpu| gpu.sharing = Sharing::Watched));
         assert!(!is_admitted(|gpu| gpu.rule = STRICT));
         assert!(!is_admitted(|gpu| gpu.rule = Policy::Fixed { slots: 20 }));
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn background_tenant_repays_no_debt_by_rounds_of_which_it_has_no_use() {
+    fn background_tenant_repays_no_debt_from_rounds() {
         let mut gpu = host();
         gpu.queue.iter_mut().for_each(|tenant| tenant.debt = ms(5));
         gpu.refill(NOW, 2, None);
@@ -452,13 +452,13 @@ mod tests {
     }
 
     #[test]
-    fn background_tenant_that_has_used_up_its_grant_early_is_back_in_line_for_two_seconds() {
+    fn background_tenant_with_an_early_used_grant_is_queued_for_two_seconds() {
         let mut gpu = host();
         take(&mut gpu, ms(25), true);
         observe(&mut gpu, 0, 49, ms(1));
         assert!(!is_in_background(&gpu));
         assert_eq!(gpu.queue[0].background_not_before, NOW + ms(2049));
-        assert_eq!(gpu.queue[0].presumed, NOW + ms(50), "it wants the GPU");
+        assert_eq!(gpu.queue[0].presumed_until, NOW + ms(50), "it wants the GPU");
     }
 
     #[test]
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn background_tenant_leaves_when_the_gpu_has_no_background_tenants_any_more() {
+    fn background_tenant_leaves_when_high_priority_arrives() {
         let mut gpu = host();
         gpu.queue[1].entitlement.high = true;
         observe(&mut gpu, 0, 10, Nanos::ZERO);
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn cost_of_a_background_tenant_is_judged_over_two_stretches() {
+    fn cost_of_a_background_tenant_is_averaged_over_two_periods() {
         for (first, second, stays) in [(ms(15), ms(27), true), (ms(20), ms(29), false)] {
             let mut gpu = host();
             (gpu.queue[0].gap, gpu.queue[0].duty) = (ms(5), (20, SAMPLES));
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn background_tenant_has_a_new_grant_once_half_of_the_old_one_is_used() {
+    fn background_tenant_gets_a_new_grant_once_half_of_the_old_one_is_used() {
         for (spent_us, renewed) in [(12_500, false), (12_501, true)] {
             let mut gpu = host();
             let word = background(&gpu).word;
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn background_tenant_that_waits_when_its_grant_has_had_its_time_has_a_new_one() {
+    fn background_tenant_waiting_at_the_period_end_gets_a_new_grant() {
         let mut gpu = host();
         let word = background(&gpu).word;
         take(&mut gpu, ms(1), true);
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn new_grant_does_not_put_off_the_judgement() {
+    fn new_grant_does_not_delay_the_decision() {
         let mut gpu = host();
         // A late step: the next period begins 10 ms after the grant has ended.
         observe(&mut gpu, 0, 60, ms(2));
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn work_before_a_new_grant_counts_in_its_stretch() {
+    fn work_before_a_new_grant_counts_in_its_period() {
         let mut gpu = host();
         observe(&mut gpu, 0, 60, ms(2));
         take(&mut gpu, ms(25), true);

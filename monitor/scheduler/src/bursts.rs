@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn burst_is_cut_off_only_by_a_container_that_was_silent() {
+    fn burst_is_interrupted_only_by_a_container_that_was_silent() {
         let mut gpu = known(FAIR);
         give_turn(&mut gpu, 0, ms(6));
         let other = &mut gpu.queue[1];
@@ -346,7 +346,7 @@ mod tests {
             [(us(749), true, false), (us(750), true, true), (Nanos::ZERO, false, true)]
         {
             gpu.queue[0].bursts.waits = bursty;
-            gpu.queue[1].away = away;
+            gpu.queue[1].silence = away;
             assert_eq!(gpu.comes_back(NOW + ms(1), &gpu.queue[1], NOW), back, "{away}, {bursty}");
         }
     }
@@ -358,7 +358,7 @@ mod tests {
         (tenant.gate.turn, tenant.given) = (0x102, NOW - us(300));
         see(tenant, NOW - ms(50), &[TenantReport { active: (NOW - ms(50)).0, ..report(0) }]);
         see(tenant, NOW, &[TenantReport { active: NOW.0, waiting: 1, ..report(0) }]);
-        assert_eq!(tenant.away, us(1_300), "and what a holder may be silent");
+        assert_eq!(tenant.silence, us(1_300), "and what a holder may be silent");
     }
 
     #[test]
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn holder_with_pauses_is_asked_to_tell_when_its_work_has_run() {
+    fn holder_with_pauses_is_requested_to_notify() {
         let gate = |gpu: &mut Gpu| {
             see(
                 &mut gpu.queue[0],
@@ -424,7 +424,7 @@ mod tests {
 
     /// A server once ran beside others forever, because it was asked only in turns of its own.
     #[test]
-    fn container_beside_others_is_asked_if_its_bursts_are_long() {
+    fn background_tenant_with_long_bursts_is_requested_to_notify() {
         for (length, asked) in [(us(999), None), (ms(1), Some(3))] {
             let mut gpu = known(FAIR);
             let tenant = &mut gpu.queue[0];

@@ -27,7 +27,7 @@ impl Gpu {
 
 impl Tenant {
     /// Charges GPU time: to the credit first, then as debt up to `most`.
-    pub(super) fn owe(&mut self, time: Nanos, most: Nanos) {
+    pub(super) fn charge_debt(&mut self, time: Nanos, most: Nanos) {
         let credit = Nanos(u64::try_from(self.balance).unwrap_or(0)).min(time);
         self.balance = self.balance.saturating_sub(signed(credit));
         let owed = (time - credit).min(most - self.debt);
@@ -54,12 +54,12 @@ mod tests {
         for (time, balance, debt, forgiven) in
             [(4, 2, 0, 0), (5, 0, 3, 0), (300, 0, 250, 53), (1, 0, 250, 54)]
         {
-            tenant.owe(ms(time), ms(250));
+            tenant.charge_debt(ms(time), ms(250));
             let owed = (tenant.balance, tenant.debt, tenant.account.forgiven);
             assert_eq!(owed, (balance * MS, ms(debt), ms(forgiven)), "after {time} ms more");
         }
         tenant.balance = -3 * MS;
-        tenant.owe(ms(2), ms(300));
+        tenant.charge_debt(ms(2), ms(300));
         assert_eq!((tenant.balance, tenant.debt), (-3 * MS, ms(252)), "it has no credit");
     }
 
@@ -82,7 +82,7 @@ mod tests {
 
     /// A turn that ends with all of its work is what counts.
     #[test]
-    fn queue_from_before_is_over_with_the_work_of_a_turn_or_by_itself() {
+    fn queue_from_before_ends_with_a_turn_or_with_nothing_in_flight() {
         let mut gpu = busy(Policy::Preemptive, &[1, 1]);
         gpu.queue[1].gate = Gate::without_grant(WAIT);
         gpu.advance(NOW, &[]);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn fixed_share_repays_half_of_what_time_brings() {
+    fn fixed_share_repays_debt_from_half_of_its_credit() {
         let mut gpu = fixed(&[50, 50]);
         (gpu.queue[0].debt, gpu.queue[1].debt, gpu.queue[1].waiting) = (ms(10), ms(3), false);
         gpu.accrue(NOW, NOW + ms(12));

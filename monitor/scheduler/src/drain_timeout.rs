@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn drain_that_was_cut_short_is_waited_for_again() {
+    fn interrupted_drain_is_waited_for_again() {
         let mut tenant = tenant();
         turn(&mut tenant, 24, Cause::Overrun);
         tenant.learn_overrun(at(70), &TUNING);

@@ -77,7 +77,7 @@ pub(super) fn give_turn(gpu: &mut Gpu, number: usize, length: Nanos) {
 
 /// Fills the allowance of high priority.
 pub(super) fn fill_allowance(gpu: &mut Gpu) {
-    gpu.keep_allowance(NOW - ms(1000), NOW);
+    gpu.update_allowance(NOW - ms(1000), NOW);
     assert!(gpu.may_preempt());
 }
 

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn open_gate_bounds_work_in_flight_by_who_else_has_the_gpu_open() {
+    fn open_gate_bounds_work_in_flight_by_other_containers() {
         let alone = gate(&mut busy(Policy::Preemptive, &[1]));
         assert_eq!((alone.turn & 0xff, alone.max_inflight), (OPEN, ms(200)));
         let mut gpu = idle(Policy::Preemptive, &[1, 1]);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn container_whose_work_in_flight_is_bounded_anew_looks_at_its_gate() {
+    fn new_in_flight_bound_changes_the_gate_word() {
         let mut gpu = busy(Policy::Preemptive, &[1]);
         gpu.advance(NOW, &[]);
         let mut other = gpu.queue[0].clone();

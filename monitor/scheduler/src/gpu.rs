@@ -45,7 +45,9 @@ pub struct Gpu {
 /// A container's part of a GPU, for display.
 #[derive(Clone, Copy, Debug)]
 pub struct Share<'a> {
+    /// What it was charged.
     pub account: &'a Account,
+    /// State of its gate.
     pub gate: TurnState,
     /// Configured share, in thousandths of a percent.
     pub set: u32,
@@ -117,7 +119,7 @@ impl Gpu {
     /// Sets the policy from the next step on.
     pub fn set_policy(&mut self, now: Nanos, policy: Policy) {
         self.policy = policy;
-        self.cut(now);
+        self.apply_weights(now);
     }
 
     /// Sets an entitlement from the next step on. Returns whether it has changed. An unknown
@@ -131,7 +133,7 @@ impl Gpu {
             if let Some(turn) = self.turn.as_mut().filter(|turn| turn.holder == id) {
                 turn.high = high;
             }
-            self.cut(now);
+            self.apply_weights(now);
             return true;
         }
         false
@@ -167,19 +169,22 @@ impl Gpu {
     /// Sets the tuning from the next step on.
     pub fn set_tuning(&mut self, now: Nanos, tuning: Tuning) {
         self.tuning = tuning;
-        self.cut(now);
+        self.apply_weights(now);
     }
 
+    /// Returns the policy.
     #[must_use]
     pub const fn policy(&self) -> Policy {
         self.policy
     }
 
+    /// Returns how the GPU is being shared.
     #[must_use]
     pub const fn sharing(&self) -> Sharing {
         self.sharing
     }
 
+    /// Returns the number of turns begun.
     #[must_use]
     pub const fn turns(&self) -> u64 {
         self.turns
@@ -223,7 +228,7 @@ impl Gpu {
                     || tenant.closed.is_some()
                     || tenant.overrun
                     || tenant.background.is_some()
-                    || tenant.presumed > Nanos::ZERO
+                    || tenant.presumed_until > Nanos::ZERO
                     || (member && blind)
             })
             .map(|tenant| tenant.id)
@@ -274,13 +279,14 @@ impl Gpu {
         self.note_sharing(before, now);
         self.write_off(before, now);
         self.share_overruns(before, now);
-        self.keep_allowance(before, now);
+        self.update_allowance(before, now);
         self.accrue(before, now);
         for observation in observations {
             let tuning = self.tuning;
             if let Some(tenant) = self.find_mut(observation.tenant) {
                 tenant.see(now, observation, &tuning);
-                tenant.presumed = Nanos(if tenant.presumed > now { tenant.presumed.0 } else { 0 });
+                tenant.presumed_until =
+                    Nanos(if tenant.presumed_until > now { tenant.presumed_until.0 } else { 0 });
             }
         }
         if now >= self.next_full_scan {
@@ -355,7 +361,7 @@ impl Gpu {
             for tenant in &mut self.queue {
                 tenant.queued = tenant.gate.turn & 0xff != WAIT;
                 if tenant.is_active(now, &self.tuning) {
-                    tenant.presumed = now + self.tuning.silence_tolerance;
+                    tenant.presumed_until = now + self.tuning.silence_tolerance;
                 }
             }
         } else {

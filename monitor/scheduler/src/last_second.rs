@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn time_of_more_than_the_window_counts_as_far_as_it_is_in_it() {
+    fn time_beyond_the_window_is_cut_off() {
         for (now, time, sum) in
             [(ms(3), ms(10), ms(3)), (ms(5020), ms(4000), ms(970)), (ms(0), ms(1), ms(0))]
         {

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn interrupted_turn_says_nothing_of_lateness() {
+    fn interrupted_turn_does_not_change_lateness() {
         let mut tenant = tenant();
         let closed = Closed { cause: Cause::Preempted, ..closed(6000, true) };
         tenant.learn_end(&closed, us(40), us(80), &TUNING);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn turn_that_cannot_be_measured_teaches_nothing() {
+    fn unmeasurable_turn_is_not_learned_from() {
         let beside = Closed { excluded: ms(1), ..closed(6000, true) };
         for (name, closed, reported_us, finding) in [
             ("distrusted", closed(6000, true), 5_900, Finding::Distrusted),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn turn_that_was_used_by_the_switch_alone_says_nothing_of_bursts() {
+    fn turn_used_by_the_switch_alone_does_not_change_burst_duty() {
         let mut tenant = tenant();
         let closed = Closed { cause: Cause::Silent, ..closed(1_100, true) };
         tenant.burst_duty = 500;
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn turn_of_which_at_most_half_was_used_says_nothing_of_overlap() {
+    fn mostly_unused_turn_does_not_change_overlap() {
         for (reported_us, overlap) in [(1_000, 2000), (3_000, 2000), (3_001, 1750)] {
             let mut tenant = tenant_of(4);
             tenant.overlap = 2000;

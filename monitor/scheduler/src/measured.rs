@@ -44,7 +44,7 @@ impl Gpu {
                 && !matches!(turn.phase, Phase::Vacant { .. })
         });
         // Since its last observation it is assumed to continue as usual.
-        let since = running.map_or(now, |turn| turn.start.max(tenant.looked));
+        let since = running.map_or(now, |turn| turn.start.max(tenant.observed_at));
         let used = tenant.account.computed.sum(now) + Nanos((now - since).0 * tenant.duty() / 1000);
         let exact = self.beside.sum(now) + tenant.account.unclear.sum(now) <= negligible;
         let share = u32::try_from(part(WHOLE, used.min(time).0, time.0).0).unwrap_or(u32::MAX);
@@ -95,17 +95,17 @@ mod tests {
     }
 
     #[test]
-    fn holder_goes_on_since_it_was_looked_at() {
+    fn holder_is_extrapolated_since_its_last_observation() {
         let mut gpu = shared(2000, Nanos::ZERO, 1, Nanos::ZERO);
         give_turn(&mut gpu, 0, ms(20));
         gpu.turn.as_mut().unwrap().start = gpu.now - ms(5);
-        (gpu.queue[0].looked, gpu.queue[0].duty) = (gpu.now - ms(19), (600, 4));
+        (gpu.queue[0].observed_at, gpu.queue[0].duty) = (gpu.now - ms(19), (600, 4));
         // 3 ms of 950.
         assert_eq!(measured(&gpu), Some((315, true)));
     }
 
     #[test]
-    fn nothing_is_known_of_time_without_turns() {
+    fn share_of_time_without_turns_is_unknown() {
         assert_eq!(measured(&shared(900, ms(3), 1, Nanos::ZERO)), None);
         let mut gpu = shared(2000, ms(3), 1, Nanos::ZERO);
         gpu.sharing = Sharing::Watched;

@@ -130,6 +130,7 @@ pub struct Entitlement {
     pub weight: u32,
     /// Its part of the GPU in percent, for policy 3; none: by its weight.
     pub percent: Option<u32>,
+    /// It has high priority.
     pub high: bool,
 }
 
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_what_each_policy_takes_for_them() {
+    fn weight_follows_the_policy() {
         let nine = Entitlement::of_weight(9);
         let thirty = Entitlement { percent: Some(30), ..nine };
         for (policy, entitlement, weight) in [
@@ -195,7 +196,7 @@ mod tests {
     /// `docs/policies.md`, "The policies".
     #[test]
     fn idle_share_burns_stays_idle_or_goes_to_background_tenants_by_policy() {
-        for (policy, burns, fixed, guests) in [
+        for (policy, burns, fixed, background) in [
             (Policy::Average { slots: 20 }, false, true, false),
             (Policy::Preemptive, false, false, true),
             (Policy::Weighted { conserving: false }, true, false, false),
@@ -205,7 +206,7 @@ mod tests {
             (Policy::Native, false, false, false),
         ] {
             let found = (policy.burns(), policy.is_fixed(), policy.has_background());
-            assert_eq!(found, (burns, fixed, guests), "{policy:?}");
+            assert_eq!(found, (burns, fixed, background), "{policy:?}");
         }
     }
 

@@ -48,7 +48,7 @@ impl Gpu {
     }
 
     /// Updates the allowance for the time since the last step.
-    pub(super) fn keep_allowance(&mut self, from: Nanos, to: Nanos) {
+    pub(super) fn update_allowance(&mut self, from: Nanos, to: Nanos) {
         let high =
             || self.queue.iter().filter(|tenant| tenant.is_high(to) && self.is_member(tenant));
         if high().count() == 0 {
@@ -88,11 +88,12 @@ impl Gpu {
     /// waits for its work in flight, and more of that makes a thread's late wake-up matter less.
     /// The holder must also report when its work will have run: otherwise it would count as silent
     /// meanwhile.
-    pub(super) fn is_supreme(&self, now: Nanos, holder: &Tenant) -> bool {
+    pub(super) fn is_unrivalled(&self, now: Nanos, holder: &Tenant) -> bool {
         let tuning = &self.tuning;
         let rival =
             |other: &Tenant| other.id != holder.id && other.is_high(now) && self.is_member(other);
-        let tells = holder.foretold > Nanos::ZERO && now - holder.foretold < tuning.idle_after;
+        let tells =
+            holder.predicted_at > Nanos::ZERO && now - holder.predicted_at < tuning.idle_after;
         tells
             && self.allowance.lasts() > tuning.base_slice + tuning.uncontested_inflight
             && !self.queue.iter().any(rival)
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn high_priority_is_there_while_a_container_of_it_has_the_gpu_open_and_weight() {
+    fn gpu_has_high_priority_while_such_a_container_is_open_and_has_weight() {
         for (high, open, weight, expected) in [
             (true, true, 1, true),
             (false, true, 1, false),
@@ -169,14 +170,14 @@ mod tests {
     #[test]
     fn allowance_grows_only_for_members_of_high_priority() {
         let mut gpu = busy(FAIR, &[1, 1]);
-        gpu.keep_allowance(NOW, NOW + ms(10));
+        gpu.update_allowance(NOW, NOW + ms(10));
         assert_eq!(credit(&gpu), Nanos::ZERO);
         gpu.queue[1].entitlement.high = true;
         gpu.queue[1].presence.open = false;
-        gpu.keep_allowance(NOW, NOW + ms(10));
+        gpu.update_allowance(NOW, NOW + ms(10));
         assert_eq!(credit(&gpu), Nanos::ZERO);
         gpu.queue[1].presence.open = true;
-        gpu.keep_allowance(NOW, NOW + ms(10));
+        gpu.update_allowance(NOW, NOW + ms(10));
         assert_eq!(credit(&gpu), ms(8));
     }
 
@@ -184,11 +185,11 @@ mod tests {
     fn larger_ordinary_share_bounds_high_priority_instead_of_the_ratio() {
         let mut gpu = busy(Policy::Weighted { conserving: true }, &[1, 9]);
         gpu.queue[1].entitlement.high = true;
-        gpu.keep_allowance(NOW, NOW + ms(10));
+        gpu.update_allowance(NOW, NOW + ms(10));
         assert_eq!(credit(&gpu), ms(9));
         let mut gpu = fixed(&[5, 90]);
         gpu.queue[1].entitlement.high = true;
-        gpu.keep_allowance(NOW, NOW + ms(10));
+        gpu.update_allowance(NOW, NOW + ms(10));
         assert_eq!(credit(&gpu), ms(9));
     }
 
@@ -198,7 +199,7 @@ mod tests {
         gpu.queue.iter_mut().for_each(|tenant| tenant.entitlement.high = true);
         fill_allowance(&mut gpu);
         give_turn(&mut gpu, 1, ms(10_000));
-        gpu.keep_allowance(NOW, NOW + ms(10_000));
+        gpu.update_allowance(NOW, NOW + ms(10_000));
         assert!(gpu.may_preempt());
     }
 
@@ -211,13 +212,13 @@ mod tests {
             give_turn(&mut gpu, holder, ms(10));
             gpu.turn.as_mut().unwrap().start = NOW + ms(start);
             assert_eq!(gpu.holder_is_high(NOW), holder == 1);
-            gpu.keep_allowance(NOW, NOW + ms(10));
+            gpu.update_allowance(NOW, NOW + ms(10));
             assert_eq!(credit(&gpu), ms(left), "holder {holder}, from {start} ms");
         }
     }
 
     #[test]
-    fn allowance_is_looked_at_when_it_is_used_up_by_a_contested_turn() {
+    fn step_is_due_when_a_contested_turn_uses_up_the_allowance() {
         let mut gpu = ranked(FAIR);
         give_turn(&mut gpu, 1, ms(50));
         assert_eq!(gpu.next_allowance(NOW), NOW + ms(20));
@@ -229,11 +230,11 @@ mod tests {
     }
 
     #[test]
-    fn allowance_is_looked_at_when_it_has_grown_back_for_a_waiting_container() {
+    fn step_is_due_when_the_allowance_of_a_waiting_container_has_grown_back() {
         let mut gpu = busy(FAIR, &[1, 1]);
         gpu.queue[1].entitlement.high = true;
         give_turn(&mut gpu, 0, ms(6));
-        gpu.keep_allowance(NOW - ms(1), NOW);
+        gpu.update_allowance(NOW - ms(1), NOW);
         assert_eq!(gpu.next_allowance(NOW), NOW + us(6_500));
         gpu.queue[1].waiting = false;
         assert_eq!(gpu.next_allowance(NOW), Nanos::MAX);
@@ -241,39 +242,39 @@ mod tests {
 
     /// Returns whether the second container, which has the turn and reports when its work ends, may
     /// have more in flight.
-    fn is_supreme(now: Nanos, change: impl FnOnce(&mut Gpu)) -> bool {
+    fn is_unrivalled(now: Nanos, change: impl FnOnce(&mut Gpu)) -> bool {
         let mut gpu = busy(FAIR, &[1, 1, 1]);
         gpu.queue[1].entitlement.high = true;
         fill_allowance(&mut gpu);
-        gpu.queue[1].foretold = now;
+        gpu.queue[1].predicted_at = now;
         change(&mut gpu);
-        gpu.is_supreme(now, &gpu.queue[1])
+        gpu.is_unrivalled(now, &gpu.queue[1])
     }
 
     #[test]
     fn high_priority_without_a_rival_may_have_more_in_flight() {
-        assert!(is_supreme(NOW, |_| ()));
-        assert!(!is_supreme(NOW, |gpu| gpu.queue[2].entitlement.high = true));
+        assert!(is_unrivalled(NOW, |_| ()));
+        assert!(!is_unrivalled(NOW, |gpu| gpu.queue[2].entitlement.high = true));
         let absent = |gpu: &mut Gpu| {
             gpu.queue[2].entitlement.high = true;
             gpu.queue[2].presence.open = false;
         };
-        assert!(is_supreme(NOW, absent), "a container without a process is no rival");
+        assert!(is_unrivalled(NOW, absent), "a container without a process is no rival");
     }
 
     #[test]
-    fn high_priority_has_more_in_flight_only_while_it_tells_when_work_ends() {
-        assert!(is_supreme(NOW, |gpu| gpu.queue[1].foretold = NOW - ms(999)));
-        assert!(!is_supreme(NOW, |gpu| gpu.queue[1].foretold = NOW - ms(1000)));
+    fn high_priority_has_more_in_flight_only_while_it_reports_when_work_ends() {
+        assert!(is_unrivalled(NOW, |gpu| gpu.queue[1].predicted_at = NOW - ms(999)));
+        assert!(!is_unrivalled(NOW, |gpu| gpu.queue[1].predicted_at = NOW - ms(1000)));
         // Also on a host that has just booted: it has never reported.
-        assert!(!is_supreme(ms(500), |gpu| gpu.queue[1].foretold = Nanos::ZERO));
+        assert!(!is_unrivalled(ms(500), |gpu| gpu.queue[1].predicted_at = Nanos::ZERO));
     }
 
     #[test]
     fn high_priority_has_more_in_flight_only_while_its_allowance_outlasts_it() {
         // A slice of 6 ms and 2 ms in flight, at a fifth of the time.
-        assert!(is_supreme(NOW, |gpu| gpu.allowance.credit = us(1_600) + us(1)));
-        assert!(!is_supreme(NOW, |gpu| gpu.allowance.credit = us(1_600)));
+        assert!(is_unrivalled(NOW, |gpu| gpu.allowance.credit = us(1_600) + us(1)));
+        assert!(!is_unrivalled(NOW, |gpu| gpu.allowance.credit = us(1_600)));
     }
 
     #[test]

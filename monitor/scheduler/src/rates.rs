@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn credit_that_is_there_is_due_at_once() {
+    fn available_credit_is_due_at_once() {
         let mut gpu = fixed(&[50]);
         (gpu.queue[0].quantum, gpu.queue[0].balance) = (ms(5), 7 * MS);
         assert_eq!(gpu.next_credit(NOW), NOW);

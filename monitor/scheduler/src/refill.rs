@@ -19,6 +19,7 @@ pub struct Candidate {
     pub quantum: Nanos,
     /// Most credit that it keeps while it does not want the GPU.
     pub most: Nanos,
+    /// It wants the GPU now.
     pub wants: bool,
 }
 
@@ -164,11 +165,7 @@ mod tests {
         let queue = [candidate(0, 6, true), candidate(6, 6, false), candidate(6, 6, true)];
         assert_eq!(next(&queue, None, LEAST), Some((0, 2)));
         assert_eq!(next(&queue[..2], None, LEAST), Some((1, 0)));
-        assert_eq!(
-            next(&queue, Some(0), LEAST),
-            Some((0, 2)),
-            "who has nothing left is no favourite"
-        );
+        assert_eq!(next(&queue, Some(0), LEAST), Some((0, 2)), "without credit it is not favoured");
         assert_eq!(next(&[queue[0]; 3], Some(1), LEAST), Some((1, 1)));
         assert_eq!(next(&queue[1..2], None, LEAST), None);
     }

@@ -8,6 +8,7 @@ use cgpu_shm::units::{Nanos, SlotIndex};
 /// The report of a live process for one GPU, as read from its cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TenantReport {
+    /// Its slot.
     pub slot: SlotIndex,
     /// Generation of the slot's owner.
     pub generation: u64,
@@ -44,7 +45,7 @@ pub struct Process {
     pub(super) spent: Nanos,
     pub(super) last: Nanos,
     /// Fingerprint of all fields.
-    pub(super) print: u64,
+    pub(super) fingerprint: u64,
 }
 
 /// Longest accepted work in flight, and growth beyond the time that passed: an hour.
@@ -88,7 +89,7 @@ pub(super) fn validate(
             check(growth, growth <= most)
         }
     };
-    let print = [
+    let fingerprint = [
         report.turn,
         report.waiting,
         report.active,
@@ -99,8 +100,8 @@ pub(super) fn validate(
         report.last,
     ]
     .iter()
-    .fold(report.generation, |print, &word| {
-        print.rotate_left(7).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ word
+    .fold(report.generation, |fingerprint, &word| {
+        fingerprint.rotate_left(7).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ word
     });
     let process = Process {
         slot: report.slot,
@@ -113,7 +114,7 @@ pub(super) fn validate(
         ends: if inflight == 0 { Nanos::ZERO } else { Nanos(ends) },
         spent: Nanos(spent),
         last: Nanos(last.min(now.0)),
-        print,
+        fingerprint,
     };
     (process, Nanos(growth), invalid)
 }
@@ -125,7 +126,7 @@ mod tests {
 
     const NOW: Nanos = Nanos::from_millis(100_000);
 
-    fn honest() -> TenantReport {
+    fn valid_report() -> TenantReport {
         TenantReport {
             slot: SlotIndex(3),
             generation: 1,
@@ -142,30 +143,33 @@ mod tests {
 
     #[test]
     fn possible_report_is_accepted() {
-        let (first, growth, invalid) = validate(&honest(), None, NOW);
+        let (first, growth, invalid) = validate(&valid_report(), None, NOW);
         assert_eq!((growth, invalid), (Nanos::ZERO, 0));
-        let later = TenantReport { busy: 5_500_000, ..honest() };
+        let later = TenantReport { busy: 5_500_000, ..valid_report() };
         let (process, growth, invalid) =
             validate(&later, Some(&first), NOW + Nanos::from_millis(1));
         assert_eq!((growth, invalid), (Nanos(500_000), 0));
         assert!(process.waiting);
-        assert_ne!(process.print, first.print);
+        assert_ne!(process.fingerprint, first.fingerprint);
     }
 
     #[test]
     fn impossible_value_is_invalid() {
-        let (before, ..) = validate(&honest(), None, NOW);
+        let (before, ..) = validate(&valid_report(), None, NOW);
         for (name, report) in [
-            ("time runs backwards", TenantReport { busy: 4_999_999, ..honest() }),
-            ("more time than there was", TenantReport { busy: u64::MAX / 2, ..honest() }),
-            ("a launch in the future", TenantReport { active: NOW.0 + 2_000_000, ..honest() }),
-            ("an end in the future", TenantReport { last: u64::MAX, ..honest() }),
+            ("time runs backwards", TenantReport { busy: 4_999_999, ..valid_report() }),
+            ("more time than there was", TenantReport { busy: u64::MAX / 2, ..valid_report() }),
+            (
+                "a launch in the future",
+                TenantReport { active: NOW.0 + 2_000_000, ..valid_report() },
+            ),
+            ("an end in the future", TenantReport { last: u64::MAX, ..valid_report() }),
             (
                 "two hours in flight",
-                TenantReport { inflight: 7_200_000_000_000, ends: NOW.0, ..honest() },
+                TenantReport { inflight: 7_200_000_000_000, ends: NOW.0, ..valid_report() },
             ),
-            ("two hours ahead", TenantReport { ends: NOW.0 + 7_200_000_000_000, ..honest() }),
-            ("a million threads", TenantReport { waiting: 1_000_000, ..honest() }),
+            ("two hours ahead", TenantReport { ends: NOW.0 + 7_200_000_000_000, ..valid_report() }),
+            ("a million threads", TenantReport { waiting: 1_000_000, ..valid_report() }),
         ] {
             let (_, growth, invalid) = validate(&report, Some(&before), NOW);
             assert_eq!((growth, invalid), (Nanos::ZERO, 1), "{name}");
@@ -174,9 +178,12 @@ mod tests {
 
     #[test]
     fn another_user_of_the_slot_starts_anew() {
-        let (before, ..) = validate(&honest(), None, NOW);
-        let (_, growth, invalid) =
-            validate(&TenantReport { generation: 2, busy: 7, ..honest() }, Some(&before), NOW);
+        let (before, ..) = validate(&valid_report(), None, NOW);
+        let (_, growth, invalid) = validate(
+            &TenantReport { generation: 2, busy: 7, ..valid_report() },
+            Some(&before),
+            NOW,
+        );
         assert_eq!((growth, invalid), (Nanos::ZERO, 0));
     }
 

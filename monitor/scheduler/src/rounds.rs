@@ -117,7 +117,7 @@ impl Gpu {
 
     /// Applies new weights at once: every container keeps at most one new quantum, and the current
     /// turn is shortened to it.
-    pub(super) fn cut(&mut self, now: Nanos) {
+    pub(super) fn apply_weights(&mut self, now: Nanos) {
         for at in 0..self.queue.len() {
             let quantum = self.quantum(now, &self.queue[at]);
             let tenant = &mut self.queue[at];
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn new_rounds_bring_quanta_to_all_and_hoards_to_none() {
+    fn new_round_adds_a_quantum_up_to_the_cap() {
         let mut gpu = busy(FAIR, &[1, 1, 1]);
         gpu.queue[2].waiting = false;
         give_turn(&mut gpu, 0, ms(6));
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn new_weight_cuts_the_present_turn_without_debt() {
+    fn new_weight_shortens_the_current_turn_without_debt() {
         // The turn has lasted so long, and is shortened to a quantum of 5 ms, or to what it has
         // had.
         for (passed, end, balance) in [(2, 5, 4), (8, 8, 7)] {

@@ -86,7 +86,7 @@ impl Gpu {
         let duty = tenant.duty();
         let gains = self.slices(at).min(duty) > share * duty / 1000;
         let is_known = tenant.is_host_bound() || (tenant.background.is_some() && duty < HOST_BOUND);
-        is_known && gains && self.in_line(now, at) <= 1
+        is_known && gains && self.turn_holders(now, at) <= 1
     }
 
     /// Returns what the GPU's own slicing gives a container at this place in the queue that always
@@ -97,7 +97,7 @@ impl Gpu {
 
     /// Returns the number of other containers that have turns. While a third one computes beside
     /// both, the work of two could not be distinguished.
-    fn in_line(&self, now: Nanos, at: usize) -> usize {
+    fn turn_holders(&self, now: Nanos, at: usize) -> usize {
         let has_turns = |one: &Tenant| one.background.is_none() && one.is_active(now, &self.tuning);
         let others = self
             .queue
@@ -108,7 +108,7 @@ impl Gpu {
     }
 
     /// Decides whether a container goes on sharing turns. `over`: a period has ended.
-    pub(super) fn judge_shared(
+    pub(super) fn decide_shared(
         &mut self,
         now: Nanos,
         at: usize,
@@ -116,7 +116,7 @@ impl Gpu {
         over: bool,
     ) -> Outcome {
         let in_turns = self.limit(now, &self.queue[at]) * self.queue[at].duty() / 1000;
-        let alone_with_one = self.in_line(now, at) <= 1;
+        let alone_with_one = self.turn_holders(now, at) <= 1;
         let (trial, base) =
             (TRIAL_PERIODS * self.tuning.background_period.0, self.tuning.background_cooldown);
         let tenant = &mut self.queue[at];
@@ -260,7 +260,7 @@ mod tests {
 
     /// In turns it has 300 thousandths: half of what it computes.
     #[test]
-    fn container_that_does_less_than_in_turns_is_back_in_line_for_twice_as_long_each_time() {
+    fn container_that_does_less_than_in_turns_is_queued_for_doubling_times() {
         let stays = |periods: u64, each: Nanos| {
             let mut gpu = sharing();
             (0..periods).for_each(|at| observe(&mut gpu, 50 * at, 50 * (at + 1), each));

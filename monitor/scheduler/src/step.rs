@@ -24,6 +24,7 @@ pub enum Sharing {
 /// Result of polling a container.
 #[derive(Clone, Debug)]
 pub struct Observation {
+    /// The container.
     pub tenant: TenantId,
     /// Whether it is registered for the GPU, and uses it.
     pub presence: Presence,
@@ -92,6 +93,7 @@ pub struct Plan {
 /// A gate that changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
+    /// The container.
     pub tenant: TenantId,
     /// What its grant page is to say for the GPU.
     pub gate: Gate,

@@ -46,13 +46,13 @@ pub(super) struct Tenant {
     pub(super) awake: Nanos,
     pub(super) waiting: bool,
     /// When it was last observed.
-    pub(super) looked: Nanos,
+    pub(super) observed_at: Nanos,
     /// When `waiting` became true, and how long it had been silent until then.
     pub(super) returned: Nanos,
-    pub(super) away: Nanos,
+    pub(super) silence: Nanos,
     /// It launched recently: until this time it counts as wanting the GPU, though no thread waits
     /// at its gate yet.
-    pub(super) presumed: Nanos,
+    pub(super) presumed_until: Nanos,
     /// It missed a turn; with the fingerprint of its reports then.
     pub(super) dormant: Option<u64>,
     /// It runs beside others' turns.
@@ -84,7 +84,7 @@ pub(super) struct Tenant {
     /// Learned delay of the end of its work after the prediction.
     pub(super) late: Nanos,
     /// When it last reported work in flight that was to end later.
-    pub(super) foretold: Nanos,
+    pub(super) predicted_at: Nanos,
     /// How long before its turn's end its work usually ends.
     pub(super) early: Nanos,
     /// What it usually has in flight when its turn is over.
@@ -123,10 +123,10 @@ impl Tenant {
             active: Nanos::ZERO,
             awake: Nanos::ZERO,
             waiting: false,
-            looked: Nanos::ZERO,
+            observed_at: Nanos::ZERO,
             returned: Nanos::ZERO,
-            away: Nanos::ZERO,
-            presumed: Nanos::ZERO,
+            silence: Nanos::ZERO,
+            presumed_until: Nanos::ZERO,
             dormant: None,
             background: None,
             background_not_before: Nanos::ZERO,
@@ -142,7 +142,7 @@ impl Tenant {
             bursts: super::bursts::Bursts::default(),
             steady: false,
             late: Nanos::ZERO,
-            foretold: Nanos::ZERO,
+            predicted_at: Nanos::ZERO,
             early: Nanos::ZERO,
             tail: Nanos::ZERO,
             overlap: 1000,
@@ -181,7 +181,7 @@ impl Tenant {
         let computed = if busy <= 1 { grown } else { part(grown.0, 1000, self.overlap) };
         self.account.report(now, grown, computed, by_itself);
         if self.latest_end() > now {
-            self.foretold = now;
+            self.predicted_at = now;
         }
         self.active = self
             .active
@@ -192,14 +192,14 @@ impl Tenant {
         if waiting && !held {
             self.returned = now;
             self.account.waits = self.account.waits.saturating_add(1);
-            self.away = self.silence(now, (active, ends), tuning);
+            self.silence = self.silence(now, (active, ends), tuning);
             if active > Nanos::ZERO && self.gate.turn & 0xff == WAIT {
-                self.bursts.learn(self.away, self.account.reported, tuning);
+                self.bursts.learn(self.silence, self.account.reported, tuning);
             }
         } else if held {
-            self.account.waited = self.account.waited + (now - self.looked);
+            self.account.waited = self.account.waited + (now - self.observed_at);
         }
-        self.looked = now;
+        self.observed_at = now;
         self.waiting = waiting;
         if observation.notified && !waiting && self.is_drained() && self.gate.turn & 0xff == YOURS {
             self.bursts.note_wait();
@@ -211,9 +211,9 @@ impl Tenant {
             self.account.anomalies.invalid = self.account.anomalies.invalid.saturating_add(1);
             self.distrusted_until = now + tuning.distrust_period;
         }
-        if self.dormant.is_some_and(|print| print != self.print()) {
+        if self.dormant.is_some_and(|print| print != self.fingerprint()) {
             self.dormant = None;
-            (self.returned, self.away) = (now, Nanos::MAX);
+            (self.returned, self.silence) = (now, Nanos::MAX);
         }
         if self.active > active {
             if self.active - active > tuning.active_window {
@@ -246,8 +246,8 @@ impl Tenant {
     }
 
     /// Returns a fingerprint of all its reports.
-    pub(super) fn print(&self) -> u64 {
-        self.processes.iter().fold(0, |print, process| print.rotate_left(1) ^ process.print)
+    pub(super) fn fingerprint(&self) -> u64 {
+        self.processes.iter().fold(0, |print, process| print.rotate_left(1) ^ process.fingerprint)
     }
 
     /// Returns whether it has launched recently, or has something to do.
@@ -279,7 +279,8 @@ impl Tenant {
         if self.background.is_some() {
             return false;
         }
-        let asks = !self.overrun && self.dormant.is_none() && (self.waiting || self.presumed > now);
+        let asks =
+            !self.overrun && self.dormant.is_none() && (self.waiting || self.presumed_until > now);
         asks || self.is_distrusted(now)
     }
 

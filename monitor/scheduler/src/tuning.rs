@@ -2,6 +2,7 @@
 
 use cgpu_shm::units::Nanos;
 
+/// Times of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     /// Mean slice. Longer: fewer switches; shorter: less waiting.

@@ -24,7 +24,7 @@ impl Gpu {
         self.beside.add(to, Nanos(part.0 * runners));
         for tenant in self.queue.iter_mut().filter(|tenant| tenant.overrun) {
             if tenant.queued {
-                tenant.owe(part, self.tuning.max_debt);
+                tenant.charge_debt(part, self.tuning.max_debt);
             } else {
                 tenant.balance = tenant.balance.saturating_sub(signed(part));
             }

@@ -148,7 +148,7 @@ impl Gpu {
     pub(super) fn comes_back(&self, now: Nanos, tenant: &Tenant, start: Nanos) -> bool {
         let holder = self.turn.as_ref().and_then(|turn| self.find(turn.holder));
         let in_burst = holder.is_some_and(|holder| self.is_bursty(now, holder));
-        let was_away = !in_burst || tenant.away >= self.tuning.background_gap;
+        let was_away = !in_burst || tenant.silence >= self.tuning.background_gap;
         tenant.returned > start
             && was_away
             && self.wants(now, tenant)
@@ -179,7 +179,7 @@ impl Gpu {
         let Some(holder) = self.find(turn.holder) else { return Nanos::ZERO };
         if self.has_high(now) {
             return match holder.is_high(now) {
-                true if turn.high && self.is_supreme(now, holder) => {
+                true if turn.high && self.is_unrivalled(now, holder) => {
                     self.tuning.uncontested_inflight
                 }
                 true => Nanos::ZERO,
@@ -190,7 +190,7 @@ impl Gpu {
         if holder.is_distrusted(now) {
             return Nanos::ZERO;
         }
-        let in_line =
+        let in_queue =
             |other: &Tenant| self.wants(now, other) && !self.comes_back(now, other, turn.start);
         let mut others =
             self.queue.iter().filter(|other| other.id != turn.holder && self.is_member(other));
@@ -199,7 +199,7 @@ impl Gpu {
             return self.tuning.priority_inflight;
         }
         let is_uncontested =
-            others.all(|other| in_line(other) || !other.is_active(now, &self.tuning));
+            others.all(|other| in_queue(other) || !other.is_active(now, &self.tuning));
         // Turns that follow another GPU's end when those do.
         if is_uncontested && self.summoned.is_none() {
             self.tuning.uncontested_inflight
@@ -313,9 +313,9 @@ impl Gpu {
         let tenant = &mut self.queue[at];
         tenant.steady = cause == Cause::Spent || (cause == Cause::Preempted && tenant.steady);
         match cause {
-            Cause::Spent | Cause::Preempted | Cause::Resumed => tenant.presumed = presumed,
+            Cause::Spent | Cause::Preempted | Cause::Resumed => tenant.presumed_until = presumed,
             Cause::Missed => {
-                tenant.dormant = Some(tenant.print());
+                tenant.dormant = Some(tenant.fingerprint());
                 tenant.account.anomalies.missed = tenant.account.anomalies.missed.saturating_add(1);
             }
             Cause::Overrun => tenant.run_beside(now),

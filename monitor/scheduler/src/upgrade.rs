@@ -153,7 +153,7 @@ mod tests {
         let (again, after) = new.transfer(Nanos(11));
         assert_eq!((again, after[1].1), (gpu_state, states[1].1));
         assert_eq!((state.balance, state.charged, state.switch_cost), (-4_000_000, 500, (80, 6)));
-        assert_eq!(after[0].1, states[0].1, "nobody else's changes");
+        assert_eq!(after[0].1, states[0].1, "the other one is unchanged");
     }
 
     #[test]

@@ -56,15 +56,15 @@ fn invalid_report_is_distrusted_for_a_second() {
 }
 
 #[test]
-fn work_in_flight_is_foretold_while_its_end_is_ahead() {
+fn prediction_is_recent_while_work_in_flight_ends_later() {
     let mut tenant = tenant();
     let flight = |ends: Nanos| [TenantReport { inflight: 1, ends: ends.0, ..report(0) }];
     see(&mut tenant, NOW, &flight(NOW));
-    assert_eq!(tenant.foretold, Nanos::ZERO);
+    assert_eq!(tenant.predicted_at, Nanos::ZERO);
     see(&mut tenant, NOW, &flight(NOW + ms(2)));
-    assert_eq!(tenant.foretold, NOW);
+    assert_eq!(tenant.predicted_at, NOW);
     see(&mut tenant, NOW + ms(3), &flight(NOW + ms(2)));
-    assert_eq!(tenant.foretold, NOW);
+    assert_eq!(tenant.predicted_at, NOW);
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn waits_at_the_gate_are_counted_and_timed() {
 }
 
 #[test]
-fn ring_without_a_reason_is_an_invalid_report() {
+fn notification_without_a_reason_is_an_invalid_report() {
     let quiet = report(0);
     let launched = |ago| TenantReport { active: (NOW - ago).0, ..quiet };
     for (name, notified, open, report, invalid) in [
@@ -128,7 +128,7 @@ fn dormant_container_returns_when_any_field_of_any_process_changes() {
     see(&mut tenant, NOW, &quiet);
     tenant.returned = Nanos::ZERO;
     for at in 0..quiet.len() {
-        tenant.dormant = Some(tenant.print());
+        tenant.dormant = Some(tenant.fingerprint());
         let now = NOW + us(10 * at as u64);
         see(&mut tenant, now, &quiet);
         assert!(tenant.dormant.is_some(), "nothing changed before process {at}");
@@ -248,7 +248,7 @@ fn container_without_weight_is_barred() {
 fn container_wants_the_gpu_while_it_waits_or_has_just_launched() {
     let mut tenant = tenant();
     assert!(!tenant.wants(NOW));
-    tenant.presumed = NOW + us(1);
+    tenant.presumed_until = NOW + us(1);
     assert!(tenant.wants(NOW));
     assert!(!tenant.wants(NOW + us(1)));
     tenant.waiting = true;
@@ -275,7 +275,7 @@ fn work_in_flight_ends_as_late_as_it_has_before() {
 }
 
 #[test]
-fn process_whose_work_ends_last_is_asked_to_ring() {
+fn process_whose_work_ends_last_is_requested_to_notify() {
     let tenant = in_flight(&[NOW + ms(1), NOW + ms(3), Nanos::ZERO]);
     assert_eq!(tenant.last_to_end(), Some(SlotIndex(1)));
     assert_eq!(in_flight(&[Nanos::ZERO; 2]).last_to_end(), None);
@@ -307,7 +307,7 @@ fn holder_may_be_silent_for_four_gaps_if_they_fit_its_slice() {
 }
 
 #[test]
-fn gate_is_shown_by_the_state_in_its_turn_word() {
+fn displayed_gate_is_the_state_of_its_turn_word() {
     let shown = |turn| Tenant { gate: Gate::without_grant(turn), ..tenant() }.gate_state();
     assert_eq!(shown(0x100 | OPEN), TurnState::Open);
     assert_eq!(shown(0x1_0200 | YOURS), TurnState::Yours);

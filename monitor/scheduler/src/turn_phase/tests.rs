@@ -94,7 +94,7 @@ fn turn_of_a_container_without_a_process_is_over() {
 }
 
 #[test]
-fn turn_that_burns_or_of_a_distrusted_container_goes_by_the_clock_alone() {
+fn strict_or_distrusted_turn_ends_by_the_clock_alone() {
     for (policy, distrusted) in [(STRICT, false), (FAIR, true)] {
         for gone in [false, true] {
             let mut gpu = taken(policy);
@@ -127,7 +127,7 @@ fn closing_turn_is_over_a_lead_before_its_work_has_run() {
 }
 
 #[test]
-fn closing_turn_is_not_over_before_an_honest_gate_has_drained() {
+fn closing_turn_is_not_over_before_a_compliant_gate_has_drained() {
     let now = NOW + ms(7);
     let mut gpu = taken(FAIR);
     closing(&mut gpu, now + us(61));
@@ -193,7 +193,7 @@ fn distrusted_container_cannot_end_its_turn_early() {
 }
 
 #[test]
-fn exhausted_holder_is_not_taken_to_be_silent() {
+fn exhausted_holder_does_not_count_as_silent() {
     let mut gpu = taken(FAIR);
     gpu.queue[0].waiting = true;
     assert_eq!(decide(&gpu, NOW + ms(2)), Close(Cause::Spent));
@@ -213,7 +213,7 @@ fn silent_holder_loses_its_turn_after_the_tolerance() {
 }
 
 #[test]
-fn silence_begins_with_the_end_of_work_or_the_last_word_given() {
+fn silence_begins_with_the_end_of_work_or_the_last_turn_word() {
     let now = NOW + ms(3);
     let mut gpu = running(FAIR, NOW, us(2_500));
     assert_eq!(decide(&gpu, now), Keep);
@@ -261,7 +261,7 @@ fn rival(policy: Policy, now: Nanos, summoned: bool) -> Gpu {
     if summoned {
         gpu.summon(Some(OTHER));
     } else {
-        (gpu.queue[1].returned, gpu.queue[1].away) = (NOW + us(200), ms(1));
+        (gpu.queue[1].returned, gpu.queue[1].silence) = (NOW + us(200), ms(1));
     }
     gpu
 }
@@ -334,7 +334,7 @@ fn container_comes_back_with_a_wait_that_began_during_the_turn_and_credit() {
     let holder = |gpu: &mut Gpu| {
         let holder = &mut gpu.queue[0];
         (holder.waiting, holder.returned, holder.balance) = (true, NOW + us(200), 6 * MS);
-        holder.away = ms(1);
+        holder.silence = ms(1);
     };
     assert!(!comes_back(holder, 0));
     let promised = |gpu: &mut Gpu| gpu.rule = Policy::Fixed { slots: 2 };
@@ -342,7 +342,7 @@ fn container_comes_back_with_a_wait_that_began_during_the_turn_and_credit() {
 }
 
 #[test]
-fn turn_is_called_away_only_by_another_container_that_could_use_it() {
+fn turn_is_summoned_away_only_by_a_container_that_could_use_it() {
     let called = |change: fn(&mut Gpu)| {
         let mut gpu = rival(FAIR, NOW, true);
         change(&mut gpu);
@@ -391,7 +391,7 @@ fn holder_has_more_in_flight_where_no_other_container_would_wait_for_it() {
         |gpu: &mut Gpu| (gpu.queue[1].waiting, gpu.queue[1].active) = (false, NOW - ms(20));
     assert_eq!(max_inflight_after(silent), TUNING.uncontested_inflight);
     let back = |gpu: &mut Gpu| {
-        (gpu.queue[1].returned, gpu.queue[1].away, gpu.queue[1].balance) =
+        (gpu.queue[1].returned, gpu.queue[1].silence, gpu.queue[1].balance) =
             (NOW + us(1), ms(1), 6 * MS);
     };
     assert_eq!(max_inflight_after(back), Nanos::ZERO, "the other one is about to take the turn");
@@ -413,7 +413,7 @@ fn high_priority_has_more_in_flight_while_it_cannot_lose_its_turn() {
     let mut gpu = taken(FAIR);
     rank(&mut gpu);
     assert_eq!(max_inflight(&gpu), Nanos::ZERO, "it does not tell when its work ends");
-    gpu.queue[0].foretold = NOW;
+    gpu.queue[0].predicted_at = NOW;
     assert_eq!(max_inflight(&gpu), TUNING.uncontested_inflight);
     gpu.turn.as_mut().unwrap().high = false;
     assert_eq!(
@@ -439,7 +439,7 @@ fn work_in_flight_at_the_end_of_turns_is_learned() {
 }
 
 #[test]
-fn closing_turn_lasts_as_long_as_an_honest_gate_may_have_work_in_flight() {
+fn closing_turn_lasts_as_long_as_a_compliant_gate_may_have_work_in_flight() {
     for (max_inflight, least_us) in
         [(Nanos::ZERO, 1_500), (us(250), 1_250), (ms(2), 3_000), (ms(9), 6_000)]
     {
@@ -458,7 +458,7 @@ fn closing_turn_lasts_as_long_as_an_honest_gate_may_have_work_in_flight() {
 
 /// A container that came back once waited for 250 us where 100 us were in flight.
 #[test]
-fn pre_empted_holder_is_taken_at_its_word_and_pays_as_if_it_were_not() {
+fn pre_empted_turn_ends_as_reported_and_is_charged_for_the_bound() {
     let closing = |distrusted_until| {
         let mut gpu = running(FAIR, NOW + ms(1), us(400));
         (gpu.queue[1].balance, gpu.queue[0].gate.max_inflight, gpu.queue[0].distrusted_until) =
@@ -609,7 +609,7 @@ fn container_still_wants_the_gpu_after_its_turn_was_ended_by_others() {
         (Cause::Silent, Nanos::ZERO),
         (Cause::Gone, Nanos::ZERO),
     ] {
-        assert_eq!(ended(&end(cause, |_| ())).presumed, presumed, "{cause:?}");
+        assert_eq!(ended(&end(cause, |_| ())).presumed_until, presumed, "{cause:?}");
     }
 }
 
@@ -647,7 +647,7 @@ fn container_that_uses_up_its_turns_is_steady_though_others_come_between() {
 fn interrupted_container_is_next_after_the_one_that_came_back() {
     let order = |cause| {
         let back = |gpu: &mut Gpu| {
-            (gpu.queue[1].returned, gpu.queue[1].away, gpu.queue[1].balance) =
+            (gpu.queue[1].returned, gpu.queue[1].silence, gpu.queue[1].balance) =
                 (NOW + ms(1), ms(1), 6 * MS);
         };
         end(cause, back).queue.iter().map(|tenant| tenant.id.0).collect::<Vec<_>>()
@@ -677,7 +677,7 @@ fn turn_after_another_container_has_room_for_the_switch() {
 }
 
 #[test]
-fn step_carries_out_what_it_decides() {
+fn step_applies_its_decision() {
     let mut gpu = taken(FAIR);
     gpu.queue[1].balance = 6 * MS;
     assert!(!gpu.advance_turn(NOW + us(500)), "nothing changes");

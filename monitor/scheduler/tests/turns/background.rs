@@ -97,8 +97,8 @@ const MODEST: Forge = |report, _, now| {
 };
 
 /// The same, and it never reports its turn.
-const DEAF: Forge = |report, chance, now| {
-    MODEST(report, chance, now);
+const DEAF: Forge = |report, random, now| {
+    MODEST(report, random, now);
     report.turn = 0;
 };
 
@@ -124,7 +124,7 @@ fn high_priority_turn_has_no_background_tenants() {
     const SPARSE: &[Load] = &[Load::bursts(100, 1, 1_000)];
     let slow = |tenants: &[(u32, &[Load])]| {
         let mut harness = Harness::new(FAIR, tenants);
-        harness.promise(0, Entitlement { high: true, ..Entitlement::of_weight(1) });
+        harness.set_entitlement(0, Entitlement { high: true, ..Entitlement::of_weight(1) });
         harness.run_for(SECOND);
         harness.containers[0].processes[0].bursts.clear();
         harness.run_for(TIME);

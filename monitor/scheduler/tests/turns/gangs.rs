@@ -42,7 +42,7 @@ impl Pair {
     }
 
     /// Returns how much of the time, in percent, one of these containers held both GPUs.
-    fn together(&mut self, time: u64, whom: &[u64]) -> f64 {
+    fn together(&mut self, time: u64, holders_of: &[u64]) -> f64 {
         const STEP: u64 = 50 * US;
         let mut together = 0;
         for _ in 0..time / STEP {
@@ -52,7 +52,7 @@ impl Pair {
             let summons = gangs::summons(&[&first.scheduler, &second.scheduler]);
             together += u64::from(
                 holders[0] == holders[1]
-                    && holders[0].is_some_and(|TenantId(id)| whom.contains(&id)),
+                    && holders[0].is_some_and(|TenantId(id)| holders_of.contains(&id)),
             );
             if self.gangs {
                 for (gpu, summoned) in self.gpus.iter_mut().zip(summons) {

@@ -7,11 +7,11 @@ use cgpu_scheduler::{Gpu as Controller, Share};
 use cgpu_scheduler::{Observation, TenantId};
 use cgpu_shm::units::{Nanos, SlotIndex};
 
-use crate::gpu::{Chance, Gpu};
+use crate::gpu::{Gpu, Random};
 use crate::process::{Load, MS, Page, Process, Siblings, US};
 
 /// Changes what the monitor reads.
-pub(crate) type Forge = fn(&mut TenantReport, &mut Chance, u64);
+pub(crate) type Forge = fn(&mut TenantReport, &mut Random, u64);
 
 pub(crate) struct Container {
     pub(crate) id: TenantId,
@@ -30,16 +30,16 @@ pub(crate) struct Harness {
     pub(crate) containers: Vec<Container>,
     next_step: u64,
     /// Notifications that will arrive: time, and container.
-    bells: Vec<(u64, usize)>,
+    notifications: Vec<(u64, usize)>,
     /// Found by the monitor's scan, and not observed yet.
     found: Vec<usize>,
-    chance: Chance,
+    random: Random,
     /// Number of scheduler steps.
     pub(crate) steps: u64,
     /// The monitor is stopped until then.
     pub(crate) frozen: u64,
     /// Delay of one wake-up in fifty, of the monitor or of a thread.
-    pub(crate) laggard: u64,
+    pub(crate) late_by: u64,
 }
 
 impl Harness {
@@ -90,17 +90,17 @@ impl Harness {
             scheduler,
             containers,
             next_step: 0,
-            bells: Vec::new(),
+            notifications: Vec::new(),
             found: (0..tenants.len()).collect(),
-            chance: Chance::new(seed),
+            random: Random::new(seed),
             steps: 0,
             frozen: 0,
-            laggard: 0,
+            late_by: 0,
         }
     }
 
     /// The control tree was written: all containers are observed.
-    pub(crate) fn poke(&mut self) {
+    pub(crate) fn notify_all(&mut self) {
         self.found = (0..self.containers.len()).collect();
         self.next_step = self.now;
     }
@@ -124,7 +124,7 @@ impl Harness {
         let until = self.now + time;
         while self.now < until {
             let heard = self
-                .bells
+                .notifications
                 .iter()
                 .map(|has_doorbell| has_doorbell.0)
                 .min()
@@ -164,10 +164,11 @@ impl Harness {
                     &mut self.gpu,
                     &container.page,
                     siblings,
-                    &mut self.chance,
+                    &mut self.random,
                 );
                 if asked.notify {
-                    self.bells.push((self.now + self.chance.between(5 * US, 30 * US), number));
+                    self.notifications
+                        .push((self.now + self.random.between(5 * US, 30 * US), number));
                 }
             }
         }
@@ -175,7 +176,7 @@ impl Harness {
 
     fn observation(&mut self, number: usize, notified: bool) -> Observation {
         let container = &self.containers[number];
-        let chance = &mut self.chance;
+        let random = &mut self.random;
         let mut reports = Vec::new();
         for process in container.processes.iter().filter(|process| !process.dead) {
             let cell = &process.cell;
@@ -192,7 +193,7 @@ impl Harness {
                 last: cell.last,
             };
             if let Some(forge) = container.forge {
-                forge(&mut read, chance, self.now);
+                forge(&mut read, random, self.now);
             }
             reports.push(read);
         }
@@ -212,7 +213,7 @@ impl Harness {
             return;
         }
         let notified: Vec<usize> = self
-            .bells
+            .notifications
             .iter()
             .filter(|has_doorbell| has_doorbell.0 <= self.now)
             .map(|has_doorbell| has_doorbell.1)
@@ -220,7 +221,7 @@ impl Harness {
         if notified.is_empty() && self.now < self.next_step {
             return;
         }
-        self.bells.retain(|has_doorbell| has_doorbell.0 > self.now);
+        self.notifications.retain(|has_doorbell| has_doorbell.0 > self.now);
         self.steps += 1;
         let mut numbers: Vec<usize> = self
             .scheduler
@@ -249,19 +250,19 @@ impl Harness {
             }
             if order.wake {
                 for process in &mut container.processes {
-                    let lag = if self.laggard > 0 && self.chance.between(0, 50) == 0 {
-                        self.laggard
+                    let lag = if self.late_by > 0 && self.random.between(0, 50) == 0 {
+                        self.late_by
                     } else {
                         0
                     };
-                    process.wake(self.now + self.chance.between(15 * US, 60 * US) + lag);
+                    process.wake(self.now + self.random.between(15 * US, 60 * US) + lag);
                 }
             }
         }
         // The timer is slightly late.
         let lag =
-            if self.laggard > 0 && self.chance.between(0, 50) == 0 { self.laggard } else { 0 };
-        let late = self.chance.between(2 * US, 20 * US) + lag;
+            if self.late_by > 0 && self.random.between(0, 50) == 0 { self.late_by } else { 0 };
+        let late = self.random.between(2 * US, 20 * US) + lag;
         self.frozen = self.frozen.max(self.now + lag);
         self.next_step = if plan.next_step == Nanos::MAX {
             u64::MAX
@@ -271,9 +272,9 @@ impl Harness {
     }
 
     /// Changes a container's entitlement, as a write to the control tree does.
-    pub(crate) fn promise(&mut self, number: usize, entitlement: Entitlement) {
+    pub(crate) fn set_entitlement(&mut self, number: usize, entitlement: Entitlement) {
         self.scheduler.set_entitlement(Nanos(self.now), TenantId(number as u64), entitlement);
-        self.poke();
+        self.notify_all();
     }
 
     /// Sets the container that is to have its turn at the same time as on another GPU.
@@ -285,7 +286,7 @@ impl Harness {
 
     pub(crate) fn set_policy(&mut self, policy: Policy) {
         self.scheduler.set_policy(Nanos(self.now), policy);
-        self.poke();
+        self.notify_all();
     }
 
     /// Returns the time of each container's executed work.

@@ -79,12 +79,12 @@ fn turn_history_matches_the_turns() {
     let whole = (past[past.len() - 1].end - past[0].start).0;
     let (one, other) = (held(harness.containers[0].id.0), held(harness.containers[1].id.0));
     println!("{one} and {other} of {whole}");
-    assert!(one + other > whole / 10 * 9, "hardly a moment was nobody's");
+    assert!(one + other > whole / 10 * 9, "one of them nearly always has the GPU");
     assert!(one > other / 2 * 3, "by weight");
 }
 
 #[test]
-fn windows_of_a_second_are_fair_as_well() {
+fn shares_hold_within_each_second() {
     let mut harness = Harness::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
     harness.run_for(SECOND);
     let worst =
@@ -94,7 +94,7 @@ fn windows_of_a_second_are_fair_as_well() {
 }
 
 #[test]
-fn big_kernels_win_nothing() {
+fn big_kernels_gain_no_share() {
     for (kernel_us, bound) in
         [(1_000, 1.0), (5_000, 2.0), (20_000, 2.0), (30_000, 2.0), (50_000, 2.0), (80_000, 2.0)]
     {
@@ -136,7 +136,7 @@ fn high_priority_waits_for_no_long_drain() {
     let often = [Load::bursts(100, 4, 30_000)];
     let mut harness = Harness::new(FAIR, &[(1, &long), (1, &often)]);
     let high = Entitlement { high: true, ..Entitlement::of_weight(1) };
-    harness.promise(1, high);
+    harness.set_entitlement(1, high);
     harness.run_for(20 * SECOND);
     let bursts = &harness.containers[1].processes[0].bursts;
     let longest = bursts[bursts.len() / 2..].iter().max().unwrap() / MS;
@@ -329,7 +329,7 @@ fn holder_beside_hidden_work_reports_all_of_its_turns() {
 }
 
 #[test]
-fn dead_holder_loses_its_turn() {
+fn exited_holder_loses_its_turn() {
     for weights in [[1, 1], [9, 1]] {
         for instant in 0..20 {
             let tenants = weights.map(|weight| (weight, SATURATING));
@@ -387,18 +387,18 @@ fn new_policy_applies_within_a_round() {
     let mut harness = Harness::new(WEIGHTED, &[(3, SATURATING), (1, SATURATING)]);
     harness.run_for(SECOND);
     harness.scheduler.set_policy(Nanos(harness.now), FAIR);
-    harness.poke();
+    harness.notify_all();
     harness.run_for(50 * MS);
     assert!(share_error(&harness.run_and_measure(SECOND), &[1, 1]) <= 5.0);
     harness.scheduler.set_policy(Nanos(harness.now), Policy::Native);
-    harness.poke();
+    harness.notify_all();
     harness.run_for(50 * MS);
     assert_eq!(harness.scheduler.sharing(), Sharing::Open);
     let ran = harness.run_and_measure(SECOND);
     // Native slicing: equal, and a switch for every slice.
     assert!(utilisation(&ran, SECOND) < 93.0, "{ran:?}");
     harness.scheduler.set_policy(Nanos(harness.now), WEIGHTED);
-    harness.poke();
+    harness.notify_all();
     harness.run_for(500 * MS);
     assert!(share_error(&harness.run_and_measure(SECOND), &[3, 1]) <= 5.0);
 }
@@ -471,7 +471,7 @@ fn clock_that_goes_back_stands_still() {
         // A turn may end at this instant, and be charged what it has held.
         assert!(charged(&harness) <= harness.now, "{past}: charged {}", charged(&harness));
     }
-    harness.poke();
+    harness.notify_all();
     let (error, used) = measure("after", &mut harness, &[3, 1], 10 * SECOND);
     assert!(error <= 1.0 && used >= 98.0, "{error:.3} % {used:.2} %");
 }
@@ -499,11 +499,11 @@ const FORGERIES: [(&str, Forge); 9] = [
         (report.inflight, report.ends, report.spent, report.last) =
             (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
     }),
-    ("chance", |report, chance, _| {
+    ("random", |report, random, _| {
         (report.turn, report.waiting, report.active, report.busy) =
-            (chance.bits(), chance.bits(), chance.bits(), chance.bits());
+            (random.bits(), random.bits(), random.bits(), random.bits());
         (report.inflight, report.ends, report.spent, report.last) =
-            (chance.bits(), chance.bits(), chance.bits(), chance.bits());
+            (random.bits(), random.bits(), random.bits(), random.bits());
     }),
     ("nothing used", |report, _, _| (report.busy, report.spent) = (0, 0)),
     ("half of it", |report, _, _| {
@@ -514,13 +514,13 @@ const FORGERIES: [(&str, Forge); 9] = [
         (report.inflight, report.ends) = (400 * US, now + 400 * US)
     }),
     ("always waiting, always active", |report, _, now| (report.waiting, report.active) = (1, now)),
-    ("plausible chance", |report, chance, now| {
-        report.waiting = chance.between(0, 2);
-        report.active = now.saturating_sub(chance.between(0, 10 * MS));
-        report.inflight = chance.between(0, 20 * MS);
-        report.ends = now + chance.between(0, report.inflight + 1);
-        report.busy += chance.between(0, MS);
-        report.last = now.saturating_sub(chance.between(0, 10 * MS));
+    ("plausible random", |report, random, now| {
+        report.waiting = random.between(0, 2);
+        report.active = now.saturating_sub(random.between(0, 10 * MS));
+        report.inflight = random.between(0, 20 * MS);
+        report.ends = now + random.between(0, report.inflight + 1);
+        report.busy += random.between(0, MS);
+        report.last = now.saturating_sub(random.between(0, 10 * MS));
     }),
 ];
 
@@ -592,7 +592,7 @@ fn switch_cost_is_learned() {
 
 /// Slices grow only where switches are expensive; then they stay as they are.
 #[test]
-fn slices_go_by_what_a_switch_costs() {
+fn slices_grow_with_the_switch_cost() {
     for (switch_us, least, most) in [(30, 6.0, 6.0), (100, 6.0, 6.0), (300, 9.0, 10.0)] {
         let tenants = [(1, SATURATING), (1, SATURATING)];
         let mut harness =
@@ -608,7 +608,7 @@ fn slices_go_by_what_a_switch_costs() {
 }
 
 #[test]
-fn profiles_trade_waiting_for_loss() {
+fn longer_slices_lose_less_to_switches() {
     for (base_ms, least) in [(2, 94.0), (6, 98.0), (10, 98.5)] {
         let tuning = Tuning::DEFAULT.with_base(Nanos::from_millis(base_ms));
         let tenants = [(1, SATURATING), (1, SATURATING)];

@@ -27,7 +27,7 @@ fn harness(percents: &[u32], loads: &[&'static [Load]]) -> Harness {
     let tenants: Vec<(u32, &[Load])> = loads.iter().map(|load| (1, *load)).collect();
     let mut harness = Harness::new(fixed(20), &tenants);
     for (number, part) in percents.iter().enumerate() {
-        harness.promise(number, percent(*part));
+        harness.set_entitlement(number, percent(*part));
     }
     harness
 }
@@ -115,7 +115,7 @@ fn average_share_is_one_slot_of_the_gpu() {
 }
 
 #[test]
-fn weights_are_places_of_the_gpu() {
+fn weights_are_slots_of_the_gpu() {
     let mut harness = Harness::new(fixed(20), &[(3, SATURATING), (8, SATURATING)]);
     harness.run_for(SECOND);
     let parts = harness.run_and_measure(10 * SECOND).map_parts(10 * SECOND);
@@ -147,7 +147,7 @@ fn misreporting_tenant_has_its_fixed_share_and_no_more() {
 }
 
 #[test]
-fn soft_turns_are_turns_for_who_saturates() {
+fn soft_policy_gives_saturating_containers_turns() {
     for count in [2, 8] {
         let tenants = vec![(1, SATURATING); count];
         let mut harness = Harness::new(SOFT, &tenants);
@@ -231,21 +231,21 @@ fn policies_change_under_load() {
         [(1, SATURATING), (1, &gappy), (1, &[Load::saturating(3_000)])];
     for seed in 1..3 {
         let mut harness = Harness::new(FAIR, &tenants);
-        let mut chance = crate::gpu::Chance::new(seed);
+        let mut random = crate::gpu::Random::new(seed);
         harness.run_for(100 * MS);
         for _ in 0..60 {
             let before = harness.ran();
             for _ in 0..10 {
-                harness.set_policy(all[usize::try_from(chance.between(0, 7)).unwrap()]);
-                let high = chance.between(0, 8) == 0;
-                harness.promise(1, Entitlement { high, ..Entitlement::of_weight(1) });
+                harness.set_policy(all[usize::try_from(random.between(0, 7)).unwrap()]);
+                let high = random.between(0, 8) == 0;
+                harness.set_entitlement(1, Entitlement { high, ..Entitlement::of_weight(1) });
                 harness.run_for(100 * MS);
             }
             for (number, (after, before)) in harness.ran().into_iter().zip(before).enumerate() {
                 assert!(after > before, "{number} stands still");
             }
         }
-        harness.promise(1, Entitlement::of_weight(1));
+        harness.set_entitlement(1, Entitlement::of_weight(1));
         harness.set_policy(FAIR);
         // Work queued while the GPU was native is run, and its debt waited off.
         harness.run_for(15 * SECOND);
@@ -272,10 +272,10 @@ fn container_without_weight_gets_no_compute_until_some_is_free() {
         assert!(ran[1] > 40 * MS, "{policy:?}: {ran:?}");
         assert_eq!(harness.share(0).gate, TurnState::Wait);
         assert!(harness.share(0).barred && harness.share(0).set == 0);
-        harness.promise(0, Entitlement::of_weight(1));
+        harness.set_entitlement(0, Entitlement::of_weight(1));
         let ran = harness.run_and_measure(SECOND);
         assert!(ran[0] > 40 * MS, "{policy:?}: {ran:?}");
-        harness.promise(0, Entitlement::of_weight(0));
+        harness.set_entitlement(0, Entitlement::of_weight(0));
         harness.run_for(50 * MS);
         assert_eq!(harness.run_and_measure(SECOND)[0], 0, "{policy:?}");
     }

@@ -34,7 +34,7 @@ fn requests_of_high_priority_take_as_long_as_alone() {
         // Close together, so that its allowance is used; far apart, so that it was silent for long.
         for gap in [&[Load::bursts(100, 64, 13_000)], &[Load::bursts(100, 64, 70_000)]] {
             let mut harness = Harness::new(policy, &[(1, gap), (1, SATURATING)]);
-            harness.promise(0, HIGH);
+            harness.set_entitlement(0, HIGH);
             harness.run_for(SECOND);
             harness.containers[0].processes[0].bursts.clear();
             let ran = harness.run_and_measure(10 * SECOND);
@@ -66,7 +66,7 @@ fn occasional_neighbour_is_not_kept_waiting() {
         };
         let mut harness =
             Harness::new(policy, &[(1, SATURATING), (1, &[Load::bursts(1000, 1, 20_000)])]);
-        harness.promise(0, HIGH);
+        harness.set_entitlement(0, HIGH);
         harness.run_for(SECOND);
         let ran = harness.run_and_measure(10 * SECOND);
         println!(
@@ -81,14 +81,14 @@ fn occasional_neighbour_is_not_kept_waiting() {
 /// On a busy machine a thread, or the monitor, sometimes wakes late. That delays one request and
 /// nothing after it.
 #[test]
-fn late_wakeup_is_not_forgotten() {
+fn late_wakeup_delays_one_request_only() {
     for policy in ALL {
         for lag in [MS, 3 * MS, 10 * MS] {
             let mut harness =
                 Harness::new(policy, &[(1, &[Load::bursts(100, 64, 3000)]), (1, SATURATING)]);
-            harness.promise(0, HIGH);
+            harness.set_entitlement(0, HIGH);
             harness.run_for(SECOND);
-            harness.laggard = lag;
+            harness.late_by = lag;
             harness.containers[0].processes[0].bursts.clear();
             harness.run_for(10 * SECOND);
             let bursts = &harness.containers[0].processes[0].bursts;
@@ -110,7 +110,7 @@ fn high_priority_takes_no_more_than_its_ratio() {
         for ratio in [20, 80, 99] {
             let mut harness = Harness::new(policy, &[(1, SATURATING), (1, SATURATING)]);
             harness.scheduler.set_priority_ratio(ratio);
-            harness.promise(0, HIGH);
+            harness.set_entitlement(0, HIGH);
             harness.run_for(SECOND);
             let parts = harness.run_and_measure(5 * SECOND).map_parts(5 * SECOND);
             println!("{policy:?}, {ratio} %: {parts:.2?}");
@@ -135,7 +135,7 @@ fn uncontested_holder_may_have_more_in_flight() {
     // Returns its bounds while it has the GPU, and in how many of the samples.
     let told = |loads: [&[Load]; 2], high: usize, forge: Option<Forge>| {
         let mut harness = Harness::new(FAIR, &[(1, loads[0]), (1, loads[1])]);
-        (0..high).for_each(|number| harness.promise(number, HIGH));
+        (0..high).for_each(|number| harness.set_entitlement(number, HIGH));
         harness.containers[0].forge = forge;
         harness.run_for(SECOND);
         let mut all = std::collections::BTreeMap::<u64, u32>::new();
@@ -173,7 +173,7 @@ fn idle_high_priority_takes_nothing() {
     const IDLE: &[Load] = &[Load::saturating(60).during(u64::MAX - 1, u64::MAX)];
     for policy in [FAIR, WEIGHTED, STRICT, Policy::Soft, Policy::Native] {
         let mut harness = Harness::new(policy, &[(1, IDLE), (1, SATURATING)]);
-        harness.promise(0, HIGH);
+        harness.set_entitlement(0, HIGH);
         harness.run_for(SECOND);
         let used = utilisation(&harness.run_and_measure(SECOND), SECOND);
         println!("{policy:?}: {used:.2} %");
@@ -184,8 +184,8 @@ fn idle_high_priority_takes_nothing() {
 #[test]
 fn two_of_high_priority_share_it() {
     let mut harness = Harness::new(FAIR, &[(1, SATURATING), (1, SATURATING), (1, SATURATING)]);
-    harness.promise(0, HIGH);
-    harness.promise(1, HIGH);
+    harness.set_entitlement(0, HIGH);
+    harness.set_entitlement(1, HIGH);
     harness.run_for(SECOND);
     let parts = harness.run_and_measure(10 * SECOND).map_parts(10 * SECOND);
     println!("{parts:.2?}");
@@ -196,9 +196,9 @@ fn two_of_high_priority_share_it() {
 #[test]
 fn priority_that_is_taken_away_is_gone_at_once() {
     let mut harness = Harness::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
-    harness.promise(0, HIGH);
+    harness.set_entitlement(0, HIGH);
     harness.run_for(2 * SECOND);
-    harness.promise(0, Entitlement::of_weight(1));
+    harness.set_entitlement(0, Entitlement::of_weight(1));
     harness.run_for(50 * MS);
     let parts = harness.run_and_measure(SECOND).map_parts(SECOND);
     assert!((parts[0] - parts[1]).abs() <= 3.0, "{parts:.2?}");
@@ -210,7 +210,7 @@ fn priority_that_is_taken_away_is_gone_at_once() {
 fn misreporting_high_priority_tenant_stays_within_the_ratio() {
     for (name, forge) in crate::FORGERIES {
         let mut harness = Harness::new(FAIR, &[(1, SATURATING), (1, SATURATING)]);
-        harness.promise(0, HIGH);
+        harness.set_entitlement(0, HIGH);
         harness.containers[0].forge = Some(forge);
         harness.run_for(SECOND);
         let parts = harness.run_and_measure(3 * SECOND).map_parts(3 * SECOND);

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::gpu::{Chance, Context, Gpu};
+use crate::gpu::{Context, Gpu, Random};
 
 pub(crate) const US: u64 = 1_000;
 pub(crate) const MS: u64 = 1_000_000;
@@ -233,7 +233,7 @@ impl Process {
         gpu: &mut Gpu,
         page: &Page,
         siblings: Siblings,
-        chance: &mut Chance,
+        random: &mut Random,
     ) -> Asked {
         let mut asked = Asked::default();
         if self.stopped || self.dead {
@@ -244,12 +244,12 @@ impl Process {
                 if now >= self.load.to {
                     self.thread = Thread::Launches(u64::MAX);
                 } else {
-                    self.launch(now, gpu, page, siblings, chance, None, &mut asked);
+                    self.launch(now, gpu, page, siblings, random, None, &mut asked);
                 }
             }
             Thread::Throttled { until, since } if until <= now => {
                 self.measure(now, gpu, page.beside);
-                self.launch(now, gpu, page, siblings, chance, Some(since), &mut asked);
+                self.launch(now, gpu, page, siblings, random, Some(since), &mut asked);
             }
             Thread::Held { word, until } if until <= now => {
                 self.measure(now, gpu, page.beside);
@@ -261,13 +261,13 @@ impl Process {
                 if page.gate != word || free {
                     self.cell.waiting = 0;
                     self.notified = false;
-                    self.launch(now, gpu, page, siblings, chance, None, &mut asked);
+                    self.launch(now, gpu, page, siblings, random, None, &mut asked);
                 } else {
                     if self.batches.is_empty() && page.notify == Some(self.slot) && !self.notified {
                         asked.notify = page.notify_requested;
                         self.notified = true;
                     }
-                    self.thread = Thread::Held { word, until: self.look_again(now, chance) };
+                    self.thread = Thread::Held { word, until: self.look_again(now, random) };
                 }
             }
             Thread::Queued if gpu.queues[self.context].launches < DEPTH => {
@@ -284,8 +284,8 @@ impl Process {
     }
 
     /// Returns when a held thread polls the GPU again: when its own work is predicted to have run.
-    fn look_again(&self, now: u64, chance: &mut Chance) -> u64 {
-        let late = chance.between(30 * US, 60 * US);
+    fn look_again(&self, now: u64, random: &mut Random) -> u64 {
+        let late = random.between(30 * US, 60 * US);
         let own = if self.batches.is_empty() {
             100 * MS
         } else {
@@ -304,7 +304,7 @@ impl Process {
         gpu: &mut Gpu,
         page: &Page,
         siblings: Siblings,
-        chance: &mut Chance,
+        random: &mut Random,
         throttled: Option<u64>,
         asked: &mut Asked,
     ) {
@@ -354,7 +354,7 @@ impl Process {
                     self.held = false;
                     if let Some(until) = self.throttle(now, throttled, page) {
                         self.thread = Thread::Throttled {
-                            until: until + chance.between(20 * US, 50 * US),
+                            until: until + random.between(20 * US, 50 * US),
                             since: throttled.unwrap_or(now),
                         };
                         return;
@@ -375,7 +375,7 @@ impl Process {
                     asked.notify = page.notify_requested && (!self.held || missed);
                     (self.held, self.under) = (true, page.turn);
                     self.thread =
-                        Thread::Held { word: page.gate, until: self.look_again(now, chance) };
+                        Thread::Held { word: page.gate, until: self.look_again(now, random) };
                     return;
                 }
             }
@@ -405,7 +405,7 @@ impl Process {
             self.thread = Thread::Queued;
             return;
         }
-        let length: u64 = (0..launches).map(|_| chance.between(shortest, longest + 1)).sum();
+        let length: u64 = (0..launches).map(|_| random.between(shortest, longest + 1)).sum();
         if metered && self.cell.inflight == 0 {
             self.since = now;
         }

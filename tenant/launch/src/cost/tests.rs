@@ -48,7 +48,7 @@ fn run(costs: &mut Costs, launches: &[(usize, u64)], true_cost: impl Fn(usize) -
 }
 
 #[test]
-fn first_execution_teaches_nothing_and_the_second_sets_the_estimate() {
+fn first_execution_is_ignored_and_the_second_sets_the_estimate() {
     let mut costs = Costs::new();
     assert_eq!(costs.expect(kernel(1)), NOTHING_KNOWN);
     run(&mut costs, &[(1, 1)], |_| 9_000_000);

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn trials_that_show_nothing_become_rare() {
+    fn trials_without_gain_become_rare() {
         let mut overlap = Overlap::default();
         let (mut trials, mut tried) = (Vec::new(), false);
         for ms in 0..60_000 {

@@ -43,7 +43,7 @@ fn capturing_stream_gets_no_markers_and_no_queries() {
 }
 
 #[test]
-fn markers_never_stand_between_programmatic_launches() {
+fn markers_are_never_placed_between_programmatic_launches() {
     let harness = alone(yours(ms(1_000_000)), |role, program| {
         for chain in 0..300 {
             program.launch(1, STREAM, us(30));
@@ -139,7 +139,7 @@ fn markers_go_on_the_stream_that_was_just_used() {
 }
 
 #[test]
-fn without_memory_writes_events_are_asked() {
+fn events_are_queried_without_memory_writes() {
     let harness = Harness::new(1);
     harness.gpu(|gpu| gpu.cannot_write = true);
     let open = AtomicU32::new(0);
@@ -200,7 +200,7 @@ fn work_queued_in_the_open_is_measured_as_backlog() {
 }
 
 #[test]
-fn destroyed_context_takes_its_events_along() {
+fn destroyed_context_forgets_its_events() {
     alone(yours(ms(1_000_000)), |role, program| {
         saturate(role, program, us(60), BEGIN + ms(20));
         program.gate.forget_context(CONTEXT);

@@ -69,7 +69,7 @@ proptest! {
     }
 
     #[test]
-    fn fifty_functions_in_drawn_shapes_keep_the_gpu_busy(seed: u64) {
+    fn fifty_functions_in_random_shapes_keep_the_gpu_busy(seed: u64) {
         let many = run(seed, |draws, _| {
             let function = draws.below(50);
             let shape = draws.shape();

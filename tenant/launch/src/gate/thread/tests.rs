@@ -72,7 +72,7 @@ fn sizes_of_a_function_have_costs_of_their_own() {
 
 /// Handles as in real programs: aligned, and not random.
 #[test]
-fn fifty_functions_have_their_places() {
+fn fifty_functions_have_entries() {
     for (first, apart) in
         [(0x5555_5600_0000, 64), (0x7f00_0000_1000, 4096), (1, 1), (0x5555_5600_0000, 0x120)]
     {

@@ -61,7 +61,7 @@ fn short_synchronized_work_ended_when_it_was_expected_to() {
 
 /// No marker may follow programmatic launches: their cost is learned from their end.
 #[test]
-fn programmatic_launches_that_were_waited_for_teach_what_they_took() {
+fn synchronized_programmatic_launches_are_measured() {
     let mut gpu_time = known();
     for _ in 0..20 {
         let id = launch(&mut gpu_time, key(THREAD, 1));
