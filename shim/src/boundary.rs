@@ -12,7 +12,6 @@ use cgpu_shm::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::state;
 
-/// A result for an internal failure.
 pub(crate) trait Failed {
     const FAILED: Self;
 }

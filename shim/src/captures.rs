@@ -14,9 +14,7 @@ use crate::order::Order;
 /// The streams where captures began ([`key`]), with [`GLOBAL`] for the global mode; 0: free. Of
 /// further captures, only what the gate itself sees is known.
 static KNOWN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
-/// Number of captures.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Number of captures in the global mode.
 static COUNT_GLOBAL: AtomicUsize = AtomicUsize::new(0);
 
 /// A capture began for which there was no place. Since then, an observed capture may be that one.
@@ -44,7 +42,6 @@ pub(crate) fn is_known() -> bool {
     any() && !UNPLACED.load(Relaxed)
 }
 
-/// Begins a capture.
 pub(crate) fn begin(
     order: Order,
     mode: CUstreamCaptureMode,
@@ -81,7 +78,6 @@ pub(crate) fn end(order: Order, call: impl FnOnce() -> CUresult) -> CUresult {
     answer
 }
 
-/// Forgets the capture of a destroyed stream.
 pub(crate) fn stream_destroyed(stream: CUstream) {
     if any() {
         let key = key(Order::legacy(stream).lane());

@@ -25,7 +25,6 @@ pub(crate) fn current_handle() -> Option<CUcontext> {
     (answer == CUresult::SUCCESS && !context.is_null()).then_some(context)
 }
 
-/// Returns the context of a handle.
 #[inline]
 pub(crate) fn known(tenant: &Tenant, current: CUcontext) -> Option<Context> {
     tenant.contexts().find(ContextId(current.0)).or_else(|| adopt(tenant, current))

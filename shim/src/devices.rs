@@ -16,14 +16,12 @@ pub(crate) struct Devices {
 struct Device {
     /// None: not shared.
     gpu: Option<DeviceIndex>,
-    /// Its primary context as last retained.
     primary: AtomicUsize,
 }
 
 impl Devices {
     pub(crate) const NONE: &Devices = &Devices { devices: Vec::new() };
 
-    /// Makes the list from the GPU of each device, by ordinal.
     pub(crate) fn new(gpus: impl Iterator<Item = Option<DeviceIndex>>) -> Devices {
         Devices { devices: gpus.map(|gpu| Device { gpu, primary: AtomicUsize::new(0) }).collect() }
     }
@@ -34,7 +32,6 @@ impl Devices {
         self.get(device)?.gpu
     }
 
-    /// Returns whether any of them has a memory limit.
     pub(crate) fn any_limited(&self, tenant: &Tenant) -> bool {
         self.devices
             .iter()
@@ -42,12 +39,10 @@ impl Devices {
             .any(|gpu| tenant.view().limit(gpu).is_some())
     }
 
-    /// Returns the primary context of a device as last retained.
     pub(crate) fn primary(&self, device: DriverOrdinal) -> CUcontext {
         CUcontext(self.get(device).map_or(0, |device| device.primary.load(Relaxed)))
     }
 
-    /// Records the primary context that the program has retained.
     pub(crate) fn set_primary(&self, device: DriverOrdinal, context: CUcontext) {
         if let Some(device) = self.get(device) {
             device.primary.store(context.0, Relaxed);
@@ -59,13 +54,11 @@ impl Devices {
             .filter_map(|place| CUdevice::try_from(place).ok().map(DriverOrdinal))
     }
 
-    /// Returns the only device, if there is just one.
     #[inline]
     pub(crate) fn only(&self) -> Option<DriverOrdinal> {
         (self.devices.len() == 1).then_some(DriverOrdinal(0))
     }
 
-    /// Returns the device of a GPU.
     pub(crate) fn of_gpu(&self, gpu: DeviceIndex) -> Option<DriverOrdinal> {
         self.all().find(|device| self.gpu(*device) == Some(gpu))
     }

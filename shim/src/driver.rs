@@ -25,13 +25,11 @@ const REQUIRED: &[usize] = &[
     driver_index::cuMemGetInfo_v2,
 ];
 
-/// Returns the name of the first of [`REQUIRED`] that the driver lacks.
 pub(crate) fn missing() -> Option<&'static str> {
     let row = REQUIRED.iter().copied().find(|row| DRIVER.look_up(*row).is_null())?;
     Some(DRIVER.name(row))
 }
 
-/// Returns whether the driver has the function of a row.
 pub(crate) fn has(row: usize) -> bool {
     !DRIVER.look_up(row).is_null()
 }

@@ -110,7 +110,5 @@ unsafe impl Sync for Hook {}
 driver_table!(exports, [types CUresult]);
 nvml_table!(exports, [nvml_types nvmlReturn_t]);
 
-/// The hook of each row of the driver's table.
 pub(crate) static DRIVER_HOOKS: [Hook; DRIVER.len()] = driver_table!(addresses);
-/// The hook of each row of NVML's table.
 pub(crate) static NVML_HOOKS: [Hook; NVML.len()] = nvml_table!(addresses);

@@ -97,12 +97,10 @@ enum Measure {
 }
 
 impl<'a> Gauge<'a> {
-    /// Makes a gauge for a context on `device`, whose GPU is `gpu`.
     pub(crate) fn new(tenant: &'a Tenant, gpu: DeviceIndex, device: DriverOrdinal) -> Self {
         Self { tenant, gpu, device, measure: Cell::new(Measure::Nothing) }
     }
 
-    /// Measures before the context is created.
     pub(crate) fn before(&self) -> Option<Bytes> {
         let by = |measure, free| {
             self.measure.set(measure);
@@ -127,7 +125,6 @@ impl<'a> Gauge<'a> {
         if is_known { None } else { by(Measure::Made, self.unaccounted()) }
     }
 
-    /// Measures after `made` was created.
     pub(crate) fn after(&self, made: CUcontext) -> Option<Bytes> {
         match self.measure.get() {
             Measure::Nothing => None,

@@ -29,7 +29,6 @@ use self::markers::{Markers, accepted};
 use crate::order::Order;
 use crate::{boundary, captures, current, driver, process};
 
-/// A launch as the gate needs to know it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launch {
     pub(crate) kernel: Kernel,
@@ -82,13 +81,11 @@ impl Launch {
         Launch { kernel, stream: record.stream, config, ..flavour }
     }
 
-    /// Makes a copy or fill within the GPU.
     #[inline(always)]
     pub(crate) fn copy(bytes: usize, stream: CUstream, flavour: Launch) -> Launch {
         Launch { kernel: Kernel::copy(bytes as u64), stream, by_stream: true, ..flavour }
     }
 
-    /// Makes a launch of an executable graph.
     pub(crate) fn graph(graph: CUgraphExec, stream: CUstream, flavour: Launch) -> Launch {
         Launch {
             kernel: Kernel::graph(graph.0),
@@ -166,7 +163,6 @@ pub(crate) fn install(tenant: &'static Tenant) {
     WORD.store(ptr::from_ref(region.grant().gate_word()).cast_mut(), Relaxed);
 }
 
-/// Forgets a context that is being destroyed, and all that was recorded in it.
 pub(crate) fn forget_context(context: CUcontext) {
     if captures::context_destroyed() {
         markers::note_unknown_capture();
@@ -252,7 +248,6 @@ pub(crate) enum Synchronized {
     Stream(CUstream, DefaultStream),
 }
 
-/// Reports that the thread has synchronized with its launches.
 #[inline]
 pub(crate) fn after_synchronize(synchronized: Synchronized) {
     if !is_open() {
@@ -288,7 +283,6 @@ fn report_completion(synchronized: Synchronized) {
     own.gate.after_synchronize(thread, (ContextKey(current.0), stream), &markers, &own.host);
 }
 
-/// A launch that is metered.
 struct MeteredLaunch {
     own: &'static ProcessGate,
     thread: &'static Thread,
@@ -331,7 +325,6 @@ fn before_launch(launch: &Launch) -> Option<MeteredLaunch> {
     Some(MeteredLaunch { own, thread, context, markers, admitted })
 }
 
-/// The context of a launch, and its GPU.
 struct LaunchContext {
     handle: CUcontext,
     gpu: DeviceIndex,

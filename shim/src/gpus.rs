@@ -10,7 +10,6 @@ use crate::devices::{Devices, DriverOrdinal};
 use crate::state::Trigger;
 use crate::{driver, nvml, nvml_uses};
 
-/// Returns the devices of the initialised driver.
 pub(crate) fn devices_of(tenant: &Tenant) -> Devices {
     Devices::new(devices().map(|device| tenant.gpu(driver_uuid(device)?)))
 }
@@ -46,14 +45,12 @@ pub(crate) fn inventory(trigger: Trigger) -> Found {
     Found { complete: listed || !hides, gpus, partitioned }
 }
 
-/// Returns whether the driver is initialised.
 pub(crate) fn driver_is_initialised() -> bool {
     let mut count = 0;
     // SAFETY: the count is writable.
     unsafe { driver::cuDeviceGetCount(&raw mut count) == CUresult::SUCCESS }
 }
 
-/// Returns whether the driver shows any GPU.
 pub(crate) fn driver_has_gpus() -> bool {
     devices().next().is_some()
 }
@@ -65,7 +62,6 @@ pub(crate) fn nvml_free(device: DriverOrdinal) -> Option<Bytes> {
     nvml_memory(part.handle).map(|memory| Bytes(memory.free))
 }
 
-/// Returns the UUID of an NVML device.
 pub(crate) fn nvml_uuid(device: nvmlDevice_t) -> Option<Uuid> {
     /// `NVML_DEVICE_UUID_V2_BUFFER_SIZE`.
     const LENGTH: c_uint = 96;
@@ -79,7 +75,6 @@ pub(crate) fn nvml_uuid(device: nvmlDevice_t) -> Option<Uuid> {
     text.parse().ok()
 }
 
-/// Returns the instances of a partitioned GPU of NVML.
 pub(crate) fn instances_of(gpu: nvmlDevice_t) -> impl Iterator<Item = nvmlDevice_t> {
     let partitioned = is_partitioned(gpu);
     partitioned.then(|| instances(gpu)).into_iter().flatten().map(|(instance, _)| instance)
@@ -120,7 +115,6 @@ fn driver_gpu(device: DriverOrdinal) -> Option<GpuInfo> {
     Some(GpuInfo { uuid, total: Bytes(total as u64), order: driver_order(device) << INSTANCE_BITS })
 }
 
-/// Returns the GPU's position on the bus as a number.
 fn driver_order(device: DriverOrdinal) -> u64 {
     let mut text = [0_u8; 32];
     // SAFETY: the buffer has the given length.
@@ -155,7 +149,6 @@ struct Part {
 /// The bits of an order that hold the instance.
 const INSTANCE_BITS: u32 = GpuInfo::INSTANCE.count_ones();
 
-/// Returns the usable devices, and the UUIDs of the partitioned GPUs.
 fn nvml_gpus() -> (Vec<GpuInfo>, Vec<Uuid>) {
     let mut gpus: Vec<GpuInfo> = Vec::new();
     for gpu in parts().filter_map(|part| nvml_gpu(&part)) {
@@ -195,7 +188,6 @@ fn parts() -> impl Iterator<Item = Part> {
     })
 }
 
-/// Returns whether a GPU is partitioned into MIG instances.
 fn is_partitioned(gpu: nvmlDevice_t) -> bool {
     /// `NVML_DEVICE_MIG_ENABLE`.
     const ENABLED: c_uint = 1;

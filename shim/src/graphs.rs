@@ -20,7 +20,6 @@ use crate::{driver, process};
 /// then no graph is inspected.
 static ALLOCATES: AtomicBool = AtomicBool::new(false);
 
-/// Records that a graph gets a node that allocates.
 pub(crate) fn will_allocate() {
     ALLOCATES.store(true, Relaxed);
 }

@@ -33,7 +33,6 @@ const VARIABLES: &[u8] = b".nv.global";
 /// Prefixes of sections that take no GPU memory.
 const ELSEWHERE: [&[u8]; 2] = [b".nv.shared", b".nv.local"];
 
-/// The least memory that an image takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size {
     pub(crate) whole: Bytes,
@@ -138,7 +137,6 @@ fn long(bytes: &[u8], at: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Makes an image with sections of these names, flags and sizes.
     fn image(sections: &[(&str, u64, u64)]) -> Vec<u8> {
         let mut image = vec![0; HEADER];
         image[..MAGIC.len()].copy_from_slice(MAGIC);

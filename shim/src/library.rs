@@ -27,7 +27,6 @@ pub(crate) use table::Table;
 pub(crate) const DRIVER_SYMBOLS: usize = DRIVER_ROWS.len();
 const NVML_SYMBOLS: usize = NVML_ROWS.len();
 
-/// The CUDA driver.
 pub(crate) static DRIVER: Library<DRIVER_SYMBOLS> = Library {
     soname: c"libcuda.so.1",
     name: |row| DRIVER_ROWS.get(row).map_or("", |row| row.symbol),
@@ -37,7 +36,6 @@ pub(crate) static DRIVER: Library<DRIVER_SYMBOLS> = Library {
     has_other_copies: AtomicBool::new(false),
 };
 
-/// NVML.
 pub(crate) static NVML: Library<NVML_SYMBOLS> = Library {
     soname: c"libnvidia-ml.so.1",
     name: |row| NVML_ROWS.get(row).map_or("", |row| row.symbol),
@@ -50,11 +48,9 @@ pub(crate) static NVML: Library<NVML_SYMBOLS> = Library {
 static NO_DRIVER: Table<DRIVER_SYMBOLS> = Table::EMPTY;
 static NO_NVML: Table<NVML_SYMBOLS> = Table::EMPTY;
 
-/// A library of the vendor.
 pub(crate) struct Library<const N: usize> {
     soname: &'static CStr,
     name: fn(usize) -> &'static str,
-    /// Whether a row is hooked.
     is_hooked: fn(usize) -> bool,
     /// Never null. Published with release, read with acquire: [TABLE].
     table: AtomicPtr<Table<N>>,
@@ -89,7 +85,6 @@ impl<const N: usize> Library<N> {
         })
     }
 
-    /// Returns the current table.
     #[inline(always)]
     pub(crate) fn table(&self) -> &'static Table<N> {
         // Acquire: [TABLE].
@@ -124,12 +119,10 @@ impl<const N: usize> Library<N> {
 
 /// For look-ups.
 impl<const N: usize> Library<N> {
-    /// Returns whether an object is a copy of this library.
     pub(crate) fn is_copy(&self, object: &Object) -> bool {
         object.soname() == self.soname.to_bytes()
     }
 
-    /// Returns the exported name of a row.
     pub(crate) fn name(&self, row: usize) -> &'static str {
         (self.name)(row)
     }
@@ -181,7 +174,6 @@ impl<const N: usize> Library<N> {
         }
     }
 
-    /// Makes `object` the copy whose functions the hooks call.
     fn adopt(&self, object: Object) {
         if self.table().object() == Some(object) {
             return;

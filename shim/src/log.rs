@@ -44,7 +44,6 @@ fn is_privileged() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Writes each event as a line.
 struct Lines {
     level: LevelFilter,
     file: PathBuf,

@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// The PID namespace of this process.
 pub(crate) struct Namespace;
 
 /// The inode of the host's PID namespace, the same on every machine (`PROC_PID_INIT_INO`).

@@ -30,12 +30,9 @@ use cgpu_shm::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::library::NVML;
 use crate::{nvml, state};
 
-/// Number of uses by the program.
 static PROGRAM: AtomicUsize = AtomicUsize::new(0);
-/// Whether there is one of our own.
 static HELD: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether NVML is started.
 pub(crate) fn is_started() -> bool {
     PROGRAM.load(Ordering::Relaxed) > 0 || HELD.load(Ordering::Relaxed)
 }
@@ -65,7 +62,6 @@ pub(crate) fn start() -> bool {
     started
 }
 
-/// Makes the program's call that initialises NVML.
 pub(crate) fn begin(call: impl FnOnce() -> nvmlReturn_t) -> nvmlReturn_t {
     let answer = call();
     if answer == nvmlReturn_t::SUCCESS {
@@ -74,7 +70,6 @@ pub(crate) fn begin(call: impl FnOnce() -> nvmlReturn_t) -> nvmlReturn_t {
     answer
 }
 
-/// Makes the program's call that ends one of its uses.
 pub(crate) fn end(call: impl FnOnce() -> nvmlReturn_t) -> nvmlReturn_t {
     if is_hidden() {
         return nvmlReturn_t::ERROR_UNINITIALIZED;

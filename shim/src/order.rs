@@ -29,7 +29,6 @@ impl Order {
         self.stream
     }
 
-    /// Returns a unique name of the stream.
     pub(crate) fn lane(self) -> Lane {
         let own = CUstream(CU_STREAM_PER_THREAD);
         match self.stream {
@@ -69,7 +68,6 @@ impl Order {
         if answer == CUresult::SUCCESS { Ok(status) } else { Err(answer) }
     }
 
-    /// Returns whether the stream still has work.
     pub(crate) fn is_busy(self) -> bool {
         let _unbound = RelaxedCapture::begin();
         let answer = if self.per_thread {
@@ -129,7 +127,6 @@ impl Order {
     }
 }
 
-/// Returns the current context, to which default streams belong.
 fn current() -> usize {
     let mut context = CUcontext::NULL;
     // SAFETY: the handle is writable. Without a context there is no default stream, and the

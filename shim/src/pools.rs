@@ -38,16 +38,13 @@ impl PoolDriver for Driver {
 
 /// The memory that a pool allocates from.
 pub(crate) enum Source {
-    /// An accounted GPU.
     Gpu(DeviceIndex),
     /// The host, or a GPU that is not shared.
     Elsewhere,
-    /// Managed memory.
     Managed,
 }
 
 impl Source {
-    /// Returns the source of a location.
     pub(crate) fn of(
         tenant: &Tenant,
         kind: CUmemAllocationType,
@@ -86,7 +83,6 @@ impl Source {
         Source::of(tenant, kind, location)
     }
 
-    /// Returns the GPU, if it is charged.
     pub(crate) fn gpu(&self) -> Option<DeviceIndex> {
         match *self {
             Source::Gpu(gpu) => Some(gpu),
@@ -95,7 +91,6 @@ impl Source {
     }
 }
 
-/// Returns the default pool of a device.
 pub(crate) fn default_pool(device: DriverOrdinal) -> Option<CUmemoryPool> {
     let mut pool = CUmemoryPool::NULL;
     // SAFETY: the handle is writable.
@@ -103,7 +98,6 @@ pub(crate) fn default_pool(device: DriverOrdinal) -> Option<CUmemoryPool> {
     (answer == CUresult::SUCCESS).then_some(pool)
 }
 
-/// Returns the pool of an address.
 pub(crate) fn pool_of(address: CUdeviceptr) -> Option<CUmemoryPool> {
     let mut pool = CUmemoryPool::NULL;
     let place = ptr::from_mut(&mut pool).cast::<c_void>();
@@ -114,7 +108,6 @@ pub(crate) fn pool_of(address: CUdeviceptr) -> Option<CUmemoryPool> {
     (answer == CUresult::SUCCESS && pool != CUmemoryPool::NULL).then_some(pool)
 }
 
-/// Returns the pool from which a device currently allocates.
 pub(crate) fn current_pool(device: DriverOrdinal) -> Result<CUmemoryPool, CUresult> {
     let mut pool = CUmemoryPool::NULL;
     // SAFETY: the handle is writable.
@@ -170,7 +163,6 @@ fn retire_from_domain(pool: CUmemoryPool) {
     }
 }
 
-/// Returns the device whose memory a stream uses.
 #[inline]
 pub(crate) fn device_of(tenant: &Tenant, stream: CUstream) -> Result<DriverOrdinal, CUresult> {
     /// The greatest handle of a default stream: null, legacy, per-thread.

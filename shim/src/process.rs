@@ -21,7 +21,6 @@ pub(crate) enum Accounting {
     Refused,
 }
 
-/// Returns the state of this process for a hook that allocates.
 #[inline]
 pub(crate) fn accounting() -> Accounting {
     match state::get() {
@@ -77,7 +76,6 @@ fn start_once(trigger: Trigger) -> &'static State {
     state
 }
 
-/// Logs how the process has started.
 fn log_start(state: &State) {
     match state {
         State::Off => info!("nothing is limited: calls go to the driver as they are"),

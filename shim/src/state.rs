@@ -20,14 +20,10 @@ use once_cell::race::OnceBox;
 
 use crate::devices::Devices;
 
-/// State of this process.
 #[allow(clippy::large_enum_variant, reason = "there is one in a process's life")]
 pub(crate) enum State {
-    /// Nothing is limited.
     Off,
-    /// The start was refused.
     Refused(Refusal),
-    /// Memory is accounted.
     On(Tenant),
 }
 
@@ -46,7 +42,6 @@ struct Page {
     state: AtomicPtr<State>,
     devices: AtomicPtr<Devices>,
     announced: AtomicBool,
-    /// Whether a start of NVML was tried in this process.
     nvml_tried: AtomicBool,
     /// Counts before there was a slot.
     counts: [AtomicU32; Reason::ALL.len()],
@@ -61,7 +56,6 @@ static WITHOUT_WIPE: OnceBox<State> = OnceBox::new();
 /// Whether this process or one of its parents has started.
 static EVER_STARTED: AtomicBool = AtomicBool::new(false);
 
-/// Returns the tenant of this process, if its memory is accounted.
 #[inline]
 pub(crate) fn tenant() -> Option<&'static Tenant> {
     match get() {
@@ -70,7 +64,6 @@ pub(crate) fn tenant() -> Option<&'static Tenant> {
     }
 }
 
-/// Returns the state, if this process has started.
 #[inline]
 pub(crate) fn get() -> Option<&'static State> {
     let page = PAGE.load(Ordering::Acquire);
@@ -116,7 +109,6 @@ pub(crate) fn publish(decide: impl FnOnce() -> State) -> (&'static State, bool) 
     }
 }
 
-/// Announces a refusal, once in this process.
 pub(crate) fn announce(refusal: &Refusal) {
     static WITHOUT_A_PAGE: AtomicBool = AtomicBool::new(false);
 
@@ -131,7 +123,6 @@ pub(crate) fn try_nvml() -> bool {
     page().is_some_and(|page| !page.nvml_tried.swap(true, Ordering::Relaxed))
 }
 
-/// Returns the driver's devices, if they were determined in this process.
 #[inline]
 pub(crate) fn devices() -> Option<&'static Devices> {
     let devices = page().map_or(ptr::null_mut(), |page| page.devices.load(Ordering::Acquire));
@@ -139,7 +130,6 @@ pub(crate) fn devices() -> Option<&'static Devices> {
     unsafe { devices.as_ref() }
 }
 
-/// Publishes the devices that `learn` returns, if any.
 pub(crate) fn publish_devices(learn: impl FnOnce() -> Option<Devices>) -> &'static Devices {
     let Some(page) = page() else { return Devices::NONE };
     let Some(devices) = learn() else { return Devices::NONE };

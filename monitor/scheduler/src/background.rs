@@ -64,10 +64,8 @@ pub(super) struct Period {
     saturates: bool,
 }
 
-/// Decision about a background tenant.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Outcome {
-    /// It stays for this reason.
     Stays(Why),
     /// It returns to the queue, and may not run in the background for this long.
     Leaves(Nanos),
@@ -261,7 +259,6 @@ impl Tenant {
         part(cost, 1000, self.gap.0.saturating_add(cost)).0
     }
 
-    /// Returns the same for what it has used in some time.
     fn cost_of(&self, used: u64, time: u64, switch_cost: Nanos) -> u64 {
         let switches =
             part(time - used, 2 * switch_cost.0, self.gap.0.saturating_add(2 * switch_cost.0)).0;

@@ -35,13 +35,11 @@ const MAX_SAVED: Nanos = Nanos::from_millis(10);
 /// Longest pause within a burst that is always allowed.
 const MIN_PAUSE: Nanos = Nanos::from_micros(100);
 
-/// What is learned of a container's bursts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bursts {
     /// GPU time of a burst, and length of the silence after it.
     length: Nanos,
     silence: Nanos,
-    /// Number of bursts seen.
     samples: u32,
     /// Longest pause within a burst; it decays.
     pause: Nanos,

@@ -19,7 +19,6 @@ use super::tuning::Tuning;
 use super::turns::{Cause, Phase};
 
 impl Gpu {
-    /// Returns how long the holder's work may take to end.
     pub(super) fn drain_timeout(&self, now: Nanos, holder: &Tenant) -> Nanos {
         let usual = self.tuning.drain_timeout();
         let wait = holder.long.wait;
@@ -86,7 +85,6 @@ mod tests {
         Tenant::new(TenantId(1), Entitlement::of_weight(1), Gate::without_grant(0), Nanos::ZERO)
     }
 
-    /// Ends a turn that closed at 0, at this time.
     fn turn(tenant: &mut Tenant, over: u64, cause: Cause) {
         let phase = Phase::Closing { since: at(0), least: at(0), paid: at(0), cause: Cause::Spent };
         tenant.learn_drain(at(over), cause, phase, &TUNING);

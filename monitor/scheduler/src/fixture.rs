@@ -11,7 +11,6 @@ use super::tenants::Tenant;
 use super::tuning::Tuning;
 use super::turns::{Cause, Closed, Phase, Turn};
 
-/// Start of the tests.
 pub(super) const NOW: Nanos = ms(10_000);
 
 pub(super) const fn ms(time: u64) -> Nanos {
@@ -46,7 +45,6 @@ pub(super) fn fixed(percents: &[u32]) -> Gpu {
     gpu
 }
 
-/// Makes a GPU whose containers compute and wait at their gates.
 pub(super) fn busy(policy: Policy, weights: &[u32]) -> Gpu {
     let mut gpu = idle(policy, weights);
     for tenant in &mut gpu.queue {
@@ -75,13 +73,11 @@ pub(super) fn give_turn(gpu: &mut Gpu, number: usize, length: Nanos) {
     });
 }
 
-/// Fills the allowance of high priority.
 pub(super) fn fill_allowance(gpu: &mut Gpu) {
     gpu.update_allowance(NOW - ms(1000), NOW);
     assert!(gpu.may_preempt());
 }
 
-/// Returns the containers as candidates for the next turn.
 pub(super) fn candidates(gpu: &Gpu) -> Vec<Candidate> {
     gpu.queue.iter().map(|tenant| gpu.candidate(NOW, tenant)).collect()
 }
@@ -107,7 +103,6 @@ pub(super) fn report(slot: u8) -> TenantReport {
     }
 }
 
-/// Makes an observation of a container with these processes.
 pub(super) fn observation(reports: &[TenantReport]) -> Observation {
     Observation {
         tenant: TenantId(0),
@@ -119,12 +114,10 @@ pub(super) fn observation(reports: &[TenantReport]) -> Observation {
     }
 }
 
-/// Observes a container with these processes.
 pub(super) fn see(tenant: &mut Tenant, now: Nanos, reports: &[TenantReport]) {
     tenant.see(now, &observation(reports), &Tuning::DEFAULT);
 }
 
-/// Makes a turn that has ended, of this length, after a switch or not.
 pub(super) fn closed(held_us: u64, handed: bool) -> Closed {
     let start = Nanos::from_millis(1000);
     Closed {

@@ -196,7 +196,6 @@ mod tests {
     use super::*;
     use crate::fixture::{NOW, busy, idle, ms};
 
-    /// Returns what the first container's gate says after a step.
     fn gate(gpu: &mut Gpu) -> Gate {
         gpu.advance(NOW, &[]);
         gpu.queue.iter().find(|tenant| tenant.id.0 == 0).unwrap().gate

@@ -390,7 +390,6 @@ impl Gpu {
     }
 }
 
-/// Returns a percentage, or none of nothing.
 fn percent(part: Nanos, whole: Nanos) -> Option<f64> {
     // For display, 53 bits are enough.
     #[allow(clippy::cast_precision_loss)]

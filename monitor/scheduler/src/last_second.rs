@@ -2,7 +2,6 @@
 
 use cgpu_shm::units::Nanos;
 
-/// Times of the last second, in buckets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LastSecond {
     /// Number of the bucket's time span, and sum in ns.
@@ -25,7 +24,6 @@ impl LastSecond {
         }
     }
 
-    /// Returns the sum since [`Self::since`].
     pub(super) fn sum(&self, now: Nanos) -> Nanos {
         let bucket_numbers = Self::since(now).0 / Self::WIDTH..=now.0 / Self::WIDTH;
         let seen = self.bucket.iter().filter(|bucket| bucket_numbers.contains(&bucket.0));

@@ -96,7 +96,6 @@ impl Tenant {
         }
     }
 
-    /// Returns its learned switch cost after enough turns.
     pub(super) fn learned_switch_cost(&self) -> Option<Nanos> {
         (self.switch_cost.1 >= SAMPLES).then_some(self.switch_cost.0)
     }
@@ -110,7 +109,6 @@ mod tests {
 
     const TUNING: Tuning = Tuning::DEFAULT;
 
-    /// Makes a container with so many processes.
     fn tenant_of(processes: u8) -> Tenant {
         let mut tenant = tenant();
         see(&mut tenant, NOW, &(0..processes).map(report).collect::<Vec<_>>());

@@ -21,14 +21,12 @@ use super::step::TenantId;
 use super::tenants::Tenant;
 
 impl Gpu {
-    /// Returns whether a container of high priority has the GPU open.
     pub(super) fn has_high(&self, now: Nanos) -> bool {
         self.queue
             .iter()
             .any(|tenant| tenant.presence.open && tenant.is_high(now) && !tenant.is_barred())
     }
 
-    /// Returns whether high priority may take the GPU from the others.
     pub(super) fn may_preempt(&self) -> bool {
         !self.allowance.spent
     }
@@ -47,7 +45,6 @@ impl Gpu {
         holder.is_some_and(|holder| holder.is_high(now))
     }
 
-    /// Updates the allowance for the time since the last step.
     pub(super) fn update_allowance(&mut self, from: Nanos, to: Nanos) {
         let high =
             || self.queue.iter().filter(|tenant| tenant.is_high(to) && self.is_member(tenant));

@@ -29,7 +29,6 @@ impl Gpu {
         promised.map(|tenant| self.rule.weight(&tenant.entitlement)).sum::<u64>().max(WHOLE)
     }
 
-    /// Adds credit of fixed shares for the time that has passed.
     pub(super) fn accrue(&mut self, from: Nanos, to: Nanos) {
         if !self.rule.is_fixed() {
             return;

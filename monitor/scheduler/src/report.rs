@@ -44,13 +44,11 @@ pub struct Process {
     pub(super) ends: Nanos,
     pub(super) spent: Nanos,
     pub(super) last: Nanos,
-    /// Fingerprint of all fields.
     pub(super) fingerprint: u64,
 }
 
 /// Longest accepted work in flight, and growth beyond the time that passed: an hour.
 const MAX_INFLIGHT: u64 = 3_600_000_000_000;
-/// Most accepted threads of a process.
 const MAX_THREADS: u64 = 65_536;
 /// Clocks are the same, but a field may be read slightly after the time.
 const CLOCK_SKEW: u64 = 1_000_000;

@@ -14,7 +14,6 @@ impl Gpu {
         self.is_member(tenant) && (tenant.wants(now) || burns)
     }
 
-    /// Returns whether it is one of those that share the GPU.
     pub(super) fn is_member(&self, tenant: &Tenant) -> bool {
         self.rule.counts(tenant.presence) && !tenant.is_barred()
     }

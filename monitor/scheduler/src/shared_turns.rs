@@ -42,7 +42,6 @@ const MAX_DOUBLINGS: u32 = 4;
 /// What the GPU's own slicing leaves to those that share its time, in thousandths.
 const SLICED_SHARE: u64 = 900;
 
-/// A container that shares the turns of another one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SharedTurns {
     /// When its own turns are to be measured again.

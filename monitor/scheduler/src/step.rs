@@ -59,7 +59,6 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Makes a gate with this turn word, no grant, and no notification requested.
     pub(super) const fn without_grant(turn: u64) -> Self {
         let (granted, until, max_inflight) = (Nanos::ZERO, Nanos::ZERO, Nanos::ZERO);
         Self {

@@ -22,7 +22,6 @@ pub(super) struct LongWork {
     pub(super) retry_at: Nanos,
 }
 
-/// A container of a GPU.
 #[derive(Clone, Debug)]
 pub(super) struct Tenant {
     pub(super) id: TenantId,
@@ -40,12 +39,10 @@ pub(super) struct Tenant {
     pub(super) queued: bool,
     /// Its current credit from a round.
     pub(super) quantum: Nanos,
-    /// Last launch seen.
     pub(super) active: Nanos,
     /// First launch after a silence.
     pub(super) awake: Nanos,
     pub(super) waiting: bool,
-    /// When it was last observed.
     pub(super) observed_at: Nanos,
     /// When `waiting` became true, and how long it had been silent until then.
     pub(super) returned: Nanos,
@@ -55,7 +52,6 @@ pub(super) struct Tenant {
     pub(super) presumed_until: Nanos,
     /// It missed a turn; with the fingerprint of its reports then.
     pub(super) dormant: Option<u64>,
-    /// It runs beside others' turns.
     pub(super) background: Option<super::background::Background>,
     /// It may not do so again before then.
     pub(super) background_not_before: Nanos,
@@ -74,9 +70,7 @@ pub(super) struct Tenant {
     pub(super) left: Nanos,
     /// How long its work may take to end after its turn.
     pub(super) long: LongWork,
-    /// Its reports are ignored until then.
     pub(super) distrusted_until: Nanos,
-    /// Learned length of the gaps in its work.
     pub(super) gap: Nanos,
     pub(super) bursts: super::bursts::Bursts,
     /// Its last turn was used up: it needs no frequent steps.
@@ -93,7 +87,6 @@ pub(super) struct Tenant {
     pub(super) overlap: u64,
     /// Learned cost of a switch to it, and from how many turns.
     pub(super) switch_cost: (Nanos, u32),
-    /// Its last turn, not yet accounted.
     pub(super) closed: Option<super::turns::Closed>,
     pub(super) gate: Gate,
     /// It may have notified since it was last observed.
@@ -155,7 +148,6 @@ impl Tenant {
         }
     }
 
-    /// Applies an observation.
     pub(super) fn see(&mut self, now: Nanos, observation: &Observation, tuning: &Tuning) {
         self.presence = observation.presence;
         self.has_doorbell = observation.has_doorbell;
@@ -250,7 +242,6 @@ impl Tenant {
         self.processes.iter().fold(0, |print, process| print.rotate_left(1) ^ process.fingerprint)
     }
 
-    /// Returns whether it has launched recently, or has something to do.
     pub(super) fn is_active(&self, now: Nanos, tuning: &Tuning) -> bool {
         let launched = self.active > Nanos::ZERO && now - self.active < tuning.active_window;
         let busy =
@@ -274,7 +265,6 @@ impl Tenant {
         self.entitlement.weight == 0
     }
 
-    /// Returns whether it could use the GPU now.
     pub(super) fn wants(&self, now: Nanos) -> bool {
         if self.background.is_some() {
             return false;
@@ -301,7 +291,6 @@ impl Tenant {
         self.processes.iter().all(|process| process.ends == Nanos::ZERO)
     }
 
-    /// Returns the end of its last measured work.
     pub(super) fn last(&self) -> Nanos {
         self.processes.iter().map(|process| process.last).max().unwrap_or_default()
     }
@@ -320,7 +309,6 @@ impl Tenant {
             .sum()
     }
 
-    /// Returns the process whose work ends last.
     pub(super) fn last_to_end(&self) -> Option<SlotIndex> {
         self.processes
             .iter()
@@ -339,7 +327,6 @@ impl Tenant {
         }
     }
 
-    /// Returns the process that launched last.
     pub(super) fn last_active(&self) -> Option<SlotIndex> {
         self.processes.iter().max_by_key(|process| process.active).map(|process| process.slot)
     }

@@ -157,7 +157,6 @@ impl Gpu {
             && self.has_credit(now, tenant)
     }
 
-    /// Returns whether it could have a turn at once.
     fn has_credit(&self, now: Nanos, tenant: &Tenant) -> bool {
         let candidate = self.candidate(now, tenant);
         if self.rule.is_fixed() {
@@ -337,7 +336,6 @@ impl Gpu {
         }
     }
 
-    /// Begins the next turn, if a container wants one.
     pub(super) fn begin(&mut self, now: Nanos, boundary: Nanos, from: Option<TenantId>) {
         let queue: Vec<Candidate> =
             self.queue.iter().map(|tenant| self.candidate(now, tenant)).collect();

@@ -4,11 +4,9 @@ use cgpu_shm::units::Nanos;
 
 use super::step::TenantId;
 
-/// The current turn.
 #[derive(Clone, Debug)]
 pub(super) struct Turn {
     pub(super) holder: TenantId,
-    /// The holder's turn word.
     pub(super) word: u64,
     /// The boundary to the previous turn.
     pub(super) start: Nanos,
@@ -29,22 +27,25 @@ pub(super) struct Turn {
     pub(super) phase: Phase,
 }
 
-/// Phase of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The holder launches.
     Running,
     /// The holder launches no more since `since`; its work drains. Not over before `least`,
     /// whatever is reported. It pays until `paid`.
-    Closing { since: Nanos, least: Nanos, paid: Nanos, cause: Cause },
+    Closing {
+        since: Nanos,
+        least: Nanos,
+        paid: Nanos,
+        cause: Cause,
+    },
     /// The holder is silent and no other container wants the GPU.
-    Vacant { since: Nanos },
+    Vacant {
+        since: Nanos,
+    },
 }
 
-/// Why a turn ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// Its time is used up.
     Spent,
     /// Its holder was silent for longer than allowed.
     Silent,

@@ -16,7 +16,6 @@ use super::markers::{Markers, relaxed};
 use crate::driver;
 use crate::library::DRIVER;
 
-/// The words of a page.
 #[repr(C)]
 struct Progress {
     word: [AtomicU64; 512],
@@ -30,7 +29,6 @@ const FREE: usize = 0;
 /// A thread is registering the page. No handle of the driver is odd.
 const BUSY: usize = 1;
 
-/// A context's page.
 struct Page {
     context: AtomicUsize,
     /// The words; null: not allocated yet.
@@ -123,7 +121,6 @@ fn map(markers: &Markers, page: &Page) -> Option<CUdeviceptr> {
     Some(address)
 }
 
-/// Maps a page of zeros.
 fn make() -> Option<*mut Progress> {
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);

@@ -62,7 +62,6 @@ fn set(thread: *const Thread) {
     }
 }
 
-/// Returns the thread's state; null before its first slow path.
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
 pub(super) fn current() -> *const Thread {

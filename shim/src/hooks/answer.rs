@@ -23,7 +23,6 @@ macro_rules! tenant_or_return {
 /// Result of a hook when the start was refused: to the program the driver is not initialised.
 pub(super) const NOT_STARTED: CUresult = CUresult::ERROR_NOT_INITIALIZED;
 
-/// Returns the result of a hook when a limit refuses memory.
 #[cold]
 pub(super) fn denied(denied: Denied) -> CUresult {
     let Denied { reason, wanted, used, limit } = denied;
@@ -48,7 +47,6 @@ pub(crate) fn pass(role: Role, real: impl FnOnce() -> CUresult) -> CUresult {
     real()
 }
 
-/// Returns why a passed function charges nothing.
 fn uncharged(role: Role) -> Reason {
     match role {
         Role::External => Reason::Imported,

@@ -94,7 +94,6 @@ pub(crate) unsafe fn cuMipmappedArrayDestroy(array: CUmipmappedArray) -> CUresul
     destroy(ArrayId::Mipmapped(array.0), || unsafe { driver::cuMipmappedArrayDestroy(array) })
 }
 
-/// Refunds the array, and releases the memory mapped into it.
 fn destroy(array: ArrayId, call: impl FnOnce() -> CUresult) -> CUresult {
     let leaving = process::tenant().and_then(|tenant| tenant.physical().begin_array_destroy(array));
     let answer = free(array.address().0, call);
@@ -198,7 +197,6 @@ fn required(shape: &Shape) -> Option<Bytes> {
     (answer == CUresult::SUCCESS).then_some(Bytes(needs.size as u64))
 }
 
-/// Returns the shape of an array of one level and no depth.
 fn flat(width: u64, height: u64, format: CUarray_format, channels: c_uint) -> Shape {
     Shape { width, height, depth: 0, format, channels, flags: 0, levels: 0 }
 }

@@ -12,7 +12,6 @@ pub(crate) unsafe fn cuStreamBeginCapture(stream: CUstream) -> CUresult {
     captures::begin(Order::legacy(stream), CU_STREAM_CAPTURE_MODE_GLOBAL, call)
 }
 
-/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuStreamBeginCapture_ptsz(stream: CUstream) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuStreamBeginCapture_ptsz(stream) };
@@ -30,7 +29,6 @@ pub(crate) unsafe fn cuStreamBeginCapture_v2(
     })
 }
 
-/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuStreamBeginCapture_v2_ptsz(
     stream: CUstream,
     mode: CUstreamCaptureMode,
@@ -62,7 +60,6 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
     })
 }
 
-/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuStreamBeginCaptureToGraph_ptsz(
     stream: CUstream,
     graph: CUgraph,
@@ -98,7 +95,6 @@ pub(crate) unsafe fn cuStreamBeginRecaptureToGraph(
     })
 }
 
-/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuStreamBeginRecaptureToGraph_ptsz(
     stream: CUstream,
     mode: CUstreamCaptureMode,
@@ -118,7 +114,6 @@ pub(crate) unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -
     captures::end(Order::legacy(stream), || unsafe { driver::cuStreamEndCapture(stream, graph) })
 }
 
-/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuStreamEndCapture_ptsz(stream: CUstream, graph: *mut CUgraph) -> CUresult {
     // SAFETY: the program's own call.
     captures::end(Order::per_thread(stream), || unsafe {
@@ -126,7 +121,6 @@ pub(crate) unsafe fn cuStreamEndCapture_ptsz(stream: CUstream, graph: *mut CUgra
     })
 }
 
-/// The first version.
 pub(crate) unsafe fn cuStreamDestroy(stream: CUstream) -> CUresult {
     // SAFETY: the program's own call.
     destroyed(stream, || unsafe { driver::cuStreamDestroy(stream) })

@@ -15,7 +15,6 @@ use crate::free::Gauge;
 use crate::process;
 use crate::{driver, gate};
 
-/// The first version.
 pub(crate) unsafe fn cuCtxCreate(
     context: *mut CUcontext,
     flags: c_uint,
@@ -66,7 +65,6 @@ pub(crate) unsafe fn cuCtxCreate_v4(
     unsafe { create(context, DriverOrdinal(device), call) }
 }
 
-/// The first version.
 pub(crate) unsafe fn cuCtxDestroy(context: CUcontext) -> CUresult {
     // SAFETY: the program's own call.
     end(context, || unsafe { driver::cuCtxDestroy(context) })
@@ -156,7 +154,6 @@ unsafe fn retain(
     answer
 }
 
-/// The first version.
 pub(crate) unsafe fn cuDevicePrimaryCtxRelease(device: CUdevice) -> CUresult {
     // SAFETY: the program's own call.
     release(DriverOrdinal(device), || unsafe { driver::cuDevicePrimaryCtxRelease(device) })
@@ -168,7 +165,6 @@ pub(crate) unsafe fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult 
     release(DriverOrdinal(device), || unsafe { driver::cuDevicePrimaryCtxRelease_v2(device) })
 }
 
-/// The first version.
 pub(crate) unsafe fn cuDevicePrimaryCtxReset(device: CUdevice) -> CUresult {
     // SAFETY: the program's own call.
     end(primary(DriverOrdinal(device)), || unsafe { driver::cuDevicePrimaryCtxReset(device) })
@@ -259,7 +255,6 @@ pub(super) fn release(device: DriverOrdinal, call: impl FnOnce() -> CUresult) ->
     }
 }
 
-/// Returns the device's primary context as last retained here.
 pub(super) fn primary(device: DriverOrdinal) -> CUcontext {
     process::tenant().map_or(CUcontext::NULL, |tenant| process::devices(tenant).primary(device))
 }

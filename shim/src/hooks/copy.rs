@@ -15,7 +15,6 @@ use super::launch::launches;
 use crate::gate::{self, Launch};
 use crate::{boundary, driver};
 
-/// Returns the bytes of a rectangle.
 #[inline(always)]
 fn area(element: usize, width: usize, height: usize) -> usize {
     element.wrapping_mul(width).wrapping_mul(height)
@@ -33,7 +32,6 @@ macro_rules! fills {
     };
 }
 
-/// Defines fills in a stream.
 macro_rules! fills_in_order {
     ($($symbol:ident $own:ident $value:ty, $size:literal;)*) => {
         launches! {$(
@@ -57,7 +55,6 @@ macro_rules! rectangles {
     };
 }
 
-/// Defines fills of rectangles in a stream.
 macro_rules! rectangles_in_order {
     ($($symbol:ident $own:ident $value:ty, $size:literal;)*) => {
         launches! {$(

@@ -16,7 +16,6 @@ use crate::order::Order;
 use crate::process;
 use crate::{boundary, driver};
 
-/// The first version.
 pub(crate) unsafe fn cuGraphInstantiate(
     graph_exec: *mut CUgraphExec,
     graph: CUgraph,
@@ -32,7 +31,6 @@ pub(crate) unsafe fn cuGraphInstantiate(
     unsafe { instantiate(graph_exec, graph, false, call) }
 }
 
-/// The second version.
 pub(crate) unsafe fn cuGraphInstantiate_v2(
     graph_exec: *mut CUgraphExec,
     graph: CUgraph,
@@ -249,7 +247,6 @@ pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
     answer
 }
 
-/// Returns the tenant, if a graph may have allocated.
 fn allocating() -> Option<&'static Tenant> {
     if graphs::may_allocate() { process::tenant() } else { None }
 }
@@ -314,7 +311,6 @@ unsafe fn instantiate(
     answered(tenant.graphs().instantiate(&mut footprint, uploads, &Driver, call, undo))
 }
 
-/// Updates an executable graph from `graph`.
 fn update(
     graph_exec: CUgraphExec,
     graph: CUgraph,
@@ -334,7 +330,6 @@ fn update(
     answer
 }
 
-/// Sends an executable graph to the GPU.
 fn send(
     graph: CUgraphExec,
     submission: Submission,

@@ -70,7 +70,6 @@ pub(crate) unsafe fn cuGraphAddNode_v2(
     unsafe { add(graph_node, node_params, call) }
 }
 
-/// With newer parameters.
 pub(crate) unsafe fn cuGraphAddNode_v3(
     graph_node: *mut CUgraphNode,
     graph: CUgraph,
@@ -94,7 +93,6 @@ pub(crate) unsafe fn cuGraphAddNode_v3(
     unsafe { add(graph_node, node_params, call) }
 }
 
-/// Adds a node that allocates.
 fn allocate(properties: Option<CUmemPoolProps>, call: impl FnOnce() -> CUresult) -> CUresult {
     let tenant = tenant_or_return!(call());
     if let Some(properties) = properties

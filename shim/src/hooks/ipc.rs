@@ -93,7 +93,6 @@ pub(super) fn export_descriptor(tenant: &Tenant, address: CUdeviceptr) -> Bytes 
     size
 }
 
-/// Returns the start and size of the allocation that contains an address.
 fn extent(address: CUdeviceptr) -> (Address, Bytes) {
     let (mut base, mut size) = (0, 0);
     // SAFETY: both are writable.

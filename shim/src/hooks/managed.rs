@@ -93,7 +93,6 @@ where
     refused
 }
 
-/// Returns whether an address is managed memory according to the driver.
 fn is_managed(address: CUdeviceptr) -> bool {
     // Wider than any format in which drivers write the attribute.
     let mut managed = 0_u64;

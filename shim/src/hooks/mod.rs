@@ -1,7 +1,8 @@
 //! The hooked functions: one file for each kind of object, each function under the driver's name.
 //!
 //! Each calls the accounting ([`cgpu_memory`]) and the real function, in the order that the case
-//! needs, and decides nothing. Without a limit every hook is just the real call.
+//! needs, and decides nothing. Without a limit every hook is just the real call. In functions with
+//! the suffix `_ptsz` or `_ptds` the null stream is the thread's own.
 //!
 //! # Safety
 //!

@@ -22,7 +22,6 @@ use crate::image::{self, Size};
 use crate::process::{self, Accounting};
 use crate::{driver, free};
 
-/// From a file.
 pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, file_name: *const c_char) -> CUresult {
     // SAFETY: the program's own call, with its handle or one of ours.
     let call = |module| unsafe { driver::cuModuleLoad(module, file_name) };
@@ -32,7 +31,6 @@ pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, file_name: *const c_cha
     unsafe { load(module, size, call) }
 }
 
-/// From memory.
 pub(crate) unsafe fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult {
     // SAFETY: the program's own call, with its handle or one of ours.
     let call = |module| unsafe { driver::cuModuleLoadData(module, image) };
@@ -42,7 +40,6 @@ pub(crate) unsafe fn cuModuleLoadData(module: *mut CUmodule, image: *const c_voi
     unsafe { load(module, size, call) }
 }
 
-/// From memory, with options for the compiler.
 pub(crate) unsafe fn cuModuleLoadDataEx(
     module: *mut CUmodule,
     image: *const c_void,
@@ -113,7 +110,6 @@ pub(crate) unsafe fn cuLibraryLoadData(
     unsafe { load_library(library, size, call) }
 }
 
-/// As `cuLibraryLoadData`, from a file.
 #[allow(clippy::too_many_arguments)] // the driver's own
 pub(crate) unsafe fn cuLibraryLoadFromFile(
     library: *mut CUlibrary,
@@ -170,7 +166,6 @@ pub(crate) unsafe fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUke
     })
 }
 
-/// Loads a function's code onto the GPU.
 pub(crate) unsafe fn cuFuncLoad(function: CUfunction) -> CUresult {
     // SAFETY: the program's own call.
     lazy_load(function.0, None, || unsafe { driver::cuFuncLoad(function) })
@@ -372,7 +367,6 @@ fn lazy_load(what: usize, library: Option<CUlibrary>, call: impl Fn() -> CUresul
     answer
 }
 
-/// Returns the library of a kernel, if the driver reports it.
 fn library_of(kernel: CUkernel) -> Option<CUlibrary> {
     if !driver::has(driver_index::cuKernelGetLibrary) {
         return None;

@@ -14,7 +14,6 @@ use crate::{driver, pools};
 
 /// What is charged for memory at a location.
 enum ChargedTo {
-    /// An accounted GPU.
     Gpu(DeviceIndex),
     /// Nothing: it is the host's or an unlimited GPU's, or it cannot exist and the driver says so.
     None,

@@ -27,7 +27,6 @@ pub(crate) unsafe fn cuMemAllocAsync(
     unsafe { allocate(address, size, None, Order::legacy(stream), call) }
 }
 
-/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuMemAllocAsync_ptsz(
     address: *mut CUdeviceptr,
     size: usize,
@@ -52,7 +51,6 @@ pub(crate) unsafe fn cuMemAllocFromPoolAsync(
     unsafe { allocate(address, size, Some(pool), Order::legacy(stream), call) }
 }
 
-/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuMemAllocFromPoolAsync_ptsz(
     address: *mut CUdeviceptr,
     size: usize,
@@ -71,7 +69,6 @@ pub(crate) unsafe fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> C
     free(address, Order::legacy(stream), || unsafe { driver::cuMemFreeAsync(address, stream) })
 }
 
-/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) -> CUresult {
     // SAFETY: the program's own call.
     free(address, Order::per_thread(stream), || unsafe {
@@ -361,7 +358,6 @@ fn free(address: CUdeviceptr, order: Order, call: impl FnOnce() -> CUresult) -> 
     free_in_order(taken, PendingFree::freed, order, call)
 }
 
-/// Makes the call, and runs `commit` when the stream reaches it.
 fn free_in_order<T: Send + 'static>(
     pending: T,
     commit: fn(T),

@@ -30,7 +30,6 @@ pub(crate) unsafe fn cuGetProcAddress(
     }
 }
 
-/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuGetProcAddress_ptsz(
     name: *const c_char,
     function: *mut *mut c_void,
@@ -66,7 +65,6 @@ pub(crate) unsafe fn cuGetProcAddress_v2(
     answer
 }
 
-/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
     name: *const c_char,
     function: *mut *mut c_void,

@@ -13,7 +13,6 @@ const TAIL: u64 = 64 << 10;
 /// Level number that stands for the tail; real levels are below.
 const TAIL_LEVEL: u64 = 31;
 
-/// Maps memory into tiles and unmaps it.
 pub(crate) unsafe fn cuMemMapArrayAsync(
     list: *mut CUarrayMapInfo,
     count: c_uint,
@@ -25,7 +24,6 @@ pub(crate) unsafe fn cuMemMapArrayAsync(
     unsafe { map(list, count, Order::legacy(stream), call) }
 }
 
-/// Variant for the per-thread default stream.
 pub(crate) unsafe fn cuMemMapArrayAsync_ptsz(
     list: *mut CUarrayMapInfo,
     count: c_uint,
@@ -78,7 +76,6 @@ unsafe fn map(
     answer
 }
 
-/// One mapping of the list.
 struct Entry {
     array: ArrayId,
     tiles: Tiles,

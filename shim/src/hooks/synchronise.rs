@@ -7,19 +7,16 @@ use cgpu_abi::types::{CUcontext, CUevent, CUresult, CUstream};
 use crate::gate::{self, Synchronized};
 use crate::{driver, process};
 
-/// All streams of the current context.
 pub(crate) unsafe fn cuCtxSynchronize() -> CUresult {
     // SAFETY: the program's own call.
     report(Synchronized::Current, unsafe { driver::cuCtxSynchronize() })
 }
 
-/// All streams of a context.
 pub(crate) unsafe fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
     // SAFETY: the program's own call.
     report(Synchronized::Context(context), unsafe { driver::cuCtxSynchronize_v2(context) })
 }
 
-/// One stream.
 pub(crate) unsafe fn cuStreamSynchronize(stream: CUstream) -> CUresult {
     // SAFETY: the program's own call.
     report(Synchronized::Stream(stream, DefaultStream::Legacy), unsafe {
@@ -35,7 +32,6 @@ pub(crate) unsafe fn cuStreamSynchronize_ptsz(stream: CUstream) -> CUresult {
     })
 }
 
-/// A recorded event.
 pub(crate) unsafe fn cuEventSynchronize(event: CUevent) -> CUresult {
     // SAFETY: the program's own call.
     refresh_pools(unsafe { driver::cuEventSynchronize(event) })

@@ -30,7 +30,6 @@ use crate::process;
 const BASE: usize = 0;
 
 trampoline! {
-    /// Replaces the loader's function; see the module.
     dlmopen, choose
 }
 
@@ -75,13 +74,11 @@ extern "C" fn choose(arguments: &mut Arguments) -> Exit {
     })
 }
 
-/// Returns whether a path's file name is one of the driver or of NVML, with any version.
 fn names_the_driver(path: &[u8]) -> bool {
     let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     file.starts_with(b"libcuda.so") || file.starts_with(b"libnvidia-ml.so")
 }
 
-/// Returns whether the driver or NVML is in the namespace of `handle`.
 fn has_a_driver(handle: *mut c_void) -> bool {
     let Some(map) = real::link_map(handle) else {
         return false;

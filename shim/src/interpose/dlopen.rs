@@ -11,7 +11,6 @@ use super::trampoline::{Arguments, Exit, trampoline};
 use crate::{boundary, process};
 
 trampoline! {
-    /// Replaces the loader's function; see the module.
     dlopen, choose
 }
 

@@ -23,12 +23,10 @@ use crate::boundary;
 use crate::library::{DRIVER, NVML};
 
 trampoline! {
-    /// Replaces the loader's function; see the module.
     dlsym, choose_dlsym
 }
 
 trampoline! {
-    /// Replaces the loader's function; see the module.
     dlvsym, choose_dlvsym
 }
 

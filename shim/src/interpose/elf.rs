@@ -299,7 +299,6 @@ impl Object {
         })
     }
 
-    /// Returns the object whose memory contains `address`.
     pub(crate) fn around(address: *const c_void) -> Option<Object> {
         let mut info = MaybeUninit::<libc::Dl_info>::uninit();
         let mut map: *const LinkMap = ptr::null();
@@ -342,7 +341,6 @@ impl Object {
         self.hash.find(name, matching)
     }
 
-    /// Returns the addresses of all definitions of the object.
     pub(crate) fn definitions(&self) -> impl Iterator<Item = *const c_void> {
         self.all().map(|(_, address)| address)
     }

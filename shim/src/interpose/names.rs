@@ -14,7 +14,6 @@ use super::symbol::Symbol;
 /// comparisons fail.
 const SLOTS: usize = 8192;
 
-/// Returns the hooked symbol called `name`.
 pub(super) fn find(name: &CStr) -> Option<Symbol> {
     let name = name.to_bytes();
     let symbol = TABLE.slots.get(slot(name, TABLE.multiplier)).copied().flatten()?;

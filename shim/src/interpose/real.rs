@@ -24,11 +24,8 @@ pub(super) struct Real {
 pub(super) static DLSYM: Real = Real::new(b"dlsym");
 /// The C library's own `dlsym`.
 pub(super) static LIBC_DLSYM: Real = Real { find: elf::libc_definition, ..Real::new(b"dlsym") };
-/// The next `dlvsym` after ours.
 pub(super) static DLVSYM: Real = Real::new(b"dlvsym");
-/// The next `dlopen` after ours.
 pub(super) static DLOPEN: Real = Real::new(b"dlopen");
-/// The next `dlmopen` after ours.
 pub(super) static DLMOPEN: Real = Real::new(b"dlmopen");
 
 impl Real {
@@ -96,7 +93,6 @@ pub(crate) fn opened(path: &CStr) -> Option<Object> {
     unsafe { Object::new(map?) }
 }
 
-/// Returns the loader's record of a handle.
 pub(super) fn link_map(handle: *mut c_void) -> Option<*const LinkMap> {
     let mut map: *const LinkMap = ptr::null();
     // SAFETY: the request returns a link_map; `map` is writable and outlives the call. An invalid

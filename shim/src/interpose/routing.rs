@@ -23,21 +23,16 @@ use super::symbol::{driver_hook, is_driver_hook};
 use crate::library::{DRIVER, DRIVER_SYMBOLS, Table};
 use crate::process;
 
-/// The program's request to `cuGetProcAddress`.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
-    /// The name, without version and flavour.
     pub(crate) name: &'a CStr,
     /// For example 12040 for 12.4.
     pub(crate) version: u32,
-    /// The default stream that the null handle means.
     pub(crate) stream: DefaultStream,
 }
 
-/// The answer to the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Route {
-    /// This pointer.
     To(*const c_void),
     /// Nothing: the function would take memory that is not accounted.
     Refused,

@@ -35,7 +35,6 @@ impl Symbol {
         }
     }
 
-    /// Returns whether the library is open and defines this symbol.
     pub(crate) fn is_defined(self) -> bool {
         match self {
             Symbol::Driver(row) => DRIVER.defines(row.into()),
@@ -73,7 +72,6 @@ pub(super) fn driver_hook(row: usize) -> *const c_void {
     entry::DRIVER_HOOKS.get(row).map_or(ptr::null(), |hook| hook.0)
 }
 
-/// Returns whether an address is one of the driver's hooks.
 pub(super) fn is_driver_hook(address: *const c_void) -> bool {
     entry::DRIVER_HOOKS.iter().any(|hook| hook.0 == address)
 }

@@ -28,12 +28,10 @@ pub(super) struct Exit {
 }
 
 impl Exit {
-    /// Continues in the real function.
     pub(super) fn jump(target: *const c_void) -> Exit {
         Exit { target, answer: core::ptr::null_mut() }
     }
 
-    /// Returns to the caller.
     pub(super) fn answer(answer: *mut c_void) -> Exit {
         Exit { target: core::ptr::null(), answer }
     }

@@ -6,7 +6,6 @@ use core::ptr;
 use super::Library;
 use crate::interpose::elf::Object;
 
-/// A library's functions.
 pub(crate) struct Table<const N: usize> {
     /// By row; null: this library does not define it.
     addresses: [*const c_void; N],
@@ -16,7 +15,6 @@ pub(crate) struct Table<const N: usize> {
     object: Option<Object>,
 }
 
-/// An address that the library exports.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Export {
     address: usize,
@@ -60,7 +58,6 @@ impl<const N: usize> Table<N> {
         self.object
     }
 
-    /// Returns the address of a row's function; null: not defined.
     #[inline(always)]
     pub(super) fn address(&self, row: usize) -> *const c_void {
         self.addresses.get(row).copied().unwrap_or(ptr::null())

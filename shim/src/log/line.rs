@@ -10,7 +10,6 @@ use tracing::field::{Field, Visit};
 /// Length limit of a line; the rest is cut off.
 const LONGEST: usize = 512;
 
-/// A line of text on the stack.
 pub(super) struct Line {
     bytes: [u8; LONGEST],
     length: usize,
@@ -75,7 +74,6 @@ impl Visit for Line {
     }
 }
 
-/// Returns the kernel's id of the calling thread.
 fn thread() -> libc::c_long {
     // SAFETY: no obligations. The C library has a function for it only since 2.30.
     unsafe { libc::syscall(libc::SYS_gettid) }

@@ -1,4 +1,4 @@
-//! Other preloads, and programs that have nothing to do with us.
+//! Other preloads, and programs that do not use the driver.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ fn dlsym_interposer_after_the_shim_is_called() {
     assert_eq!(lines, ["libcgpu.so:cuMemAlloc_v2", "libcuda.so.1:cuStreamCreate", "saw 1"]);
 }
 
-/// It asks for the next `dlsym` of glibc's version, which ours has not.
+/// It looks up the next `dlsym` with glibc's version, which ours does not have.
 #[test]
 fn dlsym_interposer_before_the_shim_does_not_bypass_it() {
     let harness = Harness::get();
@@ -36,7 +36,7 @@ fn program_without_a_gpu_runs_unchanged() {
     }
 }
 
-/// A library of the system, where it is installed.
+/// Returns a library of the system, if it is installed.
 fn installed(names: &[&str]) -> Option<PathBuf> {
     let multiarch = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
     let folders = [multiarch.as_str(), "/usr/lib64", "/usr/lib", "/usr/local/lib"];
@@ -46,7 +46,7 @@ fn installed(names: &[&str]) -> Option<PathBuf> {
     files.into_iter().find(|file| file.exists())
 }
 
-/// Allocators stand before malloc, are initialised by the first caller, and hook fork.
+/// Allocators precede malloc, are initialised by the first caller, and hook fork.
 fn allocates_with(package: &str, names: &[&str]) {
     let Some(allocator) = installed(names) else {
         return skip("bystanders", package, &format!("no {package}: install it"));
@@ -86,7 +86,7 @@ fn tcmalloc_before_and_after() {
 #[test]
 fn dlsym_interposers_on_both_sides_are_called() {
     let harness = Harness::get();
-    // The loader knows one file once, by whatever name: a copy is another library.
+    // The loader loads a file only once under any name, so a copy is needed.
     let other = harness.file("hooker-too.so");
     std::fs::copy(harness.file("hooker.so"), &other).expect("a copy");
     let run = harness

@@ -1,4 +1,4 @@
-//! Programs that open more than one driver, or one more than once.
+//! Programs that open several drivers, or one several times.
 
 use crate::harness::Harness;
 
@@ -13,7 +13,7 @@ fn stub_tried_first_is_replaced_by_the_driver() {
     );
 }
 
-/// Hooked names led to the first copy and all others to the second, which had not been initialised.
+/// Hooked names once led to the first copy and all others to the second, which was not initialised.
 #[test]
 fn second_copy_resolves_to_the_first() {
     let harness = Harness::get();

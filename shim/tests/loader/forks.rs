@@ -1,4 +1,4 @@
-//! Forks, in every state in which a program may be; and threads that start at once.
+//! Forks in every state of a program, and threads that start at once.
 
 use crate::harness::Harness;
 

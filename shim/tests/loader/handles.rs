@@ -1,4 +1,4 @@
-//! What `dlsym` and `dlvsym` hand out.
+//! Results of `dlsym` and `dlvsym`.
 
 use crate::harness::{Harness, Run};
 
@@ -48,8 +48,8 @@ fn library_named_like_the_driver_keeps_its_functions() {
     assert_eq!(harness.shimmed().lines("namesake", &[]), ["other.so:cuInit", "1007"]);
 }
 
-/// With a plain call instead of a jump, `RTLD_NEXT` from a library gives that library's own
-/// function: endless recursion.
+/// With a call instead of a jump, `RTLD_NEXT` from a library returns that library's own function:
+/// endless recursion.
 #[test]
 fn loader_still_sees_the_calling_object() {
     let harness = Harness::get();
@@ -58,8 +58,8 @@ fn loader_still_sees_the_calling_object() {
     assert_eq!(harness.shimmed().lines("next", &[]), expected);
 }
 
-/// What such a library takes for the driver's own function must be ours, or all that it wraps goes
-/// past the limit.
+/// What such a library takes for the driver's own function must be the hook, or its callers bypass
+/// the limit.
 #[test]
 fn library_that_wraps_the_driver_wraps_the_hooks() {
     let harness = Harness::get();

@@ -1,4 +1,4 @@
-//! Compiles what the tests run, once for all test processes, and runs it.
+//! Compiles and runs the test programs, once for all test processes.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ pub(crate) struct Harness {
     folder: PathBuf,
 }
 
-/// Built libraries, and their names on the stage.
+/// Built libraries, and their names in the folder.
 const LIBRARIES: [(&str, &str); 3] = [
     ("libcgpu.so", "libcgpu.so"),
     ("null/libcuda.so.1", "driver/libcuda.so.1"),
@@ -34,7 +34,7 @@ pub(crate) struct Run {
 }
 
 impl Harness {
-    /// The stage that all tests share.
+    /// Returns the folder that all tests share.
     pub(crate) fn get() -> &'static Harness {
         static HARNESS: OnceLock<Harness> = OnceLock::new();
         HARNESS.get_or_init(Harness::build)
@@ -60,7 +60,7 @@ impl Harness {
         harness
     }
 
-    /// When the newest source or built library was written.
+    /// Returns when the newest source or built library was written.
     fn newest_source(&self) -> SystemTime {
         let sources = fs::read_dir(sources()).expect("the programs' sources");
         let sources = sources.map(|entry| entry.expect("a source").path());
@@ -130,13 +130,13 @@ impl Harness {
         );
     }
 
-    /// A file of the stage.
+    /// Returns a file of the folder.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// Compiles a program of `tests/programs`. False: the compiler refuses, which is right only
-    /// where `flags` ask for much.
+    /// Compiles a program of `tests/programs`. Returns false if the compiler refuses, which is
+    /// right only if `flags` require special support.
     pub(crate) fn compile(&self, source: &str, to: &str, flags: &[&str]) -> bool {
         let source = sources().join(source).with_extension("c");
         let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
@@ -160,37 +160,36 @@ impl Harness {
         command.status().expect("a C compiler: install gcc, or set CC").success()
     }
 
-    /// A run with the null driver and no shim.
+    /// Makes a run with the null driver and no shim.
     pub(crate) fn bare(&self) -> Run {
         Run::default().library(self.file("driver")).library(self.folder.clone())
     }
 
-    /// A run with the null driver and the shim.
+    /// Makes a run with the null driver and the shim.
     pub(crate) fn shimmed(&self) -> Run {
         self.bare().preload(self.file("libcgpu.so"))
     }
 }
 
 impl Run {
-    /// Adds a preload after those that are there.
+    /// Adds a preload after the present ones.
     pub(crate) fn preload(mut self, file: PathBuf) -> Run {
         self.preloads.push(file);
         self
     }
 
-    /// Adds a folder of libraries before those that are there.
+    /// Adds a folder of libraries before the present ones.
     pub(crate) fn library(mut self, folder: PathBuf) -> Run {
         self.libraries.insert(0, folder);
         self
     }
 
-    /// Sets a variable.
     pub(crate) fn variable(mut self, name: &str, value: &str) -> Run {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// What a program of the stage prints, line by line. It must succeed and be silent on stderr.
+    /// Returns the output of a program, line by line. It must succeed and be silent on stderr.
     pub(crate) fn lines(&self, program: &str, arguments: &[&str]) -> Vec<String> {
         let harness = Harness::get();
         let join = |paths: &[PathBuf]| std::env::join_paths(paths).expect("paths without colons");
@@ -214,7 +213,7 @@ impl Run {
     }
 }
 
-/// The names that libcgpu.so exports.
+/// Returns the names that libcgpu.so exports.
 pub(crate) fn hooked() -> BTreeSet<String> {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/exports.txt");
     let text = fs::read_to_string(golden).expect("the list of exports");

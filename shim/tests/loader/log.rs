@@ -1,12 +1,12 @@
-//! The log in other people's processes: it has no effect but its lines.
+//! The log in the user's processes: it has no effect except its lines.
 
 use std::fs;
 use std::path::Path;
 
 use crate::harness::Harness;
 
-/// What `logged` prints under a limit with this log: its lines but the last, which is the child's
-/// process.
+/// Returns what `logged` prints under a limit with this log: its lines except the last, and that
+/// one, the child's process id.
 fn logged(folder: &Path, log: &str) -> (Vec<String>, String) {
     let others = folder.join("others");
     let run = Harness::get().shimmed().variable("CGPU_DIR", &folder.display().to_string());

@@ -1,8 +1,8 @@
-//! libcgpu.so under the real loader: small C programs, each of which does one thing that programs
-//! do to find the driver.
+//! libcgpu.so under the real loader: small C programs that find the driver in the ways real
+//! programs do.
 //!
-//! The programs say where their pointers lead; every test runs them without and with the shim. The
-//! driver is the null driver, and where a test needs an odd one, a few lines of C.
+//! The programs print where their pointers lead; every test runs them without and with the shim.
+//! The driver is the null driver, or a few lines of C where a test needs an unusual one.
 
 mod bystanders;
 mod copies;

@@ -1,4 +1,4 @@
-//! Ways round the program's own scope.
+//! Ways around the program's own scope.
 
 use crate::harness::Harness;
 

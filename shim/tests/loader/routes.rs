@@ -1,4 +1,4 @@
-//! Which function `cuGetProcAddress` hands out.
+//! Functions that `cuGetProcAddress` returns.
 
 use std::path::{Path, PathBuf};
 
@@ -27,9 +27,9 @@ fn look(run: &Run, file: &Path) -> Vec<Looked> {
     parsed.collect()
 }
 
-/// Every recorded walk, without and with the shim: each pointer for a hooked symbol is ours, of the
-/// same version and flavour; all others, and all answers, are the driver's. `judge` is given what
-/// was asked, what came, and what was recorded.
+/// Runs every recorded sequence of look-ups, without and with the shim. Each pointer for a hooked
+/// symbol is ours, of the same version and flavour; all other pointers and results are the
+/// driver's. `judge` gets the request, the result, and the recorded symbol.
 fn walk(bare: &Run, shimmed: &Run, judge: impl Fn(&str, &str, &str)) {
     let hooked = hooked();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/e2e/data/cudart-lookups");
@@ -69,12 +69,12 @@ fn walk(bare: &Run, shimmed: &Run, judge: impl Fn(&str, &str, &str)) {
     assert_eq!(walks, 6);
 }
 
-/// The CUDA runtime's own walk at its start, six versions of it.
+/// The CUDA runtime's own look-ups at its start, in six versions.
 #[test]
 fn runtime_lookups_return_hooks_of_the_right_version_and_flavour() {
     let harness = Harness::get();
     walk(&harness.bare(), &harness.shimmed(), |asked, given, recorded| {
-        // They were recorded with the newest driver, and that is what the null driver plays.
+        // They were recorded with the newest driver, which the null driver implements.
         assert!(
             recorded == "NULL" || given.ends_with(&format!(":{recorded}")),
             "{asked} -> {given}"
@@ -96,9 +96,9 @@ fn real_driver_is_routed_like_the_simulated_one() {
     walk(&harness.bare().library(folder.clone()), &harness.shimmed().library(folder), |_, _, _| {});
 }
 
-/// What a driver hands out without exporting it: judged by its name, and refused if it takes
-/// memory. One address under two exported names: the name that was asked chooses. And what the
-/// driver lacks stays absent.
+/// A function that a driver returns without exporting it is decided by its name: refused if it
+/// takes memory. If one address has two exported names, the requested name decides. Absent
+/// functions stay absent.
 #[test]
 fn unexported_pointer_is_routed_by_its_name() {
     let harness = Harness::get();
@@ -133,8 +133,8 @@ fn unexported_pointer_is_routed_by_its_name() {
     assert_eq!(lines, expected);
 }
 
-/// Drivers that looked themselves up while they were asked for a table sent others round in
-/// circles.
+/// Drivers that looked themselves up while they were queried for a table once caused endless
+/// recursion.
 #[test]
 fn driver_that_looks_itself_up_gets_its_own_functions() {
     let harness = Harness::get();

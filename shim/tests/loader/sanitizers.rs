@@ -1,4 +1,4 @@
-//! Programs built with sanitizers, which take over half of the C library and are easily upset.
+//! Programs built with sanitizers, which replace large parts of the C library.
 
 use cgpu_e2e::skip;
 
@@ -19,7 +19,7 @@ fn run_with(sanitizer: &str, variable: Option<(&str, &str)>) {
             run = run.variable(name, value);
         }
         let lines = run.lines(&name, arguments);
-        // A sanitizer puts functions of its own before the C library's; ours must stay ours.
+        // A sanitizer replaces functions of the C library; ours must stay ours.
         let ours = |lines: &[String]| {
             lines.iter().filter(|line| line.contains("libcgpu.so")).cloned().collect::<Vec<_>>()
         };
@@ -38,13 +38,13 @@ fn run_with(sanitizer: &str, variable: Option<(&str, &str)>) {
 
 #[test]
 fn address() {
-    // gcc's runtime wants to be the first library; here we are.
+    // gcc's runtime wants to be the first library, but the preload is.
     run_with("address", Some(("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0")));
 }
 
 #[test]
 fn thread() {
-    // It knows the order of what it has compiled only; what others do it must be told to leave out.
+    // It knows the order only of code that it has compiled; other modules must be ignored.
     run_with("thread", Some(("TSAN_OPTIONS", "ignore_noninstrumented_modules=1")));
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * copies STUB - opens the stub, finds that it is one, closes it, opens the driver; then closes that and opens it once more.
+ * copies STUB - opens the stub, finds that it is one, closes it, opens the driver; then closes and
+ * reopens the driver.
  */
 #include "where.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * deepbind - opens a plugin that looks at what it needs before it looks at the program.
+ * deepbind - opens a plugin that is bound to its dependencies before the program.
  */
 #include "where.h"
 

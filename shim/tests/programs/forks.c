@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * forks - forks before and after cuInit, from a program with threads, twice, and by vfork; every child initialises and allocates.
+ * forks - forks before and after cuInit, from a program with threads, twice, and by vfork; every
+ * child initialises and allocates.
  */
 #include "where.h"
 #include <pthread.h>
@@ -34,7 +35,8 @@ static int use(size_t bytes) {
 static void join(const char *what, pid_t child) {
     int status;
     if (waitpid(child, &status, 0) != child) exit(4);
-    printf("%s: %s %d\n", what, WIFEXITED(status) ? "ended with" : "killed by", WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+    printf("%s: %s %d\n", what, WIFEXITED(status) ? "ended with" : "killed by",
+           WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
     fflush(stdout);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * handles - looks names up through every kind of handle, before and after the driver is opened, and says where each leads.
+ * handles - looks names up through every kind of handle, before and after the driver is opened, and
+ * prints where each leads.
  */
 #include "where.h"
 
@@ -14,7 +15,8 @@ static void ask(const char *how, void *handle, const char *name) {
 static void ask_everywhere(const char *when) {
     char how[64];
     printf("-- %s\n", when);
-    const char *names[] = {"cuMemAlloc_v2", "cuStreamCreate", "cuNothing", "nvmlDeviceGetMemoryInfo", "qsort"};
+    const char *names[] = {"cuMemAlloc_v2", "cuStreamCreate", "cuNothing",
+                           "nvmlDeviceGetMemoryInfo", "qsort"};
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(how, sizeof how, "default");
         ask(how, RTLD_DEFAULT, names[i]);
@@ -32,7 +34,8 @@ int main(void) {
     void *libc = open_or_end("libc.so.6", RTLD_NOW);
     ask_everywhere("with the driver");
     printf("-- by handle\n");
-    const char *names[] = {"cuInit", "cuMemAlloc", "cuMemAlloc_v2", "cuLaunchKernel_ptsz", "cuGetProcAddress_v2",
+    const char *names[] = {"cuInit", "cuMemAlloc", "cuMemAlloc_v2", "cuLaunchKernel_ptsz",
+                           "cuGetProcAddress_v2",
                            "cuStreamCreate", "cuMemAlloc_v3", "cuNothing", "cu", "", "qsort"};
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
         ask("driver", driver, names[i]);

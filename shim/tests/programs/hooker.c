@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hooker.so - another preload that interposes dlsym, as is done: the real one by dlvsym, since dlsym cannot find itself.
- * Counts what it sees of the driver's names.
+ * hooker.so - another preload that interposes dlsym, in the usual way: it finds the real one by
+ * dlvsym, since dlsym cannot find itself. Counts look-ups of the driver's names.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * linked - linked with the driver, and asks nobody for its functions. As linked.so, a plugin that is.
+ * linked - is linked with the driver and looks nothing up. As linked.so, a plugin that is.
  */
 #include "where.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * logged FILE - allocates in the process, then in a child of a fork that has closed every descriptor
- * and given all low numbers to FILE. Prints how many descriptors it has before and after, and the
- * child's number.
+ * logged FILE - allocates in the process, then in a forked child that has closed every descriptor
+ * and reopened all low numbers as FILE. Prints the number of descriptors before and after, and the
+ * child's process id.
  */
 #include "where.h"
 #include <dirent.h>

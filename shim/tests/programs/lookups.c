@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lookups FILE - asks cuGetProcAddress what the CUDA runtime asks at its start, as recorded in FILE ("name ver V flags F -> symbol"),
- * and says for each line where the pointer leads.
+ * lookups FILE - makes the cuGetProcAddress calls of the CUDA runtime's start, as recorded in FILE
+ * ("name ver V flags F -> symbol"), and prints for each line where the pointer leads.
  */
 #include "where.h"
 
@@ -14,7 +14,7 @@ int main(int argc, char **argv) {
     FILE *file = argc == 2 ? fopen(argv[1], "r") : NULL;
     if (!file) return 2;
     void *driver = open_or_end("libcuda.so.1", RTLD_NOW);
-    /* Dlsym hands out one of them, as the runtime of that version asks for it; both must lead to the same. */
+    /* A runtime gets one of them by dlsym, according to its version; both must lead to the same. */
     get_v1 *v1 = (get_v1 *)dlsym(driver, "cuGetProcAddress");
     get_v2 *v2 = (get_v2 *)dlsym(driver, "cuGetProcAddress_v2");
     while (fgets(line, sizeof line, file)) {
@@ -34,7 +34,8 @@ int main(int argc, char **argv) {
             return 1;
         }
         if (answer1 != 0) first = NULL;
-        printf("%s|%d|%d|%s|%d|%s|%d|%s\n", name, version, flags, where(first), answer2, where(second), status, symbol);
+        printf("%s|%d|%d|%s|%d|%s|%d|%s\n", name, version, flags, where(first), answer2,
+               where(second), status, symbol);
     }
     return 0;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * odd/libcuda.so.1 - a driver whose cuGetProcAddress gives functions that it does not export, and one under two names.
+ * odd/libcuda.so.1 - a driver whose cuGetProcAddress returns functions that it does not export, and
+ * one under two names.
  */
 #include <stdint.h>
 #include <string.h>
@@ -14,13 +15,17 @@ int cuMemAlloc_v2(void) { return 1; }
 int cuMemFree_v2(void) __attribute__((alias("cuMemAlloc_v2")));
 int cuStreamCreate(void) { return 2; }
 
-int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status) {
+int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
+                        int *status) {
     (void)version, (void)flags;
     *function = 0;
     if (status) *status = 1;
-    if (!strcmp(name, "cuMemAlloc") || !strcmp(name, "cuMemFree")) *function = (void *)cuMemAlloc_v2;
+    if (!strcmp(name, "cuMemAlloc") || !strcmp(name, "cuMemFree"))
+        *function = (void *)cuMemAlloc_v2;
     if (!strcmp(name, "cuStreamCreate")) *function = (void *)cuStreamCreate;
-    if (!strcmp(name, "cuMemAllocPitch") || !strcmp(name, "cuStreamQuery") || !strcmp(name, "cuBrandNew")) *function = (void *)hidden;
+    if (!strcmp(name, "cuMemAllocPitch") || !strcmp(name, "cuStreamQuery") ||
+        !strcmp(name, "cuBrandNew"))
+        *function = (void *)hidden;
     if (status && *function) *status = 0;
     return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * oddities - asks the odd driver for its functions.
+ * oddities - looks up the functions of the odd driver.
  */
 #include "where.h"
 
@@ -12,7 +12,8 @@ int main(void) {
     void *driver = open_or_end("libcuda.so.1", RTLD_NOW);
     get_v1 *v1 = (get_v1 *)dlsym(driver, "cuGetProcAddress");
     get_v2 *v2 = (get_v2 *)dlsym(driver, "cuGetProcAddress_v2");
-    const char *names[] = {"cuMemAlloc", "cuMemFree", "cuStreamCreate", "cuMemAllocPitch", "cuStreamQuery", "cuBrandNew", "cuAbsent", ""};
+    const char *names[] = {"cuMemAlloc", "cuMemFree", "cuStreamCreate", "cuMemAllocPitch",
+                           "cuStreamQuery", "cuBrandNew", "cuAbsent", ""};
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
         void *function = (void *)1;
         int status = -1;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * second COPY - uses the driver, then opens a second copy of it under another path, and uses that. Says where the second one's functions
- * come from: hooked ones, one that is not, one that is not there; and what allocating and freeing across both answers.
+ * second COPY - uses the driver, then opens a second copy of it under another path, and uses that.
+ * Prints where functions of the second one lead (hooked, not hooked, absent), and the results of
+ * allocating and freeing across both.
  */
 #include "where.h"
 
@@ -24,7 +25,8 @@ int main(int argc, char **argv) {
     printf("%s\n", first == second ? "one copy" : "two copies");
     printf("%s\n", where(dlsym(second, "cuInit")));
     printf("%s\n", dlsym(second, "cuInit") == dlsym(first, "cuInit") ? "the same" : "another");
-    printf("%s\n", dlsym(second, "cuDeviceGetName") == dlsym(first, "cuDeviceGetName") ? "the same" : "another");
+    void *ours = dlsym(first, "cuDeviceGetName");
+    printf("%s\n", dlsym(second, "cuDeviceGetName") == ours ? "the same" : "another");
     printf("%s\n", where(dlsym(second, "cuNoSuchFunction")));
     printf("%s\n", dlerror() ? "said" : "silent");
     printf("%d\n", function(second, "cuInit")(0));

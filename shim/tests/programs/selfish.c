@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * selfish/libcuda.so.1 - a driver that looks itself up while it is loaded, initialised and asked for functions, and hands out a table of
- * functions that no header has.
+ * selfish/libcuda.so.1 - a driver that looks itself up while it is loaded, initialised and queried,
+ * and returns a table of functions that no header has.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -33,7 +33,8 @@ int cuGetExportTable(const void **to, const void *id) {
     return own("cuMemAlloc_v2") && own("cuGetExportTable") ? 0 : 500;
 }
 
-int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status) {
+int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
+                        int *status) {
     (void)version, (void)flags;
     *function = own(strcmp(name, "cuMemAlloc") ? name : "cuMemAlloc_v2");
     if (status) *status = *function ? 0 : 1;
@@ -42,6 +43,7 @@ int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t
 
 int cuInit(unsigned flags) {
     const void *ours;
-    int (*again)(const void **, const void *) = (int (*)(const void **, const void *))own("cuGetExportTable");
+    int (*again)(const void **, const void *) =
+        (int (*)(const void **, const void *))own("cuGetExportTable");
     return again && !again(&ours, NULL) && ours == table ? (int)flags : 500;
 }

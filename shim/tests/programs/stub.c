@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A toolkit's stub of the driver: the right name, and nothing behind it.
+ * A toolkit's stub of the driver: the right name without an implementation.
  */
 int cuInit(unsigned flags) {
     (void)flags;

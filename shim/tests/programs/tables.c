@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tables - asks a driver for its private table as the CUDA runtime does, by dlsym and by cuGetProcAddress, and calls what is in it.
+ * tables - gets a driver's private table as the CUDA runtime does, by dlsym and by
+ * cuGetProcAddress, and calls its functions.
  */
 #include "where.h"
 
@@ -10,8 +11,8 @@ static void ask(const char *how, get_table *get) {
     const void *const *table = NULL;
     unsigned char id[16] = {0x6b, 0xd5, 0xfb, 0x6c};
     int answer = get ? get((const void **)&table, id) : -1;
-    printf("%s: %d, %zu bytes, %s, %d\n", how, answer, table ? (size_t)table[0] : 0, where((void *)get),
-           table ? ((int (*)(void))table[1])() : 0);
+    printf("%s: %d, %zu bytes, %s, %d\n", how, answer, table ? (size_t)table[0] : 0,
+           where((void *)get), table ? ((int (*)(void))table[1])() : 0);
 }
 
 int main(void) {

@@ -17,7 +17,9 @@ static uint64_t address[16];
 static void *start(void *arg) {
     void *context;
     pthread_barrier_wait(&barrier);
-    if (cuInit(0) || retain(&context, 0) || set(context) || cuMemAlloc(&address[(size_t)arg], 2 << 20)) exit(1);
+    if (cuInit(0) || retain(&context, 0) || set(context) ||
+        cuMemAlloc(&address[(size_t)arg], 2 << 20))
+        exit(1);
     return NULL;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * where.h - says where a pointer comes from: "libcgpu.so:cuInit", "libcuda.so.1:cuInit", "null", ...
+ * where.h - prints where a pointer leads: "libcgpu.so:cuInit", "libcuda.so.1:cuInit", "null", ...
  */
 #ifndef WHERE_H
 #define WHERE_H

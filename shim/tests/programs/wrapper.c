@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wrapper.so - wraps a function of the C library, as preloads and profilers do: dlsym(RTLD_NEXT) must not give the wrapper itself.
+ * wrapper.so - wraps a function of the C library, as preloads and profilers do: dlsym(RTLD_NEXT)
+ * must not return the wrapper itself.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -18,5 +19,6 @@ pid_t getppid(void) {
 
 /* The second look-up must give the same. */
 int looks_up_twice(void) {
-    return dlsym(RTLD_NEXT, "getppid") && dlsym(RTLD_NEXT, "getppid") == dlsym(RTLD_NEXT, "getppid");
+    return dlsym(RTLD_NEXT, "getppid") &&
+           dlsym(RTLD_NEXT, "getppid") == dlsym(RTLD_NEXT, "getppid");
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wrapping - linked with a library that wraps the driver's functions, and after it with the driver.
+ * wrapping - is linked with a library that wraps the driver's functions, and after it with the
+ * driver.
  */
 #include "where.h"
 

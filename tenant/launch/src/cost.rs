@@ -46,7 +46,6 @@ const FUNCTIONS: usize = 4096;
 /// Places of the table that are searched for one function.
 const MAX_PROBES: usize = 8;
 
-/// The expected cost of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
     /// The estimate, in nanoseconds.
@@ -95,7 +94,6 @@ pub(crate) enum Contention {
     Containers,
 }
 
-/// The estimates of one GPU.
 #[derive(Debug)]
 pub(crate) struct Costs {
     functions: Box<[Option<Box<FunctionCosts>>]>,
@@ -106,12 +104,10 @@ impl Costs {
         Self { functions: (0..FUNCTIONS).map(|_| None).collect() }
     }
 
-    /// Returns the expected cost of `kernel`.
     pub(crate) fn expect(&mut self, kernel: Kernel) -> Expected {
         self.function(kernel.function()).expect(kernel.size())
     }
 
-    /// Returns the price of each size of a function on a thread's fast path.
     pub(crate) fn prices(&mut self, function: Function, guessed: bool) -> [u32; SIZES] {
         let costs = self.function(function);
         core::array::from_fn(|size| costs.expect(size).price(guessed))
@@ -245,7 +241,6 @@ impl Costs {
     }
 }
 
-/// Returns the places where a function's costs may be.
 fn places(function: Function) -> impl Iterator<Item = usize> {
     // The low bits; the table is smaller than any usize.
     #[allow(clippy::cast_possible_truncation)]

@@ -105,7 +105,6 @@ pub struct Gate<'r> {
     devices: [DeviceGate; GPUS],
 }
 
-/// The gate of one GPU.
 struct DeviceGate {
     account: Spin<Account>,
     /// A thread is querying the driver for event times.
@@ -305,7 +304,6 @@ impl<'r> Gate<'r> {
                 .any(|work| work.launches > 0)
     }
 
-    /// Records a context that launches.
     fn note_context(&self, context: ContextKey) {
         let first =
             self.context.compare_exchange(0, context.0, Ordering::Relaxed, Ordering::Relaxed);

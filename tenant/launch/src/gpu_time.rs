@@ -112,37 +112,30 @@ impl GpuTime {
         }
     }
 
-    /// Returns the measured GPU time.
     pub(crate) fn busy(&self) -> Nanos {
         self.busy
     }
 
-    /// Returns the number of measured launches.
     pub(crate) fn launches(&self) -> u64 {
         self.launches
     }
 
-    /// Returns the end of the last measured work.
     pub(crate) fn last(&self) -> Nanos {
         self.union.last()
     }
 
-    /// Returns the expected cost of a launch.
     pub(crate) fn expect(&mut self, kernel: Kernel) -> Expected {
         self.costs.expect(kernel)
     }
 
-    /// Returns the price of each size of a function on a thread's fast path.
     pub(crate) fn prices(&mut self, function: Function, guessed: bool) -> [u32; SIZES] {
         self.costs.prices(function, guessed)
     }
 
-    /// Forgets the expected cost of a kernel.
     pub(crate) fn forget_cost(&mut self, kernel: Kernel) {
         self.costs.forget(kernel);
     }
 
-    /// Returns the unmeasured work.
     pub(crate) fn work(&self) -> Work {
         let mut work = Work::default();
         let mut take = |estimate: &CostEstimate| {

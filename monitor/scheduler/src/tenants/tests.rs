@@ -15,7 +15,6 @@ fn launched() -> Tenant {
     tenant
 }
 
-/// Observes another launch of the only process.
 fn launch(tenant: &mut Tenant, at: Nanos) {
     see(tenant, at, &[TenantReport { active: at.0, ..report(0) }]);
 }

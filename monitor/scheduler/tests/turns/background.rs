@@ -117,7 +117,6 @@ fn fake_background_tenant_gains_no_share() {
     }
 }
 
-/// A container of high priority does not wait for background tenants.
 #[test]
 fn high_priority_turn_has_no_background_tenants() {
     const REQUESTS: &[Load] = &[Load::bursts(100, 64, 13_000)];

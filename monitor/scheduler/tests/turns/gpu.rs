@@ -3,10 +3,8 @@
 
 use std::collections::VecDeque;
 
-/// A context, by number.
 pub(crate) type Context = usize;
 
-/// Work that was launched together.
 #[derive(Clone, Debug)]
 pub(crate) struct Work {
     /// Number within its context, from 1.
@@ -16,7 +14,6 @@ pub(crate) struct Work {
     start: Option<u64>,
 }
 
-/// Work that has run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Done {
     pub(crate) number: u64,
@@ -31,7 +28,6 @@ pub(crate) struct Queue {
     pub(crate) launches: u64,
     /// Launches that have run.
     pub(crate) finished: u64,
-    /// Time of executed work.
     pub(crate) ran: u64,
     numbers: u64,
 }
@@ -42,12 +38,9 @@ pub(crate) struct Gpu {
     slice: u64,
     switch: u64,
     pub(crate) queues: Vec<Queue>,
-    /// The loaded context.
     loaded: Context,
-    /// End of the current context switch.
     ready: u64,
     slice_end: u64,
-    /// The container of each context.
     groups: Vec<usize>,
     /// Time that each container had the GPU: its work and the switches among its own contexts.
     pub(crate) held: Vec<u64>,
@@ -73,7 +66,6 @@ impl Gpu {
         }
     }
 
-    /// Queues work and returns its number.
     pub(crate) fn launch(&mut self, context: Context, length: u64, launches: u64) -> u64 {
         let queue = &mut self.queues[context];
         queue.numbers += 1;

@@ -129,7 +129,6 @@ fn work_that_runs_beside_is_charged_once() {
     }
 }
 
-/// A container of high priority does not wait for long kernels.
 #[test]
 fn high_priority_waits_for_no_long_drain() {
     let long = [Load::saturating(80_000)];

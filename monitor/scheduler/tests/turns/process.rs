@@ -24,18 +24,14 @@ const LONG_LOOK: u64 = 2 * MS;
 /// Launches that the driver queues.
 const DEPTH: u64 = 1000;
 
-/// Load of a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     /// Shortest and longest kernel, uniformly distributed.
     pub(crate) kernel: (u64, u64),
     /// Launches between two waits for the GPU; 0: never waits.
     pub(crate) burst: u64,
-    /// The host's own work after each wait.
     pub(crate) gap: u64,
-    /// Idle before this time.
     pub(crate) from: u64,
-    /// Idle after this time.
     pub(crate) to: u64,
 }
 
@@ -69,7 +65,6 @@ pub(crate) struct Page {
     pub(crate) bound: u64,
 }
 
-/// The process's cell.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cell {
     pub(crate) turn: u64,
@@ -88,12 +83,16 @@ enum Thread {
     /// Will launch then.
     Launches(u64),
     /// Throttled until then; since when, and how long at most.
-    Throttled { until: u64, since: u64 },
+    Throttled {
+        until: u64,
+        since: u64,
+    },
     /// At the gate under this word; polls again then.
-    Held { word: u32, until: u64 },
-    /// The driver's queue is full.
+    Held {
+        word: u32,
+        until: u64,
+    },
     Queued,
-    /// Waits for its work.
     Synchronises,
 }
 
@@ -107,7 +106,6 @@ enum Known {
     Well,
 }
 
-/// Launches that one marker follows.
 #[derive(Clone, Copy, Debug)]
 struct Batch {
     /// Number of its last work.
@@ -136,9 +134,7 @@ pub(crate) struct Process {
     since: u64,
     /// When the work in flight is predicted to have run.
     due: u64,
-    /// When the last marker was placed.
     marked: u64,
-    /// Learned length of a kernel.
     estimate: u64,
     known: Known,
     in_burst: u64,
@@ -226,7 +222,6 @@ impl Process {
         }
     }
 
-    /// Runs what is due.
     pub(crate) fn run(
         &mut self,
         now: u64,

@@ -9,7 +9,6 @@ use cgpu_memory::Bytes;
 use super::{Scope, Sliced, read_list, scope, write_list};
 use crate::nvml;
 
-/// Returns the container's living processes that NVML accounts for.
 pub(crate) unsafe fn nvmlDeviceGetAccountingPids(
     device: nvmlDevice_t,
     count: *mut c_uint,
@@ -41,7 +40,6 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingPids(
     unsafe { write_list(&list, count, pids) }
 }
 
-/// Returns the statistics of one of the container's living processes.
 pub(crate) unsafe fn nvmlDeviceGetAccountingStats(
     device: nvmlDevice_t,
     pid: c_uint,

@@ -109,7 +109,6 @@ pub(crate) unsafe fn nvmlDeviceGetAttributes(
     unsafe { replace(answer, attributes, |attributes| capped(device, attributes)) }
 }
 
-/// The second version.
 pub(crate) unsafe fn nvmlDeviceGetAttributes_v2(
     device: nvmlDevice_t,
     attributes: *mut nvmlDeviceAttributes_t,

@@ -33,13 +33,11 @@ use crate::namespace::Namespace;
 use crate::process::{self, State, Trigger};
 use crate::{gpus, nvml};
 
-/// The processes that a query concerns.
 enum Scope {
     /// All processes on the GPU: it has no limit.
     Host,
     /// No process: the start was refused, so the container's are unknown.
     None,
-    /// The container's processes.
     Container(Sliced),
 }
 
@@ -97,7 +95,6 @@ impl Sliced {
         })
     }
 
-    /// Returns the map between their ids and NVML's.
     fn pid_map(&self) -> PidMap {
         let members: Vec<Member> = self.members().map(|(member, _)| member).collect();
         let listed: Vec<c_uint> =
@@ -106,11 +103,8 @@ impl Sliced {
     }
 }
 
-/// A record of NVML about a process.
 trait ProcessRecord: Copy + Default {
-    /// Returns NVML's id of the process.
     fn pid(&self) -> c_uint;
-    /// Returns the record with another id.
     fn with_pid(self, pid: c_uint) -> Self;
 }
 

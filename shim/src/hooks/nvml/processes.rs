@@ -110,7 +110,6 @@ fn info_v2((member, part): &(Member, &Part)) -> nvmlProcessInfo_v2_t {
 
 macro_rules! lists {
     ($($symbol:ident: $kind:ident $type:ident $describe:ident;)*) => {$(
-        /// Lists the container's processes of this kind.
         pub(crate) unsafe fn $symbol(
             device: nvmlDevice_t,
             info_count: *mut c_uint,
@@ -199,7 +198,6 @@ pub(crate) unsafe fn nvmlDeviceGetRunningProcessDetailList(
 
 macro_rules! sessions {
     ($($symbol:ident: $type:ident;)*) => {$(
-        /// Lists the container's sessions of this kind.
         pub(crate) unsafe fn $symbol(
             device: nvmlDevice_t,
             session_count: *mut c_uint,

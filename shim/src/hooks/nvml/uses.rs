@@ -5,7 +5,6 @@ use cgpu_abi::nvml_types::{c_uint, nvmlReturn_t};
 
 use crate::{nvml, nvml_uses};
 
-/// The first version.
 pub(crate) unsafe fn nvmlInit() -> nvmlReturn_t {
     // SAFETY: the program's own call.
     nvml_uses::begin(|| unsafe { nvml::nvmlInit() })
@@ -23,7 +22,6 @@ pub(crate) unsafe fn nvmlInitWithFlags(flags: c_uint) -> nvmlReturn_t {
     nvml_uses::begin(|| unsafe { nvml::nvmlInitWithFlags(flags) })
 }
 
-/// One use less.
 pub(crate) unsafe fn nvmlShutdown() -> nvmlReturn_t {
     // SAFETY: the program's own call.
     nvml_uses::end(|| unsafe { nvml::nvmlShutdown() })

@@ -10,7 +10,6 @@ use cgpu_abi::nvml_types::*;
 use super::{Scope, of_container, read_list, scope, write_list};
 use crate::nvml;
 
-/// Returns a sample of each process that computed recently.
 pub(crate) unsafe fn nvmlDeviceGetProcessUtilization(
     device: nvmlDevice_t,
     utilization: *mut nvmlProcessUtilizationSample_t,

@@ -20,7 +20,6 @@ impl Hash {
         }
     }
 
-    /// Returns the number of symbols.
     pub(super) fn symbols(self) -> u32 {
         match self {
             Hash::Gnu(table) => GnuTable::new(table).symbols(),

@@ -4,7 +4,6 @@ use cgpu_shm::units::Nanos;
 
 use super::Kernel;
 
-/// Some launches of one kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KernelLaunches {
     pub(super) kernel: Kernel,
@@ -14,14 +13,12 @@ pub(super) struct KernelLaunches {
 /// Kernels of an estimate that can be learned separately.
 pub(super) const MAX_KERNELS: usize = 8;
 
-/// Launches with their expected cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CostEstimate {
     /// What they were expected to cost in all when they were charged.
     pub(crate) cost: Nanos,
     /// By how much they may exceed that.
     pub(crate) margin: Nanos,
-    /// Number of launches.
     pub(crate) launches: u64,
     parts: [Option<KernelLaunches>; MAX_KERNELS],
     /// The cost of what is not in the parts.
@@ -78,7 +75,6 @@ impl CostEstimate {
         self.parts.into_iter().flatten()
     }
 
-    /// Returns the kernel of a single launch.
     pub(super) fn single(&self) -> Option<Kernel> {
         let mut parts = self.parts().filter(|part| part.launches > 0);
         parts.next().filter(|_| self.launches == 1).map(|part| part.kernel)

@@ -31,7 +31,6 @@ const UNCERTAIN_ABOVE: u32 = 150_000;
 /// Most by which launches can exceed their estimate: about a turn.
 const MAX_EXCESS: u32 = 10_000_000;
 
-/// The costs of one function.
 #[derive(Debug)]
 pub(super) struct FunctionCosts {
     pub(super) function: Function,
@@ -62,7 +61,6 @@ impl FunctionCosts {
         }
     }
 
-    /// Returns the expected cost of a launch of this size.
     pub(super) fn expect(&self, size: usize) -> Expected {
         let cost = self.cost(size);
         let margin = self.high.get(size).map_or(0, |high| high.saturating_sub(cost));
@@ -137,7 +135,6 @@ impl FunctionCosts {
         *high = bounded(known + pace * (seen - known));
     }
 
-    /// Corrects an estimate by a factor.
     pub(super) fn correct(&mut self, size: usize, factor: f64) {
         self.set(size, f64::from(self.cost(size)) * factor);
     }

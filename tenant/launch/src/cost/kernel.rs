@@ -72,7 +72,6 @@ impl Kernel {
         Self { function, size: u8::try_from(size.min(SIZES - 1)).unwrap_or(0) }
     }
 
-    /// Returns the function.
     #[inline(always)]
     #[must_use]
     pub(crate) const fn function(self) -> Function {

@@ -19,7 +19,6 @@ fn kernel(function: usize) -> Kernel {
     Kernel::new(function, [1; 3], [32, 1, 1])
 }
 
-/// Makes a launch of a function with so many threads.
 fn sized(function: usize, threads: u32) -> Kernel {
     Kernel::new(function, [threads, 1, 1], [1; 3])
 }

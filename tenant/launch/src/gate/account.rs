@@ -33,7 +33,6 @@ struct ThreadBudget {
 /// Sum of what the other processes of the container report about the GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Siblings {
-    /// Spent in the current turn.
     pub(crate) spent: Nanos,
     /// In flight, as predicted.
     pub(crate) inflight: Nanos,
@@ -65,7 +64,6 @@ impl Siblings {
     }
 }
 
-/// The account of one process on one GPU.
 #[derive(Debug)]
 pub(crate) struct Account {
     pub(crate) gpu_time: GpuTime,
@@ -115,7 +113,6 @@ impl Account {
         }
     }
 
-    /// Charges a thread's launches on the fast path and drops its budget.
     pub(crate) fn charge_thread(&mut self, thread: &Thread, key: ThreadKey, now: Nanos) {
         let since = self
             .budgets
@@ -132,7 +129,6 @@ impl Account {
         });
     }
 
-    /// Adds the budget of a thread.
     pub(crate) fn add_budget(&mut self, thread: ThreadKey, amount: Nanos, now: Nanos) {
         if amount > Nanos::ZERO {
             self.budgets.push(ThreadBudget { thread, amount, since: now });
@@ -185,7 +181,6 @@ impl Account {
         }
     }
 
-    /// Applies a turn word.
     pub(crate) fn apply_turn(&mut self, reading: &Reading, now: Nanos) {
         let (turn, metered) = (reading.turn, reading.is_metered());
         if metered && !self.metered {
@@ -210,17 +205,14 @@ impl Account {
         }
     }
 
-    /// Returns the turn word applied last.
     pub(crate) fn turn(&self) -> Turn {
         self.turn
     }
 
-    /// Returns the number of the current metered period.
     pub(crate) fn period(&self) -> u64 {
         self.period
     }
 
-    /// Publishes the account in the shared cell.
     pub(crate) fn publish(&self, cell: &Cell, siblings: Siblings, clocks: Clocks) {
         let now = clocks.raw;
         let work = self.work(now);

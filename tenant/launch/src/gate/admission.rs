@@ -59,25 +59,20 @@ const RUNNING_POLL_INTERVAL: Nanos = Nanos::from_millis(2);
 /// Time without launches after which a GPU counts as idle.
 const IDLE_AFTER: Nanos = Nanos::from_millis(20);
 
-/// Next step of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     /// Sleep for so long, then decide again.
     Sleep(Nanos),
     /// Sleep until the gate word changes, then decide again.
     Wait {
-        /// The gate word to wait on.
         word: u32,
-        /// At most for this long.
         timeout: Nanos,
         /// The monitor may have to be notified.
         notify: bool,
     },
-    /// Launch.
     Proceed(Proceed),
 }
 
-/// How a launch proceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Proceed {
     /// The GPU is open: the launch is not metered.
@@ -94,24 +89,19 @@ pub(crate) enum Proceed {
     },
     /// Charged, but not held: the process has work on another GPU that may wait for this launch.
     Ungated,
-    /// The monitor is gone.
     Stale,
 }
 
 /// A launch that requests admission.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
-    /// What the launch is expected to cost.
     pub(crate) expected: Expected,
     /// How its thread has launched recently.
     pub(crate) activity: ThreadActivity,
-    /// Where it is launched.
     pub(crate) lane: Option<LaneId>,
-    /// The process has work in flight on another GPU.
     pub(crate) elsewhere: bool,
     /// It gets no budget: the next launch may be for another GPU.
     pub(crate) no_budget: bool,
-    /// It has a marker of its own.
     pub(crate) own_marker: bool,
     held: bool,
     throttled_since: Option<Nanos>,
@@ -150,7 +140,6 @@ impl Request {
         if self.held { account.active } else { now }
     }
 
-    /// Decides what the launch does now.
     pub(crate) fn decide(
         &mut self,
         account: &mut Account,
@@ -251,7 +240,6 @@ impl Request {
         gpu_time.added_makespan(self.lane, self.cost(), now) <= Nanos(self.cost().0 / 4)
     }
 
-    /// Returns the number of unfinished launches of its own lane.
     fn ahead(&self, gpu_time: &mut GpuTime) -> u64 {
         self.lane.and_then(|lane| gpu_time.find(lane)).map_or(0, |lane| lane.launches())
     }

@@ -29,10 +29,8 @@ const REPORT_INTERVAL: Nanos = Nanos::from_micros(500);
 /// Most batches measured on one slow path; the next one takes the others.
 const BATCH_LIMIT: usize = 8;
 
-/// How a launch is measured.
 #[derive(Clone, Copy, Debug, Default)]
 struct Measurement {
-    /// By itself.
     alone: bool,
     /// A start event is needed: the stream has run dry, or the work before the launch may end long
     /// before it begins.
@@ -76,13 +74,11 @@ impl Measurement {
     }
 }
 
-/// The driver's answer about a batch that may be over.
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     batch: EndedBatch,
     /// Its times, or none if it still runs.
     timing: Option<Timing>,
-    /// When the driver was queried.
     asked: Nanos,
 }
 

@@ -30,7 +30,6 @@ const WAIT_BUDGET: Nanos = Nanos::from_millis(12);
 pub(crate) struct SiblingQueue {
     /// One of them has the GPU until this time.
     busy_until: Nanos,
-    /// Number of waiting ones.
     waiting: u64,
     /// Number of those that have waited longer.
     ahead: u64,
@@ -58,7 +57,6 @@ impl SiblingQueue {
     }
 }
 
-/// A process's entry in the queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct QueueEntry {
     /// When it got the GPU.
@@ -80,7 +78,6 @@ struct WaitBudget {
 }
 
 impl WaitBudget {
-    /// Returns what is left of the budget.
     fn left(&mut self, last: Nanos, now: Nanos) -> Nanos {
         let passed = self.looked.replace(now).map_or(Nanos::ZERO, |looked| now - looked);
         self.waited = if last == self.last { self.waited + passed } else { Nanos::ZERO };
@@ -119,7 +116,6 @@ impl QueueEntry {
         None
     }
 
-    /// Records that the container's turn is over.
     pub(crate) fn interrupt(&mut self) {
         (self.free_since, self.budget.looked) = (None, None);
     }

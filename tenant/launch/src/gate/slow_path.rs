@@ -67,7 +67,6 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         }
     }
 
-    /// Locks the account of the process on the launch's GPU.
     pub(super) fn account(&self) -> SpinGuard<'_, Account> {
         self.gate.device(self.launch.gpu).account.lock()
     }

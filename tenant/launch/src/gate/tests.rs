@@ -36,7 +36,6 @@ fn us(time: u64) -> Nanos {
     Nanos::from_micros(time)
 }
 
-/// A program's thread.
 struct Program<'a, 'r, 's> {
     gate: &'a Gate<'r>,
     thread: Thread,

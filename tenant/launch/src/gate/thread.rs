@@ -187,7 +187,6 @@ impl Thread {
         self.touches.set(0);
     }
 
-    /// Returns the GPU of its last budget.
     pub(crate) fn gpu(&self) -> Option<Gpu> {
         self.gpu.get()
     }
@@ -227,7 +226,6 @@ impl Thread {
         self.initial_budget.set(self.initial_budget.get().saturating_sub(self.budget.get()));
     }
 
-    /// Drops what is left of the budget.
     pub(crate) fn revoke_budget(&self) {
         self.word.set(0);
         self.budget.set(0);

@@ -37,7 +37,6 @@ pub(crate) struct Timing {
     pub(crate) length: Option<i64>,
 }
 
-/// A batch that was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Measured {
     /// When it ran, in the host's time.
@@ -48,7 +47,6 @@ pub(crate) struct Measured {
     pub(crate) reanchored: bool,
 }
 
-/// Parts of a marker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Marker {
     pub(crate) number: u64,
@@ -58,7 +56,6 @@ pub(crate) struct Marker {
     pub(crate) event: Option<Event>,
 }
 
-/// Circumstances in which a marker was placed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MarkerPlacement {
     pub(crate) at: Nanos,
@@ -71,7 +68,6 @@ pub(crate) struct MarkerPlacement {
 }
 
 impl GpuTime {
-    /// Takes a free event of the context.
     pub(crate) fn take_event(&mut self, context: ContextKey) -> Option<Event> {
         let place = self.free.iter().position(|(of, _)| *of == context)?;
         Some(self.free.swap_remove(place).1)

@@ -84,7 +84,6 @@ impl GpuTime {
         self.learn(id, batch, (Contention::Alone, Precision::Batch), seen);
     }
 
-    /// Charges by estimate what is open in a lane.
     pub(crate) fn charge_estimate(&mut self, id: LaneId) {
         self.charge_open(usize::from(id.place), Nanos::MAX);
     }

@@ -61,7 +61,6 @@ impl Rate {
     /// Usual limit: 100 ppm.
     const USUAL_PPB: i64 = 100_000;
 
-    /// Converts a GPU's time to the host's.
     fn host(self, gpu: i64) -> i64 {
         gpu + over(gpu, self.0)
     }
@@ -99,7 +98,6 @@ pub(crate) struct Limits {
     pub(crate) seen: Nanos,
 }
 
-/// Where an event lies in the host's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Located {
     pub(crate) at: Nanos,
@@ -113,7 +111,6 @@ pub(crate) struct Located {
     pub(crate) reanchored: bool,
 }
 
-/// The clock of one GPU, as one process sees it.
 #[derive(Debug, Default)]
 pub(crate) struct GpuClock {
     rate: Rate,
@@ -122,7 +119,6 @@ pub(crate) struct GpuClock {
 }
 
 impl GpuClock {
-    /// Returns the base event of the context, if there is one.
     pub(crate) fn base(&self, context: ContextKey) -> Option<Event> {
         self.contexts.iter().find(|anchor| anchor.context == context).map(|anchor| anchor.base)
     }
@@ -197,7 +193,6 @@ impl GpuClock {
         Located { at: unsigned(at), stamp, shift: at - guess, free, reanchored: false }
     }
 
-    /// Forgets a context that is gone or whose events are worthless.
     pub(crate) fn forget(&mut self, context: ContextKey) {
         self.contexts.retain(|anchor| anchor.context != context);
     }
@@ -235,7 +230,6 @@ struct Anchor {
 }
 
 impl Anchor {
-    /// Returns the timestamp of an event `elapsed` after the base.
     fn stamp(&self, elapsed: i64) -> GpuTimestamp {
         GpuTimestamp { epoch: self.epoch, gpu: self.gpu.saturating_add(elapsed) }
     }

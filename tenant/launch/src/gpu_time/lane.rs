@@ -21,7 +21,6 @@ use crate::cost::{Contention, CostEstimate};
 /// container.
 const STUCK_AFTER: Nanos = Nanos::from_millis(2);
 
-/// The thread, context and stream of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LaneKey {
     pub(crate) thread: ThreadKey,
@@ -36,7 +35,6 @@ pub(crate) struct LaneId {
     pub(crate) serial: u32,
 }
 
-/// When the first launch of a batch began to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
     /// An event before it was recorded.
@@ -49,7 +47,6 @@ pub(crate) enum Start {
     Unknown,
 }
 
-/// Launches that no marker follows yet.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenBatch {
     pub(crate) estimate: CostEstimate,
@@ -60,7 +57,6 @@ pub(crate) struct OpenBatch {
     pub(crate) idle_start: bool,
 }
 
-/// Launches with a marker behind them.
 #[derive(Clone, Debug)]
 pub(crate) struct Batch {
     /// Counts up with every batch of the lane's place. The GPU writes it when the batch has ended.
@@ -81,7 +77,6 @@ pub(crate) struct Batch {
     pub(crate) backlog: bool,
 }
 
-/// Launches of one thread into one stream.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) key: LaneKey,
@@ -98,14 +93,12 @@ pub(crate) struct Lane {
     pub(crate) ran: Nanos,
     /// When its first batch was last seen to be unfinished.
     pub(crate) seen_running: Nanos,
-    /// When a marker was last placed.
     pub(crate) marked: Nanos,
     /// It had run dry when its last marker was placed. If the host keeps the GPU waiting between
     /// launches, only launches that are measured by themselves show what they cost.
     pub(crate) dry: bool,
     /// The thread has waited for room since the last marker, so the GPU had work in this lane.
     pub(crate) throttled: bool,
-    /// When a launch was last measured by itself.
     pub(crate) sampled: Nanos,
     /// When the thread last took the slow path.
     pub(crate) used: Nanos,
@@ -149,19 +142,16 @@ impl Lane {
         }
     }
 
-    /// Returns whether nothing of it is unmeasured.
     pub(crate) fn is_idle(&self) -> bool {
         self.open.estimate.is_empty() && self.batches.is_empty()
     }
 
-    /// Returns the number of unmeasured launches.
     pub(crate) fn launches(&self) -> u64 {
         self.batches
             .iter()
             .fold(self.open.estimate.launches, |sum, batch| sum + batch.estimate.launches)
     }
 
-    /// Returns the expected cost of its unmeasured work.
     pub(crate) fn cost(&self) -> Nanos {
         self.batches.iter().fold(self.open.estimate.cost, |sum, batch| sum + batch.estimate.cost)
     }
@@ -179,7 +169,6 @@ impl Lane {
         Some(first.first.max(self.ended) + Nanos(3 * first.estimate.cost.0) + STUCK_AFTER)
     }
 
-    /// Returns whether its first marker is long overdue.
     pub(crate) fn is_stuck(&self, now: Nanos) -> bool {
         self.reached().is_some_and(|reached| reached < now)
     }

@@ -47,12 +47,10 @@ impl GpuTime {
         Some(place)
     }
 
-    /// Returns the number of lanes with unmeasured work.
     pub(crate) fn busy_lanes(&self) -> usize {
         self.lanes.iter().filter(|lane| !lane.is_idle()).count()
     }
 
-    /// Returns the number of other lanes with work.
     pub(super) fn others(&self, lane: LaneId) -> usize {
         self.lanes.iter().filter(|other| other.id != lane && !other.is_idle()).count()
     }
@@ -74,12 +72,10 @@ impl GpuTime {
         idle_start
     }
 
-    /// Returns the lane of this id if it still exists.
     pub(crate) fn find(&mut self, id: LaneId) -> Option<&mut Lane> {
         self.lanes.get_mut(usize::from(id.place)).filter(|lane| lane.id == id)
     }
 
-    /// Charges launches by their estimates.
     pub(crate) fn charge(
         &mut self,
         lane: Option<LaneId>,
@@ -110,7 +106,6 @@ impl GpuTime {
         open.estimate.margin = open.estimate.margin + each(margin);
     }
 
-    /// Refunds a launch that the driver refused.
     pub(crate) fn refund(&mut self, lane: Option<LaneId>, kernel: Kernel, cost: Nanos) {
         match lane {
             Some(id) => {
@@ -122,7 +117,6 @@ impl GpuTime {
         }
     }
 
-    /// Records that a launch of the lane waits for room.
     pub(crate) fn throttled(&mut self, id: LaneId) {
         if let Some(lane) = self.find(id) {
             lane.throttled = true;

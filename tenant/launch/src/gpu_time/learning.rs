@@ -17,19 +17,15 @@ use crate::cost::Contention;
 /// an upper bound.
 const MIN_TELLING_LENGTH: Nanos = Nanos::from_micros(50);
 
-/// How a batch was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Precision {
-    /// Launches between two markers.
     Batch,
-    /// A single launch between two events.
     Launch,
     /// A single launch that was the first on an idle GPU.
     IdleStart,
 }
 
 impl GpuTime {
-    /// Learns from a measured batch.
     pub(super) fn learn(
         &mut self,
         lane: LaneId,

@@ -38,7 +38,6 @@ const GAIN: f64 = 0.5;
 /// Time from a trial to the next; doubled after each trial without success.
 const TRIAL_INTERVALS: (Nanos, Nanos) = (Nanos::from_millis(250), Nanos::from_millis(16_000));
 
-/// The overlap of a process's streams on one GPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Overlap {
     factor: f64,
@@ -48,14 +47,12 @@ pub(crate) struct Overlap {
     next: Nanos,
 }
 
-/// A trial of one more overlapping stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Trial {
     /// Sets that it still takes.
     samples: u8,
     /// When it ends, however few sets there were.
     until: Nanos,
-    /// The overlap when it began.
     before: f64,
 }
 
@@ -146,7 +143,6 @@ fn makespan(all: Nanos, longest: Nanos, overlap: f64) -> Nanos {
     if overlap <= 1.0 { all } else { times(all, 1.0 / overlap).max(longest).min(all) }
 }
 
-/// Returns a multiple of a time.
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)] // times far below 2^53 ns
 pub(super) fn times(time: Nanos, factor: f64) -> Nanos {
     Nanos((time.0 as f64 * factor) as u64)
@@ -226,7 +222,6 @@ impl GpuTime {
         Nanos((3 * surplus.min(most).0 + fair.0) / 4)
     }
 
-    /// Learns from a set of batches of several lanes.
     pub(super) fn learn_from_overlapping(&mut self, overlapping: &OverlappingBatches, now: Nanos) {
         // Estimates that were added to the GPU's time show nothing.
         if overlapping.measured_cost < Nanos(overlapping.estimate.cost.0 / 2) {

@@ -32,7 +32,6 @@ pub(super) struct OverlappingBatches {
 }
 
 impl OverlappingBatches {
-    /// Makes a set of one batch, with its length and what that added to the GPU's time.
     pub(super) fn of(
         estimate: &CostEstimate,
         length: Nanos,

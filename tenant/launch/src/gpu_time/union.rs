@@ -52,7 +52,6 @@ impl Union {
         }
     }
 
-    /// Returns the end of the latest counted work.
     pub(crate) fn last(&self) -> Nanos {
         self.spans.last().map_or(self.floor, |span| span.end)
     }

@@ -6,7 +6,6 @@ use cgpu_shm::units::Nanos;
 /// takes.
 const MIN_BACKLOG: (Nanos, Nanos) = (Nanos::from_micros(1), Nanos::from_micros(500));
 
-/// Unmeasured work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Work {
     /// Its expected time from its beginning; streams that overlap are taken into account.
@@ -92,7 +91,6 @@ impl Work {
         self.reached.filter(|reached| *reached < now)
     }
 
-    /// Returns what is charged for it.
     pub(crate) fn inflight(&self) -> Nanos {
         if self.backlog { self.cost.max(MIN_BACKLOG.0) } else { self.cost }
     }

@@ -15,7 +15,6 @@ fn estimate_without_a_refused_launch_lacks_its_cost() {
     assert!(estimate.is_empty());
 }
 
-/// Makes launches of the kernels with these numbers, each at the same cost.
 fn launched(kernels: impl IntoIterator<Item = usize>) -> CostEstimate {
     let mut estimate = CostEstimate::default();
     for function in kernels {

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Measures a launch by itself.
 fn measure(costs: &mut Costs, kernel: Kernel, took: u64) {
     let mut estimate = CostEstimate::default();
     estimate.add(kernel, Nanos(costs.expect(kernel).cost.into()), 1);

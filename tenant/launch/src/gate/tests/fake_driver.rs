@@ -55,20 +55,17 @@ pub(super) struct Gpu {
 }
 
 impl Gpu {
-    /// Makes a GPU that is idle from `begin` on.
     pub(super) fn idle(begin: Nanos) -> Self {
         Self { latency: Nanos::from_micros(5), free: begin, ..Self::default() }
     }
 }
 
-/// A tenant's driver and platform.
 pub(super) struct FakeDriver<'a, 's> {
     pub(super) role: &'a Role<'s>,
     pub(super) tenant: usize,
 }
 
 impl FakeDriver<'_, '_> {
-    /// Launches a kernel.
     pub(super) fn launch(&self, stream: Stream, cost: Nanos, programmatic: bool) {
         let mut state = self.role.harness.state();
         let now = state.now;

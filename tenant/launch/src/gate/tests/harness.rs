@@ -15,7 +15,6 @@ use super::fake_driver::{FakeDriver, Gpu};
 /// Start of virtual time.
 pub(super) const BEGIN: Nanos = Nanos::from_millis(1_000_000);
 
-/// A sleeping actor.
 #[derive(Debug)]
 struct Actor {
     wakes: Nanos,
@@ -114,7 +113,6 @@ impl Harness {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Reads or changes the GPU.
     pub(super) fn gpu<T>(&self, look: impl FnOnce(&mut Gpu) -> T) -> T {
         look(&mut self.state().gpu)
     }
@@ -156,7 +154,6 @@ impl Harness {
     }
 }
 
-/// A running actor.
 pub(super) struct Role<'s> {
     pub(super) harness: &'s Harness,
     number: usize,
@@ -208,7 +205,6 @@ impl<'s> Role<'s> {
         state.actors[self.number].word = None;
     }
 
-    /// Returns the driver and platform of a container's process.
     pub(super) fn platform(&self, tenant: usize) -> FakeDriver<'_, 's> {
         FakeDriver { role: self, tenant }
     }

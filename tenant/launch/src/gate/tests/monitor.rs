@@ -12,7 +12,6 @@ pub(super) fn gpu() -> DeviceIndex {
     DeviceIndex::new(0).expect("a GPU")
 }
 
-/// Publishes a container's turn.
 pub(super) fn set_turn(
     harness: &Harness,
     container: usize,
@@ -25,7 +24,6 @@ pub(super) fn set_turn(
     grantor.wake_gate();
 }
 
-/// What the monitor observed.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     pub(super) turns: u64,

@@ -28,7 +28,6 @@ impl Draws {
     }
 }
 
-/// A kernel with a shape, and how long it takes.
 type Drawn = (Kernel, Nanos);
 
 /// Launches drawn kernels for half a second, as fast as a host can, in a turn that does not end.

@@ -7,10 +7,8 @@ const US: i64 = 1_000;
 const MS: i64 = 1_000 * US;
 const SECOND: i64 = 1_000 * MS;
 
-/// A GPU and a host that observes it.
 struct Bench {
     clock: GpuClock,
-    /// The true time, which is the host's.
     now: i64,
     /// The GPU's clock: parts per billion, since when, and its value then.
     rate: i64,

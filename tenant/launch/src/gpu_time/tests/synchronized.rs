@@ -12,7 +12,6 @@ fn us(micros: u64) -> Nanos {
     Nanos::from_micros(micros)
 }
 
-/// Makes GPU time that has learned that a kernel takes 60 us.
 fn known() -> GpuTime {
     let mut gpu_time = GpuTime::new();
     for _ in 0..8 {
@@ -23,7 +22,6 @@ fn known() -> GpuTime {
     gpu_time
 }
 
-/// Launches three kernels into a lane at [`BEGIN`].
 fn launch(gpu_time: &mut GpuTime, key: LaneKey) -> LaneId {
     let id = gpu_time.lane(key, BEGIN).expect("a lane").id;
     let expected = gpu_time.expect(kernel());
