@@ -41,7 +41,8 @@ fn absent() -> CUresult {
 }
 
 macro_rules! functions {
-    ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $simulated:ident $reason:literal
+    ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $simulated:ident
+        $reason:literal
         $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
         $(function! { $kind $symbol $(($($args)*) $(-> $ret)?)? })*
     };
@@ -55,7 +56,12 @@ macro_rules! function {
         /// # Safety
         ///
         /// The contract of the driver's function.
-        #[allow(non_snake_case, dead_code, clippy::too_many_arguments, reason = "the driver's own name and arguments")]
+        #[allow(
+            non_snake_case,
+            dead_code,
+            clippy::too_many_arguments,
+            reason = "the driver's own name and arguments"
+        )]
         #[inline(always)]
         pub(crate) unsafe fn $symbol($($arg: $type),*) -> CUresult {
             // SAFETY: the address is the driver's function of this name, or `late`, which has its
@@ -73,7 +79,8 @@ pub(crate) mod address {
     use super::*;
 
     macro_rules! addresses {
-        ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $simulated:ident $reason:literal
+        ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $simulated:ident
+            $reason:literal
             $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
             $(address! { $kind $symbol $(($($args)*) $(-> $ret)?)? })*
         };
@@ -84,7 +91,12 @@ pub(crate) mod address {
         ($kind:ident $symbol:ident ($($arg:ident: $type:ty),*)) => {
             /// Returns the driver's function, or, before it is known or if there is none, a
             /// function that looks it up when called.
-            #[allow(non_snake_case, dead_code, clippy::too_many_arguments, reason = "the driver's own name and arguments")]
+            #[allow(
+                non_snake_case,
+                dead_code,
+                clippy::too_many_arguments,
+                reason = "the driver's own name and arguments"
+            )]
             #[inline(always)]
             pub(crate) fn $symbol() -> fns::$symbol {
                 #[cold]
@@ -96,7 +108,8 @@ pub(crate) mod address {
                     }
                     // SAFETY: `DRIVER` gives the address of the driver's function of this name,
                     // which has this type.
-                    let function = unsafe { mem::transmute::<*const c_void, fns::$symbol>(address) };
+                    let function =
+                        unsafe { mem::transmute::<*const c_void, fns::$symbol>(address) };
                     // SAFETY: the caller meets the contract of the driver's function.
                     unsafe { function($($arg),*) }
                 }

@@ -16,7 +16,8 @@ use cgpu_abi::{DRIVER, NVML, Role, driver_table, nvml_table};
 use crate::{boundary, driver, hooks, nvml};
 
 macro_rules! exports {
-    ([$types:ident $answer:ident] $($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $simulated:ident
+    ([$types:ident $answer:ident] $($kind:ident $symbol:ident { $($meta:tt)* } $role:ident
+        $treatment:ident $simulated:ident
         $reason:literal $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
         use cgpu_abi::$types::*;
         $(export! { [$answer $role $treatment] $kind $symbol $(($($args)*))? })*
@@ -36,7 +37,8 @@ macro_rules! export {
             boundary::guard(|| hooks::if_initialised(|| unsafe { nvml::$symbol($($arg),*) }))
         }}
     };
-    ([nvmlReturn_t $role:ident $treatment:ident] hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
+    ([nvmlReturn_t $role:ident $treatment:ident]
+        hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
         function! { nvmlReturn_t $symbol ($($arg: $type),*) {
             // SAFETY: the program calls under NVML's contract, which is the hook's.
             boundary::guard(|| hooks::if_initialised(|| unsafe { hooks::$symbol($($arg),*) }))
@@ -66,7 +68,8 @@ macro_rules! export {
             unsafe { hooks::$symbol($($arg),*) }
         }}
     };
-    ([$answer:ident $role:ident $treatment:ident] hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
+    ([$answer:ident $role:ident $treatment:ident]
+        hook $symbol:ident ($($arg:ident: $type:ty),*)) => {
         function! { $answer $symbol ($($arg: $type),*) {
             // SAFETY: the program calls under the library's contract, which is the hook's.
             boundary::guard(|| unsafe { hooks::$symbol($($arg),*) })
@@ -78,13 +81,18 @@ macro_rules! export {
 macro_rules! function {
     ($answer:ident $symbol:ident ($($arg:ident: $type:ty),*) $body:block) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        #[allow(non_snake_case, clippy::too_many_arguments, reason = "the library's own name and arguments")]
+        #[allow(
+            non_snake_case,
+            clippy::too_many_arguments,
+            reason = "the library's own name and arguments"
+        )]
         unsafe extern "C" fn $symbol($($arg: $type),*) -> $answer $body
     };
 }
 
 macro_rules! addresses {
-    ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $simulated:ident $reason:literal
+    ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $simulated:ident
+        $reason:literal
         $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
         [$(address!($kind $symbol)),*]
     };

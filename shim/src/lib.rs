@@ -2,8 +2,8 @@
 //! `cgpu-launch`, and decides nothing itself.
 //!
 //! ```text
-//!   program -> interpose (dlsym, cuGetProcAddress) -> entry -> hooks -> tenant    charge, show, gate
-//!                                                                 \---> driver   the real call
+//! program -> interpose (dlsym, cuGetProcAddress) -> entry -> hooks -> tenant   charge, show, gate
+//!                                                               \---> driver   the real call
 //! ```
 //!
 //! | module | contents |

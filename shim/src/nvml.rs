@@ -18,7 +18,8 @@ fn absent() -> nvmlReturn_t {
 }
 
 macro_rules! functions {
-    ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $simulated:ident $reason:literal
+    ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $simulated:ident
+        $reason:literal
         $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
         $(function! { $kind $symbol $(($($args)*) $(-> $ret)?)? })*
     };
@@ -33,7 +34,12 @@ macro_rules! function {
         /// # Safety
         ///
         /// The contract of NVML's function.
-        #[allow(non_snake_case, dead_code, clippy::too_many_arguments, reason = "NVML's own name and arguments")]
+        #[allow(
+            non_snake_case,
+            dead_code,
+            clippy::too_many_arguments,
+            reason = "NVML's own name and arguments"
+        )]
         pub(crate) unsafe fn $symbol($($arg: $type),*) -> nvmlReturn_t {
             type Function = unsafe extern "C" fn($($type),*) -> nvmlReturn_t;
             let mut address = NVML.address(nvml_index::$symbol);

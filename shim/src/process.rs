@@ -96,7 +96,8 @@ fn decide(trigger: Trigger) -> State {
     match Tenant::start(&System, found.as_inventory(), &Monotonic) {
         Ok(Start::On(_)) if by_driver && let Some(name) = driver::missing() => {
             State::Refused(Refusal::new(format!(
-                "expected a driver with {name}, without which no limit can be kept; this one lacks it: use a newer driver"
+                "expected a driver with {name}, without which no limit can be kept; this one \
+                 lacks it: use a newer driver"
             )))
         }
         Ok(Start::On(tenant)) => State::On(tenant),
@@ -104,7 +105,8 @@ fn decide(trigger: Trigger) -> State {
             if by_driver && found.is_empty() && gpus::driver_has_gpus() =>
         {
             State::Refused(Refusal::new(
-                "expected GPUs with a UUID, by which limits are kept; the driver gives none: use a newer driver",
+                "expected GPUs with a UUID, by which limits are kept; the driver gives none: use a \
+                 newer driver",
             ))
         }
         Ok(Start::Off(reason)) => {

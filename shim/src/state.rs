@@ -167,7 +167,8 @@ pub(crate) fn count(reason: Reason) {
 fn refuse_without_wipe(state: State) -> State {
     match state {
         State::On(_) => State::Refused(Refusal::new(
-            "expected a kernel that wipes memory on fork (MADV_WIPEONFORK, Linux 4.14); this one does not: use a newer one",
+            "expected a kernel that wipes memory on fork (MADV_WIPEONFORK, Linux 4.14); this one \
+             does not: use a newer one",
         )),
         State::Off | State::Refused(_) => state,
     }

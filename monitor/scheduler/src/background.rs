@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!           gaps long, cost under nine tenths of its share
-//!   in queue ------------------------------------> background: a grant per period, charged as reported
+//!   in queue -----------------------------------> background: grant per period, charged as reported
 //!      ^                                              |
 //!      +----------------------------------------------+
 //!        grant used up early; cost over its share in two periods; gaps grown short;

@@ -2,8 +2,8 @@
 //! what the gates say.
 //!
 //! ```text
-//!            observations of containers                  Plan
-//!   daemon  ---------------------------> Gpu::advance ------> daemon: grant pages, time of next step
+//!            observations of containers                Plan
+//!   daemon  -------------------------> Gpu::advance ------> daemon: grant pages, time of next step
 //! ```
 //!
 //! | module | contents |

@@ -252,13 +252,15 @@ mod tests {
         #[test]
         fn chosen_candidate_wants_the_gpu_and_has_credit(
             queue in proptest::collection::vec(
-                (any::<i64>(), any::<u64>(), 1..u64::MAX, any::<bool>()).prop_map(|(balance, debt, quantum, wants)| Candidate {
-                    balance,
-                    debt: Nanos(debt),
-                    quantum: Nanos(quantum),
-                    most: Nanos(quantum),
-                    wants,
-                }),
+                (any::<i64>(), any::<u64>(), 1..u64::MAX, any::<bool>()).prop_map(
+                    |(balance, debt, quantum, wants)| Candidate {
+                        balance,
+                        debt: Nanos(debt),
+                        quantum: Nanos(quantum),
+                        most: Nanos(quantum),
+                        wants,
+                    }
+                ),
                 0..30,
             ),
         ) {

@@ -190,7 +190,8 @@ mod tests {
         fn accepted_report_is_possible(numbers in any::<[u64; 9]>(), now in 0..u64::MAX) {
             let [turn, waiting, active, busy, inflight, ends, spent, last, generation] = numbers;
             let report = TenantReport {
-                slot: SlotIndex(0), generation, turn, waiting, active, busy, inflight, ends, spent, last,
+                slot: SlotIndex(0), generation, turn, waiting, active, busy, inflight, ends, spent,
+                last,
             };
             let now = Nanos(now);
             let (process, ..) = validate(&report, None, now);

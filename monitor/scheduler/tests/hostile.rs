@@ -17,7 +17,7 @@ enum Event {
     Step(u64, Vec<(u64, Presence, bool, bool, bool, Vec<TenantReport>)>),
     Admit(u64, Entitlement),
     Dismiss(u64),
-    Promise(u64, Entitlement),
+    Entitle(u64, Entitlement),
     Policy(u32, u32, bool),
     Ratio(u32),
     Summon(Option<u64>),
@@ -80,10 +80,13 @@ fn event() -> impl Strategy<Value = Event> {
         Just(3_600_000_000_000)
     ];
     prop_oneof![
-        8 => (time, prop::collection::vec(observation, 0..6)).prop_map(|(time, observations)| Event::Step(time, observations)),
-        1 => (0..6_u64, entitlement()).prop_map(|(tenant, entitlement)| Event::Admit(tenant, entitlement)),
+        8 => (time, prop::collection::vec(observation, 0..6))
+            .prop_map(|(time, observations)| Event::Step(time, observations)),
+        1 => (0..6_u64, entitlement())
+            .prop_map(|(tenant, entitlement)| Event::Admit(tenant, entitlement)),
         1 => (0..6_u64).prop_map(Event::Dismiss),
-        1 => (0..6_u64, entitlement()).prop_map(|(tenant, entitlement)| Event::Promise(tenant, entitlement)),
+        1 => (0..6_u64, entitlement())
+            .prop_map(|(tenant, entitlement)| Event::Entitle(tenant, entitlement)),
         1 => (0..6_u32, 0..30_u32, any::<bool>()).prop_map(|(number, slots, conserving)| {
             Event::Policy(number, slots, conserving)
         }),
@@ -93,10 +96,16 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 256,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
-    fn arbitrary_reports_never_break_the_scheduler(events in prop::collection::vec(event(), 1..100)) {
+    fn arbitrary_reports_never_break_the_scheduler(
+        events in prop::collection::vec(event(), 1..100),
+    ) {
         let mut gpu = Gpu::new(Tuning::DEFAULT, Policy::Preemptive);
         let mut gates: HashMap<TenantId, u64> = HashMap::new();
         let mut now = 1_000_000_000_u64;
@@ -107,8 +116,10 @@ proptest! {
                     now = now.saturating_add(time);
                     let observations: Vec<Observation> = observations
                         .into_iter()
-                        .map(|(tenant, presence, has_doorbell, notified, unreadable, reports)| Observation {
-                            tenant: TenantId(tenant), presence, has_doorbell, notified, unreadable, reports,
+                        .map(|(tenant, presence, has_doorbell, notified, unreadable, reports)|
+                            Observation {
+                            tenant: TenantId(tenant), presence, has_doorbell, notified, unreadable,
+                            reports,
                         })
                         .collect();
                     let _ = gpu.interest(Nanos(now), true).count();
@@ -129,12 +140,13 @@ proptest! {
                         prop_assert!(holders <= 1 || beside, "{gates:?}");
                     }
                 }
-                Event::Admit(tenant, entitlement) => gpu.admit(Nanos(now), TenantId(tenant), entitlement),
+                Event::Admit(tenant, entitlement) => gpu.admit(Nanos(now), TenantId(tenant),
+                    entitlement),
                 Event::Dismiss(tenant) => {
                     gpu.dismiss(Nanos(now), TenantId(tenant));
                     gates.remove(&TenantId(tenant));
                 }
-                Event::Promise(tenant, entitlement) => {
+                Event::Entitle(tenant, entitlement) => {
                     gpu.set_entitlement(Nanos(now), TenantId(tenant), entitlement);
                 }
                 Event::Policy(number, slots, conserving) => {

@@ -103,9 +103,8 @@ fn destroy(array: ArrayId, call: impl FnOnce() -> CUresult) -> CUresult {
     answer
 }
 
-/// Charges an array of that shape, makes the call, and, if it succeeds, records the array that `made`
-/// returns.
-/// Without a shape the driver reports the error.
+/// Charges an array of that shape, makes the call, and, if it succeeds, records the array that
+/// `made` returns. Without a shape the driver reports the error.
 fn create(
     shape: Option<Shape>,
     call: impl Fn() -> CUresult,

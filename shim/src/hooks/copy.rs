@@ -58,9 +58,11 @@ macro_rules! rectangles {
 macro_rules! rectangles_in_order {
     ($($symbol:ident $own:ident $value:ty, $size:literal;)*) => {
         launches! {$(
-            $symbol(to: CUdeviceptr, pitch: usize, value: $value, width: usize, height: usize, stream: CUstream)
+            $symbol(to: CUdeviceptr, pitch: usize, value: $value, width: usize, height: usize,
+                stream: CUstream)
                 => Launch::copy(area($size, width, height), stream, Launch::LEGACY);
-            $own(to: CUdeviceptr, pitch: usize, value: $value, width: usize, height: usize, stream: CUstream)
+            $own(to: CUdeviceptr, pitch: usize, value: $value, width: usize, height: usize,
+                stream: CUstream)
                 => Launch::copy(area($size, width, height), stream, Launch::PER_THREAD);
         )*}
     };
@@ -101,7 +103,8 @@ launches! {
         => Launch::copy(bytes, stream, Launch::PER_THREAD);
     cuMemcpyAtoA_v2(to: CUarray, to_offset: usize, from: CUarray, from_offset: usize, bytes: usize)
         => Launch::copy(bytes, CUstream::NULL, Launch::LEGACY);
-    cuMemcpyAtoA_v2_ptds(to: CUarray, to_offset: usize, from: CUarray, from_offset: usize, bytes: usize)
+    cuMemcpyAtoA_v2_ptds(to: CUarray, to_offset: usize, from: CUarray, from_offset: usize,
+        bytes: usize)
         => Launch::copy(bytes, CUstream::NULL, Launch::PER_THREAD);
     cuMemcpyAtoD_v2(to: CUdeviceptr, from: CUarray, from_offset: usize, bytes: usize)
         => Launch::copy(bytes, CUstream::NULL, Launch::LEGACY);
@@ -130,7 +133,9 @@ macro_rules! copies {
                 // would read.
                 let within = boundary::or(None, || unsafe { $what });
                 match within {
-                    Some(bytes) => gate::enter(Launch::copy(bytes, $stream, Launch::$flavour), call),
+                    Some(bytes) => {
+                        gate::enter(Launch::copy(bytes, $stream, Launch::$flavour), call)
+                    }
                     None => call(),
                 }
             }
@@ -143,51 +148,68 @@ macro_rules! copies {
 }
 
 copies! {
-    cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, bytes: usize) LEGACY CUstream::NULL, line(to, from, bytes);
-    cuMemcpy_ptds(to: CUdeviceptr, from: CUdeviceptr, bytes: usize) PER_THREAD CUstream::NULL, line(to, from, bytes);
-    cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) LEGACY stream, line(to, from, bytes);
-    cuMemcpyAsync_ptsz(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) PER_THREAD stream, line(to, from, bytes);
+    cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, bytes: usize)
+        LEGACY CUstream::NULL, line(to, from, bytes);
+    cuMemcpy_ptds(to: CUdeviceptr, from: CUdeviceptr, bytes: usize)
+        PER_THREAD CUstream::NULL, line(to, from, bytes);
+    cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream)
+        LEGACY stream, line(to, from, bytes);
+    cuMemcpyAsync_ptsz(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream)
+        PER_THREAD stream, line(to, from, bytes);
     cuMemcpy2D_v2(copy: *const CUDA_MEMCPY2D) LEGACY CUstream::NULL, rectangle(copy);
     cuMemcpy2D_v2_ptds(copy: *const CUDA_MEMCPY2D) PER_THREAD CUstream::NULL, rectangle(copy);
     cuMemcpy2DUnaligned_v2(copy: *const CUDA_MEMCPY2D) LEGACY CUstream::NULL, rectangle(copy);
-    cuMemcpy2DUnaligned_v2_ptds(copy: *const CUDA_MEMCPY2D) PER_THREAD CUstream::NULL, rectangle(copy);
+    cuMemcpy2DUnaligned_v2_ptds(copy: *const CUDA_MEMCPY2D)
+        PER_THREAD CUstream::NULL, rectangle(copy);
     cuMemcpy2DAsync_v2(copy: *const CUDA_MEMCPY2D, stream: CUstream) LEGACY stream, rectangle(copy);
-    cuMemcpy2DAsync_v2_ptsz(copy: *const CUDA_MEMCPY2D, stream: CUstream) PER_THREAD stream, rectangle(copy);
+    cuMemcpy2DAsync_v2_ptsz(copy: *const CUDA_MEMCPY2D, stream: CUstream)
+        PER_THREAD stream, rectangle(copy);
     cuMemcpy3D_v2(copy: *const CUDA_MEMCPY3D) LEGACY CUstream::NULL, solid(copy);
     cuMemcpy3D_v2_ptds(copy: *const CUDA_MEMCPY3D) PER_THREAD CUstream::NULL, solid(copy);
     cuMemcpy3DAsync_v2(copy: *const CUDA_MEMCPY3D, stream: CUstream) LEGACY stream, solid(copy);
-    cuMemcpy3DAsync_v2_ptsz(copy: *const CUDA_MEMCPY3D, stream: CUstream) PER_THREAD stream, solid(copy);
+    cuMemcpy3DAsync_v2_ptsz(copy: *const CUDA_MEMCPY3D, stream: CUstream)
+        PER_THREAD stream, solid(copy);
     cuMemcpyWithAttributesAsync(
-        to: CUdeviceptr, from: CUdeviceptr, bytes: usize, attributes: *mut CUmemcpyAttributes, stream: CUstream
+        to: CUdeviceptr, from: CUdeviceptr, bytes: usize, attributes: *mut CUmemcpyAttributes,
+        stream: CUstream
     ) LEGACY stream, line(to, from, bytes);
     cuMemcpyWithAttributesAsync_ptsz(
-        to: CUdeviceptr, from: CUdeviceptr, bytes: usize, attributes: *mut CUmemcpyAttributes, stream: CUstream
+        to: CUdeviceptr, from: CUdeviceptr, bytes: usize, attributes: *mut CUmemcpyAttributes,
+        stream: CUstream
     ) PER_THREAD stream, line(to, from, bytes);
     cuMemcpyBatchAsync(
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, bytes: *mut usize, count: usize,
-        attributes: *mut CUmemcpyAttributes, starts: *mut usize, attribute_count: usize, failed: *mut usize, stream: CUstream
+        attributes: *mut CUmemcpyAttributes, starts: *mut usize, attribute_count: usize,
+        failed: *mut usize, stream: CUstream
     ) LEGACY stream, lines(to, from, bytes, count);
     cuMemcpyBatchAsync_ptsz(
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, bytes: *mut usize, count: usize,
-        attributes: *mut CUmemcpyAttributes, starts: *mut usize, attribute_count: usize, failed: *mut usize, stream: CUstream
+        attributes: *mut CUmemcpyAttributes, starts: *mut usize, attribute_count: usize,
+        failed: *mut usize, stream: CUstream
     ) PER_THREAD stream, lines(to, from, bytes, count);
     cuMemcpyBatchAsync_v2(
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, bytes: *mut usize, count: usize,
-        attributes: *mut CUmemcpyAttributes, starts: *mut usize, attribute_count: usize, stream: CUstream
+        attributes: *mut CUmemcpyAttributes, starts: *mut usize, attribute_count: usize,
+        stream: CUstream
     ) LEGACY stream, lines(to, from, bytes, count);
     cuMemcpyBatchAsync_v2_ptsz(
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, bytes: *mut usize, count: usize,
-        attributes: *mut CUmemcpyAttributes, starts: *mut usize, attribute_count: usize, stream: CUstream
+        attributes: *mut CUmemcpyAttributes, starts: *mut usize, attribute_count: usize,
+        stream: CUstream
     ) PER_THREAD stream, lines(to, from, bytes, count);
-    cuMemcpy3DWithAttributesAsync(copy: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream)
+    cuMemcpy3DWithAttributesAsync(copy: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong,
+        stream: CUstream)
         LEGACY stream, boxes(copy, 1);
-    cuMemcpy3DWithAttributesAsync_ptsz(copy: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream)
+    cuMemcpy3DWithAttributesAsync_ptsz(copy: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong,
+        stream: CUstream)
         PER_THREAD stream, boxes(copy, 1);
     cuMemcpy3DBatchAsync(
-        count: usize, copies: *mut CUDA_MEMCPY3D_BATCH_OP, failed: *mut usize, flags: c_ulonglong, stream: CUstream
+        count: usize, copies: *mut CUDA_MEMCPY3D_BATCH_OP, failed: *mut usize, flags: c_ulonglong,
+        stream: CUstream
     ) LEGACY stream, boxes(copies, count);
     cuMemcpy3DBatchAsync_ptsz(
-        count: usize, copies: *mut CUDA_MEMCPY3D_BATCH_OP, failed: *mut usize, flags: c_ulonglong, stream: CUstream
+        count: usize, copies: *mut CUDA_MEMCPY3D_BATCH_OP, failed: *mut usize, flags: c_ulonglong,
+        stream: CUstream
     ) PER_THREAD stream, boxes(copies, count);
     cuMemcpy3DBatchAsync_v2(
         count: usize, copies: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream

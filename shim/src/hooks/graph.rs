@@ -5,7 +5,7 @@
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_memory::{Footprint, GraphId, Graphs, PoolError, PoolId, Submission, Tenant};
+use cgpu_memory::{Footprint, GraphId, Graphs, PoolDriver, PoolError, PoolId, Submission, Tenant};
 
 use super::answer::refuse;
 use super::memory::call_retrying;
@@ -133,7 +133,8 @@ macro_rules! uploads {
                 boundary::guard(|| send(graph, Submission::Upload, Order::$order(stream), call))
             }
 
-            let function = if graphs::may_allocate() { charged } else { driver::address::$symbol() };
+            let function =
+                if graphs::may_allocate() { charged } else { driver::address::$symbol() };
             // SAFETY: the program's own call.
             unsafe { function(graph, stream) }
         }
@@ -314,7 +315,7 @@ unsafe fn instantiate(
 fn update(
     graph_exec: CUgraphExec,
     graph: CUgraph,
-    updated: impl FnOnce(Graphs<'static>, GraphId, &mut Footprint, &'static dyn cgpu_memory::PoolDriver),
+    updated: impl FnOnce(Graphs<'static>, GraphId, &mut Footprint, &'static dyn PoolDriver),
     call: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let Some(tenant) = allocating() else { return call() };

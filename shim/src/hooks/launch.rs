@@ -36,7 +36,8 @@ macro_rules! launches {
 
             #[inline(never)]
             unsafe extern "C" fn metered($($arg: $type),*) -> CUresult {
-                let function = if gate::spend(&$launch) { driver::address::$symbol() } else { slow };
+                let function =
+                    if gate::spend(&$launch) { driver::address::$symbol() } else { slow };
                 // SAFETY: the program's own call.
                 unsafe { function($($arg),*) }
             }
@@ -54,28 +55,37 @@ pub(super) use launches;
 
 launches! {
     cuLaunchKernel(
-        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
+        block_y: c_uint, block_z: c_uint,
         shared: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]), stream, ..Launch::LEGACY };
+    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]),
+        stream, ..Launch::LEGACY };
 
     cuLaunchKernel_ptsz(
-        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
+        block_y: c_uint, block_z: c_uint,
         shared: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]), stream, ..Launch::PER_THREAD };
+    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]),
+        stream, ..Launch::PER_THREAD };
 
     cuLaunchCooperativeKernel(
-        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
+        block_y: c_uint, block_z: c_uint,
         shared: c_uint, stream: CUstream, parameters: *mut *mut c_void,
-    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]), stream, ..Launch::LEGACY };
+    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]),
+        stream, ..Launch::LEGACY };
 
     cuLaunchCooperativeKernel_ptsz(
-        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
+        block_y: c_uint, block_z: c_uint,
         shared: c_uint, stream: CUstream, parameters: *mut *mut c_void,
-    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]), stream, ..Launch::PER_THREAD };
+    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]),
+        stream, ..Launch::PER_THREAD };
 
     // Before CUDA 4: on the legacy stream by default. The block shape is a property of the
     // function, so blocks count as threads.
-    cuLaunch(function: CUfunction) => Launch { kernel: kernel(function, [1; 3], [1; 3]), ..Launch::LEGACY };
+    cuLaunch(function: CUfunction) => Launch { kernel: kernel(function, [1; 3], [1; 3]),
+        ..Launch::LEGACY };
 
     cuLaunchGrid(
         function: CUfunction, width: c_int, height: c_int,
@@ -83,17 +93,20 @@ launches! {
 
     cuLaunchGridAsync(
         function: CUfunction, width: c_int, height: c_int, stream: CUstream,
-    ) => Launch { kernel: kernel(function, plane(width, height), [1; 3]), stream, ..Launch::LEGACY };
+    ) => Launch { kernel: kernel(function, plane(width, height), [1; 3]), stream,
+        ..Launch::LEGACY };
 
     cuLaunchKernelEx(
-        config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void,
+        config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void,
+        extra: *mut *mut c_void,
     ) => {
         // SAFETY: null, or the program's own record, which the driver would read as well.
         unsafe { Launch::configured(config, function, Launch::LEGACY) }
     };
 
     cuLaunchKernelEx_ptsz(
-        config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void,
+        config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void,
+        extra: *mut *mut c_void,
     ) => {
         // SAFETY: null, or the program's own record, which the driver would read as well.
         unsafe { Launch::configured(config, function, Launch::PER_THREAD) }

@@ -388,8 +388,9 @@ pub(super) fn commit_in_order<T: Send + 'static>(pending: T, commit: fn(T), orde
     }
 
     let pending = Box::into_raw(Box::new((pending, commit)));
-    // SAFETY: the driver owns the box if it accepts the call, and runs the function at most once. It
-    // may do so in any thread, because the value is `Send`, and at any time, because it is 'static.
+    // SAFETY: the driver owns the box if it accepts the call, and runs the function at most once.
+    // It may do so in any thread, because the value is `Send`, and at any time, because it is
+    // 'static.
     let answer = unsafe { order.call(Some(reached::<T>), pending.cast()) };
     if answer != CUresult::SUCCESS {
         // SAFETY: the driver refused the call, so the box is still ours.

@@ -253,8 +253,8 @@ impl Object {
     ///
     /// # Safety
     ///
-    /// `path` and `dynamic` are null or those of a loaded object at `base`, which stays loaded while
-    /// the result is used.
+    /// `path` and `dynamic` are null or those of a loaded object at `base`, which stays loaded
+    /// while the result is used.
     unsafe fn read(base: usize, path: *const c_char, dynamic: *const Dynamic) -> Option<Object> {
         let mut entry = dynamic;
         let (mut symbols, mut strings, mut versions, mut gnu, mut system_v) = (0, 0, 0, 0, 0);

@@ -48,7 +48,8 @@ macro_rules! trampoline {
             #[cfg(target_arch = "x86_64")]
             core::arch::naked_asm!(
                 ".cfi_startproc",
-                "sub rsp, 24", // three arguments below the return address; the stack is aligned again
+                // Room for three arguments below the return address, and alignment of the stack.
+                "sub rsp, 24",
                 ".cfi_def_cfa_offset 32",
                 "mov [rsp], rdi",
                 "mov [rsp + 8], rsi",

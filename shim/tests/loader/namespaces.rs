@@ -22,11 +22,14 @@ fn driver_is_not_loaded_into_other_namespaces() {
         [
             "libcuda.so.1: opened",
             "driver: libcgpu.so:cuMemAlloc_v2",
-            "linked.so: libcuda.so.1 in a namespace of its own, where cgpu could not see it: cannot open shared object file: No such file or directory",
+            "linked.so: libcuda.so.1 in a namespace of its own, where cgpu could not see it: \
+             cannot open shared object file: No such file or directory",
             "libm.so.6: opened",
             "cos: another",
-            "no-such-library.so: no-such-library.so: cannot open shared object file: No such file or directory",
-            "/no/such/library.so: /no/such/library.so: cannot open shared object file: No such file or directory",
+            "no-such-library.so: no-such-library.so: cannot open shared object file: \
+             No such file or directory",
+            "/no/such/library.so: /no/such/library.so: cannot open shared object file: \
+             No such file or directory",
             "base: libcgpu.so:cuMemAlloc_v2",
         ]
     );

@@ -43,7 +43,8 @@ fn gaps_cost_no_container_its_share() {
         let apart = share_error(neighbours, &vec![1; saturating]);
         let name = format!("{burst} x {kernel_us} us, gaps of {gap_us} us, beside {saturating}");
         println!(
-            "{name}: {:.1} % of solo (native {:.1} %); neighbours {neighbour:.1} % of their share, apart {apart:.2} %; GPU used {:.1} % (native {:.1} %)",
+            "{name}: {:.1} % of solo (native {:.1} %); neighbours {neighbour:.1} % of \
+             their share, apart {apart:.2} %; GPU used {:.1} % (native {:.1} %)",
             part(turns[0]),
             part(native[0]),
             utilisation(&turns, TIME),

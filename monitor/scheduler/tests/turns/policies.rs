@@ -181,7 +181,8 @@ fn soft_is_at_least_a_turn_less_a_tenth_and_wastes_less() {
         });
         let part = |ran: u64| ran as f64 * 100.0 / solo as f64;
         println!(
-            "{burst} x {kernel_us} us, gap {gap_us} us: {:.1} % of solo (turns {:.1} %), GPU used {:.1} % (turns {:.1} %)",
+            "{burst} x {kernel_us} us, gap {gap_us} us: {:.1} % of solo (turns {:.1} %), \
+             GPU used {:.1} % (turns {:.1} %)",
             part(soft[0]),
             part(turns[0]),
             utilisation(&soft, 5 * SECOND),

@@ -214,9 +214,10 @@ macro_rules! sessions {
                 Err(answer) => return answer,
             };
             let Scope::Container(sliced) = scope else { return nvmlReturn_t::ERROR_NO_PERMISSION };
+            let list = of_container(reported, &sliced.pid_map());
             // SAFETY: not null, so the program's count is writable and gives the length of its
             // list.
-            let answer = unsafe { write_list(&of_container(reported, &sliced.pid_map()), session_count, session_infos) };
+            let answer = unsafe { write_list(&list, session_count, session_infos) };
             // These functions return success when asked for the length.
             if session_infos.is_null() { nvmlReturn_t::SUCCESS } else { answer }
         }

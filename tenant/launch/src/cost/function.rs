@@ -150,7 +150,8 @@ impl FunctionCosts {
     }
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // within bounds; a kernel of 4 s and more counts as 4 s
+// within bounds; a kernel of 4 s and more counts as 4 s
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 fn bounded(estimate: f64) -> u32 {
     estimate.clamp(f64::from(MIN_COST), f64::from(u32::MAX)) as u32
 }

@@ -111,7 +111,8 @@ fn full_cost_table_replaces_entries() {
 proptest! {
     /// For any mixture and any wrong first sample, the estimate of a batch converges to its time.
     #[test]
-    fn estimates_of_mixed_batches_converge(truth in proptest::collection::vec(1_000_u64..2_000_000, 1..6), mix in any::<[u8; 8]>(), wrong in 0.5_f64..2.0) {
+    fn estimates_of_mixed_batches_converge(truth in proptest::collection::vec(1_000_u64..2_000_000,
+        1..6), mix in any::<[u8; 8]>(), wrong in 0.5_f64..2.0) {
         let mut costs = Costs::new();
         let true_cost = |function: usize| truth[function];
         for function in 0..truth.len() {
@@ -120,7 +121,8 @@ proptest! {
         }
         let batches: Vec<Vec<(usize, u64)>> = mix
             .chunks(2)
-            .map(|pair| pair.iter().map(|byte| (usize::from(*byte) % truth.len(), u64::from(*byte) / 64 + 1)).collect())
+            .map(|pair| pair.iter().map(|byte| (usize::from(*byte) % truth.len(),
+                u64::from(*byte) / 64 + 1)).collect())
             .collect();
         for _ in 0..300 {
             for batch in &batches {
@@ -129,7 +131,8 @@ proptest! {
         }
         for batch in &batches {
             let estimate = estimate(&mut costs, batch);
-            let took: u64 = batch.iter().map(|&(function, count)| true_cost(function) * count).sum();
+            let took: u64 = batch.iter().map(|&(function, count)|
+                true_cost(function) * count).sum();
             let error = (estimate.cost.0 as f64 / took as f64 - 1.0).abs();
             prop_assert!(error < 0.1, "{batch:?}: expected {}, took {took}", estimate.cost.0);
         }

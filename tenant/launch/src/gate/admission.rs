@@ -5,8 +5,8 @@
 //!            OPEN ------------------------------------------------------> proceed
 //! turn is    YOURS, spent < granted --> queue -> throttle --> sleep ... -> proceed, with a budget
 //!                                      (wait for a sibling)
-//!            YOURS, all spent -----+
-//!            WAIT -----------------+--> held: wait ... decide again (1 s without a heartbeat: proceed)
+//!            YOURS, all spent ----+
+//!            WAIT ----------------+--> held: wait ... decide (proceed after 1 s without heartbeat)
 //!                  work on another GPU: ---------------------------------> proceed, charged
 //! ```
 //!

@@ -192,14 +192,16 @@ proptest! {
     /// than ran.
     #[test]
     fn every_launch_proceeds_in_the_end(
-        launches in proptest::collection::vec((0_usize..5, 1_u64..3000, 0_u64..900, any::<bool>(), 0_usize..4), 20..150),
+        launches in proptest::collection::vec((0_usize..5, 1_u64..3000, 0_u64..900, any::<bool>(),
+            0_usize..4), 20..150),
         turns in proptest::collection::vec((0_u8..3, 100_u64..9000), 1..40),
         dies in any::<bool>(),
     ) {
         let harness = alone(
             |role| {
                 for (epoch, (state, length)) in turns.iter().enumerate() {
-                    let state = [TurnState::Open, TurnState::Yours, TurnState::Wait][usize::from(*state)];
+                    let state = [TurnState::Open, TurnState::Yours,
+                        TurnState::Wait][usize::from(*state)];
                     set_turn(role.harness, 0, epoch as u64 + 1, state, us(*length));
                     role.harness.grantors[0].beat();
                     role.sleep(us(*length));

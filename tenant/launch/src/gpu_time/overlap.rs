@@ -143,7 +143,8 @@ fn makespan(all: Nanos, longest: Nanos, overlap: f64) -> Nanos {
     if overlap <= 1.0 { all } else { times(all, 1.0 / overlap).max(longest).min(all) }
 }
 
-#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)] // times far below 2^53 ns
+// times far below 2^53 ns
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 pub(super) fn times(time: Nanos, factor: f64) -> Nanos {
     Nanos((time.0 as f64 * factor) as u64)
 }

@@ -155,7 +155,8 @@ fn remaining_work_of_several_lanes_is_predicted() {
         let mean = off.iter().sum::<u64>() / off.len() as u64;
         let cost = gpu_time.expect(kernel()).cost;
         println!(
-            "{lanes} lanes: {mean} us off on average, {worst} at worst; a kernel is taken for {cost} ns, {launched} launched"
+            "{lanes} lanes: {mean} us off on average, {worst} at worst; a kernel counts as \
+             {cost} ns, {launched} launched"
         );
         assert!(
             mean < OFF && worst < 2 * OFF,

@@ -97,19 +97,22 @@ mod tests {
     proptest! {
         /// Compares with a set of instants, while there are few enough gaps.
         #[test]
-        fn union_equals_a_set_of_instants(intervals in proptest::collection::vec((0_u64..60, 0_u64..20), 1..7)) {
+        fn union_equals_a_set_of_instants(intervals in proptest::collection::vec((0_u64..60,
+            0_u64..20), 1..7)) {
             let mut union = Union::default();
             let mut set = std::collections::BTreeSet::new();
             for (start, length) in intervals {
                 let before = set.len();
                 set.extend(start..start + length);
-                prop_assert_eq!(union.add(span(start, start + length)).0, (set.len() - before) as u64);
+                prop_assert_eq!(union.add(span(start, start + length)).0,
+                    (set.len() - before) as u64);
             }
         }
 
         /// The union never exceeds the time that passed, nor what was added.
         #[test]
-        fn busy_is_bounded(intervals in proptest::collection::vec((0_u64..1000, 0_u64..50), 1..200)) {
+        fn busy_is_bounded(intervals in proptest::collection::vec((0_u64..1000, 0_u64..50),
+            1..200)) {
             let mut union = Union::default();
             let (mut busy, mut added) = (0, 0);
             for (start, length) in intervals {

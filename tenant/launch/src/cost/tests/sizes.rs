@@ -90,7 +90,8 @@ proptest! {
                 }
             }
             let off = estimate.cost.0 as f64 / took.max(1) as f64;
-            prop_assert!(estimate.is_empty() || (0.6..1.7).contains(&off), "batch {number}: off by {off}");
+            prop_assert!(estimate.is_empty() || (0.6..1.7).contains(&off),
+                "batch {number}: off by {off}");
             costs.learn(&estimate, Nanos(took), Contention::Alone);
         }
         prop_assert!(alone <= 12 + 1, "{alone} launches were measured by themselves");

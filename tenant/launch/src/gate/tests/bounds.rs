@@ -36,17 +36,23 @@ fn saturating_thread_sleeps_and_marks_seldom() {
                 gpu.log.iter().filter(|did| wanted(did)).count() as f64 / 200.0
             };
             let sleeps = each(|did| *did == Command::Sleep);
-            let (records, writes) =
-                (each(|did| matches!(did, Command::Record(_))), each(|did| matches!(did, Command::Write(_))));
+            let (records, writes) = (
+                each(|did| matches!(did, Command::Record(_))),
+                each(|did| matches!(did, Command::Write(_))),
+            );
             let asked = each(|did| *did == Command::Ask);
             let ran = gpu.ran[&0];
             let message = format!(
-                "{cost} us, {late} us late: {sleeps} sleeps, {records} records, {writes} writes, {asked} questions per ms; ran {ran}"
+                "{cost} us, {late} us late: {sleeps} sleeps, {records} records, {writes} writes, \
+                 {asked} queries per ms; ran {ran}"
             );
             assert!(sleeps < 4.0, "{message}");
             // The first one also queries whether the stream has run dry, since no launch has waited
             // yet. So does every eighth.
-            assert!(records < 2.0 && writes <= records && asked <= records * 9.0 / 8.0 + 0.05, "{message}");
+            assert!(
+                records < 2.0 && writes <= records && asked <= records * 9.0 / 8.0 + 0.05,
+                "{message}"
+            );
             assert!(ran > ms(199), "the GPU runs dry: {message}");
         });
     }
