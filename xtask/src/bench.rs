@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: measures, in the bench crate.
+//! `cargo xtask bench`: builds and runs the benchmarks.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `cargo xtask build`: everything in its shipped form, collected in `target/dist` under fixed names.
+//! `cargo xtask build`: builds everything that is shipped, and collects it in `target/dist`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,8 @@ use crate::cargo::{self, Workspace};
 use crate::collection::{Collection, DIST, Item, LINKS};
 use crate::{pages, portable, programs};
 
-/// The program that is linked statically: container engines wait for each of its calls, and the loader took a good part of them.
+/// The program that is linked statically. Container engines wait for each of its calls, and dynamic
+/// loading took a large part of them.
 const STATIC: &str = "cgpu-runtime";
 
 #[derive(Args)]
@@ -51,7 +52,7 @@ pub(crate) fn collect(workspace: &Workspace, collection: &Collection) -> Result<
         place(file, &folder.join(item.name))?;
     }
     if collection.items().any(|item| item.name == STATIC) {
-        // `cargo rustc` takes the profile named test for a wish to build tests.
+        // `cargo rustc --profile test` would build tests.
         let profile = if collection.profile == "test" { "dev" } else { collection.profile };
         runtime(workspace, profile, &folder)?;
     }
@@ -63,9 +64,9 @@ pub(crate) fn collect(workspace: &Workspace, collection: &Collection) -> Result<
     Ok(folder)
 }
 
-/// Builds the program that needs no library of the system that it runs on.
+/// Builds the statically linked program.
 pub(crate) fn runtime(workspace: &Workspace, profile: &str, folder: &Path) -> Result<()> {
-    // The compiler names the file's whole path if it has it, and else gives the name back.
+    // The compiler prints the full path of a file that it finds, else only the name.
     let mut asking = Command::new("cc");
     let library = asking.arg("-print-file-name=libc.a").output().context("cannot run cc")?.stdout;
     ensure!(
@@ -87,7 +88,7 @@ pub(crate) fn runtime(workspace: &Workspace, profile: &str, folder: &Path) -> Re
     place(cargo::find(&artifacts, &workspace.root, "runtime", STATIC)?, &folder.join(STATIC))
 }
 
-/// Copies under another name first: a process that still runs the old file keeps it whole.
+/// Copies a file, then renames it: a process that runs the old file is not disturbed.
 pub(crate) fn place(from: &Path, to: &Path) -> Result<()> {
     let parent = to.parent().context("a file of dist has a folder")?;
     fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
@@ -97,7 +98,7 @@ pub(crate) fn place(from: &Path, to: &Path) -> Result<()> {
     fs::rename(&fresh, to).with_context(|| format!("cannot place {}", to.display()))
 }
 
-/// Leaves out what only debuggers read: three quarters of it all. Names stay, for backtraces.
+/// Removes debug information, three quarters of a file. Symbol names stay, for backtraces.
 pub(crate) fn lighten(file: &Path) -> Result<()> {
     let status = Command::new("strip").arg("--strip-debug").arg(file).status();
     ensure!(
@@ -110,7 +111,7 @@ pub(crate) fn lighten(file: &Path) -> Result<()> {
 
 fn link(target: &str, to: &Path) -> Result<()> {
     let fresh = to.with_extension("new");
-    // What an interrupted run left.
+    // An interrupted run may have left it.
     let _ = fs::remove_file(&fresh);
     symlink(target, &fresh).with_context(|| format!("cannot link {}", fresh.display()))?;
     fs::rename(&fresh, to).with_context(|| format!("cannot place {}", to.display()))

@@ -1,4 +1,4 @@
-//! Cargo as a tool: where the workspace and its output are, and what a build made.
+//! Cargo as a tool: the paths of the workspace, and the files that a build made.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,15 +11,16 @@ use serde_json::Value;
 pub(crate) struct Workspace {
     /// The folder of the top `Cargo.toml`.
     pub root: PathBuf,
-    /// Where cargo puts its output: `target`, or what CARGO_TARGET_DIR or the configuration say.
+    /// Cargo's output folder: `target`, or that of CARGO_TARGET_DIR or cargo's configuration.
     pub target: PathBuf,
 }
 
-/// One file that a build made.
+/// A file that a build made.
 pub(crate) struct Artifact {
-    /// The cargo target's name (`cgpu`, `cgpu-monitor`).
+    /// The name of the cargo target (`cgpu`, `cgpu-monitor`).
     pub target: String,
-    /// The package's folder, which tells apart targets of the same name (two libraries are called `cuda`).
+    /// The package's folder, which distinguishes targets of the same name (two libraries are called
+    /// `cuda`).
     pub folder: PathBuf,
     /// The file.
     pub file: PathBuf,
@@ -28,9 +29,10 @@ pub(crate) struct Artifact {
 }
 
 impl Workspace {
-    /// Asks cargo, in the copy of the sources that we were started from.
+    /// Asks cargo for the workspace that this program was started from.
     pub(crate) fn find() -> Result<Self> {
-        // `cargo run` says which. What was compiled in may be another copy with the same target folder.
+        // `cargo run` sets the variable. The value at compile time may be another copy of the
+        // sources that shares the target folder.
         let here = std::env::var_os("CARGO_MANIFEST_DIR")
             .unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let metadata = metadata(Path::new(&here))?;
@@ -43,24 +45,25 @@ impl Workspace {
         Ok(Self { root: path("workspace_root")?, target: path("target_directory")? })
     }
 
-    /// What `cargo metadata` says about the workspace's own packages.
+    /// Returns the output of `cargo metadata` for the workspace's packages.
     pub(crate) fn metadata(&self) -> Result<Value> {
         metadata(&self.root)
     }
 
-    /// A cargo command in the workspace's root, its output going to our stderr.
+    /// Returns a cargo command in the workspace's root.
     pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = cargo();
         command.args(arguments).current_dir(&self.root).stdin(Stdio::null());
         command
     }
 
-    /// Builds by `cargo build`, `cargo rustc` or `cargo test --no-run`; returns the libraries, programs and test programs.
+    /// Runs `cargo build`, `cargo rustc` or `cargo test --no-run`; returns the libraries, programs
+    /// and test programs.
     pub(crate) fn build(&self, by: &str, arguments: &[&str]) -> Result<Vec<Artifact>> {
         self.build_by(&mut self.cargo(&[by]), arguments)
     }
 
-    /// The same with a cargo command that has its own environment.
+    /// Builds with a prepared cargo command.
     pub(crate) fn build_by(
         &self,
         command: &mut Command,
@@ -85,7 +88,7 @@ impl Workspace {
     }
 }
 
-/// The file of a cargo target, by the folder of its package under the root and its file name.
+/// Returns the file of a cargo target in a package's folder.
 pub(crate) fn find<'a>(
     artifacts: &'a [Artifact],
     root: &Path,
@@ -117,7 +120,7 @@ fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// The shared libraries and executables of one `compiler-artifact` message.
+/// Returns the shared libraries and executables of a `compiler-artifact` message.
 fn artifacts_of(message: &Value) -> Vec<Artifact> {
     let target = &message["target"];
     let kinds: Vec<&str> =

@@ -1,6 +1,6 @@
-//! What is built: one table of files, and the folders that collect them under fixed names.
+//! The table of built files, and the folders that collect them under fixed names.
 
-/// One built file.
+/// A built file.
 pub(crate) struct Item {
     /// The cargo package.
     pub package: &'static str,
@@ -18,17 +18,17 @@ pub(crate) struct Collection {
     pub folder: &'static str,
     /// The cargo profile.
     pub profile: &'static str,
-    /// What the profile means and how long the first build takes on two cores, for the terminal.
+    /// The meaning of the profile and the time of the first build on two cores, for the terminal.
     pub announcement: &'static str,
-    /// The files of [`ITEMS`] in it; `None` stands for all.
+    /// The names of its files in [`ITEMS`]; `None` for all.
     files: Option<&'static [&'static str]>,
-    /// Packages of which nothing is built, but whose dependencies have features that count.
+    /// Packages that are built only because their features affect the others.
     pub features_of: &'static [&'static str],
-    /// The C programs in it; `None` stands for all.
+    /// The names of its C programs; `None` for all.
     pub programs: Option<&'static [&'static str]>,
 }
 
-/// What the demo runs, and what the README runs after it.
+/// Files that the demo and the README's commands run.
 pub(crate) const DEMO: Collection = Collection {
     folder: "demo",
     profile: "dev",
@@ -45,7 +45,7 @@ pub(crate) const DEMO: Collection = Collection {
     programs: Some(&["alloc_fill", "launch_loop", "worker"]),
 };
 
-/// What is shipped and measured.
+/// Files that are shipped and measured.
 pub(crate) const DIST: Collection = Collection {
     folder: "dist",
     profile: "release",
@@ -55,7 +55,7 @@ pub(crate) const DIST: Collection = Collection {
     programs: None,
 };
 
-/// What the end-to-end tests run.
+/// Files that the end-to-end tests run.
 pub(crate) const TEST: Collection = Collection {
     folder: "test",
     profile: "test",
@@ -65,26 +65,27 @@ pub(crate) const TEST: Collection = Collection {
     programs: None,
 };
 
-/// What the end-to-end tests judge in its shipped form: instructions, exported symbols.
+/// Files that the end-to-end tests examine as shipped: instructions, exported symbols.
 pub(crate) const TEST_RELEASE: Collection = Collection {
     folder: "test/release",
     profile: "release",
     announcement: "the shim as it is shipped; the first build takes about a minute",
     files: Some(&["libcgpu.so", "null/libcuda.so.1", "null/libnvidia-ml.so.1"]),
-    // Cargo unifies features: what is built beside the shim changes its instructions by some percent.
+    // Cargo unifies features, so packages built beside the shim change its instructions by some
+    // percent.
     features_of: &["cgpu-cli"],
     programs: Some(&["among", "calls"]),
 };
 
 impl Collection {
-    /// The files in it.
+    /// Returns its files.
     pub(crate) fn items(&self) -> impl Iterator<Item = &'static Item> {
         let files = self.files;
         ITEMS.iter().filter(move |item| files.is_none_or(|files| files.contains(&item.name)))
     }
 }
 
-/// Everything that cargo builds. The C programs come beside it, in `programs/`.
+/// All files that cargo builds. The C programs are collected in `programs/`.
 pub(crate) const ITEMS: &[Item] = &[
     Item { package: "cgpu-shim", folder: "shim", target: "cgpu", name: "libcgpu.so" },
     Item { package: "cgpu-cli", folder: "cli", target: "cgpu", name: "cgpu" },
@@ -164,5 +165,5 @@ pub(crate) const ITEMS: &[Item] = &[
     },
 ];
 
-/// Second names: the same file under another name, which it looks at when it starts.
+/// Second names of a file; the program checks under which name it was started.
 pub(crate) const LINKS: &[(&str, &str)] = &[("cgpu-smi", "cgpu")];

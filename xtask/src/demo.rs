@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: builds, then shows the main job.
+//! `cargo xtask demo`: builds and runs the demo.
 
 use std::process::ExitCode;
 

@@ -1,8 +1,9 @@
-//! `cargo xtask fuzz`: all bytes that cross a border, at random, for as long as asked.
+//! `cargo xtask fuzz`: feeds random bytes to every parser of untrusted input, for a given time.
 //!
-//! libFuzzer comes with the crate libfuzzer-sys, and the compiler counts edges by the same pass as clang: no nightly toolchain is needed.
-//! Seeds are in `fuzz/seeds`; what a run finds to be new stays in `target/fuzz`, and an input that fails is written to
-//! `fuzz/seeds/<target>/`, so that the next run begins with it.
+//! libFuzzer comes with the crate libfuzzer-sys, and the stable compiler can count edges, so no
+//! nightly toolchain is needed. Seeds are in `fuzz/seeds`. New inputs of a run stay in
+//! `target/fuzz`. An input that fails is written to `fuzz/seeds/<target>/`, so the next run starts
+//! with it.
 
 use std::fs;
 use std::process::ExitCode;
@@ -12,10 +13,10 @@ use clap::Args;
 
 use crate::cargo::Workspace;
 
-/// One target for each border.
+/// One target for each parser.
 const TARGETS: &[&str] = &["configuration", "environment", "limits", "region", "snapshot"];
 
-/// What `cargo fuzz` passes, but for the sanitizer, which needs a nightly toolchain.
+/// The flags of `cargo fuzz`, without the sanitizer, which needs a nightly toolchain.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
@@ -38,7 +39,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         some => some.iter().map(String::as_str).collect(),
     };
     let mut build = workspace.cargo(&["build", "--release", "--manifest-path", "fuzz/Cargo.toml"]);
-    // A target triple keeps the flags away from build scripts.
+    // With a target triple the flags do not apply to build scripts.
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     build.args(["--target", &triple]).env("RUSTFLAGS", FLAGS).env("CARGO_TARGET_DIR", &folder);
     ensure!(

@@ -14,7 +14,7 @@ use crate::cargo::Workspace;
 use crate::collection::TEST;
 use crate::{build, portable, programs};
 
-/// Size limit of the kit: it travels to the machine as a whole.
+/// Size limit of the kit, which is copied as a whole.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// The folder of the kit's scripts.
@@ -24,7 +24,7 @@ const DIST: &str = "dist";
 /// The file that names the commit that the kit was built from.
 const COMMIT: &str = "commit";
 
-/// Built by itself, as it is shipped: what is built beside the shim changes its instructions.
+/// Built separately, as it is shipped: packages built beside the shim change its instructions.
 const SHIM: &[&str] = &["libcgpu.so"];
 /// What the rows and the demo run beside the shim. The simulated driver stays behind: the machine
 /// has a real one.
@@ -70,7 +70,7 @@ pub(crate) fn run() -> Result<PathBuf> {
     Ok(kit)
 }
 
-/// Makes the kit that the tests run, `gpu-kit` in their folder, from what is built there.
+/// Makes the kit that the tests run, from the files built for tests.
 pub(crate) fn collect_for_tests(workspace: &Workspace) -> Result<()> {
     let built = workspace.target.join(TEST.folder);
     let kit = built.join("gpu-kit");
@@ -82,7 +82,7 @@ pub(crate) fn collect_for_tests(workspace: &Workspace) -> Result<()> {
         .try_for_each(|name| share(&built.join(&name), &kit.join(DIST).join(&name)))
 }
 
-/// Clears the kit and copies what it has of the sources.
+/// Clears the kit and copies its scripts.
 fn copy_scripts(workspace: &Workspace, kit: &Path) -> Result<()> {
     if kit.exists() {
         fs::remove_dir_all(kit).with_context(|| format!("cannot clear {}", kit.display()))?;
@@ -94,7 +94,7 @@ fn copy_scripts(workspace: &Workspace, kit: &Path) -> Result<()> {
     fs::write(kit.join(COMMIT), commit(workspace)).context("cannot write the commit")
 }
 
-/// The kit's own files; what Python leaves beside them is in a folder.
+/// Returns the kit's scripts. Python's caches are in a folder, which is skipped.
 fn scripts(workspace: &Workspace) -> Result<Vec<PathBuf>> {
     let folder = workspace.root.join(SCRIPTS);
     let entries =
@@ -103,14 +103,14 @@ fn scripts(workspace: &Workspace) -> Result<Vec<PathBuf>> {
     Ok(files.into_iter().filter(|file| file.is_file()).collect())
 }
 
-/// One file under two names, or a copy where the two lie on different file systems.
+/// Links a file, or copies it to another file system.
 fn share(from: &Path, to: &Path) -> Result<()> {
     let parent = to.parent().context("a file of the kit has a folder")?;
     fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
     fs::hard_link(from, to).or_else(|_| build::place(from, to))
 }
 
-/// The commit, and whether the sources differ from it.
+/// Returns the commit, and whether the sources differ from it.
 fn commit(workspace: &Workspace) -> String {
     let git = |arguments: &[&str]| {
         let output =
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// The names in all calls `FUNCTION("NAME")` of the kit's scripts.
+    /// Returns the names in all calls `FUNCTION("NAME")` of the kit's scripts.
     fn named(function: &str) -> BTreeSet<String> {
         let scripts = scripts(&Workspace::find().unwrap()).unwrap();
         let python =

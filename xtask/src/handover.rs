@@ -1,4 +1,4 @@
-//! Tasks that build, then hand over to a built program with the caller's own arguments.
+//! Tasks that build and run a program with the caller's arguments.
 
 use std::process::{Command, ExitCode};
 

@@ -1,7 +1,7 @@
 //! The project's tasks; `cargo xtask --help` lists them.
 //!
-//! One rule for all of them: data goes to stdout, everything else (progress, compilers, test output) to stderr, and a
-//! task says what it could not do and why. Nothing has to be installed beforehand except a Rust toolchain and a C compiler.
+//! All tasks print data to stdout, and progress, compilers' and tests' output to stderr. A task
+//! that fails says what it could not do and why. They need only a Rust toolchain and a C compiler.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

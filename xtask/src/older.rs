@@ -1,8 +1,9 @@
-//! What is shipped, on systems that are older than the one that builds it.
+//! Tests what is shipped on systems that are older than the one that builds it.
 //!
-//! Their root file systems are made by debootstrap's first stage, which unpacks packages and runs nothing of them; a loader, a C library and the tools of a
-//! shell are all there then. Beside the shim for old systems stand programs, a simulated driver and the small C programs, built against the same glibc:
-//! a folder like `dist`, so that the end-to-end tests find what they know.
+//! debootstrap's first stage makes their root file systems: it unpacks packages without running
+//! their scripts. The result has a loader, a C library and the tools of a shell. The shim, the
+//! programs, a simulated driver and the small C programs are built for the old glibc into a folder
+//! like `dist`, so the end-to-end tests run there unchanged.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -14,15 +15,18 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::cargo::Workspace;
 use crate::{build, portable, programs};
 
-/// A system of which a root file system can be had.
+/// A system whose root file system can be made.
 struct System {
     suite: &'static str,
-    /// The sum (SHA-256) of its list of packages, for one whose signature cannot be checked: its key is in no package of Debian's. It was released long ago, so
-    /// the list stays what it is; what is downloaded is checked against it by debootstrap, and nothing is unpacked before it is checked itself. None: the signature is checked.
+    /// The SHA-256 sum of its list of packages, for a system whose signing key is in no package of
+    /// Debian. The system no longer changes, so neither does the list. debootstrap checks packages
+    /// against the list, and the list is checked before anything is unpacked. `None`: the signature
+    /// is checked.
     packages: Option<&'static str>,
 }
 
-/// What their glibc is: 2.31, 2.23. Older ones are not served where releases are; `CGPU_OLD_ROOTS` names more.
+/// Systems with glibc 2.31 and 2.23. Older ones are no longer on the mirrors; `CGPU_OLD_ROOTS` adds
+/// some.
 const SYSTEMS: &[System] = &[
     System { suite: "bullseye", packages: None },
     #[cfg(target_arch = "x86_64")]
@@ -32,14 +36,15 @@ const SYSTEMS: &[System] = &[
     },
 ];
 
-/// How what is shipped beside the shim is built: without the optimisations that take minutes. Which symbols of glibc it needs does not depend on them.
+/// The profile of the programs: without the optimizations that take minutes. The glibc symbols that
+/// they need are the same.
 const PROFILE: &str = "older";
-/// The C programs of containers' images in the tests.
+/// The C programs that the tests run in containers' images.
 const PROGRAMS: &[&str] = &["init", "meminfo", "alloc_fill", "visible", "hold", "worker"];
-/// Timeout for a system, in seconds.
+/// Timeout for making a system, in seconds.
 const TIMEOUT: &str = "180";
 
-/// Builds what is tried there; the folder, which is like `dist`.
+/// Builds what the tests run there; returns the folder, which is like `dist`.
 pub(crate) fn collect(workspace: &Workspace, shim: &Path) -> Result<PathBuf> {
     let folder = workspace.target.join("older").join("dist");
     portable::tools(workspace, PROFILE, &folder)?;
@@ -55,7 +60,8 @@ pub(crate) fn collect(workspace: &Workspace, shim: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Root file systems of older systems, those of an earlier run among them; and of those that cannot be had here, why.
+/// Returns the root file systems, made now or by an earlier run, and the reasons for those that
+/// cannot be made.
 pub(crate) fn roots(workspace: &Workspace) -> Result<(Vec<PathBuf>, Vec<String>)> {
     if let Some(named) = std::env::var_os("CGPU_OLD_ROOTS") {
         return Ok((std::env::split_paths(&named).collect(), Vec::new()));
@@ -86,7 +92,7 @@ pub(crate) fn roots(workspace: &Workspace) -> Result<(Vec<PathBuf>, Vec<String>)
     Ok((found, lacking))
 }
 
-/// Why there can be none here.
+/// Returns why no system can be made on this machine.
 pub(crate) fn obstacle() -> Option<&'static str> {
     if std::env::var_os("CGPU_OLD_ROOTS").is_some() {
         return None;
@@ -101,7 +107,7 @@ pub(crate) fn obstacle() -> Option<&'static str> {
 }
 
 impl System {
-    /// Makes the root file system in `folder`, under its own name when it is whole.
+    /// Makes the root file system in `folder`, and renames it when it is complete.
     fn fetch(&self, folder: &Path) -> Result<()> {
         let fresh = folder.join(format!("{}.new", self.suite));
         if fresh.exists() {
@@ -111,7 +117,7 @@ impl System {
         fs::create_dir_all(&fresh).with_context(|| format!("cannot make {}", fresh.display()))?;
         eprintln!("xtask: unpacking {} (half a minute or so)", self.suite);
         if let Some(expected) = self.packages {
-            // It is downloaded once, so that what is unpacked is what was checked.
+            // Downloaded once, so that the checked files are the ones that are unpacked.
             let packed = std::path::absolute(folder.join(format!("{}.tgz", self.suite)))?;
             let with = |option: &str| OsString::from_iter([option.as_ref(), packed.as_os_str()]);
             self.debootstrap(&fresh, &["--no-check-gpg".into(), with("--make-tarball=")])?;
@@ -122,7 +128,8 @@ impl System {
         } else {
             self.debootstrap(&fresh, &["--foreign".into()])?;
         }
-        // In a container it makes these links to its own, which lead where a mount would hit the host's.
+        // In a container, debootstrap makes these links to the container's own folders; a mount
+        // there would hit the host's.
         for name in ["proc", "dev"] {
             let place = fresh.join(name);
             if place.is_symlink() {
@@ -141,7 +148,7 @@ impl System {
             .args(options)
             .arg(self.suite)
             .arg(root)
-            // Programs of administrators, which it calls, are not on every user's PATH.
+            // debootstrap calls programs that are not in every user's PATH.
             .env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default()))
             .stdin(Stdio::null())
             .output()
@@ -156,7 +163,8 @@ impl System {
         Ok(())
     }
 
-    /// Nothing of it is run before this: it may be of an earlier run.
+    /// Checks the list of packages before anything in the root runs: an earlier run may have made
+    /// it.
     fn check_root(&self, root: &Path) -> Result<()> {
         let Some(expected) = self.packages else { return Ok(()) };
         let lists = root.join("var/lib/apt/lists");
@@ -171,7 +179,7 @@ impl System {
     }
 }
 
-/// Checks what was downloaded and is not unpacked yet. Several lists have another sum, and so has none.
+/// Checks a downloaded archive before it is unpacked. Several lists in it fail the check.
 fn check_packed(suite: &str, packed: &Path, expected: &str) -> Result<()> {
     let mut tar = Command::new("tar")
         .args(["--extract", "--gzip", "--to-stdout", "--wildcards", "--file"])
@@ -208,7 +216,7 @@ mod tests {
 
     #[test]
     fn what_is_downloaded_is_checked_before_it_is_unpacked() {
-        // Of "Package: a\n".
+        // The sum of "Package: a\n".
         const SUM: &str = "fa07db62b48a0f9848538c437cfa8aef500bd6570830a5c508d87eeb99d1a50d";
         let folder = std::env::temp_dir().join(format!("cgpu-older-{}", std::process::id()));
         let lists = folder.join("var/lib/apt/lists");

@@ -1,7 +1,8 @@
-//! `cargo xtask package`: what is shipped, as one file: everything that `deploy/install.sh` puts on a host, and that script with those that upgrade and
-//! take away.
+//! `cargo xtask package`: collects one archive with the files that `deploy/install.sh` installs,
+//! and the scripts that install, upgrade and uninstall them.
 //!
-//! All of it is built for old systems ([`portable`]) or for any ([`build::runtime`]), and nothing for this one.
+//! All programs are built for old systems ([`portable`]) or without dependencies
+//! ([`build::runtime`]).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +20,7 @@ pub(crate) struct Arguments {
     as_built: bool,
 }
 
-/// Files of the sources that go along.
+/// Source files in the archive.
 const SOURCES: &[&str] = &[
     "deploy/install.sh",
     "deploy/upgrade.sh",
@@ -30,7 +31,7 @@ const SOURCES: &[&str] = &[
     "deploy/cgpu-monitor.service",
     "LICENSE",
 ];
-/// Built files that go along.
+/// Built files in the archive.
 const BUILT: &[&str] = &[
     "libcgpu.so",
     "cgpu",
@@ -43,7 +44,7 @@ const BUILT: &[&str] = &[
     "sim/libnvidia-ml.so.1",
 ];
 
-/// The files below this folder that `install.sh` installs, by its own list.
+/// Returns the files below this folder that `install.sh` installs, from its own list.
 fn installed(workspace: &Workspace, folder: &str) -> Result<Vec<String>> {
     let list = workspace.root.join("deploy/files.sh");
     let text = std::fs::read_to_string(&list)
@@ -52,7 +53,7 @@ fn installed(workspace: &Workspace, folder: &str) -> Result<Vec<String>> {
     Ok(files.filter(|file| file.starts_with(folder)).map(str::to_owned).collect())
 }
 
-/// Makes the file and returns where it lies.
+/// Makes the archive and returns its path.
 pub(crate) fn run(arguments: &Arguments) -> Result<PathBuf> {
     let workspace = Workspace::find()?;
     let dist = workspace.target.join("dist");

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cargo::Workspace;
 
-/// Writes them below `share` in a folder, under the names that shells and `man` search for.
+/// Writes them to the folder's `share`, under the names that shells and `man` search for.
 pub(crate) fn write(workspace: &Workspace, folder: &Path) -> Result<()> {
     let mut command =
         workspace.cargo(&["run", "--quiet", "--package", "cgpu-cli", "--example", "pages", "--"]);

@@ -1,6 +1,5 @@
-//! `cargo xtask pictures`: what `cgpu top` and `cgpu smi` look like in a real terminal, for the documents.
-//!
-//! The play is one of the end-to-end tests; here it also keeps what is on the screen.
+//! `cargo xtask pictures`: records `cgpu top` and `cgpu smi` in a terminal, for the documents. An
+//! end-to-end test does it, and stores the screens if a variable is set.
 
 use std::process::ExitCode;
 

@@ -1,9 +1,10 @@
-//! `cargo xtask build --portable`: the shim for old systems, as it is shipped; and the programs, for `cargo xtask package`. What `older` tries on such
-//! systems is built the same way.
+//! `cargo xtask build --portable`: builds the shim for old systems; for `cargo xtask package`, the
+//! programs, too.
 //!
-//! A preload that asks for a newer glibc than the container has cannot be loaded, and is passed over. A build takes the symbol versions of
-//! the glibc that it is linked with; zig brings the symbol lists of all of them, and `cargo zigbuild` links with the one named. Both come
-//! from Python's package index, into an environment of their own.
+//! A library that needs a newer glibc than the container has cannot be preloaded. A build gets the
+//! symbol versions of the glibc that it is linked with. Zig has the symbol lists of all versions,
+//! and `cargo zigbuild` links with a given one. Both are installed from Python's package index into
+//! an environment below `target`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,26 +14,28 @@ use anyhow::{Context, Result, ensure};
 use crate::cargo::Workspace;
 use crate::{build, collection, python};
 
-/// CentOS 7's, of 2012: no container with a CUDA driver that is played or supported has an older one.
+/// The glibc of CentOS 7 (2012), the oldest one that is supported.
 const GLIBC: &str = "2.17";
-/// What makes the environment; the file is also its mark.
+/// The requirements of the environment; a copy in it marks it as complete.
 const REQUIREMENTS: &str = "xtask/portable.txt";
 /// The environment's folder below `target`.
 const ENVIRONMENT: &str = "zig";
-/// Where it is put in `dist`.
+/// The folder of the results in `dist`.
 const FOLDER: &str = "portable";
-/// The names of what is shipped beside it: programs, and the simulated driver for hosts without a GPU. One more is the same for all systems ([`build::runtime`]).
+/// Files that are shipped beside the shim: programs, and the simulated driver for hosts without a
+/// GPU. `cgpu-runtime` is the same for all systems ([`build::runtime`]).
 const TOOLS: &[&str] = &["cgpu", "cgpu-monitor", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"];
-/// What runs in a cluster's own images, or beside kubectl: shipped, and not tried on systems that old.
+/// Programs for a cluster's images or beside kubectl. They are shipped, but not tested on old
+/// systems.
 const OF_CLUSTERS: &[&str] =
     &["cgpu-scheduler-extender", "cgpu-device-plugin", "kubectl-inspect-gpushare"];
 
-/// Makes the environment, if it is not there; its interpreter.
+/// Creates the environment if needed; returns its interpreter.
 pub(crate) fn prepare(workspace: &Workspace) -> Result<PathBuf> {
     python::make(workspace, ENVIRONMENT, REQUIREMENTS)
 }
 
-/// Removes an earlier build: it would be another than the rest of `dist`.
+/// Removes an earlier result, which no longer matches the rest of `dist`.
 pub(crate) fn forget(dist: &Path) -> Result<()> {
     let folder = dist.join(FOLDER);
     match std::fs::remove_dir_all(&folder) {
@@ -43,7 +46,7 @@ pub(crate) fn forget(dist: &Path) -> Result<()> {
     }
 }
 
-/// Builds the shim against the old glibc, and puts it into `dist`.
+/// Builds the shim for the old glibc into `dist`.
 pub(crate) fn build(workspace: &Workspace, dist: &Path) -> Result<PathBuf> {
     let folder = against(workspace, "release", &["cgpu-shim"])?;
     let shim = dist.join(FOLDER).join("libcgpu.so");
@@ -51,19 +54,19 @@ pub(crate) fn build(workspace: &Workspace, dist: &Path) -> Result<PathBuf> {
     Ok(shim)
 }
 
-/// The same for what hosts and clusters have.
+/// Builds the programs of hosts and clusters into `dist`.
 pub(crate) fn build_tools(workspace: &Workspace, dist: &Path) -> Result<()> {
     let folder = dist.join(FOLDER);
     programs(workspace, "release", &folder, &[TOOLS, OF_CLUSTERS].concat())?;
     build::runtime(workspace, "release", &folder)
 }
 
-/// Builds what hosts have in a profile, into a folder.
+/// Builds the programs of hosts with a profile into a folder.
 pub(crate) fn tools(workspace: &Workspace, profile: &str, to: &Path) -> Result<()> {
     programs(workspace, profile, to, TOOLS)
 }
 
-/// Builds these files of [`collection::ITEMS`] in a profile, into a folder.
+/// Builds these files of [`collection::ITEMS`] with a profile into a folder.
 pub(crate) fn programs(
     workspace: &Workspace,
     profile: &str,
@@ -81,7 +84,7 @@ pub(crate) fn programs(
     })
 }
 
-/// The C compiler for the old glibc.
+/// Returns a C compiler command for the old glibc.
 pub(crate) fn compiler(workspace: &Workspace) -> Result<Command> {
     let mut command = Command::new(prepare(workspace)?);
     let target = format!("{}-linux-gnu.{GLIBC}", std::env::consts::ARCH);
@@ -90,7 +93,7 @@ pub(crate) fn compiler(workspace: &Workspace) -> Result<Command> {
     Ok(command)
 }
 
-/// A command that is not started yet, once more.
+/// Returns a copy of a command that is not started yet.
 pub(crate) fn again(command: &Command) -> Command {
     let mut fresh = Command::new(command.get_program());
     let set = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
@@ -98,12 +101,12 @@ pub(crate) fn again(command: &Command) -> Command {
     fresh
 }
 
-/// Zig's own caches belong to the environment.
+/// Returns the folder of zig's caches, in the environment.
 fn cache(workspace: &Workspace) -> PathBuf {
     workspace.target.join(ENVIRONMENT).join("cache")
 }
 
-/// Builds packages against the old glibc; the folder of what was made.
+/// Builds packages for the old glibc; returns the folder of the results.
 fn against(workspace: &Workspace, profile: &str, packages: &[&str]) -> Result<PathBuf> {
     let python = prepare(workspace)?;
     let bin = python.parent().context("an interpreter lies in a folder")?;

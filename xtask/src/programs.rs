@@ -1,4 +1,4 @@
-//! The small C programs of `tests/cuda/programs`: one file, one program, one behaviour.
+//! The small C programs of `tests/cuda/programs`; each has one file and one behaviour.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::cargo::Workspace;
 
-/// Compiles the named programs (`None`: all of them), those that are older than their source or a header.
+/// Compiles the named programs (`None`: all) that are older than their source or a header.
 ///
 /// Programs named `needed*` are linked with a driver; the others open theirs when they run.
 pub(crate) fn compile(workspace: &Workspace, names: Option<&[&str]>, to: &Path) -> Result<()> {
@@ -32,7 +32,7 @@ pub(crate) fn compile(workspace: &Workspace, names: Option<&[&str]>, to: &Path) 
     }
     let compile = &|source: &PathBuf| {
         let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-        // Another compiler warns of other things.
+        // With another compiler, other warnings may appear.
         compiler.arg("-Werror");
         compile_one(workspace, compiler, source, &program(source), driver_of(source, folder))
     };
@@ -47,7 +47,7 @@ pub(crate) fn compile(workspace: &Workspace, names: Option<&[&str]>, to: &Path) 
     })
 }
 
-/// Compiles these by another compiler; each opens its driver when it runs.
+/// Compiles these programs with another compiler; each loads its driver at run time.
 pub(crate) fn compile_by(
     workspace: &Workspace,
     compiler: impl Fn() -> Command,
@@ -61,13 +61,13 @@ pub(crate) fn compile_by(
     names.iter().try_for_each(one)
 }
 
-/// The driver that a program is linked with.
+/// Returns the driver that a program is linked with.
 fn driver_of(source: &Path, dist: &Path) -> Option<PathBuf> {
     let name = source.file_name().unwrap_or_default().to_string_lossy();
     name.starts_with("needed").then(|| dist.join("sim/libcuda.so.1"))
 }
 
-/// When a file was last written; none if it is not there.
+/// Returns when a file was last written; `None` if it does not exist.
 fn written(file: &Path) -> Option<SystemTime> {
     fs::metadata(file).ok()?.modified().ok()
 }
@@ -103,7 +103,7 @@ fn compile_one(
     fs::rename(&fresh, program).with_context(|| format!("cannot place {}", program.display()))
 }
 
-/// The files of a folder with this extension; none if there is no such folder.
+/// Returns the files of a folder with this extension; none if the folder does not exist.
 fn files(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     let Ok(entries) = fs::read_dir(folder) else { return Ok(Vec::new()) };
     let mut files = Vec::new();

@@ -1,4 +1,4 @@
-//! Virtual environments of Python, made here instead of by hand.
+//! Python environments.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,26 +8,26 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::cargo::Workspace;
 
-/// What the client programs import; the file is also the mark of a finished environment.
+/// What the client programs import; a copy of the file marks the environment as complete.
 const REQUIREMENTS: &str = "tests/e2e/clients/requirements.txt";
 
-/// Further CUDA runtimes: an environment has one version of a package, so each has a folder of its own in it.
+/// Further CUDA runtimes. An environment has one version of a package, so each gets its own folder.
 const RUNTIMES: &str = "tests/e2e/clients/runtimes.txt";
 
-/// The interpreter of the environment `target/venv`, made or brought up to date if need be. Errors say what is lacking.
+/// Makes or updates the environment `target/venv`; returns its interpreter.
 pub(crate) fn environment(workspace: &Workspace) -> Result<PathBuf> {
     let python = make(workspace, "venv", REQUIREMENTS)?;
     let list = workspace.root.join(RUNTIMES);
     let list =
         fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
-    // A test of them says which it has not found; the others need none.
+    // The tests that need a runtime say which one is missing; others do not need it.
     if let Err(error) = fetch(&python, &workspace.target.join("venv/lib/runtimes"), &list) {
         eprintln!("xtask: {error:#}");
     }
     Ok(python)
 }
 
-/// Puts each package of a list into a folder of its own, all at once.
+/// Installs each package of a list into its own folder, in parallel.
 fn fetch(python: &Path, folder: &Path, list: &str) -> Result<()> {
     let lines = list.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
     let lacking: Vec<(&str, PathBuf)> =
@@ -55,7 +55,7 @@ fn fetch(python: &Path, folder: &Path, list: &str) -> Result<()> {
     })
 }
 
-/// The interpreter of the environment `target/<name>` with what the file `requirements` lists.
+/// Makes the environment `target/<name>` from a requirements file; returns its interpreter.
 pub(crate) fn make(workspace: &Workspace, name: &str, requirements: &str) -> Result<PathBuf> {
     let folder = workspace.target.join(name);
     let python = folder.join("bin/python");
@@ -79,7 +79,7 @@ pub(crate) fn make(workspace: &Workspace, name: &str, requirements: &str) -> Res
     Ok(python)
 }
 
-/// A Python 3 that can make environments (Debian keeps that part in python3-venv).
+/// Finds a Python 3 that can make environments (on Debian, with python3-venv).
 fn interpreter() -> Result<&'static Path> {
     for name in ["python3", "python"] {
         let works = Command::new(name)

@@ -1,6 +1,6 @@
-//! `CGPU_REQUIRE`: the tools whose lack is a failure instead of a skip.
+//! `CGPU_REQUIRE`: tools without which tests fail instead of being skipped.
 
-/// Whether the list in CGPU_REQUIRE (`python,docker`) names this tool.
+/// Returns whether the list in CGPU_REQUIRE (`python,docker`) contains this tool.
 pub(crate) fn requires(tool: &str) -> bool {
     std::env::var("CGPU_REQUIRE").is_ok_and(|list| names(&list, tool))
 }

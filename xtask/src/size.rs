@@ -1,5 +1,5 @@
-//! `cargo xtask size`: the size of the product in tokens of Rust. Comments, tests, the simulated GPU
-//! and tools are no part of it; how lines are broken does not matter.
+//! `cargo xtask size`: counts the product's Rust tokens. Comments, tests, the simulated GPU and
+//! tools do not count, and formatting does not matter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Folders at the top that are not shipped, or not the product.
+/// Top folders that are not part of the product.
 const OTHERS: &[&str] = &["sim", "tests", "bench", "xtask", "fuzz"];
 /// Folders of a package that are not built into it.
 const BESIDE: &[&str] = &["tests", "examples", "benches"];
@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Tokens of the product by package.
+/// Counts the tokens of the product, by package.
 fn measure(root: &Path) -> Result<BTreeMap<String, usize>> {
     let mut files = BTreeMap::new();
     let mut tests = BTreeSet::new();
@@ -72,14 +72,14 @@ fn is_product(file: &Path) -> bool {
     !OTHERS.contains(&first) && !parts.any(|part| BESIDE.contains(&part))
 }
 
-/// The innermost folder with a manifest.
+/// Returns the innermost folder with a manifest.
 fn package_of(root: &Path, file: &Path) -> String {
     let is_package = |folder: &&Path| root.join(folder).join("Cargo.toml").exists();
     let folder = file.ancestors().skip(1).find(is_package).unwrap_or(Path::new(""));
     folder.display().to_string()
 }
 
-/// Where the modules of a file lie.
+/// Returns the folder of a file's modules.
 fn folder_of(file: &Path) -> PathBuf {
     let folder = file.parent().unwrap_or(Path::new(""));
     match file.file_stem().and_then(|stem| stem.to_str()) {
@@ -88,11 +88,11 @@ fn folder_of(file: &Path) -> PathBuf {
     }
 }
 
-/// The tokens of a file that are no test.
+/// The tokens of a file, without tests.
 #[derive(Default)]
 struct Tokens {
     count: usize,
-    /// Modules in files of their own that are compiled for tests only.
+    /// Modules in separate files that are compiled for tests only.
     test_modules: Vec<String>,
 }
 
@@ -132,7 +132,7 @@ impl Tokens {
         }
     }
 
-    /// Passes over an item, up to its body or its semicolon.
+    /// Skips an item, up to its body or its semicolon.
     fn skip_item(&mut self, tokens: &mut impl Iterator<Item = TokenTree>) {
         let mut words = Vec::new();
         for token in tokens {
@@ -150,7 +150,7 @@ impl Tokens {
     }
 }
 
-/// `[test]`, `[cfg(test)]`, `[cfg(any(test, ...))]`.
+/// Returns whether this is `[test]`, `[cfg(test)]` or `[cfg(any(test, ...))]`.
 fn is_test(attribute: &Group) -> bool {
     let mut tokens = attribute.stream().into_iter();
     match (tokens.next().map(|name| name.to_string()).as_deref(), tokens.next()) {

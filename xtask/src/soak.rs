@@ -1,6 +1,7 @@
-//! `cargo xtask soak`: plays random programs for as long as one likes, and fills several containers at once; what fails in a play replays
-//! by its seed. Then the control tree: ten minutes of reads and writes, fifty kills of its monitor. Then a minute of policies that change
-//! under load.
+//! `cargo xtask soak`: runs random programs against a model, and fills several containers at once,
+//! for a long time. A failure is replayed by its seed. Then it tests the control tree: ten minutes
+//! of reads and writes, and fifty kills of its monitor. Last, policies change under load for a
+//! minute.
 
 use std::process::ExitCode;
 
@@ -12,10 +13,10 @@ use crate::cargo::Workspace;
 use crate::collection::TEST;
 use crate::handover;
 
-/// How long policies change, without more words.
+/// Default time of policies that change, in seconds.
 const TURNS: &str = "60";
 
-/// Of the control tree, without more words.
+/// Defaults for the control tree: seconds of load, and kills of the monitor.
 const SECONDS: &str = "600";
 const KILLS: &str = "50";
 
@@ -46,12 +47,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
 }
 
-/// The tests of the control tree under load, for longer. They say as they go how far they are.
+/// Runs the tests of the control tree under load, for longer. They report progress.
 fn tree(seconds: &str, kills: &str) -> Result<ExitCode> {
     longer("plain", "tree::", &[("CGPU_SOAK_SECONDS", seconds), ("CGPU_SOAK_KILLS", kills)])
 }
 
-/// The test of policies that change under load, for longer.
+/// Runs the test of policies that change under load, for longer.
 fn policies(seconds: &str) -> Result<ExitCode> {
     longer("timed", "policies_change_every_100_ms_under_load", &[("CGPU_SOAK_SECONDS", seconds)])
 }

@@ -1,4 +1,4 @@
-//! The files of a copy of the sources, by a walk: an archive without git has them, too.
+//! The files of a source tree, found without git, since archives of the sources have none.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn collect(folder: &Path, found: &mut impl FnMut(&Path)) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(cannot)? {
         let entry = entry.with_context(cannot)?;
         let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        // A link leads to what is elsewhere in the tree, or to nothing of it.
+        // Links are skipped: they lead elsewhere in the tree, or out of it.
         let kind = entry.file_type().with_context(cannot)?;
         if kind.is_dir() && !is_hidden {
             collect(&entry.path(), found)?;

@@ -1,8 +1,8 @@
-//! `cargo xtask terms`: holds text to the project's language. Retired terms, and lines that are too
-//! wide, are counted by file in `terms.txt`; no count of the whole tree may rise.
+//! `cargo xtask terms`: checks text for retired terms and wide lines. `terms.txt` has their counts
+//! by file; no count of the whole tree may rise.
 //!
-//! A text that moves to another file takes its terms along, so the sum over all files counts. The
-//! counts by file tell where a sum has risen.
+//! Text may move between files, so the sum over all files counts. The counts by file show where a
+//! sum has risen.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -23,8 +23,8 @@ pub(crate) struct Arguments {
     bless: bool,
 }
 
-/// Terms that have no use of their own in the field, and what stands instead. A term is a word, or
-/// two in a row, in prose or in an identifier of any case.
+/// Retired terms, each with its replacement. A term is one word or two in a row, in prose or in an
+/// identifier of any case.
 const RETIRED: &[(&[&str], &str)] = &[
     (&["card", "cards"], "GPU, or one of the device types"),
     (&["nobody", "no one"], "no process, no container, no tenant"),
@@ -72,17 +72,17 @@ const RETIRED: &[(&[&str], &str)] = &[
     (&["chore", "chores"], "pending work"),
 ];
 
-/// The name under which lines that are too wide are counted.
+/// The name under which wide lines are counted.
 const WIDE: &str = "wide";
-/// The widest line of prose, and of code once `rustfmt.toml` says so.
+/// Maximum width of prose.
 const WIDTH: usize = 100;
-/// What is read. Documents of others, data and lock files are not.
+/// Extensions of the files that are checked.
 const EXTENSIONS: &[&str] = &["rs", "md", "c", "h", "toml", "sh", "py"];
-/// Names every term.
+/// The file that contains every term.
 const LIST: &str = "xtask/src/terms.rs";
 const BASELINE: &str = "xtask/terms.txt";
 
-/// How often each term occurs in each file.
+/// The number of occurrences of each term in each file.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counts(BTreeMap<String, BTreeMap<String, usize>>);
 
@@ -174,7 +174,7 @@ impl Counts {
         self.0.values().filter_map(|terms| terms.get(term)).sum()
     }
 
-    /// Tells of each term that occurs more often than before, what to write, and in which files.
+    /// Describes each term that occurs more often than before: its replacement, and the files.
     fn risen_since(&self, before: &Self) -> String {
         let mut text = String::new();
         let terms = RETIRED.iter().map(|(forms, instead)| (forms[0], *instead));
@@ -198,14 +198,14 @@ impl Counts {
     }
 }
 
-/// What rustfmt makes of code.
+/// Returns rustfmt's width of code.
 fn code_width(root: &Path) -> Result<usize> {
     let text = fs::read_to_string(root.join("rustfmt.toml")).context("cannot read rustfmt.toml")?;
     let width = text.lines().find_map(|line| line.strip_prefix("max_width = "));
     Ok(width.and_then(|width| width.trim().parse().ok()).unwrap_or(WIDTH))
 }
 
-/// The terms of a file, by their first form.
+/// Counts the terms of a file, by their first form, and its wide lines.
 fn count(name: &str, text: &str, code_width: usize) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     let mut last = String::new();
@@ -237,13 +237,13 @@ fn width(name: &str, line: &str, code_width: usize) -> usize {
     }
 }
 
-/// The words of a line, those of identifiers apart: `SLOT_PATIENCE`, `isNobody`.
+/// Returns the words of a line, also within identifiers: `SLOT_PATIENCE`, `isNobody`.
 fn words(line: &str) -> impl Iterator<Item = String> {
     let runs = line.split(|byte: char| !byte.is_ascii_alphabetic()).filter(|run| !run.is_empty());
     runs.flat_map(humps).map(str::to_ascii_lowercase)
 }
 
-/// The parts of a word in camel case.
+/// Splits a word in camel case.
 fn humps(word: &str) -> Vec<&str> {
     let bytes = word.as_bytes();
     let begins = |place: &usize| {

@@ -1,5 +1,5 @@
-//! `cargo xtask check`: the inner loop. Formatting, lints and unit tests of the packages that changed and of those that depend
-//! on them.
+//! `cargo xtask check`: checks formatting, lints and unit tests of the packages that changed, and
+//! of those that depend on them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     run.steps(STEPS.iter())
 }
 
-/// The unit tests of the affected packages.
+/// Runs the unit tests of the affected packages.
 fn unit(run: &mut Run) -> Result<()> {
     let folders = run.folders.clone().unwrap_or_default();
     if folders.is_empty() {
@@ -84,7 +84,7 @@ fn packages(workspace: &Workspace) -> Result<Vec<Package>> {
     Ok(all.iter().map(package).collect())
 }
 
-/// The files that differ from a revision, those that git does not track among them.
+/// Returns the files that differ from a revision, including untracked ones.
 fn changed(workspace: &Workspace, since: &str) -> Result<Vec<PathBuf>> {
     let git = |arguments: &[&str]| -> Result<Vec<PathBuf>> {
         let mut command = Command::new("git");
@@ -98,13 +98,14 @@ fn changed(workspace: &Workspace, since: &str) -> Result<Vec<PathBuf>> {
     Ok([tracked, git(&["ls-files", "--others", "--exclude-standard", "-z"])?].concat())
 }
 
-/// The folders of the packages in which these files lie, and of all that depend on them.
+/// Returns the folders of the packages with these files, and of all packages that depend on them.
 fn affected(packages: &[Package], files: &[PathBuf]) -> BTreeSet<PathBuf> {
     let owner = |file: &Path| {
         let owners = packages.iter().filter(|package| file.starts_with(&package.folder));
         owners.max_by_key(|package| package.folder.components().count())
     };
-    // Manifests, the normative header, pages that unit tests read: what lies in no package may concern any.
+    // Files outside of packages (manifests, `include/cgpu.h`, pages that tests read) may affect any
+    // package.
     let is_everywhere = |file: &PathBuf| owner(file).is_none();
     let mut names: BTreeSet<&str> =
         files.iter().filter_map(|file| owner(file)).map(|package| package.name.as_str()).collect();

@@ -1,7 +1,8 @@
-//! `cargo xtask test`: from a clean clone to one line that says how it went.
+//! `cargo xtask test`: runs all checks and tests, and ends with one line of counts.
 //!
-//! Cheap checks come first, so that a slip is reported in seconds; then the modules by themselves, then the built files
-//! under the real loader: tests of what happens in parallel, tests that also measure time one by one.
+//! Cheap checks come first, so that simple mistakes are reported in seconds; then unit tests, then
+//! the built files with the real loader. Tests of behaviour run in parallel, tests that measure
+//! time one by one.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -44,7 +45,7 @@ pub(crate) struct Arguments {
     list: bool,
 }
 
-/// A step's name, the least tier that has it, and what it does.
+/// A step: its name, the lowest tier that has it, and its function.
 struct Step {
     name: &'static str,
     tier: Tier,
@@ -68,7 +69,7 @@ const STEPS: &[Step] = &[
     Step { name: "timed", tier: Tier::Fast, run: timed },
 ];
 
-/// What the names of the test programs of a step begin with. They run built files; `unit` runs all others.
+/// Prefixes of the names of a step's test programs, which run built files; `unit` runs all others.
 const PLAIN: &[&str] =
     &["tests/e2e/cgpu_e2e", "tests/e2e/plain", "shim/loader", "sim/libcuda/loader"];
 const DIFFERENTIAL: &[&str] = &["tests/differential/"];
@@ -78,7 +79,7 @@ const CLIENTS: &[&str] = &["tests/e2e/clients", "tests/e2e/view"];
 const TIMED: &[&str] = &["tests/e2e/timed"];
 const OLDER: &[&str] = &["tests/e2e/older"];
 
-/// Whether a step other than `unit` has this test program.
+/// Returns whether a step other than `unit` runs this test program.
 fn is_end_to_end(suite: &Suite) -> bool {
     let steps = [PLAIN, DIFFERENTIAL, KUBERNETES, CONTAINERS, CLIENTS, TIMED, OLDER];
     steps.concat().iter().any(|name| suite.name.starts_with(name))
@@ -151,7 +152,7 @@ impl Run {
         }
     }
 
-    /// Runs the steps, one after the other, and closes the report.
+    /// Runs the steps in order and closes the report.
     fn steps<'a>(mut self, steps: impl Iterator<Item = &'a Step>) -> Result<ExitCode> {
         steps.for_each(|step| self.step(step));
         let missed = !self.names.is_empty() && self.report.is_empty();
@@ -162,7 +163,8 @@ impl Run {
         Ok(if self.report.close()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// Announces a step, runs it and prints how it went. An error is a failure: the run goes on with the next step.
+    /// Runs a step and prints its result. After an error, which counts as a failure, the next step
+    /// runs.
     fn step(&mut self, step: &Step) {
         eprintln!("\n==== {}", step.name);
         let start = Instant::now();
@@ -186,7 +188,7 @@ impl Run {
         *(if passed { &mut counts.passed } else { &mut counts.failed }) += 1;
     }
 
-    /// A tool is not here: counted as skipped, or as failed if CGPU_REQUIRE lists it.
+    /// Counts a missing tool as skipped, or as failed if CGPU_REQUIRE lists it.
     fn lack(&mut self, tool: &str, what: &str) -> Result<()> {
         if requires(tool) {
             bail!("CGPU_REQUIRE lists {tool}: {what}");
@@ -196,7 +198,7 @@ impl Run {
         Ok(())
     }
 
-    /// Does what takes its time in a compiler.
+    /// Runs a function and adds its time to that of compilers.
     fn compile<T>(&mut self, work: impl FnOnce(&Workspace) -> Result<T>) -> Result<T> {
         let start = Instant::now();
         let outcome = work(&self.workspace);
@@ -204,7 +206,7 @@ impl Run {
         outcome
     }
 
-    /// All test programs of the workspace: one build, so that they share what they depend on.
+    /// Builds all test programs of the workspace in one build, so that they share dependencies.
     fn suites(&mut self) -> Result<Vec<Arc<Suite>>> {
         if let Some(suites) = &self.suites {
             return Ok(suites.clone());
@@ -219,11 +221,12 @@ impl Run {
         Ok(suites)
     }
 
-    /// The test program of the models.
+    /// Builds the test program of the models.
     fn model_suites(&mut self) -> Result<Vec<Arc<Suite>>> {
         let artifacts = self.compile(|workspace| {
             let mut command = workspace.cargo(&["test"]);
-            // Its own folder: other flags would otherwise rebuild everything at every change of step.
+            // A separate folder: other flags would rebuild everything at each change between the
+            // two.
             command
                 .env("RUSTFLAGS", "--cfg loom")
                 .env("CARGO_TARGET_DIR", workspace.target.join("loom"));
@@ -233,7 +236,7 @@ impl Run {
         Ok(Suite::among(&self.workspace, artifacts))
     }
 
-    /// The files that end-to-end tests run.
+    /// Builds the files that end-to-end tests run.
     fn built(&mut self) -> Result<()> {
         if !self.is_built {
             self.compile(|workspace| build::collect(workspace, &TEST))?;
@@ -290,7 +293,8 @@ impl Run {
         self.run(&suites, threads, more)
     }
 
-    /// Tells tests where the interpreter with the client libraries is, or why there is none.
+    /// Returns the variable with the interpreter that has the client libraries, or with the reason
+    /// why there is none.
     fn python(&self) -> Result<(String, String)> {
         match python::environment(&self.workspace) {
             Ok(interpreter) => Ok(("CGPU_PYTHON".to_owned(), interpreter.display().to_string())),
@@ -300,12 +304,12 @@ impl Run {
     }
 }
 
-/// As many tests at a time as there are processors: for those that compute.
+/// Returns the number of parallel tests for those that compute: the number of processors.
 fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Twice as many: for those that mostly wait for processes, timers and the simulated GPU.
+/// Returns twice as many, for tests that mostly wait for processes, timers and the simulated GPU.
 fn waiting() -> usize {
     2 * processors()
 }
@@ -328,7 +332,7 @@ fn lint(run: &mut Run) -> Result<()> {
     run.check(command)
 }
 
-/// Licences and advisories of the dependencies, where cargo-deny is present: it is a tool of its own, not fetched here.
+/// Checks licences of the dependencies, if cargo-deny is installed.
 fn licences(run: &mut Run) -> Result<()> {
     let present = run
         .workspace
@@ -352,7 +356,7 @@ fn build_all(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Whether the fast tier still has a test of each promise.
+/// Checks that the fast tier has a test of each promise.
 fn promises(run: &mut Run) -> Result<()> {
     let mut cases = Vec::new();
     for suite in [run.suites()?, run.model_suites()?].concat() {
@@ -363,14 +367,14 @@ fn promises(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// The modules by themselves; among them the layout in C, the generated documents and the model-free loom types.
+/// Runs the unit tests, among them those of the layout in C and of generated documents.
 fn unit(run: &mut Run) -> Result<()> {
     let mut suites = run.suites()?;
     suites.retain(|suite| !is_end_to_end(suite));
     run.run(&suites, processors(), &[])
 }
 
-/// The shared-memory protocols under every interleaving that loom can think of.
+/// Runs the shared-memory protocols under every interleaving, with loom.
 fn models(run: &mut Run) -> Result<()> {
     let suites = run.model_suites()?;
     run.run(&suites, processors(), &[])
@@ -380,23 +384,23 @@ fn plain(run: &mut Run) -> Result<()> {
     run.end_to_end(PLAIN, waiting(), &[])
 }
 
-/// Random programs against a model, the accounting and the simulated GPU's own state.
+/// Runs random programs against a model of accounting and simulated GPU.
 fn differential(run: &mut Run) -> Result<()> {
     run.end_to_end(DIFFERENTIAL, processors(), &[])
 }
 
-/// The programs of a cluster before an API server and a kubelet that are emulated.
+/// Runs the programs of a cluster with an emulated API server and kubelet.
 fn kubernetes(run: &mut Run) -> Result<()> {
     run.end_to_end(KUBERNETES, waiting(), &[])
 }
 
-/// Containers as real runtimes make them, where these are installed.
+/// Runs the tests with container engines, where these are installed.
 fn containers(run: &mut Run) -> Result<()> {
     let python = run.python()?;
     run.end_to_end(CONTAINERS, waiting(), &[python])
 }
 
-/// Real programs of others, from an environment made for them.
+/// Runs real client programs, in a Python environment.
 fn clients(run: &mut Run) -> Result<()> {
     let python = run.python()?;
     run.end_to_end(CLIENTS, processors(), &[python])
@@ -406,7 +410,7 @@ fn timed(run: &mut Run) -> Result<()> {
     run.end_to_end(TIMED, 1, &[])
 }
 
-/// The shim for old systems, and what is shipped beside it, on such systems, where what that needs is here or can be fetched.
+/// Runs the shim and the programs for old systems on such systems, if these can be made.
 fn portable(run: &mut Run) -> Result<()> {
     if let Err(error) = portable::prepare(&run.workspace) {
         return run.lack("zig", &format!("the shim for old systems: {error:#}"));

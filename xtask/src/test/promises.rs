@@ -1,4 +1,4 @@
-//! Holds the tiers to `SPECIFICATION.md`: each promise that a test shows keeps one in the fast tier.
+//! Checks the tiers against `SPECIFICATION.md`: each promise with tests keeps one in the fast tier.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use super::suite::Case;
 use super::tier::{LEFT_OUT, Tier};
 use crate::cargo::Workspace;
 
-/// Checks the page and the table of what is left out against all tests that there are.
+/// Checks the page, and the table of tests that are left out, against all existing tests.
 pub(crate) fn check(workspace: &Workspace, cases: &[Case]) -> Result<()> {
     let page = workspace.root.join("SPECIFICATION.md");
     let page =
@@ -21,25 +21,26 @@ pub(crate) fn check(workspace: &Workspace, cases: &[Case]) -> Result<()> {
     Ok(())
 }
 
-/// The test program and the test, e.g. `tests::e2e::plain::race::fresh`.
+/// Returns the test program and the test, e.g. `tests::e2e::plain::race::fresh`.
 fn path(case: &Case) -> String {
     format!("{}::{}", case.suite.name.replace('/', "::"), case.name)
 }
 
-/// Whether a page means this test, or the module that it is in, by a name: it may leave out parts, as `tests`.
+/// Returns whether a name on the page means this test or its module. It may leave out parts of the
+/// path, such as `tests`.
 fn cites(name: &str, path: &str) -> bool {
     let mut parts = path.split("::");
     name.split("::").all(|wanted| parts.any(|part| part == wanted))
 }
 
-/// The promises that name tests, and of these none that is in `tests`.
+/// Returns the promises that name tests of which none is in `tests`.
 fn without_test(page: &str, tests: &[String]) -> Vec<String> {
     let rows = page.lines().filter(|line| line.starts_with('|') && !line.starts_with("|---"));
     let mut lacking = Vec::new();
     for row in rows {
         let cells: Vec<&str> = row.split('|').collect();
         let cited = cells.get(3).into_iter().flat_map(|cell| cell.split('`').skip(1).step_by(2));
-        // A name without a module is the key of a benchmark; one with a type, what tests use.
+        // A name without a module is a benchmark; one that starts with a type is a helper of tests.
         let is_test = |name: &&str| name.contains("::") && !name.starts_with(char::is_uppercase);
         let cited: Vec<&str> = cited.filter(is_test).collect();
         let is_there = |name: &&str| tests.iter().any(|test| cites(name, test));

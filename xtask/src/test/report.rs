@@ -1,4 +1,4 @@
-//! What a run of the tests came to: counts, flaky tests, seconds.
+//! The report of a test run: counts, flaky tests, times.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 /// More flaky tests than this fail a run.
 const MOST_FLAKY: usize = 3;
-/// How many of the slowest tests the end of a run names.
+/// Number of slowest tests that are printed.
 const SLOWEST: usize = 20;
 
 /// Counts of tests.
@@ -22,7 +22,8 @@ pub(crate) struct Counts {
     pub skipped: u64,
 }
 
-/// A test that failed, and passed when it ran once more, alone. It counts neither as passed nor as failed.
+/// A test that failed once, and passed when it ran again alone. It counts neither as passed nor as
+/// failed.
 pub(crate) struct Flaky {
     /// The test's full name.
     pub test: String,
@@ -33,7 +34,7 @@ pub(crate) struct Flaky {
     pub passed: String,
 }
 
-/// How long a step took, and what it came to.
+/// The time and the counts of a step.
 struct Step {
     name: &'static str,
     counts: Counts,
@@ -59,7 +60,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// An empty report that keeps its files in cargo's target folder.
+    /// Makes an empty report that keeps its files in cargo's target folder.
     pub(crate) fn new(target: &std::path::Path) -> Self {
         let seconds_file = target.join("test-seconds.json");
         let known =
@@ -76,18 +77,19 @@ impl Report {
         }
     }
 
-    /// Seconds that a test took in an earlier run; infinite for an unknown test, which then starts early.
+    /// Returns the seconds of a test in an earlier run; infinite for an unknown test, so that it
+    /// starts early.
     pub(crate) fn known_seconds(&self, test: &str) -> f64 {
         self.known_seconds.get(test).copied().unwrap_or(f64::INFINITY)
     }
 
-    /// Records how long a test took.
+    /// Records the time of a test.
     pub(crate) fn record(&mut self, test: String, seconds: f64) {
         self.known_seconds.insert(test.clone(), seconds);
         self.seconds.push((test, seconds));
     }
 
-    /// Ends the current step and prints what it came to.
+    /// Ends the current step and prints its counts.
     pub(crate) fn end_step(&mut self, name: &'static str, time: Duration) {
         let counts = std::mem::take(&mut self.counts);
         let step = Step { name, counts, time, compiling: std::mem::take(&mut self.compiling) };
@@ -135,12 +137,12 @@ impl Report {
             .with_context(|| format!("cannot write {}", self.flaky_file.display()))
     }
 
-    /// Whether no test ran.
+    /// Returns whether no test ran.
     pub(crate) fn is_empty(&self) -> bool {
         self.seconds.is_empty()
     }
 
-    /// The slowest tests and the steps.
+    /// Returns the slowest tests and the steps, as text.
     fn tables(&mut self) -> String {
         let mut text = String::new();
         self.seconds.sort_by(|one, other| other.1.total_cmp(&one.1));

@@ -1,4 +1,4 @@
-//! Runs tests, each in a process of its own: the longest first, several at a time, and once more what failed.
+//! Runs tests in parallel, each in its own process, the longest first; failed ones run once more.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -13,35 +13,36 @@ use anyhow::{Context, Result};
 use super::report::{Flaky, Report};
 use super::suite::Case;
 
-/// Interval between two polls of a running test: short while it is young.
+/// Interval between two polls of a running test: before and after its first 100 ms.
 const POLL_INTERVAL: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(20)];
 /// Interval between two lines of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(20);
-/// A test that takes longer gets a line of its own.
+/// Tests that take longer are reported.
 const LONG: Duration = Duration::from_secs(20);
-/// How much of a failed test's output goes to the terminal; all of it stays in the step's folder.
+/// Lines and columns of a failed test's output on the terminal. All of it stays in the step's
+/// folder.
 const MOST_LINES: usize = 60;
 const MOST_COLUMNS: usize = 1000;
-/// Up to this many failed tests run once more. More than these do not fail by chance.
+/// Maximum number of failed tests that run once more. More do not fail by chance.
 const MOST_REPEATED: usize = 10;
 
-/// Where and how tests run.
+/// Settings of the tests of a step.
 pub(crate) struct Runner<'a> {
-    /// For the step's lines.
+    /// The name of the step.
     pub step: &'a str,
-    /// A folder for outputs.
+    /// The folder for outputs.
     pub folder: PathBuf,
-    /// How many tests run at a time.
+    /// Number of parallel tests.
     pub threads: usize,
-    /// Variables of every test.
+    /// Variables for all tests.
     pub environment: &'a [(String, String)],
-    /// Variables that no test gets.
+    /// Variables that are removed for all tests.
     pub removed: &'a [&'static str],
-    /// Time limit of one test, which ends only what hangs.
+    /// Time limit of one test, which ends only tests that hang.
     pub time_limit: Duration,
 }
 
-/// One run of one test.
+/// A run of a test.
 struct Attempt {
     outcome: Outcome,
     /// Whether the time limit ended it: such a test does not run once more.
@@ -52,13 +53,13 @@ struct Attempt {
 
 enum Outcome {
     Passed,
-    /// The test found that it cannot run here, and said why.
+    /// The test reported that it cannot run here, with the reason.
     Skipped(String),
     Failed,
 }
 
 impl Runner<'_> {
-    /// Runs the tests and enters them into the report.
+    /// Runs the tests and adds them to the report.
     pub(crate) fn run(&self, mut cases: Vec<Case>, report: &mut Report) -> Result<()> {
         fs::create_dir_all(&self.folder)
             .with_context(|| format!("cannot make {}", self.folder.display()))?;
@@ -106,7 +107,7 @@ impl Runner<'_> {
         self.repeat(failed, report)
     }
 
-    /// Enters what passed or was skipped; tells of what failed.
+    /// Records an attempt, and prints skips and failures.
     fn enter<'b>(&self, case: &Case, attempt: &'b Attempt, report: &mut Report) -> &'b Outcome {
         report.record(case.id(), attempt.seconds);
         match &attempt.outcome {
@@ -122,7 +123,7 @@ impl Runner<'_> {
         &attempt.outcome
     }
 
-    /// Runs failed tests once more, alone: what passes then is flaky.
+    /// Runs failed tests once more, one by one; a test that passes then is flaky.
     fn repeat(&self, failed: Vec<(Case, Attempt)>, report: &mut Report) -> Result<()> {
         if failed.len() > MOST_REPEATED {
             report.counts.failed += failed.len() as u64;
@@ -137,7 +138,7 @@ impl Runner<'_> {
             let second = self.attempt(&case)?;
             match self.enter(&case, &second, report) {
                 Outcome::Failed => report.counts.failed += 1,
-                // A test that could run once and failed has not become good by running no more.
+                // A test that failed and then skips itself has failed.
                 Outcome::Skipped(_) => {
                     report.counts.skipped -= 1;
                     report.counts.failed += 1;
@@ -200,7 +201,8 @@ impl Runner<'_> {
     }
 }
 
-/// A test passes only if libtest has run it: a name that matches nothing is a success to libtest.
+/// Returns the outcome. A test has passed only if libtest ran it: libtest succeeds, too, if no test
+/// has the name.
 fn judge(status: Option<ExitStatus>, output: &str, skip: Option<&str>) -> Outcome {
     let ran = output.contains("test result: ok. 1 passed;");
     match skip {
@@ -210,7 +212,7 @@ fn judge(status: Option<ExitStatus>, output: &str, skip: Option<&str>) -> Outcom
     }
 }
 
-/// What of an output goes to the terminal: the last lines, and of each its beginning.
+/// Returns the last lines of an output, each cut to a maximum.
 fn end_of(output: &str) -> String {
     let lines: Vec<&str> = output.trim_end().lines().collect();
     let last = &lines[lines.len().saturating_sub(MOST_LINES)..];
@@ -218,7 +220,7 @@ fn end_of(output: &str) -> String {
     last.iter().map(cut).collect::<Vec<_>>().join("\n")
 }
 
-/// The files of one attempt.
+/// The files of an attempt.
 struct Files {
     output: PathBuf,
     skipped: PathBuf,
@@ -233,7 +235,7 @@ impl Files {
         }
     }
 
-    /// The output of a failed test stays.
+    /// Removes the files; the output of a failed test stays.
     fn remove(&self, failed: bool) {
         let _ = fs::remove_file(&self.skipped);
         if !failed {

@@ -1,4 +1,4 @@
-//! The test programs that cargo builds, and the tests in them.
+//! The test programs that cargo builds, and their tests.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -34,7 +34,7 @@ pub(crate) struct Listing {
 }
 
 impl Suite {
-    /// The test programs among what a build made.
+    /// Returns the test programs among a build's files.
     pub(crate) fn among(workspace: &Workspace, artifacts: Vec<Artifact>) -> Vec<Arc<Self>> {
         let tests = artifacts.into_iter().filter(|artifact| artifact.is_test);
         let mut suites: Vec<_> = tests
@@ -49,7 +49,7 @@ impl Suite {
         suites
     }
 
-    /// Asks the program for its tests.
+    /// Lists the program's tests.
     pub(crate) fn list(self: &Arc<Self>) -> Result<Listing> {
         let ignored = names(&self.file, &["--ignored"])?;
         let all = names(&self.file, &[])?;
@@ -60,7 +60,7 @@ impl Suite {
 }
 
 impl Case {
-    /// The name that tells it apart from all others, e.g. `tests/e2e/plain memory::every_getter_says_the_same`.
+    /// Returns the unique name, e.g. `tests/e2e/plain memory::every_getter_says_the_same`.
     pub(crate) fn id(&self) -> String {
         format!("{} {}", self.suite.name, self.name)
     }

@@ -1,7 +1,8 @@
-//! What the fast tier leaves out, and why. `cargo xtask test --full` runs everything.
+//! The tests that the fast tier leaves out, and why. `cargo xtask test --full` runs everything.
 //!
-//! A test stays in the fast tier unless it takes long and another one, named in the reason, would fail first. Each row
-//! of `SPECIFICATION.md` keeps a test in the fast tier: a test below holds this table to that.
+//! A test stays in the fast tier unless it takes long and another one, named in the reason, would
+//! fail first. Each row of `SPECIFICATION.md` keeps a test in the fast tier, which the step
+//! `promises` checks.
 
 use std::fmt;
 use std::time::Duration;
@@ -26,7 +27,8 @@ pub(crate) struct LeftOut {
 
 /// A test that tries fewer cases in the fast tier.
 pub(crate) struct Sampled {
-    /// The variable that the test reads, and its value in the fast tier. Without it a test tries all.
+    /// The variable that the test reads, and its value in the fast tier. Without it, a test tries
+    /// all cases.
     pub variable: (&'static str, &'static str),
     pub why: &'static str,
 }
@@ -253,32 +255,32 @@ pub(crate) const SAMPLED: &[Sampled] = &[
 ];
 
 impl Tier {
-    /// Whether this tier runs the test.
+    /// Returns whether this tier runs the test.
     pub(crate) fn runs(self, case: &Case) -> bool {
         self == Self::Full || !LEFT_OUT.iter().any(|left_out| left_out.names(case))
     }
 
-    /// Variables for the tests: those that the caller has not set.
+    /// Returns the variables for the tests that the caller has not set.
     pub(crate) fn environment(self) -> Vec<(String, String)> {
         let sampled = if self == Self::Fast { SAMPLED } else { &[] };
         let unset = sampled.iter().filter(|one| std::env::var_os(one.variable.0).is_none());
         unset.map(|one| (one.variable.0.to_owned(), one.variable.1.to_owned())).collect()
     }
 
-    /// Variables that the tests do not get.
+    /// Returns the variables to remove from the tests' environment.
     pub(crate) fn removed(self) -> Vec<&'static str> {
         let sampled = if self == Self::Full { SAMPLED } else { &[] };
         sampled.iter().map(|one| one.variable.0).collect()
     }
 
-    /// Time limit of one test. The longest one of the full tier takes two minutes.
+    /// Returns the time limit of one test. The longest one of the full tier takes two minutes.
     pub(crate) fn time_limit(self) -> Duration {
         Duration::from_secs(if self == Self::Fast { 300 } else { 900 })
     }
 }
 
 impl LeftOut {
-    /// The parts of names that no test has.
+    /// Returns the parts of names that match no test.
     pub(crate) fn stale(&self, cases: &[Case]) -> Vec<String> {
         let is_there = |part: &str| {
             cases.iter().any(|case| case.suite.name == self.suite && case.name.contains(part))
