@@ -1,8 +1,10 @@
-//! Containers of pods: their variables name a slice that the kubelet counted, and the node's device plugin says what it is.
+//! The slices of pods' containers. Their variables name a slice that the kubelet has counted, and
+//! the node's device plugin knows what it is.
 //!
-//! The plugin could not know for which container it was asked ([`cgpu_kubernetes_core::binding`]). Here it is known: the engine has written into the configuration
-//! which pod and which container this is, and nothing of it runs yet. So the plugin is asked, and what it answers takes the place of whatever the variables
-//! said of limits and GPUs, the image's and the pod's own included.
+//! When the plugin allocated the slice, it could not know for which container
+//! ([`cgpu_kubernetes_core::binding`]). Here the configuration names pod and container, and nothing
+//! in the container runs yet. So the plugin is queried. Its answer replaces all variables for
+//! limits and GPUs, from the image or from the pod.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -17,20 +19,21 @@ use crate::config::Config;
 use crate::edit::Configuration;
 use crate::plan::{Declared, Refusal};
 
-/// Timeout for the plugin's answer: it may have to query the API server more than once.
+/// Timeout for the plugin's answer: it may query the API server more than once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What names a part of an identity: as containerd writes it, as CRI-O does.
+/// The annotations for a part of the identity, of containerd and of CRI-O.
 type Names = [&'static str; 2];
 const NAMESPACE: Names = ["io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace"];
 const POD: Names = ["io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"];
 const UID: Names = ["io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid"];
 const CONTAINER: Names = ["io.kubernetes.cri.container-name", "io.kubernetes.container.name"];
 
-/// The configuration with what the device plugin says of its slice; none: it is no pod's container, or one that the kubelet counted nothing for.
+/// Returns the configuration with the variables of its slice; `None` if it is not a pod's
+/// container, or the kubelet counted nothing for it.
 ///
 /// # Errors
-/// The container must not be started: why, in a sentence.
+/// The container must not be started; the message says why.
 pub fn bound(
     configuration: &Configuration,
     config: &Config,
@@ -62,7 +65,9 @@ pub fn bound(
     }
 }
 
-/// A pod that asks by variables alone came past the scheduler, and what it took would be somebody else's. Where no device plugin is, nobody else's is counted.
+/// Refuses a pod that requests a limit by variables alone: it was not scheduled for a GPU, and
+/// would take the share of another pod. Without a device plugin it is allowed, since no shares are
+/// counted.
 fn refuse_past(
     configuration: &Configuration,
     declared: &Declared<'_>,
@@ -78,14 +83,15 @@ fn refuse_past(
     Ok(())
 }
 
-/// Whether a process that is to be started in a container may be one of a pod with a slice: everybody else's are not even read.
+/// Returns whether a process to start may belong to a pod with a slice. Other processes are not
+/// parsed.
 #[must_use]
 pub fn names_slice(process: &[u8]) -> bool {
     let name = format!("\"{}=", variable::SLICE);
     process.windows(name.len()).any(|part| part == name.as_bytes())
 }
 
-/// Who it is, as its engine says.
+/// Returns the container's identity, from its engine's annotations.
 fn question(configuration: &Configuration, slice: &str) -> Result<Question, Refusal> {
     let text = |names: Names| {
         let mut values = names.iter().filter_map(|name| configuration.annotation(name));
@@ -119,7 +125,7 @@ fn question(configuration: &Configuration, slice: &str) -> Result<Question, Refu
 
 fn query(socket: &PathBuf, question: &Question) -> std::io::Result<Answer> {
     let mut stream = UnixStream::connect(socket)?;
-    // Whoever can make a socket there could give GPUs away.
+    // A user who can make a socket there could assign GPUs.
     let own = rustix::process::geteuid().as_raw();
     let theirs = peer::user(&stream)?;
     if ![0, own].contains(&theirs) {
@@ -138,11 +144,11 @@ fn query(socket: &PathBuf, question: &Question) -> std::io::Result<Answer> {
     Ok(serde_json::from_slice(&line)?)
 }
 
-/// Whether a container came to its start without anybody having asked the plugin: by an engine whose runtime is not `cgpu-runtime`, which has injected the slice's
-/// CDI device.
+/// Checks that the plugin was queried for a container with a slice's CDI device. It was not, if its
+/// engine's runtime is not `cgpu-runtime`.
 ///
 /// # Errors
-/// It did.
+/// The plugin was not queried.
 pub fn check(configuration: &Configuration) -> Result<(), Refusal> {
     let variables = configuration.variables();
     let declared = Declared::new(&variables)?;
@@ -182,7 +188,7 @@ mod tests {
             "io.kubernetes.pod.uid": "u", "io.kubernetes.container.name": "main"})
     }
 
-    /// A plugin that answers once, and the question that it was asked.
+    /// Starts a plugin that answers once, and returns the question.
     fn plugin(root: &Path, answer: &str) -> std::thread::JoinHandle<String> {
         let listener = UnixListener::bind(root.join(SOCKET)).unwrap();
         let answer = answer.to_owned();
@@ -253,7 +259,7 @@ mod tests {
         let question = plugin(root.path(), "{\"bound\":");
         assert!(refused(&containerds(), root.path()).contains("ended without an answer"));
         question.join().unwrap();
-        // Not a pod's.
+        // Not a container of a pod.
         assert!(
             refused(&json!({}), root.path())
                 .contains("has no annotation io.kubernetes.cri.sandbox-namespace")

@@ -1,4 +1,4 @@
-//! `/etc/cgpu/runtime.toml`: the configuration of a host's runtime. Every key may be left out.
+//! `/etc/cgpu/runtime.toml`: the runtime's configuration on a host. All keys are optional.
 //!
 //! ```toml
 //! runtime = "/usr/sbin/runc"             # who starts the containers; left out: found on PATH
@@ -16,10 +16,10 @@ use anyhow::{Context, Result, anyhow, ensure};
 use cgpu_shm::paths;
 use serde::Deserialize;
 
-/// The configuration where no other is given.
+/// The default path of the configuration.
 pub const PATH: &str = "/etc/cgpu/runtime.toml";
 
-/// What the runtime goes by, as written.
+/// The keys of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
@@ -30,32 +30,33 @@ struct File {
     ld_preload: bool,
 }
 
-/// What the runtime goes by.
+/// The runtime's configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Who starts the containers; none: found on PATH.
+    /// The next runtime; `None`: found in PATH.
     pub runtime: Option<PathBuf>,
     /// The monitor's root.
     pub root: PathBuf,
     /// The list of simulated GPUs.
     pub sim: Option<String>,
-    /// Images whose loader reads no file are started with a variable, which their programs may unset.
+    /// Starts images whose loader reads no preload file with a variable, which their programs may
+    /// unset.
     pub ld_preload: bool,
     shim: Option<PathBuf>,
 }
 
 impl Default for Config {
-    /// The defaults for root.
+    /// Returns the defaults for root.
     fn default() -> Self {
         Self { runtime: None, root: paths::RUN.into(), sim: None, ld_preload: false, shim: None }
     }
 }
 
 impl Config {
-    /// From the file if there is one.
+    /// Reads the file, if it exists.
     ///
     /// # Errors
-    /// The file is asked for and missing, or cannot be understood, or no root is known.
+    /// A given file is missing, or the file is invalid, or no root is known.
     pub fn load(given: Option<&Path>) -> Result<Self> {
         let path = given.unwrap_or(Path::new(PATH));
         let text = match fs::read_to_string(path) {
@@ -71,7 +72,7 @@ impl Config {
         })?;
         let mut user = rustix::process::geteuid().as_raw();
         let runtime = std::env::var_os("XDG_RUNTIME_DIR");
-        // Without that folder there is only root's.
+        // Without that variable only root's folder is possible.
         if runtime.is_some() {
             user = outside(&fs::read_to_string("/proc/self/uid_map").unwrap_or_default(), user);
         }
@@ -85,10 +86,10 @@ impl Config {
         })
     }
 
-    /// The shim.
+    /// Returns the path of the shim.
     ///
     /// # Errors
-    /// It is not there.
+    /// It does not exist.
     pub fn shim(&self) -> Result<PathBuf> {
         match &self.shim {
             Some(shim) => shim
@@ -98,30 +99,32 @@ impl Config {
         }
     }
 
-    /// The monitor's program.
+    /// Returns the path of the monitor's program.
     ///
     /// # Errors
-    /// It is not there.
+    /// It does not exist.
     pub fn monitor(&self) -> Result<PathBuf> {
         beside("cgpu-monitor")
     }
 
-    /// A library of the simulated driver.
+    /// Returns the path of a library of the simulated driver.
     ///
     /// # Errors
-    /// It is not there.
+    /// It does not exist.
     pub fn simulated(&self, name: &str) -> Result<PathBuf> {
         beside(&format!("sim/{name}"))
     }
 
-    /// Where the simulated GPUs' states lie: the same list and the same root are the same GPUs, as for `cgpu run --sim`.
+    /// Returns the folder of the simulated GPUs' states. The same list and root give the same GPUs
+    /// as `cgpu run --sim`.
     #[must_use]
     pub fn states(&self) -> PathBuf {
         paths::simulated(&self.root)
     }
 }
 
-/// Who a user is outside of our user namespace, by its map: rootless engines run us as root of one of theirs, and their host's folders are not ours.
+/// Returns the user outside of this user namespace, by its map. Rootless engines run this program
+/// as root of a namespace, which must not use root's folders of the host.
 fn outside(map: &str, user: u32) -> u32 {
     let ranges = map.lines().filter_map(|line| {
         let mut numbers = line.split_whitespace().map(|number| number.parse::<u32>().ok());
@@ -147,15 +150,15 @@ pub fn monitor_allows_overcommit(file: &Path) -> bool {
     toml::from_str(&text).is_ok_and(|monitor: Monitor| monitor.allow_overcommit)
 }
 
-/// Ourselves, as a path that hooks can be started by.
+/// Returns the path of this program, for hooks.
 ///
 /// # Errors
-/// The system does not tell.
+/// The system does not return it.
 pub fn own_program() -> Result<PathBuf> {
     std::env::current_exe().context("cannot tell where this program is")
 }
 
-/// A built file: beside our own program, or where packages put libraries.
+/// Returns a built file beside this program, or where packages install libraries.
 fn beside(name: &str) -> Result<PathBuf> {
     let program = own_program()?;
     let folder = program.parent().context("this program is in no folder")?;

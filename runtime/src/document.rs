@@ -1,7 +1,8 @@
-//! JSON in which nothing can be read in two ways.
+//! A JSON parser that refuses documents which readers understand differently.
 //!
-//! Of a name that is there twice most readers take the last value, but Go's, and so runc, merges both: what we take for the whole would be a part, and
-//! would be handed on as the whole. Go also takes names that differ in case, and two letters that are not of ASCII, for the same.
+//! If a name occurs twice in an object, most readers take the last value, but Go's, and so runc's,
+//! merges both: what is checked here would not be what runc uses. Go also matches names whatever
+//! their case, and takes two letters outside of ASCII for `s` and `k`.
 
 use std::fmt;
 
@@ -9,10 +10,10 @@ use serde::Deserializer;
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Reads it.
+/// Parses a document.
 ///
 /// # Errors
-/// It is no JSON, has a name twice in one object, or a number that is no whole one of 64 bits.
+/// It is not JSON, has a name twice in one object, or a number that is not an integer of 64 bits.
 pub fn parse(text: &[u8]) -> serde_json::Result<Value> {
     let mut reader = serde_json::Deserializer::from_slice(text);
     let value = Unambiguous.deserialize(&mut reader)?;
@@ -20,7 +21,8 @@ pub fn parse(text: &[u8]) -> serde_json::Result<Value> {
     Ok(value)
 }
 
-/// Whether some reader may take a name for that one, which is plain ASCII, though it is written in another way.
+/// Returns whether some reader may take `name` for `known` (ASCII), although it is written
+/// differently.
 #[must_use]
 pub fn is_taken_for(name: &str, known: &str) -> bool {
     let fold = |c: char| match c {
@@ -64,7 +66,7 @@ impl<'de> Visitor<'de> for Unambiguous {
         Ok(value.into())
     }
 
-    // Configurations have no such numbers, and to be read and written again changes them.
+    // Configurations have no such numbers, and writing them again could change them.
     fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
         Err(E::custom(format!("{value} is no whole number of 64 bits")))
     }

@@ -1,7 +1,8 @@
-//! The container's configuration: what is read of it, and what is added.
+//! The container's configuration: what is read from it, and what is added.
 //!
-//! It is edited as JSON, not as the records of a library: what that does not know yet (new kinds of isolation) would be dropped by
-//! reading and writing it, and the container would be started with less than its engine asked for. Whatever is not ours stays as it is.
+//! It is edited as JSON, not as a library's types: these would drop fields that they do not know,
+//! such as new kinds of isolation, and the container would start with less than its engine
+//! requested. All other fields are kept.
 
 use std::path::{Path, PathBuf};
 
@@ -11,26 +12,27 @@ use serde_json::{Map, Value};
 use crate::document;
 use crate::plan::Refusal;
 
-/// A configuration that could be read.
+/// A configuration that was parsed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Configuration {
     document: Map<String, Value>,
 }
 
-/// What is added for a slice.
+/// Additions for a slice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Additions {
     /// Mounts, in order, after all others.
     pub mounts: Vec<Mount>,
-    /// Run when the container's namespaces exist, before its program.
+    /// The hook that runs when the container's namespaces exist, before its program.
     pub created: Option<Hook>,
-    /// Run when it is deleted.
+    /// The hook that runs when the container is deleted.
     pub stopped: Option<Hook>,
-    /// A variable, for loaders that read no file.
+    /// The preloaded library, for loaders that read no preload file.
     pub preload: Option<String>,
 }
 
-/// What is read; other spellings of these names would be read by some runtimes and not by others.
+/// Names that are read. Other spellings of them are refused: some runtimes would read these and
+/// others not.
 const READ: &[(&str, &[&str])] = &[
     ("", &["process", "root", "mounts", "hooks", "annotations", "linux"]),
     ("process", &["env"]),
@@ -43,7 +45,7 @@ impl Configuration {
     /// Reads the text of a `config.json`.
     ///
     /// # Errors
-    /// It is no JSON, or the parts that concern us are of another shape.
+    /// It is not JSON, or the parts that are read have the wrong types.
     pub fn parse(text: &[u8]) -> Result<Self, Refusal> {
         let wrong = |what: String| {
             Refusal(format!("config.json of the container is not understood: {what}"))
@@ -105,25 +107,26 @@ impl Configuration {
         self.object("process").map_or_else(|| Ok(Vec::new()), strings)
     }
 
-    /// The variables of its first process.
+    /// Returns the variables of its first process.
     #[must_use]
     pub fn variables(&self) -> Vec<String> {
         self.strings().unwrap_or_default()
     }
 
-    /// Its root file system, below the bundle unless it is absolute.
+    /// Returns its root file system, relative to the bundle unless absolute.
     #[must_use]
     pub fn root(&self) -> Option<&Path> {
         self.object("root")?.get("path")?.as_str().map(Path::new)
     }
 
-    /// An annotation.
+    /// Returns the value of an annotation.
     #[must_use]
     pub fn annotation(&self, name: &str) -> Option<&str> {
         self.object("annotations")?.get(name)?.as_str()
     }
 
-    /// Destination of its mounts, in order, and source of those that show a part of the host, as it is written; none: something else is there.
+    /// Returns the destinations of its mounts, in order, with the sources of bind mounts as
+    /// written; `None` for other mounts.
     #[must_use]
     pub fn mounts(&self) -> Vec<(PathBuf, Option<PathBuf>)> {
         let mounts = self.document.get("mounts").and_then(Value::as_array).into_iter().flatten();
@@ -142,18 +145,19 @@ impl Configuration {
         mounts.filter_map(paths).collect()
     }
 
-    /// Destination and source of its bind mounts, in order.
+    /// Returns destination and source of its bind mounts, in order.
     #[must_use]
     pub fn binds(&self) -> Vec<(PathBuf, PathBuf)> {
         self.mounts().into_iter().filter_map(|(to, from)| Some((to, from?))).collect()
     }
 
-    /// A list of its part for Linux.
+    /// Returns a list in its object `linux`.
     fn listed(&self, name: &str) -> impl Iterator<Item = &Value> {
         self.object("linux").and_then(|linux| linux.get(name)?.as_array()).into_iter().flatten()
     }
 
-    /// Whether its mounts are its own: without a namespace for them, or in somebody else's, none would be made.
+    /// Returns whether it has its own mount namespace. Without one, or in that of another
+    /// container, the slice's mounts would not be made.
     #[must_use]
     pub fn has_own_mounts(&self) -> bool {
         self.listed("namespaces").any(|namespace| {
@@ -162,12 +166,12 @@ impl Configuration {
         })
     }
 
-    /// What its programs are not to see, whatever is mounted there.
+    /// Returns the paths that are hidden from its programs, whatever is mounted there.
     pub fn masked(&self) -> impl Iterator<Item = &Path> {
         self.listed("maskedPaths").filter_map(Value::as_str).map(Path::new)
     }
 
-    /// The same with these additions, and without those of an earlier start of the same bundle.
+    /// Returns it with these additions, which replace those of an earlier start of the same bundle.
     #[must_use]
     pub fn with(mut self, additions: &Additions) -> Self {
         let ours = |mount: &Value| {
@@ -201,7 +205,8 @@ impl Configuration {
         self
     }
 
-    /// The same with these variables for its first process, after all others but those of the same names and those to leave out.
+    /// Returns it with these variables for its first process, without earlier ones of the same
+    /// names and of the names in `left_out`.
     #[must_use]
     pub fn with_variables(mut self, given: &[(String, String)], left_out: &[&str]) -> Self {
         let process = self.document.entry("process").or_insert_with(|| Value::Object(Map::new()));
@@ -217,25 +222,26 @@ impl Configuration {
         self
     }
 
-    /// Its text.
+    /// Returns its text.
     #[must_use]
     pub fn text(&self) -> Vec<u8> {
-        // No value of it can fail: names are text, and numbers are as they came.
+        // Serializing a document that was parsed does not fail.
         serde_json::to_vec(&self.document).unwrap_or_default()
     }
 }
 
-/// What an engine has a runtime start in a container that runs (`exec --process FILE`), with this library preloaded.
+/// Adds this preloaded library to a process that an engine starts in a running container (`exec
+/// --process FILE`).
 ///
 /// # Errors
-/// It is no process that could be read.
+/// The process cannot be parsed.
 pub fn preloading(process: &[u8], shim: &str) -> Result<Vec<u8>, Refusal> {
     let mut process = read_process(process)?;
     add_preload(&mut process, shim);
     Ok(Value::Object(process).to_string().into_bytes())
 }
 
-/// The same with the variables of these names as the container's first process has them, and without those that it has not.
+/// Replaces the variables of these names by those of the container's first process.
 ///
 /// # Errors
 /// As for [`preloading`].
@@ -261,7 +267,8 @@ fn read_process(text: &[u8]) -> Result<Map<String, Value>, Refusal> {
     Ok(process)
 }
 
-/// Whether no name is written in a way in which some readers would take it for one of these, and others would not.
+/// Checks that no name is spelled so that some readers would take it for one of these names and
+/// others not.
 fn spelt(object: &Map<String, Value>, names: &[&str]) -> Result<(), String> {
     let is_ambiguous = |key: &&String| names.iter().any(|name| document::is_taken_for(key, name));
     match object.keys().find(is_ambiguous) {
@@ -270,7 +277,7 @@ fn spelt(object: &Map<String, Value>, names: &[&str]) -> Result<(), String> {
     }
 }
 
-/// The variables of a process.
+/// Returns the variables of a process.
 fn strings(process: &Map<String, Value>) -> Result<Vec<String>, String> {
     let variables = match process.get("env") {
         None | Some(Value::Null) => return Ok(Vec::new()),
@@ -284,7 +291,8 @@ fn strings(process: &Map<String, Value>) -> Result<Vec<String>, String> {
         .collect()
 }
 
-/// Before whatever is preloaded already: another one that hooks `dlsym` would hide the driver from ours.
+/// Preloads the shim before other libraries: one that also hooks `dlsym` would hide the driver from
+/// it.
 fn add_preload(process: &mut Map<String, Value>, shim: &str) {
     let variables = process.entry("env").or_insert(Value::Null);
     if !variables.is_array() {
@@ -307,7 +315,7 @@ fn add_preload(process: &mut Map<String, Value>, shim: &str) {
     }
 }
 
-/// Puts `added` at the end of a list, from which those that are `ours` are taken out.
+/// Appends `added` to a list, and removes the items that are `ours`.
 fn append(
     object: &mut Map<String, Value>,
     name: &str,
@@ -325,14 +333,14 @@ fn append(
 }
 
 fn value<T: serde::Serialize>(record: T) -> Value {
-    // Records of plain fields always can be written.
+    // Types of plain fields can always be serialized.
     serde_json::to_value(record).unwrap_or(Value::Null)
 }
 
-/// A bind mount of something on the host.
+/// Returns a bind mount of a path of the host.
 ///
-/// Without set-user-id programs and devices in any case: those flags the host's own mounts may have, and whoever may not take them off (a user namespace) must name
-/// them.
+/// It always has `nosuid` and `nodev`. The host's own mounts may have these flags, and in a user
+/// namespace a mount that drops them is refused.
 #[must_use]
 pub fn bind(source: &Path, destination: &str, flags: &[&str]) -> Mount {
     let mut options = vec!["bind", "nosuid", "nodev"];
@@ -347,7 +355,7 @@ pub fn bind(source: &Path, destination: &str, flags: &[&str]) -> Mount {
     mount
 }
 
-/// A hook: ourselves, with these arguments.
+/// Returns a hook that runs `cgpu-runtime` with these arguments.
 #[must_use]
 pub fn hook(program: &Path, arguments: &[String]) -> Hook {
     let mut words = vec!["cgpu-runtime".to_owned()];

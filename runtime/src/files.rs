@@ -1,9 +1,11 @@
-//! A container's files as the container will see them: its root, and what is mounted over that.
+//! A container's files as the container will see them: its root and the mounts over it.
 //!
-//! They are read as root, before the container starts, while those who may write to a volume or to an image that is shared can put links in
-//! the place of folders. So no name is resolved twice: each part of a path is opened below the descriptor of the one before, what is looked at is what is
-//! read, and only plain files of a bounded size are. Links are followed here and not by the kernel (`openat2` with the root as the root), because in the
-//! container they lead from the image into mounts, and because hosts older than Linux 5.6 are ours, too.
+//! They are read as root before the container starts, while other processes with write access to a
+//! volume or a shared image can replace folders by links. So no name is resolved twice: each part
+//! of a path is opened relative to the descriptor of the previous part, the file that was checked
+//! is the one that is read, and only regular files of bounded size are read. Links are followed
+//! here, and not by the kernel (`openat2` with the root as the root), because in the container they
+//! lead from the image into mounts, and because hosts older than Linux 5.6 are supported.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -17,28 +19,28 @@ use std::rc::Rc;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// More than any sane chain of links.
+/// Maximum number of links in a path.
 const MAX_LINKS: usize = 40;
-/// More than any loader or C library has; what is larger is neither.
+/// Larger than any loader or C library.
 const MAX_FILE_SIZE: u64 = 64 << 20;
 
 /// A container's files.
 #[derive(Clone, Debug)]
 pub struct Files {
     root: Rc<OwnedFd>,
-    /// Destination of the mounts that nothing later covers, and source of those that show a part of the host; of others nothing is seen. Destinations have no
-    /// links.
+    /// Destinations, without links, of the mounts that no later mount covers, and sources of bind
+    /// mounts. `None`: its files cannot be seen from the host.
     mounts: Vec<(PathBuf, Option<PathBuf>)>,
 }
 
-/// Where a path leads, in the container, and what is there; none: nothing.
+/// The path in the container, and the file there, if any.
 type Location = (PathBuf, Option<Rc<OwnedFd>>);
 
 impl Files {
-    /// The root, and the mounts over it in order, each as destination and source.
+    /// Returns the files of a root, with these mounts in order (destination, source).
     ///
     /// # Errors
-    /// The root is not there, or links lead round in circles.
+    /// The root does not exist, or links form a loop.
     pub fn new(root: &Path, mounts: Vec<(PathBuf, Option<PathBuf>)>) -> io::Result<Self> {
         let mut files = Self { root: Rc::new(open(root, OFlags::DIRECTORY)?), mounts: Vec::new() };
         for (to, from) in mounts {
@@ -49,31 +51,31 @@ impl Files {
         Ok(files)
     }
 
-    /// Where a path leads, in the container, whether there is anything or not.
+    /// Returns the path in the container after following links; the file need not exist.
     ///
     /// # Errors
-    /// That cannot be told, or links lead round in circles.
+    /// It cannot be resolved, or links form a loop.
     pub fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
         Ok(self.walk(path)?.0)
     }
 
-    /// Whether there is anything at that path.
+    /// Returns whether anything exists at that path.
     ///
     /// # Errors
-    /// That cannot be told, or links lead round in circles.
+    /// It cannot be resolved, or links form a loop.
     pub fn has(&self, path: &str) -> io::Result<bool> {
         Ok(self.walk(Path::new(path))?.1.is_some())
     }
 
-    /// The contents of a file; none if there is no such file.
+    /// Reads a file; `None` if it does not exist.
     ///
     /// # Errors
-    /// It is there and cannot be read, it is too large, or links lead round in circles.
+    /// The file cannot be read or is too large, or links form a loop.
     pub fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>> {
         self.open(path)?.map(|file| read(file, Path::new(path))).transpose()
     }
 
-    /// A file, for reading; none if there is no such file.
+    /// Opens a file; `None` if it does not exist.
     ///
     /// # Errors
     /// As for [`Self::read`].
@@ -86,14 +88,14 @@ impl Files {
         if about.st_size.cast_unsigned() > MAX_FILE_SIZE {
             return Err(too_large(Path::new(path)));
         }
-        // By the descriptor: the name may lead elsewhere by now.
+        // Opened by its descriptor: the name may lead elsewhere by now.
         File::open(format!("/proc/self/fd/{}", found.as_raw_fd())).map(Some)
     }
 
     fn walk(&self, path: &Path) -> io::Result<Location> {
         let mut rest: VecDeque<OsString> = parts(path).collect();
         let mut here = PathBuf::from("/");
-        // What each part of `here` is.
+        // The descriptor of each part of `here`.
         let mut way: Vec<Option<Rc<OwnedFd>>> = Vec::new();
         let mut links = 0;
         while let Some(part) = rest.pop_front() {
@@ -129,7 +131,8 @@ impl Files {
         Ok((here, found))
     }
 
-    /// What is at `path`, the part of that name below `above`; none: nothing, at least not before mounts are made further down.
+    /// Returns what is at `path`, whose last part is `part`, in the folder `above`; `None` if
+    /// nothing is, although a mount may be made further down.
     fn step(
         &self,
         above: Option<&Rc<OwnedFd>>,
@@ -138,7 +141,7 @@ impl Files {
     ) -> io::Result<Option<Rc<OwnedFd>>> {
         let mount = self.mounts.iter().find(|(to, _)| to == path);
         let found = match (mount, above) {
-            // Engines follow links in what they are told to mount, and so do we.
+            // Engines follow links in the sources of mounts.
             (Some((_, Some(from))), _) => open(from, OFlags::empty()),
             (Some((_, None)), _) => return Ok(None),
             (None, Some(above)) => {
@@ -155,12 +158,13 @@ impl Files {
     }
 }
 
-/// A file on the host that somebody else may have put there: none if it is no plain file, and a link at its end is not followed.
+/// Reads a file of the host that an untrusted user may have put there, without following a link;
+/// `None` if it is not a regular file.
 ///
 /// # Errors
-/// It cannot be read, or is too large.
+/// The file cannot be read or is too large.
 pub fn read_plain(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    // Who opens a pipe would wait for its writer.
+    // Opening a pipe would wait for a writer.
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -171,7 +175,7 @@ pub fn read_plain(path: &Path) -> io::Result<Option<Vec<u8>>> {
 }
 
 fn read(file: File, path: &Path) -> io::Result<Vec<u8>> {
-    // At once, where it is what it says; it may grow meanwhile.
+    // The size is only a hint; the file may grow.
     let size = file.metadata()?.len().min(MAX_FILE_SIZE);
     let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default() + 1);
     file.take(MAX_FILE_SIZE + 1).read_to_end(&mut bytes)?;
@@ -186,7 +190,7 @@ fn open(path: &Path, more: OFlags) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC | more, Mode::empty())
 }
 
-/// Where a link leads; none: it is no link.
+/// Returns the target of a link; `None` if it is no link.
 fn link(file: &OwnedFd) -> io::Result<Option<PathBuf>> {
     let about = rustix::fs::fstat(file)?;
     if FileType::from_raw_mode(about.st_mode) != FileType::Symlink {
@@ -196,7 +200,7 @@ fn link(file: &OwnedFd) -> io::Result<Option<PathBuf>> {
     Ok(Some(PathBuf::from(OsString::from_vec(target.into_bytes()))))
 }
 
-/// The parts of a path that lead somewhere.
+/// Returns the names and `..` in a path.
 fn parts(path: &Path) -> impl Iterator<Item = OsString> {
     path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
@@ -214,7 +218,7 @@ pub(crate) mod tests {
 
     use rustix::fs::{CWD, RenameFlags};
 
-    /// A file of an image.
+    /// Writes a file of an image.
     pub(crate) fn put(root: &Path, path: &str, bytes: &[u8]) {
         let path = root.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -259,7 +263,7 @@ pub(crate) mod tests {
         };
         assert_eq!(text(&mounted(&[("/usr/lib/x", "mine")]), "/lib/x").as_deref(), Some("mine"));
         assert_eq!(text(&mounted(&[("/lib/x", "mine")]), "/usr/lib/x").as_deref(), Some("mine"));
-        // Engines make the folders of a destination that the image has not got.
+        // Engines create missing folders of a destination.
         assert_eq!(
             text(&mounted(&[("/new/place", "mine")]), "/new/place").as_deref(),
             Some("mine")
@@ -270,7 +274,7 @@ pub(crate) mod tests {
             mounted(&[("/usr/lib/x", "hidden"), ("/usr/lib", "late"), ("/usr/lib/deep/x", "mine")]);
         assert_eq!(text(&late, "/lib/x").as_deref(), Some("late/x"));
         assert_eq!(text(&late, "/lib/deep/x").as_deref(), Some("mine"));
-        // What is mounted and shows nothing of the host cannot be looked at.
+        // Other mounts hide the image, and their files cannot be read.
         let own = |more: &[(&str, Option<&str>)]| {
             let mounts = more
                 .iter()
@@ -286,7 +290,7 @@ pub(crate) mod tests {
             own(&[]).resolve(Path::new("/lib/x/../gone")).unwrap(),
             Path::new("/usr/lib/gone")
         );
-        // Links in a volume lead where they lead in the container.
+        // Links in a volume are resolved in the container.
         symlink("/usr/lib/x", folder.path().join("late/away")).unwrap();
         assert_eq!(text(&mounted(&[("/data", "late")]), "/data/away").as_deref(), Some("image"));
     }
@@ -307,7 +311,7 @@ pub(crate) mod tests {
         assert!(read_plain(&folder.path().join("large")).is_err());
     }
 
-    /// Somebody exchanges a folder for a link to the host's, again and again, while it is read.
+    /// A folder is replaced by a link to the host's while it is read.
     #[test]
     fn folder_replaced_by_a_link_stays_inside() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,12 +1,20 @@
-//! The host's GPUs: as its monitor tells them, which costs next to nothing, or as NVML does.
+//! The host's GPUs: from its monitor, which is fast, or from NVML.
 //!
-//! NVML opens the driver, which takes tens of milliseconds, and seconds where nobody else has a GPU open. The monitor's program asks it for us
-//! (`cgpu-monitor --list-gpus`): ours is linked statically, so that engines wait less for each of its calls, and can load no library.
+//! NVML opens the driver. That takes tens of milliseconds, or seconds if no other process uses a
+//! GPU. The monitor's program calls NVML for this one (`cgpu-monitor --list-gpus`). `cgpu-runtime`
+//! is linked statically, for fast starts, and can load no library.
 //!
-//! A monitor that runs has it open, and asks it every second. What it tells is taken only where it must be what NVML would tell: a monitor of root's or our own,
-//! of the same GPUs (real ones, as many as the kernel's driver has, or simulated ones of the same state), told within the last moments, and of all GPUs, none of
-//! which is cut (MIG): what a GPU is cut into may have changed since, and GPUs are counted the same then. In any other case NVML is asked, and so it is before
-//! anything is refused.
+//! A running monitor has the driver open and reads NVML every second. Its inventory is used only if
+//! NVML must report the same:
+//!
+//! - the monitor runs as root or as this user;
+//! - it sees the same GPUs: real ones, as many as the kernel's driver has, or simulated ones of the
+//!   same state;
+//! - the inventory is recent;
+//! - no GPU is partitioned (MIG): the instances may have changed since, and the number of GPUs
+//!   would not show it.
+//!
+//! Otherwise, and before a refusal, NVML is queried.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -25,25 +33,25 @@ use crate::plan::HostGpu;
 
 /// The vendor's library.
 const NVML: &str = "libnvidia-ml.so.1";
-/// Where the kernel's driver has a folder for each GPU.
+/// The folder in which the kernel's driver has a folder for each GPU.
 const DRIVER_FOLDER: &str = "/proc/driver/nvidia/gpus";
-/// Maximum age of what the monitor read from NVML, which it reads every second.
+/// Maximum age of an inventory; the monitor reads NVML every second.
 const MAX_AGE: Duration = Duration::from_secs(3);
-/// Both are installed together.
+/// The remedy if the two programs do not fit together.
 const ADVICE: &str = "install cgpu-monitor and cgpu-runtime of one release";
-/// Timeout for the monitor's answer: a container's start waits so long for a monitor that hangs, once.
+/// Timeout for the monitor's answer. A container's start waits for a hanging monitor only once.
 pub(crate) const MONITOR_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// GPUs as a monitor reports them.
 #[derive(Clone, Debug)]
 pub struct MonitorInventory {
-    /// All of the host's.
+    /// All GPUs of the host.
     pub gpus: Vec<HostGpu>,
-    /// Limits of a GPU may add up to more than it has.
+    /// Whether limits may add up to more than a GPU has.
     pub overcommit: bool,
 }
 
-/// Why NVML has to be asked.
+/// Why NVML has to be queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoInventory {
     /// There is no monitor, or its inventory may differ from NVML's.
@@ -52,10 +60,10 @@ pub enum NoInventory {
     Hangs,
 }
 
-/// Asks the monitor.
+/// Queries the monitor.
 ///
 /// # Errors
-/// NVML has to be asked.
+/// NVML has to be queried.
 pub fn by_monitor(config: &Config) -> Result<MonitorInventory, NoInventory> {
     let failed = |failure: Failure| {
         if failure.is_timeout() { NoInventory::Hangs } else { NoInventory::Unusable }
@@ -73,7 +81,8 @@ pub fn by_monitor(config: &Config) -> Result<MonitorInventory, NoInventory> {
     Ok(MonitorInventory { gpus, overcommit: inventory.allow_overcommit })
 }
 
-/// The GPUs of an inventory, if it is fresh and of the GPUs that are meant: those whose state lies there, or the real ones.
+/// Returns the GPUs of an inventory, if it is recent and of the right GPUs: the real ones, or those
+/// of the simulated state.
 fn checked(inventory: &Inventory, state: Option<&Path>, kernels: &Path) -> Option<Vec<HostGpu>> {
     if Duration::from_millis(inventory.age_ms) > MAX_AGE {
         return None;
@@ -92,17 +101,17 @@ fn checked(inventory: &Inventory, state: Option<&Path>, kernels: &Path) -> Optio
         }
         _ => false,
     };
-    // Instances may have been made and removed since: the number of GPUs stays what it is.
+    // Instances may have been made or removed since; the number of GPUs does not change.
     let is_whole = |gpu: &HostDevice| !gpu.id.is_instance() && !gpu.is_partitioned;
     let all_count = gpus.iter().all(|gpu| gpu.total.0 > 0 && is_whole(gpu));
     (is_meant && all_count && !gpus.is_empty())
         .then(|| gpus.into_iter().map(HostGpu::from).collect())
 }
 
-/// Asks NVML for all of them.
+/// Queries NVML for all GPUs.
 ///
 /// # Errors
-/// NVML is not there, or does not answer for a GPU: a limit on a GPU that is not known would be none.
+/// NVML is missing, or does not report a GPU: a limit on an unknown GPU would not be enforced.
 pub fn by_nvml(config: &Config) -> Result<Vec<HostGpu>> {
     let program = config.monitor().map_err(|error| anyhow!("{error}; {ADVICE}"))?;
     let mut command = Command::new(program);
@@ -115,22 +124,23 @@ pub fn by_nvml(config: &Config) -> Result<Vec<HostGpu>> {
     command
         .env("CGPU_SIM_GPUS", list)
         .env("CGPU_SIM_STATE", states.join(paths::simulated_name(list)));
-    // Containers' users share the GPUs' state.
+    // Users of containers share the state of the GPUs.
     let usual = rustix::process::umask(Mode::empty());
     let gpus = listed_by(&mut command);
     rustix::process::umask(usual);
     gpus
 }
 
-/// Why NVML tells nothing, by what the monitor's program has said: a line of the simulated driver's, which knows better, or its own. Anything else, as a word of
-/// the loader's about a preload, is no reason.
+/// Returns why NVML reports nothing, from the output of the monitor's program: the simulated
+/// driver's line, which is more precise, or its own. Other lines, such as the loader's about a
+/// preload, are ignored.
 fn reason(output: &str) -> Option<&str> {
     ["cgpu-sim: ", "cgpu-monitor: "]
         .iter()
         .find_map(|name| output.lines().find_map(|line| line.strip_prefix(name)))
 }
 
-/// The GPUs that a program prints.
+/// Returns the GPUs that a program prints.
 fn listed_by(command: &mut Command) -> Result<Vec<HostGpu>> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();

@@ -1,4 +1,4 @@
-//! The runtime that really starts containers: which one, and how it gets what we were asked.
+//! The runtime that starts containers: how it is found, and how it gets the arguments.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{Metadata, OpenOptions};
@@ -14,17 +14,18 @@ use serde_json::json;
 
 use crate::invocation::Invocation;
 
-/// Brings the driver's files and devices into containers, then hands over to one of the others.
+/// Brings the driver's files and devices into containers, then calls another runtime.
 const VENDORS: &str = "nvidia-container-runtime";
 const OTHERS: &[&str] = &["runc", "crun"];
-/// Where programs lie, for engines that run without PATH.
+/// Folders of programs, for engines that run without PATH.
 const FOLDERS: &[&str] =
     &["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// The next runtime: as told; else for a slice of a real GPU the vendor's, where it is there, and for all others what they would have had without us.
+/// Returns the next runtime: the configured one; else for a slice of a real GPU the vendor's, if it
+/// is installed, and for other containers runc or crun.
 ///
 /// # Errors
-/// None is there.
+/// No runtime is found.
 pub fn next(configured: Option<&Path>, needs_vendors: bool) -> Result<PathBuf> {
     if let Some(path) = configured {
         if path.components().count() > 1 {
@@ -40,13 +41,14 @@ pub fn next(configured: Option<&Path>, needs_vendors: bool) -> Result<PathBuf> {
     })
 }
 
-/// A program on PATH that is not ourselves.
+/// Returns a program in PATH that is not this one.
 fn find(name: &OsStr) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     find_in(std::env::split_paths(&path).chain(FOLDERS.iter().map(PathBuf::from)), name)
 }
 
-/// The first in these folders. Each call of an engine looks here, so it is one look for a name.
+/// Returns the first program in these folders, with one check for each. Each call of an engine does
+/// this.
 fn find_in(folders: impl Iterator<Item = PathBuf>, name: &OsStr) -> Option<PathBuf> {
     let identity = |about: &Metadata| (about.dev(), about.ino());
     let own = std::fs::metadata("/proc/self/exe").ok().as_ref().map(identity);
@@ -57,13 +59,14 @@ fn find_in(folders: impl Iterator<Item = PathBuf>, name: &OsStr) -> Option<PathB
     folders.filter(|folder| folder.is_absolute()).map(|folder| folder.join(name)).find(is_other)
 }
 
-/// Becomes it.
+/// Replaces this process by the next runtime.
 pub fn exec(next: &Path, invocation: &Invocation) -> anyhow::Error {
     let error = command(next, &invocation.arguments).exec();
     anyhow::Error::new(error).context(format!("cannot run {}", next.display()))
 }
 
-/// Runs it to its end. It uses our input and outputs, and the descriptors that an engine has left open for it.
+/// Runs the next runtime to its end, with this process's standard streams and the descriptors that
+/// the engine has left open.
 ///
 /// # Errors
 /// It cannot be started.
@@ -73,7 +76,7 @@ pub fn run(next: &Path, invocation: &Invocation) -> Result<ExitStatus> {
         .with_context(|| format!("cannot run {}", next.display()))
 }
 
-/// Takes back the container that it has made; what it says about that is not for our caller.
+/// Deletes the container that the next runtime has made, and discards its output.
 ///
 /// # Errors
 /// As for [`run`].
@@ -84,7 +87,8 @@ pub fn undo(next: &Path, invocation: &Invocation) -> Result<()> {
     Ok(())
 }
 
-/// Where the bundle of the container lies, as the next runtime has noted it; none: it knows no such container.
+/// Returns the container's bundle, from the next runtime's state; `None` if it has no such
+/// container.
 #[must_use]
 pub fn bundle(next: &Path, invocation: &Invocation) -> Option<PathBuf> {
     let mut command = command(next, &invocation.state_arguments());
@@ -99,14 +103,14 @@ fn command(next: &Path, arguments: &[OsString]) -> Command {
     command
 }
 
-/// As a shell tells it.
+/// Returns the exit code as a shell does.
 #[must_use]
 pub fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
     u8::try_from(code).unwrap_or(u8::MAX)
 }
 
-/// Says why a container is not started, to people and where its engine looks for it.
+/// Reports an error on stderr and in the engine's log.
 pub fn report(invocation: Option<&Invocation>, message: &str) {
     eprintln!("cgpu-runtime: {message}");
     let Some(log) = invocation
@@ -121,7 +125,7 @@ pub fn report(invocation: Option<&Invocation>, message: &str) {
     } else {
         format!("time=\"{time}\" level=error msg={}", json!(text))
     };
-    // It was said on the error output already.
+    // The message is on stderr, too.
     let _ = OpenOptions::new()
         .append(true)
         .create(true)
@@ -129,10 +133,11 @@ pub fn report(invocation: Option<&Invocation>, message: &str) {
         .and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
 }
 
-/// Seconds since 1970 as engines read an instant.
+/// Formats seconds since 1970 for an engine's log.
 fn instant(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Years begin in March here, so that the leap day is the last of one: eras of 400 of them are all alike.
+    // Years begin in March here, so that the leap day is the last of a year; eras of 400 years are
+    // all equal.
     let shifted = days + 719_468;
     let (era, day) = (shifted / 146_097, shifted % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;

@@ -1,5 +1,5 @@
-//! What we do when a container's namespaces are there, and when it is deleted. Its engine's runtime calls us by the hooks in its
-//! configuration, with the container's state on the input.
+//! The hooks that the container's runtime calls when its namespaces exist and when it is deleted,
+//! with the container's state on standard input.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,14 +22,15 @@ use crate::mounting;
 use crate::plan::{Declared, Plan, Refusal, plan};
 use crate::start::Slice;
 
-/// What is to be mounted, in the container's folder.
+/// The file in the container's folder with the planned mounts.
 const MOUNTS: &str = "mounts";
 
-/// Runs `created|stopped --root DIR`, which `cgpu-runtime` has put into a configuration, or `plan|mount|clear [--config FILE]` or `bound`, which CDI
-/// specifications have; the word `hook` is not among the arguments.
+/// Runs a hook: `created|stopped --root DIR` from a configuration that `cgpu-runtime` has edited,
+/// or `plan|mount|clear [--config FILE]` or `bound` from a CDI specification. `arguments` do not
+/// include the word `hook`.
 ///
 /// # Errors
-/// The container is not to be started, or its folder cannot be removed.
+/// The container must not start, or its folder cannot be removed.
 pub fn run(arguments: &[OsString]) -> Result<()> {
     let words: Vec<&str> = arguments.iter().filter_map(|word| word.to_str()).collect();
     let mut text = Vec::new();
@@ -53,8 +54,8 @@ pub fn run(arguments: &[OsString]) -> Result<()> {
     }
 }
 
-/// For containers that were not started by `cgpu-runtime`, but have hooks from a CDI specification: what is planned where the host's GPUs can be
-/// asked is mounted where the container's mounts are.
+/// Runs a hook of a CDI specification, for containers that `cgpu-runtime` does not start. `plan`
+/// runs where the host's GPUs can be listed, `mount` in the container's mount namespace.
 fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
     let folder = Folder::of(&config.root, state.id())?;
     let bundle = Bundle::at(state.bundle());
@@ -63,7 +64,7 @@ fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
         "plan" => {
             let configuration = bundle.read()?;
             if has_ours(&configuration, &folder) {
-                // `cgpu-runtime` has done all of it.
+                // `cgpu-runtime` has made the slice.
                 return Ok(());
             }
             let variables = configuration.variables();
@@ -89,7 +90,7 @@ fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
             let placed = ready.and_then(|_| mounting::prepare(&root?, &slice.mounts));
             let registered =
                 placed.and_then(|()| created(&config.root, &slice.folder, *state.pid()));
-            // The next hook is in the container's mount namespace, which is there already.
+            // The container's mount namespace, in which the next hook runs, exists already.
             let done = registered.and_then(|()| {
                 slice.folder.show(state.pid().context("the container's state tells no process")?)
             });
@@ -121,7 +122,7 @@ fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
     }
 }
 
-/// Whether the container's folder is mounted already, where it belongs.
+/// Returns whether the container's folder is among its mounts already.
 fn has_ours(configuration: &Configuration, folder: &Folder) -> bool {
     configuration
         .binds()
@@ -129,8 +130,9 @@ fn has_ours(configuration: &Configuration, folder: &Folder) -> bool {
         .any(|(to, source)| to == Path::new(paths::RUN) && source == folder.path())
 }
 
-/// Whether it is no wonder that nothing was planned: `cgpu-runtime` has done all of it, or the variables ask for no limit, whatever GPUs there are.
-/// In a user namespace of its own a hook may look for the plan elsewhere than where the one before it has put it.
+/// Returns whether it is right that nothing was planned: `cgpu-runtime` has made the slice, or no
+/// limit is requested. With its own user namespace a hook may not find the plan of the previous
+/// one, and must not take that for no limit.
 fn needs_no_mounts(configuration: &Configuration, folder: &Folder) -> Result<bool> {
     if has_ours(configuration, folder) {
         return Ok(true);
@@ -140,8 +142,9 @@ fn needs_no_mounts(configuration: &Configuration, folder: &Folder) -> Result<boo
     Ok(matches!(plan(&Declared::new(&variables)?, "", unknown), Ok(Plan::Native)))
 }
 
-/// Notes the first process, and tells the monitor, if there is one. A monitor that says no has a reason: the container is then not
-/// started. Without one, or with one that does not answer, memory limits hold all the same, and it is found when one comes.
+/// Records the first process, and registers the container with the monitor. If the monitor refuses,
+/// the container is not started. Without a monitor, or if it does not answer, memory limits apply
+/// all the same, and a monitor that starts later finds the container.
 pub(crate) fn created(root: &Path, folder: &Folder, pid: Option<i32>) -> Result<()> {
     let pid = pid.context("the container's state tells no process")?;
     let monitor_hangs = folder.record_first_process(pid)?;
@@ -175,7 +178,8 @@ mod tests {
 
     use super::*;
 
-    /// Whether `created` connects to the monitor, for a folder that was made while it hung or not.
+    /// Returns whether `created` connects to the monitor, for a folder that was made while it hung
+    /// or not.
     fn connects(monitor_hangs: bool) -> bool {
         let root = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(paths::socket(root.path())).unwrap();

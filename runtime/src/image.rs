@@ -1,7 +1,8 @@
-//! What a container's root file system is like, as far as a preload is concerned: which C library it has, how new that is, where libraries
-//! lie, and what is preloaded already.
+//! What a container's root file system has for preloading: its C library and the version, the
+//! folder of libraries, and the preload files.
 //!
-//! A preload that cannot be loaded is passed over by the loader, and the limit would vanish with it. So it is looked at beforehand.
+//! The loader ignores a library that it cannot preload, and the limit would not be enforced. So
+//! this is checked before the start.
 
 use std::fs::File;
 use std::io;
@@ -14,11 +15,11 @@ use object::read::elf::{FileHeader, SectionTable};
 
 use crate::files::Files;
 
-/// More versions than any library has.
+/// Maximum number of versions of a library.
 const VERSIONS: usize = 1000;
-/// The loaders of glibc by their fixed names, and what its library is called beside them.
+/// The fixed paths of glibc's loaders.
 const LOADERS: &[&str] = &["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
-/// Where libraries lie without anybody telling, in the order of distributions.
+/// Default folders of libraries, of all distributions.
 const LIBRARIES: &[&str] = &[
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
@@ -29,28 +30,29 @@ const LIBRARIES: &[&str] = &[
     "/lib",
     "/usr/lib",
 ];
-/// What Nix's loader preloads for every program.
+/// The preload file of Nix's loader.
 const OF_NIX: &str = "/etc/ld-nix.so.preload";
-/// The same of all loaders that are known, glibc's own first.
+/// The preload files of all known loaders; glibc's default comes first.
 const PRELOADS: &[&str] = &["/etc/ld.so.preload", OF_NIX];
-/// Where Nix keeps what it installs: its programs name a loader in there, whatever else the image has.
+/// Nix's package folder. Programs in it name a loader there, whatever else the image has.
 const STORE: &str = "/nix/store";
 
-/// What was found.
+/// The kind of C library in an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Image {
-    /// glibc, of this version, with its library in that folder of the container.
+    /// glibc.
     Glibc {
-        /// Such as 2.36.
+        /// Its version, such as 2.36.
         version: Version,
-        /// Where libraries lie in there.
+        /// Its folder of libraries.
         libraries: PathBuf,
-        /// The files that name what its loaders preload for every program, that of its usual one first; none: that reads none that is known.
+        /// The preload files of its loaders, the main loader's first; empty if that reads no known
+        /// file.
         preloads: Vec<&'static str>,
     },
     /// musl.
     Musl,
-    /// No loader that is known: statically linked programs, or nothing.
+    /// No known loader: only statically linked programs, or nothing.
     Bare,
 }
 
@@ -73,7 +75,7 @@ impl Version {
 }
 
 impl Image {
-    /// The files that name what is preloaded, inside.
+    /// Returns the paths of the preload files inside.
     #[must_use]
     pub fn preloads(&self) -> &[&'static str] {
         match self {
@@ -82,10 +84,10 @@ impl Image {
         }
     }
 
-    /// Looks.
+    /// Examines an image.
     ///
     /// # Errors
-    /// A file that is there cannot be read.
+    /// An existing file cannot be read.
     pub fn of(files: &Files) -> io::Result<Self> {
         let mut loader = None;
         for name in LOADERS {
@@ -121,7 +123,7 @@ fn holds(bytes: &[u8], wanted: &[u8]) -> bool {
     memchr::memmem::find(bytes, wanted).is_some()
 }
 
-/// The newest version that a C library says it is: none if it is none of 64 bits.
+/// Returns the newest version that a C library defines; `None` if it is not a 64-bit library.
 fn defined(library: File) -> Option<Version> {
     let cache = ReadCache::new(library);
     let (endian, sections) = sections(&cache)?;
@@ -130,7 +132,7 @@ fn defined(library: File) -> Option<Version> {
     let mut newest = None;
     for _ in 0..VERSIONS {
         let Ok(Some((_, mut names))) = entries.next() else { break };
-        // The first name is its own, the others are those it comes after.
+        // The first name is the entry's own, the others are its predecessors.
         if let Ok(Some(name)) = names.next() {
             newest = newest.max(name.name(endian, strings).ok().and_then(Version::parse));
         }
@@ -138,10 +140,11 @@ fn defined(library: File) -> Option<Version> {
     newest
 }
 
-/// The newest version of glibc that a library asks for; none: it asks for none, or is no library.
+/// Returns the newest version of glibc that a library needs; `None` if it needs none, or is not a
+/// library.
 ///
 /// # Errors
-/// It cannot be read.
+/// The file cannot be read.
 pub fn needed(library: &std::path::Path) -> io::Result<Option<Version>> {
     let cache = ReadCache::new(File::open(library)?);
     let names = || {
@@ -159,7 +162,7 @@ pub fn needed(library: &std::path::Path) -> io::Result<Option<Version>> {
     Ok(names())
 }
 
-/// Read piece by piece: a library is large, and little of it is asked for.
+/// Reads parts on demand: a library is large, and few parts are needed.
 type Cache = ReadCache<File>;
 
 fn sections(
@@ -170,7 +173,7 @@ fn sections(
     Some((endian, header.sections(endian, cache).ok()?))
 }
 
-/// The preload file of a container: ours, then what the image preloads already.
+/// Returns the text of a preload file: the shim, then what the image preloads already.
 #[must_use]
 pub fn merged(shim: &str, present: &[u8]) -> Vec<u8> {
     let mut text = format!("{shim}\n").into_bytes();
@@ -219,7 +222,7 @@ mod tests {
         assert!(needed <= version, "{needed}");
     }
 
-    /// Some loaders have been changed to look elsewhere, some not to look at all.
+    /// Some loaders read another file, some none.
     #[test]
     fn preload_file_is_the_one_the_loader_reads() {
         let own = image_at(Path::new("/"));
@@ -236,7 +239,7 @@ mod tests {
         assert_eq!(found(usual), ["/etc/ld.so.preload"]);
         assert_eq!(found(of_nix), ["/etc/ld-nix.so.preload"]);
         assert!(found("..nothing..").is_empty());
-        // Programs of Nix in an image of another system bring their loader.
+        // Nix programs in another distribution's image bring their own loader.
         fs::create_dir_all(folder.path().join("nix/store")).unwrap();
         assert_eq!(found(usual), ["/etc/ld.so.preload", "/etc/ld-nix.so.preload"]);
         assert_eq!(found(of_nix), ["/etc/ld-nix.so.preload"]);

@@ -1,7 +1,9 @@
-//! What an engine asks a runtime to do: options, a command, its options, a container's id.
+//! The arguments that an engine passes to a runtime: options, a command, its options, a container's
+//! id.
 //!
-//! Only what concerns us is taken out; the arguments go on to the next runtime as they came, but for ours (`--cgpu-...`). What cannot be
-//! told apart is refused: a `create` that is overlooked would be a container without its limit.
+//! Only a few of them are read. All go to the next runtime unchanged, except cgpu's own
+//! (`--cgpu-...`). Ambiguous arguments are refused: a `create` that was not recognized would start
+//! a container without its limit.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -9,36 +11,36 @@ use std::path::PathBuf;
 
 use crate::plan::Refusal;
 
-/// What is asked.
+/// A parsed command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invocation {
-    /// The command; none: only options, as in `--version`.
+    /// The command; `None` for options alone, such as `--version`.
     pub command: Option<String>,
-    /// Ours: the configuration.
+    /// The value of `--cgpu-config`.
     pub config: Option<PathBuf>,
-    /// Ours: the runtime to hand over to.
+    /// The value of `--cgpu-next`: the runtime to hand over to.
     pub next: Option<PathBuf>,
-    /// Where engines look for errors, and whether they want them as JSON.
+    /// The log where engines look for errors.
     pub log: Option<PathBuf>,
-    /// See [`Invocation::log`].
+    /// Whether the log is JSON.
     pub logs_json: bool,
-    /// The container.
+    /// The container's id.
     pub id: Option<String>,
-    /// Of `create` and `run`: the bundle, where it is named.
+    /// `create` and `run`: the bundle, if named.
     pub bundle: Option<PathBuf>,
-    /// Of `create` and `run`, for crun: a configuration of another name.
+    /// `create` and `run` of crun: the path of the configuration.
     pub file: Option<PathBuf>,
-    /// Of `create`: where the first process's number is written.
+    /// `create`: the file for the id of the first process.
     pub pid_file: Option<PathBuf>,
-    /// Of `exec`: the file that says what to start.
+    /// `exec`: the file that describes the process.
     pub process: Option<PathBuf>,
-    /// How many of `arguments` stand before the command.
+    /// Number of `arguments` before the command.
     pub words_before: usize,
     /// The arguments for the next runtime.
     pub arguments: Vec<OsString>,
 }
 
-/// Options before the command that take a value, of runc, crun, youki and the vendor's runtime.
+/// Options before the command with a value, of runc, crun, youki and the vendor's runtime.
 const VALUED: &[&str] = &[
     "root",
     "log",
@@ -50,9 +52,9 @@ const VALUED: &[&str] = &[
     "debug-log",
     "userns-remap",
 ];
-/// Options before the command that take none.
+/// Options before the command without a value.
 const PLAIN: &[&str] = &["debug", "systemd-cgroup", "version", "help", "v", "h", "usage", "?", "V"];
-/// Options of `create` and `run` that take a value.
+/// Options of `create` and `run` with a value.
 const CREATE_VALUED: &[&str] = &[
     "bundle",
     "b",
@@ -72,7 +74,7 @@ const CREATE_VALUED: &[&str] = &[
     "lsm-profile",
     "lsm-mount-context",
 ];
-/// Options of `exec` that take a value.
+/// Options of `exec` with a value.
 const EXEC_VALUED: &[&str] = &[
     "process",
     "p",
@@ -117,7 +119,7 @@ const COMMANDS: &[&str] = &[
     "mounts",
 ];
 
-/// Options before the command, of the next runtime's and of ours.
+/// Kinds of options before the command.
 #[derive(PartialEq, Eq)]
 enum Kind {
     Ours,
@@ -126,10 +128,10 @@ enum Kind {
 }
 
 impl Invocation {
-    /// Takes the arguments apart, the program's name not among them.
+    /// Parses the arguments, without the program's name.
     ///
     /// # Errors
-    /// [`Refusal`]: where the command begins, or what it is, cannot be told.
+    /// [`Refusal`]: the command cannot be recognized.
     pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, Refusal> {
         let mut invocation = Self {
             command: None,
@@ -202,7 +204,7 @@ impl Invocation {
         Ok(invocation)
     }
 
-    /// What follows the command, as far as we must know it.
+    /// Parses what follows the command, as far as needed.
     fn take_rest(&mut self, rest: &[OsString]) -> Result<(), Refusal> {
         let creates = self.creates();
         let executes = self.command.as_deref() == Some("exec");
@@ -219,7 +221,8 @@ impl Invocation {
                 continue;
             }
             let Some((name, value)) = option(argument).filter(|_| !only_words) else {
-                // Of `exec` and `kill` more follows; of `create`, `run`, `delete` it is the only one.
+                // `exec` and `kill` have more arguments; `create`, `run` and `delete` have only the
+                // id.
                 if self.id.is_none() {
                     self.id = argument.to_str().map(str::to_owned);
                 } else if creates {
@@ -230,7 +233,7 @@ impl Invocation {
                     )));
                 }
                 if executes {
-                    // What follows are the words of a program.
+                    // The rest is the program's command line.
                     break;
                 }
                 continue;
@@ -253,19 +256,19 @@ impl Invocation {
         Ok(())
     }
 
-    /// The words by which the container that was made is taken back.
+    /// Returns the arguments that delete the container.
     #[must_use]
     pub fn delete_arguments(&self) -> Vec<OsString> {
         self.about(&["delete", "--force"])
     }
 
-    /// The words by which it is asked how the container is.
+    /// Returns the arguments that query the container's state.
     #[must_use]
     pub fn state_arguments(&self) -> Vec<OsString> {
         self.about(&["state"])
     }
 
-    /// Another command for the same container.
+    /// Returns the arguments of another command for the same container.
     fn about(&self, command: &[&str]) -> Vec<OsString> {
         let before = self.arguments.get(..self.words_before).unwrap_or_default();
         let mut words = before.to_vec();
@@ -274,15 +277,16 @@ impl Invocation {
         words
     }
 
-    /// Whether a container is made by it.
+    /// Returns whether the command makes a container.
     #[must_use]
     pub fn creates(&self) -> bool {
         matches!(self.command.as_deref(), Some("create" | "run" | "restore"))
     }
 }
 
-/// Refuses options of `create` and `run` that a runtime in C (crun) may take for the bundle or the configuration, and we do not: it lets long names be cut
-/// short, and short ones stand together.
+/// Refuses options of `create` and `run` that crun, which is in C, may read as bundle or
+/// configuration while this parser does not: it accepts abbreviated long names and grouped short
+/// ones.
 fn check_spelling(argument: &OsStr, name: &str) -> Result<(), Refusal> {
     let is_long = argument.as_bytes().starts_with(b"--");
     let is_abbreviated = |known: &&&str| known.starts_with(name) && **known != name;
@@ -290,7 +294,8 @@ fn check_spelling(argument: &OsStr, name: &str) -> Result<(), Refusal> {
     let is_unsupported = if is_long {
         !is_known(name) && ["bundle", "config"].iter().find(is_abbreviated).is_some()
     } else {
-        // Letters that take no value stand before one that does; and what follows such a one is its value, whatever Go's programs take it for.
+        // Grouped letters without a value may stand before one with a value; what follows that
+        // letter is its value, whatever Go's parsers read.
         let letters = argument.as_bytes().get(1..).unwrap_or_default();
         let is_grouped =
             letters.starts_with(b"d") && letters.iter().any(|letter| b"bf".contains(letter));
@@ -306,7 +311,7 @@ fn check_spelling(argument: &OsStr, name: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Name and value of an option: `--name`, `--name=value`, `-n`, `-nVALUE`.
+/// Returns name and value of an option: `--name`, `--name=value`, `-n`, `-nVALUE`.
 fn option(argument: &OsStr) -> Option<(String, Option<OsString>)> {
     let bytes = argument.as_bytes();
     let (name, value) = if let Some(long) = bytes.strip_prefix(b"--") {
@@ -316,7 +321,7 @@ fn option(argument: &OsStr) -> Option<(String, Option<OsString>)> {
         }
     } else {
         let short = bytes.strip_prefix(b"-").filter(|short| !short.is_empty())?;
-        // Go's programs take one dash for long names as well.
+        // Go's parsers accept one dash for long names, too.
         let word = short.split(|byte| *byte == b'=').next().unwrap_or_default();
         let known = |word: &[u8]| {
             let word = String::from_utf8_lossy(word);
@@ -362,7 +367,7 @@ mod tests {
             // podman
             "--systemd-cgroup create --bundle /b --pid-file /p ID",
             "--cgroup-manager cgroupfs --log-level debug create --bundle=/b --no-pivot ID",
-            // by hand
+            // a user
             "run -b /b ID",
             "run -b/b ID",
             "run ID --bundle /b",
@@ -418,13 +423,13 @@ mod tests {
             "conjure ID",
             "--root",
             "create --bundle /b ID OTHER",
-            // As crun takes them.
+            // As crun reads them.
             "create --bun=/b ID",
             "run --conf=other.json ID",
             "run --c=other.json ID",
             "run -dfother.json ID",
             "run -db/b ID",
-            // A value that begins with `=`, and one that begins with `undle`, to crun.
+            // To crun, a value that begins with `=`, and one that begins with `undle`.
             "create -b=/b ID",
             "create -f=other.json ID",
             "create -bundle /b ID",
@@ -435,7 +440,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever options stand around it, a `create` is seen.
+        /// A `create` is recognized among any options.
         #[test]
         fn every_create_is_recognized(
             before in proptest::collection::vec(prop_oneof![

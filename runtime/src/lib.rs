@@ -1,4 +1,5 @@
-//! `cgpu-runtime`: an OCI runtime that gives containers slices of GPUs, and leaves everything else to another one.
+//! `cgpu-runtime`: an OCI runtime that gives containers slices of GPUs, and passes everything to
+//! another runtime.
 //!
 //! ```text
 //!   engine (docker, containerd, podman) -- create --> cgpu-runtime -- create --> runc, crun, nvidia-container-runtime
@@ -9,11 +10,13 @@
 //!                          folder of the container (use, grant, limits), mounts of it and of the shim
 //! ```
 //!
-//! A container whose variables ask for nothing is handed over as it came: its configuration is not even written again. One whose
-//! variables are not understood, or ask for what cannot be kept, is not started, with one sentence that the engine shows. A pod's container, whose
-//! variables name no more than a slice that the kubelet counted, gets the others from the device plugin ([`binding`]).
+//! A container whose variables request nothing is passed on unchanged; its configuration is not
+//! rewritten. If its variables are invalid, or the limit could not be enforced, the container is
+//! not started, and the engine shows a message. The variables of a pod's container name a slice
+//! that the kubelet has counted; the device plugin returns the others ([`binding`]).
 //!
-//! What decides ([`plan`], [`edit`], [`invocation`]) is pure; the rest reads, writes and runs.
+//! The modules that decide ([`plan`], [`edit`], [`invocation`]) are pure; the others read, write
+//! and start processes.
 
 pub mod binding;
 pub mod bundle;

@@ -1,4 +1,4 @@
-//! `cgpu-runtime`: what an engine calls in place of its runtime. See the library.
+//! `cgpu-runtime`, which an engine calls in place of its runtime. See the library.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -12,11 +12,11 @@ use cgpu_runtime::invocation::Invocation;
 use cgpu_runtime::start::Prepared;
 use cgpu_runtime::{handover, hook, start};
 
-/// Docker offers `--gpus` only where a program of this name is on its PATH. On a host with simulated GPUs a link of this name to us lets it,
-/// and has nothing to do.
+/// Docker supports `--gpus` only if PATH has a program of this name. On a host with simulated GPUs
+/// a link of this name to `cgpu-runtime` enables it, and does nothing.
 const VENDORS_HOOK: &str = "nvidia-container-runtime-hook";
 
-/// What people are told who ask for help; what the next runtime has to say follows.
+/// The help, which the next runtime's own help follows.
 const HELP: &str = "\
 cgpu-runtime: an OCI runtime that gives containers slices of GPUs, by their variables
 (ALIYUN_COM_GPU_MEM_CONTAINER and others), and hands over to another one. Engines call it:
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     if let [word] = &arguments[..]
         && ["--help", "-h", "help"].iter().any(|help| word == help)
     {
-        // Whoever does not listen any more wants no help.
+        // A closed pipe is no failure.
         let _ = writeln!(std::io::stdout(), "{HELP}");
     }
     match Invocation::parse(arguments) {
@@ -61,7 +61,7 @@ fn exit_code(outcome: Result<ExitCode>, invocation: Option<&Invocation>) -> Exit
 
 fn run(invocation: &Invocation) -> Result<ExitCode> {
     let config = match Config::load(invocation.config.as_deref()) {
-        // Containers that are there can be ended whatever is wrong with the file.
+        // Existing containers can be deleted whatever is wrong with the file.
         Err(_) if !invocation.creates() => Config::default(),
         config => config?,
     };
@@ -94,7 +94,8 @@ fn run(invocation: &Invocation) -> Result<ExitCode> {
         (Some("delete"), _) if is_slice => {
             let status = handover::run(&next, invocation)?;
             if status.success()
-                // Of another engine's container by the same id, which lives, the runtime has deleted nothing.
+                // If another engine's container with this id is alive, the runtime has deleted
+                // nothing.
                 && let Some(folder) = folder.filter(|folder| !folder.is_alive())
             {
                 folder.remove()?;
@@ -105,7 +106,7 @@ fn run(invocation: &Invocation) -> Result<ExitCode> {
             start::prepare_exec(invocation, folder.as_ref(), &next)?;
             Err(handover::exec(&next, invocation))
         }
-        // Its hooks clean up.
+        // The hooks clean up.
         (_, prepared) => {
             let error = handover::exec(&next, invocation);
             if let Some(folder) = prepared {

@@ -1,7 +1,8 @@
-//! Bind mounts into a container that has not begun: done by a hook in its mount namespace, where its root is still a folder of the host's.
+//! Bind mounts into a container before its start. A hook makes them in its mount namespace, where
+//! its root is still a folder of the host.
 //!
-//! Paths are resolved by the kernel with that folder as the root, and places that are found are held by descriptors: a link in an image, or one that
-//! somebody puts into a shared volume meanwhile, leads nowhere outside.
+//! The kernel resolves paths with that folder as the root, and mount points are kept open as
+//! descriptors. So links in an image, or put into a shared volume meanwhile, lead nowhere outside.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
@@ -12,11 +13,11 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-/// Makes the mount points of all of them that lie in the image itself, as long as it can be written: a read-only root is read-only before a hook
-/// can mount in it.
+/// Makes the mount points that lie in the image itself while it can be written: a read-only root is
+/// read-only before the next hook mounts in it.
 ///
 /// # Errors
-/// One cannot be made.
+/// A mount point cannot be made.
 pub fn prepare(root: &Path, mounts: &[Mount]) -> Result<()> {
     let root = open(root)?;
     let covered = |mount: &&Mount| {
@@ -33,10 +34,10 @@ pub fn prepare(root: &Path, mounts: &[Mount]) -> Result<()> {
     Ok(())
 }
 
-/// Makes all of them, in order.
+/// Makes all mounts, in order.
 ///
 /// # Errors
-/// One cannot be made: the container must not start.
+/// A mount fails; the container must not start.
 pub fn all(root: &Path, mounts: &[Mount]) -> Result<()> {
     let root = open(root)?;
     for mount in mounts {
@@ -56,7 +57,7 @@ fn one(root: &OwnedFd, mount: &Mount) -> Result<()> {
     let source = mount.source().as_deref().context("it has no source")?;
     let point = mount_point(root, mount.destination(), source.is_dir())?;
     rustix::mount::mount_bind(source, name(&point))?;
-    // The descriptor is of what is covered now.
+    // The descriptor refers to the covered file.
     let mounted = find(root, mount.destination())?;
     let wants = |option: &str| mount.options().iter().flatten().any(|wanted| wanted == option);
     let mut flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV;
@@ -66,7 +67,7 @@ fn one(root: &OwnedFd, mount: &Mount) -> Result<()> {
     Ok(())
 }
 
-/// A mount point: what is there, else a new folder or file.
+/// Returns a mount point, which is made if it does not exist.
 fn mount_point(root: &OwnedFd, path: &Path, folder: bool) -> Result<OwnedFd> {
     let mut so_far = PathBuf::new();
     let mut parent = root.try_clone()?;
@@ -98,7 +99,7 @@ fn find(root: &OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat2(root.as_fd(), path, flags, Mode::empty(), resolve)
 }
 
-/// A path to what a descriptor is of.
+/// Returns a path to a descriptor's file.
 fn name(descriptor: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", descriptor.as_raw_fd())
 }
@@ -124,7 +125,7 @@ mod tests {
         mount_point(&open, Path::new("/up/run/cgpu"), true).unwrap();
         mount_point(&open, Path::new("/etc/ld.so.preload"), false).unwrap();
         assert!(root.join("run/cgpu").is_dir() && root.join("etc/ld.so.preload").is_file());
-        // A link to what is not there is not made into something.
+        // A link without a target gets none.
         assert!(mount_point(&open, Path::new("/away/x"), false).is_err());
         assert!(!folder.path().join("run").exists() && !Path::new("/elsewhere").exists());
     }

@@ -1,4 +1,5 @@
-//! What people call a container: engines tell a runtime no more than its id, so it is looked for where they leave it.
+//! The name and image that an engine gives a container. A runtime gets only the id, so they are
+//! read from the engine's files.
 
 use std::fs;
 use std::path::Path;
@@ -8,17 +9,17 @@ use serde_json::Value;
 use crate::edit::Configuration;
 use crate::files;
 
-/// A container's name and image, as far as they can be told.
+/// A container's name and image, if known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
-    /// As `docker ps` shows it; in Kubernetes that of pod and container.
+    /// The name as in `docker ps`; in Kubernetes, of pod and container.
     pub name: Option<String>,
-    /// As it was asked for.
+    /// The image as it was requested.
     pub image: Option<String>,
 }
 
 impl Named {
-    /// Looks, for the container of this id.
+    /// Finds name and image for the container of this id.
     #[must_use]
     pub fn of(configuration: &Configuration, bundle: &Path, id: &str) -> Self {
         kubernetes(configuration)
@@ -29,7 +30,7 @@ impl Named {
     }
 }
 
-/// containerd and CRI-O write down what they were asked for.
+/// Reads the annotations of containerd and CRI-O.
 fn kubernetes(configuration: &Configuration) -> Option<Named> {
     let first = |names: &[&str]| names.iter().find_map(|name| configuration.annotation(name));
     let pod = first(&["io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"])?;
@@ -39,8 +40,8 @@ fn kubernetes(configuration: &Configuration) -> Option<Named> {
     Some(Named { name: Some(name), image: image.map(str::to_owned) })
 }
 
-/// Docker mounts files from the container's own folder, where its configuration lies. A file of the user's may be mounted there as well, from a folder where
-/// anything may be called so.
+/// Reads Docker's `config.v2.json` beside the file that is mounted as `/etc/hostname`. A user may
+/// mount a file there, too, so the record may be any file of that name.
 fn docker(configuration: &Configuration) -> Option<Named> {
     let binds = configuration.binds();
     let (_, hostname) =
@@ -51,7 +52,8 @@ fn docker(configuration: &Configuration) -> Option<Named> {
     Some(Named { name, image: record["Config"]["Image"].as_str().map(str::to_owned) })
 }
 
-/// podman's storage has all containers in a list, beside their folders, one of which has the bundle.
+/// Reads podman's storage: a list of all containers, beside their folders, in one of which the
+/// bundle is.
 fn stored(bundle: &Path, id: &str) -> Option<Named> {
     let folder = bundle.parent()?.parent()?;
     ["containers.json", "volatile-containers.json"].iter().find_map(|name| {
@@ -68,7 +70,8 @@ fn stored(bundle: &Path, id: &str) -> Option<Named> {
     })
 }
 
-/// podman's monitor of a container, which starts us, is told the name.
+/// Reads the name from the arguments of podman's container monitor (conmon), which starts this
+/// process.
 fn podman(configuration: &Configuration) -> Option<Named> {
     configuration.variables().iter().find(|variable| *variable == "container=podman")?;
     let parent = std::os::unix::process::parent_id();
@@ -76,7 +79,7 @@ fn podman(configuration: &Configuration) -> Option<Named> {
     named_by(&text).map(|name| Named { name: Some(name), image: None })
 }
 
-/// The word after `-n`.
+/// Returns the argument after `-n`.
 fn named_by(arguments: &[u8]) -> Option<String> {
     let words: Vec<&[u8]> = arguments.split(|byte| *byte == 0).collect();
     let at = words.iter().position(|word| matches!(*word, b"-n" | b"--name"))?;

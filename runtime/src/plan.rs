@@ -1,4 +1,4 @@
-//! What a container is given: a slice, nothing, or no start.
+//! Decides what a container gets: a slice, nothing, or a refusal.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, OsString};
@@ -13,16 +13,16 @@ use cgpu_shm::limits::Limits;
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
 
-/// What becomes of a container.
+/// The decision for a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// It asks for no limit: it is started as if we were not there.
+    /// It requests no limit and is started unchanged.
     Native,
-    /// It gets these limits, which name at least one GPU.
+    /// It gets these limits, for at least one GPU.
     Slice(Limits),
 }
 
-/// Why a container is not started: one sentence, on one line.
+/// Why a container is not started, as a message of one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(pub String);
 
@@ -40,8 +40,8 @@ impl From<cgpu_settings::Refusal> for Refusal {
     }
 }
 
-/// The variables that ask for something. Docker puts NVIDIA_VISIBLE_DEVICES behind an image's own: there the last one counts, as for the vendor's
-/// runtime.
+/// Prefixes of cgpu's variables. NVIDIA_VISIBLE_DEVICES is none of them: Docker appends it to an
+/// image's own, and the last one counts, as for the vendor's runtime.
 const OURS: &[&str] = &["ALIYUN_COM_GPU_", "CGPU_"];
 
 /// The variables of a container's first process, `NAME=VALUE` each.
@@ -49,10 +49,11 @@ const OURS: &[&str] = &["ALIYUN_COM_GPU_", "CGPU_"];
 pub struct Declared<'a>(&'a [String]);
 
 impl<'a> Declared<'a> {
-    /// Takes them, unless it cannot be told what one of ours is.
+    /// Checks and takes the variables.
     ///
     /// # Errors
-    /// One of ours is there twice with different values: which of them counts depends on who reads.
+    /// One of cgpu's variables is set twice to different values, and readers differ in which one
+    /// counts.
     pub fn new(variables: &'a [String]) -> Result<Self, Refusal> {
         let pairs: Vec<(&str, &str)> =
             variables.iter().filter_map(|variable| variable.split_once('=')).collect();
@@ -73,7 +74,7 @@ impl<'a> Declared<'a> {
         Ok(Self(variables))
     }
 
-    /// The value of one.
+    /// Returns the value of a variable.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a str> {
         self.0
@@ -83,13 +84,13 @@ impl<'a> Declared<'a> {
             .map(|pair| pair.1)
     }
 
-    /// Whether there can be anything to do: without an amount of memory there is no slice.
+    /// Returns whether they request memory; without it there is no slice.
     #[must_use]
     pub fn request_memory(&self) -> bool {
         Variables::read(self).request_memory()
     }
 
-    /// Whether they name GPUs at all, as the vendor's runtime reads them.
+    /// Returns whether they request GPUs, as the vendor's runtime reads them.
     #[must_use]
     pub fn wants_gpus(&self) -> bool {
         self.get("NVIDIA_VISIBLE_DEVICES")
@@ -103,7 +104,7 @@ impl Environment for Declared<'_> {
         Some(OsString::from_vec(value.as_bytes().to_vec()))
     }
 
-    // What a process asks about itself; settings do not depend on it.
+    // Settings do not depend on these.
     fn user(&self) -> u32 {
         0
     }
@@ -124,19 +125,19 @@ impl Environment for Declared<'_> {
 /// A GPU of the host, or an instance of one (MIG).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostGpu {
-    /// As settings know it.
+    /// The GPU as the settings use it.
     pub gpu: GpuInfo,
     /// Its name in the control tree.
     pub id: DeviceId,
-    /// It is partitioned, into instances that the driver does not identify or into none.
+    /// Whether it is partitioned into MIG instances that the driver does not list, or into none.
     pub is_partitioned: bool,
 }
 
 impl HostGpu {
-    /// One that is not partitioned.
+    /// Returns a device that is not partitioned.
     #[must_use]
     pub fn new(uuid: Uuid, total: Bytes, id: DeviceId) -> Self {
-        // NVML's indexes are in PCI order; in the low bits instances count from 1.
+        // NVML's indexes are in PCI order; the low bits count instances from 1.
         let at = id.instance().map_or(0, |instance| u64::from(instance) + 1);
         let order = (u64::from(id.gpu()) + 1) * (GpuInfo::INSTANCE + 1) + at;
         Self { gpu: GpuInfo { uuid, total, order }, id, is_partitioned: false }
@@ -152,20 +153,20 @@ impl From<HostDevice> for HostGpu {
     }
 }
 
-/// Decides. `gpus` are all of the host's, asked for only if there is a limit to keep.
+/// Decides. `gpus` returns all GPUs of the host, and is called only for a limit.
 ///
-/// The variables are read by the same code as inside the container, and the GPUs they name are resolved here once and for all: to
-/// UUIDs, which mean the same inside.
+/// The code that reads the variables inside the container reads them here. The GPUs that they name
+/// are resolved to UUIDs, which are the same inside.
 ///
 /// # Errors
-/// [`Refusal`]: a value is not understood or does not fit the GPUs, or there are none.
+/// [`Refusal`]: a value is invalid or does not fit the GPUs, or there are no GPUs.
 pub fn plan(
     declared: &Declared<'_>,
     name: &str,
     gpus: impl FnOnce() -> Result<Vec<HostGpu>, Refusal>,
 ) -> Result<Plan, Refusal> {
     let variables = Variables::read(declared);
-    // Whether it is off at all can be told without GPUs; that spares the containers that say `0` a look at them.
+    // This decision needs no GPUs, so containers without a limit skip the search.
     let nothing = Inventory { gpus: &[], partitioned: &[], complete: false };
     if let Ok(Decision::Off(cgpu_settings::Reason::NoLimit | cgpu_settings::Reason::Disabled)) =
         variables.decide(nothing)
@@ -207,7 +208,8 @@ fn is_partitioned(gpus: &[HostGpu], uuid: Uuid) -> bool {
     gpus.iter().any(|gpu| gpu.gpu.uuid == uuid && gpu.is_partitioned)
 }
 
-/// Inside a container an index may be any number, because GPUs are numbered anew there. Here it is the host's.
+/// Checks indexes. Inside a container GPUs are numbered anew, so any index may be valid there; here
+/// they are the host's.
 fn check_indexes(declared: &Declared<'_>, gpus: BTreeSet<u32>) -> Result<(), Refusal> {
     let Some(list) = declared.get("NVIDIA_VISIBLE_DEVICES") else { return Ok(()) };
     for index in
@@ -224,7 +226,8 @@ fn check_indexes(declared: &Declared<'_>, gpus: BTreeSet<u32>) -> Result<(), Ref
     Ok(())
 }
 
-/// A name as the limits file takes it: what does not fit is replaced or cut off, for it is for people only.
+/// Returns a name for the limits file, which is only displayed: invalid characters are replaced,
+/// and a long name is cut.
 fn name_of(name: &str) -> Option<String> {
     let fit = |c: char| if c.is_whitespace() || c.is_control() || c == '#' { '_' } else { c };
     let mut fitting = String::new();

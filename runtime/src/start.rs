@@ -1,4 +1,4 @@
-//! Everything up to the hand-over of a container that is to be made.
+//! Prepares a container before the next runtime makes it.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -24,28 +24,28 @@ use crate::invocation::Invocation;
 use crate::named::Named;
 use crate::plan::{Declared, HostGpu, Plan, Refusal, plan};
 
-/// The shim, inside.
+/// The shim's path inside.
 pub const SHIM: &str = "/run/cgpu/libcgpu.so";
-/// The simulated GPUs' states, inside: one of them is called by a link beside.
+/// The folder with the states of simulated GPUs, inside.
 const STATES: &str = "sim";
-/// That link, which the simulated driver looks for where no variable names a state.
+/// A link to the state that the simulated driver uses if no variable names one.
 const STATE: &str = "simulated";
 
-/// What has become of a container's configuration.
+/// What was done to a container's configuration.
 #[derive(Debug)]
 pub enum Prepared {
-    /// It is as it came.
+    /// Nothing.
     Untouched,
-    /// A pod's, with the GPUs that were chosen for it, whole: its node holds nobody to a limit.
+    /// A pod gets its GPUs without a limit: the node does not enforce limits.
     Gpus,
     /// It has a slice, in this folder.
     Slice(Folder),
 }
 
-/// Makes a slice ready for the container, if its variables ask for one.
+/// Prepares a slice for the container, if its variables request one.
 ///
 /// # Errors
-/// It must not be started; the sentence says why.
+/// The container must not be started; the message says why.
 pub fn prepare(invocation: &Invocation, config: &Config) -> Result<Prepared> {
     let bundle = Bundle::of(invocation)?;
     let came = bundle.read()?;
@@ -55,7 +55,8 @@ pub fn prepare(invocation: &Invocation, config: &Config) -> Result<Prepared> {
     let variables = configuration.variables();
     let slice = if Declared::new(&variables)?.request_memory() {
         let id = invocation.id.as_deref().context("the container has no id")?;
-        // Not every runtime runs the hooks of what it restores, and then nobody notes the first process.
+        // Some runtimes do not run hooks when they restore, and then the first process is not
+        // recorded.
         let stays = invocation.command.as_deref() != Some("restore");
         Slice::make(&bundle, &configuration, config, id, stays)?
     } else {
@@ -78,7 +79,7 @@ pub fn prepare(invocation: &Invocation, config: &Config) -> Result<Prepared> {
     Ok(Prepared::Slice(slice.folder))
 }
 
-/// Which hooks of ours a configuration needs: they are processes of their own that the next runtime waits for.
+/// The hooks that a configuration needs. Each is a process that the next runtime waits for.
 #[derive(Clone, Copy)]
 struct Hooks {
     created: bool,
@@ -88,21 +89,23 @@ struct Hooks {
 impl Hooks {
     fn needed(invocation: &Invocation) -> Self {
         let created = !is_followed(invocation);
-        // Whoever deletes the container may come without the configuration that was named here, and then not find its folder: podman's clean-up, which is
-        // not given podman's own `--runtime-flag`.
+        // podman deletes a container without its own `--runtime-flag`, and so without the
+        // configuration given there: the hook finds the folder.
         Self { created, stopped: created || invocation.config.is_some() }
     }
 }
 
-/// Whether we are there when the container has been made, and are told its first process: as engines do it, which also come by us to delete it.
+/// Returns whether this process is still there when the container has been made, and learns its
+/// first process. This is how engines create containers, which they also delete through
+/// `cgpu-runtime`.
 fn is_followed(invocation: &Invocation) -> bool {
     invocation.command.as_deref() == Some("create") && invocation.pid_file.is_some()
 }
 
-/// What hooks do else, after a container has been made and before it is started.
+/// Does what the hooks would do, after a container is made and before it is started.
 ///
 /// # Errors
-/// It must not be started.
+/// The container must not be started.
 pub fn follow(invocation: &Invocation, config: &Config, folder: &Folder) -> Result<()> {
     let Some(file) = invocation.pid_file.as_deref().filter(|_| is_followed(invocation)) else {
         return Ok(());
@@ -114,11 +117,12 @@ pub fn follow(invocation: &Invocation, config: &Config, folder: &Folder) -> Resu
     created(&config.root, folder, Some(pid))
 }
 
-/// What an engine has us start in a container that runs. In one whose programs have the shim by a variable: with that variable. In a pod's: with what its slice turned
-/// out to be; the engine remembers what the kubelet said, which was before that was known.
+/// Prepares a process that an engine starts in a running container: with the preload variable, if
+/// the container's programs get the shim by a variable; in a pod, with the variables of its slice,
+/// since the engine knows only those from before the plugin's answer.
 ///
 /// # Errors
-/// It is not understood, or cannot be written.
+/// The process cannot be parsed or written.
 pub fn prepare_exec(invocation: &Invocation, folder: Option<&Folder>, next: &Path) -> Result<()> {
     let Some(file) = invocation.process.as_deref() else { return Ok(()) };
     let preloads = folder.is_some_and(Folder::preloads_by_variable);
@@ -126,7 +130,8 @@ pub fn prepare_exec(invocation: &Invocation, folder: Option<&Folder>, next: &Pat
         Err(_) if !preloads => return Ok(()),
         text => text.with_context(|| format!("cannot read {}", file.display()))?,
     };
-    // Variables say what a slice is; they do not make it one. What cannot be read is no reason to refuse a probe.
+    // Variables describe a slice but do not enforce it, so a configuration that cannot be read does
+    // not fail a probe.
     let bundle = binding::names_slice(&text).then(|| handover::bundle(next, invocation)).flatten();
     let slice = bundle.and_then(|bundle| Bundle::at(&bundle).read().ok());
     if let Some(slice) = &slice {
@@ -138,19 +143,20 @@ pub fn prepare_exec(invocation: &Invocation, folder: Option<&Folder>, next: &Pat
     if preloads || slice.is_some() { bundle::replace(file, &text) } else { Ok(()) }
 }
 
-/// A slice that is ready: its folder, and what is to be mounted.
+/// A slice that is ready: its folder and its mounts.
 #[derive(Debug)]
 pub struct Slice {
     /// The container's folder.
     pub folder: Folder,
     /// Mounts, in order.
     pub mounts: Vec<Mount>,
-    /// The image's loader reads a file that names the shim; else it is told by a variable.
+    /// Whether the image's loader reads a file that names the shim; else a variable does.
     pub by_file: bool,
 }
 
 impl Slice {
-    /// Makes it, if the variables ask for one. Our process `stays` as [`FolderSpec::stays`].
+    /// Makes a slice, if the variables request one. `stays` is [`FolderSpec::stays`] of this
+    /// process.
     ///
     /// # Errors
     /// As for [`prepare`].
@@ -205,7 +211,7 @@ impl Slice {
         }
     }
 
-    /// The configuration with the mounts, and with hooks of ours where they are needed.
+    /// Returns the configuration with the mounts, and with the hooks that are needed.
     fn added_to(
         &self,
         configuration: Configuration,
@@ -226,20 +232,20 @@ impl Slice {
     }
 }
 
-/// What a slice is of.
+/// The limits of a slice and the host's GPUs.
 struct Planned {
     limits: Limits,
-    /// All of the host's.
+    /// All GPUs of the host.
     gpus: Vec<HostGpu>,
-    /// Limits of a GPU may add up to more than it has.
+    /// Whether limits may add up to more than a GPU has.
     overcommit: bool,
-    /// The monitor did not answer in time.
+    /// Whether the monitor did not answer in time.
     monitor_hangs: bool,
 }
 
 impl Planned {
-    /// Plans with the GPUs that the monitor knows; where that comes to anything but a slice, or there is no monitor, with those that NVML does. None: there is no
-    /// limit to keep.
+    /// Plans with the monitor's inventory. If that gives no slice, or there is no monitor, plans
+    /// with NVML's. Returns `None` if there is no limit.
     fn of(declared: &Declared<'_>, config: &Config, name: &str) -> Result<Option<Self>, Refusal> {
         let (mut reported, mut monitor_hangs) = (None, false);
         let by_monitor = || match gpus::by_monitor(config) {
@@ -271,11 +277,11 @@ impl Planned {
     }
 }
 
-/// The image, if the shim can be loaded into its programs.
+/// Returns the image, if the shim can be loaded into its programs.
 fn loadable(files: &Files, shim: &Path, config: &Config) -> Result<Image> {
     let image = Image::of(files).context("the image's C library cannot be looked at")?;
     let needed = image::needed(shim).with_context(|| format!("cannot read {}", shim.display()))?;
-    // The loader would go on without it.
+    // The loader ignores a library that it cannot read.
     if needed.is_none() || std::fs::metadata(shim)?.mode() & 0o004 == 0 {
         bail!(Refusal(format!(
             "{} is no library that every user can load: install libcgpu.so again",
@@ -287,7 +293,8 @@ fn loadable(files: &Files, shim: &Path, config: &Config) -> Result<Image> {
             Some(needed) if needed > *version => {
                 format!("the image has glibc {version}, and libcgpu.so needs {needed}")
             }
-            // Whoever may set variables, or clears them as a login does, would be without the shim, and with the GPU.
+            // A user who sets variables, or clears them as a login does, would have the GPU without
+            // the shim.
             _ if image.preloads().is_empty() && !config.ld_preload => {
                 "the image's loader reads no /etc/ld.so.preload (ld_preload = true in the runtime's configuration starts it with LD_PRELOAD, which its programs may unset)".into()
             }
@@ -302,7 +309,7 @@ fn loadable(files: &Files, shim: &Path, config: &Config) -> Result<Image> {
     )))
 }
 
-/// Whether nothing of ours is hidden: paths are masked after all mounts.
+/// Checks that none of the mounts is hidden: paths are masked after all mounts.
 fn are_seen(configuration: &Configuration, files: &Files, mounts: &[Mount]) -> Result<()> {
     let ours: Vec<_> =
         mounts.iter().map(|mount| files.resolve(mount.destination())).collect::<Result<_, _>>()?;
@@ -310,7 +317,7 @@ fn are_seen(configuration: &Configuration, files: &Files, mounts: &[Mount]) -> R
         let path = files
             .resolve(masked)
             .with_context(|| format!("cannot tell what {} is", masked.display()))?;
-        // Below our folder lie the limits, and elsewhere nothing of ours.
+        // The limits are below the container's folder; elsewhere cgpu mounts only files.
         let hides = |own: &std::path::PathBuf| own.starts_with(&path) || path.starts_with(own);
         if ours.iter().any(hides) {
             bail!(Refusal(format!(
@@ -322,7 +329,7 @@ fn are_seen(configuration: &Configuration, files: &Files, mounts: &[Mount]) -> R
     Ok(())
 }
 
-/// What is mounted for a slice, and whether that is enough for the image's loader.
+/// Returns the mounts of a slice, and whether the image's loader then preloads the shim.
 fn mounts(
     folder: &Folder,
     config: &Config,
@@ -335,7 +342,7 @@ fn mounts(
     let open = ["rw", "noexec"];
     let own = |name: &str| folder.path().join(name);
     let inside = |name: &str| format!("{}/{name}", paths::RUN);
-    // The folder is read-only, so that nothing in it is replaced: limits least of all.
+    // The folder is read-only, so that none of its files, above all the limits, can be replaced.
     let mut mounts = vec![
         bind(folder.path(), paths::RUN, &closed),
         bind(&own("use"), &inside("use"), &open),
@@ -356,7 +363,7 @@ fn mounts(
     Ok((mounts, !preloads.is_empty()))
 }
 
-/// The simulated driver, where the loader finds it without being told.
+/// Returns the mounts of the simulated driver, in a default folder of the loader.
 fn simulator(folder: &Folder, config: &Config, list: &str, libraries: &Path) -> Result<Vec<Mount>> {
     folder.make_folder(STATES)?;
     std::os::unix::fs::symlink(
@@ -378,7 +385,8 @@ fn capacities(gpus: &[HostGpu]) -> Vec<GpuCapacity> {
     gpus.iter().map(capacities).collect()
 }
 
-/// As the running monitor says; without one, or with one that hangs, as its configuration file says.
+/// Returns whether limits may exceed a GPU: from the running monitor; without one, or if it does
+/// not answer, from its configuration file.
 fn allows_overcommit(root: &Path, monitor_hangs: bool) -> bool {
     let status = || {
         let socket = paths::socket(root);

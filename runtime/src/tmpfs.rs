@@ -1,11 +1,13 @@
-//! The memory that a container's folder lies in: as much as its files take, and no more.
+//! The tmpfs of a container's folder, which limits what the container can write.
 //!
-//! Two files of the folder are the container's to write. Beside other files of `/run` they could be written on until `/run` is full, and with it whatever else the
-//! host keeps there; no file of a tmpfs has an end that its writers cannot move. So each folder is a tmpfs of its own, with room for what belongs there and
-//! little else: who fills it has filled its own.
+//! The container can write to two files of the folder. On a shared file system such as `/run` it
+//! could fill the space of all processes of the host, since a writable file in a tmpfs has no size
+//! limit. So each folder is a tmpfs of its own, with little more space than its files need.
 //!
-//! It is mounted where the host and its monitor see it. An engine that has a mount namespace of its own (in a container, or as another user's) would fill a folder that
-//! nobody else finds; there the folder stays what it was. What is mounted for the host such an engine does not see; below lie the limits, so that it knows how much is given.
+//! It is mounted only where the host and its monitor see it. An engine in a mount namespace of its
+//! own (in a container, or of another user) would fill a tmpfs that no other process finds, so
+//! there the folder stays as it is. Such an engine does not see tmpfs mounts of the host. The
+//! limits lie below the mount, so that it knows which limits are given.
 
 use std::ffi::CString;
 use std::io;
@@ -19,22 +21,23 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use rustix::thread::LinkNameSpaceType;
 
-/// Pages for the small files: limits, what is preloaded, what we note, the sentence of a refusal.
+/// Pages for the small files: limits, preload files, records, the message of a refusal.
 const SMALL_FILE_PAGES: u64 = 32;
-/// Files, folders and links; there are about a dozen, and extended attributes count as some.
+/// Files, folders and links: about a dozen, and extended attributes may count as inodes.
 const MAX_INODES: u32 = 64;
-/// `use` takes 529 pages. Given one by one, and taken back one by one, they cost a start 0.9 ms; in one piece of 2 MiB, where the kernel has one, a tenth of that. What is smaller than
-/// a piece is given pages as ever. Kernels without huge pages do not know the word.
+/// Lets the kernel use a huge page. `use` has 529 pages; to allocate and free them one by one costs
+/// a start 0.9 ms, and with one page of 2 MiB a tenth of that. Smaller files use normal pages.
+/// Kernels without huge pages refuse the option.
 const HUGE_OPTION: &str = ",huge=within_size";
-/// The user namespace that the kernel starts with (`PROC_USER_INIT_INO`).
+/// Inode of the initial user namespace (`PROC_USER_INIT_INO`).
 const INITIAL_USERS: u64 = 0xEFFF_FFFD;
-/// The mount namespace that the kernel starts with, where that has a fixed number (`MNT_NS_INIT_INO`, Linux 6.18).
+/// Inode of the initial mount namespace, where it is fixed (`MNT_NS_INIT_INO`, Linux 6.18).
 const INITIAL_MOUNTS: u64 = 0xEFFF_FFF8;
 
-/// Mounts one on a folder, if we are where the host sees it; whether that was done.
+/// Mounts a tmpfs on a folder if it would be mounted for the host; returns whether it did.
 ///
 /// # Errors
-/// As the system says.
+/// The system refuses the mount.
 pub fn mount(folder: &Path) -> io::Result<bool> {
     if !is_the_hosts() {
         return Ok(false);
@@ -55,30 +58,31 @@ pub fn mount(folder: &Path) -> io::Result<bool> {
     };
     match mounted {
         Ok(()) => Ok(true),
-        // Root without that right, as in a container that shares the host's namespaces.
+        // Root without that capability, as in a container that shares the host's namespaces.
         Err(Errno::PERM | Errno::ACCESS) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Whether one is there.
+/// Returns whether a tmpfs is mounted there.
 #[must_use]
 pub fn is_mounted(folder: &Path) -> bool {
     let device = |path: &Path| std::fs::metadata(path).map(|about| about.dev()).ok();
     device(folder) != folder.parent().and_then(device)
 }
 
-/// Takes it away, if there is one; whoever has its files open keeps them.
+/// Unmounts it; processes with open files keep them.
 pub fn unmount(folder: &Path) {
-    // None is there, or it is not ours to take away: removing the folder says so.
+    // An error means that nothing is mounted, or that this process may not unmount it. Removing the
+    // folder then fails.
     let _ = rustix::mount::unmount(folder, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
 }
 
-/// Lets a process see it whose mounts are its own since before: a container's first one, in whose mount namespace a hook will look for the files. We are in that
-/// namespace afterwards.
+/// Mounts the folder in the mount namespace of a container's first process, which exists already,
+/// for the hook that runs there next. This process stays in that namespace.
 ///
 /// # Errors
-/// As the system says; Linux 5.2 is needed.
+/// The system refuses it; it needs Linux 5.2.
 pub fn show(folder: &Path, pid: i32) -> io::Result<()> {
     let (open, within) = (OpenTreeFlags::OPEN_TREE_CLONE, OpenTreeFlags::OPEN_TREE_CLOEXEC);
     let tree = rustix::mount::open_tree(CWD, folder, open | within)?;
@@ -88,21 +92,22 @@ pub fn show(folder: &Path, pid: i32) -> io::Result<()> {
         Mode::empty(),
     )?;
     rustix::thread::move_into_link_name_space(theirs.as_fd(), Some(LinkNameSpaceType::Mount))?;
-    // Where the host's mounts are shared, it has come there by itself.
+    // With shared mounts it has propagated already.
     if is_mounted(folder) {
         return Ok(());
     }
     Ok(rustix::mount::move_mount(&tree, c"", CWD, folder, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
 
-/// Whether what we mount is mounted for the host: among all its processes and users, where its first process is.
+/// Returns whether a mount here is the host's: in the initial PID and user namespaces, and the
+/// mount namespace of the first process.
 #[must_use]
 pub fn is_the_hosts() -> bool {
     let of =
         |name: &str| std::fs::metadata(Path::new("/proc").join(name)).map(|about| about.ino()).ok();
     of("self/ns/pid") == Some(crate::folder::INITIAL)
         && of("self/ns/user") == Some(INITIAL_USERS)
-        // Of the first process it may not be told to whom has fewer rights than that has.
+        // A process with fewer rights than the first one may not read its namespace.
         && of("self/ns/mnt").is_some_and(|own| own == of("1/ns/mnt").unwrap_or(INITIAL_MOUNTS))
 }
 
@@ -133,7 +138,7 @@ mod tests {
         assert!(is_full && held < 4 << 20, "{held}");
         assert!(made < 100, "{made}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-        // Where none is, nothing is taken away.
+        // Unmounting a plain folder does nothing.
         unmount(folder.path());
     }
 }

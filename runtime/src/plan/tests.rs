@@ -14,7 +14,7 @@ fn planned(variables: &[(&str, &str)], gpus: &[HostGpu]) -> Result<Plan, Refusal
     plan(&Declared::new(&variables)?, "a", || Ok(gpus.to_vec()))
 }
 
-/// The limits in MiB by the number of the GPU; none: native.
+/// Returns the limits in MiB by the number of the GPU; `None` for native.
 fn limits(variables: &[(&str, &str)], gpus: &[HostGpu]) -> Option<Vec<(u8, u64)>> {
     match planned(variables, gpus).unwrap() {
         Plan::Native => None,
