@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 
 use crate::{Failure, output, setup};
 
-/// The kind of the devices: `cgpu.dev/slice=NAME`.
 const KIND: &str = "cgpu.dev/slice";
 /// The oldest version with all that is used, such as names that begin with a digit. Engines refuse
 /// versions that they do not know.
@@ -23,22 +22,22 @@ const ALL: &str = "all";
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Write the specification: to a file that engines read (/etc/cdi/cgpu.json), or to the output
+    /// Write the specification, for a file that engines read such as /etc/cdi/cgpu.json
     Generate(Generate),
 }
 
 #[derive(Args)]
 pub(crate) struct Generate {
-    /// Slices that need no variable: device 6GiB for `6`, on every GPU that the container has
+    /// Add devices with a fixed limit on every GPU of the container: for `6`, the device 6GiB
     #[arg(long, value_name = "GIB,...", value_delimiter = ',')]
     gib: Vec<u32>,
-    /// Where to [default: the output]
+    /// Write to this file [default: standard output]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The configuration of cgpu-runtime [default: /etc/cgpu/runtime.toml]
+    /// Pass this configuration to cgpu-runtime [default: /etc/cgpu/runtime.toml]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// cgpu-runtime [default: beside this program]
+    /// Path of cgpu-runtime [default: beside this program]
     #[arg(long, value_name = "PROGRAM")]
     runtime: Option<PathBuf>,
 }
@@ -65,13 +64,13 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode, Failure> {
 }
 
 fn specification(runtime: &str, config: Option<&Path>, gib: &[u32]) -> Result<Value> {
-    ensure!(gib.iter().all(|amount| *amount > 0), "a slice of 0 GiB is none: leave it out");
+    ensure!(gib.iter().all(|amount| *amount > 0), "--gib 0: a slice needs at least 1 GiB");
     let hook = |name: &str, what: &str| {
-        let mut words = vec!["cgpu-runtime".to_owned(), "hook".to_owned(), what.to_owned()];
+        let mut args = vec!["cgpu-runtime".to_owned(), "hook".to_owned(), what.to_owned()];
         if let Some(config) = config {
-            words.extend(["--config".to_owned(), config.to_string_lossy().into_owned()]);
+            args.extend(["--config".to_owned(), config.to_string_lossy().into_owned()]);
         }
-        json!({ "hookName": name, "path": runtime, "args": words })
+        json!({ "hookName": name, "path": runtime, "args": args })
     };
     let hooks = json!([
         hook("createRuntime", "plan"),
@@ -83,8 +82,9 @@ fn specification(runtime: &str, config: Option<&Path>, gib: &[u32]) -> Result<Va
     amounts.sort_unstable();
     amounts.dedup();
     devices.extend(amounts.iter().map(|amount| {
-        let variables = [format!("ALIYUN_COM_GPU_MEM_CONTAINER={amount}"), "CGPU_MEM_UNIT=GiB".to_owned()];
-        json!({ "name": format!("{amount}GiB"), "containerEdits": { "env": variables, "hooks": hooks } })
+        let limit = format!("ALIYUN_COM_GPU_MEM_CONTAINER={amount}");
+        let edits = json!({ "env": [limit, "CGPU_MEM_UNIT=GiB".to_owned()], "hooks": hooks });
+        json!({ "name": format!("{amount}GiB"), "containerEdits": edits })
     }));
     Ok(json!({ "cdiVersion": VERSION, "kind": KIND, "devices": devices }))
 }

@@ -35,7 +35,6 @@ pub(crate) struct Claim {
     pub first: bool,
 }
 
-/// Environment variables, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Variables(Vec<(String, String)>);
 
@@ -53,7 +52,7 @@ impl Claim {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists && !folder.is_file() => {
                     continue;
                 }
-                other => other.map_err(|error| cannot_make(folder, &error))?,
+                other => other.map_err(|error| cannot_create(folder, &error))?,
             }
             let path = folder.join(ENVIRONMENT);
             let mut marker = match options().write(true).create(true).truncate(false).open(&path) {
@@ -63,7 +62,7 @@ impl Claim {
             };
             let alone = marker.try_lock().is_ok();
             if alone && leads_to(&path, &marker) && !is_alive(folder) {
-                remove_all_but_the_marker(folder);
+                remove_all_but_marker(folder);
                 marker.set_len(0)?;
                 marker.rewind()?;
                 marker.write_all(wanted.text().as_bytes())?;
@@ -80,13 +79,14 @@ impl Claim {
             let variables = Variables::from_text(&text);
             if let Some((name, ours, theirs)) = wanted.contradicts(&variables) {
                 bail!(
-                    "the container in {} runs with {name}={theirs}, not {ours}: leave the option out to join it, or take another --name",
+                    "the container in {} runs with {name}={theirs}, not {ours}: leave the option out \
+                     to join it, or choose another --name",
                     folder.display()
                 );
             }
             return Ok(Self { folder: folder.to_owned(), marker, variables, first: alone });
         }
-        bail!("{} is removed again and again by something else", folder.display())
+        bail!("cannot use {}: another program keeps removing it", folder.display())
     }
 
     /// Releases the folder; the last run removes the files.
@@ -97,10 +97,10 @@ impl Claim {
     }
 }
 
-fn cannot_make(folder: &Path, error: &std::io::Error) -> Error {
+fn cannot_create(folder: &Path, error: &std::io::Error) -> Error {
     let denied = error.kind() == ErrorKind::PermissionDenied;
-    let remedy = if denied { "; name a root that is yours with --root" } else { "" };
-    anyhow!("cannot make {}: {error}{remedy}", folder.display())
+    let remedy = if denied { "; choose a writable root with --root" } else { "" };
+    anyhow!("cannot create {}: {error}{remedy}", folder.display())
 }
 
 /// Removes the containers without a run and without a process.
@@ -122,7 +122,6 @@ impl Variables {
         self.0.push((name.to_owned(), value.into()));
     }
 
-    /// Returns all of them, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
@@ -178,7 +177,7 @@ fn remove(folder: &Path, marker: &File) {
     }
 }
 
-fn remove_all_but_the_marker(folder: &Path) {
+fn remove_all_but_marker(folder: &Path) {
     for file in FILES.iter().filter(|file| **file != ENVIRONMENT) {
         let _ = fs::remove_file(folder.join(file));
     }
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn first_claim_decides_and_last_removes() {
+    fn first_claim_sets_variables_and_last_removes_files() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("containers/a");
         let no_process = |_: &std::path::Path| false;
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn leave_keeps_folder_with_processes_or_foreign_files() {
+    fn leave_keeps_folder_with_processes_or_other_files() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("a");
         let claim = Claim::take(&folder, &Variables::default(), |_| false).unwrap();
@@ -234,13 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn from_text_ignores_foreign_variables() {
+    fn from_text_ignores_unknown_variables() {
         let text = "LD_PRELOAD=/tmp/evil.so\nALIYUN_COM_GPU_MEM_CONTAINER=1\nPATH=/tmp\nnonsense\n";
         assert_eq!(Variables::from_text(text), variables(&[(MEM, "1")]));
     }
 
     #[test]
-    fn sweep_ignores_folders_of_others() {
+    fn sweep_ignores_folders_of_container_engines() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("engine");
         fs::create_dir(&folder).unwrap();
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn concurrent_claims_keep_a_folder_in_use() {
+    fn concurrent_claims_keep_folder_in_use() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("a");
         std::thread::scope(|scope| {

@@ -14,18 +14,19 @@ const HIGH: &str = "ALIYUN_COM_GPU_HIGH_PRIO";
 
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Compute {
-    /// Share of the GPU, against the weights of the others [default: ALIYUN_COM_GPU_SCHD_WEIGHT]
+    /// Set the weight, for a share in proportion to all weights [default:
+    /// ALIYUN_COM_GPU_SCHD_WEIGHT]
     #[arg(long, value_name = "1..25", value_parser = clap::value_parser!(u32).range(1..=25))]
     pub(crate) weight: Option<u32>,
-    /// Percent of the GPU, where its policy is 3 [default: ALIYUN_COM_GPU_CORE_PERCENTAGE]
+    /// Set the percentage of the GPU under policy 3 [default: ALIYUN_COM_GPU_CORE_PERCENTAGE]
     #[arg(long, value_name = "1..100", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) percent: Option<u32>,
-    /// High priority, up to the GPU's prio_ratio [default: ALIYUN_COM_GPU_HIGH_PRIO]
+    /// Give high priority, up to the GPU's prio_ratio [default: ALIYUN_COM_GPU_HIGH_PRIO]
     #[arg(long)]
     high_prio: bool,
     /// The value of the variable.
     #[arg(skip)]
-    prefers: Option<bool>,
+    variable_high_prio: Option<bool>,
 }
 
 impl Compute {
@@ -61,14 +62,14 @@ impl Compute {
             Some(percent) => Some(percent),
             None => number(PERCENT, 1, 100, "correct or unset it")?,
         };
-        let prefers =
+        let variable_high_prio =
             number(HIGH, 0, 1, "set 1 for high priority, or unset it")?.map(|high| high == 1);
-        Ok(Self { weight, percent, prefers, ..self })
+        Ok(Self { weight, percent, variable_high_prio, ..self })
     }
 
     /// Returns whether it has high priority; `None` if neither option nor variable is set.
     pub(crate) fn high_priority(self) -> Option<bool> {
-        if self.high_prio { Some(true) } else { self.prefers }
+        if self.high_prio { Some(true) } else { self.variable_high_prio }
     }
 
     /// Sets the variables of the container's processes.

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::anyhow;
-use cgpu_client::connection::{Client, Failure as Absence};
+use cgpu_client::connection::{Client, Failure as RequestFailure};
 use cgpu_client::message::Kind;
 use cgpu_shm::paths;
 use clap::Args;
@@ -13,7 +13,7 @@ use crate::{Failure, output};
 
 #[derive(Args)]
 pub(crate) struct Get {
-    /// A node such as 0/policy or 0/<container>/weight; a folder lists what is in it
+    /// Node to read, such as 0/policy or 0/<container>/weight; of a folder, the names in it
     #[arg(default_value = "")]
     path: String,
     #[command(flatten)]
@@ -22,9 +22,9 @@ pub(crate) struct Get {
 
 #[derive(Args)]
 pub(crate) struct Set {
-    /// A node such as 0/policy or 0/<container>/weight
+    /// Node to write, such as 0/policy or 0/<container>/weight
     path: String,
-    /// Its new value
+    /// New value
     #[arg(allow_negative_numbers = true)]
     value: String,
     #[command(flatten)]
@@ -33,7 +33,7 @@ pub(crate) struct Set {
 
 #[derive(Args)]
 pub(crate) struct Ls {
-    /// A folder such as 0 or 0/<container>; without one, the root
+    /// Folder to list, such as 0 or 0/<container> [default: the root]
     #[arg(default_value = "")]
     path: String,
     #[command(flatten)]
@@ -72,10 +72,10 @@ pub(crate) fn connect(root: &Root) -> Result<Client, Failure> {
 }
 
 /// Adds what to do where no monitor listens.
-pub(crate) fn unavailable(failure: Absence) -> Failure {
+pub(crate) fn unavailable(failure: RequestFailure) -> Failure {
     match failure {
-        Absence::Absent(..) => {
-            anyhow!("{failure}; start cgpu-monitor, or name its root with --root").into()
+        RequestFailure::Absent(..) => {
+            anyhow!("{failure}; start cgpu-monitor, or set its root with --root").into()
         }
         other => other.into(),
     }

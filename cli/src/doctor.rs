@@ -1,8 +1,10 @@
-//! `cgpu doctor`: why is the shim not active, why is there no throttle, why was this allocation refused.
+//! `cgpu doctor`: finds why the shim is not active, compute is not limited, or an allocation was
+//! refused.
 //!
-//! It looks at what is there from where it is run: in a container at the environment, the files that are preloaded and the container's own
-//! files; on the host at the monitor and what that knows; with a program at what the loader would do with it; with a process at what the
-//! kernel says that it has loaded. Nothing is changed, and no driver is opened. `causes` is the table of what can be found.
+//! It examines what it can reach: in a container its environment, the preloaded files and the
+//! container's own files; on the host the monitor and its status; for a program what the loader
+//! would do with it; for a process what it has loaded, according to the kernel. It changes nothing
+//! and opens no driver. `causes` is the table of what it can find.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -32,21 +34,23 @@ use causes::{Findings, Question};
 use view::View;
 
 const CODES: &str = "\
-Exit codes: 0 nothing is wrong; 1 something is; 2 what was asked for cannot be looked at, or arguments not understood.
-Without PROGRAM, --pid and --container: in a container that container; on the host the monitor and all of its containers.";
+Exit codes: 0 nothing is wrong; 1 something is wrong; 2 it cannot be examined, or invalid arguments.
+Without PROGRAM, --pid and --container it examines, in a container, that container; on the host, the
+monitor and all containers.";
 
 #[derive(Args)]
-#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true, after_help = CODES)]
+#[command(after_help = CODES)]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
-    elsewhere: Option<Elsewhere>,
-    /// A program that is to be started from here: would the shim be loaded with it?
+    other: Option<Other>,
+    /// Examine whether the shim would be loaded into this program
     #[arg(value_name = "PROGRAM", conflicts_with = "pid")]
     program: Option<OsString>,
-    /// A process that runs
+    /// Examine a running process
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
-    /// Only this container, of those that the monitor knows
+    /// Examine only this container of the monitor
     #[arg(long, value_name = "NAME", conflicts_with_all = ["pid", "program"])]
     container: Option<String>,
     #[command(flatten)]
@@ -55,16 +59,16 @@ pub(crate) struct Arguments {
     root: Root,
 }
 
-/// What is not looked at from here.
+/// Subjects that another program examines.
 #[derive(Subcommand)]
-enum Elsewhere {
-    /// In a cluster: why is this pod pending, why is it not limited, why has it no GPU
+enum Other {
+    /// Find why a pod is pending, is not limited, or has no GPU
     #[command(disable_help_flag = true)]
     Kubernetes(kubernetes::Arguments),
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    if let Some(Elsewhere::Kubernetes(arguments)) = &arguments.elsewhere {
+    if let Some(Other::Kubernetes(arguments)) = &arguments.other {
         return kubernetes::run(arguments);
     }
     let mut findings = Findings::default();
@@ -87,9 +91,9 @@ fn examine(arguments: &Arguments, findings: &mut Findings) -> Result<()> {
         Ok(root::View::Container(folder)) if has_part || folder == Path::new(paths::RUN) => {
             (Some(folder), None)
         }
-        // Programs on the host keep their limits there as well: both are looked at.
+        // Programs on the host use this folder, too, so both views are examined.
         Ok(root::View::Container(folder)) => (Some(folder), arguments.root.path().ok()),
-        // In a container there is no monitor to be asked, unless somebody has brought its socket.
+        // A container has no monitor, unless its socket was mounted.
         Ok(root::View::Host(_)) | Err(_) if has_part && !arguments.root.is_given() => (None, None),
         Ok(root::View::Host(root)) => (None, Some(root)),
         Err(error) => return Err(error),
@@ -98,7 +102,7 @@ fn examine(arguments: &Arguments, findings: &mut Findings) -> Result<()> {
     if let Some(name) = &arguments.program {
         examine_program(&view, &name.to_string_lossy(), inside, findings)?;
     } else if inside {
-        let subject = "what is started here";
+        let subject = "programs started here";
         findings.examined("the environment");
         preload::examine(&view, subject, None, findings);
         container::check_settings(&view, subject, findings);
@@ -109,7 +113,7 @@ fn examine(arguments: &Arguments, findings: &mut Findings) -> Result<()> {
     root.map_or(Ok(()), |root| host::examine(&root, None, findings))
 }
 
-/// Whether the environment requests a part of a GPU.
+/// Returns whether the environment requests a part of a GPU.
 fn has_part(view: &View) -> bool {
     let has_settings =
         view.variables.keys().any(|name| name.starts_with("ALIYUN_COM_GPU_") || name == "CGPU_DIR");

@@ -34,7 +34,7 @@ mod watched;
 #[command(
     name = "cgpu",
     version,
-    about = "One GPU for several containers",
+    about = "Share a GPU among containers, with a memory limit and a compute share for each",
     disable_help_subcommand = true
 )]
 struct Arguments {
@@ -45,7 +45,7 @@ struct Arguments {
 /// The program name under which this is `cgpu smi`.
 const SMI: &str = "cgpu-smi";
 
-/// Show GPUs, containers and processes: memory and shares
+/// Show the memory and the shares of GPUs, containers and processes
 #[derive(Parser)]
 #[command(name = SMI, version)]
 struct Smi {
@@ -55,9 +55,9 @@ struct Smi {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a program with a memory limit and a share of the GPU
+    /// Run a program with a GPU memory limit and a compute share
     Run(run::Arguments),
-    /// Show GPUs, containers and processes: memory and shares
+    /// Show the memory and the shares of GPUs, containers and processes
     Smi(smi::Arguments),
     /// Watch GPUs and containers in a terminal, and change policies and weights
     Top(top::Arguments),
@@ -67,13 +67,13 @@ enum Command {
     Set(control::Set),
     /// List a folder of the monitor's control tree
     Ls(control::Ls),
-    /// Find out why the shim is not active, why there is no throttle, why an allocation was refused
+    /// Find why the shim is not active, compute is not limited, or an allocation was refused
     Doctor(doctor::Arguments),
-    /// Have the monitor that is installed take over from the one that runs
+    /// Replace the running monitor by the installed one, without interrupting containers
     Upgrade(upgrade::Arguments),
-    /// Have a container engine start its containers by cgpu-runtime, or take that back
+    /// Configure a container engine to start containers with cgpu-runtime, or undo it
     Setup(setup::Arguments),
-    /// CDI specifications: slices for engines that start their containers by another runtime
+    /// Write CDI specifications, for engines that use another runtime than cgpu-runtime
     #[command(subcommand)]
     Cdi(cdi::Command),
 }
@@ -84,6 +84,7 @@ pub fn command() -> clap::Command {
     Arguments::command()
 }
 
+/// Runs the program; returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     let outcome = match parse().command {
@@ -115,7 +116,6 @@ fn parse() -> Arguments {
     }
 }
 
-/// A command's error and exit code.
 struct Failure {
     error: anyhow::Error,
     code: u8,

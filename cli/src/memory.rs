@@ -38,14 +38,15 @@ fn amount(text: &str) -> Result<u64> {
         "T" | "TiB" => 1024 * 1024,
         _ => {
             bail!(
-                "{text:?} is no amount of memory: expected a number and GiB or MiB, such as 6GiB or 512MiB"
+                "{text:?} is not an amount of memory: expected a number and GiB or MiB, such as \
+                 6GiB or 512MiB"
             )
         }
     };
     let mib = whole(number, unit).with_context(|| {
-        format!("{text:?} is no amount of memory: expected whole MiB, such as 6GiB or 512MiB")
+        format!("{text:?} is not an amount of memory: expected whole MiB, such as 6GiB or 512MiB")
     })?;
-    ensure!(mib > 0, "{text:?} would leave nothing: leave --mem out to run without a limit");
+    ensure!(mib > 0, "{text:?} allows no memory: leave --mem out to run without a limit");
     Ok(mib)
 }
 
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_amount_names_what_was_expected() {
+    fn invalid_amount_names_the_expected_form() {
         for text in [
             "",
             "GiB",

@@ -25,7 +25,7 @@ fn write_to(out: &mut impl Write, text: impl Display) -> Result<Reader> {
     match write!(out, "{text}").and_then(|()| out.flush()) {
         Ok(()) => Ok(Reader::Open),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Closed),
-        Err(error) => Err(error).context("cannot write the answer"),
+        Err(error) => Err(error).context("cannot write to standard output"),
     }
 }
 

@@ -28,25 +28,25 @@ impl Container {
 
     /// Reads the container's files and the monitor's grant.
     pub(crate) fn report(&self) -> Report {
-        let notes = self.beat();
+        let grant = self.wait_for_heartbeat();
         let mut status = Status { root: self.folder.clone(), ..Status::default() };
         status.containers.extend(report::container(&self.folder, &mut status.gpus));
-        if let (Some(notes), Some(container)) = (&notes, status.containers.first_mut()) {
-            apply(&notes.gpus, container, &mut status.gpus);
+        if let (Some(grant), Some(container)) = (&grant, status.containers.first_mut()) {
+            apply(&grant.gpus, container, &mut status.gpus);
         }
-        Report { monitor: notes.is_some(), view: View::Container, status }
+        Report { monitor: grant.is_some(), view: View::Container, status }
     }
 
     /// Waits for a heartbeat; returns `None` if no monitor serves this container.
-    fn beat(&self) -> Option<GrantSnapshot> {
+    fn wait_for_heartbeat(&self) -> Option<GrantSnapshot> {
         let reader = GrantReader::open(&self.folder).ok()?;
         let timeout = Duration::from_nanos(STALE.0);
         let (first, start) = (reader.read().ok()?, Instant::now());
         while first.monitor != 0 && start.elapsed() < timeout {
             thread::sleep(POLL_INTERVAL);
-            let notes = reader.read().ok()?;
-            if notes.heartbeat != first.heartbeat {
-                return Some(notes);
+            let grant = reader.read().ok()?;
+            if grant.heartbeat != first.heartbeat {
+                return Some(grant);
             }
         }
         None
@@ -54,22 +54,22 @@ impl Container {
 }
 
 /// Adds the monitor's values for each of the container's GPUs, in their order.
-fn apply(notes: &[GpuGrant], container: &mut ContainerStatus, gpus: &mut [GpuStatus]) {
-    for (at, (share, note)) in container.gpus.iter_mut().zip(notes).enumerate() {
-        share.share_set = f64::from(note.share) / 1000.0;
-        share.gate = match note.turn.state() {
+fn apply(grants: &[GpuGrant], container: &mut ContainerStatus, gpus: &mut [GpuStatus]) {
+    for (at, (share, gpu_grant)) in container.gpus.iter_mut().zip(grants).enumerate() {
+        share.share_set = f64::from(gpu_grant.share) / 1000.0;
+        share.gate = match gpu_grant.turn.state() {
             TurnState::Open => Gate::Open,
             TurnState::Yours => Gate::Yours,
             TurnState::Wait => Gate::Wait,
         };
-        share.gpu_time_ms = note.busy.duration().as_secs_f64() * 1000.0;
-        share.share_second = note.measured.map(|measured| f64::from(measured.share) / 1000.0);
-        share.share_estimated = note.measured.is_some_and(|measured| !measured.exact);
+        share.gpu_time_ms = gpu_grant.busy.duration().as_secs_f64() * 1000.0;
+        share.share_second = gpu_grant.measured.map(|measured| f64::from(measured.share) / 1000.0);
+        share.share_estimated = gpu_grant.measured.is_some_and(|measured| !measured.exact);
         if at == 0 {
-            container.weight = note.weight;
+            container.weight = gpu_grant.weight;
         }
         if let Some(gpu) = gpus.iter_mut().find(|gpu| gpu.index == share.gpu) {
-            gpu.policy = note.policy.min(NATIVE);
+            gpu.policy = gpu_grant.policy.min(NATIVE);
             // From here it cannot be seen whether other containers wait.
             gpu.sharing = if share.gate == Gate::Open { Sharing::Open } else { Sharing::Contended };
         }
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn apply_takes_share_from_the_monitor() {
         let measured = Some(Measured { share: 30_000, exact: false });
-        let note = GpuGrant {
+        let gpu_grant = GpuGrant {
             turn: Turn::new(9, TurnState::Wait),
             limit: Bytes::ZERO,
             policy: 2,
@@ -100,7 +100,7 @@ mod tests {
         let mut container =
             ContainerStatus { gpus: vec![ShareStatus::default()], ..ContainerStatus::default() };
         let mut gpus = vec![GpuStatus::default()];
-        apply(&[note], &mut container, &mut gpus);
+        apply(&[gpu_grant], &mut container, &mut gpus);
         let share = &container.gpus[0];
         assert_eq!(
             (share.share_set, share.share_second, share.share_estimated),
@@ -108,7 +108,7 @@ mod tests {
         );
         assert_eq!((share.gate, share.gpu_time_ms), (Gate::Wait, 700.0));
         assert_eq!((container.weight, gpus[0].policy, gpus[0].sharing), (3, 2, Sharing::Contended));
-        apply(&[GpuGrant { measured: None, ..note }], &mut container, &mut gpus);
+        apply(&[GpuGrant { measured: None, ..gpu_grant }], &mut container, &mut gpus);
         assert_eq!(
             (container.gpus[0].share_second, container.gpus[0].share_estimated),
             (None, false)
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn beat_without_heartbeat_is_none() {
+    fn wait_without_heartbeat_returns_none() {
         let folder = tempfile::tempdir().unwrap();
         Region::make(
             folder.path(),
@@ -124,17 +124,17 @@ mod tests {
         )
         .unwrap();
         let container = Container::new(folder.path().to_owned());
-        assert!(container.beat().is_none(), "it never had one");
+        assert!(container.wait_for_heartbeat().is_none(), "no monitor yet");
         let grantor = GrantWriter::open(folder.path()).unwrap();
         grantor.adopt(7);
         grantor.beat();
-        assert!(container.beat().is_none(), "it beats no more");
+        assert!(container.wait_for_heartbeat().is_none(), "the heartbeat has stopped");
         thread::scope(|scope| {
             scope.spawn(|| {
                 thread::sleep(10 * POLL_INTERVAL);
                 grantor.beat();
             });
-            assert_eq!(container.beat().map(|notes| notes.monitor), Some(7));
+            assert_eq!(container.wait_for_heartbeat().map(|grant| grant.monitor), Some(7));
         });
     }
 }

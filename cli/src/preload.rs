@@ -11,8 +11,8 @@ use crate::claim::Variables;
 
 /// Finds a built file beside this executable, or where packages install libraries.
 fn find(name: &str) -> Result<PathBuf> {
-    let program = env::current_exe().context("cannot tell where this program is")?;
-    let folder = program.parent().context("this program is in no folder")?;
+    let program = env::current_exe().context("cannot find the path of this program")?;
+    let folder = program.parent().context("the path of this program has no folder")?;
     let candidates = [folder.join(name), folder.join("../lib/cgpu").join(name)];
     let found = candidates.iter().find(|file| file.exists());
     let found = found.with_context(|| {
@@ -32,7 +32,7 @@ pub(crate) fn shim() -> Result<PathBuf> {
     // The loader ignores files that it cannot find: the program would run without a limit.
     ensure!(
         !shim.to_string_lossy().contains([':', ' ']),
-        "{} cannot be preloaded: its path has a colon or a blank, which separate files in LD_PRELOAD",
+        "cannot preload {}: its path has a colon or a space, which separate files in LD_PRELOAD",
         shim.display()
     );
     Ok(shim)
@@ -48,7 +48,8 @@ pub(crate) fn add_shim(variables: &mut Variables, shim: &Path) {
 pub(crate) fn add_simulator(variables: &mut Variables, root: &Path, gpus: &str) -> Result<()> {
     let driver = find("sim/libcuda.so.1")?;
     let state = paths::simulated(root);
-    std::fs::create_dir_all(&state).with_context(|| format!("cannot make {}", state.display()))?;
+    std::fs::create_dir_all(&state)
+        .with_context(|| format!("cannot create {}", state.display()))?;
     variables.set(
         "LD_LIBRARY_PATH",
         before("LD_LIBRARY_PATH", driver.parent().unwrap_or(Path::new("/"))),
@@ -65,7 +66,10 @@ pub(crate) fn time_scale() -> Result<Option<TimeScale>> {
         return Ok(None);
     };
     let scale = TimeScale::of_factor(&text).with_context(|| {
-        format!("CGPU_SIM_TIME_SCALE={text}: expected a factor from 0.001 to 10000, 10 being ten times slower than real time")
+        format!(
+            "CGPU_SIM_TIME_SCALE={text}: expected a factor from 0.001 to 10000; 10 is ten times \
+             slower than real time"
+        )
     })?;
     Ok(Some(scale))
 }

@@ -27,6 +27,6 @@ pub(crate) fn is_alive(folder: &Path) -> bool {
     };
     // A live process holds the lock on its slot's byte, whatever the file contains.
     SlotIndex::all().any(|slot| {
-        liveness::liveness(file.as_fd(), slot).map_or(true, |life| life == Liveness::Alive)
+        liveness::liveness(file.as_fd(), slot).map_or(true, |liveness| liveness == Liveness::Alive)
     })
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use cgpu_client::connection::{Client, Failure as Absence};
+use cgpu_client::connection::{Client, Failure as RequestFailure};
 use cgpu_client::device_id::DeviceId;
 use cgpu_client::message::{
     ContainerStatus, GpuStatus, ProcessGpu, ProcessStatus, ShareStatus, Status,
@@ -43,11 +43,9 @@ pub(crate) struct Report {
     pub status: Status,
 }
 
-/// The point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum View {
-    /// All containers of the host.
     Host,
     /// One container, from its own files.
     Container,
@@ -79,7 +77,7 @@ impl Source {
 fn of_host(root: &Path) -> Result<Report> {
     match Client::connect(&paths::socket(root)).and_then(|mut monitor| monitor.status()) {
         Ok(status) => Ok(Report { monitor: true, view: View::Host, status }),
-        Err(Absence::Absent(..)) => {
+        Err(RequestFailure::Absent(..)) => {
             Ok(Report { monitor: false, view: View::Host, status: observe(root)? })
         }
         Err(other) => Err(other.into()),
@@ -95,7 +93,9 @@ pub(crate) fn observe(root: &Path) -> Result<Status> {
     let folder = paths::containers(root);
     let folders = match fs::read_dir(&folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(status),
-        folders => folders.with_context(|| format!("cannot look into {}", folder.display()))?,
+        folders => {
+            folders.with_context(|| format!("cannot read the folder {}", folder.display()))?
+        }
     };
     let mut folders: Vec<_> = folders.flatten().map(|entry| entry.path()).collect();
     folders.sort();
@@ -212,10 +212,10 @@ fn fill(
 
 /// Applies the limits that a monitor has changed; they stay in force without it.
 fn amend(container: &mut ContainerStatus, folder: &Path) {
-    let Ok(notes) = GrantReader::open(folder).and_then(|reader| reader.read()) else { return };
-    for (share, note) in container.gpus.iter_mut().zip(&notes.gpus) {
-        if note.limit.get() != 0 {
-            share.limit = note.limit.get();
+    let Ok(grant) = GrantReader::open(folder).and_then(|reader| reader.read()) else { return };
+    for (share, gpu_grant) in container.gpus.iter_mut().zip(&grant.gpus) {
+        if gpu_grant.limit.get() != 0 {
+            share.limit = gpu_grant.limit.get();
         }
     }
 }
@@ -258,7 +258,10 @@ mod tests {
         fs::write(&file, "").unwrap();
         let message = format!("{:#}", observe(&file).unwrap_err());
         assert!(
-            message.starts_with(&format!("cannot look into {}", file.join("containers").display())),
+            message.starts_with(&format!(
+                "cannot read the folder {}",
+                file.join("containers").display()
+            )),
             "{message}"
         );
     }

@@ -11,7 +11,7 @@ use clap::Args;
 /// The option that selects a monitor and its containers.
 #[derive(Args)]
 pub(crate) struct Root {
-    /// The monitor's root [default: /run/cgpu, or $XDG_RUNTIME_DIR/cgpu without root]
+    /// Use the monitor of this root [default: /run/cgpu; $XDG_RUNTIME_DIR/cgpu without root rights]
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
 }
@@ -21,10 +21,10 @@ impl Root {
         self.root.is_some()
     }
 
-    /// Returns the absolute path.
     pub(crate) fn path(&self) -> Result<PathBuf> {
         // The owner of /proc/self is the effective user.
-        let user = fs::metadata("/proc/self").context("cannot tell whose process this is")?.uid();
+        let user =
+            fs::metadata("/proc/self").context("cannot read the user of this process")?.uid();
         let runtime = std::env::var_os("XDG_RUNTIME_DIR");
         let root = paths::monitor_root(self.root.as_deref(), user, runtime.as_deref())?;
         Ok(std::path::absolute(root)?)
@@ -34,7 +34,6 @@ impl Root {
 /// What this process can observe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum View {
-    /// The containers of this root.
     Host(PathBuf),
     /// The container that this process runs in, by its folder.
     Container(PathBuf),
@@ -84,7 +83,6 @@ fn last_resort() -> Option<PathBuf> {
     Some(PathBuf::from(format!("/dev/shm/cgpu-{user}-{namespace}")))
 }
 
-/// Returns the folder of a container.
 pub(crate) fn container(root: &Path, id: &str) -> PathBuf {
     paths::containers(root).join(id)
 }
@@ -94,7 +92,8 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     ensure!(
         (1..=63).contains(&name.len()) && name.chars().all(plain) && !name.starts_with(['.', '-']),
-        "{name:?} is no name for a container: expected 1 to 63 letters, digits, '-', '_' or '.', not starting with '.' or '-'"
+        "{name:?} is not a container name: expected 1 to 63 letters, digits, '-', '_' or '.', not \
+         starting with '.' or '-'"
     );
     Ok(())
 }
@@ -114,7 +113,7 @@ mod tests {
     use super::{check_name, fresh_name, marked};
 
     #[test]
-    fn marked_root_of_a_monitor_is_no_container() {
+    fn root_of_monitor_is_not_a_container() {
         let folder = tempfile::tempdir().unwrap();
         let found = || marked(folder.path().to_owned()).is_some();
         assert!(!found());

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use cgpu_client::connection::{Client, Failure as Absence};
+use cgpu_client::connection::{Client, Failure as RequestFailure};
 use cgpu_client::message::Registration;
 use cgpu_shm::limits::Limits;
 use cgpu_shm::paths;
@@ -24,32 +24,35 @@ use crate::{Failure, claim, preload, region, root, signals};
 const NOT_FOUND: u8 = 127;
 const CANNOT_RUN: u8 = 126;
 
+const UNSHARED: &str = "memory limits apply, compute is not shared";
+
 const CODES: &str = "\
-Exit codes: the program's own, or 128 and the signal that ended it; 126 it cannot be started; 127 it is not there; 2 arguments not
-understood. Without a monitor memory limits hold, and time is not shared out.";
+Exit codes: the program's own, or 128 plus the signal that ended it; 126 it cannot be run;
+127 it was not found; 2 invalid arguments.
+Without a monitor memory limits apply, and compute is not shared.";
 
 #[derive(Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Arguments {
-    /// Memory of each GPU the program sees: 6GiB, 512MiB, or a list such as 6GiB,2GiB for several GPUs (the last one repeats);
-    /// a number alone is GiB [default: no limit]
+    /// Limit the memory on each GPU: 6GiB, 512MiB, 6 (GiB), or a list such as 6GiB,2GiB of which
+    /// the last amount repeats [default: no limit]
     #[arg(long, value_name = "SIZE[,SIZE...]")]
     mem: Option<Memory>,
-    /// Name of the container; runs of the same name are one container [default: a fresh one]
+    /// Name the container; runs of the same name share one container [default: a random name]
     #[arg(long, value_parser = name)]
     name: Option<String>,
     #[command(flatten)]
     compute: Compute,
-    /// Run on simulated GPUs: MODEL[:MIB][/mig=PROFILE,...][,MODEL...], for example A10:23028, or A100:40960/mig=3g.20gb,1g.5gb for
-    /// a divided one
+    /// Run on simulated GPUs: MODEL[:MIB][/mig=PROFILE,...][,MODEL...], for example A10:23028, or
+    /// A100:40960/mig=3g.20gb,1g.5gb for a partitioned one
     #[arg(long, value_name = "GPUS", value_parser = gpus)]
     sim: Option<String>,
     #[command(flatten)]
     root: Root,
-    /// The container's own folder [default: containers/NAME under the root]
+    /// Use this folder for the container [default: containers/NAME below the root]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// The program and its arguments
+    /// Program to run, and its arguments
     #[arg(
         required = true,
         trailing_var_arg = true,
@@ -74,7 +77,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     outcome
 }
 
-/// Prepares everything up to the program's start.
 fn prepare(arguments: &Arguments) -> Result<(Claim, Command)> {
     let root = arguments.root.path()?;
     let compute = arguments.compute.with_environment()?;
@@ -158,8 +160,12 @@ fn register(root: &Path, folder: &Path, id: &str, compute: Compute) -> Result<()
         Ok(registered) => {
             registered.warnings.iter().for_each(|warning| eprintln!("cgpu: {warning}"))
         }
-        Err(Absence::Refused(refusal)) => return Err(refusal.into()),
-        Err(absent) => eprintln!("cgpu: {absent}; memory limits hold, time is not shared out"),
+        Err(RequestFailure::Refused(refusal)) => return Err(refusal.into()),
+        Err(RequestFailure::Absent(socket, _)) => eprintln!(
+            "cgpu: no monitor at {}: {UNSHARED} (start cgpu-monitor to share it)",
+            socket.display()
+        ),
+        Err(failure @ RequestFailure::Broken(..)) => eprintln!("cgpu: {failure}; {UNSHARED}"),
     }
     Ok(())
 }
@@ -196,22 +202,22 @@ fn gpus(text: &str) -> Result<String> {
         let number = |text: &str| text.parse::<u64>().is_ok_and(|number| number > 0);
         parts.is_some_and(|(slices, gigabytes)| number(slices) && number(gigabytes))
     };
-    let mut divided = false;
+    let mut partitioned = false;
     let fits = text.split(',').all(|entry| match entry.split_once("/mig=") {
         Some((whole, first)) => {
-            divided = true;
+            partitioned = true;
             gpu(whole) && profile(first)
         }
-        None if divided && profile(entry) => true,
+        None if partitioned && profile(entry) => true,
         None => {
-            divided = false;
+            partitioned = false;
             gpu(entry)
         }
     });
     ensure!(
         fits,
-        "{text:?} is no list of GPUs: expected MODEL[:MIB][/mig=PROFILE,...], such as A10:23028, A10:23028,T4:15109 or \
-         A100:40960/mig=3g.20gb,1g.5gb"
+        "{text:?} is not a list of GPUs: expected MODEL[:MIB][/mig=PROFILE,...], such as \
+         A10:23028, A10:23028,T4:15109 or A100:40960/mig=3g.20gb,1g.5gb"
     );
     Ok(text.to_owned())
 }

@@ -1,6 +1,7 @@
-//! `cgpu setup`: has an engine start its containers by `cgpu-runtime`, and undoes that.
+//! `cgpu setup`: configures an engine to start containers with `cgpu-runtime`, and undoes that.
 //!
-//! What an engine is told besides stays as it is. Undoing needs nothing but the file: what was there can be told from what is there.
+//! Other settings of the engine stay. Undoing needs only the file: the former settings follow from
+//! the present ones.
 
 use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Write};
@@ -20,30 +21,30 @@ mod podman;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The engine
+    /// Container engine to configure
     engine: Engine,
-    /// Take it back
+    /// Undo the configuration
     #[arg(long)]
     undo: bool,
-    /// Show the change and make none
+    /// Show the change without making it
     #[arg(long)]
     dry_run: bool,
-    /// Docker: do not make it the default; containers then ask for it with --runtime=cgpu
+    /// Docker: do not make it the default; containers then select it with --runtime=cgpu
     #[arg(long, conflicts_with_all = ["undo", "default"])]
     no_default: bool,
-    /// containerd, CRI-O: make it the default, for pods that name no runtime class
+    /// containerd, CRI-O: make it the default, for pods without a runtime class
     #[arg(long, conflicts_with = "undo")]
     default: bool,
-    /// The host's files are below this folder: in a container that has them there
+    /// Configure the host whose files are mounted below this folder
     #[arg(long, value_name = "DIR", conflicts_with = "file")]
     below: Option<PathBuf>,
-    /// The engine's configuration [default: where it looks for it]
+    /// Change this file [default: the engine's configuration]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Docker: the configuration of cgpu-runtime [default: /etc/cgpu/runtime.toml]
+    /// Docker: pass this configuration to cgpu-runtime [default: /etc/cgpu/runtime.toml]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// cgpu-runtime [default: beside this program]
+    /// Path of cgpu-runtime [default: beside this program]
     #[arg(long, value_name = "PROGRAM")]
     runtime: Option<PathBuf>,
 }
@@ -70,21 +71,22 @@ impl Engine {
         }
     }
 
-    /// An option that this engine has no place for is not passed over: whoever gives it expects something else to happen.
+    /// Refuses options that have no effect on this engine.
     fn check(self, arguments: &Arguments) -> Result<()> {
         ensure!(
             self != Self::Podman || !arguments.no_default,
-            "--no-default is for docker: to have podman start single containers by it, leave its configuration alone and say \
-             `podman --runtime PROGRAM`"
+            "--no-default is for docker only: with podman, use `podman --runtime PROGRAM` for single \
+             containers"
         );
         ensure!(
             self == Self::Docker || arguments.config.is_none(),
-            "--config is for docker: elsewhere cgpu-runtime reads /etc/cgpu/runtime.toml"
+            "--config is for docker only: with other engines cgpu-runtime reads \
+             /etc/cgpu/runtime.toml"
         );
         Ok(())
     }
 
-    /// What the file must become; none: it is not to be.
+    /// Returns the new text of the file; `None` if it is to be removed.
     fn changed(self, before: &str, runtime: &str, arguments: &Arguments) -> Result<Option<String>> {
         match (self, arguments.undo) {
             (Self::Docker, false) => {
@@ -111,16 +113,17 @@ impl Engine {
         }
     }
 
-    /// What comes next.
     fn advice(self) -> &'static str {
         match self {
-            Self::Docker => "tell Docker: systemctl reload docker",
+            Self::Docker => "next: systemctl reload docker",
             Self::Containerd => {
-                "restart containerd; without --default, name it in a RuntimeClass with handler cgpu: systemctl restart containerd"
+                "next: systemctl restart containerd; without --default, create a RuntimeClass with \
+                 handler cgpu"
             }
-            Self::Podman => "podman reads it with its next start",
+            Self::Podman => "podman uses it from its next start",
             Self::Crio => {
-                "restart CRI-O; without --default, name it in a RuntimeClass with handler cgpu: systemctl restart crio"
+                "next: systemctl restart crio; without --default, create a RuntimeClass with \
+                 handler cgpu"
             }
         }
     }
@@ -140,8 +143,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let after = engine
         .changed(before.as_deref().unwrap_or_default(), &runtime, arguments)
-        .with_context(|| format!("{} is left as it is", file.display()))?;
-    // Where there is nothing, there is nothing of ours to take out: an empty file may be others'.
+        .with_context(|| format!("cannot change {}", file.display()))?;
+    // Undoing leaves an empty file: it may not be from cgpu.
     let has_nothing = before.as_deref().unwrap_or_default().is_empty();
     if before == after || (arguments.undo && has_nothing) {
         output::write(format_args!("{}: nothing to change\n", file.display()))?;
@@ -165,59 +168,62 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What becomes of a file of our own, whose first line says that it is: another text, or nothing.
+/// Returns the new text of a file that cgpu alone writes, whose first line says so; `None` to
+/// remove it.
 fn own_file(before: &str, header: &str, after: Option<String>) -> Result<Option<String>> {
     ensure!(
         before.is_empty() || before.starts_with(header),
-        "it is not a file of ours: name a new one with --file, among those that the engine reads"
+        "cgpu did not write it: choose another file with --file, among those that the engine reads"
     );
     Ok(after)
 }
 
-/// A path of the host, as it is to be found here.
+/// Returns where a path of the host is found below `root`.
 fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// `cgpu-runtime` as the host will find it.
+/// Returns the path of `cgpu-runtime` on the host.
 fn program_of_host(root: &Path, arguments: &Arguments) -> Result<String> {
     let program = arguments.runtime.as_deref().unwrap_or(Path::new("/usr/bin/cgpu-runtime"));
-    ensure!(program.is_absolute(), "{} is no path of the host", program.display());
+    ensure!(program.is_absolute(), "{} is not an absolute path of the host", program.display());
     ensure!(
         arguments.undo || below(root, program).is_file(),
-        "{} is not there below {}: install cgpu there first (deploy/install.sh)",
+        "{} does not exist below {}: install cgpu there first (deploy/install.sh)",
         program.display(),
         root.display()
     );
     Ok(program.to_string_lossy().into_owned())
 }
 
-/// The absolute path of `cgpu-runtime`, as told, or beside us. It need not be there any more to be taken back.
-pub(crate) fn program(given: Option<&Path>, must_be_there: bool) -> Result<String> {
+/// Returns the absolute path of `cgpu-runtime`: the given one, or beside this executable. For
+/// undoing it need not exist.
+pub(crate) fn program(given: Option<&Path>, must_exist: bool) -> Result<String> {
     let program = match given {
         Some(program) => std::path::absolute(program)?,
         None => {
-            let own = std::env::current_exe().context("cannot tell where this program is")?;
+            let own = std::env::current_exe().context("cannot find the path of this program")?;
             own.with_file_name("cgpu-runtime")
         }
     };
     ensure!(
-        !must_be_there || program.is_file(),
-        "{} is not there: build it with `cargo xtask build`, or name it with --runtime",
+        !must_exist || program.is_file(),
+        "{} does not exist: build it with `cargo xtask build`, or set --runtime",
         program.display()
     );
     program
         .into_os_string()
         .into_string()
-        .map_err(|path| anyhow::anyhow!("{} is no text", path.display()))
+        .map_err(|path| anyhow::anyhow!("{} is not UTF-8", path.display()))
 }
 
-/// Whether it is a device or a pipe (`/dev/null`, `/dev/stdout`): that has no text of its own, is written to, and never replaced or removed.
+/// Returns whether it is not a regular file (`/dev/null`, a pipe). Such a file is written to, but
+/// never read, replaced or removed.
 fn is_special(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|about| !about.is_file())
 }
 
-/// What stands in it; none: it is not there, or special.
+/// Reads a file; `None` if it does not exist or is special.
 fn text_of(file: &Path) -> std::io::Result<Option<String>> {
     if is_special(file) {
         return Ok(None);
@@ -228,14 +234,14 @@ fn text_of(file: &Path) -> std::io::Result<Option<String>> {
     }
 }
 
-/// All of it, or nothing; with the mode that it had.
+/// Writes a file atomically, keeping its mode.
 pub(crate) fn put(file: &Path, text: &str) -> Result<()> {
     if is_special(file) {
         return Ok(fs::write(file, text)?);
     }
-    let folder = file.parent().context("a file lies in a folder")?;
+    let folder = file.parent().context("the path has no folder")?;
     fs::create_dir_all(folder)?;
-    // Where the file is a link, that stays one.
+    // A link is kept; its target is replaced.
     let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
     let mode = fs::metadata(&file).map_or(0o644, |about| about.permissions().mode() & 0o7777);
     let fresh = file.with_extension(format!("cgpu.{}", std::process::id()));
@@ -247,10 +253,10 @@ pub(crate) fn put(file: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// The lines that go and come, each with those around it that stay left out.
+/// Returns the lines that are removed and added.
 fn difference(before: &str, after: &str) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (before.lines().collect(), after.lines().collect());
-    // Longest common part from each place on.
+    // Lengths of the longest common subsequences of the remaining lines.
     let mut common = vec![vec![0_usize; new.len() + 1]; old.len() + 1];
     for (i, line) in old.iter().enumerate().rev() {
         for (j, other) in new.iter().enumerate().rev() {
@@ -295,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn own_file_refuses_foreign_file() {
+    fn own_file_refuses_file_of_another_program() {
         let ours = podman::text("/a");
         for after in [None, Some(podman::text("/c"))] {
             assert!(
@@ -306,12 +312,12 @@ mod tests {
     }
 
     #[test]
-    fn put_writes_to_a_pipe_and_keeps_it() {
+    fn put_to_pipe_keeps_it() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         let mode = Mode::RUSR | Mode::WUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, mode, 0).unwrap();
-        // Whoever opens a pipe to write waits for a reader.
+        // Opening a pipe for writing blocks until there is a reader.
         let mut reader = fs::File::options().read(true).write(true).open(&pipe).unwrap();
         put(&pipe, "text").unwrap();
         for undo in [&["--undo"][..], &[]] {

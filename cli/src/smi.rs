@@ -14,19 +14,21 @@ use crate::{Failure, table};
 
 /// Shown at the end of the help, and in `docs/monitoring.md`.
 const CODES: &str = "\
-Exit codes: 0 shown; 1 could not look (a monitor that does not answer as expected, no root known, a folder that may not be read); 2 arguments not understood.
-A monitor or containers that are not there are shown as such: 0.
+Exit codes: 0 shown, also without monitor or containers; 1 not shown (an unexpected reply, no root
+known, an unreadable folder); 2 invalid arguments.
 
-Inside a container it shows that container, by its own files (CGPU_DIR, /run/cgpu); --root asks for a host's.";
+Inside a container it shows that container, from its own files (CGPU_DIR, /run/cgpu). --root selects
+a host's monitor.";
 
 #[derive(Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Arguments {
-    /// One JSON object instead of tables; amounts in bytes. With --watch, one a line
+    /// Print one JSON object instead of tables, with amounts in bytes; with --watch, one a line
     #[arg(long)]
     json: bool,
-    /// Again and again, every second or as said, until interrupted
-    #[arg(long, short, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
+    /// Repeat at this interval, until interrupted [default: 1]
+    #[arg(long, short, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(num_args = 0..=1, default_missing_value = "1")]
     watch: Option<Duration>,
     #[command(flatten)]
     root: Root,

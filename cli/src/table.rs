@@ -49,11 +49,11 @@ fn heading(report: &Report) -> String {
             format!("monitor {}, process {}, up {up}\n", status.version, status.pid)
         }
         (View::Host, false) => {
-            "no monitor: memory as the containers tell it, time is not shared out\n".into()
+            "no monitor: memory as the containers report it, compute is not shared\n".into()
         }
-        (View::Container, true) => "this container, as it sees itself\n".into(),
+        (View::Container, true) => "this container, by its own files\n".into(),
         (View::Container, false) => {
-            "this container, as it sees itself; no monitor: time is not shared out\n".into()
+            "this container, by its own files; no monitor: compute is not shared\n".into()
         }
     }
 }
@@ -75,7 +75,7 @@ fn gpu_lines(gpu: &GpuStatus, report: &Report) -> String {
     if report.monitor {
         let _ = write!(
             text,
-            "        policy {} ({}), {}",
+            "    policy {} ({}), {}",
             gpu.policy,
             policy(gpu.policy),
             sharing(gpu.sharing)
@@ -83,7 +83,12 @@ fn gpu_lines(gpu: &GpuStatus, report: &Report) -> String {
     }
     if report.monitor && report.view == View::Host {
         let taken = gpu.max_inst.saturating_sub(gpu.free_weight);
-        let _ = write!(text, ", {taken}/{} places, slice {}", gpu.max_inst, millis(gpu.slice_us));
+        let _ = write!(
+            text,
+            ", {taken}/{} capacity units, slice {}",
+            gpu.max_inst,
+            millis(gpu.slice_us)
+        );
         if let Some(cost) = gpu.switch_us {
             let _ = write!(text, ", switch {}", millis(cost));
         }
@@ -118,7 +123,7 @@ fn add(table: &mut Table, container: &ContainerStatus, share: &ShareStatus, repo
     }
     let parts = [
         ("implicit", share.implicit),
-        ("exported, owner dead", share.orphan),
+        ("exported, owner exited", share.orphan),
         ("draining", share.draining),
     ];
     for (what, bytes) in parts.into_iter().filter(|(_, bytes)| *bytes > 0) {
@@ -151,7 +156,7 @@ fn container_row(container: &ContainerStatus, share: &ShareStatus, report: &Repo
 pub(crate) fn compute(container: &ContainerStatus, gpu: &GpuStatus) -> String {
     match (gpu.policy, container.percent) {
         (0, _) if gpu.max_inst > 0 => format!("1 of {}", gpu.max_inst),
-        (0, _) => "one place".into(),
+        (0, _) => "1 unit".into(),
         (1 | 4, _) => "equal".into(),
         (3, Some(percent)) => format!("{percent} %"),
         (2 | 3, _) => format!("weight {}", container.weight),
@@ -162,7 +167,7 @@ pub(crate) fn compute(container: &ContainerStatus, gpu: &GpuStatus) -> String {
 fn process_row(process: &ProcessStatus, part: &ProcessGpu) -> Row {
     let pid = process.host_pid.unwrap_or(process.pid);
     let comm = plain(&process.comm);
-    let program = if process.live { comm } else { format!("{comm} (dead)") };
+    let program = if process.live { comm } else { format!("{comm} (exited)") };
     part_row(format!("  {pid}"), program, part.gpu, part.used)
 }
 
@@ -218,7 +223,6 @@ pub(crate) fn measured(share: &ShareStatus, text: impl Fn(f64) -> String) -> Str
     share.share_second.map_or_else(nothing, |percent| format!("{sign}{}", text(percent)))
 }
 
-/// Formats microseconds as milliseconds.
 pub(crate) fn millis(micros: u64) -> String {
     format!("{}.{:02} ms", micros / 1000, micros % 1000 / 10)
 }
@@ -332,14 +336,14 @@ mod tests {
         let expected = "\
 monitor 1.2.3, process 4700, up 2 h 1 min
 GPU 0  NVIDIA A10  GPU-1  9216 / 23028 MiB  busy 97 %
-        policy 2 (weighted), contended, 3/20 places, slice 6.00 ms, switch 0.10 ms, 1234 turns
+    policy 2 (weighted), contended, 3/20 capacity units, slice 6.00 ms, switch 0.10 ms, 1234 turns
 
  CONTAINER     NAME      GPU  UTIL   COMPUTE     SET  MEASURED  USED MiB  LIMIT  PROCS  PRIO
  0123456789ab  a           0  48 %  weight 3  33.3 %    33.1 %      2305   8192      1  high
    4711        trainer     0                                        2049
                implicit    0                                         256
 a: refused to start: NVML is missing.
-GPU 0: on it without the shim, and no container's: process 99 (train)
+GPU 0: processes of the host use it without the shim: 99 (train)
 ";
         assert_eq!(render(&sample()), expected);
     }
@@ -382,14 +386,8 @@ GPU 0: on it without the shim, and no container's: process 99 (train)
     fn render_in_a_container_shows_no_other_container() {
         let report = Report { view: View::Container, ..sample() };
         let text = render(&report);
-        assert!(text.starts_with("this container, as it sees itself\nGPU 0 "), "{text}");
-        assert!(!text.contains("places"), "{text}");
-    }
-
-    #[test]
-    fn render_shows_warnings() {
-        let text = render(&sample());
-        assert!(text.contains("a: refused to start: NVML is missing.\n"), "{text}");
+        assert!(text.starts_with("this container, by its own files\nGPU 0 "), "{text}");
+        assert!(!text.contains("capacity units"), "{text}");
     }
 
     #[test]

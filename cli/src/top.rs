@@ -1,15 +1,16 @@
-//! `cgpu top`: GPUs and containers as they go, in a terminal.
+//! `cgpu top`: shows GPUs and containers in a terminal, updated at an interval.
 //!
 //! ```text
 //!   keyboard --+                     +--> Model --> view::render --> Screen
 //!   signals  --+--> Event --> update-+
-//!   Feed     --+                     +--> Step: write a node, suspend, leave
+//!   Feed     --+                     +--> Step: write a node, suspend, quit
 //!     ^                                      |
 //!     +--------------------------------------+
 //! ```
 //!
-//! The model is plain data; [`update`] and [`view`] are functions of it and know no terminal, no clock and no socket, so that tests play keys and
-//! look at pictures. [`screen`] and [`feed`] are thin: one holds the terminal and gives it back, the other asks the monitor. `docs/monitoring.md`.
+//! The model is plain data. [`update`] and [`view`] are functions of it without terminal, clock or
+//! socket, so tests send keys and compare screens. [`screen`] owns the terminal and restores it;
+//! [`feed`] polls the monitor. The user's page is `docs/monitoring.md`.
 
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -41,16 +42,18 @@ use theme::Theme;
 use update::{Event, Step, update};
 
 const CODES: &str = "\
-Keys: ? lists them. Exit codes: 0 left with q, Esc or Ctrl-C; 1 no monitor, or it is gone for 10 s; 2 arguments not understood.
-A signal ends it as it ends others, after the terminal has been put back. NO_COLOR: without colours.";
+Press ? for the keys. Set NO_COLOR to disable colours.
+Exit codes: 0 left with q, Esc or Ctrl-C; 1 no monitor, or none for 10 s; 2 invalid arguments. After
+a signal the terminal is restored, and the program ends by that signal.";
 
 #[derive(Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Arguments {
-    /// Between two looks
-    #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = crate::smi::seconds)]
+    /// Update at this interval
+    #[arg(long, short, value_name = "SECONDS", default_value = "1")]
+    #[arg(value_parser = crate::smi::seconds)]
     interval: Duration,
-    /// Fails on purpose once something is drawn: for the test that the terminal is left as it was
+    /// Panics after the first frame: for the test that the terminal is restored
     #[arg(long, hide = true)]
     panic: bool,
     #[command(flatten)]
@@ -63,7 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let socket = paths::socket(&arguments.root.path()?);
     let (events, received) = mpsc::channel();
     let (requests, requested) = mpsc::channel();
-    // Asks once before anything is drawn: without a monitor there is nothing to draw.
+    // Gets a first sample before drawing: without a monitor there is nothing to draw.
     let feed = Feed::start(socket, arguments.interval, requested, events.clone())
         .map_err(control::unavailable)?;
     read_signals(events.clone())?;
@@ -82,7 +85,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Draws, and handles events, until it is time to leave.
 fn follow(
     model: &mut Model,
     screen: &mut Screen,
@@ -93,27 +95,27 @@ fn follow(
 ) -> Result<Step, Failure> {
     loop {
         screen.draw(|frame| view::render(model, theme, frame))?;
-        assert!(!panic, "as was asked for");
-        // The senders live as long as their threads, and each says when it ends.
+        assert!(!panic, "requested by --panic");
+        // Threads hold the senders, and each sends an event when it ends.
         let mut next = received.recv().ok();
-        // What has piled up is drawn once.
+        // Pending events are handled before the next frame.
         while let Some(event) = next.take() {
             match update(model, event) {
                 Step::Stay => {}
                 Step::Redraw => screen.clear()?,
                 Step::Suspend => screen.suspend()?,
                 Step::Write(write) => {
-                    // Whoever hears it says what came of it.
+                    // The feed sends the outcome as an event.
                     let _ = requests.send(Request::Write(write));
                 }
-                leave => return Ok(leave),
+                end => return Ok(end),
             }
             next = received.try_recv().ok();
         }
     }
 }
 
-/// Says that a thread has ended, whichever way it does.
+/// Sends an event when its thread ends, also by a panic.
 struct ThreadEnd(Sender<Event>, &'static str);
 
 impl Drop for ThreadEnd {
@@ -124,7 +126,7 @@ impl Drop for ThreadEnd {
 
 fn read_keys(events: Sender<Event>) {
     thread::spawn(move || {
-        let _end = ThreadEnd(events.clone(), "the terminal is gone");
+        let _end = ThreadEnd(events.clone(), "cannot read from the terminal");
         while let Ok(input) = event::read() {
             let event = match input {
                 Input::Key(key) if key.kind != KeyEventKind::Release => Event::Key(key),

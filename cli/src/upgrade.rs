@@ -20,10 +20,10 @@ use crate::{Failure, control, output};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Only say what can be upgraded now, and what stands in the way; exit code 1 if anything does
+    /// Only report what can be upgraded and what prevents it; exit code 1 if anything does
     #[arg(long)]
     check: bool,
-    /// One JSON object instead of text
+    /// Print one JSON object instead of text
     #[arg(long, requires = "check")]
     json: bool,
     #[command(flatten)]
@@ -94,7 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             }
             _ if Instant::now() > deadline => {
                 return Err(anyhow::anyhow!(
-                    "no successor has taken over; the log of the monitor says why"
+                    "no successor has taken over within 60 s; the log of the monitor says why"
                 )
                 .into());
             }
@@ -109,7 +109,8 @@ fn report(status: &Status) -> Report {
         let layout = container.layout.filter(|layout| *layout != LAYOUT_VERSION && *layout != 0)?;
         let id = &container.id;
         Some(format!(
-            "container {id} has files of layout {layout}, this release speaks {LAYOUT_VERSION}: end it first"
+            "container {id} has files of layout {layout}, this release uses {LAYOUT_VERSION}: \
+             end it first"
         ))
     });
     Report {
@@ -156,8 +157,8 @@ fn text(report: &Report) -> String {
         let layout =
             container.layout.map_or_else(|| "no files".into(), |layout| format!("layout {layout}"));
         let library = match container.replaced {
-            None => "their library is not ours to see".into(),
-            Some(0) => "with the library that is there".into(),
+            None => "their library cannot be read".into(),
+            Some(0) => "with the installed library".into(),
             Some(replaced) => format!("{replaced} with a replaced library, until they end"),
         };
         let (id, processes) = (&container.id, container.processes);
@@ -165,9 +166,9 @@ fn text(report: &Report) -> String {
     }
     match &report.obstacles[..] {
         [] => text.push_str("can be upgraded now: cgpu upgrade\n"),
-        obstacles => {
-            obstacles.iter().for_each(|obstacle| text.push_str(&format!("not now: {obstacle}\n")))
-        }
+        obstacles => obstacles
+            .iter()
+            .for_each(|obstacle| text.push_str(&format!("cannot be upgraded now: {obstacle}\n"))),
     }
     text
 }

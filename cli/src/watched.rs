@@ -16,7 +16,7 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
             hosts.map(|it| format!("{} ({})", it.pid, plain(&it.comm))).collect();
         if !named.is_empty() {
             lines.push(format!(
-                "GPU {}: on it without the shim, and no container's: process {}",
+                "GPU {}: processes of the host use it without the shim: {}",
                 gpu.index,
                 named.join(", ")
             ));
@@ -32,19 +32,21 @@ fn about(finding: &Finding, status: &Status) -> Option<String> {
     Some(match cause {
         Cause::Unshimmed => {
             let shim = if *shim == Shim::Loaded {
-                "with the shim loaded, but off"
+                "with the shim loaded but inactive"
             } else {
                 "without the shim"
             };
             let memory = finding.memory.map_or_else(|| "?".to_owned(), mib);
             format!(
-                "GPU {gpu}: process {pid} ({comm}) of {id} uses it {shim}, {memory} MiB: cgpu doctor --pid {pid} tells why"
+                "GPU {gpu}: process {pid} ({comm}) of {id} uses it {shim}, {memory} MiB: \
+                 cgpu doctor --pid {pid} says why"
             )
         }
         Cause::OverLimit => {
             let (used, limit) = (mib(finding.container_memory), limit(finding, status));
             format!(
-                "GPU {gpu}: {id} holds {used} MiB, its limit is {limit} MiB; process {pid} ({comm}) holds most of that"
+                "GPU {gpu}: {id} uses {used} MiB, its limit is {limit} MiB; process {pid} ({comm}) \
+                 uses most of that"
             )
         }
     })
@@ -70,7 +72,7 @@ fn ended(ended: &Ended) -> String {
     let (comm, id, ago) = (plain(&ended.comm), plain(&ended.container), ended.ago_ms / 1000);
     let why = match cause {
         Cause::Unshimmed => "it used a GPU without the shim (end_unshimmed)",
-        Cause::OverLimit => "its container held more than its limit (end_over_limit_mib)",
+        Cause::OverLimit => "its container used more than its limit (end_over_limit_mib)",
     };
     format!("process {pid} ({comm}) of {id} was sent {signal} by the monitor {ago} s ago: {why}")
 }
@@ -124,10 +126,10 @@ mod tests {
         assert_eq!(
             lines(&status),
             [
-                "GPU 0: process 1 (tr?n) of a uses it without the shim, 512 MiB: cgpu doctor --pid 1 tells why",
-                "GPU 0: a holds 3072 MiB, its limit is 1024 MiB; process 2 (tr?n) holds most of that",
-                "GPU 0: process 5 (tr?n) of a uses it with the shim loaded, but off, 512 MiB: cgpu doctor --pid 5 tells why",
-                "GPU 0: on it without the shim, and no container's: process 3 (tr?n), 4 (tr?n)",
+                "GPU 0: process 1 (tr?n) of a uses it without the shim, 512 MiB: cgpu doctor --pid 1 says why",
+                "GPU 0: a uses 3072 MiB, its limit is 1024 MiB; process 2 (tr?n) uses most of that",
+                "GPU 0: process 5 (tr?n) of a uses it with the shim loaded but inactive, 512 MiB: cgpu doctor --pid 5 says why",
+                "GPU 0: processes of the host use it without the shim: 3 (tr?n), 4 (tr?n)",
                 "process 6 (hold) of a was sent SIGKILL by the monitor 12 s ago: it used a GPU without the shim (end_unshimmed)",
             ]
         );

@@ -7,9 +7,9 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Something is: the exit status is 1.
+    /// It is: the exit status is 1.
     Wrong,
-    /// Nothing is: this answers the question and was requested, or needs no action.
+    /// It is not: this answers the question, and was configured or needs no action.
     ByDesign,
 }
 
@@ -20,7 +20,7 @@ pub struct Entry<Q> {
     pub question: Q,
     /// Whether something is wrong.
     pub severity: Severity,
-    /// Its name in data.
+    /// Its name in JSON.
     pub name: &'static str,
     /// What is wrong.
     pub message: &'static str,
@@ -35,7 +35,7 @@ pub trait Cause: Copy + Eq + 'static {
     /// All of them, in the table's order.
     const ALL: &'static [Self];
 
-    /// Its row.
+    /// Returns its row.
     fn entry(self) -> &'static Entry<Self::Question>;
 }
 

@@ -1,4 +1,4 @@
-//! What was found, and how it is reported.
+//! Findings, and their report as text or JSON.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use crate::cause::{Cause, Severity};
 
-/// What a report contains, and in which form.
+/// The contents and the form of a report.
 #[derive(Args)]
 pub struct Options<Q: ValueEnum + Clone + Send + Sync + 'static> {
-    /// Only what answers this question
+    /// Answer only this question
     #[arg(long, value_name = "QUESTION")]
     pub why: Option<Q>,
-    /// One JSON object instead of text
+    /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
 }
@@ -24,13 +24,13 @@ pub struct Options<Q: ValueEnum + Clone + Send + Sync + 'static> {
 #[derive(Debug, PartialEq, Eq)]
 struct Finding<C> {
     cause: C,
-    /// What it is about: a program, a container, a GPU, a pod, a node.
+    /// The subject: a program, a container, a GPU, a pod, a node.
     subject: String,
     /// What was observed.
     found: String,
 }
 
-/// All that was found, and what was examined.
+/// The findings of an examination, and what was examined.
 #[derive(Debug)]
 pub struct Findings<C> {
     list: Vec<Finding<C>>,
@@ -60,7 +60,7 @@ impl<C: Cause> Findings<C> {
         }
     }
 
-    /// Notes that something was examined, once.
+    /// Adds something to what was examined, once.
     pub fn examined(&mut self, what: impl AsRef<str>) {
         let what = plain(what.as_ref());
         if !self.examined.contains(&what) {
@@ -68,13 +68,13 @@ impl<C: Cause> Findings<C> {
         }
     }
 
-    /// The names of the causes, in their order.
+    /// Returns the names of the causes, in their order.
     #[must_use]
     pub fn names(&self) -> Vec<&'static str> {
         self.list.iter().map(|it| it.cause.entry().name).collect()
     }
 
-    /// Keeps what answers this question, and sorts: what is wrong comes first.
+    /// Keeps the findings of this question and sorts them; `Wrong` comes first within a question.
     #[must_use]
     pub fn about(mut self, question: Option<C::Question>) -> Self {
         let key = |it: &Finding<C>| (it.cause.entry().question, it.cause.entry().severity);
@@ -83,19 +83,19 @@ impl<C: Cause> Findings<C> {
         self
     }
 
-    /// Whether nothing is wrong.
+    /// Returns whether nothing is wrong.
     #[must_use]
     pub fn is_well(&self) -> bool {
         self.list.iter().all(|it| it.cause.entry().severity == Severity::ByDesign)
     }
 
-    /// The exit status: 0 if nothing is wrong, otherwise 1.
+    /// Returns the exit status: 0 if nothing is wrong, otherwise 1.
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(u8::from(!self.is_well()))
     }
 
-    /// The report as one JSON object.
+    /// Returns the report as one JSON object.
     #[must_use]
     pub fn json(&self) -> Value {
         let row = |it: &Finding<C>| {
@@ -114,7 +114,7 @@ impl<C: Cause> Findings<C> {
         json!({"ok": self.is_well(), "examined": self.examined, "causes": causes})
     }
 
-    /// The report as text, by questions.
+    /// Returns the report as text, by questions.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
@@ -132,12 +132,12 @@ impl<C: Cause> Findings<C> {
             }
             let _ = writeln!(text, "    do:    {}", entry.remedy);
         }
-        let summary = if self.is_well() { "nothing is wrong" } else { "that is all" };
-        let _ = writeln!(text, "{summary}; looked at: {}", self.examined.join(", "));
+        let summary = if self.is_well() { "nothing is wrong" } else { "something is wrong" };
+        let _ = writeln!(text, "{summary}; examined: {}", self.examined.join(", "));
         text
     }
 
-    /// The report in the form that was requested, with the line break at its end.
+    /// Returns the report in the form that was requested, with the line break at its end.
     #[must_use]
     pub fn report(&self, options: &Options<C::Question>) -> String {
         if options.json { format!("{}\n", self.json()) } else { self.text() }
@@ -151,7 +151,8 @@ pub(crate) fn help(question: impl ValueEnum) -> (String, String) {
     (value.get_name().to_owned(), heading)
 }
 
-/// Containers and kubelets write some of it: nothing of it may steer the terminal.
+/// Removes control characters: containers and kubelets write some of it, and must not control
+/// the terminal.
 fn plain(text: &str) -> String {
     let plain = |c: char| match c {
         '\t' | '\n' | '\r' => ' ',

@@ -1,4 +1,4 @@
-//! What the tests of every table of causes check.
+//! Checks for the tests of every table of causes.
 
 use std::collections::HashSet;
 use std::fs;
@@ -8,13 +8,13 @@ use clap::ValueEnum;
 use crate::cause::{Cause, Severity};
 use crate::findings::help;
 
-/// Checks that each cause has a name of its own, a message and a remedy.
+/// Checks that each cause has a unique name, a message and a remedy.
 ///
 /// # Panics
-/// Where one has not.
+/// If one has not.
 pub fn check_table<C: Cause>() {
     let names: HashSet<_> = C::ALL.iter().map(|cause| cause.entry().name).collect();
-    assert_eq!(names.len(), C::ALL.len(), "two causes of one name");
+    assert_eq!(names.len(), C::ALL.len(), "two causes have the same name");
     for entry in C::ALL.iter().map(|cause| cause.entry()) {
         assert!(entry.name.bytes().all(|c| c.is_ascii_lowercase() || c == b'_'), "{}", entry.name);
         for text in [entry.message, entry.remedy] {
@@ -27,7 +27,7 @@ pub fn check_table<C: Cause>() {
 /// Checks that the text of some tests names each cause.
 ///
 /// # Panics
-/// Where one is not named.
+/// If one is not named.
 pub fn check_planted<C: Cause>(tests: &str) {
     for name in C::ALL.iter().map(|cause| cause.entry().name) {
         let is_planted =
@@ -40,12 +40,12 @@ pub fn check_planted<C: Cause>(tests: &str) {
 /// by questions. `BLESS=1` writes them.
 ///
 /// # Panics
-/// Where the page differs.
+/// If the page differs.
 pub fn check_page<C: Cause>(path: &str, mark: &str) {
     let page = fs::read_to_string(path).unwrap();
     let (start, end) = (format!("<!-- {mark} -->\n"), format!("<!-- end of {mark} -->"));
-    let (before, rest) = page.split_once(&start).expect("where the tables begin");
-    let (_, after) = rest.split_once(&end).expect("where the tables end");
+    let (before, rest) = page.split_once(&start).expect("the start of the tables");
+    let (_, after) = rest.split_once(&end).expect("the end of the tables");
     let mut tables = String::new();
     for question in C::Question::value_variants() {
         let heading = help(*question).1;
@@ -64,6 +64,6 @@ pub fn check_page<C: Cause>(path: &str, mark: &str) {
     if std::env::var_os("BLESS").is_some() {
         fs::write(path, expected).unwrap();
     } else {
-        assert!(page == expected, "{path} is old: run again with BLESS=1");
+        assert!(page == expected, "{path} is out of date: run again with BLESS=1");
     }
 }

@@ -1,4 +1,5 @@
-//! A container as it is seen from its own files: settings, region, the monitor's page, what its processes have counted.
+//! Checks of a container by its own files: settings, region, the monitor's grant, the counters of
+//! its processes.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -19,19 +20,19 @@ use super::view::View;
 use crate::report::{self, NATIVE};
 use crate::table::mib;
 
-/// Timeout for a heartbeat. There are ten a second, and gates open after one without; a busy machine
-/// may be late.
+/// Timeout for a heartbeat. There are ten a second, and gates open after 1 s without one; a busy
+/// machine may be late.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const MEMORY: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
 const DISABLE: &str = "CGPU_DISABLE";
 
-/// Limits from outside: then no variable counts.
+/// Returns whether limits come from outside; then variables do not count.
 fn has_limits(view: &View) -> bool {
     view.has(Path::new(paths::RUN).join("limits"))
 }
 
-/// What the shim is set to, and what it needs.
+/// Checks the settings of the shim, and the libraries that it needs.
 pub(crate) fn check_settings(view: &View, subject: &str, findings: &mut Findings) {
     if view.library("libcuda.so.1").is_none() {
         findings.add(Cause::DriverMissing, subject, "");
@@ -55,7 +56,7 @@ pub(crate) fn check_settings(view: &View, subject: &str, findings: &mut Findings
     }
 }
 
-/// Looks at all of a container, as one who is in it can; `folder` is a path as the view has it.
+/// Checks all files of a container from inside; `folder` is a path within the view.
 pub(crate) fn check_files(view: &View, folder: &Path, subject: &str, findings: &mut Findings) {
     let known = view.path(folder);
     findings.examined(format!("the container in {}", known.display()));
@@ -65,7 +66,7 @@ pub(crate) fn check_files(view: &View, folder: &Path, subject: &str, findings: &
             return findings.add(
                 Cause::NotStarted,
                 subject,
-                format!("{} is not there", known.display()),
+                format!("{} does not exist", known.display()),
             );
         }
         Err(error) => {
@@ -82,7 +83,7 @@ pub(crate) fn check_files(view: &View, folder: &Path, subject: &str, findings: &
     findings.rename(&folder.path, &known);
 }
 
-/// Looks at a container's files; true if they can be used.
+/// Checks a container's region; returns whether it can be used.
 pub(crate) fn check_region(folder: &Path, subject: &str, findings: &mut Findings) -> bool {
     let refused = report::read(&folder.join("refused")).filter(|text| !text.is_empty());
     let is_refused = refused.is_some();
@@ -98,14 +99,14 @@ pub(crate) fn check_region(folder: &Path, subject: &str, findings: &mut Findings
                 findings.add(
                     Cause::NotStarted,
                     subject,
-                    format!("{} is not there", error.path.display()),
+                    format!("{} does not exist", error.path.display()),
                 );
             }
             return false;
         }
     };
     if snapshot.slots.is_empty() && !is_refused {
-        findings.add(Cause::NotStarted, subject, "no process has ever claimed a slot");
+        findings.add(Cause::NotStarted, subject, "no process has claimed a slot");
     }
     if let Some(container) = report::container(folder, &mut Vec::new()) {
         check_memory(&container, subject, findings);
@@ -114,7 +115,7 @@ pub(crate) fn check_region(folder: &Path, subject: &str, findings: &mut Findings
     true
 }
 
-/// Which cause it is that a file cannot be used.
+/// Returns the cause for a file that cannot be used.
 pub(crate) fn unusable(error: &Error) -> Cause {
     match error.fault {
         Fault::InvalidPreamble(InvalidPreamble::WrongVersion { .. }) => Cause::RegionVersion,
@@ -132,7 +133,7 @@ fn sums(snapshot: &Snapshot) -> BTreeMap<String, u64> {
     sums
 }
 
-/// What it has, beside what it may have.
+/// Compares memory in use with the limits.
 pub(crate) fn check_memory(container: &ContainerStatus, subject: &str, findings: &mut Findings) {
     for share in &container.gpus {
         let used = use_of(share);
@@ -168,12 +169,12 @@ fn describe(share: &ShareStatus) -> String {
     };
     let (used, implicit) = (mib(use_of(share)), mib(share.implicit));
     format!(
-        "GPU {}: {used} MiB in use, {implicit} of it by contexts and modules, {limit}",
+        "GPU {}: {used} MiB in use, of which {implicit} by contexts and modules; {limit}",
         share.gpu
     )
 }
 
-/// What its processes have counted.
+/// Translates the counters of the container's processes into causes.
 pub(crate) fn check_counters(
     sums: &BTreeMap<String, u64>,
     container: &ContainerStatus,
@@ -217,35 +218,35 @@ fn cause(reason: Reason) -> Option<Cause> {
     }
 }
 
-/// What the monitor writes for the container: whether it lives, and which policies there are.
+/// Checks that the monitor's heartbeat changes, and the policies in the grant.
 fn check_monitor(folder: &Path, subject: &str, findings: &mut Findings) {
-    let page = match GrantReader::open(folder) {
-        Ok(page) => page,
+    let grant = match GrantReader::open(folder) {
+        Ok(grant) => grant,
         Err(error) if matches!(error.fault, Fault::Missing) => {
             return findings.add(
                 Cause::NeverMet,
                 subject,
-                format!("{} is not there", error.path.display()),
+                format!("{} does not exist", error.path.display()),
             );
         }
         Err(error) => return findings.add(unusable(&error), subject, error.to_string()),
     };
-    let Ok(first) = page.read() else { return };
+    let Ok(first) = grant.read() else { return };
     if first.monitor == 0 {
         return findings.add(Cause::NeverMet, subject, "");
     }
     let deadline = Instant::now() + HEARTBEAT_TIMEOUT;
-    while page.read().is_ok_and(|notes| notes.heartbeat == first.heartbeat) {
+    while grant.read().is_ok_and(|grant| grant.heartbeat == first.heartbeat) {
         if Instant::now() >= deadline {
-            return findings.add(Cause::MonitorStale, subject, "not a beat in 3 s");
+            return findings.add(Cause::MonitorStale, subject, "no heartbeat within 3 s");
         }
         thread::sleep(POLL_INTERVAL);
     }
     let gpus = Reader::open(folder)
         .and_then(|mut reader| reader.read())
         .map_or(0, |snapshot| snapshot.gpus.len());
-    for (gpu, note) in first.gpus.iter().enumerate().take(gpus) {
-        if note.policy == NATIVE {
+    for (gpu, gpu_grant) in first.gpus.iter().enumerate().take(gpus) {
+        if gpu_grant.policy == NATIVE {
             findings.add(Cause::NativePolicy, &format!("GPU {gpu} of {subject}"), "");
         }
     }

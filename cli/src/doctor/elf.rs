@@ -1,4 +1,4 @@
-//! What the first pages of an ELF file say: enough to tell what the loader would do with it.
+//! The headers of an ELF file, as far as they decide what the loader does with it.
 
 use std::fs::File;
 
@@ -8,20 +8,18 @@ use object::elf::{
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{LittleEndian, ReadCache, ReadRef};
 
-/// An ELF file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Elf {
-    /// 32 or 64 bits, and for which processor.
+    /// Class (32 or 64 bits) and processor.
     pub(crate) kind: Kind,
-    /// The loader that it asks for; none: it is loaded by the kernel alone, or is a library.
+    /// The loader that it requests; `None` for static programs and libraries.
     pub(crate) loader: Option<String>,
-    /// It has a dynamic section: it is no static program.
     pub(crate) dynamic: bool,
-    /// It is of type DYN, as libraries are, and programs that can be put anywhere.
+    /// Whether its type is DYN: a library or a position-independent program.
     pub(crate) shared: bool,
 }
 
-/// Class and machine: two files fit together if these are the same.
+/// Class and machine; a library fits a program of the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     class: FileClass,
@@ -29,9 +27,9 @@ pub(crate) struct Kind {
 }
 
 impl Elf {
-    /// None: it is no ELF file of this machine's byte order, or cannot be read.
+    /// Reads a file; `None` if it is not an ELF file of this byte order or cannot be read.
     pub(crate) fn of(file: &File) -> Option<Self> {
-        // Little-endian, as all machines with such GPUs are.
+        // All machines with such GPUs are little-endian.
         read::<FileHeader64<LittleEndian>>(file)
             .or_else(|| read::<FileHeader32<LittleEndian>>(file))
     }
@@ -40,7 +38,7 @@ impl Elf {
 fn read<H: FileHeader<Endian = LittleEndian>>(file: &File) -> Option<Elf> {
     let data = &ReadCache::new(file);
     let header = H::parse(data).ok()?;
-    // No program has so many, and a hostile file could have more than memory holds.
+    // No program has so many headers; a malicious file could make the reader allocate gigabytes.
     if header.e_phnum(LittleEndian) == PN_XNUM {
         return None;
     }
@@ -58,7 +56,8 @@ fn read<H: FileHeader<Endian = LittleEndian>>(file: &File) -> Option<Elf> {
     })
 }
 
-/// The versions of glibc that a file names, such as `GLIBC_2.34`: for a library those that it needs, for glibc those that it has.
+/// Returns the glibc versions that a file names, such as `GLIBC_2.34`: those that a library needs,
+/// or those that glibc provides.
 pub(crate) fn glibc_versions(bytes: &[u8]) -> Vec<String> {
     const PREFIX: &[u8] = b"GLIBC_2.";
     let mut found = Vec::new();
@@ -66,7 +65,7 @@ pub(crate) fn glibc_versions(bytes: &[u8]) -> Vec<String> {
     for (start, _) in starts {
         let rest = &bytes[start + PREFIX.len()..];
         let digits = rest.iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.').count();
-        // Names end with a zero byte; what goes on is something else's text.
+        // Names end with a zero byte; other matches are part of other text.
         if digits > 0 && rest.get(digits) == Some(&0) {
             let name =
                 String::from_utf8_lossy(&bytes[start..start + PREFIX.len() + digits]).into_owned();
@@ -82,7 +81,7 @@ pub(crate) fn glibc_versions(bytes: &[u8]) -> Vec<String> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A 64-bit ELF file with these program headers, which is loaded by `loader`.
+    /// Makes a 64-bit ELF file with these program headers.
     pub(crate) fn made(machine: u16, loader: Option<&str>, dynamic: bool) -> Vec<u8> {
         let mut bytes = vec![0; 64];
         bytes[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");

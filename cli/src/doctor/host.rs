@@ -1,4 +1,5 @@
-//! A host as its monitor sees it: the monitor itself, its GPUs, its containers, and who is on the GPUs.
+//! Checks of a host by its monitor's status: the monitor, its GPUs, its containers, the processes
+//! on the GPUs.
 
 use std::path::Path;
 
@@ -18,7 +19,7 @@ use crate::watched;
 
 const MONITOR: &str = "the monitor";
 
-/// Looks at a host, or at one container of it.
+/// Checks a host, or one of its containers.
 pub(crate) fn examine(
     root: &Path,
     only: Option<&str>,
@@ -30,7 +31,7 @@ pub(crate) fn examine(
             if let Some(id) = only {
                 anyhow::ensure!(
                     status.containers.iter().any(|one| is_called(one, id)),
-                    "the monitor of {} knows no container {id}: cgpu smi lists them",
+                    "the monitor of {} has no container {id}: cgpu smi lists them",
                     root.display()
                 );
             }
@@ -68,14 +69,13 @@ fn is_called(container: &ContainerStatus, name: &str) -> bool {
     container.id == name || container.name == name
 }
 
-/// What follows from what the monitor says.
 pub(crate) fn check_status(status: &Status, only: Option<&str>, findings: &mut Findings) {
     let own = env!("CARGO_PKG_VERSION");
     if status.version != own {
         findings.add(
             Cause::ReleaseMismatch,
             MONITOR,
-            format!("it is {}, this command {own}", status.version),
+            format!("it has release {}, this command {own}", status.version),
         );
     }
     for warning in &status.warnings {
@@ -95,9 +95,9 @@ pub(crate) fn check_status(status: &Status, only: Option<&str>, findings: &mut F
             findings.add(Cause::NativePolicy, &subject, "");
         } else if gpu.sharing != Sharing::Contended {
             let state = if gpu.sharing == Sharing::Open {
-                "one container or none is on it"
+                "at most one container uses it"
             } else {
-                "one container or none is active"
+                "at most one container is active"
             };
             findings.add(Cause::Alone, &subject, state);
         }
@@ -119,7 +119,11 @@ pub(crate) fn check_status(status: &Status, only: Option<&str>, findings: &mut F
         let (comm, id, cause, ago) =
             (&ended.comm, &ended.container, ended.cause.name(), ended.ago_ms / 1000);
         let subject = format!("process {} ({comm}) of container {id}", ended.pid);
-        findings.add(Cause::EndedProcess, &subject, format!("{signal} {ago} s ago, for {cause}"));
+        findings.add(
+            Cause::EndedProcess,
+            &subject,
+            format!("{signal} was sent {ago} s ago, for {cause}"),
+        );
     }
 }
 
@@ -155,7 +159,7 @@ fn check_finding(finding: &message::Finding, status: &Status, findings: &mut Fin
         (None, _) => findings.add(Cause::HostProcess, &process, found),
         (Some(id), message::Cause::Unshimmed) => {
             findings.add(Cause::UnshimmedProcess, &format!("{process} of container {id}"), found);
-            // Why it has none is told by the process itself, where it is ours to see.
+            // Adds why the shim is missing, if the process may be examined.
             let _ = process::examine(finding.pid, findings);
         }
         (Some(id), message::Cause::OverLimit) => {

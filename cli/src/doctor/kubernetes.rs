@@ -1,7 +1,8 @@
-//! `cgpu doctor kubernetes`: why is this pod pending, why is it not limited, why has it no GPU.
+//! `cgpu doctor kubernetes`: finds why a pod is pending, not limited, or without a GPU.
 //!
-//! Another program answers, `kubectl-inspect-gpushare doctor`: it speaks to an API server, which takes a TLS library, an HTTP client and an
-//! asynchronous runtime, and this one is in every image and on every host. It takes our place, so its output and exit code are ours.
+//! It executes another program, `kubectl-inspect-gpushare doctor`. That one needs a TLS library, an
+//! HTTP client and an asynchronous runtime for the API server, while `cgpu` is in every image and
+//! on every host.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -15,12 +16,12 @@ use clap::Args;
 
 use crate::Failure;
 
-/// Who answers.
+/// The program with the cluster's doctor.
 const PROGRAM: &str = "kubectl-inspect-gpushare";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// As `kubectl inspect gpushare doctor` takes them: POD, --namespace, --node, --why, --json, --context, ...
+    /// Arguments of `kubectl inspect gpushare doctor`: POD, --namespace, --node, --why, --json, ...
     #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<OsString>,
 }
@@ -28,11 +29,12 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PROGRAM));
     let program = beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(PROGRAM));
-    // Returns only if it cannot be started.
+    // Returns only if it fails.
     let error = Command::new(&program).arg("doctor").args(&arguments.arguments).exec();
     let error = match error.kind() {
         ErrorKind::NotFound => anyhow!(
-            "{PROGRAM} is neither beside this program nor on the PATH: install it where you call kubectl (it comes with cgpu)"
+            "{PROGRAM} is neither beside this program nor in PATH: install it where you use \
+             kubectl (it comes with cgpu)"
         ),
         _ => anyhow!("cannot start {}: {error}", program.display()),
     };

@@ -1,4 +1,4 @@
-//! What is preloaded, in which order, and whether the loader can have it.
+//! Checks of the preloaded libraries: their order, and whether the loader can load the shim.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -7,25 +7,25 @@ use super::causes::{Cause, Findings};
 use super::elf::{self, Elf, Kind};
 use super::view::View;
 
-/// The file that names what is preloaded into everything.
+/// The file with libraries to preload into every program.
 const FILE: &str = "/etc/ld.so.preload";
 
-/// Who names the shim.
+/// What names the shim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
-    /// `LD_PRELOAD`: not for programs with extra rights.
+    /// `LD_PRELOAD`, which is ignored for programs with extra rights.
     Variable,
-    /// `/etc/ld.so.preload`: for everything.
+    /// `/etc/ld.so.preload`, which applies to all programs.
     File,
 }
 
-/// Where the shim comes from, as far as it is named at all.
+/// Returns the shim's path and what names it, if anything does.
 pub(crate) fn named(view: &View) -> Option<(PathBuf, By)> {
     let all = list(view);
     all.into_iter().find(|(path, _)| is_shim(path))
 }
 
-/// Everything that is preloaded, in order: the variable's come before the file's.
+/// Returns all libraries to preload, in order: the variable's before the file's.
 fn list(view: &View) -> Vec<(PathBuf, By)> {
     let split = |text: &str, by| -> Vec<_> {
         let words =
@@ -44,7 +44,7 @@ fn is_shim(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libcgpu.so"))
 }
 
-/// Looks at what is preloaded into a program of this kind; none: of the kind that this command is.
+/// Checks the preloaded libraries for a program of this kind; `None` means this command's kind.
 pub(crate) fn examine(view: &View, subject: &str, kind: Option<Kind>, findings: &mut Findings) {
     let all = list(view);
     let Some(at) = all.iter().position(|(path, _)| is_shim(path)) else {
@@ -62,7 +62,7 @@ pub(crate) fn examine(view: &View, subject: &str, kind: Option<Kind>, findings: 
         By::Variable => "LD_PRELOAD",
         By::File => FILE,
     };
-    // A name without a folder is looked for as libraries are.
+    // The loader searches for a name without a folder as for other libraries.
     let path = if shim.components().count() > 1 {
         Some(shim.clone())
     } else {
@@ -109,14 +109,14 @@ pub(crate) fn examine(view: &View, subject: &str, kind: Option<Kind>, findings: 
     }
 }
 
-/// It may be there, behind a folder that we may not pass.
+/// Returns whether a folder on the path forbids to look: the file may exist.
 fn is_hidden(view: &View, path: &Path) -> bool {
     view.about(path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
-/// Whether whoever is looked at can read a file: by the rights of it and of its folders.
+/// Returns whether the view's user can read a file, by its mode and those of its folders.
 fn may_read(view: &View, path: &Path) -> bool {
-    // Root may, whatever they say.
+    // Root ignores modes.
     if view.user == 0 {
         return true;
     }

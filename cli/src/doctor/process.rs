@@ -1,4 +1,4 @@
-//! A process that runs: what the kernel says that it has loaded.
+//! Checks of a running process, by what the kernel says that it has loaded.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,14 @@ use super::view::View;
 use super::{container, preload, program};
 use crate::table::plain;
 
-/// In the auxiliary vector: the program was started with more rights than its user's.
+/// Entry of the auxiliary vector: whether the program was started with more rights than its user's.
 const AT_SECURE: u64 = 23;
 
-/// What a process has loaded.
 #[derive(Debug, Default)]
 struct Loaded {
     shim: bool,
     replaced: bool,
-    /// The folder of the region that it keeps its books in.
+    /// The folder of its region.
     region: Option<PathBuf>,
 }
 
@@ -48,21 +47,18 @@ fn secure(pid: u32) -> Option<bool> {
         .map(|value| value != 0)
 }
 
-/// A name for people.
+/// Returns the id and the name of a process.
 pub(crate) fn name(pid: u32) -> String {
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     format!("process {pid} ({})", plain(comm.trim()))
 }
 
-/// Looks at a process, and at the container that it keeps its books in.
+/// Checks a process and its container.
 pub(crate) fn examine(pid: u32, findings: &mut Findings) -> Result<()> {
     let view = View::of(pid)?;
     let subject = name(pid);
     let maps = fs::read(format!("/proc/{pid}/maps"));
-    ensure!(
-        maps.is_ok(),
-        "{subject} is not ours to see: only its own user and root may look at it"
-    );
+    ensure!(maps.is_ok(), "cannot examine {subject}: only its own user and root may");
     let loaded = loaded(&String::from_utf8_lossy(&maps.unwrap_or_default()));
     findings.examined(&subject);
     if loaded.replaced {
@@ -78,7 +74,7 @@ pub(crate) fn examine(pid: u32, findings: &mut Findings) -> Result<()> {
     }
     let executable = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let program = program::examine(&view, &executable, secure(pid), &subject, findings);
-    // What no loader runs for has nothing preloaded, whatever is named.
+    // Without a loader, preloaded libraries have no effect.
     if program.is_none_or(|program| program.loads) {
         preload::examine(&view, &subject, program.map(|program| program.kind), findings);
     }
@@ -91,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loaded_libraries_are_known_by_their_paths() {
+    fn loaded_libraries_are_recognized_by_path() {
         let maps = "7f00-7f01 r-xp 00000000 fe:01 1      /opt/a b/libcgpu.so (deleted)\n\
                     7f01-7f02 rw-s 00000000 00:1b 2      /run/cgpu/use\n\
                     7f02-7f03 rw-p 00000000 00:00 0 \n\

@@ -1,4 +1,4 @@
-//! What the loader does with a program.
+//! Checks of a program: what the loader does with it.
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -11,12 +11,12 @@ use super::elf::{Elf, Kind};
 use super::preload::{self, By};
 use super::view::View;
 
-/// Scripts that are run by scripts, as far as the kernel goes.
+/// Depth to which the kernel follows scripts whose interpreters are scripts.
 const MAX_SCRIPT_DEPTH: usize = 4;
 const SET_USER: u32 = 0o4000;
 const SET_GROUP: u32 = 0o2000;
 
-/// The file of a program, found as a shell does, and in it what the kernel really runs: of a script its interpreter.
+/// Finds a program as a shell does.
 pub(crate) fn find(view: &View, name: &str) -> Result<PathBuf> {
     let path = if name.contains('/') {
         std::path::absolute(name)?
@@ -32,7 +32,7 @@ pub(crate) fn find(view: &View, name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Of a script what runs it; of anything else that itself.
+/// Returns the program that runs for this path: of a script its interpreter, else itself.
 fn runs(view: &View, path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     for _ in 0..MAX_SCRIPT_DEPTH {
@@ -46,7 +46,7 @@ fn runs(view: &View, path: &Path) -> PathBuf {
         };
         let mut words = line.split_whitespace();
         let Some(next) = words.next() else { break };
-        // `#!/usr/bin/env python3`: what env runs is what counts.
+        // For `#!/usr/bin/env python3`, the program that env runs.
         let named = Path::new(next).file_name().is_some_and(|name| name == "env");
         let meant = if named {
             words.find(|word| !word.starts_with('-') && !word.contains('='))
@@ -58,15 +58,16 @@ fn runs(view: &View, path: &Path) -> PathBuf {
     path
 }
 
-/// What is known of a program.
+/// A program that could be examined.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program {
     pub(crate) kind: Kind,
-    /// A loader runs for it that can preload something.
+    /// Whether a loader runs for it that supports preloading.
     pub(crate) loads: bool,
 }
 
-/// Looks at a program that is to be started; `secure`: the kernel said so of one that runs. None: it is nothing that can be told.
+/// Checks a program. `secure` is the kernel's answer for a running process. `None`: it cannot be
+/// read as a program.
 pub(crate) fn examine(
     view: &View,
     path: &Path,
@@ -81,11 +82,11 @@ pub(crate) fn examine(
     };
     match &elf.loader {
         None => {
-            findings.add(Cause::StaticProgram, subject, about("it asks for no loader"));
+            findings.add(Cause::StaticProgram, subject, about("it requests no loader"));
             return Some(Program { kind: elf.kind, loads: false });
         }
         Some(loader) if !loader.contains("/ld-linux") && !loader.contains("/ld64.so") => {
-            findings.add(Cause::OtherLoader, subject, about(&format!("it asks for {loader}")));
+            findings.add(Cause::OtherLoader, subject, about(&format!("it requests {loader}")));
             return Some(Program { kind: elf.kind, loads: false });
         }
         Some(_) => {}
@@ -101,7 +102,7 @@ pub(crate) fn examine(
     Some(Program { kind: elf.kind, loads: true })
 }
 
-/// More rights than whoever starts it has.
+/// Returns what gives the program more rights than the view's user has.
 fn extra_rights(view: &View, path: &Path) -> Option<String> {
     let file = view.open(path)?;
     let about = file.metadata().ok()?;

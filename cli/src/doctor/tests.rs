@@ -1,4 +1,4 @@
-//! Each cause is planted below a root of its own, or in what a monitor says, and found.
+//! Plants each cause in a file system or a monitor's status, and checks that it is found.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,7 +24,7 @@ const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 const SHIM: &str = "/opt/libcgpu.so";
 
-/// A host of files, where all is well.
+/// A file system in which all is well.
 struct Fixture {
     root: TempDir,
     view: View,
@@ -42,7 +42,7 @@ impl Fixture {
         for name in ["libcuda.so.1", "libnvidia-ml.so.1", "libc.so.6"] {
             fixture.put(&format!("/usr/lib/{name}"), &library(&["GLIBC_2.2.5", "GLIBC_2.17"]));
         }
-        // Others than the owner may pass.
+        // Lets other users pass.
         fs::set_permissions(fixture.root.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fixture
     }
@@ -68,7 +68,7 @@ impl Fixture {
         self
     }
 
-    /// The folder of a container with its files.
+    /// Makes a container's folder and region.
     fn region(&self) -> &'static str {
         let folder = "/run/cgpu";
         fs::create_dir_all(self.view.path(folder)).unwrap();
@@ -123,7 +123,7 @@ fn program_without_the_loader_has_a_cause() {
     let fixture = Fixture::new().with("PATH", "/nowhere:/opt");
     for (bytes, cause) in [
         (made(MACHINE, None, false), "static_program"),
-        // Put anywhere, and static all the same.
+        // Position-independent, but static.
         (made(MACHINE, None, true), "static_program"),
         (made(MACHINE, Some("/lib/ld-musl-x86_64.so.1"), true), "other_loader"),
         (made(3, Some("/lib/ld-linux.so.2"), true), "other_architecture"),
@@ -131,7 +131,7 @@ fn program_without_the_loader_has_a_cause() {
         fixture.put("/opt/program", &bytes);
         assert_eq!(fixture.program(), [cause]);
     }
-    // A script is as what runs it.
+    // A script counts as its interpreter.
     fixture.put("/opt/static", &made(MACHINE, None, false));
     for script in ["#!/opt/static\n", "#! /opt/static -x\nmore", "#!/usr/bin/env -S static\n"] {
         fixture.put("/opt/program", script.as_bytes());
@@ -149,14 +149,14 @@ fn program_with_extra_rights_is_secure() {
         fixture.allow(&fixture.view.path("/opt/program"), mode);
         assert_eq!(fixture.program(), ["secure_program"]);
     }
-    // The file counts for them, too.
+    // /etc/ld.so.preload applies to such programs, too.
     fixture.put("/etc/ld.so.preload", format!("# ours\n{SHIM}\n").as_bytes());
     let fixture = fixture.without("LD_PRELOAD");
     assert_eq!(fixture.program(), [""; 0]);
 }
 
 #[test]
-fn preload_list_has_causes() {
+fn invalid_preload_list_has_a_cause() {
     assert_eq!(Fixture::new().without("LD_PRELOAD").preloaded(), ["no_preload"]);
     assert_eq!(Fixture::new().with("LD_PRELOAD", "/opt/libother.so").preloaded(), ["no_preload"]);
     let other = |list| Fixture::new().with("LD_PRELOAD", list).preloaded();
@@ -197,7 +197,7 @@ fn settings_of_the_shim_name_each_cause() {
     assert_eq!(set("ALIYUN_COM_GPU_MEM_CONTAINER", "1, 0,2"), ["limits_off"]);
     let fixture = Fixture::new().without("ALIYUN_COM_GPU_MEM_CONTAINER").with("CGPU_DISABLE", "0");
     assert_eq!(fixture.settings(), ["limits_off"]);
-    // Limits from outside: no variable counts.
+    // Limits from outside: variables do not count.
     fixture.put("/run/cgpu/limits", b"version 1\n");
     assert_eq!(fixture.settings(), [""; 0]);
 
@@ -215,10 +215,10 @@ fn settings_of_the_shim_name_each_cause() {
 }
 
 #[test]
-fn files_of_a_container_have_causes() {
+fn invalid_files_of_container_have_a_cause() {
     let fixture = Fixture::new();
     assert_eq!(fixture.container(), ["not_started"]);
-    fixture.put("/run/cgpu/refused", b"A sentence.\n");
+    fixture.put("/run/cgpu/refused", b"A message.\n");
     assert_eq!(fixture.container(), ["refused"]);
     fs::remove_file(fixture.view.path("/run/cgpu/refused")).unwrap();
 
@@ -228,7 +228,7 @@ fn files_of_a_container_have_causes() {
     assert_eq!(findings.names(), ["not_started"]);
     assert_eq!(fixture.container(), ["not_started", "never_met"]);
 
-    // A monitor that has written once and died.
+    // A monitor that wrote once and exited.
     GrantWriter::open(&fixture.view.path(folder)).unwrap().adopt(1);
     assert_eq!(fixture.container(), ["not_started", "monitor_stale"]);
 
@@ -240,9 +240,9 @@ fn files_of_a_container_have_causes() {
     assert_eq!(fixture.container(), ["region_unreadable"]);
 }
 
-/// What a container has at the place of its books may be a link, and what lies beyond its root is not its.
+/// A container may replace its region by a link; targets outside of its root do not count.
 #[test]
-fn links_never_lead_out_of_a_container() {
+fn link_out_of_container_is_not_followed() {
     let outside = tempfile::tempdir().unwrap();
     region::make(outside.path(), "another", None).unwrap();
     GrantWriter::open(outside.path()).unwrap().adopt(1);
@@ -261,7 +261,7 @@ fn links_never_lead_out_of_a_container() {
         container::check_files(&fixture.view, &folder, "it", &mut findings);
         assert_eq!(findings.names(), ["not_started"], "{link}");
     }
-    // One that stays within is followed.
+    // A link within the root is followed.
     let fixture = Fixture::new();
     let folder = fixture.view.path("/elsewhere");
     fs::create_dir_all(&folder).unwrap();
@@ -275,7 +275,7 @@ fn links_never_lead_out_of_a_container() {
     assert!(!text.contains("/proc/self/fd"), "{text}");
 }
 
-/// What a monitor says of one GPU and one container, where all is well.
+/// The status of a monitor with one GPU and one container, where all is well.
 fn well() -> Status {
     let share = ShareStatus { limit: 1 << 30, used: 100 << 20, ..ShareStatus::default() };
     let container = ContainerStatus {
@@ -308,7 +308,7 @@ fn causes_of(change: impl FnOnce(&mut Status)) -> Vec<&'static str> {
 
 fn fault(kind: &str) -> Vec<&'static str> {
     causes_of(|status| {
-        status.containers[0].faults.insert(kind.into(), "A sentence.".into());
+        status.containers[0].faults.insert(kind.into(), "A message.".into());
     })
 }
 
@@ -319,7 +319,7 @@ fn counted(reason: &str) -> Vec<&'static str> {
 fn finding(cause: message::Cause, container: Option<&str>) -> Finding {
     Finding {
         gpu: 0.into(),
-        // Nobody's.
+        // No process has this id.
         pid: u32::MAX,
         comm: "x".into(),
         cause,
@@ -335,20 +335,20 @@ fn finding(cause: message::Cause, container: Option<&str>) -> Finding {
 fn status_of_monitor_and_gpus_has_causes() {
     assert_eq!(causes_of(|_| {}), [""; 0]);
     assert_eq!(causes_of(|status| status.version = "0.0.1".into()), ["release_mismatch"]);
-    assert_eq!(causes_of(|status| status.warnings.push("A sentence.".into())), ["monitor_warning"]);
+    assert_eq!(causes_of(|status| status.warnings.push("A message.".into())), ["monitor_warning"]);
     assert_eq!(causes_of(|status| status.gpus[0].name.clear()), ["monitor_blind"]);
     assert_eq!(causes_of(|status| status.gpus[0].policy = 5), ["native_policy"]);
     for sharing in [Sharing::Open, Sharing::Watched] {
         assert_eq!(causes_of(|status| status.gpus[0].sharing = sharing), ["alone"]);
     }
-    // Of a GPU without a container there is nothing to say.
+    // A GPU without a container has no findings.
     assert_eq!(causes_of(|status| status.containers.clear()), [""; 0]);
 }
 
 #[test]
 fn status_of_containers_has_causes() {
     assert_eq!(
-        causes_of(|status| status.containers[0].refused = Some("A sentence.".into())),
+        causes_of(|status| status.containers[0].refused = Some("A message.".into())),
         ["refused"]
     );
     assert_eq!(fault("no_weight"), ["no_weight"]);
@@ -372,7 +372,7 @@ fn status_of_containers_has_causes() {
         assert_eq!(counted(reason), [cause], "{reason}");
     }
     assert_eq!(counted("capturing"), [""; 0]);
-    assert_eq!(counted("clock_reanchored"), [""; 0], "every pause of 8 s does that");
+    assert_eq!(counted("clock_reanchored"), [""; 0], "a pause of 8 s causes it");
     assert_eq!(counted("of another release"), [""; 0]);
 }
 
@@ -401,7 +401,7 @@ fn watcher_findings_have_causes() {
         ago_ms: 0,
     };
     assert_eq!(causes_of(|status| status.ended.push(ended)), ["ended_process"]);
-    // Of another container.
+    // A finding of another container.
     let mut findings = Findings::default();
     let status = Status { findings: vec![finding(Unshimmed, Some("b"))], ..well() };
     host::check_status(&status, Some("a"), &mut findings);
@@ -416,9 +416,9 @@ fn absent_or_silent_monitor_has_a_cause() {
     assert_eq!(findings.names(), ["no_monitor"]);
     assert!(host::examine(root.path(), Some("a"), &mut findings).is_err());
 
-    // It takes what is asked, and hangs up.
+    // Reads the request and sends an invalid reply.
     let listener = UnixListener::bind(root.path().join("monitor.sock")).unwrap();
-    let deaf = std::thread::spawn(move || {
+    let server = std::thread::spawn(move || {
         for stream in listener.incoming().take(2) {
             let mut stream = stream.unwrap();
             let _ = stream.read(&mut [0; 64]);
@@ -428,9 +428,9 @@ fn absent_or_silent_monitor_has_a_cause() {
     let mut findings = Findings::default();
     host::examine(root.path(), None, &mut findings).unwrap();
     assert_eq!(findings.names(), ["monitor_silent"]);
-    // The second one, for which it waits if the first answer was enough.
+    // Unblocks `take(2)` if the command has connected only once.
     let _ = std::os::unix::net::UnixStream::connect(root.path().join("monitor.sock"));
-    deaf.join().unwrap();
+    server.join().unwrap();
 }
 
 #[test]
@@ -452,11 +452,11 @@ fn findings_are_reported_as_text_and_json_wrong_first() {
         "{text}"
     );
     assert!(text.contains("    found: no?[2J\n    do:    Start cgpu-monitor"), "{text}");
-    assert!(text.ends_with("that is all; looked at: the environment\n"), "{text}");
+    assert!(text.ends_with("something is wrong; examined: the environment\n"), "{text}");
     let data = findings.json();
     assert_eq!((&data["ok"], &data["causes"][1]["question"]), (&false.into(), &"throttle".into()));
     assert_eq!(data["causes"][0]["severity"], "by_design");
     let findings = findings.about(Some(Question::Shim));
     assert!(findings.is_well());
-    assert!(findings.text().ends_with("nothing is wrong; looked at: the environment\n"));
+    assert!(findings.text().ends_with("nothing is wrong; examined: the environment\n"));
 }

@@ -1,6 +1,5 @@
-//! Where the files of whoever is looked at lie, and what its environment says.
-//!
-//! Doctor looks at itself (inside a container, or on the host), or at another process, whose files are below `/proc/PID/root`.
+//! The files and the environment that are examined: those of this process, in a container or on the
+//! host, or those of another process, below `/proc/PID/root`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
@@ -10,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 
-/// More than any library or program of which all is read.
+/// Larger than any library or program that is read completely.
 const MAX_FILE_SIZE: u64 = 256 << 20;
 
-/// Below which root, and with which variables.
+/// The root of the file system, the variables, and the user.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(crate) root: PathBuf,
@@ -23,16 +22,15 @@ pub(crate) struct View {
     pub(crate) group: u32,
 }
 
-/// A folder of whoever is looked at.
+/// A folder within a view.
 #[derive(Debug)]
 pub(crate) struct Folder {
-    /// It, as long as this is there.
+    /// Its path, valid as long as this value exists.
     pub(crate) path: PathBuf,
     _held: Option<File>,
 }
 
 impl View {
-    /// Of this process.
     pub(crate) fn own() -> anyhow::Result<Self> {
         let variables = std::env::vars_os().map(|(name, value)| {
             (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
@@ -41,7 +39,6 @@ impl View {
         Ok(Self { root: "/".into(), variables: variables.collect(), user, group })
     }
 
-    /// Of another one.
     pub(crate) fn of(pid: u32) -> anyhow::Result<Self> {
         let process = PathBuf::from(format!("/proc/{pid}"));
         let bytes = fs::read(process.join("environ")).unwrap_or_default();
@@ -53,18 +50,20 @@ impl View {
         Ok(Self { root: process.join("root"), variables, user, group })
     }
 
-    /// A file by its path as the one that is looked at would say it: for people to read. Its links would be followed out of the root.
+    /// Returns a file's path in this process's file system, for messages and tests. It is not safe
+    /// to open: links would be followed out of the view's root.
     pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// A variable that is set to something.
+    /// Returns a variable that is set and not empty.
     pub(crate) fn variable(&self, name: &str) -> Option<&str> {
         self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Opens a file. What is looked at may have anything there: its links lead nowhere but within its own root, and no FIFO is waited for.
+    /// Opens a path within the view. Links are resolved within its root, and no FIFO is waited for:
+    /// the container may have put anything there.
     fn reach(&self, path: &Path, flags: OFlags) -> io::Result<File> {
         let flags = flags | OFlags::CLOEXEC;
         if self.root == Path::new("/") {
@@ -87,7 +86,7 @@ impl View {
         .into())
     }
 
-    /// A folder, to look at what is in it. It is held, so that it stays the one that was found, whatever is put in its place.
+    /// Opens a folder and keeps it open, so that it stays the same one even if it is replaced.
     pub(crate) fn folder(&self, path: &Path) -> io::Result<Folder> {
         if self.root == Path::new("/") {
             return Ok(Folder { path: path.to_owned(), _held: None });
@@ -96,35 +95,34 @@ impl View {
         Ok(Folder { path: format!("/proc/self/fd/{}", held.as_raw_fd()).into(), _held: Some(held) })
     }
 
-    /// A plain file, to be read.
+    /// Opens a regular file for reading.
     pub(crate) fn open(&self, path: impl AsRef<Path>) -> Option<File> {
         let file = self.reach(path.as_ref(), OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
         file.metadata().is_ok_and(|about| about.is_file()).then_some(file)
     }
 
-    /// What the file system says of a file or folder.
     pub(crate) fn about(&self, path: impl AsRef<Path>) -> io::Result<Metadata> {
         self.reach(path.as_ref(), OFlags::PATH)?.metadata()
     }
 
-    /// Whether there is a plain file.
+    /// Returns whether this is a regular file.
     pub(crate) fn has(&self, path: impl AsRef<Path>) -> bool {
         self.about(path).is_ok_and(|about| about.is_file())
     }
 
-    /// A file's bytes, not without end.
+    /// Reads a file, up to `MAX_FILE_SIZE`.
     pub(crate) fn bytes(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         self.open(path)?.take(MAX_FILE_SIZE).read_to_end(&mut bytes).ok()?;
         Some(bytes)
     }
 
-    /// A text file.
     pub(crate) fn text(&self, path: &str) -> Option<String> {
         Some(String::from_utf8_lossy(&self.bytes(path)?).into_owned())
     }
 
-    /// Where the loader would find a library: the folders of LD_LIBRARY_PATH, the loader's cache, its own folders.
+    /// Returns where the loader would find a library: in LD_LIBRARY_PATH, its cache, or its default
+    /// folders.
     pub(crate) fn library(&self, name: &str) -> Option<PathBuf> {
         let listed = self.variable("LD_LIBRARY_PATH").unwrap_or_default();
         let listed = listed
@@ -145,7 +143,6 @@ impl View {
     }
 }
 
-/// Where loaders look without being told.
 const FOLDERS: &[&str] = &[
     "/lib64",
     "/usr/lib64",
@@ -157,7 +154,8 @@ const FOLDERS: &[&str] = &[
     "/usr/lib/aarch64-linux-gnu",
 ];
 
-/// The owner of a process's entry in /proc is its effective user; what it may not show is root's.
+/// Returns a process's effective user and group, which own its entry in /proc. If the process is
+/// not dumpable, root does.
 fn owner_of(process: &Path) -> anyhow::Result<(u32, u32)> {
     use std::os::unix::fs::MetadataExt;
     let about = fs::metadata(process)

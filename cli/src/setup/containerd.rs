@@ -1,45 +1,50 @@
-//! containerd's `config.toml`: a runtime for the Kubernetes plugin, as a block of its own at the end. Comments and order of the rest stay.
+//! containerd's `config.toml`: a runtime for the Kubernetes plugin, as a block at the end. The rest
+//! of the file keeps its comments and order.
 //!
-//! To be the default as well takes one line in a table that is mostly there already, and may be there only once: it is put there, and the line
-//! that it replaces stays as a comment.
+//! To be the default takes one line in a table that mostly exists already and must not be repeated.
+//! The line is inserted there, and the line that it replaces becomes a comment.
 
 use anyhow::{Result, bail, ensure};
 
-const BEGIN: &str = "# cgpu: begin (cgpu setup containerd --undo takes it out)";
+const BEGIN: &str = "# cgpu: begin (removed by cgpu setup containerd --undo)";
 const END: &str = "# cgpu: end";
-/// Begins a line that was there.
+/// Starts the comment with the replaced line.
 const WAS: &str = "#cgpu was: ";
 const DEFAULT: &str = "default_runtime_name = \"cgpu\"";
-/// Ends the line that is there instead.
+/// Ends the inserted line.
 const MARK: &str = " # cgpu";
 
-/// The file with the block; `default`: pods that name no runtime class come by it too.
+/// Returns the file with the block; with `default`, also for pods without a runtime class.
 pub(super) fn set(before: &str, runtime: &str, default: bool) -> Result<String> {
     let mut rest = unset(before)?.unwrap_or_default();
-    let Ok(quoted) = serde_json::to_string(runtime) else { bail!("{runtime:?} is no path") };
+    let Ok(quoted) = serde_json::to_string(runtime) else { bail!("{runtime:?} is not a path") };
     let version = version(&rest);
     let plugin = match version {
         None if rest.trim().is_empty() => "io.containerd.grpc.v1.cri",
         Some(2) => "io.containerd.grpc.v1.cri",
         Some(3) => "io.containerd.cri.v1.runtime",
         _ => bail!(
-            "expected `version = 2` or `version = 3` in it: `containerd config default` writes such a one"
+            "expected `version = 2` or `version = 3`: `containerd config default` writes such \
+             a file"
         ),
     };
     let table = format!("plugins.\"{plugin}\".containerd.runtimes.cgpu");
-    // A file that names one runtime has none of those that containerd has by itself, and without its default the plugin does not start.
+    // A file that names a runtime disables containerd's built-in ones, and the plugin fails without
+    // its default, runc.
     let names_others = rest.contains("containerd.runtimes.");
     let own = format!(
-        "[plugins.\"{plugin}\".containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n"
+        "[plugins.\"{plugin}\".containerd.runtimes.runc]\n  \
+         runtime_type = \"io.containerd.runc.v2\"\n"
     );
     let own = if names_others { String::new() } else { own };
     if rest.contains("containerd.runtimes.cgpu") {
-        bail!("it has a runtime cgpu that is not ours: take that out first");
+        bail!("it has a runtime cgpu that cgpu did not write: remove that first");
     }
-    // CRI then names the pod's control group as systemd does, which a runtime that is not told takes for a folder of that name elsewhere.
-    let is_told =
+    // CRI then passes the pod's cgroup in systemd's form, which a runtime without this option takes
+    // for a path.
+    let is_set =
         |line: &str| line.split_whitespace().collect::<String>().starts_with("SystemdCgroup=true");
-    let systemd = if rest.lines().any(is_told) { "    SystemdCgroup = true\n" } else { "" };
+    let systemd = if rest.lines().any(is_set) { "    SystemdCgroup = true\n" } else { "" };
     let head = if version.is_none() { "version = 2\n" } else { "" };
     let mut table_of_default = String::new();
     if default {
@@ -49,12 +54,14 @@ pub(super) fn set(before: &str, runtime: &str, default: bool) -> Result<String> 
         }
     }
     let gap = if rest.is_empty() || rest.ends_with('\n') { "" } else { "\n" };
-    Ok(format!(
-        "{rest}{gap}{BEGIN}\n{head}{table_of_default}{own}[{table}]\n  runtime_type = \"io.containerd.runc.v2\"\n  [{table}.options]\n    BinaryName = {quoted}\n{systemd}{END}\n"
-    ))
+    let runtime = format!(
+        "[{table}]\n  runtime_type = \"io.containerd.runc.v2\"\n  \
+         [{table}.options]\n    BinaryName = {quoted}\n{systemd}"
+    );
+    Ok(format!("{rest}{gap}{BEGIN}\n{head}{table_of_default}{own}{runtime}{END}\n"))
 }
 
-/// The file with our line in the plugin's table; none: it has no such table.
+/// Returns the file with the default in the plugin's table; `None` if it has no such table.
 fn with_default(text: &str, plugin: &str) -> Result<Option<String>> {
     let plain =
         |line: &str| line.split('#').next().unwrap_or_default().replace(['"', '\'', ' ', '\t'], "");
@@ -74,8 +81,9 @@ fn with_default(text: &str, plugin: &str) -> Result<Option<String>> {
         let name = plain(line).trim_end().trim_start_matches("default_runtime_name=").to_owned();
         ensure!(
             matches!(name.as_str(), "" | "runc" | "crun"),
-            "its default runtime is `{name}`, which containers without a slice would lose: name that program as `runtime` in \
-             /etc/cgpu/runtime.toml, and make runc containerd's default"
+            "its default runtime is `{name}`, which containers without a slice would lose: set \
+             `runtime` in /etc/cgpu/runtime.toml to that program, and make runc containerd's \
+             default"
         );
     }
     let indent: String = table.iter().find(|line| key(line)).map_or("  ".into(), |line| {
@@ -91,7 +99,7 @@ fn with_default(text: &str, plugin: &str) -> Result<Option<String>> {
     Ok(Some(after))
 }
 
-/// The file without it; none: nothing is left.
+/// Returns the file without the block and the default; `None` if nothing is left.
 pub(super) fn unset(before: &str) -> Result<Option<String>> {
     let mut rest = String::new();
     let mut ours = false;
@@ -104,12 +112,12 @@ pub(super) fn unset(before: &str) -> Result<Option<String>> {
         ours &= line.trim_end() != END;
     }
     if ours {
-        bail!("the line `{END}` is gone: take our block out by hand");
+        bail!("the line `{END}` is missing: remove the block of cgpu by hand");
     }
     Ok((!rest.is_empty()).then_some(rest))
 }
 
-/// The number on the line `version`, which stands before all tables.
+/// Returns the value of `version`, which stands before all tables.
 fn version(text: &str) -> Option<u32> {
     let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with('['));
     let value = lines
@@ -123,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn set_keeps_the_engines_control_groups() {
+    fn set_keeps_the_engines_cgroup_driver() {
         let before = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n  SystemdCgroup = true\n";
         assert!(
             set(before, "/c", false)
@@ -184,7 +192,7 @@ mod tests {
         );
     }
 
-    /// What TOML makes of it.
+    /// Returns the default runtime, according to a TOML parser.
     fn default_of(text: &str, plugin: &str) -> Option<String> {
         let read: toml::Table = text.parse().unwrap();
         Some(
@@ -211,14 +219,14 @@ mod tests {
             assert_eq!(default_of(&after, plugin).as_deref(), Some("cgpu"), "{after}");
             assert_eq!(set(&after, "/c", true).unwrap(), after);
             assert_eq!(unset(&after).unwrap().unwrap().trim_end(), before.trim_end());
-            // Without being the default it is there all the same.
+            // The runtime is kept without being the default.
             let plain = set(&after, "/c", false).unwrap();
             assert_ne!(default_of(&plain, plugin).as_deref(), Some("cgpu"));
         }
     }
 
     #[test]
-    fn set_refuses_required_default() {
+    fn set_refuses_to_replace_vendor_default() {
         let before = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  default_runtime_name = \"nvidia\"\n";
         assert!(set(before, "/c", true).unwrap_err().to_string().contains("`nvidia`"));
         assert!(set(before, "/c", false).is_ok());

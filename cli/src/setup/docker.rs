@@ -1,11 +1,10 @@
 //! Docker's `daemon.json`.
 //!
-//! | there is | becomes | so that |
-//! |---|---|---|
-//! | nothing | a runtime `cgpu`, and `default-runtime` it | every container comes by us |
-//! | a runtime `nvidia`, and one that is the default | the same name, but our program, with `--cgpu-next` its own | lines with `--runtime=nvidia` work, and containers that ask for no slice get what they got |
+//! Without a default runtime, `cgpu` becomes the default. A runtime `nvidia`, and one that is the
+//! default, keep their names but run `cgpu-runtime`, with `--cgpu-next` for their own programs. So
+//! `--runtime=nvidia` still works, and containers without a slice get the runtime that they had.
 //!
-//! What was there is in what is there: the name of the default stays, or there was none, and `--cgpu-next` is the former program.
+//! Undoing restores the former settings from `--cgpu-next` and the name of the default.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -13,26 +12,23 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
 
-/// Our name among the runtimes.
 const NAME: &str = "cgpu";
 const VENDORS: &str = "nvidia";
-/// Docker's own runtime, which no file names.
+/// Docker's built-in runtime, which the file does not list.
 const BUILT_IN: &str = "runc";
-/// What our program is called, wherever it lies.
 const PROGRAM: &str = "cgpu-runtime";
 const NEXT: &str = "--cgpu-next=";
 const CONFIG: &str = "--cgpu-config=";
 
-/// What is put before others.
+/// The program that is put before other runtimes.
 pub(super) struct CgpuRuntime<'a> {
-    /// Our program.
     pub(super) runtime: &'a str,
-    /// A configuration that is not where it is looked for.
+    /// The path of its configuration, if not the default one.
     pub(super) config: Option<Cow<'a, str>>,
 }
 
 impl CgpuRuntime<'_> {
-    /// An entry among the runtimes that hands over to `next`.
+    /// Returns a runtime's entry; with `next`, it hands over to that program.
     fn entry(&self, next: Option<&str>, rest: Vec<Value>) -> Value {
         let config = self.config.as_ref().map(|file| format!("{CONFIG}{file}"));
         let next = next.map(|program| format!("{NEXT}{program}"));
@@ -46,7 +42,7 @@ impl CgpuRuntime<'_> {
     }
 }
 
-/// The file with us in it.
+/// Returns the file with cgpu's runtime.
 pub(super) fn set(before: &str, cgpu: &CgpuRuntime<'_>, default: bool) -> Result<String> {
     let mut document = read(before)?;
     let former = match document.get("default-runtime") {
@@ -58,10 +54,10 @@ pub(super) fn set(before: &str, cgpu: &CgpuRuntime<'_>, default: bool) -> Result
     let runtimes = document.entry("runtimes").or_insert_with(|| json!({}));
     let runtimes = runtimes.as_object_mut().context("expected an object `runtimes`")?;
     if let Some(entry) = runtimes.get(NAME).filter(|entry| !is_ours(entry, cgpu.runtime)) {
-        bail!("it has a runtime {NAME} that is not ours ({entry}): give that another name first");
+        bail!("it has a runtime {NAME} that cgpu did not write ({entry}): rename that first");
     }
     if !default {
-        // One that was the default before us is no more than itself again.
+        // A former default runtime gets its own program back.
         runtimes
             .iter_mut()
             .filter(|(name, _)| *name != VENDORS)
@@ -70,10 +66,11 @@ pub(super) fn set(before: &str, cgpu: &CgpuRuntime<'_>, default: bool) -> Result
     for name in [Some(VENDORS), former.as_deref().filter(|_| default)].into_iter().flatten() {
         match runtimes.get_mut(name) {
             Some(entry) => wrap(entry, cgpu).with_context(|| format!("the runtime {name}"))?,
-            // Known to Docker by another way, which we cannot take.
+            // The runtime may be defined by an option of the daemon, which cannot be changed here.
             None if name != VENDORS => {
                 bail!(
-                    "default-runtime is {name}, which is not among `runtimes`: name its program there, or use --no-default"
+                    "default-runtime is {name}, which `runtimes` does not list: add it there, or use \
+                     --no-default"
                 )
             }
             None => {}
@@ -92,13 +89,13 @@ pub(super) fn set(before: &str, cgpu: &CgpuRuntime<'_>, default: bool) -> Result
     Ok(text(&document))
 }
 
-/// The file without us; none: nothing is left.
+/// Returns the file without cgpu's runtime; `None` if nothing is left.
 pub(super) fn unset(before: &str, runtime: &str) -> Result<Option<String>> {
     let mut document = read(before)?;
     let own = document.get("runtimes").and_then(|runtimes| runtimes.get(NAME));
-    let is_foreign = own.is_some_and(|entry| !is_ours(entry, runtime));
+    let is_of_another = own.is_some_and(|entry| !is_ours(entry, runtime));
     if let Some(runtimes) = document.get_mut("runtimes").and_then(Value::as_object_mut) {
-        if !is_foreign {
+        if !is_of_another {
             runtimes.shift_remove(NAME);
         }
         runtimes.values_mut().for_each(unwrap);
@@ -106,7 +103,7 @@ pub(super) fn unset(before: &str, runtime: &str) -> Result<Option<String>> {
             document.shift_remove("runtimes");
         }
     }
-    if !is_foreign && document.get("default-runtime").is_some_and(|name| name == NAME) {
+    if !is_of_another && document.get("default-runtime").is_some_and(|name| name == NAME) {
         document.shift_remove("default-runtime");
     }
     Ok((!document.is_empty()).then(|| text(&document)))
@@ -116,7 +113,7 @@ fn read(text: &str) -> Result<Map<String, Value>> {
     if text.trim().is_empty() {
         return Ok(Map::new());
     }
-    match serde_json::from_str(text).context("it is not understood")? {
+    match serde_json::from_str(text).context("it is not JSON")? {
         Value::Object(document) => Ok(document),
         _ => bail!("expected an object"),
     }
@@ -126,7 +123,7 @@ fn text(document: &Map<String, Value>) -> String {
     format!("{:#}\n", Value::Object(document.clone()))
 }
 
-/// Whether a runtime of our name is our program, here or where it was installed before.
+/// Returns whether an entry's program is `cgpu-runtime`, in this or another folder.
 fn is_ours(entry: &Value, runtime: &str) -> bool {
     let path = entry.get("path").and_then(Value::as_str);
     path.is_some_and(|path| {
@@ -134,12 +131,12 @@ fn is_ours(entry: &Value, runtime: &str) -> bool {
     })
 }
 
-/// Puts us before a runtime, or in our own place if we are there already.
+/// Puts `cgpu-runtime` before a runtime, replacing an earlier setup.
 fn wrap(entry: &mut Value, cgpu: &CgpuRuntime<'_>) -> Result<()> {
     unwrap(entry);
     let record = entry.as_object().context("expected an object")?;
     let path = record.get("path").and_then(Value::as_str).filter(|path| !path.is_empty());
-    let path = path.context("it has no path: only programs can be handed over to")?.to_owned();
+    let path = path.context("it has no path, so cgpu-runtime cannot start it")?.to_owned();
     let rest = match record.get("runtimeArgs") {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::Array(arguments)) => arguments.clone(),
@@ -152,7 +149,7 @@ fn wrap(entry: &mut Value, cgpu: &CgpuRuntime<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Takes us away from before a runtime.
+/// Restores a runtime's own program.
 fn unwrap(entry: &mut Value) {
     let Some(entry) = entry.as_object_mut() else { return };
     let Some(Value::Array(arguments)) = entry.get_mut("runtimeArgs") else { return };
@@ -179,14 +176,14 @@ mod tests {
 
     fn set_then_unset(before: &str) -> (Value, Option<Value>) {
         let after = set(before, true).unwrap();
-        // A second time changes nothing.
+        // Setting it twice changes nothing.
         assert_eq!(set(&after, true).unwrap(), after);
         let undone = unset(&after, OURS).unwrap().map(|text| serde_json::from_str(&text).unwrap());
         (serde_json::from_str(&after).unwrap(), undone)
     }
 
     #[test]
-    fn set_without_file_makes_one_and_unset_removes_it() {
+    fn set_without_file_creates_it_and_unset_removes_it() {
         let (after, undone) = set_then_unset("");
         assert_eq!(after, json!({"runtimes": {"cgpu": {"path": OURS}}, "default-runtime": "cgpu"}));
         assert_eq!(undone, None);
@@ -195,11 +192,13 @@ mod tests {
     #[test]
     fn unset_restores_the_runtimes() {
         for before in [
-            json!({"log-driver": "json-file", "log-opts": {"max-size": "10m"}, "insecure-registries": []}),
+            json!({"log-driver": "json-file", "log-opts": {"max-size": "10m"},
+                "insecure-registries": []}),
             json!({"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "args": []}}}),
             json!({"default-runtime": "nvidia", "runtimes": {
                 "nvidia": {"path": "/usr/bin/nvidia-container-runtime", "runtimeArgs": ["--debug"]},
-                "gvisor": {"path": "/usr/bin/runsc", "runtimeArgs": ["--x"]}}, "live-restore": true}),
+                "gvisor": {"path": "/usr/bin/runsc", "runtimeArgs": ["--x"]}},
+                "live-restore": true}),
         ] {
             let (after, undone) = set_then_unset(&before.to_string());
             assert_eq!(undone, Some(before.clone()), "{after:#}");
@@ -214,13 +213,16 @@ mod tests {
     #[test]
     fn set_wraps_vendor_and_default_runtimes() {
         let before = json!({"default-runtime": "own", "runtimes": {
-            "nvidia": {"path": "nvidia-container-runtime", "runtimeArgs": ["--a"]}, "own": {"path": "/o"}, "kata": {"path": "/k"}}});
+            "nvidia": {"path": "nvidia-container-runtime", "runtimeArgs": ["--a"]},
+            "own": {"path": "/o"}, "kata": {"path": "/k"}}});
         let after: Value = serde_json::from_str(&set(&before.to_string(), true).unwrap()).unwrap();
         assert_eq!(
             after["runtimes"],
             json!({
-                "nvidia": {"path": OURS, "runtimeArgs": ["--cgpu-next=nvidia-container-runtime", "--a"]},
-                "own": {"path": OURS, "runtimeArgs": ["--cgpu-next=/o"]}, "kata": {"path": "/k"}, "cgpu": {"path": OURS}
+                "nvidia": {"path": OURS,
+                    "runtimeArgs": ["--cgpu-next=nvidia-container-runtime", "--a"]},
+                "own": {"path": OURS, "runtimeArgs": ["--cgpu-next=/o"]},
+                "kata": {"path": "/k"}, "cgpu": {"path": OURS}
             })
         );
         assert_eq!(after["default-runtime"], "own");
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn set_names_the_configuration_for_each_runtime() {
+    fn set_passes_configuration_to_each_runtime() {
         let before = json!({"runtimes": {"nvidia": {"path": "/n"}}}).to_string();
         let after = super::set(
             &before,
@@ -275,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn default_can_be_unset_and_the_runtime_kept() {
+    fn set_without_default_reverts_the_default() {
         for before in [
             json!({"live-restore": true}),
             json!({"default-runtime": "own", "runtimes": {
@@ -289,16 +291,19 @@ mod tests {
     }
 
     #[test]
-    fn set_refuses_foreign_runtime_of_the_same_name() {
-        let foreign =
+    fn set_refuses_other_runtime_named_cgpu() {
+        let other =
             json!({"default-runtime": "cgpu", "runtimes": {"cgpu": {"path": "/opt/other/cgpu"}}});
         for default in [true, false] {
-            let refused = set(&foreign.to_string(), default).unwrap_err().to_string();
-            assert!(refused.contains("not ours ({\"path\":\"/opt/other/cgpu\"})"), "{refused}");
+            let refused = set(&other.to_string(), default).unwrap_err().to_string();
+            assert!(
+                refused.contains("cgpu did not write ({\"path\":\"/opt/other/cgpu\"})"),
+                "{refused}"
+            );
         }
-        let left = unset(&foreign.to_string(), OURS).unwrap().unwrap();
-        assert_eq!(serde_json::from_str::<Value>(&left).unwrap(), foreign);
-        // Our own of another place is ours.
+        let left = unset(&other.to_string(), OURS).unwrap().unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&left).unwrap(), other);
+        // `cgpu-runtime` in another folder is recognized.
         let moved = json!({"runtimes": {"cgpu": {"path": "/old/place/cgpu-runtime"}}}).to_string();
         assert!(set(&moved, false).unwrap().contains(OURS));
         assert_eq!(unset(&moved, OURS).unwrap(), None);

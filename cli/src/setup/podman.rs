@@ -1,16 +1,17 @@
-//! podman's configuration: a file of our own among those it reads.
+//! podman's configuration: a drop-in file that cgpu alone writes.
 
-/// Its first line.
 pub(super) const HEADER: &str =
     "# Written by `cgpu setup podman`; `cgpu setup podman --undo` removes it.\n";
 
-/// Its text. podman takes errors from a runtime's log only of runtimes that it is told write JSON there.
+/// Returns the text of the file. podman reads errors only from logs of runtimes in
+/// `runtime_supports_json`.
 pub(super) fn text(runtime: &str) -> String {
     let quoted = serde_json::Value::from(runtime);
     format!(
         "{HEADER}[engine]\n\
          runtime = \"cgpu\"\n\
-         runtime_supports_json = [\"crun\", \"runc\", \"kata\", \"runsc\", \"youki\", \"krun\", \"cgpu\"]\n\n\
+         runtime_supports_json = \
+         [\"crun\", \"runc\", \"kata\", \"runsc\", \"youki\", \"krun\", \"cgpu\"]\n\n\
          [engine.runtimes]\n\
          cgpu = [{quoted}]\n"
     )

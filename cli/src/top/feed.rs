@@ -1,4 +1,4 @@
-//! Asks the monitor, again and again, in a thread of its own: one that is slow to answer does not freeze the keys.
+//! Polls the monitor in a thread of its own, so that a slow reply does not block the keyboard.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -11,18 +11,16 @@ use super::ThreadEnd;
 use super::model::{Note, Sample, Write};
 use super::update::Event;
 
-/// Time in which a monitor that is restarted answers again.
+/// Timeout for a monitor that restarts.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest interval between two attempts to connect.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A request to the feed.
 #[derive(Debug)]
 pub(crate) enum Request {
     Write(Write),
 }
 
-/// The connection.
 pub(crate) struct Feed {
     socket: PathBuf,
     client: Option<Client>,
@@ -32,7 +30,7 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    /// Looks once, then goes on looking.
+    /// Takes a first sample, then starts the thread.
     pub(crate) fn start(
         socket: PathBuf,
         interval: Duration,
@@ -46,7 +44,7 @@ impl Feed {
     }
 
     fn run(mut self) {
-        let _end = ThreadEnd(self.events.clone(), "what asks the monitor has ended");
+        let _end = ThreadEnd(self.events.clone(), "the thread that polls the monitor has ended");
         let mut last = Instant::now();
         loop {
             let interval = if self.client.is_some() {
@@ -72,12 +70,12 @@ impl Feed {
         }
     }
 
-    /// There is no receiver left when the program ends.
+    /// Sends an event. The receiver is gone while the program ends.
     fn send(&self, event: Event) {
         let _ = self.events.send(event);
     }
 
-    /// On a connection of its own: what was asked for is not lost with the other.
+    /// Writes a node, on a separate connection: the other one may be broken.
     fn write(&self, write: &Write) -> Note {
         let done = Client::connect(&self.socket)
             .and_then(|mut client| client.set(&write.path, &write.value));
@@ -93,7 +91,7 @@ fn sample(client: Option<Client>, socket: &Path) -> Result<(Client, Sample), Fai
     let status = client.status()?;
     let turns = match client.turns() {
         Ok(turns) => turns,
-        // An older monitor.
+        // An older monitor does not know the request.
         Err(Failure::Refused(_)) => Vec::new(),
         Err(other) => return Err(other),
     };

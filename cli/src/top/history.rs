@@ -1,14 +1,14 @@
-//! What was, as far as a screen shows it.
+//! The history that a screen can show.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use cgpu_client::device_id::DeviceId;
 use cgpu_client::message::Status;
 
-/// Looks that are kept: as many as the widest screen has columns.
+/// Maximum number of samples: the columns of the widest screen.
 const MAX_SAMPLES: usize = 512;
 
-/// Values of successive looks, each from 0 to 1; none where there was nothing to tell.
+/// Values of successive samples, from 0 to 1; `None` where the value was unknown.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Series(VecDeque<Option<f64>>);
 
@@ -20,7 +20,7 @@ impl Series {
         self.0.push_back(value.map(|value| value.clamp(0.0, 1.0)));
     }
 
-    /// The last `count`, oldest first.
+    /// Returns the last `count` values, oldest first.
     pub(crate) fn last(&self, count: usize) -> impl Iterator<Item = Option<f64>> {
         self.0.iter().skip(self.0.len().saturating_sub(count)).copied()
     }
@@ -36,7 +36,6 @@ pub(crate) struct Track {
 /// A container on a GPU.
 pub(crate) type RowKey = (String, DeviceId);
 
-/// All that is shown.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     gpus: BTreeMap<DeviceId, Track>,
@@ -44,8 +43,8 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Takes a look down; who is gone is forgotten.
-    pub(crate) fn note(&mut self, status: &Status) {
+    /// Adds a sample, and drops GPUs and containers that are gone.
+    pub(crate) fn push(&mut self, status: &Status) {
         let mut gpus = std::mem::take(&mut self.gpus);
         for gpu in &status.gpus {
             let mut track = gpus.remove(&gpu.index).unwrap_or_default();
@@ -77,7 +76,7 @@ impl History {
     }
 }
 
-/// How much `part` is of `whole`.
+/// Returns `part` as a fraction of `whole`.
 #[allow(clippy::cast_precision_loss)] // a bar
 fn part(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
@@ -97,19 +96,19 @@ mod tests {
     }
 
     #[test]
-    fn track_grows_with_each_sample_and_ends_with_its_container() {
+    fn track_is_dropped_with_its_container() {
         let mut history = History::default();
-        history.note(&status("a", Some(50.0)));
-        history.note(&status("a", None));
+        history.push(&status("a", Some(50.0)));
+        history.push(&status("a", None));
         let track = history.container(&("a".into(), 0.into())).unwrap();
         assert_eq!(track.time.last(9).collect::<Vec<_>>(), [Some(0.5), None]);
         assert_eq!(track.memory.last(1).collect::<Vec<_>>(), [Some(0.25)]);
-        history.note(&status("b", None));
+        history.push(&status("b", None));
         assert!(history.container(&("a".into(), 0.into())).is_none());
     }
 
     #[test]
-    fn series_keeps_the_latest_samples() {
+    fn series_keeps_only_the_latest_samples() {
         let mut series = Series::default();
         (0..MAX_SAMPLES + 9).for_each(|_| series.push(Some(7.0)));
         assert_eq!(series.last(usize::MAX).count(), MAX_SAMPLES);

@@ -1,4 +1,4 @@
-//! What is on the screen, as data.
+//! The state of the program, as plain data.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -13,11 +13,10 @@ use crate::table;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sample {
     pub(crate) status: Status,
-    /// Empty: the monitor does not tell.
+    /// Empty if the monitor does not report turns.
     pub(crate) turns: Vec<GpuTurns>,
 }
 
-/// Everything.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) sample: Sample,
@@ -25,52 +24,46 @@ pub(crate) struct Model {
     pub(crate) interval: Duration,
     pub(crate) mode: Mode,
     pub(crate) order: Order,
-    /// From the greatest on.
+    /// Whether the largest value comes first.
     pub(crate) descending: bool,
-    /// Only containers with this in their id or name; only of this GPU.
+    /// Shows only containers with this text in id or name, and only this GPU.
     pub(crate) filter: String,
     pub(crate) gpu: Option<DeviceId>,
-    /// The row that keys are about.
     pub(crate) selected: Option<RowKey>,
-    /// What stands still does not move under one's eyes.
+    /// While paused, samples are dropped.
     pub(crate) paused: bool,
-    /// The outcome of what was last asked for.
+    /// The outcome of the last write.
     pub(crate) note: Option<Note>,
-    /// Why nothing new comes.
+    /// Why there are no new samples.
     pub(crate) lost: Option<String>,
 }
 
-/// Something to read at the bottom.
+/// A message in the last line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Note {
     Done(String),
     Refused(String),
 }
 
-/// What keys mean at present.
+/// What the next key does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Look around.
     #[default]
     Table,
-    /// The filter is being typed.
     Filter,
-    /// A GPU's policy is being chosen.
     Policy {
         gpu: DeviceId,
         choice: u32,
     },
-    /// A weight is being typed.
     Weight {
         row: RowKey,
         text: String,
     },
-    /// Something is about to be written.
     Confirm(Write),
     Help,
 }
 
-/// A node of the control tree, what it is to become, and what that means.
+/// A node of the control tree, its new value, and the effect in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Write {
     pub(crate) path: String,
@@ -78,7 +71,6 @@ pub(crate) struct Write {
     pub(crate) meaning: String,
 }
 
-/// By what rows are sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Order {
     #[default]
@@ -110,7 +102,7 @@ impl Order {
         Self::ALL[(at + 1) % Self::ALL.len()]
     }
 
-    /// The greatest is looked for, but for names.
+    /// Returns whether the largest value comes first by default.
     pub(crate) const fn descends(self) -> bool {
         !matches!(self, Self::Id | Self::Gpu)
     }
@@ -137,14 +129,14 @@ impl Order {
 /// A container on a GPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row<'a> {
-    /// Its place among all containers: its letter and colour.
+    /// Its index among all containers, which selects its letter and colour.
     pub(crate) number: usize,
     pub(crate) container: &'a ContainerStatus,
     pub(crate) share: &'a ShareStatus,
 }
 
 impl Row<'_> {
-    /// All it has of the GPU, in bytes.
+    /// Returns the bytes that it uses on the GPU.
     pub(crate) fn used(&self) -> u64 {
         self.share.used.saturating_add(self.share.implicit).saturating_add(self.share.orphan)
     }
@@ -154,7 +146,7 @@ impl Row<'_> {
     }
 }
 
-/// The letter of a container: A to Z, a to z, then `*`.
+/// Returns the letter of a container: A to Z, a to z, then `*`.
 pub(crate) fn letter(number: usize) -> char {
     ('A'..='Z').chain('a'..='z').nth(number).unwrap_or('*')
 }
@@ -175,17 +167,17 @@ impl Model {
             note: None,
             lost: None,
         };
-        model.take(sample);
+        model.apply(sample);
         model
     }
 
-    /// Takes in a sample.
-    pub(crate) fn take(&mut self, sample: Sample) {
+    /// Applies a sample, unless paused.
+    pub(crate) fn apply(&mut self, sample: Sample) {
         self.lost = None;
         if self.paused {
             return;
         }
-        self.history.note(&sample.status);
+        self.history.push(&sample.status);
         self.sample = sample;
         if self.gpu.is_some_and(|gpu| self.gpu(gpu).is_none()) {
             self.gpu = None;
@@ -196,7 +188,7 @@ impl Model {
         self.sample.status.gpus.iter().find(|gpu| gpu.index == index)
     }
 
-    /// The GPUs that are shown.
+    /// Returns the GPUs that are shown.
     pub(crate) fn gpus(&self) -> impl Iterator<Item = &GpuStatus> {
         self.sample
             .status
@@ -205,7 +197,7 @@ impl Model {
             .filter(|gpu| self.gpu.is_none_or(|chosen| chosen == gpu.index))
     }
 
-    /// The rows that are shown, in order.
+    /// Returns the rows that are shown, sorted.
     pub(crate) fn rows(&self) -> Vec<Row<'_>> {
         let wanted = self.filter.to_lowercase();
         let containers = self.sample.status.containers.iter().enumerate();
@@ -227,7 +219,7 @@ impl Model {
         rows
     }
 
-    /// Which of the rows is selected; the first one if what was is gone.
+    /// Returns the index of the selected row; the first one if the selected one is gone.
     pub(crate) fn selection(&self, rows: &[Row<'_>]) -> Option<usize> {
         let chosen = self.selected.as_ref().and_then(|(id, gpu)| {
             rows.iter().position(|row| row.container.id == *id && row.share.gpu == *gpu)
@@ -235,13 +227,12 @@ impl Model {
         chosen.or((!rows.is_empty()).then_some(0))
     }
 
-    /// The number of a container, by its id.
+    /// Returns the index of a container by its id.
     pub(crate) fn number(&self, id: &str) -> Option<usize> {
         self.sample.status.containers.iter().position(|container| container.id == id)
     }
 }
 
-/// Everything that somebody should look at.
 pub(crate) fn warnings(model: &Model) -> Vec<String> {
     table::warnings(&model.sample.status)
 }

@@ -1,4 +1,4 @@
-//! The terminal: taken, drawn on, and given back as it was, whichever way we go.
+//! The terminal: entered, drawn on, and restored however the program ends.
 
 use std::io::{self, IsTerminal, Stdout};
 use std::panic;
@@ -15,30 +15,30 @@ use ratatui::crossterm::terminal::{
 use ratatui::{Frame, Terminal};
 use rustix::process::{Signal, kill_current_process_group};
 
-/// Whether there is a terminal to draw on.
+/// Checks that standard input and output are a terminal that can be drawn on.
 pub(crate) fn check() -> Result<()> {
-    let instead = "use `cgpu smi --watch` here";
+    let instead = "use `cgpu smi --watch` instead";
     ensure!(
         io::stdin().is_terminal() && io::stdout().is_terminal(),
-        "expected a terminal, found standard input or output going elsewhere: {instead}"
+        "standard input and output must be a terminal: {instead}"
     );
     let term = std::env::var("TERM").unwrap_or_default();
     ensure!(
         !matches!(term.as_str(), "" | "dumb" | "unknown"),
-        "expected a terminal that can be drawn on, found TERM={term:?}: {instead}"
+        "cannot draw on this terminal, found TERM={term:?}: {instead}"
     );
     Ok(())
 }
 
-/// The terminal while it is ours.
+/// The terminal in raw mode, on the alternate screen.
 pub(crate) struct Screen(Terminal<CrosstermBackend<Stdout>>);
 
 impl Screen {
     pub(crate) fn enter() -> Result<Self> {
-        give_back_before_panics();
-        // Made first: dropping it gives back whatever has been taken by then.
+        restore_before_panics();
+        // Made first, so that an error below drops it, which restores the terminal.
         let screen = Self(Terminal::new(CrosstermBackend::new(io::stdout()))?);
-        take()?;
+        enter_terminal()?;
         Ok(screen)
     }
 
@@ -47,58 +47,60 @@ impl Screen {
         Ok(())
     }
 
-    /// All of it is drawn anew the next time.
+    /// Redraws everything in the next frame.
     pub(crate) fn clear(&mut self) -> Result<()> {
-        // Not the terminal's own `clear`: it asks where the cursor is, and the answer would go to whoever reads the keys.
+        // `Terminal::clear` queries the cursor's position, and the thread that reads keys would get
+        // the reply.
         self.0.backend_mut().clear()?;
         self.0.swap_buffers();
         Ok(())
     }
 
-    /// Stops as others do, until we are told to go on: all of our process group, as the terminal's own Ctrl-Z would, so that whoever started us
-    /// in a pipe or from a script stops as well. A shell that is none of it is not there to take note, and then nothing stops us.
+    /// Stops the process group until it is continued, as the terminal does on Ctrl-Z, so that a
+    /// script or a pipe around this program stops, too. In an orphaned process group the kernel
+    /// ignores the signal.
     pub(crate) fn suspend(&mut self) -> Result<()> {
-        give_back();
-        // Stopped here.
+        restore();
+        // Returns when continued.
         kill_current_process_group(Signal::TSTP)?;
-        take()?;
+        enter_terminal()?;
         self.clear()
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        give_back();
+        restore();
     }
 }
 
-/// 1 while the terminal is ours.
-static TAKEN: AtomicU32 = AtomicU32::new(0);
+/// 1 while the terminal is entered.
+static ENTERED: AtomicU32 = AtomicU32::new(0);
 
-fn take() -> Result<()> {
-    TAKEN.store(1, Ordering::SeqCst);
+fn enter_terminal() -> Result<()> {
+    ENTERED.store(1, Ordering::SeqCst);
     enable_raw_mode()?;
     execute!(io::stdout(), EnterAlternateScreen)?;
     Ok(())
 }
 
-/// Once: leaving the alternate screen again would put the cursor back to where it was, into what has been written since. A terminal that
-/// is gone needs nothing.
-fn give_back() {
-    if TAKEN.swap(0, Ordering::SeqCst) == 0 {
+/// Restores the terminal once. Leaving the alternate screen twice would move the cursor into text
+/// written since. Errors are ignored: the terminal may be gone.
+fn restore() {
+    if ENTERED.swap(0, Ordering::SeqCst) == 0 {
         return;
     }
     let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();
 }
 
-/// The message of a panic is to be read.
-fn give_back_before_panics() {
+/// Restores the terminal before a panic's message is printed.
+fn restore_before_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let previous = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            give_back();
+            restore();
             previous(info);
         }));
     });

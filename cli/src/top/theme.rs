@@ -1,19 +1,18 @@
-//! Colours and characters, as the terminal can show them.
+//! Colours and characters that the terminal supports.
 
 use std::env;
 
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::symbols::border;
 
-/// How things look.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Theme {
     coloured: bool,
-    /// Eighths of a block and lines; else plain ASCII.
+    /// Whether block and line characters can be used; else ASCII.
     unicode: bool,
 }
 
-/// The sixteen colours that every terminal has, without those that a background swallows.
+/// Colours of containers: of the sixteen of every terminal, those readable on any background.
 const TENANTS: [Color; 8] = [
     Color::Cyan,
     Color::Yellow,
@@ -31,7 +30,7 @@ impl Theme {
         Self { coloured, unicode }
     }
 
-    /// As NO_COLOR and the locale say.
+    /// Reads NO_COLOR and the locale.
     pub(crate) fn of_environment() -> Self {
         let set = |name| env::var(name).ok().filter(|value| !value.is_empty());
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();
@@ -66,7 +65,7 @@ impl Theme {
         self.with(Color::Green)
     }
 
-    /// Of the container with this number.
+    /// Returns the style of the container with this index.
     pub(crate) fn tenant(self, number: usize) -> Style {
         self.with(TENANTS[number % TENANTS.len()])
     }
@@ -75,7 +74,7 @@ impl Theme {
         if self.coloured { Style::new().fg(color) } else { Style::new() }
     }
 
-    /// A mark for a value from 0 to 1; blank where there is none.
+    /// Returns a character for a value from 0 to 1, a blank for `None`.
     pub(crate) fn level(self, value: Option<f64>) -> char {
         let Some(value) = value else { return ' ' };
         let levels: &[char] = if self.unicode {

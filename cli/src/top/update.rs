@@ -1,4 +1,4 @@
-//! What events do to the model, and what is to be done outside of it.
+//! Applies events to the model, and returns what to do outside of it.
 
 use cgpu_client::device_id::DeviceId;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -7,49 +7,47 @@ use super::history::RowKey;
 use super::model::{Mode, Model, Note, Order, Sample, Write};
 use crate::table;
 
-/// Something has happened.
 #[derive(Debug)]
 pub(crate) enum Event {
     Key(KeyEvent),
     Resize,
-    /// The monitor has answered.
+    /// A reply of the monitor.
     Sample(Box<Sample>),
-    /// It has not, for a moment.
+    /// The monitor did not reply; it is polled again.
     Lost(String),
-    /// It has not, for too long.
+    /// The monitor did not reply within the timeout.
     Gone(String),
-    /// What came of a write.
+    /// The outcome of a write.
     Answered(Note),
     Signal(i32),
-    /// A thread that this needs has ended.
+    /// A thread has ended.
     Ended(&'static str),
 }
 
-/// What is to be done.
+/// What to do after an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Stay,
-    /// All of the screen anew.
+    /// Draw the whole screen again.
     Redraw,
-    /// Give the terminal back for a while.
+    /// Restore the terminal and stop.
     Suspend,
-    /// Ask the monitor for it.
+    /// Write a node.
     Write(Write),
-    Leave,
+    Quit,
     Signal(i32),
     Fail(String),
 }
 
-/// Policies that there are.
 pub(crate) const POLICIES: u32 = 6;
-/// A weight has no more digits.
+/// Digits of the largest weight.
 const MAX_WEIGHT_DIGITS: usize = 2;
 
 pub(crate) fn update(model: &mut Model, event: Event) -> Step {
     match event {
         Event::Key(key) => return press(model, key),
         Event::Resize => {}
-        Event::Sample(sample) => model.take(*sample),
+        Event::Sample(sample) => model.apply(*sample),
         Event::Lost(message) => model.lost = Some(message),
         Event::Answered(note) => model.note = Some(note),
         Event::Gone(message) => return Step::Fail(message),
@@ -62,7 +60,7 @@ pub(crate) fn update(model: &mut Model, event: Event) -> Step {
 fn press(model: &mut Model, key: KeyEvent) -> Step {
     if key.modifiers.contains(KeyModifiers::CONTROL) {
         return match key.code {
-            KeyCode::Char('c') => Step::Leave,
+            KeyCode::Char('c') => Step::Quit,
             KeyCode::Char('z') => Step::Suspend,
             KeyCode::Char('l') => Step::Redraw,
             _ => Step::Stay,
@@ -79,7 +77,7 @@ fn press(model: &mut Model, key: KeyEvent) -> Step {
             KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc => {
                 model.note = Some(Note::Done("nothing was changed".into()));
             }
-            // Neither a slip of a finger nor what was pasted confirms.
+            // Other keys, typed or pasted, neither confirm nor cancel.
             _ => model.mode = Mode::Confirm(write),
         },
         Mode::Help => {}
@@ -89,9 +87,9 @@ fn press(model: &mut Model, key: KeyEvent) -> Step {
 
 fn navigate(model: &mut Model, key: KeyCode) -> Step {
     match key {
-        KeyCode::Char('q') => return Step::Leave,
-        // Out of what narrows the view first.
-        KeyCode::Esc if model.filter.is_empty() && model.gpu.is_none() => return Step::Leave,
+        KeyCode::Char('q') => return Step::Quit,
+        // Esc first clears filter and GPU.
+        KeyCode::Esc if model.filter.is_empty() && model.gpu.is_none() => return Step::Quit,
         KeyCode::Esc => (model.filter, model.gpu) = (String::new(), None),
         KeyCode::Up | KeyCode::Char('k') => select(model, -1),
         KeyCode::Down | KeyCode::Char('j') => select(model, 1),
@@ -105,7 +103,7 @@ fn navigate(model: &mut Model, key: KeyCode) -> Step {
         KeyCode::Char('c') | KeyCode::Tab => next_gpu(model),
         KeyCode::Char(' ') => model.paused = !model.paused,
         KeyCode::Char('p') => {
-            if let Some((gpu, choice)) = gpu_in_question(model) {
+            if let Some((gpu, choice)) = gpu_to_change(model) {
                 model.mode = Mode::Policy { gpu, choice };
             }
         }
@@ -132,7 +130,7 @@ fn select(model: &mut Model, by: isize) {
     model.selected = Some(rows[to].key());
 }
 
-/// All GPUs, then each by itself.
+/// Shows the next GPU alone; after the last one, all.
 fn next_gpu(model: &mut Model) {
     let mut indexes = model.sample.status.gpus.iter().map(|gpu| gpu.index);
     model.gpu = match model.gpu {
@@ -141,8 +139,8 @@ fn next_gpu(model: &mut Model) {
     };
 }
 
-/// The GPU of the selected row; without rows, the first one shown. With its policy.
-fn gpu_in_question(model: &Model) -> Option<(DeviceId, u32)> {
+/// Returns the GPU of the selected row, else the first GPU shown, and its policy.
+fn gpu_to_change(model: &Model) -> Option<(DeviceId, u32)> {
     let rows = model.rows();
     let of_row = model.selection(&rows).and_then(|at| model.gpu(rows[at].share.gpu));
     of_row.or_else(|| model.gpus().next()).map(|gpu| (gpu.index, gpu.policy))
@@ -230,7 +228,7 @@ mod tests {
         let Mode::Confirm(write) = model.mode.clone() else { panic!("{:?}", model.mode) };
         assert_eq!((write.path.as_str(), write.value.as_str()), ("0/policy", "3"));
         assert_eq!(write.meaning, "GPU 0: policy 3 (fixed) instead of weighted");
-        // Keys that are next to it, and Enter, do nothing.
+        // Neighbouring keys and Enter do nothing.
         assert_eq!(keys(&mut model, "\ntu "), []);
         assert_eq!(keys(&mut model, "n"), []);
         assert_eq!(model.mode, Mode::Table);
@@ -244,7 +242,7 @@ mod tests {
         let steps = keys(&mut model, "vw1\x0823x4\ny");
         let [Step::Write(write)] = &steps[..] else { panic!("{steps:?}") };
         assert_eq!((write.path.as_str(), write.value.as_str()), ("0/bravo/weight", "23"));
-        assert_eq!(keys(&mut model, "w\x1b"), [], "nothing was typed, nothing is written");
+        assert_eq!(keys(&mut model, "w\x1b"), [], "no weight was typed");
     }
 
     #[test]
@@ -283,7 +281,7 @@ mod tests {
         assert_eq!((model.filter.as_str(), &model.mode), ("BRA", &Mode::Table));
         assert_eq!(keys(&mut model, "\x1b"), []);
         assert_eq!(ids(&model).len(), 4);
-        assert_eq!(keys(&mut model, "\x1b"), [Step::Leave]);
+        assert_eq!(keys(&mut model, "\x1b"), [Step::Quit]);
     }
 
     #[test]
@@ -309,18 +307,18 @@ mod tests {
         assert_eq!(model.selected, Some(("alpha".into(), 0.into())));
         model.sample.status.containers.remove(0);
         let rows = model.rows();
-        assert_eq!(model.selection(&rows), Some(0), "it is gone: the first one");
+        assert_eq!(model.selection(&rows), Some(0), "the selected row is gone");
     }
 
     #[test]
-    fn leave_keys_end_the_program() {
+    fn quit_keys_and_signals_end_the_program() {
         let mut model = fixtures::two_gpus();
-        assert_eq!(keys(&mut model, "q"), [Step::Leave]);
+        assert_eq!(keys(&mut model, "q"), [Step::Quit]);
         let control =
             |letter| Event::Key(KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL));
-        // In whatever one is.
+        // Control keys work in every mode.
         model.mode = Mode::Filter;
-        assert_eq!(update(&mut model, control('c')), Step::Leave);
+        assert_eq!(update(&mut model, control('c')), Step::Quit);
         assert_eq!(update(&mut model, control('z')), Step::Suspend);
         assert_eq!(update(&mut model, Event::Signal(15)), Step::Signal(15));
         assert_eq!(update(&mut model, Event::Gone("x".into())), Step::Fail("x".into()));
@@ -336,7 +334,7 @@ mod tests {
         keys(&mut model, " ");
         update(&mut model, Event::Sample(Box::default()));
         assert_eq!(ids(&model).len(), 0);
-        assert_eq!(keys(&mut model, "vwp\n"), [], "there is nothing to be about");
+        assert_eq!(keys(&mut model, "vwp\n"), [], "there is no row");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The model as a picture: pure, for any size.
+//! Renders the model for any size of the terminal.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -16,20 +16,20 @@ pub(super) mod fixtures;
 mod gpus;
 mod tenants;
 
-/// Smaller than this there is nothing that could be read.
+/// Smallest size that is rendered.
 const MIN_SIZE: (u16, u16) = (40, 8);
 
 pub(crate) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>) {
     let area = frame.area();
     if area.width < MIN_SIZE.0 || area.height < MIN_SIZE.1 {
-        let message = format!("{} x {} is too small: 80 x 24", area.width, area.height);
+        let message = format!("{} x {} is too small: use 80 x 24", area.width, area.height);
         frame.render_widget(Paragraph::new(message), area);
         return;
     }
     let (text, style) = footer(model, theme);
-    // A sentence is read to its end.
+    // Long messages are wrapped.
     let lines = Span::raw(text.as_str()).width().div_ceil(usize::from(area.width)).clamp(1, 3);
-    // Half of what there is may go to GPUs, the rest is the containers'.
+    // GPUs get at most half of the height.
     let gpus = gpus::height(model)
         .min((area.height - 4) / 2 / gpus::GPU_LINES * gpus::GPU_LINES)
         .max(gpus::GPU_LINES);
@@ -91,7 +91,8 @@ fn title(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
     }
 }
 
-/// What is most worth reading: that nothing new comes, what was asked for, what is wrong, the keys.
+/// Returns the most important message: the lost connection, the outcome of a write, a warning, or
+/// the keys.
 fn footer(model: &Model, theme: &Theme) -> (String, Style) {
     match (&model.lost, &model.note, &model.mode) {
         (Some(message), _, _) => (table::plain(message), theme.warning()),
@@ -112,13 +113,13 @@ fn keys(model: &Model) -> String {
     format!("q quit  ? keys  / filter  s sort: {order}  r reverse  c GPU  p policy  w weight")
 }
 
-/// The last values of a series, newest at the right.
+/// Returns a line of the last values, newest at the right.
 fn spark(theme: &Theme, values: impl Iterator<Item = Option<f64>>, width: usize) -> String {
     let text: String = values.map(|value| theme.level(value)).collect();
     format!("{text:>width$}")
 }
 
-/// At most so many columns: the rest is cut off.
+/// Cuts or pads a text to `width` columns.
 fn fit(text: &str, width: usize) -> String {
     let mut cut = String::new();
     for letter in text.chars() {
@@ -142,7 +143,7 @@ mod tests {
     use crate::top::model::Write;
     use cgpu_client::message::{Cause, Finding, Shim};
 
-    fn picture(model: &Model, theme: Theme, width: u16, height: u16) -> Vec<String> {
+    fn screen(model: &Model, theme: Theme, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| render(model, &theme, frame)).unwrap();
         let buffer = terminal.backend().buffer();
@@ -151,31 +152,27 @@ mod tests {
     }
 
     fn plain(model: &Model, width: u16, height: u16) -> Vec<String> {
-        picture(model, Theme::new(false, true), width, height)
+        screen(model, Theme::new(false, true), width, height)
     }
 
-    /// Compares a picture with a file; `BLESS=1` writes the file.
+    /// Compares a screen with a file; `BLESS=1` writes the file.
     fn check(model: &Model, width: u16, height: u16) {
-        let picture = plain(model, width, height).join("\n") + "\n";
+        let screen = plain(model, width, height).join("\n") + "\n";
         let path = format!("{}/src/top/view/{width}x{height}.txt", env!("CARGO_MANIFEST_DIR"));
         if std::env::var_os("BLESS").is_some() {
-            std::fs::write(path, picture).unwrap();
+            std::fs::write(path, screen).unwrap();
         } else {
             assert_eq!(
-                picture,
+                screen,
                 std::fs::read_to_string(path).unwrap(),
-                "BLESS=1 takes it as it is"
+                "{width}x{height}: run with BLESS=1 to update the file"
             );
         }
     }
 
     #[test]
-    fn picture_of_one_gpu_equals_80x24() {
+    fn screens_equal_their_files() {
         check(&fixtures::one_gpu(), 80, 24);
-    }
-
-    #[test]
-    fn picture_of_two_gpus_equals_120x40() {
         check(&fixtures::two_gpus(), 120, 40);
     }
 
@@ -184,7 +181,7 @@ mod tests {
         let mut models = vec![
             fixtures::one_gpu(),
             fixtures::two_gpus(),
-            fixtures::crowd(),
+            fixtures::many(),
             Model::new(Default::default(), std::time::Duration::ZERO),
         ];
         for mode in [
@@ -200,19 +197,19 @@ mod tests {
             for (width, height) in
                 [(1, 1), (39, 7), (40, 8), (60, 12), (80, 24), (100, 30), (120, 40), (300, 90)]
             {
-                picture(model, Theme::new(true, true), width, height);
+                screen(model, Theme::new(true, true), width, height);
             }
         }
     }
 
     #[test]
     fn render_scrolls_to_the_selected_row() {
-        let mut model = fixtures::crowd();
+        let mut model = fixtures::many();
         model.selected = Some(("tenant-39".into(), 0.into()));
-        let picture = plain(&model, 80, 24);
+        let screen = plain(&model, 80, 24);
         assert!(
-            picture.iter().any(|line| line.starts_with('▸') && line.contains("tenant-39")),
-            "{picture:#?}"
+            screen.iter().any(|line| line.starts_with('▸') && line.contains("tenant-39")),
+            "{screen:#?}"
         );
     }
 
@@ -233,8 +230,8 @@ mod tests {
 
     #[test]
     fn render_without_unicode_is_ascii() {
-        let picture = picture(&fixtures::one_gpu(), Theme::new(false, false), 80, 24).join("");
-        assert!(picture.is_ascii(), "{picture}");
+        let screen = screen(&fixtures::one_gpu(), Theme::new(false, false), 80, 24).join("");
+        assert!(screen.is_ascii(), "{screen}");
     }
 
     #[test]
@@ -251,7 +248,7 @@ mod tests {
             container_memory: 0,
             since_ms: 0,
         });
-        assert!(plain(&model, 80, 24)[23].contains("process 99"));
+        assert!(plain(&model, 80, 24)[23].contains("without the shim: 99"));
         model.note = Some(Note::Refused("Expected 1 to 25.".into()));
         assert_eq!(plain(&model, 80, 24)[23], "Expected 1 to 25.");
         model.lost = Some("no monitor at /x".into());
@@ -262,8 +259,8 @@ mod tests {
     fn detail_shows_name_and_image() {
         let mut model = fixtures::one_gpu();
         model.sample.status.containers[0].image = Some("local/cuda:1".into());
-        let picture = plain(&model, 120, 40).join("\n");
-        assert!(picture.contains(" (local/cuda:1): "), "{picture}");
+        let screen = plain(&model, 120, 40).join("\n");
+        assert!(screen.contains(" (local/cuda:1): "), "{screen}");
     }
 
     #[test]
@@ -272,7 +269,7 @@ mod tests {
         model.sample.status.containers[0].id = "\x1b[2Jalpha".into();
         model.sample.status.containers[0].name = "\x07\n".into();
         model.sample.status.containers[0].image = Some("\x1b[2J".into());
-        let picture = plain(&model, 120, 40).join("");
-        assert!(!picture.contains(['\x1b', '\x07']), "{picture}");
+        let screen = plain(&model, 120, 40).join("");
+        assert!(!screen.contains(['\x1b', '\x07']), "{screen}");
     }
 }

@@ -320,7 +320,7 @@ fn doctor_names_why_a_pod_waits() {
         "Why is this pod pending?\n  pod test/big (never_fits)\n    No node could take the pod, whoever went.\n    \
          found: sd-cluster-04, sd-cluster-05: 1/1 GPUs: 14 units in all of 16\n    \
          do:    Ask for less of each GPU, spread it over several (label aliyun.com/gpu-count), or add a node with larger GPUs.\n\
-         that is all; looked at: pod test/big\n"
+         something is wrong; examined: pod test/big\n"
     );
     let json: Value =
         serde_json::from_str(&doctor(&server, &["fine", "-n", "test", "--json"]).exits(1).stdout)
@@ -397,10 +397,10 @@ fn doctor_on_a_node_checks_its_files_without_a_cluster() {
     put("usr/bin/cgpu-runtime", "");
     put("usr/lib/cgpu/libcgpu.so", "");
     // Nothing is wrong here; but the cluster could not be asked.
-    assert_eq!(alone().exits(2).stdout, "nothing is wrong; looked at: this node's files\n");
+    assert_eq!(alone().exits(2).stdout, "nothing is wrong; examined: this node's files\n");
     // With one, all of it.
     let whole = inspect(&documented(), &["doctor", "--root", &root]).exits(0);
-    assert_eq!(whole.stdout, "nothing is wrong; looked at: 2 nodes, 0 pods, this node's files\n");
+    assert_eq!(whole.stdout, "nothing is wrong; examined: 2 nodes, 0 pods, this node's files\n");
 }
 
 /// `cgpu doctor kubernetes` is the same program: what it prints and how it ends.

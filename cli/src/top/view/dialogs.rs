@@ -1,4 +1,4 @@
-//! What lies over the picture while something is chosen, typed, confirmed or explained.
+//! Dialogs: choose a policy, type a weight, confirm, help.
 
 use cgpu_client::device_id::DeviceId;
 use ratatui::Frame;
@@ -12,14 +12,14 @@ use crate::top::theme::Theme;
 use crate::top::update::POLICIES;
 
 const HELP: &[&str] = &[
-    "up down k j     select a container      q Esc   leave",
-    "/               filter by id or name    space   stand still",
+    "up down k j     select a container      q Esc   quit",
+    "/               filter by id or name    space   pause",
     "s r             sort by, reverse        c Tab   one GPU, all GPUs",
-    "p               the GPU's policy       Ctrl-L  draw anew",
+    "p               the GPU's policy        Ctrl-L  redraw",
     "w               the container's weight  Ctrl-Z  suspend",
     "",
-    "SET: share that it is sure of while busy. GOT: share of the last",
-    "second. PR: living processes. Turns: a letter for each container.",
+    "SET: guaranteed share while busy. GOT: share of the last second.",
+    "PR: live processes. Turns: a letter for each container.",
 ];
 
 pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
@@ -29,18 +29,18 @@ pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: 
         Mode::Policy { gpu, choice } => ("policy", policies(model, theme, *gpu, *choice)),
         Mode::Weight { row: (id, gpu), text } => {
             let of = format!("weight of {} on GPU {gpu}: {text}_", table::plain(id));
-            ("weight", vec![Line::raw(of), Line::raw("1 to 25, then Enter; Esc: leave it")])
+            ("weight", vec![Line::raw(of), Line::raw("1 to 25, then Enter; Esc: cancel")])
         }
         Mode::Confirm(write) => (
-            "sure?",
+            "confirm",
             vec![
                 Line::raw(write.meaning.clone()),
-                Line::styled("y: do it   n: leave it", theme.title()),
+                Line::styled("y: change   n: cancel", theme.title()),
             ],
         ),
     };
     let widest = lines.iter().map(Line::width).max().unwrap_or(0);
-    // A line that is too long goes on in the next.
+    // Long lines are wrapped.
     let inner = widest.min(usize::from(area.width).saturating_sub(4)).max(1);
     let wrapped: usize = lines.iter().map(|line| line.width().div_ceil(inner).max(1)).sum();
     let side = |length: usize, most: u16| u16::try_from(length).unwrap_or(most).min(most);
@@ -64,10 +64,10 @@ fn policies<'a>(model: &Model, theme: &Theme, gpu: DeviceId, choice: u32) -> Vec
     let mut lines = vec![Line::raw(format!("policy of GPU {gpu}"))];
     lines.extend((0..POLICIES).map(|policy| {
         let mark = if policy == choice { theme.cursor() } else { ' ' };
-        let is = if present == Some(policy) { " (as it is)" } else { "" };
+        let is = if present == Some(policy) { " (current)" } else { "" };
         let line = Line::raw(format!("{mark} {policy} {}{is}", table::policy(policy)));
         if policy == choice { line.style(theme.selected()) } else { line }
     }));
-    lines.push(Line::raw("Enter: this one; Esc: leave it"));
+    lines.push(Line::raw("Enter: choose; Esc: cancel"));
     lines
 }

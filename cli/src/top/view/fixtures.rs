@@ -1,4 +1,4 @@
-//! Hosts to draw.
+//! Models for the tests of views and updates.
 
 use std::time::Duration;
 
@@ -95,12 +95,12 @@ fn model(gpus: Vec<GpuStatus>, containers: Vec<ContainerStatus>, turns: Vec<GpuT
                 share.used = (u64::from(step) * 50) << 20;
             }
         }
-        model.history.note(&sample.status);
+        model.history.push(&sample.status);
     }
     model
 }
 
-/// Two containers take turns.
+/// Two containers that take turns.
 pub(crate) fn one_gpu() -> Model {
     let containers = vec![
         container("alpha", &[(0, 33.3, 33.1, 2048)]),
@@ -122,8 +122,8 @@ pub(crate) fn two_gpus() -> Model {
     model(vec![gpu(0), second], containers, vec![turns(0, &[("alpha", 40_000), ("bravo", 60_000)])])
 }
 
-/// More than fit.
-pub(crate) fn crowd() -> Model {
+/// More GPUs and containers than fit on a screen.
+pub(crate) fn many() -> Model {
     let containers =
         (0..60).map(|number| container(&format!("tenant-{number}"), &[(0, 1.0, 1.0, 10)]));
     model((0..9).map(gpu).collect(), containers.collect(), Vec::new())

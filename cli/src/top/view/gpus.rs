@@ -1,4 +1,4 @@
-//! Three lines a GPU: what it is and how it is shared; its time and memory; whose turns there were.
+//! Three lines a GPU: its name and policy; its utilization and memory; its last turns.
 
 use cgpu_client::message::{GpuStatus, Sharing, TurnStatus};
 use ratatui::Frame;
@@ -11,10 +11,10 @@ use crate::table;
 use crate::top::model::{Model, letter};
 use crate::top::theme::Theme;
 
-/// Of each GPU.
+/// Lines of each GPU.
 pub(super) const GPU_LINES: u16 = 3;
 
-/// Columns of a slice in the strip of turns.
+/// Columns for each slice in the line of turns.
 const COLUMNS_PER_SLICE: u64 = 3;
 
 pub(super) fn height(model: &Model) -> u16 {
@@ -79,7 +79,8 @@ fn gauges<'a>(model: &Model, gpu: &GpuStatus, theme: &Theme, width: usize) -> Li
     ])
 }
 
-/// The turns of the last moments: each column is a third of a slice and has the letter of whoever had most of it.
+/// Returns the line of turns: a column is a third of a slice, with the letter of the container that
+/// had the GPU for most of it.
 fn strip<'a>(model: &Model, gpu: &GpuStatus, theme: &Theme, width: usize) -> Line<'a> {
     let column = (gpu.slice_us / COLUMNS_PER_SLICE).max(100);
     let (label, scale) = (" turns ", format!(" {} each", table::millis(column)));
@@ -88,9 +89,9 @@ fn strip<'a>(model: &Model, gpu: &GpuStatus, theme: &Theme, width: usize) -> Lin
     let turns = reported.map_or(&[][..], |reported| &reported.turns);
     if turns.is_empty() || gpu.sharing != Sharing::Contended {
         let why = match gpu.sharing {
-            Sharing::Open => "nobody has to take turns",
-            Sharing::Watched => "one of several is active: nobody has to wait",
-            Sharing::Contended => "not told by this monitor",
+            Sharing::Open => "none: at most one container uses the GPU",
+            Sharing::Watched => "none: at most one container is active",
+            Sharing::Contended => "not reported by this monitor",
         };
         return Line::from(vec![Span::raw(label), Span::styled(why, theme.faint())]);
     }
@@ -105,12 +106,12 @@ fn strip<'a>(model: &Model, gpu: &GpuStatus, theme: &Theme, width: usize) -> Lin
     Line::from(spans)
 }
 
-/// Who had most of each column's time, the newest at the right; none: nobody.
+/// Returns the container that had the GPU for at least half of each column, newest at the right.
 fn columns(turns: &[TurnStatus], column: u64, count: usize) -> Vec<Option<&str>> {
     (0..count as u64)
         .rev()
         .map(|at| {
-            // In microseconds before now.
+            // Microseconds before now.
             let (from, to) = ((at + 1) * column, at * column);
             let overlap = |turn: &TurnStatus| {
                 let end = turn.ago_us.saturating_sub(turn.us);

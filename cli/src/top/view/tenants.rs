@@ -1,4 +1,5 @@
-//! A line for each container on each GPU, with the history of its share and memory; and what else there is to say of the selected one.
+//! A line for each container on each GPU, with histories of its share and memory, and details of
+//! the selected one.
 
 use cgpu_client::message::Gate;
 use ratatui::Frame;
@@ -12,11 +13,11 @@ use crate::top::history::Track;
 use crate::top::model::{Model, Order, Row, letter};
 use crate::top::theme::Theme;
 
-/// From this width on there is room for names and how compute is limited.
+/// Width of the terminal from which names and compute limits are shown.
 const WIDE_COLUMNS: u16 = 110;
-/// Columns of what is always there, without the two histories.
+/// Width of the columns that are always shown, without the two histories.
 const FIXED_COLUMNS: usize = 61;
-/// Columns of a name, and of how compute is limited.
+/// Widths of the columns for name and compute limit.
 const EXTRA_COLUMNS: (usize, usize) = (13, 10);
 
 pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
@@ -27,14 +28,18 @@ pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: 
     let mut lines = vec![heading(model, theme, wide, history, usize::from(area.width))];
     let room = usize::from(area.height.saturating_sub(1)).max(1);
     let selected = model.selection(&rows).unwrap_or(0);
-    // Scrolled as little as shows it.
+    // Scrolls no further than needed.
     let first = (selected + 1).saturating_sub(room);
     for (at, row) in rows.iter().enumerate().skip(first).take(room) {
         lines.push(line(model, row, at == selected, theme, wide, history));
     }
     if rows.is_empty() {
         let any = !model.sample.status.containers.is_empty();
-        lines.push(Line::raw(if any { "no container is called so" } else { "no containers" }));
+        lines.push(Line::raw(if any {
+            "no container matches the filter"
+        } else {
+            "no containers"
+        }));
     }
     frame.render_widget(Paragraph::new(lines), area);
 }
@@ -115,7 +120,7 @@ fn line<'a>(
     Line::from(spans)
 }
 
-/// What does not fit into a line.
+/// Renders what does not fit into the row.
 pub(super) fn render_detail(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
     let rows = model.rows();
     let Some(row) = model.selection(&rows).map(|at| &rows[at]) else { return };
@@ -148,7 +153,7 @@ pub(super) fn render_detail(model: &Model, theme: &Theme, frame: &mut Frame<'_>,
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-/// A percentage in four columns.
+/// Formats a percentage in at most four characters.
 fn brief(percent: f64) -> String {
     if percent < 99.95 { format!("{percent:.1}") } else { "100".into() }
 }

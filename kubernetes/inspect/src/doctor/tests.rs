@@ -112,7 +112,7 @@ fn healthy_system_has_no_findings() {
     assert_eq!(Cluster::well().names(), [""; 0]);
     let scope = Scope { pod: Some("runs"), namespace: Some("test"), node: None };
     let findings = Cluster::well().findings(scope);
-    assert_eq!(findings.text(), "nothing is wrong; looked at: pod test/runs\n");
+    assert_eq!(findings.text(), "nothing is wrong; examined: pod test/runs\n");
     // A node that is not labelled for sharing is ignored.
     let mut cluster = Cluster::well();
     cluster.nodes.push(
@@ -156,7 +156,7 @@ fn pending_pods_have_a_cause() {
         "Why is this pod pending?\n  pod test/p (no_room)\n    No node has room for the pod now.\n    \
          found: one: 2/2 GPUs: 12 of 13 units free\n    \
          do:    Wait until others end, ask for less, spread it over several GPUs (label aliyun.com/gpu-count), or add a node.\n\
-         that is all; looked at: 1 nodes, 4 pods\n"
+         something is wrong; examined: 1 nodes, 4 pods\n"
     );
     let mut cluster = Cluster::well();
     cluster.nodes.clear();

@@ -113,7 +113,7 @@ fn where_all_is_well_it_says_so() {
     becomes(&fixture, &[], || outside(&fixture, &["--pid", &held.pid().to_string()]));
     fixture.eventually("a sentence", || {
         let text = Outcome::of(fixture.cgpu(&["doctor", "--root", &root(&fixture)])).stdout;
-        text.contains("nothing is wrong; looked at: the monitor of ").then_some(())
+        text.contains("nothing is wrong; examined: the monitor of ").then_some(())
     });
     held.finish().silent();
 }

@@ -160,7 +160,7 @@ fn whichever_way_top_ends_the_terminal_is_as_it_was() {
             ("0".into(), "1".into())
         );
         match key {
-            "panic" => assert!(seen.contains("as was asked for"), "{seen}"),
+            "panic" => assert!(seen.contains("requested by --panic"), "{seen}"),
             "gone" => assert!(seen.contains("no monitor at"), "{seen}"),
             _ => {}
         }

@@ -146,10 +146,8 @@ fn a_containers_process_without_the_shim_is_ended_where_that_is_wanted_and_nobod
     // The host's own process is found as well, and lives.
     let finding = found(&fixture, None, "unshimmed");
     assert_eq!(finding["pid"], native.pid(), "{finding}");
-    let line = format!(
-        "GPU 0: on it without the shim, and no container's: process {} (hold)",
-        native.pid()
-    );
+    let line =
+        format!("GPU 0: processes of the host use it without the shim: {} (hold)", native.pid());
     fixture.eventually("a line", || smi(&fixture).contains(&line).then_some(()));
     bad.finish().exits(0);
     assert!(native.runs() && good.runs());

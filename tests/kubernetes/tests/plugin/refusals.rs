@@ -51,7 +51,7 @@ fn pod_without_a_valid_claim_is_not_started() {
     asking["containers"][0]["env"] =
         json!([{"name": "ALIYUN_COM_GPU_MEM_CONTAINER", "value": "2"}]);
     let asking = host.put("asking", &asking, &Value::Null);
-    refused(&asking, &host.admit(&asking)[0], "ask for aliyun.com/gpu-mem");
+    refused(&asking, &host.admit(&asking)[0], "set aliyun.com/gpu-mem");
     // An engine that starts containers by another runtime.
     let elsewhere = host.pod("elsewhere", main, &json!({"0": {"0": 2}}));
     let refusal =
