@@ -42,7 +42,7 @@ pub fn bound(
     let declared = Declared::new(&variables)?;
     let socket = config.root.join(SOCKET);
     let Some(slice) = declared.get(variable::SLICE) else {
-        return refuse_past(configuration, &declared, &socket).map(|()| None);
+        return refuse_unscheduled(configuration, &declared, &socket).map(|()| None);
     };
     let question = question(configuration, slice)?;
     let refuse = |why: String| {
@@ -59,7 +59,7 @@ pub fn bound(
         }
         Ok(Answer::Refused(message)) => Err(refuse(message)),
         Err(error) => Err(refuse(format!(
-            "the node's device plugin does not answer at {} ({error}); see that cgpu-device-plugin runs",
+            "the node's device plugin does not answer at {} ({error}); check cgpu-device-plugin",
             socket.display()
         ))),
     }
@@ -68,7 +68,7 @@ pub fn bound(
 /// Refuses a pod that requests a limit by variables alone: it was not scheduled for a GPU, and
 /// would take the share of another pod. Without a device plugin it is allowed, since no shares are
 /// counted.
-fn refuse_past(
+fn refuse_unscheduled(
     configuration: &Configuration,
     declared: &Declared<'_>,
     socket: &Path,
@@ -76,7 +76,8 @@ fn refuse_past(
     let is_pods = CONTAINER.iter().any(|name| configuration.annotation(name).is_some());
     if is_pods && declared.request_memory() && socket.exists() {
         return Err(Refusal(
-            "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit in a pod that asked the scheduler for nothing: ask for aliyun.com/gpu-mem in the container's limits, and leave the variable out"
+            "ALIYUN_COM_GPU_MEM_CONTAINER requests a limit in a pod without a GPU request: set \
+             aliyun.com/gpu-mem in the container's limits, and leave the variable out"
                 .into(),
         ));
     }
@@ -97,7 +98,9 @@ fn question(configuration: &Configuration, slice: &str) -> Result<Question, Refu
         let mut values = names.iter().filter_map(|name| configuration.annotation(name));
         let first = values.next().filter(|text| !text.is_empty()).ok_or_else(|| {
             Refusal(format!(
-                "the variable {} names a slice of a pod, but config.json of the container has no annotation {} and no {}: start it by Kubernetes, with containerd or CRI-O",
+                "the variable {} names a slice of a pod, but config.json of the container has \
+                 neither the annotation {} nor {}: start it by Kubernetes, with containerd or \
+                 CRI-O",
                 variable::SLICE,
                 names[0],
                 names[1]
@@ -129,7 +132,9 @@ fn query(socket: &PathBuf, question: &Question) -> std::io::Result<Answer> {
     let own = rustix::process::geteuid().as_raw();
     let theirs = peer::user(&stream)?;
     if ![0, own].contains(&theirs) {
-        return Err(std::io::Error::other(format!("it is user {theirs}'s, expected root's")));
+        return Err(std::io::Error::other(format!(
+            "the socket belongs to user {theirs}, expected root"
+        )));
     }
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
@@ -139,7 +144,7 @@ fn query(socket: &PathBuf, question: &Question) -> std::io::Result<Answer> {
     line.clear();
     BufReader::new(stream.take(LONGEST_LINE)).read_until(b'\n', &mut line)?;
     if line.last() != Some(&b'\n') {
-        return Err(std::io::Error::other("it ended without an answer"));
+        return Err(std::io::Error::other("the connection ended without an answer"));
     }
     Ok(serde_json::from_slice(&line)?)
 }
@@ -155,7 +160,8 @@ pub fn check(configuration: &Configuration) -> Result<(), Refusal> {
     match unbound(|name| declared.get(name)) {
         None => Ok(()),
         Some(slice) => Err(Refusal(format!(
-            "the slice {} was given to the container, but cgpu-runtime does not start it: give the pod a runtime class whose handler is cgpu, or make cgpu-runtime the engine's default",
+            "the container has the slice {}, but is not started by cgpu-runtime: give the pod a \
+             runtime class with the handler cgpu, or make cgpu-runtime the engine's default",
             slice.escape_default()
         ))),
     }
@@ -178,12 +184,12 @@ mod tests {
         Configuration::parse(document.to_string().as_bytes()).unwrap()
     }
 
-    fn containerds() -> Value {
+    fn containerd_annotations() -> Value {
         json!({"io.kubernetes.cri.sandbox-namespace": "test", "io.kubernetes.cri.sandbox-name": "p",
             "io.kubernetes.cri.sandbox-uid": "u", "io.kubernetes.cri.container-name": "main"})
     }
 
-    fn crios() -> Value {
+    fn crio_annotations() -> Value {
         json!({"io.kubernetes.pod.namespace": "test", "io.kubernetes.pod.name": "p",
             "io.kubernetes.pod.uid": "u", "io.kubernetes.container.name": "main"})
     }
@@ -203,11 +209,12 @@ mod tests {
 
     #[test]
     fn answer_of_the_plugin_replaces_variables() {
-        for annotations in [containerds(), crios()] {
+        for annotations in [containerd_annotations(), crio_annotations()] {
             let root = tempfile::tempdir().unwrap();
             let question = plugin(
                 root.path(),
-                "{\"bound\":[[\"NVIDIA_VISIBLE_DEVICES\",\"GPU-1\"],[\"ALIYUN_COM_GPU_MEM_CONTAINER\",\"2\"]]}\n",
+                "{\"bound\":[[\"NVIDIA_VISIBLE_DEVICES\",\"GPU-1\"],\
+                 [\"ALIYUN_COM_GPU_MEM_CONTAINER\",\"2\"]]}\n",
             );
             let env = [
                 "PATH=/bin",
@@ -232,11 +239,12 @@ mod tests {
             );
             assert_eq!(
                 question.join().unwrap(),
-                "{\"slice\":\"7-2\",\"namespace\":\"test\",\"pod\":\"p\",\"uid\":\"u\",\"container\":\"main\"}\n"
+                "{\"slice\":\"7-2\",\"namespace\":\"test\",\"pod\":\"p\",\"uid\":\"u\",\
+                 \"container\":\"main\"}\n"
             );
             assert_eq!(check(&given), Ok(()));
             let refusal = check(&configuration(&env, &annotations)).unwrap_err().to_string();
-            assert!(refusal.contains("the slice 7-2 was given to the container, but"), "{refusal}");
+            assert!(refusal.contains("the container has the slice 7-2, but"), "{refusal}");
         }
     }
 
@@ -247,24 +255,32 @@ mod tests {
             bound(&configuration, &config(root)).unwrap_err().to_string()
         };
         let root = tempfile::tempdir().unwrap();
-        let absent = refused(&containerds(), root.path());
+        let absent = refused(&containerd_annotations(), root.path());
         assert!(
-            absent.starts_with("container `main` of test/p gets no slice of a GPU: the node's device plugin does not answer at "),
+            absent.starts_with(
+                "container `main` of test/p gets no slice of a GPU: the node's device plugin does \
+                 not answer at "
+            ),
             "{absent}"
         );
         let question = plugin(root.path(), "{\"refused\":\"no GPU was chosen\"}\n");
-        assert!(refused(&containerds(), root.path()).ends_with("of a GPU: no GPU was chosen"));
+        assert!(
+            refused(&containerd_annotations(), root.path())
+                .ends_with("of a GPU: no GPU was chosen")
+        );
         question.join().unwrap();
         std::fs::remove_file(root.path().join(SOCKET)).unwrap();
         let question = plugin(root.path(), "{\"bound\":");
-        assert!(refused(&containerds(), root.path()).contains("ended without an answer"));
+        assert!(
+            refused(&containerd_annotations(), root.path()).contains("ended without an answer")
+        );
         question.join().unwrap();
         // Not a container of a pod.
         assert!(
             refused(&json!({}), root.path())
-                .contains("has no annotation io.kubernetes.cri.sandbox-namespace")
+                .contains("has neither the annotation io.kubernetes.cri.sandbox-namespace")
         );
-        let mut both = containerds();
+        let mut both = containerd_annotations();
         both["io.kubernetes.pod.uid"] = "v".into();
         assert!(refused(&both, root.path()).contains("are `u` and `v`, expected the same"));
     }
@@ -278,11 +294,14 @@ mod tests {
                 &config(root.path()),
             )
         };
-        assert_eq!(by_variables(&containerds()), Ok(None));
+        assert_eq!(by_variables(&containerd_annotations()), Ok(None));
         let _listener = UnixListener::bind(root.path().join(SOCKET)).unwrap();
-        assert_eq!(by_variables(&json!({})), Ok(None), "docker beside Kubernetes");
-        let refusal = by_variables(&crios()).unwrap_err().to_string();
-        assert!(refusal.contains("ask for aliyun.com/gpu-mem"), "{refusal}");
-        assert_eq!(bound(&configuration(&["A=1"], &crios()), &config(root.path())), Ok(None));
+        assert_eq!(by_variables(&json!({})), Ok(None), "Docker beside Kubernetes");
+        let refusal = by_variables(&crio_annotations()).unwrap_err().to_string();
+        assert!(refusal.contains("set aliyun.com/gpu-mem"), "{refusal}");
+        assert_eq!(
+            bound(&configuration(&["A=1"], &crio_annotations()), &config(root.path())),
+            Ok(None)
+        );
     }
 }

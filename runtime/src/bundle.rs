@@ -25,7 +25,7 @@ impl Bundle {
     pub fn of(invocation: &Invocation) -> Result<Self> {
         let folder = invocation.bundle.as_deref().unwrap_or(Path::new("."));
         let folder = fs::canonicalize(folder)
-            .with_context(|| format!("the bundle {} is not there", folder.display()))?;
+            .with_context(|| format!("the bundle {} does not exist", folder.display()))?;
         let file = match &invocation.file {
             // crun takes the usual name relative to the bundle, other names relative to the working
             // directory.

@@ -1,11 +1,11 @@
 //! `/etc/cgpu/runtime.toml`: the runtime's configuration on a host. All keys are optional.
 //!
 //! ```toml
-//! runtime = "/usr/sbin/runc"             # who starts the containers; left out: found on PATH
-//! shim = "/usr/lib/cgpu/libcgpu.so"      # left out: beside this program, or in ../lib/cgpu
+//! runtime = "/usr/sbin/runc"             # the next runtime; default: found in PATH
+//! shim = "/usr/lib/cgpu/libcgpu.so"      # default: beside this program, or in ../lib/cgpu
 //! root = "/run/cgpu"                     # the monitor's root
-//! sim = "T4:15109"                       # simulated GPUs, for a host that has none
-//! ld_preload = true                      # also start images whose loader can be told by LD_PRELOAD only
+//! sim = "T4:15109"                       # simulated GPUs, for a host without GPUs
+//! ld_preload = true                      # start images whose loader supports LD_PRELOAD only
 //! ```
 
 use std::fs;
@@ -94,7 +94,7 @@ impl Config {
         match &self.shim {
             Some(shim) => shim
                 .canonicalize()
-                .with_context(|| format!("the shim {} is not there", shim.display())),
+                .with_context(|| format!("the shim {} does not exist", shim.display())),
             None => beside("libcgpu.so"),
         }
     }
@@ -155,13 +155,13 @@ pub fn monitor_allows_overcommit(file: &Path) -> bool {
 /// # Errors
 /// The system does not return it.
 pub fn own_program() -> Result<PathBuf> {
-    std::env::current_exe().context("cannot tell where this program is")
+    std::env::current_exe().context("cannot find the path of this program")
 }
 
 /// Returns a built file beside this program, or where packages install libraries.
 fn beside(name: &str) -> Result<PathBuf> {
     let program = own_program()?;
-    let folder = program.parent().context("this program is in no folder")?;
+    let folder = program.parent().context("the path of this program has no folder")?;
     let candidates = [folder.join(name), folder.join("../lib/cgpu").join(name)];
     let found = candidates.iter().find(|file| file.exists());
     ensure!(
@@ -180,7 +180,7 @@ mod tests {
     fn overcommit_needs_the_monitors_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("monitor.toml");
-        assert!(!monitor_allows_overcommit(&file), "there is none");
+        assert!(!monitor_allows_overcommit(&file), "no file");
         for (text, allows) in [
             ("", false),
             ("allow_overcommit = true", true),

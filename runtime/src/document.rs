@@ -68,7 +68,7 @@ impl<'de> Visitor<'de> for Unambiguous {
 
     // Configurations have no such numbers, and writing them again could change them.
     fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
-        Err(E::custom(format!("{value} is no whole number of 64 bits")))
+        Err(E::custom(format!("{value} is not an integer of 64 bits")))
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
@@ -93,7 +93,7 @@ impl<'de> Visitor<'de> for Unambiguous {
             let value = entries.next_value_seed(Unambiguous)?;
             if object.contains_key(&name) {
                 return Err(A::Error::custom(format!(
-                    "`{}` is there twice",
+                    "the name `{}` occurs twice",
                     name.escape_default()
                 )));
             }
@@ -109,8 +109,8 @@ mod tests {
 
     #[test]
     fn parse_agrees_with_other_readers() {
-        let text =
-            br#" {"a": [1, -2, 18446744073709551615, null, true, "\u00e9\n", {}], "b": {"a": 1}, "A": 0} "#;
+        let text = br#" {"a": [1, -2, 18446744073709551615, null, true, "\u00e9\n", {}],
+                "b": {"a": 1}, "A": 0} "#;
         assert_eq!(parse(text).unwrap(), serde_json::from_slice::<Value>(text).unwrap());
         for wrong in [
             &b"{"[..],
@@ -129,12 +129,17 @@ mod tests {
     #[test]
     fn duplicate_name_at_any_depth_is_refused() {
         for text in [r#"{"a": 1, "a": 1}"#, r#"[{"b": [{"a": {}, "\u0061": {}}]}]"#] {
-            assert!(parse(text.as_bytes()).unwrap_err().to_string().contains("`a` is there twice"));
+            assert!(
+                parse(text.as_bytes())
+                    .unwrap_err()
+                    .to_string()
+                    .contains("the name `a` occurs twice")
+            );
         }
     }
 
     #[test]
-    fn names_match_as_in_go() {
+    fn name_matches_as_in_go() {
         for name in ["Process", "PROCESS", "proce\u{17f}s"] {
             assert!(is_taken_for(name, "process"), "{name}");
         }

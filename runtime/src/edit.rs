@@ -47,9 +47,8 @@ impl Configuration {
     /// # Errors
     /// It is not JSON, or the parts that are read have the wrong types.
     pub fn parse(text: &[u8]) -> Result<Self, Refusal> {
-        let wrong = |what: String| {
-            Refusal(format!("config.json of the container is not understood: {what}"))
-        };
+        let wrong =
+            |what: String| Refusal(format!("config.json of the container is invalid: {what}"));
         let document = document::parse(text).map_err(|error| wrong(error.to_string()))?;
         let Value::Object(document) = document else {
             return Err(wrong("expected an object".into()));
@@ -64,7 +63,7 @@ impl Configuration {
                 }
                 continue;
             };
-            spelt(object, names).map_err(&wrong)?;
+            check_spelling(object, names).map_err(&wrong)?;
         }
         configuration.strings().map_err(&wrong)?;
         for name in ["createRuntime", "poststop"] {
@@ -82,7 +81,7 @@ impl Configuration {
         }
         let mounts = configuration.document.get("mounts").and_then(Value::as_array);
         for mount in mounts.into_iter().flatten().filter_map(Value::as_object) {
-            spelt(mount, &["destination", "type", "source", "options"]).map_err(&wrong)?;
+            check_spelling(mount, &["destination", "type", "source", "options"]).map_err(&wrong)?;
         }
         for name in ["namespaces", "maskedPaths"] {
             let list = configuration.object("linux").and_then(|linux| linux.get(name));
@@ -91,7 +90,7 @@ impl Configuration {
             }
         }
         for namespace in configuration.listed("namespaces").filter_map(Value::as_object) {
-            spelt(namespace, &["type", "path"]).map_err(&wrong)?;
+            check_spelling(namespace, &["type", "path"]).map_err(&wrong)?;
         }
         if !configuration.listed("maskedPaths").all(Value::is_string) {
             return Err(wrong("expected text in `maskedPaths`".into()));
@@ -211,13 +210,13 @@ impl Configuration {
     pub fn with_variables(mut self, given: &[(String, String)], left_out: &[&str]) -> Self {
         let process = self.document.entry("process").or_insert_with(|| Value::Object(Map::new()));
         if let Some(process) = process.as_object_mut() {
-            let goes = |variable: &Value| {
+            let is_replaced = |variable: &Value| {
                 let name =
                     variable.as_str().and_then(|text| text.split('=').next()).unwrap_or_default();
                 left_out.contains(&name) || given.iter().any(|(other, _)| other == name)
             };
             let added = given.iter().map(|(name, value)| Value::String(format!("{name}={value}")));
-            append(process, "env", added, goes);
+            append(process, "env", added, is_replaced);
         }
         self
     }
@@ -249,30 +248,29 @@ pub fn bound_as(process: &[u8], first: &Configuration, names: &[&str]) -> Result
     let mut process = read_process(process)?;
     let name =
         |variable: &str| variable.split('=').next().is_some_and(|name| names.contains(&name));
-    let theirs: Vec<String> =
+    let given: Vec<String> =
         first.variables().into_iter().filter(|variable| name(variable)).collect();
-    append(&mut process, "env", theirs.into_iter().map(Value::String), |variable| {
+    append(&mut process, "env", given.into_iter().map(Value::String), |variable| {
         variable.as_str().is_some_and(name)
     });
     Ok(Value::Object(process).to_string().into_bytes())
 }
 
 fn read_process(text: &[u8]) -> Result<Map<String, Value>, Refusal> {
-    let wrong =
-        |what: String| Refusal(format!("the process for the container is not understood: {what}"));
+    let wrong = |what: String| Refusal(format!("the process for the container is invalid: {what}"));
     let document = document::parse(text).map_err(|error| wrong(error.to_string()))?;
     let Value::Object(process) = document else { return Err(wrong("expected an object".into())) };
-    spelt(&process, &["env"]).map_err(wrong)?;
+    check_spelling(&process, &["env"]).map_err(wrong)?;
     strings(&process).map_err(wrong)?;
     Ok(process)
 }
 
 /// Checks that no name is spelled so that some readers would take it for one of these names and
 /// others not.
-fn spelt(object: &Map<String, Value>, names: &[&str]) -> Result<(), String> {
+fn check_spelling(object: &Map<String, Value>, names: &[&str]) -> Result<(), String> {
     let is_ambiguous = |key: &&String| names.iter().any(|name| document::is_taken_for(key, name));
     match object.keys().find(is_ambiguous) {
-        Some(key) => Err(format!("`{}` is not how that name is written", key.escape_default())),
+        Some(key) => Err(format!("`{}` is a wrong spelling of a name", key.escape_default())),
         None => Ok(()),
     }
 }
@@ -358,10 +356,10 @@ pub fn bind(source: &Path, destination: &str, flags: &[&str]) -> Mount {
 /// Returns a hook that runs `cgpu-runtime` with these arguments.
 #[must_use]
 pub fn hook(program: &Path, arguments: &[String]) -> Hook {
-    let mut words = vec!["cgpu-runtime".to_owned()];
-    words.extend_from_slice(arguments);
+    let mut args = vec!["cgpu-runtime".to_owned()];
+    args.extend_from_slice(arguments);
     let mut hook = Hook::default();
-    hook.set_path(program.to_owned()).set_args(Some(words));
+    hook.set_path(program.to_owned()).set_args(Some(args));
     hook
 }
 

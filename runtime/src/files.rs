@@ -96,28 +96,28 @@ impl Files {
         let mut rest: VecDeque<OsString> = parts(path).collect();
         let mut here = PathBuf::from("/");
         // The descriptor of each part of `here`.
-        let mut way: Vec<Option<Rc<OwnedFd>>> = Vec::new();
+        let mut parents: Vec<Option<Rc<OwnedFd>>> = Vec::new();
         let mut links = 0;
         while let Some(part) = rest.pop_front() {
             if part == ".." {
                 here.pop();
-                way.pop();
+                parents.pop();
                 continue;
             }
             let next = here.join(&part);
-            let above = way.last().map_or(Some(&self.root), Option::as_ref);
+            let above = parents.last().map_or(Some(&self.root), Option::as_ref);
             let found = self.step(above, &part, &next)?;
             if let Some(target) = found.as_deref().map(link).transpose()?.flatten() {
                 links += 1;
                 if links > MAX_LINKS {
                     return Err(io::Error::other(format!(
-                        "links of {} lead round in circles",
+                        "the links of {} form a loop",
                         path.display()
                     )));
                 }
                 if target.is_absolute() {
                     here = PathBuf::from("/");
-                    way.clear();
+                    parents.clear();
                 }
                 for part in parts(&target).collect::<Vec<_>>().into_iter().rev() {
                     rest.push_front(part);
@@ -125,9 +125,9 @@ impl Files {
                 continue;
             }
             here = next;
-            way.push(found);
+            parents.push(found);
         }
-        let found = way.pop().unwrap_or_else(|| Some(Rc::clone(&self.root)));
+        let found = parents.pop().unwrap_or_else(|| Some(Rc::clone(&self.root)));
         Ok((here, found))
     }
 
@@ -230,7 +230,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn links_resolve_as_in_the_container() {
+    fn link_resolves_as_in_the_container() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root");
         put(&root, "usr/lib/x", b"inside");

@@ -274,7 +274,7 @@ impl Folder {
         let is_earlier_run = self.recorded().is_some_and(|record| {
             record.bundle == bundle && record.first.is_some_and(Process::is_elsewhere)
         });
-        if self.has_limits_only() && !tmpfs::is_the_hosts() {
+        if self.has_limits_only() && !tmpfs::mounts_for_host() {
             return true;
         }
         if is_earlier_run && own != INITIAL { has_live_slot(&self.path) } else { self.is_alive() }
@@ -297,7 +297,7 @@ impl Folder {
                 self.names().is_some_and(|names| names.is_empty()) && tmpfs::is_mounted(&self.path);
             let is_ours = (self.has_limits_only() && is_forgotten && is_old(LIMITS))
                 || (is_unmade && is_old("."));
-            return is_ours && tmpfs::is_the_hosts();
+            return is_ours && tmpfs::mounts_for_host();
         };
         // The creator became the next runtime (`run`), which may have refused without removing the
         // folder. It records the first process before it ends: in this order, a missing first process

@@ -38,7 +38,7 @@ const DRIVER_FOLDER: &str = "/proc/driver/nvidia/gpus";
 /// Maximum age of an inventory; the monitor reads NVML every second.
 const MAX_AGE: Duration = Duration::from_secs(3);
 /// The remedy if the two programs do not fit together.
-const ADVICE: &str = "install cgpu-monitor and cgpu-runtime of one release";
+const REMEDY: &str = "install cgpu-monitor and cgpu-runtime of the same release";
 /// Timeout for the monitor's answer. A container's start waits for a hanging monitor only once.
 pub(crate) const MONITOR_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -83,7 +83,11 @@ pub fn by_monitor(config: &Config) -> Result<MonitorInventory, NoInventory> {
 
 /// Returns the GPUs of an inventory, if it is recent and of the right GPUs: the real ones, or those
 /// of the simulated state.
-fn checked(inventory: &Inventory, state: Option<&Path>, kernels: &Path) -> Option<Vec<HostGpu>> {
+fn checked(
+    inventory: &Inventory,
+    state: Option<&Path>,
+    driver_folder: &Path,
+) -> Option<Vec<HostGpu>> {
     if Duration::from_millis(inventory.age_ms) > MAX_AGE {
         return None;
     }
@@ -92,11 +96,11 @@ fn checked(inventory: &Inventory, state: Option<&Path>, kernels: &Path) -> Optio
         .iter()
         .map(|listed| HostDevice::try_from(listed).ok())
         .collect::<Option<_>>()?;
-    let is_meant = match (state, &inventory.simulated) {
+    let is_right = match (state, &inventory.simulated) {
         (Some(state), Some(theirs)) => state.canonicalize().ok().as_ref() == Some(theirs),
         (None, None) => {
             let numbers: BTreeSet<u32> = gpus.iter().map(|gpu| gpu.id.gpu()).collect();
-            std::fs::read_dir(kernels)
+            std::fs::read_dir(driver_folder)
                 .is_ok_and(|entries| entries.flatten().count() == numbers.len())
         }
         _ => false,
@@ -104,7 +108,7 @@ fn checked(inventory: &Inventory, state: Option<&Path>, kernels: &Path) -> Optio
     // Instances may have been made or removed since; the number of GPUs does not change.
     let is_whole = |gpu: &HostDevice| !gpu.id.is_instance() && !gpu.is_partitioned;
     let all_count = gpus.iter().all(|gpu| gpu.total.0 > 0 && is_whole(gpu));
-    (is_meant && all_count && !gpus.is_empty())
+    (is_right && all_count && !gpus.is_empty())
         .then(|| gpus.into_iter().map(HostGpu::from).collect())
 }
 
@@ -113,13 +117,13 @@ fn checked(inventory: &Inventory, state: Option<&Path>, kernels: &Path) -> Optio
 /// # Errors
 /// NVML is missing, or does not report a GPU: a limit on an unknown GPU would not be enforced.
 pub fn by_nvml(config: &Config) -> Result<Vec<HostGpu>> {
-    let program = config.monitor().map_err(|error| anyhow!("{error}; {ADVICE}"))?;
+    let program = config.monitor().map_err(|error| anyhow!("{error}; {REMEDY}"))?;
     let mut command = Command::new(program);
     command.arg("--list-gpus");
     let Some(list) = &config.sim else { return listed_by(command.arg(NVML)) };
     let states = config.states();
     std::fs::create_dir_all(&states)
-        .with_context(|| format!("cannot make {}", states.display()))?;
+        .with_context(|| format!("cannot create {}", states.display()))?;
     command.arg(config.simulated(NVML)?);
     command
         .env("CGPU_SIM_GPUS", list)
@@ -144,22 +148,23 @@ fn reason(output: &str) -> Option<&str> {
 fn listed_by(command: &mut Command) -> Result<Vec<HostGpu>> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("{program} cannot be run; {ADVICE}"))?;
+    let output = output.with_context(|| format!("cannot run {program}; {REMEDY}"))?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         match reason(&stderr).filter(|_| output.status.code() == Some(1)) {
             Some(reason) => {
                 bail!(
-                    "NVML tells nothing of this host's GPUs: {reason}; install the driver, or set sim in {PATH}"
+                    "NVML reports none of this host's GPUs: {reason}; install the driver, or \
+                     set sim in {PATH}"
                 )
             }
             None => {
-                bail!("{program} lists no GPUs ({}: {}); {ADVICE}", output.status, stderr.trim())
+                bail!("{program} lists no GPUs ({}: {}); {REMEDY}", output.status, stderr.trim())
             }
         }
     }
     let listed: Vec<ListedDevice> = serde_json::from_slice(&output.stdout)
-        .with_context(|| format!("what {program} prints is no list of GPUs; {ADVICE}"))?;
+        .with_context(|| format!("the output of {program} is not a list of GPUs; {REMEDY}"))?;
     listed.iter().map(|gpu| Ok(HostDevice::try_from(gpu)?.into())).collect()
 }
 
@@ -182,36 +187,36 @@ mod tests {
     }
 
     #[test]
-    fn inventory_counts_only_where_nvml_would_report_the_same() {
+    fn inventory_is_used_only_if_nvml_reports_the_same() {
         let folder = tempfile::tempdir().unwrap();
-        let kernels = folder.path().join("gpus");
+        let driver_folder = folder.path().join("gpus");
         for name in ["0000:01:00.0", "0000:02:00.0"] {
-            std::fs::create_dir_all(kernels.join(name)).unwrap();
+            std::fs::create_dir_all(driver_folder.join(name)).unwrap();
         }
         let found =
-            |inventory: &Inventory| checked(inventory, None, &kernels).map(|gpus| gpus.len());
+            |inventory: &Inventory| checked(inventory, None, &driver_folder).map(|gpus| gpus.len());
         assert_eq!(found(&inventory(&["0", "1"])), Some(2));
         assert_eq!(
             found(&inventory(&["0", "1.0", "1.1"])),
             None,
-            "one is cut, and may be cut otherwise by now"
+            "a partitioned GPU may have other instances by now"
         );
         let with = |change: fn(&mut Inventory)| {
             let mut inventory = inventory(&["0", "1"]);
             change(&mut inventory);
             found(&inventory)
         };
-        assert_eq!(with(|it| it.gpus.truncate(1)), None, "the kernel's driver has more");
+        assert_eq!(with(|it| it.gpus.truncate(1)), None, "the kernel's driver has more GPUs");
         assert_eq!(with(|it| it.gpus.clear()), None);
-        assert_eq!(with(|it| it.age_ms = 3001), None, "old");
+        assert_eq!(with(|it| it.age_ms = 3001), None, "too old");
         assert_eq!(with(|it| it.gpus[1].memory_total = 0), None);
         assert_eq!(
             with(|it| it.gpus[1].is_partitioned = true),
             None,
-            "cut into what nobody can name"
+            "instances that the driver does not list"
         );
         assert_eq!(with(|it| it.gpus[1].uuid = "GPU-1".into()), None);
-        assert_eq!(with(|it| it.simulated = Some("".into())), None, "simulated ones");
+        assert_eq!(with(|it| it.simulated = Some("".into())), None, "simulated GPUs");
         assert_eq!(
             checked(&inventory(&["0", "1"]), None, &folder.path().join("none"))
                 .map(|gpus| gpus.len()),
@@ -245,12 +250,13 @@ mod tests {
             "echo '[{}]'",
         ] {
             let refused = refusal(other);
-            assert!(refused.contains("of one release"), "{other}: {refused}");
+            assert!(refused.contains("of the same release"), "{other}: {refused}");
         }
         let gone =
             format!("{:#}", listed_by(&mut Command::new("/nowhere/cgpu-monitor")).unwrap_err());
         assert!(
-            gone.contains("/nowhere/cgpu-monitor cannot be run") && gone.contains("of one release"),
+            gone.contains("cannot run /nowhere/cgpu-monitor")
+                && gone.contains("of the same release"),
             "{gone}"
         );
     }

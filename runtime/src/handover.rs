@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::invocation::Invocation;
 
 /// Brings the driver's files and devices into containers, then calls another runtime.
-const VENDORS: &str = "nvidia-container-runtime";
+const VENDOR_RUNTIME: &str = "nvidia-container-runtime";
 const OTHERS: &[&str] = &["runc", "crun"];
 /// Folders of programs, for engines that run without PATH.
 const FOLDERS: &[&str] =
@@ -26,18 +26,18 @@ const FOLDERS: &[&str] =
 ///
 /// # Errors
 /// No runtime is found.
-pub fn next(configured: Option<&Path>, needs_vendors: bool) -> Result<PathBuf> {
+pub fn next(configured: Option<&Path>, needs_vendor_runtime: bool) -> Result<PathBuf> {
     if let Some(path) = configured {
         if path.components().count() > 1 {
             return Ok(path.to_owned());
         }
         return find(path.as_os_str())
-            .with_context(|| format!("the runtime {} is not on PATH", path.display()));
+            .with_context(|| format!("the runtime {} is not in PATH", path.display()));
     }
-    let vendors = needs_vendors.then(|| find(OsStr::new(VENDORS))).flatten();
-    let found = vendors.or_else(|| OTHERS.iter().find_map(|name| find(OsStr::new(name))));
+    let vendor = needs_vendor_runtime.then(|| find(OsStr::new(VENDOR_RUNTIME))).flatten();
+    let found = vendor.or_else(|| OTHERS.iter().find_map(|name| find(OsStr::new(name))));
     found.with_context(|| {
-        format!("no runtime to hand over to: expected {} on PATH; install one", OTHERS.join(" or "))
+        format!("no runtime to hand over to: expected {} in PATH; install one", OTHERS.join(" or "))
     })
 }
 
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn find_skips_the_own_program() {
+    fn find_skips_this_program() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         for name in ["link", "folder/runc", "nothing", "other"] {

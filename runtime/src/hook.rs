@@ -32,15 +32,11 @@ const MOUNTS: &str = "mounts";
 /// # Errors
 /// The container must not start, or its folder cannot be removed.
 pub fn run(arguments: &[OsString]) -> Result<()> {
-    let words: Vec<&str> = arguments.iter().filter_map(|word| word.to_str()).collect();
+    let arguments: Vec<&str> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
     let mut text = Vec::new();
-    std::io::stdin()
-        .lock()
-        .read_to_end(&mut text)
-        .context("the container's state cannot be read")?;
-    let state: State =
-        serde_json::from_slice(&text).context("the container's state is not understood")?;
-    match words[..] {
+    std::io::stdin().lock().read_to_end(&mut text).context("cannot read the container's state")?;
+    let state: State = serde_json::from_slice(&text).context("the container's state is invalid")?;
+    match arguments[..] {
         ["created", "--root", root] => {
             created(Path::new(root), &Folder::of(Path::new(root), state.id())?, *state.pid())
         }
@@ -49,7 +45,8 @@ pub fn run(arguments: &[OsString]) -> Result<()> {
         [what] => injected(what, &Config::load(None)?, &state),
         [what, "--config", file] => injected(what, &Config::load(Some(Path::new(file)))?, &state),
         _ => bail!(
-            "expected: hook created|stopped --root DIR, hook plan|mount|clear [--config FILE], or hook bound"
+            "expected hook created|stopped --root DIR, hook plan|mount|clear [--config FILE], or \
+             hook bound"
         ),
     }
 }
@@ -63,7 +60,7 @@ fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
         "clear" => folder.remove(),
         "plan" => {
             let configuration = bundle.read()?;
-            if has_ours(&configuration, &folder) {
+            if has_slice(&configuration, &folder) {
                 // `cgpu-runtime` has made the slice.
                 return Ok(());
             }
@@ -80,19 +77,20 @@ fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
                 slice.folder.put(MOUNTS, &list, 0o644).map_err(anyhow::Error::from)
             } else {
                 Err(Refusal(
-                    "the image's loader reads no /etc/ld.so.preload: start the container by cgpu-runtime"
+                    "the image's loader reads no /etc/ld.so.preload: start the container with \
+                     cgpu-runtime"
                         .into(),
                 )
                 .into())
             };
             let root =
-                bundle.root(&configuration).context("config.json of the container names no root");
+                bundle.root(&configuration).context("config.json of the container has no root");
             let placed = ready.and_then(|_| mounting::prepare(&root?, &slice.mounts));
             let registered =
                 placed.and_then(|()| created(&config.root, &slice.folder, *state.pid()));
             // The container's mount namespace, in which the next hook runs, exists already.
             let done = registered.and_then(|()| {
-                slice.folder.show(state.pid().context("the container's state tells no process")?)
+                slice.folder.show(state.pid().context("the container's state has no process id")?)
             });
             if done.is_err() {
                 let _ = slice.folder.remove();
@@ -108,22 +106,19 @@ fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
                 {
                     return Ok(());
                 }
-                text => {
-                    text.context("the mounts that were planned for the slice cannot be read")?
-                }
+                text => text.context("cannot read the planned mounts of the slice")?,
             };
             let mounts: Vec<Mount> = serde_json::from_slice(&text)?;
-            let root = bundle
-                .root(&configuration)
-                .context("config.json of the container names no root")?;
-            mounting::all(&root, &mounts)
+            let root =
+                bundle.root(&configuration).context("config.json of the container has no root")?;
+            mounting::mount_all(&root, &mounts)
         }
         _ => bail!("expected plan, mount or clear, found {what}"),
     }
 }
 
 /// Returns whether the container's folder is among its mounts already.
-fn has_ours(configuration: &Configuration, folder: &Folder) -> bool {
+fn has_slice(configuration: &Configuration, folder: &Folder) -> bool {
     configuration
         .binds()
         .iter()
@@ -134,11 +129,11 @@ fn has_ours(configuration: &Configuration, folder: &Folder) -> bool {
 /// limit is requested. With its own user namespace a hook may not find the plan of the previous
 /// one, and must not take that for no limit.
 fn needs_no_mounts(configuration: &Configuration, folder: &Folder) -> Result<bool> {
-    if has_ours(configuration, folder) {
+    if has_slice(configuration, folder) {
         return Ok(true);
     }
     let variables = configuration.variables();
-    let unknown = || Err(Refusal("its GPUs are not known here".into()));
+    let unknown = || Err(Refusal("GPUs are not known in this hook".into()));
     Ok(matches!(plan(&Declared::new(&variables)?, "", unknown), Ok(Plan::Native)))
 }
 
@@ -146,7 +141,7 @@ fn needs_no_mounts(configuration: &Configuration, folder: &Folder) -> Result<boo
 /// the container is not started. Without a monitor, or if it does not answer, memory limits apply
 /// all the same, and a monitor that starts later finds the container.
 pub(crate) fn created(root: &Path, folder: &Folder, pid: Option<i32>) -> Result<()> {
-    let pid = pid.context("the container's state tells no process")?;
+    let pid = pid.context("the container's state has no process id")?;
     let monitor_hangs = folder.record_first_process(pid)?;
     if monitor_hangs {
         return Ok(());
@@ -194,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn monitor_that_hung_at_the_start_is_not_waited_for_again() {
+    fn hanging_monitor_is_waited_for_once() {
         assert!(connects(false));
         assert!(!connects(true));
     }

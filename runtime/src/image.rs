@@ -16,7 +16,7 @@ use object::read::elf::{FileHeader, SectionTable};
 use crate::files::Files;
 
 /// Maximum number of versions of a library.
-const VERSIONS: usize = 1000;
+const MAX_VERSIONS: usize = 1000;
 /// The fixed paths of glibc's loaders.
 const LOADERS: &[&str] = &["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
 /// Default folders of libraries, of all distributions.
@@ -31,9 +31,9 @@ const LIBRARIES: &[&str] = &[
     "/usr/lib",
 ];
 /// The preload file of Nix's loader.
-const OF_NIX: &str = "/etc/ld-nix.so.preload";
+const NIX_PRELOAD: &str = "/etc/ld-nix.so.preload";
 /// The preload files of all known loaders; glibc's default comes first.
-const PRELOADS: &[&str] = &["/etc/ld.so.preload", OF_NIX];
+const PRELOADS: &[&str] = &["/etc/ld.so.preload", NIX_PRELOAD];
 /// Nix's package folder. Programs in it name a loader there, whatever else the image has.
 const STORE: &str = "/nix/store";
 
@@ -107,10 +107,10 @@ impl Image {
         for libraries in LIBRARIES {
             let Some(library) = files.open(&format!("{libraries}/libc.so.6"))? else { continue };
             if let Some(version) = defined(library) {
-                let own = PRELOADS.iter().find(|name| holds(&loader, name.as_bytes())).copied();
+                let own = PRELOADS.iter().find(|name| contains(&loader, name.as_bytes())).copied();
                 let mut preloads: Vec<&str> = own.into_iter().collect();
-                if own.is_some_and(|own| own != OF_NIX) && files.has(STORE)? {
-                    preloads.push(OF_NIX);
+                if own.is_some_and(|own| own != NIX_PRELOAD) && files.has(STORE)? {
+                    preloads.push(NIX_PRELOAD);
                 }
                 return Ok(Self::Glibc { version, libraries: libraries.into(), preloads });
             }
@@ -119,7 +119,7 @@ impl Image {
     }
 }
 
-fn holds(bytes: &[u8], wanted: &[u8]) -> bool {
+fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
     memchr::memmem::find(bytes, wanted).is_some()
 }
 
@@ -130,7 +130,7 @@ fn defined(library: File) -> Option<Version> {
     let (mut entries, link) = sections.gnu_verdef(endian, &cache).ok()??;
     let strings = sections.strings(endian, &cache, link).ok()?;
     let mut newest = None;
-    for _ in 0..VERSIONS {
+    for _ in 0..MAX_VERSIONS {
         let Ok(Some((_, mut names))) = entries.next() else { break };
         // The first name is the entry's own, the others are its predecessors.
         if let Ok(Some(name)) = names.next() {
@@ -200,18 +200,14 @@ mod tests {
     }
 
     #[test]
-    fn image_is_classified_by_its_loader() {
+    fn image_kind_follows_its_loader() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(image_at(folder.path()), Image::Bare);
         put(folder.path(), "lib/ld-musl-x86_64.so.1", b"");
         assert_eq!(image_at(folder.path()), Image::Musl);
         put(folder.path(), "lib64/ld-linux-x86-64.so.2", b"xx/etc/ld.so.preloadxx");
         put(folder.path(), "lib64/libc.so.6", b"no library");
-        assert_eq!(
-            image_at(folder.path()),
-            Image::Bare,
-            "a loader without a library loads nothing"
-        );
+        assert_eq!(image_at(folder.path()), Image::Bare, "a loader without a C library");
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub struct Invocation {
     /// `exec`: the file that describes the process.
     pub process: Option<PathBuf>,
     /// Number of `arguments` before the command.
-    pub words_before: usize,
+    pub arguments_before: usize,
     /// The arguments for the next runtime.
     pub arguments: Vec<OsString>,
 }
@@ -144,7 +144,7 @@ impl Invocation {
             file: None,
             pid_file: None,
             process: None,
-            words_before: 0,
+            arguments_before: 0,
             arguments: Vec::new(),
         };
         let mut arguments = arguments.into_iter();
@@ -153,13 +153,13 @@ impl Invocation {
                 let command = argument.to_str().filter(|command| COMMANDS.contains(command));
                 let Some(command) = command else {
                     return Err(Refusal(format!(
-                        "`{}` is no command of a container runtime that is known; expected one of {}",
+                        "`{}` is not a known command of a container runtime; expected one of {}",
                         argument.to_string_lossy().escape_default(),
                         COMMANDS.join(", ")
                     )));
                 };
                 invocation.command = Some(command.to_owned());
-                invocation.words_before = invocation.arguments.len();
+                invocation.arguments_before = invocation.arguments.len();
                 invocation.arguments.push(argument);
                 break;
             };
@@ -170,7 +170,8 @@ impl Invocation {
                 _ if value.is_some() => Kind::Plain,
                 other => {
                     return Err(Refusal(format!(
-                        "the option --{} before the command is not known, so that it cannot be told where the command begins; write it as --NAME=VALUE",
+                        "unknown option --{} before the command: write it as --NAME=VALUE, so \
+                         that the command can be recognized",
                         other.escape_default()
                     )));
                 }
@@ -213,21 +214,21 @@ impl Invocation {
             (_, true) => EXEC_VALUED,
             _ => &[],
         };
-        let mut words = rest.iter();
-        let mut only_words = false;
-        while let Some(argument) = words.next() {
-            if !only_words && argument == "--" {
-                only_words = true;
+        let mut rest = rest.iter();
+        let mut options_ended = false;
+        while let Some(argument) = rest.next() {
+            if !options_ended && argument == "--" {
+                options_ended = true;
                 continue;
             }
-            let Some((name, value)) = option(argument).filter(|_| !only_words) else {
+            let Some((name, value)) = option(argument).filter(|_| !options_ended) else {
                 // `exec` and `kill` have more arguments; `create`, `run` and `delete` have only the
                 // id.
                 if self.id.is_none() {
                     self.id = argument.to_str().map(str::to_owned);
                 } else if creates {
                     return Err(Refusal(format!(
-                        "the container's id cannot be told: both `{}` and `{}` are there",
+                        "the container's id is ambiguous: found both `{}` and `{}`",
                         self.id.as_deref().unwrap_or_default().escape_default(),
                         argument.to_string_lossy().escape_default()
                     )));
@@ -244,7 +245,7 @@ impl Invocation {
             if !valued.contains(&name.as_str()) {
                 continue;
             }
-            let value = value.or_else(|| words.next().cloned());
+            let value = value.or_else(|| rest.next().cloned());
             match name.as_str() {
                 "pid-file" => self.pid_file = value.map(PathBuf::from),
                 "process" | "p" => self.process = value.map(PathBuf::from),
@@ -270,11 +271,11 @@ impl Invocation {
 
     /// Returns the arguments of another command for the same container.
     fn about(&self, command: &[&str]) -> Vec<OsString> {
-        let before = self.arguments.get(..self.words_before).unwrap_or_default();
-        let mut words = before.to_vec();
-        words.extend(command.iter().map(OsString::from));
-        words.extend(self.id.as_ref().map(OsString::from));
-        words
+        let before = self.arguments.get(..self.arguments_before).unwrap_or_default();
+        let mut arguments = before.to_vec();
+        arguments.extend(command.iter().map(OsString::from));
+        arguments.extend(self.id.as_ref().map(OsString::from));
+        arguments
     }
 
     /// Returns whether the command makes a container.
@@ -304,7 +305,7 @@ fn check_spelling(argument: &OsStr, name: &str) -> Result<(), Refusal> {
     };
     if is_unsupported {
         return Err(Refusal(format!(
-            "`{}` may mean another bundle or configuration: write out --bundle and --config",
+            "`{}` may mean another bundle or configuration: use --bundle and --config",
             argument.to_string_lossy().escape_default()
         )));
     }
@@ -349,7 +350,7 @@ mod tests {
         Invocation::parse(line.split_whitespace().map(OsString::from))
     }
 
-    fn passed_on(invocation: &Invocation) -> String {
+    fn forwarded(invocation: &Invocation) -> String {
         invocation
             .arguments
             .iter()
@@ -380,7 +381,7 @@ mod tests {
                 (Some("ID"), Some(std::path::Path::new("/b"))),
                 "{line}"
             );
-            assert_eq!(passed_on(&invocation), line);
+            assert_eq!(forwarded(&invocation), line);
         }
         let invocation = parse("--root /r --log=/l create --bundle /b --pid-file /p ID").unwrap();
         assert_eq!(invocation.pid_file.as_deref(), Some(std::path::Path::new("/p")));
@@ -408,12 +409,12 @@ mod tests {
     }
 
     #[test]
-    fn parse_removes_own_options() {
+    fn parse_removes_cgpu_options() {
         let invocation =
             parse("--cgpu-next /usr/bin/runc --root /r --cgpu-config=/c.toml state ID").unwrap();
         assert_eq!(invocation.next.as_deref(), Some(std::path::Path::new("/usr/bin/runc")));
         assert_eq!(invocation.config.as_deref(), Some(std::path::Path::new("/c.toml")));
-        assert_eq!(passed_on(&invocation), "--root /r state ID");
+        assert_eq!(forwarded(&invocation), "--root /r state ID");
     }
 
     #[test]
@@ -444,11 +445,13 @@ mod tests {
         #[test]
         fn every_create_is_recognized(
             before in proptest::collection::vec(prop_oneof![
-                Just("--debug"), Just("--systemd-cgroup"), Just("--root create"), Just("--root=/state"), Just("--log state"),
-                Just("--cgpu-next run"), Just("--novel=create"), Just("--log-format json"),
+                Just("--debug"), Just("--systemd-cgroup"), Just("--root create"),
+                Just("--root=/state"), Just("--log state"), Just("--cgpu-next run"),
+                Just("--novel=create"), Just("--log-format json"),
             ], 0..5),
             after in proptest::collection::vec(prop_oneof![
-                Just("--no-pivot"), Just("--pid-file state"), Just("--console-socket /s"), Just("--no-new-keyring"),
+                Just("--no-pivot"), Just("--pid-file state"), Just("--console-socket /s"),
+                Just("--no-new-keyring"),
             ], 0..4),
         ) {
             let line = format!("{} create {} --bundle /b ID", before.join(" "), after.join(" "));

@@ -2,12 +2,17 @@
 //! another runtime.
 //!
 //! ```text
-//!   engine (docker, containerd, podman) -- create --> cgpu-runtime -- create --> runc, crun, nvidia-container-runtime
-//!                                                        |                          |
-//!   variables of config.json --> plan: slice, native,    |                          +-- createRuntime hook: registration
-//!   GPUs of the host --------->       or a refusal      |                          +-- poststop hook: clean-up
-//!                                                        v
-//!                          folder of the container (use, grant, limits), mounts of it and of the shim
+//!   engine (docker, containerd, podman)
+//!     | create
+//!     v
+//!   cgpu-runtime  <-- variables of config.json, GPUs of the host
+//!     | plan: a slice, native, or a refusal
+//!     | slice: the container's folder (use, grant, limits), mounts of it and of the shim
+//!     | create
+//!     v
+//!   runc, crun, nvidia-container-runtime
+//!     +-- createRuntime hook: registration
+//!     +-- poststop hook: clean-up
 //! ```
 //!
 //! A container whose variables request nothing is passed on unchanged; its configuration is not

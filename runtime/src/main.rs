@@ -14,34 +14,34 @@ use cgpu_runtime::{handover, hook, start};
 
 /// Docker supports `--gpus` only if PATH has a program of this name. On a host with simulated GPUs
 /// a link of this name to `cgpu-runtime` enables it, and does nothing.
-const VENDORS_HOOK: &str = "nvidia-container-runtime-hook";
+const VENDOR_HOOK: &str = "nvidia-container-runtime-hook";
 
 /// The help, which the next runtime's own help follows.
 const HELP: &str = "\
 cgpu-runtime: an OCI runtime that gives containers slices of GPUs, by their variables
-(ALIYUN_COM_GPU_MEM_CONTAINER and others), and hands over to another one. Engines call it:
-cgpu setup docker|containerd|crio|podman tells them. Before the command it takes, of its own:
+(ALIYUN_COM_GPU_MEM_CONTAINER and others), and hands over to another runtime. Engines call it after
+`cgpu setup docker|containerd|crio|podman`. It has two options, before the command:
 
-  --cgpu-config FILE     the configuration [default: /etc/cgpu/runtime.toml, where there is one]
-  --cgpu-next FILE       the runtime to hand over to [default: the configuration's, else the one on PATH]
+  --cgpu-config FILE     Read this configuration [default: /etc/cgpu/runtime.toml, if it exists]
+  --cgpu-next FILE       Hand over to this runtime [default: the configuration's, else from PATH]
 
-Everything else goes to that one, whose own words follow.
+All other arguments go to that runtime, whose help follows.
 ";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();
-    if Path::new(&name).file_name() == Some(OsStr::new(VENDORS_HOOK)) {
+    if Path::new(&name).file_name() == Some(OsStr::new(VENDOR_HOOK)) {
         return ExitCode::SUCCESS;
     }
     let arguments: Vec<OsString> = arguments.collect();
-    if let Some((word, rest)) = arguments.split_first()
-        && word == "hook"
+    if let Some((first, rest)) = arguments.split_first()
+        && first == "hook"
     {
         return exit_code(hook::run(rest).map(|()| ExitCode::SUCCESS), None);
     }
-    if let [word] = &arguments[..]
-        && ["--help", "-h", "help"].iter().any(|help| word == help)
+    if let [only] = &arguments[..]
+        && ["--help", "-h", "help"].iter().any(|help| only == help)
     {
         // A closed pipe is no failure.
         let _ = writeln!(std::io::stdout(), "{HELP}");

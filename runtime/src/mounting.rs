@@ -29,7 +29,7 @@ pub fn prepare(root: &Path, mounts: &[Mount]) -> Result<()> {
     for mount in mounts.iter().filter(|mount| !covered(mount)) {
         let is_folder = mount.source().as_deref().is_some_and(Path::is_dir);
         mount_point(&root, mount.destination(), is_folder)
-            .with_context(|| format!("cannot make {}", mount.destination().display()))?;
+            .with_context(|| format!("cannot create {}", mount.destination().display()))?;
     }
     Ok(())
 }
@@ -38,10 +38,10 @@ pub fn prepare(root: &Path, mounts: &[Mount]) -> Result<()> {
 ///
 /// # Errors
 /// A mount fails; the container must not start.
-pub fn all(root: &Path, mounts: &[Mount]) -> Result<()> {
+pub fn mount_all(root: &Path, mounts: &[Mount]) -> Result<()> {
     let root = open(root)?;
     for mount in mounts {
-        one(&root, mount)
+        mount_one(&root, mount)
             .with_context(|| format!("cannot mount {}", mount.destination().display()))?;
     }
     Ok(())
@@ -53,8 +53,8 @@ fn open(root: &Path) -> Result<OwnedFd> {
         .with_context(|| format!("cannot open {}", root.display()))
 }
 
-fn one(root: &OwnedFd, mount: &Mount) -> Result<()> {
-    let source = mount.source().as_deref().context("it has no source")?;
+fn mount_one(root: &OwnedFd, mount: &Mount) -> Result<()> {
+    let source = mount.source().as_deref().context("the mount has no source")?;
     let point = mount_point(root, mount.destination(), source.is_dir())?;
     rustix::mount::mount_bind(source, name(&point))?;
     // The descriptor refers to the covered file.

@@ -105,9 +105,8 @@ mod tests {
         )
         .unwrap();
         let hostname = folder.path().join("hostname");
-        let docker = named(
-            &json!({"mounts": [{"destination": "/etc/hostname", "type": "bind", "source": hostname}]}),
-        );
+        let docker = named(&json!({"mounts": [
+                {"destination": "/etc/hostname", "type": "bind", "source": hostname}]}));
         assert_eq!(
             (docker.name.as_deref(), docker.image.as_deref()),
             (Some("gpu_test1"), Some("tensorflow:19.10-py3"))
@@ -115,7 +114,8 @@ mod tests {
         fs::write(
             folder.path().join("containers.json"),
             r#"[{"id":"77","names":["other"],"metadata":"{}"},
-                {"id":"0123","names":["jolly"],"metadata":"{\"image-name\":\"localhost/cuda:latest\",\"name\":\"jolly\"}"}]"#,
+                {"id":"0123","names":["jolly"],
+                    "metadata":"{\"image-name\":\"localhost/cuda:latest\",\"name\":\"jolly\"}"}]"#,
         )
         .unwrap();
         let podman = stored(&folder.path().join("0123/userdata"), "0123").unwrap();
@@ -124,7 +124,8 @@ mod tests {
             (Some("jolly"), Some("localhost/cuda:latest"))
         );
         let pod = named(&json!({"annotations": {
-            "io.kubernetes.cri.sandbox-name": "p", "io.kubernetes.cri.container-name": "c", "io.kubernetes.cri.image-name": "i"}}));
+            "io.kubernetes.cri.sandbox-name": "p", "io.kubernetes.cri.container-name": "c",
+            "io.kubernetes.cri.image-name": "i"}}));
         assert_eq!((pod.name.as_deref(), pod.image.as_deref()), (Some("p/c"), Some("i")));
         assert_eq!(named(&json!({})), Named::default());
         assert_eq!(

@@ -65,7 +65,7 @@ impl<'a> Declared<'a> {
                 pairs.iter().skip(at + 1).find(|other| other.0 == *name && other.1 != *value)
             {
                 return Err(Refusal(format!(
-                    "{name} is set twice, to `{}` and `{}`, expected one value; leave one of them out",
+                    "{name} is set twice, to `{}` and `{}`, expected one value; leave one out",
                     value.escape_default(),
                     other.escape_default()
                 )));
@@ -176,7 +176,9 @@ pub fn plan(
     let gpus = gpus()?;
     if gpus.is_empty() {
         return Err(Refusal(
-            "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit, but this host has no GPU; start the container on a host that has one, or leave it out".into(),
+            "ALIYUN_COM_GPU_MEM_CONTAINER requests a limit, but this host has no GPU; start the \
+             container on a host with a GPU, or leave the variable out"
+                .into(),
         ));
     }
     check_indexes(declared, gpus.iter().map(|gpu| gpu.id.gpu()).collect())?;
@@ -189,7 +191,8 @@ pub fn plan(
     if let Some(partitioned) = settings.gpus.iter().find(|limit| is_partitioned(&gpus, limit.uuid))
     {
         return Err(Refusal(format!(
-            "the GPU {} is partitioned into MIG instances that have no names of their own; install a driver from R470 on, or name other GPUs in NVIDIA_VISIBLE_DEVICES",
+            "the GPU {} is partitioned into MIG instances that the driver does not list; install \
+             the driver R470 or newer, or name other GPUs in NVIDIA_VISIBLE_DEVICES",
             partitioned.uuid
         )));
     }
@@ -217,7 +220,8 @@ fn check_indexes(declared: &Declared<'_>, gpus: BTreeSet<u32>) -> Result<(), Ref
     {
         if !u32::try_from(index).is_ok_and(|index| gpus.contains(&index)) {
             return Err(Refusal(format!(
-                "NVIDIA_VISIBLE_DEVICES is `{}`, but there is no GPU {index}: this host has {}; name only GPUs that are there",
+                "NVIDIA_VISIBLE_DEVICES is `{}`, but there is no GPU {index}: this host has {}; \
+                 name only existing GPUs",
                 list.escape_default(),
                 gpus.len()
             )));

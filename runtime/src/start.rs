@@ -48,10 +48,10 @@ pub enum Prepared {
 /// The container must not be started; the message says why.
 pub fn prepare(invocation: &Invocation, config: &Config) -> Result<Prepared> {
     let bundle = Bundle::of(invocation)?;
-    let came = bundle.read()?;
-    let bound = binding::bound(&came, config)?;
+    let original = bundle.read()?;
+    let bound = binding::bound(&original, config)?;
     let is_bound = bound.is_some();
-    let configuration = bound.unwrap_or(came);
+    let configuration = bound.unwrap_or(original);
     let variables = configuration.variables();
     let slice = if Declared::new(&variables)?.request_memory() {
         let id = invocation.id.as_deref().context("the container has no id")?;
@@ -113,7 +113,7 @@ pub fn follow(invocation: &Invocation, config: &Config, folder: &Folder) -> Resu
     let text =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let pid =
-        text.trim().parse().with_context(|| format!("{} holds no process id", file.display()))?;
+        text.trim().parse().with_context(|| format!("{} has no process id", file.display()))?;
     created(&config.root, folder, Some(pid))
 }
 
@@ -177,16 +177,18 @@ impl Slice {
         };
         let shim = config.shim()?;
         let root =
-            bundle.root(configuration).context("config.json of the container names no root")?;
+            bundle.root(configuration).context("config.json of the container has no root")?;
         if !configuration.has_own_mounts() {
             return Err(Refusal(
-                "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit that could not be kept: the container has no mount namespace of its own; give it one".into(),
+                "ALIYUN_COM_GPU_MEM_CONTAINER requests a limit that cannot be enforced: the \
+                 container has no mount namespace of its own; give it one"
+                    .into(),
             )
             .into());
         }
         let files = Files::new(&root, bundle.mounts(configuration))
-            .with_context(|| format!("the files of {} cannot be looked at", root.display()))?;
-        let image = loadable(&files, &shim, config)?;
+            .with_context(|| format!("cannot read the files of {}", root.display()))?;
+        let image = loadable_image(&files, &shim, config)?;
         let folder = Folder::make(&FolderSpec {
             root: &config.root,
             id,
@@ -199,7 +201,7 @@ impl Slice {
             monitor_hangs,
         })?;
         let ready = mounts(&folder, config, &files, &image, &shim).and_then(|(mounts, by_file)| {
-            are_seen(configuration, &files, &mounts)?;
+            check_visible(configuration, &files, &mounts)?;
             Ok((mounts, by_file))
         });
         match ready {
@@ -252,7 +254,7 @@ impl Planned {
             Ok(known) => Ok(reported.insert(known).gpus.clone()),
             Err(why) => {
                 monitor_hangs = why == NoInventory::Hangs;
-                Err(Refusal("the monitor gives no inventory".into()))
+                Err(Refusal("the monitor has no inventory".into()))
             }
         };
         let planned = plan(declared, name, by_monitor);
@@ -263,7 +265,7 @@ impl Planned {
         let mut found = Vec::new();
         let by_nvml = || {
             found = gpus::by_nvml(config).map_err(|error| {
-                Refusal(format!("ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit, but {error:#}"))
+                Refusal(format!("ALIYUN_COM_GPU_MEM_CONTAINER requests a limit, but {error:#}"))
             })?;
             Ok(found.clone())
         };
@@ -278,13 +280,13 @@ impl Planned {
 }
 
 /// Returns the image, if the shim can be loaded into its programs.
-fn loadable(files: &Files, shim: &Path, config: &Config) -> Result<Image> {
-    let image = Image::of(files).context("the image's C library cannot be looked at")?;
+fn loadable_image(files: &Files, shim: &Path, config: &Config) -> Result<Image> {
+    let image = Image::of(files).context("cannot read the image's C library")?;
     let needed = image::needed(shim).with_context(|| format!("cannot read {}", shim.display()))?;
     // The loader ignores a library that it cannot read.
     if needed.is_none() || std::fs::metadata(shim)?.mode() & 0o004 == 0 {
         bail!(Refusal(format!(
-            "{} is no library that every user can load: install libcgpu.so again",
+            "{} is not a library that all users can load: install libcgpu.so again",
             shim.display()
         )));
     }
@@ -296,32 +298,36 @@ fn loadable(files: &Files, shim: &Path, config: &Config) -> Result<Image> {
             // A user who sets variables, or clears them as a login does, would have the GPU without
             // the shim.
             _ if image.preloads().is_empty() && !config.ld_preload => {
-                "the image's loader reads no /etc/ld.so.preload (ld_preload = true in the runtime's configuration starts it with LD_PRELOAD, which its programs may unset)".into()
+                "the image's loader reads no /etc/ld.so.preload (ld_preload = true in the \
+                 runtime's configuration starts it with LD_PRELOAD, which its programs may unset)"
+                    .into()
             }
             _ => return Ok(image),
         },
-        Image::Musl => "the image has musl, into whose programs libcgpu.so cannot be loaded".into(),
-        Image::Bare => "the image has no glibc, and libcgpu.so cannot be loaded into static programs".into(),
+        Image::Musl => "the image has musl, and libcgpu.so needs glibc".into(),
+        Image::Bare => "the image has no glibc, which libcgpu.so needs".into(),
     };
     bail!(Refusal(format!(
-        "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit that could not be kept: {why}; use an image with glibc {} or newer, or leave the variable out",
+        "ALIYUN_COM_GPU_MEM_CONTAINER requests a limit that cannot be enforced: {why}; use an \
+         image with glibc {} or newer, or leave the variable out",
         needed.unwrap_or(image::Version(2, 17))
     )))
 }
 
 /// Checks that none of the mounts is hidden: paths are masked after all mounts.
-fn are_seen(configuration: &Configuration, files: &Files, mounts: &[Mount]) -> Result<()> {
+fn check_visible(configuration: &Configuration, files: &Files, mounts: &[Mount]) -> Result<()> {
     let ours: Vec<_> =
         mounts.iter().map(|mount| files.resolve(mount.destination())).collect::<Result<_, _>>()?;
     for masked in configuration.masked() {
         let path = files
             .resolve(masked)
-            .with_context(|| format!("cannot tell what {} is", masked.display()))?;
+            .with_context(|| format!("cannot resolve {}", masked.display()))?;
         // The limits are below the container's folder; elsewhere cgpu mounts only files.
         let hides = |own: &std::path::PathBuf| own.starts_with(&path) || path.starts_with(own);
         if ours.iter().any(hides) {
             bail!(Refusal(format!(
-                "ALIYUN_COM_GPU_MEM_CONTAINER asks for a limit that could not be kept: the container's configuration masks {}; take it out of maskedPaths",
+                "ALIYUN_COM_GPU_MEM_CONTAINER requests a limit that cannot be enforced: the \
+                 container's configuration masks {}; remove it from maskedPaths",
                 masked.display()
             )));
         }
@@ -338,24 +344,24 @@ fn mounts(
     shim: &Path,
 ) -> Result<(Vec<Mount>, bool)> {
     let Image::Glibc { libraries, preloads, .. } = image else { bail!("the image has no glibc") };
-    let closed = ["ro", "noexec"];
-    let open = ["rw", "noexec"];
+    let read_only = ["ro", "noexec"];
+    let writable = ["rw", "noexec"];
     let own = |name: &str| folder.path().join(name);
     let inside = |name: &str| format!("{}/{name}", paths::RUN);
     // The folder is read-only, so that none of its files, above all the limits, can be replaced.
     let mut mounts = vec![
-        bind(folder.path(), paths::RUN, &closed),
-        bind(&own("use"), &inside("use"), &open),
-        bind(&own("refused"), &inside("refused"), &open),
+        bind(folder.path(), paths::RUN, &read_only),
+        bind(&own("use"), &inside("use"), &writable),
+        bind(&own("refused"), &inside("refused"), &writable),
         bind(shim, SHIM, &["ro"]),
     ];
     for name in preloads {
         let present =
-            files.read(name).with_context(|| format!("the image's {name} cannot be read"))?;
+            files.read(name).with_context(|| format!("cannot read the image's {name}"))?;
         let text = image::merged(SHIM, &present.unwrap_or_default());
         let own = name.trim_start_matches("/etc/");
         let file = folder.put(own, &text, 0o644)?;
-        mounts.push(bind(&file, name, &closed));
+        mounts.push(bind(&file, name, &read_only));
     }
     if let Some(list) = &config.sim {
         mounts.extend(simulator(folder, config, list, libraries)?);

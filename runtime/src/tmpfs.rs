@@ -39,7 +39,7 @@ const INITIAL_MOUNTS: u64 = 0xEFFF_FFF8;
 /// # Errors
 /// The system refuses the mount.
 pub fn mount(folder: &Path) -> io::Result<bool> {
-    if !is_the_hosts() {
+    if !mounts_for_host() {
         return Ok(false);
     }
     let page = rustix::param::page_size() as u64;
@@ -102,7 +102,7 @@ pub fn show(folder: &Path, pid: i32) -> io::Result<()> {
 /// Returns whether a mount here is the host's: in the initial PID and user namespaces, and the
 /// mount namespace of the first process.
 #[must_use]
-pub fn is_the_hosts() -> bool {
+pub fn mounts_for_host() -> bool {
     let of =
         |name: &str| std::fs::metadata(Path::new("/proc").join(name)).map(|about| about.ino()).ok();
     of("self/ns/pid") == Some(crate::folder::INITIAL)
@@ -118,7 +118,7 @@ mod tests {
     use std::io::Read;
 
     #[test]
-    fn tenant_that_fills_its_folder_fills_only_its_own() {
+    fn container_cannot_write_beyond_its_tmpfs() {
         let folder = tempfile::tempdir().unwrap();
         if !mount(folder.path()).unwrap_or(false) {
             return;

@@ -27,7 +27,8 @@ fn additions_come_last_and_once() {
         "root": {"path": "rootfs", "readonly": true},
         "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
         "hooks": {"prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}]},
-        "linux": {"seccomp": {"defaultAction": "SCMP_ACT_ERRNO"}, "novelty": {"big": 18_446_744_073_709_551_615_u64}}
+        "linux": {"seccomp": {"defaultAction": "SCMP_ACT_ERRNO"}, "novelty":
+            {"big": 18_446_744_073_709_551_615_u64}}
     });
     let once = parse(&document).unwrap().with(&additions());
     let twice = Configuration::parse(&once.text()).unwrap().with(&additions());
@@ -65,7 +66,8 @@ fn preload_comes_before_other_libraries() {
 
 #[test]
 fn exec_gets_the_preload_variable() {
-    let process = json!({"args": ["sh"], "env": ["A=1"], "capabilities": {"bounding": []}, "noNewPrivileges": true});
+    let process = json!({"args": ["sh"], "env": ["A=1"], "capabilities": {"bounding": []},
+        "noNewPrivileges": true});
     let edited: Value =
         serde_json::from_slice(&preloading(process.to_string().as_bytes(), "/s").unwrap()).unwrap();
     assert_eq!(edited["env"], json!(["A=1", "LD_PRELOAD=/s"]));
@@ -77,12 +79,13 @@ fn exec_gets_the_preload_variable() {
     }
 }
 
-/// runc reads the first value and the second, and takes both.
+/// runc would merge both values.
 #[test]
 fn duplicate_names_are_refused() {
     for text in [
         r#"{"process": {"env": ["ALIYUN_COM_GPU_MEM_CONTAINER=1"]}, "process": {"args": ["sh"]}}"#,
-        r#"{"linux": {"seccomp": {"defaultAction": "SCMP_ACT_ERRNO"}}, "linux": {"namespaces": []}}"#,
+        r#"{"linux": {"seccomp": {"defaultAction": "SCMP_ACT_ERRNO"}},
+            "linux": {"namespaces": []}}"#,
     ] {
         assert!(Configuration::parse(text.as_bytes()).is_err(), "{text}");
     }
@@ -118,7 +121,7 @@ fn ambiguous_names_are_refused() {
 }
 
 #[test]
-fn bind_mounts_are_known_by_type_or_option() {
+fn bind_mount_is_recognized_by_type_or_option() {
     let mounts = json!({"mounts": [
         {"destination": "/a", "type": "bind", "source": "/x"},
         {"destination": "/b", "type": "none", "source": "/y", "options": ["rbind", "ro"]},
@@ -146,7 +149,7 @@ fn own_mounts_need_a_mount_namespace() {
     assert!(!parse(&json!({})).unwrap().has_own_mounts());
 }
 
-/// Any JSON.
+/// Returns any JSON.
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -190,11 +193,12 @@ fn any_json() -> impl Strategy<Value = Value> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever a configuration holds: it is refused, or edited so that all of it is still there, as it was, with ours at the end.
+    /// Any configuration is refused, or keeps all of its contents, with the additions at the end.
     #[test]
     fn edits_keep_the_rest_of_the_configuration(document in any_json()) {
         let Ok(configuration) = parse(&document) else { return Ok(()) };
-        let edited: Value = serde_json::from_slice(&configuration.with(&additions()).text()).unwrap();
+        let text = configuration.with(&additions()).text();
+        let edited: Value = serde_json::from_slice(&text).unwrap();
         for (name, before) in document.as_object().unwrap() {
             let after = &edited[name];
             match name.as_str() {
@@ -206,7 +210,8 @@ proptest! {
                     for (kind, hooks) in before.as_object().into_iter().flatten() {
                         let before = hooks.as_array().cloned().unwrap_or_default();
                         if matches!(kind.as_str(), "createRuntime" | "poststop") {
-                            prop_assert_eq!(&after[kind].as_array().unwrap()[..before.len()], &before[..]);
+                            let after = after[kind].as_array().unwrap();
+                            prop_assert_eq!(&after[..before.len()], &before[..]);
                         } else {
                             prop_assert_eq!(&after[kind], hooks);
                         }
@@ -219,7 +224,7 @@ proptest! {
         prop_assert_eq!(&mounts[mounts.len() - 1]["destination"], "/run/cgpu/libcgpu.so");
     }
 
-    /// Bytes that are no configuration harm nobody.
+    /// Arbitrary bytes are refused without a panic.
     #[test]
     fn parse_of_any_bytes_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = Configuration::parse(&bytes);

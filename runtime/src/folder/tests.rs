@@ -177,12 +177,12 @@ fn folder_with_limits_only_counts_against_the_gpu() {
     assert!(refused.contains("8000 MiB are given to 1 containers"), "{refused}");
     let bundle = root.path().join("bundle");
     hosts.put(BELOW, bundle.as_os_str().as_bytes(), 0o644).unwrap();
-    assert_eq!(hosts.is_in_the_way(&bundle, own_namespace()), !tmpfs::is_the_hosts());
+    assert_eq!(hosts.is_in_the_way(&bundle, own_namespace()), !tmpfs::mounts_for_host());
     // It may still be being made.
     assert!(!hosts.is_abandoned());
     let old = SystemTime::now() - 2 * START_TIMEOUT;
     File::options().write(true).open(hosts.path.join(LIMITS)).unwrap().set_modified(old).unwrap();
-    assert_eq!(hosts.is_abandoned(), tmpfs::is_the_hosts());
+    assert_eq!(hosts.is_abandoned(), tmpfs::mounts_for_host());
     // Its engine has not deleted it: only the mount has gone.
     fs::create_dir(&bundle).unwrap();
     fs::write(bundle.join("config.json"), "{}").unwrap();

@@ -34,7 +34,7 @@ fn four() -> Vec<HostGpu> {
 }
 
 #[test]
-fn plan_gives_the_documents_values() {
+fn plan_gives_the_documented_limits() {
     let t4 = [gpu(0, 15109)];
     assert_eq!(limits(&[(MEM, "6"), (DEV, "15")], &t4), Some(vec![(0, 6043)]));
     assert_eq!(limits(&[(MEM, "8"), (DEV, "15")], &t4), Some(vec![(0, 8058)]));
@@ -73,7 +73,7 @@ fn limits_follow_the_named_gpus() {
         limits(&[(MEM, "3"), (VISIBLE, "all")], &four()).map(|limits| limits.len()),
         Some(4)
     );
-    // Without the variable the GPUs come by another way, or not at all: none is left without a limit.
+    // Without the variable the container may get any GPU, so each has a limit.
     assert_eq!(limits(&[(MEM, "3")], &four()).map(|limits| limits.len()), Some(4));
     assert_eq!(
         limits(&[(MEM, "3"), (VISIBLE, "void")], &four()).map(|limits| limits.len()),
@@ -135,7 +135,7 @@ fn instances_count_as_gpus_and_keep_indexes() {
         part(3, DeviceId::of_gpu(2), 15109),
     ];
     let mig = |number: u8| Uuid([number + 1; 16]).to_string().replacen("GPU", "MIG", 1);
-    // Without a name they stand where their GPU would.
+    // By index, instances take the place of their GPU.
     assert_eq!(
         limits(&[(MEM, "3,4,2,5")], &partitioned),
         Some(vec![(0, 3072), (1, 4096), (2, 2048), (3, 5120)])
@@ -157,7 +157,7 @@ fn instances_count_as_gpus_and_keep_indexes() {
         ("1:0", "1", "MIG devices go by their own UUID"),
         ("1.0", "1", "MIG devices go by their own UUID"),
         ("3", "1", "there is no GPU 3: this host has 3"),
-        // More than the instance has, though not more than its GPU.
+        // More than the instance has, but not more than its GPU.
         (&mig(2), "6", "more than"),
     ] {
         let message =
@@ -171,8 +171,7 @@ fn gpus_are_read_only_for_a_limit() {
     for variables in
         [vec![], vec![format!("{MEM}=0")], vec![format!("{MEM}=3"), "CGPU_DISABLE=true".into()]]
     {
-        let plan =
-            plan(&Declared::new(&variables).unwrap(), "a", || panic!("nobody wants to know"));
+        let plan = plan(&Declared::new(&variables).unwrap(), "a", || panic!("GPUs were read"));
         assert_eq!(plan, Ok(Plan::Native));
     }
 }
@@ -185,7 +184,7 @@ fn any_name_fits_the_limits_file() {
     }
 }
 
-/// What a person may write for a variable, sensible or not.
+/// Returns values of variables, valid or not.
 fn value() -> impl Strategy<Value = String> {
     prop_oneof![
         "[0-9]{1,3}(,[0-9]{1,2}){0,4}",
@@ -200,13 +199,15 @@ fn value() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
-    /// Whatever the variables say: a container that speaks of memory, and neither says that it wants none nor names no GPU to slice, is
-    /// never native; what it gets is more than nothing and at most the GPU; and it is the same as is understood inside.
+    /// With any variables, a container that requests memory is not native, unless it requests no
+    /// limit or no GPU. Its limits are above 0, at most the GPU's memory, and equal to those that
+    /// the shim computes inside.
     #[test]
     fn every_request_gets_a_limit_or_a_refusal(
         memory in value(),
         rest in proptest::collection::vec((proptest::sample::select(vec![
-            DEV, CGPU_UNIT, VISIBLE, SLICED, "ALIYUN_COM_GPU_SCHD_WEIGHT", "CGPU_DISABLE", "CGPU_DIR", "PATH",
+            DEV, CGPU_UNIT, VISIBLE, SLICED, "ALIYUN_COM_GPU_SCHD_WEIGHT", "CGPU_DISABLE",
+            "CGPU_DIR", "PATH",
         ]), value()), 0..5),
         count in 1_u8..5,
     ) {
@@ -214,15 +215,24 @@ proptest! {
         variables.extend(rest.iter().map(|(name, value)| format!("{name}={value}")));
         let gpus: Vec<HostGpu> = (0..count).map(|number| gpu(number, 15109)).collect();
         let Ok(declared) = Declared::new(&variables) else { return Ok(()) };
-        let is_off = memory.split(',').any(|part| part.trim_matches([' ', '\t']).bytes().all(|b| b == b'0') && !part.trim_matches([' ', '\t']).is_empty())
-            || matches!(declared.get("CGPU_DISABLE").map(|text| text.trim_matches([' ', '\t'])), Some("1" | "true"))
-            || matches!(declared.get(SLICED).map(|text| text.trim_matches([' ', '\t'])), Some("none" | "void"));
+        let trim = |text: &'_ str| text.trim_matches([' ', '\t']).to_owned();
+        let is_zero = |part: &str| {
+            let part = trim(part);
+            !part.is_empty() && part.bytes().all(|byte| byte == b'0')
+        };
+        let is = |name: &str, values: [&str; 2]| {
+            declared.get(name).map(trim).is_some_and(|value| values.contains(&value.as_str()))
+        };
+        let is_off = memory.split(',').any(is_zero)
+            || is("CGPU_DISABLE", ["1", "true"])
+            || is(SLICED, ["none", "void"]);
         match plan(&declared, "a", || Ok(gpus.clone())) {
             Ok(Plan::Native) => prop_assert!(is_off, "{variables:?} is native"),
             Ok(Plan::Slice(limits)) => {
                 prop_assert!(!limits.gpus.is_empty());
                 for (uuid, limit) in &limits.gpus {
-                    let gpu = gpus.iter().find(|gpu| gpu.gpu.uuid == *uuid).expect("a GPU of the host");
+                    let gpu = gpus.iter().find(|gpu| gpu.gpu.uuid == *uuid);
+                    let gpu = gpu.expect("a GPU of the host");
                     prop_assert!(*limit > Bytes::ZERO && *limit <= gpu.gpu.total);
                 }
                 prop_assert!(limits.to_text().is_ok());
