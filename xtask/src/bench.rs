@@ -10,7 +10,7 @@ use crate::handover;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Passed on: [--quick] [--json] [--switch-us US] [--plots DIR] [NAME...]
+    /// Arguments of the benchmarks: [--quick] [--json] [--switch-us US] [--plots DIR] [NAME...]
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
     rest: Vec<String>,
 }

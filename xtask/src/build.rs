@@ -19,7 +19,8 @@ const STATIC: &str = "cgpu-runtime";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Also build portable/libcgpu.so, which runs with glibc 2.17 and newer (fetches zig from Python's package index)
+    /// Also build portable/libcgpu.so, which runs with glibc 2.17 and newer (downloads zig from
+    /// Python's package index)
     #[arg(long)]
     portable: bool,
 }
@@ -67,11 +68,12 @@ pub(crate) fn collect(workspace: &Workspace, collection: &Collection) -> Result<
 /// Builds the statically linked program.
 pub(crate) fn runtime(workspace: &Workspace, profile: &str, folder: &Path) -> Result<()> {
     // The compiler prints the full path of a file that it finds, else only the name.
-    let mut asking = Command::new("cc");
-    let library = asking.arg("-print-file-name=libc.a").output().context("cannot run cc")?.stdout;
+    let mut compiler = Command::new("cc");
+    let library = compiler.arg("-print-file-name=libc.a").output().context("cannot run cc")?.stdout;
     ensure!(
         library.starts_with(b"/"),
-        "there is no static C library here, which {STATIC} is linked with: install it (glibc-static, where libc6-dev does not bring it)"
+        "cannot find the static C library, which {STATIC} is linked with: install libc6-dev or \
+         glibc-static"
     );
     let options = [
         "--profile",
@@ -90,8 +92,8 @@ pub(crate) fn runtime(workspace: &Workspace, profile: &str, folder: &Path) -> Re
 
 /// Copies a file, then renames it: a process that runs the old file is not disturbed.
 pub(crate) fn place(from: &Path, to: &Path) -> Result<()> {
-    let parent = to.parent().context("a file of dist has a folder")?;
-    fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+    let parent = to.parent().context("the path has no folder")?;
+    fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
     let fresh = to.with_extension("new");
     fs::copy(from, &fresh)
         .with_context(|| format!("cannot copy {} to {}", from.display(), fresh.display()))?;
@@ -99,7 +101,7 @@ pub(crate) fn place(from: &Path, to: &Path) -> Result<()> {
 }
 
 /// Removes debug information, three quarters of a file. Symbol names stay, for backtraces.
-pub(crate) fn lighten(file: &Path) -> Result<()> {
+pub(crate) fn strip_debug(file: &Path) -> Result<()> {
     let status = Command::new("strip").arg("--strip-debug").arg(file).status();
     ensure!(
         status.context("cannot run strip (binutils)")?.success(),

@@ -7,9 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// The workspace as cargo sees it.
 pub(crate) struct Workspace {
-    /// The folder of the top `Cargo.toml`.
     pub root: PathBuf,
     /// Cargo's output folder: `target`, or that of CARGO_TARGET_DIR or cargo's configuration.
     pub target: PathBuf,
@@ -22,7 +20,6 @@ pub(crate) struct Artifact {
     /// The package's folder, which distinguishes targets of the same name (two libraries are called
     /// `cuda`).
     pub folder: PathBuf,
-    /// The file.
     pub file: PathBuf,
     /// Whether the file runs the target's tests.
     pub is_test: bool,
@@ -101,7 +98,7 @@ pub(crate) fn find<'a>(
     };
     match artifacts.iter().find(made) {
         Some(artifact) => Ok(&artifact.file),
-        None => bail!("the build made no {target} from {}", folder.display()),
+        None => bail!("the build made no {target} in {}", folder.display()),
     }
 }
 

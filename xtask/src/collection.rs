@@ -1,12 +1,8 @@
 //! The table of built files, and the folders that collect them under fixed names.
 
-/// A built file.
 pub(crate) struct Item {
-    /// The cargo package.
     pub package: &'static str,
-    /// The package's folder.
     pub folder: &'static str,
-    /// The cargo target.
     pub target: &'static str,
     /// Its name in the folder that collects it.
     pub name: &'static str,
@@ -16,7 +12,6 @@ pub(crate) struct Item {
 pub(crate) struct Collection {
     /// The folder below cargo's target folder.
     pub folder: &'static str,
-    /// The cargo profile.
     pub profile: &'static str,
     /// The meaning of the profile and the time of the first build on two cores, for the terminal.
     pub announcement: &'static str,
@@ -78,7 +73,6 @@ pub(crate) const TEST_RELEASE: Collection = Collection {
 };
 
 impl Collection {
-    /// Returns its files.
     pub(crate) fn items(&self) -> impl Iterator<Item = &'static Item> {
         let files = self.files;
         ITEMS.iter().filter(move |item| files.is_none_or(|files| files.contains(&item.name)))

@@ -10,7 +10,7 @@ use crate::handover;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Passed on: [--json] [--seconds SECONDS] [--sim MODEL:MIB]
+    /// Arguments of the demo: [--json] [--seconds SECONDS] [--sim MODEL:MIB]
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
     rest: Vec<String>,
 }

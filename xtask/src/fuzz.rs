@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     /// Run only these targets
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(TARGETS))]
     targets: Vec<String>,
-    /// How long to run each
+    /// Run each target for this long
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     seconds: u32,
 }

@@ -1,8 +1,8 @@
-//! `cargo xtask gpu-kit`: a folder that tries cgpu on a machine with a GPU, Python 3 and neither
-//! cargo nor a network. `docs/internals/gpu-kit.md` has its design.
+//! `cargo xtask gpu-kit`: a folder that tests cgpu on a machine with a GPU and Python 3, without
+//! cargo or a network. `docs/internals/gpu-kit.md` has its design.
 //!
-//! All that is built in it runs with glibc 2.17 and newer ([`portable`]): what the machine has is not
-//! known beforehand. The tests run the same folder with the files that they have built.
+//! Its programs run with glibc 2.17 and newer ([`portable`]), since the machine is not known
+//! beforehand. The tests run the same folder with the files that they have built.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::collection::TEST;
 use crate::{build, portable, programs};
 
 /// Size limit of the kit, which is copied as a whole.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 /// The folder of the kit's scripts.
 const SCRIPTS: &str = "bench/gpu-kit";
@@ -26,8 +26,8 @@ const COMMIT: &str = "commit";
 
 /// Built separately, as it is shipped: packages built beside the shim change its instructions.
 const SHIM: &[&str] = &["libcgpu.so"];
-/// What the rows and the demo run beside the shim. The simulated driver stays behind: the machine
-/// has a real one.
+/// What the rows and the demo run beside the shim. There is no simulated driver: the machine has a
+/// real one.
 const TOOLS: &[&str] = &["cgpu", "cgpu-monitor", "cgpu-demo"];
 /// The C programs of the rows and of the demo.
 const PROGRAMS: &[&str] = &[
@@ -51,17 +51,17 @@ pub(crate) fn run() -> Result<PathBuf> {
     let dist = kit.join(DIST);
     for names in [SHIM, TOOLS] {
         portable::programs(&workspace, "release", &dist, names)?;
-        names.iter().try_for_each(|name| build::lighten(&dist.join(name)))?;
+        names.iter().try_for_each(|name| build::strip_debug(&dist.join(name)))?;
     }
     let prepared = portable::compiler(&workspace)?;
     programs::compile_by(
         &workspace,
-        || portable::again(&prepared),
+        || portable::copy(&prepared),
         PROGRAMS,
         &dist.join("programs"),
     )?;
     let bytes = size(&kit)?;
-    ensure!(bytes <= MOST_BYTES, "the kit has {bytes} bytes, more than {MOST_BYTES}");
+    ensure!(bytes <= MAX_BYTES, "the kit has {bytes} bytes, more than {MAX_BYTES}");
     eprintln!(
         "xtask: {} MiB in {}; on the machine with the GPU: ./run.sh",
         bytes >> 20,
@@ -88,7 +88,7 @@ fn copy_scripts(workspace: &Workspace, kit: &Path) -> Result<()> {
         fs::remove_dir_all(kit).with_context(|| format!("cannot clear {}", kit.display()))?;
     }
     for file in scripts(workspace)? {
-        let name = file.file_name().context("a file has a name")?;
+        let name = file.file_name().context("the path has no name")?;
         build::place(&file, &kit.join(name))?;
     }
     fs::write(kit.join(COMMIT), commit(workspace)).context("cannot write the commit")
@@ -105,8 +105,8 @@ fn scripts(workspace: &Workspace) -> Result<Vec<PathBuf>> {
 
 /// Links a file, or copies it to another file system.
 fn share(from: &Path, to: &Path) -> Result<()> {
-    let parent = to.parent().context("a file of the kit has a folder")?;
-    fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+    let parent = to.parent().context("the path has no folder")?;
+    fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
     fs::hard_link(from, to).or_else(|_| build::place(from, to))
 }
 
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn kit_has_every_file_that_its_rows_run_and_no_other() {
+    fn kit_has_exactly_the_files_that_its_rows_run() {
         let programs: BTreeSet<String> = PROGRAMS.iter().map(|&name| name.to_owned()).collect();
         // The demo runs one more.
         let mut run = named("kit.program");

@@ -9,10 +9,14 @@ use crate::cargo::Workspace;
 use crate::collection::Collection;
 
 /// Builds a collection, then runs one of its programs.
-pub(crate) fn run(collection: &Collection, program: &str, words: &[String]) -> Result<ExitCode> {
+pub(crate) fn run(
+    collection: &Collection,
+    program: &str,
+    arguments: &[String],
+) -> Result<ExitCode> {
     let dist = build::collect(&Workspace::find()?, collection)?;
     let status = Command::new(dist.join(program))
-        .args(words)
+        .args(arguments)
         .env("CGPU_DIST", dist)
         .status()
         .with_context(|| format!("cannot start {program}"))?;

@@ -46,27 +46,27 @@ struct Arguments {
 enum Task {
     /// Build everything and collect it in target/dist
     Build(build::Arguments),
-    /// Collect what is shipped into one file: target/package/cgpu-VERSION-MACHINE.tar.gz
+    /// Collect the shipped files in one archive: target/package/cgpu-VERSION-MACHINE.tar.gz
     Package(package::Arguments),
     /// Run the checks and tests; the last line is `N passed, N failed, N skipped`
     Test(test::Arguments),
-    /// Check what changed and what depends on it: formatting, lints, unit tests
+    /// Check formatting, lints and unit tests of what changed and what depends on it
     Check(test::check::Arguments),
-    /// Check that new text has no retired term and no wide line; xtask/terms.txt has what is left
+    /// Check that new text has no retired terms and wide lines; xtask/terms.txt counts what is left
     Terms(terms::Arguments),
     /// Count the product's tokens, by package
     Size(size::Arguments),
-    /// Play random programs against a model for long
+    /// Run random programs against a model for a long time
     Soak(soak::Arguments),
     /// Measure the figures of the specification
     Bench(bench::Arguments),
-    /// Send random bytes over every border, for as long as asked
+    /// Feed random bytes to every parser of untrusted input, for a given time
     Fuzz(fuzz::Arguments),
-    /// Show the main job: two tenants share one GPU
+    /// Show two containers that share one GPU
     Demo(demo::Arguments),
-    /// Draw what `cgpu top` and `cgpu smi` look like into docs/pictures; needs tmux
+    /// Record `cgpu top` and `cgpu smi` in docs/pictures; needs tmux
     Pictures,
-    /// Collect a folder that tests a machine with a real GPU
+    /// Build a folder of tests for a machine with a real GPU
     GpuKit,
 }
 

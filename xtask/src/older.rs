@@ -53,7 +53,7 @@ pub(crate) fn collect(workspace: &Workspace, shim: &Path) -> Result<PathBuf> {
     let compiler = portable::compiler(workspace)?;
     programs::compile_by(
         workspace,
-        || portable::again(&compiler),
+        || portable::copy(&compiler),
         PROGRAMS,
         &folder.join("programs"),
     )?;
@@ -114,7 +114,7 @@ impl System {
             fs::remove_dir_all(&fresh)
                 .with_context(|| format!("cannot remove {}", fresh.display()))?;
         }
-        fs::create_dir_all(&fresh).with_context(|| format!("cannot make {}", fresh.display()))?;
+        fs::create_dir_all(&fresh).with_context(|| format!("cannot create {}", fresh.display()))?;
         eprintln!("xtask: unpacking {} (half a minute or so)", self.suite);
         if let Some(expected) = self.packages {
             // Downloaded once, so that the checked files are the ones that are unpacked.
@@ -135,10 +135,10 @@ impl System {
             if place.is_symlink() {
                 fs::remove_file(&place)
                     .and_then(|()| fs::create_dir(&place))
-                    .context("cannot make a folder")?;
+                    .context("cannot create a folder")?;
             }
         }
-        fs::rename(&fresh, folder.join(self.suite)).context("cannot place it")
+        fs::rename(&fresh, folder.join(self.suite)).context("cannot rename it")
     }
 
     fn debootstrap(&self, root: &Path, options: &[OsString]) -> Result<()> {
@@ -154,11 +154,14 @@ impl System {
             .output()
             .context("cannot run debootstrap")?;
         if !output.status.success() {
-            let said = [output.stdout, output.stderr].concat();
-            let said = String::from_utf8_lossy(&said);
-            let last =
-                said.lines().rev().find(|line| line.contains("E: ")).or(said.lines().next_back());
-            bail!("debootstrap: {}", last.unwrap_or("it says nothing").trim());
+            let output = [output.stdout, output.stderr].concat();
+            let output = String::from_utf8_lossy(&output);
+            let last = output
+                .lines()
+                .rev()
+                .find(|line| line.contains("E: "))
+                .or(output.lines().next_back());
+            bail!("debootstrap: {}", last.unwrap_or("no message").trim());
         }
         Ok(())
     }
@@ -200,11 +203,12 @@ fn check_packed(suite: &str, packed: &Path, expected: &str) -> Result<()> {
 
 fn check_list(suite: &str, list: Stdio, expected: &str, place: &Path) -> Result<()> {
     let output = Command::new("sha256sum").stdin(list).output().context("cannot run sha256sum")?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let sum = said.split_whitespace().next().unwrap_or_default();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let sum = text.split_whitespace().next().unwrap_or_default();
     ensure!(
         sum == expected,
-        "the packages of {suite} are not those that were released: expected the sum {expected}, found {sum}; remove {}",
+        "the packages of {suite} are not those that were released: expected the sum {expected}, \
+         found {sum}; remove {}",
         place.display()
     );
     Ok(())
@@ -215,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_downloaded_is_checked_before_it_is_unpacked() {
+    fn archive_with_other_packages_is_refused() {
         // The sum of "Package: a\n".
         const SUM: &str = "fa07db62b48a0f9848538c437cfa8aef500bd6570830a5c508d87eeb99d1a50d";
         let folder = std::env::temp_dir().join(format!("cgpu-older-{}", std::process::id()));

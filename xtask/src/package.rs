@@ -15,7 +15,7 @@ use crate::{build, portable};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Take the files of target/dist as they are, those of this system where there are no others
+    /// Use the files in target/dist without building: portable ones, else those for this system
     #[arg(long)]
     as_built: bool,
 }
@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<PathBuf> {
     }
     for file in BUILT {
         build::place(&chosen(&dist, file), &inside.join(file))?;
-        build::lighten(&inside.join(file))?;
+        build::strip_debug(&inside.join(file))?;
     }
     for file in installed(&workspace, "share/")?.iter().filter(|file| dist.join(file).exists()) {
         build::place(&dist.join(file), &inside.join(file))?;

@@ -11,6 +11,6 @@ pub(crate) fn write(workspace: &Workspace, folder: &Path) -> Result<()> {
     let mut command =
         workspace.cargo(&["run", "--quiet", "--package", "cgpu-cli", "--example", "pages", "--"]);
     let status = command.arg(folder.join("share")).status().context("cannot run cargo")?;
-    ensure!(status.success(), "the completions and man pages of cgpu cannot be written");
+    ensure!(status.success(), "cannot write the completions and man pages of cgpu");
     Ok(())
 }

@@ -17,8 +17,8 @@ pub(crate) fn run() -> Result<ExitCode> {
         workspace.cargo(&["test", "--quiet", "--package", "cgpu-e2e", "--test", "plain"]);
     command.args(["--", "--exact", "terminal::pictures"]).stdout(std::io::stderr());
     command.env("CGPU_PICTURES", &folder).env("CGPU_REQUIRE", "tmux");
-    let status = command.status().context("cannot start the test that makes them")?;
-    ensure!(status.success(), "the pictures could not be made: tmux is needed");
+    let status = command.status().context("cannot start the test that makes the pictures")?;
+    ensure!(status.success(), "cannot make the pictures: the test failed, or tmux is missing");
     for name in ["smi.svg", "top.svg"] {
         println!("{}", folder.join(name).display());
     }

@@ -27,7 +27,7 @@ const FOLDER: &str = "portable";
 const TOOLS: &[&str] = &["cgpu", "cgpu-monitor", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"];
 /// Programs for a cluster's images or beside kubectl. They are shipped, but not tested on old
 /// systems.
-const OF_CLUSTERS: &[&str] =
+const CLUSTER_PROGRAMS: &[&str] =
     &["cgpu-scheduler-extender", "cgpu-device-plugin", "kubectl-inspect-gpushare"];
 
 /// Creates the environment if needed; returns its interpreter.
@@ -57,7 +57,7 @@ pub(crate) fn build(workspace: &Workspace, dist: &Path) -> Result<PathBuf> {
 /// Builds the programs of hosts and clusters into `dist`.
 pub(crate) fn build_tools(workspace: &Workspace, dist: &Path) -> Result<()> {
     let folder = dist.join(FOLDER);
-    programs(workspace, "release", &folder, &[TOOLS, OF_CLUSTERS].concat())?;
+    programs(workspace, "release", &folder, &[TOOLS, CLUSTER_PROGRAMS].concat())?;
     build::runtime(workspace, "release", &folder)
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn compiler(workspace: &Workspace) -> Result<Command> {
 }
 
 /// Returns a copy of a command that is not started yet.
-pub(crate) fn again(command: &Command) -> Command {
+pub(crate) fn copy(command: &Command) -> Command {
     let mut fresh = Command::new(command.get_program());
     let set = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
     fresh.args(command.get_args()).envs(set);
@@ -109,7 +109,7 @@ fn cache(workspace: &Workspace) -> PathBuf {
 /// Builds packages for the old glibc; returns the folder of the results.
 fn against(workspace: &Workspace, profile: &str, packages: &[&str]) -> Result<PathBuf> {
     let python = prepare(workspace)?;
-    let bin = python.parent().context("an interpreter lies in a folder")?;
+    let bin = python.parent().context("the path of the interpreter has no folder")?;
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     eprintln!("xtask: building {} for glibc {GLIBC}", packages.join(", "));
     let path = std::env::var_os("PATH").unwrap_or_default();

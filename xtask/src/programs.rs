@@ -22,8 +22,8 @@ pub(crate) fn compile(workspace: &Workspace, names: Option<&[&str]>, to: &Path) 
     if sources.is_empty() {
         return Ok(());
     }
-    fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
-    let folder = to.parent().context("programs lie in a collection")?;
+    fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
+    let folder = to.parent().context("the path has no folder")?;
     let headers = [files(&from, "h")?, files(&workspace.root.join("include"), "h")?].concat();
     let newest_header = headers.iter().filter_map(|file| written(file)).max();
     let program = |source: &Path| to.join(source.file_stem().unwrap_or_default());
@@ -54,7 +54,7 @@ pub(crate) fn compile_by(
     names: &[&str],
     to: &Path,
 ) -> Result<()> {
-    fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
+    fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
     let source =
         |name: &str| workspace.root.join("tests/cuda/programs").join(name).with_extension("c");
     let one = |name: &&str| compile_one(workspace, compiler(), &source(name), &to.join(name), None);

@@ -35,7 +35,7 @@ fn fetch(python: &Path, folder: &Path, list: &str) -> Result<()> {
     if lacking.is_empty() {
         return Ok(());
     }
-    eprintln!("xtask: fetching {} CUDA runtimes", lacking.len());
+    eprintln!("xtask: downloading {} CUDA runtimes", lacking.len());
     let fetch = |package: &str, place: &Path| {
         let fresh = place.with_file_name(format!("{package}.new"));
         let mut pip = Command::new(python);

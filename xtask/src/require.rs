@@ -14,7 +14,7 @@ mod tests {
     use super::names;
 
     #[test]
-    fn a_list_names_whole_words() {
+    fn list_names_whole_words() {
         assert!(names("fuse, python", "python"));
         assert!(!names("fuse,python3", "python"));
         assert!(!names("", "python"));

@@ -16,7 +16,7 @@ use crate::sources;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Another copy of the sources
+    /// Count this copy of the sources
     #[arg(long, value_name = "FOLDER")]
     root: Option<PathBuf>,
     /// Print one JSON object
@@ -44,7 +44,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Counts the tokens of the product, by package.
 fn measure(root: &Path) -> Result<BTreeMap<String, usize>> {
     let mut files = BTreeMap::new();
     let mut tests = BTreeSet::new();
@@ -118,9 +117,10 @@ impl Tokens {
                     if hash.as_char() == '#' && bang.as_char() == '!' =>
                 {
                     tokens.next();
-                    let inner = tokens.next_if(
-                        |next| matches!(next, TokenTree::Group(attribute) if is_documentation(attribute)),
-                    );
+                    let inner = tokens.next_if(|next| match next {
+                        TokenTree::Group(attribute) => is_documentation(attribute),
+                        _ => false,
+                    });
                     self.count += if inner.is_some() { 0 } else { 2 };
                 }
                 (TokenTree::Group(group), _) => {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_tests_have_no_size() {
+    fn comments_and_tests_do_not_count() {
         let product = tokens("fn f() -> u8 { 1 }").0;
         assert_eq!(product, 10);
         for text in [
@@ -195,8 +195,9 @@ mod tests {
     }
 
     #[test]
-    fn module_for_tests_in_a_file_of_its_own_is_named() {
-        let text = "#[cfg(test)]\nmod tests;\n#[cfg(any(test, feature = \"doubles\"))]\npub mod declared;\nmod own;";
+    fn separate_test_module_is_named() {
+        let text = "#[cfg(test)]\nmod tests;\n\
+                    #[cfg(any(test, feature = \"doubles\"))]\npub mod declared;\nmod own;";
         assert_eq!(tokens(text), (3, vec!["tests".to_owned(), "declared".to_owned()]));
         assert_eq!(
             folder_of(Path::new("a/src/gate.rs")).join("tests"),

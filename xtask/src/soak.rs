@@ -22,9 +22,10 @@ const KILLS: &str = "50";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// `tree [SECONDS] [KILLS]`: the control tree under load alone. `policies [SECONDS]`: policies that change under load alone. Else passed
-    /// on: [--operations N] [--seed N] [--play N] [--processes N] [--filling SECONDS] [--racing CALLS] ...; without any, a million steps, ten
-    /// minutes of filling, the control tree and the policies
+    /// `tree [SECONDS] [KILLS]`: only the control tree under load. `policies [SECONDS]`: only
+    /// policies that change under load. Else arguments of the random programs: [--operations N]
+    /// [--seed N] [--play N] [--processes N] [--filling SECONDS] [--racing CALLS] ...
+    /// [default: a million steps, ten minutes of filling, the control tree and the policies]
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
     rest: Vec<String>,
 }

@@ -9,17 +9,16 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::Value;
 
-use super::{Run, Step, Tier, format, is_end_to_end, lint, processors};
+use super::{Run, Step, Tier, computing_threads, format, is_end_to_end, lint};
 use crate::cargo::Workspace;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// What counts as changed: everything since this revision, committed or not
+    /// Check changes since this revision, committed or not
     #[arg(long, value_name = "REVISION", default_value = "HEAD")]
     since: String,
 }
 
-/// A package of the workspace.
 struct Package {
     name: String,
     /// Its folder, relative to the root.
@@ -41,7 +40,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let folders = affected(&packages, &files);
     if folders.is_empty() {
         eprintln!(
-            "xtask: no package has changed since {}; --since names another revision",
+            "xtask: no package has changed since {}; set --since to another revision",
             arguments.since
         );
     } else {
@@ -64,7 +63,7 @@ fn unit(run: &mut Run) -> Result<()> {
         let folder = suite.folder.strip_prefix(&run.workspace.root).unwrap_or(&suite.folder);
         folders.contains(folder) && !is_end_to_end(suite)
     });
-    run.run(&suites, processors(), &[])
+    run.run(&suites, computing_threads(), &[])
 }
 
 fn packages(workspace: &Workspace) -> Result<Vec<Package>> {

@@ -31,7 +31,7 @@ mod tier;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Run everything: 40 minutes on two cores instead of 8
+    /// Run everything, in 40 minutes on two cores instead of 8
     #[arg(long)]
     full: bool,
     /// Run only the steps whose name contains this (may be given several times)
@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     /// Run only the tests whose full name contains this (may be given several times)
     #[arg(long, value_name = "TEST")]
     name: Vec<String>,
-    /// List the steps, and what only --full runs; then end
+    /// List the steps, and what only --full runs
     #[arg(long)]
     list: bool,
 }
@@ -97,10 +97,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         .collect();
     for wanted in &arguments.only {
         let is_there = chosen.iter().any(|step| step.name.contains(wanted.as_str()));
-        ensure!(
-            is_there,
-            "no step is called {wanted}, or only --full has it; --list shows the steps"
-        );
+        ensure!(is_there, "there is no step {wanted}, or only with --full; --list shows the steps");
     }
     Run::new(Workspace::find()?, tier, arguments.name.clone()).steps(chosen.into_iter())
 }
@@ -120,7 +117,6 @@ fn chooses(wanted: &[String], name: &str) -> bool {
     wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()))
 }
 
-/// A run of the tests.
 struct Run {
     workspace: Workspace,
     tier: Tier,
@@ -129,7 +125,6 @@ struct Run {
     /// The folders of the packages to which a check is limited.
     folders: Option<BTreeSet<PathBuf>>,
     report: Report,
-    /// The current step.
     step: &'static str,
     /// The test programs, once they are built.
     suites: Option<Vec<Arc<Suite>>>,
@@ -152,13 +147,12 @@ impl Run {
         }
     }
 
-    /// Runs the steps in order and closes the report.
     fn steps<'a>(mut self, steps: impl Iterator<Item = &'a Step>) -> Result<ExitCode> {
         steps.for_each(|step| self.step(step));
         let missed = !self.names.is_empty() && self.report.is_empty();
         ensure!(
             !missed,
-            "no test of these steps has such a name, or only --full runs it; --list says which"
+            "no test of these steps has this name, or only --full runs it; see --list"
         );
         Ok(if self.report.close()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
@@ -189,7 +183,7 @@ impl Run {
     }
 
     /// Counts a missing tool as skipped, or as failed if CGPU_REQUIRE lists it.
-    fn lack(&mut self, tool: &str, what: &str) -> Result<()> {
+    fn count_missing(&mut self, tool: &str, what: &str) -> Result<()> {
         if requires(tool) {
             bail!("CGPU_REQUIRE lists {tool}: {what}");
         }
@@ -212,7 +206,7 @@ impl Run {
             return Ok(suites.clone());
         }
         eprintln!(
-            "xtask: building the test programs (unoptimized; the first build takes about two minutes)"
+            "xtask: building the test programs (unoptimized; the first build takes two minutes)"
         );
         let artifacts =
             self.compile(|workspace| workspace.build("test", &["--no-run", "--workspace"]))?;
@@ -287,7 +281,7 @@ impl Run {
         let mut suites = self.suites()?;
         for name in names {
             let is_there = suites.iter().any(|suite| suite.name.starts_with(name));
-            ensure!(is_there, "no test program is called {name}");
+            ensure!(is_there, "there is no test program {name}");
         }
         suites.retain(|suite| names.iter().any(|name| suite.name.starts_with(name)));
         self.run(&suites, threads, more)
@@ -305,13 +299,13 @@ impl Run {
 }
 
 /// Returns the number of parallel tests for those that compute: the number of processors.
-fn processors() -> usize {
+fn computing_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Returns twice as many, for tests that mostly wait for processes, timers and the simulated GPU.
-fn waiting() -> usize {
-    2 * processors()
+fn waiting_threads() -> usize {
+    2 * computing_threads()
 }
 
 fn format(run: &mut Run) -> Result<()> {
@@ -341,7 +335,10 @@ fn licences(run: &mut Run) -> Result<()> {
         .stderr(Stdio::null())
         .status();
     if !present.is_ok_and(|status| status.success()) {
-        return run.lack("cargo-deny", "licences of the dependencies: cargo-deny is not installed");
+        return run.count_missing(
+            "cargo-deny",
+            "licences of the dependencies: cargo-deny is not installed",
+        );
     }
     let command =
         run.workspace.cargo(&["deny", "--offline", "check", "bans", "licenses", "sources"]);
@@ -371,39 +368,39 @@ fn promises(run: &mut Run) -> Result<()> {
 fn unit(run: &mut Run) -> Result<()> {
     let mut suites = run.suites()?;
     suites.retain(|suite| !is_end_to_end(suite));
-    run.run(&suites, processors(), &[])
+    run.run(&suites, computing_threads(), &[])
 }
 
 /// Runs the shared-memory protocols under every interleaving, with loom.
 fn models(run: &mut Run) -> Result<()> {
     let suites = run.model_suites()?;
-    run.run(&suites, processors(), &[])
+    run.run(&suites, computing_threads(), &[])
 }
 
 fn plain(run: &mut Run) -> Result<()> {
-    run.end_to_end(PLAIN, waiting(), &[])
+    run.end_to_end(PLAIN, waiting_threads(), &[])
 }
 
 /// Runs random programs against a model of accounting and simulated GPU.
 fn differential(run: &mut Run) -> Result<()> {
-    run.end_to_end(DIFFERENTIAL, processors(), &[])
+    run.end_to_end(DIFFERENTIAL, computing_threads(), &[])
 }
 
 /// Runs the programs of a cluster with an emulated API server and kubelet.
 fn kubernetes(run: &mut Run) -> Result<()> {
-    run.end_to_end(KUBERNETES, waiting(), &[])
+    run.end_to_end(KUBERNETES, waiting_threads(), &[])
 }
 
 /// Runs the tests with container engines, where these are installed.
 fn containers(run: &mut Run) -> Result<()> {
     let python = run.python()?;
-    run.end_to_end(CONTAINERS, waiting(), &[python])
+    run.end_to_end(CONTAINERS, waiting_threads(), &[python])
 }
 
 /// Runs real client programs, in a Python environment.
 fn clients(run: &mut Run) -> Result<()> {
     let python = run.python()?;
-    run.end_to_end(CLIENTS, processors(), &[python])
+    run.end_to_end(CLIENTS, computing_threads(), &[python])
 }
 
 fn timed(run: &mut Run) -> Result<()> {
@@ -413,14 +410,14 @@ fn timed(run: &mut Run) -> Result<()> {
 /// Runs the shim and the programs for old systems on such systems, if these can be made.
 fn portable(run: &mut Run) -> Result<()> {
     if let Err(error) = portable::prepare(&run.workspace) {
-        return run.lack("zig", &format!("the shim for old systems: {error:#}"));
+        return run.count_missing("zig", &format!("the shim for old systems: {error:#}"));
     }
     run.built()?;
     let folder = run.workspace.target.join(TEST.folder);
     let shim = run.compile(|workspace| portable::build(workspace, &folder))?;
     run.count(true);
     if let Some(obstacle) = older::obstacle() {
-        return run.lack("old-roots", &format!("systems older than this one: {obstacle}"));
+        return run.count_missing("old-roots", &format!("systems older than this one: {obstacle}"));
     }
     // One waits for the network, the other for the compiler.
     let (roots, built) = run.compile(|workspace| {
@@ -432,7 +429,7 @@ fn portable(run: &mut Run) -> Result<()> {
     })?;
     let (roots, lacks) = roots?;
     for lack in lacks {
-        run.lack("old-roots", &format!("a system older than this one: {lack}"))?;
+        run.count_missing("old-roots", &format!("a system older than this one: {lack}"))?;
     }
     if roots.is_empty() {
         return Ok(());
@@ -444,5 +441,5 @@ fn portable(run: &mut Run) -> Result<()> {
         // The shim of this system, which older ones cannot load.
         named("CGPU_NEW_SHIM", folder.join("libcgpu.so")),
     ];
-    run.end_to_end(OLDER, processors(), &variables)
+    run.end_to_end(OLDER, computing_threads(), &variables)
 }

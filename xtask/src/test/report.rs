@@ -10,11 +10,10 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 /// More flaky tests than this fail a run.
-const MOST_FLAKY: usize = 3;
+const MAX_FLAKY: usize = 3;
 /// Number of slowest tests that are printed.
 const SLOWEST: usize = 20;
 
-/// Counts of tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub passed: u64,
@@ -28,13 +27,10 @@ pub(crate) struct Flaky {
     /// The test's full name.
     pub test: String,
     pub step: String,
-    /// The output of the run that failed.
     pub failed: String,
-    /// The output of the run that passed.
     pub passed: String,
 }
 
-/// The time and the counts of a step.
 struct Step {
     name: &'static str,
     counts: Counts,
@@ -83,7 +79,6 @@ impl Report {
         self.known_seconds.get(test).copied().unwrap_or(f64::INFINITY)
     }
 
-    /// Records the time of a test.
     pub(crate) fn record(&mut self, test: String, seconds: f64) {
         self.known_seconds.insert(test.clone(), seconds);
         self.seconds.push((test, seconds));
@@ -107,27 +102,27 @@ impl Report {
         total
     }
 
-    /// Prints the tables and the closing lines, keeps the files; returns whether the run is good.
+    /// Prints tables and counts, and writes the files; returns whether the run has passed.
     ///
-    /// The last line goes to stdout: scripts read it.
+    /// Scripts read the last line, on stdout.
     pub(crate) fn close(mut self) -> Result<bool> {
         eprint!("{}", self.tables());
-        let kept = self.keep();
+        let written = self.write_files();
         let total = self.total();
-        let too_flaky = self.flaky.len() > MOST_FLAKY;
+        let too_flaky = self.flaky.len() > MAX_FLAKY;
         if too_flaky {
-            eprintln!("more than {MOST_FLAKY} tests are flaky: the run has failed");
+            eprintln!("more than {MAX_FLAKY} tests are flaky: the run has failed");
         }
         let names: Vec<&str> = self.flaky.iter().map(|flaky| flaky.test.as_str()).collect();
         let separator = if names.is_empty() { "" } else { ": " };
         println!("flaky: {}{separator}{}", names.len(), names.join(", "));
         println!("{total}");
-        kept?;
+        written?;
         Ok(total.failed == 0 && !too_flaky)
     }
 
     /// Writes the files, if tests ran.
-    fn keep(&self) -> Result<()> {
+    fn write_files(&self) -> Result<()> {
         if self.seconds.is_empty() {
             return Ok(());
         }
@@ -137,7 +132,6 @@ impl Report {
             .with_context(|| format!("cannot write {}", self.flaky_file.display()))
     }
 
-    /// Returns whether no test ran.
     pub(crate) fn is_empty(&self) -> bool {
         self.seconds.is_empty()
     }

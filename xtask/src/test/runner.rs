@@ -18,17 +18,16 @@ const POLL_INTERVAL: [Duration; 2] = [Duration::from_millis(2), Duration::from_m
 /// Interval between two lines of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(20);
 /// Tests that take longer are reported.
-const LONG: Duration = Duration::from_secs(20);
+const LONG_TEST: Duration = Duration::from_secs(20);
 /// Lines and columns of a failed test's output on the terminal. All of it stays in the step's
 /// folder.
-const MOST_LINES: usize = 60;
-const MOST_COLUMNS: usize = 1000;
+const MAX_LINES: usize = 60;
+const MAX_COLUMNS: usize = 1000;
 /// Maximum number of failed tests that run once more. More do not fail by chance.
-const MOST_REPEATED: usize = 10;
+const MAX_REPEATED: usize = 10;
 
 /// Settings of the tests of a step.
 pub(crate) struct Runner<'a> {
-    /// The name of the step.
     pub step: &'a str,
     /// The folder for outputs.
     pub folder: PathBuf,
@@ -42,7 +41,6 @@ pub(crate) struct Runner<'a> {
     pub time_limit: Duration,
 }
 
-/// A run of a test.
 struct Attempt {
     outcome: Outcome,
     /// Whether the time limit ended it: such a test does not run once more.
@@ -86,19 +84,19 @@ impl Runner<'_> {
                 });
             }
             drop(sender);
-            let (mut done, mut told) = (0, Instant::now());
+            let (mut done, mut reported) = (0, Instant::now());
             for (case, attempt) in attempts {
                 done += 1;
                 let attempt = attempt?;
-                if attempt.seconds > LONG.as_secs_f64() {
+                if attempt.seconds > LONG_TEST.as_secs_f64() {
                     eprintln!("{}: {} took {:.0} s", self.step, case.id(), attempt.seconds);
                 }
-                match self.enter(&case, &attempt, report) {
+                match self.record(&case, &attempt, report) {
                     Outcome::Failed => failed.push((case, attempt)),
                     Outcome::Passed | Outcome::Skipped(_) => {}
                 }
-                if told.elapsed() > PROGRESS_INTERVAL {
-                    told = Instant::now();
+                if reported.elapsed() > PROGRESS_INTERVAL {
+                    reported = Instant::now();
                     eprintln!("{}: {done} of {total} tests", self.step);
                 }
             }
@@ -108,7 +106,7 @@ impl Runner<'_> {
     }
 
     /// Records an attempt, and prints skips and failures.
-    fn enter<'b>(&self, case: &Case, attempt: &'b Attempt, report: &mut Report) -> &'b Outcome {
+    fn record<'b>(&self, case: &Case, attempt: &'b Attempt, report: &mut Report) -> &'b Outcome {
         report.record(case.id(), attempt.seconds);
         match &attempt.outcome {
             Outcome::Passed => report.counts.passed += 1,
@@ -125,7 +123,7 @@ impl Runner<'_> {
 
     /// Runs failed tests once more, one by one; a test that passes then is flaky.
     fn repeat(&self, failed: Vec<(Case, Attempt)>, report: &mut Report) -> Result<()> {
-        if failed.len() > MOST_REPEATED {
+        if failed.len() > MAX_REPEATED {
             report.counts.failed += failed.len() as u64;
             return Ok(());
         }
@@ -136,7 +134,7 @@ impl Runner<'_> {
             }
             eprintln!("{}: {} runs once more, alone", self.step, case.id());
             let second = self.attempt(&case)?;
-            match self.enter(&case, &second, report) {
+            match self.record(&case, &second, report) {
                 Outcome::Failed => report.counts.failed += 1,
                 // A test that failed and then skips itself has failed.
                 Outcome::Skipped(_) => {
@@ -192,9 +190,9 @@ impl Runner<'_> {
         let mut output =
             String::from_utf8_lossy(&fs::read(&files.output).unwrap_or_default()).into_owned();
         let skips = fs::read_to_string(&files.skipped).unwrap_or_default();
-        let outcome = judge(status, &output, skips.lines().next());
+        let outcome = outcome(status, &output, skips.lines().next());
         if status.is_none() {
-            output += &format!("\nended: it ran longer than {} s", self.time_limit.as_secs());
+            output += &format!("\nkilled: it ran for more than {} s", self.time_limit.as_secs());
         }
         files.remove(matches!(outcome, Outcome::Failed));
         Ok(Attempt { outcome, hung: status.is_none(), seconds, output })
@@ -203,7 +201,7 @@ impl Runner<'_> {
 
 /// Returns the outcome. A test has passed only if libtest ran it: libtest succeeds, too, if no test
 /// has the name.
-fn judge(status: Option<ExitStatus>, output: &str, skip: Option<&str>) -> Outcome {
+fn outcome(status: Option<ExitStatus>, output: &str, skip: Option<&str>) -> Outcome {
     let ran = output.contains("test result: ok. 1 passed;");
     match skip {
         _ if !status.is_some_and(|status| status.success()) || !ran => Outcome::Failed,
@@ -215,12 +213,11 @@ fn judge(status: Option<ExitStatus>, output: &str, skip: Option<&str>) -> Outcom
 /// Returns the last lines of an output, each cut to a maximum.
 fn end_of(output: &str) -> String {
     let lines: Vec<&str> = output.trim_end().lines().collect();
-    let last = &lines[lines.len().saturating_sub(MOST_LINES)..];
-    let cut = |line: &&str| line.chars().take(MOST_COLUMNS).collect::<String>();
+    let last = &lines[lines.len().saturating_sub(MAX_LINES)..];
+    let cut = |line: &&str| line.chars().take(MAX_COLUMNS).collect::<String>();
     last.iter().map(cut).collect::<Vec<_>>().join("\n")
 }
 
-/// The files of an attempt.
 struct Files {
     output: PathBuf,
     skipped: PathBuf,
@@ -254,27 +251,21 @@ mod tests {
         "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 8 filtered out";
 
     #[test]
-    fn test_that_libtest_does_not_find_is_failed() {
-        let ended = Some(ExitStatus::from_raw(0));
-        assert!(matches!(judge(ended, PASSED, None), Outcome::Passed));
-        assert!(matches!(
-            judge(ended, &PASSED.replace("1 passed", "0 passed"), None),
-            Outcome::Failed
-        ));
-    }
-
-    #[test]
-    fn test_that_hangs_or_exits_with_an_error_is_failed() {
-        assert!(matches!(judge(None, PASSED, None), Outcome::Failed));
-        assert!(matches!(
-            judge(Some(ExitStatus::from_raw(256)), PASSED, Some("no tool")),
-            Outcome::Failed
-        ));
-    }
-
-    #[test]
-    fn test_that_gives_a_reason_is_skipped() {
-        let outcome = judge(Some(ExitStatus::from_raw(0)), PASSED, Some("runc: no runc"));
-        assert!(matches!(outcome, Outcome::Skipped(reason) if reason == "runc: no runc"));
+    fn outcome_follows_status_output_and_skip() {
+        let not_run = PASSED.replace("1 passed", "0 passed");
+        for (case, status, output, skip, expected) in [
+            ("passed", Some(0), PASSED, None, "passed"),
+            ("not run by libtest", Some(0), &not_run, None, "failed"),
+            ("killed by the time limit", None, PASSED, None, "failed"),
+            ("exited with an error", Some(256), PASSED, Some("no tool"), "failed"),
+            ("gave a reason", Some(0), PASSED, Some("no runc"), "skipped: no runc"),
+        ] {
+            let found = match outcome(status.map(ExitStatus::from_raw), output, skip) {
+                Outcome::Passed => "passed".to_owned(),
+                Outcome::Failed => "failed".to_owned(),
+                Outcome::Skipped(reason) => format!("skipped: {reason}"),
+            };
+            assert_eq!(found, expected, "{case}");
+        }
     }
 }

@@ -8,17 +8,14 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cargo::{Artifact, Workspace};
 
-/// One test program.
 pub(crate) struct Suite {
     /// The package's folder under the root and the target, e.g. `tests/e2e/plain`.
     pub name: String,
     /// The package's folder, in which its tests run.
     pub folder: PathBuf,
-    /// The program.
     pub file: PathBuf,
 }
 
-/// One test.
 #[derive(Clone)]
 pub(crate) struct Case {
     pub suite: Arc<Suite>,
@@ -26,7 +23,6 @@ pub(crate) struct Case {
     pub name: String,
 }
 
-/// The tests of a test program.
 pub(crate) struct Listing {
     pub cases: Vec<Case>,
     /// How many are marked `#[ignore]`.
@@ -49,7 +45,6 @@ impl Suite {
         suites
     }
 
-    /// Lists the program's tests.
     pub(crate) fn list(self: &Arc<Self>) -> Result<Listing> {
         let ignored = names(&self.file, &["--ignored"])?;
         let all = names(&self.file, &[])?;

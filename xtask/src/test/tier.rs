@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use super::suite::Case;
 
-/// How much of the tests runs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Tier {
     Fast,
@@ -37,7 +36,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
         suite: "tests/e2e/older",
         tests: &[""],
-        why: "unpacks two older systems and builds for them: minutes; `library` holds the shim to its glibc symbols",
+        why: "takes minutes to unpack and build for two older systems; `library` checks the shim's glibc symbols",
     },
     LeftOut {
         suite: "tests/e2e/plain",
@@ -47,12 +46,12 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
         suite: "tests/e2e/plain",
         tests: &["surroundings::the_address_sanitizer", "surroundings::the_thread_sanitizer"],
-        why: "builds half the programs again; programs run the same under the shim in `same` and `surroundings`",
+        why: "builds half the programs again; `same` and `surroundings` compare programs with and without the shim",
     },
     LeftOut {
         suite: "shim/loader",
         tests: &["sanitizers::"],
-        why: "a sanitizer costs half a minute each; what it would find in the look-ups runs in `routes` and `handles`",
+        why: "each sanitizer takes half a minute; `routes` and `handles` run the same look-ups",
     },
     LeftOut {
         suite: "tests/e2e/plain",
@@ -66,7 +65,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
             "death::a_death_inside_of_any_call_for_arrays",
             "death::a_death_inside_of_any_call_for_graphs",
         ],
-        why: "one of eleven groups of calls; linear memory, pools and start-up stay, and `kills_at_any_instant` has all ways",
+        why: "one of eleven groups of calls; linear memory, pools and start-up stay, and `kills_at_any_instant` has all routes",
     },
     LeftOut {
         suite: "tests/e2e/plain",
@@ -85,12 +84,12 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
         suite: "tests/e2e/plain",
         tests: &["race::fresh_processes_find"],
-        why: "the two other races for the last room stay",
+        why: "two other races for the last free memory stay",
     },
     LeftOut {
         suite: "tests/e2e/plain",
         tests: &["memory::versions_that_few_programs_name"],
-        why: "hooks come from one table, and `lookups` holds each of its versions to the driver",
+        why: "hooks come from one table, and `lookups` compares each of its versions with the driver",
     },
     LeftOut {
         suite: "tests/e2e/plain",
@@ -105,7 +104,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
         suite: "tests/e2e/containers",
         tests: &["::runc"],
-        why: "each has a twin that ends in `::crun`",
+        why: "each has a counterpart that ends in `::crun`",
     },
     LeftOut {
         suite: "tests/e2e/containers",
@@ -115,12 +114,12 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
         suite: "tests/e2e/containers",
         tests: &["docker::limits_hold_however"],
-        why: "privileges and namespaces by Docker; `borders` has them by crun",
+        why: "privileges and namespaces with Docker; `borders` tests them with crun",
     },
     LeftOut {
         suite: "tests/e2e/containers",
         tests: &["docker::slices_go_with_a_daemon"],
-        why: "how a daemon ends; how a container ends stays",
+        why: "the end of a daemon; the end of a container stays",
     },
     LeftOut {
         suite: "tests/e2e/containers",
@@ -130,12 +129,12 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
         suite: "monitor/protocol",
         tests: &["each_mutated_protocol"],
-        why: "checks the model by mutated protocols; `no_container_hangs` checks the right one",
+        why: "checks the model with mutated protocols; `no_container_hangs` checks the correct one",
     },
     LeftOut {
         suite: "kubernetes/core/events",
         tests: &["twenty_thousand_events", "other_seeds"],
-        why: "`gpus_are_given_once_while_nodes_come_and_go` has the same rules, with fewer events",
+        why: "`gpus_are_given_once_while_nodes_come_and_go` checks the same rules, with fewer events",
     },
     LeftOut {
         suite: "tests/differential/plays",
@@ -148,7 +147,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
             "graphs_and_memory_between",
             "processes_that_are_killed_often",
         ],
-        why: "a play of 5,000 steps; shorter ones of the main routes stay",
+        why: "a program of 5,000 steps; shorter ones of the main routes stay",
     },
     LeftOut {
         suite: "tests/differential/plays",
@@ -157,7 +156,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
             "the_second_seed_of_a_soak",
             "the_third_seed_of_a_soak",
         ],
-        why: "half a play of a soak; the seeds that found a context and a capture stay",
+        why: "half a program of a soak; the seeds that found a context and a capture stay",
     },
     LeftOut {
         suite: "tests/differential/plays",
@@ -182,7 +181,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
         suite: "tests/differential/containers",
         tests: &["what_holds_memory_for_others"],
-        why: "the other filling, with seven of the ways, stays",
+        why: "the other test that fills containers, by seven routes, stays",
     },
     LeftOut {
         suite: "tests/e2e/timed",
@@ -192,7 +191,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
         suite: "tests/e2e/timed",
         tests: &["shares_follow_the_weights_on_a_slow"],
-        why: "the same at a tenth of the speed",
+        why: "the same on a simulated GPU of a tenth of the speed",
     },
     LeftOut {
         suite: "tests/e2e/timed",
@@ -217,7 +216,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
         suite: "tests/e2e/timed",
         tests: &["under_policy_five"],
-        why: "the gate is open then, as without a monitor",
+        why: "the gate is open under policy 5, as without a monitor",
     },
     LeftOut {
         suite: "tests/e2e/timed",
@@ -227,14 +226,14 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
         suite: "tests/e2e/timed",
         tests: &["without_its_monitor"],
-        why: "the unit tests of the gate open it without a monitor; `memory` has limits without one",
+        why: "unit tests of the gate open it without a monitor; `memory` tests limits without one",
     },
 ];
 
 pub(crate) const SAMPLED: &[Sampled] = &[
     Sampled {
         variable: ("CGPU_CRASH_SAMPLE", "8"),
-        why: "the simulated GPU crashes before one of eight stores, by a seed that a failure prints",
+        why: "the simulated GPU crashes before one in eight stores, by a seed that a failure prints",
     },
     Sampled {
         variable: ("CGPU_TREE_SECONDS", "8"),
@@ -255,7 +254,6 @@ pub(crate) const SAMPLED: &[Sampled] = &[
 ];
 
 impl Tier {
-    /// Returns whether this tier runs the test.
     pub(crate) fn runs(self, case: &Case) -> bool {
         self == Self::Full || !LEFT_OUT.iter().any(|left_out| left_out.names(case))
     }
