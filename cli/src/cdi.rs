@@ -37,7 +37,7 @@ pub(crate) struct Generate {
     /// Pass this configuration to cgpu-runtime [default: /etc/cgpu/runtime.toml]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Path of cgpu-runtime [default: beside this program]
+    /// Use this cgpu-runtime [default: beside this program]
     #[arg(long, value_name = "PROGRAM")]
     runtime: Option<PathBuf>,
 }

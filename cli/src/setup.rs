@@ -29,10 +29,10 @@ pub(crate) struct Arguments {
     /// Show the change without making it
     #[arg(long)]
     dry_run: bool,
-    /// Docker: do not make it the default; containers then select it with --runtime=cgpu
+    /// Do not make it the default: containers select it with --runtime=cgpu (Docker only)
     #[arg(long, conflicts_with_all = ["undo", "default"])]
     no_default: bool,
-    /// containerd, CRI-O: make it the default, for pods without a runtime class
+    /// Make it the default, for pods without a runtime class (containerd and CRI-O only)
     #[arg(long, conflicts_with = "undo")]
     default: bool,
     /// Configure the host whose files are mounted below this folder
@@ -41,10 +41,10 @@ pub(crate) struct Arguments {
     /// Change this file [default: the engine's configuration]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Docker: pass this configuration to cgpu-runtime [default: /etc/cgpu/runtime.toml]
+    /// Pass this configuration to cgpu-runtime [default: /etc/cgpu/runtime.toml] (Docker only)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Path of cgpu-runtime [default: beside this program]
+    /// Use this cgpu-runtime [default: beside this program]
     #[arg(long, value_name = "PROGRAM")]
     runtime: Option<PathBuf>,
 }
