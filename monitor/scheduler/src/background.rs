@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!           gaps long, cost under nine tenths of its share
-//!   in queue -----------------------------------> background: grant per period, charged as reported
+//!   in queue --------------------------------> background: a grant per period, charged as reported
 //!      ^                                              |
 //!      +----------------------------------------------+
 //!        grant used up early; cost over its share in two periods; gaps grown short;
@@ -353,7 +353,7 @@ mod tests {
         assert!(is_admitted(|gpu| gpu.queue[0].gap = us(750)), "gaps of a slice of the GPU's own");
         assert!(
             is_admitted(|gpu| gpu.queue[0].background_not_before = NOW),
-            "it was sent back in the queue long ago"
+            "its cooldown is over"
         );
     }
 

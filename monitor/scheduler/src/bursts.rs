@@ -417,10 +417,11 @@ mod tests {
         gpu.queue[0].gap = us(750);
         assert_eq!(gate(&mut gpu), (Some(3), true));
         gpu.rule = Policy::Weighted { conserving: false };
-        assert_eq!(gate(&mut gpu), (None, false), "its silence is its own");
+        assert_eq!(gate(&mut gpu), (None, false), "its idle time stays its own");
     }
 
-    /// A server once ran beside others forever, because it was asked only in turns of its own.
+    /// A server once ran beside others forever, because notifications were requested only in its
+    /// own turns.
     #[test]
     fn background_tenant_with_long_bursts_is_requested_to_notify() {
         for (length, asked) in [(us(999), None), (ms(1), Some(3))] {

@@ -88,7 +88,7 @@ mod tests {
         gpu.advance(NOW, &[]);
         let queued = |gpu: &Gpu, id| gpu.find(id).unwrap().queued;
         assert!(queued(&gpu, TenantId(0)), "its gate was open");
-        assert!(!queued(&gpu, TenantId(1)), "it had to ask, after a silence");
+        assert!(!queued(&gpu, TenantId(1)), "its gate was closed after a silence");
         let holder = gpu.holder().unwrap();
         gpu.find_mut(holder).unwrap().queued = true;
         let turn = gpu.turn.take().unwrap();

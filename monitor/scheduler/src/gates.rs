@@ -62,8 +62,8 @@ impl Gpu {
         let keep = |state| (before.turn & 0xff == state).then_some(before.turn);
         let free = match self.sharing {
             Sharing::Open => true,
-            // One launches freely. The silent others must ask first, which shows whether they
-            // launch.
+            // One launches freely. The silent others must come to the gate first, which shows
+            // whether they launch.
             Sharing::Watched => tenant.is_active(now, &self.tuning) || !self.is_any_active(now),
             Sharing::Contended => false,
         };

@@ -122,6 +122,6 @@ mod tests {
         assert_eq!(measured(&shared(2000, ms(8), 2, Nanos::ZERO)), Some((100_000, false)));
         let mut gpu = shared(2000, ms(3), 1, Nanos::ZERO);
         gpu.queue[0].distrusted_until = gpu.now + ms(1);
-        assert_eq!(measured(&gpu), None, "its reports are worth nothing");
+        assert_eq!(measured(&gpu), None, "its reports are ignored");
     }
 }

@@ -296,6 +296,6 @@ mod tests {
         assert!(!gpu.is_outranked(NOW, holder), "only an ordinary container waits");
         gpu.queue[1].waiting = true;
         gpu.queue[0].entitlement.high = true;
-        assert!(!gpu.is_outranked(NOW, holder), "high priority does not outrank its like");
+        assert!(!gpu.is_outranked(NOW, holder), "high priority does not outrank high priority");
     }
 }

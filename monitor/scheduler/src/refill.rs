@@ -192,7 +192,7 @@ mod tests {
             (owing(0, 10, true).repaid(4), owing(0, 10, true).after(4)),
             (Nanos(10 * MS), 14_000_000)
         );
-        assert_eq!(owing(0, 10, false).repaid(1), Nanos(6 * MS), "it has no use for it");
+        assert_eq!(owing(0, 10, false).repaid(1), Nanos(6 * MS), "it repays with all of it");
         // A quarter of 6 ms is enough: 1.5 ms and as much for the debt, or the rest of that.
         for (balance, debt_ms, rounds) in
             [(0, 10, 1), (-3, 10, 2), (-3, 1, 1), (-10, 1, 3), (2, 10, 0)]

@@ -5,7 +5,7 @@
  */
 #include "where.h"
 
-static void ask(const char *how, void *handle, const char *name) {
+static void query(const char *how, void *handle, const char *name) {
     dlerror();
     void *found = dlsym(handle, name);
     const char *error = dlerror();
@@ -19,11 +19,11 @@ static void ask_everywhere(const char *when) {
                            "nvmlDeviceGetMemoryInfo", "qsort"};
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(how, sizeof how, "default");
-        ask(how, RTLD_DEFAULT, names[i]);
+        query(how, RTLD_DEFAULT, names[i]);
         snprintf(how, sizeof how, "next");
-        ask(how, RTLD_NEXT, names[i]);
+        query(how, RTLD_NEXT, names[i]);
         snprintf(how, sizeof how, "program");
-        ask(how, dlopen(NULL, RTLD_NOW), names[i]);
+        query(how, dlopen(NULL, RTLD_NOW), names[i]);
     }
 }
 
@@ -38,15 +38,15 @@ int main(void) {
                            "cuGetProcAddress_v2",
                            "cuStreamCreate", "cuMemAlloc_v3", "cuNothing", "cu", "", "qsort"};
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
-        ask("driver", driver, names[i]);
-        ask("libc", libc, names[i]);
+        query("driver", driver, names[i]);
+        query("libc", libc, names[i]);
     }
     printf("versioned cuMemAlloc_v2: %s\n", where(dlvsym(driver, "cuMemAlloc_v2", "GLIBC_2.2.5")));
     void *versioned = dlvsym(libc, "qsort", "GLIBC_2.2.5");
     printf("versioned qsort: %s\n", versioned == dlsym(libc, "qsort") ? "the same" : "another");
     void *nvml = open_or_end("libnvidia-ml.so.1", RTLD_NOW);
-    ask("nvml", nvml, "nvmlInit_v2");
-    ask("nvml", nvml, "nvmlDeviceGetMemoryInfo");
-    ask("nvml", nvml, "nvmlDeviceGetMemoryInfo_v2");
+    query("nvml", nvml, "nvmlInit_v2");
+    query("nvml", nvml, "nvmlDeviceGetMemoryInfo");
+    query("nvml", nvml, "nvmlDeviceGetMemoryInfo_v2");
     return 0;
 }

@@ -7,7 +7,7 @@
 
 typedef int get_table(const void **, const void *);
 
-static void ask(const char *how, get_table *get) {
+static void query(const char *how, get_table *get) {
     const void *const *table = NULL;
     unsigned char id[16] = {0x6b, 0xd5, 0xfb, 0x6c};
     int answer = get ? get((const void **)&table, id) : -1;
@@ -22,11 +22,11 @@ int main(void) {
     int (*look_up)(const char *, void **, int, uint64_t, int *) =
         (int (*)(const char *, void **, int, uint64_t, int *))dlsym(driver, "cuGetProcAddress_v2");
     int status = -1;
-    ask("before cuInit", (get_table *)dlsym(driver, "cuGetExportTable"));
+    query("before cuInit", (get_table *)dlsym(driver, "cuGetExportTable"));
     printf("cuInit: %d\n", init(0));
-    ask("by dlsym", (get_table *)dlsym(driver, "cuGetExportTable"));
+    query("by dlsym", (get_table *)dlsym(driver, "cuGetExportTable"));
     printf("look-up: %d", look_up("cuGetExportTable", &found, 3000, 0, &status));
     printf(", %d\n", status);
-    ask("by look-up", (get_table *)found);
+    query("by look-up", (get_table *)found);
     return 0;
 }

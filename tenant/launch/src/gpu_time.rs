@@ -5,7 +5,7 @@
 //! holding this.
 //!
 //! ```text
-//!   charge --> open --- close (marker) --> batch --- next_ended, measure -> busy += new part of union
+//!   charge --> open --- close (marker) --> batch --- next_ended, measure -> busy += new part
 //!                |                           |                             estimates learn
 //!                +-- by estimate: no marker -+-- its context is gone
 //!                    will follow

@@ -412,7 +412,7 @@ fn ordinary_holder_has_less_in_flight_beside_high_priority() {
 fn high_priority_has_more_in_flight_while_it_cannot_lose_its_turn() {
     let mut gpu = taken(FAIR);
     rank(&mut gpu);
-    assert_eq!(max_inflight(&gpu), Nanos::ZERO, "it does not tell when its work ends");
+    assert_eq!(max_inflight(&gpu), Nanos::ZERO, "it does not report when its work ends");
     gpu.queue[0].predicted_at = NOW;
     assert_eq!(max_inflight(&gpu), TUNING.uncontested_inflight);
     gpu.turn.as_mut().unwrap().high = false;
@@ -470,7 +470,7 @@ fn pre_empted_turn_ends_as_reported_and_is_charged_for_the_bound() {
     assert_eq!(
         closing(NOW + ms(2)),
         Phase::Closing { since, least: paid, paid, cause },
-        "it has no word"
+        "it has no turn word"
     );
 
     let mut gpu = busy(FAIR, &[1, 1]);

@@ -111,7 +111,7 @@ fn fake_background_tenant_gains_no_share() {
         harness.run_for(SECOND);
         let parts = harness.run_and_measure(2 * TIME).map_parts(2 * TIME);
         println!("{name}: {parts:.2?}");
-        assert!(parts[0] <= 50.5, "{name}: the liar has {:.1} %", parts[0]);
+        assert!(parts[0] <= 50.5, "{name}: the misreporting tenant has {:.1} %", parts[0]);
         // As much as by the GPU's own slicing: beside others its gate charges what its kernels cost
         // alone.
         assert!(parts[1] >= 45.0, "{name}: the neighbour has {:.1} %", parts[1]);

@@ -261,7 +261,7 @@ fn newcomer_is_scheduled_at_once() {
         harness.run_for(2 * SECOND - MS);
         assert_eq!(harness.scheduler.sharing(), Sharing::Watched);
         let ran = harness.run_and_measure(101 * MS);
-        println!("bell {has_doorbell}: first 100 ms {ran:?}");
+        println!("doorbell {has_doorbell}: first 100 ms {ran:?}");
         assert!(ran[1] >= 30 * MS, "the backlog is run beside");
         let (error, _) = measure("after", &mut harness, &[1, 1], 10 * SECOND);
         assert!(error <= 1.0, "{error:.3} %");
@@ -466,7 +466,10 @@ fn clock_that_goes_back_stands_still() {
     };
     for past in [0, 1, SECOND / 2, SECOND - 1] {
         let plan = harness.scheduler.advance(Nanos(past), &[]);
-        assert!(plan.next_step >= Nanos(harness.now), "it would look at once, for ever: {plan:?}");
+        assert!(
+            plan.next_step >= Nanos(harness.now),
+            "the next step is always due at once: {plan:?}"
+        );
         // A turn may end at this instant, and be charged what it has held.
         assert!(charged(&harness) <= harness.now, "{past}: charged {}", charged(&harness));
     }
@@ -532,13 +535,13 @@ fn misreporting_tenant_gains_nothing_and_costs_its_neighbour_nothing() {
         let ran = harness.run_and_measure(10 * SECOND);
         let part = ran.map_parts(10 * SECOND);
         println!(
-            "{name}: liar {:.1} %, neighbour {:.1} %, {:?}",
+            "{name}: misreporting tenant {:.1} %, neighbour {:.1} %, {:?}",
             part[0],
             part[1],
             harness.share(0).account.anomalies
         );
         assert!(part[1] >= 48.5, "{name}: the neighbour has {:.1} %", part[1]);
-        assert!(part[0] <= 50.5, "{name}: the liar has {:.1} %", part[0]);
+        assert!(part[0] <= 50.5, "{name}: the misreporting tenant has {:.1} %", part[0]);
     }
 }
 

@@ -141,7 +141,7 @@ fn misreporting_tenant_has_its_fixed_share_and_no_more() {
         harness.run_for(SECOND);
         let parts = harness.run_and_measure(3 * SECOND).map_parts(3 * SECOND);
         println!("{name}: {parts:.2?}");
-        assert!(parts[0] <= 31.5, "{name}: the liar has {:.1} %", parts[0]);
+        assert!(parts[0] <= 31.5, "{name}: the misreporting tenant has {:.1} %", parts[0]);
         assert!(parts[1] >= 48.5, "{name}: the neighbour has {:.1} %", parts[1]);
     }
 }

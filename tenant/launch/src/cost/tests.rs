@@ -228,7 +228,7 @@ fn second_execution_that_takes_very_long_is_measured_once_more() {
     let mut costs = Costs::new();
     learn(&mut costs, 1);
     learn(&mut costs, long + 1);
-    assert_eq!(learn(&mut costs, long + 1), known(20_000_001), "twice is true");
+    assert_eq!(learn(&mut costs, long + 1), known(20_000_001), "twice in a row it counts");
 }
 
 #[test]

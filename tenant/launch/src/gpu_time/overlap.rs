@@ -312,7 +312,7 @@ mod tests {
         }
         assert!(overlap.among(4) > 3.5, "{overlap:?}");
         overlap.attempt(4, at(2000));
-        assert_eq!(overlap.trial, None, "there is nothing more to be known");
+        assert_eq!(overlap.trial, None, "the overlap is known");
     }
 
     /// Makes streams with one launch each, all at `at(0)`.

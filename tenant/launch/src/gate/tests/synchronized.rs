@@ -46,7 +46,11 @@ fn synchronized_program_has_nothing_in_flight_and_the_monitor_is_notified() {
         let (inflight, ago, harness) = wait(true, stream);
         assert_eq!(inflight, Nanos::ZERO, "{stream:?}");
         assert!(ago < us(150), "{stream:?}: its work ended {ago} ago");
-        assert!(harness.notifications() >= 4, "{stream:?}: {} rings", harness.notifications());
+        assert!(
+            harness.notifications() >= 4,
+            "{stream:?}: {} notifications",
+            harness.notifications()
+        );
     }
 }
 
@@ -60,6 +64,6 @@ fn work_in_other_streams_may_still_be_there() {
 #[test]
 fn synchronization_is_not_reported_unless_requested() {
     let (inflight, _, harness) = wait(false, None);
-    assert!(inflight > Nanos::ZERO, "it is not looked at");
-    assert!(harness.notifications() <= 1, "{} rings", harness.notifications());
+    assert!(inflight > Nanos::ZERO, "it is not measured");
+    assert!(harness.notifications() <= 1, "{} notifications", harness.notifications());
 }

@@ -227,7 +227,7 @@ fn process_that_missed_its_turn_notifies_the_monitor() {
         role.harness.grantors[0].set_notify_slot(gpu(), None);
         set_turn(role.harness, 0, 1, TurnState::Wait, Nanos::ZERO);
         role.sleep(ms(5));
-        assert_eq!(role.harness.notifications(), 1, "it came");
+        assert_eq!(role.harness.notifications(), 1, "it notified");
         // A thread that wakes late finds this.
         for epoch in [3, 5] {
             set_turn(role.harness, 0, epoch, TurnState::Wait, Nanos::ZERO);
