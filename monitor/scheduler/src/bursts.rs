@@ -424,7 +424,7 @@ mod tests {
     /// own turns.
     #[test]
     fn background_tenant_with_long_bursts_is_requested_to_notify() {
-        for (length, asked) in [(us(999), None), (ms(1), Some(3))] {
+        for (length, requested) in [(us(999), None), (ms(1), Some(3))] {
             let mut gpu = known(FAIR);
             let tenant = &mut gpu.queue[0];
             (tenant.gap, tenant.duty, tenant.active) = (ms(5), (20, 99), NOW - ms(1));
@@ -432,7 +432,7 @@ mod tests {
             see(tenant, NOW, &[report(3)]);
             gpu.update_background(NOW, NOW);
             assert!(gpu.queue[0].background.is_some());
-            assert_eq!(gpu.gate(NOW, 0).notify_slot.map(|slot| slot.0), asked, "{length}");
+            assert_eq!(gpu.gate(NOW, 0).notify_slot.map(|slot| slot.0), requested, "{length}");
         }
     }
 }

@@ -237,13 +237,13 @@ fn trimmed_after(answer: CUresult, pooled: bool) -> CUresult {
 fn view(physical: Option<Bytes>) -> Option<MemoryInfo> {
     let tenant = process::tenant()?;
     let gpu = current(tenant)?.gpu();
-    let ask = || {
+    let query = || {
         let (mut free, mut total) = (0, 0);
         // SAFETY: both variables are writable.
         let answer = unsafe { driver::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
         (answer == CUresult::SUCCESS).then_some(Bytes(free as u64))
     };
-    tenant.view().memory(gpu, physical.or_else(ask)?)
+    tenant.view().memory(gpu, physical.or_else(query)?)
 }
 
 /// Writes a value for the program.

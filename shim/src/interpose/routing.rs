@@ -63,9 +63,9 @@ fn hook(
     if rows.next().is_none() {
         return Some(Some(first));
     }
-    let asked =
+    let requested =
         expected(request).and_then(|row| ROWS.iter().position(|other| other.symbol == row.symbol));
-    let same = table.exported(found)?.find(|row| Some(*row) == asked);
+    let same = table.exported(found)?.find(|row| Some(*row) == requested);
     Some(same.or(Some(first)))
 }
 

@@ -2,14 +2,14 @@
 
 use crate::harness::{Harness, Run};
 
-fn asked(run: &Run) -> Vec<String> {
+fn lookups(run: &Run) -> Vec<String> {
     run.lines("handles", &[])
 }
 
 #[test]
 fn only_symbols_of_the_driver_are_exchanged() {
     let harness = Harness::get();
-    let (bare, shimmed) = (asked(&harness.bare()), asked(&harness.shimmed()));
+    let (bare, shimmed) = (lookups(&harness.bare()), lookups(&harness.shimmed()));
     let hooks = [
         "driver cuInit",
         "driver cuMemAlloc",
@@ -28,13 +28,13 @@ fn only_symbols_of_the_driver_are_exchanged() {
     assert_eq!(bare.len(), shimmed.len());
     for (without, with) in bare.iter().zip(&shimmed) {
         opened |= without.starts_with("-- with the");
-        let asked = without.split(':').next().unwrap_or_default();
-        if hooks.contains(&asked) {
-            let symbol = asked.split(' ').nth(1).unwrap_or_default();
-            assert_eq!(*with, format!("{asked}: libcgpu.so:{symbol}"));
+        let lookup = without.split(':').next().unwrap_or_default();
+        if hooks.contains(&lookup) {
+            let symbol = lookup.split(' ').nth(1).unwrap_or_default();
+            assert_eq!(*with, format!("{lookup}: libcgpu.so:{symbol}"));
             exchanged += 1;
-        } else if opened && global.contains(&asked) {
-            assert_eq!(*with, format!("{asked}: libcgpu.so:cuMemAlloc_v2"));
+        } else if opened && global.contains(&lookup) {
+            assert_eq!(*with, format!("{lookup}: libcgpu.so:cuMemAlloc_v2"));
         } else {
             assert_eq!(with, without);
         }

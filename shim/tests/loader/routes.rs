@@ -7,30 +7,30 @@ use cgpu_e2e::skip;
 use crate::harness::{Harness, Run, hooked};
 
 /// One line of `lookups`.
-struct Looked {
-    asked: String,
+struct LookUp {
+    requested: String,
     first: String,
     second: String,
     status: String,
     recorded: String,
 }
 
-fn look(run: &Run, file: &Path) -> Vec<Looked> {
+fn look(run: &Run, file: &Path) -> Vec<LookUp> {
     let lines = run.lines("lookups", &[&file.display().to_string()]);
     let parsed = lines.iter().map(|line| {
         let fields: Vec<_> = line.split('|').map(str::to_owned).collect();
         let [name, version, flags, first, answer, second, status, recorded] =
             fields.try_into().expect("eight fields");
         assert_eq!(answer, "0", "{line}");
-        Looked { asked: format!("{name} {version} {flags}"), first, second, status, recorded }
+        LookUp { requested: format!("{name} {version} {flags}"), first, second, status, recorded }
     });
     parsed.collect()
 }
 
 /// Runs every recorded sequence of look-ups, without and with the shim. Each pointer for a hooked
 /// symbol is ours, of the same version and flavour; all other pointers and results are the
-/// driver's. `judge` gets the request, the result, and the recorded symbol.
-fn walk(bare: &Run, shimmed: &Run, judge: impl Fn(&str, &str, &str)) {
+/// driver's. `check` gets the request, the result, and the recorded symbol.
+fn walk(bare: &Run, shimmed: &Run, check: impl Fn(&str, &str, &str)) {
     let hooked = hooked();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/e2e/data/cudart-lookups");
     let mut walks = 0;
@@ -46,16 +46,22 @@ fn walk(bare: &Run, shimmed: &Run, judge: impl Fn(&str, &str, &str)) {
                 }
                 _ => found.to_owned(),
             };
-            assert_eq!(with.first, expected(&without.first), "{}: {}", file.display(), with.asked);
+            assert_eq!(
+                with.first,
+                expected(&without.first),
+                "{}: {}",
+                file.display(),
+                with.requested
+            );
             assert_eq!(
                 with.second,
                 expected(&without.second),
                 "{}: {}",
                 file.display(),
-                with.asked
+                with.requested
             );
-            assert_eq!(with.status, without.status, "{}: {}", file.display(), with.asked);
-            judge(&with.asked, &with.second, &with.recorded);
+            assert_eq!(with.status, without.status, "{}: {}", file.display(), with.requested);
+            check(&with.requested, &with.second, &with.recorded);
             ours += usize::from(with.second.starts_with("libcgpu.so:"));
         }
         assert!(
@@ -73,11 +79,11 @@ fn walk(bare: &Run, shimmed: &Run, judge: impl Fn(&str, &str, &str)) {
 #[test]
 fn runtime_lookups_return_hooks_of_the_right_version_and_flavour() {
     let harness = Harness::get();
-    walk(&harness.bare(), &harness.shimmed(), |asked, given, recorded| {
+    walk(&harness.bare(), &harness.shimmed(), |requested, given, recorded| {
         // They were recorded with the newest driver, which the null driver implements.
         assert!(
             recorded == "NULL" || given.ends_with(&format!(":{recorded}")),
-            "{asked} -> {given}"
+            "{requested} -> {given}"
         );
     });
 }

@@ -97,17 +97,17 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingStats_v2(
 }
 
 impl Sliced {
-    /// Queries by NVML's id of our process `pid`, and replaces its peak by the accounted one. `ask`
+    /// Queries by NVML's id of our process `pid`, and replaces its peak by the accounted one. `query`
     /// returns NVML's answer, whether the process is running, and a reference to its peak.
     fn account<'a>(
         &self,
         pid: c_uint,
-        ask: impl FnOnce(c_uint) -> (nvmlReturn_t, c_uint, &'a mut c_ulonglong),
+        query: impl FnOnce(c_uint) -> (nvmlReturn_t, c_uint, &'a mut c_ulonglong),
     ) -> nvmlReturn_t {
         let Some(nvml_pid) = self.pid_map().nvml_pid(pid) else {
             return nvmlReturn_t::ERROR_NOT_FOUND;
         };
-        let (answer, is_running, max_memory_usage) = ask(nvml_pid);
+        let (answer, is_running, max_memory_usage) = query(nvml_pid);
         if answer != nvmlReturn_t::SUCCESS {
             return answer;
         }

@@ -155,10 +155,10 @@ pub(crate) unsafe fn nvmlDeviceGetRunningProcessDetailList(
     }
     // SAFETY: not null, and of the version with this layout. The program does not use it during the
     // call.
-    let asked = unsafe { &mut *plist };
+    let record = unsafe { &mut *plist };
     let reported = read_list(|count, proc_array| {
         let mut list =
-            nvmlProcessDetailList_t { num_proc_array_entries: *count, proc_array, ..*asked };
+            nvmlProcessDetailList_t { num_proc_array_entries: *count, proc_array, ..*record };
         // SAFETY: the record is ours, and its array has room for that many.
         let answer = unsafe { nvml::nvmlDeviceGetRunningProcessDetailList(device, &raw mut list) };
         *count = list.num_proc_array_entries;
@@ -169,7 +169,7 @@ pub(crate) unsafe fn nvmlDeviceGetRunningProcessDetailList(
         Err(answer) => return answer,
     };
     let Scope::Container(sliced) = scope else { return nvmlReturn_t::ERROR_NO_PERMISSION };
-    let kind = match asked.mode {
+    let kind = match record.mode {
         NVML_PROCESS_MODE_COMPUTE => Some(Kind::Compute),
         NVML_PROCESS_MODE_GRAPHICS => Some(Kind::Graphics),
         NVML_PROCESS_MODE_MPS => Some(Kind::Mps),
@@ -193,7 +193,7 @@ pub(crate) unsafe fn nvmlDeviceGetRunningProcessDetailList(
     };
     let list: Vec<_> = sliced.residents(kind).iter().map(describe).collect();
     // SAFETY: the count is in the program's record and gives the length of its array.
-    unsafe { write_list(&list, &raw mut asked.num_proc_array_entries, asked.proc_array) }
+    unsafe { write_list(&list, &raw mut record.num_proc_array_entries, record.proc_array) }
 }
 
 macro_rules! sessions {

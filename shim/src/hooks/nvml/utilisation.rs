@@ -61,12 +61,12 @@ pub(crate) unsafe fn nvmlDeviceGetProcessesUtilizationInfo(
     }
     // SAFETY: not null, and of the version with this layout. The program does not use it during the
     // call.
-    let asked = unsafe { &mut *proceses_util_info };
+    let record = unsafe { &mut *proceses_util_info };
     let reported = read_list(|count, proc_util_array| {
         let mut info = nvmlProcessesUtilizationInfo_t {
             process_samples_count: *count,
             proc_util_array,
-            ..*asked
+            ..*record
         };
         let answer = call(&raw mut info);
         *count = info.process_samples_count;
@@ -77,9 +77,9 @@ pub(crate) unsafe fn nvmlDeviceGetProcessesUtilizationInfo(
         (Ok(reported), Scope::Container(sliced)) => of_container(reported, &sliced.pid_map()),
         (Ok(_), _) => return nvmlReturn_t::ERROR_NO_PERMISSION,
     };
-    let to = asked.proc_util_array;
+    let to = record.proc_util_array;
     // SAFETY: the count is in the program's record and gives the length of its array.
-    let answer = unsafe { write_list(&list, ptr::from_mut(&mut asked.process_samples_count), to) };
+    let answer = unsafe { write_list(&list, ptr::from_mut(&mut record.process_samples_count), to) };
     if list.is_empty() {
         nvmlReturn_t::ERROR_NOT_FOUND
     } else if to.is_null() {

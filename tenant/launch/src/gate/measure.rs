@@ -79,7 +79,7 @@ struct Answer {
     batch: EndedBatch,
     /// Its times, or none if it still runs.
     timing: Option<Timing>,
-    asked: Nanos,
+    queried_at: Nanos,
 }
 
 impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
@@ -189,8 +189,8 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         for _ in 0..BATCH_LIMIT {
             let clocks = self.platform.clocks();
             let Some(batch) = self.next_ended(answer.take(), &mut blocked, clocks) else { break };
-            match self.ask(&batch) {
-                Ok(timing) => answer = Some(Answer { batch, timing, asked: clocks.raw }),
+            match self.query(&batch) {
+                Ok(timing) => answer = Some(Answer { batch, timing, queried_at: clocks.raw }),
                 Err(DriverError) => {
                     self.failed();
                     break;
@@ -218,16 +218,16 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
     pub(super) fn collect_idle_stream(&self, lane: LaneId) {
         let now = self.platform.now();
         let open = |lane: &&mut Lane| !lane.open.estimate.is_empty() && lane.batches.is_empty();
-        let asked =
+        let may_query =
             self.account().gpu_time.find(lane).filter(open).is_some() && self.driver.may_query();
-        if asked && self.driver.is_idle(self.launch.stream) == Ok(true) {
+        if may_query && self.driver.is_idle(self.launch.stream) == Ok(true) {
             self.account().gpu_time.measure_idle_stream(lane, now);
         }
     }
 
     /// Queries the times of a batch. Returns none if it still runs.
-    fn ask(&self, batch: &EndedBatch) -> Result<Option<Timing>, DriverError> {
-        if batch.ask && !self.driver.has_completed(batch.end)? {
+    fn query(&self, batch: &EndedBatch) -> Result<Option<Timing>, DriverError> {
+        if batch.must_query && !self.driver.has_completed(batch.end)? {
             return Ok(None);
         }
         let since = |from| self.driver.elapsed(from, batch.end);
@@ -245,9 +245,9 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         blocked: &mut Vec<LaneId>,
         clocks: Clocks,
     ) {
-        let Some(Answer { batch, timing, asked }) = answer else { return };
+        let Some(Answer { batch, timing, queried_at }) = answer else { return };
         let Some(timing) = timing else {
-            account.gpu_time.still_runs(batch.lane, asked);
+            account.gpu_time.still_runs(batch.lane, queried_at);
             blocked.push(batch.lane);
             return;
         };

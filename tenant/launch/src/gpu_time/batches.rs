@@ -24,7 +24,7 @@ pub(crate) struct EndedBatch {
     /// Base event of its context, if there is one yet.
     pub(crate) base: Option<Event>,
     /// The GPU has not written a number: the event has to be queried.
-    pub(crate) ask: bool,
+    pub(crate) must_query: bool,
 }
 
 /// What the driver reports about a batch's events, in nanoseconds of the GPU's clock. Negative only
@@ -137,8 +137,9 @@ impl GpuTime {
         });
         // About in the order of their ends: sets of batches are learned from one after the other.
         let (lane, batch) = over.min_by_key(|(_, batch)| batch.placed)?;
-        let (number, start, end, ask) = (batch.number, batch.start, batch.end, !batch.written);
-        Some(EndedBatch { lane, number, start, end, base: self.clock.base(context), ask })
+        let (number, start, end, must_query) =
+            (batch.number, batch.start, batch.end, !batch.written);
+        Some(EndedBatch { lane, number, start, end, base: self.clock.base(context), must_query })
     }
 
     /// Measures a batch that was seen to be over at `seen`.
@@ -161,22 +162,22 @@ impl GpuTime {
             (lane.key.context, lane.ended, lane.ended_by_gpu.take());
         let seen_running = lane.seen_running;
         let stamp = timing.since_base.and_then(|elapsed| self.clock.stamp(context, elapsed));
-        let told = match batch.start {
+        let by_clock = match batch.start {
             Start::Event(_) => timing.length,
             Start::Previous => stamp.zip(ended_by_gpu).and_then(|(now, before)| now.since(before)),
             _ => None,
         };
         let most = seen - batch.first;
         let most = most + TOLERANCE + Nanos(most.0 / 1000);
-        let told = told.map(|told| u64::try_from(told).map(Nanos));
-        let clamped = match (told, batch.start) {
+        let by_clock = by_clock.map(|by_clock| u64::try_from(by_clock).map(Nanos));
+        let clamped = match (by_clock, batch.start) {
             (Some(Err(_)), _) => true,
-            (Some(Ok(told)), Start::Event(_)) => told > most,
+            (Some(Ok(by_clock)), Start::Event(_)) => by_clock > most,
             _ => false,
         };
-        let told = told.and_then(Result::ok).filter(|_| !clamped);
+        let by_clock = by_clock.and_then(Result::ok).filter(|_| !clamped);
         let least = match batch.start {
-            Start::Event(_) => batch.first + told.unwrap_or_default(),
+            Start::Event(_) => batch.first + by_clock.unwrap_or_default(),
             _ => batch.first,
         };
         // It still ran at the last poll, up to the delay with which the host sees the GPU's writes.
@@ -187,9 +188,9 @@ impl GpuTime {
         let located = self.clock.place(context, batch.end, timing.since_base, limits);
         let end = self.located(context, located);
         let measured = match batch.start {
-            Start::Event(_) => told,
+            Start::Event(_) => by_clock,
             _ if clamped => None,
-            Start::Previous => Some(told.unwrap_or(end - ended).min(end - batch.first)),
+            Start::Previous => Some(by_clock.unwrap_or(end - ended).min(end - batch.first)),
             Start::At(start) => Some(end - start),
             Start::Unknown => None,
         };

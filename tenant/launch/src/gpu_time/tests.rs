@@ -97,7 +97,7 @@ fn remaining_work_of_several_lanes_is_predicted() {
                         start: batch.start,
                         end: batch.end,
                         base,
-                        ask: true,
+                        must_query: true,
                     };
                     let since = |event: Event| {
                         gpu.events[event.0].map(|from| at.0.cast_signed() - from.0.cast_signed())

@@ -40,17 +40,17 @@ fn saturating_thread_sleeps_and_marks_seldom() {
                 each(|did| matches!(did, Command::Record(_))),
                 each(|did| matches!(did, Command::Write(_))),
             );
-            let asked = each(|did| *did == Command::Ask);
+            let queries = each(|did| *did == Command::Query);
             let ran = gpu.ran[&0];
             let message = format!(
                 "{cost} us, {late} us late: {sleeps} sleeps, {records} records, {writes} writes, \
-                 {asked} queries per ms; ran {ran}"
+                 {queries} queries per ms; ran {ran}"
             );
             assert!(sleeps < 4.0, "{message}");
             // The first one also queries whether the stream has run dry, since no launch has waited
             // yet. So does every eighth.
             assert!(
-                records < 2.0 && writes <= records && asked <= records * 9.0 / 8.0 + 0.05,
+                records < 2.0 && writes <= records && queries <= records * 9.0 / 8.0 + 0.05,
                 "{message}"
             );
             assert!(ran > ms(199), "the GPU runs dry: {message}");

@@ -16,7 +16,7 @@ pub(super) enum Command {
     },
     Record(Stream),
     Write(Stream),
-    Ask,
+    Query,
     /// Not a GPU command: a thread of the program sleeps.
     Sleep,
 }
@@ -139,7 +139,7 @@ impl Driver for FakeDriver<'_, '_> {
     fn is_idle(&self, stream: Stream) -> Result<bool, DriverError> {
         let now = self.role.now();
         self.role.harness.gpu(|gpu| {
-            gpu.log.push(Command::Ask);
+            gpu.log.push(Command::Query);
             Ok(gpu.streams.get(&key(self.tenant, stream)).is_none_or(|end| *end <= now))
         })
     }
@@ -174,7 +174,7 @@ impl Driver for FakeDriver<'_, '_> {
     fn has_completed(&self, event: Event) -> Result<bool, DriverError> {
         let now = self.role.now();
         self.role.harness.gpu(|gpu| {
-            gpu.log.push(Command::Ask);
+            gpu.log.push(Command::Query);
             Ok(gpu.events[event.0] <= now)
         })
     }
@@ -182,7 +182,7 @@ impl Driver for FakeDriver<'_, '_> {
     fn elapsed(&self, from: Event, to: Event) -> Result<i64, DriverError> {
         let now = self.role.now();
         self.role.harness.gpu(|gpu| {
-            gpu.log.push(Command::Ask);
+            gpu.log.push(Command::Query);
             let (from, to) = (gpu.events[from.0], gpu.events[to.0]);
             if from > now || to > now {
                 return Err(DriverError);

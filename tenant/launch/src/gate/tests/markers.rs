@@ -62,7 +62,7 @@ fn markers_are_never_placed_between_programmatic_launches() {
             .position(|did| matches!(did, Command::Launch { programmatic: true, .. }));
         let rest = &gpu.log[first.expect("a chain")..];
         let between = rest.windows(2).filter(|pair| {
-            !matches!(pair[0], Command::Launch { .. } | Command::Ask)
+            !matches!(pair[0], Command::Launch { .. } | Command::Query)
                 && matches!(pair[1], Command::Launch { programmatic: true, .. })
         });
         assert_eq!(between.count(), 0);

@@ -12,15 +12,15 @@ struct Ran {
 }
 
 /// A small random generator with a seed.
-struct Draws(u64);
+struct Random(u64);
 
-impl Draws {
+impl Random {
     fn below(&mut self, bound: u32) -> u32 {
         self.0 = self.0.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
         (self.0 >> 33) as u32 % bound
     }
 
-    /// Draws a grid and a block; grids span twelve powers of two.
+    /// Random a grid and a block; grids span twelve powers of two.
     fn shape(&mut self) -> ([u32; 3], [u32; 3]) {
         let least = 1 << self.below(12);
         let grid = [least + self.below(least), 1 + self.below(4), 1];
@@ -28,17 +28,17 @@ impl Draws {
     }
 }
 
-type Drawn = (Kernel, Nanos);
+type KernelCost = (Kernel, Nanos);
 
 /// Launches drawn kernels for half a second, as fast as a host can, in a turn that does not end.
-fn run(seed: u64, draw: impl Fn(&mut Draws, u64) -> Drawn + Sync) -> Ran {
+fn run(seed: u64, draw: impl Fn(&mut Random, u64) -> KernelCost + Sync) -> Ran {
     const LENGTH: u64 = 500;
     let counts = Mutex::new((0, 0));
     let harness = alone(yours(ms(1_000_000)), |role, program| {
-        let mut draws = Draws(seed);
+        let mut random = Random(seed);
         let mut launches = 0;
         while role.now() < BEGIN + ms(LENGTH) {
-            let (kernel, cost) = draw(&mut draws, launches);
+            let (kernel, cost) = draw(&mut random, launches);
             program.launch_kernel(kernel, STREAM, cost, false);
             launches += 1;
             role.sleep(us(3));
@@ -62,16 +62,16 @@ proptest! {
     #[test]
     fn always_new_shapes_take_the_slow_path_as_seldom_as_one(seed: u64, cost in 5_u64..40) {
         let one = run(seed, |_, _| (Kernel::new(7, [1000, 1, 1], [128, 1, 1]), us(cost)));
-        let new = run(seed, |draws, _| (kernel(7, draws.shape()), us(cost)));
+        let new = run(seed, |random, _| (kernel(7, random.shape()), us(cost)));
         prop_assert!(new.fast > 0.95 * one.fast, "{new:?}, one shape {one:?}");
         prop_assert!(new.used > 0.97 * one.used, "{new:?}, one shape {one:?}");
     }
 
     #[test]
     fn fifty_functions_in_random_shapes_keep_the_gpu_busy(seed: u64) {
-        let many = run(seed, |draws, _| {
-            let function = draws.below(50);
-            let shape = draws.shape();
+        let many = run(seed, |random, _| {
+            let function = random.below(50);
+            let shape = random.shape();
             let blocks = u64::from(shape.0[0] * shape.0[1]);
             // Half of them take the same time whatever the grid.
             let cost = if function % 2 == 0 { 5 + u64::from(function) } else { 5 + blocks / 100 };
@@ -127,9 +127,9 @@ fn shape_that_alternates_between_short_and_long_has_few_launches_in_flight() {
     }
     for rare in [2, 5, 20] {
         let found = most_in_flight(|number| {
-            let mut draws = Draws(number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-            draws.below(1);
-            if draws.below(rare) == 0 { ms(5) } else { us(10) }
+            let mut random = Random(number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            random.below(1);
+            if random.below(rare) == 0 { ms(5) } else { us(10) }
         });
         println!("one in {rare}: {} us in flight", found.0 / 1000);
         assert!(found < ms(5 * 8) + ms(2), "one in {rare}: {found}");
@@ -141,8 +141,8 @@ fn shape_that_alternates_between_short_and_long_has_few_launches_in_flight() {
 fn shape_that_is_long_now_and_then_keeps_the_gpu_busy() {
     for rare in [2, 5, 20, 100, 1000] {
         let shape = ([1; 3], [32, 1, 1]);
-        let ran = run(1, |draws, _| {
-            (kernel(1, shape), if draws.below(rare) == 0 { ms(5) } else { us(10) })
+        let ran = run(1, |random, _| {
+            (kernel(1, shape), if random.below(rare) == 0 { ms(5) } else { us(10) })
         });
         println!("one in {rare}: {ran:?}");
         assert!(ran.used > 0.85, "one in {rare}: {ran:?}");

@@ -15,9 +15,9 @@ struct Program {
     ppm: i64,
     events: usize,
     /// Launch time and end of each batch in flight.
-    flying: std::collections::VecDeque<(u64, u64)>,
+    in_flight: std::collections::VecDeque<(u64, u64)>,
     stamps: Vec<i64>,
-    draws: u64,
+    random_state: u64,
     /// True busy time.
     busy: u64,
     clamped: u32,
@@ -32,21 +32,21 @@ impl Program {
             now: 1_000 * SECOND,
             ppm,
             events: 0,
-            flying: std::collections::VecDeque::new(),
+            in_flight: std::collections::VecDeque::new(),
             stamps: Vec::new(),
-            draws: 7,
+            random_state: 7,
             busy: 0,
             clamped: 0,
             wrong: 0,
         }
     }
 
-    fn draw(&mut self, most: u64) -> u64 {
-        self.draws = self
-            .draws
+    fn random(&mut self, most: u64) -> u64 {
+        self.random_state = self
+            .random_state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        (self.draws >> 33) % most
+        (self.random_state >> 33) % most
     }
 
     /// Records an event at a true time, by the GPU's clock.
@@ -60,8 +60,8 @@ impl Program {
     fn elapsed(&self, from: Event, to: Event) -> i64 {
         let span = self.stamps[to.0] - self.stamps[from.0];
         #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
-        let told = (f64::from((span as f64 * 1e-6) as f32) * 1e6) as i64;
-        told
+        let reported = (f64::from((span as f64 * 1e-6) as f32) * 1e6) as i64;
+        reported
     }
 
     fn launch(&mut self) {
@@ -73,8 +73,8 @@ impl Program {
             .unwrap()
             .id;
         let begins =
-            self.flying.back().map_or(self.now + 6 * US, |last| last.1.max(self.now + 6 * US));
-        let start = match self.flying.is_empty() {
+            self.in_flight.back().map_or(self.now + 6 * US, |last| last.1.max(self.now + 6 * US));
+        let start = match self.in_flight.is_empty() {
             true => Start::Event(self.event(begins)),
             false => Start::Previous,
         };
@@ -91,17 +91,17 @@ impl Program {
             backlog: false,
         };
         self.gpu_time.close_batch(id, &marker, event, true, placement);
-        self.flying.push_back((self.now, end));
+        self.in_flight.push_back((self.now, end));
         self.busy += BATCH;
     }
 
     fn collect(&mut self) {
         loop {
-            let over = self.flying.front().is_some_and(|first| first.1 + 3 * US <= self.now);
+            let over = self.in_flight.front().is_some_and(|first| first.1 + 3 * US <= self.now);
             let word = if over { u64::MAX } else { 0 };
             let due = self.gpu_time.next_ended(CONTEXT, &[], |_| word, Nanos(self.now));
             let Some(due) = due.filter(|_| over) else { return };
-            self.flying.pop_front();
+            self.in_flight.pop_front();
             let since_base = due.base.map(|base| self.elapsed(base, due.end));
             let length = match due.start {
                 Start::Event(start) => Some(self.elapsed(start, due.end)),
@@ -126,13 +126,13 @@ impl Program {
             let turn = self.now + 15 * MS;
             while self.now < turn {
                 // About 1 ms is launched ahead; sleeping threads wake then.
-                while self.flying.back().is_none_or(|last| last.1 < self.now + MS) {
+                while self.in_flight.back().is_none_or(|last| last.1 < self.now + MS) {
                     self.launch();
                 }
-                self.now += 200 * US + self.draw(300 * US);
+                self.now += 200 * US + self.random(300 * US);
                 self.collect();
             }
-            while !self.flying.is_empty() {
+            while !self.in_flight.is_empty() {
                 self.now += 250 * US;
                 self.collect();
             }
