@@ -74,25 +74,27 @@ fn unshimmed_process_is_reported_once_then_terminated_and_killed() {
 }
 
 #[test]
-fn no_process_is_ended_unless_configured() {
-    let mut watcher = Watcher::default();
-    let events = observe_all(
-        &mut watcher,
-        Rules::default(),
-        (0..30).map(|at| (at, vec![seen(5, Some(A), Shim::Absent, 900)], 9)),
-    );
-    assert_eq!(texts(&events), [(1, "found 5 unshimmed"), (1, "found 5 over_limit")]);
-}
-
-#[test]
-fn host_processes_are_reported_and_never_ended() {
-    let mut watcher = Watcher::default();
-    let events = observe_all(
-        &mut watcher,
-        BOTH,
-        (0..30).map(|at| (at, vec![seen(5, None, Shim::Unknown, 9)], 1)),
-    );
-    assert_eq!(texts(&events), [(1, "found 5 unshimmed")]);
+fn process_that_must_not_be_ended_is_only_reported() {
+    let spared = ObservedProcess { spared: true, ..seen(5, Some(A), Shim::Absent, 5000) };
+    let (unshimmed, over_limit) = ((1, "found 5 unshimmed"), (1, "found 5 over_limit"));
+    for (case, rules, process, limit, expected) in [
+        (
+            "no rule",
+            Rules::default(),
+            seen(5, Some(A), Shim::Absent, 900),
+            9,
+            &[unshimmed, over_limit][..],
+        ),
+        ("host process", BOTH, seen(5, None, Shim::Unknown, 9), 1, &[unshimmed]),
+        ("unknown shim", BOTH, seen(5, Some(A), Shim::Unknown, 9), 0, &[unshimmed]),
+        ("disowned GPU", BOTH, spared, 1000, &[unshimmed, over_limit]),
+        ("over its limit at start", BOTH, seen(5, Some(A), Shim::Bound, 5000), 500, &[over_limit]),
+    ] {
+        let mut watcher = Watcher::default();
+        let observations = (0..30).map(|at| (at, vec![process.clone()], limit));
+        let events = observe_all(&mut watcher, rules, observations);
+        assert_eq!(texts(&events), expected, "{case}");
+    }
 }
 
 #[test]
@@ -273,36 +275,6 @@ fn order_carries_what_its_container_may_hold() {
         })
         .collect();
     assert_eq!(bounds, [Some(Bytes(1100))]);
-}
-
-#[test]
-fn process_with_unknown_shim_is_reported_and_never_ended() {
-    let mut watcher = Watcher::default();
-    let events = observe_all(
-        &mut watcher,
-        BOTH,
-        (0..30).map(|at| (at, vec![seen(5, Some(A), Shim::Unknown, 9)], 0)),
-    );
-    assert_eq!(texts(&events), [(1, "found 5 unshimmed")]);
-}
-
-#[test]
-fn process_on_a_disowned_gpu_is_reported_and_never_ended() {
-    let mut watcher = Watcher::default();
-    let bare = || ObservedProcess { spared: true, ..seen(5, Some(A), Shim::Absent, 5000) };
-    let events = observe_all(&mut watcher, BOTH, (0..30).map(|at| (at, vec![bare()], 1000)));
-    assert_eq!(texts(&events), [(1, "found 5 unshimmed"), (1, "found 5 over_limit")]);
-}
-
-#[test]
-fn container_over_its_limit_at_start_keeps_what_it_has() {
-    let mut watcher = Watcher::default();
-    let events = observe_all(
-        &mut watcher,
-        BOTH,
-        (0..20).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, 5000)], 500)),
-    );
-    assert_eq!(texts(&events), [(1, "found 1 over_limit")]);
 }
 
 #[test]
