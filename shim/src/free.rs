@@ -5,7 +5,7 @@
 //! | the driver (`cuMemGetInfo`) | a context of the device is current |
 //! | NVML | it is already started, or no monitor reports the value: then it is started ([`crate::nvml_uses`]) |
 //! | the monitor before, the driver after | first context of a container that has a monitor, while its size is unknown |
-//! | unaccounted memory before, the driver after | the same if neither is available: all memory in use counts as the context's |
+//! | accounted memory before, the driver after | the same if neither is available: all other memory in use counts as the context's |
 //!
 //! Nothing is measured once the size is known. With a monitor that is so from the second context
 //! on: it is charged like the first one, and the monitor's figure for each process corrects it

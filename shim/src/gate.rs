@@ -217,8 +217,9 @@ fn log_answer(answer: CUresult) {
     debug!(result = answer.0, "driver called to launch");
 }
 
-/// Makes a call that launches on several GPUs. It waits for the turn of each GPU, in the order in
-/// which the monitor grants turns together.
+/// Makes a call that launches on several GPUs. It waits for the turn of the first GPU, in the order
+/// in which the monitor grants turns together. It is not held on the others, because the process
+/// then has work on the first.
 #[cold]
 #[inline(never)]
 pub(crate) fn enter_all(

@@ -152,8 +152,9 @@ impl Account {
             .count() as u64
     }
 
-    /// Returns the GPU time used in the turn. Work that began before the turn counts only with what
-    /// it was charged: a host function may have delayed it for many turns.
+    /// Returns the GPU time used in the turn, at most the time since its start plus what is in
+    /// flight. Work from before may measure longer than it was charged, because a host function
+    /// delayed it for many turns.
     pub(crate) fn spent(&self, now: Nanos) -> Nanos {
         let inflight = self.work(now).inflight();
         (self.gpu_time.busy() + inflight - self.base).min(now - self.turn_since + inflight)

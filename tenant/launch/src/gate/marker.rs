@@ -102,7 +102,8 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         let gpu_time = &mut account.gpu_time;
         let marker = gpu_time.plan_marker(lane)?;
         let several = gpu_time.busy_lanes() > 1;
-        // With one stream it is queried now and then: the work it was throttled for may have ended.
+        // With one stream it is queried now and then: it may have been throttled by a wrong
+        // prediction.
         let doubtful =
             |lane: &Lane| !several && (lane.dry || marker.number % IDLE_QUERY_PERIOD == 0);
         let waited = gpu_time.find(lane).is_some_and(|lane| lane.throttled && !doubtful(lane));
