@@ -135,8 +135,8 @@ fn open_socket(path: &Path) -> Result<Socket> {
     }
 }
 
-/// Mounts the control tree, if it is configured. The error is for the status: `cgpu get` and `cgpu
-/// set` work without the tree.
+/// Mounts the control tree, if it is configured. The error is for the status: `cgpu get` and
+/// `cgpu set` work without the tree.
 fn mount(config: &Config, tree_sender: RequestSender) -> Result<Option<Tree>, String> {
     let Some(at) = &config.tree else { return Ok(None) };
     Tree::mount(at, &config.root, tree_sender).map(Some).map_err(|error| {

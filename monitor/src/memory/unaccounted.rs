@@ -8,18 +8,18 @@
 //! not:
 //!
 //! - **The accounting changes while NVML is called**, so it is read before and after. A delta is
-//!   published only if the old one cannot be right, which is when it lies outside of `[measured -
-//!   greatest accounted, measured - least accounted]`. The new one is the nearest value in that
-//!   range.
+//!   published only if the old one cannot be right, which is when it lies outside of
+//!   `[measured - greatest accounted, measured - least accounted]`. The new one is the nearest
+//!   value in that range.
 //! - **A charge runs ahead of the driver, a free behind it.** Both make the accounting too high for
 //!   a while. When the delta rises, this only hides a part of it until the next reading. When it
-//!   falls, it could give away memory that is about to be taken. So the delta falls only in two
-//!   cases. Either the process has no more implicit memory than it has memory (`measured -
-//!   implicit`). Or a reading lies between two stable intervals: the same accounting, no charge and
-//!   no creation, for [`STABLE_INTERVAL`] before it and after. Charges in flight before it have
-//!   ended by then, and frees in flight would have shown since. What remains is a call that stays
-//!   in the driver for all of that time. Calls that may, because they compile or wait for the GPU,
-//!   mark themselves (`creating`).
+//!   falls, it could give away memory that is about to be taken. So it falls only as far as one of
+//!   two bounds allows. At once: implicit memory is part of what is measured, so the delta is at
+//!   most `measured - implicit`. Later: a reading between two stable intervals, with the same
+//!   accounting, no charge and no creation for [`STABLE_INTERVAL`] before it and after. Charges in
+//!   flight before it have ended by then, and frees in flight would have shown since. What remains
+//!   is a call that stays in the driver for all of that time. Calls that may, because they compile
+//!   or wait for the GPU, mark themselves (`creating`).
 //! - **Memory allocated and freed between the two samples** may be in `measured` and in neither
 //!   sample. The count of charges shows that there was some; then the delta rises only as far as
 //!   the reading before allows, too.
