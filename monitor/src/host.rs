@@ -58,7 +58,7 @@ pub(crate) struct Host {
     /// How the GPUs answered last, and when. Kept when NVML no longer answers.
     pub(crate) health_checks: Option<(Nanos, Vec<HealthCheck>)>,
     pub(crate) prober: Prober,
-    next: u64,
+    next_tenant: u64,
     /// Containers whose ledgers the prober samples, as last sent to it.
     sampled_containers: Vec<SampledContainer>,
     /// How the prober identifies containers' processes, as last sent to it.
@@ -114,7 +114,7 @@ impl Host {
             device_list: device_list::DeviceList::default(),
             health_checks: None,
             prober,
-            next: 1,
+            next_tenant: 1,
             sampled_containers: Vec::new(),
             identities: Vec::new(),
             watcher: Watcher::default(),

@@ -211,7 +211,7 @@ impl EventLoop {
                 return;
             }
         };
-        for message in self.host.restart(time, config.start.clone()) {
+        for message in self.host.reconfigure(time, config.start.clone()) {
             tracing::error!("{message}");
         }
         let fixed = |config: &Config| {

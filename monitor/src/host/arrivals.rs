@@ -47,8 +47,8 @@ impl Host {
         if let Some(known) = self.containers.values().find(|container| container.dir == dir) {
             return known.tenant;
         }
-        let tenant = TenantId(self.next);
-        self.next += 1;
+        let tenant = TenantId(self.next_tenant);
+        self.next_tenant += 1;
         let mut container = Container::new(tenant, self.fresh_id(dir, id), dir.to_owned());
         if let Some(set) = self.settings.containers.get(&container.id) {
             (container.weight, container.high) = (set.weight, set.high);

@@ -80,7 +80,7 @@ pub(crate) struct Container {
     pub(crate) unaccounted: BTreeMap<(SlotIndex, u64, DeviceIndex), Unaccounted>,
     pub(crate) exported: BTreeMap<DeviceIndex, ExportedMemory>,
     /// Exited processes whose exported memory has left a GPU, by slot, generation and GPU.
-    pub(crate) left: BTreeSet<(SlotIndex, u64, DeviceIndex)>,
+    pub(crate) released: BTreeSet<(SlotIndex, u64, DeviceIndex)>,
     pub(crate) counters: Counters,
     pub(crate) doorbell: Doorbell,
 }
@@ -111,7 +111,7 @@ impl Container {
             searching: false,
             unaccounted: BTreeMap::new(),
             exported: BTreeMap::new(),
-            left: BTreeSet::new(),
+            released: BTreeSet::new(),
             counters: Counters::default(),
             doorbell: Doorbell::default(),
         }
@@ -132,7 +132,7 @@ impl Container {
                 self.exits.clear();
                 self.unaccounted.clear();
                 self.exported.clear();
-                self.left.clear();
+                self.released.clear();
                 self.counters.take(&[]);
                 // The program that created the files may have written the limits, too.
                 match read_limits(&self.dir) {
@@ -351,7 +351,7 @@ impl Container {
         self.exits.retain(|slot, (generation, _)| live.contains(&(*slot, *generation)));
         self.unaccounted.retain(|(slot, generation, _), _| live.contains(&(*slot, *generation)));
         let seen = &region.seen;
-        self.left.retain(|(slot, generation, _)| {
+        self.released.retain(|(slot, generation, _)| {
             seen.slots
                 .get(slot.get())
                 .is_some_and(|slot| slot.word.generation().get() == *generation)

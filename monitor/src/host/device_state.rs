@@ -20,7 +20,7 @@ pub(crate) struct DeviceState {
     /// NVML's last sample of it; else what containers report.
     pub(crate) sample: GpuSample,
     /// The least memory that was used by no process: the driver's own.
-    pub(crate) own: Option<u64>,
+    pub(crate) driver_memory: Option<u64>,
     /// Settings made at run time.
     pub(crate) settings: GpuSettings,
     /// Configured settings.
@@ -40,7 +40,7 @@ impl DeviceState {
             uuid,
             known: false,
             sample,
-            own: None,
+            driver_memory: None,
             settings,
             start: start.gpu(index, uuid),
             scheduler,
@@ -59,7 +59,7 @@ impl DeviceState {
     /// does not report it.
     pub(crate) fn unowned(&mut self, sample: &GpuSample) -> Option<Bytes> {
         let rest = sample.unowned?.0;
-        let own = *self.own.insert(self.own.map_or(rest, |own| own.min(rest)));
+        let own = *self.driver_memory.insert(self.driver_memory.map_or(rest, |own| own.min(rest)));
         Some(Bytes(rest - own))
     }
 
@@ -70,7 +70,7 @@ impl DeviceState {
 
     /// Applies another configuration from the next step on. If it has fewer capacity units than are
     /// taken, keeps `max_inst` and returns a message.
-    pub(crate) fn restart(&mut self, now: Nanos, start: &Start, taken: u32) -> Option<String> {
+    pub(crate) fn reconfigure(&mut self, now: Nanos, start: &Start, taken: u32) -> Option<String> {
         let before = self.start;
         self.start = start.gpu(self.index, self.uuid);
         self.scheduler.set_tuning(now, start.tuning(self.index, self.uuid));

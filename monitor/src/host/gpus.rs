@@ -34,7 +34,7 @@ impl Host {
 
     /// Adds a new GPU; returns its position in `devices`.
     pub(super) fn add_gpu(&mut self, index: DeviceId, uuid: Uuid) -> usize {
-        let settings = self.set_for(uuid);
+        let settings = self.saved_settings(uuid);
         let device = DeviceState::new(index, uuid, settings, &self.start);
         tracing::info!("GPU {index} is {}", device.name());
         let at = self.devices.partition_point(|device| device.index < index);
@@ -56,7 +56,7 @@ impl Host {
 
     /// Sets a GPU's number. One whose number was provisional gets the configured settings of the
     /// new number.
-    pub(super) fn number(&mut self, now: Nanos, at: usize, index: DeviceId) {
+    pub(super) fn set_number(&mut self, now: Nanos, at: usize, index: DeviceId) {
         let taken =
             |device: &DeviceState| device.in_force().max_inst() - self.capacity(device).free();
         let Some(taken) = self.devices.get(at).filter(|device| device.index != index).map(taken)
@@ -65,13 +65,13 @@ impl Host {
         };
         let device = &mut self.devices[at];
         device.index = index;
-        if let Some(kept) = device.restart(now, &self.start, taken) {
+        if let Some(kept) = device.reconfigure(now, &self.start, taken) {
             tracing::warn!("{kept}");
         }
     }
 
     /// Returns the settings made at run time for a GPU.
-    pub(super) fn set_for(&self, uuid: Uuid) -> GpuSettings {
+    pub(super) fn saved_settings(&self, uuid: Uuid) -> GpuSettings {
         self.settings.gpus.get(&uuid.to_string()).copied().unwrap_or_default()
     }
 
@@ -119,7 +119,7 @@ impl Host {
 
     /// Applies another configuration from the next step on. Settings made at run time stay. Returns
     /// a message for each `max_inst` that could not be applied.
-    pub(crate) fn restart(&mut self, now: Nanos, start: Start) -> Vec<String> {
+    pub(crate) fn reconfigure(&mut self, now: Nanos, start: Start) -> Vec<String> {
         let taken: Vec<u32> = self
             .devices
             .iter()
@@ -127,7 +127,7 @@ impl Host {
             .collect();
         let devices = self.devices.iter_mut().zip(taken);
         let kept =
-            devices.filter_map(|(device, taken)| device.restart(now, &start, taken)).collect();
+            devices.filter_map(|(device, taken)| device.reconfigure(now, &start, taken)).collect();
         self.start = start;
         self.apply_settings(now);
         kept

@@ -140,11 +140,11 @@ impl Container {
         for (index, slot) in slots.filter(|(_, slot)| slot.word.state() == Some(State::Orphan)) {
             let Some(index) = SlotIndex::new(index) else { break };
             let generation = slot.word.generation().get();
-            self.left.insert((index, generation, gpu));
+            self.released.insert((index, generation, gpu));
             let mut gpus = DeviceIndex::all().zip(&region.seen.gpus);
             let is_gone = gpus.all(|(gpu, seen)| {
                 let none = seen.cells.get(index.get()).is_none_or(|cell| cell.used == Bytes::ZERO);
-                none || self.left.contains(&(index, generation, gpu))
+                none || self.released.contains(&(index, generation, gpu))
             });
             if is_gone {
                 region.set_exported_reclaimed(index, generation);

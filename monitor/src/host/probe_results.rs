@@ -93,7 +93,7 @@ impl Host {
             }
             let there = self.devices.iter().position(|device| device.uuid == gpu.uuid);
             let at = there.unwrap_or_else(|| self.add_gpu(gpu.index, gpu.uuid));
-            self.number(now, at, gpu.index);
+            self.set_number(now, at, gpu.index);
             let device = &mut self.devices[at];
             device.known = true;
             let unowned = device.unowned(&gpu);

@@ -46,7 +46,7 @@ impl Host {
         self.settings = state.settings;
         self.transferred = state.gpus;
         for at in 0..self.devices.len() {
-            self.devices[at].settings = self.set_for(self.devices[at].uuid);
+            self.devices[at].settings = self.saved_settings(self.devices[at].uuid);
             self.restore_gpu(at);
         }
         for known in state.containers {

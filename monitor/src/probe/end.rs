@@ -35,7 +35,7 @@ pub(super) fn end(
     let on_gpu = library.processes(order.gpu).ok_or("NVML does not list the GPU's processes")?;
     let index = ProcessIndex::new(identities);
     let found = on_gpu.iter().filter_map(|(pid, memory)| Some((index.gpu_process(*pid)?, *memory)));
-    still(order, &found.collect::<Vec<_>>())?;
+    recheck(order, &found.collect::<Vec<_>>())?;
     if !has_driver_mapped(order.id.pid) {
         return Err("it has no driver mapped: NVML may mean another process".into());
     }
@@ -48,7 +48,7 @@ pub(super) fn end(
 
 /// Checks that the cause still holds, by the processes that are on the GPU now, each with what the
 /// driver holds for it.
-fn still(order: &Order, on_gpu: &[(GpuProcess, Option<Bytes>)]) -> Result<(), String> {
+fn recheck(order: &Order, on_gpu: &[(GpuProcess, Option<Bytes>)]) -> Result<(), String> {
     let on_gpu_is = |(gpu_process, _): &&(GpuProcess, _)| gpu_process.id.pid == order.id.pid;
     let (found, _) = on_gpu.iter().find(on_gpu_is).ok_or("it has left the GPU")?;
     if found.id != order.id {
@@ -132,9 +132,9 @@ mod tests {
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 100), foreign()], false),
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 50), other(60)], false),
         ] {
-            assert_eq!(still(&order(cause), &on_gpu).is_ok(), is_ended, "{cause:?} {on_gpu:?}");
+            assert_eq!(recheck(&order(cause), &on_gpu).is_ok(), is_ended, "{cause:?} {on_gpu:?}");
         }
         let unbounded = Order { bound: None, ..order(Cause::OverLimit) };
-        assert!(still(&unbounded, &[gpu_process(5, 1, bound, 5000)]).is_err());
+        assert!(recheck(&unbounded, &[gpu_process(5, 1, bound, 5000)]).is_err());
     }
 }
