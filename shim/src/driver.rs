@@ -99,6 +99,9 @@ pub(crate) mod address {
             )]
             #[inline(always)]
             pub(crate) fn $symbol() -> fns::$symbol {
+                /// # Safety
+                ///
+                /// The contract of the driver's function.
                 #[cold]
                 #[inline(never)]
                 unsafe extern "C" fn late($($arg: $type),*) -> CUresult {

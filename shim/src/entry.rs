@@ -1,4 +1,5 @@
-//! Exports of libcgpu.so: one function for each hooked row of the tables. No logic here.
+//! Exports of libcgpu.so: one function for each hooked row of the tables. No logic here. Each has the
+//! contract of the library's function of its name.
 //!
 //! | treatment | body |
 //! |---|---|

@@ -9,7 +9,8 @@
 //! A hook has the contract of the driver's function of its name: its pointers are valid as that
 //! function requires, and null where it allows null. The program itself is the caller (`entry.rs`).
 //! A hook accesses nothing that the driver would not access. So *the program's own call* in a
-//! `SAFETY` comment means: the arguments are passed on unchanged under the same contract.
+//! `SAFETY` comment means: the arguments are passed on unchanged under the same contract. Functions
+//! inside a hook (`slow`, `metered`, `charged`) have its contract, too.
 
 #[macro_use]
 mod answer;

@@ -15,7 +15,7 @@ use crate::{driver, pools};
 /// What is charged for memory at a location.
 enum ChargedTo {
     Gpu(DeviceIndex),
-    /// Nothing: it is the host's or an unlimited GPU's, or it cannot exist and the driver says so.
+    /// Nothing: it is the host's or an unshared GPU's, or it cannot exist and the driver says so.
     None,
     /// Unknown, or not allowed.
     Unknown(Role),

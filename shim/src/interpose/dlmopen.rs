@@ -65,9 +65,11 @@ extern "C" fn choose(arguments: &mut Arguments) -> Exit {
                 Exit::jump(DLMOPEN.address())
             };
         }
-        if has_a_driver(handle) {
+        // SAFETY: the handle was just opened, and the program has not seen it.
+        if unsafe { has_a_driver(handle) } {
             process::count(Reason::NamespaceRefused);
-            refuse(handle);
+            // SAFETY: the handle was just opened, and the program has not seen it.
+            unsafe { refuse(handle) };
             return Exit::answer(core::ptr::null_mut());
         }
         Exit::answer(handle)
@@ -79,17 +81,27 @@ fn names_the_driver(path: &[u8]) -> bool {
     file.starts_with(b"libcuda.so") || file.starts_with(b"libnvidia-ml.so")
 }
 
-fn has_a_driver(handle: *mut c_void) -> bool {
+/// Returns whether the driver or NVML is in the namespace of `handle`.
+///
+/// # Safety
+///
+/// `handle` is open, and no other thread closes libraries of its namespace meanwhile. That is sure
+/// for a new namespace; for an older one it is assumed of the program.
+unsafe fn has_a_driver(handle: *mut c_void) -> bool {
     let Some(map) = real::link_map(handle) else {
         return false;
     };
-    // SAFETY: the entry is of a library that was just opened, and no other code has its handle yet.
+    // SAFETY: the loader's entry of an open handle; the caller guarantees the rest.
     unsafe { elf::namespace(map) }.any(|object| DRIVER.is_copy(&object) || NVML.is_copy(&object))
 }
 
 /// Closes `handle`, and leaves a message for `dlerror`.
-fn refuse(handle: *mut c_void) {
-    // SAFETY: `open_in` returned the handle, and the program has not seen it.
+///
+/// # Safety
+///
+/// `handle` is open, and no other code has it.
+unsafe fn refuse(handle: *mut c_void) {
+    // SAFETY: guaranteed by the caller.
     unsafe { libc::dlclose(handle) };
     // Only the loader can set the message of `dlerror`. It begins with the name of a file that
     // cannot be opened.

@@ -334,9 +334,9 @@ impl Object {
     /// Returns the address of `name` in its default version, if the object defines it.
     pub(crate) fn symbol(&self, name: &[u8]) -> Option<*const c_void> {
         let matching = |index: u32| {
-            self.definition(index)
-                .filter(|(found, _)| same(*found, name))
-                .map(|(_, address)| address)
+            let (found, address) = self.definition(index)?;
+            // SAFETY: a symbol's name is a NUL-terminated string of the object's table.
+            unsafe { same(found, name) }.then_some(address)
         };
         self.hash.find(name, matching)
     }
@@ -382,7 +382,11 @@ impl Object {
 }
 
 /// Compares without calling the C library, which may not be ready.
-fn same(found: *const c_char, name: &[u8]) -> bool {
+///
+/// # Safety
+///
+/// `found` is NUL-terminated.
+unsafe fn same(found: *const c_char, name: &[u8]) -> bool {
     name.iter().chain(&[0]).enumerate().all(|(place, byte)| {
         // SAFETY: all bytes before this one were equal to those of `name`, and none was NUL, so the
         // string `found` extends to here.

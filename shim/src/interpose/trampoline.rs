@@ -8,7 +8,8 @@
 
 use core::ffi::c_void;
 
-/// Arguments of the replaced call. The real function gets what is written here.
+/// Arguments of the program's call of a replaced function, under that function's contract: only a
+/// trampoline makes them. The real function gets what is written here.
 #[repr(C)]
 pub(super) struct Arguments {
     pub(super) first: usize,
@@ -38,7 +39,8 @@ impl Exit {
 }
 
 /// Exports `$name`, which calls `$choose(&mut Arguments) -> Exit` and continues where that says. It
-/// preserves the first three integer arguments, which is all that the replaced functions take.
+/// has the contract of the loader's function of that name. It preserves the first three integer
+/// arguments, which is all that these functions take.
 macro_rules! trampoline {
     ($(#[$doc:meta])* $name:ident, $choose:path) => {
         $(#[$doc])*

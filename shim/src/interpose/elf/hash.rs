@@ -1,6 +1,6 @@
 //! The hash tables of an object, which find a symbol's index in its symbol table by name.
 
-/// A hash table of an object that stays loaded: the pointer must be that of a valid table.
+/// A hash table of an object. The pointer must be that of a valid table, which stays mapped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hash {
     /// `DT_GNU_HASH`.
@@ -13,17 +13,25 @@ impl Hash {
     /// Returns the first result of `matching` for a symbol that may be called `name`.
     pub(super) fn find<T>(self, name: &[u8], matching: impl FnMut(u32) -> Option<T>) -> Option<T> {
         match self {
-            Hash::Gnu(table) => GnuTable::new(table).chain(gnu_hash(name)).find_map(matching),
+            Hash::Gnu(table) => {
+                // SAFETY: the pointer is that of a valid table.
+                let table = unsafe { GnuTable::new(table) };
+                table.chain(gnu_hash(name)).find_map(matching)
+            }
             Hash::SystemV(table) => {
-                SystemVTable::new(table).chain(system_v_hash(name)).find_map(matching)
+                // SAFETY: the pointer is that of a valid table.
+                let table = unsafe { SystemVTable::new(table) };
+                table.chain(system_v_hash(name)).find_map(matching)
             }
         }
     }
 
     pub(super) fn symbols(self) -> u32 {
         match self {
-            Hash::Gnu(table) => GnuTable::new(table).symbols(),
-            Hash::SystemV(table) => SystemVTable::new(table).chains,
+            // SAFETY: the pointer is that of a valid table.
+            Hash::Gnu(table) => unsafe { GnuTable::new(table) }.symbols(),
+            // SAFETY: the pointer is that of a valid table.
+            Hash::SystemV(table) => unsafe { SystemVTable::new(table) }.chains,
         }
     }
 }
@@ -42,8 +50,11 @@ struct GnuTable {
 }
 
 impl GnuTable {
-    fn new(table: *const u32) -> GnuTable {
-        // SAFETY: a valid table (see [`Hash`]) begins with four words.
+    /// # Safety
+    ///
+    /// `table` is a valid table, which stays mapped while the result is used.
+    unsafe fn new(table: *const u32) -> GnuTable {
+        // SAFETY: a valid table begins with four words.
         let [bucket_count, first, filter_words, filter_shift] =
             unsafe { table.cast::<[u32; 4]>().read() };
         let filter_words = filter_words as usize;
@@ -119,8 +130,11 @@ struct SystemVTable {
 }
 
 impl SystemVTable {
-    fn new(table: *const u32) -> SystemVTable {
-        // SAFETY: a valid table (see [`Hash`]) begins with two words.
+    /// # Safety
+    ///
+    /// `table` is a valid table, which stays mapped while the result is used.
+    unsafe fn new(table: *const u32) -> SystemVTable {
+        // SAFETY: a valid table begins with two words.
         let [bucket_count, chains] = unsafe { table.cast::<[u32; 2]>().read() };
         let buckets = table.wrapping_add(2);
         SystemVTable {

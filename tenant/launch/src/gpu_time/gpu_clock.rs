@@ -17,7 +17,7 @@
 //!   starts at the first lower bound if the work should have run then, else at the upper one. If
 //!   the bounds of an event do not contain it, it moves to the nearer bound. It falls if the
 //!   nearest lower bound of a [`WINDOW`] is further away than the nearest upper one, or than
-//!   [`TOLERANCE`]: by what drifts apart at 100 ppm since an upper bound was last near.
+//!   [`TOLERANCE`]: by at most what drifts apart at 100 ppm since an upper bound was last near.
 //! * **Rate**, per GPU: the tightest bounds of each second, over at least [`BASELINE`], bound the
 //!   slope between them; the rate moves into these bounds.
 //! * If the timestamps of two events cannot come from one clock that is off by at most 500 ppm, the
