@@ -4,7 +4,7 @@
 //! requested.
 #![no_main]
 
-use cgpu_kubernetes_core::binding::OVERRULED;
+use cgpu_kubernetes_core::binding::LIMIT_VARIABLES;
 use cgpu_runtime::edit::{Additions, Configuration, bind, hook, preloading};
 use cgpu_runtime::plan::{Declared, HostGpu, Plan, plan};
 use cgpu_shm::units::Bytes;
@@ -102,11 +102,12 @@ fn check_bound(configuration: &Configuration, document: &Value, gpus: &[HostGpu]
         ("ALIYUN_COM_GPU_MEM_DEV", "15".to_owned()),
     ]
     .map(|(name, value)| (name.to_owned(), value));
-    let bound = configuration.clone().with_variables(&given, &OVERRULED);
+    let bound = configuration.clone().with_variables(&given, &LIMIT_VARIABLES);
     let bound = Configuration::parse(&bound.text()).expect("what we write can be read");
     let name = |variable: &String| variable.split('=').next().unwrap_or_default().to_owned();
     let is_overruled = |variable: &&String| {
-        OVERRULED.contains(&&name(variable)[..]) || given.iter().any(|own| own.0 == name(variable))
+        LIMIT_VARIABLES.contains(&&name(variable)[..])
+            || given.iter().any(|own| own.0 == name(variable))
     };
     let others: Vec<&String> = before.iter().filter(|variable| !is_overruled(variable)).collect();
     let after = bound.variables();

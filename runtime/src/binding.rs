@@ -11,7 +11,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cgpu_kubernetes_core::binding::{Answer, LONGEST_LINE, OVERRULED, Question, SOCKET, unbound};
+use cgpu_kubernetes_core::binding::{
+    BindReply, BindRequest, LIMIT_VARIABLES, MAX_LINE_BYTES, SOCKET, unbound,
+};
 use cgpu_kubernetes_core::names::variable;
 use cgpu_shm::peer;
 
@@ -54,10 +56,10 @@ pub fn bound(
         ))
     };
     match query(&socket, &question) {
-        Ok(Answer::Bound(given)) => {
-            Ok(Some(configuration.clone().with_variables(&given, &OVERRULED)))
+        Ok(BindReply::Bound(given)) => {
+            Ok(Some(configuration.clone().with_variables(&given, &LIMIT_VARIABLES)))
         }
-        Ok(Answer::Refused(message)) => Err(refuse(message)),
+        Ok(BindReply::Refused(message)) => Err(refuse(message)),
         Err(error) => Err(refuse(format!(
             "the node's device plugin does not answer at {} ({error}); check cgpu-device-plugin",
             socket.display()
@@ -93,7 +95,7 @@ pub fn names_slice(process: &[u8]) -> bool {
 }
 
 /// Returns the container's identity, from its engine's annotations.
-fn question(configuration: &Configuration, slice: &str) -> Result<Question, Refusal> {
+fn question(configuration: &Configuration, slice: &str) -> Result<BindRequest, Refusal> {
     let text = |names: Names| {
         let mut values = names.iter().filter_map(|name| configuration.annotation(name));
         let first = values.next().filter(|text| !text.is_empty()).ok_or_else(|| {
@@ -117,7 +119,7 @@ fn question(configuration: &Configuration, slice: &str) -> Result<Question, Refu
             None => Ok(first.to_owned()),
         }
     };
-    Ok(Question {
+    Ok(BindRequest {
         slice: slice.to_owned(),
         namespace: text(NAMESPACE)?,
         pod: text(POD)?,
@@ -126,7 +128,7 @@ fn question(configuration: &Configuration, slice: &str) -> Result<Question, Refu
     })
 }
 
-fn query(socket: &PathBuf, question: &Question) -> std::io::Result<Answer> {
+fn query(socket: &PathBuf, question: &BindRequest) -> std::io::Result<BindReply> {
     let mut stream = UnixStream::connect(socket)?;
     // A user who can make a socket there could assign GPUs.
     let own = rustix::process::geteuid().as_raw();
@@ -142,7 +144,7 @@ fn query(socket: &PathBuf, question: &Question) -> std::io::Result<Answer> {
     line.push(b'\n');
     stream.write_all(&line)?;
     line.clear();
-    BufReader::new(stream.take(LONGEST_LINE)).read_until(b'\n', &mut line)?;
+    BufReader::new(stream.take(MAX_LINE_BYTES)).read_until(b'\n', &mut line)?;
     if line.last() != Some(&b'\n') {
         return Err(std::io::Error::other("the connection ended without an answer"));
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use cgpu_client::Client;
-use cgpu_kubernetes_core::binding::OVERRULED;
+use cgpu_kubernetes_core::binding::LIMIT_VARIABLES;
 use cgpu_shm::limits::Limits;
 use cgpu_shm::paths;
 use oci_spec::runtime::Mount;
@@ -135,7 +135,7 @@ pub fn prepare_exec(invocation: &Invocation, folder: Option<&Folder>, next: &Pat
     let bundle = binding::names_slice(&text).then(|| handover::bundle(next, invocation)).flatten();
     let slice = bundle.and_then(|bundle| Bundle::at(&bundle).read().ok());
     if let Some(slice) = &slice {
-        text = edit::bound_as(&text, slice, &OVERRULED)?;
+        text = edit::bound_as(&text, slice, &LIMIT_VARIABLES)?;
     }
     if preloads {
         text = edit::preloading(&text, SHIM)?;

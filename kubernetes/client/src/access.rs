@@ -101,7 +101,7 @@ impl Access {
             (None, Some(_)) => self.bare()?,
             (None, None) => Config::incluster().map_err(|error| {
                 Failure::Setup(format!(
-                    "there is no kubeconfig (--kubeconfig, $KUBECONFIG, ~/.kube/config), and this is no pod: {}",
+                    "there is no kubeconfig (--kubeconfig, $KUBECONFIG, ~/.kube/config), and this is not a pod: {}",
                     chain(&error)
                 ))
             })?,
@@ -131,7 +131,7 @@ fn address(text: &str) -> Result<http::Uri, Failure> {
     match uri.scheme_str() {
         Some("http" | "https") => Ok(uri),
         _ => Err(Failure::Setup(format!(
-            "`{text}` is no address; expected one such as https://10.0.0.1:6443"
+            "`{text}` is not an address; expected one such as https://10.0.0.1:6443"
         ))),
     }
 }

@@ -15,7 +15,7 @@ use crate::query::Query;
 use crate::record::{self, Record};
 
 /// Objects in a page, so that a list of 50,000 pods is never in memory as text.
-const PAGE: &str = "500";
+const PAGE_SIZE: &str = "500";
 
 /// A connection to the API server. Clones share it.
 #[derive(Clone)]
@@ -95,7 +95,7 @@ impl Api {
         let mut all = List { items: Vec::new(), version: String::new() };
         let mut next: Option<String> = None;
         loop {
-            let mut parameters = vec![("limit", PAGE)];
+            let mut parameters = vec![("limit", PAGE_SIZE)];
             parameters.extend(next.as_deref().map(|next| ("continue", next)));
             let page: Page<R> =
                 self.send(Method::GET, &path::<R>(query, &parameters), None).await?;
@@ -175,7 +175,7 @@ impl Api {
         let request = request(method, path, body)?;
         let answer = tokio::time::timeout(self.timeout, self.client.request_text(request)).await;
         let text = answer
-            .map_err(|_| Failure::Unreachable(format!("not within {:?}", self.timeout)))??;
+            .map_err(|_| Failure::Unreachable(format!("no reply within {:?}", self.timeout)))??;
         serde_json::from_str(&text).map_err(|error| Failure::Garbled(format!("{path}: {error}")))
     }
 

@@ -2,7 +2,6 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use cgpu_kubernetes_core::object::Metadata;
 use http::Method;
 use k8s_openapi::jiff::{Timestamp, fmt::strtime};
 use serde_json::{Value, json};
@@ -54,26 +53,6 @@ pub struct Event {
 }
 
 impl Event {
-    /// A warning about the pod of this metadata.
-    #[must_use]
-    pub fn warning(
-        pod: &Metadata,
-        reason: &'static str,
-        message: String,
-        component: &'static str,
-    ) -> Self {
-        Self {
-            regarding: Regarding::Pod,
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            uid: pod.uid.clone(),
-            severity: Severity::Warning,
-            reason,
-            message,
-            component,
-        }
-    }
-
     /// Returns a warning about a node.
     #[must_use]
     pub fn of_node(
@@ -162,14 +141,16 @@ mod tests {
 
     #[test]
     fn event_name_of_equal_events_is_equal_and_fits() {
-        let pod = Metadata {
-            name: "p".repeat(253),
+        let event = |message: &str| Event {
+            regarding: Regarding::Pod,
             namespace: "n".into(),
+            name: "p".repeat(253),
             uid: "u".into(),
-            ..Metadata::default()
+            severity: Severity::Warning,
+            reason: "GpuRequestRefused",
+            message: message.to_owned(),
+            component: "c",
         };
-        let event =
-            |message: &str| Event::warning(&pod, "GpuRequestRefused", message.to_owned(), "c");
         assert_eq!(event("a").event_name(), event("a").event_name());
         assert_ne!(event("a").event_name(), event("b").event_name());
         assert!(event("a").event_name().len() <= 253);

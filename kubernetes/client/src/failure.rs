@@ -32,7 +32,7 @@ pub enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Setup(what) => write!(f, "no way to a cluster: {what}"),
+            Self::Setup(what) => write!(f, "cannot access a cluster: {what}"),
             Self::Conflict(what) | Self::Exists(what) | Self::NotFound(what) | Self::Gone(what) => {
                 f.write_str(what)
             }
@@ -40,7 +40,7 @@ impl fmt::Display for Failure {
                 write!(f, "the API server answers {code}: {message}")
             }
             Self::Unreachable(what) => write!(f, "the API server does not answer: {what}"),
-            Self::Garbled(what) => write!(f, "the API server's answer is not understood: {what}"),
+            Self::Garbled(what) => write!(f, "cannot parse the reply of the API server: {what}"),
         }
     }
 }

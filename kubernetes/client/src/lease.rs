@@ -19,16 +19,16 @@ use crate::record::escaped;
 
 /// Duration of a lease, and interval of attempts.
 #[derive(Clone, Copy, Debug)]
-pub struct Term {
+pub struct LeaseTiming {
     /// Time after the last renewal until the lease expires.
-    pub lasts: Duration,
+    pub duration: Duration,
     /// Interval at which it is renewed, or its holder is checked.
-    pub every: Duration,
+    pub renew_interval: Duration,
 }
 
-impl Default for Term {
+impl Default for LeaseTiming {
     fn default() -> Self {
-        Self { lasts: Duration::from_secs(15), every: Duration::from_secs(3) }
+        Self { duration: Duration::from_secs(15), renew_interval: Duration::from_secs(3) }
     }
 }
 
@@ -59,7 +59,7 @@ impl Lease {
         self.spec.holder_identity.as_deref().filter(|name| !name.is_empty())
     }
 
-    fn lasts(&self) -> Duration {
+    fn duration(&self) -> Duration {
         Duration::from_secs(self.spec.lease_duration_seconds.unwrap_or(0))
     }
 }
@@ -80,7 +80,7 @@ impl Action {
     fn of(lease: &Lease, identity: &str, unchanged: Duration) -> Self {
         match lease.holder() {
             Some(holder) if holder == identity => Self::Renew,
-            Some(_) if unchanged <= lease.lasts() => Self::Wait,
+            Some(_) if unchanged <= lease.duration() => Self::Wait,
             _ => Self::Take,
         }
     }
@@ -93,15 +93,15 @@ pub struct Election {
     all: String,
     name: String,
     identity: String,
-    term: Term,
+    timing: LeaseTiming,
 }
 
 impl Election {
     /// Creates a participant for the lease `name`. `identity` must differ between replicas.
     #[must_use]
-    pub fn new(api: Api, namespace: &str, name: &str, identity: &str, term: Term) -> Self {
+    pub fn new(api: Api, namespace: &str, name: &str, identity: &str, timing: LeaseTiming) -> Self {
         let all = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", escaped(namespace));
-        Self { api, all, name: name.to_owned(), identity: identity.to_owned(), term }
+        Self { api, all, name: name.to_owned(), identity: identity.to_owned(), timing }
     }
 
     /// Participates without end. `leads` tells whether this replica leads; it becomes false before
@@ -110,9 +110,9 @@ impl Election {
         let mut seen: Option<(Lease, Instant)> = None;
         let mut renewed: Option<Instant> = None;
         loop {
-            let requested_at = Instant::now();
+            let started = Instant::now();
             match tokio::time::timeout(self.renew_deadline(), self.attempt(&mut seen)).await {
-                Ok(Ok(true)) => renewed = Some(requested_at),
+                Ok(Ok(true)) => renewed = Some(started),
                 // Another replica holds the lease.
                 Ok(Ok(false)) => renewed = None,
                 Ok(Err(failure)) => debug!(%failure, lease = self.name, "cannot reach the lease"),
@@ -122,13 +122,13 @@ impl Election {
             if leads.send_if_modified(|leads| std::mem::replace(leads, leading) != leading) {
                 info!(lease = self.name, identity = self.identity, leading, "leadership");
             }
-            tokio::time::sleep(self.term.every).await;
+            tokio::time::sleep(self.timing.renew_interval).await;
         }
     }
 
     /// Returns the time after a renewal until which the lease is certainly held.
     fn renew_deadline(&self) -> Duration {
-        self.term.lasts * 2 / 3
+        self.timing.duration * 2 / 3
     }
 
     /// Releases the lease, so that another replica can take it at once.
@@ -190,7 +190,7 @@ impl Election {
             .map_err(|error| Failure::Garbled(error.to_string()))?;
         let mut spec = json!({
             "holderIdentity": self.identity,
-            "leaseDurationSeconds": self.term.lasts.as_secs().max(1),
+            "leaseDurationSeconds": self.timing.duration.as_secs().max(1),
             "leaseTransitions": transitions,
             "renewTime": now,
         });

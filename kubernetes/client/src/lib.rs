@@ -46,7 +46,7 @@ pub use backoff::Backoff;
 pub use event::{Event, Regarding, Severity};
 pub use failure::Failure;
 pub use handler::EventHandler;
-pub use lease::{Election, Term};
+pub use lease::{Election, LeaseTiming};
 pub use query::Query;
 pub use record::Record;
 pub use reflector::Timing;

@@ -92,7 +92,7 @@ async fn watch<R: Record>(
         match watch_once(api, query, timing, handler, &mut version, until).await {
             Ok(()) => debug!(kind = R::PLURAL, version, "the watch has ended"),
             Err(Failure::Gone(why)) => {
-                info!(kind = R::PLURAL, version, why, "the watch cannot go on");
+                info!(kind = R::PLURAL, version, why, "the watch cannot continue");
                 return;
             }
             // A change that cannot be read can only be recovered by a list.

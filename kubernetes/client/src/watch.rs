@@ -37,8 +37,8 @@ pub(crate) async fn follow<R: Record>(
     let request = request(Method::GET, &path::<R>(query, &parameters), None)?;
     let opened =
         tokio::time::timeout(api.timeout(), api.client().request_events::<R>(request)).await;
-    let events =
-        opened.map_err(|_| Failure::Unreachable(format!("not within {:?}", api.timeout())))??;
+    let events = opened
+        .map_err(|_| Failure::Unreachable(format!("no reply within {:?}", api.timeout())))??;
     Ok(events.map(|event: kube::Result<WatchEvent<R>>| match event {
         Ok(WatchEvent::Added(record) | WatchEvent::Modified(record)) => {
             Ok(ObjectChange::Applied(record))

@@ -11,21 +11,21 @@ use crate::share::Share;
 
 /// What a pod holds on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Holding {
     /// These parts of these GPUs.
-    Holds(Vec<(u32, Share)>),
+    Shares(Vec<(u32, Share)>),
     /// The pod runs here or may start here, but its GPU is not known. It counts on every GPU.
     Unclear(Refusal),
     /// Nothing: it was bound here without GPUs, or its request is invalid. It will not be started.
     Nothing(Refusal),
 }
 
-impl Standing {
+impl Holding {
     /// Returns what `pod` holds on `node`.
     #[must_use]
     pub fn of(pod: &PodRequest, node: &NodeGpus) -> Self {
-        match given(pod, node) {
-            Ok(shares) => Self::Holds(shares),
+        match shares_of(pod, node) {
+            Ok(shares) => Self::Shares(shares),
             // A spoiled annotation may be repaired. Then the pod holds what it held before.
             Err(refusal) if pod.running || (pod.requests.is_ok() && pod.allocation != Ok(None)) => {
                 Self::Unclear(refusal)
@@ -35,10 +35,10 @@ impl Standing {
     }
 }
 
-fn given(pod: &PodRequest, node: &NodeGpus) -> Result<Vec<(u32, Share)>, Refusal> {
+fn shares_of(pod: &PodRequest, node: &NodeGpus) -> Result<Vec<(u32, Share)>, Refusal> {
     let requests = pod.requests.as_ref().map_err(Clone::clone)?;
     let Some(allocation) = pod.allocation.as_ref().map_err(Clone::clone)? else {
-        return Err(Refusal::new("no GPU was chosen for it: it came past the scheduler extender"));
+        return Err(Refusal::new("no GPU was chosen for it: it bypassed the scheduler extender"));
     };
     match &allocation.node {
         Some(claimed) if *claimed != node.name => Err(Refusal::new(format!(
@@ -55,7 +55,7 @@ pub struct Holder {
     /// Pod.
     pub pod: Arc<PodRequest>,
     /// What it holds.
-    pub standing: Standing,
+    pub holding: Holding,
 }
 
 /// The accounting of a node.
@@ -74,7 +74,7 @@ impl NodeAccounting {
         let mut holders: Vec<Holder> = pods
             .into_iter()
             .filter(|pod| pod.node() == Some(node.name.as_str()))
-            .map(|pod| Holder { pod: Arc::clone(pod), standing: Standing::of(pod, node) })
+            .map(|pod| Holder { pod: Arc::clone(pod), holding: Holding::of(pod, node) })
             .collect();
         holders.sort_by(|one, other| key(one).cmp(&key(other)));
         let mut held = vec![Share::NONE; node.gpus.len()];
@@ -126,12 +126,12 @@ impl Holder {
     /// Returns the units of a GPU that the pod is known to hold.
     #[must_use]
     pub fn units(&self, position: usize) -> u64 {
-        match &self.standing {
-            Standing::Holds(shares) => shares
+        match &self.holding {
+            Holding::Shares(shares) => shares
                 .iter()
                 .find(|(gpu, _)| *gpu as usize == position)
                 .map_or(0, |(_, share)| share.units),
-            Standing::Unclear(_) | Standing::Nothing(_) => 0,
+            Holding::Unclear(_) | Holding::Nothing(_) => 0,
         }
     }
 }
@@ -141,15 +141,15 @@ fn key(holder: &Holder) -> (&str, &str, &str) {
 }
 
 fn add(held: &mut [Share], holder: &Holder, node: &NodeGpus) {
-    match &holder.standing {
-        Standing::Holds(shares) => {
+    match &holder.holding {
+        Holding::Shares(shares) => {
             for (gpu, share) in shares {
                 if let Some(sum) = held.get_mut(*gpu as usize) {
                     *sum = sum.and(*share);
                 }
             }
         }
-        Standing::Unclear(_) => {
+        Holding::Unclear(_) => {
             let requests = holder.pod.requests.as_deref().unwrap_or_default();
             for (gpu, sum) in node.gpus.iter().zip(held) {
                 // An unreadable request may mean all of the GPU.
@@ -157,7 +157,7 @@ fn add(held: &mut [Share], holder: &Holder, node: &NodeGpus) {
                     sum.and(if requests.is_empty() { gpu.whole() } else { most_of(requests, gpu) });
             }
         }
-        Standing::Nothing(_) => {}
+        Holding::Nothing(_) => {}
     }
 }
 

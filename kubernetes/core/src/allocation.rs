@@ -102,7 +102,7 @@ impl Allocation {
             .find(|(index, _)| requests.iter().all(|request| request.index != **index))
         {
             return Err(Refusal::new(format!(
-                "{} names container {index}, which asks for nothing",
+                "{} names container {index}, which requests nothing",
                 annotation::ALLOCATION
             )));
         }
@@ -112,7 +112,7 @@ impl Allocation {
         for request in requests {
             let none = BTreeMap::new();
             let by_gpu = containers.get(&request.index).unwrap_or(&none);
-            agrees(request, by_gpu, &sizes)?;
+            check_matches_request(request, by_gpu, &sizes)?;
             for (index, units) in by_gpu {
                 let gpu = &sizes[index];
                 let percent = match request.amount {
@@ -173,9 +173,9 @@ impl Allocation {
             };
             let units =
                 self.sizes.get(position).or(self.sizes.first()).copied().unwrap_or(gpu.units);
-            if !was(gpu, units) {
+            if !can_have_had(gpu, units) {
                 return Err(Refusal::new(format!(
-                    "{} says that GPU {index} had {units} units, which {} MiB are not in any unit",
+                    "{} has {units} units for GPU {index}, which is not its {} MiB in any unit",
                     annotation::DEVICE,
                     gpu.mib.unwrap_or_default()
                 )));
@@ -188,21 +188,21 @@ impl Allocation {
 
 /// Returns whether a GPU can ever have had so many units. Its memory is constant, but the unit may
 /// have changed.
-fn was(gpu: &Gpu, units: u64) -> bool {
+fn can_have_had(gpu: &Gpu, units: u64) -> bool {
     units == gpu.units
         || gpu.mib.is_none_or(|mib| Unit::ALL.iter().any(|unit| unit.units_of(mib) == units))
 }
 
 /// Checks that a container was given exactly what it requests. More would take memory from others;
 /// less would let it exceed its share.
-fn agrees(
+fn check_matches_request(
     request: &ContainerRequest,
     by_gpu: &ByGpu,
     sizes: &BTreeMap<u32, Gpu>,
 ) -> Result<(), Refusal> {
     let refuse = |has: u64, requests: u64| {
         Refusal::new(format!(
-            "container `{}` was given {has} units, but asks for {requests}",
+            "container `{}` was given {has} units, but requests {requests}",
             request.container
         ))
     };
@@ -230,7 +230,7 @@ fn agrees(
         Amount::Each { gpus, memory, .. } => {
             if by_gpu.len() != gpus {
                 return Err(Refusal::new(format!(
-                    "container `{}` was given {} GPUs, but asks for {gpus}",
+                    "container `{}` was given {} GPUs, but requests {gpus}",
                     request.container,
                     by_gpu.len()
                 )));

@@ -4,12 +4,12 @@
 //! ```text
 //!   kubelet -- Allocate(ids) --> device plugin: a token, in variables and in a CDI device's name
 //!   engine -- create --> cgpu-runtime: token of the variables, pod and container of the annotations
-//!                           |-- Question --> device plugin: that pod's annotations and limits
-//!                           |<-- Answer ---- the variables of the container, or why it is refused
+//!                           |-- BindRequest --> device plugin: that pod's annotations and limits
+//!                           |<-- BindReply ---- the container's variables, or why it is refused
 //! ```
 //!
-//! Question and answer are one line of JSON each, over a socket that only root can open. The same
-//! question has the same answer each time.
+//! Request and reply are one line of JSON each, over a socket that only root can open. The same
+//! request has the same reply each time.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,11 +23,11 @@ pub const CDI_KIND: &str = "cgpu.dev/slice";
 pub const SOCKET: &str = "plugin.sock";
 
 /// Maximum length of a line in bytes, its end included.
-pub const LONGEST_LINE: u64 = 65_536;
+pub const MAX_LINE_BYTES: u64 = 65_536;
 
-/// Variables that set or lift a limit. Their values come from the answer alone, whatever the pod or
+/// Variables that set or lift a limit. Their values come from the reply alone, whatever the pod or
 /// its image sets.
-pub const OVERRULED: [&str; 9] = [
+pub const LIMIT_VARIABLES: [&str; 9] = [
     variable::VISIBLE,
     variable::INDEX,
     variable::POD,
@@ -41,7 +41,7 @@ pub const OVERRULED: [&str; 9] = [
 
 /// Request of `cgpu-runtime`: the slice, and the container that was given it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Question {
+pub struct BindRequest {
     /// Value of the variable [`variable::SLICE`].
     pub slice: String,
     /// Namespace of the pod.
@@ -57,7 +57,7 @@ pub struct Question {
 /// Reply of the device plugin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum BindReply {
     /// The container starts with these variables.
     Bound(Vec<(String, String)>),
     /// The container does not start, for this reason.
@@ -68,16 +68,16 @@ pub enum Answer {
 /// name in [`variable::VISIBLE`], so another runtime finds none.
 #[must_use]
 pub fn provisional(token: Token) -> [(&'static str, String); 2] {
-    [(variable::SLICE, token.to_string()), (variable::VISIBLE, nowhere(&token.to_string()))]
+    [(variable::SLICE, token.to_string()), (variable::VISIBLE, placeholder(&token.to_string()))]
 }
 
 /// Returns the container's slice if it is not bound yet.
 pub fn unbound<'a>(variables: impl Fn(&str) -> Option<&'a str>) -> Option<&'a str> {
     let slice = variables(variable::SLICE)?;
-    (variables(variable::VISIBLE) == Some(&nowhere(slice))).then_some(slice)
+    (variables(variable::VISIBLE) == Some(&placeholder(slice))).then_some(slice)
 }
 
-fn nowhere(slice: &str) -> String {
+fn placeholder(slice: &str) -> String {
     format!("cgpu-slice-{slice}")
 }
 
@@ -87,8 +87,8 @@ mod tests {
     use crate::names::Dialect;
 
     #[test]
-    fn questions_and_answers_are_one_line_of_json() {
-        let question = Question {
+    fn requests_and_replies_are_one_line_of_json() {
+        let request = BindRequest {
             slice: "7-3".into(),
             namespace: "test".into(),
             pod: "p".into(),
@@ -96,14 +96,14 @@ mod tests {
             container: "main".into(),
         };
         let line = r#"{"slice":"7-3","namespace":"test","pod":"p","uid":"u","container":"main"}"#;
-        assert_eq!(serde_json::to_string(&question).unwrap(), line);
-        assert_eq!(serde_json::from_str::<Question>(line).unwrap(), question);
-        for (answer, line) in [
-            (Answer::Bound(vec![("A".into(), "1".into())]), r#"{"bound":[["A","1"]]}"#),
-            (Answer::Refused("No.".into()), r#"{"refused":"No."}"#),
+        assert_eq!(serde_json::to_string(&request).unwrap(), line);
+        assert_eq!(serde_json::from_str::<BindRequest>(line).unwrap(), request);
+        for (reply, line) in [
+            (BindReply::Bound(vec![("A".into(), "1".into())]), r#"{"bound":[["A","1"]]}"#),
+            (BindReply::Refused("No.".into()), r#"{"refused":"No."}"#),
         ] {
-            assert_eq!(serde_json::to_string(&answer).unwrap(), line);
-            assert_eq!(serde_json::from_str::<Answer>(line).unwrap(), answer);
+            assert_eq!(serde_json::to_string(&reply).unwrap(), line);
+            assert_eq!(serde_json::from_str::<BindReply>(line).unwrap(), reply);
         }
     }
 

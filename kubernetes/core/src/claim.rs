@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::accounting::{NodeAccounting, Standing};
+use crate::accounting::{Holding, NodeAccounting};
 use crate::container_request::units_in_all;
 use crate::gpus::NodeGpus;
 use crate::names::annotation;
@@ -79,7 +79,7 @@ pub fn claim(
     now: u64,
 ) -> Result<Change, Refusal> {
     if let Some(bound) = &pod.bound {
-        return Err(Refusal::new(format!("{} is bound to node `{bound}` already", pod.title())));
+        return Err(Refusal::new(format!("{} is already bound to node `{bound}`", pod.title())));
     }
     let request = pod.resource_request()?;
     let requests = pod.requests.as_ref().map_err(Clone::clone)?;
@@ -136,9 +136,9 @@ pub(crate) fn confirm<'a>(
 ) -> Result<(), Refusal> {
     let accounting = NodeAccounting::of(node, pods);
     let Some(own) = accounting.holders.iter().find(|holder| holder.pod.uid == uid) else {
-        return Err(Refusal::new("the claim is gone: somebody withdrew it"));
+        return Err(Refusal::new("the claim is gone: it was withdrawn"));
     };
-    let Standing::Holds(shares) = &own.standing else {
+    let Holding::Shares(shares) = &own.holding else {
         return Err(Refusal::new("the claim was edited"));
     };
     match accounting.overfull(node).find(|gpu| shares.iter().any(|(own, _)| own == gpu)) {

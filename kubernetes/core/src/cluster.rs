@@ -241,7 +241,7 @@ impl Cluster {
         pods: impl IntoIterator<Item = &'a Arc<PodRequest>>,
     ) -> Result<(), Refusal> {
         let (gpus, _) = self.node(node).ok_or_else(|| {
-            Refusal::new(format!("the node `{}` has gone", node.escape_default()))
+            Refusal::new(format!("the node `{}` was deleted", node.escape_default()))
         })?;
         claim::confirm(uid, gpus, pods)
     }

@@ -108,7 +108,7 @@ impl ContainerRequest {
             && let Some(other) = rest.iter().find(|other| in_all(other) != in_all(one))
         {
             return Err(Refusal::new(format!(
-                "container `{}` asks by names of aliyun.com and container `{}` by names of nvidia.com; expected one kind in a pod",
+                "container `{}` requests resources of aliyun.com and container `{}` those of nvidia.com; expected one kind in a pod",
                 if in_all(one) { &one.container } else { &other.container },
                 if in_all(one) { &other.container } else { &one.container },
             )));
@@ -167,11 +167,12 @@ fn amount_of(container: &Container, dialects: Dialects) -> Result<Option<Amount>
     let of = |meaning| {
         found.iter().find(|(resource, _)| resource.meaning == meaning).map(|(_, number)| *number)
     };
-    let mut speaks = found.iter().filter(|(_, number)| *number > 0).map(|(resource, _)| resource);
-    let Some(first) = speaks.next() else { return Ok(None) };
-    if let Some(other) = speaks.find(|other| other.dialect != first.dialect) {
+    let mut requested =
+        found.iter().filter(|(_, number)| *number > 0).map(|(resource, _)| resource);
+    let Some(first) = requested.next() else { return Ok(None) };
+    if let Some(other) = requested.find(|other| other.dialect != first.dialect) {
         return Err(Refusal::new(format!(
-            "container `{}` asks for {} and for {}; expected one of the two",
+            "container `{}` requests both {} and {}; expected one of the two",
             container.name, first.name, other.name
         )));
     }
@@ -181,7 +182,7 @@ fn amount_of(container: &Container, dialects: Dialects) -> Result<Option<Amount>
             let percent = of(Meaning::Percent).unwrap_or(0);
             if units == 0 {
                 return Err(Refusal::new(format!(
-                    "container `{}` asks for {} but not for {}; expected memory as well: ask for both",
+                    "container `{}` requests {} but not {}; expected memory as well: request both",
                     container.name,
                     crate::names::CORE,
                     crate::names::MEMORY
@@ -204,7 +205,7 @@ fn each(
     // Without this resource the kubelet would allocate nothing. HAMi has a webhook that adds it.
     let gpus = of(Meaning::Gpus).ok_or_else(|| {
         Refusal::new(format!(
-            "container `{}` asks for {first} but not for {HAMI_GPUS}; expected the number of GPUs as well: ask for `{HAMI_GPUS}: 1`",
+            "container `{}` requests {first} but not {HAMI_GPUS}; expected the number of GPUs as well: request `{HAMI_GPUS}: 1`",
             container.name
         ))
     })?;
@@ -216,7 +217,7 @@ fn each(
         match number.map(u32::try_from) {
             Some(Ok(percent @ 1..=100)) => Ok(Some(percent)),
             Some(_) => Err(Refusal::new(format!(
-                "{name} of container `{}` is `{}`, expected at most 100, for it is of each GPU",
+                "{name} of container `{}` is `{}`, expected at most 100: it applies to each GPU",
                 container.name,
                 number.unwrap_or_default()
             ))),

@@ -67,7 +67,7 @@ impl Devices {
         let advice =
             other.map_or_else(String::new, |other| format!("; count in units of {other} instead"));
         Err(Refusal::new(format!(
-            "the node's {} GPUs have {} units of {unit}, which take a message of {bytes} bytes, and the kubelet takes {MAX_MESSAGE_BYTES}{advice}",
+            "the node's {} GPUs have {} units of {unit}, whose message of {bytes} bytes exceeds the kubelet's limit of {MAX_MESSAGE_BYTES}{advice}",
             node.gpus.len(),
             devices.all
         )))
@@ -115,16 +115,16 @@ impl Devices {
             bytes
         };
         let around = |health: &str| 2 + 2 + 2 + health.len() as u64;
-        let well = self.healthy.saturating_mul(around("Healthy"));
-        let sick = (self.all - self.healthy.min(self.all)).saturating_mul(around("Unhealthy"));
-        ids(self.all).saturating_add(well).saturating_add(sick)
+        let healthy = self.healthy.saturating_mul(around("Healthy"));
+        let unhealthy = (self.all - self.healthy.min(self.all)).saturating_mul(around("Unhealthy"));
+        ids(self.all).saturating_add(healthy).saturating_add(unhealthy)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doubles::node;
+    use crate::fixture::node;
     use proptest::prelude::*;
 
     /// Returns the length of the message encoded as protobuf, one device at a time.
@@ -174,8 +174,8 @@ mod tests {
         // gpushare's ids contain a UUID, so one such GPU already exceeds the limit.
         assert_eq!(Devices::of(&gpus("MiB", 81920, 2)).map(|devices| devices.all), Ok(163_840));
         assert_eq!(
-            Devices::of(&gpus("MiB", 81920, 8)).unwrap_err().sentence(),
-            "the node's 8 GPUs have 655360 units of MiB, which take a message of 12403852 bytes, and the kubelet takes 4194304; \
+            Devices::of(&gpus("MiB", 81920, 8)).unwrap_err().message(),
+            "the node's 8 GPUs have 655360 units of MiB, whose message of 12403852 bytes exceeds the kubelet's limit of 4194304; \
              count in units of 128MiB instead"
         );
     }

@@ -222,7 +222,7 @@ pub fn bind(cluster: &Cluster, binding: &Binding, now: u64) -> Result<Change, Re
     let title = format!("{}/{}", binding.pod_namespace, binding.pod_name);
     let pod = cluster.pod(&binding.pod_uid).ok_or_else(|| {
         Refusal::new(format!(
-            "the pod {title} has not been seen, or has gone; kube-scheduler asks again if it is there"
+            "the pod {title} is not known, or was deleted; kube-scheduler tries again if it exists"
         ))
     })?;
     if pod.title() != title {
@@ -234,7 +234,7 @@ pub fn bind(cluster: &Cluster, binding: &Binding, now: u64) -> Result<Change, Re
     }
     let (node, accounting) = cluster
         .node(&binding.node)
-        .ok_or_else(|| Refusal::new(format!("the node `{}` has not been seen", binding.node)))?;
+        .ok_or_else(|| Refusal::new(format!("the node `{}` is not known", binding.node)))?;
     claim::claim(pod, node, accounting, now)
 }
 
@@ -279,12 +279,12 @@ impl RequestingPod {
         let request = match &self.resource_request {
             Ok(Some(request)) => request,
             Ok(None) => return Ok(()),
-            Err(refusal) => return Err(Reason::lasting(refusal.sentence())),
+            Err(refusal) => return Err(Reason::permanent(refusal.message())),
         };
         self.with_node(cluster, name, |node, accounting| {
             placement::choose(node, accounting, request).map(|_| ())
         })
-        .unwrap_or_else(|| Err(Reason::lasting("the node has not been seen yet")))
+        .unwrap_or_else(|| Err(Reason::permanent("the node is not known yet")))
     }
 
     fn fullness(&self, cluster: &Cluster, name: &str) -> Option<u64> {

@@ -101,11 +101,11 @@ pub struct Entry {
     /// Memory in MiB.
     pub mib: u64,
     /// Whether new pods are placed on it.
-    #[serde(default = "yes")]
+    #[serde(default = "default_healthy")]
     pub healthy: bool,
 }
 
-fn yes() -> bool {
+fn default_healthy() -> bool {
     true
 }
 
@@ -152,8 +152,8 @@ impl NodeGpus {
         };
         let mode = Mode::of(text(label::SCHEDULE));
         let closed = unreadable.or_else(|| {
-            let taken_out = text(label::SHARED) == Some("false");
-            match (&mode, taken_out) {
+            let excluded = text(label::SHARED) == Some("false");
+            match (&mode, excluded) {
                 (_, true) => Some(Refusal::new("the node's label gpushare is `false`")),
                 (Mode::Other(name), _) => Some(Refusal::new(format!(
                     "the node's label {} is {}, expected `cgpu`, `core_mem` or `share`",
@@ -224,7 +224,7 @@ fn gpus_of(node: &Node) -> Result<Vec<Gpu>, Refusal> {
 fn listed(text: &str) -> Result<Vec<Gpu>, Refusal> {
     let refuse = |why: String| {
         Refusal::new(format!(
-            "the node's annotation {} {why}; remove it, and the device plugin writes it anew",
+            "the node's annotation {} {why}; remove it; the device plugin writes it again",
             annotation::GPUS
         ))
     };

@@ -5,7 +5,7 @@ mod summary;
 
 use serde::Serialize;
 
-use crate::accounting::{Holder, NodeAccounting, Standing};
+use crate::accounting::{Holder, Holding, NodeAccounting};
 use crate::cluster::Cluster;
 use crate::container_request::units_in_all;
 use crate::gpus::NodeGpus;
@@ -216,9 +216,9 @@ impl NodeView {
 impl PodView {
     fn of(holder: &Holder, node: &NodeGpus) -> Self {
         let requests = holder.pod.requests.as_deref().unwrap_or_default();
-        let (pending, reason) = match &holder.standing {
-            Standing::Holds(_) => (0, None),
-            Standing::Unclear(refusal) | Standing::Nothing(refusal) => {
+        let (pending, reason) = match &holder.holding {
+            Holding::Shares(_) => (0, None),
+            Holding::Unclear(refusal) | Holding::Nothing(refusal) => {
                 (units_in_all(requests, node.gpus.first()), Some(refusal.to_string()))
             }
         };

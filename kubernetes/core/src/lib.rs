@@ -22,9 +22,9 @@ pub mod claim;
 pub mod cluster;
 pub mod container_request;
 pub mod devices;
-#[cfg(test)]
-mod doubles;
 pub mod extender;
+#[cfg(test)]
+mod fixture;
 pub mod gpus;
 pub mod inspect;
 pub mod names;

@@ -23,7 +23,7 @@ pub fn choose(
     request: &ResourceRequest,
 ) -> Result<Vec<usize>, Reason> {
     if let Some(closed) = &node.closed {
-        return Err(Reason::lasting(closed.sentence()));
+        return Err(Reason::permanent(closed.message()));
     }
     let candidates: Vec<GpuCandidate> = node
         .gpus

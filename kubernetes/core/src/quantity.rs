@@ -25,19 +25,19 @@ pub enum InvalidQuantity {
 impl InvalidQuantity {
     /// Returns the defect as it follows "is `...`" in a message.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn description(self) -> &'static str {
         match self {
-            Self::Malformed => "which is no quantity",
+            Self::Malformed => "which is not a quantity",
             Self::Negative => "which is negative",
             Self::Fraction => "which is not a whole number",
-            Self::Huge => "which is more than can be counted",
+            Self::Huge => "which is too large",
         }
     }
 
     /// Returns the beginning of a message: `WHAT is VALUE, which is ...`.
     #[must_use]
     pub fn of(self, what: &str, value: &str) -> String {
-        format!("{what} is {}, {}", quoted(value), self.word())
+        format!("{what} is {}, {}", quoted(value), self.description())
     }
 }
 
@@ -232,7 +232,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_more_than_refused(text in "[+-]?[0-9.]{0,40}[eEinumkKMGTP]{0,3}[+-]?[0-9]{0,12}") {
+        fn arbitrary_text_does_not_panic(text in "[+-]?[0-9.]{0,40}[eEinumkKMGTP]{0,3}[+-]?[0-9]{0,12}") {
             let _ = whole(&text);
         }
 

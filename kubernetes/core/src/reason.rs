@@ -19,7 +19,7 @@ pub struct Reason {
 impl Reason {
     /// Returns a reason that removing other pods does not change.
     #[must_use]
-    pub fn lasting(text: impl Into<String>) -> Self {
+    pub fn permanent(text: impl Into<String>) -> Self {
         Self { text: text.into(), resolvable: false }
     }
 
@@ -54,12 +54,12 @@ impl GpuCandidate {
 pub(crate) fn of(node: &NodeGpus, gpus: usize, candidates: &[GpuCandidate]) -> Reason {
     let all = candidates.len();
     if gpus > all {
-        return Reason::lasting(format!("{gpus} GPUs asked for, the node has {all}"));
+        return Reason::permanent(format!("{gpus} GPUs requested, the node has {all}"));
     }
     let fitting = candidates.iter().filter(|candidate| candidate.fits()).count();
     let mut text = String::new();
     if gpus > 1 {
-        let _ = write!(text, "{fitting} of the {gpus} GPUs asked for; ");
+        let _ = write!(text, "{fitting} of the {gpus} requested GPUs; ");
     }
     let mut parts: Vec<String> = Vec::new();
     let unhealthy = candidates.iter().filter(|candidate| !candidate.healthy).count();
@@ -85,7 +85,9 @@ pub(crate) fn of(node: &NodeGpus, gpus: usize, candidates: &[GpuCandidate]) -> R
         let largest =
             small.iter().map(|candidate| node.gpus[candidate.position].units).max().unwrap_or(0);
         let (count, _, requested) = most(&small, |share| share.units);
-        parts.push(format!("{count}/{all} GPUs: {largest} units in all of {requested}"));
+        parts.push(format!(
+            "{count}/{all} GPUs: {requested} units requested, the largest has {largest}"
+        ));
     }
     let short = take(&|candidate| candidate.need.units > candidate.free.units);
     if !short.is_empty() {
@@ -95,7 +97,7 @@ pub(crate) fn of(node: &NodeGpus, gpus: usize, candidates: &[GpuCandidate]) -> R
             .filter(|candidate| candidate.healthy)
             .fold(0_u64, |sum, candidate| sum.saturating_add(candidate.free.units));
         let apart = if sum >= requested && gpus == 1 {
-            format!(", {sum} on all together")
+            format!(", {sum} on all GPUs together")
         } else {
             String::new()
         };
@@ -109,7 +111,7 @@ pub(crate) fn of(node: &NodeGpus, gpus: usize, candidates: &[GpuCandidate]) -> R
     let crowded = take(&|candidate| candidate.need.containers > candidate.free.containers);
     if !crowded.is_empty() {
         let (count, free, requested) = most(&crowded, |share| u64::from(share.containers));
-        parts.push(format!("{count}/{all} GPUs: {free} of {requested} places free"));
+        parts.push(format!("{count}/{all} GPUs: room for {free} of {requested} containers"));
     }
     // This one fits, but more of another resource is held than the GPU has.
     if !rest.is_empty() {

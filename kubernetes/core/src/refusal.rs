@@ -9,17 +9,17 @@ pub struct Refusal(String);
 impl Refusal {
     /// Creates a refusal. Control characters become blanks, because the message may quote input.
     #[must_use]
-    pub fn new(sentence: impl Into<String>) -> Self {
-        let sentence: String = sentence.into();
-        if sentence.contains(char::is_control) {
-            return Self(sentence.replace(char::is_control, " "));
+    pub fn new(message: impl Into<String>) -> Self {
+        let message: String = message.into();
+        if message.contains(char::is_control) {
+            return Self(message.replace(char::is_control, " "));
         }
-        Self(sentence)
+        Self(message)
     }
 
     /// Returns the message.
     #[must_use]
-    pub fn sentence(&self) -> &str {
+    pub fn message(&self) -> &str {
         &self.0
     }
 }

@@ -52,11 +52,11 @@ impl ResourceRequest {
     pub fn of(requests: &[ContainerRequest], labels: &Texts) -> Result<Self, Refusal> {
         let mut notes = Vec::new();
         for name in labels.keys().filter(|name| name.starts_with(POD_LABELS) && *name != COUNT) {
-            notes.push(format!("the label {} means nothing here; expected {COUNT}", quoted(name)));
+            notes.push(format!("the label {} is not known; expected {COUNT}", quoted(name)));
         }
         let label = match labels.get(COUNT) {
             None => 1,
-            Some(text) => labelled(text)?,
+            Some(text) => parse_count(text)?,
         };
         let mut needs = Vec::with_capacity(requests.len());
         for request in requests {
@@ -65,7 +65,7 @@ impl ResourceRequest {
                 Amount::Each { gpus, memory, percent } => {
                     if gpus > MAX_GPUS {
                         return Err(Refusal::new(format!(
-                            "container `{}` asks for {gpus} GPUs, expected at most {MAX_GPUS}",
+                            "container `{}` requests {gpus} GPUs, expected at most {MAX_GPUS}",
                             request.container
                         )));
                     }
@@ -79,7 +79,7 @@ impl ResourceRequest {
             && requests.iter().any(|request| matches!(request.amount, Amount::Each { .. }))
         {
             notes.push(format!(
-                "the label {COUNT} counts for aliyun.com/gpu-mem alone; nvidia.com/gpu says how many GPUs"
+                "the label {COUNT} applies to aliyun.com/gpu-mem only; nvidia.com/gpu is the number of GPUs"
             ));
         }
         Ok(Self { gpus, needs, notes })
@@ -128,7 +128,7 @@ fn divided(
     Ok(Need { index: request.index, role: request.role, gpus, memory, percent: each })
 }
 
-fn labelled(text: &str) -> Result<usize, Refusal> {
+fn parse_count(text: &str) -> Result<usize, Refusal> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let number = digits.then(|| text.parse().ok()).flatten();
     number.filter(|number| (1..=MAX_GPUS).contains(number)).ok_or_else(|| {
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn amount_that_does_not_divide_is_refused() {
-        for (units, percent, text, sentence) in [
+        for (units, percent, text, message) in [
             (
                 8,
                 0,
@@ -208,7 +208,7 @@ mod tests {
                 ResourceRequest::of(&[container(0, Role::Container, units, percent)], &label(text))
                     .unwrap_err()
                     .to_string();
-            assert!(refusal.contains(sentence), "{text}: {refusal}");
+            assert!(refusal.contains(message), "{text}: {refusal}");
         }
     }
 
@@ -222,7 +222,7 @@ mod tests {
         let request = ResourceRequest::of(&[container(0, Role::Container, 8, 0)], &labels).unwrap();
         assert_eq!(
             request.notes,
-            ["the label `aliyun.com/gpu-cout` means nothing here; expected aliyun.com/gpu-count"]
+            ["the label `aliyun.com/gpu-cout` is not known; expected aliyun.com/gpu-count"]
         );
         assert_eq!(request.gpus, 1);
     }

@@ -154,12 +154,12 @@ impl Slices {
         self.owners.contains_key(&(dialect, id))
     }
 
-    /// Drops the slices of pods for which `lives` is false.
-    pub fn retain(&mut self, lives: impl Fn(&str) -> bool) {
-        self.owners.retain(|_, owner| lives(&owner.uid));
+    /// Drops the slices of pods for which `exists` is false.
+    pub fn retain(&mut self, exists: impl Fn(&str) -> bool) {
+        self.owners.retain(|_, owner| exists(&owner.uid));
     }
 
-    /// Assigns a slice to a container; repeating it is harmless. `lives` says whether a pod still
+    /// Assigns a slice to a container; repeating it is harmless. `exists` says whether a pod still
     /// exists: the kubelet reuses the ids of one that does not.
     ///
     /// # Errors
@@ -171,7 +171,7 @@ impl Slices {
         pod: &PodRequest,
         container: &str,
         node: &NodeGpus,
-        lives: impl Fn(&str) -> bool,
+        exists: impl Fn(&str) -> bool,
     ) -> Result<Vec<(&'static str, String)>, Refusal> {
         let title = format!("container `{container}` of {}", pod.title());
         if pod.bound.as_deref() != Some(node.name.as_str()) {
@@ -184,18 +184,18 @@ impl Slices {
             .map_or((Dialect::Aliyun, 0), counted);
         if dialect != token.dialect {
             return Err(Refusal::new(format!(
-                "the slice {token} is of other names than {title} asks by"
+                "the slice {token} is of another resource than {title} requests"
             )));
         }
         if units != token.count {
             return Err(Refusal::new(format!(
-                "{title} asks for {units} units, but the kubelet counted {} for it",
+                "{title} requests {units} units, but the kubelet counted {} for it",
                 token.count
             )));
         }
         let variables = variables::of(pod, container, node)?
-            .ok_or_else(|| Refusal::new(format!("{title} asks for nothing")))?;
-        self.retain(lives);
+            .ok_or_else(|| Refusal::new(format!("{title} requests nothing")))?;
+        self.retain(exists);
         let own = Owner { token, uid: pod.uid.clone(), container: container.to_owned() };
         let key = (token.dialect, token.first);
         if let Some(owner) = self
@@ -204,7 +204,7 @@ impl Slices {
             .filter(|owner| **owner != own && !may_take_over(requests, owner, &own))
         {
             return Err(Refusal::new(format!(
-                "the slice {token} is container `{}`'s of pod {}, not {title}'s",
+                "the slice {token} belongs to container `{}` of pod {}, not to {title}",
                 owner.container, owner.uid
             )));
         }
@@ -213,7 +213,7 @@ impl Slices {
         });
         if let Some((_, Owner { token: other, .. })) = another {
             return Err(Refusal::new(format!(
-                "{title} has the slice {other} already, and not {token}"
+                "{title} already has the slice {other}, not {token}"
             )));
         }
         self.owners.insert(key, own);
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
     use crate::accounting::NodeAccounting;
     use crate::claim;
-    use crate::doubles::{container, node, sharing};
+    use crate::fixture::{container, node, sharing};
     use crate::names::{Dialects, MEMORY};
     use crate::object::Pod;
 
@@ -308,21 +308,21 @@ mod tests {
         assert_eq!(given(&mut slices, &["4", "5"], &pod, "second"), Ok("2".into()));
         assert_eq!(
             given(&mut slices, &["4", "5"], &other, "main").unwrap_err(),
-            "the slice 4-2 is container `second`'s of pod uid-p, not container `main` of test/q's"
+            "the slice 4-2 belongs to container `second` of pod uid-p, not to container `main` of test/q"
         );
         assert_eq!(
             given(&mut slices, &["8", "9"], &pod, "main").unwrap_err(),
-            "container `main` of test/p has the slice 8-2 already, and not 8-2"
+            "container `main` of test/p already has the slice 8-2, not 8-2"
                 .replacen("8-2", "1-2", 1)
         );
         assert_eq!(
             given(&mut slices, &["8"], &other, "main").unwrap_err(),
-            "container `main` of test/q asks for 2 units, but the kubelet counted 1 for it"
+            "container `main` of test/q requests 2 units, but the kubelet counted 1 for it"
         );
         assert!(
             given(&mut slices, &["8", "9"], &other, "sidecar")
                 .unwrap_err()
-                .contains("asks for 0 units")
+                .contains("requests 0 units")
         );
         assert!(
             slices
@@ -334,9 +334,9 @@ mod tests {
                     |_| true
                 )
                 .unwrap_err()
-                .sentence()
+                .message()
                 .starts_with(
-                    "the slice hami.8-2 is of other names than container `main` of test/q asks by"
+                    "the slice hami.8-2 is of another resource than container `main` of test/q requests"
                 )
         );
         // When a pod is gone, its ids are used again.
@@ -393,7 +393,7 @@ mod tests {
         assert!(
             given(&mut Slices::default(), &["1", "2"], &bypassed, "main")
                 .unwrap_err()
-                .contains("came past the scheduler extender")
+                .contains("bypassed the scheduler extender")
         );
         pod.spec.node_name = "m".into();
         let elsewhere = PodRequest::of(&pod, Dialects::default()).unwrap();

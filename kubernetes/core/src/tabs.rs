@@ -21,7 +21,7 @@ pub(crate) fn aligned(text: &str) -> String {
             columns
                 .truncate(columns.iter().position(|(_, end)| *end <= row).unwrap_or(columns.len()));
             if column == columns.len() {
-                columns.push(measured(&lines, row, column));
+                columns.push(measure_column(&lines, row, column));
             }
             out.push_str(cell);
             let width = columns.get(column).map_or(0, |(width, _)| *width);
@@ -39,7 +39,7 @@ pub(crate) fn aligned(text: &str) -> String {
 
 /// Returns the width of the column that begins in line `from`, and the first line that is not part
 /// of it.
-fn measured(lines: &[Vec<&str>], from: usize, column: usize) -> (usize, usize) {
+fn measure_column(lines: &[Vec<&str>], from: usize, column: usize) -> (usize, usize) {
     let run = lines[from..].iter().take_while(|line| line.len() > column + 1);
     let (mut width, mut end) = (0, from);
     for line in run {

@@ -23,13 +23,13 @@ pub fn of(
     };
     let Some(allocation) = pod.allocation.as_ref().map_err(Clone::clone)? else {
         return Err(Refusal::new(format!(
-            "no GPU was chosen for {}: it came past the scheduler extender; name its scheduler in `schedulerName`, or have the extender configured",
+            "no GPU was chosen for {}: it bypassed the scheduler extender; set `schedulerName` to a scheduler with the extender, or configure the extender",
             pod.title()
         )));
     };
     if let Some(claimed) = allocation.node.as_ref().filter(|claimed| **claimed != node.name) {
         return Err(Refusal::new(format!(
-            "the GPUs of {} were chosen on node `{claimed}`, not on `{}`; delete the pod, and its owner makes it anew",
+            "the GPUs of {} were chosen on node `{claimed}`, not on `{}`; delete the pod; its owner creates it again",
             pod.title(),
             node.name
         )));

@@ -133,7 +133,7 @@ impl Binder {
             }
         }
         let failure = conflict.unwrap_or_else(|| Failure::Conflict(String::new()));
-        Err(BindError::Failed("others write on the pod", failure))
+        Err(BindError::Failed("other clients keep changing the pod", failure))
     }
 
     async fn plan(&self, binding: &Binding, stale: bool) -> Result<Plan, BindError> {
@@ -145,8 +145,8 @@ impl Binder {
                 .await
                 .map_err(|failure| BindError::Failed("the pod cannot be read", failure))?;
             if pod.metadata.uid != binding.pod_uid {
-                let sentence = format!("the pod {} is another one by now", title(binding));
-                return Err(Refusal::new(sentence).into());
+                let message = format!("the pod {} was replaced by another one", title(binding));
+                return Err(Refusal::new(message).into());
             }
             let dialects = self.cache.read().dialects();
             match PodObservation::of(&pod, dialects) {

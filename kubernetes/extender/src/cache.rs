@@ -30,9 +30,9 @@ struct Freshness {
 }
 
 impl Freshness {
-    fn connection_changed(&self, how: Result<(), &Failure>) {
+    fn connection_changed(&self, outcome: Result<(), &Failure>) {
         let mut failing_since = self.failing_since.lock().unwrap_or_else(PoisonError::into_inner);
-        match how {
+        match outcome {
             Ok(()) => *failing_since = None,
             Err(_) => *failing_since = failing_since.or(Some(Instant::now())),
         }
@@ -44,7 +44,7 @@ impl Freshness {
         }
         let failing_since = *self.failing_since.lock().unwrap_or_else(PoisonError::into_inner);
         let out = failing_since.map(|since| since.elapsed()).filter(|out| *out > STALE_AFTER);
-        out.map(|out| format!("nothing was heard of {kind} for {} s", out.as_secs()))
+        out.map(|out| format!("the API server has not answered for {kind} for {} s", out.as_secs()))
     }
 }
 
@@ -99,8 +99,8 @@ impl EventHandler<Pod> for ClusterCache {
         EventHandler::delete(&self.cluster, record);
     }
 
-    fn connection_changed(&self, how: Result<(), &Failure>) {
-        self.pods.connection_changed(how);
+    fn connection_changed(&self, outcome: Result<(), &Failure>) {
+        self.pods.connection_changed(outcome);
     }
 }
 
@@ -124,7 +124,7 @@ impl EventHandler<Node> for ClusterCache {
         EventHandler::delete(&self.cluster, record);
     }
 
-    fn connection_changed(&self, how: Result<(), &Failure>) {
-        self.nodes.connection_changed(how);
+    fn connection_changed(&self, outcome: Result<(), &Failure>) {
+        self.nodes.connection_changed(outcome);
     }
 }

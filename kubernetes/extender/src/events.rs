@@ -19,21 +19,21 @@ const REPEAT_INTERVAL: Duration = Duration::from_secs(300);
 const QUEUE_LENGTH: usize = 1024;
 
 /// Number of published events after which old ones are removed from the record.
-const REMEMBERED: usize = 8192;
+const MAX_REMEMBERED: usize = 8192;
 
 /// The pod's request is invalid.
 pub(crate) const REFUSED: &str = "GpuRequestRefused";
 /// A label of the pod was ignored.
-pub(crate) const PASSED_OVER: &str = "GpuLabelIgnored";
+pub(crate) const LABEL_IGNORED: &str = "GpuLabelIgnored";
 /// The pod was not bound.
 pub(crate) const NOT_BOUND: &str = "GpuNotBound";
 /// The pod is on a node, but its GPUs there are not known.
 pub(crate) const UNCLEAR: &str = "GpuAllocationUnclear";
 /// The pod is on a node without a GPU.
-pub(crate) const WITHOUT: &str = "GpuNotAllocated";
+pub(crate) const NOT_ALLOCATED: &str = "GpuNotAllocated";
 
 /// A label of a node was ignored.
-pub(crate) const NODE_LABEL: &str = "GpuNodeLabelIgnored";
+pub(crate) const NODE_LABEL_IGNORED: &str = "GpuNodeLabelIgnored";
 
 /// Queues events.
 #[derive(Debug)]
@@ -50,16 +50,16 @@ impl EventRecorder {
     }
 
     /// Reports a problem of a pod.
-    pub(crate) fn warn(&self, pod: &PodRequest, reason: &'static str, sentence: &str) {
-        self.record(pod, Severity::Warning, reason, sentence);
+    pub(crate) fn warn(&self, pod: &PodRequest, reason: &'static str, message: &str) {
+        self.record(pod, Severity::Warning, reason, message);
     }
 
     /// Reports information about a pod.
-    pub(crate) fn note(&self, pod: &PodRequest, reason: &'static str, sentence: &str) {
-        self.record(pod, Severity::Normal, reason, sentence);
+    pub(crate) fn note(&self, pod: &PodRequest, reason: &'static str, message: &str) {
+        self.record(pod, Severity::Normal, reason, message);
     }
 
-    fn record(&self, pod: &PodRequest, severity: Severity, reason: &'static str, sentence: &str) {
+    fn record(&self, pod: &PodRequest, severity: Severity, reason: &'static str, message: &str) {
         // kube-scheduler may have sent the pod without name or namespace.
         if pod.namespace.is_empty() || pod.name.is_empty() {
             return;
@@ -71,14 +71,14 @@ impl EventRecorder {
             uid: pod.uid.clone(),
             severity,
             reason,
-            message: sentence.to_owned(),
+            message: message.to_owned(),
             component: crate::NAME,
         });
     }
 
     /// Reports a problem of a node.
-    pub(crate) fn warn_of_node(&self, node: &str, reason: &'static str, sentence: &str) {
-        self.enqueue(Event::of_node(node, reason, sentence.to_owned(), crate::NAME));
+    pub(crate) fn warn_of_node(&self, node: &str, reason: &'static str, message: &str) {
+        self.enqueue(Event::of_node(node, reason, message.to_owned(), crate::NAME));
     }
 
     fn enqueue(&self, event: Event) {
@@ -98,12 +98,12 @@ impl EventRecorder {
     fn is_new(&self, key: u64) -> bool {
         let now = Instant::now();
         let mut published = self.published();
-        if published.len() >= REMEMBERED {
+        if published.len() >= MAX_REMEMBERED {
             published.retain(|_, at| now.duration_since(*at) < REPEAT_INTERVAL);
         }
         let last = published.get(&key).copied();
         let new = last.is_none_or(|at| now.duration_since(at) >= REPEAT_INTERVAL)
-            && published.len() < 2 * REMEMBERED;
+            && published.len() < 2 * MAX_REMEMBERED;
         if new {
             published.insert(key, now);
         }
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn event_beyond_the_queue_is_published_later() {
         let (events, mut queue) = EventRecorder::new();
-        let warn = |node: usize| events.warn_of_node(&node.to_string(), NODE_LABEL, "no");
+        let warn = |node: usize| events.warn_of_node(&node.to_string(), NODE_LABEL_IGNORED, "no");
         (0..=QUEUE_LENGTH).for_each(warn);
         assert_eq!(queue.len(), QUEUE_LENGTH);
         while queue.try_recv().is_ok() {}

@@ -92,7 +92,7 @@ fn filter(directives: &str) -> Result<EnvFilter> {
 }
 
 async fn serve(options: Options) -> Result<()> {
-    let ended = ended()?;
+    let ended = shutdown_signal()?;
     let api = options.access.api().await?;
     let identity = tls_files(&options).map(Identity::read).transpose()?;
     let address = SocketAddr::new(options.address, options.port);
@@ -126,7 +126,7 @@ async fn serve(options: Options) -> Result<()> {
     let placement = options.node_placement.into();
     let router = routes::router(Arc::new(Handlers { cache, binder, events, metrics, placement }));
     info!(%address, tls = identity.is_some(), version = env!("CARGO_PKG_VERSION"), "listening");
-    answer(listener, identity, router, ended).await?;
+    serve_requests(listener, identity, router, ended).await?;
     if *leading.borrow() && options.leader_elect {
         election.resign().await;
     }
@@ -135,7 +135,7 @@ async fn serve(options: Options) -> Result<()> {
 }
 
 /// Serves requests until shutdown, then those that are pending.
-async fn answer(
+async fn serve_requests(
     listener: TcpListener,
     identity: Option<Identity>,
     router: Router,
@@ -165,7 +165,7 @@ async fn answer(
     tokio::select! {
         served = serving => Ok(served?),
         () = late => {
-            warn!("some of those who asked have had no answer");
+            warn!("some pending requests were not answered");
             Ok(())
         }
     }
@@ -176,7 +176,7 @@ fn follow(api: &Api, cache: &Arc<ClusterCache>, options: &Options) {
     let timing =
         Timing { resync_interval: Duration::from_secs(options.resync), ..Timing::default() };
     // Ended pods hold nothing. A watch reports a pod that ends as deleted.
-    let living = Query::all().field("status.phase!=Succeeded").field("status.phase!=Failed");
+    let live = Query::all().field("status.phase!=Succeeded").field("status.phase!=Failed");
     let (one, other) = (
         (api.clone(), Arc::clone(cache), timing.clone()),
         (api.clone(), Arc::clone(cache), timing),
@@ -184,14 +184,18 @@ fn follow(api: &Api, cache: &Arc<ClusterCache>, options: &Options) {
     tokio::spawn(
         async move { reflector::run::<Node>(&one.0, &Query::all(), &one.2, &*one.1).await },
     );
-    tokio::spawn(
-        async move { reflector::run::<Pod>(&other.0, &living, &other.2, &*other.1).await },
-    );
+    tokio::spawn(async move { reflector::run::<Pod>(&other.0, &live, &other.2, &*other.1).await });
 }
 
 fn election(api: &Api, options: &Options) -> Election {
     let namespace = options.lease_namespace.clone().unwrap_or_else(|| api.namespace().to_owned());
-    Election::new(api.clone(), &namespace, &options.lease_name, &options.identity(), options.term())
+    Election::new(
+        api.clone(),
+        &namespace,
+        &options.lease_name,
+        &options.identity(),
+        options.lease_timing(),
+    )
 }
 
 async fn show_leadership(mut leading: watch::Receiver<bool>, metrics: Arc<Metrics>) {
@@ -210,7 +214,7 @@ fn tls_files(options: &Options) -> Option<Files> {
 }
 
 /// Returns a flag that becomes true on SIGTERM or SIGINT.
-fn ended() -> Result<watch::Receiver<bool>> {
+fn shutdown_signal() -> Result<watch::Receiver<bool>> {
     let (sender, receiver) = watch::channel(false);
     let (mut terminate, mut interrupt) =
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

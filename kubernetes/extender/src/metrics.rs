@@ -12,12 +12,12 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Verb {
+struct VerbLabels {
     verb: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Ended {
+struct BindLabels {
     outcome: Outcome,
 }
 
@@ -35,8 +35,8 @@ pub(crate) enum Outcome {
 /// The extender's metrics.
 pub(crate) struct Metrics {
     registry: Registry,
-    took: Family<Verb, Histogram, fn() -> Histogram>,
-    binds: Family<Ended, Counter>,
+    took: Family<VerbLabels, Histogram, fn() -> Histogram>,
+    binds: Family<BindLabels, Counter>,
     nodes: Gauge<u64, AtomicU64>,
     pods: Gauge<u64, AtomicU64>,
     leads: Gauge<u64, AtomicU64>,
@@ -46,28 +46,24 @@ impl Metrics {
     pub(crate) fn new() -> Self {
         let mut registry = Registry::with_prefix("cgpu_extender");
         // From 0.1 ms to 13 s.
-        let took: Family<Verb, Histogram, fn() -> Histogram> =
+        let took: Family<VerbLabels, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.0001, 2.0, 18)));
         let (binds, nodes, pods, leads) =
             (Family::default(), Gauge::default(), Gauge::default(), Gauge::default());
-        registry.register("request_seconds", "How long answers took", took.clone());
-        registry.register("binds", "What came of bindings", binds.clone());
-        registry.register("nodes", "Nodes that are known", nodes.clone());
-        registry.register("pods", "Pods that are known and ask for GPUs", pods.clone());
-        registry.register(
-            "leader",
-            "Whether this replica does what only one need do",
-            leads.clone(),
-        );
+        registry.register("request_seconds", "Duration of requests", took.clone());
+        registry.register("binds", "Bindings by outcome", binds.clone());
+        registry.register("nodes", "Known nodes", nodes.clone());
+        registry.register("pods", "Known pods that request GPUs", pods.clone());
+        registry.register("leader", "Whether this replica is the leader", leads.clone());
         Self { registry, took, binds, nodes, pods, leads }
     }
 
     pub(crate) fn took(&self, verb: &'static str, time: Duration) {
-        self.took.get_or_create(&Verb { verb }).observe(time.as_secs_f64());
+        self.took.get_or_create(&VerbLabels { verb }).observe(time.as_secs_f64());
     }
 
     pub(crate) fn bound(&self, outcome: Outcome) {
-        self.binds.get_or_create(&Ended { outcome }).inc();
+        self.binds.get_or_create(&BindLabels { outcome }).inc();
     }
 
     pub(crate) fn leads(&self, leads: bool) {

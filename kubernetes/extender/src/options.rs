@@ -102,9 +102,9 @@ pub(crate) enum LogFormat {
 
 impl Options {
     /// Returns the duration of the lease and the interval of renewals.
-    pub(crate) fn term(&self) -> cgpu_kubernetes_client::Term {
-        let lasts = Duration::from_secs(self.lease_duration);
-        cgpu_kubernetes_client::Term { lasts, every: lasts / 5 }
+    pub(crate) fn lease_timing(&self) -> cgpu_kubernetes_client::LeaseTiming {
+        let duration = Duration::from_secs(self.lease_duration);
+        cgpu_kubernetes_client::LeaseTiming { duration, renew_interval: duration / 5 }
     }
 
     /// Returns the name of this replica in the election.

@@ -23,7 +23,7 @@ use crate::metrics::{Metrics, Outcome};
 
 /// Maximum size of a body in bytes: 5,000 whole nodes, from a scheduler that is not configured to
 /// send names (`nodeCacheCapable`).
-const LONGEST: usize = 128 << 20;
+const MAX_BODY_BYTES: usize = 128 << 20;
 
 /// State that the handlers share.
 pub(crate) struct Handlers {
@@ -41,7 +41,7 @@ pub(crate) fn router(handlers: Arc<Handlers>) -> Router {
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .fallback(call)
-        .layer(DefaultBodyLimit::max(LONGEST))
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(handlers)
 }
 
@@ -74,7 +74,7 @@ async fn call(
         return answer(status, "text/plain", format!("no {method} {}\n", uri.path()));
     };
     // Shows what a scheduler sends.
-    trace!(path = uri.path(), body = %String::from_utf8_lossy(&body), "asked");
+    trace!(path = uri.path(), body = %String::from_utf8_lossy(&body), "request");
     let (verb, response) = match call {
         Call::Version => {
             return answer(StatusCode::OK, "text/plain", extender::version().to_owned());
@@ -101,10 +101,10 @@ impl Handlers {
             Err(refusal) => return fails(refusal.to_string()),
         };
         if !self.cache.is_listed() {
-            return fails("the cluster has not been listed yet; ask again".to_owned());
+            return fails("the cluster has not been listed yet; try again".to_owned());
         }
         if let Some(pod) = &candidates.pod {
-            self.judge(pod);
+            self.report_request(pod);
         }
         let filtered = extender::filter(&self.cache.read(), &candidates);
         json(&filtered)
@@ -144,24 +144,24 @@ impl Handlers {
         // kube-scheduler reports only the status of the reply, not its text.
         let known = self.cache.read().pod(&binding.pod_uid).cloned();
         if let Some(pod_request) = known {
-            let sentence = format!("on node `{}`: {error}", binding.node);
-            self.events.warn(&pod_request, events::NOT_BOUND, &sentence);
+            let message = format!("on node `{}`: {error}", binding.node);
+            self.events.warn(&pod_request, events::NOT_BOUND, &message);
         }
         refused(error.to_string())
     }
 
     /// Reports an invalid request or ignored labels as events on the pod.
-    fn judge(&self, pod: &Pod) {
+    fn report_request(&self, pod: &Pod) {
         let dialects = self.cache.read().dialects();
         let Some(pod_request) = PodRequest::of(pod, dialects) else { return };
         match pod_request.resource_request() {
             Err(refusal) => {
                 debug!(pod = pod_request.title(), %refusal, "refused");
-                self.events.warn(&pod_request, events::REFUSED, refusal.sentence());
+                self.events.warn(&pod_request, events::REFUSED, refusal.message());
             }
             Ok(request) => {
                 for note in &request.notes {
-                    self.events.note(&pod_request, events::PASSED_OVER, note);
+                    self.events.note(&pod_request, events::LABEL_IGNORED, note);
                 }
             }
         }

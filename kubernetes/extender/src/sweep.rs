@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cgpu_kubernetes_client::{Api, Failure};
-use cgpu_kubernetes_core::accounting::Standing;
+use cgpu_kubernetes_core::accounting::Holding;
 use cgpu_kubernetes_core::claim;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
@@ -37,7 +37,7 @@ async fn withdraw(api: &Api, cache: &ClusterCache) {
     for (pod, change) in stale {
         match api.change(&change).await {
             Ok(new) => {
-                info!(pod, "a claim that nobody bound was withdrawn");
+                info!(pod, "a stale claim was withdrawn");
                 cache.apply(&new);
             }
             // The pod has changed or is gone; the watch reports it.
@@ -57,24 +57,24 @@ fn record_events(cache: &ClusterCache, events: &EventRecorder) {
         .flat_map(|(_, accounting)| &accounting.holders)
         .filter(|holder| holder.pod.bound.is_some())
     {
-        match &holder.standing {
-            Standing::Holds(_) => {}
-            Standing::Unclear(refusal) => {
-                let sentence = format!(
-                    "{refusal}; until that is put right or the pod is deleted, it counts on every GPU of its node"
+        match &holder.holding {
+            Holding::Shares(_) => {}
+            Holding::Unclear(refusal) => {
+                let message = format!(
+                    "{refusal}; until this is corrected or the pod is deleted, it counts on every GPU of its node"
                 );
-                events.warn(&holder.pod, events::UNCLEAR, &sentence);
+                events.warn(&holder.pod, events::UNCLEAR, &message);
             }
-            Standing::Nothing(refusal) => {
-                let sentence = format!("{refusal}; it will not be started");
-                events.warn(&holder.pod, events::WITHOUT, &sentence);
+            Holding::Nothing(refusal) => {
+                let message = format!("{refusal}; it will not be started");
+                events.warn(&holder.pod, events::NOT_ALLOCATED, &message);
             }
         }
     }
     // Events of nodes are queued last: if the queue is full, pods come first.
     for (node, _) in cluster.nodes() {
         for note in &node.notes {
-            events.warn_of_node(&node.name, events::NODE_LABEL, note);
+            events.warn_of_node(&node.name, events::NODE_LABEL_IGNORED, note);
         }
     }
 }

@@ -69,7 +69,7 @@ impl Identity {
                 // Perhaps only one of two files has been written; the other changes the stamp
                 // again.
                 Err(error) => {
-                    warn!("the new certificate will not do, the old one stays: {error:#}")
+                    warn!("the new certificate is invalid, the old one stays in use: {error:#}")
                 }
             }
             now.0 = stamp;
@@ -110,7 +110,7 @@ impl Files {
             }
         };
         let key = PrivateKeyDer::from_pem_file(&self.key)
-            .with_context(|| format!("{} holds no private key in PEM", self.key.display()))?;
+            .with_context(|| format!("{} has no private key in PEM", self.key.display()))?;
         let config =
             builder.with_single_cert(certificates(&self.certificate)?, key).with_context(|| {
                 format!("{} and {}", self.certificate.display(), self.key.display())
@@ -120,12 +120,12 @@ impl Files {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let unread = || format!("{} holds no certificate in PEM", path.display());
+    let invalid = || format!("{} has no certificate in PEM", path.display());
     let found: Vec<_> = CertificateDer::pem_file_iter(path)
-        .with_context(unread)?
+        .with_context(invalid)?
         .collect::<Result<_, _>>()
-        .with_context(unread)?;
-    anyhow::ensure!(!found.is_empty(), unread());
+        .with_context(invalid)?;
+    anyhow::ensure!(!found.is_empty(), invalid());
     Ok(found)
 }
 
@@ -143,12 +143,12 @@ impl TlsListener {
     pub(crate) fn new(listener: TcpListener, identity: Identity) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let (sender, ready) = channel(MAX_PENDING_CONNECTIONS);
-        tokio::spawn(admit(listener, identity, sender));
+        tokio::spawn(accept_all(listener, identity, sender));
         Ok(Self { address, ready })
     }
 }
 
-async fn admit(
+async fn accept_all(
     mut listener: TcpListener,
     identity: Identity,
     ready: Sender<(TlsStream<TcpStream>, SocketAddr)>,
@@ -166,8 +166,8 @@ async fn admit(
             match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
                 // Sending fails only during shutdown.
                 Ok(Ok(stream)) => drop(ready.send((stream, address)).await),
-                Ok(Err(error)) => debug!(%address, %error, "no TLS"),
-                Err(_) => debug!(%address, "no TLS in time"),
+                Ok(Err(error)) => debug!(%address, %error, "the TLS handshake failed"),
+                Err(_) => debug!(%address, "the TLS handshake timed out"),
             }
         });
     }

@@ -52,7 +52,7 @@ pub(crate) async fn run(
 ) -> Result<ExitCode, Error> {
     let mut findings = Findings::default();
     let outcome = examine(access, dialects, arguments, &mut findings).await;
-    let here = arguments.here().filter(|_| arguments.pod.is_none());
+    let here = arguments.node_root().filter(|_| arguments.pod.is_none());
     if let Some(root) = here {
         files::examine(root, &mut findings);
     }
@@ -64,7 +64,7 @@ pub(crate) async fn run(
     let findings = findings.about(arguments.options.why);
     print!("{}", findings.report(&arguments.options));
     if let Some(error) = &error {
-        eprintln!("only this node's files were looked at: {error}");
+        eprintln!("only this node's files were examined: {error}");
     }
     let is_incomplete = error.is_some() && findings.is_well();
     Ok(if is_incomplete { ExitCode::from(CANNOT_EXAMINE) } else { findings.exit_code() })
@@ -72,7 +72,7 @@ pub(crate) async fn run(
 
 impl Arguments {
     /// Returns the root folder of this node's files, if this is a node.
-    fn here(&self) -> Option<&Path> {
+    fn node_root(&self) -> Option<&Path> {
         let root = self.root.as_deref().unwrap_or(Path::new("/"));
         root.join("var/lib/kubelet").is_dir().then_some(root)
     }
@@ -120,7 +120,7 @@ struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    fn has(&self, observed: &ObservedPod) -> bool {
+    fn includes(&self, observed: &ObservedPod) -> bool {
         let metadata = &observed.pod.metadata;
         self.pod.is_none_or(|name| name == metadata.name)
             && self.namespace.is_none_or(|name| name == metadata.namespace)
@@ -130,7 +130,7 @@ impl Scope<'_> {
 
 fn diagnose(facts: &Facts, scope: &Scope<'_>, findings: &mut Findings) -> Result<(), Error> {
     let pods: Vec<&ObservedPod> =
-        facts.pods.iter().filter(|observed| scope.has(observed)).collect();
+        facts.pods.iter().filter(|observed| scope.includes(observed)).collect();
     let nodes: Vec<&str> = match (scope.pod, scope.node) {
         (Some(name), _) if pods.is_empty() => {
             return Err(Error::new(format!(

@@ -44,13 +44,13 @@ fn advice(failure: &Failure) -> Option<&'static str> {
             "name a kubeconfig with --kubeconfig or KUBECONFIG, and a context that is in it with --context",
         ),
         Failure::Unreachable(_) => Some(
-            "see whether the server of the kubeconfig's context (or --server) is the cluster's, and can be reached from here",
+            "check that the server of the kubeconfig's context (or of --server) is the cluster's and can be reached from here",
         ),
         Failure::Refused { code: 401, .. } => {
-            Some("log in anew: the API server does not know the user of the kubeconfig's context")
+            Some("log in again: the API server does not know the user of the kubeconfig's context")
         }
         Failure::Refused { code: 403, .. } => Some(
-            "have the cluster role cgpu-inspect bound to you (kubernetes/manifests/cgpu.yaml): it lists nodes, pods and runtime classes, no more",
+            "ask an administrator to bind the cluster role cgpu-inspect to you (kubernetes/manifests/cgpu.yaml): it only lists nodes, pods and runtime classes",
         ),
         Failure::Conflict(_)
         | Failure::Exists(_)
@@ -77,8 +77,8 @@ mod tests {
         assert_eq!(
             error.to_string(),
             format!(
-                "the API server answers 403: {message}; have the cluster role cgpu-inspect bound to you \
-                 (kubernetes/manifests/cgpu.yaml): it lists nodes, pods and runtime classes, no more"
+                "the API server answers 403: {message}; ask an administrator to bind the cluster role cgpu-inspect to you \
+                 (kubernetes/manifests/cgpu.yaml): it only lists nodes, pods and runtime classes"
             )
         );
     }

@@ -25,7 +25,7 @@ use error::Error;
     name = "kubectl-inspect-gpushare",
     bin_name = "kubectl inspect gpushare",
     version,
-    about = "Shows how much of which GPU is whose",
+    about = "Show which pods hold how much of which GPU",
     disable_help_subcommand = true
 )]
 struct Arguments {
@@ -96,7 +96,7 @@ fn main() -> ExitCode {
                 let (access, dialects) = (&arguments.access, arguments.names.dialects());
                 match &arguments.command {
                     Some(_) if arguments.tables.are_requested() => {
-                        Err(Error::new("what stands before `doctor`, which takes none of it")
+                        Err(Error::new("arguments before `doctor`, which accepts none")
                             .with_code(2))
                     }
                     Some(Command::Doctor(arguments)) => {

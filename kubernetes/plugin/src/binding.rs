@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cgpu_kubernetes_client::{Api, EventHandler, Failure};
-use cgpu_kubernetes_core::binding::{Answer, LONGEST_LINE, Question, SOCKET};
+use cgpu_kubernetes_core::binding::{BindReply, BindRequest, MAX_LINE_BYTES, SOCKET};
 use cgpu_kubernetes_core::object::Pod;
 use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::refusal::Refusal;
@@ -22,7 +22,7 @@ use tracing::{info, warn};
 use crate::node::ObservedNode;
 use crate::pods::Pods;
 
-/// Timeout for reading a question and for writing its answer.
+/// Timeout for reading a request and for writing its reply.
 const IO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that a start waits for the GPUs and the list of pods before it is refused.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
@@ -61,7 +61,7 @@ impl Binding {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    warn!("nobody can ask: {error}");
+                    warn!("cannot accept connections of cgpu-runtime: {error}");
                     tokio::time::sleep(Duration::from_secs(1)).await;
                     continue;
                 }
@@ -74,47 +74,47 @@ impl Binding {
             let binding = Arc::clone(&self);
             tokio::spawn(async move {
                 if let Err(error) = binding.handle(stream).await {
-                    warn!("a question was not answered: {error}");
+                    warn!("cannot answer cgpu-runtime: {error}");
                 }
             });
         }
     }
 
-    /// Reads one question and writes its answer.
+    /// Reads one request and writes its reply.
     async fn handle(&self, mut stream: UnixStream) -> io::Result<()> {
         let (reader, mut writer) = stream.split();
         let mut line = Vec::new();
-        let mut reader = BufReader::new(reader.take(LONGEST_LINE));
+        let mut reader = BufReader::new(reader.take(MAX_LINE_BYTES));
         tokio::time::timeout(IO_TIMEOUT, reader.read_until(b'\n', &mut line)).await??;
-        let answer = match serde_json::from_slice::<Question>(&line) {
-            Err(error) => Answer::Refused(format!(
-                "the device plugin does not understand the question ({error}): cgpu-runtime and cgpu-device-plugin must be of one release"
+        let reply = match serde_json::from_slice::<BindRequest>(&line) {
+            Err(error) => BindReply::Refused(format!(
+                "the device plugin cannot parse the request ({error}); install cgpu-runtime and cgpu-device-plugin of the same release"
             )),
-            Ok(question) => self.answer(&question).await,
+            Ok(request) => self.reply(&request).await,
         };
-        line = serde_json::to_vec(&answer)?;
+        line = serde_json::to_vec(&reply)?;
         line.push(b'\n');
         tokio::time::timeout(IO_TIMEOUT, writer.write_all(&line)).await?
     }
 
-    async fn answer(&self, question: &Question) -> Answer {
-        let Question { slice, namespace, pod, container, .. } = question;
-        match self.bind(question).await {
+    async fn reply(&self, request: &BindRequest) -> BindReply {
+        let BindRequest { slice, namespace, pod, container, .. } = request;
+        match self.bind(request).await {
             Ok(variables) => {
                 info!(slice, namespace, pod, container, "bound");
-                Answer::Bound(
+                BindReply::Bound(
                     variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
                 )
             }
             Err(refusal) => {
                 warn!(slice, namespace, pod, container, "refused: {refusal}");
-                Answer::Refused(refusal.sentence().to_owned())
+                BindReply::Refused(refusal.message().to_owned())
             }
         }
     }
 
-    async fn bind(&self, question: &Question) -> Result<Vec<(&'static str, String)>, Refusal> {
-        let token = Token::parse(&question.slice)?;
+    async fn bind(&self, request: &BindRequest) -> Result<Vec<(&'static str, String)>, Refusal> {
+        let token = Token::parse(&request.slice)?;
         let mut observed = self.observed.clone();
         let ready = async {
             self.pods.listed().await;
@@ -126,21 +126,20 @@ impl Binding {
                 "the device plugin does not know the node's GPUs and pods yet; its log says what it waits for",
             ));
         };
-        let pod = tokio::time::timeout(LOOKUP_TIMEOUT, self.pod(question)).await.unwrap_or_else(
-            |_| {
+        let pod =
+            tokio::time::timeout(LOOKUP_TIMEOUT, self.pod(request)).await.unwrap_or_else(|_| {
                 Err(Refusal::new(format!(
-                    "the API server was asked for {}/{} and does not answer",
-                    question.namespace, question.pod
+                    "the API server does not answer a request for the pod {}/{}",
+                    request.namespace, request.pod
                 )))
-            },
-        )?;
+            })?;
         let pod_request = PodRequest::of(&pod, self.pods.dialects()).ok_or_else(|| {
             Refusal::new(format!(
-                "{}/{} asks for nothing of this node's GPUs, or has ended",
-                question.namespace, question.pod
+                "{}/{} requests no GPU of this node, or has ended",
+                request.namespace, request.pod
             ))
         })?;
-        let assign = || self.pods.assign(token, &pod_request, &question.container, &node);
+        let assign = || self.pods.assign(token, &pod_request, &request.container, &node);
         let refusal = match assign() {
             Ok(variables) => return Ok(variables),
             Err(refusal) => refusal,
@@ -157,9 +156,9 @@ impl Binding {
         }
     }
 
-    /// Returns the pod of a question by its uid, because names are used again.
-    async fn pod(&self, question: &Question) -> Result<Pod, Refusal> {
-        let Question { namespace, pod, uid, .. } = question;
+    /// Returns the pod of a request by its uid, because names are used again.
+    async fn pod(&self, request: &BindRequest) -> Result<Pod, Refusal> {
+        let BindRequest { namespace, pod, uid, .. } = request;
         // The annotations were written before the pod was bound to this node, so a known pod that
         // has them is current enough.
         let known = self.pods.get(uid);
@@ -171,15 +170,13 @@ impl Binding {
         }
         let found: Pod = self.api.get(namespace, pod).await.map_err(|failure| match failure {
             Failure::NotFound(_) => {
-                Refusal::new(format!("the API server knows no pod {namespace}/{pod}"))
+                Refusal::new(format!("the API server has no pod {namespace}/{pod}"))
             }
-            other => {
-                Refusal::new(format!("the API server was asked for {namespace}/{pod}: {other}"))
-            }
+            other => Refusal::new(format!("cannot read the pod {namespace}/{pod}: {other}")),
         })?;
         if found.metadata.uid != *uid {
             return Err(Refusal::new(format!(
-                "the pod {namespace}/{pod} of the API server is {}, but the container is of {uid}, which has gone",
+                "the pod {namespace}/{pod} of the API server is {}, but the container belongs to {uid}, which was deleted",
                 found.metadata.uid
             )));
         }

@@ -37,7 +37,7 @@ use crate::cdi::Cdi;
 use crate::kubelet::{self, Identity};
 use crate::node::ObservedNode;
 use crate::pods::Pods;
-use crate::supply::{Resource, message};
+use crate::resource::{Resource, message};
 
 /// Interval at which the sockets are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -95,7 +95,7 @@ impl Endpoint {
     async fn serve(&self, identity: Identity) -> Result<(), String> {
         let socket_path = self.socket_path();
         let listener = listen(&socket_path)
-            .map_err(|error| format!("{} cannot be made: {error}", socket_path.display()))?;
+            .map_err(|error| format!("cannot create {}: {error}", socket_path.display()))?;
         let socket_identity = Identity::of(&socket_path);
         let (end, ended) = tokio::sync::oneshot::channel::<()>();
         let service = DevicePluginServer::new(self.clone());
@@ -116,7 +116,7 @@ impl Endpoint {
                 {
                     tokio::time::sleep(POLL_INTERVAL).await;
                 }
-                info!(resource = self.resource.name(), "the kubelet has gone, or is another one");
+                info!(resource = self.resource.name(), "the kubelet has stopped or restarted");
                 Ok(())
             }
             Err(status) => {
@@ -130,12 +130,14 @@ impl Endpoint {
     }
 
     /// Returns all devices, and all of them again after each change.
-    fn listed(&self) -> impl Stream<Item = Result<ListAndWatchResponse, Status>> + Send + 'static {
+    fn device_stream(
+        &self,
+    ) -> impl Stream<Item = Result<ListAndWatchResponse, Status>> + Send + 'static {
         let resource = self.resource;
         let state = (self.observed.clone(), None::<Devices>);
         stream::unfold(state, move |(mut observed, sent)| async move {
             loop {
-                let devices = offered(resource, &observed.borrow_and_update());
+                let devices = devices_of(resource, &observed.borrow_and_update());
                 if sent != Some(devices) {
                     info!(
                         resource = resource.name(),
@@ -156,7 +158,7 @@ impl Endpoint {
         &self,
         request: ContainerPreferredAllocationRequest,
     ) -> ContainerPreferredAllocationResponse {
-        let dialect = self.resource.names_slices();
+        let dialect = self.resource.slice_dialect();
         let size = usize::try_from(request.allocation_size).unwrap_or(0);
         let mut device_ids = request.must_include_device_ids;
         let mut free: Vec<(bool, u64, String)> = request
@@ -181,17 +183,17 @@ impl Endpoint {
         &self,
         request: &ContainerAllocateRequest,
     ) -> Result<ContainerAllocateResponse, Status> {
-        let Some(dialect) = self.resource.names_slices() else {
+        let Some(dialect) = self.resource.slice_dialect() else {
             return Ok(ContainerAllocateResponse::default());
         };
         let token = Token::of_ids(dialect, request.device_ids.iter().map(String::as_str))
-            .map_err(|refusal| Status::invalid_argument(refusal.sentence()))?;
+            .map_err(|refusal| Status::invalid_argument(refusal.message()))?;
         let mut cdi_devices = Vec::new();
         if let Some(cdi) = &self.cdi {
             match cdi.put(token) {
                 Ok(()) => cdi_devices.push(CdiDevice { name: Cdi::name(token) }),
                 // The variables contain the same; refusing here would fail the pod for good.
-                Err(error) => warn!(%token, "the CDI device cannot be made: {error}"),
+                Err(error) => warn!(%token, "cannot write the CDI device: {error}"),
             }
         }
         info!(%token, resource = self.resource.name(), "allocated");
@@ -216,7 +218,7 @@ impl DevicePlugin for Endpoint {
         &self,
         _: Request<Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        Ok(Response::new(self.listed().boxed()))
+        Ok(Response::new(self.device_stream().boxed()))
     }
 
     async fn get_preferred_allocation(
@@ -248,7 +250,7 @@ impl DevicePlugin for Endpoint {
 
 /// Returns the devices of a resource; none while the GPUs are unknown, or if they exceed the
 /// kubelet's message limit.
-fn offered(resource: Resource, observed: &ObservedNode) -> Devices {
+fn devices_of(resource: Resource, observed: &ObservedNode) -> Devices {
     let none = Devices { healthy: 0, all: 0 };
     let Some(node) = observed else { return none };
     resource.devices(node).unwrap_or_else(|refusal| {

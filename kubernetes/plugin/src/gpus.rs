@@ -32,31 +32,31 @@ const RETRY_BACKOFF: Duration = Duration::from_secs(2);
 /// off the bus.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Suffix of the message if the monitor is older, or NVML reports no errors to it.
-const ERRORS_UNREPORTED: &str = ", but nobody tells of their errors";
+const ERRORS_UNREPORTED: &str = ", but does not report their errors";
 const MIB: u64 = 1 << 20;
 
 /// The GPUs by index; `None` before the first report.
 pub(crate) type Gpus = Option<Vec<Entry>>;
 
-/// Starts a thread that watches the GPUs until all receivers are gone. The GPUs in `sick` were
+/// Starts a thread that watches the GPUs until all receivers are gone. The GPUs in `unhealthy` were
 /// unhealthy when they were last checked.
 pub(crate) fn start_watcher(
     root: &Path,
     mut health: Health,
-    sick: &BTreeSet<String>,
+    unhealthy: &BTreeSet<String>,
     sender: watch::Sender<Gpus>,
 ) {
     let root = root.to_owned();
-    sick.iter().for_each(|gpu| health.worsen(gpu, Uptime::ZERO));
+    unhealthy.iter().for_each(|gpu| health.record_problem(gpu, Uptime::ZERO));
     let mut watcher = DeviceWatcher::new(health, sender);
     std::thread::spawn(move || {
         while !watcher.sender.is_closed() {
             let why = match Nvml::builder().lib_path(NVML.as_ref()).init() {
                 Ok(nvml) => watcher.poll_nvml(&nvml),
                 Err(error) => {
-                    let why = format!("NVML ({NVML}) tells nothing of this node's GPUs: {error}");
+                    let why = format!("NVML ({NVML}) does not report this node's GPUs: {error}");
                     match watcher.poll_monitor(&root) {
-                        Ok(note) => format!("{why}; the monitor tells them{note}"),
+                        Ok(note) => format!("{why}; the monitor reports them{note}"),
                         Err(other) => format!("{why}; {other}"),
                     }
                 }
@@ -124,7 +124,7 @@ impl DeviceWatcher {
         if let Some(unknown) = &unknown {
             self.warn_on_change(unknown.clone());
         } else if let Err(error) = &listener {
-            self.warn_on_change(format!("NVML does not tell of errors (XID) of the GPUs: {error}"));
+            self.warn_on_change(format!("NVML does not report errors (XID) of the GPUs: {error}"));
         }
         let mut errors = Vec::new();
         loop {
@@ -141,7 +141,7 @@ impl DeviceWatcher {
                 Ok(listener) => match listener.wait(POLL_INTERVAL) {
                     Ok(report) => errors.extend(report.map(|report| (report, Duration::ZERO))),
                     Err(error) => {
-                        let why = format!("NVML tells of no more errors of the GPUs: {error}");
+                        let why = format!("NVML has stopped reporting errors of the GPUs: {error}");
                         return unknown.unwrap_or(why);
                     }
                 },
@@ -151,7 +151,7 @@ impl DeviceWatcher {
                 }
             }
             if unknown.is_some() && inventory::read_devices(nvml).is_ok() {
-                return "NVML tells of all GPUs again".to_owned();
+                return "NVML reports all GPUs again".to_owned();
             }
         }
     }
@@ -162,14 +162,14 @@ impl DeviceWatcher {
             .map_err(|failure| failure.to_string())?;
         let own = rustix::process::geteuid().as_raw();
         if !monitor.monitor_user().is_some_and(|user| [0, own].contains(&user)) {
-            return Err(format!("the monitor at {} is not root's", root.display()));
+            return Err(format!("the monitor at {} does not run as root", root.display()));
         }
         let lists = match monitor.inventory() {
             Ok(inventory) => {
                 let found =
                     inventory.gpus.iter().map(HostDevice::try_from).collect::<Result<_, _>>();
                 self.known =
-                    found.map_err(|_| "the monitor tells of a GPU without a name".to_owned())?;
+                    found.map_err(|_| "the monitor reports a GPU without a UUID".to_owned())?;
                 true
             }
             Err(failure) if self.known.is_empty() => return Err(failure.to_string()),
@@ -225,7 +225,7 @@ impl DeviceWatcher {
             if health_check
                 .is_none_or(|health_check| !health_check.answers || health_check.needs_reset)
             {
-                self.health.worsen(&uuid, now);
+                self.health.record_problem(&uuid, now);
             }
             for (Report { gpu: reported, xid }, ago) in errors {
                 // An error of a MIG instance is reported for its GPU. An error without a GPU may be
@@ -233,7 +233,7 @@ impl DeviceWatcher {
                 if reported.is_none_or(|reported| reported == index)
                     && self.health.report(&uuid, *xid, *ago, now)
                 {
-                    warn!(gpu = %gpu.id, uuid, xid, "reported an error: it is given to nobody until it was quiet for a while");
+                    warn!(gpu = %gpu.id, uuid, xid, "reported an error: no pods are placed on it until it has reported none for a while");
                 }
             }
         }
@@ -244,7 +244,7 @@ impl DeviceWatcher {
     /// Marks all GPUs as unhealthy if no health report came for [`SILENCE_TIMEOUT`].
     fn check_silence(&mut self, now: Uptime) {
         if !self.known.is_empty() && now.saturating_sub(self.last_report) >= SILENCE_TIMEOUT {
-            self.known.iter().for_each(|gpu| self.health.worsen(&name(gpu), now));
+            self.known.iter().for_each(|gpu| self.health.record_problem(&name(gpu), now));
             self.publish(now);
         }
     }
@@ -254,7 +254,7 @@ impl DeviceWatcher {
         let entry = |gpu: &HostDevice| {
             let uuid = name(gpu);
             // A partitioned GPU without named instances cannot be shared.
-            let healthy = !gpu.is_partitioned && self.health.is_well(&uuid, now);
+            let healthy = !gpu.is_partitioned && self.health.is_healthy(&uuid, now);
             Entry { mib: gpu.total.0 / MIB, healthy, uuid }
         };
         let gpus: Vec<Entry> = self.known.iter().map(entry).collect();
@@ -358,10 +358,10 @@ mod tests {
         let socket = UnixListener::bind(paths::socket(root.path())).unwrap();
         let monitor = std::thread::spawn(move || {
             let (mut stream, _) = socket.accept().unwrap();
-            let mut asked = BufReader::new(stream.try_clone().unwrap());
+            let mut requests = BufReader::new(stream.try_clone().unwrap());
             for reply in replies {
                 let mut line = String::new();
-                if asked.read_line(&mut line).unwrap() == 0 {
+                if requests.read_line(&mut line).unwrap() == 0 {
                     return;
                 }
                 writeln!(stream, "{}", serde_json::to_string(&reply).unwrap()).unwrap();
@@ -387,7 +387,7 @@ mod tests {
         let (mut watcher, receiver) = watcher();
         assert!(poll(&mut watcher, [refuses(Errno::ENOENT), refuses(Errno::ENOENT)]).is_err());
         assert_eq!(*receiver.borrow(), None);
-        watcher.health.worsen(&name(&found()[0]), Uptime::ZERO);
+        watcher.health.record_problem(&name(&found()[0]), Uptime::ZERO);
         assert_eq!(poll(&mut watcher, [lists(), Reply::Health(healthy())]), Ok(""));
         assert_eq!(healthy_gpus(&receiver), [false, true, true]);
 

@@ -18,7 +18,7 @@ pub(crate) struct Health {
     recovery: Duration,
     ignored: BTreeSet<u64>,
     /// Time of the last problem of each GPU.
-    last: BTreeMap<String, Uptime>,
+    last_problem: BTreeMap<String, Uptime>,
     /// Time of the last new report of each error.
     reported: BTreeMap<(String, u64), Uptime>,
 }
@@ -30,7 +30,7 @@ impl Health {
     /// Creates a record without errors. `ignored` is added to [`PROGRAM_XIDS`].
     pub(crate) fn new(recovery: Duration, ignored: impl IntoIterator<Item = u64>) -> Self {
         let ignored = PROGRAM_XIDS.into_iter().chain(ignored).collect();
-        Self { recovery, ignored, last: BTreeMap::new(), reported: BTreeMap::new() }
+        Self { recovery, ignored, last_problem: BTreeMap::new(), reported: BTreeMap::new() }
     }
 
     /// Records an error that a GPU reported `ago`, perhaps repeatedly. Returns whether it is new.
@@ -40,7 +40,7 @@ impl Health {
             return false;
         }
         let at = now.saturating_sub(ago);
-        self.worsen(gpu, at);
+        self.record_problem(gpu, at);
         let key = (gpu.to_owned(), xid);
         let is_new = self.reported.get(&key).is_none_or(|last| at >= *last + REPEAT_INTERVAL);
         if is_new {
@@ -50,14 +50,14 @@ impl Health {
     }
 
     /// Records a problem: the GPU does not answer, needs a reset, or was unhealthy before.
-    pub(crate) fn worsen(&mut self, gpu: &str, now: Uptime) {
-        let last = self.last.entry(gpu.to_owned()).or_insert(now);
+    pub(crate) fn record_problem(&mut self, gpu: &str, now: Uptime) {
+        let last = self.last_problem.entry(gpu.to_owned()).or_insert(now);
         *last = (*last).max(now);
     }
 
     /// Returns whether new pods may be placed on a GPU.
-    pub(crate) fn is_well(&self, gpu: &str, now: Uptime) -> bool {
-        self.last.get(gpu).is_none_or(|last| now.saturating_sub(*last) >= self.recovery)
+    pub(crate) fn is_healthy(&self, gpu: &str, now: Uptime) -> bool {
+        self.last_problem.get(gpu).is_none_or(|last| now.saturating_sub(*last) >= self.recovery)
     }
 }
 
@@ -72,14 +72,14 @@ mod tests {
     #[test]
     fn gpu_recovers_after_a_quiet_interval() {
         let mut health = Health::new(at(300), [79]);
-        assert!(health.is_well("a", at(0)));
+        assert!(health.is_healthy("a", at(0)));
         assert!(health.report("a", 48, at(0), at(10)));
-        assert!(!health.is_well("a", at(309)) && health.is_well("b", at(10)));
+        assert!(!health.is_healthy("a", at(309)) && health.is_healthy("b", at(10)));
         // A later problem extends the time; a repeated report of an earlier one does not.
-        health.worsen("a", at(200));
+        health.record_problem("a", at(200));
         health.report("a", 48, at(240), at(250));
-        assert!(!health.is_well("a", at(499)));
-        assert!(health.is_well("a", at(500)));
+        assert!(!health.is_healthy("a", at(499)));
+        assert!(health.is_healthy("a", at(500)));
     }
 
     #[test]
@@ -88,16 +88,16 @@ mod tests {
         for xid in [13, 31, 43, 45, 68, 109, 94] {
             assert!(!health.report("a", xid, at(0), at(1)), "{xid}");
         }
-        assert!(health.is_well("a", at(1)));
+        assert!(health.is_healthy("a", at(1)));
     }
 
     #[test]
     fn error_older_than_the_recovery_interval_is_ignored() {
         let mut health = Health::new(at(300), []);
         assert!(!health.report("a", 48, at(300), at(1)));
-        assert!(health.is_well("a", at(1)));
+        assert!(health.is_healthy("a", at(1)));
         assert!(health.report("a", 48, at(299), at(1)));
-        assert!(!health.is_well("a", at(1)));
+        assert!(!health.is_healthy("a", at(1)));
     }
 
     #[test]

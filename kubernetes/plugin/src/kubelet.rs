@@ -9,7 +9,7 @@ use cgpu_kubelet_api::{DevicePluginOptions, RegisterRequest, VERSION};
 use tonic::Status;
 use tonic::transport::Endpoint;
 
-use crate::supply::Resource;
+use crate::resource::Resource;
 
 /// Timeout of the kubelet's answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

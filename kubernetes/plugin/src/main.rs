@@ -25,7 +25,7 @@ mod kubelet;
 mod node;
 mod options;
 mod pods;
-mod supply;
+mod resource;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ use crate::endpoint::Endpoint;
 use crate::health::Health;
 use crate::options::Options;
 use crate::pods::Pods;
-use crate::supply::Resource;
+use crate::resource::Resource;
 
 /// Delay before a failed write is repeated.
 const RETRY_BACKOFF: Duration = Duration::from_secs(5);
@@ -73,7 +73,7 @@ async fn run(options: Options) -> Result<()> {
     let api = options.access.api().await?;
     let pods = Arc::new(Pods::new(options.dialects()));
     let (listener, socket) = binding::listen(&options.root).with_context(|| {
-        format!("the socket for cgpu-runtime cannot be made in {}", options.root.display())
+        format!("cannot create the socket for cgpu-runtime in {}", options.root.display())
     })?;
 
     let own = node::OwnNode(watch::Sender::new(None));
@@ -90,15 +90,15 @@ async fn run(options: Options) -> Result<()> {
     let cdi = (!options.no_cdi).then(|| Cdi::new(&options.cdi_dir, &options.runtime));
 
     // The node's annotation has the GPUs that were unhealthy.
-    let sick = tokio::select! {
-        known = node.wait_for(Option::is_some) => node::sick(known?.as_ref().context("a node")?),
+    let unhealthy = tokio::select! {
+        known = node.wait_for(Option::is_some) => node::unhealthy_gpus(known?.as_ref().context("a node")?),
         _ = stop.recv() => return Ok(()),
     };
     let found = watch::Sender::new(None);
     let gpus = found.subscribe();
     let health =
         Health::new(Duration::from_secs(options.recovery), options.ignore_xids.iter().copied());
-    gpus::start_watcher(&options.root, health, &sick, found);
+    gpus::start_watcher(&options.root, health, &unhealthy, found);
     let unit = options.memory_unit;
     tokio::spawn({
         let (api, node) = (api.clone(), node.clone());
@@ -154,11 +154,11 @@ async fn annotate(api: Api, pods: Arc<Pods>, cdi: Option<Cdi>) {
     pods.listed().await;
     loop {
         let mut delay = RECONCILE_INTERVAL;
-        for note in pods.notes() {
+        for note in pods.pending_annotations() {
             match note.write(&api).await {
                 Ok(pod) => pods.apply(pod),
                 Err(failure) => {
-                    warn!("what a pod has cannot be written on it: {failure}");
+                    warn!("cannot write the slices of a pod on it: {failure}");
                     delay = RETRY_BACKOFF;
                 }
             }
@@ -167,7 +167,7 @@ async fn annotate(api: Api, pods: Arc<Pods>, cdi: Option<Cdi>) {
             let slices = pods.slices();
             let kept = slices.iter().try_for_each(|token| cdi.ensure(*token));
             if let Err(error) = kept.and_then(|()| cdi.sweep(|token| slices.contains(&token))) {
-                warn!("the CDI devices cannot be looked after: {error}");
+                warn!("cannot update the CDI devices: {error}");
             }
         }
         let _ = tokio::time::timeout(delay, pods.changed.notified()).await;

@@ -38,7 +38,7 @@ impl EventHandler<Node> for OwnNode {
     fn replace(&self, all: List<Node>) {
         match all.items.into_iter().next() {
             Some(node) => self.apply(node),
-            None => warn!("the API server does not know this node"),
+            None => warn!("the API server has no node of this name"),
         }
     }
 
@@ -57,12 +57,12 @@ impl EventHandler<Node> for OwnNode {
     }
 
     fn delete(&self, _: Node) {
-        warn!("this node has gone from the API server");
+        warn!("this node was deleted at the API server");
     }
 }
 
 /// Returns the GPUs that a previous plugin recorded as unhealthy.
-pub(crate) fn sick(node: &Node) -> BTreeSet<String> {
+pub(crate) fn unhealthy_gpus(node: &Node) -> BTreeSet<String> {
     let previous = node.metadata.annotations.get(annotation::GPUS);
     let inventory: Option<Inventory> = previous.and_then(|text| serde_json::from_str(text).ok());
     let gpus = inventory.map_or_else(Vec::new, |inventory| inventory.gpus);
@@ -101,14 +101,14 @@ pub(crate) async fn synchronize(
                 let changes = previous.as_deref() != Some(&now);
                 if changes {
                     if let Some(why) = &now.closed {
-                        warn!("no pod may have of this node's GPUs: {why}");
+                        warn!("this node's GPUs are not shared: {why}");
                     }
                     *previous = Some(Arc::new(now));
                 }
                 changes
             });
             if let Err(failure) = write(api, &known, &inventory).await {
-                warn!("the node's GPUs cannot be written: {failure}");
+                warn!("cannot write the node's GPUs: {failure}");
                 delay = Some(RETRY_BACKOFF);
             }
         }

@@ -25,12 +25,12 @@ pub(crate) struct Pods {
 #[derive(Default)]
 struct Inner {
     /// Pods that have not ended, by uid.
-    living: BTreeMap<String, Pod>,
+    live: BTreeMap<String, Pod>,
     slices: Slices,
 }
 
 /// Annotations to write on a pod.
-pub(crate) struct Note {
+pub(crate) struct PendingAnnotations {
     namespace: String,
     name: String,
     uid: String,
@@ -63,7 +63,7 @@ impl Pods {
 
     /// Returns the pod of this uid, if it is known and has not ended.
     pub(crate) fn get(&self, uid: &str) -> Option<Pod> {
-        self.inner().living.get(uid).cloned()
+        self.inner().live.get(uid).cloned()
     }
 
     /// Assigns a slice to a container: see [`Slices::assign`].
@@ -75,8 +75,8 @@ impl Pods {
         node: &NodeGpus,
     ) -> Result<Vec<(&'static str, String)>, Refusal> {
         let mut inner = self.inner();
-        let Inner { living, slices } = &mut *inner;
-        let given = slices.assign(token, pod, container, node, |uid| living.contains_key(uid));
+        let Inner { live, slices } = &mut *inner;
+        let given = slices.assign(token, pod, container, node, |uid| live.contains_key(uid));
         if given.is_ok() {
             self.changed.notify_one();
         }
@@ -86,7 +86,7 @@ impl Pods {
     /// Returns the pod of the slice that begins with the same id as this one.
     pub(crate) fn owner(&self, token: Token) -> Option<Pod> {
         let inner = self.inner();
-        inner.slices.owner(token).and_then(|uid| inner.living.get(uid)).cloned()
+        inner.slices.owner(token).and_then(|uid| inner.live.get(uid)).cloned()
     }
 
     /// Returns whether an assigned slice begins with this id.
@@ -97,13 +97,13 @@ impl Pods {
     /// Returns the slices of pods that have not ended.
     pub(crate) fn slices(&self) -> Vec<Token> {
         let mut inner = self.inner();
-        let Inner { living, slices } = &mut *inner;
-        slices.retain(|uid| living.contains_key(uid));
+        let Inner { live, slices } = &mut *inner;
+        slices.retain(|uid| live.contains_key(uid));
         slices.tokens().collect()
     }
 
     /// Returns the annotations that are missing on pods with slices.
-    pub(crate) fn notes(&self) -> Vec<Note> {
+    pub(crate) fn pending_annotations(&self) -> Vec<PendingAnnotations> {
         let inner = self.inner();
         let note = |pod: &Pod| {
             let slices = inner.slices.annotation(&pod.metadata.uid)?;
@@ -114,18 +114,18 @@ impl Pods {
                 return None;
             }
             let metadata = &pod.metadata;
-            Some(Note {
+            Some(PendingAnnotations {
                 namespace: metadata.namespace.clone(),
                 name: metadata.name.clone(),
                 uid: metadata.uid.clone(),
                 slices,
             })
         };
-        inner.living.values().filter_map(note).collect()
+        inner.live.values().filter_map(note).collect()
     }
 }
 
-impl Note {
+impl PendingAnnotations {
     /// Writes the annotations, on condition of the pod's uid.
     pub(crate) async fn write(&self, api: &Api) -> Result<Pod, Failure> {
         let patch = json!({"metadata": {"uid": self.uid, "annotations": {
@@ -139,16 +139,16 @@ impl Inner {
     fn apply(&mut self, pod: Pod) {
         let uid = pod.metadata.uid.clone();
         if matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") {
-            self.living.remove(&uid);
+            self.live.remove(&uid);
             return;
         }
-        self.living.insert(uid, pod);
+        self.live.insert(uid, pod);
     }
 
     /// Restores the slices that a previous plugin assigned. Only at the start: later, a user who
     /// may annotate a pod could claim a slice that is about to be assigned to another.
     fn restore(&mut self, dialects: Dialects) {
-        for pod in self.living.values() {
+        for pod in self.live.values() {
             if let Some(slices) = pod.metadata.annotations.get(annotation::SLICES)
                 && let Some(pod_request) = PodRequest::of(pod, dialects)
             {
@@ -167,7 +167,7 @@ impl EventHandler<Pod> for Pods {
 
     fn replace(&self, all: List<Pod>) {
         let mut inner = self.inner();
-        inner.living.clear();
+        inner.live.clear();
         all.items.into_iter().for_each(|pod| inner.apply(pod));
         if !*self.listed.borrow() {
             inner.restore(self.dialects);
@@ -183,7 +183,7 @@ impl EventHandler<Pod> for Pods {
     }
 
     fn delete(&self, pod: Pod) {
-        self.inner().living.remove(&pod.metadata.uid);
+        self.inner().live.remove(&pod.metadata.uid);
         self.changed.notify_one();
     }
 }

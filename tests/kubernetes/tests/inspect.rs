@@ -154,7 +154,10 @@ fn output_as_json_has_everything() {
         (&json["allocated"], &json["total"], &json["unit"]),
         (&json!(3), &json!(28), &json!("GiB"))
     );
-    assert_eq!(json["waiting"][0]["reasons"][0], "sd-cluster-04: 1/1 GPUs: 14 units in all of 16");
+    assert_eq!(
+        json["waiting"][0]["reasons"][0],
+        "sd-cluster-04: 1/1 GPUs: 16 units requested, the largest has 14"
+    );
     assert_eq!(json["nodes"][0]["pods"][0]["name"], "past");
     assert!(inspect(&server, &[]).exits(0).stdout.contains("PENDING(Allocated)"));
     // It lists, and does nothing else; and it asks for no pod that has ended.
@@ -199,7 +202,7 @@ fn error_is_one_line_with_the_remedy() {
     server.fault(Fault::next("GET", "/api/v1/pods", FaultAction::Refuse(403, "Forbidden")));
     fails(&inspect(&server, &[]).exits(1), &["403", "cluster role cgpu-inspect"]);
     server.fault(Fault::next("GET", "/api/v1/nodes", FaultAction::Refuse(401, "Unauthorized")));
-    fails(&inspect(&server, &[]).exits(1), &["401", "log in anew"]);
+    fails(&inspect(&server, &[]).exits(1), &["401", "log in again"]);
     server.fault(Fault::next(
         "GET",
         "/api/v1/nodes",
@@ -317,9 +320,9 @@ fn doctor_names_why_a_pod_waits() {
     let outcome = doctor(&server, &["big", "-n", "test"]).exits(1);
     assert_eq!(
         outcome.stdout,
-        "Why is this pod pending?\n  pod test/big (never_fits)\n    No node could take the pod, whoever went.\n    \
-         found: sd-cluster-04, sd-cluster-05: 1/1 GPUs: 14 units in all of 16\n    \
-         do:    Ask for less of each GPU, spread it over several (label aliyun.com/gpu-count), or add a node with larger GPUs.\n\
+        "Why is this pod pending?\n  pod test/big (never_fits)\n    No node could take the pod, even without other pods.\n    \
+         found: sd-cluster-04, sd-cluster-05: 1/1 GPUs: 16 units requested, the largest has 14\n    \
+         do:    Request less of each GPU, divide the request over several (label aliyun.com/gpu-count), or add a node with larger GPUs.\n\
          something is wrong; examined: pod test/big\n"
     );
     let json: Value =
@@ -390,7 +393,7 @@ fn doctor_on_a_node_checks_its_files_without_a_cluster() {
         "{outcome:?}"
     );
     assert!(
-        outcome.stderr.starts_with("only this node's files were looked at: no way to a cluster"),
+        outcome.stderr.starts_with("only this node's files were examined: cannot access a cluster"),
         "{outcome:?}"
     );
     put("var/lib/kubelet/device-plugins/cgpu-mem.sock", "");

@@ -112,17 +112,17 @@ fn overfull_gpu_is_reported_without_overflow() {
 }
 
 #[test]
-fn standing_without_gpus_has_a_reason() {
-    let standing = |annotations: &[(&str, &str)]| match Standing::of(
+fn holding_without_gpus_has_a_reason() {
+    let holding = |annotations: &[(&str, &str)]| match Holding::of(
         &pod("a", "8", "Running", annotations).unwrap(),
         &node(),
     ) {
-        Standing::Unclear(refusal) => refusal.to_string(),
+        Holding::Unclear(refusal) => refusal.to_string(),
         other => panic!("{other:?}"),
     };
-    assert_eq!(standing(&[]), "no GPU was chosen for it: it came past the scheduler extender");
+    assert_eq!(holding(&[]), "no GPU was chosen for it: it bypassed the scheduler extender");
     assert_eq!(
-        standing(&[(annotation::INDEX, "0"), (annotation::NODE, "m")]),
+        holding(&[(annotation::INDEX, "0"), (annotation::NODE, "m")]),
         "its GPUs were chosen on node `m`, but it is bound to `n`"
     );
 }

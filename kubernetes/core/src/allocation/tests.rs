@@ -90,7 +90,7 @@ fn units_scale_with_the_size_at_allocation() {
 
 #[test]
 fn edited_annotations_are_refused() {
-    for (annotations, sentence) in [
+    for (annotations, message) in [
         (&[(INDEX, "x")][..], "ALIYUN_COM_GPU_MEM_IDX is `x`, expected the index of a GPU"),
         (&[(INDEX, "")], "is ``, expected the index of a GPU"),
         (&[(INDEX, "7")], "it names GPU 7, but the node has 2 GPUs"),
@@ -105,21 +105,21 @@ fn edited_annotations_are_refused() {
             "scheduler.framework.gpushare.allocation is `0=8`, expected units by GPU by container",
         ),
         (&[(SPLIT, r#"{"0":{"0":-8}}"#)], "expected units by GPU by container"),
-        (&[(SPLIT, r#"{"0":{"0":2}}"#)], "container `c0` was given 2 units, but asks for 8"),
-        (&[(SPLIT, r#"{"0":{"0":12}}"#)], "container `c0` was given 12 units, but asks for 8"),
-        (&[(SPLIT, "{}")], "container `c0` was given 0 units, but asks for 8"),
+        (&[(SPLIT, r#"{"0":{"0":2}}"#)], "container `c0` was given 2 units, but requests 8"),
+        (&[(SPLIT, r#"{"0":{"0":12}}"#)], "container `c0` was given 12 units, but requests 8"),
+        (&[(SPLIT, "{}")], "container `c0` was given 0 units, but requests 8"),
         (
             &[(SPLIT, r#"{"0":{"0":0,"1":8}}"#)],
             "container `c0` was given 0 units of GPU 0, expected at least 1",
         ),
-        (&[(SPLIT, r#"{"0":{"0":8},"3":{"0":1}}"#)], "names container 3, which asks for nothing"),
+        (&[(SPLIT, r#"{"0":{"0":8},"3":{"0":1}}"#)], "names container 3, which requests nothing"),
         (
             &[(SPLIT, r#"{"0":{"0":18446744073709551615,"1":18446744073709551615}}"#)],
             "which has 14",
         ),
     ] {
-        let refusal = shares(annotations, &[request(0, 8)], &[14, 14]).expect_err(sentence);
-        assert!(refusal.contains(sentence), "{annotations:?}: {refusal}");
+        let refusal = shares(annotations, &[request(0, 8)], &[14, 14]).expect_err(message);
+        assert!(refusal.contains(message), "{annotations:?}: {refusal}");
     }
 }
 
@@ -136,12 +136,12 @@ fn amount_of_each_gpu_must_equal_the_request() {
     assert!(
         shares(&two, &[each(1, Memory::Percent(50))], &[14, 14])
             .unwrap_err()
-            .contains("was given 2 GPUs, but asks for 1")
+            .contains("was given 2 GPUs, but requests 1")
     );
     assert!(
         shares(&two, &[each(2, Memory::Percent(60))], &[14, 14])
             .unwrap_err()
-            .contains("was given 7 units, but asks for 9")
+            .contains("was given 7 units, but requests 9")
     );
     assert_eq!(
         shares(&[(SPLIT, r#"{"0":{"0":0}}"#)], &[each(1, Memory::Whole)], &[14, 14]),
@@ -151,7 +151,7 @@ fn amount_of_each_gpu_must_equal_the_request() {
     assert!(
         shares(&[(INDEX, "1")], &[each(2, Memory::Mib(3000))], &[14, 14])
             .unwrap_err()
-            .contains("was given 1 GPUs, but asks for 2")
+            .contains("was given 1 GPUs, but requests 2")
     );
 }
 
@@ -181,7 +181,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_is_more_than_refused(index in ".{0,12}", device in "[0-9,x ]{0,12}", split in "[{}\":0-9,]{0,24}", time in ".{0,12}") {
+    fn arbitrary_text_does_not_panic(index in ".{0,12}", device in "[0-9,x ]{0,12}", split in "[{}\":0-9,]{0,24}", time in ".{0,12}") {
         let annotations = texts(&[(INDEX, &index), (DEVICE, &device), (annotation::ASSUME_TIME, &time)]);
         let with = Allocation::read(&annotations);
         let mut longer = annotations.clone();

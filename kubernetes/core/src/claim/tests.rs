@@ -1,5 +1,5 @@
 use super::*;
-use crate::doubles::{container, node, pod, sharing, texts};
+use crate::fixture::{container, node, pod, sharing, texts};
 use crate::names::{Dialects, MEMORY};
 
 fn pod_request(pod: &Pod) -> Arc<PodRequest> {
@@ -50,7 +50,7 @@ fn claim_reads_back_as_requested() {
 }
 
 #[test]
-fn later_claim_of_the_same_room_sees_the_earlier() {
+fn later_claim_of_the_same_memory_is_refused() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109]));
     let empty = NodeAccounting::of(&node, []);
     let (one, _) = claimed(&sharing("a", 8), &node, &empty);
@@ -75,13 +75,13 @@ fn own_claim_does_not_block_a_pod() {
     assert!(
         claim(&pod_request(&sharing("b", 8)), &node, &accounting, 8)
             .unwrap_err()
-            .sentence()
+            .message()
             .ends_with("does not fit on node `n`: 1/1 GPUs: 6 of 8 units free")
     );
 }
 
 #[test]
-fn stale_claim_is_withdrawn_whole() {
+fn stale_claim_is_withdrawn_completely() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109]));
     let (mut pod, _) = claimed(&sharing("a", 8), &node, &NodeAccounting::of(&node, []));
     assert!(!is_stale(&pod_request(&pod), 7 + CLAIM_TIMEOUT_NANOS));
@@ -100,8 +100,8 @@ fn stale_claim_is_withdrawn_whole() {
     assert!(
         claim(&pod_request(&bound), &node, &NodeAccounting::of(&node, []), 8)
             .unwrap_err()
-            .sentence()
-            .contains("is bound to node `n` already")
+            .message()
+            .contains("is already bound to node `n`")
     );
     change.apply(&mut pod);
     assert_eq!(pod, sharing("a", 8));
@@ -121,7 +121,7 @@ fn invalid_request_is_not_claimed() {
 
 /// `claim` chooses no GPU on which `confirm` would refuse the claim.
 #[test]
-fn claim_on_a_compute_overfull_gpu_is_never_made_in_vain() {
+fn claim_avoids_a_gpu_with_overfull_compute() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109, 15109]));
     let busy = |name: &str| {
         let (pod, _) = claimed(

@@ -1,6 +1,6 @@
 use super::*;
 use crate::claim::CLAIM_TIMEOUT_NANOS;
-use crate::doubles::{node, sharing};
+use crate::fixture::{node, sharing};
 
 fn held(cluster: &Cluster, name: &str) -> u64 {
     assert!(cluster.is_valid());
@@ -69,8 +69,8 @@ fn unbound_claim_becomes_stale() {
     cluster.delete_node("n");
     assert_eq!(cluster.stale(6).count(), 1);
     assert_eq!(
-        cluster.confirm("uid-a", "n", &pods).unwrap_err().sentence(),
-        "the node `n` has gone"
+        cluster.confirm("uid-a", "n", &pods).unwrap_err().message(),
+        "the node `n` was deleted"
     );
 }
 
@@ -126,7 +126,7 @@ fn late_event_does_not_restore_an_ended_pod() {
         assert_eq!(held(&cluster, "n"), 0);
     }
     // A pod that requests nothing of ours is not recorded.
-    let mut plain = crate::doubles::pod("p", &[]);
+    let mut plain = crate::fixture::pod("p", &[]);
     plain.status.phase = "Succeeded".into();
     cluster.apply_pod(&plain);
     assert!(!cluster.deleted.has("uid-p"));

@@ -70,7 +70,7 @@ fn limits_are_the_request() {
 
 #[test]
 fn invalid_amounts_are_refused() {
-    for (limits, sentence) in [
+    for (limits, message) in [
         (
             &[("aliyun.com/gpu-mem", "-2")][..],
             "aliyun.com/gpu-mem of container `c` is `-2`, which is negative; expected a whole number of units, such as `2`",
@@ -79,15 +79,15 @@ fn invalid_amounts_are_refused() {
             &[("aliyun.com/gpu-mem", "1500m")],
             "aliyun.com/gpu-mem of container `c` is `1500m`, which is not a whole number; expected",
         ),
-        (&[("aliyun.com/gpu-mem", "99E")], "is `99E`, which is more than can be counted; expected"),
-        (&[("aliyun.com/gpu-mem", "2 GiB")], "is `2 GiB`, which is no quantity; expected"),
+        (&[("aliyun.com/gpu-mem", "99E")], "is `99E`, which is too large; expected"),
+        (&[("aliyun.com/gpu-mem", "2 GiB")], "is `2 GiB`, which is not a quantity; expected"),
         (
             &[("aliyun.com/gpu-core.percentage", "30")],
-            "asks for aliyun.com/gpu-core.percentage but not for aliyun.com/gpu-mem; expected memory as well",
+            "requests aliyun.com/gpu-core.percentage but not aliyun.com/gpu-mem; expected memory as well",
         ),
         (
             &[("nvidia.com/gpumem", "3000")],
-            "container `c` asks for nvidia.com/gpumem but not for nvidia.com/gpu; expected the number of GPUs as well: ask for `nvidia.com/gpu: 1`",
+            "container `c` requests nvidia.com/gpumem but not nvidia.com/gpu; expected the number of GPUs as well: request `nvidia.com/gpu: 1`",
         ),
         (
             &[("nvidia.com/gpucores", "101"), ("nvidia.com/gpu", "1")],
@@ -99,11 +99,11 @@ fn invalid_amounts_are_refused() {
         ),
         (
             &[("nvidia.com/gpu", "1"), ("aliyun.com/gpu-mem", "1")],
-            "container `c` asks for aliyun.com/gpu-mem and for nvidia.com/gpu; expected one of the two",
+            "container `c` requests both aliyun.com/gpu-mem and nvidia.com/gpu; expected one of the two",
         ),
     ] {
         let refusal = one(limits).unwrap_err();
-        assert!(refusal.contains(sentence), "{limits:?}: {refusal}");
+        assert!(refusal.contains(message), "{limits:?}: {refusal}");
         assert!(!refusal.contains('\n'));
     }
     let mut twice = container("c", &[("aliyun.com/gpu-mem", "2")]);
@@ -123,7 +123,7 @@ fn invalid_amounts_are_refused() {
         ContainerRequest::of_pod(&mixed, Dialects { hami: true }).unwrap_err().to_string();
     assert!(
         refusal.contains(
-            "container `b` asks by names of aliyun.com and container `a` by names of nvidia.com"
+            "container `b` requests resources of aliyun.com and container `a` those of nvidia.com"
         ),
         "{refusal}"
     );

@@ -1,5 +1,5 @@
 use super::*;
-use crate::doubles::{node, plain_node, pod, sharing};
+use crate::fixture::{node, plain_node, pod, sharing};
 use crate::names::Dialects;
 use crate::object::Node;
 
@@ -13,7 +13,7 @@ fn on(name: &str, units: u64, node: &str, gpu: u32) -> Pod {
     let mut pod = sharing(name, units);
     pod.spec.node_name = node.into();
     pod.metadata.annotations =
-        crate::doubles::texts(&[("ALIYUN_COM_GPU_MEM_IDX", &gpu.to_string())]);
+        crate::fixture::texts(&[("ALIYUN_COM_GPU_MEM_IDX", &gpu.to_string())]);
     pod
 }
 
@@ -48,7 +48,7 @@ fn calls_have_the_paths_of_gpushare() {
 
 /// The bodies in `tests/golden` were written by hand in the format of kube-scheduler 1.36.
 #[test]
-fn filter_answers_node_names() {
+fn filter_of_node_names_returns_node_names() {
     let nodes =
         [node("n1", "GiB", &[15109]), node("n2", "GiB", &[15109]), node("n3", "GiB", &[7680])];
     let cluster = cluster(&nodes, &[on("a", 10, "n2", 0)]);
@@ -71,7 +71,7 @@ fn filter_of_whole_nodes_returns_whole_nodes() {
     assert_eq!(answer.node_names, None);
     assert_eq!(
         answer.failed_and_unresolvable_nodes["n2"],
-        "node(s) with no GPUs for the pod (1/1 GPUs: 4 units in all of 8)"
+        "node(s) with no GPUs for the pod (1/1 GPUs: 8 units requested, the largest has 4)"
     );
 }
 
@@ -95,13 +95,13 @@ fn filter_of_an_invalid_pod_fails_every_node() {
     let answer = filter(&cluster, &requests(sharing("p", 2), &["n1", "n9"]));
     assert_eq!(
         answer.failed_and_unresolvable_nodes["n9"],
-        "node(s) with no GPUs for the pod (the node has not been seen yet)"
+        "node(s) with no GPUs for the pod (the node is not known yet)"
     );
     assert_eq!(filter(&cluster, &Candidates::default()).error, "the request names no pod");
     assert!(
         decode::<Candidates>(b"{")
             .unwrap_err()
-            .sentence()
+            .message()
             .starts_with("the request is not what kube-scheduler sends")
     );
 }
@@ -145,10 +145,10 @@ fn bind_returns_the_patch() {
         refused("p1", "uid-p1", "n1"),
         "test/p1 does not fit on node `n1`: 1/1 GPUs: 4 of 8 units free"
     );
-    assert_eq!(refused("p1", "uid-p1", "n7"), "the node `n7` has not been seen");
+    assert_eq!(refused("p1", "uid-p1", "n7"), "the node `n7` is not known");
     assert_eq!(refused("p1", "uid-p2", "n1"), "the pod uid-p2 is test/p2, not test/p1");
     assert!(
-        refused("p1", "gone", "n1").starts_with("the pod test/p1 has not been seen, or has gone")
+        refused("p1", "gone", "n1").starts_with("the pod test/p1 is not known, or was deleted")
     );
     assert_eq!(text(&Bound::default()), r#"{"Error":""}"#);
 }
@@ -174,7 +174,7 @@ fn filter_ignores_the_claim_of_the_pod_itself() {
 }
 
 #[test]
-fn inspect_answers_as_gpushare() {
+fn inspect_reply_equals_that_of_gpushare() {
     let nodes = [
         plain_node("n1", "10.0.0.1", 28, 2),
         node("n2", "GiB", &[]),

@@ -55,7 +55,7 @@ fn gpus_without_the_annotation_are_equal() {
 #[test]
 fn node_that_is_not_shared_has_a_reason() {
     let two = [(MEMORY, "28"), (COUNT, "2")];
-    for (labels, annotation, allocatable, sentence) in [
+    for (labels, annotation, allocatable, message) in [
         (&[][..], None, &[][..], "the node has no GPUs to share"),
         (&[("gpushare", "false")], None, &two, "the node's label gpushare is `false`"),
         (
@@ -75,7 +75,7 @@ fn node_that_is_not_shared_has_a_reason() {
             &[],
             None,
             &[(MEMORY, "x")],
-            "aliyun.com/gpu-mem of the node is `x`, which is no quantity",
+            "aliyun.com/gpu-mem of the node is `x`, which is not a quantity",
         ),
         (&[], None, &[(MEMORY, "28"), (COUNT, "1000")], "is 1000, expected 1 to 64"),
         (&[], Some("14,14"), &two, "cgpu.dev/gpus is not what the device plugin writes"),
@@ -93,8 +93,8 @@ fn node_that_is_not_shared_has_a_reason() {
             "lists a GPU twice",
         ),
     ] {
-        let closed = node(labels, annotation, allocatable).closed.expect(sentence).to_string();
-        assert!(closed.contains(sentence), "{closed}");
+        let closed = node(labels, annotation, allocatable).closed.expect(message).to_string();
+        assert!(closed.contains(message), "{closed}");
     }
 }
 

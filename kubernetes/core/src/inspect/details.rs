@@ -4,10 +4,11 @@ use super::summary::has_pending;
 use super::{NodeView, Overview, percent};
 use crate::tabs::aligned;
 
-/// The line of dashes is so much longer than all of the first node's pods' lines are before they are put into columns.
-const BEYOND: usize = 10;
-/// gpushare's grows with the number of pods, to lines that no terminal shows; from here on ours does not.
-const MAX_CHARS: usize = 200;
+/// By so much, the line of dashes is longer than all lines of the first node's pods before
+/// alignment.
+const EXTRA_DASHES: usize = 10;
+/// Maximum number of dashes. gpushare's line grows with the number of pods beyond any terminal.
+const MAX_DASHES: usize = 200;
 
 pub(super) fn of(overview: &Overview) -> String {
     let mut text = String::new();
@@ -25,7 +26,7 @@ pub(super) fn of(overview: &Overview) -> String {
         text.push('\n');
         let rows = rows(node, pending);
         text += &rows;
-        let dashes = *dashes.get_or_insert((rows.len() + BEYOND).min(MAX_CHARS));
+        let dashes = *dashes.get_or_insert((rows.len() + EXTRA_DASHES).min(MAX_DASHES));
         text += &format!(
             "Allocated :\t{} ({}%)\t\n",
             node.allocated,

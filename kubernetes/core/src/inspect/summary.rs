@@ -1,11 +1,11 @@
-//! A line for each node.
+//! The table with a line for each node.
 
 use super::{NodeView, Overview};
 use crate::tabs::aligned;
 use crate::unit::Unit;
 
-/// The line of dashes is so much longer than the first node's line is before it is put into columns.
-const BEYOND: usize = 20;
+/// By so much, the line of dashes is longer than the first node's line before alignment.
+const EXTRA_DASHES: usize = 20;
 
 pub(super) fn of(overview: &Overview) -> String {
     let most = overview.shared().map(|node| node.gpus.len()).max().unwrap_or(0);
@@ -20,7 +20,7 @@ pub(super) fn of(overview: &Overview) -> String {
     text += &format!("GPU Memory({})\n", unit(overview));
     let rows: Vec<String> = overview.shared().map(|node| row(node, most, pending)).collect();
     text += &rows.concat();
-    text += &"-".repeat(rows.first().map_or(0, |row| row.len() + BEYOND));
+    text += &"-".repeat(rows.first().map_or(0, |row| row.len() + EXTRA_DASHES));
     text += "\nAllocated/Total GPU Memory In Cluster:\n";
     text += &overview.usage();
     text.push('\n');
@@ -31,7 +31,7 @@ pub(super) fn has_pending(node: &NodeView) -> bool {
     node.pods.iter().any(|pod| pod.reason.is_some())
 }
 
-/// What stands in brackets: where nodes count differently, that they do.
+/// Returns the unit in the table's header: `units` if nodes have different ones.
 fn unit(overview: &Overview) -> &'static str {
     match overview.unit {
         Some(unit) => unit.name(),

@@ -1,6 +1,6 @@
 use super::*;
-use crate::doubles::{plain_node, sharing};
 use crate::extender::{self, Binding, Candidates};
+use crate::fixture::{plain_node, sharing};
 use crate::gpus::Placement;
 use crate::names::Dialects;
 use crate::object::Pod;
@@ -13,7 +13,8 @@ fn documented() -> Cluster {
     cluster
 }
 
-/// Does what kube-scheduler does: filters, ranks, takes the best node, of equals the last, and binds.
+/// Places a pod as kube-scheduler does: filters, ranks, takes the last of the best nodes, and
+/// binds.
 fn deploy(cluster: &mut Cluster, name: &str, units: u64) -> String {
     let mut pod: Pod = sharing(name, units);
     cluster.apply_pod(&pod);
@@ -40,7 +41,7 @@ fn table(cluster: &Cluster) -> String {
     Overview::of(cluster, None).unwrap().summary()
 }
 
-/// The four deployments of document 001, one after the other, and its tables, byte for byte.
+/// The four deployments of document 001 in order, with its tables byte for byte.
 #[test]
 fn tables_equal_those_of_document_001() {
     let mut cluster = documented();
@@ -95,11 +96,11 @@ Allocated/Total GPU Memory In Cluster:
     );
 }
 
-/// The first table of document 001: a node of which a GPU is partly used.
+/// The totals of the first table of document 001, in which a GPU is partly used.
 #[test]
-fn table_of_an_empty_cluster_equals_document_001() {
+fn totals_equal_those_of_the_first_table_of_document_001() {
     let mut cluster = documented();
-    deploy(&mut cluster, "player", 8);
+    deploy(&mut cluster, "binpack-2", 8);
     assert!(
         table(&cluster).ends_with("----\nAllocated/Total GPU Memory In Cluster:\n8/28 (28%)\n")
     );
@@ -127,13 +128,13 @@ Total :      14
 Allocated/Total GPU Memory In Cluster:  10/14 (71%)
 "
     );
-    assert_eq!(Overview::of(&cluster, Some("x")).unwrap_err().sentence(), "nodes \"x\" not found");
+    assert_eq!(Overview::of(&cluster, Some("x")).unwrap_err().message(), "nodes \"x\" not found");
 }
 
 #[test]
 fn pod_bound_without_a_gpu_is_pending() {
     let mut cluster = documented();
-    cluster.apply_node(&crate::doubles::node("three", "GiB", &[15109, 23028]));
+    cluster.apply_node(&crate::fixture::node("three", "GiB", &[15109, 23028]));
     deploy(&mut cluster, "a", 2);
     let mut bypassed = sharing("b", 3);
     bypassed.spec.node_name = "sd-cluster-04".into();
@@ -178,11 +179,14 @@ fn json_has_the_reasons_of_waiting_and_pending_pods() {
     cluster.apply_pod(&bypassed);
     let json = serde_json::to_value(Overview::of(&cluster, None).unwrap()).unwrap();
     assert_eq!(json["unit"], "GiB");
-    assert_eq!(json["waiting"][0]["reasons"][0], "sd-cluster-04: 1/1 GPUs: 14 units in all of 16");
+    assert_eq!(
+        json["waiting"][0]["reasons"][0],
+        "sd-cluster-04: 1/1 GPUs: 16 units requested, the largest has 14"
+    );
     assert_eq!(json["waiting"][1]["reasons"], serde_json::json!([]));
     assert_eq!(
         json["nodes"][0]["pods"][0]["reason"],
-        "no GPU was chosen for it: it came past the scheduler extender"
+        "no GPU was chosen for it: it bypassed the scheduler extender"
     );
     assert_eq!(
         json["nodes"][0]["gpus"][0],

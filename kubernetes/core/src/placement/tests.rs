@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use crate::claim;
 use crate::container_request::Memory;
-use crate::doubles::{node, pod, sharing, texts};
+use crate::fixture::{node, pod, sharing, texts};
 use crate::gpus::Gpu;
 use crate::names::{Dialects, annotation};
 use crate::object::Pod;
@@ -55,7 +55,7 @@ fn binpack_chooses_the_fullest_gpu_and_spread_the_emptiest() {
 fn reason_counts_the_gpus_by_what_they_lack() {
     assert_eq!(
         refused(&[14; 3], &[10, 11, 12], 8, 1),
-        ("3/3 GPUs: 4 of 8 units free, 9 on all together".into(), true)
+        ("3/3 GPUs: 4 of 8 units free, 9 on all GPUs together".into(), true)
     );
     assert_eq!(
         refused(&[14; 3], &[10, 12, 12], 9, 1),
@@ -64,27 +64,27 @@ fn reason_counts_the_gpus_by_what_they_lack() {
     // A reported case: four GPUs of 23 GiB, pods of 10, and one pod pending.
     assert_eq!(
         refused(&[23; 4], &[20; 4], 10, 1),
-        ("4/4 GPUs: 3 of 10 units free, 12 on all together".into(), true)
+        ("4/4 GPUs: 3 of 10 units free, 12 on all GPUs together".into(), true)
     );
     assert_eq!(
         refused(&[14, 22], &[0, 20], 16, 1),
         (
-            "1/2 GPUs: 14 units in all of 16; 1/2 GPUs: 2 of 16 units free, 16 on all together"
+            "1/2 GPUs: 16 units requested, the largest has 14; 1/2 GPUs: 2 of 16 units free, 16 on all GPUs together"
                 .into(),
             true
         )
     );
     assert_eq!(
         refused(&[14, 14], &[0, 0], 16, 1),
-        ("2/2 GPUs: 14 units in all of 16".into(), false)
+        ("2/2 GPUs: 16 units requested, the largest has 14".into(), false)
     );
     assert_eq!(
         refused(&[14; 3], &[0, 10, 10], 8, 2),
-        ("1 of the 2 GPUs asked for; 2/3 GPUs: 4 of 8 units free".into(), true)
+        ("1 of the 2 requested GPUs; 2/3 GPUs: 4 of 8 units free".into(), true)
     );
     assert_eq!(
         refused(&[14; 2], &[0, 0], 8, 3),
-        ("3 GPUs asked for, the node has 2".into(), false)
+        ("3 GPUs requested, the node has 2".into(), false)
     );
 }
 
@@ -101,11 +101,11 @@ fn health_compute_and_containers_limit_placement() {
     let reason = choose(&node, &accounting, &wants).unwrap_err();
     assert_eq!(
         reason.text,
-        "1/3 GPUs: unhealthy; 1/3 GPUs: 20 of 30 percent free; 1/3 GPUs: 0 of 1 places free"
+        "1/3 GPUs: unhealthy; 1/3 GPUs: 20 of 30 percent free; 1/3 GPUs: room for 0 of 1 containers"
     );
     assert!(reason.resolvable);
     node.closed = Some(crate::refusal::Refusal::new("shut"));
-    assert_eq!(choose(&node, &accounting, &wants), Err(Reason::lasting("shut")));
+    assert_eq!(choose(&node, &accounting, &wants), Err(Reason::permanent("shut")));
 }
 
 /// Otherwise the claim would be refused on confirmation, and made and withdrawn again and again.
@@ -121,7 +121,7 @@ fn overfull_gpu_takes_no_pod() {
     let reason = choose(&node, &accounting, &request(4, 2)).unwrap_err();
     assert_eq!(
         (reason.text.as_str(), reason.resolvable),
-        ("1 of the 2 GPUs asked for; 1/2 GPUs: over-full", true)
+        ("1 of the 2 requested GPUs; 1/2 GPUs: over-full", true)
     );
     accounting.held[1].percent = 100;
     assert_eq!(choose(&node, &accounting, &request(4, 1)), Ok(vec![1]));

@@ -1,7 +1,7 @@
 use super::*;
 use crate::accounting::NodeAccounting;
 use crate::claim;
-use crate::doubles::{node, pod, sharing, texts};
+use crate::fixture::{node, pod, sharing, texts};
 use crate::names::{Dialects, MEMORY, annotation};
 use crate::object::{Node, Pod};
 
@@ -89,7 +89,7 @@ fn pod_placed_elsewhere_gets_no_environment() {
             .to_string()
     };
     assert!(
-        said(&[]).starts_with("no GPU was chosen for test/p: it came past the scheduler extender")
+        said(&[]).starts_with("no GPU was chosen for test/p: it bypassed the scheduler extender")
     );
     assert!(
         said(&[(annotation::INDEX, "0"), (annotation::NODE, "m")])

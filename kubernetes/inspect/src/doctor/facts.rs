@@ -140,8 +140,11 @@ impl ObservedPod {
 
     /// Returns the scheduler's message; empty if no scheduler has tried the pod.
     pub(crate) fn scheduler_message(&self) -> &str {
-        let scheduled = self.status.conditions.iter().find(|it| it.kind == "PodScheduled");
-        scheduled.filter(|it| it.status != "True").map_or("", |it| &it.message)
+        let scheduled =
+            self.status.conditions.iter().find(|condition| condition.kind == "PodScheduled");
+        scheduled
+            .filter(|condition| condition.status != "True")
+            .map_or("", |condition| &condition.message)
     }
 
     /// Returns why its containers are not started: `container: reason: message`.
@@ -160,10 +163,9 @@ impl ObservedPod {
     /// Returns the containers that disable their limits.
     pub(crate) fn switched_off(&self) -> Vec<&str> {
         let off = |container: &&Container| {
-            container
-                .env
-                .iter()
-                .any(|it| it.name == "CGPU_DISABLE" && matches!(it.value.as_str(), "1" | "true"))
+            container.env.iter().any(|variable| {
+                variable.name == "CGPU_DISABLE" && matches!(variable.value.as_str(), "1" | "true")
+            })
         };
         self.spec.containers.iter().filter(off).map(|container| container.name.as_str()).collect()
     }
@@ -210,7 +212,7 @@ struct Handler {
 impl ObservedNode {
     /// Returns why it is not ready, or `None` if it is.
     pub(crate) fn unready(&self) -> Option<String> {
-        let ready = self.status.conditions.iter().find(|it| it.kind == "Ready")?;
+        let ready = self.status.conditions.iter().find(|condition| condition.kind == "Ready")?;
         (ready.status != "True").then(|| format!("Ready is {}: {}", ready.status, ready.message))
     }
 

@@ -33,13 +33,13 @@ pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
         findings.add(Cause::LabelIgnored, &subject, note);
     }
     match &gpus.closed {
-        Some(refusal) if is_taken_out(labels) => {
-            return findings.add(Cause::TakenOut, &subject, refusal.sentence());
+        Some(refusal) if is_excluded(labels) => {
+            return findings.add(Cause::TakenOut, &subject, refusal.message());
         }
         Some(_) if gpus.gpus.is_empty() && is_unreported(observed) => {
-            lacks_plugin(facts, name, &subject, findings)
+            report_missing_plugin(facts, name, &subject, findings)
         }
-        Some(refusal) => findings.add(Cause::GpusUnreadable, &subject, refusal.sentence()),
+        Some(refusal) => findings.add(Cause::GpusUnreadable, &subject, refusal.message()),
         None if !has_units(observed) => {
             let failing =
                 plugin(facts, name).map(|(_, obstacles)| obstacles).filter(|it| !it.is_empty());
@@ -60,12 +60,12 @@ pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
         }
         None => {}
     }
-    isolation(gpus, labels, &subject, findings);
+    report_isolation(gpus, labels, &subject, findings);
     if gpus.isolated && observed.has_handler(HANDLER) == Some(false) {
         findings.add(
             Cause::NoRuntime,
             &subject,
-            format!("it has {}", observed.handlers().join(", ")),
+            format!("its engine has {}", observed.handlers().join(", ")),
         );
     }
     for (at, gpu) in gpus.gpus.iter().enumerate() {
@@ -85,7 +85,7 @@ pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
 }
 
 /// Reports labels that disable limits.
-fn isolation(gpus: &NodeGpus, labels: &Texts, subject: &str, findings: &mut Findings) {
+fn report_isolation(gpus: &NodeGpus, labels: &Texts, subject: &str, findings: &mut Findings) {
     if gpus.isolated {
         return;
     }
@@ -98,7 +98,7 @@ fn isolation(gpus: &NodeGpus, labels: &Texts, subject: &str, findings: &mut Find
     }
 }
 
-fn lacks_plugin(facts: &Facts, name: &str, subject: &str, findings: &mut Findings) {
+fn report_missing_plugin(facts: &Facts, name: &str, subject: &str, findings: &mut Findings) {
     match plugin(facts, name) {
         Some((title, obstacles)) if !obstacles.is_empty() => {
             findings.add(
@@ -121,7 +121,7 @@ fn plugin(facts: &Facts, name: &str) -> Option<(String, Vec<String>)> {
     Some((observed.title(), observed.obstacles()))
 }
 
-fn is_taken_out(labels: &Texts) -> bool {
+fn is_excluded(labels: &Texts) -> bool {
     let mode = labels.get(label::SCHEDULE).map(String::as_str);
     labels.get(label::SHARED).is_some_and(|value| value == "false")
         || mode.is_some_and(|mode| !matches!(mode, "cgpu" | "core_mem" | "share"))

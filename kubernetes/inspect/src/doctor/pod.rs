@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_kubernetes_core::accounting::Standing;
+use cgpu_kubernetes_core::accounting::Holding;
 use cgpu_kubernetes_core::placement;
 use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::resource_request::ResourceRequest;
@@ -17,7 +17,7 @@ const MAX_NAMED_NODES: usize = 3;
 pub(super) fn examine(
     facts: &Facts,
     observed: &ObservedPod,
-    was_named: bool,
+    is_selected: bool,
     findings: &mut Findings,
 ) {
     let subject = format!("pod {}", observed.title());
@@ -25,27 +25,27 @@ pub(super) fn examine(
         let (reason, message) = (&observed.status.reason, &observed.status.message);
         if is_rejected(observed) && PodRequest::has_ended(&observed.pod, facts.cluster.dialects()) {
             findings.add(Cause::Rejected, &subject, format!("{reason}: {message}"));
-        } else if was_named {
+        } else if is_selected {
             findings.add(Cause::Ended, &subject, [reason.as_str(), message].join(" "));
         }
         return;
     }
     let Some(pod_request) = facts.cluster.pod(&observed.pod.metadata.uid) else {
-        if was_named {
+        if is_selected {
             findings.add(Cause::RequestsNothing, &subject, "");
         }
         return;
     };
     let request = match pod_request.resource_request() {
         Ok(request) => request,
-        Err(refusal) => return findings.add(Cause::NotUnderstood, &subject, refusal.sentence()),
+        Err(refusal) => return findings.add(Cause::NotUnderstood, &subject, refusal.message()),
     };
     for note in &request.notes {
         findings.add(Cause::LabelIgnored, &subject, note);
     }
     match &pod_request.bound {
-        None => waits(facts, observed, pod_request, &request, &subject, findings),
-        Some(node) => is_bound(facts, observed, pod_request, node, &subject, findings),
+        None => examine_pending(facts, observed, pod_request, &request, &subject, findings),
+        Some(node) => examine_bound(facts, observed, pod_request, node, &subject, findings),
     }
 }
 
@@ -56,7 +56,7 @@ fn is_rejected(observed: &ObservedPod) -> bool {
     reason == "UnexpectedAdmissionError" || reason.starts_with("OutOf")
 }
 
-fn waits(
+fn examine_pending(
     facts: &Facts,
     observed: &ObservedPod,
     pod_request: &PodRequest,
@@ -69,11 +69,11 @@ fn waits(
     }
     // Nodes by reason, and whether the reason can end when other pods end.
     let mut reasons: BTreeMap<String, (Vec<&str>, bool)> = BTreeMap::new();
-    let mut has_room = false;
+    let mut fits = false;
     // A node without GPUs is not a candidate.
     for (node, accounting) in facts.cluster.nodes().filter(|(node, _)| !node.gpus.is_empty()) {
         match placement::choose(node, accounting, request) {
-            Ok(_) => has_room = true,
+            Ok(_) => fits = true,
             Err(reason) => {
                 let (nodes, resolvable) = reasons.entry(reason.text).or_default();
                 nodes.push(&node.name);
@@ -82,7 +82,7 @@ fn waits(
         }
     }
     let message = observed.scheduler_message();
-    if has_room {
+    if fits {
         let cause = match message {
             "" => Cause::Unseen,
             // kube-scheduler's message about an unreachable extender contains its path.
@@ -121,7 +121,7 @@ fn named(nodes: &[&str]) -> String {
     }
 }
 
-fn is_bound(
+fn examine_bound(
     facts: &Facts,
     observed: &ObservedPod,
     pod_request: &PodRequest,
@@ -132,23 +132,23 @@ fn is_bound(
     let Some((node, accounting)) = facts.cluster.node(name) else {
         return findings.add(Cause::NodeNotReady, subject, format!("there is no node {name}"));
     };
-    let standing = accounting
+    let holding = accounting
         .holders
         .iter()
         .find(|holder| holder.pod.uid == pod_request.uid)
-        .map(|it| &it.standing);
-    let has_gpus = match standing {
-        Some(Standing::Nothing(refusal)) => {
-            findings.add(Cause::Bypassed, subject, refusal.sentence());
+        .map(|holder| &holder.holding);
+    let has_gpus = match holding {
+        Some(Holding::Nothing(refusal)) => {
+            findings.add(Cause::Bypassed, subject, refusal.message());
             false
         }
-        Some(Standing::Unclear(refusal)) => {
+        Some(Holding::Unclear(refusal)) => {
             let cause =
                 if pod_request.allocation == Ok(None) { Cause::Bypassed } else { Cause::Spoilt };
-            findings.add(cause, subject, refusal.sentence());
+            findings.add(cause, subject, refusal.message());
             false
         }
-        Some(Standing::Holds(_)) | None => true,
+        Some(Holding::Shares(_)) | None => true,
     };
     if !pod_request.running {
         let unready = facts.nodes.get(name).and_then(|node| node.unready());
@@ -163,7 +163,7 @@ fn is_bound(
             findings.add(Cause::Starting, subject, format!("on node {name}"));
         }
     }
-    is_held(facts, observed, pod_request, subject, findings);
+    examine_overrides(facts, observed, pod_request, subject, findings);
     // Causes of all containers of a node are findings of the node, which is checked, too.
     if !node.isolated {
         return;
@@ -174,7 +174,7 @@ fn is_bound(
 }
 
 /// Reports what in the pod itself disables its limits.
-fn is_held(
+fn examine_overrides(
     facts: &Facts,
     observed: &ObservedPod,
     pod_request: &PodRequest,

@@ -63,7 +63,7 @@ fn plugin() -> Value {
 }
 
 impl Cluster {
-    fn well() -> Self {
+    fn healthy() -> Self {
         let class = json!({"metadata": {"name": "cgpu"}, "handler": "cgpu"});
         let other = json!({"metadata": {"name": "kata"}, "handler": "kata"});
         Self {
@@ -109,12 +109,12 @@ impl Cluster {
 
 #[test]
 fn healthy_system_has_no_findings() {
-    assert_eq!(Cluster::well().names(), [""; 0]);
+    assert_eq!(Cluster::healthy().names(), [""; 0]);
     let scope = Scope { pod: Some("runs"), namespace: Some("test"), node: None };
-    let findings = Cluster::well().findings(scope);
+    let findings = Cluster::healthy().findings(scope);
     assert_eq!(findings.text(), "nothing is wrong; examined: pod test/runs\n");
     // A node that is not labelled for sharing is ignored.
-    let mut cluster = Cluster::well();
+    let mut cluster = Cluster::healthy();
     cluster.nodes.push(
         json!({"metadata": {"name": "plain"}, "status": {"runtimeHandlers": [{"name": "runc"}]}}),
     );
@@ -123,9 +123,9 @@ fn healthy_system_has_no_findings() {
 
 #[test]
 fn pending_pods_have_a_cause() {
-    let unscheduled = |mut pod: Value, words: &str| {
+    let unscheduled = |mut pod: Value, message: &str| {
         pod["status"]["conditions"] =
-            json!([{"type": "PodScheduled", "status": "False", "message": words}]);
+            json!([{"type": "PodScheduled", "status": "False", "message": message}]);
         pod
     };
     let mut divided = pod("p", 9);
@@ -145,20 +145,20 @@ fn pending_pods_have_a_cause() {
         ),
         (claimed, vec!["claimed"]),
     ] {
-        assert_eq!(Cluster::well().with(pod).names(), expected);
+        assert_eq!(Cluster::healthy().with(pod).names(), expected);
     }
     let mut full = running("full", 14);
     full["metadata"]["annotations"]["scheduler.framework.gpushare.allocation"] =
         json!("{\"0\":{\"1\":14}}");
-    let text = Cluster::well().with(full).with(pod("p", 13)).findings(Scope::default()).text();
+    let text = Cluster::healthy().with(full).with(pod("p", 13)).findings(Scope::default()).text();
     assert_eq!(
         text,
-        "Why is this pod pending?\n  pod test/p (no_room)\n    No node has room for the pod now.\n    \
+        "Why is this pod pending?\n  pod test/p (no_room)\n    No node has enough free for the pod.\n    \
          found: one: 2/2 GPUs: 12 of 13 units free\n    \
-         do:    Wait until others end, ask for less, spread it over several GPUs (label aliyun.com/gpu-count), or add a node.\n\
+         do:    Wait until other pods end, request less, divide the request over several GPUs (label aliyun.com/gpu-count), or add a node.\n\
          something is wrong; examined: 1 nodes, 4 pods\n"
     );
-    let mut cluster = Cluster::well();
+    let mut cluster = Cluster::healthy();
     cluster.nodes.clear();
     cluster.pods = vec![pod("p", 1)];
     assert_eq!(cluster.names(), ["no_nodes"]);
@@ -199,48 +199,48 @@ fn unstarted_pods_have_a_cause() {
         ),
         (bound(|pod| pod["spec"]["nodeName"] = json!("gone")), "node_not_ready"),
     ] {
-        assert_eq!(Cluster::well().with(pod).names(), [expected]);
+        assert_eq!(Cluster::healthy().with(pod).names(), [expected]);
     }
-    let silent = Cluster::well().on(|node| {
+    let silent = Cluster::healthy().on(|node| {
         node["status"]["conditions"][0] =
             json!({"type": "Ready", "status": "Unknown", "message": "silent"})
     });
     assert_eq!(silent.with(bound(|_| ())).names(), ["node_not_ready"]);
     // Other failures are reported only for a pod that is named.
     let failed = || bound(|pod| pod["status"] = json!({"phase": "Failed", "reason": "Evicted"}));
-    assert_eq!(Cluster::well().with(failed()).names(), [""; 0]);
+    assert_eq!(Cluster::healthy().with(failed()).names(), [""; 0]);
     let scope = Scope { pod: Some("p"), namespace: Some("test"), node: None };
-    assert_eq!(Cluster::well().with(failed()).findings(scope).names(), ["ended"]);
+    assert_eq!(Cluster::healthy().with(failed()).findings(scope).names(), ["ended"]);
     let done = bound(|pod| pod["status"] = json!({"phase": "Succeeded"}));
-    assert_eq!(Cluster::well().with(done).findings(scope).names(), ["ended"]);
+    assert_eq!(Cluster::healthy().with(done).findings(scope).names(), ["ended"]);
     let too_much = bound(|pod| {
         pod["status"] = json!({"phase": "Failed", "reason": "OutOfaliyun.com/gpu-mem"})
     });
-    assert_eq!(Cluster::well().with(too_much).names(), ["rejected"]);
+    assert_eq!(Cluster::healthy().with(too_much).names(), ["rejected"]);
     let other = || json!({"metadata": {"name": "p", "namespace": "test", "uid": "u"}, "status": {"phase": "Running"}});
-    assert_eq!(Cluster::well().with(other()).names(), [""; 0]);
-    assert_eq!(Cluster::well().with(other()).findings(scope).names(), ["requests_nothing"]);
+    assert_eq!(Cluster::healthy().with(other()).names(), [""; 0]);
+    assert_eq!(Cluster::healthy().with(other()).findings(scope).names(), ["requests_nothing"]);
 }
 
 #[test]
 fn unlimited_pods_have_a_cause() {
     let labelled = |name: &'static str, value: &'static str| {
-        Cluster::well().on(move |node| node["metadata"]["labels"][name] = json!(value))
+        Cluster::healthy().on(move |node| node["metadata"]["labels"][name] = json!(value))
     };
     assert_eq!(labelled("cgpu.disable.isolation", "true").names(), ["isolation_off"]);
     assert_eq!(labelled("ack.node.gpu.schedule", "share").names(), ["mode_share"]);
-    let without = Cluster::well()
+    let without = Cluster::healthy()
         .on(|node| node["status"]["runtimeHandlers"] = json!([{"name": ""}, {"name": "runc"}]));
     assert_eq!(without.names(), ["no_runtime"]);
     // Kubelets before 1.30 do not report runtimes.
     assert_eq!(
-        Cluster::well().on(|node| node["status"]["runtimeHandlers"] = json!(null)).names(),
+        Cluster::healthy().on(|node| node["status"]["runtimeHandlers"] = json!(null)).names(),
         [""; 0]
     );
     let with = |change: fn(&mut Value)| {
         let mut pod = running("p", 2);
         change(&mut pod);
-        Cluster::well().with(pod).names()
+        Cluster::healthy().with(pod).names()
     };
     assert_eq!(with(|pod| pod["spec"]["runtimeClassName"] = json!("kata")), ["other_runtime"]);
     assert_eq!(with(|pod| pod["spec"]["runtimeClassName"] = json!("cgpu")), [""; 0]);
@@ -256,38 +256,38 @@ fn unlimited_pods_have_a_cause() {
 
 #[test]
 fn nodes_without_gpus_have_a_cause() {
-    let silent = |pods: Vec<Value>| {
-        let mut cluster = Cluster::well().on(|node| {
+    let unreported = |pods: Vec<Value>| {
+        let mut cluster = Cluster::healthy().on(|node| {
             node["metadata"]["annotations"] = json!({});
             node["status"]["allocatable"] = json!({});
         });
         cluster.pods = pods;
         cluster.names()
     };
-    assert_eq!(silent(vec![]), ["no_nodes", "no_plugin"]);
-    assert_eq!(silent(vec![plugin()]), ["no_nodes", "no_plugin"]);
+    assert_eq!(unreported(vec![]), ["no_nodes", "no_plugin"]);
+    assert_eq!(unreported(vec![plugin()]), ["no_nodes", "no_plugin"]);
     let mut failing = plugin();
     failing["status"]["containerStatuses"][0]["state"] =
         json!({"waiting": {"reason": "CrashLoopBackOff"}});
-    assert_eq!(silent(vec![failing]), ["no_nodes", "plugin_failing"]);
+    assert_eq!(unreported(vec![failing]), ["no_nodes", "plugin_failing"]);
     for (name, value) in [("gpushare", "false"), ("ack.node.gpu.schedule", "default")] {
-        let out = Cluster::well().on(|node| node["metadata"]["labels"][name] = json!(value));
+        let out = Cluster::healthy().on(|node| node["metadata"]["labels"][name] = json!(value));
         assert_eq!(out.names(), ["taken_out"], "{name}");
     }
     let unreadable =
-        Cluster::well().on(|node| node["metadata"]["annotations"]["cgpu.dev/gpus"] = json!("x"));
+        Cluster::healthy().on(|node| node["metadata"]["annotations"]["cgpu.dev/gpus"] = json!("x"));
     // What the pod holds there is not known any more.
     assert_eq!(unreadable.names(), ["no_nodes", "gpus_unreadable", "spoilt"]);
-    let untold =
-        Cluster::well().on(|node| node["status"]["allocatable"]["aliyun.com/gpu-mem"] = json!("0"));
-    assert_eq!(untold.names(), ["no_units"]);
-    let sick = json!({"unit": "GiB", "gpus": [{"uuid": "GPU-0", "mib": 15109}, {"uuid": "GPU-1", "mib": 15109, "healthy": false}]});
-    let sick = Cluster::well()
-        .on(|node| node["metadata"]["annotations"]["cgpu.dev/gpus"] = json!(sick.to_string()));
-    assert_eq!(sick.names(), ["gpu_unhealthy"]);
-    let over = Cluster::well().with(running("b", 13));
+    let unallocatable = Cluster::healthy()
+        .on(|node| node["status"]["allocatable"]["aliyun.com/gpu-mem"] = json!("0"));
+    assert_eq!(unallocatable.names(), ["no_units"]);
+    let unhealthy = json!({"unit": "GiB", "gpus": [{"uuid": "GPU-0", "mib": 15109}, {"uuid": "GPU-1", "mib": 15109, "healthy": false}]});
+    let unhealthy = Cluster::healthy()
+        .on(|node| node["metadata"]["annotations"]["cgpu.dev/gpus"] = json!(unhealthy.to_string()));
+    assert_eq!(unhealthy.names(), ["gpu_unhealthy"]);
+    let over = Cluster::healthy().with(running("b", 13));
     assert_eq!(over.names(), ["over_full"]);
-    let placed = Cluster::well()
+    let placed = Cluster::healthy()
         .on(|node| node["metadata"]["labels"]["ack.node.gpu.placement"] = json!("x"));
     assert_eq!(placed.names(), ["label_ignored"]);
 }
@@ -329,7 +329,7 @@ fn files_of_a_node_have_causes() {
 
 #[test]
 fn findings_are_reported_as_json() {
-    let findings = Cluster::well()
+    let findings = Cluster::healthy()
         .with(pod("p", 15))
         .findings(Scope::default())
         .about(Some(Question::Pending));
@@ -337,20 +337,24 @@ fn findings_are_reported_as_json() {
     assert_eq!(json["ok"], false);
     assert_eq!(json["causes"][0]["cause"], "never_fits");
     assert_eq!(json["causes"][0]["question"], "pending");
-    assert_eq!(json["causes"][0]["found"], "one: 2/2 GPUs: 14 units in all of 15");
+    assert_eq!(json["causes"][0]["found"], "one: 2/2 GPUs: 15 units requested, the largest has 14");
     assert_eq!(json["causes"][0]["severity"], "wrong");
-    let none =
-        Cluster::well().with(pod("p", 15)).findings(Scope::default()).about(Some(Question::NoGpu));
+    let none = Cluster::healthy()
+        .with(pod("p", 15))
+        .findings(Scope::default())
+        .about(Some(Question::NoGpu));
     assert!(none.is_well());
 }
 
 #[test]
 fn missing_pod_or_node_is_an_error() {
     let scope = Scope { pod: Some("x"), namespace: Some("test"), node: None };
-    let error = diagnose(&Cluster::well().facts(), &scope, &mut Findings::default()).unwrap_err();
+    let error =
+        diagnose(&Cluster::healthy().facts(), &scope, &mut Findings::default()).unwrap_err();
     assert_eq!(error.to_string(), "pods \"x\" not found in namespace \"test\"");
     let scope = Scope { pod: None, namespace: None, node: Some("x") };
-    let error = diagnose(&Cluster::well().facts(), &scope, &mut Findings::default()).unwrap_err();
+    let error =
+        diagnose(&Cluster::healthy().facts(), &scope, &mut Findings::default()).unwrap_err();
     assert_eq!(error.to_string(), "nodes \"x\" not found");
 }
 

@@ -91,12 +91,12 @@ fn pod_that_does_not_fit_is_not_bound() {
     let error = reply.json()["Error"].as_str().unwrap().to_owned();
     assert_eq!(
         error,
-        "test/c does not fit on node `n1`: 2/2 GPUs: 6 of 8 units free, 10 on all together"
+        "test/c does not fit on node `n1`: 2/2 GPUs: 6 of 8 units free, 10 on all GPUs together"
     );
     assert_eq!(fixture.event(&asking, "GpuNotBound"), format!("on node `n1`: {error}"));
     assert_eq!(fixture.claim(&asking), [""; 0]);
     let reply = extender.bind(&asking, "n9").json();
-    assert_eq!(reply["Error"], "the node `n9` has not been seen");
+    assert_eq!(reply["Error"], "the node `n9` is not known");
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn bound_pod_is_bound_once() {
     // Whoever did not hear the answer may ask again; to another node it does not go.
     assert_eq!(extender.bind(&asking, "n1").status, 200);
     until_holds("it is seen to be bound", || {
-        extender.bind(&asking, "n2").json()["Error"] == "test/a is bound to node `n1` already"
+        extender.bind(&asking, "n2").json()["Error"] == "test/a is already bound to node `n1`"
     });
     let bindings =
         fixture.server.journal().iter().filter(|request| request.is("POST", "/binding")).count();

@@ -90,7 +90,7 @@ fn request_larger_than_any_gpu_is_unresolvable() {
     let answer = extender.filter(&fixture.pod(pod("test", "large", 15)), &["n1"]);
     assert_eq!(
         answer["FailedAndUnresolvableNodes"]["n1"],
-        counted("1/1 GPUs: 14 units in all of 15")
+        counted("1/1 GPUs: 15 units requested, the largest has 14")
     );
     let answer = extender.filter(&fixture.pod(pod("test", "late", 5)), &["n1"]);
     assert_eq!(answer["FailedNodes"]["n1"], counted("1/1 GPUs: 4 of 5 units free"));
@@ -105,7 +105,7 @@ fn unknown_label_of_a_pod_has_an_event() {
     assert_eq!(extender.filter(&asking, &["n1"])["NodeNames"], json!(["n1"]));
     assert_eq!(
         fixture.event(&asking, "GpuLabelIgnored"),
-        "the label `aliyun.com/gpu-cuont` means nothing here; expected aliyun.com/gpu-count"
+        "the label `aliyun.com/gpu-cuont` is not known; expected aliyun.com/gpu-count"
     );
 }
 
@@ -146,7 +146,7 @@ fn edited_annotations_count_on_every_gpu_and_have_an_event() {
     let reported = fixture.event(&edited, "GpuAllocationUnclear");
     assert_eq!(
         reported,
-        "container `main` was given 1 units, but asks for 8; until that is put right or the pod is deleted, it counts on every GPU of its node"
+        "container `main` was given 1 units, but requests 8; until this is corrected or the pod is deleted, it counts on every GPU of its node"
     );
     assert_eq!(extender.filter(&asking, &["n1"])["NodeNames"], json!([]));
     fixture.server.edit(&key(&edited), |pod| {
@@ -166,7 +166,7 @@ fn pod_that_bypassed_the_extender_has_an_event() {
     let bypassed = fixture.pod(bypassed);
     assert_eq!(
         fixture.event(&bypassed, "GpuNotAllocated"),
-        "no GPU was chosen for it: it came past the scheduler extender; it will not be started"
+        "no GPU was chosen for it: it bypassed the scheduler extender; it will not be started"
     );
     assert_eq!(
         extender.filter(&fixture.pod(pod("test", "other", 14)), &["n1"])["NodeNames"],

@@ -120,7 +120,7 @@ fn extender_without_a_list_is_not_ready_and_rejects_no_pod() {
     );
     assert_eq!(connection.request("GET", "/healthz", "").status, 200);
     let reply = connection.request("POST", "/gpushare-scheduler/filter", FILTER).json();
-    assert_eq!(reply["Error"], "the cluster has not been listed yet; ask again");
+    assert_eq!(reply["Error"], "the cluster has not been listed yet; try again");
     assert_eq!(reply["FailedAndUnresolvableNodes"], json!({}));
     fixture.server.mend();
     extender.wait_until_ready();
@@ -235,9 +235,9 @@ fn invalid_start_is_reported() {
     }
     let outcome = run(&[], &[]).exits(1);
     assert!(
-        outcome
-            .stderr
-            .starts_with("cgpu-scheduler-extender: no way to a cluster: there is no kubeconfig"),
+        outcome.stderr.starts_with(
+            "cgpu-scheduler-extender: cannot access a cluster: there is no kubeconfig"
+        ),
         "{outcome:?}"
     );
     let outcome = run(&["--kubeconfig", "/nonexistent"], &[]).exits(1);

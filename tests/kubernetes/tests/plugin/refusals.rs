@@ -21,22 +21,22 @@ fn pod_without_a_valid_claim_is_not_started() {
     refused(
         &bypassed,
         &host.admit(&bypassed)[0],
-        "container `main` of test/bypassed gets no slice of a GPU: no GPU was chosen for test/bypassed: it came past the scheduler extender",
+        "container `main` of test/bypassed gets no slice of a GPU: no GPU was chosen for test/bypassed: it bypassed the scheduler extender",
     );
     // Amounts that do not agree, whoever changed which.
     let edited = host.pod("edited", main, &json!({"0": {"0": 3}}));
-    refused(&edited, &host.admit(&edited)[0], "was given 3 units, but asks for 2");
+    refused(&edited, &host.admit(&edited)[0], "was given 3 units, but requests 2");
     let small = host.pod("small", main, &json!({"0": {"0": 2}}));
     let mut given = host.admit(&small)[0].clone();
     let larger = host.pod("larger", &[("main", &[(MEMORY, "3")])], &json!({"0": {"0": 3}}));
     let of_larger = host.admit(&larger);
     given.variables.clone_from(&of_larger[0].variables);
     given.devices.clone_from(&of_larger[0].devices);
-    refused(&small, &given, "asks for 2 units, but the kubelet counted 3 for it");
+    refused(&small, &given, "requests 2 units, but the kubelet counted 3 for it");
     // A pod of the same name that is another.
     let mut other = small.clone();
     other["metadata"]["uid"] = json!("00000000-0000-0000-0000-000000000000");
-    refused(&other, &host.admit(&small)[0], "which has gone");
+    refused(&other, &host.admit(&small)[0], "which was deleted");
     // Its author names a limit, or none, or another's slice: none of it counts.
     let mut willing =
         json!({"nodeName": NODE, "containers": [container("main", &[(MEMORY, "2")])]});

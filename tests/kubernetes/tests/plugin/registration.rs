@@ -22,7 +22,7 @@ fn units_beyond_the_message_limit_are_refused() {
     let outcome = Outcome::of(host.command(&["--memory-unit", "MiB"])).exits(1);
     assert!(
         outcome.stderr.contains(
-            "the node's 8 GPUs have 655360 units of MiB, which take a message of 12403852 bytes, and the kubelet takes 4194304; count in units of 128MiB instead"
+            "the node's 8 GPUs have 655360 units of MiB, whose message of 12403852 bytes exceeds the kubelet's limit of 4194304; count in units of 128MiB instead"
         ),
         "{outcome:?}"
     );

@@ -91,7 +91,7 @@ fn equal_pods_in_any_order_get_their_own_slices() {
     assert!(
         refusal.contains("container `main` of test/third gets no slice of a GPU: the slice")
             && refusal.contains(&format!(
-                "is container `main`'s of pod {}",
+                "belongs to container `main` of pod {}",
                 second["metadata"]["uid"].as_str().unwrap()
             )),
         "{refusal}"

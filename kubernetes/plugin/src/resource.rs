@@ -37,7 +37,7 @@ impl Resource {
     }
 
     /// Returns the dialect of slices that its ids identify, or `None` if it is only counted.
-    pub(crate) fn names_slices(self) -> Option<Dialect> {
+    pub(crate) fn slice_dialect(self) -> Option<Dialect> {
         match self {
             Self::Memory => Some(Dialect::Aliyun),
             Self::Percent => None,
