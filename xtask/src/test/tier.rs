@@ -133,7 +133,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     },
     LeftOut {
         suite: "kubernetes/core/events",
-        tests: &["twenty_thousand_events", "other_seeds"],
+        tests: &["once_over_20_000_events", "once_at_other_seeds"],
         why: "`gpus_are_given_once_while_nodes_come_and_go` checks the same rules, with fewer events",
     },
     LeftOut {

@@ -1,0 +1,175 @@
+//! An extender with an imperfect watch, and the scheduler that calls it.
+
+use std::sync::Arc;
+
+use cgpu_kubernetes_core::claim::{self, Change};
+use cgpu_kubernetes_core::cluster::Cluster;
+use cgpu_kubernetes_core::extender::{self, Binding, Candidates};
+use cgpu_kubernetes_core::gpus::Placement;
+use cgpu_kubernetes_core::names::Dialects;
+use cgpu_kubernetes_core::pod_request::PodRequest;
+use fastrand::Rng;
+
+use crate::api::{Api, Event};
+
+/// A binding in progress.
+pub(crate) struct Attempt {
+    pub(crate) uid: String,
+    pub(crate) node: String,
+    pub(crate) version: String,
+    pub(crate) confirmed: bool,
+}
+
+pub(crate) struct Extender {
+    pub(crate) cluster: Cluster,
+    /// Number of events that it has received.
+    pub(crate) read: usize,
+    pub(crate) attempts: Vec<Attempt>,
+}
+
+impl Extender {
+    pub(crate) fn new(api: &Api) -> Self {
+        let mut new =
+            Self { cluster: Cluster::new(Dialects::default()), read: 0, attempts: Vec::new() };
+        new.list(api);
+        new
+    }
+
+    pub(crate) fn list(&mut self, api: &Api) {
+        self.cluster.replace(api.nodes.values(), api.pods.values());
+        self.read = api.end();
+    }
+
+    pub(crate) fn apply(&mut self, event: &Event) {
+        match event {
+            Event::Pod(pod) => self.cluster.apply_pod(pod),
+            Event::PodDeleted(uid) => self.cluster.delete_pod(uid),
+            Event::Node(node) => self.cluster.apply_node(node),
+            Event::NodeDeleted(name) => self.cluster.delete_node(name),
+        }
+    }
+
+    /// Receives the next events; some are duplicated, some late. Of lost ones, the extender learns
+    /// only by a later list; a broken watch lists at once.
+    pub(crate) fn watch(&mut self, api: &mut Api, random: &mut Rng) {
+        for _ in 0..random.usize(0..12) {
+            if self.read < api.dropped {
+                api.count("behind");
+                return self.list(api);
+            }
+            let Some(event) = api.event(self.read).cloned() else { return };
+            self.read += 1;
+            match random.u32(0..1000) {
+                0..3 => {
+                    api.count("broken watches");
+                    return self.list(api);
+                }
+                3..10 => api.count("lost"),
+                10..100 => {
+                    api.count("duplicated");
+                    self.apply(&event);
+                    self.apply(&event);
+                }
+                // A late event of a pod is repeated. The API server repeats no events of nodes.
+                100..150 => {
+                    let late =
+                        api.event(random.usize(self.read.saturating_sub(20)..self.read)).cloned();
+                    if let Some(late @ (Event::Pod(_) | Event::PodDeleted(_))) = late {
+                        api.count("late");
+                        self.apply(&late);
+                    }
+                    self.apply(&event);
+                }
+                _ => self.apply(&event),
+            }
+        }
+    }
+
+    /// Places a pod as kube-scheduler does: filter, prioritize, bind.
+    pub(crate) fn place(&mut self, api: &mut Api, uid: &str, now: u64, is_received: bool) {
+        let Some(pod) = api.pods.get(uid).cloned() else { return };
+        let request =
+            |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
+        let filtered =
+            extender::filter(&self.cluster, &request(api.nodes.keys().cloned().collect()));
+        let ranked = extender::prioritize(
+            &self.cluster,
+            &request(filtered.node_names.unwrap_or_default()),
+            Placement::Binpack,
+        );
+        let Some(best) = ranked.into_iter().max_by_key(|priority| priority.score) else { return };
+        let binding = Binding {
+            pod_name: pod.metadata.name.clone(),
+            pod_namespace: pod.metadata.namespace.clone(),
+            pod_uid: uid.to_owned(),
+            node: best.host.clone(),
+        };
+        let Ok(change) = extender::bind(&self.cluster, &binding, now) else { return };
+        if let Some(pod) = api.patch("claimed", &change) {
+            // The reply is lost: the claim is written, but unknown here.
+            if !is_received {
+                return api.count("lost answers");
+            }
+            self.cluster.apply_pod(&pod);
+            let version = pod.metadata.resource_version;
+            self.attempts.push(Attempt {
+                uid: uid.to_owned(),
+                node: best.host,
+                version,
+                confirmed: false,
+            });
+        }
+    }
+
+    /// Runs one step of a random attempt.
+    pub(crate) fn advance(&mut self, api: &mut Api, random: &mut Rng, confirms: bool) {
+        if self.attempts.is_empty() {
+            return;
+        }
+        let index = random.usize(0..self.attempts.len());
+        let attempt = &mut self.attempts[index];
+        if confirms && !attempt.confirmed {
+            attempt.confirmed = true;
+            let pods = on_or_nowhere(api, &attempt.node);
+            if self.cluster.confirm(&attempt.uid, &attempt.node, &pods).is_err() {
+                let own = pods
+                    .iter()
+                    .find(|pod| pod.uid == attempt.uid && pod.version == attempt.version);
+                if let Some(pod) = own.map(|pod| api.patch("withdrawn", &claim::withdraw(pod))) {
+                    pod.iter().for_each(|pod| self.cluster.apply_pod(pod));
+                }
+                self.attempts.swap_remove(index);
+            }
+            return;
+        }
+        let attempt = self.attempts.swap_remove(index);
+        api.bind(&attempt.uid, &attempt.version, &attempt.node);
+    }
+
+    /// Withdraws stale claims.
+    pub(crate) fn sweep(&mut self, api: &mut Api, now: u64) {
+        let changes: Vec<Change> =
+            self.cluster.stale(now).map(|pod| claim::withdraw(pod)).collect();
+        for change in changes {
+            if let Some(pod) = api.patch("withdrawn", &change) {
+                self.cluster.apply_pod(&pod);
+            }
+        }
+    }
+}
+
+/// Lists the pods that are bound to a node or unbound.
+pub(crate) fn on_or_nowhere(api: &Api, node: &str) -> Vec<Arc<PodRequest>> {
+    let listed =
+        api.pods.values().filter(|pod| pod.spec.node_name.is_empty() || pod.spec.node_name == node);
+    listed.filter_map(|pod| PodRequest::of(pod, Dialects::default()).map(Arc::new)).collect()
+}
+
+impl Extender {
+    pub(crate) fn list_if_behind(&mut self, api: &Api) {
+        while let Some(event) = api.event(self.read) {
+            self.read += 1;
+            self.apply(&event.clone());
+        }
+    }
+}
