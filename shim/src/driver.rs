@@ -109,9 +109,9 @@ pub(crate) mod address {
                     if address.is_null() {
                         return absent();
                     }
-                    // SAFETY: `DRIVER` gives the address of the driver's function of this name,
-                    // which has this type.
                     let function =
+                        // SAFETY: `DRIVER` gives the address of the driver's function of this name,
+                        // which has this type.
                         unsafe { mem::transmute::<*const c_void, fns::$symbol>(address) };
                     // SAFETY: the caller meets the contract of the driver's function.
                     unsafe { function($($arg),*) }
