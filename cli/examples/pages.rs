@@ -1,4 +1,4 @@
-//! Writes the shell completions and man pages of `cgpu` below a folder; `cargo xtask build` runs it.
+//! Writes the shell completions and man pages of `cgpu` to a folder, for `cargo xtask build`.
 
 use std::fs;
 use std::path::PathBuf;

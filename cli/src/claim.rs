@@ -79,8 +79,8 @@ impl Claim {
             let variables = Variables::from_text(&text);
             if let Some((name, ours, theirs)) = wanted.contradicts(&variables) {
                 bail!(
-                    "the container in {} runs with {name}={theirs}, not {ours}: leave the option out \
-                     to join it, or choose another --name",
+                    "the container in {} runs with {name}={theirs}, not {ours}: leave the option \
+                     out to join it, or choose another --name",
                     folder.display()
                 );
             }

@@ -75,8 +75,8 @@ impl Engine {
     fn check(self, arguments: &Arguments) -> Result<()> {
         ensure!(
             self != Self::Podman || !arguments.no_default,
-            "--no-default is for docker only: with podman, use `podman --runtime PROGRAM` for single \
-             containers"
+            "--no-default is for docker only: with podman, use `podman --runtime PROGRAM` for \
+             single containers"
         );
         ensure!(
             self == Self::Docker || arguments.config.is_none(),

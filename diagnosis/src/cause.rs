@@ -42,7 +42,10 @@ pub trait Cause: Copy + Eq + 'static {
 /// Makes the enum `Cause` of a table: variant, question, severity, name, message, remedy.
 #[macro_export]
 macro_rules! causes {
-    ($($variant:ident, $question:ident, $severity:ident, $name:literal, $message:literal, $remedy:literal;)*) => {
+    ($(
+        $variant:ident, $question:ident, $severity:ident, $name:literal,
+        $message:literal, $remedy:literal;
+    )*) => {
         /// What can be wrong.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Cause {

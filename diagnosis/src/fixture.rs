@@ -36,8 +36,8 @@ pub fn check_planted<C: Cause>(tests: &str) {
     }
 }
 
-/// Checks that a page lists the causes between `<!-- mark -->` and `<!-- end of mark -->`, as tables
-/// by questions. `BLESS=1` writes them.
+/// Checks that a page lists the causes between `<!-- mark -->` and `<!-- end of mark -->`, in a
+/// table for each question. `BLESS=1` writes them.
 ///
 /// # Panics
 /// If the page differs.

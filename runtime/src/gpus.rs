@@ -228,7 +228,8 @@ mod tests {
     fn listing_without_gpus_is_an_error() {
         let outcome = |script: &str| listed_by(Command::new("sh").args(["-c", script]));
         let refusal = |script: &str| format!("{:#}", outcome(script).unwrap_err());
-        let list = r#"echo '[{"index":0,"uuid":"GPU-8f0e6a8c-0000-4000-8000-00000000002a","memory_total":15842934784}]'"#;
+        let list = r#"echo '[{"index":0,"uuid":"GPU-8f0e6a8c-0000-4000-8000-00000000002a",
+            "memory_total":15842934784}]'"#;
         assert_eq!(outcome(list).unwrap()[0].gpu.total.0, 15109 << 20);
         assert_eq!(outcome("echo '[]'").unwrap().len(), 0);
         let absent = refusal(

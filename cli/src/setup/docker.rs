@@ -69,8 +69,8 @@ pub(super) fn set(before: &str, cgpu: &CgpuRuntime<'_>, default: bool) -> Result
             // The runtime may be defined by an option of the daemon, which cannot be changed here.
             None if name != VENDORS => {
                 bail!(
-                    "default-runtime is {name}, which `runtimes` does not list: add it there, or use \
-                     --no-default"
+                    "default-runtime is {name}, which `runtimes` does not list: add it there, \
+                     or use --no-default"
                 )
             }
             None => {}
