@@ -196,11 +196,16 @@ impl Tenant {
         if observation.notified && !waiting && self.is_drained() && self.gate.turn & 0xff == YOURS {
             self.bursts.note_wait();
         }
-        // A container that notifies has a reason, which it writes first.
+        // A process writes down why it notifies before it does. Notifying without a reason tells
+        // nothing about the other fields: it is counted, and costs the container no trust. A
+        // distrusted container has turns, which noise must not take from others.
         let silent = !waiting
             && now - self.active.max(self.last()).max(self.latest_end()) > tuning.active_window;
-        if observation.unreadable || (observation.notified && silent && observation.presence.open) {
+        let noise = observation.notified && silent && observation.presence.open;
+        if observation.unreadable || noise {
             self.account.anomalies.invalid = self.account.anomalies.invalid.saturating_add(1);
+        }
+        if observation.unreadable {
             self.distrusted_until = now + tuning.distrust_period;
         }
         if self.dormant.is_some_and(|print| print != self.fingerprint()) {

@@ -135,6 +135,10 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
             faults.insert("misreporting".into(), message.into());
         }
     }
+    if container.doorbell.muted_until > now {
+        let message = "Its doorbell is muted: it notifies the monitor without a reason.";
+        faults.insert("noisy".into(), message.into());
+    }
     let shortfalls = host.registered(container.tenant).warnings;
     if !gpus.is_empty() && !shortfalls.is_empty() {
         faults.insert("no_weight".into(), shortfalls.join("; "));

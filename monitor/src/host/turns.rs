@@ -141,6 +141,9 @@ impl Turns<'_> {
                 })
             })
             .collect();
+        // After the reads: the monitor may be preempted in between, and a report is invalid that
+        // names a time to come.
+        let now = Monotonic.now();
         let device = &mut self.devices[at];
         let plan = device.scheduler.advance(now, &observations);
         device.next_step = plan.next_step;

@@ -168,20 +168,25 @@ fn doorbell_flood_costs_no_other_container_its_turns() {
     let mut pipe = fs::OpenOptions::new().read(true).write(true).open(doorbell).unwrap();
     rustix::pipe::fcntl_setpipe_size(&pipe, 1 << 20).unwrap();
     rustix::fs::fcntl_setfl(&pipe, OFlags::NONBLOCK).unwrap();
-    let cpu = monitor.cpu();
+    // The honest container's turns end late where a loop takes its CPU, and a late end is polled
+    // for.
+    let (cpu, spinner) = (monitor.cpu(), Spinner::start(|| {}));
     sleep(Duration::from_secs(2));
-    let without = monitor.cpu() - cpu;
+    let (without, _) = (monitor.cpu() - cpu, spinner.stop());
     let (cpu, held) = (monitor.cpu(), honest.held());
     // The pipe stays full, so writes may fail.
     let flood = Spinner::start(move || drop(pipe.write(&[1; 4096])));
     sleep(Duration::from_secs(2));
     let answered = monitor.client().get("version");
+    eventually("the fault", || find(&status(&monitor), "noisy").faults.contains_key("noisy"));
     let (used, spun) = (monitor.cpu() - cpu, flood.stop());
     assert!(
         used < without + spun / 8,
-        "{used:?} of CPU time, {without:?} without the flood, which takes {spun:?}"
+        "{used:?} of CPU time, {without:?} beside a loop; the flood takes {spun:?}"
     );
     assert!(answered.is_ok(), "{answered:?}");
-    assert!(honest.held() > held, "the honest container gets turns");
-    assert_eq!(find(&status(&monitor), "quiet").faults, std::collections::BTreeMap::new());
+    let status = status(&monitor);
+    let quiet = find(&status, "quiet");
+    assert!(quiet.gpus[0].gate == Gate::Open || honest.held() > held, "the GPU is its own");
+    assert_eq!(quiet.faults, std::collections::BTreeMap::new());
 }

@@ -84,7 +84,7 @@ fn waits_at_the_gate_are_counted_and_timed() {
 }
 
 #[test]
-fn notification_without_a_reason_is_an_invalid_report() {
+fn notification_without_a_reason_is_counted_and_gives_no_turn() {
     let quiet = report(0);
     let launched = |ago| TenantReport { active: (NOW - ago).0, ..quiet };
     for (name, notified, open, report, invalid) in [
@@ -108,7 +108,8 @@ fn notification_without_a_reason_is_an_invalid_report() {
         let presence = Presence { created: true, open };
         tenant.see(NOW, &Observation { notified, presence, ..observation(&[report]) }, &TUNING);
         assert_eq!(tenant.account.anomalies.invalid, u64::from(invalid), "{name}");
-        assert_eq!(tenant.is_distrusted(NOW), invalid, "{name}");
+        assert!(!tenant.is_distrusted(NOW), "{name}");
+        assert_eq!(tenant.wants(NOW), tenant.waiting, "{name}");
     }
 }
 
