@@ -1,4 +1,4 @@
-//! Processes that cannot outlive their test.
+//! Child processes that cannot outlive their test.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// How long a program may run before it counts as hung. Generous: the machine may be busy with the other tests.
+/// Time after which a program counts as hung. It is long because other tests run beside it.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// How long pipes may stay open at least when all that is known to hold them has ended.
+/// Minimum time for the pipes to close once the process group has been killed.
 const PIPES: Duration = Duration::from_secs(30);
 
-/// A running program, the head of a process group of its own.
+/// A running program, the leader of its own process group.
 ///
-/// Three things end it if the test does not: the deadline, dropping it, and the death of the thread that started it (so start
-/// and finish it in the same thread).
+/// It is killed at the deadline, when it is dropped, and when the thread that started it ends.
+/// Start and finish it in the same thread.
 pub struct Child {
     process: std::process::Child,
     what: String,
@@ -28,15 +28,15 @@ pub struct Child {
     errors: Option<Receiver<String>>,
 }
 
-/// How a program ended and what it said.
+/// The exit status and the output of a program.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The command, for messages.
+    /// The command line, for messages.
     pub what: String,
     status: ExitStatus,
-    /// What it wrote to standard output.
+    /// Its standard output.
     pub stdout: String,
-    /// What it wrote to standard error.
+    /// Its standard error.
     pub stderr: String,
 }
 
@@ -50,7 +50,7 @@ impl Child {
         Self::start_for(command, DEADLINE)
     }
 
-    /// Starts a program that may run this long.
+    /// Starts a program with this deadline.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -62,8 +62,9 @@ impl Child {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
-        // SAFETY: between fork and exec only async-signal-safe calls are allowed; prctl is a bare system call, and
-        // building an io::Error from errno allocates nothing.
+        // SAFETY: the closure runs between fork and exec, where only async-signal-safe calls are
+        // allowed. `prctl` is a bare system call, and building an io::Error from errno allocates
+        // nothing.
         unsafe { command.pre_exec(die_with_parent) };
         let mut process =
             command.spawn().unwrap_or_else(|error| panic!("cannot start {what}: {error}"));
@@ -71,7 +72,7 @@ impl Child {
         let stdout = process.stdout.take().expect("stdout is piped");
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
-                // The receiver may be gone: the test has ended.
+                // The receiver is gone once the test has ended.
                 let _ = sender.send(String::from_utf8_lossy(&line).into_owned());
             }
         });
@@ -86,16 +87,16 @@ impl Child {
         Self { process, what, deadline, lines, seen: String::new(), errors: Some(errors) }
     }
 
-    /// Its process number.
+    /// Returns its process ID.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// The next line of its standard output.
+    /// Returns the next line of its standard output.
     ///
     /// # Panics
-    /// If it ends or its time is over before there is one.
+    /// If it ends, or its deadline passes, before there is one.
     pub fn line(&mut self) -> String {
         match self.lines.recv_timeout(self.deadline.saturating_duration_since(Instant::now())) {
             Ok(line) => {
@@ -122,12 +123,12 @@ impl Child {
         }
     }
 
-    /// Ends its standard input.
+    /// Closes its standard input.
     pub fn close_input(&mut self) {
         drop(self.process.stdin.take());
     }
 
-    /// Whether it still runs.
+    /// Returns whether it still runs.
     ///
     /// # Panics
     /// If the kernel does not know it.
@@ -135,31 +136,32 @@ impl Child {
         self.process.try_wait().expect("our own child can be waited for").is_none()
     }
 
-    /// Sends a signal to it alone.
+    /// Sends a signal to the process, not to its group.
     pub fn signal(&self, signal: i32) {
         let pid = i32::try_from(self.process.id()).expect("process numbers fit");
-        // SAFETY: kill takes two integers; the child is not yet waited for, so the number is still its own.
+        // SAFETY: kill takes two integers. The child has not been waited for, so its process ID has
+        // not been reused.
         unsafe { libc::kill(pid, signal) };
     }
 
-    /// Kills it with SIGKILL and waits until it is gone.
+    /// Kills it with SIGKILL and waits for its end.
     pub fn kill(mut self) -> Outcome {
         self.signal(libc::SIGKILL);
         self.collect()
     }
 
-    /// Waits until it ends by itself, or is ended, with its input open.
+    /// Waits for its end with its standard input open.
     ///
     /// # Panics
-    /// If it does not end in time.
+    /// If it exceeds its deadline.
     pub fn end(mut self) -> Outcome {
         self.collect()
     }
 
-    /// Ends its input, waits for its end and returns what it said.
+    /// Closes its standard input, waits for its end and returns its output.
     ///
     /// # Panics
-    /// If it does not end in time.
+    /// If it exceeds its deadline.
     pub fn finish(mut self) -> Outcome {
         self.close_input();
         self.collect()
@@ -176,7 +178,8 @@ impl Child {
             }
             std::thread::sleep(Duration::from_millis(2));
         };
-        // What it left behind in its group holds the pipes open and would make us wait; what has left its group, too, but not for ever.
+        // Processes that are left in its group hold the pipes open. Those that have left the group
+        // do, too: the wait for them is bounded.
         self.kill_group();
         let rest = self.deadline.saturating_duration_since(Instant::now()).max(PIPES);
         loop {
@@ -212,8 +215,8 @@ impl Child {
 
     fn kill_group(&self) {
         let group = i32::try_from(self.process.id()).expect("process numbers fit");
-        // SAFETY: kill takes two integers. The group was made by us; while any member lives the number is not given out
-        // again, and when none does the call finds nobody.
+        // SAFETY: kill takes two integers. We made the group; its ID is not reused while a member
+        // lives, and without members the call fails with ESRCH.
         unsafe { libc::kill(-group, libc::SIGKILL) };
     }
 }
@@ -234,37 +237,37 @@ impl Outcome {
         Child::start(command).finish()
     }
 
-    /// Its exit code; None if a signal ended it.
+    /// Returns the exit code, or None if a signal ended it.
     #[must_use]
     pub fn code(&self) -> Option<i32> {
         self.status.code()
     }
 
-    /// The signal that ended it.
+    /// Returns the signal that ended it.
     #[must_use]
     pub fn signal(&self) -> Option<i32> {
         self.status.signal()
     }
 
-    /// Itself, if it ended with this exit code.
+    /// Asserts this exit code.
     ///
     /// # Panics
-    /// If not.
+    /// If it ended otherwise.
     pub fn exits(self, code: i32) -> Self {
         assert!(self.code() == Some(code), "expected exit code {code}: {self:#?}");
         self
     }
 
-    /// Itself, if it exited with 0 and wrote nothing to standard error.
+    /// Asserts exit code 0 and an empty standard error.
     ///
     /// # Panics
-    /// If not.
+    /// If it ended otherwise.
     pub fn silent(self) -> Self {
         assert!(self.stderr.is_empty(), "standard error is not silent: {self:#?}");
         self.exits(0)
     }
 
-    /// The JSON object on its last line of output.
+    /// Parses the JSON object on its last line of output.
     ///
     /// # Panics
     /// If there is none.
@@ -274,17 +277,18 @@ impl Outcome {
         serde_json::from_str(line).unwrap_or_else(|error| panic!("no JSON ({error}): {self:#?}"))
     }
 
-    /// A whole number in that object.
+    /// Returns a whole number of that object.
     ///
     /// # Panics
-    /// If there is none of this name.
+    /// If the object has no number of this name.
     #[must_use]
     pub fn number(&self, key: &str) -> u64 {
         self.json()[key].as_u64().unwrap_or_else(|| panic!("no number {key}: {self:#?}"))
     }
 }
 
-/// The kernel kills the child when the thread that started it ends, so that an aborted test leaves nothing behind.
+/// Has the kernel kill the child when the thread that started it ends, so that an aborted test
+/// leaves no processes.
 fn die_with_parent() -> std::io::Result<()> {
     // SAFETY: a bare system call with integer arguments.
     let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };

@@ -1,4 +1,4 @@
-//! Containers as real runtimes make them, from files of this host: no registry, no network.
+//! Containers that real OCI runtimes start, from files of this host: no registry, no network.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,28 +11,28 @@ use tempfile::TempDir;
 
 use crate::{Child, Fixture, Outcome, mounted, skip};
 
-/// A runtime that starts containers here.
+/// An OCI runtime that starts containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runtime {
-    /// The reference.
+    /// The reference implementation.
     Runc,
-    /// The one in C.
+    /// The implementation in C.
     Crun,
 }
 
-/// Containers of one runtime, on the simulated GPUs of a scene.
+/// Containers of one runtime on the simulated GPUs of a fixture.
 pub struct Yard<'a> {
     fixture: &'a Fixture,
     runtime: Runtime,
     program: PathBuf,
-    /// Not in the scene's folder: memory may be mounted so that nothing can be run from there.
+    /// Not in the fixture's folder: /dev/shm may be mounted with noexec.
     bundles: TempDir,
 }
 
-/// A container that has been made and not been deleted.
+/// A container, deleted on drop.
 pub struct Boxed<'a> {
     yard: &'a Yard<'a>,
-    /// Its id.
+    /// Its ID.
     pub id: String,
 }
 
@@ -45,7 +45,7 @@ impl Runtime {
     }
 }
 
-/// Where programs of administrators lie, which PATH may not name.
+/// Finds a program in PATH and in the usual folders of administrators' programs.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain([
@@ -56,7 +56,7 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// Whether every user can come to what lies there.
+/// Returns whether every user can reach this path.
 #[must_use]
 pub fn is_reachable(path: &Path) -> bool {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -64,7 +64,7 @@ pub fn is_reachable(path: &Path) -> bool {
     path.ancestors().skip(1).all(|folder| mode(folder) & 0o001 != 0)
 }
 
-/// Takes away what an engine has left mounted in its folder.
+/// Unmounts what an engine has left mounted below its folder.
 pub(crate) fn unmount_below(folder: &Path) {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let places = mounts.lines().rev().filter_map(|line| line.split(' ').nth(1));
@@ -74,10 +74,11 @@ pub(crate) fn unmount_below(folder: &Path) {
 }
 
 impl<'a> Yard<'a> {
-    /// Containers on the GPUs of `fixture`; None, after recording the skip, where the runtime cannot start any here.
+    /// Returns containers on the GPUs of `fixture`, or None, after recording the skip, where the
+    /// runtime cannot start any.
     ///
     /// # Panics
-    /// If what it needs cannot be written.
+    /// If a file cannot be written.
     #[must_use]
     pub fn open(test: &str, fixture: &'a Fixture, runtime: Runtime, gpus: &str) -> Option<Self> {
         let name = runtime.name();
@@ -95,7 +96,7 @@ impl<'a> Yard<'a> {
         let bundles =
             tempfile::Builder::new().prefix("cgpu-bundles-").tempdir().expect("a temporary folder");
         let yard = Self { fixture, runtime, program, bundles };
-        // Whether it can start anything here, without us.
+        // Whether the runtime works here without cgpu.
         let bundle = yard.bundle("probe", &[], &["true"]);
         let mut probe = yard.elsewhere(&yard.program);
         probe
@@ -105,7 +106,7 @@ impl<'a> Yard<'a> {
             .arg(&bundle)
             .arg("probe");
         let outcome = Outcome::of(yard.placed(probe));
-        // The simulated GPUs as the monitor of the scene sees them.
+        // The simulated GPUs as the fixture's monitor sees them.
         let _ = std::os::unix::fs::symlink(
             fixture.root().join("gpus").join(gpus.replace('/', "+")),
             fixture.path("gpus"),
@@ -129,7 +130,8 @@ impl<'a> Yard<'a> {
         command
     }
 
-    /// crun refuses hosts that have both versions of control groups; so it is shown the first one alone.
+    /// Shows crun only version 1 of control groups where the host has both: crun refuses such
+    /// hosts.
     fn placed(&self, command: Command) -> Command {
         let both = Path::new("/sys/fs/cgroup/unified").is_dir()
             && Path::new("/sys/fs/cgroup/memory").is_dir();
@@ -139,7 +141,7 @@ impl<'a> Yard<'a> {
         command
     }
 
-    /// `cgpu-runtime` with these arguments.
+    /// Returns `cgpu-runtime` with these arguments.
     #[must_use]
     pub fn runtime(&self, arguments: &[&str]) -> Command {
         let mut command = self.elsewhere(&self.fixture.dist().file("cgpu-runtime"));
@@ -148,7 +150,8 @@ impl<'a> Yard<'a> {
         self.placed(command)
     }
 
-    /// The same, run to its end; what it starts holds none of our pipes, and what was said is in the outcome's errors.
+    /// Runs `cgpu-runtime` to its end with output in a file, so that no process that it starts
+    /// holds our pipes. The output is added to the outcome's standard error.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -160,7 +163,7 @@ impl<'a> Yard<'a> {
         outcome
     }
 
-    /// The runtime itself with these arguments: ours is not before it.
+    /// Returns the OCI runtime itself, without `cgpu-runtime`.
     #[must_use]
     pub fn bare(&self, arguments: &[&str]) -> Command {
         let mut command = self.elsewhere(&self.program);
@@ -168,16 +171,16 @@ impl<'a> Yard<'a> {
         self.placed(command)
     }
 
-    /// Where the configuration for `cgpu-runtime` lies.
+    /// Returns the path of `cgpu-runtime`'s configuration.
     #[must_use]
     pub fn config(&self) -> PathBuf {
         self.fixture.path("runtime.toml")
     }
 
-    /// A bundle whose image has a shell, some tools and our C programs.
+    /// Creates a bundle whose image has a shell, some tools and our C programs.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// If it cannot be created.
     #[must_use]
     pub fn bundle(&self, id: &str, variables: &[&str], arguments: &[&str]) -> PathBuf {
         let bundle = self.bundles.path().join(id);
@@ -186,7 +189,8 @@ impl<'a> Yard<'a> {
         let mut env = vec!["PATH=/bin"];
         env.extend(variables);
         let mut config = configuration(&env, arguments);
-        // By default the id alone names the control group, and tests that run beside each other use the same ids.
+        // By default the ID alone names the control group, and tests that run in parallel use the
+        // same IDs.
         let fixture = self.fixture.path("");
         let fixture = fixture.file_name().expect("a name").to_string_lossy();
         config["linux"]["cgroupsPath"] = format!("/{fixture}-{id}").into();
@@ -194,7 +198,7 @@ impl<'a> Yard<'a> {
         bundle
     }
 
-    /// Makes a container and starts it: a shell that waits.
+    /// Creates and starts a container that sleeps.
     ///
     /// # Panics
     /// If it does not start.
@@ -204,7 +208,7 @@ impl<'a> Yard<'a> {
         self.start_bundle(id, &bundle)
     }
 
-    /// The same with a bundle that is there.
+    /// Creates and starts a container from a bundle.
     ///
     /// # Panics
     /// If it does not start.
@@ -213,7 +217,7 @@ impl<'a> Yard<'a> {
         self.start_bundle_by(&|arguments| self.runtime(arguments), id, bundle)
     }
 
-    /// The same by the runtime itself.
+    /// Creates and starts a container with the OCI runtime itself.
     ///
     /// # Panics
     /// If it does not start.
@@ -237,7 +241,7 @@ impl<'a> Yard<'a> {
         boxed
     }
 
-    /// Tries to make a container, which must be refused; what was said.
+    /// Tries to create a container, which must be refused, and returns the message.
     ///
     /// # Panics
     /// If it is not refused.
@@ -247,7 +251,7 @@ impl<'a> Yard<'a> {
         self.refused_bundle(id, &bundle)
     }
 
-    /// The same with a bundle that is there.
+    /// Tries to create a container from a bundle, which must be refused, and returns the message.
     ///
     /// # Panics
     /// If it is not refused.
@@ -278,7 +282,7 @@ impl<'a> Yard<'a> {
         sentence
     }
 
-    /// The container's folder on this host.
+    /// Returns the container's folder on this host.
     #[must_use]
     pub fn folder(&self, id: &str) -> PathBuf {
         self.fixture.root().join("containers").join(id)
@@ -302,7 +306,7 @@ impl Boxed<'_> {
         Child::start(self.yard.runtime(&all))
     }
 
-    /// Deletes it, with all its processes.
+    /// Deletes it with all its processes.
     ///
     /// # Panics
     /// If that fails.
@@ -314,7 +318,7 @@ impl Boxed<'_> {
 
 impl Drop for Boxed<'_> {
     fn drop(&mut self) {
-        // A test that has failed leaves nothing running.
+        // A failed test leaves no container.
         let _ = self.yard.runtime(&["delete", "--force", &self.id]).output();
     }
 }
@@ -326,7 +330,7 @@ impl Outcome {
     }
 }
 
-/// The same with its output in a file.
+/// Redirects a command's output to a file.
 fn quietly(command: &Command, log: &Path) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", "exec \"$@\" </dev/null >\"$LOG\" 2>&1", "sh"]);
@@ -343,7 +347,8 @@ fn quietly(command: &Command, log: &Path) -> Command {
     shell
 }
 
-/// A root file system: some of this host's programs, ours, and the libraries that they need, each where it lies here.
+/// Fills a root file system with some of this host's programs, our C programs, and their libraries,
+/// each at its path on the host.
 ///
 /// # Panics
 /// If a file cannot be copied.
@@ -371,7 +376,7 @@ pub fn furnish(fixture: &Fixture, rootfs: &Path) {
     }
 }
 
-/// The libraries that a program's loader finds for it here, the loader included.
+/// Returns the libraries that the loader finds for a program, the loader included.
 ///
 /// # Panics
 /// If there is no `ldd`.
@@ -382,7 +387,7 @@ pub fn needed(program: &Path) -> Vec<PathBuf> {
     text.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
 }
 
-/// A `config.json` as engines write it, in short.
+/// Returns a minimal `config.json` in the form that engines write.
 #[must_use]
 pub fn configuration(variables: &[&str], arguments: &[&str]) -> Value {
     let namespaces = ["pid", "ipc", "uts", "mount", "network"].map(|kind| json!({ "type": kind }));

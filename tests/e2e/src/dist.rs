@@ -1,4 +1,4 @@
-//! Where the built files are.
+//! The location of the built files.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,8 @@ pub struct Dist {
 }
 
 impl Dist {
-    /// Takes CGPU_DIST, else the folder beside the test program's own (`target/debug/deps/..` -> `target/test`).
+    /// Finds the folder: CGPU_DIST, else the one beside the test program's own
+    /// (`target/debug/deps/..` -> `target/test`).
     ///
     /// # Panics
     /// If there is no such folder: `cargo test` alone does not build other packages' libraries.
@@ -24,7 +25,7 @@ impl Dist {
         Self { folder }
     }
 
-    /// A file by its name in the folder, e.g. `libcgpu.so` or `sim/libcuda.so.1`.
+    /// Returns a file by its name in the folder, e.g. `libcgpu.so` or `sim/libcuda.so.1`.
     ///
     /// # Panics
     /// If it was not built.
@@ -39,19 +40,19 @@ impl Dist {
         file
     }
 
-    /// The part that is built as it is shipped: the shim and the null driver.
+    /// Returns the release builds of the shim and the null driver.
     #[must_use]
     pub fn release(&self) -> Self {
         Self { folder: self.folder.join("release") }
     }
 
-    /// One of the C programs of `tests/cuda/programs`.
+    /// Returns one of the C programs of `tests/cuda/programs`.
     #[must_use]
     pub fn program(&self, name: &str) -> PathBuf {
         self.file(&format!("programs/{name}"))
     }
 
-    /// The folder itself.
+    /// Returns the folder itself.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder

@@ -1,4 +1,4 @@
-//! A Docker daemon for one test: its own data, its own socket, images from files of this host.
+//! A Docker daemon for one test, with its own data and socket, and images from files of this host.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -11,41 +11,41 @@ use tempfile::TempDir;
 use crate::containers::{find, is_reachable, unmount_below};
 use crate::{Child, Fixture, Outcome, furnish, mounted, skip};
 
-/// Longer than any test that has a daemon.
+/// Deadline of the daemon, above the duration of any test that has one.
 const LIFETIME: Duration = Duration::from_secs(600);
-/// How long it may take to come and to go.
+/// Timeout for the daemon's start and stop.
 const TIMEOUT: Duration = Duration::from_secs(90);
-/// The image that is made.
+/// The image that is built.
 const IMAGE: &str = "local/cuda";
 
-/// A daemon, and what it needs.
+/// A daemon and its files.
 pub struct Docker {
     folder: TempDir,
     options: Vec<&'static str>,
     daemon: PathBuf,
-    /// Run before the daemon, in a mount namespace of its own.
+    /// Shell commands that run before the daemon in its own mount namespace.
     setup: Option<String>,
     process: Option<Child>,
 }
 
-/// What talks to a daemon.
+/// The `docker` client of a daemon.
 #[derive(Clone, Debug)]
 pub struct Client {
     folder: PathBuf,
 }
 
 impl Docker {
-    /// Starts one whose runtimes `cgpu setup docker` has set, with simulated GPUs. None, after recording the skip, where there is no Docker, or
-    /// none that starts.
+    /// Starts a daemon whose runtimes `cgpu setup docker` has configured, with simulated GPUs.
+    /// Returns None, after recording the skip, where Docker is missing or does not start.
     ///
     /// # Panics
-    /// If what it needs cannot be written.
+    /// If a file cannot be written.
     #[must_use]
     pub fn start(test: &str, fixture: &Fixture, gpus: &str) -> Option<Self> {
         Self::start_with(test, fixture, gpus, &[])
     }
 
-    /// The same with more options for the daemon.
+    /// As [`Docker::start`], with more options for the daemon.
     ///
     /// # Panics
     /// As above.
@@ -59,7 +59,8 @@ impl Docker {
         Self::furnished(test, fixture, gpus, options, None)
     }
 
-    /// One that gives its containers a user namespace: their users are this host's from 100000 on.
+    /// Starts a daemon with user namespace remapping: its containers' users are this host's from
+    /// 100000 on.
     ///
     /// # Panics
     /// As above.
@@ -69,14 +70,14 @@ impl Docker {
             skip(test, "userns", "what was built lies where other users cannot come to");
             return None;
         }
-        // The host's own lists stay as they are: the daemon sees others.
+        // The host's own subordinate ID files stay as they are: only the daemon sees these.
         let ranges = fixture.path("ranges");
         fs::write(&ranges, "daemon:100000:65536\n").expect("a list");
         let list = ranges.display();
         let setup = format!(
             "touch /etc/subuid /etc/subgid && mount --bind {list} /etc/subuid && mount --bind {list} /etc/subgid"
         );
-        // Its root must be able to come to what is mounted, as it can below /run.
+        // The remapped root must be able to reach what is mounted, as it can below /run.
         let open = |folder: &Path| fs::set_permissions(folder, fs::Permissions::from_mode(0o755));
         open(&fixture.path("")).expect("our own folder");
         Self::furnished(test, fixture, gpus, &["--userns-remap=daemon"], Some(setup))
@@ -103,7 +104,8 @@ impl Docker {
         let at = |name: &str| folder.path().join(name);
         fs::write(at("runtime.toml"), format!("root = {:?}\nsim = {gpus:?}\n", fixture.root()))
             .expect("a configuration");
-        // The vendor's programs, which a host with real GPUs has: one lets Docker offer --gpus, the other is what --runtime=nvidia starts.
+        // The vendor's programs that a host with real GPUs has. Docker offers --gpus where it finds
+        // the hook; --runtime=nvidia starts the other.
         fs::create_dir(at("vendor")).expect("a folder");
         symlink(fixture.dist().file("cgpu-runtime"), at("vendor/nvidia-container-runtime-hook"))
             .expect("a link");
@@ -144,7 +146,7 @@ impl Docker {
         Some(docker)
     }
 
-    /// Starts the daemon, and waits until it answers; else what it said.
+    /// Starts the daemon and waits until it answers. Returns its output if it does not.
     fn come(&mut self) -> Result<(), String> {
         let at = |name: &str| self.folder.path().join(name);
         let mut command = Command::new(&self.daemon);
@@ -175,7 +177,7 @@ impl Docker {
         Ok(())
     }
 
-    /// Ends the daemon as a host's service manager does.
+    /// Ends the daemon with SIGTERM, as a service manager does.
     fn go(&mut self) {
         let Some(mut process) = self.process.take() else { return };
         process.signal(libc::SIGTERM);
@@ -185,16 +187,16 @@ impl Docker {
         }
     }
 
-    /// Ends the daemon and starts it again.
+    /// Restarts the daemon.
     ///
     /// # Panics
-    /// If it does not come back.
+    /// If it does not start again.
     pub fn restart(&mut self) {
         self.go();
         self.come().expect("the daemon comes back");
     }
 
-    /// `docker` of this daemon, for other threads.
+    /// Returns the daemon's client, for other threads.
     #[must_use]
     pub fn client(&self) -> Client {
         Client { folder: self.folder.path().to_owned() }
@@ -204,31 +206,32 @@ impl Docker {
         self.client().host()
     }
 
-    /// `docker exec -i` of a program that reads what it is to do, and lives until its test ends.
+    /// Starts `docker exec -i` with a program that reads commands until its test ends.
     #[must_use]
     pub fn spawn(&self, arguments: &[&str]) -> Child {
         Child::start_for(self.client().command(arguments), LIFETIME)
     }
 
-    /// `docker` with these arguments.
+    /// Runs `docker` with these arguments.
     #[must_use]
     pub fn run(&self, arguments: &[&str]) -> Outcome {
         self.client().run(arguments)
     }
 
-    /// A line as people type it: `IMAGE` stands for the image. The network, which a test's daemon has not got, is left out.
+    /// Runs a command line of the documents. `IMAGE` stands for the image; the network, which a
+    /// test's daemon lacks, is left out.
     #[must_use]
     pub fn line(&self, line: &str) -> Outcome {
         self.client().line(line)
     }
 
-    /// Where all of it lies.
+    /// Returns the daemon's folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The image's name.
+    /// Returns the image's name.
     #[must_use]
     pub fn image(&self) -> &'static str {
         IMAGE
@@ -255,7 +258,7 @@ impl Client {
     /// As [`Docker::line`].
     ///
     /// # Panics
-    /// If it is no line for `docker`.
+    /// If the line does not start with `docker`.
     #[must_use]
     pub fn line(&self, line: &str) -> Outcome {
         let mut words: Vec<&str> = line
@@ -285,7 +288,8 @@ impl Drop for Docker {
         if remove.len() > 2 {
             let _ = self.run(&remove);
         }
-        // It must take its mounts away before the folder can go; one that lets containers live leaves one of them.
+        // The daemon must unmount before the folder is removed; with live-restore one mount is
+        // left.
         self.go();
         unmount_below(self.folder.path());
     }

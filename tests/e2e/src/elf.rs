@@ -1,17 +1,17 @@
-//! What `readelf` says about a shared library: its exports, what it needs, which symbol versions.
+//! What `readelf` reports about a shared library: exports, dependencies, symbol versions.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// The dynamic section of a library, read by binutils.
+/// The dynamic section of a library, as read by binutils.
 pub struct Elf {
     symbols: Vec<Vec<String>>,
     dynamic: String,
 }
 
 impl Elf {
-    /// Reads a file; None if there is no readelf.
+    /// Reads a file. Returns None if there is no readelf.
     ///
     /// # Panics
     /// If readelf cannot read it.
@@ -35,14 +35,14 @@ impl Elf {
         Some(Self { symbols, dynamic })
     }
 
-    /// Names that it defines for others.
+    /// Returns the symbols that it exports.
     #[must_use]
     pub fn exports(&self) -> BTreeSet<String> {
         let defined = self.symbols.iter().filter(|row| row[6] != "UND" && row[4] != "LOCAL");
         defined.map(|row| row[7].clone()).collect()
     }
 
-    /// Versions of the symbols that it takes from others, e.g. `GLIBC_2.14`.
+    /// Returns the versions of the symbols that it imports, e.g. `GLIBC_2.14`.
     #[must_use]
     pub fn versions(&self) -> BTreeSet<String> {
         let taken = self.symbols.iter().filter(|row| row[6] == "UND");
@@ -51,20 +51,21 @@ impl Elf {
             .collect()
     }
 
-    /// Names that it takes from others by no version, and cannot do without: which library has them is not checked before it is loaded.
+    /// Returns the strong, unversioned symbols that it imports. Which library has them is not
+    /// checked before it is loaded.
     #[must_use]
     pub fn unversioned(&self) -> BTreeSet<String> {
         let taken = self.symbols.iter().filter(|row| row[6] == "UND" && row[4] == "GLOBAL");
         taken.map(|row| row[7].clone()).filter(|name| !name.contains('@')).collect()
     }
 
-    /// Libraries that the loader must find for it.
+    /// Returns the libraries that it depends on.
     #[must_use]
     pub fn needed(&self) -> BTreeSet<String> {
         self.entries("(NEEDED)")
     }
 
-    /// Its own name.
+    /// Returns its SONAME.
     #[must_use]
     pub fn soname(&self) -> Option<String> {
         self.entries("(SONAME)").pop_first()

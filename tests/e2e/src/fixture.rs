@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::containers::unmount_below;
 use crate::{Dist, Outcome};
 
-/// Variables that mean something to us or to a driver, and must not leak in from whoever runs the tests.
+/// Prefixes of variables that cgpu or a driver reads. They must not leak in from the caller.
 const OURS: &[&str] = &[
     "CGPU_",
     "ALIYUN_COM_GPU_",
@@ -20,13 +20,14 @@ const OURS: &[&str] = &[
     "LD_LIBRARY_PATH",
 ];
 
-/// How long what must come about may take: for the books to forget the dead, their memory is given back by the driver, then drained.
+/// Timeout for a condition that a test waits for. The slowest is draining: the driver frees the
+/// memory of exited processes, then the ledger drops it.
 const DRAIN: Duration = Duration::from_secs(60);
 
-/// Longer than any test that has a monitor, but for those that say so.
+/// Default deadline of monitors and workers, above the duration of most tests.
 const LIFETIME: Duration = Duration::from_secs(300);
 
-/// A host with simulated GPUs, in a temporary folder that goes with it.
+/// A host with simulated GPUs in a temporary folder, which is removed on drop.
 pub struct Fixture {
     folder: Ground,
     dist: Dist,
@@ -37,7 +38,8 @@ pub struct Fixture {
     lifetime: Duration,
 }
 
-/// The folder, without what engines that did not come to delete their containers have left mounted in it.
+/// The fixture's folder. It is unmounted on drop, since engines leave mounts of containers that
+/// they could not delete.
 struct Ground(TempDir);
 
 impl Ground {
@@ -52,7 +54,7 @@ impl Drop for Ground {
     }
 }
 
-/// A container of a [`Fixture`]: a region folder and the variables its processes get.
+/// A container of a [`Fixture`]: a region folder and the variables of its processes.
 #[derive(Clone)]
 pub struct Container {
     directory: PathBuf,
@@ -61,13 +63,14 @@ pub struct Container {
 }
 
 impl Fixture {
-    /// GPUs as CGPU_SIM_GPUS lists them, e.g. `A10:23028,T4:15109`.
+    /// Creates a host with GPUs as CGPU_SIM_GPUS lists them, e.g. `A10:23028,T4:15109`.
     ///
     /// # Panics
     /// If no temporary folder can be made or nothing was built.
     #[must_use]
     pub fn new(gpus: &str) -> Self {
-        // In memory where possible: regions need a file system that keeps locks, which that of a container's root may not.
+        // In memory where possible: regions need a file system that supports locks, which a
+        // container's root may not.
         let place = Some(PathBuf::from("/dev/shm")).filter(|place| place.is_dir());
         let place = place.unwrap_or_else(std::env::temp_dir);
         let folder = tempfile::Builder::new()
@@ -85,67 +88,70 @@ impl Fixture {
         }
     }
 
-    /// One GPU of the null driver, which grants everything and has room for any number of processes.
+    /// Creates a host with one GPU of the null driver, which grants every request and any number of
+    /// processes.
     #[must_use]
     pub fn null() -> Self {
         Self { driver: "null", ..Self::new("") }
     }
 
-    /// The null driver and the shim as they are shipped: for what depends on how they were compiled.
+    /// Creates a host with the release builds of the null driver and the shim, for what depends on
+    /// how they were compiled.
     #[must_use]
     pub fn null_release() -> Self {
         Self { dist: Dist::find().release(), ..Self::null() }
     }
 
-    /// The same GPUs, so many times slower than real time.
+    /// Makes the GPUs this many times slower than real time.
     #[must_use]
     pub fn slowed(self, time_scale: u32) -> Self {
         Self { time_scale, ..self }
     }
 
-    /// The same GPUs, whose own clock is so many millionths fast; negative: slow.
+    /// Makes the GPUs' own clock this many millionths fast, or slow if negative.
     #[must_use]
     pub fn drifting(self, clock_ppm: i32) -> Self {
         Self { clock_ppm, ..self }
     }
 
-    /// The same, for a test that takes so much longer than others.
+    /// Adds to the deadline of monitors and workers.
     #[must_use]
     pub fn lasting(self, more: Duration) -> Self {
         Self { lifetime: LIFETIME + more, ..self }
     }
 
-    /// How long its monitor and workers may run before they count as hung.
+    /// Returns the deadline of its monitor and workers.
     #[must_use]
     pub fn lifetime(&self) -> Duration {
         self.lifetime
     }
 
-    /// How many times slower than real time its GPUs are.
+    /// Returns how many times slower than real time its GPUs are.
     #[must_use]
     pub fn time_scale(&self) -> u32 {
         self.time_scale
     }
 
-    /// The built files.
+    /// Returns the built files.
     #[must_use]
     pub fn dist(&self) -> &Dist {
         &self.dist
     }
 
-    /// A path in the scene's folder.
+    /// Returns a path in the fixture's folder.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// The monitor's root.
+    /// Returns the monitor's root.
     #[must_use]
     pub fn root(&self) -> PathBuf {
         self.path("root")
     }
 
-    /// Any program on this host, outside of containers: it sees the simulated GPUs as they are.
+    /// Returns a program on this host, outside of containers: it sees the simulated GPUs as they
+    /// are.
     #[must_use]
     pub fn native(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
@@ -164,13 +170,13 @@ impl Fixture {
         command
     }
 
-    /// One of the C programs, outside of containers.
+    /// Returns one of the C programs, outside of containers.
     #[must_use]
     pub fn program(&self, name: &str) -> Command {
         self.native(&self.dist.program(name))
     }
 
-    /// `cgpu` with these arguments.
+    /// Returns `cgpu` with these arguments.
     #[must_use]
     pub fn cgpu(&self, arguments: &[&str]) -> Command {
         let mut command = self.native(&self.dist.file("cgpu"));
@@ -178,7 +184,7 @@ impl Fixture {
         command
     }
 
-    /// A container without a limit; its folder lies where a monitor of this scene looks.
+    /// Creates a container without a limit in the root of the fixture's monitor.
     ///
     /// # Panics
     /// If the folder cannot be made.
@@ -189,7 +195,7 @@ impl Fixture {
         Container { directory, variables: Vec::new(), shim: self.dist.file("libcgpu.so") }
     }
 
-    /// A container with the same limit in MiB on every GPU.
+    /// Creates a container with the same limit in MiB on every GPU.
     #[must_use]
     pub fn limited(&self, name: &str, mib: u64) -> Container {
         self.container(name)
@@ -197,13 +203,13 @@ impl Fixture {
             .with("CGPU_MEM_UNIT", "MiB")
     }
 
-    /// One of the C programs in a container.
+    /// Returns one of the C programs in a container.
     #[must_use]
     pub fn program_in(&self, container: &Container, name: &str) -> Command {
         self.native_in(container, &self.dist.program(name))
     }
 
-    /// Any program in a container.
+    /// Returns any program in a container.
     #[must_use]
     pub fn native_in(&self, container: &Container, program: &Path) -> Command {
         let mut command = self.native(program);
@@ -212,7 +218,8 @@ impl Fixture {
         command
     }
 
-    /// The books of one container as `cgpu smi --json` tells them: all bytes on a GPU of its living and dead processes.
+    /// Returns the bytes that `cgpu smi --json` reports as charged to a container on a GPU, for its
+    /// live and its exited processes.
     ///
     /// # Panics
     /// If `cgpu smi` fails or does not know the container.
@@ -227,7 +234,7 @@ impl Fixture {
         number("used") + number("implicit") + number("orphan")
     }
 
-    /// What is in use of the first GPU in truth, by whomever.
+    /// Returns the used bytes of the first GPU, of all processes, as the simulator has them.
     ///
     /// # Panics
     /// If `cgpu-sim status` fails.
@@ -239,10 +246,10 @@ impl Fixture {
         status["gpus"][0]["used_bytes"].as_u64().expect("a number of bytes")
     }
 
-    /// Asks again and again until there is an answer.
+    /// Polls until there is an answer.
     ///
     /// # Panics
-    /// If there never is.
+    /// If the timeout passes.
     pub fn eventually<T>(&self, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         let deadline = Instant::now() + DRAIN;
         loop {
@@ -254,10 +261,10 @@ impl Fixture {
         }
     }
 
-    /// Asks again and again until nothing is left of what is being ended.
+    /// Polls until the list is empty.
     ///
     /// # Panics
-    /// If something stays.
+    /// If the timeout passes.
     pub fn none_is_left(&self, what: &str, mut left: impl FnMut() -> Vec<String>) {
         let deadline = Instant::now() + DRAIN;
         loop {
@@ -270,10 +277,10 @@ impl Fixture {
         }
     }
 
-    /// Waits until nothing of a container's dead processes is on the books of the first GPU any more.
+    /// Waits until a container is charged nothing on the first GPU.
     ///
     /// # Panics
-    /// If that does not come about.
+    /// If the timeout passes.
     pub fn wait_until_empty(&self, container: &Container) {
         let deadline = Instant::now() + DRAIN;
         while self.used(container, 0) != 0 {
@@ -283,27 +290,27 @@ impl Fixture {
                 self.used(container, 0)
             );
             std::thread::sleep(Duration::from_millis(100));
-            // Without a monitor it is the next process that buries the dead.
+            // Without a monitor the container's next process reclaims exited ones.
             Outcome::of(self.program_in(container, "init")).silent();
         }
     }
 }
 
 impl Container {
-    /// The same with one more variable.
+    /// Adds a variable.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Its name, which is that of its folder.
+    /// Returns its name, which is that of its folder.
     #[must_use]
     pub fn name(&self) -> String {
         self.directory.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// The same with a weight.
+    /// Sets a weight.
     ///
     /// # Panics
     /// If its `limits` cannot be written.
@@ -314,13 +321,13 @@ impl Container {
         self.with("ALIYUN_COM_GPU_SCHD_WEIGHT", &weight.to_string())
     }
 
-    /// Its region folder.
+    /// Returns its region folder.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// One of the region's files.
+    /// Returns the path of one of the region's files.
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)

@@ -1,4 +1,4 @@
-//! The monitor of a scene, and programs that launch kernels under it.
+//! The monitor of a fixture, and programs that launch kernels under it.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{Child, Container, Fixture, Outcome};
 
-/// How long a monitor may take to answer for the first time.
+/// Timeout for a monitor's first answer.
 const START: Duration = Duration::from_secs(30);
 
 /// A running monitor.
@@ -16,14 +16,14 @@ pub struct Monitor {
     pub process: Child,
 }
 
-/// A program that launches kernels of 60 us when told to.
+/// A program that launches kernels of 60 us on command.
 pub struct Worker {
     /// Its process.
     pub process: Child,
 }
 
 impl Monitor {
-    /// Starts the monitor of a scene and waits until it answers.
+    /// Starts the monitor of a fixture and waits until it answers.
     ///
     /// # Panics
     /// If it does not.
@@ -32,7 +32,7 @@ impl Monitor {
         Self::start_with(fixture, "tree = \"none\"\n")
     }
 
-    /// The same with its control tree mounted at `cgpu_km` in its root.
+    /// As [`Monitor::start`], with its control tree mounted at `cgpu_km` in its root.
     ///
     /// # Panics
     /// If it does not answer.
@@ -41,7 +41,8 @@ impl Monitor {
         Self::start_with(fixture, "")
     }
 
-    /// The same with more lines in its configuration. It serves no metrics unless they say where.
+    /// As [`Monitor::start`], with more lines of configuration. It serves no metrics unless they
+    /// set an address.
     ///
     /// # Panics
     /// If it does not answer.
@@ -50,7 +51,7 @@ impl Monitor {
         Self::start_by(fixture, more, |_| ())
     }
 
-    /// The same, and calls of its NVML fail as `CGPU_SIM_FAULT` says.
+    /// As [`Monitor::start`]; calls of its NVML fail as `CGPU_SIM_FAULT` says.
     ///
     /// # Panics
     /// If it does not answer.
@@ -81,7 +82,7 @@ impl Monitor {
 }
 
 impl Worker {
-    /// Starts one in a container and waits until it is ready.
+    /// Starts a worker in a container and waits until it is ready.
     ///
     /// # Panics
     /// If it does not get ready.
@@ -93,24 +94,24 @@ impl Worker {
         Self { process }
     }
 
-    /// Begins to launch kernels without a pause.
+    /// Starts launching kernels back to back for this long.
     pub fn begin(&mut self, seconds: f64) {
         self.process.write(&format!("run {seconds}\n"));
     }
 
-    /// Waits for the end of what [`Worker::begin`] began; kernels per second.
+    /// Waits for the end of [`Worker::begin`]'s run and returns kernels per second.
     ///
     /// # Panics
-    /// If the program says something else.
+    /// If the program prints something else.
     pub fn rate(&mut self) -> f64 {
         let [launches, seconds] = self.done();
         launches / seconds
     }
 
-    /// The same: kernels, and seconds.
+    /// Waits for the end of [`Worker::begin`]'s run and returns its kernels and seconds.
     ///
     /// # Panics
-    /// If the program says something else.
+    /// If the program prints something else.
     pub fn done(&mut self) -> [f64; 2] {
         let answer = self.answer();
         ["launches", "seconds"]
@@ -128,17 +129,17 @@ impl Worker {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?} is no JSON: {error}"))
     }
 
-    /// Ends it; it must have been silent.
+    /// Ends it, and asserts that it wrote no errors.
     pub fn finish(self) {
         self.process.finish().silent();
     }
 }
 
 impl Fixture {
-    /// What `cgpu smi --json` says.
+    /// Returns the output of `cgpu smi --json`.
     ///
     /// # Panics
-    /// If it fails or says no JSON.
+    /// If it fails or prints no JSON.
     #[must_use]
     pub fn smi(&self) -> Value {
         let root = self.root();
@@ -146,7 +147,8 @@ impl Fixture {
         outcome.silent().json()
     }
 
-    /// What `cgpu smi --json` says of one container; a monitor finds it within a moment.
+    /// Returns what `cgpu smi --json` reports for one container, which a monitor finds after a
+    /// short time.
     ///
     /// # Panics
     /// If it stays unknown.
@@ -169,7 +171,7 @@ impl Fixture {
         }
     }
 
-    /// `cgpu set`.
+    /// Runs `cgpu set`.
     ///
     /// # Panics
     /// If it fails.

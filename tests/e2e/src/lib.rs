@@ -1,9 +1,10 @@
-//! The stage on which built files are tested: the real loader, real processes, a simulated GPU.
+//! The harness for built files: the real loader, real processes, a simulated GPU.
 //!
-//! Nothing here depends on a crate that it tests: a test starts programs from `target/test` (see [`Dist`]) on a [`Fixture`], which
-//! is one host with its simulated GPUs in a folder of its own, and judges what they print, how they end, and what `cgpu smi`
-//! says about them. Tests that only ask *what* happens are in `tests/plain` and run in parallel; those that also measure time
-//! are in `tests/timed` and run one at a time. No test asserts an upper bound on wall time: deadlines only end what hangs.
+//! Nothing here depends on a crate that it tests. A test starts programs from `target/test` (see
+//! [`Dist`]) on a [`Fixture`], one host with simulated GPUs in its own folder. It checks their
+//! output, their exit status, and what `cgpu smi` reports. `tests/plain` checks behaviour and runs
+//! in parallel; `tests/timed` also measures time and runs serially. No test asserts an upper bound
+//! on wall time: deadlines only end hung programs.
 
 mod child;
 mod containers;

@@ -1,15 +1,17 @@
-//! Programs that see other mounts, or other processes, than the rest of the host.
+//! Commands in mount and PID namespaces of their own.
 
 use std::process::Command;
 
-/// The same command in a mount namespace of its own, after a shell has run `setup` there. None where this user may not mount.
+/// Wraps a command to run in its own mount namespace, after a shell has run `setup` there. Returns
+/// None where this user may not mount.
 #[must_use]
 pub fn mounted(command: &Command, setup: &str) -> Option<Command> {
     apart(command, &["--mount"], setup)
 }
 
-/// The same command as the first process of a PID namespace of its own, as in a container; with a /proc that shows it, or the host's. It goes
-/// with the process that is started here. None where this user may not do that.
+/// Wraps a command to run as the first process of its own PID namespace, as in a container, with
+/// its own /proc or the host's. It ends with the process that is started here. Returns None where
+/// this user may not do that.
 #[must_use]
 pub fn contained(command: &Command, own_proc: bool) -> Option<Command> {
     let setup = if own_proc { "mount -t proc proc /proc" } else { "true" };
@@ -29,7 +31,7 @@ fn apart(command: &Command, namespaces: &[&str], setup: &str) -> Option<Command>
     if !probe.is_ok_and(|output| output.status.success()) {
         return None;
     }
-    // The shim is for the program alone, not for the tools that prepare its place.
+    // Only the program is preloaded with the shim, not the tools that prepare its namespace.
     let preload =
         command.get_envs().find(|(name, _)| *name == "LD_PRELOAD").and_then(|(_, value)| value);
     let mut wrapped = Command::new("unshare");

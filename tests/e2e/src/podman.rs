@@ -1,4 +1,4 @@
-//! podman with storage of one test's own, and an image from files of this host.
+//! podman with storage for one test, and an image from files of this host.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,22 +10,23 @@ use tempfile::TempDir;
 use crate::containers::{find, unmount_below};
 use crate::{Fixture, Outcome, furnish, skip};
 
-/// The image that is made.
+/// The image that is built.
 const IMAGE: &str = "localhost/cuda";
 
-/// Where engines look for specifications of devices.
+/// The folder of CDI specifications.
 const DEVICES: &str = "/run/cdi";
 
-/// podman, set up by `cgpu setup podman`.
+/// podman, configured by `cgpu setup podman`.
 pub struct Podman {
     folder: TempDir,
 }
 
 impl Podman {
-    /// Sets it up with simulated GPUs. None, after recording the skip, where it is not there or starts no containers.
+    /// Configures podman with simulated GPUs. Returns None, after recording the skip, where it is
+    /// missing or starts no containers.
     ///
     /// # Panics
-    /// If what it needs cannot be written.
+    /// If a file cannot be written.
     #[must_use]
     pub fn open(test: &str, fixture: &Fixture, gpus: &str) -> Option<Self> {
         // SAFETY: no obligations; geteuid cannot fail.
@@ -66,13 +67,13 @@ impl Podman {
         Some(podman)
     }
 
-    /// The configuration of `cgpu-runtime`.
+    /// Returns the path of `cgpu-runtime`'s configuration.
     #[must_use]
     pub fn config(&self) -> PathBuf {
         self.folder.path().join("runtime.toml")
     }
 
-    /// `podman` with these arguments.
+    /// Runs `podman` with these arguments.
     #[must_use]
     pub fn command(&self, arguments: &[&str]) -> Outcome {
         let mut command = Command::new("podman");
@@ -83,14 +84,15 @@ impl Podman {
         Outcome::of(command)
     }
 
-    /// Runs a container: in the background, or to its end.
+    /// Runs a container, in the background or to its end.
     #[must_use]
     pub fn run(&self, options: &[&str], program: &[&str], detached: bool) -> Outcome {
         self.command(&running(if detached { "--detach" } else { "--rm" }, options, program))
     }
 
-    /// Runs a container to its end with runc, without a runtime of ours, on a host whose devices are those of this specification: podman
-    /// finds such files in the host's own folders only, so it runs where it sees another one there.
+    /// Runs a container to its end with runc alone, on a host whose devices are those of this CDI
+    /// specification. podman finds specifications only in the host's own folders, so it runs in a
+    /// mount namespace with another such folder.
     ///
     /// # Panics
     /// If the specification cannot be written.
@@ -115,13 +117,13 @@ impl Podman {
         command.args(["--runtime", "runc"]).args(running("--rm", options, program));
         let outcome = Outcome::of(command);
         if made {
-            // Somebody else may use it by now.
+            // It fails if another process has put a file there.
             let _ = fs::remove_dir(DEVICES);
         }
         outcome
     }
 
-    /// Has podman's own files in the test's folder.
+    /// Places podman's own files in the test's folder.
     fn place<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let at = |name: &str| self.folder.path().join(name);
         command.env("CONTAINERS_STORAGE_CONF", at("storage.conf"));
@@ -131,9 +133,9 @@ impl Podman {
     }
 }
 
-/// The arguments that run a container.
+/// Returns the arguments that run a container.
 fn running<'a>(way: &'a str, options: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
-    // A host that is itself confined cannot give more than it has.
+    // A host that is itself confined cannot grant higher limits than its own.
     let few = ["--network=none", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"];
     [&["run", way], &few[..], options, &[IMAGE], program].concat()
 }
@@ -141,18 +143,18 @@ fn running<'a>(way: &'a str, options: &[&'a str], program: &[&'a str]) -> Vec<&'
 impl Drop for Podman {
     fn drop(&mut self) {
         let _ = self.command(&["rm", "--all", "--force", "--time", "0"]);
-        // Its monitors of containers come after it, and write into the folder.
+        // Its container monitors outlive it and write into the folder.
         let ours = self.folder.path().to_string_lossy().into_owned();
         let deadline = Instant::now() + Duration::from_secs(30);
         while is_used(&ours) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
         }
-        // Storage that stays mounted would keep the folder.
+        // Mounted storage would keep the folder from being removed.
         unmount_below(self.folder.path());
     }
 }
 
-/// Whether a process was started with a path below this one.
+/// Returns whether a process was started with a path below this one.
 fn is_used(folder: &str) -> bool {
     let lines = fs::read_dir("/proc").into_iter().flatten().flatten();
     lines

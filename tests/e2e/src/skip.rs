@@ -1,14 +1,14 @@
-//! Tests that cannot run here say so, and are counted.
+//! Tests that cannot run here report it and are counted.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Records that a test could not run. libtest has no word for it, so the test then returns and `cargo xtask test` moves it
-/// from the passed to the skipped ones.
+/// Records that a test could not run. libtest has no such result, so the test returns and `cargo
+/// xtask test` moves it from the passed to the skipped ones.
 ///
 /// # Panics
-/// If CGPU_REQUIRE lists the tool: then its lack is a failure.
+/// If CGPU_REQUIRE lists the tool: then its absence is a failure.
 pub fn skip(test: &str, tool: &str, reason: &str) {
     let required = std::env::var("CGPU_REQUIRE").unwrap_or_default();
     assert!(
@@ -19,12 +19,13 @@ pub fn skip(test: &str, tool: &str, reason: &str) {
     if let Some(file) = std::env::var_os("CGPU_SKIPPED") {
         let mut file =
             OpenOptions::new().append(true).create(true).open(file).expect("the list of skips");
-        // One write: other tests append at the same time.
+        // One write, because other tests append at the same time.
         file.write_all(format!("{test}: {reason}\n").as_bytes()).expect("the list of skips");
     }
 }
 
-/// The interpreter of the environment with the real client libraries, or None after recording the skip.
+/// Returns the Python interpreter of the environment with the client libraries, or None after
+/// recording the skip.
 #[must_use]
 pub fn python(test: &str) -> Option<PathBuf> {
     if let Some(python) = std::env::var_os("CGPU_PYTHON") {

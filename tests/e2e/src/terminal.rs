@@ -1,4 +1,4 @@
-//! A real terminal: tmux, without a window, in a folder of its own.
+//! A real terminal: tmux without a window, in its own folder.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -6,24 +6,25 @@ use std::time::{Duration, Instant};
 
 use crate::{Child, Fixture, Outcome, skip};
 
-/// Longer than any test that has a terminal.
+/// Deadline of the terminal, above the duration of any test that has one.
 const LIFETIME: Duration = Duration::from_secs(300);
 
-/// How long what must appear may take.
+/// Timeout for text to appear.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A shell in a terminal.
 pub struct Terminal {
-    /// Started in the foreground, so that it goes with the test.
+    /// In the foreground, so that it ends with the test.
     server: Child,
     socket: PathBuf,
 }
 
 impl Terminal {
-    /// Opens one of this size, with these variables; None after recording the skip where there is no tmux.
+    /// Opens a terminal of this size with these variables. Returns None, after recording the skip,
+    /// where there is no tmux.
     ///
     /// # Panics
-    /// If tmux is there and does not do its work.
+    /// If tmux is there and fails.
     #[must_use]
     pub fn open(
         fixture: &Fixture,
@@ -39,7 +40,7 @@ impl Terminal {
         }
         let socket = fixture.path(&format!("tmux-{}x{}", size.0, size.1));
         let mut command = fixture.native("tmux".as_ref());
-        // An interactive shell reads ENV. What the tests' own surroundings say of colours must not count.
+        // An interactive shell reads ENV; the other variables would change colours and sizes.
         for name in ["ENV", "NO_COLOR", "TMUX", "LC_CTYPE", "COLUMNS", "LINES"] {
             command.env_remove(name);
         }
@@ -48,7 +49,7 @@ impl Terminal {
             .env("PS1", "$ ")
             .env("SHELL", "/bin/sh")
             .env("CGPU", fixture.dist().file("cgpu"));
-        // A panic's message is to be one screen.
+        // A panic's message must fit on one screen.
         command.env("RUST_BACKTRACE", "0");
         command.envs(variables.iter().copied());
         command.arg("-S").arg(&socket).args(["-u", "-f", "/dev/null", "-D"]);
@@ -103,7 +104,7 @@ impl Terminal {
         self.press("Enter");
     }
 
-    /// Types characters as they are.
+    /// Types characters literally.
     pub fn types(&self, text: &str) {
         self.tmux(&["send-keys", "-t", "test", "-l", text]);
     }
@@ -113,25 +114,25 @@ impl Terminal {
         self.tmux(&["send-keys", "-t", "test", key]);
     }
 
-    /// Makes it larger or smaller.
+    /// Changes its size.
     pub fn resize(&self, columns: u16, rows: u16) {
         let (columns, rows) = (columns.to_string(), rows.to_string());
         self.tmux(&["resize-window", "-t", "test", "-x", &columns, "-y", &rows]);
     }
 
-    /// What is on the screen.
+    /// Returns the text on the screen.
     #[must_use]
     pub fn picture(&self) -> String {
         self.tmux(&["capture-pane", "-t", "test", "-p"])
     }
 
-    /// The same with its colours, as escape sequences.
+    /// Returns the screen with its colours as escape sequences.
     #[must_use]
     pub fn colours(&self) -> String {
         self.tmux(&["capture-pane", "-t", "test", "-p", "-e"])
     }
 
-    /// One of tmux's own variables, such as `alternate_on`.
+    /// Returns one of tmux's variables, such as `alternate_on`.
     #[must_use]
     pub fn variable(&self, name: &str) -> String {
         self.tmux(&["display-message", "-t", "test", "-p", &format!("#{{{name}}}")])
@@ -139,18 +140,18 @@ impl Terminal {
             .to_owned()
     }
 
-    /// Waits until all of it is on the screen; the whole screen.
+    /// Waits until this text is on the screen and returns the screen.
     ///
     /// # Panics
-    /// If it never is.
+    /// If the timeout passes.
     pub fn shows(&self, what: &str) -> String {
         self.comes_to(what, |picture| picture.contains(what))
     }
 
-    /// Waits until the screen is as it should be; the whole screen.
+    /// Waits for a condition on the screen and returns the screen.
     ///
     /// # Panics
-    /// If it never is.
+    /// If the timeout passes.
     pub fn comes_to(&self, what: &str, mut holds: impl FnMut(&str) -> bool) -> String {
         let deadline = Instant::now() + TIMEOUT;
         loop {

@@ -1,7 +1,8 @@
-//! A real client in Rust: what programs do that use the crate cudarc.
+//! A client in Rust: what programs do that use the crate cudarc.
 //!
-//! Prints one JSON object: the GPU's size by both calls, how much could be had until the ordinary out-of-memory error, and that
-//! copies and kernels work afterwards. Exits 1 with cudarc's own message where one of its calls fails.
+//! Prints one JSON object: the GPU's size by both calls, how much could be allocated until the
+//! ordinary out-of-memory error, and that copies and kernels work afterwards. Exits 1 with cudarc's
+//! message if a call fails.
 
 use std::error::Error;
 
@@ -10,10 +11,11 @@ use cudarc::driver::{CudaContext, CudaSlice, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use serde_json::json;
 
-/// What is asked for at a time.
+/// Bytes of one allocation.
 const CHUNK: usize = 64 << 20;
 
-/// Counts up; on a simulated GPU any text is a module, and the name says nothing, so that it takes the usual time and does nothing.
+/// A kernel that counts up. A simulated GPU accepts any text as a module; this kernel takes the
+/// usual time there and does nothing.
 const KERNEL: &str = include_str!("increment.ptx");
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,7 +1,7 @@
-//! A real client in Rust at work, by the crate cudarc: streams, events, memory in stream order, virtual memory, graphs, and the right
-//! bytes after each.
+//! A client in Rust that does real work by the crate cudarc: streams, events, stream-ordered
+//! memory, virtual memory, graphs. It checks the bytes after each.
 //!
-//! Prints one JSON object. Exits 1 with cudarc's own message where one of its calls fails, or with what was wrong.
+//! Prints one JSON object. Exits 1 with cudarc's message if a call fails, or with what was wrong.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ const KERNEL: &str = include_str!("increment.ptx");
 
 fn main() -> Outcome {
     let context = CudaContext::new(0)?;
-    // SAFETY: the program orders its streams itself; what cudarc would record for that must not come into a capture.
+    // SAFETY: the program orders its streams itself. The events that cudarc would record must not
+    // become part of a capture.
     unsafe { context.disable_event_tracking() };
     let function = context.load_module(Ptx::from_src(KERNEL))?.load_function("increment")?;
     let elapsed = streams(&context, &function)?;
@@ -41,17 +42,18 @@ fn numbers(seed: u32) -> Vec<u32> {
         .collect()
 }
 
-/// A kernel over no elements: on a real GPU, too, it changes nothing.
+/// Launches a kernel over no elements, which changes nothing on a real GPU, too.
 fn launch(stream: &Arc<CudaStream>, function: &CudaFunction, on: u64) -> Outcome {
     let none = 0_u32;
     let mut launch = stream.launch_builder(function);
     launch.arg(&on).arg(&none);
-    // SAFETY: the kernel counts up the first `none` words.
+    // SAFETY: the kernel counts up the first `none` words, which is 0, so it accesses no memory.
     unsafe { launch.launch(LaunchConfig::for_num_elems(256)) }?;
     Ok(())
 }
 
-/// A copy in a stream of its own comes after what it forked from; milliseconds between two events around kernels.
+/// Checks that a forked stream's copy follows the stream it was forked from. Returns the
+/// milliseconds between two events around kernels.
 fn streams(context: &Arc<CudaContext>, function: &CudaFunction) -> Outcome<f32> {
     let stream = context.new_stream()?;
     let data = numbers(1);
@@ -68,7 +70,7 @@ fn streams(context: &Arc<CudaContext>, function: &CudaFunction) -> Outcome<f32> 
     Ok(begin.elapsed_ms(&end)?)
 }
 
-/// Memory that comes and goes in stream order.
+/// Allocates and frees memory in stream order.
 fn pools(context: &Arc<CudaContext>) -> Outcome {
     let stream = context.new_stream()?;
     for round in 0..8 {
@@ -82,7 +84,7 @@ fn pools(context: &Arc<CudaContext>) -> Outcome {
     Ok(())
 }
 
-/// Physical memory, mapped, used and given back.
+/// Maps, uses and releases physical memory.
 fn virtual_memory(context: &Arc<CudaContext>) -> Outcome {
     context.bind_to_thread()?;
     let location =
@@ -133,7 +135,7 @@ fn virtual_memory(context: &Arc<CudaContext>) -> Outcome {
     Ok(())
 }
 
-/// A captured copy and kernel, launched again and again with other bytes.
+/// Captures a copy and a kernel, and launches them repeatedly with other bytes.
 fn graphs(context: &Arc<CudaContext>, function: &CudaFunction) -> Outcome {
     let stream = context.new_stream()?;
     let mut from = stream.alloc_zeros::<u32>(LENGTH)?;

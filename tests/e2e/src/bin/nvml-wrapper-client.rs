@@ -1,4 +1,5 @@
-//! A real client in Rust: the first GPU and who is on it, as the crate nvml-wrapper tells it. One line for the GPU, one for each process.
+//! A client in Rust: the first GPU and its processes, as the crate nvml-wrapper reports them. It
+//! prints one line for the GPU and one for each process.
 
 use std::error::Error;
 
@@ -7,7 +8,7 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // SAFETY: alarm takes a number; its signal ends a program that hangs.
+    // SAFETY: alarm takes a number; its signal ends a hung program.
     unsafe { libc::alarm(60) };
     let nvml = Nvml::init()?;
     let gpu = nvml.device_by_index(0)?;
