@@ -1,6 +1,7 @@
-//! Real programs that nobody here wrote, on the simulated GPU. Under the shim each sees the limit as the GPU's size, fills it, gets
-//! the ordinary out-of-memory error, frees, and goes on. By themselves, as on a GPU of their own, they run streams, events, pools,
-//! virtual memory and graphs, and get the right bytes back: that judges the simulated GPU, not the shim.
+//! Third-party client programs on the simulated GPU. Under the shim each sees the limit as the
+//! GPU's size, fills it, gets the ordinary out-of-memory error, frees, and goes on. Without the
+//! shim they run streams, events, pools, virtual memory and graphs and check the bytes: that tests
+//! the simulated GPU.
 
 use std::fs;
 use std::net::TcpListener;
@@ -12,14 +13,14 @@ use serde_json::Value;
 
 const LIMIT: u64 = 6 * 1024 * MIB;
 
-/// What contexts and modules may take of it.
+/// Bytes of the limit that contexts and modules may take.
 const IMPLICIT: u64 = 1024 * MIB;
 
 fn fixture() -> Fixture {
     Fixture::new("A10:23028")
 }
 
-/// One of the Python programs under the limit; None where there is no Python for it.
+/// Runs one of the Python programs under the limit. Returns None where there is no Python for it.
 fn client(program: &str) -> Option<Outcome> {
     let python = python(&format!("clients::{program}"))?;
     let fixture = fixture();
@@ -30,7 +31,7 @@ fn client(program: &str) -> Option<Outcome> {
     Some(Outcome::of(command).silent())
 }
 
-/// One of the Python programs with the GPU to itself, without the shim; None where there is no Python for it.
+/// Runs one of the Python programs without the shim. Returns None where there is no Python for it.
 fn alone(program: &str) -> Option<Outcome> {
     let python = python(&format!("clients::{program}"))?;
     let fixture = fixture();
@@ -42,13 +43,13 @@ fn alone(program: &str) -> Option<Outcome> {
     Some(Outcome::of(command).silent())
 }
 
-/// The time between two events is that of the kernels between them, at least.
+/// Asserts that the time between two events is at least that of the kernels between them.
 fn took(outcome: &Outcome, millis: f64) {
     let elapsed = outcome.json()["elapsed_ms"].as_f64().expect("a time");
     assert!(elapsed >= millis, "{outcome:?}");
 }
 
-/// It saw the limit, filled it, and had everything back in the end.
+/// Asserts that the program saw the limit, filled it, and got all memory back in the end.
 fn filled(outcome: &Outcome) {
     assert_eq!(outcome.number("total"), LIMIT);
     assert_eq!(outcome.number("info_total"), LIMIT);
@@ -116,10 +117,11 @@ fn numba_alone() {
     took(&outcome, 10.0 * 0.02);
 }
 
-/// The last of each minor version from 11.7 to 13.5 (there is no 12.7): two, nine and six; and that of 13 which another package brings.
+/// The last of each minor version from 11.7 to 13.5 (there is no 12.7): two, nine and six; and the
+/// one of 13 that another package brings.
 const RUNTIMES: usize = 18;
 
-/// The real CUDA runtimes of an environment.
+/// Finds the CUDA runtimes of an environment.
 fn runtimes(python: &Path) -> Vec<PathBuf> {
     let library = python.parent().and_then(Path::parent).expect("an environment").join("lib");
     let mut folders = vec![library];
@@ -137,7 +139,8 @@ fn runtimes(python: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// As far as it goes: it authenticates the driver next, and a simulated one is none of the vendor's.
+/// Compares the runtimes' look-ups with and without the shim. The runtimes go no further: they
+/// authenticate the driver next, and the simulated one fails that.
 #[test]
 fn the_real_runtimes_lookups_lead_to_hooks() {
     let Some(python) = python("clients::the_real_runtimes_lookups_lead_to_hooks") else { return };
@@ -172,20 +175,22 @@ fn the_real_runtimes_lookups_lead_to_hooks() {
             let hooked = golden.lines().any(|name| name == symbol);
             hooks += usize::from(hooked);
             let library = if hooked { "libcgpu.so" } else { "libcuda.so.1" };
-            // The same version and flavour, and our hook wherever there is one.
+            // The same version and flavour, and our hook if there is one.
             assert_eq!(*shimmed, format!("{asked} {library}:{symbol}"), "{}", runtime.display());
         }
         assert!(hooks > 30, "{hooks} hooks of {} look-ups", bare.len());
     }
 }
 
-/// The endpoint's text, read by the parser of prometheus_client; the figures are those of `cgpu smi`.
+/// The endpoint's text is read by the parser of prometheus_client; the figures are those of `cgpu
+/// smi`.
 #[test]
 fn prometheus_client() {
     let Some(python) = python("clients::prometheus_client") else { return };
     let fixture = fixture();
     let container = fixture.limited("trainer", 4096);
-    // Free a moment ago; nobody connects from that address, so that no connection takes the port meanwhile.
+    // The port was free just now. Nothing connects from that address, so no connection takes it
+    // meanwhile.
     let at = TcpListener::bind("127.0.0.2:0").and_then(|port| port.local_addr()).expect("a port");
     let _monitor =
         Monitor::start_with(&fixture, &format!("metrics = \"{at}\"\nmetrics_hami = true\n"));
@@ -227,7 +232,7 @@ fn prometheus_client() {
     );
 }
 
-/// NVML of unequal GPUs, one of them divided, with an error that somebody lets happen.
+/// NVML of unequal GPUs, one of them partitioned, with an injected error.
 #[test]
 fn nvidia_ml_py_and_nvitop_alone() {
     let Some(python) = python("clients::nvml_gpus") else { return };
@@ -245,6 +250,6 @@ fn nvidia_ml_py_and_nvitop_alone() {
     assert_eq!(figures["memory_mib"], serde_json::json!([20_480, 5_120]));
     assert_eq!(outcome.number("xid"), 79);
     assert_eq!(outcome.number("degrees"), 30);
-    // To read a buffer of samples takes a millisecond.
+    // Reading a buffer of samples takes a millisecond.
     assert!(figures["slow_ms"].as_f64().expect("a time") >= 1.0, "{outcome:?}");
 }

@@ -1,7 +1,8 @@
-//! What is shipped, on systems that are older than the one that built it: with their C library, their loader, their tools.
+//! Release files on systems older than the build system, with their C library, loader and tools.
 //!
-//! `cargo xtask test --full --only portable` makes their root file systems and what is tried there, and names both: CGPU_OLD_ROOTS, with colons between, and
-//! CGPU_DIST. Folders of one's own work as well, as `debootstrap --variant=minbase` makes them.
+//! `cargo xtask test --full --only portable` makes the root file systems and the files, and names
+//! both: CGPU_OLD_ROOTS (separated by colons) and CGPU_DIST. Root file systems of `debootstrap
+//! --variant=minbase` work as well.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,15 +13,15 @@ use serde_json::{Value, json};
 
 const T4: &str = "T4:15109";
 const SIX: &[&str] = &["ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15"];
-/// How long a monitor may take to answer for the first time.
+/// Timeout for a monitor's first answer.
 const START: Duration = Duration::from_secs(60);
 
-/// A root file system of an older system.
+/// The root file system of an older system.
 struct Older {
     root: PathBuf,
 }
 
-/// Those that are named; none, after recording the skip, where there are none.
+/// Returns the systems of CGPU_OLD_ROOTS, or none after recording the skip.
 fn systems(test: &str) -> Vec<Older> {
     let named = std::env::var_os("CGPU_OLD_ROOTS").unwrap_or_default();
     let roots = std::env::split_paths(&named).filter(|root| root.join("bin/cat").exists());
@@ -34,13 +35,14 @@ fn systems(test: &str) -> Vec<Older> {
     systems
 }
 
-/// The shim of this system, which needs a newer glibc than older ones have.
+/// Returns this system's shim, which needs a newer glibc than older systems have.
 fn new_shim() -> Option<PathBuf> {
     std::env::var_os("CGPU_NEW_SHIM").map(PathBuf::from)
 }
 
 impl Older {
-    /// The same command there. What was built lies where it lies here, and devices and memory are this host's.
+    /// Wraps a command to run on the older system, with the built files at their paths here and
+    /// this host's devices and memory.
     fn within(&self, command: &Command) -> Command {
         let folder = |file: &Path| file.parent().map(Path::to_path_buf);
         let folders =
@@ -69,7 +71,7 @@ impl Older {
         Outcome::of(self.within(command))
     }
 
-    /// One of its own programs, with this preloaded.
+    /// Runs one of the system's own programs with this file preloaded.
     fn preloading(&self, shim: &Path) -> Outcome {
         let mut command = Command::new("cat");
         command.arg("/proc/self/maps").env("LD_PRELOAD", shim);
@@ -81,7 +83,7 @@ impl Older {
 fn the_shim_loads_and_the_programs_start() {
     for older in systems("older::the_shim_loads_and_the_programs_start") {
         let (dist, name) = (Dist::find(), older.root.display());
-        // A loader that cannot load it says so.
+        // A loader that cannot preload the file writes an error.
         let preloaded = older.preloading(&dist.file("libcgpu.so")).silent();
         assert!(preloaded.stdout.contains("/libcgpu.so"), "{name}: {preloaded:?}");
         let version = |program: &str| {
@@ -93,7 +95,7 @@ fn the_shim_loads_and_the_programs_start() {
             let told = version(program).exits(0);
             assert!(told.stdout.starts_with(program), "{name}: {told:?}");
         }
-        // Only a runtime to hand over to is lacking.
+        // The only thing missing is a runtime to hand over to.
         let told = version("cgpu-runtime");
         assert!(told.stderr.contains("no runtime to hand over to"), "{name}: {told:?}");
     }
@@ -143,7 +145,7 @@ fn a_program_keeps_its_limit_and_the_monitor_sees_it() {
     }
 }
 
-/// A bundle whose image is an older system, with our C programs.
+/// Creates a bundle whose image is an older system with our C programs.
 fn bundle(yard: &Yard<'_>, older: &Older, id: &str) -> PathBuf {
     let bundle = yard.bundle(id, SIX, &["sleep", "600"]);
     let file = bundle.join("config.json");
@@ -176,7 +178,7 @@ fn containers_of_older_images_have_their_slices() {
     }
 }
 
-/// No program of it would start, or one would without the shim.
+/// The shim cannot be loaded there, so a container would run without its limit.
 #[test]
 fn an_image_that_is_too_old_for_the_shim_is_not_started() {
     let test = "older::an_image_that_is_too_old_for_the_shim_is_not_started";

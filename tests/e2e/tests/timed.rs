@@ -1,6 +1,8 @@
-//! Shares, hand-overs and faults of turns. One at a time: what is measured is each other's time.
+//! Shares, hand-overs and faults of turns. They run serially, because each would disturb the
+//! others' measurements.
 //!
-//! The bounds are wide: they tell a share from no share, on a busy machine. How exact shares are is for the benchmarks.
+//! The bounds are wide: they tell a share from no share on a busy machine. Benchmarks measure how
+//! exact shares are.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -13,10 +15,10 @@ use serde_json::Value;
 
 const SECONDS: f64 = 3.0;
 
-/// What a worker's kernel takes.
+/// Duration of a worker's kernel.
 const KERNEL_US: u32 = 60;
 
-/// For how long `cargo xtask soak` wants something done.
+/// Returns the duration that `cargo xtask soak` requests, in seconds.
 fn soaking() -> Option<f64> {
     std::env::var("CGPU_SOAK_SECONDS").ok()?.parse().ok()
 }
@@ -40,19 +42,19 @@ impl Pair {
         let containers = [container("a", weights[0]), container("b", weights[1])];
         let workers =
             [Worker::start(&fixture, &containers[0]), Worker::start(&fixture, &containers[1])];
-        // Who is not found yet shares with nobody.
+        // A tenant that the monitor has not found shares with no other.
         containers.iter().for_each(|container| _ = fixture.accounting(container));
         Self { fixture, monitor: Some(monitor), containers, workers }
     }
 
-    /// Both launch for so long; kernels per second of each.
+    /// Launches on both for this long. Returns kernels per second of each.
     fn run(&mut self, seconds: f64) -> [f64; 2] {
         self.workers.iter_mut().for_each(|worker| worker.begin(seconds));
         let [a, b] = &mut self.workers;
         [a.rate(), b.rate()]
     }
 
-    /// What one gets alone.
+    /// Launches on one alone. Returns kernels per second.
     fn alone(&mut self, which: usize, seconds: f64) -> f64 {
         self.workers[which].begin(seconds);
         self.workers[which].rate()
@@ -67,7 +69,8 @@ fn near(found: f64, wanted: f64, percent: f64) -> bool {
     (found - wanted).abs() <= wanted * percent / 100.0
 }
 
-/// Time that the machine below this one took away, and all time, of every processor, in ticks (proc(5), `/proc/stat`).
+/// Returns the ticks that the hypervisor stole and all ticks, of all processors (proc(5),
+/// `/proc/stat`).
 fn taken() -> [u64; 2] {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let ticks: Vec<u64> = text
@@ -81,8 +84,8 @@ fn taken() -> [u64; 2] {
     [ticks.get(7).copied().unwrap_or(0), ticks.iter().take(8).sum()]
 }
 
-/// A failure counts only if the machine was there all the time: where a hundredth of it was taken away the test is tried again, twice, and
-/// then skipped, with the figure.
+/// Repeats a test that failed while the hypervisor stole at least a hundredth of the time, twice,
+/// and then skips it with the figure.
 fn undisturbed(name: &str, test: impl Fn()) {
     for attempt in 1.. {
         let before = taken();
@@ -116,7 +119,8 @@ fn shares_follow_the_weights() {
     });
 }
 
-/// A GPU whose clock is half a millisecond a second slow: lengths measured by its events stay what they are.
+/// The GPU's clock is half a millisecond a second slow; durations measured by its events are
+/// unaffected.
 #[test]
 fn shares_follow_the_weights_on_a_gpu_with_a_slow_clock() {
     undisturbed("shares_follow_the_weights_on_a_gpu_with_a_slow_clock", || {
@@ -131,7 +135,8 @@ fn shares_follow_the_weights_on_a_gpu_with_a_slow_clock() {
     });
 }
 
-/// The same between two containers of a Docker daemon, in windows of two seconds: the median of their ratios, which a moment of disturbance does not move.
+/// Two containers of a Docker daemon in windows of two seconds. A short disturbance does not move
+/// the median of their ratios.
 #[test]
 fn two_docker_containers_share_one_to_two() {
     undisturbed("two_docker_containers_share_one_to_two", || {
@@ -141,7 +146,7 @@ fn two_docker_containers_share_one_to_two() {
         else {
             return;
         };
-        // The monitor looks at the GPUs that the containers have.
+        // The monitor samples the containers' simulated GPUs.
         let _ = std::os::unix::fs::symlink(
             fixture.root().join("gpus").join(gpus),
             fixture.path("gpus"),
@@ -162,7 +167,7 @@ fn two_docker_containers_share_one_to_two() {
         fixture.eventually("the monitor knows both", || {
             (fixture.smi()["containers"].as_array()?.len() == 2).then_some(())
         });
-        // A weight above 1 selects the policy of weights, with the first turn after it was read.
+        // A weight above 1 selects the policy of weights at the first turn after it was read.
         fixture.eventually("weights count", || {
             (fixture.smi()["gpus"][0]["policy"] == 2).then_some(())
         });
@@ -185,7 +190,8 @@ fn two_docker_containers_share_one_to_two() {
     });
 }
 
-/// A GPU that is five times slower, and a shim and a monitor that know it: shares are the same, on a fifth of the work.
+/// A GPU that is five times slower, with a shim and a monitor that know it: the same shares of a
+/// fifth of the work.
 #[test]
 fn shares_follow_the_weights_on_a_slow_gpu() {
     undisturbed("shares_follow_the_weights_on_a_slow_gpu", || {
@@ -221,7 +227,8 @@ fn the_demo_says_what_it_saw_and_exits_by_it() {
             (0..2).filter_map(|tenant| said["tenants"][tenant]["limit_mib"].as_u64()).collect();
         assert_eq!(limits, [23028 * 8 / 22, 23028 * 12 / 22]);
         let number = |key: &str| said[key].as_f64().unwrap_or_else(|| panic!("no {key} in {said}"));
-        // How exact it is on a busy machine is not for a test to say; that the exit code says the same is.
+        // The test checks that the exit code agrees with the figures, not how exact they are on a
+        // busy machine.
         let rounds = said["aggregate_pct_rounds"].as_array().expect("the rounds");
         let possible =
             rounds.iter().all(|round| round.as_f64().is_some_and(|percent| percent <= 100.3));
@@ -258,8 +265,8 @@ fn under_policy_one_the_idle_leave_their_share() {
     });
 }
 
-/// Beside others a request would have every other slice of the GPU's own; it is not measured here,
-/// where the GPU, both programs and the monitor share a few processors.
+/// On a real GPU a tenant gets every other slice beside others. That is not asserted, because the
+/// GPU, both programs and the monitor share a few processors here.
 #[test]
 fn under_policy_one_each_request_has_a_turn_of_its_own() {
     undisturbed("under_policy_one_each_request_has_a_turn_of_its_own", || {
@@ -298,7 +305,7 @@ fn under_policy_five_nobody_waits() {
 fn fixed_shares_hold_alone_and_beside_others() {
     undisturbed("fixed_shares_hold_alone_and_beside_others", || {
         let mut pair = Pair::start([6, 10]);
-        // What there is to share.
+        // The rate without sharing.
         pair.fixture.set("0/policy", "5");
         let alone = pair.alone(0, SECONDS);
         pair.fixture.set("0/policy", "3");
@@ -322,7 +329,7 @@ fn fixed_shares_hold_alone_and_beside_others() {
 fn soft_turns_are_equal_and_lose_nothing() {
     undisturbed("soft_turns_are_equal_and_lose_nothing", || {
         let mut pair = Pair::start([1, 3]);
-        // What there is to share.
+        // The rate without sharing.
         pair.fixture.set("0/policy", "5");
         let alone = pair.alone(0, SECONDS);
         pair.fixture.set("0/policy", "4");
@@ -359,7 +366,7 @@ fn high_priority_takes_its_ratio_and_yields_when_idle() {
     });
 }
 
-/// No launch is lost, nobody is wedged, and afterwards all is as ever. `cargo xtask soak` does it for a minute.
+/// No launch is lost and no tenant hangs. `cargo xtask soak` runs it for a minute.
 #[test]
 fn policies_change_every_100_ms_under_load() {
     undisturbed("policies_change_every_100_ms_under_load", || {
@@ -393,7 +400,7 @@ fn policies_change_every_100_ms_under_load() {
     });
 }
 
-/// Microseconds for which the simulated GPU has worked for a process until now, as it counts them itself.
+/// Returns the microseconds that the simulated GPU has counted as a process's.
 fn worked(fixture: &Fixture, program: &Value) -> f64 {
     let mut status = fixture.native(&fixture.dist().file("cgpu-sim"));
     status.args(["status", "--json"]);
@@ -432,7 +439,7 @@ fn without_its_monitor_a_tenant_computes_and_keeps_its_limit() {
             for worker in &mut pair.workers {
                 assert!(worker.rate() > 0.0);
             }
-            // A stale monitor: nobody is gated by its last word.
+            // The monitor is stale, so the gates are open.
             let [a, b] = pair.run(SECONDS);
             assert!(near(b / a, 1.0, 25.0), "signal {signal}: 1:{:.2}", b / a);
             for worker in &mut pair.workers {
@@ -485,7 +492,7 @@ fn garbage_in_a_region_harms_only_its_own_container() {
             while Instant::now() < end {
                 let page: Vec<u8> =
                     (0..512_u64).flat_map(|word| pattern(seed ^ word).to_ne_bytes()).collect();
-                // The header too: everything but the file's size is the tenant's to write.
+                // With the header: the tenant can write everything but the file's size.
                 let at = seed.wrapping_mul(4096) % length;
                 file.write_all_at(
                     &page[..page.len().min(usize::try_from(length - at).expect("small"))],
@@ -500,7 +507,7 @@ fn garbage_in_a_region_harms_only_its_own_container() {
             let monitor = pair.monitor.as_mut().expect("it was started");
             assert!(monitor.process.runs(), "the monitor has ended");
             assert_eq!(pair.fixture.accounting(&pair.containers[1])["gpus"][0]["limit"], limit);
-            // Whatever the container did to itself: its own end.
+            // The container may have broken its own program.
             let [a, b] = pair.workers;
             drop(a);
             b.finish();

@@ -1,6 +1,8 @@
-//! The same GPU inside of two containers and outside of them, as real tools show it: nvitop, nvidia-ml-py, nvml-wrapper.
+//! The same GPU inside and outside of two containers as real tools show it: nvitop, nvidia-ml-py,
+//! nvml-wrapper.
 //!
-//! Their output is what `docs/internals/view.md` shows: `BLESS=1 cargo xtask test --only clients` writes it there anew.
+//! Their output is in `docs/internals/view.md`; `BLESS=1 cargo xtask test --only clients` writes it
+//! there.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,7 +11,7 @@ use cgpu_e2e::{Child, Fixture, MIB, Monitor, Outcome, contained, python, skip};
 
 const GPU: u64 = 23_028 * MIB;
 
-/// What one tool says of the first GPU.
+/// What one tool shows of the first GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     total: u64,
@@ -47,7 +49,7 @@ impl Seen {
         self.processes.iter().map(|process| process.bytes).sum()
     }
 
-    /// The same without what changes from one moment to the next.
+    /// Returns the same without what changes from one sample to the next.
     fn settled(mut self) -> Self {
         self.processes.iter_mut().for_each(|process| process.busy = false);
         self
@@ -58,7 +60,7 @@ impl Seen {
 struct Container(Child);
 
 impl Container {
-    /// With programs running beside it; none where namespaces are not to be had.
+    /// Starts the shell and programs beside it. Returns None where namespaces are not available.
     fn start(fixture: &Fixture, name: &str, mem: &str, beside: &str) -> Option<Self> {
         let root = fixture.root();
         let script = format!("{beside} exec sh");
@@ -68,7 +70,7 @@ impl Container {
         contained(&command, true).map(|command| Self(Child::start(command)))
     }
 
-    /// What a command line prints in there.
+    /// Runs a command line in the container and returns its output.
     fn run(&mut self, line: &str) -> String {
         self.0.write(&format!("{line} </dev/null 2>&1; echo \"end $?\"\n"));
         let mut text = String::new();
@@ -85,7 +87,7 @@ impl Container {
     }
 }
 
-/// The test programs are found by their names, as a container's own are.
+/// Returns a PATH with the test programs, which are found by name as a container's own are.
 fn path(fixture: &Fixture) -> String {
     let system = std::env::var("PATH").unwrap_or_default();
     format!("{}:{system}", fixture.dist().folder().join("programs").display())
@@ -116,7 +118,7 @@ fn outside(fixture: &Fixture, line: &str) -> String {
     Outcome::of(shell).silent().stdout
 }
 
-/// Puts an output into the page, under its mark; or looks whether the mark is there.
+/// Compares an output with the page's at its mark, or writes it there with BLESS.
 fn tell(name: &str, text: &str) {
     let page = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/internals/view.md");
     let old = std::fs::read_to_string(&page).expect("docs/internals/view.md");
@@ -151,7 +153,7 @@ fn the_containers_view_inside_and_the_hosts_outside_add_up() {
     let beside = "(while echo work; do :; done | who 5G >/dev/null) &";
     let mut server = Container::start(&fixture, "server", "8GiB", beside).expect("as the first");
 
-    // Until all are there, and what NVML measures of each is on the books.
+    // Until all processes are there and NVML's measurement of each is charged.
     let [inside, neighbour, host] = fixture.eventually("the same bytes inside and outside", || {
         let seen = [
             notebook.run(&tools.pynvml),
@@ -162,7 +164,7 @@ fn the_containers_view_inside_and_the_hosts_outside_add_up() {
         let [inside, neighbour, host] = &seen;
         let all = host.processes.len() == 3 && host.sum() == inside.sum() + neighbour.sum();
         let busy = |seen: &Seen| seen.processes.iter().filter(|process| process.busy).count();
-        // A view is of several calls: between two of them a measurement may reach the books.
+        // A view takes several calls, and a measurement may be charged between two of them.
         let one = [inside, neighbour].iter().all(|seen| seen.used == seen.sum());
         (all && one && seen.each_ref().map(busy) == [1, 1, 2]).then_some(seen)
     });
@@ -183,7 +185,7 @@ fn the_containers_view_inside_and_the_hosts_outside_add_up() {
     tell("nvidia-ml-py inside", &texts[0]);
     tell("nvml-wrapper inside", &texts[1]);
     let texts = [outside(&fixture, &tools.pynvml), outside(&fixture, &tools.wrapper)];
-    // What the driver has reserved is used by one version of the call, and by the other not.
+    // One version of the call counts what the driver has reserved as used, the other does not.
     let [python, rust] =
         texts.each_ref().map(|text| Seen { used: 0, ..Seen::read(text).settled() });
     let host = Seen { used: 0, ..host.settled() };
@@ -192,7 +194,7 @@ fn the_containers_view_inside_and_the_hosts_outside_add_up() {
     tell("nvml-wrapper outside", &texts[1]);
     tell("nvidia-ml-py in the other", &server.run(&tools.pynvml));
 
-    // nvitop names the programs.
+    // nvitop shows the programs' names.
     let (inside, outside_of) = (notebook.run(&tools.nvitop), outside(&fixture, &tools.nvitop));
     let names = |text: &str| ["who 1G", "who 2G", "who 5G"].map(|name| text.contains(name));
     assert_eq!(names(&inside), [true, true, false], "{inside}");

@@ -1,5 +1,5 @@
-//! What lies at the edge: files that a container may write, options that may mean two things, programs that bring a loader of their own, GPUs and containers that
-//! are not what they were.
+//! Edge cases: files that a container may write, ambiguous options, foreign loaders, and GPUs and
+//! containers that change.
 
 use super::*;
 
@@ -19,7 +19,8 @@ mod steps {
 
     use super::*;
 
-    /// Whether the files of a container lie in a file system of their own, as those do that the host's own engines make.
+    /// Returns whether the container's files are in their own file system, as for the host's
+    /// engines.
     fn has_own_memory(folder: &Path) -> bool {
         let device = |path: &Path| fs::metadata(path).expect("it is there").dev();
         device(folder) != device(folder.parent().expect("a parent"))
@@ -31,13 +32,14 @@ mod steps {
         let (hostile, neighbour) = (yard.start("hostile", SIX), yard.start("neighbour", EIGHT));
         let folder = yard.folder("hostile");
         if !has_own_memory(&folder) {
-            // crun is run in a mount namespace of its own where the host has both versions of control groups; tests may be in a container themselves.
+            // crun runs in its own mount namespace where the host has both versions of control
+            // groups. The tests themselves may run in a container.
             skip(test, "host-mounts", "what is mounted here is not mounted for the host");
             hostile.delete();
             neighbour.delete();
             return;
         }
-        // At most 32 MiB each, if nothing else holds it.
+        // At most 32 MiB each, if there is no other limit.
         for file in ["use", "refused"] {
             let fill = format!("ulimit -f 65536; exec cat /dev/zero >> /run/cgpu/{file}");
             let outcome = hostile.exec(&["sh", "-c", &fill]);
@@ -52,7 +54,8 @@ mod steps {
             .map(|entry| entry.and_then(|entry| entry.metadata()).expect("a file").blocks() * 512)
             .sum();
         assert!((2 * MIB..4 * MIB).contains(&held), "{held}");
-        // Nobody else notices, and it is told why its own programs do not start.
+        // Other containers are unaffected, and the error says why this container's programs do not
+        // start.
         assert_eq!(sizes(&neighbour, &["meminfo"]), [8058]);
         let own = hostile.exec(&["meminfo"]);
         assert!(own.code() != Some(0) && own.stderr.contains("/run/cgpu/use: "), "{own:?}");
@@ -63,12 +66,14 @@ mod steps {
         is_clean(&fixture);
     }
 
-    /// Each way to say which bundle and which configuration are meant either comes to the container with its limit, or to none.
+    /// Each way to name the bundle and the configuration leads to the container with its limit, or
+    /// to none.
     pub(crate) fn a_bundle_is_the_same_one_however_it_is_named(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let meant = yard.bundle("meant", SIX, &["init"]);
-        // What a runtime takes that understands something else: it would start without a limit, and say so.
+        // The bundle that a runtime takes if it parses the line differently: it would start without
+        // a limit and print so.
         let decoy = yard.bundle("decoy", &[], &["sh", "-c", "echo decoy"]);
         let there = meant.to_string_lossy().into_owned();
         let beside = decoy.with_file_name("=meant");
@@ -107,7 +112,7 @@ mod steps {
             ("--roo=ROOT", "--bundle THERE ID"),
             ("--log-for json", "--bundle THERE ID"),
         ] {
-            // It lies where the runtime is called, and is edited there.
+            // The configuration is in the current folder, and is edited there.
             fs::write(&other, &config).expect("a configuration");
             fs::write(meant.join("config.json"), &config).expect("a configuration");
             let id = "way";
@@ -132,26 +137,29 @@ mod steps {
         }
         // Not all of them are refused.
         assert!(started >= 10, "{started}");
-        // What a runtime did not understand itself was never made; its folder is the next one's.
+        // A runtime that could not parse its line created nothing, so the ID can be used again.
         yard.start("way", SIX).delete();
         is_clean(&fixture);
     }
 
-    /// We have become the next runtime by then, and nobody is there to take back what was made for it: the next start does.
+    /// `cgpu-runtime` has become the next runtime by then and cannot reclaim the slice. The next
+    /// start does.
     pub(crate) fn what_the_next_runtime_refuses_keeps_no_room(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let bundle = yard.bundle("refused", EIGHT, &["true"]).to_string_lossy().into_owned();
         let refused = yard.quiet(&["run", "--no-such-option", "--bundle", &bundle, "refused"]);
         assert!(refused.code() != Some(0), "{refused:?}");
-        // Its bundle is still there, and it has just been made; two of eight do not fit on the GPU.
+        // The refused container's bundle still exists and is new; two of eight do not fit on the
+        // GPU.
         let boxed = yard.start("other", EIGHT);
         assert!(!yard.folder("refused").exists());
         boxed.delete();
         is_clean(&fixture);
     }
 
-    /// A loader that was built for another place reads that place's file, and not ours: what it loads has no limit, and is told of.
+    /// A loader that was built for another prefix reads that prefix's preload file. The watcher
+    /// reports what it loads as unlimited.
     pub(crate) fn a_program_of_another_loader_is_found_by_the_watcher(
         test: &str,
         runtime: Runtime,
@@ -193,7 +201,7 @@ mod steps {
         );
         drop(held);
         boxed.delete();
-        // Of Nix's loaders it is known what they read.
+        // Nix's loaders are known to read another file.
         fs::create_dir_all(rootfs.join("nix/store")).expect("a folder");
         let boxed = yard.start_bundle("mixed", &bundle);
         for file in ["/etc/ld.so.preload", "/etc/ld-nix.so.preload"] {
@@ -207,14 +215,14 @@ mod steps {
         is_clean(&fixture);
     }
 
-    /// Whoever made the slice saw a whole GPU.
+    /// The slice was made for a whole GPU.
     pub(crate) fn a_gpu_that_is_cut_after_the_start_is_refused(test: &str, runtime: Runtime) {
         let whole = "A100:40960";
         let fixture = Fixture::new(whole);
         let Some(yard) = Yard::open(test, &fixture, runtime, whole) else { return };
         let boxed = yard.start("one", SIX);
         assert_eq!(sizes(&boxed, &["meminfo"]), [40960 * 6 / 15]);
-        // Those who are there later see it as it is by then.
+        // Processes that start later see the partitioned GPU.
         let cut =
             ["CGPU_SIM_GPUS=A100:40960/mig=3g.20gb,1g.5gb", "CGPU_SIM_STATE=/run/cgpu/sim/cut"];
         let later = |program: &[&str]| boxed.exec(&[&["env", cut[0], cut[1]], program].concat());
@@ -230,7 +238,8 @@ mod steps {
         is_clean(&fixture);
     }
 
-    /// Made by an engine that counts processes for itself, with nobody on the GPU; its id and its bundle come again, from the host.
+    /// The container has its own PID namespace and no process on the GPU. Its ID and bundle are
+    /// used again from the host.
     pub(crate) fn an_idle_container_of_another_pid_namespace_is_not_replaced(
         test: &str,
         runtime: Runtime,
@@ -271,7 +280,7 @@ mod steps {
         }
         drop(engine);
         if of("1").is_some_and(|first| first == initial) {
-            // With its namespace it is gone, and leaves what it had.
+            // When its namespace ends, it is gone, and its slice is reclaimed.
             fixture.eventually("its room is free", || {
                 let boxed = yard.start("other", EIGHT);
                 boxed.delete();

@@ -1,4 +1,4 @@
-//! Containers of containerd: of its own command line, and as Kubernetes has it start them (CRI).
+//! Containers of containerd, by its own command line and by CRI as the kubelet starts them.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -8,19 +8,20 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// How long it may take to come and to go.
+/// Timeout for the daemon's start and stop.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The image that is made.
+/// The image that is built.
 const IMAGE: &str = "localhost/cuda:latest";
 
-/// A daemon of one test's own, as `cgpu setup containerd` has set it.
+/// A daemon for one test, as `cgpu setup containerd` has configured it.
 struct Containerd {
     folder: TempDir,
     daemon: Option<Child>,
 }
 
 impl Containerd {
-    /// Starts it with simulated GPUs. None, after recording the skip, where it is not there or does not start.
+    /// Starts it with simulated GPUs. Returns None, after recording the skip, where it is missing
+    /// or does not start.
     fn start(test: &str, fixture: &Fixture) -> Option<Self> {
         let has = |name: &str| {
             Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())
@@ -46,7 +47,7 @@ impl Containerd {
             format!("root = {:?}\nsim = {T4:?}\nruntime = \"runc\"\n", fixture.root()),
         )
         .expect("a configuration");
-        // containerd gives a runtime no arguments of its own.
+        // containerd passes a runtime no arguments of its own.
         let program = fixture.dist().file("cgpu-runtime");
         let script = format!(
             "#!/bin/sh\nexec {} --cgpu-config {} \"$@\"\n",
@@ -59,7 +60,7 @@ impl Containerd {
             std::os::unix::fs::PermissionsExt::from_mode(0o755),
         )
         .expect("a script");
-        // Who is not alone on a host may not give a process more of the kernel's favour than it has itself.
+        // A confined daemon may not lower a process's OOM score below its own.
         let before = format!(
             "version = 2\nroot = {:?}\nstate = {:?}\n[grpc]\n  address = {:?}\n[ttrpc]\n  address = {:?}\n\
              [plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = {IMAGE:?}\n  restrict_oom_score_adj = true\n\
@@ -119,14 +120,15 @@ impl Containerd {
         Outcome::of(command)
     }
 
-    /// The state of the plugin for Kubernetes; none: it is not there.
+    /// Returns the state of the CRI plugin, or None if there is no such plugin.
     fn plugin(&self) -> Option<String> {
         let plugins = self.ctr(&["plugins", "ls"]).exits(0).stdout;
         let line = plugins.lines().find(|line| line.split_whitespace().nth(1) == Some("cri"))?;
         line.split_whitespace().last().map(str::to_owned)
     }
 
-    /// Makes the image from its root file system, as `docker save` writes images, in Kubernetes' part of the store.
+    /// Builds the image from its root file system in the format of `docker save`, and imports it
+    /// into Kubernetes' namespace.
     fn import(&self) {
         let script = "cd \"$1\" && tar -C rootfs -cf layer.tar . && sum=$(sha256sum layer.tar | cut -d' ' -f1) \
              && printf '{\"architecture\":\"%s\",\"os\":\"linux\",\"config\":{\"Cmd\":[\"sleep\",\"600\"],\"Env\":[\"PATH=/bin\"]},\
@@ -152,7 +154,7 @@ impl Drop for Containerd {
     }
 }
 
-/// The plugin for Kubernetes must come up, and what it then starts by our program has its slice.
+/// The CRI plugin must come up, and a container that it starts by `cgpu-runtime` has its slice.
 #[test]
 fn it_starts_with_what_it_was_told_and_its_containers_have_slices() {
     let fixture = Fixture::new(T4);
@@ -181,7 +183,8 @@ fn it_starts_with_what_it_was_told_and_its_containers_have_slices() {
     is_clean(&fixture);
 }
 
-/// A pod with a runtime class whose handler is `cgpu`, on the host's network: what needs no plugin for networks.
+/// A pod on the host's network, whose runtime class has the handler `cgpu`. The host's network
+/// needs no CNI plugin.
 #[test]
 fn pods_of_its_handler_have_slices_and_names() {
     let test = "containerd::pods_of_its_handler_have_slices_and_names";
@@ -201,7 +204,7 @@ fn pods_of_its_handler_have_slices_and_names() {
     let said = |outcome: Outcome| outcome.exits(0).stdout.trim().to_owned();
 
     let pod = said(cri(&["pod", "trainer", "cgpu"]));
-    // Its first container holds the network and asks for nothing.
+    // Its first container holds the network and requests no GPU.
     assert!(folders(&fixture).is_empty(), "{:?}", folders(&fixture));
     let boxed = said(cri(&[&["container", &pod, "trainer", "main", IMAGE], SIX].concat()));
     cri(&["start", &boxed]).exits(0);
@@ -216,7 +219,7 @@ fn pods_of_its_handler_have_slices_and_names() {
     assert_eq!(container["name"], "trainer/main", "{shown:#}");
     assert_eq!(container["image"], IMAGE, "{shown:#}");
     assert_eq!(container["id"], boxed[..12], "{shown:#}");
-    // What is not understood is told to whoever asked.
+    // An invalid setting is reported to the caller.
     let bad = ["container", &pod, "trainer", "bad", IMAGE, "ALIYUN_COM_GPU_MEM_CONTAINER=six"];
     let bad = said(cri(&bad));
     let refused = cri(&["start", &bad]);
@@ -225,7 +228,7 @@ fn pods_of_its_handler_have_slices_and_names() {
         "{refused:?}"
     );
 
-    // A pod of the same engine without the handler comes by runc alone.
+    // A pod of the same engine without the handler is started by runc alone.
     let plain = said(cri(&["pod", "plain", ""]));
     let native = said(cri(&[&["container", &plain, "plain", "main", IMAGE], SIX].concat()));
     cri(&["start", &native]).exits(0);

@@ -1,8 +1,8 @@
-//! Containers of a Docker daemon: what people type, and what happens to containers.
+//! Containers of a Docker daemon: the documented commands, and the ends of containers.
 
 use super::*;
 
-/// The limits of resources in the lines of the documents; a host that is itself confined may not be able to give them.
+/// Removes the documents' resource limits where a confined host cannot grant them.
 pub(crate) fn with_resources<'a>(docker: &Docker, line: &'a str) -> Cow<'a, str> {
     let memlock = "--ulimit memlock=-1 ";
     let probe = docker.line(&format!("docker run --rm --runtime=runc {memlock}IMAGE true"));
@@ -40,7 +40,7 @@ fn two_containers_share_a_gpu_as_documented() {
     for line in ["ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15"] {
         assert!(variables.lines().any(|other| other == line), "{variables}");
     }
-    // Names and ids, as `docker ps` shows them.
+    // Names and IDs, as `docker ps` shows them.
     let listed = docker.run(&["ps", "--format", "{{.ID}} {{.Names}}"]).stdout;
     let shown = fixture.smi();
     for line in listed.lines() {
@@ -53,7 +53,7 @@ fn two_containers_share_a_gpu_as_documented() {
         let found = found.unwrap_or_else(|| panic!("{name} is not in {shown:#}"));
         assert_eq!(found["id"], *id, "{found:#}");
     }
-    // What is not understood is told where the line was typed, by the default runtime or by name.
+    // An invalid setting is reported on the command line, by the default runtime and by name.
     let refused = docker
         .line("docker run --rm --runtime cgpu -e ALIYUN_COM_GPU_MEM_CONTAINER=six IMAGE true");
     assert!(
@@ -63,7 +63,7 @@ fn two_containers_share_a_gpu_as_documented() {
     );
     let plain = docker.line("docker run --rm IMAGE cat /proc/self/maps").exits(0).stdout;
     assert!(!plain.contains("cgpu"), "{plain}");
-    // Ended and started again it is the same; killed it is gone.
+    // A restart keeps the slice; removal ends it.
     docker.run(&["restart", "--time", "0", "gpu_test1"]).exits(0);
     assert_eq!(sizes_in(&docker, "gpu_test1"), [6043]);
     docker.run(&["pause", "gpu_test1"]).exits(0);
@@ -132,7 +132,8 @@ fn whatever_ends_a_container_ends_its_slice() {
     docker.line(&format!("{BOX} IMAGE")).exits(0);
     docker.run(&["kill", "box"]).exits(0);
     gone();
-    // It is not removed, only dead: what it had is anybody's, and comes back with it.
+    // The stopped container still exists. Its slice is free for others, and is made again when it
+    // starts.
     docker
         .line("docker run --rm -e ALIYUN_COM_GPU_MEM_CONTAINER=15 -e ALIYUN_COM_GPU_MEM_DEV=15 IMAGE true")
         .exits(0);
@@ -142,7 +143,8 @@ fn whatever_ends_a_container_ends_its_slice() {
     gone();
     docker.run(&["rm", "box"]).exits(0);
 
-    // Its memory on the host: a shell that doubles a word. Where Docker cannot limit that, it would take this host's.
+    // A shell that doubles a string exceeds its memory on the host. Without Docker's limit it would
+    // take this host's memory.
     if docker.run(&["info", "--format", "{{.MemoryLimit}}"]).stdout.trim() == "true" {
         let doubling = "hold 64M 600 & w=0123456789abcdef; while true; do w=$w$w; done";
         let line = format!("{BOX} --memory=64m --network=none {} sh -c", docker.image());
@@ -162,7 +164,7 @@ fn whatever_ends_a_container_ends_its_slice() {
         docker.run(&["rm", "box"]).exits(0);
     }
 
-    // A container that its engine starts again by itself.
+    // A container that its engine restarts.
     docker.line(&format!("{BOX} --restart=always IMAGE")).exits(0);
     let restarts = || {
         docker
@@ -172,7 +174,7 @@ fn whatever_ends_a_container_ends_its_slice() {
             .parse::<u32>()
             .unwrap_or(0)
     };
-    // What is killed by its engine stays dead; this is as if it had crashed.
+    // The engine does not restart what it killed itself; this is like a crash.
     let pid = docker.run(&["inspect", "--format", "{{.State.Pid}}", "box"]).exits(0).stdout;
     let mut kill = std::process::Command::new("sh");
     kill.args(["-c", "kill -9 $1", "sh", pid.trim()]);
@@ -198,7 +200,7 @@ fn slices_outlive_a_daemon_that_lets_its_containers_live() {
     let mut held = docker.spawn(&["exec", "-i", "box", "hold", "1G", "600"]);
     held.line();
     docker.restart();
-    // It has run all the time, with its slice, and its daemon ends it as any.
+    // It has kept running with its slice, and its daemon can end it.
     assert_eq!(sizes_in(&docker, "box"), [6043]);
     let shown = fixture.smi();
     assert_eq!(shown["containers"][0]["name"], "box", "{shown:#}");
@@ -226,7 +228,7 @@ fn slices_go_with_a_daemon_that_ends_its_containers() {
         let inside = docker.run(&["exec", "again", "env", "-i", "/bin/init"]);
         (inside.code() == Some(0)).then(|| assert_eq!(inside.number("total"), 8058 * MIB))
     });
-    // The other one's part is free, and it can have it again.
+    // The removed container's part of the GPU is free, and it can have it again.
     fixture.eventually("one folder is left", || (folders(&fixture).len() == 1).then_some(()));
     docker.run(&["start", "box"]).exits(0);
     assert_eq!(sizes_in(&docker, "box"), [6043]);

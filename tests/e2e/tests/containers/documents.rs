@@ -1,13 +1,13 @@
-//! The commands of the documents that define the product, word for word but for the image, and the values that they print. What Kubernetes adds to the
-//! environment of document 000's pod stands in its line here.
+//! The commands of the reference documents, verbatim but for the image, and the values that they
+//! print. What Kubernetes adds to the environment of document 000's pod is in its line here.
 
 use super::docker::{sizes_in, with_resources};
 use super::*;
 
-/// Commands, and what `nvidia-smi` in the container shows as the memory of each GPU, in MiB.
+/// Commands, and the memory of each GPU in MiB that `nvidia-smi` shows in the container.
 struct Example {
     document: &'static str,
-    /// GPUs of the document's machine, as the simulated driver is told.
+    /// GPUs of the document's machine, in the simulated driver's syntax.
     gpus: &'static str,
     lines: &'static [&'static str],
     shows: &'static [(&'static str, &'static [u64])],
@@ -58,7 +58,7 @@ fn the_documented_commands_give_the_documented_values() {
     }
 }
 
-/// The table of document 002: what a list means for four GPUs, and when there is no slice at all.
+/// The table of document 002: what a list means for four GPUs, and when there is no slice.
 #[test]
 fn every_row_of_the_table_of_lists_means_what_it_says() {
     let gpus = "A10:23028,A10:23028,A10:23028,A10:23028";

@@ -1,4 +1,4 @@
-//! Containers as real runtimes make them, with `cgpu-runtime` before these: crun and runc, on simulated GPUs.
+//! Containers that crun and runc start through `cgpu-runtime`, on simulated GPUs.
 
 use std::borrow::Cow;
 use std::fs;
@@ -18,7 +18,7 @@ const T4: &str = "T4:15109";
 const SIX: &[&str] = &["ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15"];
 const EIGHT: &[&str; 2] = &["ALIYUN_COM_GPU_MEM_CONTAINER=8", "ALIYUN_COM_GPU_MEM_DEV=15"];
 
-/// Each test with each runtime.
+/// Defines each test for each runtime.
 macro_rules! with_each_runtime {
     ($($test:ident)*) => {$(
         mod $test {
@@ -52,7 +52,7 @@ with_each_runtime! {
     a_storm_leaves_nothing_behind
 }
 
-/// What the driver tells a program of each GPU, in MiB.
+/// Returns each GPU's size in MiB as the driver reports it to a program.
 fn sizes(boxed: &Boxed<'_>, arguments: &[&str]) -> Vec<u64> {
     let outcome = boxed.exec(arguments).exits(0);
     let total = |line: &str| {
@@ -61,20 +61,20 @@ fn sizes(boxed: &Boxed<'_>, arguments: &[&str]) -> Vec<u64> {
     outcome.stdout.lines().map(|line| total(line) / MIB).collect()
 }
 
-/// The folders of containers that the host has.
+/// Returns the names of the containers' folders on the host.
 fn folders(fixture: &Fixture) -> Vec<String> {
     let found = fs::read_dir(fixture.root().join("containers")).into_iter().flatten().flatten();
     found.map(|one| one.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Nothing of the containers is left on this host, once who ends them has come to it.
+/// Waits until no folder and no mount of the containers is left on this host.
 fn is_clean(fixture: &Fixture) {
     fixture.none_is_left("folders", || folders(fixture));
     let root = fixture.root().to_string_lossy().into_owned();
     fixture.none_is_left("mounts", || mounts_below(&root));
 }
 
-/// Writes a bundle's configuration anew.
+/// Changes a bundle's configuration.
 fn change(bundle: &Path, how: impl FnOnce(&mut Value)) {
     let file = bundle.join("config.json");
     let mut config =
@@ -83,7 +83,7 @@ fn change(bundle: &Path, how: impl FnOnce(&mut Value)) {
     fs::write(file, config.to_string()).expect("a configuration");
 }
 
-/// A file of this name in a folder, however deep.
+/// Finds a file of this name below a folder.
 fn find(folder: &Path, name: &str) -> Option<PathBuf> {
     let entries = fs::read_dir(folder).ok()?.flatten();
     let mut paths = entries.map(|entry| entry.path());
@@ -93,7 +93,7 @@ fn find(folder: &Path, name: &str) -> Option<PathBuf> {
     })
 }
 
-/// The mounts of this host whose lines name this folder.
+/// Returns the lines of this host's mounts that name this folder.
 fn mounts_below(folder: &str) -> Vec<String> {
     let mounts = fs::read_to_string("/proc/self/mounts").expect("the mounts");
     mounts.lines().filter(|line| line.contains(folder)).map(str::to_owned).collect()
@@ -193,7 +193,8 @@ mod steps {
             let sentence = yard.refused_bundle("bare", &bundle);
             assert!(sentence.contains(part), "{sentence}");
         }
-        // One whose C library is older than the shim needs: each of its versions has lost a digit.
+        // An image whose C library is older than the shim needs: each of its versions has a digit
+        // replaced.
         let bundle = yard.bundle("aged", SIX, &["true"]);
         let library = find(&bundle.join("rootfs"), "libc.so.6").expect("a C library");
         let mut bytes = fs::read(&library).expect("a C library");
@@ -209,7 +210,7 @@ mod steps {
             sentence.contains("the image has glibc 2.9, and libcgpu.so needs 2."),
             "{sentence}"
         );
-        // Configurations that would hide what is ours, or show it to nobody.
+        // Configurations that would hide cgpu's files, or leave them unreadable.
         for (name, value, part) in [
             (
                 "maskedPaths",
@@ -237,7 +238,7 @@ mod steps {
         });
         let sentence = yard.refused_bundle("odd", &bundle);
         assert!(sentence.contains("no glibc"), "{sentence}");
-        // More than there is.
+        // More than is free.
         let boxed = yard.start("one", EIGHT);
         let sentence = yard.refused("two", EIGHT);
         assert!(
@@ -249,7 +250,8 @@ mod steps {
         is_clean(&fixture);
     }
 
-    /// Some distributions have changed their loader. A login would clear the variable, so an image with such a one is started only where its host says so.
+    /// Some distributions have patched their loader. A login would clear the variable, so such an
+    /// image is started only where the host allows it.
     pub(crate) fn a_loader_that_reads_no_file_is_told_by_a_variable(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
@@ -270,7 +272,7 @@ mod steps {
         fs::write(yard.config(), format!("{config}ld_preload = true\n")).expect("a configuration");
         let boxed = yard.start_bundle("changed", &bundle);
         assert_eq!(sizes(&boxed, &["meminfo"]), [6043]);
-        // As engines start more in it: with variables of their own.
+        // Engines start further processes with their own variables.
         let process = fixture.path("process.json");
         let text = serde_json::json!({"args": ["/bin/init"], "env": ["A=1"], "cwd": "/", "user": {"uid": 0, "gid": 0}});
         fs::write(&process, text.to_string()).expect("a process");
@@ -303,7 +305,7 @@ mod steps {
         let four = "V100:16130,V100:16130,V100:16130,V100:16130";
         let fixture = Fixture::new(four);
         let Some(yard) = Yard::open(test, &fixture, runtime, four) else { return };
-        // What the driver gives to programs of a GPU that is not sliced.
+        // What the driver reports to programs for a GPU that is not sliced.
         let native = yard.start("native", &[]);
         assert!(
             native.exec(&["meminfo"]).code() != Some(0),
@@ -343,13 +345,14 @@ mod steps {
         is_clean(&fixture);
     }
 
-    /// A GPU that is cut (MIG): its instances go by their own names.
+    /// The MIG instances of a partitioned GPU are named by their own UUIDs.
     pub(crate) fn instances_are_gpus_of_their_own(test: &str, runtime: Runtime) {
         let cut = "T4:15109,A100:40960/mig=3g.20gb,1g.5gb";
         let fixture = Fixture::new(cut);
         let Some(yard) = Yard::open(test, &fixture, runtime, cut) else { return };
         let memory = |value: &str| format!("ALIYUN_COM_GPU_MEM_CONTAINER={value}");
-        // All of them, and their names from the books. A program that names none sees the whole GPUs only.
+        // All devices, with their names from the accounting. A program that names none sees whole
+        // GPUs only.
         let boxed = yard.start("all", &[&memory("3,4,2")]);
         assert_eq!(sizes(&boxed, &["meminfo"]), [3072]);
         let shown = fixture.smi();
@@ -366,7 +369,7 @@ mod steps {
             assert_eq!(sizes(&boxed, &["env", &chosen, "/bin/meminfo"]), [limit], "{name}");
         }
         boxed.delete();
-        // By name: a whole one, and half of one.
+        // By UUID: a whole instance, and half of one.
         let (big, small) = (&names[1], &names[2][..12]);
         let visible = |list: &str| format!("NVIDIA_VISIBLE_DEVICES={list}");
         let chosen = |name: &str| format!("CUDA_VISIBLE_DEVICES={name}");
@@ -376,7 +379,7 @@ mod steps {
         let both = yard
             .start("both", &[&memory("1,2"), &visible(&format!("{small},{big}")), &chosen(big)]);
         assert_eq!(sizes(&both, &["meminfo"]), [2048]);
-        // What one of them has is nobody else's.
+        // One instance's memory is not another's.
         let refused = yard.refused("more", &[&memory("9"), &visible(big)]);
         assert!(
             refused.contains("has 20480 MiB, of which 12288 MiB are given to 2 containers"),
@@ -388,7 +391,7 @@ mod steps {
             &format!("ALIYUN_COM_GPU_VISIBLE_DEVICES={small}"),
         ];
         let native = yard.start("native", &native.map(|variable| &variable[..]));
-        // The driver keeps some of a GPU for itself.
+        // The driver reserves some of a GPU.
         let whole = sizes(&native, &["env", &chosen(big), "/bin/meminfo"]);
         assert!(whole.len() == 1 && whole[0] > 19 * 1024, "{whole:?}");
         assert_eq!(sizes(&native, &["env", &chosen(&names[2]), "/bin/meminfo"]), [1024]);
@@ -441,7 +444,8 @@ mod steps {
         is_clean(&fixture);
     }
 
-    /// Where NVML answers nothing a container is not started, unless a monitor has heard of the GPUs; what does not fit those is asked of NVML all the same.
+    /// Where NVML fails, a container is started only if a monitor knows the GPUs. For a request
+    /// that does not fit those, NVML is queried all the same.
     pub(crate) fn a_monitor_spares_them_the_driver(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
@@ -456,7 +460,8 @@ mod steps {
             alone.code() == Some(1) && alone.stderr.contains("NVML does not tell"),
             "{alone:?}"
         );
-        // The state of its GPUs is that of the containers' only where both are told so.
+        // The monitor and the containers have the same simulated GPUs only where both are
+        // configured so.
         let other = Fixture::new(T4);
         let strange = Monitor::start(&other);
         fs::create_dir_all(fixture.root()).expect("a folder");
@@ -487,7 +492,8 @@ mod steps {
         is_clean(&fixture);
     }
 
-    /// A container that was made, and then refused, is taken back before anybody could start it; by hooks, and where an engine is told the first process.
+    /// A container that the monitor refuses is deleted before it can be started: by hooks, and
+    /// where an engine gets the first process.
     pub(crate) fn what_the_monitor_refuses_is_not_there(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
@@ -510,7 +516,7 @@ mod steps {
             let outcome = yard.quiet(&words);
             let said = fs::read_to_string(&log).unwrap_or_default() + &outcome.stderr;
             assert!(outcome.code() != Some(0), "{outcome:?}");
-            // crun keeps what a hook says to itself.
+            // crun does not pass on a hook's output.
             assert!(
                 (runtime == Runtime::Crun && more.is_empty()) || said.contains("The GPU is full."),
                 "{said}"
@@ -522,7 +528,8 @@ mod steps {
         is_clean(&fixture);
     }
 
-    /// As an engine does it with `--device cgpu.dev/slice=...`: it adds the edits of the devices, and knows nothing else of us.
+    /// As an engine does with `--device cgpu.dev/slice=...`: it applies the device's CDI edits and
+    /// knows nothing else of cgpu.
     pub(crate) fn hooks_of_a_specification_make_the_same_slices(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
@@ -554,7 +561,7 @@ mod steps {
         assert_eq!(sizes(&eight, &["env", "-i", "/bin/meminfo"]), [8058]);
         let outcome = six.exec(&["sh", "-c", "echo > /run/cgpu/limits"]);
         assert!(outcome.stderr.contains("Read-only"), "{outcome:?}");
-        // What is not understood starts no container. crun keeps to itself what a hook says.
+        // An invalid setting starts no container. crun does not pass on a hook's output.
         let bad = with_device("bad", "all", &["ALIYUN_COM_GPU_MEM_CONTAINER=six"]);
         let refused = Outcome::of(yard.bare(&["run", "--bundle", &bad.to_string_lossy(), "bad"]));
         assert!(refused.code() != Some(0), "{refused:?}");

@@ -32,13 +32,14 @@ fn containers_have_their_slices_and_names() {
     );
     podman.command(&["rm", "--force", "--time", "0", "trainer"]).exits(0);
     is_clean(&fixture);
-    // One that ends by itself is cleaned up by a process that podman's watcher of it starts, which does not pass on the options that we were called with.
+    // A container that exits is cleaned up by a process of conmon, which does not pass on the
+    // options that podman was called with.
     podman.run(&[&["--name", "short"], &asking[..]].concat(), &["true"], true).exits(0);
     is_clean(&fixture);
     podman.command(&["rm", "short"]).exits(0);
 }
 
-/// `--device` brings a slice without a runtime of ours.
+/// `--device` makes a slice without `cgpu-runtime`.
 #[test]
 fn devices_of_a_specification_are_slices() {
     let fixture = Fixture::new(T4);
@@ -67,7 +68,7 @@ fn devices_of_a_specification_are_slices() {
     is_clean(&fixture);
 }
 
-/// As a user who is not root: with a user namespace of podman's, and the user's own folder for what runs.
+/// As an unprivileged user, with podman's user namespace and the user's own runtime folder.
 #[test]
 fn a_user_without_rights_has_slices_of_its_own() {
     let test = "podman::a_user_without_rights_has_slices_of_its_own";
