@@ -1,4 +1,5 @@
-//! Programs that have a neighbour on the GPU: they do and see what they do and see alone, and nobody waits for ever.
+//! Programs that contend for a GPU: each behaves and answers as it does alone, and none waits
+//! forever.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,10 +9,11 @@ use std::time::Duration;
 use cgpu_e2e::{Child, Container, Fixture, Monitor, Outcome, Worker};
 use serde_json::Value;
 
-/// Longer than any of these programs takes on a busy machine; the neighbour launches for as long, and is killed before.
+/// Deadline above the duration of these programs on a busy machine. The neighbour launches for as
+/// long and is killed before.
 const LONG: Duration = Duration::from_secs(150);
 
-/// A host whose first GPU somebody else wants, too.
+/// A host with a neighbour on its first GPU.
 struct Contended {
     fixture: Fixture,
     container: Container,
@@ -29,20 +31,21 @@ impl Contended {
         Self { fixture, container, _monitor: monitor, neighbour }
     }
 
-    /// The neighbour launches all the time.
+    /// Has the neighbour launch back to back.
     fn begin(mut self) -> Self {
         self.neighbour.begin(LONG.as_secs_f64());
         self
     }
 
-    /// A program in the container, ready to begin.
+    /// Starts a program in the container, which then waits for its input.
     fn start(&self, program: &str, arguments: &[&str]) -> Child {
         let mut command = self.fixture.program_in(&self.container, program);
         command.args(arguments);
         self.start_as(command)
     }
 
-    /// The same, by a command that is there. What a program does before the monitor knows it is not measured.
+    /// As [`Contended::start`], with a command. It waits until the monitor knows the program:
+    /// launches before that are not measured.
     fn start_as(&self, command: Command) -> Child {
         let child = ready(command);
         let pid = child.pid();
@@ -54,14 +57,14 @@ impl Contended {
         child
     }
 
-    /// Runs `launches` with a driver that has every function; returns how many launches it made,
+    /// Runs `launches` with a driver that has every function. Returns how many launches it made,
     /// and how many of them were measured.
     fn launches(&self, arguments: &[&str]) -> (u64, u64) {
         let mut command = self.fixture.program_in(&self.container, "launches");
         command.args(arguments).env("CGPU_SIM_DRIVER", "13020");
         let mut child = self.start_as(command);
         let made = play(&mut child).concat().parse().expect("a number");
-        // The one before may be on the books yet.
+        // The previous program may still be listed.
         let pid = child.pid();
         let measured = self.measured_of(|process| process["pid"] == pid);
         child.finish().silent();
@@ -69,19 +72,19 @@ impl Contended {
         (made, measured)
     }
 
-    /// What was counted in the container's processes.
+    /// Returns a counter's sum over the container's processes.
     fn counted(&self, name: &str) -> u64 {
         let accounting = self.fixture.accounting(&self.container);
         let of = |process: &Value| process["counters"][name].as_u64();
         accounting["processes"].as_array().into_iter().flatten().filter_map(of).sum()
     }
 
-    /// Launches that were measured on the first GPU, in all of the container's processes.
+    /// Returns the measured launches of all of the container's processes on the first GPU.
     fn measured(&self) -> u64 {
         self.measured_of(|_| true)
     }
 
-    /// The same, of some processes.
+    /// Returns the measured launches of some processes.
     fn measured_of(&self, which: impl Fn(&Value) -> bool) -> u64 {
         let accounting = self.fixture.accounting(&self.container);
         let processes = accounting["processes"]
@@ -103,7 +106,7 @@ fn ready(command: Command) -> Child {
     child
 }
 
-/// Lets a program do what it does. It stays, so that it can be looked at.
+/// Lets a program do its work and returns its lines. It stays, so that its counters can be read.
 fn play(child: &mut Child) -> Vec<String> {
     child.write("\n");
     let mut lines = Vec::new();
@@ -116,8 +119,8 @@ fn play(child: &mut Child) -> Vec<String> {
     }
 }
 
-/// Calls of streams, events, captures and graphs, by two threads and in both flavours, answer the same under the gate, and leave the same bytes
-/// behind.
+/// Calls of streams, events, captures and graphs, by two threads and in both flavours, have the
+/// same results with and without the gate.
 #[test]
 fn streams_and_captures_are_the_same_under_the_gate() {
     let steps = "2000";
@@ -137,7 +140,7 @@ fn streams_and_captures_are_the_same_under_the_gate() {
             assert_eq!(gated, alone, "seed {seed}");
         }
         assert_eq!(gated.len(), alone.len(), "seed {seed}");
-        // It was really gated, and really captured.
+        // The gate was closed, and launches were captured.
         assert!(contended.counted("capturing") > 0 && contended.measured() > 0, "seed {seed}");
         assert_eq!(contended.counted("panicked"), 0);
         child.finish().silent();
@@ -150,12 +153,13 @@ fn streams_and_captures_are_the_same_under_the_gate() {
     contended.finish();
 }
 
-/// The calls of that name in a journal.
+/// Returns the calls of a function in a journal.
 fn named<'a>(calls: &'a [Value], name: &'a str) -> impl Iterator<Item = &'a Value> {
     calls.iter().filter(move |call| call["what"] == "call" && call["name"] == *name)
 }
 
-/// A call of ours that a capture in the global mode forbids to all threads, or anything of ours on its stream, would have broken it.
+/// A global capture forbids these calls to all threads: one of the shim's, or any work on its
+/// stream, would have invalidated it.
 #[test]
 fn the_driver_is_asked_nothing_while_a_global_capture_goes_on() {
     const FORBIDDEN: [&str; 6] = [
@@ -186,14 +190,14 @@ fn the_driver_is_asked_nothing_while_a_global_capture_goes_on() {
         .expect("a begin");
     let ended =
         named(&calls, "cuStreamEndCapture").map(|call| when(call, "from")).next().expect("an end");
-    // The other thread came to the gate meanwhile, and before and after that the driver was asked.
+    // The other thread launched meanwhile, and the shim made such calls before and after.
     let launched = named(&calls, "cuLaunchKernel")
         .filter(|call| (begun..ended).contains(&when(call, "from")))
         .count();
     assert!(launched > 10, "{launched}");
     assert!(named(&calls, "cuEventElapsedTime").count() > 0);
     for name in FORBIDDEN {
-        // A question may have been on its way when the capture began.
+        // One call may have begun before the capture did.
         let asked: Vec<_> = named(&calls, name)
             .filter(|call| (begun..ended).contains(&when(call, "from")))
             .skip(1)
@@ -202,7 +206,8 @@ fn the_driver_is_asked_nothing_while_a_global_capture_goes_on() {
     }
 }
 
-/// A captured launch is not executed: it is neither charged nor measured, also where the thread has credit left for it.
+/// A captured launch is not executed. It is neither charged nor measured, even where the thread has
+/// budget left.
 #[test]
 fn captured_launches_are_not_charged() {
     let contended = Contended::new("A10:23028").begin();
@@ -215,14 +220,15 @@ fn captured_launches_are_not_charged() {
         measured > launched / 4 && measured <= launched,
         "{measured} of {launched} are measured"
     );
-    // To 50 that are executed there are 40 that are captured.
+    // The program captures 40 launches for each 50 that it executes.
     assert!(
         passed * 50 > measured * 40 * 4 / 5,
         "{passed} were seen to be captured, {measured} are measured"
     );
 }
 
-/// Each context has a page of its own that the GPU writes; none is asked for its events, and one that goes takes no other's.
+/// Each context has its own page that the GPU writes. No events are queried, and a destroyed
+/// context takes no other's page.
 #[test]
 fn every_context_is_told_of_its_ends_by_the_gpu() {
     let contended = Contended::new("A10:23028").begin();
@@ -244,8 +250,8 @@ fn every_context_is_told_of_its_ends_by_the_gpu() {
     assert_eq!((asked, failed), (0, 0), "events that were asked for, and refusals");
 }
 
-/// Everything that computes, by whatever function and flavour, is measured and charged. What a thread has not asked for yet is not told,
-/// nor what went by before anybody knew that the GPU was wanted by two.
+/// Every function that computes is measured and charged, in each flavour. A thread reports launches
+/// when it next requests budget; launches from before the contention are not counted.
 #[test]
 fn every_function_that_computes_is_counted() {
     const SECONDS: &str = "0.4";
@@ -293,7 +299,7 @@ fn every_function_that_computes_is_counted() {
             .map(str::to_owned),
     );
     let contended = Contended::new("A10:23028").begin();
-    // Of what a function does for the first time on a busy machine much may have gone by.
+    // On a busy machine many of a function's first launches may pass before the contention is seen.
     let is_counted = |name: &str| {
         let (made, measured) = contended.launches(&[name, SECONDS]);
         measured >= made / 2
@@ -304,7 +310,7 @@ fn every_function_that_computes_is_counted() {
     contended.finish();
 }
 
-/// Copies from the host are the copy engines'; a batch of nothing else passes.
+/// The copy engines do copies from the host; a batch with no others is not gated.
 #[test]
 fn batch_from_the_host_is_not_gated() {
     let contended = Contended::new("A10:23028").begin();
@@ -334,7 +340,8 @@ fn batch_with_copies_from_the_host_is_one_launch() {
     contended.finish();
 }
 
-/// What waits for the program's own later work gets it, in all the ways there are, while the neighbour goes on.
+/// A launch that waits for a later launch of its own program gets it, by each mechanism, beside the
+/// neighbour.
 #[test]
 fn what_waits_for_later_launches_of_the_same_program_gets_them() {
     for how in ["host", "peer", "fork", "capture"] {
@@ -353,7 +360,7 @@ fn a_kernel_that_never_ends_keeps_nobody_from_the_gpu() {
     let mut child = contended.start("waiting", &["persistent"]);
     child.write("\n");
     assert_eq!(child.line(), "launched");
-    // It comes to the end of its run, again and again; how fast is for the benchmarks.
+    // The neighbour finishes its runs. Benchmarks measure how fast.
     for _ in 0..2 {
         contended.neighbour.begin(1.0);
         assert!(contended.neighbour.rate() > 0.0);

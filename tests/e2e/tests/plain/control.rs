@@ -1,4 +1,5 @@
-//! `cgpu smi`, `get` and `set` with a monitor: the control tree, its refusals, and limits that change while a program runs.
+//! `cgpu smi`, `get` and `set` with a monitor: the control tree, its errors, and limits that change
+//! while a program runs.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -51,7 +52,7 @@ fn a_monitor_without_a_driver_waits_for_one() {
     let nvml = format!("tree = \"none\"\nnvml = \"{}\"\n", library.display());
     let monitor = Monitor::start_with(&fixture, &nvml);
     assert_eq!(fixture.smi()["gpus"].as_array().map(Vec::len), Some(0));
-    // It works all the same.
+    // The monitor works without a driver.
     fixture.set("default_memsize", "1073741824");
     std::os::unix::fs::symlink(fixture.dist().file("sim/libnvidia-ml.so.1"), &library)
         .expect("a driver");
@@ -63,7 +64,7 @@ fn a_monitor_without_a_driver_waits_for_one() {
     assert_eq!(outcome.code(), Some(0), "{outcome:?}");
 }
 
-/// What `cgpu-runtime` asks where no monitor runs.
+/// `cgpu-runtime` uses this where no monitor runs.
 #[test]
 fn gpus_are_listed_without_a_monitor() {
     let fixture = Fixture::new("A10:23028,T4:15109");
@@ -104,7 +105,7 @@ fn cgpu_smi_is_cgpu_smi() {
     let mut alias = Outcome::of(command).silent().json();
     let mut plain = fixture.smi();
     for answer in [&mut alias, &mut plain] {
-        // The one figure that passes between the two.
+        // The only value that differs between the two calls.
         answer["uptime_ms"].take();
     }
     assert_eq!(alias, plain);
@@ -114,7 +115,7 @@ fn cgpu_smi_is_cgpu_smi() {
     assert_eq!(plain["gpus"][0]["memory_total"], 23028 * MIB);
 }
 
-/// `cgpu smi` in a container: its own files, no socket, no root.
+/// Returns `cgpu smi` in a container, which reads the container's own files without socket or root.
 fn inside(fixture: &Fixture, container: &Container) -> Value {
     let mut command = fixture.native_in(container, &fixture.dist().file("cgpu-smi"));
     command.arg("--json");
@@ -216,7 +217,7 @@ fn the_monitor_and_the_containers_keep_the_same_books() {
     holder.finish().silent();
 }
 
-/// A program with `/run/cgpu/limits`, mounted read-only by whoever started the container.
+/// Returns a program with `/run/cgpu/limits` mounted read-only, as a runtime does.
 fn imposed_on(
     fixture: &Fixture,
     container: &Container,
@@ -261,7 +262,7 @@ fn no_variable_counts_against_limits_from_outside() {
     }
 }
 
-/// The region is the container's to write into: whoever finds its limit there and makes it more has no more.
+/// The container can write to its region. Raising the limit there changes nothing.
 #[test]
 fn limits_from_outside_hold_whatever_is_written_into_the_region() {
     const LIMIT: u64 = 3072 * MIB;

@@ -1,11 +1,11 @@
-//! A process may die anywhere: the others run on, and nothing is left on the books.
+//! Processes that are killed at any point: the others run on, and their memory is reclaimed.
 
 use std::time::Duration;
 
 use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor, Outcome};
 use serde_json::Value;
 
-/// A small deterministic generator: a failing run can be repeated.
+/// A deterministic generator, so that a failure can be repeated.
 struct Draw(u64);
 
 impl Draw {
@@ -19,7 +19,8 @@ impl Draw {
 #[test]
 fn a_hundred_kills_leave_nothing_on_the_books() {
     let fixture = Fixture::new("A10:23028");
-    // Room for the dead as well, whose memory lingers: a newcomer must always find enough for its context.
+    // The limit has room for the lingering memory of exited processes, so a new process always
+    // finds enough for its context.
     let container = fixture.limited("a", 20 * 1024);
     let mut draw = Draw(20_260_101);
     let mut started = 0;
@@ -63,13 +64,13 @@ fn memory_of_the_dead_can_be_had_again() {
     Outcome::of(command).silent();
 }
 
-/// Room for those who die, and for the dead.
+/// Room for the processes that are killed and for memory that is draining.
 const LIMIT_MIB: u64 = 16 * 1024;
 
-/// One of the container who goes on, and now and then takes all that there is.
+/// A process of the container that survives and sometimes allocates all that is free.
 struct Sibling {
     child: Child,
-    /// What there is when nobody else is.
+    /// Bytes that are free when no other process has any.
     all: u64,
 }
 
@@ -89,8 +90,9 @@ impl Sibling {
         serde_json::from_str(&self.child.line()).expect("an answer")
     }
 
-    /// Takes all that the limit has as soon as it is granted, so when the books have forgotten the dead: by then the GPU must have, too, but
-    /// for what was never on the books. Then gives it back.
+    /// Allocates the whole limit as soon as it is granted, so when the exited processes' memory has
+    /// been reclaimed. By then it must be free on the GPU, too, apart from what was never charged.
+    /// Frees it then.
     fn inherits(&mut self, fixture: &Fixture, unbooked: u64) {
         let take = format!("take {}", self.all);
         let answer = fixture.eventually("what the dead had can be had again", || {
@@ -98,7 +100,8 @@ impl Sibling {
             if answer["result"] == 0 {
                 return Some(answer);
             }
-            // Where it went from process to process a monitor wants to see books at rest: to look moves none.
+            // A monitor reconciles memory that was passed between processes only while the charges
+            // do not change. Reading changes none.
             fixture.eventually("what the dead had is free", || {
                 (self.ask("info")["free"].as_u64() >= Some(self.all)).then_some(())
             });
@@ -112,7 +115,7 @@ impl Sibling {
         assert_eq!(self.ask("give")["result"], 0);
     }
 
-    /// Ends as if nothing had been. Nothing is left of anybody, on the books nor on the GPU.
+    /// Ends without an error. Nothing is left, neither charged nor on the GPU.
     fn ends(self, fixture: &Fixture, container: &Container) {
         self.child.finish().silent();
         fixture.wait_until_empty(container);
@@ -120,19 +123,19 @@ impl Sibling {
     }
 }
 
-/// A driver that has every way.
+/// A driver version with all functions.
 const NEWEST: &str = "13050";
-/// Processes at once.
+/// Processes at a time.
 const AT_ONCE: usize = 4;
 
-/// Processes that have memory in this way die inside of each of these calls (`NAME`, or `NAME:N` for the N-th one), before the driver has done
-/// anything and when it has done everything.
+/// Kills processes with this kind of memory inside of each of these calls (`NAME`, or `NAME:N` for
+/// the N-th one), before the driver has done anything and after it has done everything.
 fn dying_inside(way: &str, calls: &[&str], unbooked: u64) {
     dying_on(&Fixture::new("A10:23028"), way, calls, unbooked);
 }
 
-/// The same, of memory that others may have: with a monitor, which sees when nobody does any more. Without one that stays on the books as long as
-/// anybody of the container lives.
+/// As [`dying_inside`], for memory that can be shared, with a monitor that sees when the last
+/// process frees it. Without one the charge stays as long as a process of the container lives.
 fn dying_inside_watched(way: &str, calls: &[&str]) {
     let fixture = Fixture::new("A10:23028");
     let _monitor = Monitor::start(&fixture);
@@ -216,7 +219,7 @@ fn a_death_inside_of_any_call_for_physical_memory_leaves_nothing() {
 
 #[test]
 fn a_death_inside_of_any_call_for_arrays_leaves_nothing() {
-    // The first array is made to be asked what it takes.
+    // The first array is created only to measure its size.
     let calls = [
         "cuArray3DCreate_v2",
         "cuArray3DCreate_v2:2",
@@ -260,7 +263,8 @@ fn a_death_inside_of_any_call_for_modules_and_libraries_leaves_nothing() {
         "cuKernelGetFunction",
         "cuLibraryUnload",
     ];
-    // A block of code for each, which comes with a first launch or look-up and is booked when it is there.
+    // A block of code for each, which is loaded at a first launch or look-up and charged
+    // afterwards.
     dying_inside("modules", &calls, AT_ONCE as u64 * 2 * MIB);
 }
 
@@ -276,7 +280,7 @@ fn a_death_inside_of_any_call_for_contexts_leaves_nothing() {
         "cuDevicePrimaryCtxRelease_v2",
         "cuDevicePrimaryCtxRetain:2",
     ];
-    // A green context's own memory is booked when it is there.
+    // A green context's own memory is charged after it was created.
     dying_inside("contexts", &calls, AT_ONCE as u64 * 8 * MIB);
 }
 
@@ -290,7 +294,7 @@ fn a_death_inside_of_any_call_for_memory_of_other_interfaces_leaves_nothing() {
         "cuMemFree_v2",
         "cuMipmappedArrayDestroy",
     ];
-    // Whose making nobody sees.
+    // Its allocation is not seen.
     dying_inside("foreign", &calls, AT_ONCE as u64 * 16 * MIB);
 }
 

@@ -1,11 +1,13 @@
-//! What goes wrong elsewhere, one test each. `docs/internals/testing.md` has the table.
+//! Known defects of other implementations, one test each. `docs/internals/testing.md` has the
+//! table.
 
 use std::fs;
 use std::time::Duration;
 
 use cgpu_e2e::{Child, Fixture, MIB, Monitor, Outcome};
 
-/// A slot was moved over a gap that a process had left, and its owner's use vanished: 16 GiB were granted under 10.
+/// A slot was moved into a gap that a process had left, and its owner's use was lost: 16 GiB were
+/// granted under a limit of 10.
 #[test]
 fn a_process_that_leaves_moves_nobody_elses_use() {
     let fixture = Fixture::new("A10:23028");
@@ -23,7 +25,7 @@ fn a_process_that_leaves_moves_nobody_elses_use() {
     }
     first.kill();
     for _ in 0..20 {
-        // Each claims the slot that is free, and sweeps.
+        // Each claims the free slot and scans for exited processes.
         Outcome::of(fixture.program_in(&container, "init")).silent();
         assert!(fixture.used(&container, 0) >= 6 * 1024 * MIB);
     }
@@ -39,7 +41,7 @@ fn a_process_that_leaves_moves_nobody_elses_use() {
     fixture.wait_until_empty(&container);
 }
 
-/// Names without a suffix went past, a bypass of one line.
+/// Names without a suffix were not hooked: a bypass in one line.
 #[test]
 fn the_oldest_names_are_limited_too() {
     let fixture = Fixture::new("A10:23028");
@@ -54,7 +56,8 @@ fn the_oldest_names_are_limited_too() {
     assert_eq!(outcome.number("free_after"), outcome.number("free_before"));
 }
 
-/// Freeing what was not known answered -1 and kept it; use went below zero, and all looked used up; null pointers crashed.
+/// Freeing unknown memory answered -1 and freed nothing; use fell below zero, so that all seemed
+/// used; null pointers crashed.
 #[test]
 fn nonsense_gets_the_drivers_answers_and_leaves_the_books_alone() {
     let fixture = Fixture::new("A10:23028");
@@ -67,7 +70,7 @@ fn nonsense_gets_the_drivers_answers_and_leaves_the_books_alone() {
     }
 }
 
-/// A process killed while it started kept a lock, and every start after it hung for five minutes.
+/// A process killed during its start kept a lock, and every later start hung for five minutes.
 #[test]
 fn a_process_killed_while_it_starts_keeps_nobody_waiting() {
     let fixture = Fixture::new("A10:23028");
@@ -87,7 +90,7 @@ fn a_process_killed_while_it_starts_keeps_nobody_waiting() {
     fixture.wait_until_empty(&container);
 }
 
-/// Where the library was replaced below running programs, they crashed.
+/// Replacing the library crashed the programs that had it loaded.
 #[test]
 fn a_replaced_library_and_a_removed_one_leave_running_programs_alone() {
     let fixture = Fixture::new("A10:23028");
@@ -112,7 +115,7 @@ fn a_replaced_library_and_a_removed_one_leave_running_programs_alone() {
     program.finish().silent();
 }
 
-/// With an old driver a symbol was undefined, or a limit silently not there.
+/// With an old driver a symbol was undefined, or there was silently no limit.
 #[test]
 fn drivers_of_all_ages_are_limited() {
     for version in ["10010", "10020", "11000", "11040", "11080", "12000", "12040", "12080", "13000"]
@@ -131,8 +134,8 @@ fn drivers_of_all_ages_are_limited() {
     }
 }
 
-/// Two halves of the GPU by NVML's total, of which the driver keeps some for itself: they cannot both be filled to the last byte.
-/// Elsewhere it was not defined what happens then.
+/// Two halves of the GPU by NVML's total, some of which the driver reserves: they cannot both be
+/// filled to the last byte. Elsewhere the result was undefined.
 #[test]
 fn two_halves_of_a_gpu_that_is_smaller_than_it_says() {
     let fixture = Fixture::new("A10:23028");
@@ -159,7 +162,7 @@ fn two_halves_of_a_gpu_that_is_smaller_than_it_says() {
                     serde_json::from_str(&program.line()).expect("JSON");
                 assert_eq!(answer["total"], 11514 * MIB, "{}", container.name());
                 match answer["result"].as_u64() {
-                    // Small ones fill a block that is paid for; a few are enough to know.
+                    // Small allocations fill a block that is already charged; one is enough.
                     Some(0) if chunk == "512" => *open = false,
                     Some(0) => {}
                     Some(2) => {
@@ -175,7 +178,7 @@ fn two_halves_of_a_gpu_that_is_smaller_than_it_says() {
     assert!(refused >= 6, "both run full, again and again");
     let held: u64 = halves.iter().map(|(_, _, held)| held).sum();
     let smallest = halves.iter().map(|(_, _, held)| *held).min().expect("two");
-    // The driver keeps an eightieth, each has a context, and the last chunk is 2 MiB.
+    // The driver reserves an eightieth, each container has a context, and the last chunk is 2 MiB.
     assert!(held + (23028 / 80 + 2 * 256 + 2 * 256) * MIB > 23028 * MIB, "{held}");
     assert!(smallest > 10 * 1024 * MIB, "{smallest}");
     for (container, mut program, _) in halves {

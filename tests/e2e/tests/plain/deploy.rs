@@ -1,4 +1,4 @@
-//! Installation into a scratch root: everything is put there, upgraded, and taken away again.
+//! Installation into a scratch root: install, upgrade, uninstall.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ fn script(name: &str, root: &Path, arguments: &[&str]) -> Outcome {
     Child::start(command).finish()
 }
 
-/// Every path below a folder, with what a file holds.
+/// Returns every path below a folder with the content of files.
 fn all(folder: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let mut found = BTreeMap::new();
     for entry in
@@ -59,12 +59,13 @@ fn what_is_installed_is_taken_away_again_and_nothing_else() {
         );
     }
     assert_eq!(fs::read_link(root.join("usr/bin/cgpu-smi")).expect("a link"), Path::new("cgpu"));
-    // What is installed runs.
+    // An installed program runs.
     let mut command = Command::new(root.join("usr/bin/cgpu-monitor"));
     command.arg("--version");
     assert!(Child::start(command).finish().exits(0).stdout.starts_with("cgpu-monitor "));
 
-    // An upgrade replaces files, not what lies in them: who runs goes on. The host's configuration is the host's.
+    // An upgrade replaces files and does not write into them, so running programs go on. It keeps
+    // the host's configuration.
     let number = |path: &str| {
         std::os::unix::fs::MetadataExt::ino(&fs::metadata(root.join(path)).expect("a file"))
     };
@@ -82,7 +83,7 @@ fn what_is_installed_is_taken_away_again_and_nothing_else() {
     assert_eq!(all(root), before);
     script("uninstall.sh", root, &[]).exits(1);
 
-    // Engines that were told of it are told otherwise before it goes.
+    // Uninstalling removes the runtime from engines' configurations first.
     script("install.sh", root, &[&built]).exits(0);
     for (engine, file) in
         [("docker", "etc/docker/daemon.json"), ("containerd", "etc/containerd/config.toml")]
@@ -120,7 +121,7 @@ fn what_is_installed_is_taken_away_again_and_nothing_else() {
     }
     assert_eq!(all(root), before);
 
-    // A configuration that was changed stays, unless it is to go.
+    // A changed configuration is kept unless its removal is requested.
     script("install.sh", root, &[&built]).exits(0);
     let toml = root.join("etc/cgpu/monitor.toml");
     fs::write(&toml, "base_slice_ms = 2\n").expect("a configuration");
@@ -134,7 +135,8 @@ fn what_is_installed_is_taken_away_again_and_nothing_else() {
     assert_eq!(all(root), before);
 }
 
-/// As `cargo xtask package` lays it out: the scripts find what lies beside them, and the installed one takes all of it away.
+/// In the layout of `cargo xtask package` the scripts find the files beside them, and the installed
+/// script uninstalls everything.
 #[test]
 fn what_is_shipped_installs_from_its_own_folder() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -180,7 +182,7 @@ fn what_is_shipped_installs_from_its_own_folder() {
     assert!(all(&root).is_empty(), "{:?}", all(&root).keys());
 }
 
-/// The file that a link on a page leads to, below `docs/`.
+/// Returns the path of a link's target below `docs/`.
 fn target_of_link(page: &str, link: &str) -> String {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();
@@ -243,7 +245,7 @@ fn a_file_of_others_stops_the_installation() {
     let built = Dist::find().folder().to_string_lossy().into_owned();
     let outcome = script("install.sh", root, &[&built]).exits(1);
     assert!(outcome.stderr.contains("/usr/bin/cgpu-monitor is there and not ours"), "{outcome:?}");
-    // What it had made until then is known, and can be taken away.
+    // The files that it had installed until then are recorded, and are removed.
     script("uninstall.sh", root, &[]).exits(0);
     assert_eq!(all(root), before);
 }
@@ -252,7 +254,7 @@ fn a_file_of_others_stops_the_installation() {
 fn the_service_keeps_the_tree_visible_and_starts_what_is_installed() {
     let unit = fs::read_to_string(deploy().join("cgpu-monitor.service")).expect("a unit");
     let lines: Vec<&str> = unit.lines().filter(|line| !line.starts_with('#')).collect();
-    // Each of these gives the service a mount namespace of its own.
+    // Each of these gives the service its own mount namespace.
     for apart in [
         "ProtectSystem",
         "ProtectHome",
@@ -284,7 +286,7 @@ fn the_service_keeps_the_tree_visible_and_starts_what_is_installed() {
 fn the_configuration_as_installed_is_understood_line_by_line() {
     let folder = tempfile::tempdir().expect("a folder");
     let text = fs::read_to_string(deploy().join("monitor.toml")).expect("a configuration");
-    // Every line in force, and a last one that is wrong: it is the first that is complained of.
+    // Every line enabled, and an invalid last one: the first error must be about that.
     let on = text.lines().filter_map(|line| line.strip_prefix("# "));
     let on = on
         .filter(|line| line.contains(" = ") || *line == "[gpu.0]")
@@ -313,6 +315,6 @@ fn the_service_is_understood_by_its_manager() {
         .expect("a file");
     let mut command = Command::new("systemd-analyze");
     command.args(["verify", "--man=no"]).arg(&file);
-    // Every word that it does not know is a line.
+    // Each unknown key is a line on standard error.
     Child::start(command).finish().silent();
 }

@@ -1,4 +1,4 @@
-//! `cgpu doctor`, asked where something is the matter: each cause planted as it comes about in life, in a container, on the host, in a process.
+//! `cgpu doctor` on planted causes: in a container, on the host, and in a process.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -15,7 +15,7 @@ fn root(fixture: &Fixture) -> String {
     fixture.root().to_string_lossy().into_owned()
 }
 
-/// What it says as data, and that its exit code agrees.
+/// Returns the JSON report and checks that the exit code agrees.
 fn answer(command: Command) -> Value {
     let outcome = Outcome::of(command);
     let answer = outcome.json();
@@ -24,7 +24,7 @@ fn answer(command: Command) -> Value {
     answer
 }
 
-/// The causes' names.
+/// Returns the names of the causes.
 fn names(answer: &Value) -> Vec<String> {
     let causes = answer["causes"].as_array().expect("causes");
     for cause in causes {
@@ -38,7 +38,7 @@ fn names(answer: &Value) -> Vec<String> {
     causes.iter().map(|cause| cause["cause"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// Asked in a container.
+/// Returns the causes that it names in a container.
 fn inside(
     fixture: &Fixture,
     container: &Container,
@@ -50,14 +50,15 @@ fn inside(
     names(&answer(command))
 }
 
-/// Asked on the host.
+/// Returns the causes that it names on the host.
 fn outside(fixture: &Fixture, more: &[&str]) -> Vec<String> {
     let mut command = fixture.cgpu(&["doctor", "--json", "--root", &root(fixture)]);
     command.args(more);
     names(&answer(command))
 }
 
-/// Waits until that is what it says: a monitor on a busy machine may be late with a beat or a look, and then that is said, too.
+/// Waits until it names exactly these causes. A monitor on a busy machine may be late with a
+/// heartbeat or a sample, which is then a cause, too.
 fn becomes(fixture: &Fixture, expected: &[&str], mut ask: impl FnMut() -> Vec<String>) {
     let mut last = Vec::new();
     fixture.eventually(&format!("{expected:?}"), || {
@@ -70,7 +71,7 @@ fn becomes(fixture: &Fixture, expected: &[&str], mut ask: impl FnMut() -> Vec<St
     });
 }
 
-/// A container in which a program has run.
+/// Creates a container in which a program has run.
 fn used(fixture: &Fixture) -> Container {
     let container = fixture.limited("a", 1024);
     Outcome::of(fixture.program_in(&container, "init")).silent();
@@ -85,7 +86,7 @@ fn holder(fixture: &Fixture, container: &Container, bytes: &str) -> Child {
     child
 }
 
-/// A program that needs no library at all.
+/// Builds a program that needs no library.
 fn statically(fixture: &Fixture) -> Option<PathBuf> {
     let (source, program) = (fixture.path("static.c"), fixture.path("static"));
     fs::write(&source, "void _start(void) { for (;;) __asm__ volatile(\"\"); }\n")
@@ -101,12 +102,12 @@ fn where_all_is_well_it_says_so() {
     let _monitor = Monitor::start(&fixture);
     let container = used(&fixture);
     let held = holder(&fixture, &container, "16M");
-    // A monitor that has just come writes its first beat in a moment.
+    // A monitor that has just started writes its first heartbeat shortly after.
     becomes(&fixture, &[], || inside(&fixture, &container, |command| command));
     let program = fixture.dist().program("hold");
     becomes(&fixture, &[], || inside(&fixture, &container, |command| command.arg(&program)));
     let _ = fixture.accounting(&container);
-    // On the host it says that nobody is there to share with.
+    // On the host it reports that there is no other container.
     becomes(&fixture, &["alone"], || outside(&fixture, &[]));
     becomes(&fixture, &["alone"], || outside(&fixture, &["--container", "a"]));
     becomes(&fixture, &[], || outside(&fixture, &["--why", "shim"]));
@@ -205,7 +206,7 @@ fn what_is_wrong_with_the_environment() {
     becomes(&fixture, &["switched_off"], || ask("CGPU_DISABLE", Some("1")));
     becomes(&fixture, &["limits_off"], || ask("ALIYUN_COM_GPU_MEM_CONTAINER", Some("0")));
     becomes(&fixture, &["limits_off"], || ask("ALIYUN_COM_GPU_MEM_CONTAINER", None));
-    // The loader complains of these itself.
+    // The loader itself writes an error about these.
     let mistaken = |path: &Path| {
         let mut command = fixture.native_in(&container, &fixture.dist().file("cgpu"));
         command.args(["doctor", "--json"]).env("LD_PRELOAD", path);
@@ -213,7 +214,7 @@ fn what_is_wrong_with_the_environment() {
     };
     becomes(&fixture, &["preload_invalid"], || mistaken(&broken));
     becomes(&fixture, &["preload_missing"], || mistaken(Path::new("/nowhere/libcgpu.so")));
-    // Where this machine has a driver of its own it is found.
+    // A driver of this machine is found, if it has one.
     let one_of = |expected: &[&[&str]], ask: &dyn Fn() -> Vec<String>| {
         fixture.eventually(&format!("{expected:?}"), || {
             expected.iter().any(|one| ask() == *one).then_some(())
@@ -255,7 +256,7 @@ fn what_is_wrong_with_a_containers_files() {
     file.write_all_at(&version, 0).expect("a version");
     file.set_len(4096).expect("a length");
     becomes(&fixture, &["region_unreadable"], || ask(&container));
-    // A monitor says the same.
+    // With a monitor the result is the same.
     let _monitor = Monitor::start(&fixture);
     let _ = fixture.accounting(&container);
     becomes(&fixture, &["region_unreadable"], || {
@@ -275,7 +276,7 @@ fn why_there_is_no_throttle() {
         (inside(&fixture, &container, |command| command) == ["native_policy"]).then_some(())
     });
     becomes(&fixture, &["native_policy"], || outside(&fixture, &["--container", "a"]));
-    // It is there, and does nothing any more.
+    // It exists but is stopped.
     monitor.process.signal(libc::SIGSTOP);
     becomes(&fixture, &["monitor_stale"], || inside(&fixture, &container, |command| command));
     let found = outside(&fixture, &[]);
@@ -297,14 +298,14 @@ fn why_an_allocation_was_refused() {
     command.arg("1G");
     Outcome::of(command).exits(4);
     let _ = Outcome::of(fixture.program_in(&container, "managed"));
-    // The monitor keeps what processes that have ended had counted.
+    // The monitor keeps the counters of exited processes.
     let found = fixture.eventually("a refusal", || {
         let found = outside(&fixture, &["--container", "a", "--why", "memory"]);
         (found.contains(&"over_limit".to_owned()) && found.contains(&"managed_memory".to_owned()))
             .then_some(found)
     });
     assert!(!found.contains(&"use_over_limit".to_owned()), "{found:?}");
-    // The limit is lowered under what is held.
+    // The limit falls below the use.
     fixture.set("0/a/memsize", &(128 * MIB).to_string());
     fixture.eventually("over the limit", || {
         outside(&fixture, &["--container", "a"])
@@ -329,7 +330,8 @@ fn a_process_without_the_shim_and_one_with_an_old_one() {
     command.args(["64M", "240"]);
     let mut native = Child::start_for(command, LONG);
     native.line();
-    // The monitor has found both; of the container's the process itself tells why.
+    // The monitor has found both. For the container's process the cause comes from the process
+    // itself.
     fixture.eventually("both are found", || {
         let found = outside(&fixture, &[]);
         let all = ["unshimmed_process", "no_preload", "host_process"];
@@ -340,7 +342,7 @@ fn a_process_without_the_shim_and_one_with_an_old_one() {
     bare.finish().exits(0);
     native.finish().silent();
 
-    // The library is replaced below a process that has it.
+    // The library is replaced under a process that has it loaded.
     let copy = fixture.path("libcgpu.so");
     fs::copy(fixture.dist().file("libcgpu.so"), &copy).expect("a copy");
     let container = fixture.limited("b", 1024);

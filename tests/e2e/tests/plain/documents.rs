@@ -8,7 +8,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Every Rust source of the project.
+/// Appends every Rust source of the project to `text`.
 fn sources(folder: &Path, text: &mut String) {
     let skip = ["target", ".git"];
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
@@ -63,7 +63,7 @@ fn every_test_that_the_page_about_tests_names_exists() {
     assert!(cited > 30, "{cited}");
 }
 
-/// What a manifest says it depends on, of ours.
+/// Returns the project's own packages that a manifest depends on.
 fn dependencies(manifest: &str) -> Vec<&str> {
     let section = manifest.split("\n[").find_map(|section| section.strip_prefix("dependencies]"));
     let lines = section.unwrap_or_default().lines();

@@ -1,24 +1,25 @@
-//! Limits that came from outside hold however a process of the container is started: they are a file that it cannot write, and the
-//! shim is in /etc/ld.so.preload.
+//! Limits from outside hold however a process of the container is started: they are in a file that
+//! it cannot write, and the shim is in /etc/ld.so.preload.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use cgpu_e2e::{Fixture, MIB, Outcome, mounted, skip};
 
-/// A little container in a mount namespace: the built files at /run/stage, the simulated driver on the loader's own path, the shim in
-/// ld.so.preload, the simulated GPUs and regions in a /dev/shm of its own. No variable is needed for any of it.
+/// A minimal container in a mount namespace. The built files are at /run/stage, the simulated
+/// driver on the loader's own path, the shim in ld.so.preload, and the simulated GPUs and regions
+/// in its own /dev/shm. None of it needs a variable.
 const CONTAINER: &str = "
     mount -t tmpfs none /mnt && cp -a /etc /mnt/etc && mount --bind /mnt/etc /etc && mount -t tmpfs none /run &&
     mkdir -p /run/stage /run/cgpu && cp {dist}/libcgpu.so {dist}/programs/init {dist}/sim/*.so.1 {ways} /run/stage &&
     cp {limits} /run/cgpu/limits && {protect} && chmod 777 /run/cgpu && mount -t tmpfs -o mode=1777 none /dev/shm &&
     echo /run/stage > /etc/ld.so.conf.d/cgpu.conf && ldconfig && echo /run/stage/libcgpu.so > /etc/ld.so.preload && cd /";
 
-/// As a container runtime protects the file.
+/// The file's protection by a container runtime.
 const READ_ONLY: &str =
     "mount --bind /run/cgpu/limits /run/cgpu/limits && mount -o remount,bind,ro /run/cgpu/limits";
 
-/// What each way in says the GPU's size is, one line each; the limit is 3 GiB.
+/// Returns the GPU's size as each command sees it, one line each; the limit is 3 GiB.
 fn totals(protect: &str, ways: &[&str]) -> Option<Vec<String>> {
     let fixture = Fixture::new("A10:23028");
     let mut native = fixture.program("visible");
@@ -97,7 +98,7 @@ fn limits_do_not_vanish_over_ssh_or_su() {
         return skip("escape", "root", "becoming another user needs root");
     }
     holds(&[
-        // A login shell starts with a fresh environment, as sshd's sessions and sudo's do.
+        // A login shell starts with a fresh environment, as the sessions of sshd and sudo do.
         "su - root -c INIT",
         "su nobody -s /bin/sh -c INIT",
         "su nobody -s /bin/sh -c 'env -i INIT'",
@@ -112,7 +113,7 @@ fn limits_hold_in_user_namespaces() {
         "unshare -Ur INIT",
         "unshare -U INIT",
         "unshare -Urm INIT",
-        // Neither can it be made writable from in there, nor taken away.
+        // It cannot be made writable from inside, nor unmounted.
         "unshare -Urm sh -c 'mount -o remount,bind,rw /run/cgpu/limits 2>/dev/null; INIT'",
         "unshare -Urm sh -c 'umount /run/cgpu/limits 2>/dev/null; INIT'",
     ];
@@ -123,7 +124,8 @@ fn limits_hold_in_user_namespaces() {
     holds(ways);
 }
 
-/// In a namespace that has no name for it, the file's owner looks like everybody else without a name, and so like us.
+/// In a user namespace without a mapping for the file's owner, the owner is the overflow ID, and so
+/// is the process itself.
 #[test]
 fn an_owner_without_a_name_is_not_taken_for_us() {
     let nobody = ["--reuid", "1000", "--regid", "1000", "--clear-groups", "unshare", "-U", "true"];

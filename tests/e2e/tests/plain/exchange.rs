@@ -1,4 +1,5 @@
-//! Memory between processes: the exporter pays, the importer does not, and what a dead exporter leaves is the container's until it is gone.
+//! Memory between processes: the exporter is charged, the importer is not, and what a dead exporter
+//! leaves is charged to the container until it is freed.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +9,8 @@ const GPU: &str = "A10:8192";
 const LIMIT_MIB: u64 = 4096;
 const PIECE: i64 = 64 * 1024 * 1024;
 
-/// Every order in which three processes can let a piece go, each of them as it should (a small letter) or by being killed (a capital). The
-/// two that hold it are alike: what is called b lets go before c.
+/// Returns every order in which three processes can let go of an allocation, by freeing it (a small
+/// letter) or by being killed (a capital). The two importers are alike, so b lets go before c.
 fn orders() -> Vec<String> {
     let mut orders = Vec::new();
     for order in ["abc", "bac", "bca"] {
@@ -23,10 +24,10 @@ fn orders() -> Vec<String> {
     orders
 }
 
-/// Runs of the same kind at the same time: they mostly wait.
+/// Runs of the same kind at a time; they mostly wait.
 const AT_ONCE: usize = 4;
 
-/// What the books say and the driver has, in the end, in each of the orders.
+/// Returns the final charge and the driver's use for each of the orders.
 fn exchanged(way: &str, kept: bool) -> Vec<(i64, i64)> {
     let run = |order: &String| {
         let fixture = Fixture::new(GPU);
@@ -70,7 +71,8 @@ fn memory_of_pools_is_paid_once_whoever_lets_go_or_dies_first() {
     }
 }
 
-/// Nobody can be seen to hold a descriptor: without a monitor it may seem held while anybody lives, and never seems gone while it is held.
+/// A held descriptor cannot be detected. Without a monitor its memory may stay charged while a
+/// process lives, and is never refunded while held.
 #[test]
 fn memory_by_descriptors_is_never_less_on_the_books_than_on_the_gpu() {
     for (shown, truth) in exchanged("descriptor", true) {
@@ -81,7 +83,8 @@ fn memory_by_descriptors_is_never_less_on_the_books_than_on_the_gpu() {
     }
 }
 
-/// No figure of one process tells whether what it handed out is there, but all of them together do.
+/// One process's use does not tell whether its exported memory still exists; all processes' use
+/// does.
 #[test]
 fn with_a_monitor_the_books_end_as_the_gpu_does() {
     for order in ["abc", "ABC", "bAc"] {
@@ -105,7 +108,7 @@ fn exchange_is_the_same_without_a_limit() {
     }
 }
 
-/// Green contexts were refused once; the program is the simulated GPU's own test of them.
+/// Green contexts were refused once. The program is the simulated GPU's own test.
 #[test]
 fn green_contexts_are_views_of_the_primary_context() {
     let fixture = Fixture::new("A10:23028");
@@ -115,7 +118,7 @@ fn green_contexts_are_views_of_the_primary_context() {
     fixture.wait_until_empty(&container);
 }
 
-/// Sparse arrays were refused once; the program is the simulated GPU's own test of them.
+/// Sparse arrays were refused once. The program is the simulated GPU's own test.
 #[test]
 fn memory_in_parts_of_arrays_comes_and_goes_as_without_a_limit() {
     let fixture = Fixture::new("A10:23028");
@@ -125,7 +128,7 @@ fn memory_in_parts_of_arrays_comes_and_goes_as_without_a_limit() {
     fixture.wait_until_empty(&container);
 }
 
-/// What a program prints on these GPUs, outside of containers and then under a limit.
+/// Returns a program's outcome on these GPUs, outside of containers and under a limit.
 fn both(gpus: &str, driver: &str, name: &str, arguments: &[&str]) -> (Outcome, Outcome) {
     let run = |limit: Option<u64>| {
         let fixture = Fixture::new(gpus);
@@ -151,7 +154,8 @@ const SWITCHED: &str = "H100:4096,H100:4096";
 fn memory_bound_to_multicast_objects_is_paid_until_its_last_handle_mapping_and_binding_are_gone() {
     let (native, limited) = both(SWITCHED, "13010", "bound", &["multicast"]);
     assert_eq!(native.number("kept"), 0);
-    // Bound to an object that others could have when that went from here: no call tells its end.
+    // It was bound to an object that other processes could still have; no call shows that object's
+    // end.
     assert_eq!(limited.number("kept"), 4 * MIB);
 }
 
@@ -174,7 +178,7 @@ fn a_checkpointed_process_is_off_the_books_and_comes_back_only_where_it_fits() {
     fixture.wait_until_empty(&container);
 }
 
-/// More than the limit is imported: that it was made could not be seen.
+/// More than the limit is imported, because its allocation cannot be seen.
 #[test]
 fn memory_of_other_interfaces_is_not_charged_to_its_importer() {
     both("A10:8192", "13010", "imported", &["3G"]);
@@ -191,7 +195,7 @@ fn with_a_monitor_memory_of_other_interfaces_is_counted_once() {
     fixture.wait_until_empty(&container);
 }
 
-/// Descriptors are kept: nobody tells the books that the other rank has let them go.
+/// Memory exported by descriptors stays charged: the other rank's release is not seen.
 #[test]
 fn collectives_at_the_end_of_memory_are_refused_only_what_does_not_fit() {
     let (native, limited) = both(SWITCHED, "13010", "collectives", &[]);
@@ -213,8 +217,9 @@ fn with_a_monitor_collectives_find_the_room_of_those_before_them() {
     }
 }
 
-/// The simulated GPU's own tests, where others pay: the process that waited for a dead one's memory by looking at what is free waited for
-/// ever, because nobody looked for the dead. With a monitor they end as on the bare GPU, a second or two later where memory had been handed out.
+/// The simulated GPU's own tests under a limit. A program that polled for a dead process's memory
+/// once waited forever, because no process scanned for exited ones. With a monitor they end as on
+/// the bare GPU, a second or two later where memory was exported.
 #[test]
 fn with_a_monitor_the_gpus_own_programs_end_as_without_a_limit() {
     for (name, gpus, driver) in [

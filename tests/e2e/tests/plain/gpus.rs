@@ -1,13 +1,15 @@
-//! Several unequal GPUs: each keeps its own limit, whatever the program hides from itself and however it numbers the rest.
+//! Several unequal GPUs: each keeps its own limit, whichever of them the program hides and however
+//! it orders the rest.
 
 use std::collections::BTreeMap;
 
 use cgpu_e2e::{Child, Container, Fixture, MIB, Outcome};
 
-/// In PCI order; from the fastest to the slowest, as the driver numbers them, they are the second, the third and the first.
+/// In PCI order. In the driver's order, fastest first, they are the second, the third and the
+/// first.
 const UNEQUAL: &str = "T4:15109,A100:40960,A10:23028";
 
-/// Totals in MiB by UUID, in the program's order.
+/// Returns totals in MiB by UUID, in the program's order.
 fn seen(fixture: &Fixture, container: &Container) -> Vec<(String, u64)> {
     let outcome = Outcome::of(fixture.program_in(container, "visible")).silent();
     let gpus = outcome.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON"));
@@ -20,14 +22,14 @@ fn seen(fixture: &Fixture, container: &Container) -> Vec<(String, u64)> {
     gpus.map(gpu).collect()
 }
 
-/// The GPUs' UUIDs in PCI order, and what the driver says they have without a limit.
+/// Returns the GPUs' UUIDs in PCI order and their totals without a limit.
 fn gpus(fixture: &Fixture) -> Vec<(String, u64)> {
     let native =
         fixture.container("native").with("CUDA_DEVICE_ORDER", "PCI_BUS_ID").with("NATIVE", "all");
     seen(fixture, &native)
 }
 
-/// Every choice of some of `n` places in every order, the empty one left out.
+/// Returns every ordered choice of some of `n` places, except the empty one.
 fn choices(n: usize) -> Vec<Vec<usize>> {
     let mut all: Vec<Vec<usize>> = vec![Vec::new()];
     let mut next = 0;
@@ -48,7 +50,7 @@ fn hiding_and_reordering_gpus_moves_no_limit() {
     let limit: BTreeMap<&str, u64> =
         gpus.iter().map(|(uuid, _)| uuid.as_str()).zip([3072, 4096, 5120]).collect();
     let fastest = [1, 2, 0];
-    // Each run is a container of its own: the dead of an earlier one would be in the way of exact figures.
+    // Each run has its own container: an earlier run's draining memory would change the figures.
     let mut runs = 0;
     let mut order = |bus: bool, list: Option<&str>| -> Vec<String> {
         runs += 1;
@@ -160,7 +162,7 @@ fn native_gpus_stay_whole_beside_sliced_ones() {
     }
 }
 
-/// Peers limited the first GPU only, or both as one.
+/// Other implementations limited the first GPU only, or both as one.
 #[test]
 fn one_rank_per_gpu_fills_its_own_limit() {
     let fixture = Fixture::new(UNEQUAL);

@@ -1,11 +1,11 @@
-//! What graphs allocate: charged by what is reserved for them, to the byte, and never over the limit.
+//! Memory of graphs: charged by what the driver reserves, to the byte, and never over the limit.
 
 use cgpu_e2e::{Container, Fixture, Outcome};
 
-/// Large enough that the driver itself is not short.
+/// Large enough that the driver itself does not run out.
 const GPU: &str = "A10:6144";
 
-/// What the program printed, and what was counted in its container.
+/// Returns a program's outcome and its container's counters.
 fn limited(program: &str, arguments: &[&str], mib: u64) -> (Outcome, Counters) {
     let fixture = Fixture::new(GPU);
     let container = fixture.limited("a", mib);
@@ -17,13 +17,13 @@ fn limited(program: &str, arguments: &[&str], mib: u64) -> (Outcome, Counters) {
     (outcome, counters)
 }
 
-/// Outside of containers first: the program asks nothing that the driver does not do.
+/// Runs a program without and with a limit. Returns its container's counters.
 fn both(program: &str, mib: u64) -> Counters {
     Outcome::of(Fixture::new(GPU).program(program)).silent();
     limited(program, &[], mib).1
 }
 
-/// What was counted, by the names of `shm/src/reason.rs`.
+/// Counters by the names of `shm/src/reason.rs`.
 struct Counters(Vec<serde_json::Value>);
 
 impl Counters {
@@ -37,7 +37,7 @@ impl Counters {
         self.0.iter().filter_map(|counters| counters[name].as_u64()).sum()
     }
 
-    /// Nothing was refused for want of support, nothing was unknown, and no launch took more than it could.
+    /// Asserts that no call was unsupported or unknown, and that no launch exceeded its charge.
     fn are_quiet(&self) {
         for name in ["unsupported", "unknown_free", "graph_grew", "pool_unread", "panicked"] {
             assert_eq!(self.of(name), 0, "{name}");
@@ -45,7 +45,7 @@ impl Counters {
     }
 }
 
-/// HAMi-core #257, #321, #67: memory of graphs was not on the books, and to free it answered -1.
+/// HAMi-core #257, #321, #67: memory of graphs was not charged, and freeing it answered -1.
 #[test]
 fn what_graphs_allocate_is_counted_and_can_be_freed() {
     let counters = both("graph_counted", 2048);
@@ -73,7 +73,8 @@ fn a_graph_without_room_is_out_of_memory_and_leaves_nothing_behind() {
     assert!(counters.of("over_limit") > 0);
 }
 
-/// The bare simulated GPU refuses what the shim makes room for by waiting, so only the shim is asked.
+/// The bare simulated GPU refuses launches for which the shim makes room by waiting, so there is no
+/// run without it.
 #[test]
 fn graphs_launched_in_turn_give_way_to_each_other() {
     let (outcome, counters) = limited("graph_alternating", &[], 1024);
@@ -83,7 +84,7 @@ fn graphs_launched_in_turn_give_way_to_each_other() {
 
 #[test]
 fn the_gpu_that_a_node_names_is_charged() {
-    // Scenes of their own: what a process leaves goes a little later.
+    // Separate fixtures, because an exited process's memory drains later.
     let fixture = || Fixture::new("A10:6144,T4:4096");
     Outcome::of(fixture().program("graph_of_another_gpu")).silent();
     for gpus in ["0,1", "1", "0"] {
@@ -101,7 +102,7 @@ fn frameworks_capture_at_the_end_of_memory_and_try_again() {
     assert!(outcome.number("retries") > 0 && outcome.number("refusals") > 0);
 }
 
-/// HAMi-core #181: profiling with graphs was out of memory, and totals were unclear.
+/// HAMi-core #181: profiling with graphs ran out of memory, and totals were wrong.
 #[test]
 fn a_server_that_profiles_its_graphs_finds_what_it_was_shown() {
     let counters = limited("graph_serving_engine", &[], 2600).1;
@@ -116,7 +117,7 @@ fn threads_and_their_graphs_never_take_more_than_the_limit() {
         counters.are_quiet();
         assert!(outcome.number("launches") > 0 && outcome.number("refusals") > 0);
     }
-    // Beside pools, which may grow too far and are made to shrink again.
+    // Beside pools, which may grow too far and are then trimmed.
     limited("graph_pressure", &["4", "40", "pools"], 600).1.are_quiet();
 }
 
@@ -131,7 +132,7 @@ fn a_graph_that_the_driver_does_not_launch_leaves_nothing_charged() {
     fixture.wait_until_empty(&container);
 }
 
-/// The simulated GPU uploaded a graph that was larger than itself, and refused its launch only.
+/// The simulated GPU once uploaded a graph larger than itself and refused only its launch.
 #[test]
 fn an_upload_takes_what_a_launch_would_and_is_out_of_memory_where_that_would_be() {
     let counters = both("graph_uploaded", 2048);

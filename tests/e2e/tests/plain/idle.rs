@@ -1,7 +1,8 @@
-//! Nothing of ours runs in a process that leaves the GPU alone: no thread, no timer, no look at anything now and then.
+//! The shim does nothing in a process that does not use the GPU: no thread, no timer, no polling.
 //!
-//! A thread that sleeps and is not woken gives its processor away no further time; the kernel counts. The watched span is longer than
-//! anything here that happens periodically, the gate's look for a living monitor included.
+//! The kernel counts a thread's context switches, and a thread that sleeps on adds none. The
+//! observed span is longer than every period of the shim, the gate's check for a live monitor
+//! included.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,10 +12,10 @@ use std::time::Duration;
 
 use cgpu_e2e::{Child, Fixture, Monitor, Worker};
 
-/// Longer than the second after which a held thread takes a monitor for dead.
+/// Longer than the second after which a waiting thread treats a monitor as dead.
 const SPAN: Duration = Duration::from_millis(1500);
 
-/// The threads of a process, by number: what each is called, and how often it went to sleep.
+/// Returns a process's threads by ID: each one's name and number of context switches.
 fn threads(process: &Child) -> BTreeMap<u64, (String, u64)> {
     let tasks = fs::read_dir(format!("/proc/{}/task", process.pid())).expect("it runs");
     let read = |path: &Path| {
@@ -29,7 +30,7 @@ fn threads(process: &Child) -> BTreeMap<u64, (String, u64)> {
     tasks.filter_map(|task| read(&task.expect("an entry").path())).collect()
 }
 
-/// The names of its threads but the first, in order.
+/// Returns the sorted names of its threads except the first.
 fn others(process: &Child) -> Vec<String> {
     let first = u64::from(process.pid());
     let mut names: Vec<String> = threads(process)
@@ -41,7 +42,7 @@ fn others(process: &Child) -> Vec<String> {
     names
 }
 
-/// Waits until these threads sleep for the whole span. A thread that wakes now and then never does.
+/// Waits until these threads sleep for the whole span, which a thread with a timer never does.
 fn stays_asleep(fixture: &Fixture, what: &str, process: &Child, watched: impl Fn(u64) -> bool) {
     let count = || -> Vec<(u64, u64)> {
         let all = threads(process).into_iter().filter(|(id, _)| watched(*id));
@@ -68,7 +69,8 @@ fn a_program_that_does_not_use_the_gpu_has_no_thread_of_ours_and_sleeps() {
     process.finish().silent();
 }
 
-/// On the null driver, which has no thread of its own: whatever wakes is ours. Two tenants that have just contended for the GPU.
+/// Two tenants that have just contended for the GPU. The null driver has no thread, so every wakeup
+/// is the shim's.
 #[test]
 fn a_program_that_opened_the_gpu_and_is_idle_has_no_thread_of_ours_and_sleeps() {
     let fixture = Fixture::null();
@@ -88,7 +90,8 @@ fn a_program_that_opened_the_gpu_and_is_idle_has_no_thread_of_ours_and_sleeps() 
     workers.into_iter().for_each(Worker::finish);
 }
 
-/// The simulated driver has a thread that looks after its GPU: the same one with and without the shim. The program's own sleeps.
+/// The simulated driver has one thread for its GPU, with and without the shim. The program's own
+/// threads sleep.
 #[test]
 fn beside_the_drivers_own_thread_there_is_none() {
     let fixture = Fixture::new("A10:23028");

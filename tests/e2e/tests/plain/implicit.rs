@@ -1,10 +1,10 @@
-//! Memory that nobody asked for: contexts, code and variables of modules, heap, stack and printf buffers.
+//! Implicit memory: contexts, code and variables of modules, heap, stack and printf buffers.
 
 use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor, Outcome};
 
 const A10: &str = "A10:23028";
 
-/// What a context of the simulated GPU takes.
+/// Bytes of a context of the simulated GPU.
 const CONTEXT: u64 = 256 * MIB;
 
 fn holder(fixture: &Fixture, container: &Container, bytes: &str) -> Child {
@@ -15,7 +15,7 @@ fn holder(fixture: &Fixture, container: &Container, bytes: &str) -> Child {
     holder
 }
 
-/// What `cgpu smi` says of a container's first GPU.
+/// Returns a value of `cgpu smi` for a container's first GPU.
 fn share(fixture: &Fixture, container: &Container, key: &str) -> i64 {
     let accounting = fixture.accounting(container);
     accounting["gpus"][0][key].as_i64().unwrap_or_else(|| panic!("no {key} in {accounting:#}"))
@@ -26,7 +26,8 @@ fn code_of_first_launches_is_shown_and_blocks_new_allocations() {
     let fixture = Fixture::new(A10);
     let _monitor = Monitor::start(&fixture);
     let container = fixture.limited("a", 1024);
-    // 256 of the context, 700 and at times 64 of the program: 4 are left. Then 40 come with the launches of 640 functions.
+    // 256 of the context, 700 and at times 64 of the program: 4 are left. Then the launches of 640
+    // functions add 40.
     let mut command = fixture.program_in(&container, "implicit_code");
     command.args(["700M", "64M", "640"]);
     let mut program = Child::start(command);
@@ -54,7 +55,8 @@ fn code_of_first_launches_is_shown_and_blocks_new_allocations() {
     other.arg("30M");
     assert_ne!(Outcome::of(other).code(), Some(0), "others are refused as well");
 
-    // A limit below the use: all of it is refused, and that it came unasked is counted once.
+    // With a limit below the use all allocations are refused, and the unaccounted memory is counted
+    // once.
     let id = fixture.accounting(&container)["id"].as_str().expect("an id").to_owned();
     fixture.set(&format!("0/{id}/memsize"), &(980 * MIB).to_string());
     fixture.eventually("the new limit", || (attempt("2M") == (2, 0)).then_some(()));
@@ -89,7 +91,7 @@ fn a_neighbour_that_starts_at_the_same_instant_leaves_no_error() {
             (share(&fixture, container, "implicit") == CONTEXT.cast_signed()).then_some(())
         });
     }
-    // What the next one is charged is right as well.
+    // The next process's charge is right as well.
     let later: Vec<Child> =
         containers.iter().map(|container| holder(&fixture, container, "1400M")).collect();
     for container in &containers {
@@ -102,7 +104,8 @@ fn a_neighbour_that_starts_at_the_same_instant_leaves_no_error() {
     }
 }
 
-/// What a neighbour's context takes in the same second must not be in the way of what fits.
+/// The context of a neighbour that starts in the same second must not block an allocation that
+/// fits.
 #[test]
 fn containers_that_start_together_have_all_of_their_limits() {
     let fixture = Fixture::new(A10);
@@ -141,9 +144,10 @@ fn a_context_that_ends_takes_its_growth_along() {
     assert_eq!(share(&fixture, &container, "unaccounted"), 0);
 }
 
-/// With a monitor and without, and where code comes with its module. Each on a GPU of its own: the programs look at all of it.
+/// Runs a program with and without a monitor, and with code loaded eagerly. Each has its own GPU,
+/// because the programs check all of its memory.
 fn everywhere(program: &str) {
-    // The larger limit: more than is believed of a figure that a neighbour may have a part in.
+    // The larger limit exceeds the clamp on a figure that may include a neighbour's memory.
     for (limit, monitored, loading) in
         [(1024, false, "LAZY"), (1024, true, "LAZY"), (1024, true, "EAGER"), (3072, false, "LAZY")]
     {
@@ -177,7 +181,7 @@ fn contexts_that_do_not_fit_are_refused_as_the_driver_would() {
     assert_eq!(outcome.number("contexts"), 4);
     assert_eq!(outcome.number("free"), 1100 * MIB - 4 * CONTEXT);
     fixture.wait_until_empty(&container);
-    // As on a GPU of that size: what there is to have of it is a little less than all.
+    // As on a GPU of that size, where slightly less than its size can be allocated.
     let small = Fixture::new("A10:1600");
     let native = Outcome::of(small.program("implicit_contexts")).silent();
     assert!(native.number("contexts") >= 1);

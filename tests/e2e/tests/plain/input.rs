@@ -1,4 +1,4 @@
-//! What cannot be understood fails closed, with one sentence in `refused` and one line on standard error.
+//! Invalid settings fail closed, with one sentence in `refused` and one line on standard error.
 
 use std::fs;
 
@@ -6,7 +6,8 @@ use cgpu_e2e::{Container, Fixture, MIB, Outcome};
 
 const INVALID_VALUE: u64 = 1;
 
-/// cuInit is refused, the reason is told once, and it is the same sentence in both places.
+/// Asserts that cuInit is refused and that the reason is reported once, with the same sentence in
+/// both places. Returns it.
 fn refuses(fixture: &Fixture, container: &Container, what: &str) -> String {
     let mut command = fixture.program_in(container, "init");
     command.arg("3");
@@ -29,7 +30,7 @@ fn every_malformed_value_fails_closed() {
         &[("ALIYUN_COM_GPU_MEM_CONTAINER", "1e3")],
         &[("ALIYUN_COM_GPU_MEM_CONTAINER", "0x10")],
         &[("ALIYUN_COM_GPU_MEM_CONTAINER", "18446744073709551616")],
-        // More than the GPU, more entries than GPUs.
+        // More than the GPU has, and more entries than GPUs.
         &[("ALIYUN_COM_GPU_MEM_CONTAINER", "64")],
         &[("ALIYUN_COM_GPU_MEM_CONTAINER", "1,1,1")],
         &[("ALIYUN_COM_GPU_MEM_CONTAINER", "6"), ("CGPU_MEM_UNIT", "GB")],

@@ -1,7 +1,9 @@
-//! What the shim adds to a call, in instructions: a count that no load of the machine changes, so that a rise is a defect and not weather.
+//! The shim's cost of a call in instructions. The machine's load does not change that count, so a
+//! rise is a defect.
 //!
-//! `programs/calls` makes each kind of call many times on the null driver, in a function of its own; callgrind counts under that
-//! function, with the shim and without it, and the difference is compared with [`BUDGETS`].
+//! `programs/calls` makes each kind of call many times on the null driver, in a function of its
+//! own. callgrind counts under that function with and without the shim, and the difference is
+//! compared with [`BUDGETS`].
 
 use std::fs;
 use std::process::Command;
@@ -11,10 +13,11 @@ use cgpu_e2e::{Child, Fixture, skip};
 /// Calls of each kind.
 const CALLS: u64 = 20_000;
 
-/// The kinds, by the function of `calls` that makes them, and what each call may cost more with the shim than without.
+/// The kinds, by the function of `calls` that makes them, and each call's maximum cost in
+/// instructions.
 ///
-/// Counted on x86-64, in the project's own release form. Who has made something cheaper lowers its figure; who has to raise one says why
-/// in the commit.
+/// Counted on x86-64 in the release profile. A change that makes a call cheaper lowers its figure;
+/// a commit that raises one says why.
 const BUDGETS: &[(&str, u64)] = &[
     ("launches", 11),
     (IN_TURN, 80),
@@ -26,15 +29,15 @@ const BUDGETS: &[(&str, u64)] = &[
     ("proc_addresses", 258),
 ];
 
-/// Of these, only the way of a launch that has credit is counted: how often a thread asks for more depends on time.
+/// Of these only a launch with budget is counted: how often a thread requests more depends on time.
 const IN_TURN: &str = "launches_in_turn";
 
-/// What another compiler or C library may make of the same source.
+/// Adds what another compiler or C library may make of the same source.
 fn most(budget: u64) -> u64 {
     budget + (budget / 20).max(3)
 }
 
-/// What callgrind counted, as it wrote it down: see the format's specification in its manual.
+/// callgrind's output; its manual specifies the format.
 struct Profile(String);
 
 impl Profile {
@@ -54,18 +57,18 @@ impl Profile {
                 None => valgrind.env_remove(name),
             };
         }
-        // Valgrind tells on standard error that it runs.
+        // Valgrind writes a banner to standard error.
         let _ = Child::start(valgrind).finish().exits(0);
         Self(fs::read_to_string(file).expect("callgrind's output"))
     }
 
-    /// Instructions under a function, those of what it calls included.
+    /// Returns the instructions under a function, its callees included.
     fn under(&self, function: &str) -> u64 {
         let mut lines = self.0.lines();
         let mut sum = 0;
         while let Some(line) = lines.next() {
             if line.strip_prefix("cfn=") == Some(function) {
-                // `calls=...` and then the cost.
+                // `calls=...`, then the cost.
                 sum += lines.nth(1).map_or(0, cost);
             }
         }
@@ -73,7 +76,7 @@ impl Profile {
         sum
     }
 
-    /// Instructions of functions by themselves.
+    /// Returns the instructions of functions without their callees.
     fn within(&self, of: impl Fn(&str) -> bool) -> u64 {
         let (mut sum, mut inside) = (0, false);
         let mut lines = self.0.lines();
@@ -81,7 +84,7 @@ impl Profile {
             if let Some(function) = line.strip_prefix("fn=") {
                 inside = of(function);
             } else if line.starts_with("calls=") {
-                // What was called is not by itself.
+                // The next line is the callee's cost.
                 lines.next();
             } else if inside {
                 sum += cost(line);
@@ -91,7 +94,7 @@ impl Profile {
     }
 }
 
-/// The cost on a line `POSITION COST`; others have none.
+/// Returns the cost on a line `POSITION COST`; other lines have none.
 fn cost(line: &str) -> u64 {
     let fields = line
         .split_once(' ')
@@ -150,8 +153,8 @@ fn no_call_costs_more_instructions_than_its_budget() {
     eprintln!("{}", told.join("\n"));
 }
 
-/// A scan of the live ones would show, and so would a table that gets slower: the count is the same on any machine. `cargo xtask bench` has the
-/// times, and a million of them.
+/// A scan of the live allocations, or a table that gets slower, would raise the count. `cargo xtask
+/// bench` measures times, with a million allocations.
 #[test]
 fn allocating_beside_many_costs_as_many_instructions_as_alone() {
     const PAIRS: u64 = 4000;

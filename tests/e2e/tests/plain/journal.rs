@@ -1,4 +1,4 @@
-//! Journals of runs on simulated GPUs, and faults on request: what they are for is that others can be judged by them.
+//! Journals and injected faults of the simulated GPU, which other tests rely on.
 
 use std::fs;
 
@@ -71,7 +71,8 @@ fn whatever_call_fails_nobody_crashes() {
             run.args(&program[1..]).env("CGPU_SIM_FAULT", "*:p0.03:999");
             run.env("CGPU_SIM_SEED", seed.to_string());
             let outcome = Outcome::of(run);
-            // The program may say what it did not expect, and fail; the shim says nothing, and ends nobody.
+            // The program may report an unexpected result and fail; the shim writes nothing and
+            // ends no process.
             assert!(outcome.code().is_some(), "seed {seed}: {outcome:?}");
             assert!(!outcome.stderr.contains("cgpu:"), "seed {seed}: {outcome:?}");
         }

@@ -1,5 +1,5 @@
-//! The kit for a machine with a GPU (`bench/gpu-kit`), run whole on the simulated one: the folder
-//! that `cargo xtask gpu-kit` makes, with the files that the tests have built.
+//! The kit for a machine with a GPU (`bench/gpu-kit`), run whole on the simulated GPU: the folder
+//! of `cargo xtask gpu-kit` with the files that were built for the tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,34 +8,34 @@ use std::process::Command;
 use cgpu_e2e::{Child, Fixture, MIB, Outcome, skip};
 use serde_json::Value;
 
-/// Rows that need more than a driver, and what the simulated GPU has in place of it.
+/// Rows that need more than a driver, and the reason that the simulated GPU gives.
 const IMPOSSIBLE: [(&str, &str); 3] = [
     ("torch_memory", "PyTorch accepts the vendor's driver only"),
     ("torch_training", "PyTorch accepts the vendor's driver only"),
     ("cudart", "the CUDA runtime accepts the vendor's driver only"),
 ];
-/// Rows whose promise does not depend on how busy this machine is.
+/// Rows whose promise does not depend on the machine's load.
 const EXACT: [&str; 4] = ["meminfo", "fill", "managed", "fail_closed"];
-/// Rows that measure; a promise of theirs may be missed on a busy machine, and the row says so.
+/// Rows that measure. A promise may be missed on a busy machine, and the row says so.
 const MEASURED: [&str; 6] = ["nvml_start", "costs", "clock", "shapes", "demo", "overhead"];
 
 /// Rows about a gate on the device.
 const GATE: [&str; 4] = ["gate_contexts", "gate_latency", "gate_streams", "gate_calls"];
 
-/// A kit, a host to run it on, and where its results go.
+/// A kit, its host, and the folder of its results.
 struct Kit {
     fixture: Fixture,
     folder: PathBuf,
 }
 
 impl Kit {
-    /// The kit that was built for the tests, on a host with one GPU; none, after recording the
-    /// skip, without Python.
+    /// Returns the kit that was built for the tests, on a host with one GPU, or None, after
+    /// recording the skip, without Python.
     fn new(test: &str) -> Option<Self> {
         Self::on(test, "A10:23028")
     }
 
-    /// The same on a host with these GPUs.
+    /// As [`Kit::new`], on a host with these GPUs.
     fn on(test: &str, gpus: &str) -> Option<Self> {
         let fixture = Fixture::new(gpus);
         let version = "import sys; sys.exit(sys.version_info < (3, 8))";
@@ -49,7 +49,7 @@ impl Kit {
         Some(Self { fixture, folder })
     }
 
-    /// The same kit in a folder of its own, to be changed.
+    /// Copies the kit so that it can be changed.
     fn copied(mut self) -> Self {
         let to = self.fixture.path("kit");
         let copied = Command::new("cp").arg("-r").arg(&self.folder).arg(&to).status();
@@ -58,7 +58,7 @@ impl Kit {
         self
     }
 
-    /// Changes one of its scripts, which must have what is to be changed.
+    /// Replaces text in one of its scripts, which must contain it.
     fn change(&self, script: &str, from: &str, to: &str) {
         let script = self.folder.join(script);
         let text = fs::read_to_string(&script).expect("a script");
@@ -66,7 +66,7 @@ impl Kit {
         fs::write(&script, text.replace(from, to)).expect("a script that can be written");
     }
 
-    /// Puts a script of the shell in the place of one of its programs.
+    /// Replaces one of its programs by a shell script.
     fn replace_program(&self, name: &str, script: &str) {
         use std::os::unix::fs::PermissionsExt;
         let program = self.folder.join("dist/programs").join(name);
@@ -89,20 +89,20 @@ impl Kit {
         self.fixture.path("out")
     }
 
-    /// The file of results with this ending.
+    /// Returns the file of results with this ending.
     fn result(&self, ending: &str) -> Option<PathBuf> {
         let entries = fs::read_dir(self.out()).ok()?;
         let mut paths = entries.map(|entry| entry.expect("an entry").path());
         paths.find(|path| path.to_string_lossy().ends_with(ending))
     }
 
-    /// The only JSON file of its results.
+    /// Returns the only JSON file of its results.
     fn results(&self) -> Value {
         let file = self.result(".json").expect("results");
         serde_json::from_slice(&fs::read(file).expect("results")).expect("JSON")
     }
 
-    /// The results in the archive.
+    /// Returns the results in the archive.
     fn packed(&self) -> Value {
         let archive = self.result(".tar.gz").expect("an archive");
         let mut tar = Command::new("tar");
@@ -111,7 +111,7 @@ impl Kit {
         serde_json::from_str(&outcome.stdout).expect("JSON")
     }
 
-    /// Waits until no process of this host is left, nor a temporary folder of the kit.
+    /// Waits until no process of this host and no temporary folder of the kit is left.
     fn leaves_nothing(&self) {
         let host = self.fixture.path("").to_string_lossy().into_owned();
         self.fixture.none_is_left("processes of the kit", || processes_of(&host));
@@ -120,7 +120,7 @@ impl Kit {
     }
 }
 
-/// The processes whose environment names this folder.
+/// Returns the processes whose environment names this folder.
 fn processes_of(folder: &str) -> Vec<String> {
     let entries = fs::read_dir("/proc").expect("/proc").flatten();
     let named = entries.filter(|entry| {
@@ -132,7 +132,7 @@ fn processes_of(folder: &str) -> Vec<String> {
         .collect()
 }
 
-/// A figure of a row.
+/// Returns a figure of a row.
 fn number(row: &Value, key: &str) -> f64 {
     row["data"][key].as_f64().unwrap_or_else(|| panic!("no number {key} in {row:#}"))
 }
@@ -148,7 +148,7 @@ fn every_row_is_measured_or_not_possible_here() {
     let all = kit.results();
     let rows = &all["rows"];
 
-    // A row may have failed on a busy machine, and then the code says so: 1, but never 2.
+    // A row may have failed on a busy machine; then the exit code is 1, but never 2.
     assert!(outcome.code() < Some(2) && outcome.stderr.is_empty(), "{outcome:#?}");
     let archive = kit.result(".tar.gz").expect("an archive");
     assert_eq!(outcome.stdout.lines().next_back(), archive.to_str(), "{outcome:#?}");
@@ -191,7 +191,7 @@ fn every_row_is_measured_or_not_possible_here() {
     assert!(
         number(nvml, "worst_ms") >= number(nvml, "median_ms") && number(nvml, "first_ms") > 0.0
     );
-    // Wide: other tests have the processors as well.
+    // Wide, because other tests use the processors as well.
     for name in ["shapes", "overhead"] {
         assert!((0.01..100.0).contains(&number(&rows[name], "ratio")), "{name}: {:#}", rows[name]);
     }
@@ -221,7 +221,7 @@ fn long_row_tells_shares_before_and_after_idleness() {
     kit.leaves_nothing();
 }
 
-/// A wait of the simulated GPU holds its stream, what the driver orders behind all streams, and
+/// A wait of the simulated GPU holds its stream and what the driver orders behind all streams, and
 /// nothing else.
 #[test]
 fn gate_rows_measure_waits_that_hold_their_stream_only() {
@@ -238,7 +238,7 @@ fn gate_rows_measure_waits_that_hold_their_stream_only() {
         "a row that this test does not know"
     );
 
-    // Wide: 24 processes of the simulated GPU look at their words all the time.
+    // Wide: 24 processes of the simulated GPU poll all the time.
     let contexts = &rows["gate_contexts"]["data"];
     for state in ["24 idle", "1 waiting", "8 waiting", "24 waiting", "after opening"] {
         let ratio = contexts["ratios"][state].as_f64().expect("a ratio");
@@ -300,7 +300,7 @@ fn gate_rows_are_not_possible_where_streams_cannot_wait() {
     kit.leaves_nothing();
 }
 
-/// A wait that is never opened holds its process; the row's limit ends both.
+/// A wait that is never opened holds its process; the row's timeout ends both.
 #[test]
 fn waits_that_stay_closed_end_with_their_row() {
     let test = "waits_that_stay_closed_end_with_their_row";
@@ -314,7 +314,7 @@ fn waits_that_stay_closed_end_with_their_row() {
     kit.leaves_nothing();
 }
 
-/// Rates that the simulated GPU's clock is given.
+/// The simulated GPU's clock is given a rate.
 #[test]
 fn known_rates_of_the_clock_are_found() {
     for ppm in [-500.0, 137.5] {
@@ -339,7 +339,7 @@ fn computed_figures_are_right() {
     assert!(outcome.stderr.contains("\nOK"), "{outcome:#?}");
 }
 
-/// A program that hangs, with another one behind it that holds its output and has left its session.
+/// A program that hangs, and behind it one that holds its output and has left its session.
 #[test]
 fn hanging_program_is_ended_at_its_limit_and_other_rows_run() {
     let test = "hanging_program_is_ended_at_its_limit_and_other_rows_run";
@@ -351,7 +351,7 @@ fn hanging_program_is_ended_at_its_limit_and_other_rows_run() {
     assert_eq!(rows["meminfo"]["result"], "FAILED", "{outcome:#?}");
     assert!(tells(&rows["meminfo"], "error", "not done within 1 s"), "{rows:#}");
     assert_eq!(rows["managed"]["result"], "held", "{rows:#}");
-    // What it wrote before is in the archive.
+    // Its output until then is in the archive.
     let mut tar = Command::new("tar");
     tar.arg("-xzOf").arg(kit.result(".tar.gz").expect("an archive"));
     tar.args(["--wildcards", "*/logs/meminfo-*.out"]);
@@ -359,7 +359,7 @@ fn hanging_program_is_ended_at_its_limit_and_other_rows_run() {
     kit.leaves_nothing();
 }
 
-/// A kit that is in the row `meminfo` and stays there.
+/// Starts a kit that hangs in the row `meminfo`.
 fn hung(test: &str) -> Option<(Kit, Child)> {
     let kit = Kit::new(test)?.copied();
     kit.replace_program("meminfo", "sleep 1000");
@@ -391,7 +391,7 @@ fn stopped_kit_says_which_rows_were_not_done() {
     kit.leaves_nothing();
 }
 
-/// As where a machine is taken away: all that is left is what was written.
+/// As where a machine is taken away: only written files are left.
 #[test]
 fn killed_kit_leaves_the_rows_that_were_done() {
     let Some((kit, run)) = hung("killed_kit_leaves_the_rows_that_were_done") else { return };
@@ -403,7 +403,7 @@ fn killed_kit_leaves_the_rows_that_were_done() {
         (&false.into(), &"measured".into())
     );
     fs::remove_dir_all(kit.out()).expect("results");
-    // The next one clears up behind it.
+    // The next run removes what the killed one left.
     Outcome::of(kit.run(&["--only", "fail_closed"])).exits(0);
     kit.leaves_nothing();
 }
@@ -445,7 +445,7 @@ fn missing_nvml_is_the_reason_of_the_rows_that_need_it() {
     fs::create_dir(&driver).expect("a folder");
     fs::copy(kit.fixture.dist().file("sim/libcuda.so.1"), driver.join("libcuda.so.1"))
         .expect("a copy");
-    // In the way of one that this machine may have.
+    // It shadows a library that this machine may have.
     fs::write(driver.join("libnvidia-ml.so.1"), "no library").expect("a file");
     let mut run =
         kit.run(&["--scale", "0.02", "--only", "meminfo", "nvml_start", "shapes", "demo"]);
