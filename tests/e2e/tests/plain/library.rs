@@ -1,4 +1,5 @@
-//! `libcgpu.so` as the loader sees it. A preload that cannot load is ignored, and the limit would vanish with it.
+//! `libcgpu.so` as the loader sees it. The loader skips a preload that it cannot load, and then
+//! there would be no limit.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,12 +30,12 @@ fn exports_needs_and_versions_are_the_golden_ones() {
     };
     same("exports", &shim.exports(), &golden("exports.txt"));
     same("needed", &shim.needed(), &golden("needed.txt"));
-    // Fewer is fine: which ones a build needs is also the building machine's doing.
+    // Fewer are fine: which versions a build needs depends on the build machine, too.
     let newer: Vec<_> = shim.versions().difference(&golden("versions.txt")).cloned().collect();
     assert!(newer.is_empty(), "versions of glibc that the list does not have: {newer:?}");
 }
 
-/// The step portable of `cargo xtask test --full`: no newer glibc than 2.17's, and a limit that holds.
+/// The step `portable` of `cargo xtask test --full`: no glibc newer than 2.17, and the limit holds.
 #[test]
 fn the_portable_build_is_the_same_for_old_systems() {
     let dist = Dist::find();
@@ -54,7 +55,8 @@ fn the_portable_build_is_the_same_for_old_systems() {
     let newer: Vec<_> =
         shim.versions().difference(&golden("portable-versions.txt")).cloned().collect();
     assert!(newer.is_empty(), "versions of glibc that the list does not have: {newer:?}");
-    // A function that the old glibc has not got is linked without a version, and missed when it is called.
+    // A function that the old glibc lacks is linked without a version, and missing only when it is
+    // called.
     assert_eq!(shim.unversioned(), BTreeSet::new());
     let fixture = Fixture::new("A10:23028");
     let mut command = fixture.program_in(&fixture.limited("a", 2048), "alloc_fill");
@@ -63,7 +65,8 @@ fn the_portable_build_is_the_same_for_old_systems() {
     assert_eq!((outcome.number("total"), outcome.number("error")), (2048 * MIB, 2));
 }
 
-/// It is linked statically: engines wait less for it, and it runs on whichever system. So it can load no library, NVML neither.
+/// It is linked statically, so that engines wait less for it and it runs on every system. It can
+/// load no library, not even NVML.
 #[test]
 fn the_runtime_needs_nothing_of_its_system() {
     let dist = Dist::find();

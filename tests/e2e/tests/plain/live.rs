@@ -1,9 +1,9 @@
-//! A limit that changes under load, in both directions, for several processes at once.
+//! A limit that changes under load, in both directions, for several processes.
 
 use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor};
 use serde_json::Value;
 
-/// A process that takes and gives memory as it is told.
+/// A process that allocates and frees on command.
 struct Taker(Child);
 
 impl Taker {
@@ -23,12 +23,12 @@ impl Taker {
     }
 }
 
-/// The node of the container's limit on the first GPU.
+/// Returns the node of the container's limit on the first GPU.
 fn memsize(fixture: &Fixture, container: &Container) -> String {
     format!("0/{}/memsize", fixture.accounting(container)["id"].as_str().expect("an id"))
 }
 
-/// Sets a limit and waits until all see it.
+/// Sets a limit and waits until every process sees it.
 fn limit(fixture: &Fixture, node: &str, mib: u64, takers: &mut [Taker]) {
     fixture.set(node, &(mib * MIB).to_string());
     for taker in takers {
@@ -54,10 +54,10 @@ fn a_lowered_limit_blocks_all_until_use_has_fallen_and_a_raised_one_counts_at_on
     for taker in &mut takers {
         let answer = taker.ask("take 2M");
         assert_eq!((result(&answer), &answer["free"]), (2, &0.into()), "{answer}");
-        // Nobody is killed, and what is held stays.
+        // No process is killed, and its memory stays.
         assert_eq!(answer["held"], 1024 * MIB);
     }
-    // Two of three GiB and three contexts are still too much; what was given back is nobody's spare any more.
+    // Two of three GiB and three contexts still exceed the limit; freed memory is not cached.
     assert_eq!(result(&takers[0].ask("give")), 0);
     for taker in &mut takers {
         assert_eq!(result(&taker.ask("take 2M")), 2);
@@ -97,7 +97,7 @@ fn a_limit_may_swing_while_processes_allocate_and_free() {
         let mut before = u64::MAX;
         for _ in 0..5 {
             let used = fixture.used(&container, 0);
-            // Above the limit, use only falls: a charge is let in when it fits, and never otherwise.
+            // Above the limit use only falls: a charge is granted only when it fits.
             assert!(used <= before.max(low * MIB), "{used} after {before} bytes under {low} MiB");
             before = used;
         }

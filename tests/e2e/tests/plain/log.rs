@@ -1,10 +1,10 @@
-//! The shim's log: what it tells of one allocation and one launch.
+//! The shim's log of one allocation and one launch.
 
 use std::fs;
 
 use cgpu_e2e::{Fixture, MIB, Monitor, Outcome, Worker};
 
-/// The severity, module and text of a line, single blanks between them.
+/// Returns the severity, module and text of a line, separated by single blanks.
 fn told(line: &str) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [time, level, _, rest @ ..] = &words[..] else { panic!("no line of a log: {line}") };
@@ -16,7 +16,7 @@ fn told(line: &str) -> String {
 fn log_at_debug_tells_of_an_allocation_and_a_launch() {
     let fixture = Fixture::new("A10:23028");
     let _monitor = Monitor::start(&fixture);
-    // Both containers want the GPU: the gate of each is shut to a process that comes later.
+    // The GPU is contended, so the gate is closed to a process that starts later.
     let containers = [fixture.limited("a", 4096), fixture.limited("b", 4096)];
     let mut workers = containers.each_ref().map(|container| Worker::start(&fixture, container));
     workers.iter_mut().for_each(|worker| worker.begin(60.0));

@@ -1,5 +1,6 @@
-//! `cuGetProcAddress` and the exports of driver versions: the simulated driver against the data that was measured, and against real
-//! drivers where they can be had. A real driver needs no GPU for look-ups, and is asked for nothing else.
+//! `cuGetProcAddress` and the exports of driver versions: the simulated driver against the measured
+//! data, and against real drivers where they are available. A real driver needs no GPU for
+//! look-ups, and nothing else is called.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,10 +10,10 @@ use std::time::Duration;
 
 use cgpu_e2e::{Child, Fixture, MIB, Outcome, skip};
 
-/// Branches of the real driver, and the version of CUDA that each is.
+/// Branches of the real driver with their CUDA versions.
 const BRANCHES: [(&str, u32); 2] = [("535.", 12_020), ("550.", 12_040)];
 
-/// Releases of the distribution that have them.
+/// Debian releases that have them.
 const RELEASES: [&str; 2] = ["bookworm", "trixie"];
 
 fn data(name: &str) -> PathBuf {
@@ -24,7 +25,7 @@ fn rows(name: &str) -> Vec<Vec<String>> {
     text.lines().skip(1).map(|line| line.split('\t').map(str::to_owned).collect()).collect()
 }
 
-/// All that the program asks of a library, and its exports, line by line.
+/// Looks up every name in a library and returns the results and its exports, line by line.
 fn lookups(fixture: &Fixture, library: &Path, names: &Path, version: u32) -> Vec<String> {
     let mut command = fixture.program("lookups");
     command.arg(library).arg(names).arg(data("driver-symbols.tsv"));
@@ -51,7 +52,8 @@ fn the_measured_rows_are_answered_as_measured() {
         assert_eq!(rows.len(), 685);
         for row in &rows {
             let [name, flavour, at, _] = &row[..] else { panic!("{row:?}") };
-            // The newest of the name's functions, of that flavour, that is not newer and that the driver has.
+            // The newest of the name's functions of that flavour that is not newer and that the
+            // driver has.
             let at: u32 = at.parse().expect("a version");
             let known = rows.iter().filter(|other| {
                 let newer = other[2].parse::<u32>().expect("a version") > at;
@@ -85,7 +87,7 @@ fn the_oldest_driver_has_no_look_ups_at_all() {
     ] {
         assert!(!exports.contains(&name.to_owned()), "{name} is there");
     }
-    // And it works.
+    // The driver works.
     let mut run = fixture.program("launch_loop");
     run.args(["spin_50us", "--count", "20"]).env("CGPU_SIM_DRIVER", "10010");
     assert_eq!(Outcome::of(run).silent().json()["launches"], 20);
@@ -110,8 +112,8 @@ fn a_limit_holds_with_drivers_old_and_new() {
     }
 }
 
-/// The same questions through the shim. Its hooks stand in the place of the driver's functions: another version or flavour would be another
-/// name, and each answer says which library the function lies in.
+/// Does the same look-ups through the shim. Its hooks replace functions of the same version and
+/// flavour only, and each answer names the function's library.
 fn through_the_shim(fixture: &Fixture, library: &Path, names: &Path, version: u32) -> Vec<String> {
     let mut command = fixture.program_in(&fixture.limited("lookups", 1024), "lookups");
     command.arg(library).arg(names).arg(data("driver-symbols.tsv"));
@@ -120,7 +122,7 @@ fn through_the_shim(fixture: &Fixture, library: &Path, names: &Path, version: u3
     lines.lines().map(str::to_owned).collect()
 }
 
-/// Every name that the shim has a function for.
+/// Returns the names of the shim's hooks.
 fn hooks() -> BTreeSet<String> {
     let exports = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shim/golden/exports.txt");
     let exports = fs::read_to_string(exports).expect("the list of exports");
@@ -147,7 +149,8 @@ fn the_shim_hands_out_what_the_driver_chose() {
         let shimmed = through_the_shim(&fixture, &library, &names, version);
         let (mut ours, mut exchanged) = (0, BTreeSet::new());
         for (shimmed, bare) in shimmed.iter().zip(&bare) {
-            // The same version and flavour, in our library wherever there is a hook, and in the driver's where there is none.
+            // The same version and flavour: in our library if there is a hook, else in the
+            // driver's.
             let (asked, symbol) = bare.rsplit_once(' ').unwrap_or(("", bare));
             let expected = if hooks.contains(symbol) {
                 ours += 1;
@@ -159,7 +162,7 @@ fn the_shim_hands_out_what_the_driver_chose() {
             assert_eq!(shimmed, expected.trim_start(), "{version} of {}", library.display());
         }
         assert_eq!(shimmed.len(), bare.len());
-        // The oldest of them has no second look-up, and answers by its exports alone.
+        // The oldest of them lacks the second look-up function and has only exports.
         assert!(exchanged.len() > 100, "{version}: {} hooks", exchanged.len());
         assert!(version < 12_000 || ours > 2000, "{version}: {ours} answers were hooks");
     }
@@ -173,7 +176,7 @@ fn real_drivers_answer_alike() {
     };
     let fixture = Fixture::new("A10:23028");
     let simulated = fixture.dist().file("sim/libcuda.so.1");
-    // What headers say and what they do not.
+    // Names from the headers, and names that only drivers export.
     let names = fixture.path("names.tsv");
     let both =
         ["proc-address.tsv", "proc-address-exports.tsv"].map(|name| fs::read_to_string(data(name)));
@@ -191,11 +194,11 @@ fn real_drivers_answer_alike() {
     }
 }
 
-/// The libraries of both branches out of the distribution's non-free packages, unpacked into a folder of the tests: nothing is installed.
-/// Kept there for the next run.
+/// Unpacks the libraries of both branches from Debian's non-free packages into a folder of the
+/// tests, which is kept for the next run. Nothing is installed.
 fn real_drivers() -> Result<Vec<(PathBuf, u32)>, String> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real-drivers");
-    // Each test is a process: one unpacks, and the other waits until all is there.
+    // Each test is a process: one unpacks, and the other waits for it.
     let one_at_a_time =
         fs::create_dir_all(&folder).and_then(|()| fs::File::create(folder.join("lock")));
     let one_at_a_time = one_at_a_time.map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -224,7 +227,7 @@ fn real_drivers() -> Result<Vec<(PathBuf, u32)>, String> {
         .collect()
 }
 
-/// The library in an unpacked package: the file itself, as its links are for where it would be installed.
+/// Finds the library in an unpacked package: the file itself, since its links are absolute.
 fn library(folder: &Path) -> Option<PathBuf> {
     for entry in fs::read_dir(folder).ok()?.flatten() {
         let path = entry.path();
@@ -241,7 +244,7 @@ fn library(folder: &Path) -> Option<PathBuf> {
     None
 }
 
-/// The package manager, with lists of its own: what the machine has installed and configured stays as it is.
+/// apt with its own lists, which leaves the machine's packages and configuration unchanged.
 struct Apt {
     configuration: PathBuf,
     folder: PathBuf,
@@ -279,7 +282,7 @@ impl Apt {
         Ok(Self { configuration, folder: folder.to_owned() })
     }
 
-    /// Where the machine gets the distribution from.
+    /// Returns the URI from which the machine gets the distribution.
     fn mirror() -> Result<String, String> {
         let mut command = Command::new("apt-get");
         command.args(["indextargets", "--format", "$(ORIGIN) $(COMPONENT) $(RELEASE) $(REPO_URI)"]);
@@ -328,13 +331,13 @@ impl Apt {
             .map(|entry| name(&entry))
             .find(|name| name.starts_with(&format!("libcuda1_{version}")))
             .ok_or_else(|| format!("libcuda1 {version} was not downloaded"))?;
-        // In its place it is whole, also if this is ended in the middle.
+        // It is renamed once it is complete, in case the test is interrupted.
         let half = to.with_extension("half");
         let _ = fs::remove_dir_all(&half);
         self.run("dpkg-deb", &["--extract", &package, &half.display().to_string()])?;
         let _ = fs::remove_dir_all(to);
         fs::rename(&half, to).map_err(|error| format!("{}: {error}", to.display()))?;
-        // The whole package is of no more use.
+        // The package is no longer needed.
         let _ = fs::remove_file(self.folder.join(package));
         Ok(())
     }

@@ -1,6 +1,4 @@
-//! What happens, asked of built files under the real loader. Runs in parallel.
-//!
-//! Tests are named for what went wrong elsewhere, or would.
+//! Behaviour of the built files under the real loader. These tests run in parallel.
 
 mod contended;
 mod control;

@@ -1,4 +1,4 @@
-//! The limit is the GPU: its size, its end, its answers.
+//! The limit replaces the GPU's size: totals, refusals, and every way to allocate.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use cgpu_e2e::{Child, Fixture, MIB, Outcome};
 
 const A10: &str = "A10:23028";
 
-/// What may be missing from what a container can fill: its context, as far as it can be told from a neighbour's doings at the
-/// same moment, and less than a chunk of 64 MiB.
+/// The most that may be missing when a container fills its limit: its context, whose measurement
+/// may include a neighbour's memory, and less than a chunk of 64 MiB.
 const CONTEXT: u64 = (1024 + 64) * MIB;
 
 #[test]
@@ -63,7 +63,7 @@ fn every_getter_says_the_same_to_the_byte() {
     assert_eq!(outcome.number("total"), 6 * 1024 * MIB);
 }
 
-/// On a driver with many processes each question waits for a lock of the whole GPU.
+/// With many processes each such query waits for a lock of the whole GPU.
 #[test]
 fn a_question_about_free_memory_asks_the_driver_once() {
     let fixture = Fixture::new(A10);
@@ -166,7 +166,8 @@ fn managed_memory_is_refused_on_every_route_and_not_announced() {
     let answers = Outcome::of(command).silent().json()["answers"].clone();
     let answers = answers.as_object().expect("answers").len();
     assert!(answers >= 9, "{answers} routes");
-    // By us, not by a driver that does not play it: all of them are counted, and one is asked twice.
+    // The refusals are the shim's and not those of a driver without the function: all are counted,
+    // and one is called twice.
     let counters = &fixture.accounting(&container)["processes"][0]["counters"];
     assert_eq!(counters["managed_refused"], answers + 1, "{counters}");
     // An older driver has fewer.
@@ -189,7 +190,8 @@ fn a_program_linked_against_the_driver_is_limited_too() {
     assert!(outcome.number("granted") <= 2048 * MIB);
 }
 
-/// The program compares the books with the driver's own word after each step; a limit that is not shown would be no limit.
+/// The program compares the accounting with the driver's figures after each step, so the limit must
+/// be visible.
 #[test]
 fn per_thread_stream_names_are_one_function_by_every_route() {
     let fixture = Fixture::new(A10);
@@ -205,7 +207,7 @@ fn per_thread_stream_names_are_one_function_by_every_route() {
     }
 }
 
-/// Every version and flavour takes what its sibling takes, and is refused where that is.
+/// Every version and flavour charges what its sibling charges, and is refused where that is.
 #[test]
 fn versions_that_few_programs_name_are_limited_as_their_siblings() {
     let all = serde_json::json!({
@@ -233,7 +235,8 @@ fn contexts_cost_memory_and_give_it_back() {
     Outcome::of(fixture.program_in(&fixture.limited("a", 4096), "ctx")).silent();
 }
 
-/// A context was taken off the books, with all in it, when a use of it ended after one whose end the driver had refused.
+/// A context and its memory were dropped from the accounting when a later use of it ended, after
+/// the driver had refused to end an earlier one.
 #[test]
 fn a_use_of_a_context_that_the_driver_does_not_end_still_counts() {
     let fixture = Fixture::new(A10);
@@ -242,7 +245,7 @@ fn a_use_of_a_context_that_the_driver_does_not_end_still_counts() {
     Outcome::of(command).silent();
 }
 
-/// The functions that `docs/support.md` lists as refused.
+/// Returns the functions that `docs/support.md` lists as refused.
 fn refused_names() -> BTreeSet<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/support.md");
     let page = std::fs::read_to_string(page).expect("docs/support.md");
@@ -278,7 +281,7 @@ fn an_allocating_call_that_is_not_accounted_is_never_passed() {
             answers[name]
         );
     }
-    // Each of them in the books, under its reason.
+    // Each of them is counted under its reason.
     let counters = &fixture.accounting(&container)["processes"][0]["counters"];
     let counted = counters
         .as_object()

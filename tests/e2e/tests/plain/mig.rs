@@ -1,4 +1,4 @@
-//! MIG instances: each is a GPU of its own, by its own name, with a limit of its own.
+//! MIG instances: each is a device with its own UUID and limit.
 
 use std::fs;
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::tree::{Tree, has_fuse};
 
-/// A whole GPU, and one that is cut into two instances.
+/// A whole GPU, and one that is partitioned into two instances.
 const CUT: &str = "T4:15109,A100:40960/mig=3g.20gb,1g.5gb";
 
-/// UUID and size in MiB of what the program sees: one instance, or the whole GPUs.
+/// Returns UUID and size in MiB of what the program sees: one instance, or the whole GPUs.
 fn seen(fixture: &Fixture, container: &Container) -> Vec<(String, u64)> {
     let outcome = Outcome::of(fixture.program_in(container, "visible")).silent();
     let gpus = outcome.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON"));
@@ -27,7 +27,8 @@ fn seen(fixture: &Fixture, container: &Container) -> Vec<(String, u64)> {
 fn instances_have_limits_of_their_own() {
     let fixture = Fixture::new(CUT);
     let container = fixture.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "3,4,2");
-    // Without a name a program sees the whole GPUs only; the books have the instances, too, where their GPU would be.
+    // Without a UUID a program sees whole GPUs only. The accounting has the instances in their
+    // GPU's place.
     let whole: Vec<u64> = seen(&fixture, &container).into_iter().map(|(_, mib)| mib).collect();
     assert_eq!(whole, [3072]);
     let accounting = fixture.accounting(&container);
@@ -41,7 +42,7 @@ fn instances_have_limits_of_their_own() {
             assert_eq!(seen(&fixture, &rank), [(uuid.clone(), mib)], "{name}");
         }
     }
-    // By name, in another order, and only some.
+    // By UUID, in another order, and only some.
     let (first, second) =
         (gpus[1].replacen("GPU", "MIG", 1), gpus[2][..12].replacen("GPU", "MIG", 1));
     let named = fixture
@@ -77,7 +78,8 @@ fn cgpu(fixture: &Fixture, arguments: &[&str]) -> Outcome {
     Outcome::of(command)
 }
 
-/// A container that has one instance of the second GPU, with half of the greater one's memory, and a program that computes there.
+/// Creates a container with one instance of the second GPU, half of the larger one's memory, and a
+/// program that computes there.
 fn tenant(fixture: &Fixture, name: &str, instance: &str) -> (Container, Worker) {
     let container = fixture
         .limited(name, 4096)
@@ -94,7 +96,7 @@ fn each_instance_has_a_folder_and_settings_of_its_own() {
     let start =
         || Monitor::start_with(&fixture, if tree.is_some() { "" } else { "tree = \"none\"\n" });
     let mut monitor = start();
-    // The GPU that is cut computes nothing: its instances are there in its place.
+    // The partitioned GPU itself computes nothing: its instances are listed in its place.
     assert_eq!(
         cgpu(&fixture, &["ls"]).silent().stdout,
         "version\ndefault_memsize\n0/\n1.0/\n1.1/\n"
@@ -162,14 +164,14 @@ fn each_instance_has_a_folder_and_settings_of_its_own() {
         names.retain(|entry| entry.path().is_dir());
         assert_eq!(names.len(), 2, "{names:?}");
     }
-    // What is said of one instance holds for no other, nor for the whole GPU beside them.
+    // A setting of one instance changes no other, and not the whole GPU.
     for (node, value) in
         [("1.1/policy", "1"), ("0/policy", "1"), ("1.0/max_inst", "20"), ("0/max_inst", "20")]
     {
         assert_eq!(cgpu(&fixture, &["get", node]).silent().stdout, format!("{value}\n"), "{node}");
     }
 
-    // Another monitor finds the same.
+    // Another monitor reads the same settings.
     monitor.process.kill();
     monitor = start();
     for (node, value) in [("1.0/policy", "2"), ("1.1/max_inst", "7"), ("1.0/a/weight", "3")] {

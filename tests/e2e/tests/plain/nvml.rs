@@ -1,5 +1,5 @@
-//! How often the shim starts NVML, and what a program notices of it. Real ones take 5 to 50 ms to start, one process after the other, and some
-//! hang when they are started again and again.
+//! How often the shim starts NVML, and what a program notices of it. The real one takes 5 to 50 ms
+//! to start, with processes serialized, and some hang when they are started repeatedly.
 
 use std::fs;
 use std::path::Path;
@@ -9,29 +9,29 @@ use cgpu_e2e::{Container, Fixture, MIB, Monitor, Outcome};
 use serde_json::Value;
 
 const A10: &str = "A10:23028";
-/// What a context of the simulated GPU takes.
+/// Bytes of a context of the simulated GPU.
 const CONTEXT: u64 = 256 * MIB;
-/// Modules and kernels of a program, and what the code of these takes: 64 KiB each, in blocks of 2 MiB.
+/// Modules and kernels of a program, and the bytes of their code: 64 KiB each, in blocks of 2 MiB.
 const PROGRAM: [&str; 2] = ["8", "64"];
 const CODE: u64 = 4 * MIB;
-/// What a program is shown as free in the end, which allocates 2 MiB.
+/// Free bytes in the end as a program that allocates 2 MiB sees them.
 const FREE: u64 = 4096 * MIB - CONTEXT - CODE - 2 * MIB;
 
-/// Starts of NVML that a journal tells of.
+/// Counts the starts of NVML in a journal.
 fn starts(journal: &Path) -> usize {
     let text = fs::read_to_string(journal).unwrap_or_default();
     let calls = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     calls.filter(|call| call["arguments"]["starts"].is_u64()).count()
 }
 
-/// `kernels` in a container with a limit of 4 GiB.
+/// Returns `kernels` in a container with a limit of 4 GiB.
 fn kernels(fixture: &Fixture, container: &Container, more: &[&str]) -> Command {
     let mut program = fixture.program_in(container, "kernels");
     program.args(PROGRAM).args(more);
     program
 }
 
-/// The same, started by `cgpu run`, on the scene's GPUs. Only the program keeps a journal.
+/// Returns a program started by `cgpu run` on the fixture's GPUs. Only the program keeps a journal.
 fn run(fixture: &Fixture, name: &str, program: &str, arguments: &[&str]) -> Command {
     let mut run = fixture.cgpu(&["run", "--mem", "4GiB", "--name", name, "--root"]);
     run.arg(fixture.root()).arg("--").arg(fixture.dist().program(program)).args(arguments);
@@ -51,7 +51,7 @@ fn process_without_a_monitor_starts_nvml_once() {
     }
 }
 
-/// The first two measure what a context costs; from then on there is nothing to ask.
+/// The first two measure a context's cost, which later ones read.
 #[test]
 fn third_process_of_a_container_without_a_monitor_starts_no_nvml() {
     let fixture = Fixture::new(A10);
@@ -74,7 +74,8 @@ fn process_with_a_monitor_starts_no_nvml() {
     let used = || fixture.smi()["gpus"][0]["memory_used"].as_u64();
     let idle = used();
     for (name, more) in [("a", &[][..]), ("b", &[]), ("own", &["last"])] {
-        // What is told to be free is up to a second old: memory of the one before would be taken for the context's.
+        // The free memory that the monitor reports is up to a second old. The previous program's
+        // memory would be taken for part of the context.
         fixture
             .eventually("an idle GPU", || (fixture.on_gpu() == 0 && used() == idle).then_some(()));
         let journal = fixture.path(&format!("journal-{name}"));
@@ -86,7 +87,7 @@ fn process_with_a_monitor_starts_no_nvml() {
     }
 }
 
-/// Lists of limits by index need all devices, also those that the program hides from itself.
+/// Lists of limits by index need all devices, also those that the program hides.
 #[test]
 fn monitor_tells_hidden_devices_and_their_order() {
     let fixture = Fixture::new("T4:15109,A100:40960,A10:23028");
@@ -96,7 +97,7 @@ fn monitor_tells_hidden_devices_and_their_order() {
         let mut program = fixture.cgpu(&["run", "--mem", "3GiB,4GiB,5GiB", "--root"]);
         program.arg(fixture.root()).arg("--").arg(fixture.dist().program("visible"));
         program.env("CGPU_SIM_JOURNAL", &journal).env("CUDA_VISIBLE_DEVICES", hidden);
-        // The driver numbers them from the fastest on.
+        // The driver numbers them fastest first.
         let order = if hidden == "2" { "PCI_BUS_ID" } else { "FASTEST_FIRST" };
         program.env("CUDA_DEVICE_ORDER", order);
         let outcome = Outcome::of(program).silent();
@@ -106,7 +107,7 @@ fn monitor_tells_hidden_devices_and_their_order() {
         });
         assert_eq!(totals.collect::<Vec<_>>(), limits, "{hidden}");
     }
-    // What `visible` asks of NVML is its own.
+    // The only starts are those of `visible` itself.
     let processes = fs::read_to_string(&journal).expect("a journal").matches("\"cuInit\"").count();
     assert_eq!((processes, starts(&journal)), (2, 2));
 }
@@ -122,7 +123,7 @@ fn hang_at_the_second_start_is_never_met() {
             "{more:?}"
         );
     }
-    // A monitor starts its own, once; the programs none.
+    // The monitor starts its own NVML once; the programs start none.
     let fixture = Fixture::new(A10);
     let _monitor = Monitor::start_faulty(&fixture, "nvmlInit*:2+:HANG");
     let mut program = run(&fixture, "a", "kernels", &PROGRAM);
@@ -141,7 +142,7 @@ fn failing_start_leaves_the_program_running_within_its_limit() {
     assert_eq!(Outcome::of(kernels(&fixture, &container, &[])).silent().number("free"), FREE);
     let text = fs::read_to_string(&journal).expect("a journal");
     assert_eq!(text.matches("\"nvmlInit_v2\"").count(), 1, "it is not tried again");
-    // The books are right for whoever comes next, and end at the limit.
+    // The next process's accounting is right and ends at the limit.
     let mut fill = fixture.program_in(&container, "alloc_fill");
     fill.arg("64M");
     let outcome = Outcome::of(fill).silent();

@@ -1,11 +1,13 @@
-//! Physical memory behind handles, and arrays: charged by what they are, however they are held and let go.
+//! Physical memory behind handles, and arrays: charged by their size, however they are held and
+//! released.
 
 use cgpu_e2e::{Child, Container, Fixture, MIB, Outcome};
 
 const GPU: &str = "A10:4096";
 const LIMIT_MIB: u64 = 1024;
 
-/// The program under a limit, alone on its GPU: what others have and give back would be mistaken for its own.
+/// Runs a program under a limit, alone on its GPU: memory that a neighbour frees would be mistaken
+/// for its own.
 fn limited(name: &str, arguments: &[&str]) -> Outcome {
     let fixture = Fixture::new(GPU);
     let container = fixture.limited("a", LIMIT_MIB);
@@ -16,7 +18,7 @@ fn limited(name: &str, arguments: &[&str]) -> Outcome {
     outcome
 }
 
-/// The same outside of containers, and then under a limit.
+/// Runs a program outside of containers, and then under a limit.
 fn both(name: &str, arguments: &[&str]) -> (Outcome, Outcome) {
     let fixture = Fixture::new(GPU);
     let mut command = fixture.program(name);
@@ -24,7 +26,7 @@ fn both(name: &str, arguments: &[&str]) -> (Outcome, Outcome) {
     (Outcome::of(command).silent(), limited(name, arguments))
 }
 
-/// How often a reason was counted in the container's processes.
+/// Returns a counter's sum over the container's processes.
 fn counted(fixture: &Fixture, container: &Container, reason: &str) -> u64 {
     let accounting = fixture.accounting(container);
     let processes = accounting["processes"].as_array().expect("processes");
@@ -87,13 +89,13 @@ fn exported_memory_is_paid_by_its_maker() {
     assert!(limited.number("most") <= LIMIT_MIB * MIB && native.number("most") > LIMIT_MIB * MIB);
 }
 
-/// Linear memory, in a context that goes too, what is mapped, a piece of a pool: to hand it out, free it and let the descriptor hold it is no way
-/// to have memory for nothing.
+/// Linear memory, in a context that is destroyed too, a mapping, part of a pool: exporting it and
+/// freeing it does not make it free of charge while the descriptor holds it.
 #[test]
 fn what_a_descriptor_of_a_range_holds_stays_paid_for() {
     let (native, limited) = both("ranges", &[]);
     assert_eq!(native.number("kept"), 0);
-    // Five pieces of 16 MiB, and what the pool held for its one of 32.
+    // Five allocations of 16 MiB, and what the pool held for its one of 32.
     assert!(limited.number("kept") >= (5 * 16 + 32) * MIB, "{limited:?}");
 }
 
@@ -124,7 +126,7 @@ fn a_process_that_dies_with_mappings_gives_them_back() {
     assert_eq!(counted(&fixture, &container, "unrecorded"), 0);
     child.kill();
     fixture.wait_until_empty(&container);
-    // And the next one has it all again.
+    // The next process can allocate all of it again.
     let mut command = fixture.program_in(&container, "alloc_fill");
     command.args(["64M", "1"]);
     assert!(Outcome::of(command).silent().number("granted") > LIMIT_MIB / 2 * MIB);

@@ -1,15 +1,17 @@
-//! Memory in stream order: what pools hold is used, to the byte, and never over the limit when a call has returned.
+//! Stream-ordered memory: what pools hold is charged, to the byte, and never over the limit when a
+//! call has returned.
 
 use cgpu_e2e::{Container, Fixture, Outcome};
 
 const GPU: &str = "A10:6144";
 
-/// The program under a limit, alone on its GPU: what others have and give back would be mistaken for its own.
+/// Runs a program under a limit, alone on its GPU: memory that a neighbour frees would be mistaken
+/// for its own.
 fn limited(name: &str, mib: u64) -> (Outcome, Counters) {
     faulty(name, mib, "")
 }
 
-/// The same, with calls that fail.
+/// As [`limited`], with injected faults.
 fn faulty(name: &str, mib: u64, faults: &str) -> (Outcome, Counters) {
     let fixture = Fixture::new(GPU);
     let container = fixture.limited("a", mib);
@@ -23,13 +25,13 @@ fn faulty(name: &str, mib: u64, faults: &str) -> (Outcome, Counters) {
     (outcome, counters)
 }
 
-/// Outside of containers first: the program asks nothing that the driver does not do.
+/// Runs a program without and with a limit. Returns its container's counters.
 fn both(name: &str, mib: u64) -> Counters {
     Outcome::of(Fixture::new(GPU).program(name)).silent();
     limited(name, mib).1
 }
 
-/// The names of counters: `shm/src/reason.rs`.
+/// Counters by the names of `shm/src/reason.rs`.
 const OVER_LIMIT: &str = "over_limit";
 const MANAGED_REFUSED: &str = "managed_refused";
 const UNSUPPORTED: &str = "unsupported";
@@ -37,7 +39,7 @@ const UNKNOWN_FREE: &str = "unknown_free";
 const POOL_GREW: &str = "pool_grew";
 const POOL_OUTLIVED: &str = "pool_outlived";
 
-/// What was counted in the container's processes.
+/// The counters of the container's processes.
 struct Counters(Vec<serde_json::Value>);
 
 impl Counters {
@@ -52,7 +54,7 @@ impl Counters {
     }
 }
 
-/// The domain went on allocating from a pool that the program had destroyed.
+/// The domain once went on allocating from a pool that the program had destroyed.
 #[test]
 fn a_locality_domain_does_not_allocate_from_a_destroyed_pool() {
     let fixture = Fixture::new("B200:183359");
@@ -118,7 +120,7 @@ fn an_allocation_in_a_captured_stream_takes_nothing_before_the_launch() {
 
 #[test]
 fn the_gpu_of_the_stream_is_charged() {
-    // Scenes of their own: what a process leaves goes a little later.
+    // Separate fixtures, because an exited process's memory drains later.
     let fixture = || Fixture::new("A10:6144,T4:4096");
     Outcome::of(fixture().program("pool_of_another_gpu")).silent();
     for gpus in ["0,1", "1", "0"] {
@@ -147,7 +149,7 @@ fn threads_and_their_pools_leave_nothing_on_the_books() {
 
 #[test]
 fn a_limit_without_room_for_a_chunk_is_never_gone_over() {
-    // The pool's every growth is too much, until one is exact.
+    // Each growth of the pool is too much until one is exact.
     let (outcome, _) = limited("pool_small", 700);
     assert!(outcome.number("refusals") > 0);
 }

@@ -1,4 +1,4 @@
-//! Many processes at one limit: never a byte over, never both refused when one fitted.
+//! Many processes at one limit: never a byte over, and never both refused when one fitted.
 
 use cgpu_e2e::{Fixture, Outcome};
 
@@ -29,7 +29,7 @@ fn fresh_processes_find_the_books_as_they_are() {
         command.args(["--procs", "8", "--rounds", "1"]);
         let outcome = Outcome::of(command).silent();
         assert_eq!((outcome.number("wrong"), outcome.number("unfreed")), (0, 0), "round {round}");
-        // The room that the race is about must not grow while it is on.
+        // The room that the race is about must not grow meanwhile.
         fixture.wait_until_empty(&container);
     }
 }

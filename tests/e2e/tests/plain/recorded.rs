@@ -1,6 +1,7 @@
-//! What the library of this release writes into its container's file, recorded for the monitors of later releases
-//! (`monitor/tests/daemon/library.rs` plays it). After a change of the layout:
-//! `cargo xtask test --only plain -- --ignored recorded::record`, or the test's binary with these words.
+//! What this release's library writes into its container's file, recorded for the monitors of later
+//! releases (`monitor/tests/daemon/library.rs` reads it). After a change of the layout run `cargo
+//! xtask test --only plain -- --ignored recorded::record`, or the test's binary with these
+//! arguments.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,7 +11,7 @@ use cgpu_e2e::{Child, Fixture, Monitor, Worker};
 
 const ROW: usize = 32;
 
-/// Its length, then every row that is not all zero: place and bytes.
+/// Writes the length, then the offset and bytes of every row that is not all zero.
 fn dump(bytes: &[u8]) -> String {
     let mut text = format!("size {}\n", bytes.len());
     for (number, row) in
@@ -42,7 +43,7 @@ fn record() {
     let mut holder = Child::start_for(command, std::time::Duration::from_secs(280));
     holder.line();
     frame("held");
-    // Alone it would not be gated, and its launches not counted.
+    // Alone it would not be gated, and its launches not measured.
     let mut neighbour = Worker::start(&fixture, &fixture.limited("other", 1024));
     let mut worker = Worker::start(&fixture, &container);
     neighbour.begin(10.0);
@@ -57,7 +58,7 @@ fn record() {
     frame("working");
     worker.finish();
     neighbour.finish();
-    // One that is killed writes nothing any more.
+    // A killed process writes nothing any more.
     frame("dead");
     holder.finish().silent();
 }

@@ -1,4 +1,5 @@
-//! Regions that cannot be used: with a limit set, cuInit fails and says why, once; without one the GPU is native.
+//! Unusable regions: with a limit set, cuInit fails and reports why once; without one the GPU is
+//! native.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -9,14 +10,14 @@ use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor, Outcome, mounted, skip};
 /// The first field of both files, `include/cgpu.h`.
 const VERSION: u64 = 0;
 
-/// A container whose region exists, made by a process that has ended.
+/// Creates a container whose region exists, made by a process that has ended.
 fn with_region(fixture: &Fixture, name: &str) -> Container {
     let container = fixture.limited(name, 2048);
     Outcome::of(fixture.program_in(&container, "init")).silent();
     container
 }
 
-/// cuInit fails with any error and exactly one line.
+/// Asserts that cuInit fails with an error and exactly one line, and returns the line.
 fn refuses(fixture: &Fixture, container: &Container) -> String {
     let outcome = Outcome::of(fixture.program_in(container, "init")).exits(0);
     assert_ne!(outcome.number("init"), 0, "{outcome:?}");
@@ -47,8 +48,9 @@ fn a_truncated_region_is_refused_and_kills_nobody() {
     }
 }
 
-/// Behind the end of a mapped file nothing can be touched: that is SIGBUS, and the signals are the program's own. So whoever cuts its container's
-/// region short ends that container's programs, as it could by killing them; nobody else notices.
+/// Access beyond the end of a mapped file is SIGBUS, and signals are the program's own. So a
+/// container that truncates its region ends its own programs, as it could by killing them. No other
+/// container is affected.
 #[test]
 fn a_region_that_is_cut_short_below_running_programs_ends_those_and_nobody_else() {
     for length in [0, 4096] {
@@ -71,21 +73,21 @@ fn a_region_that_is_cut_short_below_running_programs_ends_those_and_nobody_else(
         refuses(&fixture, &container);
         assert!(other.runs());
         other.finish().silent();
-        // Alone: beside one that frees meanwhile there is room again after a refusal.
+        // Alone: beside a process that frees meanwhile there may be room after a refusal.
         let mut command = fixture.program_in(&neighbour, "alloc_fill");
         command.args(["64M", "1"]);
         Outcome::of(command).silent();
         fixture.wait_until_empty(&neighbour);
         drop(monitor);
-        // With the broken file taken away the container can start anew.
+        // With the broken file removed the container can start again.
         fs::remove_file(container.file("use")).expect("it is there");
         fs::remove_file(container.file("grant")).expect("it is there");
         Outcome::of(fixture.program_in(&container, "init")).silent();
     }
 }
 
-/// What a tenant writes over its own region while it allocates, captures, launches and frees is its own books' loss: its calls may be refused,
-/// none crashes or hangs, and its neighbour has what it had.
+/// A tenant overwrites its own region while it allocates, captures, launches and frees. Its calls
+/// may be refused, but none crashes or hangs, and its neighbour is unaffected.
 #[test]
 fn whoever_scribbles_over_its_own_region_is_refused_at_worst() {
     let fixture = Fixture::new("A10:23028");
@@ -118,7 +120,8 @@ fn whoever_scribbles_over_its_own_region_is_refused_at_worst() {
         (state >> 33) % bound
     };
     for _ in 0..2000 {
-        // Whole words at any place; most of the file are slots that nobody has, so mostly at the beginning.
+        // Whole words at any offset, half of them in the first 16 KiB: most of the file are
+        // unclaimed slots.
         let within = if draw(2) == 0 { length } else { length.min(16 << 10) };
         let place = draw(within / 8) * 8;
         let word = match draw(4) {
@@ -154,7 +157,8 @@ fn a_region_that_is_no_file_is_refused() {
     refuses(&fixture, &container);
 }
 
-/// A container in whose folder something is mounted; None where this user may not mount.
+/// Mounts something in a container's folder and asserts that cuInit is refused. Returns None where
+/// this user may not mount.
 fn refuses_mounted(fixture: &Fixture, container: &Container, setup: &str) -> Option<String> {
     let setup = setup.replace("{dir}", &container.directory().to_string_lossy());
     let Some(command) = mounted(&fixture.program_in(container, "init"), &setup) else {

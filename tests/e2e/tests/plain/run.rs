@@ -1,4 +1,4 @@
-//! `cgpu run`: what it sets up, what it tells, what it leaves.
+//! `cgpu run`: the environment that it makes, its messages, and its clean-up.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -76,16 +76,16 @@ fn runs_of_one_name_are_one_container() {
     holder.args([hold.as_os_str(), "3G".as_ref()]);
     let mut holder = Child::start(holder);
     holder.line();
-    // Joins without repeating the limit, and finds most of it taken.
+    // It joins without repeating the limit, and finds most of it used.
     let joining = ["--sim", "A10:23028", "--name", "team", "--", &hold.to_string_lossy(), "2G"];
     let refused = cgpu(&fixture, &joining).exits(4);
     assert_eq!(refused.number("error"), 2);
-    // Cannot be another container under the same name.
+    // Another limit under the same name is refused.
     let other = ["--sim", "A10:23028", "--name", "team", "--mem", "5GiB", "--", "true"];
     let outcome = cgpu(&fixture, &other).exits(126);
     assert!(outcome.stderr.contains("team"), "{outcome:?}");
     holder.finish().exits(0);
-    // The first one out of an empty container: another limit is another container.
+    // Once the container is empty, another limit makes another container.
     cgpu(&fixture, &other).exits(0);
 }
 
@@ -111,11 +111,11 @@ fn a_killed_run_is_swept_by_the_next() {
         &["--sim", "A10:23028", "--mem", "1GiB", "--name", "first", "--", &hold, "1M"],
     ));
     first.line();
-    // The program of a killed `cgpu run` ends with its input here.
+    // The program of a killed `cgpu run` ends at the end of its input here.
     first.kill();
     let folder = fixture.root().join("containers/first");
     assert!(folder.exists());
-    // The killed program takes its time to go.
+    // The killed program takes a while to end.
     let deadline = Instant::now() + Duration::from_secs(30);
     while folder.exists() {
         assert!(Instant::now() < deadline, "nobody lives in it");

@@ -1,11 +1,11 @@
-//! Without a limit a program runs as if the shim were not there; with one, nothing but memory changes.
+//! Without a limit a program runs as if the shim were not there; with one, only memory changes.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use cgpu_e2e::{Child, Fixture, MIB, Outcome};
 
-/// How a program is run, if not without arguments on one GPU with the driver that is played if nobody says which.
+/// How a program is run where it is not without arguments on one GPU with the default driver.
 struct Run {
     program: &'static str,
     arguments: &'static [&'static str],
@@ -18,19 +18,19 @@ const TWO_GPUS: &str = "A10:8192,A10:8192";
 const SWITCHED: &str = "H100:4096,H100:4096";
 const DRIVER: &str = "13000";
 
-/// A run with arguments, if not on other GPUs or with another driver.
+/// Returns a run with arguments on the usual GPU and driver.
 const fn with(program: &'static str, arguments: &'static [&'static str]) -> Run {
     Run { program, arguments, gpus: GPU, driver: DRIVER }
 }
 
-/// A run on GPUs of its own, by a driver that has what it calls.
+/// Returns a run on these GPUs with a driver that has the program's functions.
 const fn on(gpus: &'static str, driver: &'static str, program: &'static str) -> Run {
     Run { program, arguments: &[], gpus, driver }
 }
 
 const PLAIN: Run = with("", &[]);
 
-/// All other programs are run as the plain one.
+/// All other programs are run as [`PLAIN`].
 const RUNS: &[Run] = &[
     with("alloc_fill", &["256M", "2"]),
     with("imported", &["64M"]),
@@ -61,7 +61,7 @@ const LIMITED: &str = "is about what only a limit does";
 const TIME: &str = "prints times, or counts that depend on them";
 const TOLD: &str = "does what it is told on standard input, or prints its own process id";
 
-/// Programs of which there is nothing to compare, and why.
+/// Programs whose output cannot be compared, and why.
 const OTHERWISE: &[(&str, &str)] = &[
     ("accounting", "asks for what the driver has noted of the whole host; the view's tests run it"),
     ("agree", LIMITED),
@@ -106,7 +106,7 @@ const OTHERWISE: &[(&str, &str)] = &[
     ("worker", TOLD),
 ];
 
-/// Every program of the folder but those.
+/// Returns every program of the folder but those.
 fn compared() -> BTreeSet<String> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../cuda/programs");
     let files = fs::read_dir(folder).expect("the programs' folder");
@@ -133,7 +133,7 @@ fn programs_run_the_same_without_a_limit() {
             runs.push(&PLAIN);
         }
         for Run { arguments, gpus, driver, .. } in runs {
-            // A host for each run: what a program before it had takes a moment to go.
+            // A host for each run, because an exited program's memory drains later.
             let (bare, shimmed) = (Fixture::new(gpus), Fixture::new(gpus));
             let mut native = bare.program(name);
             native.args(*arguments).env("CGPU_SIM_DRIVER", driver);
@@ -145,7 +145,8 @@ fn programs_run_the_same_without_a_limit() {
     }
 }
 
-/// Peers left umask(0) behind, took SIGUSR1 and SIGUSR2, and let a thread poll in every process.
+/// Other implementations left umask(0) behind, took SIGUSR1 and SIGUSR2, and had a polling thread
+/// in every process.
 #[test]
 fn umask_signals_environment_threads_and_descriptors_are_the_programs_own() {
     for variables in [
@@ -163,7 +164,8 @@ fn umask_signals_environment_threads_and_descriptors_are_the_programs_own() {
     }
 }
 
-/// A lifeline that was a descriptor would go with them, and the daemon's memory off the books.
+/// A liveness lock on a descriptor would be lost with it, and the daemon's memory would be
+/// refunded.
 #[test]
 fn daemons_that_close_everything_stay_on_the_books() {
     for late in [&[][..], &["late"]] {
@@ -178,7 +180,7 @@ fn daemons_that_close_everything_stay_on_the_books() {
         let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
         assert_eq!(said["total"], 4096 * MIB);
         for _ in 0..3 {
-            // Newcomers look for the dead, and must not take it for one.
+            // New processes scan for exited ones, and must not take the daemon for one.
             Outcome::of(fixture.program_in(&container, "init")).silent();
         }
         let accounting = fixture.accounting(&container);
@@ -201,7 +203,7 @@ fn every_way_to_start_a_process_gives_it_the_same_limit() {
     assert_eq!((outcome.number("children"), outcome.number("total")), (6, 4096 * MIB));
 }
 
-/// Peers took a minute to start hundreds, one after the other.
+/// Other implementations took a minute to start hundreds, one after the other.
 #[test]
 fn sixty_four_processes_start_at_once() {
     let fixture = Fixture::new("A10:23028");
@@ -215,7 +217,7 @@ fn sixty_four_processes_start_at_once() {
     let held = children.iter_mut().map(Child::line).filter(|line| !line.contains("error")).count();
     assert_eq!(held, 64, "each has room for its context and more");
     let used = fixture.used(&container, 0);
-    // All are the first one here: what a context costs is still learned from one.
+    // All are the first one here, so a context's cost is still being measured.
     assert!((64 * 256 * MIB..=20 * 1024 * MIB).contains(&used), "{used} bytes for 64 contexts");
     drop(children);
     fixture.wait_until_empty(&container);

@@ -1,4 +1,5 @@
-//! The service under a real systemd: the host's own files below a layer that is thrown away, booted in a container of systemd's.
+//! The service under a real systemd: the host's own files below a temporary overlay, booted in
+//! systemd-nspawn.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use cgpu_e2e::{Child, Dist, skip};
 
-/// Why this machine cannot boot one; none: it can.
+/// Returns why this machine cannot boot systemd, or None if it can.
 fn lacking() -> Option<&'static str> {
     let is_there = |program: &str| Command::new(program).arg("--version").output().is_ok();
     // SAFETY: no obligations; geteuid cannot fail.
@@ -20,7 +21,8 @@ fn lacking() -> Option<&'static str> {
     }
 }
 
-/// What is booted into: one service, which does what an administrator would and says what came of it, line by line.
+/// The unit that is booted. Its service does what an administrator would and prints the results,
+/// line by line.
 const UNIT: &str = "\
 [Unit]
 DefaultDependencies=no
@@ -113,7 +115,7 @@ fn the_service_runs_under_a_real_systemd() {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the sources");
     let bind = |what: &Path, at: &str| format!("--bind-ro={}:{at}", what.display());
     let shown = folder.path().display();
-    // What is mounted goes with the namespace, whatever becomes of us.
+    // The mounts end with the namespace, also if the test is killed.
     let layers = format!(
         "mount -t overlay overlay -o lowerdir=/,upperdir={shown}/upper,workdir={shown}/work {shown}/root"
     );

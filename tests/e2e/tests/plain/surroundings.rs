@@ -1,12 +1,13 @@
-//! Programs that are built with sanitizers, and other preloads before and after ours: without a limit each program does what it does in the
-//! same surroundings without the shim.
+//! Programs built with sanitizers, and other preloads before and after ours: without a limit each
+//! program behaves as it does there without the shim.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cgpu_e2e::{Fixture, Outcome, skip};
 
-/// Programs of every kind: what they take, how they find the driver, whom they start. `same.rs` runs many more, in no surroundings.
+/// Programs of every kind: what they allocate, how they find the driver, what they start. `same.rs`
+/// runs many more in the normal environment.
 const PROGRAMS: &[&[&str]] = &[
     &["alloc_fill", "256M", "2"],
     &["copies"],
@@ -22,16 +23,16 @@ const PROGRAMS: &[&[&str]] = &[
     &["spawns"],
 ];
 
-/// What surrounds a program.
+/// The environment of a program.
 #[derive(Default)]
 struct Surroundings {
-    /// Preloads before ours, and after it.
+    /// Preloads before and after ours.
     before: Vec<PathBuf>,
     after: Vec<PathBuf>,
-    /// What the programs are compiled with, if not as always.
+    /// A compiler flag.
     flag: Option<&'static str>,
     variables: &'static [(&'static str, &'static str)],
-    /// Programs that do not run in these, with or without the shim.
+    /// Programs that do not run there, with or without the shim.
     without: &'static [&'static str],
 }
 
@@ -39,7 +40,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Compiles a C file. False: the compiler refuses.
+/// Compiles a C file. Returns false if the compiler refuses.
 fn compiles(source: &Path, to: &Path, flags: &[&str]) -> bool {
     let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     command.args(["-std=gnu11", "-O1", "-g", "-pthread", "-o"]).arg(to).arg(source);
@@ -49,7 +50,7 @@ fn compiles(source: &Path, to: &Path, flags: &[&str]) -> bool {
 }
 
 impl Surroundings {
-    /// The program as these have it, on a host of its own: what a program before it had takes a moment to go.
+    /// Runs a program there, on its own host, because an exited program's memory drains later.
     fn run(&self, fixture: &Fixture, program: &[&str], shimmed: bool) -> Outcome {
         let file = match self.flag {
             None => fixture.dist().program(program[0]),
@@ -93,7 +94,7 @@ fn sanitized(sanitizer: &str, surroundings: Surroundings) {
 
 #[test]
 fn the_address_sanitizer() {
-    // Its runtime wants to be the first library, and to see everything freed that a driver keeps for good.
+    // Its runtime requires to be the first library, and would report what a driver never frees.
     let variables = &[("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0")];
     sanitized(
         "address",
@@ -103,15 +104,16 @@ fn the_address_sanitizer() {
 
 #[test]
 fn the_thread_sanitizer() {
-    // It knows the order of what it has compiled only; what others do it must be told to leave out. Where it has its shadow, the simulated
-    // GPU cannot have its addresses for physical memory and for that of graphs.
+    // It sees synchronization only in code that it has compiled, so other libraries must be
+    // ignored. Its shadow memory lies where the simulated GPU has the addresses of physical memory
+    // and of graphs' memory.
     let variables =
         &[("TSAN_OPTIONS", "ignore_noninstrumented_modules=1:die_after_fork=0:atexit_sleep_ms=0")];
     let (flag, without) = (Some("-fsanitize=thread"), &["ptsz_names", "share"][..]);
     sanitized("thread", Surroundings { flag, variables, without, ..Surroundings::default() });
 }
 
-/// A library of the system, where it is installed.
+/// Finds a library of the system, if it is installed.
 fn installed(names: &[&str]) -> Option<PathBuf> {
     let multiarch = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
     let folders = [multiarch.as_str(), "/usr/lib64", "/usr/lib", "/usr/local/lib"];

@@ -1,4 +1,4 @@
-//! `cgpu top` and `cgpu smi` in a real terminal (tmux), and their pictures.
+//! `cgpu top` and `cgpu smi` in a real terminal (tmux), and their screenshots.
 
 use std::fs;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ impl Setup {
         Some(Self { terminal, monitor, holders, fixture })
     }
 
-    /// Starts `cgpu top` and waits for its first picture.
+    /// Starts `cgpu top` and waits for its first screen.
     fn top(&self) -> String {
         self.terminal.line("\"$CGPU\" top --interval 0.2 --root \"$ROOT\"; echo \"code $?\"");
         self.terminal.shows("q quit")
@@ -95,7 +95,7 @@ fn top_shows_sorts_filters_and_changes_what_is_confirmed() {
     terminal.types("w25");
     terminal.press("Enter");
     terminal.types("y");
-    // The monitor says why not.
+    // The monitor's error code.
     terminal.shows("EBUSY");
 
     terminal.resize(120, 40);
@@ -123,7 +123,7 @@ fn whichever_way_top_ends_the_terminal_is_as_it_was() {
     ];
     let mut monitor = Some(setup.monitor);
     for (number, (key, signal, code)) in ways.into_iter().enumerate() {
-        // Words of its own each time: those of the time before may still be on the screen.
+        // Different text each time: the previous round's may still be on the screen.
         let (prompt, end) = (format!("at-the-prompt-{number}"), format!("the-end-{number}"));
         terminal.line(&format!("clear; echo before '{key}{signal}'"));
         terminal.line(&format!(
@@ -175,7 +175,7 @@ fn top_is_suspended_and_comes_back() {
     terminal.line("stty -g >before; printf 'at-the-%s\\n' prompt");
     terminal.shows("at-the-prompt");
     let top = "\"$CGPU\" top --interval 0.2 --root \"$ROOT\"";
-    // By itself, and from a script, which is to stop as well: else the shell would wait for it.
+    // By itself, and from a script, which must stop as well or the shell would wait for it.
     for (number, command) in
         [top.to_owned(), format!("sh -c '{top}; echo \"code $?\"'")].iter().enumerate()
     {
@@ -184,7 +184,7 @@ fn top_is_suspended_and_comes_back() {
         terminal.line(command);
         terminal.shows("q quit");
         terminal.press("C-z");
-        // The shell's own word that it has the terminal.
+        // The shell's message that it has the terminal.
         terminal.shows("Stopped");
         assert_eq!(terminal.variable("alternate_on"), "0");
         terminal.line("fg");
@@ -200,7 +200,7 @@ fn top_is_suspended_and_comes_back() {
 
 #[test]
 fn top_needs_no_colours_and_no_unicode() {
-    // 39 and 49 are the terminal's own.
+    // 39 and 49 are the terminal's default colours.
     let coloured = |text: &str| {
         let sequences =
             text.split('\x1b').skip(1).filter_map(|rest| rest.strip_prefix('[')?.split_once('m'));
@@ -245,8 +245,8 @@ fn top_without_a_terminal_or_a_monitor_says_so() {
     assert!(seen.contains("no monitor at") && terminal.variable("alternate_on") == "0", "{seen}");
 }
 
-/// Two containers that saturate a GPU by turns, as both show them. With CGPU_PICTURES (`cargo xtask pictures`) what is on the
-/// screens goes into that folder.
+/// Shows two containers that saturate a GPU in turns. With CGPU_PICTURES (`cargo xtask pictures`)
+/// the screens are saved to that folder.
 #[test]
 fn pictures() {
     let fixture = Fixture::new("A10:23028");

@@ -1,9 +1,10 @@
-//! The control tree under load: many programs that read and write it while tenants come, compute and die, and while its monitor is killed.
+//! The control tree under load: many programs read and write it while tenants start, compute and
+//! are killed, and while its monitor is killed.
 //!
 //! `cargo xtask soak` runs both for longer: CGPU_SOAK_SECONDS, CGPU_SOAK_KILLS.
 //!
-//! Beside other tests the programs keep to a pace: all that is wanted is done, over a minute, and leaves the processors to others. In the
-//! soak they go as fast as they can.
+//! Beside other tests the programs are paced over a minute, which leaves the processors to others.
+//! In the soak they run unpaced.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,22 +17,22 @@ fn told(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())
 }
 
-/// How long programs access the tree, in seconds, where `CGPU_TREE_SECONDS` or a soak does not say.
+/// Seconds of access to the tree, unless `CGPU_TREE_SECONDS` or a soak sets them.
 const SECONDS: u64 = 60;
 
-/// The least accesses of each of the eight programs in so many seconds: 10,000 of all in a minute.
+/// Returns the minimum number of accesses of each of the eight programs: 10,000 of all in a minute.
 fn least(seconds: u64) -> u64 {
     1250 * seconds.min(SECONDS) / SECONDS
 }
 
-/// Two that compute, and those that come and go.
+/// Two that compute, and those that start and end.
 const TENANTS: usize = 20;
-/// The most that the monitor may have resident with these, in KiB.
+/// Maximum resident memory of a monitor with these tenants, in KiB.
 const MOST_RESIDENT: u64 = 30 << 10;
 
-/// Whether trees can be mounted here; says so and counts it if not.
+/// Returns whether trees can be mounted here, and records the skip if not.
 pub(crate) fn has_fuse(test: &str) -> bool {
-    // SAFETY: it takes nothing and cannot fail.
+    // SAFETY: no obligations; geteuid cannot fail.
     let is_root = unsafe { libc::geteuid() } == 0;
     let device = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
     if !device {
@@ -61,14 +62,14 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // Nothing is mounted there any more, if all went well.
+        // After a successful test nothing is mounted there.
         let _ = Command::new("umount").arg("-l").arg(&self.0).output();
     }
 }
 
-/// Reads and writes at random: what it has written it must read again (nobody else writes that node), what it must not write must be
-/// refused, and what it reads must be possible. A container may be gone at any time. Only the shell's own commands: no process for each
-/// access.
+/// Reads and writes at random. A value that it wrote must be read again, since no other process
+/// writes that node; invalid writes must be refused; other values must be in range. A container may
+/// be gone at any time. It uses shell builtins only, so that an access needs no process.
 const PLAYER: &str = r#"
 tree=$1 own=$2 lo=$3 hi=$4 least=$5 seconds=$6 r=$7 pace=$8
 start=$(date +%s) n=0 writes=0
@@ -138,13 +139,13 @@ fn player(
     Child::start_for(command, Duration::from_secs(180 + 3 * seconds))
 }
 
-/// How large a monitor is.
+/// The size of a monitor.
 #[derive(Debug)]
 struct Size {
     descriptors: usize,
-    /// All that it has resident, in KiB.
+    /// Resident memory in KiB.
     resident: u64,
-    /// Memory of its own in KiB: pages of regions and of simulated GPUs are not its growth.
+    /// Private memory in KiB: pages of regions and of simulated GPUs are not the monitor's growth.
     own: u64,
 }
 
@@ -165,7 +166,7 @@ impl Size {
 
 fn holder(fixture: &Fixture, container: &Container) -> Child {
     let mut command = fixture.program_in(container, "hold");
-    // Longer than anybody is left alone here, on however slow a machine.
+    // Longer than the test takes on a slow machine.
     command.args(["64M", "600"]);
     let mut holder = Child::start_for(command, fixture.lifetime());
     holder.line();
@@ -188,7 +189,7 @@ fn ten_thousand_reads_and_writes_while_tenants_come_and_go() {
     let guests: Vec<Container> =
         (2..TENANTS).map(|n| fixture.limited(&format!("t{n}"), 1024)).collect();
     let mut holders: Vec<Child> = guests.iter().map(|guest| holder(&fixture, guest)).collect();
-    // Each has its files open in the monitor from now on, whether somebody lives in it or not.
+    // The monitor has each container's files open from now on, with or without processes in it.
     for container in stay.iter().chain(&guests) {
         let known = || {
             fixture.accounting(container)["gpus"].as_array().is_some_and(|gpus| !gpus.is_empty())
@@ -198,7 +199,8 @@ fn ten_thousand_reads_and_writes_while_tenants_come_and_go() {
     let pid = monitor.process.pid();
     let before = Size::of(pid);
 
-    // Each has a node of its own to write. All tenants together weigh 22 at most: these places are never too few.
+    // Each has its own node to write. All tenants together weigh 22 at most, so these capacity
+    // units always suffice.
     let nodes = [("prio_ratio", [20, 99]), ("max_inst", [22, 25])];
     let own = (0..4).flat_map(|gpu| nodes.map(|(node, bounds)| (format!("{gpu}/{node}"), bounds)));
     let mut players: Vec<Child> = own
@@ -212,7 +214,7 @@ fn ten_thousand_reads_and_writes_while_tenants_come_and_go() {
     let (mut rounds, mut highest) = (0, before.resident);
     let (start, mut told) = (Instant::now(), 0);
     while players.iter_mut().any(Child::runs) {
-        // One ends by itself, one is killed in the middle of it; others come in their place.
+        // One ends by itself, one is killed; others replace them.
         let (ends, dies) = (rounds % guests.len(), (rounds + guests.len() / 2) % guests.len());
         let mut replace =
             |at: usize| std::mem::replace(&mut holders[at], holder(&fixture, &guests[at]));
@@ -262,7 +264,8 @@ fn ten_thousand_reads_and_writes_while_tenants_come_and_go() {
     assert_eq!(outcome.code(), Some(0), "{outcome:?}");
 }
 
-/// What it can read must be what was set; that it cannot read now and then is the monitor's death.
+/// An oracle: a value that it can read must be the one that was set. A read may fail while the
+/// monitor is down.
 const WITNESS: &str = r#"
 while [ ! -e $2 ]; do
     if { read -r got < $1/0/prio_ratio; } 2> /dev/null; then [ "$got" = 77 ] || { echo "prio_ratio is $got"; exit 1; }; fi
@@ -295,7 +298,7 @@ fn a_monitor_killed_again_and_again_loses_no_setting_and_hurts_no_tenant() {
         chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         std::thread::sleep(Duration::from_millis(chance >> 55));
         let value = (20 + kill % 80).to_string();
-        // It was answered, so it is kept.
+        // It was acknowledged, so it must be kept.
         fixture.set("default_memsize", &value);
         monitor.process.kill();
         monitor = Monitor::start_with_tree(&fixture);

@@ -1,4 +1,4 @@
-//! What a container is shown of a GPU: its limit, its own processes by their own ids, and nobody else.
+//! What a container sees of a GPU: its limit, its own processes by their own IDs, and no others.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 const A10: &str = "A10:23028";
 const LIMIT: u64 = 4 * 1024 * MIB;
 
-/// A process that tells what NVML says.
+/// A process that reports what NVML returns.
 struct Who(Child);
 
 impl Who {
@@ -26,7 +26,7 @@ impl Who {
     }
 }
 
-/// Process and figure of each entry.
+/// Returns process and value of each entry.
 fn list(seen: &Value, name: &str) -> Vec<(u64, u64)> {
     let entries = seen[name].as_array().unwrap_or_else(|| panic!("no {name} in {seen}"));
     let number = |value: &Value| value.as_u64().expect("a number");
@@ -41,18 +41,19 @@ fn pids(list: &[(u64, u64)]) -> Vec<u64> {
     list.iter().map(|(pid, _)| *pid).collect()
 }
 
-/// How a GPU's NVML names processes, and who can translate.
+/// The process IDs of a GPU's NVML, and whether they can be translated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Naming {
-    /// As they are called where it is asked.
+    /// Those of the caller's PID namespace.
     AsHere,
-    /// As they are called on the host; a monitor knows who is who.
+    /// Those of the host, with a monitor that translates them.
     AsOnTheHost,
-    /// The same, and there is no monitor.
+    /// Those of the host, without a monitor.
     Untold,
 }
 
-/// Two containers in PID namespaces of their own, two processes in the first, one in the second, and the host.
+/// Two containers in PID namespaces of their own, two processes in the first, one in the second,
+/// and the host.
 struct Setup {
     fixture: Fixture,
     a: Who,
@@ -62,14 +63,14 @@ struct Setup {
 }
 
 impl Setup {
-    /// None where namespaces are not to be had.
+    /// Returns None where namespaces are not available.
     fn set(naming: Naming) -> Option<Self> {
         let fixture = Fixture::new(A10);
         let named = |mut command: Command| {
             command.env("CGPU_SIM_HOST_PIDS", if naming == Naming::AsHere { "0" } else { "1" });
             command
         };
-        // The first one there says how the GPU's NVML speaks.
+        // The first process sets the naming of the GPU's NVML.
         let mut host = Who::start(named(fixture.program("who")));
         host.ask();
         let monitor = (naming == Naming::AsOnTheHost).then(|| Monitor::start(&fixture));
@@ -84,14 +85,16 @@ impl Setup {
             skip("view", "unshare", "PID namespaces need root or user namespaces");
             return None;
         };
-        // What a context costs is measured by the GPU's free memory, and until a monitor knows better a neighbour's doings are in it.
+        // A context's cost is measured by the GPU's free memory. Until the monitor corrects it, it
+        // may include a neighbour's memory.
         fixture
             .eventually("two processes", || (list(&a.ask(), "compute").len() == 2).then_some(()));
         let b = inside(&limited("b"), "exec \"$0\" 300M")?;
         Some(Self { fixture, a, b, host, _monitor: monitor })
     }
 
-    /// Until all are on the GPU, and nothing changes any more: what is asked one after the other is then of one instant.
+    /// Waits until all are on the GPU and nothing changes any more, so that consecutive samples
+    /// agree.
     fn settle(&mut self) -> [Value; 3] {
         let Self { fixture, a, b, host, .. } = self;
         let mut before = None;
@@ -104,7 +107,8 @@ impl Setup {
     }
 }
 
-/// Inside: its own, by its own ids, and they add up. Outside: all. Both are the same bytes.
+/// Asserts that a container lists its own processes by its own IDs, that the host lists all, and
+/// that the bytes agree.
 fn lists(naming: Naming) {
     let Some(mut setup) = Setup::set(naming) else { return };
     let [a, b, host] = setup.settle();
@@ -137,7 +141,7 @@ fn lists_of_drivers_that_speak_as_the_host_are_made_from_the_books() {
     lists(Naming::Untold);
 }
 
-/// Each container computes and sees itself compute, and nobody else; the host sees both.
+/// Asserts that each container sees only its own utilisation, and the host both.
 fn utilisation(naming: Naming) {
     let Some(mut setup) = Setup::set(naming) else { return };
     setup.settle();
@@ -193,11 +197,11 @@ fn a_dead_process_is_off_the_list_at_once() {
     holder.0.kill();
     let seen = tool.ask();
     assert!(list(&seen, "compute").is_empty(), "{seen}");
-    // Its memory may still be there: then it is used, and nobody's.
+    // Its memory may still be used, but has no owner in the list.
     fixture.eventually("all free", || (tool.ask()["used"] == 0).then_some(()));
 }
 
-/// Of the living, by their own ids; what they used at most is what the books say.
+/// Live processes by their own IDs; the maximum use is the ledger's.
 #[test]
 fn accounts_are_of_the_containers_own_processes() {
     let fixture = Fixture::new(A10);
@@ -216,7 +220,8 @@ fn accounts_are_of_the_containers_own_processes() {
         let seen = who.ask();
         (seen["pid"].as_u64().expect("a process"), list(&seen, "accounted"))
     };
-    // One after the other: without a monitor, a context is charged for what others allocate while it is created (up to 1 GiB).
+    // One after the other: without a monitor, a context is charged for what others allocate while
+    // it is created (up to 1 GiB).
     let one_more = |container: &Container, bytes: &str| {
         let mut who = start(fixture.program_in(container, "who"), &[bytes]);
         let _ = own(&mut who);
@@ -231,7 +236,7 @@ fn accounts_are_of_the_containers_own_processes() {
     let (mine, accounted) = own(&mut first);
     assert_eq!(pids(&accounted), [mine], "neither a neighbour's nor a dead one's");
     assert!((1024 * MIB..LIMIT).contains(&accounted[0].1), "{accounted:?}");
-    // The host knows all of them.
+    // The host lists all of them.
     let all = pids(&list(&host.ask(), "accounted"));
     assert!([mine, theirs, gone].iter().all(|pid| all.contains(pid)), "{all:?}");
 }
@@ -248,13 +253,13 @@ fn the_vendors_limits_are_no_more_than_ours() {
     }
     assert_eq!((&limits["soft"], &limits["hard"]), (&0.into(), &LIMIT.into()));
     assert_eq!(limits["used"], seen["used"]);
-    // Outside nobody has set any.
+    // Outside of containers none is set.
     let mut command = fixture.program("who");
     command.env("CGPU_SIM_DRIVER", "13050");
     assert!(Who::start(command).ask()["limits"].is_null());
 }
 
-/// Who is ours is not known then, so nobody is named; what the GPU is stays as it was.
+/// The container's processes are unknown then, so none is listed; the GPU's own values stay.
 #[test]
 fn a_refused_start_names_nobody() {
     let fixture = Fixture::new(A10);
@@ -285,7 +290,8 @@ fn without_a_limit_everybody_is_shown() {
     }
 }
 
-/// An instance is a GPU of its own; the GPU that is cut lists the processes of all of the container's instances.
+/// An instance is a device of its own; the partitioned GPU lists the processes of all of the
+/// container's instances.
 #[test]
 fn instances_are_as_large_as_their_limits() {
     let fixture = Fixture::new("A100:40960/mig=3g.20gb,1g.5gb");

@@ -1,4 +1,5 @@
-//! Processes that use a GPU without the shim, or hold more of it than their container may: found, shown, and ended only where that is wanted.
+//! Processes that use a GPU without the shim or exceed their container's limit: they are found and
+//! shown, and ended only where configured.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::path::Path;
 use cgpu_e2e::{Child, Fixture, MIB, Monitor, Outcome, contained, mounted, skip};
 use serde_json::Value;
 
-/// `hold BYTES` of the scene's programs, in a run of this name, as a shell says it.
+/// Starts a script in a run of this name; `HOLD` stands for the program `hold`.
 fn run(fixture: &Fixture, name: &str, options: &[&str], script: &str) -> Child {
     let (root, hold) = (fixture.root(), fixture.dist().program("hold"));
     let mut command = fixture.cgpu(&["run", "--root", &root.to_string_lossy(), "--name", name]);
@@ -19,25 +20,26 @@ fn run(fixture: &Fixture, name: &str, options: &[&str], script: &str) -> Child {
     Child::start_for(command, std::time::Duration::from_secs(280))
 }
 
-/// What the watcher has found of a container, or of the host's processes.
+/// Returns the watcher's findings about a container, or about the host's processes.
 fn findings(fixture: &Fixture, container: Option<&str>) -> Vec<Value> {
     let all = fixture.smi()["findings"].as_array().cloned().unwrap_or_default();
     all.into_iter().filter(|finding| finding["container"].as_str() == container).collect()
 }
 
-/// What people see.
+/// Returns the output of `cgpu smi`.
 fn smi(fixture: &Fixture) -> String {
     Outcome::of(fixture.cgpu(&["smi", "--root", &fixture.root().to_string_lossy()])).silent().stdout
 }
 
-/// The finding of this cause; it comes with the second look that NVML gives.
+/// Waits for the finding of this cause, which needs two samples of NVML.
 fn found(fixture: &Fixture, container: Option<&str>, cause: &str) -> Value {
     fixture.eventually(cause, || {
         findings(fixture, container).into_iter().find(|finding| finding["cause"] == cause)
     })
 }
 
-/// Who was ended, the only one; it is told a moment after it was done. One that takes its time is told of again.
+/// Waits for the record of the only ended process. A process that takes long to end is recorded
+/// again.
 fn record(fixture: &Fixture) -> Value {
     fixture.eventually("a record", || {
         let all = fixture.smi()["ended"].as_array().cloned().unwrap_or_default();
@@ -46,7 +48,7 @@ fn record(fixture: &Fixture) -> Value {
     })
 }
 
-/// Waits for a sample that is there, and not 0.
+/// Waits for a sample of at least 1.
 fn counted(fixture: &Fixture, sample: &str) {
     fixture.eventually(sample, || {
         let text = metrics(fixture);
@@ -72,7 +74,7 @@ fn metrics(fixture: &Fixture) -> String {
     text
 }
 
-/// A port that was free a moment ago, on an address from which nobody connects.
+/// Returns a port that was free just now, on an address from which nothing connects.
 fn endpoint() -> String {
     std::net::TcpListener::bind("127.0.0.3:0")
         .expect("a port")
@@ -132,7 +134,7 @@ fn a_containers_process_without_the_shim_is_ended_where_that_is_wanted_and_nobod
     let code = fixture.eventually("it is ended", || {
         fs::read_to_string(&log).ok().filter(|text| text.ends_with('\n'))
     });
-    // 128 and SIGTERM, as the shell tells it.
+    // 128 and SIGTERM, the shell's exit code.
     assert_eq!(code.trim(), "143");
     let ended = &record(&fixture);
     for (key, value) in
@@ -143,7 +145,7 @@ fn a_containers_process_without_the_shim_is_ended_where_that_is_wanted_and_nobod
     counted(&fixture, "cgpu_ended_processes_total{cause=\"unshimmed\",container=\"bad\"}");
     let text = smi(&fixture);
     assert!(text.contains("of bad was sent SIGTERM by the monitor"), "{text}");
-    // The host's own process is found as well, and lives.
+    // The host's own process is found as well, and not ended.
     let finding = found(&fixture, None, "unshimmed");
     assert_eq!(finding["pid"], native.pid(), "{finding}");
     let line =
@@ -161,7 +163,7 @@ fn of_a_container_over_its_limit_the_process_that_holds_most_is_ended_where_that
     let fixture = Fixture::new("A10:23028");
     let (go, log) = (fixture.path("go"), fixture.path("log"));
     let _monitor = Monitor::start_with(&fixture, "tree = \"none\"\nend_over_limit_mib = 512\n");
-    // The first keeps to the limit. The second goes round it.
+    // The first keeps to the limit. The second bypasses it.
     let script = format!(
         "exec 3<&0; HOLD 512M 240 <&3 & while ! [ -e {go} ]; do sleep 0.1; done; env -u LD_PRELOAD HOLD 3G 240 <&3; echo $? > {log}; wait",
         go = go.display(),
@@ -169,8 +171,8 @@ fn of_a_container_over_its_limit_the_process_that_holds_most_is_ended_where_that
     );
     let mut both = run(&fixture, "a", &["--mem", "1GiB"], &script);
     both.line();
-    // It must have been looked at while within its limit, so that it is known who went beyond: the host's own process, which comes after the
-    // first, is found only by two looks.
+    // The watcher must have sampled the container within its limit to know which process exceeded
+    // it. The host's process is started after the first one, and finding it takes two samples.
     fixture.eventually("a look at the GPU with the first on it", || {
         (fixture.smi()["gpus"][0]["memory_used"].as_u64()? >= 512 * MIB).then_some(())
     });
@@ -186,7 +188,7 @@ fn of_a_container_over_its_limit_the_process_that_holds_most_is_ended_where_that
         fs::read_to_string(&log).ok().filter(|text| text.ends_with('\n'))
     });
     assert_eq!(code.trim(), "143");
-    // The finding goes with the process; the record stays.
+    // The finding ends with the process; the record stays.
     let ended = record(&fixture);
     assert_eq!(
         (&ended["cause"], &ended["container"]),
@@ -212,7 +214,7 @@ fn who_is_over_a_lowered_limit_is_found_and_not_ended() {
     for after in ["the limit was lowered", "a monitor that knows nothing of that has come"] {
         let finding = found(&fixture, Some("a"), "over_limit");
         assert_eq!(finding["shim"], "bound", "{after}: {finding}");
-        // Longer than it takes until somebody is ended.
+        // Longer than the delay before a process is ended.
         fixture.eventually("an old finding", || {
             (found(&fixture, Some("a"), "over_limit")["since_ms"].as_u64()? > 6000).then_some(())
         });
@@ -224,7 +226,8 @@ fn who_is_over_a_lowered_limit_is_found_and_not_ended() {
     held.finish().silent();
 }
 
-/// A process of a container with a PID namespace of its own belongs there by that alone: nobody who registered the container is its parent.
+/// A process in a container's PID namespace belongs to it, also without an ancestor that registered
+/// the container.
 #[test]
 fn a_process_that_was_put_into_a_containers_namespace_is_the_containers() {
     let fixture = Fixture::new("A10:23028");
@@ -243,7 +246,7 @@ fn a_process_that_was_put_into_a_containers_namespace_is_the_containers() {
     let host_pid = fixture.eventually("its process is proved", || {
         fixture.accounting(&container)["processes"][0]["host_pid"].as_u64()
     });
-    // As `docker exec` does: from outside, into the namespace.
+    // From outside into the namespace, as `docker exec` does.
     let mut command = fixture.native(Path::new("nsenter"));
     command.args(["--target", &host_pid.to_string(), "--pid"]);
     if std::fs::metadata("/proc/self").map(|about| std::os::unix::fs::MetadataExt::uid(&about)).ok()
@@ -261,7 +264,8 @@ fn a_process_that_was_put_into_a_containers_namespace_is_the_containers() {
     inside.finish().exits(0);
 }
 
-/// A process that has a container's folder at `/run/cgpu`, as container runtimes mount it, is the container's: nobody has to be its parent.
+/// A process with a container's folder mounted at `/run/cgpu`, as runtimes mount it, belongs to the
+/// container, whatever its ancestors.
 #[test]
 fn a_process_that_sees_a_containers_folder_at_its_place_is_the_containers() {
     let fixture = Fixture::new("A10:23028");
