@@ -1,14 +1,14 @@
-//! What a function answers: nothing more to say, or a code of the driver.
+//! Results of the simulated driver's functions.
 
 use cgpu_abi::types::CUresult;
 use cgpu_sim::Error;
 
 use crate::argument::NullPointer;
 
-/// What a played function returns.
+/// Result of a simulated function.
 pub(crate) type Answer<T = ()> = Result<T, Failure>;
 
-/// A code that is not success.
+/// A `CUresult` other than success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure(pub(crate) CUresult);
 

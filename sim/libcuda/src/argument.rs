@@ -1,22 +1,23 @@
-//! Arguments as they come from C: pointers that may be NULL, become values that know it.
+//! Arguments received from C: raw pointers become types whose methods check for NULL.
 //!
 //! Shared by the simulated libcuda and NVML.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr;
 
-/// A NULL pointer where the function needs one that is not.
+/// A NULL pointer where the function requires a valid one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NullPointer;
 
-/// A C argument, taken over at the border.
+/// A type that a C argument is converted to.
 pub(crate) trait Received<C> {
     /// # Safety
-    /// A pointer is NULL or valid, until the call that it came with returns, for all that the called function does with it.
+    ///
+    /// A pointer is NULL, or valid for everything that the called function does with it until that
+    /// call returns.
     unsafe fn received(argument: C) -> Self;
 }
 
-/// Values are what they are.
 macro_rules! values {
     ($($type:ty),* $(,)?) => {$(
         impl Received<$type> for $type {
@@ -30,7 +31,7 @@ pub(crate) use values;
 
 values!(f32, i32, u8, u16, u32, u64, usize);
 
-/// A pointer through which the caller wants a value, or has one changed.
+/// A pointer to a value that the function writes, or reads and writes.
 #[derive(Debug)]
 pub(crate) struct Out<T>(*mut T);
 
@@ -49,7 +50,7 @@ impl<T> Received<*mut T> for Out<T> {
 }
 
 impl<T> Out<T> {
-    /// Where the caller wants nothing.
+    /// A NULL pointer.
     #[allow(dead_code, reason = "NVML has no call that leaves an argument of another out")]
     pub(crate) const NONE: Self = Self(ptr::null_mut());
 
@@ -57,36 +58,36 @@ impl<T> Out<T> {
         self.0.is_null()
     }
 
-    /// The address, for the driver to remember.
+    /// Returns the address, to be used after the call.
     pub(crate) fn address(self) -> usize {
         self.0.expose_provenance()
     }
 
-    /// The same place as that of a value which the caller's begins with.
+    /// Returns a pointer to the value that this one begins with.
     #[allow(dead_code, reason = "only NVML's structs grew at their ends")]
     pub(crate) fn start_as<U>(self) -> Out<U> {
         const { assert!(size_of::<U>() <= size_of::<T>()) };
         Out(self.0.cast())
     }
 
-    /// The same place, for a function that only reads there.
+    /// Returns a pointer that can only be read through.
     #[allow(dead_code, reason = "NVML reads nothing of what it is given to write to")]
     pub(crate) fn as_in(self) -> In<T> {
         In(self.0.cast_const())
     }
 
-    /// Fails on NULL, for functions that check before they do anything.
+    /// Fails on NULL, so that a function can check all pointers before it changes anything.
     pub(crate) fn required(self) -> Result<Self, NullPointer> {
         if self.is_null() { Err(NullPointer) } else { Ok(self) }
     }
 
-    /// Gives the caller the value.
+    /// Writes the value; fails on NULL.
     pub(crate) fn put(self, value: T) -> Result<(), NullPointer> {
         self.required()?.put_if_asked(value);
         Ok(())
     }
 
-    /// Gives the caller the value, unless the pointer is NULL.
+    /// Writes the value, unless the pointer is NULL.
     pub(crate) fn put_if_asked(self, value: T) {
         if !self.is_null() {
             // SAFETY: not NULL, so valid for writes by the contract of `received`; a `void *` of C need not be aligned for `T`.
@@ -94,7 +95,7 @@ impl<T> Out<T> {
         }
     }
 
-    /// Gives the caller as many of the values as it has room for.
+    /// Writes the first `room` of the values.
     pub(crate) fn put_all(
         self,
         values: impl IntoIterator<Item = T>,
@@ -104,9 +105,9 @@ impl<T> Out<T> {
             self.required()?;
         }
         for (index, value) in values.into_iter().take(room).enumerate() {
-            // SAFETY: the caller says there is room for `room` values, and `index` is below that.
+            // SAFETY: the caller provides space for `room` values, and `index` is below that.
             let place = unsafe { self.0.add(index) };
-            // SAFETY: as above; need not be aligned.
+            // SAFETY: as above; it need not be aligned.
             unsafe { place.write_unaligned(value) };
         }
         Ok(())
@@ -114,31 +115,30 @@ impl<T> Out<T> {
 }
 
 impl<T: Copy> Out<T> {
-    /// The value that is there.
     pub(crate) fn read(self) -> Result<T, NullPointer> {
         In(self.required()?.0.cast_const()).read()
     }
 
-    /// `count` values that are there.
+    /// Reads `count` values.
     pub(crate) fn read_all(self, count: usize) -> Result<Vec<T>, NullPointer> {
         In(self.0.cast_const()).read_all(count)
     }
 }
 
 impl Out<c_void> {
-    /// The same place as another type's.
     pub(crate) fn cast<T>(self) -> Out<T> {
         Out(self.0.cast())
     }
 }
 
 impl Out<c_char> {
-    /// Copies a text and its NUL, cut off to fit into `length` bytes.
+    /// Writes the text and a NUL, truncated to `length` bytes.
     pub(crate) fn put_text(self, text: &str, length: usize) -> Result<(), NullPointer> {
         self.required()?;
         let Some(room) = length.checked_sub(1) else { return Ok(()) };
         let bytes = &text.as_bytes()[..text.len().min(room)];
-        // SAFETY: `bytes.len()` is below `length`, which is the caller's room; our text overlaps with nothing of the caller's.
+        // SAFETY: `bytes.len()` is below `length`, the size of the caller's buffer. `text` is ours,
+        // so the two do not overlap.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr().cast(), self.0, bytes.len()) };
         // SAFETY: as above, one more byte.
         let end = unsafe { self.0.add(bytes.len()) };
@@ -148,7 +148,7 @@ impl Out<c_char> {
     }
 }
 
-/// A pointer to a value of the caller's.
+/// A pointer to values that the function reads.
 #[derive(Debug)]
 pub(crate) struct In<T>(*const T);
 
@@ -167,34 +167,34 @@ impl<T> Received<*const T> for In<T> {
 }
 
 impl<T> In<T> {
-    /// The address, for the driver to remember.
+    /// Returns the address, to be used after the call.
     pub(crate) fn address(self) -> usize {
         self.0.expose_provenance()
     }
 
-    /// Fails on NULL, for functions that check before they do anything.
+    /// Fails on NULL, so that a function can check all pointers before it changes anything.
     pub(crate) fn required(self) -> Result<Self, NullPointer> {
         if self.0.is_null() { Err(NullPointer) } else { Ok(self) }
     }
 }
 
 impl<T: Copy> In<T> {
-    /// The value.
     pub(crate) fn read(self) -> Result<T, NullPointer> {
         self.required()?;
-        // SAFETY: not NULL, so valid for reads by the contract of `received`; need not be aligned.
+        // SAFETY: not NULL, so valid for reads by the contract of `received`; it need not be
+        // aligned.
         Ok(unsafe { self.0.read_unaligned() })
     }
 
-    /// `count` values.
+    /// Reads `count` values.
     pub(crate) fn read_all(self, count: usize) -> Result<Vec<T>, NullPointer> {
         if count > 0 {
             self.required()?;
         }
         let at = |index| {
-            // SAFETY: the caller says there are `count` values, and `index` is below that.
+            // SAFETY: the caller provides `count` values, and `index` is below that.
             let place = unsafe { self.0.add(index) };
-            // SAFETY: as above; need not be aligned.
+            // SAFETY: as above; it need not be aligned.
             unsafe { place.read_unaligned() }
         };
         Ok((0..count).map(at).collect())
@@ -202,26 +202,27 @@ impl<T: Copy> In<T> {
 }
 
 impl In<c_char> {
-    /// The text; what is not UTF-8 is replaced, as no name of the driver contains it.
+    /// Reads the text. Bytes that are not UTF-8 are replaced: no name of the driver contains any.
     pub(crate) fn text(self) -> Result<String, NullPointer> {
         self.required()?;
-        // SAFETY: not NULL, so a C string by the contract of `received`, which nobody changes during the call.
+        // SAFETY: not NULL, so a C string by the contract of `received`, which is not modified
+        // during the call.
         let text = unsafe { CStr::from_ptr(self.0) };
         Ok(text.to_string_lossy().into_owned())
     }
 }
 
 impl In<c_void> {
-    /// The same place as another type's.
     pub(crate) fn cast<T>(self) -> In<T> {
         In(self.0.cast())
     }
 
-    /// Whether these bytes are there. Reads no further than the first that differs, so a shorter text is not left.
+    /// Returns whether the memory begins with these bytes. Stops at the first byte that differs, so
+    /// it does not read beyond the end of a shorter text.
     pub(crate) fn begins_with(self, bytes: &[u8]) -> bool {
         bytes.iter().enumerate().all(|(index, byte)| {
-            // SAFETY: all bytes before this one were read and were no NUL (no magic number here holds one), so whatever the caller
-            // has there goes on to this one.
+            // SAFETY: every byte before this one was read and equals one of `bytes`, none of which
+            // is NUL, so the caller's text has not ended yet.
             let place = unsafe { self.0.cast::<u8>().add(index) };
             // SAFETY: as above.
             let found = unsafe { place.read() };
@@ -237,7 +238,7 @@ mod tests {
     #[test]
     fn null_is_told_from_values() {
         let mut value = 3_u32;
-        // SAFETY: the pointer is to a living local.
+        // SAFETY: the pointer is to a live local.
         let out: Out<u32> = unsafe { Received::received(&raw mut value) };
         assert_eq!(out.read(), Ok(3));
         assert_eq!(out.put(4), Ok(()));
@@ -251,7 +252,7 @@ mod tests {
     #[test]
     fn texts_are_cut_to_fit() {
         let mut buffer = [b'x'.cast_signed(); 8];
-        // SAFETY: the pointer is to a living local.
+        // SAFETY: the pointer is to a live local.
         let out: Out<c_char> = unsafe { Received::received(buffer.as_mut_ptr()) };
         out.put_text("abcdef", 4).unwrap();
         assert_eq!(buffer.map(i8::cast_unsigned), *b"abc\0xxxx");

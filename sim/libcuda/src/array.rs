@@ -1,7 +1,9 @@
-//! Arrays: memory whose layout is the GPU's own ([`crate::layout`]). Nothing here reads through textures, so nobody sees the tiles:
-//! rows lie one after the other, in as much memory as the tiles would take.
+//! Arrays: memory whose layout the GPU chooses ([`crate::layout`]). Textures are not read here, so
+//! tiles are never visible: rows are stored one after the other, in as much memory as the tiles
+//! would take.
 //!
-//! An array belongs to the context it was made in. One whose mapping is *deferred* has no memory before some is mapped to it.
+//! An array belongs to the context that it was created in. An array with *deferred* mapping has no
+//! memory until some is mapped to it.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,34 +22,34 @@ use crate::sparse::Sparse;
 
 values!(CUarray, CUmipmappedArray);
 
-/// An array, or a chain of them, each half the one before.
+/// An array, or a mipmapped array: a chain of levels, each half the size of the one before.
 #[derive(Debug)]
 pub(crate) struct Array {
     pub(crate) context: Arc<Context>,
     pub(crate) descriptor: CUDA_ARRAY3D_DESCRIPTOR,
     pub(crate) levels: Vec<Level>,
     pub(crate) memory: Memory,
-    /// Handles of its levels, once asked for.
+    /// Handles of its levels that the program has requested.
     pub(crate) handles: Mutex<Vec<(c_uint, CUarray)>>,
 }
 
-/// Where an array's bytes lie.
+/// The memory behind an array.
 #[derive(Debug)]
 pub(crate) enum Memory {
-    /// In memory of its own.
+    /// Its own allocation, by address.
     Own(u64),
-    /// What is mapped to it, if anything is; and the bytes that it needs.
+    /// The mapping, if any, and the bytes that the array needs.
     Deferred(Mutex<Option<Mapped>>, u64),
-    /// In tiles.
+    /// Mapped tile by tile.
     Sparse(Sparse),
-    /// In another interface's memory, from a byte of it on.
+    /// Imported external memory, and the offset in it.
     External(Window, u64),
-    /// In the one that it is a level of, and which.
+    /// A level of another array, by index.
     LevelOf(Arc<Array>, usize),
 }
 
 impl Array {
-    /// The first byte; `INVALID_VALUE` while nothing is mapped to it.
+    /// Returns the address of the first byte; `INVALID_VALUE` while nothing is mapped.
     pub(crate) fn address(&self) -> Answer<u64> {
         match &self.memory {
             Memory::Own(address) => Ok(*address),
@@ -60,8 +62,9 @@ impl Array {
         }
     }
 
-    /// Its first level, with the address of its first byte; for whoever uses a box of it, in bytes, rows and slices. The box must lie
-    /// in the array, and memory behind all of it.
+    /// Returns the first level and the address of its first byte, for an access to a box in it.
+    /// `position` and `extent` are in bytes, rows and slices. Fails if the box exceeds the array or
+    /// includes tiles without memory.
     pub(crate) fn base(&self, position: [u64; 3], extent: [u64; 3]) -> Answer<(u64, Level)> {
         let level = *self.levels.first().ok_or(INVALID_VALUE)?;
         let ends = [0, 1, 2].map(|axis| position[axis].saturating_add(extent[axis]));
@@ -85,7 +88,7 @@ impl Array {
     }
 }
 
-/// Makes an array; of several levels, or of one that is a chain, if `chain` says how many.
+/// Creates an array; a mipmapped one if `chain` gives the number of its levels.
 pub(crate) fn create(
     call: &Call,
     descriptor: CUDA_ARRAY3D_DESCRIPTOR,
@@ -111,11 +114,11 @@ pub(crate) fn destroy(call: &Call, handle: usize) -> Answer {
     let array = driver.arrays.get(handle).ok_or(INVALID_HANDLE)?;
     match &array.memory {
         Memory::Own(address) => driver.machine.free(*address)?,
-        // What is mapped to it, or shown through it, goes with the array.
+        // Work of the context may still use what is mapped or imported.
         Memory::Deferred(..) | Memory::Sparse(_) | Memory::External(..) => {
             driver.machine.synchronize_context(array.context.id)?;
         }
-        // Goes with the whole.
+        // A level ends with its array.
         Memory::LevelOf(..) => return Err(INVALID_HANDLE),
     }
     for (_, level) in lock(&array.handles).drain(..) {
@@ -142,7 +145,7 @@ pub(crate) fn put_requirements(
     Ok(())
 }
 
-/// Only of arrays whose mapping is deferred.
+/// Fails unless the array's mapping is deferred.
 pub(crate) fn cuArrayGetMemoryRequirements(
     call: &Call,
     memory_requirements: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>,
@@ -153,7 +156,7 @@ pub(crate) fn cuArrayGetMemoryRequirements(
     put_requirements(driver, memory_requirements.required()?, &*find(driver, array)?, device)
 }
 
-/// There are no arrays of several planes here.
+/// Always fails: arrays with several planes are not simulated.
 pub(crate) fn cuArrayGetPlane(
     call: &Call,
     plane_array: Out<CUarray>,
@@ -233,7 +236,7 @@ pub(crate) fn cuArray3DGetDescriptor_v2(
     Ok(())
 }
 
-/// What does not fit into 32 bits reads as their greatest number.
+/// Converts to 32 bits; larger sizes become `c_uint::MAX`.
 fn narrow(size: usize) -> c_uint {
     c_uint::try_from(size).unwrap_or(c_uint::MAX)
 }

@@ -1,7 +1,9 @@
-//! Events of whole contexts: recorded behind all that their streams hold, or waited for by all of them.
+//! Events of whole contexts: recorded after the work of all their streams, or waited for by all of
+//! them.
 //!
-//! Each context has two streams of its own for this, which no program sees: one on which records gather the others, and one that holds
-//! what later streams have to wait for, too. Streams of threads' own take no part.
+//! Each context has two hidden streams for this. On one, records wait for the other streams. The
+//! other holds the waits that streams created later have to join. Per-thread default streams take
+//! no part.
 
 use std::sync::{Arc, OnceLock};
 
@@ -29,22 +31,22 @@ fn hidden(driver: &Driver, context: &Context, place: &OnceLock<StreamId>) -> Ans
     let made = driver.machine.create_stream(context.id, StreamKind::NonBlocking)?;
     let kept = *place.get_or_init(|| made);
     if kept != made {
-        // Another thread was faster.
+        // Another thread was first.
         driver.machine.destroy_stream(made)?;
     }
     Ok(kept)
 }
 
 impl Assembly {
-    /// A green view ends: its hidden streams with it.
+    /// Destroys the hidden streams of a green context.
     pub(crate) fn close(&self, driver: &Driver) {
         for stream in [&self.records, &self.waits].into_iter().filter_map(OnceLock::get) {
-            // Gone already if the whole is.
+            // Fails if the primary context was destroyed before, with its streams.
             let _ = driver.machine.destroy_stream(*stream);
         }
     }
 
-    /// A stream was made in the context: it waits for what the context waits for.
+    /// Makes a new stream wait for what the context waits for.
     pub(crate) fn join(&self, driver: &Driver, stream: StreamId) -> Answer {
         if let Some(waits) = self.waits.get() {
             driver.machine.wait_ticket(stream, driver.machine.tail(*waits)?)?;
@@ -53,7 +55,7 @@ impl Assembly {
     }
 }
 
-/// A context's streams. None of them may be capturing; those captures are broken.
+/// Returns a context's streams. Fails if any is capturing, and invalidates those captures.
 fn streams(driver: &Driver, context: &Context) -> Answer<Vec<StreamId>> {
     let its = driver.streams.all(|stream| stream.context.number == context.number);
     let mut streams = Vec::new();
@@ -65,7 +67,7 @@ fn streams(driver: &Driver, context: &Context) -> Answer<Vec<StreamId>> {
         }
     }
     refused?;
-    // A view has no default stream of its own.
+    // A green context shares the primary context's default stream.
     if context.multiprocessors.is_none() {
         streams.push(driver.machine.legacy_stream(context.id)?);
     }

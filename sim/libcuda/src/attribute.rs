@@ -1,11 +1,11 @@
-//! Device attributes: what follows from the GPU's model, and what all GPUs that are played have in common.
+//! Device attributes: those of the GPU's model, and those common to all simulated GPUs.
 
 use cgpu_abi::types::*;
 use cgpu_sim::GpuSpec;
 
 use crate::endpoint;
 
-/// The value of an attribute; `None` for a number that names none.
+/// Returns the value of an attribute; `None` for an unknown attribute.
 pub(crate) fn value(attrib: CUdevice_attribute, spec: &GpuSpec, gpu: usize) -> Option<c_int> {
     if !(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK
         ..=CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_LOCALIZED_MEMORY_SUPPORTED)
@@ -127,7 +127,8 @@ pub(crate) fn value(attrib: CUdevice_attribute, spec: &GpuSpec, gpu: usize) -> O
         | CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
         | CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS
         | CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR => 1,
-        // What no GPU here has: an integrated GPU's, a display's, other interfaces', other processes'.
+        // What no simulated GPU has: integrated memory, a display, interoperability with other
+        // interfaces or processes.
         _ => 0,
     })
 }

@@ -1,7 +1,7 @@
-//! Copies with attributes, one by one and in batches.
+//! Copies with attributes, singly and in batches.
 //!
-//! All of a batch is checked before any of it is enqueued, so a refused batch copies nothing.
-//! Version 1 returns the index of the copy that was refused, or `SIZE_MAX` if no copy in particular
+//! A batch is checked as a whole before any of it is enqueued, so a refused batch copies nothing.
+//! Version 1 returns the index of the copy that was refused, or `SIZE_MAX` if none in particular
 //! was.
 //!
 //! | what | answer | source |
@@ -11,8 +11,8 @@
 //! | an empty batch, a null pointer in one | INVALID_VALUE | assumed: the documentation does not say |
 //! | no bytes between two pointers | success | assumed, as of `cuMemcpyAsync` |
 //!
-//! Location hints are ignored, as documented of memory with a fixed location; there is no other
-//! here.
+//! Location hints are ignored, as documented for memory with a fixed location, which all memory
+//! here is.
 
 use cgpu_abi::types::*;
 use cgpu_sim::machine::{Pitched, StreamId, Ticket};
@@ -30,11 +30,11 @@ use crate::stream;
 /// When a copy may read its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SourceAccess {
-    /// When the stream comes to it.
+    /// When the stream reaches the copy.
     InStreamOrder,
     /// Before the call returns.
     DuringCall,
-    /// At any time, before the stream comes to it or later.
+    /// At any time, before the stream reaches the copy or later.
     AnyTime,
 }
 
@@ -52,16 +52,16 @@ impl SourceAccess {
     }
 }
 
-/// A batch that is not enqueued.
+/// A batch that was refused.
 #[derive(Clone, Copy, Debug)]
 struct Refused {
     failure: Failure,
-    /// Index of the copy that is the cause; `usize::MAX` if none is.
+    /// Index of the copy that caused it; `usize::MAX` if none did.
     index: usize,
 }
 
 impl Refused {
-    /// No copy in particular is the cause.
+    /// Returns a refusal that no single copy caused.
     fn batch(failure: impl Into<Failure>) -> Self {
         Self { failure: failure.into(), index: usize::MAX }
     }
@@ -71,7 +71,7 @@ impl Refused {
     }
 }
 
-/// A copy that can be enqueued.
+/// A copy that passed its checks.
 struct Checked {
     what: Pitched,
     to: Place,
@@ -90,7 +90,7 @@ impl Checked {
         Ok(Self { what, to, from, access })
     }
 
-    /// Enqueues it; the ticket if the call has to wait for it.
+    /// Enqueues the copy. Returns its ticket if the call has to wait for it.
     fn enqueue(&self, driver: &Driver, stream: StreamId) -> Answer<Option<Ticket>> {
         let Self { what, to, from, access } = *self;
         let kind = copy::kind(to.side, from.side);
@@ -102,8 +102,8 @@ impl Checked {
         if is_staged {
             return copy::setup(driver, stream, kind, what).map(|()| None);
         }
-        // SAFETY: host ranges stay valid until the copy is done: the call waits for it, or the
-        // program has promised it by pinning them or by the access it chose.
+        // SAFETY: host ranges stay valid until the copy is done: either the call waits for it, or
+        // the program guarantees it by pinning them or by the access that it chose.
         let ticket = unsafe { driver.machine.copy(stream, kind, what) }?;
         let waits = match access {
             SourceAccess::InStreamOrder => !from.side.is_reachable(),
@@ -114,7 +114,7 @@ impl Checked {
     }
 }
 
-/// The driver, and the GPU's stream that a batch goes to.
+/// Returns the driver, and the GPU stream for a batch.
 fn target(call: &Call, handle: CUstream) -> Answer<(&'static Driver, StreamId)> {
     let driver = call.driver()?;
     if stream::is_legacy(driver, handle, call.per_thread) {
@@ -126,7 +126,6 @@ fn target(call: &Call, handle: CUstream) -> Answer<(&'static Driver, StreamId)> 
     }
 }
 
-/// Copies all of a batch, or nothing.
 fn enqueue(
     (driver, stream): (&Driver, StreamId),
     copies: impl IntoIterator<Item = Answer<(Pitched, SourceAccess)>>,
@@ -143,13 +142,13 @@ fn enqueue(
     for (index, copy) in checked.iter().enumerate() {
         last = copy.enqueue(driver, stream).map_err(Refused::copy(index))?.or(last);
     }
-    // In stream order: the last ticket to wait for is done after all others.
+    // The tickets are in stream order, so the last one completes after all others.
     last.map_or(Ok(()), |ticket| driver.machine.wait(ticket)).map_err(Refused::batch)
 }
 
 /// The attributes of each copy of a batch.
 struct Attributes {
-    /// The first copy that each of `accesses` is of.
+    /// The index of the first copy to which each of `accesses` applies.
     starts: Vec<usize>,
     accesses: Vec<SourceAccess>,
 }
@@ -179,12 +178,12 @@ impl Attributes {
     }
 
     fn of(&self, copy: usize) -> SourceAccess {
-        // The first start is 0, so at least one is not behind the copy.
+        // The first start is 0, so at least one is not after the copy.
         self.accesses[self.starts.partition_point(|&start| start <= copy) - 1]
     }
 }
 
-/// A batch between pointers: where to, where from, how much.
+/// A batch of linear copies: destinations, sources, sizes.
 type Lines = (Out<CUdeviceptr>, Out<CUdeviceptr>, Out<usize>);
 
 fn lines(
@@ -224,7 +223,7 @@ fn boxes(
     enqueue((driver, stream), ops.iter().map(copy))
 }
 
-/// Answers the program; a version 1 gets the index of the copy, too.
+/// Converts the result; in version 1, also writes the index of the refused copy.
 fn answer(done: Result<(), Refused>, fail_idx: Out<usize>) -> Answer {
     done.map_err(|refused| {
         fail_idx.put_if_asked(refused.index);

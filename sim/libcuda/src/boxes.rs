@@ -1,4 +1,4 @@
-//! Copies between boxes, and between arrays and anything else.
+//! Copies of three-dimensional boxes, and between arrays and other memory.
 
 use cgpu_abi::types::*;
 
@@ -27,14 +27,14 @@ pub(crate) fn cuMemcpy3D_v2(call: &Call, copy: In<CUDA_MEMCPY3D>) -> Answer {
 }
 pub(crate) use cuMemcpy3D_v2 as cuMemcpy3D_v2_ptds;
 
-/// Where one row begins.
+/// Start of a row.
 enum Place {
     Array(CUarray, usize),
     Device(CUdeviceptr),
     Host(usize),
 }
 
-/// One row.
+/// Copies one row.
 fn row(
     call: &Call,
     manner: Manner,

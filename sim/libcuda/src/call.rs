@@ -1,4 +1,5 @@
-//! One call of the program: faults and journal around it, and what a function may know of how it was called.
+//! One call of the program: injected faults and the journal around it, and the variant of the
+//! function that was called.
 
 use core::cell::Cell;
 use std::sync::LazyLock;
@@ -16,48 +17,48 @@ use crate::{capture, checkpoint};
 /// How a function was called.
 #[derive(Debug)]
 pub(crate) struct Call {
-    /// Whether stream 0 is the calling thread's own.
+    /// Whether stream 0 is the calling thread's default stream.
     pub(crate) per_thread: bool,
 }
 
 impl Call {
-    /// The initialised driver.
+    /// Returns the driver; fails if it is not initialised.
     pub(crate) fn driver(&self) -> Answer<&'static Driver> {
         if IN_HOST_FUNCTION.get() {
             return Err(NOT_PERMITTED);
         }
         let driver = Driver::get().ok_or(NOT_INITIALIZED)?;
-        // The driver does not survive a fork: nothing shared may be touched, not even its locks.
+        // The driver does not survive a fork: shared state must not be touched, not even its locks.
         if driver.machine.is_inherited() { Err(NOT_INITIALIZED) } else { Ok(driver) }
     }
 }
 
 thread_local! {
-    /// Set while the thread runs a function of the program in stream order: such a function may not call the driver.
+    /// Whether the thread is running a host function, which must not call the driver.
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a function of the program in stream order.
+/// Runs a host function that the program has enqueued.
 pub(crate) fn host_function(function: impl FnOnce()) {
     IN_HOST_FUNCTION.set(true);
     function();
     IN_HOST_FUNCTION.set(false);
 }
 
-/// What `CGPU_SIM_FAULT` and `CGPU_SIM_JOURNAL` ask for, read at the first call.
+/// Settings of `CGPU_SIM_FAULT` and `CGPU_SIM_JOURNAL`, read at the first call.
 static WATCH: LazyLock<Watch> = LazyLock::new(|| Watch::from_environment(Library::Driver));
 
-/// The machine that a journal asks what the GPUs did.
+/// Returns the machine whose GPU activity the journal records.
 fn machine() -> Option<&'static Machine> {
     Driver::get().map(|driver| &driver.machine).filter(|machine| !machine.is_inherited())
 }
 
-/// Has the running call say more of itself in the journal.
+/// Adds a field to the journal's line about the running call.
 pub(crate) fn note<V: Into<Value>>(name: &str, value: impl FnOnce() -> V) {
     WATCH.note(name, value);
 }
 
-/// Runs the function behind a row.
+/// Runs the simulated function of a row.
 pub(crate) fn play(
     position: usize,
     flavour: Flavour,
@@ -65,7 +66,7 @@ pub(crate) fn play(
     function: impl FnOnce(&Call) -> Answer,
 ) -> CUresult {
     let per_thread = matches!(flavour, Flavour::PerThreadStream | Flavour::PerThreadDefault);
-    // A process that is locked keeps its calls waiting, but for those that could unlock it.
+    // A locked process blocks in its calls, except in those that could unlock it.
     let _entered =
         if checkpoint::is_about(position) { None } else { machine().and_then(Machine::enter) };
     let simulated = || capture::admit(position).and_then(|()| function(&Call { per_thread }));
@@ -75,7 +76,7 @@ pub(crate) fn play(
     }))
 }
 
-/// Answers for a row that is not played.
+/// Answers a call of a function that is not simulated.
 pub(crate) fn stub(position: usize) -> CUresult {
     CUresult(WATCH.around(position, |_| (), machine, || CUresult::ERROR_NOT_SUPPORTED.0))
 }

@@ -1,8 +1,10 @@
-//! Checkpoints of processes, by their ids: of any process that has initialised the driver on these GPUs, the calling one among them.
+//! Checkpoints of processes by their ids. A process can checkpoint any process that has initialised
+//! the driver on these GPUs, itself included.
 //!
-//! A locked process waits in its calls; a checkpointed one has no memory on any GPU, and its bytes stay where they are, in the
-//! process ([`cgpu_sim::Machine::checkpoint_process`]). The calls here need no initialised driver and never wait themselves, or a
-//! process could not unlock itself. Nothing here fails half way, so no process is ever in the state `FAILED`.
+//! A locked process blocks in its calls. A checkpointed one has no memory on any GPU: its bytes
+//! stay in the process ([`cgpu_sim::Machine::checkpoint_process`]). These functions need no
+//! initialised driver and never block, so that a process can unlock itself. They do nothing by
+//! halves, so no process is ever in the state `FAILED`.
 
 use cgpu_abi::driver_index as row;
 use cgpu_abi::types::*;
@@ -18,10 +20,10 @@ use crate::version::CUDA;
 
 values!(CUcheckpointOperationHandle);
 
-/// The first version whose programs can keep what is on the GPUs by themselves.
+/// The first version that lets programs store the GPU's contents themselves.
 const CUSTOM_STORAGE: u32 = 13_040;
 
-/// Whether a row is one of these.
+/// Returns whether a row is one of these functions.
 pub(crate) fn is_about(position: usize) -> bool {
     const ROWS: [usize; 7] = [
         row::cuCheckpointProcessRestore,
@@ -35,7 +37,7 @@ pub(crate) fn is_about(position: usize) -> bool {
     ROWS.contains(&position)
 }
 
-/// Does something to a process by way of this one's machine, or of one that is opened for it.
+/// Calls `act` with this process's machine, or with one that is opened for the call.
 fn with<T>(pid: c_int, act: impl FnOnce(&Machine, u32) -> Answer<T>) -> Answer<T> {
     let pid = u32::try_from(pid).map_err(|_| INVALID_VALUE)?;
     match Driver::get() {
@@ -45,7 +47,8 @@ fn with<T>(pid: c_int, act: impl FnOnce(&Machine, u32) -> Answer<T>) -> Answer<T
     }
 }
 
-/// Refuses a pointer to where custom storage is to be told: what is on the GPUs cannot be handed to another process here.
+/// Refuses a pointer for custom storage: the GPU's contents cannot be given to another process
+/// here.
 fn refuse_custom_storage(out: usize) -> Answer {
     match out {
         0 => Ok(()),
@@ -83,7 +86,8 @@ pub(crate) fn cuCheckpointProcessCheckpoint(
     with(pid, |machine, pid| Ok(machine.checkpoint_process(pid)?))
 }
 
-/// Checks on which GPUs a process is to be restored: all those that it was on, each by itself. To move to another one is not played.
+/// Checks the GPUs on which a process is to be restored: each must map to itself. Migration to
+/// another GPU is not simulated.
 fn check_pairs(machine: &Machine, pid: u32, pairs: &[CUcheckpointGpuPair]) -> Answer {
     let uuid = |gpu: usize| machine.gpus()[gpu].uuid(gpu);
     for gpu in machine.checkpointed_gpus(pid)? {
@@ -109,7 +113,7 @@ pub(crate) fn cuCheckpointProcessRestore(
         let args = args.read()?;
         demand(args.reserved == [0; 40] && args.padding0 == 0)?;
         refuse_custom_storage(args.custom_storage_info_out)?;
-        // SAFETY: as many pairs as the program says, valid for the call.
+        // SAFETY: the program gives the number of pairs; they are valid for the call.
         let given: In<CUcheckpointGpuPair> = unsafe { In::received(args.gpu_pairs) };
         pairs = given.read_all(crate::driver::count(args.gpu_pairs_count)?)?;
     }
@@ -132,7 +136,7 @@ pub(crate) fn cuCheckpointProcessUnlock(
     with(pid, |machine, pid| Ok(machine.unlock_process(pid)?))
 }
 
-/// One that is being locked still runs.
+/// Reports a process that is being locked as running.
 pub(crate) fn cuCheckpointProcessGetState(
     _call: &Call,
     pid: c_int,
@@ -147,7 +151,7 @@ pub(crate) fn cuCheckpointProcessGetState(
     Ok(())
 }
 
-/// No thread of the process takes part in it here; its first one is named.
+/// Names the process's first thread: no thread takes part in a restore here.
 pub(crate) fn cuCheckpointProcessGetRestoreThreadId(
     _call: &Call,
     pid: c_int,
@@ -159,7 +163,7 @@ pub(crate) fn cuCheckpointProcessGetRestoreThreadId(
     Ok(())
 }
 
-/// Of custom storage, which is not played: there is none to complete.
+/// Always fails: custom storage is not simulated, so there is none to complete.
 pub(crate) fn cuCheckpointOperationComplete(
     _call: &Call,
     _handle: CUcheckpointOperationHandle,

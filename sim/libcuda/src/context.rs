@@ -1,4 +1,4 @@
-//! Contexts, and which of them is current to a thread.
+//! Contexts, and the current context of each thread.
 
 use core::cell::RefCell;
 use std::collections::HashMap;
@@ -22,27 +22,26 @@ use crate::handle;
 
 values!(CUcontext);
 
-/// All flags of a context that are known up to CUDA 13.
+/// All flags that are known up to CUDA 13.
 pub(crate) const FLAGS: c_uint = 0xff;
 
-/// A context of this process.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) handle: CUcontext,
-    /// As the machine knows it; another context may have it after this one.
+    /// The machine's id, which a later context may reuse.
     pub(crate) id: ContextId,
-    /// A number that no other context ever has, nor do the next few after it.
+    /// A number that no other context ever has; the next few numbers stay unused, too.
     pub(crate) number: u64,
     pub(crate) gpu: usize,
     device: CUdevice,
     pub(crate) flags: AtomicU32,
-    /// The version of the function that made it, as `cuCtxGetApiVersion` tells it.
+    /// The version of the function that created it, for `cuCtxGetApiVersion`.
     api_version: c_uint,
     primary: bool,
-    /// Of a green context: its part of the GPU.
+    /// Of a green context: its number of multiprocessors.
     pub(crate) multiprocessors: Option<c_uint>,
     pub(crate) assembly: Assembly,
-    /// Its own, and one for each attachment.
+    /// One, and one more for each attachment.
     uses: AtomicU32,
     limits: Mutex<HashMap<CUlimit, usize>>,
     cache: AtomicU32,
@@ -50,7 +49,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Makes a context on a GPU, under a new handle or one that it had before.
+    /// Creates a context on a GPU, under a new handle or one that it had before.
     pub(crate) fn open(
         driver: &Driver,
         gpu: usize,
@@ -78,7 +77,7 @@ impl Context {
         Ok(context)
     }
 
-    /// Makes a green view of a primary context.
+    /// Creates a green context: a view of a primary context.
     pub(crate) fn part_of(driver: &Driver, whole: &Self, multiprocessors: c_uint) -> Arc<Self> {
         let context = Arc::new(Self {
             handle: CUcontext(handle::fresh()),
@@ -100,7 +99,8 @@ impl Context {
         context
     }
 
-    /// Ends a green view: streams and events that were made in it are gone; memory and code are the whole's.
+    /// Ends a green context, and the streams and events created in it. Memory and code belong to
+    /// the primary context.
     pub(crate) fn close_part(&self, driver: &Driver) {
         driver.contexts.remove(self.handle.0);
         self.assembly.close(driver);
@@ -108,7 +108,7 @@ impl Context {
         driver.streams.retain(|stream| {
             let ends = ours(&stream.context);
             if ends {
-                // Gone already if the whole is.
+                // Fails if the primary context was destroyed before, with its streams.
                 let _ = driver.machine.destroy_stream(stream.id);
             }
             !ends
@@ -116,11 +116,11 @@ impl Context {
         driver.events.retain(|event| !ours(&event.context));
     }
 
-    /// Ends it, and all that is made in it.
+    /// Ends the context and everything created in it.
     pub(crate) fn close(&self, driver: &Driver) -> Answer {
         driver.contexts.remove(self.handle.0).ok_or(CONTEXT_IS_DESTROYED)?;
         capture::forget_context(driver, self);
-        // Green views of it end with it.
+        // Its green contexts end with it.
         driver.contexts.retain(|context| context.id != self.id);
         let ours = |context: &Arc<Context>| context.id == self.id;
         driver.streams.retain(|stream| !ours(&stream.context));
@@ -134,12 +134,12 @@ impl Context {
         lock(&driver.buffers).forget(self);
         lock(&driver.low).forget(self.id);
         driver.machine.destroy_context(self.id)?;
-        // Only now, when no copy is on its way to or from it.
+        // Last, when no copy uses its host memory any more.
         lock(&driver.host).forget(self);
         Ok(())
     }
 
-    /// The GPU as the program names it.
+    /// Returns the device as the program numbers it.
     pub(crate) const fn device(&self) -> CUdevice {
         self.device
     }
@@ -154,13 +154,13 @@ fn top() -> Option<CUcontext> {
     STACK.with_borrow(|stack| stack.last().copied().filter(|context| !context.is_null()))
 }
 
-/// The calling thread's current context.
+/// Returns the calling thread's current context.
 pub(crate) fn current(driver: &Driver) -> Answer<Arc<Context>> {
     let handle = top().ok_or(INVALID_CONTEXT)?;
     driver.contexts.get(handle.0).ok_or(CONTEXT_IS_DESTROYED)
 }
 
-/// The living context behind a handle.
+/// Returns the context of a handle; fails if it was destroyed.
 pub(crate) fn find(driver: &Driver, handle: CUcontext) -> Answer<Arc<Context>> {
     driver.contexts.get(handle.0).ok_or(INVALID_CONTEXT)
 }
@@ -230,13 +230,13 @@ pub(crate) fn cuCtxDestroy_v2(call: &Call, ctx: CUcontext) -> Answer {
         return Err(INVALID_CONTEXT);
     }
     context.close(driver)?;
-    // On other threads' stacks it stays, and is found to be destroyed.
+    // It stays on other threads' stacks, where it is found to be destroyed.
     STACK.with_borrow_mut(|stack| stack.pop_if(|last| *last == ctx));
     Ok(())
 }
 pub(crate) use cuCtxDestroy_v2 as cuCtxDestroy;
 
-/// Counts one more use of the current context.
+/// Adds a use of the current context.
 pub(crate) fn cuCtxAttach(call: &Call, pctx: Out<CUcontext>, flags: c_uint) -> Answer {
     let context = call.driver()?.current()?;
     if flags != 0 {
@@ -247,13 +247,13 @@ pub(crate) fn cuCtxAttach(call: &Call, pctx: Out<CUcontext>, flags: c_uint) -> A
     Ok(())
 }
 
-/// Ends a use; with the last one the context goes.
+/// Ends a use; the last one destroys the context.
 pub(crate) fn cuCtxDetach(call: &Call, ctx: CUcontext) -> Answer {
     let context = find(call.driver()?, ctx)?;
     if context.primary {
         return Err(INVALID_CONTEXT);
     }
-    // Relaxed: each use is ended once, and whoever ends the last one sees 1.
+    // Relaxed: each use is ended once, so only the call that ends the last one reads 1.
     if context.uses.fetch_sub(1, Ordering::Relaxed) == 1 {
         cuCtxDestroy_v2(call, ctx)
     } else {
@@ -336,7 +336,7 @@ pub(crate) fn cuCtxSynchronize_v2(call: &Call, ctx: CUcontext) -> Answer {
     Ok(())
 }
 
-/// What a limit is before it is set; `None` for one that the GPU does not have.
+/// Returns a limit's default; `None` if the GPU has no such limit.
 fn default_limit(limit: CUlimit) -> Option<usize> {
     Some(match limit {
         CU_LIMIT_STACK_SIZE => 1024,
@@ -350,7 +350,8 @@ fn default_limit(limit: CUlimit) -> Option<usize> {
     })
 }
 
-/// What a limit takes of the GPU's memory: a stack for each thread that can be resident, a buffer once.
+/// Returns the GPU memory that a limit takes, in bytes: a stack for each thread that can be
+/// resident, a buffer once.
 fn footprint(driver: &Driver, context: &Context, limit: CUlimit, value: usize) -> u64 {
     let model = &driver.machine.gpus()[context.gpu].model;
     let value = value as u64;
@@ -378,7 +379,7 @@ pub(crate) fn cuCtxSetLimit(call: &Call, limit: CUlimit, value: usize) -> Answer
     let default = default_limit(limit).ok_or(UNSUPPORTED_LIMIT)?;
     let mut limits = lock(&context.limits);
     let former = limits.get(&limit).copied().unwrap_or(default);
-    // What the defaults take is part of what a context costs.
+    // The memory of the defaults is part of the context's own.
     let size = |value: usize| footprint(driver, &context, limit, value.max(default));
     let (before, after) = (size(former), size(value));
     if after > before {

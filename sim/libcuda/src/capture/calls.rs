@@ -1,4 +1,4 @@
-//! The calls of captures: begun, ended, asked, changed.
+//! The functions that begin, end, query and change captures.
 
 use std::collections::HashSet;
 
@@ -70,7 +70,7 @@ pub(crate) fn cuStreamBeginCapture_v2(
 }
 pub(crate) use cuStreamBeginCapture_v2 as cuStreamBeginCapture_v2_ptsz;
 
-/// Before there were modes, every capture was global.
+/// The first version had no modes: every capture was global.
 pub(crate) fn cuStreamBeginCapture(call: &Call, stream: CUstream) -> Answer {
     begin(call, stream, CU_STREAM_CAPTURE_MODE_GLOBAL, None)
 }
@@ -90,7 +90,7 @@ pub(crate) fn cuStreamBeginCaptureToGraph(
 }
 pub(crate) use cuStreamBeginCaptureToGraph as cuStreamBeginCaptureToGraph_ptsz;
 
-/// All that nodes depend on, themselves included.
+/// Returns all nodes that the given edges depend on, their own nodes included.
 fn ancestors(nodes: &Nodes, of: &[Edge]) -> HashSet<CUgraphNode> {
     let mut found = HashSet::new();
     let mut open: Vec<CUgraphNode> = of.iter().map(|edge| edge.from).collect();
@@ -148,7 +148,7 @@ pub(crate) fn cuStreamEndCapture(call: &Call, handle: CUstream, graph: Out<CUgra
 }
 pub(crate) use cuStreamEndCapture as cuStreamEndCapture_ptsz;
 
-/// What the program is told of a stream's capture.
+/// A stream's capture, as reported to the program.
 struct Told {
     status: CUstreamCaptureStatus,
     id: u64,
@@ -238,7 +238,8 @@ pub(crate) fn cuStreamGetCaptureInfo_v3(
     if told.status != CU_STREAM_CAPTURE_STATUS_ACTIVE {
         return Ok(());
     }
-    // Who asks for nodes must be told of edges that are more than an order.
+    // A caller that requests the nodes must also request the data of edges that are more than an
+    // order.
     if !told.plain && !dependencies_out.is_null() && edge_data_out.is_null() {
         return Err(LOSSY_QUERY);
     }

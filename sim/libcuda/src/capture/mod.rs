@@ -1,20 +1,21 @@
-//! Stream capture: what is put into a stream becomes nodes of a graph instead.
+//! Stream capture: work enqueued to a stream becomes nodes of a graph instead.
 //!
-//! A capture is a *sequence*: the stream in which it began, the streams that have joined it since by waiting for events recorded in it,
-//! and the graph that they make. Each of its streams has a position: the nodes that its next node will depend on. Every call that puts
-//! something into a stream asks for its [`Lane`], which is the GPU or a graph; every other call that uses a stream is refused where
-//! that stream captures, and what it broke is invalid from then on.
+//! A capture is a *sequence*: the stream in which it began, the streams that have joined it since
+//! by waiting for events recorded in it, and the graph that they build. Each of its streams has a
+//! position: the nodes that its next node will depend on. Every call that enqueues work requests
+//! the stream's [`Lane`], which is the GPU or a graph. Every other call that uses a capturing
+//! stream is refused, and invalidates the capture where the driver does.
 //!
 //! | error | when |
 //! |---|---|
-//! | 900 UNSUPPORTED | a call that cannot be captured, or is not safe while a capture of a mode that says so goes on |
-//! | 901 INVALIDATED | the capture was broken before |
+//! | 900 UNSUPPORTED | a call that cannot be captured, or is unsafe during a capture whose mode forbids such calls |
+//! | 901 INVALIDATED | the capture was invalidated before |
 //! | 902 MERGE | a wait for an event of another capture |
 //! | 903 UNMATCHED | an end in another stream than the begin |
 //! | 904 UNJOINED | an end while streams that joined have work that the first stream does not wait for |
 //! | 905 ISOLATION | a wait for an event that was recorded outside of any capture |
 //! | 906 IMPLICIT | a use of the legacy stream while a blocking stream of its context captures |
-//! | 907 CAPTURED_EVENT | a question to an event that was last recorded in a capture |
+//! | 907 CAPTURED_EVENT | a query of an event that was last recorded in a capture |
 //! | 908 WRONG_THREAD | an end in another thread than the begin, unless the mode is relaxed |
 
 mod calls;
@@ -45,7 +46,7 @@ use crate::stream;
 #[derive(Debug)]
 struct Sequence {
     graph: CUgraph,
-    /// The graph was there before, and stays whatever becomes of the capture.
+    /// Whether the graph existed before the capture, and outlives it.
     into_existing: bool,
     mode: CUstreamCaptureMode,
     thread: ThreadId,
@@ -53,17 +54,18 @@ struct Sequence {
     invalid: bool,
 }
 
-/// Dependencies, as a program wants to see them: nodes and the data of their edges.
+/// Dependencies as a program receives them: nodes, and the data of their edges.
 type Dependencies = (Box<[CUgraphNode]>, Box<[CUgraphEdgeData]>);
 
-/// Where a stream is in its capture.
+/// A stream's position in its capture.
 #[derive(Debug)]
 struct Position {
     sequence: u64,
     dependencies: Vec<Edge>,
     context: ContextId,
     blocking: bool,
-    /// What the program was told last of the dependencies; it may look at it until the next call for this stream.
+    /// The arrays that were last returned to the program, valid until the next call for this
+    /// stream.
     told: Option<Dependencies>,
 }
 
@@ -83,19 +85,20 @@ pub(crate) struct Captures {
     made: u64,
 }
 
-/// Captures that go on: while there are none, no call has to look.
+/// Number of active captures; calls need no check while it is 0.
 static SEQUENCES: AtomicUsize = AtomicUsize::new(0);
-/// Events that were last recorded in a capture.
+/// Number of events that were last recorded in a capture.
 static MARKS: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether any stream captures.
+/// Returns whether any stream captures.
 ///
-/// Relaxed: whoever made one capture in another thread has told this one by means of the program's own.
+/// Relaxed: a program that begins a capture in one thread and relies on it in another has
+/// synchronised the two itself.
 fn is_capturing() -> bool {
     SEQUENCES.load(Ordering::Relaxed) != 0
 }
 
-/// Whether any event stands for work of a capture. Relaxed: as above.
+/// Returns whether any event marks work of a capture. Relaxed: as above.
 fn is_marked() -> bool {
     MARKS.load(Ordering::Relaxed) != 0
 }
@@ -116,19 +119,19 @@ impl Captures {
         }
     }
 
-    /// The sequence that a stream is in.
+    /// Returns the stream's position and sequence, if it captures.
     fn of(&self, stream: StreamId) -> Option<(&Position, &Sequence)> {
         let position = self.streams.get(&stream)?;
         Some((position, self.sequences.get(&position.sequence)?))
     }
 
-    /// Sequences with a blocking stream in a context.
+    /// Returns the sequences that have a blocking stream in the context.
     fn blocking_in(&self, context: &Context) -> Vec<u64> {
         let its = |position: &&Position| position.blocking && position.context == context.id;
         self.streams.values().filter(its).map(|position| position.sequence).collect()
     }
 
-    /// What a call that is not safe beside a capture breaks, from a thread in its own mode.
+    /// Returns the sequences that an unsafe call of this thread invalidates, by its capture mode.
     fn broken_by_unsafe_call(&self) -> Vec<u64> {
         let (mode, thread) = (MODE.get(), std::thread::current().id());
         let breaks = |sequence: &Sequence| match mode {
@@ -140,14 +143,15 @@ impl Captures {
         self.sequences.iter().filter(|(_, sequence)| breaks(sequence)).map(|(&id, _)| id).collect()
     }
 
-    /// A node is gone: nothing will depend on it.
+    /// Removes a destroyed node from all dependencies.
     pub(crate) fn forget_node(&mut self, node: CUgraphNode) {
         for position in self.streams.values_mut() {
             position.dependencies.retain(|edge| edge.from != node);
         }
     }
 
-    /// A stream is gone; the capture that began there, which nobody can end any more. One that it has joined is broken.
+    /// Removes a destroyed stream. Returns the capture that began in it, which can no longer be
+    /// ended. A capture that it had joined is invalidated.
     fn forget_stream(&mut self, stream: StreamId) -> Option<u64> {
         let id = self.streams.remove(&stream)?.sequence;
         if self.sequences.get(&id).is_some_and(|sequence| sequence.origin == stream) {
@@ -157,7 +161,7 @@ impl Captures {
         None
     }
 
-    /// Ends a sequence; the graph that was made for it.
+    /// Ends a sequence. Returns the graph that was created for it.
     fn end(&mut self, id: u64) -> Option<CUgraph> {
         let sequence = self.sequences.remove(&id)?;
         self.streams.retain(|_, position| position.sequence != id);
@@ -166,11 +170,9 @@ impl Captures {
     }
 }
 
-/// Where what is put into a stream goes.
+/// Destination of the work that is enqueued to a stream.
 pub(crate) enum Lane {
-    /// To the GPU.
     Gpu(StreamId, Arc<Context>),
-    /// Into a graph.
     Graph(Recorder),
 }
 
@@ -181,12 +183,12 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Adds a node after what the stream has come to.
+    /// Adds a node that depends on the stream's position.
     pub(crate) fn add(&self, driver: &Driver, body: Body) -> Answer {
         self.append(driver, |graphs, graph, dependencies| graphs.add(graph, dependencies, body))
     }
 
-    /// Adds an executable graph's nodes, as a child.
+    /// Adds the nodes of an executable graph, as a child graph.
     pub(crate) fn add_graph(
         &self,
         driver: &Driver,
@@ -214,13 +216,13 @@ impl Recorder {
         Ok(())
     }
 
-    /// The graph that the capture makes.
+    /// Returns the graph that the capture builds.
     fn graph(&self, driver: &Driver) -> Answer<CUgraph> {
         let graphs = Graphs::of(driver);
         Ok(graphs.captures.of(self.stream).ok_or(STREAM_CAPTURE_INVALIDATED)?.1.graph)
     }
 
-    /// Allocates in the graph; where.
+    /// Adds an allocation node. Returns its address.
     pub(crate) fn allocate(&self, driver: &Driver, bytes: u64) -> Answer<CUdeviceptr> {
         let device = self.context.device();
         let access = CUmemAccessDesc {
@@ -234,14 +236,14 @@ impl Recorder {
         Ok(first)
     }
 
-    /// Frees in the graph what a graph has allocated.
+    /// Adds a node that frees an allocation of a graph.
     pub(crate) fn free(&self, driver: &Driver, address: CUdeviceptr) -> Answer {
         let reservation = Reservation::find(driver, address).ok_or(INVALID_VALUE)?;
         reservation.freed_in(self.graph(driver)?)?;
         self.add(driver, Body::Free(address))
     }
 
-    /// Lets an event stand for what the stream has come to.
+    /// Records an event at the stream's position.
     pub(crate) fn mark(&self, driver: &Driver, event: CUevent) -> Answer {
         let mut graphs = Graphs::of(driver);
         let captures = &mut graphs.captures;
@@ -253,7 +255,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Lets what comes next wait for an event as well.
+    /// Makes the next node depend on an event's position, too.
     pub(crate) fn wait(&self, driver: &Driver, event: CUevent) -> Answer {
         let mut graphs = Graphs::of(driver);
         let captures = &mut graphs.captures;
@@ -284,7 +286,7 @@ fn join(to: &mut Vec<Edge>, more: Vec<Edge>) {
     }
 }
 
-/// Where what a call puts into a stream goes.
+/// Returns where work enqueued to a stream goes.
 pub(crate) fn lane(driver: &Driver, handle: CUstream, per_thread: bool) -> Answer<Lane> {
     let (stream, context) = stream::find(driver, handle, per_thread)?;
     if !is_capturing() {
@@ -322,7 +324,7 @@ fn refuse_legacy(
     Err(STREAM_CAPTURE_IMPLICIT)
 }
 
-/// The stream of a call that cannot be captured.
+/// Returns the stream of a call that cannot be captured.
 pub(crate) fn refuse(
     driver: &Driver,
     handle: CUstream,
@@ -342,7 +344,7 @@ pub(crate) fn refuse(
     }
 }
 
-/// Refuses a call that is not safe beside the captures that go on, and breaks those.
+/// Refuses a call that is unsafe during a capture, and invalidates the captures that forbid it.
 pub(crate) fn refuse_unsafe(driver: &Driver) -> Answer {
     if !is_capturing() {
         return Ok(());
@@ -356,7 +358,8 @@ pub(crate) fn refuse_unsafe(driver: &Driver) -> Answer {
     Err(STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// Calls that may wait for the GPU, or for what a capture holds back, wherever they are made.
+/// Functions that may wait for the GPU, or for work that a capture holds back, whatever their
+/// stream.
 const UNSAFE: [usize; 26] = [
     row::cuCtxCreate,
     row::cuCtxCreate_v2,
@@ -386,16 +389,16 @@ const UNSAFE: [usize; 26] = [
     row::cuArrayDestroy,
 ];
 
-/// Looks at a call before it does anything.
+/// Checks a call before it does anything.
 pub(crate) fn admit(position: usize) -> Answer {
     if !is_capturing() || !UNSAFE.contains(&position) {
         return Ok(());
     }
-    // A forked child finds its parent's locks as they were.
+    // A forked child inherits the locks in whatever state they were.
     Driver::get().filter(|driver| !driver.machine.is_inherited()).map_or(Ok(()), refuse_unsafe)
 }
 
-/// Refuses a question to an event that was last recorded in a capture, and breaks that.
+/// Refuses a query of an event that was last recorded in a capture, and invalidates the capture.
 pub(crate) fn refuse_captured(driver: &Driver, event: CUevent) -> Answer {
     if !is_marked() {
         return Ok(());
@@ -410,7 +413,7 @@ pub(crate) fn refuse_captured(driver: &Driver, event: CUevent) -> Answer {
     }
 }
 
-/// An event is recorded on the GPU, or gone: what it stood for in a capture is forgotten.
+/// Forgets an event's position in a capture: the event was recorded on the GPU, or destroyed.
 pub(crate) fn unmark(driver: &Driver, event: CUevent) {
     if is_marked() {
         let mut graphs = Graphs::of(driver);
@@ -419,7 +422,7 @@ pub(crate) fn unmark(driver: &Driver, event: CUevent) {
     }
 }
 
-/// A stream that does not capture waits for an event: if that stands for work of a capture, the stream joins it.
+/// Lets a stream that does not capture join the capture of an event that it waits for.
 pub(crate) fn join_by(
     driver: &Driver,
     handle: CUstream,
@@ -450,14 +453,14 @@ pub(crate) fn join_by(
 }
 
 impl Graphs {
-    /// Ends a capture that nobody will end.
+    /// Ends a capture that can no longer be ended by the program.
     fn abandon(&mut self, sequence: u64) {
         let Some(graph) = self.captures.sequences.get(&sequence).map(|sequence| sequence.graph)
         else {
             return;
         };
         if self.captures.end(sequence).is_some() {
-            // It is there: only the end of a capture makes such a graph the program's.
+            // It exists: such a graph becomes the program's only at the end of a capture.
             let _ = self.destroy(graph);
         } else if let Ok(graph) = self.graph_mut(graph) {
             graph.capturing = false;
@@ -465,7 +468,7 @@ impl Graphs {
     }
 }
 
-/// A stream is gone.
+/// Handles the end of a stream.
 pub(crate) fn forget_stream(driver: &Driver, stream: StreamId) {
     if is_capturing() && !driver.machine.is_inherited() {
         let mut graphs = Graphs::of(driver);
@@ -475,7 +478,7 @@ pub(crate) fn forget_stream(driver: &Driver, stream: StreamId) {
     }
 }
 
-/// A context is gone, with its streams: whatever they captured has come to its end.
+/// Handles the end of a context: captures of its streams end.
 pub(crate) fn forget_context(driver: &Driver, context: &Context) {
     if is_capturing() {
         let mut graphs = Graphs::of(driver);
