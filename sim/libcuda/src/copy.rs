@@ -1,8 +1,9 @@
 //! Copies.
 //!
-//! Which way a copy goes follows from its addresses. A call with `Async` in its name returns at once only where both sides are the
-//! GPU's or pinned: from pageable memory small copies are taken into a buffer first, and all others are waited for, as the driver
-//! documents. Copies within the GPU are not waited for by any call.
+//! The addresses of a copy decide its direction. As the driver documents, an asynchronous copy
+//! returns at once only if both sides are device or pinned memory. Small copies from pageable
+//! memory are staged in a buffer; all others are waited for. Copies within the GPU are never waited
+//! for.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,24 +21,24 @@ use crate::graph::Copying;
 use crate::graph::node::Body;
 use crate::range::{self, Side};
 
-/// Copies up to this size from pageable memory go through a buffer.
+/// Largest copy from pageable memory that is staged in a buffer, in bytes.
 pub(crate) const STAGED: u64 = 64 << 10;
 
-/// Whether the program waits for the copy.
+/// Whether the call waits for the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// Its call returns when the bytes are there.
+    /// The call returns when the copy is done.
     Synchronous,
-    /// Its call returns as soon as the program may go on.
+    /// The call returns as soon as the host memory allows it.
     Asynchronous,
 }
 
-/// Buffers of copies that may be on their way.
+/// Buffers of staged copies that may not be done yet.
 #[derive(Debug, Default)]
 pub(crate) struct Staging(VecDeque<(Ticket, Box<[u8]>)>);
 
 impl Staging {
-    /// Drops what is done, from the oldest on.
+    /// Drops the buffers of finished copies, oldest first.
     fn reap(&mut self, driver: &Driver) {
         while let Some((ticket, _)) = self.0.front() {
             if driver.machine.is_done(*ticket) == Ok(false) {
@@ -48,7 +49,7 @@ impl Staging {
     }
 }
 
-/// Copies, or lets a graph do so.
+/// Copies, or adds the copy to a capture.
 pub(crate) fn copy(call: &Call, manner: Manner, stream: CUstream, what: Pitched) -> Answer {
     let driver = call.driver()?;
     let lane = capture::lane(driver, stream, call.per_thread)?;
@@ -75,8 +76,8 @@ pub(crate) fn copy(call: &Call, manner: Manner, stream: CUstream, what: Pitched)
     {
         return setup(driver, stream, kind, what);
     }
-    // SAFETY: host ranges stay valid until the copy is done: we wait for it below, or the program has promised it by calling an
-    // asynchronous function with pinned memory.
+    // SAFETY: host ranges stay valid until the copy is done: either we wait for it below, or the
+    // program guarantees it by calling an asynchronous function with pinned memory.
     let ticket = unsafe { driver.machine.copy(stream, kind, what) }?;
     let pageable = !to.side.is_reachable() || !from.side.is_reachable();
     if pageable || manner == Manner::Synchronous && kind != CopyKind::DeviceToDevice {
@@ -85,7 +86,7 @@ pub(crate) fn copy(call: &Call, manner: Manner, stream: CUstream, what: Pitched)
     Ok(())
 }
 
-/// Which way a copy goes.
+/// Returns the direction of a copy.
 pub(crate) fn kind(to: Side, from: Side) -> CopyKind {
     match (to, from) {
         (Side::Device, Side::Device) => CopyKind::DeviceToDevice,
@@ -95,11 +96,12 @@ pub(crate) fn kind(to: Side, from: Side) -> CopyKind {
     }
 }
 
-/// Takes a copy's bytes at once, and lets the GPU copy them when it comes to it.
+/// Reads a copy's source at once, and enqueues a copy from the buffer.
 pub(crate) fn setup(driver: &Driver, stream: StreamId, kind: CopyKind, what: Pitched) -> Answer {
     let bytes = usize::try_from(what.width).map_err(|_| INVALID_VALUE)?;
     let source = usize::try_from(what.from).map_err(|_| INVALID_VALUE)?;
-    // SAFETY: the program says that it may be read, and nobody changes it while the call lasts.
+    // SAFETY: the program guarantees that the source is readable, and that it is not modified
+    // during the call.
     let source = unsafe {
         core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<u8>(source), bytes)
     };
@@ -107,13 +109,14 @@ pub(crate) fn setup(driver: &Driver, stream: StreamId, kind: CopyKind, what: Pit
     let what = Pitched { from: buffer.as_ptr().expose_provenance() as u64, ..what };
     let mut staging = lock(&driver.staging);
     staging.reap(driver);
-    // SAFETY: the buffer lives until the copy is done, in `staging`; the written side is the program's promise.
+    // SAFETY: the buffer lives in `staging` until the copy is done; the program guarantees the
+    // destination.
     let ticket = unsafe { driver.machine.copy(stream, kind, what) }?;
     staging.0.push_back((ticket, buffer));
     Ok(())
 }
 
-/// Refuses an address that is said to be the GPU's but means nothing to it.
+/// Refuses a device address that the GPU cannot reach.
 fn device(call: &Call, address: CUdeviceptr) -> Answer<CUdeviceptr> {
     let driver = call.driver()?;
     let reachable = range::resolve(driver, address)?.side.is_reachable();
@@ -216,7 +219,7 @@ pub(crate) fn cuMemcpyDtoD_v2(
 }
 pub(crate) use cuMemcpyDtoD_v2 as cuMemcpyDtoD_v2_ptds;
 
-/// One side of a rectangle's copy: first byte and pitch.
+/// Returns one side of a two-dimensional copy: first byte and pitch.
 fn side(
     driver: &Driver,
     kind: CUmemorytype,

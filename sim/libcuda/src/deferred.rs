@@ -1,4 +1,4 @@
-//! Arrays whose memory is mapped to them after they are made, all of it at once.
+//! Arrays whose memory is mapped after their creation, as a whole.
 
 use cgpu_abi::types::*;
 use cgpu_sim::Bytes;
@@ -9,7 +9,7 @@ use crate::array::Array;
 use crate::driver::Driver;
 use crate::physical::GRANULARITY;
 
-/// Memory that is mapped to an array: its first address, and how much. Dropped, it is no more.
+/// Memory mapped to an array. It is unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Mapped {
     pub(crate) first: u64,
@@ -19,14 +19,15 @@ pub(crate) struct Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         if let Some(driver) = Driver::get() {
-            // Nothing is mapped there where that failed.
+            // Nothing is mapped if mapping failed.
             let _ = driver.machine.unmap(self.first, Bytes(self.bytes));
             let _ = driver.machine.free_addresses(self.first, Bytes(self.bytes));
         }
     }
 }
 
-/// Maps memory to an array that needs so many bytes, or takes it away; then it is given back, for when the stream comes to that.
+/// Maps memory to an array of `bytes` bytes, or unmaps it. An unmapping is returned, to be dropped
+/// when the stream reaches it.
 pub(crate) fn map(
     driver: &Driver,
     array: &Array,

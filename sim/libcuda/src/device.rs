@@ -1,4 +1,4 @@
-//! GPUs: how many, which, and what they are.
+//! GPUs: their number, identity and properties.
 
 use cgpu_abi::types::*;
 
@@ -36,7 +36,7 @@ pub(crate) fn cuDeviceGetUuid_v2(call: &Call, uuid: Out<CUuuid>, dev: CUdevice) 
 }
 pub(crate) use cuDeviceGetUuid_v2 as cuDeviceGetUuid;
 
-/// Locally unique ids are Windows'.
+/// Always fails: locally unique ids exist on Windows only.
 pub(crate) fn cuDeviceGetLuid(
     call: &Call,
     _luid: Out<c_char>,
@@ -119,7 +119,8 @@ pub(crate) fn cuDeviceGetPCIBusId(
     Ok(())
 }
 
-/// Takes `domain:bus:device.function`, `domain:bus:device` and `bus:device.function`, in hexadecimal.
+/// Accepts `domain:bus:device.function`, `domain:bus:device` and `bus:device.function`, in
+/// hexadecimal.
 pub(crate) fn cuDeviceGetByPCIBusId(
     call: &Call,
     dev: Out<CUdevice>,
@@ -129,13 +130,13 @@ pub(crate) fn cuDeviceGetByPCIBusId(
     let dev = dev.required()?;
     let place = parse_place(&pci_bus_id.text()?).ok_or(INVALID_VALUE)?;
     let gpus = driver.machine.gpus().iter().enumerate();
-    // Instances sit where their GPU does, which the program has not got.
+    // MIG instances share their GPU's address, and the GPU is not visible to the program.
     let mut there = gpus.filter(|&(gpu, spec)| spec.pci(gpu) == place);
     dev.put(there.find_map(|(gpu, _)| driver.visible.device(gpu)).ok_or(INVALID_DEVICE)?)?;
     Ok(())
 }
 
-/// Domain, bus and device.
+/// Parses domain, bus and device.
 fn parse_place(text: &str) -> Option<(u32, u32, u32)> {
     let place = text.split_once('.').map_or(text, |(place, _function)| place);
     let numbers: Vec<u32> = place
@@ -172,7 +173,7 @@ pub(crate) fn cuDeviceGetExecAffinitySupport(
     dev: CUdevice,
 ) -> Answer {
     call.driver()?.gpu(dev)?;
-    // Only under MPS, which is not played.
+    // Requires MPS, which is not simulated.
     pi.put(0)?;
     Ok(())
 }

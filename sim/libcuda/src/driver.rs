@@ -1,4 +1,4 @@
-//! The driver's state in this process: the machine it drives, and the objects that programs hold handles to.
+//! State of the driver in this process: the machine that it drives, and the objects behind handles.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -31,7 +31,7 @@ use crate::stream::Stream;
 use crate::texture::View;
 use crate::visible::{NO_GPU, Visible};
 
-/// The initialised driver. There is one per process, from the first successful `cuInit` on.
+/// The initialised driver. There is one per process, from the first successful `cuInit`.
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) machine: Machine,
@@ -53,12 +53,12 @@ pub(crate) struct Driver {
     pub(crate) endpoints: Mutex<Endpoints>,
     pub(crate) greens: Table<Green>,
     pub(crate) descriptions: Table<Description>,
-    /// Handles of memory that is for tiles; no handle is given twice.
+    /// Handles of physical memory that was created for tiles. A handle is never reused.
     pub(crate) tile_pools: Mutex<HashSet<CUmemGenericAllocationHandle>>,
     pub(crate) externals: Table<External>,
     pub(crate) buffers: Mutex<Buffers>,
     pub(crate) semaphores: Table<Semaphore>,
-    /// Semaphores of the interface that [`crate::foreign`] plays.
+    /// Semaphores created through [`crate::foreign`].
     pub(crate) foreign: Table<SemaphoreId>,
     pub(crate) host: Mutex<HostMemory>,
     pub(crate) staging: Mutex<Staging>,
@@ -69,16 +69,16 @@ pub(crate) struct Driver {
 }
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
-/// Held while the driver starts, so that two threads do not start two.
+/// Held while the driver starts, so that it is started once.
 static STARTING: Mutex<()> = Mutex::new(());
 
 impl Driver {
-    /// The driver, if it is initialised.
+    /// Returns the driver, if it is initialised.
     pub(crate) fn get() -> Option<&'static Self> {
         DRIVER.get()
     }
 
-    /// Initialises the driver; does nothing if it is. The child of a process that has done so cannot.
+    /// Initialises the driver, unless it is. Fails in a child forked from an initialised process.
     pub(crate) fn start() -> Answer {
         let _starting = lock(&STARTING);
         match DRIVER.get() {
@@ -127,38 +127,38 @@ impl Driver {
             graph_memory: Mutex::default(),
         };
         driver.machine.mark_cuda_process()?;
-        // Nobody else sets it while we hold STARTING.
+        // Cannot fail: `DRIVER` is set under STARTING only.
         let _ = DRIVER.set(driver);
         Ok(())
     }
 
-    /// The place of a GPU in the machine's list.
+    /// Returns a GPU's index in the machine.
     pub(crate) fn gpu(&self, device: CUdevice) -> Answer<usize> {
         self.visible.gpu(device).ok_or(INVALID_DEVICE)
     }
 
-    /// A GPU as the program names it; no device's name where the program has hidden it from itself.
+    /// Returns the device as the program numbers it; `NO_GPU` if it is not visible.
     pub(crate) fn device(&self, gpu: usize) -> CUdevice {
         self.visible.device(gpu).unwrap_or(NO_GPU)
     }
 
-    /// A GPU's model and size.
+    /// Returns a GPU's specification.
     pub(crate) fn spec(&self, device: CUdevice) -> Answer<&GpuSpec> {
         Ok(&self.machine.gpus()[self.gpu(device)?])
     }
 
-    /// The calling thread's current context.
+    /// Returns the calling thread's current context.
     pub(crate) fn current(&self) -> Answer<Arc<Context>> {
         context::current(self)
     }
 
-    /// The context behind a handle; NULL is the current one.
+    /// Returns the context of a handle; NULL is the current one.
     pub(crate) fn context(&self, handle: CUcontext) -> Answer<Arc<Context>> {
         if handle.is_null() { self.current() } else { context::find(self, handle) }
     }
 
-    /// The machine's stream behind a handle, default streams included, and its context; for a call that uses the GPU. What can be
-    /// captured instead asks for a [`capture::lane`].
+    /// Returns the machine's stream and the context of a handle, default streams included. For
+    /// calls that cannot be captured; others use [`capture::lane`].
     pub(crate) fn stream(
         &self,
         handle: CUstream,
@@ -168,12 +168,11 @@ impl Driver {
     }
 }
 
-/// Locks what a panic cannot leave half changed.
+/// Locks data that a panic cannot leave half changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A C count as a size.
 pub(crate) fn count(number: impl TryInto<usize>) -> Answer<usize> {
     number.try_into().map_err(|_| INVALID_VALUE)
 }

@@ -1,8 +1,10 @@
-//! Logical endpoints: memory that others reach by a number and an offset, of one GPU or of several. To the machine they are teams.
+//! Logical endpoints: memory of one GPU or of several that is addressed by an id and an offset. The
+//! machine represents them as teams.
 //!
-//! A program reserves ids, and makes or imports an endpoint under each. It is constructed at once, a multicast one as soon as all its GPUs
-//! were added; nothing can be bound before the program has asked and been told so. What goes through an endpoint only kernels move,
-//! and they move no data here.
+//! A program reserves ids, and creates or imports an endpoint under each. A unicast endpoint is
+//! constructed at once, a multicast one as soon as all its GPUs were added. Nothing can be bound
+//! before the program has queried that. Only kernels access memory through an endpoint, and
+//! simulated kernels move no data.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +19,9 @@ use crate::driver::{Driver, lock};
 use crate::ipc::{pack, unpack};
 use crate::physical::GRANULARITY;
 
-/// What handles of endpoints begin with.
+/// First eight bytes of an endpoint's handle.
 const MAGIC: u64 = u64::from_be_bytes(*b"cgpusimE");
-/// Ids that can be reserved at once.
+/// Number of ids that can be reserved at once.
 const IDS: u64 = 65_536;
 
 /// An endpoint of this process.
@@ -29,11 +31,11 @@ struct Endpoint {
     multicast: bool,
     imported: bool,
     exportable: bool,
-    /// The program knows that it is constructed.
+    /// Whether the program has learned that it is constructed.
     ready: bool,
 }
 
-/// Reserved ids, and what was made under them.
+/// Reserved ids, and the endpoints created under them.
 #[derive(Debug, Default)]
 pub(crate) struct Endpoints(BTreeMap<CUlogicalEndpointId, Option<Endpoint>>);
 
@@ -42,7 +44,7 @@ impl Endpoints {
         if self.0.len() as u64 + count > IDS {
             return None;
         }
-        // Behind the first gap that is large enough; 0 is nobody's.
+        // The first gap that is large enough; 0 is never an id.
         let mut first = 1_u64;
         for &taken in self.0.keys() {
             if u64::from(taken) >= first + count {
@@ -66,7 +68,7 @@ impl Endpoints {
         self.0.get_mut(&id).and_then(Option::as_mut).ok_or(INVALID_VALUE)
     }
 
-    /// A range of ids, all reserved.
+    /// Returns a range of ids; fails if it exceeds the type.
     fn range(
         id: CUlogicalEndpointId,
         count: cuuint32_t,
@@ -76,7 +78,7 @@ impl Endpoints {
     }
 }
 
-/// Whether a GPU has a part in endpoints.
+/// Returns whether a GPU supports endpoints.
 pub(crate) fn supports(gpu: &GpuSpec) -> bool {
     gpu.model.capability >= (10, 0) && gpu.has_switch()
 }
@@ -85,7 +87,7 @@ fn some_gpu_supports(driver: &Driver) -> Answer {
     if driver.machine.gpus().iter().any(supports) { Ok(()) } else { Err(NOT_SUPPORTED) }
 }
 
-/// What an endpoint is asked for with: the GPUs it is for, and a unicast one's owner.
+/// Parameters of a new endpoint: its GPUs, and a unicast endpoint's owner.
 struct Wanted {
     gpus: u64,
     owner: Option<usize>,
@@ -139,7 +141,7 @@ pub(crate) fn cuLogicalEndpointIdReserve(
     Ok(())
 }
 
-/// Nothing may be left under any of the ids.
+/// Fails if an endpoint exists under any of the ids.
 pub(crate) fn cuLogicalEndpointIdRelease(
     call: &Call,
     base_le_id: CUlogicalEndpointId,
@@ -199,7 +201,7 @@ pub(crate) fn cuLogicalEndpointAddDevice(
     Ok(())
 }
 
-/// What this process has bound goes; the endpoint with the last process that has it.
+/// Unbinds what this process has bound. The endpoint ends with the last process that has it.
 pub(crate) fn cuLogicalEndpointDestroy(call: &Call, le_id: CUlogicalEndpointId) -> Answer {
     let driver = call.driver()?;
     let mut endpoints = lock(&driver.endpoints);
@@ -338,7 +340,7 @@ pub(crate) fn cuLogicalEndpointGetLimits(
     Ok(())
 }
 
-/// Whether all endpoints of a range are constructed.
+/// Writes whether all endpoints of a range are constructed.
 pub(crate) fn cuLogicalEndpointQuery(
     call: &Call,
     le_id: CUlogicalEndpointId,

@@ -1,4 +1,4 @@
-//! What comes before everything else: initialisation, versions, names of errors, look-ups.
+//! Initialisation, versions, names of errors, and the lookup of functions.
 
 use core::ffi::CStr;
 use core::ptr;
@@ -38,7 +38,8 @@ pub(crate) fn cuGetErrorString(_call: &Call, error: CUresult, str: Out<*const c_
     put_text(str, error.description())
 }
 
-/// Private tables are the vendor's; the only one here is this driver's own, which plays another interface.
+/// Finds one table: this driver's own ([`crate::foreign`]). The vendor's private tables do not
+/// exist here.
 pub(crate) fn cuGetExportTable(
     _call: &Call,
     export_table: Out<*const c_void>,
@@ -49,7 +50,7 @@ pub(crate) fn cuGetExportTable(
     if known { Ok(()) } else { Err(INVALID_VALUE) }
 }
 
-/// Looks a name up. NULL for a name is a crash in real drivers.
+/// Looks a name up. Real drivers crash on a NULL name; this one returns INVALID_VALUE.
 fn look_up(symbol: In<c_char>, cuda_version: c_int, flags: cuuint64_t) -> Answer<Lookup> {
     let stream = proc_address::stream(flags).ok_or(INVALID_VALUE)?;
     Ok(proc_address::resolve(&symbol.text()?, cuda_version, stream, *CUDA))
@@ -73,7 +74,7 @@ pub(crate) fn cuGetProcAddress_v2(
 }
 pub(crate) use cuGetProcAddress_v2 as cuGetProcAddress_v2_ptsz;
 
-/// As before CUDA 12: what is not found is an error, and the pointer stays what it was.
+/// The version before CUDA 12: an unknown name is an error, and leaves the pointer as it was.
 pub(crate) fn cuGetProcAddress(
     _call: &Call,
     symbol: In<c_char>,

@@ -18,26 +18,26 @@ use crate::graph::node::Body;
 
 values!(CUevent, CUipcEventHandle);
 
-/// An event.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) id: EventId,
     pub(crate) context: Arc<Context>,
-    /// Of another process's event: the name that it has as long as it lives.
+    /// Of an imported event: the name that identifies it while it exists.
     opened: Option<u64>,
 }
 
-/// The event behind a handle.
+/// Returns the event of a handle.
 pub(crate) fn find(driver: &Driver, event: CUevent) -> Answer<Arc<Event>> {
     let event = driver.events.get(event.0).ok_or(INVALID_HANDLE)?;
-    // To use one that its maker has destroyed is undefined in a driver; here it is noticed.
+    // Using an event that its creator has destroyed is undefined in the driver; here it is
+    // detected.
     if event.opened.is_some() && driver.machine.event_name(event.id)? != event.opened {
         return Err(INVALID_HANDLE);
     }
     Ok(event)
 }
 
-/// An event of which the host may ask whether the GPU has come by.
+/// Returns an event whose completion the host may query.
 fn askable(driver: &Driver, handle: CUevent) -> Answer<Arc<Event>> {
     let event = find(driver, handle)?;
     capture::refuse_captured(driver, handle)?;
@@ -50,7 +50,7 @@ pub(crate) fn cuEventCreate(call: &Call, event: Out<CUevent>, flags: c_uint) -> 
     let context = driver.current()?;
     let event = event.required()?;
     let known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
-    // An event for several processes has no times.
+    // An interprocess event has no timing.
     if flags & !known != 0
         || flags & CU_EVENT_INTERPROCESS != 0 && flags & CU_EVENT_DISABLE_TIMING == 0
     {
@@ -68,7 +68,7 @@ pub(crate) fn cuEventDestroy_v2(call: &Call, event: CUevent) -> Answer {
     let driver = call.driver()?;
     let gone = driver.events.remove(event.0).ok_or(INVALID_HANDLE)?;
     capture::unmark(driver, event);
-    // Of another process's event only the handle goes.
+    // An imported event outlives its handle here.
     if gone.opened.is_none() {
         driver.machine.destroy_event(gone.id)?;
     }
@@ -151,10 +151,10 @@ pub(crate) fn cuEventElapsedTime(
 }
 pub(crate) use cuEventElapsedTime as cuEventElapsedTime_v2;
 
-/// What handles of this driver begin with.
+/// First eight bytes of an event's IPC handle.
 const MAGIC: [u8; 8] = *b"cgpusimE";
 
-/// Only of events made to be shared.
+/// Fails unless the event was created with CU_EVENT_INTERPROCESS.
 pub(crate) fn cuIpcGetEventHandle(
     call: &Call,
     handle: Out<CUipcEventHandle>,
@@ -177,7 +177,7 @@ pub(crate) fn cuIpcGetEventHandle(
     Ok(())
 }
 
-/// An event of another process, in the current context. One's own cannot be opened.
+/// Imports an event of another process into the current context. A process cannot import its own.
 pub(crate) fn cuIpcOpenEventHandle(
     call: &Call,
     event: Out<CUevent>,

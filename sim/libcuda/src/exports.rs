@@ -1,7 +1,7 @@
-//! Every symbol of the table, exported.
+//! The exported functions: one for each symbol of the table.
 //!
-//! Raw pointers of callers become [`Out`](crate::argument::Out) and [`In`](crate::argument::In) here and nowhere else, so that the
-//! functions of the modules are safe ones.
+//! Raw pointers become [`Out`](crate::argument::Out) and [`In`](crate::argument::In) here and
+//! nowhere else, so that the functions of the modules are safe.
 
 use core::ffi::c_void;
 
@@ -12,7 +12,7 @@ use cgpu_sim::watch::Arguments;
 use crate::argument::Received;
 use crate::call;
 
-/// The functions behind the rows that are played.
+/// The functions of all simulated rows.
 mod simulated {
     pub(super) use crate::array::*;
     pub(super) use crate::assembly::*;
@@ -59,7 +59,8 @@ mod simulated {
 #[repr(transparent)]
 pub(crate) struct Pointer(pub(crate) *const c_void);
 
-// SAFETY: the address of a function never changes, and nothing is read or written through it here.
+// SAFETY: the address of a function never changes, and nothing is read or written through the
+// pointer here.
 unsafe impl Sync for Pointer {}
 
 macro_rules! exports {
@@ -86,8 +87,8 @@ macro_rules! export {
                 $(_arguments.add(stringify!($argument), &$argument);)*
             };
             call::play(driver_index::$symbol, flavour!($flavour), describe, |_call| {
-                // SAFETY: a pointer among the arguments is one that the program gave to this function of the driver, whose contract
-                // is that it is NULL or valid for what the function does with it.
+                // SAFETY: a pointer argument was passed by the program to this driver function,
+                // whose contract is that it is NULL or valid for what the function does with it.
                 $(let $argument = unsafe { Received::received($argument) };)*
                 simulated::$symbol(_call, $($argument),*)
             })

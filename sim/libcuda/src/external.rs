@@ -1,8 +1,10 @@
-//! Memory of other interfaces: imported by a descriptor, seen through buffers and arrays.
+//! Memory of other interfaces, such as Vulkan: imported by a file descriptor, accessed through
+//! buffers and arrays.
 //!
-//! What another interface has allocated is on the GPU already, and on the books of the process that made it; an importer holds it
-//! and pays nothing. A *window* is one mapping of all of it; a buffer is a part of a window's addresses, an array lies in one. The
-//! memory stays while there is an import, a window, a descriptor, or its maker holds it. [`crate::foreign`] plays the other interface.
+//! The memory is charged to the process that allocated it; an importer pays nothing. A *window* is
+//! one mapping of all of it. A buffer is a part of a window's addresses; an array is stored in one.
+//! The memory exists while an import, a window, a descriptor or its creator holds it.
+//! [`crate::foreign`] simulates the other interface.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -22,14 +24,14 @@ use crate::{layout, share};
 
 values!(CUexternalMemory);
 
-/// Memory of another interface. Dropped, it is held no more.
+/// Imported memory. It is released on drop.
 #[derive(Debug)]
 pub(crate) struct External {
     context: Arc<Context>,
     id: PhysicalId,
-    /// All of it.
+    /// Size of the whole allocation.
     whole: Bytes,
-    /// As the program imported it.
+    /// Size that the program imported.
     size: u64,
 }
 
@@ -38,7 +40,7 @@ impl External {
         self.context.id == context.id
     }
 
-    /// The end of a part, if it is one.
+    /// Returns the end of a part; fails unless it lies in the memory.
     fn end(&self, offset: u64, size: u64) -> Answer<u64> {
         let end = offset.checked_add(size).filter(|&end| size > 0 && end <= self.size);
         end.ok_or(INVALID_VALUE)
@@ -48,13 +50,13 @@ impl External {
 impl Drop for External {
     fn drop(&mut self) {
         if let Some(driver) = Driver::get() {
-            // It was this import's own.
+            // Cannot fail: the import owns it.
             let _ = driver.machine.release_physical(self.id);
         }
     }
 }
 
-/// Addresses at which all of an external memory is mapped. Dropped, it is no more.
+/// Addresses at which all of an external memory is mapped. It is unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Window {
     first: u64,
@@ -72,7 +74,7 @@ impl Window {
         Ok(window)
     }
 
-    /// Where a byte of the memory is.
+    /// Returns the address of a byte of the memory.
     pub(crate) fn at(&self, offset: u64) -> CUdeviceptr {
         self.first + offset
     }
@@ -81,14 +83,14 @@ impl Window {
 impl Drop for Window {
     fn drop(&mut self) {
         if let Some(driver) = Driver::get() {
-            // Nothing is mapped there where opening it failed.
+            // Nothing is mapped if opening failed.
             let _ = driver.machine.unmap(self.first, self.whole);
             let _ = driver.machine.free_addresses(self.first, self.whole);
         }
     }
 }
 
-/// Other interfaces' objects of this process.
+/// All buffers of the process, by address.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers(BTreeMap<u64, Buffer>);
 
@@ -101,19 +103,19 @@ struct Buffer {
 }
 
 impl Buffers {
-    /// The buffer that holds an address: its first byte, its size, its context.
+    /// Returns the buffer that contains an address: first byte, size, context.
     pub(crate) fn find(&self, address: u64) -> Option<(u64, u64, CUcontext)> {
         let (&first, buffer) = self.0.range(..=address).next_back()?;
         (address - first < buffer.bytes).then(|| (first, buffer.bytes, buffer.context.handle))
     }
 
-    /// A context is gone, and its buffers with it.
+    /// Drops the buffers of a context.
     pub(crate) fn forget(&mut self, context: &Context) {
         self.0.retain(|_, buffer| buffer.context.id != context.id);
     }
 }
 
-/// Ends a buffer, when all that its context holds is done; `None` for an address that is not one's first.
+/// Frees a buffer after the work of its context. Returns `None` if no buffer begins at the address.
 pub(crate) fn free(driver: &Driver, address: CUdeviceptr) -> Option<Answer> {
     let context =
         lock(&driver.buffers).0.get(&address).map(|buffer| Arc::clone(&buffer.context))?;
@@ -123,7 +125,7 @@ pub(crate) fn free(driver: &Driver, address: CUdeviceptr) -> Option<Answer> {
     Some(waited.map_err(Failure::from))
 }
 
-/// Imports what a descriptor of the program's is of; the descriptor is the driver's from then on.
+/// Imports the object of a descriptor, which belongs to the driver from then on.
 pub(crate) fn take<T>(
     fd: c_int,
     import: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> Result<T, Error>,
@@ -133,7 +135,8 @@ pub(crate) fn take<T>(
         Error::NoAllocation => INVALID_HANDLE,
         error => error.into(),
     })?;
-    // SAFETY: open, as was just seen; the program gives it away with this call, and what holds the object does not need it.
+    // SAFETY: the descriptor was open just now. The program gives it to this call, and the imported
+    // object does not need it.
     drop(unsafe { OwnedFd::from_raw_fd(fd) });
     Ok(imported)
 }
@@ -146,7 +149,7 @@ pub(crate) fn cuImportExternalMemory(
     let driver = call.driver()?;
     let context = driver.current()?;
     let (to, wanted) = (ext_mem_out.required()?, mem_handle_desc.read()?);
-    // Of all kinds only this is one of such a system and such GPUs.
+    // The only kind of handle that exists on Linux and is simulated.
     if wanted.kind != CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD
         || wanted.flags & !CUDA_EXTERNAL_MEMORY_DEDICATED != 0
         || wanted.size == 0
@@ -201,7 +204,7 @@ pub(crate) fn cuExternalMemoryGetMappedBuffer(
     Ok(())
 }
 
-/// An array is ended by `cuMipmappedArrayDestroy`, as any other chain.
+/// The array is destroyed by `cuMipmappedArrayDestroy`.
 pub(crate) fn cuExternalMemoryGetMappedMipmappedArray(
     call: &Call,
     mipmap: Out<CUmipmappedArray>,

@@ -1,4 +1,4 @@
-//! Fills. None of them is waited for: the program orders what follows by the stream.
+//! Fills. Calls never wait for them: the stream orders what follows.
 
 use core::ptr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::driver::{Driver, count, lock};
 use crate::graph::node::{Body, FillNode};
 use crate::range::{self, Side};
 
-/// Fills `rows` of `elements` of `size` bytes, or lets a graph do so.
+/// Fills `rows` of `elements` of `size` bytes, or adds the fill to a capture.
 fn fill(call: &Call, stream: CUstream, fill: Fill) -> Answer {
     let driver = call.driver()?;
     let lane = capture::lane(driver, stream, call.per_thread)?;
@@ -38,7 +38,7 @@ fn fill(call: &Call, stream: CUstream, fill: Fill) -> Answer {
     Ok(())
 }
 
-/// What a fill is to the machine, as addresses are now.
+/// Returns the machine's work for a fill, resolving its address now.
 pub(crate) fn work(driver: &Driver, fill: Fill) -> Answer<Work> {
     let place = range::resolve(driver, fill.to)?;
     match place.side {
@@ -63,8 +63,9 @@ impl Row {
     fn fill(&self) {
         for index in 0..self.bytes {
             let byte = ptr::with_exposed_provenance_mut::<u8>(self.first + index);
-            // SAFETY: within memory that is pinned or managed, as was checked when the fill was asked for; the program must not free
-            // it before the fill is done. Others may look on, hence volatile.
+            // SAFETY: within memory that was checked to be pinned or managed when the fill was
+            // enqueued; the program must not free it before the fill is done. Volatile, because
+            // other threads may read the memory meanwhile.
             unsafe { byte.write_volatile(self.pattern[index % self.size]) };
         }
     }
@@ -83,7 +84,7 @@ fn host_rows(driver: &Driver, fill: Fill) -> Answer<Vec<Row>> {
     (0..fill.rows).map(row).collect()
 }
 
-/// Makes the four functions of one element type.
+/// Defines the four functions of one element type.
 macro_rules! fills {
     ($($type:ident: $line:ident = $line_ptds:ident, $line_async:ident = $line_ptsz:ident,
         $rows:ident = $rows_ptds:ident, $rows_async:ident = $rows_ptsz:ident;)*) => {$(

@@ -1,25 +1,27 @@
-//! Another interface, played: what makes memory and semaphores that this driver imports.
+//! A simulated graphics interface: creates the memory and semaphores that this driver imports.
 //!
-//! No Vulkan runs on a simulated GPU, so something has to stand in for it. It is a private table of this driver's, as real ones have
-//! them for their own runtimes: `cuGetExportTable` gives it to whoever names it by [`NAME`]. No symbol is added by that, no shim that
-//! lets private tables pass stands between, and it needs no context. In C:
+//! No Vulkan runs on a simulated GPU, so this takes its place. It is a private table, as real
+//! drivers have for their own runtimes: `cuGetExportTable` returns it for [`NAME`]. This adds no
+//! symbol, works through a shim that passes private tables on, and needs no context. In C:
 //!
 //! ```c
 //! struct foreign {
-//!     size_t bytes;                                                        /* of the table */
-//!     CUresult (*allocate)(CUdevice, uint64_t bytes, uint64_t *memory);    /* vkAllocateMemory */
-//!     CUresult (*descriptor)(uint64_t memory, int *fd);                    /* vkGetMemoryFdKHR */
-//!     CUresult (*free)(uint64_t memory);                                   /* vkFreeMemory */
-//!     CUresult (*semaphore)(int counts, uint64_t *semaphore);              /* vkCreateSemaphore: binary, or a timeline */
-//!     CUresult (*semaphore_descriptor)(uint64_t semaphore, int *fd);       /* vkGetSemaphoreFdKHR */
-//!     CUresult (*signal)(uint64_t semaphore, uint64_t value);              /* vkSignalSemaphore, at once */
-//!     CUresult (*value)(uint64_t semaphore, uint64_t *value);              /* vkGetSemaphoreCounterValue */
-//!     CUresult (*destroy)(uint64_t semaphore);                             /* vkDestroySemaphore */
+//!     size_t bytes;                                                     /* of the table */
+//!     CUresult (*allocate)(CUdevice, uint64_t bytes, uint64_t *memory); /* vkAllocateMemory */
+//!     CUresult (*descriptor)(uint64_t memory, int *fd);                 /* vkGetMemoryFdKHR */
+//!     CUresult (*free)(uint64_t memory);                                /* vkFreeMemory */
+//!     /* vkCreateSemaphore: binary, or a timeline if `counts` */
+//!     CUresult (*semaphore)(int counts, uint64_t *semaphore);
+//!     CUresult (*semaphore_descriptor)(uint64_t semaphore, int *fd);    /* vkGetSemaphoreFdKHR */
+//!     CUresult (*signal)(uint64_t semaphore, uint64_t value);           /* vkSignalSemaphore */
+//!     CUresult (*value)(uint64_t semaphore, uint64_t *value);           /* vkGetSemaphoreCounterValue */
+//!     CUresult (*destroy)(uint64_t semaphore);                          /* vkDestroySemaphore */
 //! };
 //! ```
 //!
-//! Its memory is on the GPU, in steps of 2 MiB, and on the books of the process that calls it. The other interface sees the bytes by
-//! mapping a descriptor of the memory. An import takes the descriptor that it is given; each call for one makes another.
+//! Its memory is allocated on the GPU in multiples of 2 MiB, and charged to the calling process.
+//! The other interface accesses the bytes by mapping a descriptor of the memory. Each call for a
+//! descriptor returns a new one, and an import takes over the one that it is given.
 
 use core::ffi::c_void;
 use std::os::fd::IntoRawFd;
@@ -33,10 +35,9 @@ use crate::argument::{Out, Received};
 use crate::driver::Driver;
 use crate::physical::GRANULARITY;
 
-/// Under which the table is known.
+/// Identifier of the table.
 pub(crate) const NAME: CUuuid = CUuuid { bytes: *b"cgpu-sim foreign" };
 
-/// The table.
 #[repr(C)]
 pub(crate) struct Foreign {
     bytes: usize,
@@ -62,7 +63,7 @@ static FOREIGN: Foreign = Foreign {
     destroy,
 };
 
-/// The address of the table.
+/// Returns the address of the table.
 pub(crate) fn table() -> *const c_void {
     (&raw const FOREIGN).cast()
 }
@@ -79,13 +80,14 @@ fn answer(result: Answer) -> CUresult {
     }
 }
 
-/// Makes an entry of the table: its arguments taken over at the border, as those of the driver's functions are.
+/// Defines a function of the table; its arguments are converted as in `exports`.
 macro_rules! entries {
     ($(fn $name:ident($driver:ident, $($argument:ident: $type:ty => $received:ty),*) $body:block)*) => {$(
         unsafe extern "C" fn $name($($argument: $type),*) -> CUresult {
             answer((|| -> Answer {
                 let $driver = driver()?;
-                // SAFETY: a pointer is NULL or valid for what it names: the table's contract, said in the module's documentation.
+                // SAFETY: a pointer is NULL or valid for the value that it is named after: the
+                // table's contract, by the documentation of this module.
                 $(let $argument: $received = unsafe { Received::received($argument) };)*
                 $body
             })())

@@ -1,4 +1,4 @@
-//! Functions: kernels in a context, their attributes, and how many blocks of them fit.
+//! Functions: kernels in a context, their attributes, and their occupancy.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -20,22 +20,23 @@ values!(CUfunction, CUoccupancyB2DSize);
 /// A kernel in a context.
 #[derive(Debug)]
 pub(crate) struct Function {
-    /// As C sees it.
+    /// The name for C callers.
     pub(crate) name: std::ffi::CString,
     pub(crate) behaviour: Behaviour,
     pub(crate) context: Arc<Context>,
     module: CUmodule,
-    /// Known if the image declares it in a text that can be read.
+    /// Offset and size of each parameter, if the image declares them in PTX.
     parameters: Option<Vec<(usize, usize)>>,
     attributes: Mutex<HashMap<CUfunction_attribute, c_int>>,
     /// Whether its code is on the GPU.
     loaded: Mutex<bool>,
-    /// For launches as they were before CUDA 4: threads of a block, and bytes of its shared memory.
+    /// For launches by the interface before CUDA 4: the block's dimensions and shared memory.
     pub(crate) block: Mutex<([c_uint; 3], c_uint)>,
 }
 
 impl Function {
-    /// A function of a module. One that the image declares is on the GPU already if modules are loaded whole.
+    /// Creates a function of a module. With eager loading, a declared function is on the GPU
+    /// already.
     pub(crate) fn new(
         shape: KernelShape,
         declared: bool,
@@ -44,7 +45,7 @@ impl Function {
     ) -> Self {
         Self {
             behaviour: Behaviour::named(&shape.name),
-            // A name that came from C holds no NUL.
+            // A name that came from C contains no NUL.
             name: std::ffi::CString::new(shape.name).unwrap_or_default(),
             context,
             module,
@@ -55,7 +56,7 @@ impl Function {
         }
     }
 
-    /// Sees to it that its code is on the GPU.
+    /// Loads its code onto the GPU, unless it is there.
     pub(crate) fn load(&self, driver: &Driver) -> Answer {
         let mut loaded = lock(&self.loaded);
         if !*loaded {
@@ -65,13 +66,13 @@ impl Function {
         Ok(())
     }
 
-    /// The value of an attribute; `None` for a number that names none.
+    /// Returns an attribute; `None` if it is unknown.
     fn attribute(&self, attrib: CUfunction_attribute, spec: &GpuSpec) -> Option<c_int> {
         let default = default_attribute(attrib, spec.model.capability)?;
         Some(lock(&self.attributes).get(&attrib).copied().unwrap_or(default))
     }
 
-    /// Registers of one of its threads.
+    /// Returns the number of registers per thread.
     pub(crate) fn registers(&self, spec: &GpuSpec) -> Answer<u64> {
         let registers = self.attribute(CU_FUNC_ATTRIBUTE_NUM_REGS, spec).ok_or(INVALID_VALUE)?;
         u64::try_from(registers).map_err(|_| INVALID_VALUE)
@@ -79,13 +80,14 @@ impl Function {
 }
 
 impl Function {
-    /// Offset and size of each parameter, where the image tells.
+    /// Returns offset and size of each parameter, if the image declares them.
     pub(crate) fn parameters(&self) -> Option<&[(usize, usize)]> {
         self.parameters.as_deref()
     }
 }
 
-/// The function behind a handle; a library's kernel stands for the function that it is in the current context.
+/// Returns the function of a handle. A library's kernel stands for its function in the current
+/// context.
 pub(crate) fn find(driver: &Driver, handle: CUfunction) -> Answer<Arc<Function>> {
     if let Some(function) = driver.functions.get(handle.0) {
         return Ok(function);
@@ -94,7 +96,7 @@ pub(crate) fn find(driver: &Driver, handle: CUfunction) -> Answer<Arc<Function>>
     driver.functions.get(function.0).ok_or(INVALID_HANDLE)
 }
 
-/// What an attribute is before it is set.
+/// Returns an attribute's default; `None` if it is unknown.
 pub(crate) fn default_attribute(
     attrib: CUfunction_attribute,
     capability: (u32, u32),
@@ -163,7 +165,7 @@ pub(crate) fn cuFuncGetModule(call: &Call, hmod: Out<CUmodule>, hfunc: CUfunctio
     Ok(())
 }
 
-/// The text lives as long as the function.
+/// The text is valid as long as the function.
 pub(crate) fn cuFuncGetName(call: &Call, name: Out<*const c_char>, hfunc: CUfunction) -> Answer {
     name.put(find(call.driver()?, hfunc)?.name.as_ptr())?;
     Ok(())
@@ -213,7 +215,7 @@ pub(crate) fn cuFuncIsLoaded(
     Ok(())
 }
 
-/// Blocks that one multiprocessor holds.
+/// Returns the number of blocks that fit on a multiprocessor.
 fn resident_blocks(
     driver: &Driver,
     function: &Function,
@@ -258,7 +260,7 @@ pub(crate) fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
     )
 }
 
-/// The largest block keeps a multiprocessor as full as any other, so it is the answer.
+/// Answers with the largest block: it fills a multiprocessor as well as any other size.
 pub(crate) fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     call: &Call,
     min_grid_size: Out<c_int>,
@@ -274,7 +276,8 @@ pub(crate) fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     let threads = if block_size_limit <= 0 { 1024 } else { block_size_limit.min(1024) };
     let shared = match block_size_to_dynamic_s_mem_size {
         None => dynamic_s_mem_size,
-        // SAFETY: the program gave a function that takes the size of a block and may be called from here.
+        // SAFETY: the program passes a function that takes a block size and may be called during
+        // this call.
         Some(shared_of) => unsafe { shared_of(threads) },
     };
     let blocks = resident_blocks(driver, &function, threads, shared)?;
@@ -320,7 +323,7 @@ pub(crate) fn cuOccupancyAvailableDynamicSMemPerBlock(
     Ok(())
 }
 
-/// Clusters of up to 8 blocks are what every GPU that has clusters can do.
+/// Answers 8, which every GPU with clusters supports.
 pub(crate) fn cuOccupancyMaxPotentialClusterSize(
     call: &Call,
     cluster_size: Out<c_int>,

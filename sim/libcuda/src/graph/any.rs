@@ -1,4 +1,4 @@
-//! Nodes of any kind, by the calls that take them all.
+//! The functions that add, change and read nodes of any kind.
 
 use cgpu_abi::types::*;
 
@@ -16,16 +16,16 @@ use crate::argument::{In, Out};
 use crate::call::Call;
 use crate::driver::Driver;
 
-/// Reads the member of the parameters that their kind names.
+/// Reads the member of the parameters that belongs to their kind.
 macro_rules! member {
     ($params:expr, $member:ident) => {{
-        // SAFETY: the kind says that this member is the one that the program has set; every byte of the union may be read as numbers
-        // and addresses.
+        // SAFETY: the kind names the member that the program has set, and every bit pattern of the
+        // union is valid for its integers and addresses.
         unsafe { $params.node.$member }
     }};
 }
 
-/// What a node that is neither a part, memory nor a choice is to do.
+/// Describes a node that is neither a child graph, memory nor conditional.
 fn simple(driver: &Driver, params: &CUgraphNodeParams) -> Answer<Body> {
     Ok(match params.kind {
         CU_GRAPH_NODE_TYPE_KERNEL => kernel(driver, &member!(params, kernel))?,
@@ -53,7 +53,7 @@ fn simple(driver: &Driver, params: &CUgraphNodeParams) -> Answer<Body> {
             let given = member!(params, ext_sem_wait);
             acquire(driver, &given.v1, given.ctx)?
         }
-        // What is newer than this.
+        // A newer kind.
         _ => return Err(INVALID_VALUE),
     })
 }
@@ -96,7 +96,7 @@ fn add_any(
             let (node, bodies) =
                 Graphs::of(driver).add_conditional(graph, dependencies, &given, context)?;
             graph_node.put(node)?;
-            // The list is the node's own, for as long as it lives.
+            // The list belongs to the node and lives as long.
             given.graph_out = bodies.as_ptr().cast_mut();
             params.node.conditional = given;
             node_params.put(params)?;
@@ -159,7 +159,7 @@ pub(crate) fn cuGraphExecNodeSetParams(
     executable::set(driver, graph_exec, node, |before| Ok(inheriting(before, body)))
 }
 
-/// What a node may be changed to: memory and parts stay what they are.
+/// Describes what a node may be changed to. Memory nodes and child graphs cannot be changed.
 fn changeable(driver: &Driver, params: &CUgraphNodeParams) -> Answer<Body> {
     match params.kind {
         CU_GRAPH_NODE_TYPE_MEM_FREE => Err(NOT_SUPPORTED),
@@ -167,7 +167,7 @@ fn changeable(driver: &Driver, params: &CUgraphNodeParams) -> Answer<Body> {
     }
 }
 
-/// What `cuGraphAddNode` would take to make the same.
+/// Returns the parameters with which `cuGraphAddNode` would create the same node.
 pub(crate) fn cuGraphNodeGetParams(
     call: &Call,
     node: CUgraphNode,

@@ -1,4 +1,5 @@
-//! Values of a kernel's parameters, taken when its node is made: the program's own may be gone when it is launched.
+//! A kernel node's arguments, copied when the node is created: the program's own may be gone at the
+//! launch.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -7,27 +8,26 @@ use crate::answer::{Answer, INVALID_VALUE};
 use crate::argument::{In, Out, Received};
 use crate::function::Function;
 
-/// Ends a list of extra options.
+/// `CU_LAUNCH_PARAM_END`: ends a list of extra options.
 const END: usize = 0;
-/// The option before the address of the buffer of all parameters.
+/// `CU_LAUNCH_PARAM_BUFFER_POINTER`: precedes the address of a buffer with all arguments.
 const BUFFER: usize = 1;
-/// The option before the address of that buffer's size.
+/// `CU_LAUNCH_PARAM_BUFFER_SIZE`: precedes the address of that buffer's size.
 const SIZE: usize = 2;
 
-/// The values, and pointers to them as the driver's functions want them.
+/// The values, and pointers to them in the driver's format.
 #[derive(Debug)]
 pub(crate) struct Arguments {
-    /// Nobody reads them here but who asks for a node's parameters: kernels move no data.
+    /// Read only through the pointers that a node's parameters return: kernels move no data.
     _values: Vec<Box<[u8]>>,
     _size: Box<usize>,
     /// Addresses of the values.
     parameters: Box<[usize]>,
-    /// A list of extra options.
     extra: Box<[usize]>,
 }
 
 impl Arguments {
-    /// Copies the values out of what a launch was given; `None` where their sizes are not known.
+    /// Copies the arguments of a launch; `None` if their sizes are unknown.
     pub(crate) fn taken(
         function: &Function,
         parameters: Out<*mut c_void>,
@@ -38,7 +38,8 @@ impl Arguments {
         }
         let Some(shapes) = function.parameters() else { return Ok(None) };
         if parameters.is_null() {
-            // A kernel without parameters; of one with them, a real driver would read from NULL.
+            // NULL is valid for a kernel without parameters; a real driver would read from NULL for
+            // others.
             return if shapes.is_empty() { Ok(None) } else { Err(INVALID_VALUE) };
         }
         let pointers = parameters.read_all(shapes.len())?;
@@ -80,12 +81,12 @@ impl Arguments {
         })
     }
 
-    /// The list of parameters; NULL if they were not given so.
+    /// Returns the list of arguments; NULL if they were given as a buffer.
     pub(crate) fn parameters(&self) -> *mut *mut c_void {
         list(&self.parameters)
     }
 
-    /// The list of extra options; NULL if there were none.
+    /// Returns the list of extra options; NULL if there were none.
     pub(crate) fn extra(&self) -> *mut *mut c_void {
         list(&self.extra)
     }
@@ -95,7 +96,7 @@ fn list(addresses: &[usize]) -> *mut *mut c_void {
     if addresses.is_empty() { ptr::null_mut() } else { addresses.as_ptr().cast_mut().cast() }
 }
 
-/// An option and what comes after it; only the option, where that ends the list.
+/// Returns an option and its value; the option alone if it ends the list.
 fn pair_of(extra: Out<*mut c_void>, pair: usize) -> Answer<[*mut c_void; 2]> {
     let all = extra.read_all(2 * pair + 1)?;
     let option = all[2 * pair];
@@ -107,7 +108,8 @@ fn pair_of(extra: Out<*mut c_void>, pair: usize) -> Answer<[*mut c_void; 2]> {
 }
 
 fn bytes(from: *mut c_void, size: usize) -> Answer<Box<[u8]>> {
-    // SAFETY: a kernel's parameter, which the program gave with the launch and which is as large as the kernel says.
+    // SAFETY: an argument that the program passed with the launch; it has the size that the kernel
+    // declares.
     let value: In<u8> = unsafe { In::received(from.cast_const().cast()) };
     Ok(value.read_all(size)?.into())
 }

@@ -1,4 +1,4 @@
-//! Nodes are added to graphs, by the calls that each kind of node has.
+//! Nodes are added to graphs: the functions for each kind of node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::function;
 use crate::launch::{self, Shape};
 use crate::{library, location, memops, semaphore};
 
-/// The dependencies that a call gives.
+/// Reads the dependencies of a call.
 pub(crate) fn edges(
     from: In<CUgraphNode>,
     data: Option<In<CUgraphEdgeData>>,
@@ -33,7 +33,7 @@ pub(crate) fn edges(
     Ok(from.into_iter().zip(data).map(|(from, data)| Edge { from, data }).collect())
 }
 
-/// Adds a node that is described and checked already.
+/// Adds a node that was checked.
 pub(super) fn add(
     driver: &Driver,
     node: Out<CUgraphNode>,
@@ -55,7 +55,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// The context that parameters name; NULL is the current one.
+/// Returns the context that parameters name; NULL is the current one.
 pub(super) fn context_of(driver: &Driver, context: CUcontext) -> Answer<Arc<Context>> {
     driver.context(context)
 }
@@ -64,7 +64,7 @@ pub(super) fn kernel(driver: &Driver, params: &CUDA_KERNEL_NODE_PARAMS_v2) -> An
     let CUDA_KERNEL_NODE_PARAMS_v2 { v1: given, kern, .. } = *params;
     let handle = match (given.func.is_null(), kern.is_null()) {
         (false, _) => given.func,
-        // What it is in the current context: a kernel is asked for in the one that it is to run in.
+        // A kernel stands for its function in the current context.
         (true, false) => library::function_of(driver, kern)?,
         (true, true) => return Err(INVALID_VALUE),
     };
@@ -77,9 +77,10 @@ pub(super) fn kernel(driver: &Driver, params: &CUDA_KERNEL_NODE_PARAMS_v2) -> An
         priority: None,
     };
     let launch = launch::prepare(driver, &function, shape)?;
-    // SAFETY: a list that the program gave for as long as the call takes, NULL or as long as the function has parameters.
+    // SAFETY: a list that the program passes for the duration of the call: NULL, or as long as the
+    // function's parameters.
     let values = unsafe { Received::received(given.kernel_params) };
-    // SAFETY: the same; ended as the driver documents.
+    // SAFETY: as above; the list ends as the driver documents.
     let extra = unsafe { Received::received(given.extra) };
     let arguments = Arguments::taken(&function, values, extra)?.map(Arc::new);
     Ok(Body::Kernel(KernelNode {
@@ -93,7 +94,7 @@ pub(super) fn kernel(driver: &Driver, params: &CUDA_KERNEL_NODE_PARAMS_v2) -> An
     }))
 }
 
-/// The parameters of a kernel node before CUDA 12, as those since.
+/// Converts the parameters of a kernel node to those since CUDA 12.
 pub(super) fn since_12(v1: CUDA_KERNEL_NODE_PARAMS_v1) -> CUDA_KERNEL_NODE_PARAMS_v2 {
     CUDA_KERNEL_NODE_PARAMS_v2 { v1, kern: CUkernel::NULL, ctx: CUcontext::NULL }
 }
@@ -139,7 +140,7 @@ pub(super) fn event(driver: &Driver, event: CUevent) -> Answer<CUevent> {
 
 pub(super) fn words(driver: &Driver, params: &CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Answer<Body> {
     let context = context_of(driver, params.ctx)?;
-    // SAFETY: as many operations as the program says, valid for the call.
+    // SAFETY: the program gives the number of operations; they are valid for the call.
     let operations: In<CUstreamBatchMemOpParams> =
         unsafe { In::received(params.param_array.cast_const()) };
     let operations = memops::batch(operations, params.count, params.flags)?;
@@ -149,14 +150,14 @@ pub(super) fn words(driver: &Driver, params: &CUDA_BATCH_MEM_OP_NODE_PARAMS) -> 
     Ok(Body::Words(WordsNode { operations: operations.into(), flags: params.flags, context }))
 }
 
-/// Makes the functions that read nodes of semaphores.
+/// Defines the functions that read the parameters of semaphore nodes.
 macro_rules! semaphores {
     ($($name:ident $body:ident: $params:ty;)*) => {$(
         pub(super) fn $name(driver: &Driver, params: &$params, context: CUcontext) -> Answer<Body> {
             let context = context_of(driver, context)?;
-            // SAFETY: as many semaphores as the program says, valid for the call.
+            // SAFETY: the program gives the number of semaphores; they are valid for the call.
             let semaphores = unsafe { In::received(params.ext_sem_array.cast_const()) };
-            // SAFETY: the same of their parameters.
+            // SAFETY: as above, for their parameters.
             let operations = unsafe { In::received(params.params_array) };
             let (semaphores, params) = semaphore::received(driver, semaphores, operations, params.num_ext_sems)?;
             Ok(Body::$body(SemaphoresNode { semaphores: semaphores.into(), params: params.into(), context }))
@@ -179,11 +180,11 @@ pub(super) fn allocation(
     {
         return Err(NOT_SUPPORTED);
     }
-    // Not played in a locality domain.
+    // Not simulated in a locality domain.
     if location::site_of(driver, props.location)?.domain.is_some() {
         return Err(NOT_SUPPORTED);
     }
-    // SAFETY: as many descriptions as the program says, valid for the call.
+    // SAFETY: the program gives the number of descriptors; they are valid for the call.
     let access: In<CUmemAccessDesc> = unsafe { In::received(params.access_descs) };
     let access = access.read_all(params.access_desc_count)?;
     Reservation::new(driver, params.bytesize as u64, props.location.id, access)
@@ -198,7 +199,8 @@ pub(crate) fn cuGraphCreate(call: &Call, graph: Out<CUgraph>, flags: c_uint) -> 
     Ok(())
 }
 
-/// Makes the functions that add a node: their parameters after the dependencies, and what the node does.
+/// Defines the functions that add a node: their parameters after the dependencies, and the node's
+/// description.
 macro_rules! nodes {
     ($($symbol:ident ($driver:ident, $($argument:ident: $type:ty),*) $body:expr;)*) => {$(
         pub(crate) fn $symbol(

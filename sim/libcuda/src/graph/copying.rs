@@ -1,4 +1,4 @@
-//! Copies between boxes, as nodes have them.
+//! Copies between boxes, as graph nodes describe them.
 
 use core::ptr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::driver::{Driver, count};
 use crate::layout;
 use crate::range::{self, Side};
 
-/// One side of a copy: where a box begins, and how far apart its rows and slices are.
+/// One side of a copy: origin, row pitch and slice pitch of its box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Corner {
     position: [usize; 3],
@@ -32,13 +32,13 @@ pub(crate) struct Corner {
 pub(crate) struct Copying {
     pub(crate) to: Corner,
     pub(crate) from: Corner,
-    /// Bytes, rows, slices.
+    /// In bytes, rows and slices.
     pub(crate) extent: [usize; 3],
     pub(crate) context: Arc<Context>,
 }
 
 impl Corner {
-    /// A place in the unified address space.
+    /// A box in the unified address space.
     fn at(address: u64, (row, slice): (u64, u64), side: Side) -> Self {
         let host = side != Side::Device;
         let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
@@ -54,8 +54,7 @@ impl Corner {
         }
     }
 
-    /// One side of a copy with attributes, whose box begins there and counts elements of so many
-    /// bytes.
+    /// Converts one side of a copy with attributes, whose box counts elements of `element` bytes.
     fn of(side: CopyOperand, extent: &CUextent3D, element: usize) -> Answer<Self> {
         let corner = Self {
             position: [0; 3],
@@ -87,7 +86,7 @@ impl Corner {
         }
     }
 
-    /// The first byte, and the bytes from row to row and from slice to slice.
+    /// Returns the address of the first byte, and the row and slice pitches.
     fn place(&self, driver: &Driver, extent: [usize; 3]) -> Answer<(u64, (u64, u64))> {
         let [width, rows, _] = extent;
         let [x, y, z] = self.position.map(|position| position as u64);
@@ -107,7 +106,7 @@ impl Corner {
         Ok((base + z * slice + y * pitch + x, (pitch, slice)))
     }
 
-    /// The same where the box is an array's, and must lie in it.
+    /// The same for an array; the box must lie in it.
     fn place_in_array(&self, driver: &Driver, extent: [usize; 3]) -> Answer<(u64, (u64, u64))> {
         let [x, y, z] = self.position.map(|position| position as u64);
         if self.level != 0 {
@@ -120,7 +119,7 @@ impl Corner {
 }
 
 impl Copying {
-    /// What a call in stream order copies.
+    /// Describes a copy that was enqueued to a capturing stream.
     pub(crate) fn of(what: &Pitched, sides: (Side, Side), context: Arc<Context>) -> Self {
         let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         Self {
@@ -131,7 +130,7 @@ impl Copying {
         }
     }
 
-    /// What a node is given.
+    /// Reads the parameters of a node.
     pub(crate) fn received(what: &CUDA_MEMCPY3D, context: Arc<Context>) -> Self {
         let from = Corner {
             position: [what.src_x_in_bytes, what.src_y, what.src_z],
@@ -156,8 +155,7 @@ impl Copying {
         Self { to, from, extent: [what.width_in_bytes, what.height, what.depth], context }
     }
 
-    /// What a copy with attributes is given, whose extent counts the elements of its arrays, else
-    /// bytes.
+    /// Reads a copy with attributes, whose extent counts elements of its arrays, or else bytes.
     pub(crate) fn with_attributes(driver: &Driver, what: &CUDA_MEMCPY3D_BATCH_OP) -> Answer<Self> {
         let (to, from) =
             (what.dst.get().ok_or(INVALID_VALUE)?, what.src.get().ok_or(INVALID_VALUE)?);
@@ -185,7 +183,7 @@ impl Copying {
         })
     }
 
-    /// As programs know it.
+    /// Returns the parameters for the program.
     pub(crate) fn told(&self) -> CUDA_MEMCPY3D {
         let (to, from) = (&self.to, &self.from);
         CUDA_MEMCPY3D {
@@ -217,19 +215,20 @@ impl Copying {
         }
     }
 
-    /// Whether what a node is given can be copied at all.
+    /// Checks whether the copy is possible.
     pub(crate) fn check(&self, driver: &Driver) -> Answer {
         self.pitched(driver).map(|_| ())
     }
 
-    /// Whether an executable graph can copy this in place of `before`: kinds of memory stay.
+    /// Returns whether an executable graph's copy `before` can be changed to this one: the kinds of
+    /// memory must stay.
     pub(crate) fn may_replace(&self, before: &Self) -> bool {
         self.to.kind == before.to.kind
             && self.from.kind == before.from.kind
             && self.context.number == before.context.number
     }
 
-    /// Bytes and pitches, as addresses are now.
+    /// Resolves addresses and pitches now.
     pub(crate) fn pitched(&self, driver: &Driver) -> Answer<Pitched> {
         let (to, to_pitch) = self.to.place(driver, self.extent)?;
         let (from, from_pitch) = self.from.place(driver, self.extent)?;
@@ -237,7 +236,7 @@ impl Copying {
         Ok(Pitched { to, from, width, rows, slices, to_pitch, from_pitch })
     }
 
-    /// What it is to the GPU, as addresses are now.
+    /// Returns the machine's work, resolving the addresses now.
     pub(crate) fn work(&self, driver: &Driver) -> Answer<Work> {
         let what = self.pitched(driver)?;
         let (to, from) = (range::resolve(driver, what.to)?, range::resolve(driver, what.from)?);

@@ -1,4 +1,4 @@
-//! A graph as a description for Graphviz.
+//! Descriptions of graphs for Graphviz.
 
 use core::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use crate::call::Call;
 use crate::driver::Driver;
 use crate::function;
 
-/// What is written into a node's box.
+/// Returns the label of a node.
 fn label(driver: &Driver, body: &Body, handle: CUgraphNode, flags: c_uint) -> String {
     let mut label = body.name().to_owned();
     if let Body::Kernel(kernel) = body

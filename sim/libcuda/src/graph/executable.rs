@@ -1,4 +1,4 @@
-//! Executable graphs: made, changed, asked, ended.
+//! Executable graphs: created, changed, queried, destroyed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -21,27 +21,27 @@ const FLAGS: u64 = (CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
     | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH
     | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY) as u64;
 
-/// A graph made ready to be launched.
+/// An executable graph.
 #[derive(Debug)]
 pub(crate) struct Executable {
     handle: CUgraphExec,
     id: u32,
     pub(super) flags: u64,
-    /// The graph that it was made from.
+    /// The graph that it was instantiated from.
     pub(super) source: CUgraph,
-    /// Where nodes without a context of their own are done.
+    /// Context of nodes that have none of their own.
     pub(super) home: Arc<Context>,
     pub(super) state: Mutex<State>,
 }
 
-/// What may change.
+/// The part that may change.
 #[derive(Debug)]
 pub(super) struct State {
-    /// The nodes of the graph and of its parts, under their handles there.
+    /// The nodes of the graph and of its child graphs, by their handles there.
     pub(super) shapes: HashMap<CUgraph, Nodes>,
     pub(super) values: HashMap<CUgraphConditionalHandle, c_uint>,
     pub(super) disabled: HashSet<CUgraphNode>,
-    /// Made when it is first needed after a change of what is done, or of how it hangs together.
+    /// Computed when first needed after a change of the work or of the dependencies.
     pub(super) order: Option<Arc<Order>>,
     pub(super) flight: Flight,
 }
@@ -63,12 +63,13 @@ impl Executable {
         driver.executables.get(handle.0).ok_or(INVALID_VALUE)
     }
 
-    /// The nodes of the graph and of its parts as they are now, for a capture of a launch.
+    /// Returns the nodes of the graph and its child graphs as they are now, for a capture of a
+    /// launch.
     pub(super) fn shapes(&self) -> HashMap<CUgraph, Nodes> {
         lock(&self.state).shapes.clone()
     }
 
-    /// The steps, in order.
+    /// Returns the steps in order.
     pub(super) fn order(&self, state: &mut State) -> Answer<Arc<Order>> {
         if let Some(order) = &state.order {
             return Ok(Arc::clone(order));
@@ -84,7 +85,7 @@ impl Executable {
         Ok(order)
     }
 
-    /// Changes what a node does, if `apply` finds that it may be changed so.
+    /// Changes what a node does, if `apply` allows it.
     pub(super) fn change(
         &self,
         node: CUgraphNode,
@@ -93,7 +94,7 @@ impl Executable {
         let mut state = lock(&self.state);
         let body = state.body_mut(node)?;
         let changed = apply(body)?;
-        // Only what a batch is changed to can be of another length.
+        // Only a change to a batch changes the number of steps.
         let reorder = changed.steps() != body.steps();
         *body = changed;
         if reorder {
@@ -102,7 +103,7 @@ impl Executable {
         Ok(())
     }
 
-    /// Replaces the nodes of a child, which must hang together as they do.
+    /// Replaces the nodes of a child graph; their dependencies must be the same.
     pub(super) fn change_child(
         &self,
         driver: &Driver,
@@ -117,7 +118,7 @@ impl Executable {
 }
 
 impl Graphs {
-    /// The nodes of a graph and of all its parts.
+    /// Returns the nodes of a graph and of all its child graphs.
     pub(super) fn shapes_within(&self, graph: CUgraph) -> Answer<HashMap<CUgraph, Nodes>> {
         let mut shapes = HashMap::new();
         let mut open = vec![graph];
@@ -140,13 +141,13 @@ impl Graphs {
     }
 }
 
-/// Why a graph cannot be instantiated, and at which node.
+/// Why a graph cannot be instantiated, and the node that is the cause.
 struct Refusal {
     result: CUgraphInstantiateResult,
     node: CUgraphNode,
 }
 
-/// Looks whether a graph can be done at all, and from the GPU if that is asked for.
+/// Checks whether a graph can be launched, and from the GPU if the flags request it.
 fn judge(shapes: &HashMap<CUgraph, Nodes>, flags: u64) -> Result<(), Refusal> {
     for nodes in shapes.values() {
         order::sorted(nodes)
@@ -179,7 +180,7 @@ fn judge(shapes: &HashMap<CUgraph, Nodes>, flags: u64) -> Result<(), Refusal> {
     }
 }
 
-/// Makes an executable graph; where that fails for what the graph is, `refused` is told.
+/// Creates an executable graph. Calls `refused` if the graph itself is the cause of a failure.
 fn instantiate(
     driver: &Driver,
     graph: CUgraph,
@@ -263,7 +264,7 @@ pub(crate) fn cuGraphInstantiate_v2(
     let graph_exec = graph_exec.required()?;
     let handle = instantiate(driver, graph, 0, |result, node| {
         error_node.put_if_asked(node);
-        // The program may want no words about it.
+        // The buffer is optional.
         let _ = log_buffer
             .put_text(&format!("the graph cannot be instantiated: result {result}"), buffer_size);
     })?;
@@ -297,7 +298,7 @@ pub(crate) fn cuGraphInstantiateWithParams(
     let handle = made?;
     if params.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0 {
         super::launch::cuGraphUpload(call, handle, params.upload_stream).inspect_err(|_| {
-            // The program never sees it. It was made just now, so it is there.
+            // Undone: the program never gets the handle, which cannot be missing.
             let _ = cuGraphExecDestroy(call, handle);
             params.result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
             let _ = instantiate_params.put(params);
@@ -308,7 +309,7 @@ pub(crate) fn cuGraphInstantiateWithParams(
 }
 pub(crate) use cuGraphInstantiateWithParams as cuGraphInstantiateWithParams_ptsz;
 
-/// What it has allocated lives on, until it is freed; its last launch goes on.
+/// Its allocations live until they are freed; its last launch continues.
 pub(crate) fn cuGraphExecDestroy(call: &Call, graph_exec: CUgraphExec) -> Answer {
     let driver = call.driver()?;
     let executable = driver.executables.remove(graph_exec.0).ok_or(INVALID_VALUE)?;
@@ -333,7 +334,7 @@ pub(crate) fn cuGraphExecGetFlags(
     graph_exec: CUgraphExec,
     flags: Out<cuuint64_t>,
 ) -> Answer {
-    // An upload is done once, and not a property.
+    // Uploading is done once and is not a property.
     let upload = u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD);
     flags.put(Executable::find(call.driver()?, graph_exec)?.flags & !upload)?;
     Ok(())
@@ -381,7 +382,7 @@ pub(crate) fn cuGraphNodeGetEnabled(
     Ok(())
 }
 
-/// Whatever a node's own call for it would change.
+/// Changes a node of an executable graph, as the functions of its kind do.
 pub(super) fn set(
     driver: &Driver,
     graph_exec: CUgraphExec,

@@ -1,4 +1,4 @@
-//! Graphs that are made of others: clones, children, bodies of conditional nodes.
+//! Graphs made from others: clones, child graphs, bodies of conditional nodes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::context::Context;
 use crate::handle;
 
 impl Graphs {
-    /// A graph that is part of another one's node.
+    /// Creates a graph that is part of another one's node.
     fn create_part(&mut self, graph: CUgraph, node: CUgraphNode) -> Answer<CUgraph> {
         let part = self.create();
         self.graph_mut(part)?.parent = Some((graph, node));
         Ok(part)
     }
 
-    /// Puts copies of nodes into an empty graph; of their parts as well, which `nodes_of` gives.
+    /// Copies nodes into an empty graph, and those of their child graphs, which `nodes_of` returns.
     pub(super) fn fill(
         &mut self,
         graph: CUgraph,
@@ -81,7 +81,8 @@ impl Graphs {
         parts.try_fold(false, |found, part| Ok(found || self.has_memory_within(part)?))
     }
 
-    /// A copy of a graph. Of one with memory there can be none: the addresses are the original's.
+    /// Clones a graph. A graph with memory nodes cannot be cloned: the addresses are the
+    /// original's.
     pub(super) fn clone_of(&mut self, original: CUgraph) -> Answer<CUgraph> {
         if self.has_memory_within(original)? {
             return Err(NOT_SUPPORTED);
@@ -93,7 +94,7 @@ impl Graphs {
         Ok(clone)
     }
 
-    /// Adds a graph to another as a node: a copy of it, or the graph itself.
+    /// Adds a child graph: a copy of `child`, or the graph itself.
     pub(super) fn add_child(
         &mut self,
         graph: CUgraph,
@@ -116,7 +117,7 @@ impl Graphs {
         };
         let node = self.add(graph, dependencies, Body::Child(part)).inspect_err(|_| {
             if !moves {
-                // It was made just now.
+                // It was created just now.
                 let _ = self.destroy(part);
             }
         })?;
@@ -124,7 +125,7 @@ impl Graphs {
         Ok(node)
     }
 
-    /// Adds the nodes of an executable graph as a child.
+    /// Adds the nodes of an executable graph as a child graph.
     pub(crate) fn add_nodes(
         &mut self,
         graph: CUgraph,
@@ -152,7 +153,7 @@ impl Graphs {
         Ok(handle)
     }
 
-    /// Adds a conditional node, and makes its bodies.
+    /// Adds a conditional node and creates its bodies.
     pub(super) fn add_conditional(
         &mut self,
         graph: CUgraph,
@@ -167,7 +168,7 @@ impl Graphs {
             _ => return Err(INVALID_VALUE),
         };
         let condition = self.conditions.get_mut(&params.handle).ok_or(INVALID_VALUE)?;
-        // One handle, one node.
+        // A handle is for one node.
         if params.size == 0 || params.size > most || condition.used {
             return Err(INVALID_VALUE);
         }
@@ -186,13 +187,13 @@ impl Graphs {
         Ok((node, bodies))
     }
 
-    /// The value that a launch begins with.
+    /// Returns a handle's value at the start of a launch.
     pub(super) fn condition(&self, handle: CUgraphConditionalHandle) -> c_uint {
         let condition = self.conditions.get(&handle).filter(|condition| condition.assigned);
         condition.map_or(0, |condition| condition.default)
     }
 
-    /// Whether a handle of the graph decides about no node.
+    /// Returns whether the graph has a handle that is used by no node.
     pub(super) fn has_unused_condition(&self, graph: CUgraph) -> bool {
         self.conditions.values().any(|condition| condition.graph == graph && !condition.used)
     }
@@ -243,7 +244,7 @@ pub(crate) fn cuGraphDestroy(call: &Call, graph: CUgraph) -> Answer {
     let driver = call.driver()?;
     {
         let mut graphs = Graphs::of(driver);
-        // A part goes with its node, and what is being captured when the capture ends.
+        // A child graph ends with its node, and a graph that is being captured cannot end.
         let there = graphs.graph(graph)?;
         if there.parent.is_some() || there.capturing {
             return Err(INVALID_VALUE);

@@ -14,7 +14,7 @@ use crate::capture::{self, Lane};
 use crate::driver::{Driver, lock};
 
 impl Executable {
-    /// Launches it: after what the stream holds, and after its own last launch.
+    /// Launches the graph after the stream's earlier work and after its own last launch.
     fn launch(&self, driver: &Driver, stream: StreamId) -> Answer {
         loop {
             memory::settle(driver)?;
@@ -31,14 +31,15 @@ impl Executable {
             if launched.is_err() {
                 free_all(&mut memory, &order.allocations, last);
             } else {
-                // A graph that frees what is not allocated was refused before.
+                // A graph that frees unallocated memory was refused above.
                 order.frees.iter().try_for_each(|&address| memory.free(address, last))?;
             }
             return launched.map(|_| ());
         }
     }
 
-    /// Puts memory behind what it allocates. Says for what to wait first, if its addresses are in use by what it does not come after.
+    /// Maps memory to the graph's allocations. If an address is still in use by work that the
+    /// launch does not follow, returns the ticket to wait for first.
     fn allocate(
         &self,
         driver: &Driver,
@@ -50,7 +51,7 @@ impl Executable {
         let frees_itself =
             self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
         let last = state.flight.last();
-        // All that is to be refused, before anything is changed.
+        // Every check comes before the first change.
         for reservation in &order.allocations {
             if memory.is_live(reservation.first) && !frees_itself {
                 return Err(INVALID_VALUE);
@@ -61,7 +62,7 @@ impl Executable {
         if order.frees.iter().any(|&address| !memory.is_live(address) && !allocates(address)) {
             return Err(INVALID_VALUE);
         }
-        // Launches of one graph, and of one stream, come one after the other.
+        // Launches of one graph, and launches in one stream, are in order.
         let follows =
             |ticket: Ticket| ticket.stream == stream || last.is_some_and(|last| last == ticket);
         for (place, reservation) in order.allocations.iter().enumerate() {
@@ -104,13 +105,13 @@ impl Executable {
                 .map(|part| body(part).map_or(String::new(), |body| body.title(driver)))
                 .collect()
         });
-        // SAFETY: host memory that nodes name is the program's, which must keep it until the launch is done; what lies behind other
-        // addresses was looked at just now.
+        // SAFETY: host memory that nodes name belongs to the program, which must keep it until the
+        // launch is done; all other addresses were checked just now.
         Ok(unsafe { driver.machine.launch_plan(stream, &order.plan, &works, flight) }?)
     }
 
-    /// Makes it ready on the GPU: all that a first launch would have to do before it begins, and so memory is reserved for what it allocates.
-    /// A graph that has no room is out of memory here already.
+    /// Makes the graph ready for its first launch: loads code and reserves memory for its
+    /// allocations. Fails with OUT_OF_MEMORY if there is no room for them.
     fn upload(&self, driver: &Driver) -> Answer {
         driver.context(self.home.handle)?;
         memory::settle(driver)?;
@@ -119,10 +120,10 @@ impl Executable {
     }
 }
 
-/// Takes back what a launch that does not happen was given.
+/// Undoes the allocations for a launch that fails.
 fn free_all(memory: &mut GraphMemory, allocations: &[Arc<Reservation>], last: Option<Ticket>) {
     for reservation in allocations {
-        // It is there: it was put there just now.
+        // It was allocated just now.
         let _ = memory.free(reservation.first, last);
     }
 }

@@ -1,13 +1,17 @@
-//! What graphs allocate.
+//! Memory that graphs allocate.
 //!
-//! A node's address is fixed when the node is made: by a range of addresses that nobody else has ([`Reservation`]). Memory is put behind
-//! it by an upload, which keeps it ready for the launch unless others need it before, and by each launch, out of what the GPU has for graphs ([`Pool`]), and goes back there when it is freed: by a node of the same
-//! launch, by one of another graph, or by a call of the program. What is freed in stream order can be had at once by launches that
-//! come after it in the same stream or graph, by others when the GPU has come by; until then the addresses stay mapped, for the copies
-//! that are on their way. The GPU gets memory back by `cuDeviceGraphMemTrim`.
+//! An allocation node's address is fixed when the node is created, by a reserved range of addresses
+//! ([`Reservation`]). Memory is mapped there by each launch, from the GPU's memory for graphs
+//! ([`Pool`]), or earlier by an upload; until the launch, that memory may still be taken for
+//! others. It returns to the pool when it is freed: by a node of the same launch, by one of another
+//! graph, or by a call of the program.
 //!
-//! Simpler than the driver: what one graph allocates is never put behind two of its own nodes, even if it frees the first before it
-//! allocates the second.
+//! After a free in stream order, launches that follow in the same stream or graph can reuse the
+//! memory at once, others when the GPU has reached the free. Until then it stays mapped, for copies
+//! that may still run. `cuDeviceGraphMemTrim` gives the pool's memory back to the GPU.
+//!
+//! Simpler than the driver: two allocations of one graph never share memory, even if the first is
+//! freed before the second is allocated.
 
 use core::ptr;
 use std::collections::{BTreeMap, HashMap};
@@ -22,14 +26,14 @@ use crate::argument::Out;
 use crate::call::Call;
 use crate::driver::{Driver, lock};
 
-/// Memory for graphs comes in multiples of this.
+/// Unit of memory for graphs, in bytes.
 const GRANULE: u64 = 2 << 20;
 
-/// The addresses of one allocation node.
+/// The addresses of an allocation node.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     pub(crate) first: CUdeviceptr,
-    /// As asked for.
+    /// As requested.
     pub(crate) bytes: u64,
     gpu: usize,
     device: CUdevice,
@@ -37,7 +41,7 @@ pub(crate) struct Reservation {
     rights: Mutex<Rights>,
 }
 
-/// Which graphs free it.
+/// The graphs that free the allocation.
 #[derive(Debug, Default)]
 struct Rights {
     owner: CUgraph,
@@ -67,7 +71,7 @@ impl Reservation {
         Bytes(self.bytes.next_multiple_of(GRANULE))
     }
 
-    /// The node that allocates at an address.
+    /// Returns the reservation of a node that allocates at an address.
     pub(crate) fn find(driver: &Driver, first: CUdeviceptr) -> Option<Arc<Self>> {
         lock(&driver.graph_memory).reserved.get(&first)?.upgrade()
     }
@@ -76,7 +80,7 @@ impl Reservation {
         lock(&self.rights).owner = owner;
     }
 
-    /// A graph is to free it: the one that allocates it, once; or others, each once.
+    /// Notes that a graph frees the allocation: the owner, once; or others, once each.
     pub(crate) fn freed_in(&self, graph: CUgraph) -> Answer {
         let mut rights = lock(&self.rights);
         let owner = rights.owner == graph;
@@ -93,7 +97,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// As programs know it; the list of who may use it is the node's own.
+    /// Returns the parameters for the program. The list of access descriptors is the node's own.
     pub(super) fn told(&self) -> CUDA_MEM_ALLOC_NODE_PARAMS {
         CUDA_MEM_ALLOC_NODE_PARAMS {
             pool_props: CUmemPoolProps {
@@ -118,12 +122,12 @@ impl Reservation {
     }
 }
 
-/// Memory of a GPU, for graphs, and the reservation that it is mapped to.
+/// Physical memory for graphs, and the reservation that it is mapped to.
 #[derive(Debug)]
 struct Block {
     physical: PhysicalId,
     at: Arc<Reservation>,
-    /// What may still use it.
+    /// Work that may still use it.
     until: Option<Ticket>,
 }
 
@@ -140,10 +144,10 @@ impl Block {
     }
 }
 
-/// What a GPU has for graphs.
+/// A GPU's memory for graphs.
 #[derive(Debug, Default)]
 struct Pool {
-    /// Free, or to be so when the GPU has come by.
+    /// Free, or free once the GPU has reached their tickets.
     idle: Vec<Block>,
     reserved: u64,
     reserved_high: u64,
@@ -151,7 +155,7 @@ struct Pool {
 }
 
 impl Pool {
-    /// Puts memory behind a reservation that has none: idle memory that may be given away, else more of the GPU's.
+    /// Maps memory to a reservation that has none: an idle block, or else new memory.
     fn back(
         &mut self,
         driver: &Driver,
@@ -179,7 +183,7 @@ impl Pool {
     }
 }
 
-/// What graphs have allocated.
+/// Memory allocated by graphs.
 #[derive(Debug, Default)]
 pub(crate) struct GraphMemory {
     reserved: BTreeMap<CUdeviceptr, Weak<Reservation>>,
@@ -188,13 +192,14 @@ pub(crate) struct GraphMemory {
 }
 
 impl GraphMemory {
-    /// Whether memory is behind a reservation.
+    /// Returns whether memory is mapped to a reservation.
     pub(super) fn is_live(&self, first: CUdeviceptr) -> bool {
         self.live.contains_key(&first)
     }
 
-    /// Puts memory behind a reservation, for a launch that comes after whatever `follows` says. Where its addresses are in use by
-    /// anything else, nothing is done: for what to wait.
+    /// Maps memory to a reservation, for a launch that follows the tickets for which `follows`
+    /// returns true. If its addresses are still in use by other work, changes nothing and returns
+    /// the ticket to wait for.
     pub(super) fn allocate(
         &mut self,
         driver: &Driver,
@@ -203,7 +208,7 @@ impl GraphMemory {
     ) -> Answer<Option<Ticket>> {
         let gpu = reservation.gpu;
         let pool = self.pools.entry(gpu).or_default();
-        // What was there last is there still.
+        // The block that was there last is still mapped.
         let own = pool.idle.iter().position(|block| Arc::ptr_eq(&block.at, reservation));
         let block = match own {
             Some(place) if pool.idle[place].until.is_some_and(|ticket| !follows(ticket)) => {
@@ -219,7 +224,7 @@ impl GraphMemory {
         Ok(None)
     }
 
-    /// Puts memory behind what a graph allocates, for its next launch. As long as that does not come others may have it.
+    /// Maps memory to a graph's allocations, for its next launch. Others may take it until then.
     pub(super) fn reserve(&mut self, driver: &Driver, allocations: &[Arc<Reservation>]) -> Answer {
         let is_of_it = |block: &Block| {
             allocations.iter().any(|reservation| Arc::ptr_eq(&block.at, reservation))
@@ -235,7 +240,7 @@ impl GraphMemory {
         Ok(())
     }
 
-    /// Takes back what is behind an address, for use after `until`.
+    /// Frees the allocation at an address; it can be reused after `until`.
     pub(super) fn free(&mut self, first: CUdeviceptr, until: Option<Ticket>) -> Answer {
         let block = self.live.remove(&first).ok_or(INVALID_VALUE)?;
         let pool = self.pools.entry(block.at.gpu).or_default();
@@ -243,18 +248,18 @@ impl GraphMemory {
         Ok(())
     }
 
-    /// Bytes that launches have, or may still use.
+    /// Returns the bytes that launches use, or may still use.
     fn used(&self, gpu: usize) -> u64 {
         let live = self.live.values().filter(|block| block.at.gpu == gpu);
         let idle = self.pools.get(&gpu).into_iter().flat_map(|pool| &pool.idle);
         live.chain(idle.filter(|block| block.until.is_some())).map(|block| block.at.room().0).sum()
     }
 
-    /// Gives back the addresses of nodes that are gone.
+    /// Frees the addresses of nodes that no longer exist.
     fn sweep(&mut self, driver: &Driver) {
         let gone = self.reserved.extract_if(.., |_, reservation| reservation.strong_count() == 0);
         for (first, _) in gone {
-            // Nothing is mapped there: blocks keep their reservations.
+            // Nothing is mapped there: a block holds its reservation.
             if let Some((start, size)) = driver.machine.reservation(first) {
                 let _ = driver.machine.free_addresses(start, size);
             }
@@ -262,12 +267,13 @@ impl GraphMemory {
     }
 }
 
-/// Gives back the addresses of nodes that are gone, when a graph is.
+/// Frees the addresses of nodes that no longer exist, after a graph was destroyed.
 pub(super) fn sweep(driver: &Driver) {
     lock(&driver.graph_memory).sweep(driver);
 }
 
-/// Finds out what is free by now. Without the lock while effects are performed: functions of the program are among them.
+/// Finds out which blocks have become free. Effects are performed without the lock, because they
+/// include functions of the program.
 pub(super) fn settle(driver: &Driver) -> Answer {
     let mut passed = Vec::new();
     for block in lock(&driver.graph_memory).pools.values().flat_map(|pool| &pool.idle) {
@@ -280,7 +286,8 @@ pub(super) fn settle(driver: &Driver) -> Answer {
     if passed.is_empty() {
         return Ok(());
     }
-    // The GPU has come by; what the host sees of that may still be to do, and needs the addresses.
+    // The GPU has reached the ticket. Its effects on the host may still be pending, and need the
+    // addresses.
     driver.machine.perform_effects()?;
     for block in lock(&driver.graph_memory).pools.values_mut().flat_map(|pool| &mut pool.idle) {
         if block.until.is_some_and(|ticket| passed.contains(&ticket)) {
@@ -290,19 +297,18 @@ pub(super) fn settle(driver: &Driver) -> Answer {
     Ok(())
 }
 
-/// Whether the program may free what a graph has allocated at an address; `None` if no graph allocates there.
-///
-/// What its own graph frees can be freed by nobody else.
+/// Returns whether the program may free a graph's allocation; `None` if no graph allocates at the
+/// address. What its own graph frees, only that graph can free.
 pub(crate) fn freeable(driver: &Driver, address: CUdeviceptr) -> Option<Answer> {
     let memory = lock(&driver.graph_memory);
     if let Some(block) = memory.live.get(&address) {
         return Some(if block.at.is_freed_by_owner() { Err(INVALID_VALUE) } else { Ok(()) });
     }
-    // Not allocated now, or freed already.
+    // Not allocated now, or already freed.
     memory.reserved.get(&address)?.upgrade().map(|_| Err(INVALID_VALUE))
 }
 
-/// Frees what a graph has allocated, for use by others after `until`.
+/// Frees a graph's allocation; others can reuse it after `until`.
 pub(crate) fn free(driver: &Driver, address: CUdeviceptr, until: Option<Ticket>) -> Answer {
     lock(&driver.graph_memory).free(address, until)
 }
