@@ -90,7 +90,8 @@ impl<T> Out<T> {
     /// Writes the value, unless the pointer is NULL.
     pub(crate) fn put_if_asked(self, value: T) {
         if !self.is_null() {
-            // SAFETY: not NULL, so valid for writes by the contract of `received`; a `void *` of C need not be aligned for `T`.
+            // SAFETY: not NULL, so valid for writes by the contract of `received`. It need not be
+            // aligned for `T`.
             unsafe { self.0.write_unaligned(value) };
         }
     }

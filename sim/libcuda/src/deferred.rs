@@ -26,8 +26,8 @@ impl Drop for Mapped {
     }
 }
 
-/// Maps memory to an array of `bytes` bytes, or unmaps it. An unmapping is returned, to be dropped
-/// when the stream reaches it.
+/// Maps memory to an array of `bytes` bytes, or takes it away. Memory taken away is returned, to be
+/// dropped when the stream reaches the operation.
 pub(crate) fn map(
     driver: &Driver,
     array: &Array,

@@ -14,7 +14,7 @@
 //!     CUresult (*semaphore)(int counts, uint64_t *semaphore);
 //!     CUresult (*semaphore_descriptor)(uint64_t semaphore, int *fd);    /* vkGetSemaphoreFdKHR */
 //!     CUresult (*signal)(uint64_t semaphore, uint64_t value);           /* vkSignalSemaphore */
-//!     CUresult (*value)(uint64_t semaphore, uint64_t *value);           /* vkGetSemaphoreCounterValue */
+//!     CUresult (*value)(uint64_t semaphore, uint64_t *value);  /* vkGetSemaphoreCounterValue */
 //!     CUresult (*destroy)(uint64_t semaphore);                          /* vkDestroySemaphore */
 //! };
 //! ```

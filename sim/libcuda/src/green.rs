@@ -1,8 +1,8 @@
 //! Green contexts: parts of a GPU's multiprocessors, with streams whose kernels run on these only.
 //!
-//! A green context is a view of the GPU's primary context, which it holds on to: memory and modules are that one's, and so is its turn. It
-//! takes some memory of its own. What its kernels take of the GPU is bounded by its part; that two such parts are
-//! apart in space is not played. Its default stream is the primary context's.
+//! A green context is a view of the GPU's primary context, which it retains: it shares the memory,
+//! the modules, the default stream and the turn. It takes some memory of its own. Its kernels use
+//! at most its part of the GPU. Two parts are not kept on different multiprocessors.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ use crate::{primary, stream};
 
 values!(CUdevResourceDesc);
 
-/// What a green context takes.
+/// Memory of a green context.
 const MEMORY: Bytes = Bytes::from_mib(8);
 
-/// What a green context is to be made of.
+/// A description from which green contexts are created.
 #[derive(Debug)]
 pub(crate) struct Description {
     gpu: usize,
@@ -39,11 +39,11 @@ pub(crate) struct Green {
     pub(crate) context: Arc<Context>,
     multiprocessors: Multiprocessors,
     manner: Manner,
-    /// Where the machine has what it takes.
+    /// Address of its memory in the machine.
     memory: u64,
 }
 
-/// The fewest multiprocessors of a part, and of what parts are multiples (the driver's documentation).
+/// Returns a part's minimum and unit, in multiprocessors, by the driver's documentation.
 fn grain(driver: &Driver, gpu: usize) -> (c_uint, c_uint) {
     match driver.machine.gpus()[gpu].model.capability.0 {
         ..=6 => (1, 1),
@@ -53,7 +53,7 @@ fn grain(driver: &Driver, gpu: usize) -> (c_uint, c_uint) {
     }
 }
 
-/// Describes multiprocessors of a GPU; none is a resource of no kind.
+/// Describes multiprocessors of a GPU; an empty part becomes an invalid resource.
 fn resource(
     driver: &Driver,
     gpu: usize,
@@ -81,7 +81,7 @@ fn resource(
     }
 }
 
-/// GPU and multiprocessors that a resource describes.
+/// Returns the GPU and the multiprocessors of a resource.
 fn described(driver: &Driver, resource: &CUdevResource) -> Answer<(usize, Multiprocessors)> {
     if resource.kind != CU_DEV_RESOURCE_TYPE_SM {
         return Err(INVALID_RESOURCE_TYPE);
@@ -176,7 +176,8 @@ pub(crate) fn cuStreamGetDevResource(
 }
 pub(crate) use cuStreamGetDevResource as cuStreamGetDevResource_ptsz;
 
-/// Splits into as many equal parts as fit, or as are asked for. Without room for results it only tells how many fit.
+/// Splits into equal parts, as many as fit or as are requested. Without an array for results,
+/// returns only the number that fits.
 pub(crate) fn cuDevSmResourceSplitByCount(
     call: &Call,
     result: Out<CUdevResource>,
@@ -220,7 +221,7 @@ pub(crate) fn cuDevSmResourceSplitByCount(
     Ok(())
 }
 
-/// Splits into groups that may differ, one after the other; `result` may be left out, to learn how large they would be.
+/// Splits into groups of different sizes. `result` may be NULL, to compute the sizes only.
 pub(crate) fn cuDevSmResourceSplit(
     call: &Call,
     result: Out<CUdevResource>,
@@ -283,7 +284,7 @@ pub(crate) fn cuDevResourceGenerateDesc(
     Ok(())
 }
 
-/// Holds on to the GPU's primary context, and makes it if there is none.
+/// Retains the GPU's primary context, which is created if necessary.
 pub(crate) fn cuGreenCtxCreate(
     call: &Call,
     ph_ctx: Out<CUgreenCtx>,
@@ -312,14 +313,14 @@ pub(crate) fn cuGreenCtxCreate(
     Ok(())
 }
 
-/// Its streams are waited for, and gone.
+/// Waits for its streams and destroys them.
 pub(crate) fn cuGreenCtxDestroy(call: &Call, green: CUgreenCtx) -> Answer {
     let driver = call.driver()?;
     let found = find(driver, green)?;
     driver.machine.synchronize_context(found.context.id)?;
     driver.greens.remove(green.0);
     found.context.close_part(driver);
-    // Gone with the primary context if that was reset.
+    // Fails if the primary context was reset: the memory is freed already.
     let _ = driver.machine.free(found.memory);
     primary::release(driver, found.context.gpu)
 }
@@ -353,7 +354,7 @@ pub(crate) fn cuGreenCtxStreamCreate(
     Ok(())
 }
 
-/// NULL for a stream of a context that is not green.
+/// Returns NULL for a stream of a context that is not green.
 pub(crate) fn cuStreamGetGreenCtx(call: &Call, handle: CUstream, green: Out<CUgreenCtx>) -> Answer {
     let driver = call.driver()?;
     let to = green.required()?;

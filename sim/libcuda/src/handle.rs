@@ -1,21 +1,21 @@
-//! Handles: numbers that stand for the driver's objects.
+//! Handles: numbers that identify the driver's objects.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use cgpu_shm::atomic::{AtomicUsize, Ordering};
 
-/// The objects of one kind, by handle. A handle is never given out twice, to no kind of object, so that a stale one and one of
-/// another kind are told from a good one.
+/// The objects of one kind, by handle. No handle is reused, for any kind of object, so that stale
+/// handles and handles of other kinds are detected.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     objects: RwLock<HashMap<usize, Arc<T>>>,
 }
 
-/// Above the handles that stand for themselves (NULL and the default streams).
+/// Above the handles with a meaning of their own (NULL and the default streams).
 static NEXT: AtomicUsize = AtomicUsize::new(0x5000_0000);
 
-/// A handle for a new object.
+/// Returns a new handle.
 pub(crate) fn fresh() -> usize {
     // Relaxed: only uniqueness matters.
     NEXT.fetch_add(0x10, Ordering::Relaxed)
@@ -28,14 +28,14 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// Adds an object; its handle.
+    /// Adds an object. Returns its handle.
     pub(crate) fn add(&self, object: T) -> usize {
         let handle = fresh();
         self.write().insert(handle, Arc::new(object));
         handle
     }
 
-    /// Adds an object that knows its own handle.
+    /// Adds an object that contains its handle.
     pub(crate) fn insert(&self, handle: usize, object: Arc<T>) {
         self.write().insert(handle, object);
     }
@@ -48,12 +48,12 @@ impl<T> Table<T> {
         self.write().remove(&handle)
     }
 
-    /// Drops all objects that `keep` says no to.
+    /// Removes the objects for which `keep` returns false.
     pub(crate) fn retain(&self, keep: impl Fn(&T) -> bool) {
         self.write().retain(|_, object| keep(object));
     }
 
-    /// The handle of the first object that fits.
+    /// Returns the handle of the first object that fits.
     pub(crate) fn find(&self, fits: impl Fn(&T) -> bool) -> Option<(usize, Arc<T>)> {
         self.read()
             .iter()
@@ -61,7 +61,7 @@ impl<T> Table<T> {
             .map(|(&handle, object)| (handle, Arc::clone(object)))
     }
 
-    /// All objects that fit, in the order of their handles.
+    /// Returns all objects that fit, in the order of their handles.
     pub(crate) fn all(&self, fits: impl Fn(&T) -> bool) -> Vec<(usize, Arc<T>)> {
         let objects = self.read();
         let fitting = objects.iter().filter(|(_, object)| fits(object));
@@ -71,7 +71,7 @@ impl<T> Table<T> {
         all
     }
 
-    // A panic while the map is locked leaves it whole: single insertions and removals.
+    // A panic cannot leave the map half changed: the changes are single insertions and removals.
     fn read(&self) -> RwLockReadGuard<'_, HashMap<usize, Arc<T>>> {
         self.objects.read().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,6 +1,6 @@
-//! Host memory that the GPU knows: pinned, registered and managed.
+//! Host memory that the GPU can reach: pinned, registered and managed.
 //!
-//! Addresses are unified: the GPU's address of host memory is the host's.
+//! Addresses are unified: host memory has the same address on the GPU.
 
 use core::ptr;
 use std::collections::BTreeMap;
@@ -17,41 +17,41 @@ use crate::call::Call;
 use crate::context::Context;
 use crate::driver::lock;
 
-/// How the GPU came to know it.
+/// Origin of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Allocated by the driver.
     Pinned,
-    /// The program's own, pinned where it is.
+    /// The program's own memory, pinned.
     Registered,
     /// Migrates between host and GPU.
     Managed,
 }
 
-/// One piece of it.
+/// One allocation or registration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostRange {
     pub(crate) first: usize,
     pub(crate) bytes: usize,
     pub(crate) kind: Kind,
     pub(crate) flags: c_uint,
-    /// Whose it is; it goes with it.
+    /// Context that it belongs to, and with which it ends.
     context: ContextId,
     pub(crate) context_handle: CUcontext,
 }
 
-/// All of it, by the first byte.
+/// All ranges, by first byte.
 #[derive(Debug, Default)]
 pub(crate) struct HostMemory(BTreeMap<usize, HostRange>);
 
 impl HostMemory {
-    /// The piece that holds a byte.
+    /// Returns the range that contains a byte.
     pub(crate) fn find(&self, address: usize) -> Option<HostRange> {
         let (_, range) = self.0.range(..=address).next_back()?;
         (address - range.first < range.bytes).then_some(*range)
     }
 
-    /// Whether all the bytes lie in one piece.
+    /// Returns whether one range contains all the bytes.
     pub(crate) fn holds(&self, address: usize, bytes: usize) -> bool {
         self.find(address).is_some_and(|range| bytes <= range.bytes - (address - range.first))
     }
@@ -77,7 +77,7 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Allocates host memory, zeroed; where.
+    /// Allocates zeroed host memory. Returns its address.
     pub(crate) fn map(
         &mut self,
         bytes: usize,
@@ -85,7 +85,7 @@ impl HostMemory {
         flags: c_uint,
         context: &Context,
     ) -> Answer<usize> {
-        // SAFETY: asks for a new mapping anywhere; no memory that is in use is touched.
+        // SAFETY: requests a new mapping at any address, so memory in use is not affected.
         let place = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -104,23 +104,23 @@ impl HostMemory {
         Ok(first)
     }
 
-    /// Frees what [`HostMemory::map`] gave.
+    /// Frees memory from [`HostMemory::map`].
     pub(crate) fn unmap(&mut self, first: usize, kind: Kind) -> Answer {
         let range = self.0.get(&first).filter(|range| range.kind == kind).ok_or(INVALID_VALUE)?;
-        // SAFETY: our own mapping, whole; the program says that nobody uses it any more.
+        // SAFETY: the whole of our own mapping, which the program no longer uses.
         unsafe { libc::munmap(ptr::with_exposed_provenance_mut(first), range.bytes) };
         self.0.remove(&first);
         Ok(())
     }
 
-    /// Drops what was a context's.
+    /// Drops the ranges of a context.
     pub(crate) fn forget(&mut self, context: &Context) {
         let its = self.0.values().filter(|range| range.context == context.id);
         for range in its.copied().collect::<Vec<_>>() {
             if range.kind == Kind::Registered {
                 self.0.remove(&range.first);
             } else {
-                // It is there: it was found.
+                // It was found just now.
                 let _ = self.unmap(range.first, range.kind);
             }
         }
@@ -155,7 +155,7 @@ pub(crate) fn cuMemAllocHost(call: &Call, pp: Out<*mut c_void>, bytesize: c_uint
 pub(crate) fn cuMemFreeHost(call: &Call, p: Out<c_void>) -> Answer {
     let driver = call.driver()?;
     let context = lock(&driver.host).find(p.address()).ok_or(INVALID_VALUE)?.context;
-    // Copies may still be on their way to or from it.
+    // Copies may still use it.
     driver.machine.synchronize_context(context)?;
     lock(&driver.host).unmap(p.address(), Kind::Pinned)
 }
@@ -205,7 +205,7 @@ pub(crate) fn cuMemHostGetDevicePointer_v2(
     Ok(())
 }
 
-/// Host memory lies where 32 bits do not reach.
+/// Always fails: host memory has addresses above 32 bits.
 pub(crate) fn cuMemHostGetDevicePointer(
     call: &Call,
     _pdptr: Out<CUdeviceptr_v1>,

@@ -1,5 +1,5 @@
-//! Images of code. Any byte string is one. Where it is PTX, it is read for what callers ask about: the names of kernels with the
-//! layout of their parameters, and the names and sizes of global variables.
+//! Images of code. Any byte string is accepted. PTX is parsed for what programs query: names of
+//! kernels, the layout of their parameters, and names and sizes of global variables.
 
 use core::ffi::{c_char, c_void};
 
@@ -29,11 +29,12 @@ pub(crate) struct Global {
     pub(crate) managed: bool,
 }
 
-/// What binary images begin with: ELF, a fatbin, and the struct that points to a fatbin.
+/// First bytes of binary images: ELF, a fatbin, and the struct that points to a fatbin.
 const BINARIES: [&[u8]; 3] = [b"\x7fELF", b"\x50\xed\x55\xba", b"\xb1\x43\x62\x46"];
 
 impl Image {
-    /// Reads an image from memory. Binary ones say nothing: their length is not known, nor their format ours to take apart.
+    /// Reads an image from memory. Binary images declare nothing: their length is unknown, and
+    /// their format is not parsed.
     pub(crate) fn read(image: In<c_void>) -> Answer<Self> {
         let image = image.required()?;
         if BINARIES.iter().any(|magic| image.begins_with(magic)) {
@@ -42,12 +43,12 @@ impl Image {
         Ok(Self::parse(&image.cast::<c_char>().text()?))
     }
 
-    /// Reads the declarations of PTX; of other text, none.
+    /// Parses the declarations of PTX; other text has none.
     pub(crate) fn parse(text: &str) -> Self {
         let mut image = Self::default();
         let text = without_comments(text);
         let mut rest = text.as_str();
-        // Statements of a module end with a semicolon; a kernel's head ends where its body begins.
+        // A statement ends with a semicolon; a kernel's head ends where its body begins.
         while let Some(end) = rest.find([';', '{']) {
             let (statement, after) = rest.split_at(end);
             rest = &after[1..];
@@ -69,7 +70,7 @@ fn without_comments(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// What follows the brace that closes the one before `text`.
+/// Returns the text after the brace that closes the block before `text`.
 fn behind_body(text: &str) -> &str {
     let mut depth = 1_usize;
     for (index, character) in text.char_indices() {
@@ -85,7 +86,8 @@ fn behind_body(text: &str) -> &str {
     ""
 }
 
-/// `.visible .entry name ( .param .u64 name_param_0, .param .align 8 .b8 name_param_1[24] ) .maxntid 256, 1, 1`
+/// Parses `.visible .entry name ( .param .u64 name_param_0, .param .align 8 .b8 name_param_1[24] )
+/// .maxntid 256, 1, 1`.
 fn kernel(statement: &str) -> Option<KernelShape> {
     let (_, head) = statement.split_once(".entry")?;
     let (name, parameters) = match head.split_once('(') {
@@ -108,7 +110,7 @@ fn kernel(statement: &str) -> Option<KernelShape> {
     Some(KernelShape { name, parameters })
 }
 
-/// `.visible .global .align 4 .b8 name[40]`, with or without ` = {...}`
+/// Parses `.visible .global .align 4 .b8 name[40]`, with or without ` = {...}`.
 fn global(statement: &str) -> Option<Global> {
     let declaration = statement.split_once('=').map_or(statement, |(declaration, _)| declaration);
     let (_, rest) =
@@ -117,7 +119,7 @@ fn global(statement: &str) -> Option<Global> {
     Some(Global { name, bytes: bytes as u64, managed: statement.contains(".managed") })
 }
 
-/// `.align 8 .b8 name[24]` is a name, a size and an alignment.
+/// Parses a declaration such as `.align 8 .b8 name[24]` into name, size and alignment.
 fn variable(declaration: &str) -> Option<(String, usize, usize)> {
     let mut element = None;
     let mut align = None;
@@ -131,7 +133,7 @@ fn variable(declaration: &str) -> Option<(String, usize, usize)> {
             }
             Some("v2") => elements = 2,
             Some("v4") => elements = 4,
-            // `.u64` has 8 bytes; words without a number, such as `.ptr`, say nothing of the size.
+            // `.u64` has 8 bytes; directives without a number, such as `.ptr`, have no size.
             Some(word) => {
                 let bits = word.trim_start_matches(|c: char| c.is_ascii_lowercase());
                 element = element.or(bits.parse::<usize>().ok().map(|bits| (bits / 8).max(1)));

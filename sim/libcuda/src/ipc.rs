@@ -1,4 +1,4 @@
-//! Memory handles between processes that are numbers: an allocation of one process, opened by others.
+//! IPC handles of memory: numbers by which other processes open an allocation.
 
 use cgpu_abi::types::*;
 use cgpu_sim::Bytes;
@@ -10,13 +10,13 @@ use crate::call::Call;
 
 values!(CUipcMemHandle);
 
-/// The only flag there is, and it has to be given.
+/// The only flag, which is mandatory.
 const LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
 
-/// What handles of this driver begin with.
+/// First eight bytes of a memory handle.
 const MAGIC: u64 = u64::from_be_bytes(*b"cgpusimM");
 
-/// The numbers of an offer, in 64 bytes that mean something to this driver only.
+/// Packs an offer into 64 bytes that only this driver can read.
 pub(crate) fn pack(magic: u64, pool: u64, offer: &Offer) -> [u8; 64] {
     let words = [magic, pool, offer.export, offer.serial, offer.offset, offer.size.0, 0, 0];
     let mut bytes = [0; 64];
@@ -26,7 +26,7 @@ pub(crate) fn pack(magic: u64, pool: u64, offer: &Offer) -> [u8; 64] {
     bytes
 }
 
-/// The pool and the offer of 64 bytes that [`pack`] made; `None` for any others.
+/// Unpacks the pool and the offer that [`pack`] packed; `None` for other bytes.
 pub(crate) fn unpack(magic: u64, bytes: &[u8; 64]) -> Option<(u64, Offer)> {
     let mut words = bytes.chunks_exact(8).map(|bytes| {
         let mut word = [0; 8];
@@ -39,7 +39,7 @@ pub(crate) fn unpack(magic: u64, bytes: &[u8; 64]) -> Option<(u64, Offer)> {
     (found == magic).then_some((pool, offer))
 }
 
-/// Takes any address within an allocation of a context; the handle is the allocation's.
+/// Accepts any address within an allocation of a context.
 pub(crate) fn cuIpcGetMemHandle(
     call: &Call,
     handle: Out<CUipcMemHandle>,
@@ -53,7 +53,8 @@ pub(crate) fn cuIpcGetMemHandle(
     Ok(())
 }
 
-/// Opens another process's allocation in the current context; once more in the same one counts. One's own cannot be opened.
+/// Opens another process's allocation in the current context; opening it again counts. A process
+/// cannot open its own.
 pub(crate) fn cuIpcOpenMemHandle_v2(
     call: &Call,
     pdptr: Out<CUdeviceptr>,

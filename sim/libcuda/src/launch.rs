@@ -19,34 +19,33 @@ use crate::function::{self, Function};
 use crate::graph::Arguments;
 use crate::graph::node::{Body, KernelNode};
 
-/// The most threads of a block.
+/// Maximum number of threads in a block.
 const THREADS: u64 = 1024;
 
-/// In which shape a kernel is launched.
+/// Dimensions and options of a launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) grid: [c_uint; 3],
     pub(crate) block: [c_uint; 3],
     pub(crate) shared: c_uint,
     pub(crate) cooperative: bool,
-    /// Instead of its stream's.
+    /// Overrides the stream's priority.
     pub(crate) priority: Option<c_int>,
 }
 
-/// Values of a kernel's parameters, given one by one or all at once.
+/// Arguments of a kernel: as a list, or as one buffer.
 type Values = (Out<*mut c_void>, Out<*mut c_void>);
 
-/// The product of three dimensions, none of them 0.
+/// Returns the product of three dimensions; fails if it is 0 or overflows.
 fn volume(dimensions: [c_uint; 3]) -> Answer<u64> {
     let [x, y, z] = dimensions.map(u64::from);
-    // Two factors are below 2^32 each; the third one could overflow only if it is not one of a grid's (65535 at most).
     x.checked_mul(y)
         .and_then(|xy| xy.checked_mul(z))
         .filter(|&volume| volume > 0)
         .ok_or(INVALID_VALUE)
 }
 
-/// What a kernel is to the GPU in a shape. Its code goes onto the GPU, if it is not there.
+/// Returns the machine's launch of a kernel. Loads the kernel's code, unless it is loaded.
 pub(crate) fn prepare(driver: &Driver, function: &Function, shape: Shape) -> Answer<Launch> {
     let (blocks, threads) = (volume(shape.grid)?, volume(shape.block)?);
     let gpu = function.context.gpu;
@@ -63,7 +62,7 @@ pub(crate) fn prepare(driver: &Driver, function: &Function, shape: Shape) -> Ans
         spec.footprint(blocks, threads, shared, registers).ok_or(LAUNCH_OUT_OF_RESOURCES)?;
     let waves = spec.waves(blocks, threads, shared, registers).ok_or(LAUNCH_OUT_OF_RESOURCES)?;
     let footprint = match shape.cooperative {
-        // All blocks must be on the GPU at once.
+        // All blocks must be resident at once.
         true if !footprint.fits_at_once() => return Err(COOPERATIVE_LAUNCH_TOO_LARGE),
         true => footprint.cooperative(),
         false => footprint,
@@ -182,7 +181,7 @@ pub(crate) fn cuLaunchKernelEx(
     extra: Out<*mut c_void>,
 ) -> Answer {
     let config = config.read()?;
-    // SAFETY: the configuration points to as many attributes as it says, valid as long as it is.
+    // SAFETY: the configuration gives the number of attributes; they are valid as long as it is.
     let attributes: In<CUlaunchAttribute> =
         unsafe { crate::argument::Received::received(config.attrs.cast_const()) };
     let mut cooperative = false;
@@ -190,11 +189,11 @@ pub(crate) fn cuLaunchKernelEx(
     for attribute in attributes.read_all(count(config.num_attrs)?)? {
         match attribute.id {
             CU_LAUNCH_ATTRIBUTE_COOPERATIVE => {
-                // SAFETY: every byte of the union may be read as a number, and this member is the one that the id names.
+                // SAFETY: every bit pattern of the union is valid, and the id names this member.
                 cooperative = unsafe { attribute.value.cooperative } != 0;
             }
             CU_LAUNCH_ATTRIBUTE_PRIORITY => {
-                // SAFETY: the same.
+                // SAFETY: as above.
                 priority = Some(unsafe { attribute.value.priority });
             }
             _ => {}
@@ -211,7 +210,7 @@ pub(crate) fn cuLaunchKernelEx(
 }
 pub(crate) use cuLaunchKernelEx as cuLaunchKernelEx_ptsz;
 
-/// Launches as they were before CUDA 4: block and parameters are the function's, set before.
+/// Launches by the interface before CUDA 4: block and arguments were set on the function.
 fn launch_shaped(
     call: &Call,
     f: CUfunction,
@@ -266,7 +265,7 @@ pub(crate) fn cuFuncSetSharedSize(call: &Call, hfunc: CUfunction, bytes: c_uint)
     Ok(())
 }
 
-// Kernels compute nothing, so that values of parameters are only taken.
+// Kernels compute nothing, so arguments are only checked.
 
 pub(crate) fn cuParamSetSize(call: &Call, hfunc: CUfunction, _numbytes: c_uint) -> Answer {
     function::find(call.driver()?, hfunc).map(drop)
@@ -296,12 +295,12 @@ fn parameter(call: &Call, hfunc: CUfunction, offset: c_int) -> Answer {
     if offset < 0 { Err(INVALID_VALUE) } else { Ok(()) }
 }
 
-/// By default nothing of the launch begins before all of its streams have come to it, and none goes on before all of it
-/// has ended.
+/// By default, no part of the launch begins before all streams have reached it, and no stream
+/// continues before all of it has ended.
 const NO_PRE_LAUNCH_SYNC: c_uint = 1;
 const NO_POST_LAUNCH_SYNC: c_uint = 2;
 
-/// One kernel on several GPUs, each in a stream of its own.
+/// Launches a kernel on several GPUs, in a stream of each.
 pub(crate) fn cuLaunchCooperativeKernelMultiDevice(
     call: &Call,
     launch_params_list: Out<CUDA_LAUNCH_PARAMS>,
@@ -322,7 +321,7 @@ pub(crate) fn cuLaunchCooperativeKernelMultiDevice(
             cooperative: true,
             priority: None,
         };
-        // The default streams are none that a launch on several GPUs could be in.
+        // Default streams are not allowed.
         driver.streams.get(part.stream.0).ok_or(INVALID_HANDLE)?;
         let Lane::Gpu(stream, context) = capture::lane(driver, part.stream, call.per_thread)?
         else {

@@ -1,8 +1,10 @@
-//! How much memory an array takes: tiles, padding, levels, layers. Not what its elements come to.
+//! Memory that an array takes: tiles, padding, levels, layers. It is more than the sum of its
+//! elements.
 //!
-//! Modelled after the tiled layout that open drivers describe (nouveau, NVK): tiles of 64 bytes by 8 rows, stacked to blocks of up to 16
-//! tiles in height and 32 in depth, the power of two that the array's own extent needs. Rows of arrays with one dimension are padded only.
-//! The whole is rounded up to pages of 64 KiB.
+//! Modelled after the tiled layout that open drivers describe (nouveau, NVK): tiles of 64 bytes by
+//! 8 rows, stacked to blocks of up to 16 tiles in height and 32 in depth. The block is the smallest
+//! power of two that the array's extent needs. One-dimensional arrays are only padded. The total is
+//! rounded up to pages of 64 KiB.
 
 use cgpu_abi::types::*;
 
@@ -10,33 +12,34 @@ use crate::answer::{Answer, INVALID_VALUE, NOT_SUPPORTED};
 
 /// Width of a tile in bytes, and its height in rows.
 const TILE: (u64, u64) = (64, 8);
-/// Most tiles of a block, in height and in depth.
+/// Maximum height and depth of a block, in tiles.
 const BLOCK: (u64, u64) = (16, 32);
-/// Rows of arrays with one dimension are padded to this.
+/// Unit of rows of one-dimensional arrays, in bytes.
 const ROW: u64 = 512;
-/// Sizes are multiples of this, and memory begins at one.
+/// Unit and alignment of an array's memory, in bytes.
 pub(super) const PAGE: u64 = 64 << 10;
 
-/// One level of an array, laid out.
+/// The layout of one level of an array. All fields are in bytes, except rows and slices of
+/// `extent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Level {
-    /// Where it begins.
+    /// Offset of its first byte.
     pub(crate) offset: u64,
-    /// From row to row.
+    /// Distance between rows.
     pub(crate) pitch: u64,
-    /// From slice, or layer, to slice.
+    /// Distance between slices or layers.
     pub(crate) slice: u64,
-    /// Bytes of a row, rows and slices, as the program sees them.
+    /// Bytes of a row, rows and slices that the program uses.
     pub(crate) extent: (u64, u64, u64),
 }
 
-/// Bytes of an element.
+/// Returns the size of an element in bytes.
 pub(crate) fn element(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Answer<u64> {
     let channel = match descriptor.format {
         CU_AD_FORMAT_UNSIGNED_INT8 | CU_AD_FORMAT_SIGNED_INT8 => 1,
         CU_AD_FORMAT_UNSIGNED_INT16 | CU_AD_FORMAT_SIGNED_INT16 | CU_AD_FORMAT_HALF => 2,
         CU_AD_FORMAT_UNSIGNED_INT32 | CU_AD_FORMAT_SIGNED_INT32 | CU_AD_FORMAT_FLOAT => 4,
-        // Planes, compressed blocks, and normalised formats.
+        // Planar, block-compressed and normalised formats.
         0x91..=0xb2 | 0xc0..=0xcb => return Err(NOT_SUPPORTED),
         _ => return Err(INVALID_VALUE),
     };
@@ -46,7 +49,7 @@ pub(crate) fn element(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Answer<u64> {
     }
 }
 
-/// Whether there can be such an array.
+/// Checks whether such an array can exist.
 pub(crate) fn check(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Answer {
     const KNOWN: c_uint = 0x1ff;
     element(descriptor)?;
@@ -72,30 +75,30 @@ pub(crate) fn check(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Answer {
     if has(CUDA_ARRAY3D_SPARSE) && has(CUDA_ARRAY3D_DEFERRED_MAPPING) {
         return Err(INVALID_VALUE);
     }
-    // Those that can be sparse have two dimensions, with layers or without, or three.
+    // A sparse array has two dimensions, with or without layers, or three.
     if has(CUDA_ARRAY3D_SPARSE) && (height == 0 || cube) {
         return Err(INVALID_VALUE);
     }
     if has(CUDA_ARRAY3D_VIDEO_ENCODE_DECODE) {
-        // No GPU here says that it has them.
+        // No simulated GPU supports it.
         return Err(NOT_SUPPORTED);
     }
     Ok(())
 }
 
-/// Of that many tiles, those of the smallest block that holds them all, or of the largest block.
+/// Returns the size of a block for so many tiles, at most `most`.
 fn block(tiles: u64, most: u64) -> u64 {
     tiles.next_power_of_two().min(most)
 }
 
-/// How many levels such an array can have.
+/// Returns the maximum number of levels of an array.
 pub(crate) fn most_levels(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> c_uint {
     let layered = descriptor.flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) != 0;
     let depth = if layered { 0 } else { descriptor.depth };
     descriptor.width.max(descriptor.height).max(depth).max(1).ilog2() + 1
 }
 
-/// The levels of an array that was checked, and the bytes of all of them.
+/// Returns the levels of a checked array, and their total size in bytes.
 pub(crate) fn levels(
     descriptor: &CUDA_ARRAY3D_DESCRIPTOR,
     count: c_uint,
@@ -144,7 +147,7 @@ mod tests {
             (array(100_000, 0, 0, 0), 1, 448 << 10),
             // 4096 bytes by 1024 rows are whole blocks.
             (array(1024, 1024, 0, 0), 1, 4 << 20),
-            // One row more is one block of 128 rows more.
+            // One more row adds a block of 128 rows.
             (array(1024, 1025, 0, 0), 1, (4 << 20) + (512 << 10)),
             (array(1000, 17, 0, 0), 1, 128 << 10),
             (array(64, 64, 33, 0), 1, 64 * 4 * 64 * 64),

@@ -1,7 +1,7 @@
-//! Functions as they were before CUDA 3.2, when a device address had 32 bits.
+//! Functions of the interface before CUDA 3.2, whose device addresses have 32 bits.
 //!
-//! The machine's addresses have 64. The old functions give out low ones that stand for them; only they can be used with the old
-//! functions, and only there.
+//! The machine's addresses have 64 bits. These functions return low addresses that stand for them;
+//! only these functions accept low addresses, and they accept no others.
 
 use std::collections::BTreeMap;
 
@@ -21,18 +21,18 @@ pub(crate) struct LowAddresses(BTreeMap<CUdeviceptr_v1, Low>);
 #[derive(Clone, Copy, Debug)]
 struct Low {
     bytes: u32,
-    /// The first byte of what it stands for.
+    /// The first byte of the allocation.
     address: CUdeviceptr,
     context: ContextId,
 }
 
 impl LowAddresses {
-    /// The lowest address; nothing stands for NULL and what is near it.
+    /// The lowest address that is assigned.
     const FIRST: CUdeviceptr_v1 = 0x1_0000;
-    /// Borders of low addresses, as of high ones.
+    /// Alignment of low addresses, as of the machine's.
     const STEP: u32 = 512;
 
-    /// A low address for `bytes` bytes at `address`: the first gap that is wide enough.
+    /// Assigns `bytes` low addresses to an allocation, in the first gap that is large enough.
     fn add(
         &mut self,
         address: CUdeviceptr,
@@ -52,7 +52,7 @@ impl LowAddresses {
         Some(start)
     }
 
-    /// The address that a low one, of the first byte or within, stands for.
+    /// Returns the address that a low address stands for.
     fn high(&self, low: CUdeviceptr_v1) -> Option<CUdeviceptr> {
         let (first, found) = self.0.range(..=low).next_back()?;
         (low - first < found.bytes).then(|| found.address + u64::from(low - first))
@@ -66,13 +66,13 @@ impl LowAddresses {
         self.0.remove(&low).map(|found| found.address)
     }
 
-    /// Forgets what was a context's.
+    /// Drops the addresses of a context.
     pub(crate) fn forget(&mut self, context: ContextId) {
         self.0.retain(|_, low| low.context != context);
     }
 }
 
-/// Gives out what was just allocated under a low address, or takes it back.
+/// Assigns a low address to a new allocation; frees the allocation if no low address is left.
 fn give(call: &Call, dptr: Out<CUdeviceptr_v1>, address: CUdeviceptr, bytes: u32) -> Answer {
     let driver = call.driver()?;
     let context = driver.current()?.id;
@@ -143,7 +143,7 @@ pub(crate) fn cuMemGetAddressRange(
     Ok(())
 }
 
-/// What does not fit into 32 bits reads as their greatest number.
+/// Converts to 32 bits; larger sizes become `c_uint::MAX`.
 fn clamp(bytes: u64) -> c_uint {
     c_uint::try_from(bytes).unwrap_or(c_uint::MAX)
 }

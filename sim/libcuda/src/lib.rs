@@ -1,8 +1,9 @@
-//! The simulated GPU as `libcuda.so.1`: loads in place of the driver.
+//! The simulated GPU as `libcuda.so.1`, loaded in place of the driver.
 //!
-//! Every symbol of the table is exported. A row that says `simulated` calls the function of the same name in one of the modules below,
-//! one module per noun of the driver API; all other rows share an export that answers NOT_SUPPORTED. What a call does to the GPU
-//! is [`cgpu_sim::Machine`]'s part; here are the driver's manners: handles, current contexts, argument checks, error codes.
+//! Every symbol of the table is exported. A row marked `simulated` calls the function of the same
+//! name in one of the modules below, one module per noun of the driver API. All other rows share an
+//! export that answers NOT_SUPPORTED. [`cgpu_sim::Machine`] simulates what a call does to the GPU.
+//! This crate is the driver's interface: handles, current contexts, argument checks, error codes.
 //!
 //! ```text
 //!   program --> exports --> call --> context, memory, stream, ...  --> driver (handles) --> cgpu_sim::Machine
@@ -12,14 +13,14 @@
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `CGPU_SIM_DRIVER` | the CUDA version to play, as 12040 for 12.4 |
+//! | `CGPU_SIM_DRIVER` | the CUDA version to simulate, such as 12040 for 12.4 |
 //! | `CGPU_SIM_FAULT` | `NAME:WHEN:CODE[,...]`: chosen calls of NAME answer CODE and do nothing else: [`cgpu_sim::faults`] |
-//! | `CGPU_SIM_JOURNAL` | a file to which every call adds a line, and what the GPUs did: [`cgpu_sim::journal`] |
-//! | `CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER` | as the vendor's driver takes them: `visible` |
+//! | `CGPU_SIM_JOURNAL` | a file that records every call and the GPUs' activity: [`cgpu_sim::journal`] |
+//! | `CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER` | as in the vendor's driver: `visible` |
 //!
-//! The others (`CGPU_SIM_STATE`, `CGPU_SIM_GPUS`, ...) are [`cgpu_sim::Settings`]'.
+//! [`cgpu_sim::Settings`] reads the others (`CGPU_SIM_STATE`, `CGPU_SIM_GPUS`, ...).
 //!
-//! Not played: peer access. Kernels move no data.
+//! Peer access is not simulated. Kernels move no data.
 #![allow(non_snake_case, clippy::too_many_arguments, reason = "the vendor's own functions")]
 
 mod answer;

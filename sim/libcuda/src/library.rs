@@ -1,4 +1,5 @@
-//! Libraries: code that belongs to no context. A kernel of a library becomes a function in a context when it is used there.
+//! Libraries: code that belongs to no context. A library's kernel becomes a function of a context
+//! when it is used there.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -17,18 +18,17 @@ use crate::module::{self, Module};
 
 values!(CUlibrary, CUkernel);
 
-/// A library.
 #[derive(Debug)]
 pub(crate) struct Library {
     image: Arc<Image>,
-    /// What was asked for, by name.
+    /// Kernels that the program has requested, by name.
     kernels: Mutex<HashMap<String, CUkernel>>,
-    /// What it is in the contexts where it was used.
+    /// Its modules in the contexts where it was used.
     modules: Mutex<HashMap<CUcontext, CUmodule>>,
 }
 
 impl Library {
-    /// The module that it is in the current context.
+    /// Returns its module in the current context.
     fn module(&self, driver: &Driver) -> Answer<CUmodule> {
         let context = driver.current()?;
         let mut modules = lock(&self.modules);
@@ -61,7 +61,7 @@ fn find_kernel(driver: &Driver, kernel: CUkernel) -> Answer<Arc<Kernel>> {
     driver.kernels.get(kernel.0).ok_or(INVALID_HANDLE)
 }
 
-/// The function that a kernel is in the current context.
+/// Returns a kernel's function in the current context.
 pub(crate) fn function_of(driver: &Driver, kernel: CUkernel) -> Answer<CUfunction> {
     let kernel = find_kernel(driver, kernel)?;
     let module = find(driver, kernel.library)?.module(driver)?;
@@ -115,7 +115,7 @@ pub(crate) fn cuLibraryUnload(call: &Call, library: CUlibrary) -> Answer {
         driver.kernels.remove(kernel.0);
     }
     for (_, module) in lock(&gone.modules).drain() {
-        // Gone already if its context is.
+        // Missing if its context was destroyed.
         if let Some(loaded) = driver.modules.get(module.0) {
             driver.machine.synchronize_context(loaded.context.id)?;
             Module::unload(driver, module)?;
@@ -135,7 +135,7 @@ fn kernel(driver: &Driver, handle: CUlibrary, name: &str) -> Answer<CUkernel> {
     }
     let declared = library.image.kernels.iter().find(|kernel| kernel.name == name);
     let kernel = Kernel {
-        // A name that came from C holds no NUL.
+        // A name that came from C contains no NUL.
         name: CString::new(name).unwrap_or_default(),
         shape: declared
             .cloned()
@@ -196,7 +196,7 @@ pub(crate) fn cuLibraryGetGlobal(
     module::cuModuleGetGlobal_v2(call, dptr, bytes, module, name)
 }
 
-/// Managed variables only.
+/// Finds managed variables only.
 pub(crate) fn cuLibraryGetManaged(
     call: &Call,
     dptr: Out<CUdeviceptr>,
@@ -210,7 +210,7 @@ pub(crate) fn cuLibraryGetManaged(
     if managed { cuLibraryGetGlobal(call, dptr, bytes, library, name) } else { Err(NOT_FOUND) }
 }
 
-/// No GPU here has pointers that mean the same on host and GPU.
+/// Always fails: no simulated GPU has function pointers that are valid on both host and GPU.
 pub(crate) fn cuLibraryGetUnifiedFunction(
     call: &Call,
     _fptr: Out<*mut c_void>,
@@ -235,7 +235,7 @@ pub(crate) fn cuKernelGetLibrary(call: &Call, lib: Out<CUlibrary>, kernel: CUker
     Ok(())
 }
 
-/// The text lives as long as the library.
+/// The text is valid as long as the library.
 pub(crate) fn cuKernelGetName(call: &Call, name: Out<*const c_char>, hfunc: CUkernel) -> Answer {
     name.put(find_kernel(call.driver()?, hfunc)?.name.as_ptr())?;
     Ok(())
@@ -282,7 +282,7 @@ pub(crate) fn cuKernelGetAttribute(
     Ok(())
 }
 
-/// Taken, and of no effect: nothing here runs by it.
+/// Accepts every value and ignores it.
 pub(crate) fn cuKernelSetAttribute(
     call: &Call,
     attrib: CUfunction_attribute,

@@ -1,4 +1,4 @@
-//! The linker. What comes out declares what all that went in declared; it is PTX, whatever the driver would have made of it.
+//! The linker. Its result declares everything that its inputs declare, and is always PTX.
 
 use core::fmt::Write as _;
 use core::ptr;
@@ -16,7 +16,8 @@ values!(CUlinkState);
 /// A link in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Linker {
-    /// The result so far, and from completion on the whole of it, with its NUL. The program reads it until the linker is destroyed.
+    /// The result so far; complete and NUL-terminated after `cuLinkComplete`. The program may read
+    /// it until the linker is destroyed.
     text: Mutex<Vec<u8>>,
 }
 
@@ -32,10 +33,10 @@ impl Linker {
         }
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
         let mut head = String::new();
-        // Writing to a String does not fail.
+        // Writing to a String cannot fail.
         let _ = writeln!(head, "\n// {} bytes of {}", bytes.len(), name.replace(['\n', '\0'], " "));
         text.extend(head.as_bytes());
-        // A binary is opaque; only text has declarations to keep.
+        // Binary input is opaque; only text has declarations to keep.
         if bytes[..end].is_ascii() {
             text.extend(&bytes[..end]);
         }

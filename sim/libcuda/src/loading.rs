@@ -1,7 +1,7 @@
-//! When a function's code goes onto the GPU: when it is first used, or with its module.
+//! When code is loaded onto the GPU: with its module, or when a function is first used.
 //!
-//! `CUDA_MODULE_LOADING` says which; where it says nothing, drivers for CUDA 12.2 and later load at first use. To load
-//! takes time and memory of the context, which nobody asked for: only a full GPU refuses it.
+//! `CUDA_MODULE_LOADING` selects it. The default is the first use, from CUDA 12.2. Loading takes
+//! time and memory of the context; it can fail only if the GPU is full.
 
 use std::sync::LazyLock;
 
@@ -9,19 +9,19 @@ use cgpu_abi::types::*;
 
 use crate::version::CUDA;
 
-/// The first versions that can load at first use, and that do unless told otherwise.
+/// The first version that can load lazily, and the first that does so by default.
 const LAZY: u32 = 11_070;
 const LAZY_BY_DEFAULT: u32 = 12_020;
 
 static MODE: LazyLock<CUmoduleLoadingMode> =
     LazyLock::new(|| mode_of(std::env::var("CUDA_MODULE_LOADING").ok().as_deref(), *CUDA));
 
-/// What the process's modules do.
+/// Returns the process's mode.
 pub(crate) fn mode() -> CUmoduleLoadingMode {
     *MODE
 }
 
-/// Whether code goes onto the GPU with its module.
+/// Returns whether code is loaded with its module.
 pub(crate) fn is_eager() -> bool {
     mode() == CU_MODULE_EAGER_LOADING
 }

@@ -1,4 +1,4 @@
-//! Where memory lies, as programs say it: on a GPU, in one of its locality domains, on the host.
+//! Locations of memory as programs name them: a GPU, one of its locality domains, the host.
 
 use cgpu_abi::types::*;
 use cgpu_sim::machine::Site;
@@ -6,13 +6,13 @@ use cgpu_sim::machine::Site;
 use crate::answer::{Answer, INVALID_VALUE, NOT_SUPPORTED};
 use crate::driver::Driver;
 
-/// The place on a GPU that a location names. The only domain of a GPU is all of the GPU. What lies on the host is
-/// played for handles alone (`physical`).
+/// Returns the place on a GPU that a location names. The only domain of a GPU is the whole GPU. Host
+/// locations are valid for handles only (`physical`).
 pub(crate) fn site_of(driver: &Driver, location: CUmemLocation) -> Answer<Site> {
     match location.kind {
         CU_MEM_LOCATION_TYPE_DEVICE => Ok(driver.gpu(location.id)?.into()),
         CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => {
-            // The GPU in the lowest byte, the domain in the next one.
+            // The GPU is in the lowest byte, the domain in the next one.
             let [gpu, domain, ..] = location.id.to_le_bytes();
             let (gpu, domain) = (driver.gpu(gpu.into())?, usize::from(domain));
             match driver.machine.gpus()[gpu].domains() {
@@ -28,7 +28,7 @@ pub(crate) fn site_of(driver: &Driver, location: CUmemLocation) -> Answer<Site> 
     }
 }
 
-/// The GPU that a location names, where a GPU is meant as a whole, as for access.
+/// Returns the GPU that a location names; a domain is refused.
 pub(crate) fn gpu_of(driver: &Driver, location: CUmemLocation) -> Answer<usize> {
     match site_of(driver, location)? {
         Site { gpu, domain: None } => Ok(gpu),
@@ -36,13 +36,13 @@ pub(crate) fn gpu_of(driver: &Driver, location: CUmemLocation) -> Answer<usize> 
     }
 }
 
-/// How a program names a place on a GPU.
+/// Returns the location of a place on a GPU.
 pub(crate) fn location_of(driver: &Driver, site: Site) -> CUmemLocation {
     let device = driver.device(site.gpu);
     match site.domain {
         None => CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: device },
         Some(domain) => {
-            // Neither is more than a byte: there are 16 GPUs at most.
+            // Both fit into a byte: there are at most 16 GPUs.
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
             let id = [device as u8, domain as u8, 0, 0];
             let kind = CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;
@@ -51,7 +51,7 @@ pub(crate) fn location_of(driver: &Driver, site: Site) -> CUmemLocation {
     }
 }
 
-/// The ordinal of a place's domain; -1: it is in none.
+/// Returns the ordinal of a place's domain; -1 if it is in none.
 pub(crate) fn ordinal(site: Site) -> c_int {
     site.domain.and_then(|domain| c_int::try_from(domain).ok()).unwrap_or(-1)
 }

@@ -1,4 +1,4 @@
-//! Words that streams write and wait for.
+//! Memory words that streams write and wait on.
 
 use std::sync::Arc;
 
@@ -13,36 +13,38 @@ use crate::driver::{Driver, count};
 use crate::graph::node::{Body, WordsNode};
 use crate::range;
 
-/// The most operations of a batch.
+/// Maximum number of operations in a batch.
 const BATCH: c_uint = 256;
 
-/// One operation, as a program gives it.
+/// An operation, as bytes of the program's union.
 pub(crate) type Operation = [cuuint64_t; 6];
 
-/// Where the machine has the word; only what the GPU can reach.
+/// Returns the machine's address of a word; fails unless the GPU can reach it.
 fn word(driver: &Driver, address: CUdeviceptr) -> Answer<u64> {
     let place = range::resolve(driver, address)?;
     if place.side.is_reachable() { Ok(place.address) } else { Err(INVALID_VALUE) }
 }
 
-/// Which operation it is.
+/// Returns the kind of operation.
 pub(crate) fn kind(operation: &Operation) -> CUstreamBatchMemOpType {
     let params = CUstreamBatchMemOpParams { pad: *operation };
-    // SAFETY: every member begins with it, and every byte of the union may be read as numbers.
+    // SAFETY: every member begins with this field, and every bit pattern of the union is a valid
+    // integer.
     unsafe { params.operation }
 }
 
-/// What an operation is to the machine, as addresses are now.
+/// Returns the machine's work for an operation, resolving its address now.
 pub(crate) fn work(driver: &Driver, operation: &Operation) -> Answer<Work> {
     let params = CUstreamBatchMemOpParams { pad: *operation };
-    // SAFETY: every member begins with the operation, and every byte of the union may be read as numbers.
+    // SAFETY: every member begins with the operation, and every bit pattern of the union is a valid
+    // integer.
     let CUstreamMemOpValueParams { operation: kind, address, value, flags, .. } =
         unsafe { params.value };
     let low = value & u64::from(u32::MAX);
     let (width, value) = match kind {
         CU_STREAM_MEM_OP_WRITE_VALUE_32 | CU_STREAM_MEM_OP_WAIT_VALUE_32 => (Width::Four, low),
         CU_STREAM_MEM_OP_WRITE_VALUE_64 | CU_STREAM_MEM_OP_WAIT_VALUE_64 => (Width::Eight, value),
-        // One processor's order is everybody's here.
+        // All writes are performed by one processor, so they are ordered for every reader.
         CU_STREAM_MEM_OP_BARRIER | CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES => {
             return Ok(Work::Nothing);
         }
@@ -67,7 +69,8 @@ pub(crate) fn work(driver: &Driver, operation: &Operation) -> Answer<Work> {
 fn perform(driver: &Driver, stream: StreamId, work: &Work) -> Answer {
     match *work {
         Work::Write(address, width, value) => {
-            // SAFETY: the word is the GPU's, or pinned host memory that the program must keep until the stream has come by.
+            // SAFETY: the word is the GPU's, or pinned host memory that the program must keep until
+            // the stream has reached the operation.
             unsafe { driver.machine.write_value(stream, address, width, value) }?;
         }
         Work::Watch(address, width, condition, value) => {
@@ -79,7 +82,7 @@ fn perform(driver: &Driver, stream: StreamId, work: &Work) -> Answer {
     Ok(())
 }
 
-/// Puts operations into a stream, or lets a graph do them.
+/// Enqueues operations, or adds them to a capture.
 fn put(call: &Call, stream: CUstream, operations: Vec<Operation>, flags: c_uint) -> Answer {
     let driver = call.driver()?;
     let lane = capture::lane(driver, stream, call.per_thread)?;
@@ -107,11 +110,13 @@ fn value(
 ) -> Operation {
     let mut params = CUstreamBatchMemOpParams { pad: [0; 6] };
     params.value = CUstreamMemOpValueParams { operation, address, value, flags, alias: 0 };
-    // SAFETY: all bytes are initialised: the whole union before the member, whose padding is no number's business.
+    // SAFETY: the whole union was initialised before the member was set, and the member's padding
+    // is never read as a number.
     unsafe { params.pad }
 }
 
-/// Makes the functions for one operation and width, in both versions and both families.
+/// Defines the functions for one operation and width, in both versions and for both default
+/// streams.
 macro_rules! operations {
     ($($operation:ident $type:ident: $first:ident, $first_ptsz:ident, $second:ident, $second_ptsz:ident;)*) => {$(
         pub(crate) fn $second(call: &Call, stream: CUstream, addr: CUdeviceptr, word: $type, flags: c_uint) -> Answer {
@@ -134,7 +139,7 @@ operations! {
         cuStreamWaitValue64, cuStreamWaitValue64_ptsz, cuStreamWaitValue64_v2, cuStreamWaitValue64_v2_ptsz;
 }
 
-/// The operations of a batch.
+/// Reads the operations of a batch.
 pub(crate) fn batch(
     operations: In<CUstreamBatchMemOpParams>,
     number: c_uint,
@@ -143,7 +148,8 @@ pub(crate) fn batch(
     if number > BATCH || flags != 0 {
         return Err(INVALID_VALUE);
     }
-    // SAFETY: the program gave whole operations, whatever their kind; every byte may be read as numbers.
+    // SAFETY: the program passes whole operations of any kind, and every bit pattern is a valid
+    // integer.
     let raw = |params: CUstreamBatchMemOpParams| unsafe { params.pad };
     Ok(operations.read_all(count(number)?)?.into_iter().map(raw).collect())
 }

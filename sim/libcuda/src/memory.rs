@@ -1,4 +1,4 @@
-//! Linear device memory, and managed memory.
+//! Linear device memory and managed memory.
 
 use cgpu_abi::types::*;
 use cgpu_sim::Bytes;
@@ -9,17 +9,17 @@ use crate::call::Call;
 use crate::driver::{count, lock};
 use crate::{external, graph, host};
 
-/// Rows of pitched memory begin at multiples of this.
+/// Unit of the pitch, in bytes.
 const PITCH: u64 = 512;
 
-/// Allocates in the current context; the address.
+/// Allocates in the current context. Returns the address.
 pub(crate) fn allocate(call: &Call, bytes: u64) -> Answer<u64> {
     let driver = call.driver()?;
     let context = driver.current()?;
     Ok(driver.machine.allocate(context.id, Bytes(bytes))?)
 }
 
-/// Allocates pitched memory; address and pitch.
+/// Allocates pitched memory. Returns address and pitch.
 pub(crate) fn allocate_pitched(
     call: &Call,
     width: u64,
@@ -35,7 +35,7 @@ pub(crate) fn allocate_pitched(
 }
 
 pub(crate) fn cuMemAlloc_v2(call: &Call, dptr: Out<CUdeviceptr>, bytesize: usize) -> Answer {
-    // Also what a caller sees that goes on after a refusal.
+    // After a failure, the caller reads 0.
     dptr.put(0)?;
     dptr.put(allocate(call, bytesize as u64)?)?;
     Ok(())
@@ -57,7 +57,8 @@ pub(crate) fn cuMemAllocPitch_v2(
     Ok(())
 }
 
-/// Managed memory is the host's here: it costs the GPU nothing until it migrates, and nothing is seen to migrate.
+/// Allocates host memory: managed memory takes no GPU memory until it migrates, and migration is
+/// not simulated.
 pub(crate) fn cuMemAllocManaged(
     call: &Call,
     dptr: Out<CUdeviceptr>,
@@ -87,7 +88,7 @@ pub(crate) fn cuMemFree_v2(call: &Call, dptr: CUdeviceptr) -> Answer {
     }
     if let Some(freeable) = graph::freeable(driver, dptr) {
         freeable?;
-        // As for any other memory: when all that may use it is done.
+        // As for other memory: after all work that may use it.
         driver.machine.synchronize_context(driver.current()?.id)?;
         return graph::free(driver, dptr, None);
     }

@@ -1,4 +1,4 @@
-//! Mipmapped arrays: chains of arrays, each half the one before, in one piece of memory.
+//! Mipmapped arrays: chains of arrays in one allocation, each half the size of the one before.
 
 use std::sync::{Arc, Mutex};
 
@@ -35,7 +35,7 @@ pub(crate) fn cuMipmappedArrayDestroy(call: &Call, mipmapped_array: CUmipmappedA
     destroy(call, mipmapped_array.0)
 }
 
-/// A level, as an array that lives as long as the whole; the same each time.
+/// Returns the same handle each time; it is valid as long as the chain.
 pub(crate) fn cuMipmappedArrayGetLevel(
     call: &Call,
     level_array: Out<CUarray>,

@@ -1,4 +1,5 @@
-//! Modules: code loaded into one context. Whatever the image, every function that is asked for is found in it.
+//! Modules: code loaded into one context. A function is found under any name, whatever the image
+//! declares.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -18,19 +19,18 @@ use crate::loading;
 
 values!(CUmodule);
 
-/// A module.
 #[derive(Debug)]
 pub(crate) struct Module {
     pub(crate) context: Arc<Context>,
     pub(crate) image: Arc<Image>,
-    /// What was asked for, by name.
+    /// Functions that the program has requested, by name.
     functions: Mutex<HashMap<String, CUfunction>>,
-    /// Variables that were asked for: address and size.
+    /// Address and size of variables, by name.
     globals: Mutex<HashMap<String, (CUdeviceptr, u64)>>,
 }
 
 impl Module {
-    /// Loads an image into a context; its handle.
+    /// Loads an image into a context. Returns the module's handle.
     pub(crate) fn load(
         driver: &Driver,
         context: Arc<Context>,
@@ -50,7 +50,7 @@ impl Module {
         Ok(CUmodule(driver.modules.add(module)))
     }
 
-    /// Variables come with the module, whenever its code does; managed ones when they are first asked for.
+    /// Allocates all variables except managed ones, which are allocated when first requested.
     fn place_globals(&self, driver: &Driver) -> Answer {
         for global in self.image.globals.iter().filter(|global| !global.managed) {
             self.global(driver, &global.name)?;
@@ -69,7 +69,7 @@ impl Module {
         Ok(())
     }
 
-    /// Unloads it: its functions and variables are gone.
+    /// Unloads the module; its functions and variables are destroyed.
     pub(crate) fn unload(driver: &Driver, handle: CUmodule) -> Answer {
         let module = driver.modules.remove(handle.0).ok_or(INVALID_HANDLE)?;
         for (_, function) in lock(&module.functions).drain() {
@@ -78,7 +78,7 @@ impl Module {
         module.free_globals(driver)
     }
 
-    /// The function of a name.
+    /// Returns the function with a name.
     pub(crate) fn function(
         &self,
         driver: &Driver,
@@ -105,7 +105,8 @@ impl Module {
         Ok(function)
     }
 
-    /// The variable of a name, which is allocated if it is not yet: managed ones where managed memory is.
+    /// Returns the variable with a name. It is allocated if necessary; a managed one in managed
+    /// memory.
     pub(crate) fn global(&self, driver: &Driver, name: &str) -> Answer<(CUdeviceptr, u64)> {
         let mut globals = lock(&self.globals);
         if let Some(found) = globals.get(name) {
@@ -125,12 +126,11 @@ impl Module {
     }
 }
 
-/// The module behind a handle.
+/// Returns the module of a handle.
 pub(crate) fn find(driver: &Driver, module: CUmodule) -> Answer<Arc<Module>> {
     driver.modules.get(module.0).ok_or(INVALID_HANDLE)
 }
 
-/// Reads an image from a file.
 pub(crate) fn read_file(path: In<c_char>) -> Answer<Image> {
     let bytes = std::fs::read(path.text()?).map_err(|_| FILE_NOT_FOUND)?;
     Ok(Image::parse(&String::from_utf8_lossy(&bytes)))
@@ -153,7 +153,7 @@ pub(crate) fn cuModuleLoadData(call: &Call, module: Out<CUmodule>, image: In<c_v
 }
 pub(crate) use cuModuleLoadData as cuModuleLoadFatBinary;
 
-/// Options ask for compilations that are not made; logs stay empty.
+/// Ignores the options, because nothing is compiled; logs stay empty.
 pub(crate) fn cuModuleLoadDataEx(
     call: &Call,
     module: Out<CUmodule>,
@@ -222,7 +222,7 @@ pub(crate) fn cuModuleGetGlobal_v2(
     Ok(())
 }
 
-/// Variables lie where 32 bits do not reach.
+/// Always fails: variables have addresses above 32 bits.
 pub(crate) fn cuModuleGetGlobal(
     call: &Call,
     _dptr: Out<CUdeviceptr_v1>,

@@ -1,7 +1,9 @@
-//! Multicast objects: what is written to one goes to the memory of several GPUs. To the machine they are teams.
+//! Multicast objects: a write to one goes to the memory of several GPUs. The machine represents
+//! them as teams.
 //!
-//! They need GPUs that a switch connects ([`GpuSpec::has_switch`](cgpu_sim::GpuSpec::has_switch)). Handles are those of physical
-//! memory: mapped, exported, imported and released by the same calls.
+//! They require GPUs that are connected by a switch
+//! ([`GpuSpec::has_switch`](cgpu_sim::GpuSpec::has_switch)). Their handles are those of physical
+//! memory: the same calls map, export, import and release them.
 
 use cgpu_abi::types::*;
 use cgpu_sim::Bytes;
@@ -14,10 +16,10 @@ use crate::driver::{Driver, count};
 use crate::physical::GRANULARITY;
 use crate::share::sendable;
 
-/// What sizes should be multiples of, for speed.
+/// Recommended granularity of sizes, in bytes.
 const RECOMMENDED: u64 = 512 << 20;
 
-/// Checks what an object is asked for with, but its size.
+/// Checks the parameters of a new object, except its size.
 fn check(driver: &Driver, prop: &CUmulticastObjectProp) -> Answer<Sendable> {
     let gpus = driver.machine.gpus().iter().filter(|gpu| gpu.has_switch()).count();
     if gpus == 0 {

@@ -1,5 +1,5 @@
-//! Virtual memory management: physical memory behind handles, reserved addresses, and mappings between the two. Handles of multicast
-//! objects are mapped by the same calls ([`crate::multicast`]).
+//! Virtual memory management: handles of physical memory, reserved addresses, and mappings between
+//! the two. Multicast objects are mapped by the same calls ([`crate::multicast`]).
 
 use core::ptr;
 
@@ -14,14 +14,14 @@ use crate::driver::{Driver, count, lock};
 use crate::location::{location_of, site_of};
 use crate::share::{handle_types, sendable};
 
-/// In what memory is for: tiles of sparse arrays.
+/// Usage flag of memory for tiles of sparse arrays.
 #[allow(clippy::cast_possible_truncation, reason = "1")]
 const TILE_POOL: u16 = CU_MEM_CREATE_USAGE_TILE_POOL as u16;
 
-/// Sizes and addresses are multiples of this.
+/// Unit of sizes and addresses, in bytes.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
 
-/// The machine's name for a handle.
+/// Returns the machine's id and information for a handle.
 pub(crate) fn id_of(
     driver: &Driver,
     handle: CUmemGenericAllocationHandle,
@@ -30,13 +30,13 @@ pub(crate) fn id_of(
     Ok((id, driver.machine.physical(id)?))
 }
 
-/// Where memory behind a handle is to lie.
+/// Returns where memory is to be created.
 fn place_of(driver: &Driver, location: CUmemLocation) -> Answer<PhysicalPlace> {
     match location.kind {
         CU_MEM_LOCATION_TYPE_HOST | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => {
             Ok(PhysicalPlace::Host)
         }
-        // Of nodes there is one.
+        // The host has one NUMA node.
         CU_MEM_LOCATION_TYPE_HOST_NUMA if location.id == 0 => Ok(PhysicalPlace::Host),
         CU_MEM_LOCATION_TYPE_HOST_NUMA => Err(INVALID_VALUE),
         _ => Ok(PhysicalPlace::On(site_of(driver, location)?)),
@@ -47,22 +47,23 @@ fn named(driver: &Driver, place: PhysicalPlace) -> Answer<CUmemLocation> {
     match place {
         PhysicalPlace::On(site) => Ok(location_of(driver, site)),
         PhysicalPlace::Host => Ok(CUmemLocation { kind: CU_MEM_LOCATION_TYPE_HOST_NUMA, id: 0 }),
-        // A multicast object is no allocation.
+        // A multicast object is not an allocation.
         PhysicalPlace::Team => Err(INVALID_VALUE),
     }
 }
 
-/// Who is meant by a location that is to have access.
+/// Returns the processor that a location gives access to.
 fn side_of(driver: &Driver, location: CUmemLocation) -> Answer<Side> {
     match place_of(driver, location)? {
-        // Access is a whole GPU's.
+        // Access is given to whole GPUs.
         PhysicalPlace::On(Site { gpu, domain: None }) => Ok(Side::Gpu(gpu)),
         PhysicalPlace::Host => Ok(Side::Host),
         PhysicalPlace::On(_) | PhysicalPlace::Team => Err(INVALID_VALUE),
     }
 }
 
-/// Checks what memory is asked for; where it is to lie.
+/// Checks the properties of new memory. Returns where it is to be created, and how it can be
+/// exported.
 fn check(driver: &Driver, prop: &CUmemAllocationProp) -> Answer<(PhysicalPlace, Sendable)> {
     match prop.kind {
         CU_MEM_ALLOCATION_TYPE_PINNED => {}
@@ -90,7 +91,7 @@ pub(crate) fn cuMemCreate(
         return Err(INVALID_VALUE);
     }
     if sendable.at_all() && place == PhysicalPlace::Host {
-        // Would need a file of the host's that the driver gives no name to.
+        // Would need a host file that the driver does not specify.
         return Err(NOT_SUPPORTED);
     }
     let id = driver.machine.create_physical(place, Bytes(bytes), sendable)?.get();
@@ -101,7 +102,7 @@ pub(crate) fn cuMemCreate(
     Ok(())
 }
 
-/// Whether memory was made for tiles of sparse arrays.
+/// Returns whether memory was created for tiles of sparse arrays.
 pub(crate) fn is_tile_pool(driver: &Driver, handle: CUmemGenericAllocationHandle) -> bool {
     lock(&driver.tile_pools).contains(&handle)
 }
@@ -191,7 +192,7 @@ pub(crate) fn cuMemMap(
     flags: c_ulonglong,
 ) -> Answer {
     let driver = call.driver()?;
-    // As in the real one, an offset has to be 0.
+    // The driver requires an offset of 0.
     if flags != 0 || offset != 0 {
         return Err(INVALID_VALUE);
     }
@@ -227,7 +228,7 @@ pub(crate) fn cuMemSetAccess(
     }
     let mapped = driver.machine.mapped(address).ok_or(INVALID_VALUE)?;
     let foreign = |side: &Side| match (*side, mapped.place) {
-        // No GPU here reaches another.
+        // Peer access is not simulated.
         (Side::Gpu(gpu), PhysicalPlace::On(its)) => gpu != its.gpu,
         (Side::Gpu(gpu), PhysicalPlace::Team) => {
             !driver.machine.team(mapped.physical).is_ok_and(|team| team.has(gpu))

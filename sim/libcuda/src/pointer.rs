@@ -1,4 +1,4 @@
-//! What an address is: its allocation, and its attributes.
+//! Addresses: the allocation that contains one, and its attributes.
 
 use core::ptr;
 
@@ -17,7 +17,7 @@ use crate::pool;
 use crate::share::handle_types;
 use crate::visible::NO_GPU;
 
-/// What is known about an address.
+/// Properties of an address.
 #[derive(Clone, Copy)]
 struct About {
     first: u64,
@@ -25,19 +25,19 @@ struct About {
     context: CUcontext,
     gpu: usize,
     memory: CUmemorytype,
-    /// Where the host reaches it.
+    /// The address on the host, if it has one.
     host: Option<usize>,
     managed: bool,
-    /// A number of its own, for as long as it lives.
+    /// The allocation's unique number.
     buffer: u64,
     mapped: bool,
-    /// The pool it came from.
+    /// The pool that it was allocated from.
     pool: CUmemoryPool,
-    /// Whether other processes can open it by a handle that is a number.
+    /// Whether an IPC handle can be created for it.
     legacy_ipc: bool,
-    /// In which locality domain it is; -1: in none.
+    /// Its locality domain; -1 if it is in none.
     domain: c_int,
-    /// What it can be exported as.
+    /// The types of handles that it can be exported as.
     handle_types: CUmemAllocationHandleType,
     access: CUmemAccess_flags,
 }
@@ -98,7 +98,7 @@ impl About {
                 MachineSide::Host
             }
             PhysicalPlace::Team => {
-                // The first of its GPUs that reaches it.
+                // The first of its GPUs that has access.
                 let reaches = |&gpu: &usize| {
                     let access = driver.machine.access(range.address, MachineSide::Gpu(gpu));
                     access.is_ok_and(|access| access != Access::None)
@@ -117,7 +117,7 @@ impl About {
     }
 }
 
-/// Finds out about an address; `None` if it is nothing to the driver.
+/// Returns the properties of an address; `None` if the driver does not know it.
 fn about(driver: &Driver, address: CUdeviceptr) -> Answer<Option<About>> {
     if let Some(allocation) = driver.machine.allocation(address) {
         return Ok(Some(About::allocation(driver, &allocation)));
@@ -157,7 +157,7 @@ pub(crate) fn cuMemGetAddressRange_v2(
     Ok(())
 }
 
-/// Writes one attribute; false if the address does not have it.
+/// Writes one attribute. Returns false if the address does not have it.
 fn put(
     driver: &Driver,
     data: Out<c_void>,
@@ -217,7 +217,7 @@ pub(crate) fn cuPointerGetAttribute(
     if put(driver, data, attribute, address, about)? { Ok(()) } else { Err(INVALID_VALUE) }
 }
 
-/// As the single one, except that what an address does not have reads as NULL or 0 and is no error.
+/// Like the single query, except that a missing attribute reads as NULL or 0 and is not an error.
 pub(crate) fn cuPointerGetAttributes(
     call: &Call,
     num_attributes: c_uint,
@@ -229,7 +229,7 @@ pub(crate) fn cuPointerGetAttributes(
     let number = count(num_attributes)?;
     let about = about(driver, address)?;
     for (attribute, to) in attributes.read_all(number)?.into_iter().zip(data.read_all(number)?) {
-        // SAFETY: the program gave a place for each attribute, large enough for its type.
+        // SAFETY: the program passes an address for each attribute, with space for its type.
         let to: Out<c_void> = unsafe { Received::received(to) };
         to.required()?;
         if !put(driver, to, attribute, address, about)? {
@@ -252,7 +252,7 @@ pub(crate) fn cuPointerGetAttributes(
     Ok(())
 }
 
-/// The only attribute that can be set, and what it asks for is always so here.
+/// Accepts the only attribute that can be set, whose effect is permanent here.
 pub(crate) fn cuPointerSetAttribute(
     call: &Call,
     value: crate::argument::In<c_void>,

@@ -1,4 +1,4 @@
-//! Memory pools: memory in the order of streams.
+//! Memory pools: allocation in stream order.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,17 +24,17 @@ values!(CUmemoryPool);
 pub(crate) struct Pool {
     pub(crate) id: PoolId,
     pub(crate) site: Site,
-    /// What it can be exported as.
+    /// The type of handle that it can be exported as.
     pub(crate) handle_types: CUmemAllocationHandleType,
     pub(crate) max_size: u64,
 }
 
-/// Default and current pool of each GPU, or locality domain, that was asked for one.
+/// The default and the current pool of each GPU or locality domain for which one was requested.
 #[derive(Debug, Default)]
 pub(crate) struct Pools(HashMap<Site, (CUmemoryPool, CUmemoryPool)>);
 
 impl Pool {
-    /// Makes a pool; its handle.
+    /// Creates a pool. Returns its handle.
     fn open(
         driver: &Driver,
         site: Site,
@@ -52,7 +52,7 @@ pub(crate) fn find(driver: &Driver, pool: CUmemoryPool) -> Answer<Arc<Pool>> {
     driver.pools.get(pool.0).ok_or(INVALID_HANDLE)
 }
 
-/// The handle of one of the machine's pools; NULL when it is gone.
+/// Returns the handle of a machine's pool; NULL if it was destroyed.
 pub(crate) fn handle_of(driver: &Driver, id: PoolId) -> CUmemoryPool {
     driver
         .pools
@@ -61,7 +61,8 @@ pub(crate) fn handle_of(driver: &Driver, id: PoolId) -> CUmemoryPool {
         .unwrap_or_default()
 }
 
-/// The pools of a GPU or locality domain, default and current, made when first asked for.
+/// Returns the default and the current pool of a GPU or locality domain. The default pool is
+/// created on the first request.
 fn of_site(driver: &Driver, site: Site) -> Answer<(CUmemoryPool, CUmemoryPool)> {
     let mut pools = lock(&driver.pooled);
     if let Some(its) = pools.0.get(&site) {
@@ -72,7 +73,8 @@ fn of_site(driver: &Driver, site: Site) -> Answer<(CUmemoryPool, CUmemoryPool)> 
     Ok((pool, pool))
 }
 
-/// What memory may be exported as: a descriptor. Fabrics need a cluster, the others need Windows.
+/// Checks the types of handles that memory is to be exported as. Only descriptors are possible:
+/// fabric handles need a cluster, the others Windows.
 pub(crate) fn check_handle_types(types: CUmemAllocationHandleType) -> Answer {
     const ELSEWHERE: CUmemAllocationHandleType =
         CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT | CU_MEM_HANDLE_TYPE_FABRIC;
@@ -134,7 +136,7 @@ pub(crate) fn cuMemAllocFromPoolAsync(
 }
 pub(crate) use cuMemAllocFromPoolAsync as cuMemAllocFromPoolAsync_ptsz;
 
-/// Takes memory of pools, linear memory, and what was imported from another process's pool.
+/// Accepts memory of pools, linear memory, and memory imported from another process's pool.
 pub(crate) fn cuMemFreeAsync(call: &Call, dptr: CUdeviceptr, stream: CUstream) -> Answer {
     let driver = call.driver()?;
     match capture::lane(driver, stream, call.per_thread)? {
@@ -169,7 +171,7 @@ pub(crate) fn cuMemPoolCreate(
     Ok(())
 }
 
-/// What came from the pool lives on; a GPU whose current pool it was goes back to its default one.
+/// Allocations outlive their pool. A GPU whose current pool it was returns to the default one.
 pub(crate) fn cuMemPoolDestroy(call: &Call, pool: CUmemoryPool) -> Answer {
     let driver = call.driver()?;
     let mut pools = lock(&driver.pooled);
@@ -257,7 +259,7 @@ pub(crate) fn cuMemPoolSetAttribute(
             let bytes = Bytes(value.cast::<u64>().read()?);
             machine.pool_threshold(id, |threshold| *threshold = bytes)?;
         }
-        // High-water marks can only be begun anew.
+        // High-water marks can only be reset.
         CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH | CU_MEMPOOL_ATTR_USED_MEM_HIGH => {
             if value.cast::<u64>().read()? != 0 {
                 return Err(INVALID_VALUE);
@@ -286,7 +288,7 @@ pub(crate) fn cuMemPoolGetAccess(
     Ok(())
 }
 
-/// The pool's own GPU always has access; no other one can have it, for no GPU here reaches another.
+/// Accepts access for the pool's own GPU only: peer access is not simulated.
 pub(crate) fn cuMemPoolSetAccess(
     call: &Call,
     pool: CUmemoryPool,
@@ -336,7 +338,7 @@ pub(crate) fn cuDeviceSetMemPool(call: &Call, dev: CUdevice, pool: CUmemoryPool)
     set_current(driver, driver.gpu(dev)?.into(), pool)
 }
 
-/// The place that a location names for memory of a kind; only pinned memory is played.
+/// Returns the place that a location names for memory of a kind; only pinned memory is simulated.
 fn place(driver: &Driver, location: Out<CUmemLocation>, kind: CUmemAllocationType) -> Answer<Site> {
     if kind != CU_MEM_ALLOCATION_TYPE_PINNED {
         return Err(NOT_SUPPORTED);

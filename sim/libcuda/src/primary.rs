@@ -1,4 +1,4 @@
-//! Primary contexts: one per GPU, made by the first who retains it, gone with the last.
+//! Primary contexts: one per GPU, created by the first retain and destroyed by the last release.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -13,17 +13,16 @@ use crate::context::{Context, FLAGS};
 use crate::driver::{Driver, lock};
 use crate::handle;
 
-/// A GPU's primary context.
 #[derive(Debug, Default)]
 pub(crate) struct Primary(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The same each time it comes to life.
+    /// The same each time the context is created.
     handle: CUcontext,
     context: Option<Arc<Context>>,
     references: usize,
-    /// Flags for when it comes to life.
+    /// Flags for its next creation.
     flags: c_uint,
 }
 
@@ -69,7 +68,6 @@ pub(crate) fn retain(driver: &Driver, gpu: usize) -> Answer<Arc<Context>> {
     lock(&driver.primaries[gpu].0).retain(driver, gpu)
 }
 
-/// Releases it.
 pub(crate) fn release(driver: &Driver, gpu: usize) -> Answer {
     lock(&driver.primaries[gpu].0).release(driver)
 }
@@ -87,7 +85,7 @@ pub(crate) fn cuDevicePrimaryCtxRelease_v2(call: &Call, dev: CUdevice) -> Answer
 }
 pub(crate) use cuDevicePrimaryCtxRelease_v2 as cuDevicePrimaryCtxRelease;
 
-/// Empties the context however many hold it. It comes to life again with the next retain; the references stay.
+/// Destroys the context whatever its references, which remain. The next retain creates it again.
 pub(crate) fn cuDevicePrimaryCtxReset_v2(call: &Call, dev: CUdevice) -> Answer {
     state(call, dev, |driver, _, primary| primary.end(driver))
 }

@@ -1,12 +1,11 @@
-//! `cuGetProcAddress` as C sees it: flags, and what a caller is told beside the pointer. What is found is
-//! [`cgpu_abi::driver::look_up`]'s business.
+//! Flags and statuses of `cuGetProcAddress`. [`cgpu_abi::driver::look_up`] finds the function.
 //!
 //! Shared by the simulated and the null driver.
 
 use cgpu_abi::driver::{DefaultStream, Lookup, look_up};
 use cgpu_abi::types::*;
 
-/// What the caller is told beside the pointer.
+/// Returns the status that the caller gets with the pointer.
 pub(crate) fn status(lookup: Lookup) -> CUdriverProcAddressQueryResult {
     match lookup {
         Lookup::Symbol(_) => CU_GET_PROC_ADDRESS_SUCCESS,
@@ -15,13 +14,13 @@ pub(crate) fn status(lookup: Lookup) -> CUdriverProcAddressQueryResult {
     }
 }
 
-/// What a driver of version `driver` hands out under `name` to a caller made for `version` (both as 12040 for 12.4). A negative version
-/// is a very new one.
+/// Returns what a driver of version `driver` returns for `name` to a caller built for `version`
+/// (both such as 12040 for 12.4). A negative version is a very new one.
 pub(crate) fn resolve(name: &str, version: c_int, stream: DefaultStream, driver: u32) -> Lookup {
     look_up(name, version.cast_unsigned(), stream, driver)
 }
 
-/// Which stream the flags ask for; `None` for flags that mean nothing.
+/// Returns the default stream that the flags select; `None` for unknown flags.
 pub(crate) fn stream(flags: cuuint64_t) -> Option<DefaultStream> {
     const BOTH: CUdriverProcAddress_flags =
         CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;

@@ -1,4 +1,4 @@
-//! The profiler's switches; nothing is profiled.
+//! Functions of the profiler; they do nothing.
 
 use cgpu_abi::types::*;
 

@@ -1,37 +1,39 @@
-//! Addresses in the unified space: what lies there, and under which address the machine knows it.
+//! Resolution of addresses in the unified space: the kind of memory, and the machine's address of
+//! it.
 
 use cgpu_abi::types::*;
 
 use crate::answer::Answer;
 use crate::driver::{Driver, count, lock};
 
-/// What lies at an address.
+/// The kind of memory at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     /// A GPU's memory.
     Device,
-    /// Host memory that the GPU knows.
+    /// Host memory that the GPU can reach.
     Pinned,
     /// Any other host memory.
     Pageable,
 }
 
 impl Side {
-    /// Whether the GPU can work on it by itself.
+    /// Returns whether the GPU can reach it.
     pub(crate) fn is_reachable(self) -> bool {
         self != Side::Pageable
     }
 }
 
-/// An address, resolved.
+/// A resolved address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) side: Side,
-    /// As the machine knows it.
+    /// The machine's address.
     pub(crate) address: u64,
 }
 
-/// Finds out what lies at an address. Of device memory that is not there, or may not be reached, the machine refuses the use.
+/// Resolves an address. An address of missing or inaccessible device memory resolves, too: the
+/// machine refuses its use.
 pub(crate) fn resolve(driver: &Driver, address: CUdeviceptr) -> Answer<Place> {
     if driver.machine.is_device(address) {
         return Ok(Place { side: Side::Device, address });

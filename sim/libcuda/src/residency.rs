@@ -1,4 +1,5 @@
-//! Where managed and pageable memory is now. Here all of it is the host's: what was touched lies on its one node, the rest nowhere.
+//! The present location of managed and pageable memory. All of it is host memory here: resident
+//! pages are on the only NUMA node, all others nowhere.
 
 use cgpu_abi::types::*;
 
@@ -10,14 +11,14 @@ use crate::host::Kind;
 
 const PAGE: u64 = 4096;
 
-/// Which pages of a range are in the host's memory, from the one with its first byte on.
+/// Returns which pages of a range are resident, from the page with the first byte.
 fn resident(first: u64, bytes: u64) -> Answer<Vec<bool>> {
     let start = first / PAGE * PAGE;
     let length = first + bytes - start;
     let mut pages = vec![0_u8; count(length.div_ceil(PAGE))?];
     let address = core::ptr::without_provenance_mut(count(start)?);
-    // SAFETY: asks the kernel about pages, by their addresses, and touches none of them; it writes one byte for each, which there is room
-    // for.
+    // SAFETY: queries the kernel about pages by their addresses, without accessing them. It writes
+    // one byte for each page, and `pages` has space for them.
     if unsafe { libc::mincore(address, count(length)?, pages.as_mut_ptr()) } == -1 {
         // Not mapped.
         return Err(INVALID_VALUE);
@@ -25,7 +26,7 @@ fn resident(first: u64, bytes: u64) -> Answer<Vec<bool>> {
     Ok(pages.into_iter().map(|page| page & 1 != 0).collect())
 }
 
-/// Whether a range is managed memory, or pageable memory of the host that the driver does not know.
+/// Returns whether a range is managed memory, or pageable memory that the driver does not know.
 fn is_unified(driver: &Driver, first: u64, bytes: u64) -> Answer<bool> {
     let last = first + bytes - 1;
     if driver.machine.is_device(first) || driver.machine.is_device(last) {
@@ -40,7 +41,7 @@ fn is_unified(driver: &Driver, first: u64, bytes: u64) -> Answer<bool> {
     Ok(true)
 }
 
-/// Of each part of a range, where most of its pages are, by a sample of them.
+/// Writes for each part of a range where most pages of a sample are.
 pub(crate) fn cuMemGetLocationInfo(
     call: &Call,
     ptr: CUdeviceptr,

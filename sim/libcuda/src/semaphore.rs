@@ -1,4 +1,5 @@
-//! Semaphores of other interfaces: imported by a descriptor, signalled and waited for in stream order and by graphs.
+//! Semaphores of other interfaces: imported by a file descriptor, signalled and waited for by
+//! streams and graphs.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::graph::node::{Body, SemaphoresNode};
 
 values!(CUexternalSemaphore);
 
-/// A semaphore of another interface. Dropped, it is held no more.
+/// An imported semaphore. It is released on drop.
 #[derive(Debug)]
 pub(crate) struct Semaphore {
     context: Arc<Context>,
@@ -32,7 +33,7 @@ impl Semaphore {
 impl Drop for Semaphore {
     fn drop(&mut self) {
         if let Some(driver) = Driver::get() {
-            // It was this import's own.
+            // Cannot fail: the import owns it.
             let _ = driver.machine.close_semaphore(self.id);
         }
     }
@@ -49,7 +50,7 @@ pub(crate) fn cuImportExternalSemaphore(
     let counts = match wanted.kind {
         CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD => false,
         CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD => true,
-        // Other systems', and what no GPU here has.
+        // Kinds of other systems, and kinds that no simulated GPU has.
         CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_WIN32
             ..=CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_WIN32 => {
             return Err(NOT_SUPPORTED);
@@ -71,7 +72,7 @@ pub(crate) fn cuDestroyExternalSemaphore(call: &Call, ext_sem: CUexternalSemapho
     Ok(())
 }
 
-/// What one operation of a node or a call is to the machine, as semaphores are now.
+/// Returns the machine's work for one operation, resolving the semaphore now.
 pub(crate) fn work(
     driver: &Driver,
     signals: bool,
@@ -95,9 +96,9 @@ fn perform(driver: &Driver, stream: StreamId, work: &Work) -> Answer {
     Ok(())
 }
 
-/// Parameters of an operation, either way.
+/// Parameters of a signal or a wait.
 pub(crate) trait Params: Copy {
-    /// The value of a semaphore that has one, and the flags.
+    /// Returns the value for a timeline semaphore, and the flags.
     fn value_and_flags(&self) -> (u64, c_uint);
 }
 
@@ -125,14 +126,14 @@ pub(crate) fn received<P: Params>(
     if semaphores.iter().any(|semaphore| driver.semaphores.get(semaphore.0).is_none()) {
         return Err(INVALID_HANDLE);
     }
-    // The flags there are concern a kind of semaphore that there is not.
+    // All flags are for kinds of semaphores that are not simulated.
     if params.iter().any(|params| params.value_and_flags().1 != 0) {
         return Err(INVALID_VALUE);
     }
     Ok((semaphores, params))
 }
 
-/// Puts operations into a stream, or lets a graph do them.
+/// Enqueues operations, or adds them to a capture.
 fn put<P: Params>(
     call: &Call,
     stream: CUstream,

@@ -1,4 +1,5 @@
-//! Memory between processes by descriptors: physical memory, pools, and allocations of pools.
+//! Memory shared between processes by descriptors: physical memory, pools, and allocations of
+//! pools.
 
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 
@@ -14,36 +15,36 @@ use crate::ipc::{pack, unpack};
 use crate::physical::id_of;
 use crate::pool::{self, Pool};
 
-/// What an exported allocation of a pool begins with.
+/// First eight bytes of an exported pool allocation.
 const MAGIC: u64 = u64::from_be_bytes(*b"cgpusimP");
 
-/// What handles that are numbers begin with.
+/// First eight bytes of a fabric handle.
 const FABRIC: u64 = u64::from_be_bytes(*b"cgpusimF");
 
-/// A page of the host.
+/// Size of a page of the host, in bytes.
 const PAGE: u64 = 4096;
 
-/// How memory can be sent that is asked for with these kinds of handles. `fabric`: its GPU is connected to others, by whose fabric
-/// handles can be numbers.
+/// Returns how memory with these types of handles can be exported. Fabric handles are refused
+/// unless `fabric`, that is, unless a switch connects the GPU.
 pub(crate) fn sendable(types: CUmemAllocationHandleType, fabric: bool) -> Answer<Sendable> {
     let by_number = types & CU_MEM_HANDLE_TYPE_FABRIC != 0;
     pool::check_handle_types(if fabric { types & !CU_MEM_HANDLE_TYPE_FABRIC } else { types })?;
     Ok(Sendable { by_descriptor: types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0, by_number })
 }
 
-/// The kinds of handles by which memory can be sent.
+/// Returns the types of handles by which memory can be exported.
 pub(crate) fn handle_types(sendable: Sendable) -> CUmemAllocationHandleType {
     let when = |can, kind| if can { kind } else { CU_MEM_HANDLE_TYPE_NONE };
     when(sendable.by_descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         | when(sendable.by_number, CU_MEM_HANDLE_TYPE_FABRIC)
 }
 
-/// Whether any GPU is connected to others.
+/// Returns whether any GPU is connected to others.
 fn has_fabric(driver: &Driver) -> bool {
     driver.machine.gpus().iter().any(cgpu_sim::GpuSpec::has_switch)
 }
 
-/// Refuses all handles but descriptors.
+/// Refuses all handles except descriptors.
 fn check(kind: CUmemAllocationHandleType) -> Answer {
     match kind {
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => Ok(()),
@@ -54,13 +55,13 @@ fn check(kind: CUmemAllocationHandleType) -> Answer {
     }
 }
 
-/// Gives the program a descriptor: it is its to close.
+/// Writes a descriptor, which then belongs to the program.
 fn give(to: Out<c_void>, descriptor: OwnedFd) -> Answer {
     to.cast::<c_int>().put(descriptor.into_raw_fd())?;
     Ok(())
 }
 
-/// Looks at a descriptor of the program's, given as a pointer or a number; it stays the program's.
+/// Imports a descriptor that is given as a pointer or as a number; it still belongs to the program.
 fn borrow<T>(
     driver: &Driver,
     descriptor: usize,
@@ -70,13 +71,14 @@ fn borrow<T>(
     import(driver, self::descriptor(number).ok_or(INVALID_VALUE)?).map_err(Failure::from)
 }
 
-/// A descriptor of the program's, for the length of a call; `None`: it is not open.
+/// Borrows a descriptor of the program for the duration of a call; `None` if it is not open.
 pub(crate) fn descriptor<'call>(number: c_int) -> Option<BorrowedFd<'call>> {
-    // SAFETY: asks whether the descriptor is open; changes nothing.
+    // SAFETY: queries whether the descriptor is open; changes nothing.
     if number < 0 || unsafe { libc::fcntl(number, libc::F_GETFD) } == -1 {
         return None;
     }
-    // SAFETY: open, as was just seen, and the program does not close what it has given to a call that has not returned.
+    // SAFETY: the descriptor was open just now, and the program does not close it before the call
+    // that it is passed to returns.
     Some(unsafe { BorrowedFd::borrow_raw(number) })
 }
 
@@ -127,7 +129,8 @@ pub(crate) fn cuMemImportFromShareableHandle(
     Ok(())
 }
 
-/// A descriptor that keeps the memory behind a range of addresses, for other devices and interfaces: here a file without bytes.
+/// Returns a descriptor that keeps the memory of a range of addresses, for other devices and
+/// interfaces. Here it is a file without bytes.
 pub(crate) fn cuMemGetHandleForAddressRange(
     call: &Call,
     handle: Out<c_void>,

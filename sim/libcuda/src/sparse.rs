@@ -1,11 +1,13 @@
-//! Sparse arrays: memory is mapped to them tile by tile, out of pools of tiles.
+//! Sparse arrays: memory is mapped tile by tile, from pools of tiles.
 //!
-//! A tile is 64 KiB, in the shapes that graphics interfaces have settled on (Vulkan's standard sparse blocks). Levels of a chain that
-//! span a tile in each dimension are divided; those that are too small share a *tail*, one for each layer. Each tile that is mapped
-//! keeps the memory that it came from; a tile that is taken away, or mapped again, lets go of it when the stream comes to that.
+//! A tile is 64 KiB; its shapes are Vulkan's standard sparse blocks. Levels that span a tile in
+//! each dimension are divided into tiles. Smaller levels share a *tail*, one for each layer. Each
+//! mapped tile holds the memory that it came from, and releases it when the stream reaches an
+//! operation that unmaps or remaps the tile.
 //!
-//! The bytes lie with the array and not with the tiles: what two arrays map does not show in one when it is written in the other. What
-//! is not mapped cannot be copied to or from; a GPU would read zeros there.
+//! The array holds the bytes, not the tiles: if two arrays map the same memory, writes to one are
+//! not visible in the other. Unmapped tiles cannot be copied to or from; on a real GPU they read as
+//! zeros.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -24,27 +26,27 @@ use crate::driver::{Driver, count, lock};
 use crate::layout::{self, Level};
 use crate::physical::{self, GRANULARITY};
 
-/// Bytes of a tile.
+/// Size of a tile in bytes.
 const TILE: u64 = 64 << 10;
-/// In place of a level's number: the tail.
+/// Stands for the tail in place of a level's number.
 const TAIL: u64 = u64::MAX;
 
-/// One tile: its level, its layer, and its place there, in tiles; or its number in the tail.
+/// A tile: level, layer and position in tiles, or number in the tail.
 type Tile = (u64, u64, [u64; 3]);
 
-/// How an array is divided.
+/// Division of an array into tiles.
 #[derive(Clone, Debug)]
 struct Division {
-    /// A tile's extents, in elements.
+    /// Extent of a tile, in elements.
     tile: [u64; 3],
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     element: u64,
-    /// The levels' extents, in elements, without layers.
+    /// Extents of the levels, in elements, without layers.
     levels: Vec<[u64; 3]>,
     layers: u64,
-    /// The first level that is too small; as many as there are levels: none is.
+    /// The first level in the tail; the number of levels if there is no tail.
     tail_level: u64,
-    /// Bytes of a tail; 0: there is none.
+    /// Size of a tail in bytes; 0 if there is none.
     tail: u64,
     /// Whether all layers share one tail.
     single: bool,
@@ -102,7 +104,8 @@ impl Division {
         })
     }
 
-    /// The tiles of a box of a level, which must be whole ones, or end where the level does.
+    /// Returns the tiles of a box of a level. The box must consist of whole tiles, or end where the
+    /// level does.
     fn tiles_of(
         &self,
         level: u64,
@@ -125,7 +128,7 @@ impl Division {
         Ok(self.overlapped(level, layer, offset, extent))
     }
 
-    /// The tiles that a box of a level touches.
+    /// Returns the tiles that a box of a level overlaps.
     fn overlapped(&self, level: u64, layer: u64, offset: [u64; 3], extent: [u64; 3]) -> Vec<Tile> {
         let [x, y, z] = [0, 1, 2].map(|axis| {
             offset[axis] / self.tile[axis]..(offset[axis] + extent[axis]).div_ceil(self.tile[axis])
@@ -135,7 +138,7 @@ impl Division {
             .collect()
     }
 
-    /// The tiles of a part of a tail.
+    /// Returns the tiles of a part of a tail.
     fn tiles_of_tail(&self, layer: u64, offset: u64, size: u64) -> Answer<Vec<Tile>> {
         let layers = if self.single { 1 } else { self.layers };
         let end = offset.checked_add(size).filter(|&end| end <= self.tail && size != 0);
@@ -146,14 +149,14 @@ impl Division {
     }
 }
 
-/// A sparse array's memory. Dropped, it lets go of all its tiles.
+/// A sparse array's memory. All its tiles are released on drop.
 #[derive(Debug)]
 pub(crate) struct Sparse {
     division: Division,
-    /// Where the bytes lie, in memory that costs the GPU nothing.
+    /// Address of the bytes, in memory that takes none of the GPU's.
     first: u64,
     whole: Bytes,
-    /// What each tile keeps that is mapped.
+    /// The memory that each mapped tile holds.
     tiles: Mutex<HashMap<Tile, PhysicalId>>,
 }
 
@@ -174,7 +177,7 @@ impl Sparse {
         let mapped = machine.map(first, whole, bytes).and_then(|()| {
             machine.set_access(first, whole, &[(Side::Gpu(context.gpu), Access::ReadWrite)])
         });
-        // What is mapped stays.
+        // The mapping keeps the memory.
         machine.release_physical(bytes)?;
         mapped?;
         Ok(sparse)
@@ -184,7 +187,8 @@ impl Sparse {
         self.first
     }
 
-    /// Looks whether all of a box of a level is mapped. The box is in bytes, rows and slices or layers, and not empty.
+    /// Checks that all of a box of a level is mapped. The box is in bytes, rows and slices or
+    /// layers, and not empty.
     pub(crate) fn demand(&self, level: usize, position: [u64; 3], extent: [u64; 3]) -> Answer {
         let division = &self.division;
         // Without depth, slices are layers.
@@ -222,32 +226,32 @@ impl Drop for Sparse {
     fn drop(&mut self) {
         let Some(driver) = Driver::get() else { return };
         drop(Kept(self.tiles().drain().map(|(_, id)| id).collect()));
-        // Nothing is mapped there where making it failed.
+        // Nothing is mapped if the creation failed.
         let _ = driver.machine.unmap(self.first, self.whole);
         let _ = driver.machine.free_addresses(self.first, self.whole);
     }
 }
 
-/// Memory that tiles keep, once for each. Dropped, it is kept no more.
+/// Memory held by tiles, once for each tile. It is released on drop.
 struct Kept(Vec<PhysicalId>);
 
 impl Drop for Kept {
     fn drop(&mut self) {
         if let Some(driver) = Driver::get() {
             for id in self.0.drain(..) {
-                // Kept since it was mapped.
+                // Cannot fail: held since it was mapped.
                 let _ = driver.machine.drop_physical_reference(id);
             }
         }
     }
 }
 
-/// The halves of a word, in C's order.
+/// Returns the low and the high half of a word, C's order of two integers.
 fn halves(word: u64) -> (u64, u64) {
     (word & u64::from(u32::MAX), word >> 32)
 }
 
-/// The tiles that an operation names.
+/// Returns the tiles that an operation names.
 fn named(division: &Division, info: &CUarrayMapInfo) -> Answer<Vec<Tile>> {
     let [first, second, third, fourth] = info.subresource;
     match info.subresource_type {
@@ -263,7 +267,8 @@ fn named(division: &Division, info: &CUarrayMapInfo) -> Answer<Vec<Tile>> {
     }
 }
 
-/// An operation on a sparse array; what is no longer needed when the stream comes to it.
+/// Performs an operation on a sparse array. Returns what is to be released when the stream reaches
+/// it.
 fn map_tiles(
     driver: &Driver,
     array: &Array,
@@ -296,8 +301,8 @@ fn map_tiles(
     Ok(Kept(over))
 }
 
-/// Maps memory to arrays, or takes it away. What is mapped can be used by whatever is put into the stream after it; what is taken
-/// away goes when the stream comes to it.
+/// Maps memory to arrays, or unmaps it. Mapped memory can be used by later work of the stream;
+/// unmapped memory is released when the stream reaches the operation.
 pub(crate) fn cuMemMapArrayAsync(
     call: &Call,
     map_info_list: Out<CUarrayMapInfo>,
@@ -350,7 +355,7 @@ pub(crate) use cuMemMapArrayAsync as cuMemMapArrayAsync_ptsz;
 fn put_properties(to: Out<CUDA_ARRAY_SPARSE_PROPERTIES>, driver: &Driver, handle: usize) -> Answer {
     let to = to.required()?;
     let array = driver.arrays.get(handle).ok_or(INVALID_HANDLE)?;
-    // Not of a level: its chain is asked.
+    // Levels have no properties of their own.
     let Memory::Sparse(sparse) = &array.memory else { return Err(INVALID_VALUE) };
     to.put(sparse.division.told()?)?;
     Ok(())
@@ -412,7 +417,7 @@ mod tests {
             flat.tiles_of(0, 0, [0; 3], [256, 128, 1]).unwrap(),
             [(0, 0, [0; 3]), (0, 0, [1, 0, 0])]
         );
-        // The last one of a row ends where the row does.
+        // The last tile of a row ends where the row does.
         assert_eq!(flat.tiles_of(0, 0, [896, 128, 0], [104, 128, 1]).unwrap(), [(0, 0, [7, 1, 0])]);
         for (layer, offset, extent) in [
             (0, [0; 3], [100, 128, 1]),

@@ -1,5 +1,5 @@
-//! Multiprocessors as a resource: which a GPU has, and parts of them. Of each it is known how many lie in which locality domain; which ones
-//! they are is not played.
+//! Multiprocessors as a resource: those of a GPU, and parts of them. A part records how many
+//! multiprocessors are in each locality domain, not which ones they are.
 
 use cgpu_abi::types::*;
 use cgpu_sim::GpuSpec;
@@ -7,21 +7,21 @@ use cgpu_sim::gpu::MAX_DOMAINS;
 
 use crate::answer::{Answer, INVALID_RESOURCE_CONFIGURATION, INVALID_VALUE};
 
-/// Multiprocessors of a GPU by the locality domain that they lie in; the last are in none.
+/// Numbers of multiprocessors by locality domain; the last number is of those in none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Multiprocessors([c_uint; MAX_DOMAINS + 1]);
 
-/// How a part was asked for: parts that differ in this do not go together.
+/// The parameters of a part; parts with different parameters cannot be combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Manner {
-    /// That many are on one cluster of the GPU.
+    /// Number of multiprocessors that share a cluster of the GPU.
     pub(crate) coscheduled: c_uint,
     pub(crate) flags: c_uint,
     pub(crate) domain: c_uint,
 }
 
 impl Multiprocessors {
-    /// All of a GPU's.
+    /// Returns all multiprocessors of a GPU.
     pub(crate) fn of(spec: &GpuSpec) -> Self {
         let mut all = Self::default();
         all.0[..spec.domains()].fill(spec.domain_multiprocessors());
@@ -47,7 +47,7 @@ impl Multiprocessors {
         all
     }
 
-    /// Whether there are as many of each, or more.
+    /// Returns whether each number is at least that of `part`.
     pub(crate) fn holds(&self, part: &Self) -> bool {
         self.0.iter().zip(part.0).all(|(all, part)| part <= *all)
     }
@@ -60,7 +60,7 @@ impl Multiprocessors {
         self
     }
 
-    /// Takes some of those in the given places, in that order; fewer if there are fewer.
+    /// Takes up to `count` multiprocessors from the given domains, in order.
     fn take_from(&mut self, places: &[usize], mut count: c_uint) -> Self {
         let mut taken = Self::default();
         for &place in places {
@@ -72,12 +72,12 @@ impl Multiprocessors {
         taken
     }
 
-    /// Takes as many, wherever they lie.
+    /// Takes up to `count` multiprocessors from any domain.
     pub(crate) fn take(&mut self, count: c_uint) -> Self {
         self.take_from(&EVERYWHERE, count)
     }
 
-    /// Takes a group. Without a number it is told how many there are.
+    /// Takes a group of multiprocessors. Writes its size, if the group does not give one.
     pub(crate) fn split_off(
         &mut self,
         group: &mut CU_DEV_SM_RESOURCE_GROUP_PARAMS,
@@ -127,12 +127,12 @@ impl Multiprocessors {
     }
 }
 
-/// Places, those of domains first.
+/// All domains, then those in none.
 const EVERYWHERE: [usize; MAX_DOMAINS + 1] = [0, 1, 2, 3, MAX_DOMAINS];
-/// Places, that of no domain first.
+/// Those in no domain, then all domains.
 const OUTSIDE_FIRST: [usize; MAX_DOMAINS + 1] = [MAX_DOMAINS, 0, 1, 2, 3];
 
-/// The places that a domain's number names; with `more`, also where those lie that are in none.
+/// Returns the domains that a domain's number selects; with `more`, also those in none.
 fn places(domain: c_uint, spec: &GpuSpec, more: bool) -> Answer<Vec<usize>> {
     let mut places: Vec<usize> = match usize::try_from(domain) {
         _ if domain == CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_ID_ANY => {
@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    /// What a GPU's groups have, one after the other, and what is left.
+    /// Returns the numbers that each group has, and what is left.
     fn split(
         gpu: &str,
         groups: &[(c_uint, c_uint, c_uint, c_uint)],

@@ -1,4 +1,4 @@
-//! Streams, default ones included.
+//! Streams, including the default ones.
 
 use core::cell::RefCell;
 use std::sync::{Arc, Weak};
@@ -16,7 +16,7 @@ use crate::graph::node::{Body, HostNode};
 
 values!(CUstream, CUhostFn, CUstreamCallback, CUgraph, CUgreenCtx);
 
-/// A stream that the program made.
+/// A stream that the program created.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) id: StreamId,
@@ -25,13 +25,14 @@ pub(crate) struct Stream {
     priority: c_int,
 }
 
-/// A thread's own default streams, one per context; they end with the thread.
+/// A thread's default streams, one per context. They end with the thread.
 #[derive(Debug, Default)]
 struct OwnStreams(Vec<(Weak<Context>, StreamId)>);
 
 impl OwnStreams {
     fn of(&mut self, driver: &Driver, context: &Arc<Context>) -> Answer<StreamId> {
-        // A weak reference keeps the place, so that no later context can be taken for the one it was made for.
+        // A weak reference keeps the address from being reused, so that no later context is
+        // mistaken for this one.
         let its = |weak: &Weak<Context>| core::ptr::eq(weak.as_ptr(), Arc::as_ptr(context));
         if let Some((_, stream)) = self.0.iter().find(|(weak, _)| its(weak)) {
             return Ok(*stream);
@@ -50,7 +51,7 @@ impl Drop for OwnStreams {
             let open = weak.upgrade().and_then(|context| driver.contexts.get(context.handle.0));
             if open.is_some_and(|open| core::ptr::eq(Arc::as_ptr(&open), weak.as_ptr())) {
                 capture::forget_stream(driver, stream);
-                // Of a context that ends at this moment it is gone anyway.
+                // Fails if the context ends at the same time; the stream then ends with it.
                 let _ = driver.machine.destroy_stream(stream);
             }
         }
@@ -61,7 +62,7 @@ thread_local! {
     static OWN: RefCell<OwnStreams> = const { RefCell::new(OwnStreams(Vec::new())) };
 }
 
-/// The machine's stream behind a handle, and its context.
+/// Returns the machine's stream and the context of a handle.
 pub(crate) fn find(
     driver: &Driver,
     handle: CUstream,
@@ -88,12 +89,12 @@ pub(crate) fn find(
     }
 }
 
-/// Whether a handle is the stream that waits for all blocking ones.
+/// Returns whether a handle is the legacy default stream.
 pub(crate) fn is_legacy(_driver: &Driver, handle: CUstream, per_thread: bool) -> bool {
     handle == CUstream::LEGACY || handle.is_null() && !per_thread
 }
 
-/// Whether a stream that is not the legacy one waits for it, and it for the stream.
+/// Returns whether a stream synchronises with the legacy default stream.
 pub(crate) fn is_blocking(driver: &Driver, handle: CUstream) -> bool {
     driver.streams.get(handle.0).is_none_or(|stream| stream.flags == CU_STREAM_DEFAULT)
 }
@@ -111,7 +112,7 @@ pub(crate) fn cuStreamCreateWithPriority(
     Ok(())
 }
 
-/// Makes a stream in a context.
+/// Creates a stream in a context.
 pub(crate) fn create(
     driver: &Driver,
     context: &Arc<Context>,
@@ -203,7 +204,7 @@ pub(crate) fn cuLaunchHostFunc(
 }
 pub(crate) use cuLaunchHostFunc as cuLaunchHostFunc_ptsz;
 
-/// The mode says who may wait for whom; one thread calls them all here, in stream order.
+/// Ignores the mode of waiting: one thread calls all host functions, in stream order.
 pub(crate) fn cuLaunchHostFunc_v2(
     call: &Call,
     stream: CUstream,
@@ -227,7 +228,8 @@ pub(crate) fn cuStreamAddCallback(
     let callback = callback.filter(|_| flags == 0).ok_or(INVALID_VALUE)?;
     let data = user_data.address();
     let run = move || {
-        // SAFETY: the program gave callback and data to be called together, once, when the stream comes to it.
+        // SAFETY: the program passes callback and data to be called together, once, when the stream
+        // reaches them.
         unsafe {
             callback(handle, CUresult::SUCCESS, core::ptr::with_exposed_provenance_mut(data))
         };
@@ -273,7 +275,8 @@ pub(crate) fn cuStreamGetFlags(call: &Call, stream: CUstream, flags: Out<c_uint>
 }
 pub(crate) use cuStreamGetFlags as cuStreamGetFlags_ptsz;
 
-/// Handles are unique, and the numbers after a context's are for its default streams.
+/// Returns a unique id: handles are unique, and the numbers after a context's are for its default
+/// streams.
 pub(crate) fn cuStreamGetId(call: &Call, handle: CUstream, stream_id: Out<c_ulonglong>) -> Answer {
     let driver = call.driver()?;
     let (_, context) = find(driver, handle, call.per_thread)?;

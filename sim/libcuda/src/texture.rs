@@ -1,4 +1,5 @@
-//! Textures and surfaces, as objects: they describe memory, take none, and no kernel here reads through them.
+//! Texture and surface objects. They describe memory and take none; simulated kernels do not read
+//! through them.
 
 use std::sync::Arc;
 
@@ -16,13 +17,13 @@ use crate::driver::{Driver, count};
 pub(crate) struct View {
     pub(crate) context: Arc<Context>,
     resource: CUDA_RESOURCE_DESC,
-    /// How it is read: a texture's.
+    /// How a texture is read.
     texture: Option<CUDA_TEXTURE_DESC>,
-    /// Which part is shown, if the program said so.
+    /// The part of the resource that is visible, if the program selected one.
     part: Option<CUDA_RESOURCE_VIEW_DESC>,
 }
 
-/// Whether what is to be shown is there; the flags of an array.
+/// Checks that the resource exists. Returns the flags of an array.
 fn check(driver: &Driver, resource: &CUDA_RESOURCE_DESC) -> Answer<c_uint> {
     let first = resource.resource[0];
     match resource.kind {
@@ -56,7 +57,7 @@ pub(crate) fn cuTexObjectCreate(
     let context = driver.current()?;
     let (resource, texture) = (res_desc.read()?, tex_desc.read()?);
     check(driver, &resource)?;
-    // NULL: all of it.
+    // NULL selects all of it.
     let part = res_view_desc.read().ok();
     to.put(
         driver.views.add(View { context, resource, texture: Some(texture), part }) as CUtexObject
@@ -95,7 +96,7 @@ pub(crate) fn cuTexObjectGetResourceViewDesc(
     Ok(())
 }
 
-/// Only of arrays that were made for it.
+/// Fails unless the array was created for surfaces.
 pub(crate) fn cuSurfObjectCreate(
     call: &Call,
     surf_object: Out<CUsurfObject>,

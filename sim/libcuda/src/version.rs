@@ -1,13 +1,14 @@
-//! Which driver is played: `CGPU_SIM_DRIVER`, and the driver release that first brought that version of CUDA.
+//! The simulated version of the driver: `CGPU_SIM_DRIVER`, and the first driver release with that
+//! version of CUDA.
 //!
 //! Shared by the simulated libcuda and NVML.
 
 use std::sync::LazyLock;
 
-/// The version played when `CGPU_SIM_DRIVER` is not set.
+/// The version if `CGPU_SIM_DRIVER` is not set.
 const DEFAULT: u32 = 13_000;
 
-/// Releases that brought a version of CUDA, newest first.
+/// First releases with each version of CUDA, newest first.
 const RELEASES: &[(u32, &str)] = &[
     (13_010, "590.44.01"),
     (13_000, "580.65.06"),
@@ -25,7 +26,7 @@ const RELEASES: &[(u32, &str)] = &[
     (0, "418.87.01"),
 ];
 
-/// The version of CUDA that is played, as 12040 for 12.4.
+/// The simulated version of CUDA, such as 12040 for 12.4.
 pub(crate) static CUDA: LazyLock<u32> = LazyLock::new(|| match std::env::var("CGPU_SIM_DRIVER") {
     Ok(text) if !text.is_empty() => parse(&text).unwrap_or_else(|| {
         eprintln!(
@@ -36,7 +37,7 @@ pub(crate) static CUDA: LazyLock<u32> = LazyLock::new(|| match std::env::var("CG
     _ => DEFAULT,
 });
 
-/// Takes what a driver of the played version does not export out of the library's symbols: a constructor.
+/// Defines a constructor that removes the symbols that the simulated version does not export.
 macro_rules! hide_newer {
     ($rows:expr) => {
         #[used]
@@ -56,7 +57,7 @@ macro_rules! hide_newer {
 }
 pub(crate) use hide_newer;
 
-/// The release of the driver that brought a version of CUDA.
+/// Returns the first driver release with a version of CUDA.
 #[allow(dead_code, reason = "only one of the two libraries tells it")]
 pub(crate) fn release(cuda: u32) -> &'static str {
     RELEASES.iter().find(|(first, _)| *first <= cuda).map_or("", |(_, release)| release)

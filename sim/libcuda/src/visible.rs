@@ -1,12 +1,14 @@
-//! Which GPUs the program sees, and under which numbers: `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER`.
+//! The GPUs that a program sees, and their numbers: `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER`.
 //!
-//! The driver numbers GPUs from the fastest to the slowest, unless `CUDA_DEVICE_ORDER=PCI_BUS_ID` asks for their order on the bus,
-//! which is the machine's. `CUDA_VISIBLE_DEVICES` then picks some by these numbers or by UUIDs, which may be shortened, and numbers them
-//! anew; the first entry that names no GPU ends the list (so `-1` and the empty text hide all), and one GPU twice hides all, too.
-//! NVML knows nothing of either.
+//! The driver numbers GPUs from the fastest to the slowest. `CUDA_DEVICE_ORDER=PCI_BUS_ID` selects
+//! the order of the bus instead, which is the machine's. `CUDA_VISIBLE_DEVICES` then selects some
+//! by these numbers or by UUIDs, which may be abbreviated, and renumbers them. The first entry that
+//! names no GPU ends the list, so `-1` and an empty value hide all GPUs. Naming a GPU twice hides
+//! all, too. NVML ignores both variables.
 //!
-//! Of divided GPUs a program sees one instance and nothing else: the first that is named, by its UUID (`MIG-…`) or by its GPU. If
-//! nothing is named it sees the whole GPUs, or, where there are none, the first instance of the first.
+//! Of partitioned GPUs, a program sees a single instance: the first that is named, by its UUID
+//! (`MIG-…`) or by its GPU. If none is named, the program sees the whole GPUs, or, if there are
+//! none, the first instance of the first GPU.
 
 use std::cmp::Reverse;
 
@@ -15,15 +17,15 @@ use cgpu_shm::uuid::Uuid;
 use cgpu_sim::GpuSpec;
 use cgpu_sim::instance::Part;
 
-/// `CU_DEVICE_INVALID`: what the driver calls a GPU that it cannot name.
+/// `CU_DEVICE_INVALID`: the device number of a GPU that is not visible.
 pub(crate) const NO_GPU: CUdevice = -2;
 
-/// The visible GPUs, by their numbers: each one's place in the machine.
+/// The visible GPUs: the index in the machine of each device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Visible(Vec<usize>);
 
 impl Visible {
-    /// As the process's variables say.
+    /// Reads the process's variables.
     pub(crate) fn from_environment(gpus: &[GpuSpec]) -> Self {
         let read =
             |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
@@ -39,7 +41,7 @@ impl Visible {
                 Reverse(gpus[gpu].model.multiprocessors * gpus[gpu].model.core_mhz)
             });
         }
-        // A divided GPU computes by its first instance.
+        // A partitioned GPU computes on its first instance.
         let computing = |gpu: usize| match gpus[gpu].part {
             Part::Partitioned => gpu + 1,
             Part::Whole | Part::Instance(_) => gpu,
@@ -77,17 +79,16 @@ impl Visible {
         }
     }
 
-    /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The place of a device in the machine.
+    /// Returns the index in the machine of a device.
     pub(crate) fn gpu(&self, device: CUdevice) -> Option<usize> {
         self.0.get(usize::try_from(device).ok()?).copied()
     }
 
-    /// The number of the GPU at a place; none where the program hid it.
+    /// Returns the number of a GPU; `None` if it is not visible.
     pub(crate) fn device(&self, gpu: usize) -> Option<CUdevice> {
         CUdevice::try_from(self.0.iter().position(|&place| place == gpu)?).ok()
     }

@@ -38,7 +38,7 @@ pub(crate) struct Copying {
 }
 
 impl Corner {
-    /// A box in the unified address space.
+    /// Describes a box in the unified address space.
     fn at(address: u64, (row, slice): (u64, u64), side: Side) -> Self {
         let host = side != Side::Device;
         let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);

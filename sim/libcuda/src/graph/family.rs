@@ -94,7 +94,7 @@ impl Graphs {
         Ok(clone)
     }
 
-    /// Adds a child graph: a copy of `child`, or the graph itself.
+    /// Adds a child graph: a copy of `child`, or `child` itself if it `moves`.
     pub(super) fn add_child(
         &mut self,
         graph: CUgraph,

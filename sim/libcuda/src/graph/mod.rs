@@ -1,22 +1,22 @@
-//! Graphs: nodes, what they do and on which others they depend.
+//! Graphs: nodes, their work and their dependencies.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | `node` | what a node does, by its kind |
-//! | `arguments` | values of a kernel's parameters |
+//! | `node` | the work of a node, by its kind |
+//! | `arguments` | arguments of kernels |
 //! | `copying` | copies between boxes |
-//! | `build`, `typed`, `any` | nodes are added and changed: by their own calls, or by one for all kinds |
-//! | `topology` | what depends on what |
-//! | `family` | clones, children, bodies; graphs end |
-//! | `memory` | what graphs allocate: addresses of nodes, physical memory of GPUs |
-//! | `executable`, `launch` | graphs made ready, changed since, launched |
-//! | `order` | the steps of a graph in an order in which they can be done |
+//! | `build`, `typed`, `any` | nodes are added and changed: by the functions of their kind, or by those for all kinds |
+//! | `topology` | dependencies |
+//! | `family` | clones, child graphs, bodies; the end of graphs |
+//! | `memory` | allocations of graphs: addresses of nodes, physical memory of GPUs |
+//! | `executable`, `launch` | graphs are instantiated, changed, launched |
+//! | `order` | a graph's steps in an order that respects its dependencies |
 //! | `update` | an executable graph takes over another graph's parameters |
-//! | `object` | host objects whose lifetime graphs share |
-//! | `dot` | a description for Graphviz |
+//! | `object` | user objects, whose lifetime graphs share |
+//! | `dot` | descriptions for Graphviz |
 //!
-//! All graphs of the process lie under one lock. Executable graphs hold a copy of what they were made from, so that the two change
-//! independently, and have locks of their own, taken first.
+//! One lock protects all graphs of the process. Executable graphs hold a copy of their source, so
+//! that the two change independently. They have their own locks, which are taken first.
 
 mod any;
 mod arguments;
@@ -72,55 +72,54 @@ pub(crate) struct Edge {
 }
 
 impl Edge {
-    /// Waits for all of the other node.
+    /// Returns an edge that waits for all of the other node.
     pub(crate) fn plain(from: CUgraphNode) -> Self {
         Self { from, data: CUgraphEdgeData::default() }
     }
 
-    /// Whether a call that knows no edge data can tell of it.
+    /// Returns whether a function without edge data can report the edge.
     pub(crate) fn is_plain(&self) -> bool {
         let CUgraphEdgeData { from_port, to_port, kind, .. } = self.data;
         from_port == 0 && to_port == 0 && kind == 0
     }
 }
 
-/// A node of a graph.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) body: Body,
     pub(crate) dependencies: Vec<Edge>,
-    /// The node that it is a copy of.
+    /// The node that it was copied from.
     original: Option<CUgraphNode>,
-    /// Which node of its graph.
+    /// Number of the node in its graph.
     number: u32,
 }
 
-/// The nodes of a graph, in the order in which they were made.
+/// The nodes of a graph, in the order of their creation.
 pub(crate) type Nodes = BTreeMap<CUgraphNode, Node>;
 
-/// A graph.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     id: u32,
     pub(crate) nodes: Nodes,
-    /// Nodes ever made in it.
+    /// Number of nodes ever created in it.
     made: u32,
-    /// The graph and the node that it is part of.
+    /// Of a child graph: the graph and the node that contain it.
     parent: Option<(CUgraph, CUgraphNode)>,
-    /// A capture adds to it.
+    /// Whether a capture adds to it.
     pub(crate) capturing: bool,
-    /// The executable graph made from it, if it has memory of its own.
+    /// The executable graph made from it, if it has memory nodes.
     executable: Option<CUgraphExec>,
 }
 
 impl Graph {
-    /// Whether it allocates or frees; of such a graph nothing can be taken away.
+    /// Returns whether it has memory nodes; such a graph cannot be cloned and its nodes cannot be
+    /// removed.
     fn has_memory(&self) -> bool {
         self.nodes.values().any(|node| matches!(node.body, Body::Allocate(_) | Body::Free(_)))
     }
 }
 
-/// What decides about conditional nodes.
+/// The value that controls a conditional node.
 #[derive(Clone, Copy, Debug)]
 struct Condition {
     graph: CUgraph,
@@ -138,12 +137,12 @@ pub(crate) struct Graphs {
     conditions: HashMap<CUgraphConditionalHandle, Condition>,
     objects: Objects,
     pub(crate) captures: Captures,
-    /// Graphs and executable graphs ever made.
+    /// Number of graphs and executable graphs ever created.
     made: u32,
 }
 
 impl Graphs {
-    /// All graphs, locked.
+    /// Locks all graphs.
     pub(crate) fn of(driver: &Driver) -> MutexGuard<'_, Self> {
         lock(&driver.graphs)
     }
@@ -153,7 +152,7 @@ impl Graphs {
         self.made
     }
 
-    /// Makes an empty graph.
+    /// Creates an empty graph.
     pub(crate) fn create(&mut self) -> CUgraph {
         let graph = CUgraph(handle::fresh());
         let id = self.number();
@@ -169,7 +168,7 @@ impl Graphs {
         self.graphs.get_mut(&graph).ok_or(INVALID_VALUE)
     }
 
-    /// The graph of a node.
+    /// Returns the graph of a node.
     pub(crate) fn owner(&self, node: CUgraphNode) -> Answer<CUgraph> {
         self.owners.get(&node).copied().ok_or(INVALID_VALUE)
     }
@@ -183,7 +182,6 @@ impl Graphs {
         self.graph_mut(owner)?.nodes.get_mut(&node).ok_or(INVALID_VALUE)
     }
 
-    /// Adds a node.
     pub(crate) fn add(
         &mut self,
         graph: CUgraph,
@@ -205,13 +203,13 @@ impl Graphs {
         Ok(node)
     }
 
-    /// Ends a graph and all that is part of it.
+    /// Destroys a graph and everything that is part of it.
     pub(crate) fn destroy(&mut self, graph: CUgraph) -> Answer {
         let gone = self.graphs.remove(&graph).ok_or(INVALID_VALUE)?;
         for (node, Node { body, .. }) in gone.nodes {
             self.owners.remove(&node);
             for part in body.parts() {
-                // A part that was moved elsewhere is not there any more.
+                // A part that was moved elsewhere is no longer found.
                 let _ = self.destroy(part);
             }
         }

@@ -1,4 +1,4 @@
-//! What a node does, by its kind.
+//! The work of a node, by its kind.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,6 @@ use crate::launch::Shape;
 use crate::semaphore::{self, Params};
 use crate::{fill, function, memops};
 
-/// A kernel, ready to be launched.
 #[derive(Clone, Debug)]
 pub(crate) struct KernelNode {
     pub(crate) function: CUfunction,
@@ -29,21 +28,19 @@ pub(crate) struct KernelNode {
     pub(crate) attributes: BTreeMap<CUlaunchAttributeID, [u64; 8]>,
 }
 
-/// A fill.
 #[derive(Clone, Debug)]
 pub(crate) struct FillNode {
     pub(crate) fill: Fill,
     pub(crate) context: Arc<Context>,
 }
 
-/// A host function.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostNode {
     pub(crate) function: unsafe extern "C" fn(*mut c_void),
     pub(crate) data: usize,
 }
 
-/// Words that are written and waited for.
+/// Writes to memory words, and waits on them.
 #[derive(Clone, Debug)]
 pub(crate) struct WordsNode {
     pub(crate) operations: Arc<[memops::Operation]>,
@@ -51,7 +48,7 @@ pub(crate) struct WordsNode {
     pub(crate) context: Arc<Context>,
 }
 
-/// Semaphores of other interfaces that are signalled, or waited for.
+/// Semaphores of other interfaces, to be signalled or waited for.
 #[derive(Clone, Debug)]
 pub(crate) struct SemaphoresNode<P> {
     pub(crate) semaphores: Arc<[CUexternalSemaphore]>,
@@ -70,7 +67,7 @@ impl<P: Params> SemaphoresNode<P> {
     }
 }
 
-/// Graphs of which a value chooses one.
+/// Graphs of which a value selects one.
 #[derive(Clone, Debug)]
 pub(crate) struct ConditionalNode {
     pub(crate) handle: CUgraphConditionalHandle,
@@ -80,12 +77,12 @@ pub(crate) struct ConditionalNode {
 }
 
 impl ConditionalNode {
-    /// The body that a value chooses.
+    /// Returns the body that a value selects.
     pub(crate) fn chosen(&self, value: c_uint) -> Option<CUgraph> {
         let index = match self.kind {
             CU_GRAPH_COND_TYPE_SWITCH => value,
             CU_GRAPH_COND_TYPE_IF => c_uint::from(value == 0),
-            // Nothing on this GPU sets the value to 0: the body is done once.
+            // Nothing on this GPU sets the value to 0, so the body runs once.
             _ if value != 0 => 0,
             _ => return None,
         };
@@ -93,7 +90,7 @@ impl ConditionalNode {
     }
 }
 
-/// What a node does.
+/// The work of a node.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
     Kernel(KernelNode),
@@ -113,7 +110,7 @@ pub(crate) enum Body {
 }
 
 impl Body {
-    /// The kind of node.
+    /// Returns the kind of node.
     pub(crate) fn kind(&self) -> CUgraphNodeType {
         match self {
             Self::Kernel(_) => CU_GRAPH_NODE_TYPE_KERNEL,
@@ -133,7 +130,7 @@ impl Body {
         }
     }
 
-    /// The kind in words, for descriptions.
+    /// Returns the kind's name, for descriptions.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Kernel(_) => "KERNEL",
@@ -153,7 +150,7 @@ impl Body {
         }
     }
 
-    /// What a journal calls it: by the kernel's name, else by its kind.
+    /// Returns the name in journals: the kernel's, or that of the kind.
     pub(crate) fn title(&self, driver: &Driver) -> String {
         match self {
             Self::Kernel(node) => function::find(driver, node.function).map_or_else(
@@ -164,7 +161,7 @@ impl Body {
         }
     }
 
-    /// The graphs that are part of it.
+    /// Returns the graphs that are part of it.
     pub(crate) fn parts(&self) -> Vec<CUgraph> {
         match self {
             Self::Child(graph) => vec![*graph],
@@ -173,7 +170,7 @@ impl Body {
         }
     }
 
-    /// The context that it is done in, if it needs one.
+    /// Returns its context, if it needs one.
     pub(crate) fn context(&self) -> Option<&Arc<Context>> {
         match self {
             Self::Kernel(node) => Some(&node.context),
@@ -186,12 +183,12 @@ impl Body {
         }
     }
 
-    /// Whether an executable graph can go without it.
+    /// Returns whether it can be disabled in an executable graph.
     pub(crate) fn can_be_disabled(&self) -> bool {
         matches!(self, Self::Kernel(_) | Self::Copy(_) | Self::Fill(_))
     }
 
-    /// How many steps it is on the GPU.
+    /// Returns its number of steps on the GPU.
     pub(crate) fn steps(&self) -> usize {
         match self {
             Self::Words(node) => node.operations.len().max(1),
@@ -201,7 +198,7 @@ impl Body {
         }
     }
 
-    /// What one of its steps is to the GPU, as addresses and events are now.
+    /// Returns the machine's work for one step, resolving addresses and events now.
     pub(crate) fn work(&self, driver: &Driver, step: usize) -> Answer<Work> {
         Ok(match self {
             Self::Kernel(node) => Work::Kernel(node.launch),
@@ -218,7 +215,7 @@ impl Body {
             },
             Self::Signal(node) => node.work(driver, true, step)?,
             Self::Acquire(node) => node.work(driver, false, step)?,
-            // Memory comes and goes around the launch, and parts have steps of their own.
+            // The launch maps and unmaps memory, and parts have their own steps.
             Self::Empty
             | Self::Allocate(_)
             | Self::Free(_)
@@ -237,14 +234,15 @@ impl HostNode {
         Work::Call(Arc::new(move || self.call()))
     }
 
-    /// To be called by a stream.
+    /// Returns a closure for a stream to call.
     pub(crate) fn once(self) -> Box<dyn FnOnce() + Send> {
         Box::new(move || self.call())
     }
 
     fn call(self) {
         call::host_function(|| {
-            // SAFETY: the program gave function and data to be called together, once for each time that a stream comes to it.
+            // SAFETY: the program passes function and data to be called together, once each time a
+            // stream reaches them.
             unsafe { (self.function)(core::ptr::with_exposed_provenance_mut(self.data)) };
         });
     }

@@ -1,4 +1,5 @@
-//! User objects: host objects that live as long as a program, a graph or an executable graph refers to them.
+//! User objects: host objects that live as long as the program, a graph or an executable graph
+//! refers to them.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,7 @@ use crate::call::{self, Call};
 use crate::driver::Driver;
 use crate::handle;
 
-/// Who refers to an object.
+/// A holder of references to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Owner {
     Program,
@@ -27,7 +28,7 @@ struct Object {
     references: HashMap<Owner, u64>,
 }
 
-/// What is called when nobody refers to an object any more.
+/// The program's function for the end of an object.
 #[derive(Debug)]
 struct Destructor {
     data: usize,
@@ -38,7 +39,7 @@ struct Destructor {
 #[derive(Debug, Default)]
 pub(super) struct Objects {
     objects: HashMap<CUuserObject, Object>,
-    /// Executable graphs that are gone while their last launch is not done.
+    /// Executable graphs that were destroyed before their last launch was done.
     ending: Vec<(Ticket, CUgraphExec)>,
     due: Vec<Destructor>,
 }
@@ -65,7 +66,7 @@ impl Objects {
         Ok(())
     }
 
-    /// An owner is gone.
+    /// Drops the references of an owner that has ended.
     pub(super) fn end(&mut self, owner: Owner) {
         for object in self.objects.values_mut() {
             object.references.remove(&owner);
@@ -79,7 +80,7 @@ impl Objects {
         }
     }
 
-    /// Gives one owner what another refers to, each object once.
+    /// Gives an owner one reference to each object of another.
     fn copy(&mut self, from: Owner, to: Owner) {
         for object in
             self.objects.values_mut().filter(|object| object.references.contains_key(&from))
@@ -90,17 +91,17 @@ impl Objects {
 }
 
 impl Graphs {
-    /// A clone refers to what its original refers to.
+    /// Gives a clone references to its original's objects.
     pub(super) fn copy_references(&mut self, original: CUgraph, clone: CUgraph) {
         self.objects.copy(Owner::Graph(original), Owner::Graph(clone));
     }
 
-    /// An executable graph refers to what its graph refers to.
+    /// Gives an executable graph references to its graph's objects.
     pub(super) fn lend_references(&mut self, graph: CUgraph, executable: CUgraphExec) {
         self.objects.copy(Owner::Graph(graph), Owner::Executable(executable));
     }
 
-    /// An executable graph is gone; what it refers to is needed until its last launch is done.
+    /// Drops an executable graph's references once its last launch is done.
     pub(super) fn end_references(&mut self, executable: CUgraphExec, last: Option<Ticket>) {
         match last {
             Some(ticket) => self.objects.ending.push((ticket, executable)),
@@ -109,7 +110,7 @@ impl Graphs {
     }
 }
 
-/// Calls the destructors that are due, without any lock: they are the program's.
+/// Calls the destructors that are due. No lock is held: they are functions of the program.
 pub(super) fn run_destructors(driver: &Driver) {
     let due = {
         let mut graphs = Graphs::of(driver);
@@ -122,7 +123,8 @@ pub(super) fn run_destructors(driver: &Driver) {
         core::mem::take(&mut objects.due)
     };
     for Destructor { data, destroy } in due {
-        // SAFETY: the program gave both to be called together, once, when nobody refers to the object.
+        // SAFETY: the program passes both to be called together, once, when nothing refers to the
+        // object any more.
         call::host_function(|| unsafe { destroy(core::ptr::with_exposed_provenance_mut(data)) });
     }
 }
@@ -138,7 +140,7 @@ pub(crate) fn cuUserObjectCreate(
     let driver = call.driver()?;
     let object_out = object_out.required()?;
     let destroy = destroy.ok_or(INVALID_VALUE)?;
-    // That destructors are not waited for has to be said.
+    // The flag is mandatory: destructors run asynchronously.
     if flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC || initial_refcount == 0 {
         return Err(INVALID_VALUE);
     }
@@ -181,7 +183,7 @@ pub(crate) fn cuGraphRetainUserObject(
     if flags & CU_GRAPH_USER_OBJECT_MOVE == 0 {
         return Ok(());
     }
-    // References that the caller has not are not moved.
+    // The caller cannot move references that it does not have.
     let moved = graphs.objects.release(object, Owner::Program, count);
     moved.inspect_err(|_| {
         let _ = graphs.objects.release(object, Owner::Graph(graph), count);

@@ -1,4 +1,4 @@
-//! The steps of a graph, its parts included, in an order in which they can be done.
+//! The steps of a graph and its child graphs, in an order that respects their dependencies.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,36 +11,38 @@ use super::node::{Body, ConditionalNode};
 use super::{Node, Nodes};
 use crate::answer::{Answer, INVALID_VALUE};
 
-/// What a step is: a part of a node's work, or a point where branches meet.
+/// A step: a part of a node's work, or a point where branches meet.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Part {
     Of(CUgraph, CUgraphNode, usize),
     Meeting,
 }
 
-/// A graph in order.
+/// A graph's steps in order.
 #[derive(Debug)]
 pub(super) struct Order {
     pub(super) plan: Plan,
     pub(super) parts: Vec<Part>,
-    /// What it allocates, and what it frees.
+    /// Its allocations, and the addresses that it frees.
     pub(super) allocations: Vec<Arc<Reservation>>,
     pub(super) frees: Vec<CUdeviceptr>,
 }
 
-/// What the parts of a graph are.
+/// A graph and its child graphs, to be ordered.
 pub(super) struct Shapes<'a> {
     pub(super) nodes: &'a HashMap<CUgraph, Nodes>,
-    /// The value with which a launch begins, of each conditional handle.
+    /// Returns a conditional handle's value at the start of a launch.
     pub(super) value: &'a dyn Fn(CUgraphConditionalHandle) -> c_uint,
-    /// Where steps without a context of their own are done.
+    /// Context of steps that have none of their own.
     pub(super) home: ContextId,
 }
 
-/// Nodes of one graph so that each comes after those it depends on; as they were made, where that leaves a choice.
+/// Sorts the nodes of a graph so that each follows those that it depends on; otherwise they stay in
+/// the order of their creation.
 ///
 /// # Errors
-/// A node that depends on itself.
+///
+/// Returns a node that depends on itself.
 pub(super) fn sorted(nodes: &Nodes) -> Result<Vec<CUgraphNode>, CUgraphNode> {
     let mut missing: HashMap<CUgraphNode, usize> =
         nodes.iter().map(|(&handle, node)| (handle, node.dependencies.len())).collect();
@@ -73,7 +75,7 @@ pub(super) fn sorted(nodes: &Nodes) -> Result<Vec<CUgraphNode>, CUgraphNode> {
     }
 }
 
-/// Steps, as they are gathered.
+/// The steps gathered so far.
 #[derive(Default)]
 struct Gathering {
     steps: Vec<Step>,
@@ -98,14 +100,14 @@ impl Gathering {
         self.steps.len() - 1
     }
 
-    /// The one step that is done when all of these are; of many, a point where they meet.
+    /// Returns the one step that follows all of these; adds a meeting point if there are several.
     fn meeting(&mut self, mut steps: Vec<usize>, home: ContextId) -> Vec<usize> {
         steps.sort_unstable();
         steps.dedup();
         if steps.len() < 2 { steps } else { vec![self.step(Part::Meeting, home, steps)] }
     }
 
-    /// Adds a graph's steps, all after `entry`; which of them are done when it is.
+    /// Adds a graph's steps after `entry`. Returns the steps that end it.
     fn graph(
         &mut self,
         graph: CUgraph,
@@ -132,7 +134,7 @@ impl Gathering {
         }
         let last = ends.iter().filter(|(handle, _)| !waited.contains(handle));
         let last: Vec<usize> = last.flat_map(|(_, steps)| steps.iter().copied()).collect();
-        // An empty graph is done when what comes before it is.
+        // An empty graph ends with the steps before it.
         Ok(if nodes.is_empty() { entry.to_vec() } else { last })
     }
 

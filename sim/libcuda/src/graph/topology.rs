@@ -1,4 +1,4 @@
-//! What depends on what: asked and changed.
+//! Dependencies between nodes: queried and changed.
 
 use std::collections::btree_map::Entry;
 
@@ -9,8 +9,8 @@ use crate::answer::{Answer, INVALID_VALUE, LOSSY_QUERY, NOT_SUPPORTED};
 use crate::argument::{In, Out};
 use crate::call::Call;
 
-/// Gives a list whose length the caller may only ask for: with no place for it, its length; else as much as there is room for, the
-/// rest of the room NULL.
+/// Writes a list; the rest of the caller's array becomes NULL. If the caller passes no array,
+/// writes only the length.
 fn put_list(list: &[CUgraphNode], to: Out<CUgraphNode>, length: Out<usize>) -> Answer {
     if to.is_null() {
         length.put(list.len())?;
@@ -22,11 +22,12 @@ fn put_list(list: &[CUgraphNode], to: Out<CUgraphNode>, length: Out<usize>) -> A
     Ok(())
 }
 
-/// Who takes edge data: a call that has a place for it, one that was given none, or one that knows of none.
+/// Writes the data of edges. `to` is `None` for functions without edge data, and NULL if the caller
+/// passes no array.
 fn put_data(edges: &[Edge], to: Option<Out<CUgraphEdgeData>>, asked: bool, room: usize) -> Answer {
     match to.filter(|to| !to.is_null()) {
         Some(to) => to.put_all(edges.iter().map(|edge| edge.data), room.min(edges.len()))?,
-        // What the caller is told must be all there is.
+        // The caller must not miss data that matters.
         None if asked && !edges.iter().all(Edge::is_plain) => return Err(LOSSY_QUERY),
         None => {}
     }
@@ -57,7 +58,7 @@ pub(crate) fn cuGraphGetRootNodes(
     put_list(&roots, root_nodes, num_root_nodes)
 }
 
-/// Every edge: who waits, and for whom.
+/// Returns every edge, with the node that has it.
 fn all_edges(nodes: &Nodes) -> Vec<(CUgraphNode, Edge)> {
     let of = |(&to, node): (&CUgraphNode, &super::Node)| -> Vec<(CUgraphNode, Edge)> {
         node.dependencies.iter().map(|&edge| (to, edge)).collect()
@@ -153,7 +154,7 @@ pub(crate) fn cuGraphNodeGetDependencies_v2(
 }
 
 impl Graphs {
-    /// Who waits for a node, in place of whom it waits for.
+    /// Returns the edges to the nodes that depend on a node; `from` is the dependent node.
     fn dependents(&self, node: CUgraphNode) -> Answer<Vec<Edge>> {
         let all = all_edges(&self.graph(self.owner(node)?)?.nodes);
         let its = all.into_iter().filter(|(_, edge)| edge.from == node);
@@ -255,7 +256,7 @@ pub(crate) fn cuGraphRemoveDependencies(
     })
 }
 
-/// Changes dependencies; if one cannot be changed, none is.
+/// Changes dependencies: all of them or none.
 fn change(
     call: &Call,
     graph: CUgraph,
@@ -314,7 +315,7 @@ pub(crate) fn cuGraphNodeGetLocalId(
     Ok(())
 }
 
-/// Unique among all nodes: the graph's number above the node's.
+/// The graph's number above the node's: unique among all nodes.
 pub(crate) fn cuGraphNodeGetToolsId(
     call: &Call,
     node: CUgraphNode,

@@ -1,4 +1,5 @@
-//! Parameters of nodes, by the calls that each kind of node has: asked and set, in a graph and in an executable one.
+//! Parameters of nodes, by the functions for each kind: read and set, in a graph and in an
+//! executable graph.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use crate::driver::Driver;
 use crate::launch;
 
 impl Graphs {
-    /// Changes what a node does; its kind stays.
+    /// Changes a node's work; its kind must stay.
     pub(super) fn change(&mut self, node: CUgraphNode, body: Body) -> Answer {
         let node = self.node_mut(node)?;
         if node.body.kind() != body.kind() {
@@ -26,7 +27,7 @@ impl Graphs {
     }
 }
 
-/// A kernel node's attributes stay when its parameters change.
+/// Keeps a kernel node's attributes when its parameters change.
 pub(super) fn inheriting(before: &Body, mut after: Body) -> Body {
     if let (Body::Kernel(before), Body::Kernel(after)) = (before, &mut after) {
         after.attributes = before.attributes.clone();
@@ -78,7 +79,7 @@ pub(super) fn host_told(node: HostNode) -> CUDA_HOST_NODE_PARAMS {
     CUDA_HOST_NODE_PARAMS { function: Some(node.function), user_data }
 }
 
-/// The operations are the node's own, for as long as it has them.
+/// The operations belong to the node and live as long as it has them.
 pub(super) fn words_told(node: &WordsNode) -> CUDA_BATCH_MEM_OP_NODE_PARAMS {
     CUDA_BATCH_MEM_OP_NODE_PARAMS {
         ctx: node.context.handle,
@@ -88,7 +89,8 @@ pub(super) fn words_told(node: &WordsNode) -> CUDA_BATCH_MEM_OP_NODE_PARAMS {
     }
 }
 
-/// Makes the functions that tell what nodes of semaphores do. The lists are the node's own, for as long as it has them.
+/// Defines the functions that return the parameters of semaphore nodes. The lists belong to the
+/// node and live as long as it has them.
 macro_rules! tell_semaphores {
     ($($name:ident $operation:ident $told:ident;)*) => {$(
         pub(super) fn $name(node: &SemaphoresNode<$operation>) -> $told {
@@ -106,7 +108,7 @@ tell_semaphores! {
     acquire_told CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS CUDA_EXT_SEM_WAIT_NODE_PARAMS;
 }
 
-/// Asks for what a node of a kind does.
+/// Returns a node's parameters, if the node is of the right kind.
 fn told<T>(
     call: &Call,
     node: CUgraphNode,
@@ -144,12 +146,12 @@ asks! {
     cuGraphMemFreeNodeGetParams Free CUdeviceptr: node => Ok(*node);
 }
 
-/// The context that a copy or a fill keeps when its parameters change.
+/// Returns the context that a copy or fill node keeps when its parameters change.
 fn context(call: &Call, node: CUgraphNode) -> Answer<CUcontext> {
     told(call, node, |body| body.context().map(|context| Ok(context.handle)))
 }
 
-/// Makes the functions that set what a node does: in a graph, and in an executable one.
+/// Defines the functions that set a node's parameters: in a graph, and in an executable graph.
 macro_rules! sets {
     ($($symbol:ident $executable:ident ($call:ident $driver:ident $node:ident, $argument:ident: $type:ty $(, $more:ident: $other:ty)?)
         $body:expr, $body_there:expr;)*) => {$(
@@ -225,7 +227,7 @@ fn with_kernel<T>(
     }
 }
 
-/// The last attribute that is known, up to CUDA 13.
+/// The highest attribute up to CUDA 13.
 const ATTRIBUTES: CUlaunchAttributeID = 20;
 
 pub(crate) fn cuGraphKernelNodeGetAttribute(
@@ -245,7 +247,7 @@ pub(crate) fn cuGraphKernelNodeGetAttribute(
         if attr == CU_LAUNCH_ATTRIBUTE_COOPERATIVE {
             value.cooperative = c_int::from(kernel.shape.cooperative);
         }
-        // SAFETY: every byte of the union is initialised, and may be read as numbers.
+        // SAFETY: every byte of the union is initialised, and every bit pattern is a valid integer.
         Ok(unsafe { value.pad })
     })?;
     value_out.put(CUkernelNodeAttrValue { pad })?;
@@ -263,9 +265,9 @@ pub(crate) fn cuGraphKernelNodeSetAttribute(
     if attr > ATTRIBUTES {
         return Err(INVALID_VALUE);
     }
-    // SAFETY: the program gave the whole union, every byte of which may be read as a number.
+    // SAFETY: the program passes the whole union, and every bit pattern is a valid integer.
     let pad = unsafe { value.pad };
-    // SAFETY: the same.
+    // SAFETY: as above.
     let cooperative = unsafe { value.cooperative } != 0;
     with_kernel(driver, node, |kernel| {
         if attr == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && cooperative != kernel.shape.cooperative {
@@ -298,7 +300,7 @@ pub(crate) fn cuGraphKernelNodeCopyAttributes(
     })
 }
 
-/// What a copy is told as, with its context.
+/// Returns the parameters of a copy node, with its context.
 pub(super) fn copy_told(node: &Copying) -> CUDA_MEMCPY_NODE_PARAMS {
     CUDA_MEMCPY_NODE_PARAMS {
         flags: 0,

@@ -1,6 +1,6 @@
-//! An executable graph takes over the parameters of a graph that hangs together in the same way.
+//! Updates of executable graphs: taking over the parameters of a graph with the same dependencies.
 //!
-//! Nodes are paired in the order in which they were made.
+//! Nodes are paired in the order of their creation.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use crate::call::Call;
 use crate::driver::lock;
 use crate::memops;
 
-/// Why it cannot be done, at which node of the other graph, and for which of its dependencies.
+/// Why an update is refused, the node of the other graph that is the cause, and the dependency of
+/// it.
 pub(super) struct Refusal {
     result: CUgraphExecUpdateResult,
     node: CUgraphNode,
@@ -29,7 +30,7 @@ impl Refusal {
     }
 }
 
-/// Why an executable graph's node cannot do `after` in place of `before`.
+/// Returns why an executable graph's node cannot change from `before` to `after`.
 pub(super) fn refuse(before: &Body, after: &Body) -> Option<CUgraphExecUpdateResult> {
     match (before, after) {
         (Body::Kernel(before), Body::Kernel(after)) => {
@@ -45,7 +46,7 @@ pub(super) fn refuse(before: &Body, after: &Body) -> Option<CUgraphExecUpdateRes
             (!after.may_replace(before)).then_some(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
         }
         (Body::Fill(before), Body::Fill(after)) => {
-            // Of rectangles only the address and the value.
+            // Two-dimensional fills may only change address and value.
             let (was, is) = (before.fill, after.fill);
             let flat = was.rows == 1 && is.rows == 1;
             let shape = was.size == is.size
@@ -84,7 +85,7 @@ pub(super) fn refuse(before: &Body, after: &Body) -> Option<CUgraphExecUpdateRes
     }
 }
 
-/// Places of a node's dependencies among all nodes.
+/// Returns the positions of a node's dependencies among all nodes.
 fn places(node: &Node, all: &HashMap<CUgraphNode, usize>) -> Vec<(usize, CUgraphNode)> {
     let mut places: Vec<(usize, CUgraphNode)> = node
         .dependencies
@@ -95,7 +96,7 @@ fn places(node: &Node, all: &HashMap<CUgraphNode, usize>) -> Vec<(usize, CUgraph
     places
 }
 
-/// Pairs the nodes of a part with those of a graph, and those of their parts.
+/// Pairs the nodes of a graph with those of another, and those of their child graphs.
 fn pair(
     shapes: &HashMap<CUgraph, Nodes>,
     part: CUgraph,
@@ -133,7 +134,7 @@ fn pair(
     Ok(())
 }
 
-/// Gives a part of an executable graph what a graph's nodes do.
+/// Gives the nodes of an executable graph the work of another graph's nodes.
 pub(super) fn take_over(
     state: &mut State,
     part: CUgraph,
@@ -169,7 +170,8 @@ fn update(call: &Call, graph_exec: CUgraphExec, graph: CUgraph) -> Answer<Option
 }
 
 impl Graphs {
-    /// The values of another graph's conditional handles, under the handles that the nodes at their places have.
+    /// Returns the values of another graph's conditional handles, by the handles of the nodes
+    /// paired with theirs.
     fn values_within(
         &self,
         others: &HashMap<CUgraph, Nodes>,
