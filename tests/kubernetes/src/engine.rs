@@ -1,5 +1,7 @@
-//! A container engine of a node, as far as it comes between the kubelet and `cgpu-runtime`: it writes `config.json` as containerd does, with the devices that the kubelet
-//! names by CDI resolved, and calls the runtime. What the runtime hands over to does nothing: nothing of a container runs, and all that would be seen of it is judged by.
+//! A fake container engine between the kubelet and `cgpu-runtime`. It writes `config.json` as
+//! containerd does, resolves the kubelet's CDI devices, and calls the runtime. The next runtime
+//! does nothing, so no container runs: tests check the configuration that the next runtime would
+//! get.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::kubelet::Given;
 
-/// Containers of a node.
+/// The containers of a node.
 pub struct Engine<'a> {
     fixture: &'a Fixture,
     folder: TempDir,
@@ -24,23 +26,24 @@ pub struct Engine<'a> {
     made: AtomicUsize,
 }
 
-/// A container that was made.
+/// A created container.
 #[derive(Debug)]
 pub struct Container {
-    /// Its id.
+    /// Its ID.
     pub id: String,
-    /// Its variables, as its program would see them.
+    /// The variables that its program would see.
     pub variables: BTreeMap<String, String>,
-    /// What its `limits` file says; none: it has none.
+    /// The content of its `limits` file, if it has one.
     pub limits: Option<String>,
     bundle: PathBuf,
 }
 
 impl<'a> Engine<'a> {
-    /// One for the simulated GPUs of a scene, which `cgpu-runtime` finds by this list, with CDI devices of this folder.
+    /// Creates an engine for the simulated GPUs of a fixture, which `cgpu-runtime` finds by this
+    /// list, with CDI devices of this folder.
     ///
     /// # Panics
-    /// If what it needs cannot be written.
+    /// If a file cannot be written.
     #[must_use]
     pub fn new(fixture: &'a Fixture, gpus: &str, cdi: &Path) -> Self {
         let folder =
@@ -56,7 +59,8 @@ impl<'a> Engine<'a> {
         fs::set_permissions(&next, fs::Permissions::from_mode(0o755)).expect("a script");
         let text = format!("root = {:?}\nsim = {gpus:?}\nruntime = {next:?}\n", fixture.root());
         fs::write(folder.path().join("runtime.toml"), text).expect("a configuration");
-        // The simulated GPUs are one to the programs of the scene and to the runtime: whoever looks first makes their state.
+        // The fixture's programs and the runtime have the same simulated GPUs, whose state the
+        // first of them creates.
         let states = fixture.root().join("gpus");
         fs::create_dir_all(&states).expect("a folder");
         let state = states.join(gpus.replace('/', "+"));
@@ -67,20 +71,20 @@ impl<'a> Engine<'a> {
         Self { fixture, folder, cdi: cdi.to_owned(), resolves: true, made: AtomicUsize::new(0) }
     }
 
-    /// The same, from now on without looking at CDI devices: as one that is older than they are, or has them switched off.
+    /// Ignores CDI devices from now on, as an engine that is too old for them or has them disabled.
     #[must_use]
     pub fn without_cdi(mut self) -> Self {
         self.resolves = false;
         self
     }
 
-    /// Makes a container of a pod by `cgpu-runtime`.
+    /// Creates a container of a pod by `cgpu-runtime`.
     ///
     /// # Errors
-    /// What the engine would show: the runtime's sentence, or that a device cannot be resolved.
+    /// The engine's message: that of the runtime, or that a device cannot be resolved.
     ///
     /// # Panics
-    /// If the runtime cannot be started, or says nothing.
+    /// If the runtime cannot be started or prints nothing.
     pub fn create(&self, pod: &Value, given: &Given) -> Result<Container, String> {
         let (id, bundle) = self.bundle(pod, given)?;
         let mut command = self.runtime();
@@ -99,10 +103,10 @@ impl<'a> Engine<'a> {
         Ok(Container { id, variables, limits, bundle })
     }
 
-    /// Makes a container of a pod by another runtime, which knows nothing of ours but runs hooks.
+    /// Creates a container of a pod by another runtime, which only runs hooks.
     ///
     /// # Errors
-    /// What a hook says.
+    /// A hook's message.
     ///
     /// # Panics
     /// If a hook cannot be started.
@@ -127,8 +131,8 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// The variables of a program that somebody has started in a container later (`kubectl exec`): engines go by what they remember, not by what the runtime made
-    /// of it.
+    /// Returns the variables of a program that is started in a container later (`kubectl exec`).
+    /// Engines use their own record, not the runtime's changes.
     ///
     /// # Panics
     /// If the runtime refuses.
@@ -181,16 +185,16 @@ impl<'a> Engine<'a> {
         Ok((id, bundle))
     }
 
-    /// What it tells a runtime of a pod's container.
+    /// Returns the configuration that a runtime gets for a pod's container.
     ///
     /// # Errors
     /// A device cannot be resolved.
     ///
     /// # Panics
-    /// If a specification of devices is not as it should be.
+    /// If a CDI specification is invalid.
     pub fn configuration(&self, pod: &Value, given: &Given) -> Result<Value, String> {
         let text = |name: &str| pod["metadata"][name].as_str().unwrap_or_default().to_owned();
-        // What the pod says stands behind what the plugin said, and takes its place.
+        // The pod's variables override the plugin's.
         let mut variables: BTreeMap<String, String> =
             [("PATH".to_owned(), "/bin".to_owned())].into();
         variables.extend(given.variables.clone());
@@ -236,7 +240,7 @@ impl<'a> Engine<'a> {
         Ok(config)
     }
 
-    /// What a CDI device adds, of the one specification that has it.
+    /// Returns a CDI device's edits from the one specification that has it.
     fn resolve(&self, device: &str) -> Result<Value, String> {
         let unresolvable = || format!("unresolvable CDI devices {device}");
         let (kind, name) = device.split_once('=').ok_or_else(unresolvable)?;
@@ -257,7 +261,7 @@ impl<'a> Engine<'a> {
         }
         match &found[..] {
             [one] => Ok(one["containerEdits"].clone()),
-            // One device in two specifications is a conflict, and then nobody's.
+            // A device in two specifications is a conflict and cannot be resolved.
             _ => Err(unresolvable()),
         }
     }

@@ -1,4 +1,4 @@
-//! The extender as a process, and what a kube-scheduler asks it.
+//! The extender as a process, and kube-scheduler's requests to it.
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -22,11 +22,11 @@ pub struct Extender {
 }
 
 impl Extender {
-    /// The program, for this API server.
+    /// Returns the program for this API server.
     #[must_use]
     pub fn command(server: &ApiServer, folder: &Path) -> Command {
         let program = Dist::find().file("cgpu-scheduler-extender");
-        // Its log is read line by line, as its output.
+        // The log is read by line with the output.
         let mut command = Command::new("sh");
         command.args(["-c", "exec \"$0\" \"$@\" 2>&1"]).arg(program);
         command.args([
@@ -41,14 +41,14 @@ impl Extender {
         ]);
         command.arg("--kubeconfig").arg(server.kubeconfig(folder));
         command.args(["--sweep", "1", "--lease-duration", "2"]);
-        // What this machine's own variables say is no part of a test.
+        // This machine's variables must not affect a test.
         for name in ["KUBECONFIG", "PORT", "LOG_LEVEL", "THREADNESS"] {
             command.env_remove(name);
         }
         command
     }
 
-    /// Starts one, and waits until it has seen everything.
+    /// Starts an extender and waits until it is ready.
     #[must_use]
     pub fn start<S: AsRef<OsStr>>(server: &ApiServer, folder: &Path, flags: &[S]) -> Self {
         let extender = Self::begin(server, folder, flags);
@@ -56,7 +56,7 @@ impl Extender {
         extender
     }
 
-    /// Starts one, and waits until it listens.
+    /// Starts an extender and waits until it listens.
     ///
     /// # Panics
     /// If it does not.
@@ -79,35 +79,35 @@ impl Extender {
         Self { child, address }
     }
 
-    /// Waits until it says that it is ready.
+    /// Waits until it reports that it is ready.
     ///
     /// # Panics
-    /// If it never does.
+    /// If the timeout passes.
     pub fn wait_until_ready(&self) {
         until_holds("the extender is ready", || {
             self.connection().request("GET", "/readyz", "").status == 200
         });
     }
 
-    /// Where it listens.
+    /// Returns the address at which it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// A connection to it.
+    /// Connects to it.
     #[must_use]
     pub fn connection(&self) -> Connection {
         Connection::to(self.address)
     }
 
-    /// Its process number.
+    /// Returns its process ID.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.pid()
     }
 
-    /// Asks where this pod may go.
+    /// Sends a filter request for this pod.
     #[must_use]
     pub fn filter(&self, pod: &Value, nodes: &[&str]) -> Value {
         filter(&mut self.connection(), pod, nodes)
@@ -119,12 +119,12 @@ impl Extender {
         bind(&mut self.connection(), pod, node)
     }
 
-    /// Tells it to end, without waiting.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.child.signal(TERMINATE);
     }
 
-    /// Tells it to end, and waits until it has.
+    /// Sends SIGTERM and waits for its end.
     pub fn end(self) -> Outcome {
         self.terminate();
         self.child.end()
@@ -136,7 +136,7 @@ impl Extender {
     }
 }
 
-/// Asks where this pod may go.
+/// Sends a filter request for this pod.
 pub fn filter(connection: &mut Connection, pod: &Value, nodes: &[&str]) -> Value {
     let body = json!({"Pod": pod, "Nodes": null, "NodeNames": nodes}).to_string();
     let reply = connection.request("POST", "/gpushare-scheduler/filter", &body);

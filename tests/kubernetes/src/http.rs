@@ -1,4 +1,4 @@
-//! A client for tests: one connection, one request after the other, as kube-scheduler keeps it.
+//! An HTTP client with one connection and one request at a time, like kube-scheduler's.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// So long nobody waits for an answer: whoever takes longer hangs.
+/// Time after which an answer counts as hung.
 const IO_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What goes to and fro.
+/// A transport.
 pub trait Stream: Read + Write + Send {}
 
 impl<T: Read + Write + Send> Stream for T {}
@@ -22,14 +22,14 @@ pub struct Connection {
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// HTTP's number.
+    /// HTTP status.
     pub status: u16,
-    /// What it says.
+    /// The body.
     pub text: String,
 }
 
 impl Reply {
-    /// As JSON.
+    /// Parses the body as JSON.
     ///
     /// # Panics
     /// If it is none.
@@ -40,10 +40,10 @@ impl Reply {
     }
 }
 
-/// A connection without TLS.
+/// Connects without TLS.
 ///
 /// # Errors
-/// Nobody listens.
+/// No process listens there.
 pub fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&address, IO_TIMEOUT)?;
     stream.set_read_timeout(Some(IO_TIMEOUT))?;
@@ -52,34 +52,34 @@ pub fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
 }
 
 impl Connection {
-    /// To this address.
+    /// Connects to this address.
     ///
     /// # Panics
-    /// If nobody listens there.
+    /// If no process listens there.
     #[must_use]
     pub fn to(address: SocketAddr) -> Self {
         Self::over(connect(address).expect("somebody listens"))
     }
 
-    /// Over a connection that is there.
+    /// Uses an open connection.
     #[must_use]
     pub fn over(stream: impl Stream + 'static) -> Self {
         Self { stream: BufReader::new(Box::new(stream)) }
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request and waits for the answer.
     ///
     /// # Panics
-    /// If the other end hangs up.
+    /// If the connection breaks.
     pub fn request(&mut self, method: &str, path: &str, body: &str) -> Reply {
         self.try_request(method, path, body)
             .unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request and waits for the answer.
     ///
     /// # Errors
-    /// The other end hangs up, or says what is not HTTP.
+    /// The connection breaks, or the answer is not HTTP.
     pub fn try_request(&mut self, method: &str, path: &str, body: &str) -> std::io::Result<Reply> {
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: extender\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",

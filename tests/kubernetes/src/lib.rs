@@ -1,6 +1,8 @@
-//! A cluster without a cluster: an API server and a kubelet that are played, and what tests need to drive the real programs through them.
+//! A simulated cluster: a fake API server and kubelet, and what tests need to run the real programs
+//! with them.
 //!
-//! Nothing here depends on a crate that it tests: programs are started from `target/test`, and objects are JSON.
+//! Nothing here depends on a crate that it tests: programs are started from `target/test`, and
+//! objects are JSON.
 
 #![forbid(unsafe_code)]
 

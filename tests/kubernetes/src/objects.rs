@@ -1,8 +1,8 @@
-//! Pods and nodes, in the shape that a cluster has them.
+//! Pods and nodes in the form that they have in a cluster.
 
 use serde_json::{Value, json};
 
-/// A node as our device plugin leaves it, with GPUs of these MiB in units of a GiB.
+/// Returns a node as our device plugin publishes it, with GPUs of these MiB in units of a GiB.
 #[must_use]
 pub fn node(name: &str, mib: &[u64]) -> Value {
     let gpus: Vec<Value> = mib
@@ -31,13 +31,13 @@ pub fn node(name: &str, mib: &[u64]) -> Value {
     })
 }
 
-/// A pod that waits, of one container that asks for so many units.
+/// Returns a pending pod with one container that requests this many units.
 #[must_use]
 pub fn pod(namespace: &str, name: &str, units: u64) -> Value {
     pod_with(namespace, name, &json!({"aliyun.com/gpu-mem": units.to_string()}))
 }
 
-/// A pod that waits, of one container with these limits.
+/// Returns a pending pod with one container with these limits.
 #[must_use]
 pub fn pod_with(namespace: &str, name: &str, limits: &Value) -> Value {
     json!({

@@ -1,14 +1,14 @@
-//! Waiting for what must come.
+//! Polling for conditions.
 
 use std::time::{Duration, Instant};
 
-/// After so long it will not come. The machine may be busy with others.
+/// Timeout of waits on a busy machine.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Waits until there is something, and returns it.
+/// Polls until there is a result, and returns it.
 ///
 /// # Panics
-/// If it does not come.
+/// If the timeout passes.
 pub fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + WAIT_TIMEOUT;
     loop {
@@ -20,10 +20,10 @@ pub fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Waits until it holds.
+/// Polls until the condition holds.
 ///
 /// # Panics
-/// If it never does.
+/// If the timeout passes.
 pub fn until_holds(what: &str, mut holds: impl FnMut() -> bool) {
     until(what, || holds().then_some(()));
 }

@@ -1,56 +1,56 @@
-//! What goes wrong on demand.
+//! Injected faults.
 
 use std::time::Duration;
 
-/// What is done to a request.
+/// What happens to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FaultAction {
-    /// It is answered with this number and reason, and not done.
+    /// It is refused with this status and reason, and not executed.
     Refuse(u16, &'static str),
-    /// The line is cut, and it is not done.
+    /// The connection breaks, and it is not executed.
     Cut,
-    /// It is done, and then the line is cut: whoever asked does not know.
+    /// It is executed, and then the connection breaks, so that the client does not know the result.
     DoAndCut,
-    /// It is done after so long.
+    /// It is executed after this delay.
     Wait(Duration),
 }
 
-/// Which requests it is done to.
+/// A fault and the requests that it applies to.
 #[derive(Clone, Debug)]
 pub struct Fault {
     /// GET, POST, ...; empty: all.
     pub method: &'static str,
-    /// What the path, with what is behind the question mark, must contain.
+    /// Text that the path with its query must contain.
     pub contains: String,
-    /// How many requests are let pass before.
+    /// Number of matching requests that pass first.
     pub after: usize,
-    /// How many it is done to.
+    /// Number of requests that it applies to.
     pub times: usize,
-    /// What.
+    /// What happens to them.
     pub action: FaultAction,
 }
 
 impl Fault {
-    /// The next one of these.
+    /// Returns a fault of the next matching request.
     #[must_use]
     pub fn next(method: &'static str, contains: &str, action: FaultAction) -> Self {
         Self::times(1, method, contains, action)
     }
 
-    /// The next so many of these.
+    /// Returns a fault of the next matching requests.
     #[must_use]
     pub fn times(times: usize, method: &'static str, contains: &str, action: FaultAction) -> Self {
         Self { method, contains: contains.to_owned(), after: 0, times, action }
     }
 }
 
-/// All of them.
+/// All faults.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     rules: Vec<Fault>,
-    /// The next so many things that happen are told to no watch.
+    /// Number of coming events that no watch receives.
     pub lose: usize,
-    /// Whether everything is told twice.
+    /// Whether every event is sent twice.
     pub double: bool,
 }
 
@@ -59,7 +59,7 @@ impl Faults {
         self.rules.push(fault);
     }
 
-    /// What is done to this request.
+    /// Returns what happens to this request.
     pub(crate) fn of(&mut self, method: &str, path: &str) -> Option<FaultAction> {
         let fits = |rule: &&mut Fault| {
             (rule.method.is_empty() || rule.method == method)

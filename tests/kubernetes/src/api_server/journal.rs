@@ -1,24 +1,24 @@
-//! Who asked what.
+//! The journal of requests.
 
 use serde_json::Value;
 
-/// A request, and how it was answered.
+/// A request and its status.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// GET, POST, ...
     pub method: String,
-    /// Without what stands behind the question mark.
+    /// The path without its query.
     pub path: String,
-    /// What stands there, as it was sent.
+    /// The query as it was sent.
     pub query: String,
-    /// What was sent; null: nothing.
+    /// The body; null if there was none.
     pub body: Value,
-    /// HTTP's number. 0: the line was cut.
+    /// HTTP status; 0 if the connection broke.
     pub status: u16,
 }
 
 impl Request {
-    /// Whether it is this method, and the path ends so.
+    /// Returns whether it has this method and its path ends like this.
     #[must_use]
     pub fn is(&self, method: &str, end: &str) -> bool {
         self.method == method && self.path.ends_with(end)

@@ -1,14 +1,16 @@
-//! The API server, as far as our programs speak to it.
+//! A fake API server with the functions that our programs use.
 //!
 //! ```text
-//!   routes:  paths, lists in pages, patches, bindings --> store: objects, versions, what happened
-//!   watches: what happened since a version, as long as somebody listens
-//!   faults:  what goes wrong on demand            journal: who asked what
+//!   routes:  paths, lists in pages, patches, bindings --> store: objects, versions, events
+//!   watches: the events after a version, until the client disconnects
+//!   faults:  injected faults                      journal: the requests
 //! ```
 //!
-//! What it does it does as the real one: versions are one number that grows, a merge patch with another `resourceVersion` or `uid` is a conflict, one that
-//! changes nothing makes no version, the status is a resource of its own, a pod is bound once, a list in pages is as of one version, a watch from a version that was
-//! forgotten is told 410, and one whose selector an object comes to fit or ceases to fit is told that it came or went.
+//! It behaves as the real one. Versions are one growing number. A merge patch with another
+//! `resourceVersion` or `uid` is a conflict, and one that changes nothing makes no version. The
+//! status is a subresource. A pod is bound once. A list in pages is of one version. A watch from a
+//! compacted version gets 410. An object that begins or ceases to match a watch's selector is
+//! reported as added or deleted.
 
 mod faults;
 mod journal;
@@ -39,21 +41,21 @@ use crate::wait::until;
 /// Time that pending requests have when the server ends.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A running one. It ends when it is dropped.
+/// A running server. It ends when it is dropped.
 pub struct ApiServer {
     address: SocketAddr,
     state: Arc<SharedState>,
     runtime: Option<Runtime>,
 }
 
-/// What all requests share.
+/// State that all requests share.
 pub(crate) struct SharedState {
     store: Mutex<Store>,
     faults: Mutex<Faults>,
     journal: Mutex<Vec<Request>>,
     /// The latest version; wakes watches.
     latest_version: watch::Sender<u64>,
-    /// Counts up to break every watch that is open.
+    /// Counts up to break every open watch.
     broken: watch::Sender<u64>,
 }
 
@@ -70,7 +72,7 @@ impl SharedState {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes something, and tells those who watch.
+    /// Changes the store and wakes the watches.
     pub(crate) fn write<T>(&self, change: impl FnOnce(&mut Store) -> T) -> T {
         let mut store = self.store();
         let result = change(&mut store);
@@ -87,10 +89,10 @@ impl Default for ApiServer {
 }
 
 impl ApiServer {
-    /// Starts one with nothing in it.
+    /// Starts an empty server.
     ///
     /// # Panics
-    /// If there is no port left.
+    /// If there is no free port.
     #[must_use]
     pub fn start() -> Self {
         let state = Arc::new(SharedState {
@@ -109,7 +111,7 @@ impl ApiServer {
     fn open(&mut self) {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(2).enable_all().build().expect("threads");
-        // One that had this port before may still be letting go of it, or somebody's connection has it for a moment.
+        // A previous server or another connection may still have this port.
         let listener =
             until("a port", || runtime.block_on(tokio::net::TcpListener::bind(self.address)).ok());
         self.address = listener.local_addr().expect("an address");
@@ -118,29 +120,29 @@ impl ApiServer {
         self.runtime = Some(runtime);
     }
 
-    /// It goes: nobody answers, and every connection breaks. What it knows stays.
+    /// Stops the server and breaks every connection. Its objects stay.
     pub fn close(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
         }
     }
 
-    /// It comes back, at the same address.
+    /// Starts the server again at the same address.
     ///
     /// # Panics
-    /// If somebody else has taken its port.
+    /// If another process has its port.
     pub fn reopen(&mut self) {
         self.close();
         self.open();
     }
 
-    /// Where it is.
+    /// Returns its URL.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Writes a kubeconfig that leads to it.
+    /// Writes a kubeconfig for it.
     ///
     /// # Panics
     /// If the folder cannot be written.
@@ -158,65 +160,65 @@ impl ApiServer {
         path
     }
 
-    /// Creates an object, or puts it in the place of the one that is there, as somebody with all rights.
+    /// Creates or replaces an object, without any checks.
     pub fn put(&self, plural: &str, object: Value) -> Value {
         self.state.write(|store| store.put(plural, object))
     }
 
-    /// Changes an object. False: there is none.
+    /// Changes an object. Returns false if there is none.
     pub fn edit(&self, key: &Key, change: impl FnOnce(&mut Value)) -> bool {
         self.state.write(|store| store.edit(key, change)).is_some()
     }
 
-    /// Takes it away, as when its time of grace is over. False: there is none.
+    /// Removes an object, as at the end of its grace period. Returns false if there is none.
     pub fn remove(&self, key: &Key) -> bool {
         self.state.write(|store| store.remove(key)).is_some()
     }
 
-    /// As it is.
+    /// Returns an object.
     #[must_use]
     pub fn object(&self, key: &Key) -> Option<Value> {
         self.state.store().get(key).map(|object| Value::clone(&object))
     }
 
-    /// All of a kind.
+    /// Returns all objects of a kind.
     #[must_use]
     pub fn objects(&self, plural: &str) -> Vec<Value> {
         self.state.store().all(plural).map(|object| Value::clone(object)).collect()
     }
 
-    /// What was asked, so far.
+    /// Returns the requests so far.
     #[must_use]
     pub fn journal(&self) -> Vec<Request> {
         self.state.journal().clone()
     }
 
-    /// What goes wrong from now on.
+    /// Adds a fault.
     pub fn fault(&self, fault: Fault) {
         self.state.faults().add(fault);
     }
 
-    /// Nothing goes wrong any more.
+    /// Removes all faults.
     pub fn mend(&self) {
         *self.state.faults() = Faults::default();
     }
 
-    /// Ends every watch that is open in the middle of a line.
+    /// Breaks every open watch in the middle of a line.
     pub fn break_watches(&self) {
         self.state.broken.send_modify(|times| *times += 1);
     }
 
-    /// Forgets what happened: who watches from an older version is told 410.
+    /// Compacts the history: a watch from an older version gets 410.
     pub fn compact(&self) {
         self.state.store().compact();
     }
 
-    /// The next so many things that happen are told to no watch.
+    /// Withholds this many coming events from all watches.
     pub fn lose_events(&self, count: usize) {
         self.state.faults().lose = count;
     }
 
-    /// Whether everything that happens is told twice.
+    /// Sets whether every event is sent twice.
     pub fn double_events(&self, double: bool) {
         self.state.faults().double = double;
     }

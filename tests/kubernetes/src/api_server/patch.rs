@@ -1,8 +1,8 @@
-//! Patches: merge, and strategic merge as far as it is used.
+//! Merge patches, and the part of strategic merge patches that is used.
 
 use serde_json::{Map, Value};
 
-/// A merge patch (RFC 7386): what is `null` goes, lists are replaced.
+/// Applies a merge patch (RFC 7386): `null` removes, lists are replaced.
 pub(crate) fn merge(object: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *object = patch.clone();
@@ -20,7 +20,7 @@ pub(crate) fn merge(object: &mut Value, patch: &Value) {
     }
 }
 
-/// A strategic merge patch: lists of objects are merged by what tells these apart.
+/// Applies a strategic merge patch: lists of objects are merged by their key.
 pub(crate) fn strategic(object: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *object = patch.clone();

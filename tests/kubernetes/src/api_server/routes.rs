@@ -1,4 +1,4 @@
-//! Paths and what is done by them.
+//! Paths and their handlers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use super::selector::Selector;
 use super::store::{Key, Store};
 use super::watches::{self, Watch};
 
-/// What is answered: a number and an object.
+/// The status and the object of an answer.
 type Answer = Result<(u16, Value), Refusal>;
 
-/// What the real one says in a Status.
+/// The content of the real server's Status object.
 struct Refusal {
     code: u16,
     reason: &'static str,
     message: String,
 }
 
-/// A path, taken apart.
+/// The parts of a path.
 #[derive(Debug)]
 struct Target {
     plural: String,
@@ -108,7 +108,7 @@ fn reply(code: u16, body: Body) -> Response {
     response
 }
 
-/// A body that never comes: the connection ends.
+/// Returns a body that breaks the connection.
 fn cut() -> Response {
     let error = std::io::Error::other("the line is cut");
     reply(200, Body::from_stream(futures_util::stream::iter([Err::<Bytes, _>(error)])))
@@ -170,7 +170,7 @@ fn refusal(code: u16, reason: &'static str, message: String) -> Refusal {
 impl Target {
     fn of(path: &str) -> Result<Self, Refusal> {
         let decoded = |part: &str| {
-            // A part of a path is escaped as a query's is, but for `+`, which no name has.
+            // A path segment is escaped like a query, except for `+`, which no name contains.
             form_urlencoded::parse(part.as_bytes()).next().map(|(name, _)| name.into_owned())
         };
         let parts: Vec<String> =
@@ -272,7 +272,8 @@ impl Target {
     ) -> Result<Watch, Refusal> {
         let text = |name: &str| parameters.get(name).map_or("", String::as_str);
         let version = match text("resourceVersion") {
-            // As one begins that wants what is there as well; our programs list first.
+            // The real server would send the existing objects first. Our programs list before they
+            // watch.
             "" | "0" => {
                 let message = "a watch without a version is not emulated".to_owned();
                 return Err(refusal(400, "BadRequest", message));
@@ -282,7 +283,7 @@ impl Target {
             }
         };
         let seconds = text("timeoutSeconds").parse().unwrap_or(1800);
-        // Those that a rule makes late hold no lock.
+        // A delayed watch must not hold the lock.
         drop(state.store());
         Ok(Watch {
             plural: self.plural.clone(),
@@ -310,7 +311,7 @@ impl Target {
         Ok((201, store.put(&self.plural, object)))
     }
 
-    /// What a write is on condition of.
+    /// Checks a write's preconditions.
     fn check(&self, known: &Value, wanted: &Value) -> Result<(), Refusal> {
         for (field, why) in [
             (
@@ -354,7 +355,7 @@ impl Target {
         self.keep(store, &known, body.clone())
     }
 
-    /// The status is a resource of its own where there is one: neither changes with the other.
+    /// Stores an object. Where the status is a subresource, neither changes with the other.
     fn keep(&self, store: &mut Store, known: &Value, mut new: Value) -> Answer {
         if self.part == "status" {
             let status = new["status"].take();

@@ -1,4 +1,4 @@
-//! Which objects somebody means.
+//! Field and label selectors.
 
 use serde_json::Value;
 
@@ -23,13 +23,16 @@ enum Want {
     NotThere,
 }
 
-/// Fields that the real one knows: of others it wants to hear nothing.
+/// Fields that the real server supports; it refuses others.
 const FIELDS: [&str; 5] =
     ["metadata.name", "metadata.namespace", "spec.nodeName", "status.phase", "involvedObject.uid"];
 
 impl Selector {
+    /// Parses both selectors.
+    ///
     /// # Errors
-    /// What is wrong with it.
+    ///
+    /// What is wrong.
     pub(crate) fn parse(fields: &str, labels: &str) -> Result<Self, String> {
         let fields: Vec<Term> = split(fields).map(|text| term(&text)).collect();
         if let Some(term) = fields.iter().find(|term| !FIELDS.contains(&term.name.as_str())) {
@@ -38,7 +41,7 @@ impl Selector {
         Ok(Self { fields, labels: split(labels).map(|text| term(&text)).collect() })
     }
 
-    /// The node that its pods are bound to, where it says one.
+    /// Returns the node that its pods are bound to, if it names one.
     pub(crate) fn node(&self) -> Option<&str> {
         self.fields.iter().filter(|term| term.name == "spec.nodeName").find_map(|term| match &term
             .want
@@ -51,7 +54,7 @@ impl Selector {
     pub(crate) fn fits(&self, object: &Value) -> bool {
         self.fields.iter().all(|term| {
             let at = term.name.split('.').fold(object, |value, part| &value[part]);
-            // A field that is not there is empty.
+            // A missing field is empty.
             term.fits(Some(at.as_str().unwrap_or_default()))
         }) && self
             .labels
@@ -74,7 +77,7 @@ impl Term {
     }
 }
 
-/// At the commas that stand in no parentheses.
+/// Splits at the commas outside of parentheses.
 fn split(text: &str) -> impl Iterator<Item = String> {
     let (mut parts, mut depth) = (vec![String::new()], 0);
     for letter in text.chars() {

@@ -6,31 +6,31 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-/// Where an object is.
+/// The identity of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Its kind, as it stands in paths.
+    /// Its kind in the plural, as in paths.
     pub plural: String,
-    /// Empty: in none.
+    /// Empty if the kind has no namespaces.
     pub namespace: String,
     /// Its name.
     pub name: String,
 }
 
 impl Key {
-    /// Of any object.
+    /// Returns the key of any object.
     #[must_use]
     pub fn new(plural: &str, namespace: &str, name: &str) -> Self {
         Self { plural: plural.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
-    /// Of a pod.
+    /// Returns a pod's key.
     #[must_use]
     pub fn pod(namespace: &str, name: &str) -> Self {
         Self::new("pods", namespace, name)
     }
 
-    /// Of a node.
+    /// Returns a node's key.
     #[must_use]
     pub fn node(name: &str) -> Self {
         Self::new("nodes", "", name)
@@ -43,22 +43,22 @@ pub(crate) struct StoredEvent {
     pub version: u64,
     pub key: Key,
     pub before: Option<Arc<Value>>,
-    /// None: it went.
+    /// None if it was deleted.
     pub after: Option<Arc<Value>>,
 }
 
-/// Everything.
+/// All objects and events.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     version: u64,
     created: u64,
     objects: BTreeMap<Key, Arc<Value>>,
-    /// Pods by the node they are bound to, as the real one finds them.
+    /// Pods by the node that they are bound to, as the real server indexes them.
     by_node: BTreeMap<String, BTreeSet<Key>>,
     events: VecDeque<StoredEvent>,
     /// The history up to this version is compacted.
     compacted: u64,
-    /// Lists that somebody is in the middle of.
+    /// Remaining pages of lists, by token.
     pub snapshots: BTreeMap<u64, (u64, Vec<Arc<Value>>)>,
 }
 
@@ -83,7 +83,7 @@ impl Store {
             .map(|(_, object)| object)
     }
 
-    /// Pods that are bound to this node; to none, if it is empty.
+    /// Returns the pods that are bound to this node, or the unbound ones if it is empty.
     pub(crate) fn on_node(&self, node: &str) -> impl Iterator<Item = &Arc<Value>> {
         self.by_node.get(node).into_iter().flatten().filter_map(|key| self.objects.get(key))
     }
@@ -94,7 +94,7 @@ impl Store {
         self.events.range(first..)
     }
 
-    /// Creates it, or puts it in the place of the one that is there.
+    /// Creates or replaces an object.
     pub(crate) fn put(&mut self, plural: &str, mut object: Value) -> Value {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let key = Key::new(
@@ -118,7 +118,7 @@ impl Store {
         self.write(key, object)
     }
 
-    /// Changes it. One that is not changed keeps its version.
+    /// Changes an object. One that does not change keeps its version.
     pub(crate) fn edit(&mut self, key: &Key, change: impl FnOnce(&mut Value)) -> Option<Value> {
         let known = self.get(key)?;
         let mut object = Value::clone(&known);
@@ -133,7 +133,7 @@ impl Store {
         self.version += 1;
         let mut last = Value::clone(&known);
         last["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        // What is told of one that went has the version of its going.
+        // A deletion event has the version of the deletion.
         let before = Some(Arc::new(last.clone()));
         self.events.push_back(StoredEvent {
             version: self.version,
@@ -147,7 +147,7 @@ impl Store {
     pub(crate) fn compact(&mut self) {
         self.events.clear();
         self.snapshots.clear();
-        // As if something had happened elsewhere: whoever is at the last version has missed it.
+        // As after an event of another kind: a watch from the latest version is too old, too.
         self.version += 1;
         self.compacted = self.version;
     }

@@ -1,14 +1,14 @@
-//! The programs of a real cluster, as whoever runs the tests gives them.
+//! The programs of a real cluster, whose paths the environment gives.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cgpu_e2e::skip;
 
-/// What CGPU_REQUIRE calls them.
+/// Their name in CGPU_REQUIRE.
 const TOOL: &str = "cluster";
 
-/// Where the programs lie.
+/// The programs' paths.
 #[derive(Clone, Debug)]
 pub(super) struct Assets {
     pub(super) etcd: PathBuf,
@@ -21,7 +21,8 @@ pub(super) struct Assets {
 }
 
 impl Assets {
-    /// Those that the environment names, with envtest's names. None, after recording the skip, where one is missing or this user cannot start a cluster.
+    /// Finds the programs by envtest's variables. Returns None, after recording the skip, where one
+    /// is missing or this user cannot start a cluster.
     #[must_use]
     pub(super) fn find(test: &str) -> Option<Self> {
         match Self::locate() {

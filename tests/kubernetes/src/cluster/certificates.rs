@@ -1,4 +1,4 @@
-//! Who is who in a cluster: an authority, and those it has signed for.
+//! The certificates of a cluster.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use rcgen::{
     KeyPair,
 };
 
-/// Signs for all of a cluster, and writes it into a folder.
+/// A certificate authority that writes its certificates to a folder.
 pub(super) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: PathBuf,
 }
 
-/// Files of a certificate and its key.
+/// The files of a certificate and its key.
 #[derive(Clone, Debug)]
 pub(super) struct Papers {
     pub(super) certificate: PathBuf,
@@ -37,7 +37,7 @@ impl Authority {
         self.folder.join("ca.crt")
     }
 
-    /// For whoever is called so, in this group if any; names and addresses are for those that are spoken to.
+    /// Signs a certificate for this user and group. A server's has names and addresses.
     pub(super) fn sign(
         &self,
         file: &str,
@@ -69,7 +69,7 @@ impl Authority {
         path
     }
 
-    /// A kubeconfig for somebody.
+    /// Writes a kubeconfig for this user.
     pub(super) fn kubeconfig(
         &self,
         file: &str,

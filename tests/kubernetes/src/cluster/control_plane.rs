@@ -1,4 +1,4 @@
-//! etcd, kube-apiserver, kube-controller-manager and kube-scheduler, on a machine of their own.
+//! etcd, kube-apiserver, kube-controller-manager and kube-scheduler on a machine of their own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use super::certificates::Authority;
 use super::machine::{Daemon, Machine};
 use super::until;
 
-/// Where the API server is for everybody, pods among them: the first address of the services' range.
+/// The API server's URL for all programs, pods included: the first address of the services' range.
 pub(super) const SERVER: &str = "https://10.0.0.1:443";
-/// The machine's own address on the network of the nodes and pods.
+/// The machine's address on the network of the nodes and pods.
 pub(super) const GATEWAY: &str = "192.168.1.200";
 
-/// What runs.
+/// The running programs.
 pub(super) struct ControlPlane {
     pub(super) authority: Authority,
     pub(super) administrator: PathBuf,
@@ -23,8 +23,9 @@ pub(super) struct ControlPlane {
     daemons: Vec<Daemon>,
 }
 
-/// The network: one bridge with the addresses of everybody who is no pod. Without a hardware address of its own it would take another one as pods come, and those who know
-/// the old one would be cut off for half a minute.
+/// Returns a script that sets up the network: one bridge with the addresses of all but the pods. It
+/// has a fixed hardware address: otherwise it would take over a new pod's, and peers with the old
+/// one would lose it for half a minute.
 pub(super) fn network(addresses: &[&str]) -> String {
     let mut script =
         "ip link set lo up\nip link add br0 address 0a:00:00:00:00:01 type bridge\nip link set br0 up\n\
@@ -37,7 +38,7 @@ pub(super) fn network(addresses: &[&str]) -> String {
 }
 
 impl ControlPlane {
-    /// Starts all of it, and waits until the API server is ready.
+    /// Starts the programs and waits until the API server is ready.
     pub(super) fn start(machine: &Machine, assets: &Assets, folder: &Path) -> Self {
         let at = |name: &str| folder.join(name).to_string_lossy().into_owned();
         let authority = Authority::new(&folder.join("authority"));
@@ -137,7 +138,7 @@ impl ControlPlane {
         plane
     }
 
-    /// kube-scheduler goes and comes again.
+    /// Restarts kube-scheduler.
     pub(super) fn restart_scheduler(&mut self, machine: &Machine, assets: &Assets) {
         if let Some(scheduler) = self.scheduler.take() {
             scheduler.end("TERM");
@@ -146,7 +147,8 @@ impl ControlPlane {
             Some(machine.start("kube-scheduler", &assets.scheduler, &self.scheduler_arguments));
     }
 
-    /// A second kube-scheduler, as our manifests configure it, with the rights that they give it. Its configuration is in them, but for where things are here.
+    /// Starts a second kube-scheduler with the configuration and rights of our manifests, adapted
+    /// to the paths here.
     pub(super) fn start_second_scheduler(
         &mut self,
         machine: &Machine,
@@ -163,7 +165,7 @@ impl ControlPlane {
     }
 }
 
-/// The configuration in our manifests' ConfigMap, for a scheduler on this machine.
+/// Returns the configuration in our manifests' ConfigMap for a scheduler on this machine.
 fn second_scheduling(kubeconfig: &Path) -> String {
     let manifests = include_str!("../../../../kubernetes/manifests/cgpu.yaml");
     let (_, text) =
@@ -179,7 +181,7 @@ fn second_scheduling(kubeconfig: &Path) -> String {
     format!("{text}clientConnection:\n  kubeconfig: {}\n", kubeconfig.display())
 }
 
-/// The example of ours for a cluster's own kube-scheduler, for this one.
+/// Returns our example for a cluster's own kube-scheduler, adapted to this one.
 fn scheduling(kubeconfig: &Path) -> String {
     let example = include_str!("../../../../kubernetes/examples/control-plane.yaml");
     let path = "/etc/kubernetes/scheduler.conf";
@@ -190,5 +192,5 @@ fn scheduling(kubeconfig: &Path) -> String {
     example.replace(path, &kubeconfig.to_string_lossy())
 }
 
-/// Where the example looks for the extender, on the control plane's machine.
+/// The extender's port on the control plane's machine in that example.
 pub(super) const EXTENDER: u16 = 32766;

@@ -1,4 +1,4 @@
-//! Images from this host's files, under the names that examples and manifests have.
+//! Images from this host's files, under the names in examples and manifests.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -8,19 +8,19 @@ use std::process::Command;
 use cgpu_e2e::{Fixture, Outcome, furnish, needed};
 use serde_json::json;
 
-/// What the first container of each pod is made of.
+/// The image of each pod's sandbox.
 pub(super) const PAUSE: &str = "registry.k8s.io/pause:3.10";
-/// What the examples name, and our own programs.
+/// The examples' images, and that of our own programs.
 const NAMES: [&str; 4] = [
     "docker.io/cheyang/gpu-player:v2",
     "registry.cn-shanghai.aliyuncs.com/tensorflow-samples/tensorflow-gpu-mem:10.0-runtime-centos7",
     "registry.cn-beijing.aliyuncs.com/ai-samples/gpushare-sample:tensorflow-1.5",
     "docker.io/library/cgpu:0.1.0",
 ];
-/// Says what it sees of its GPUs, and stays.
+/// Prints the sizes of its GPUs and stays.
 const CONTAINER_SCRIPT: &str = "#!/bin/sh\ntrap 'exit 0' TERM\nmeminfo\nsleep 100000 &\nwait\n";
 
-/// Writes all of them as one archive.
+/// Writes all images as one archive.
 pub(super) fn archive(fixture: &Fixture, folder: &Path) -> std::path::PathBuf {
     let rootfs = folder.join("rootfs");
     furnish(fixture, &rootfs);

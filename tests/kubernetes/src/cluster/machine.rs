@@ -1,4 +1,4 @@
-//! A machine within this one: a network, processes and mounts of its own, which all go with it.
+//! A machine within this one, with its own network, processes and mounts, which all end with it.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -9,21 +9,21 @@ use std::time::Duration;
 
 use cgpu_e2e::{Child, Outcome};
 
-/// Longer than any test of a cluster.
+/// Deadline above the duration of any test of a cluster.
 const LIFETIME: Duration = Duration::from_secs(900);
 /// Lines of each log that are shown where a test fails.
 const TAIL: usize = 60;
 
-/// The whole machine, or the part of it that sees a node's files.
+/// The whole machine, or the part of it with a node's mounts.
 pub(super) struct Machine {
     init_process: Child,
-    /// How others come in: arguments of `nsenter`, one call after the other.
+    /// Arguments of the nested `nsenter` calls that enter it.
     enter: Vec<String>,
     folder: PathBuf,
     daemons: Cell<usize>,
 }
 
-/// A program that goes on, and writes its log into a file.
+/// A program in the background that writes its log to a file.
 pub(super) struct Daemon {
     child: Child,
     number: PathBuf,
@@ -31,7 +31,7 @@ pub(super) struct Daemon {
 }
 
 impl Machine {
-    /// A machine, after this shell script has run in it.
+    /// Creates a machine and runs this shell script in it.
     pub(super) fn new(folder: &Path, setup: &str) -> Self {
         let mut command = Command::new("unshare");
         command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
@@ -45,7 +45,7 @@ impl Machine {
         Self { init_process, enter: enter.into(), folder: folder.to_owned(), daemons: Cell::new(0) }
     }
 
-    /// A part of it with mounts of its own, after this shell script has run there.
+    /// Creates a part with mounts of its own and runs this shell script there.
     pub(super) fn part(&self, folder: &Path, setup: &str, arguments: &[&OsStr]) -> Self {
         let mut command = self.inside("unshare");
         command.args(["--mount", "--propagation", "private"]);
@@ -60,7 +60,7 @@ impl Machine {
         Self { init_process, enter, folder: folder.to_owned(), daemons: Cell::new(0) }
     }
 
-    /// A program there, without what this machine's variables say.
+    /// Returns a program there, without this machine's variables.
     pub(super) fn inside(&self, program: impl AsRef<OsStr>) -> Command {
         entering(&self.enter, program)
     }
@@ -94,16 +94,16 @@ impl Machine {
         Daemon { child: Child::start_for(command, LIFETIME), number, enter: self.enter.clone() }
     }
 
-    /// Ends everything in it.
+    /// Ends every process in it.
     pub(super) fn end(&mut self) {
-        // Its first process goes with this one, and with that all others.
+        // It is the parent of the namespace's first process, whose end ends all others.
         self.init_process.signal(9);
         while self.init_process.runs() {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// Whether its first process is there.
+    /// Returns whether its first process runs.
     pub(super) fn lives(&mut self) -> bool {
         self.init_process.runs()
     }
@@ -127,12 +127,12 @@ impl Drop for Machine {
 }
 
 impl Daemon {
-    /// Whether it runs.
+    /// Returns whether it runs.
     pub(super) fn runs(&mut self) -> bool {
         self.child.runs()
     }
 
-    /// Sends it a signal, and waits for its end. It may have ended by itself.
+    /// Sends it a signal and waits for its end. It may have ended before.
     pub(super) fn end(mut self, signal: &str) {
         if !self.runs() {
             return;
@@ -162,7 +162,7 @@ fn entering(enter: &[String], program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// A shell that sets the place up, says so, and then buries whoever dies there without a parent.
+/// Starts a shell that runs the setup, prints that it is ready, and then reaps orphaned processes.
 fn start_init(mut command: Command, setup: &str, arguments: &[&OsStr]) -> Child {
     let script = format!("set -e\n{setup}\necho ready\nwhile :; do sleep 3600 & wait; done");
     command.args(["sh", "-c", &script, "sh"]).args(arguments);

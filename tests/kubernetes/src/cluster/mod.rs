@@ -1,16 +1,18 @@
-//! A real cluster: a control plane and kubelets of programs that whoever runs the tests gives, on a machine within this one.
+//! A real cluster: a control plane and kubelets of given programs, on a machine within this one.
 //!
 //! ```text
-//!   unshare: network, processes, mounts          nothing of it is left when the test has ended, however it ended
+//!   unshare: network, processes, mounts          all of it ends with the test
 //!     etcd, kube-apiserver, controllers, kube-scheduler (kubernetes/examples/control-plane.yaml)
 //!     one part for each node: /etc, /usr, /var, /run, /opt of its own over the host's
 //!       deploy/install.sh, cgpu setup containerd --default, cgpu-monitor, containerd, kubelet
 //!         pods: kubernetes/manifests/cgpu.yaml, kubernetes/examples
 //! ```
 //!
-//! What is left out of the manifests: the DaemonSet `cgpu-node`, which speaks to systemd, and whose work is done here by the same scripts; and the second
-//! kube-scheduler's Deployment, whose image is not ours: it is a process of this machine with that configuration and those rights, where a test wants it. There is no
-//! kube-proxy: the API server listens at its service's address itself, and kube-schedulers come to the extender by a forwarded port.
+//! Two parts of the manifests are left out. The DaemonSet `cgpu-node` needs systemd; its scripts
+//! run here directly. The second kube-scheduler's Deployment has an image that is not ours; where a
+//! test needs it, it is a process with that configuration and those rights. There is no kube-proxy:
+//! the API server listens at its service's address, and kube-schedulers reach the extender by a
+//! forwarded port.
 
 mod assets;
 mod certificates;
@@ -32,16 +34,17 @@ use control_plane::{ControlPlane, EXTENDER};
 use machine::{Daemon, Machine};
 pub use node::{Nature, Node};
 
-/// After so long it will not come: containers are made, programs of Go start, and the machine may be busy with others.
+/// Timeout of waits: containers and Go programs start slowly on a busy machine.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// What is applied is checked elsewhere (`tests/manifests.rs`); a description of the API, which kubectl would check it by, not every API server has at once.
+/// `tests/manifests.rs` validates the manifests. kubectl would need the API's description, which
+/// some API servers do not have at once.
 const UNCHECKED: &str = "--validate=false";
 
-/// Waits until there is something, and returns it.
+/// Polls until there is a result, and returns it.
 ///
 /// # Panics
-/// If it does not come.
+/// If the timeout passes.
 pub fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + WAIT_TIMEOUT;
     loop {
@@ -53,7 +56,7 @@ pub fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A running cluster. What ends first stands first.
+/// A running cluster. Its parts are in the order of their end.
 pub struct Cluster {
     nodes: Vec<Node>,
     forward: Option<Daemon>,
@@ -64,14 +67,16 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one with these nodes and our manifests, and waits until they offer their GPUs. None, after recording the skip, where none can be had.
+    /// Starts a cluster with these nodes and our manifests, and waits until they offer their GPUs.
+    /// Returns None, after recording the skip, where the programs are missing.
     ///
     /// # Panics
     /// If it does not come up.
     #[must_use]
     pub fn start(test: &str, natures: &[Nature]) -> Option<Self> {
         let assets = Assets::find(test)?;
-        // Not in memory: containers' files lie in it. What is made of it for containers must not lie on overlays.
+        // Not in memory, because containers' files are in it, and not on an overlay, because
+        // containers' own overlays are made from it.
         let folder =
             tempfile::Builder::new().prefix("cgpu-cluster-").tempdir().expect("a temporary folder");
         let addresses: Vec<&str> = natures.iter().map(|nature| nature.address).collect();
@@ -109,7 +114,7 @@ impl Cluster {
         Some(cluster)
     }
 
-    /// Applies our manifests, with the nodes' memory in these units.
+    /// Applies our manifests with the nodes' memory in these units.
     ///
     /// # Panics
     /// If the API server refuses them.
@@ -138,7 +143,7 @@ impl Cluster {
         }
     }
 
-    /// Leads kube-scheduler to an extender that is ready: anew, when the one it was led to has gone.
+    /// Forwards kube-scheduler's port to an extender that is ready, in place of an earlier one.
     ///
     /// # Panics
     /// If there is none.
@@ -172,7 +177,7 @@ impl Cluster {
         Outcome::of(command)
     }
 
-    /// `kubectl` as the cluster's administrator.
+    /// Runs `kubectl` as the cluster's administrator.
     #[must_use]
     pub fn kubectl(&self, arguments: &[&str]) -> Outcome {
         let own = ["--kubeconfig", &self.plane.administrator.to_string_lossy()].map(str::to_owned);
@@ -181,7 +186,7 @@ impl Cluster {
         self.kubectl_bare(&all)
     }
 
-    /// Applies a file of ours.
+    /// Applies a file.
     ///
     /// # Panics
     /// If the API server refuses it.
@@ -189,7 +194,7 @@ impl Cluster {
         self.kubectl(&["apply", UNCHECKED, "-f", &file.to_string_lossy()]).exits(0);
     }
 
-    /// Applies what stands in a text.
+    /// Applies a text.
     ///
     /// # Panics
     /// If the API server refuses it.
@@ -199,7 +204,7 @@ impl Cluster {
         self.apply(&file);
     }
 
-    /// Applies what stands in a text, which the API server refuses; its words.
+    /// Applies a text, which the API server must refuse, and returns its message.
     ///
     /// # Panics
     /// If it does not refuse it.
@@ -210,10 +215,10 @@ impl Cluster {
         self.kubectl(&["apply", UNCHECKED, "-f", &file.to_string_lossy()]).exits(1).stderr
     }
 
-    /// An object; none: it is not there.
+    /// Returns an object, or None if there is none.
     ///
     /// # Panics
-    /// If kubectl says what is no JSON.
+    /// If kubectl prints no JSON.
     #[must_use]
     pub fn object(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
         let mut words = vec!["get", kind, name, "-o", "json"];
@@ -224,7 +229,7 @@ impl Cluster {
         (said.code() == Some(0)).then(|| serde_json::from_str(&said.stdout).expect("JSON"))
     }
 
-    /// The pods of the default namespace with this label, that are not being deleted.
+    /// Returns the pods of the default namespace with this label that are not being deleted.
     ///
     /// # Panics
     /// If the API server does not answer.
@@ -236,10 +241,10 @@ impl Cluster {
         pods.into_iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).collect()
     }
 
-    /// Waits until so many pods with this label run and are ready, and no others are there.
+    /// Waits until exactly this many pods have this label, and all are running and ready.
     ///
     /// # Panics
-    /// If that does not come about.
+    /// If the timeout passes.
     pub fn running(&self, label: &str, count: usize) -> Vec<Value> {
         let ready = |pod: &Value| {
             let conditions = pod["status"]["conditions"].as_array();
@@ -253,10 +258,10 @@ impl Cluster {
         })
     }
 
-    /// What the driver says of its GPUs in a pod: bytes of each.
+    /// Returns the size of each GPU in bytes, as the driver reports it in a pod.
     ///
     /// # Panics
-    /// If the pod does not say.
+    /// If the pod does not report it.
     #[must_use]
     pub fn totals(&self, pod: &str) -> Vec<u64> {
         let said = self.kubectl(&["exec", pod, "--", "meminfo"]).exits(0);
@@ -265,10 +270,11 @@ impl Cluster {
         lines.map(|gpu| gpu["total"].as_u64().expect("a total")).collect()
     }
 
-    /// Waits until an event of a pod of the default namespace says this, and returns all of it.
+    /// Waits for an event of a pod of the default namespace that contains this text, and returns
+    /// its message.
     ///
     /// # Panics
-    /// If none does.
+    /// If the timeout passes.
     pub fn reported(&self, pod: &str, part: &str) -> String {
         let selector = format!("involvedObject.name={pod}");
         until(&format!("an event of {pod} says {part}"), || {
@@ -286,7 +292,7 @@ impl Cluster {
         })
     }
 
-    /// `kubectl-inspect-gpushare`, with the rights of the ClusterRole that is meant for it.
+    /// Runs `kubectl-inspect-gpushare` with the rights of its ClusterRole.
     #[must_use]
     pub fn inspect(&self, arguments: &[&str]) -> Outcome {
         let papers = self.folder.path().join("authority/inspector.conf");
@@ -306,7 +312,7 @@ impl Cluster {
         Outcome::of(command)
     }
 
-    /// A node, to do something to it.
+    /// Returns a node.
     ///
     /// # Panics
     /// If there is none of this name.
@@ -314,12 +320,13 @@ impl Cluster {
         self.nodes.iter_mut().find(|node| node.nature.name == name).expect("a node of this name")
     }
 
-    /// kube-scheduler goes and comes again.
+    /// Restarts kube-scheduler.
     pub fn restart_scheduler(&mut self) {
         self.plane.restart_scheduler(&self.machine, &self.assets);
     }
 
-    /// The second kube-scheduler of our manifests (`schedulerName: cgpu-scheduler`), beside the cluster's own.
+    /// Starts the second kube-scheduler of our manifests (`schedulerName: cgpu-scheduler`) beside
+    /// the cluster's own.
     ///
     /// # Panics
     /// If its rights are refused.
@@ -334,7 +341,7 @@ impl Cluster {
         self.plane.start_second_scheduler(&self.machine, &self.assets, self.folder.path());
     }
 
-    /// The objects of these kinds that stand in a file, in one of their own.
+    /// Writes a file's objects of these kinds to another file and returns its path.
     fn part_of(&self, file: &Path, kinds: &[&str]) -> String {
         let text = fs::read_to_string(file).expect("a file");
         let is_one = |object: &&str| {
@@ -348,7 +355,7 @@ impl Cluster {
         path.to_string_lossy().into_owned()
     }
 
-    /// What the cluster says of itself, for those who must find out what went wrong.
+    /// Returns the cluster's state and logs, for the analysis of a failure.
     #[must_use]
     pub fn story(&self) -> String {
         let mut reported = String::new();
@@ -392,7 +399,7 @@ impl Drop for Cluster {
             eprintln!("{}", self.story());
         }
         let groups: Vec<String> = self.nodes.iter().map(|node| node.group().to_owned()).collect();
-        // With its first process goes everything in it, mounts and networks too.
+        // Its first process ends everything in it, mounts and networks too.
         self.nodes.clear();
         self.machine.end();
         until("nobody is left in the nodes' control groups", || {

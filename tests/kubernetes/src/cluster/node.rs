@@ -1,4 +1,4 @@
-//! A node: containerd and a kubelet, with cgpu installed as its scripts install it.
+//! A node: containerd and a kubelet, with cgpu installed by its scripts.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,32 +12,33 @@ use super::image::PAUSE;
 use super::machine::{Daemon, Machine};
 use super::until;
 
-/// How a node is to be.
+/// The description of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Nature {
     /// Its name.
     pub name: &'static str,
-    /// In the network 192.168.1.0/24, between 210 and 254.
+    /// An address in 192.168.1.0/24, between 210 and 254.
     pub address: &'static str,
     /// Its simulated GPUs, as CGPU_SIM_GPUS lists them.
     pub gpus: &'static str,
 }
 
-/// A node that runs.
+/// A running node.
 pub struct Node {
-    /// How it is.
+    /// Its description.
     pub nature: Nature,
     machine: Machine,
     assets: Assets,
     containerd: Option<Daemon>,
     kubelet: Option<Daemon>,
     monitor: Option<Daemon>,
-    /// Below each hierarchy of control groups.
+    /// The path below each hierarchy of control groups.
     group: String,
     arguments: Vec<String>,
 }
 
-/// What a node's programs write goes elsewhere than the host's files; what a kubelet sets of the kernel it finds as it wants it.
+/// Keeps what a node's programs write out of the host's files, and presets what a kubelet sets in
+/// the kernel.
 const SETUP: &str = r#"
 mount --make-rshared /
 mkdir -p "$1/kubelet" "$1/containerd" "$1/cgpu"
@@ -64,7 +65,7 @@ rm -rf /run/systemd/system /run/containerd
 "#;
 
 impl Node {
-    /// Starts one, and waits until its kubelet says that it is ready.
+    /// Starts a node and waits until its kubelet is ready.
     pub(super) fn start(
         machine: &Machine,
         assets: &Assets,
@@ -112,7 +113,7 @@ impl Node {
         node
     }
 
-    /// What an administrator would do: install, tell the engine, say which GPUs there are.
+    /// Does what an administrator would: installs, configures the engine, and declares the GPUs.
     fn furnish(&self, first: usize) {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let dist = Dist::find();
@@ -128,7 +129,7 @@ impl Node {
              [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n  runtime_type = 'io.containerd.runc.v2'\n"
         );
         let runtime = format!("sim = {:?}\n", self.nature.gpus);
-        // The network is that of all nodes here.
+        // All nodes share the network namespace.
         let monitor = format!("metrics = \"{}:9445\"\n", self.nature.address);
         for (file, text) in [
             ("/opt/cni/bin/test", cni),
@@ -172,12 +173,12 @@ impl Node {
         self.machine.run(self.assets.beside_containerd("ctr"), &all)
     }
 
-    /// Starts containerd, and waits until it answers.
+    /// Starts containerd and waits until it answers.
     ///
     /// # Panics
     /// If it ends.
     pub fn start_containerd(&mut self) {
-        // It looks for what it starts on the PATH.
+        // It finds its programs by PATH.
         let folder = self
             .assets
             .containerd
@@ -203,7 +204,7 @@ impl Node {
         self.kubelet = Some(self.machine.start("kubelet", &self.assets.kubelet, &self.arguments));
     }
 
-    /// Starts the monitor, on the node's simulated GPUs.
+    /// Starts the monitor on the node's simulated GPUs.
     pub fn start_monitor(&mut self) {
         let gpus = self.nature.gpus;
         let state = format!("/run/cgpu/gpus/{}", gpus.replace('/', "+"));
@@ -217,17 +218,17 @@ impl Node {
         self.monitor = Some(self.machine.start("cgpu-monitor", Path::new("env"), &arguments));
     }
 
-    /// Ends the kubelet.
+    /// Stops the kubelet.
     pub fn stop_kubelet(&mut self) {
         self.kubelet.take().into_iter().for_each(|daemon| daemon.end("TERM"));
     }
 
-    /// Ends containerd; containers go on.
+    /// Stops containerd; containers go on.
     pub fn stop_containerd(&mut self) {
         self.containerd.take().into_iter().for_each(|daemon| daemon.end("TERM"));
     }
 
-    /// Removes what outlives a node: its control groups. Whether none is left.
+    /// Removes the node's control groups, which outlive it. Returns whether none is left.
     pub(super) fn clean(group: &str) -> bool {
         let tops: Vec<PathBuf> =
             hierarchies().iter().map(|hierarchy| hierarchy.join(group)).collect();
@@ -244,7 +245,8 @@ impl Node {
     }
 }
 
-/// Where control groups are: each hierarchy of the first version, or the second's one.
+/// Returns the mount points of control groups: each hierarchy of version 1, or the one of version
+/// 2.
 fn hierarchies() -> Vec<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let lines = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
@@ -254,13 +256,13 @@ fn hierarchies() -> Vec<PathBuf> {
 
 fn make_groups(name: &str) -> String {
     for hierarchy in hierarchies() {
-        // Who has none of it does without.
+        // A hierarchy that is not writable is left out.
         let _ = fs::create_dir(hierarchy.join(name));
     }
     name.to_owned()
 }
 
-/// What the kubelet goes by.
+/// Returns the kubelet's configuration.
 fn kubelet(nature: Nature, group: &str, authority: &Path) -> String {
     let Nature { address, .. } = nature;
     format!(

@@ -1,4 +1,4 @@
-//! Which devices there are, and which containers have them.
+//! Devices, and the containers that have them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,17 +13,17 @@ use tonic::transport::Channel;
 use super::registration::client;
 use super::{Given, Offer, Shared, locked};
 
-/// A plugin that has registered.
+/// A registered plugin.
 struct Plugin {
     channel: Channel,
     prefers: bool,
-    /// By id: whether it is well. None: it has not said yet.
+    /// Health by ID. None before the plugin's first list.
     devices: Option<BTreeMap<String, bool>>,
-    /// Which registration this is.
+    /// The number of its registration.
     number: usize,
 }
 
-/// What a container has of a resource.
+/// A container's devices of a resource.
 #[derive(Clone)]
 struct Share {
     ids: BTreeSet<String>,
@@ -31,10 +31,10 @@ struct Share {
     answer: ContainerAllocateResponse,
 }
 
-/// Whose: a pod's uid, a container, a resource.
+/// A pod's UID, a container, a resource.
 type AllocationKey = (String, String, String);
 
-/// Everything.
+/// All plugins and allocations.
 #[derive(Default)]
 pub(crate) struct Manager {
     plugins: BTreeMap<String, Plugin>,
@@ -76,7 +76,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Of a plugin that does not speak any more nothing is well.
+    /// Marks all devices of a disconnected plugin as unhealthy.
     pub(crate) fn mark_unhealthy(&mut self, resource: &str, number: usize) {
         let plugin = self.plugins.get_mut(resource).filter(|plugin| plugin.number == number);
         if let Some(devices) = plugin.and_then(|plugin| plugin.devices.as_mut()) {
@@ -104,7 +104,8 @@ impl Manager {
         self.ended.insert(uid.to_owned());
     }
 
-    /// Ids that a container may have, and those of its pod's init containers, which it gets first.
+    /// Returns the IDs that a container may have, and those of its pod's init containers, which it
+    /// gets first.
     fn candidates(&mut self, key: &AllocationKey) -> (BTreeSet<String>, BTreeSet<String>) {
         let Self { given, ended, plugins, .. } = self;
         given.retain(|(uid, ..), _| !ended.contains(uid));
@@ -114,7 +115,7 @@ impl Manager {
             .filter(|(other, share)| of_resource(other) && other.0 == key.0 && share.is_init)
             .flat_map(|(_, share)| share.ids.clone())
             .collect();
-        // What a container of the pod has that is no init container is not given once more.
+        // IDs of the pod's other containers are not given twice.
         let kept: BTreeSet<&String> = given
             .iter()
             .filter(|(other, share)| of_resource(other) && other.0 == key.0 && !share.is_init)
@@ -138,7 +139,7 @@ impl Manager {
     }
 }
 
-/// Gives a pod's containers what they ask for, one by one.
+/// Allocates the devices of a pod's containers, one after the other.
 pub(crate) async fn admit(shared: &Shared, pod: &Value) -> Result<Vec<Given>, String> {
     let uid = pod["metadata"]["uid"].as_str().expect("a uid").to_owned();
     let listed = |name: &str| pod["spec"][name].as_array().cloned().unwrap_or_default();
@@ -206,7 +207,7 @@ async fn allocate(
     let more: Vec<String> =
         free.iter().filter(|id| !ids.contains(*id)).take(missing).cloned().collect();
     ids.extend(more);
-    // The real one asks in no order.
+    // The real kubelet's order is arbitrary.
     let wanted = ContainerAllocateRequest { device_ids: ids.iter().rev().cloned().collect() };
     let request = AllocateRequest { container_requests: vec![wanted] };
     let answer = client(&channel).allocate(request).await;

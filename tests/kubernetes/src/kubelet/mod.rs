@@ -1,9 +1,12 @@
-//! The kubelet, as far as a device plugin speaks to it.
+//! A fake kubelet with the functions that a device plugin uses.
 //!
-//! What it does it does as the real one: when it starts it removes every file of its folder and makes its socket anew; it takes messages of 4 MiB and no more; who
-//! registers is connected to, asked for options, and listened to; what falls silent has no device that is well. A container is asked for alone, one resource at a time,
-//! init containers first, whose ids go on to those after them in the same pod; ids are free again when their pod has ended and somebody else needs them; what was given to a
-//! container is remembered beyond a restart, and given again when the container restarts.
+//! It behaves as the real one. At its start it removes every file of its folder and creates its
+//! socket. It accepts messages of at most 4 MiB. It connects to a plugin that registers, gets its
+//! options and watches its devices. When the plugin disconnects, its devices become unhealthy. It
+//! allocates for each container alone, one resource at a time. Init containers come first, and
+//! their IDs are reused by later containers of the pod. IDs become free when their pod has ended
+//! and another needs them. Allocations survive a restart of the kubelet, and a restarted container
+//! gets the same ones.
 
 mod devices;
 mod registration;
@@ -21,44 +24,44 @@ use tokio::runtime::Runtime;
 /// Timeout for an expected offer.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What is remembered, and by whom it is shared.
+/// The kubelet's state.
 pub(crate) type Shared = Arc<Mutex<Manager>>;
 
 pub(crate) fn locked(shared: &Shared) -> MutexGuard<'_, Manager> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A running one.
+/// A running kubelet.
 pub struct Kubelet {
     folder: PathBuf,
     shared: Shared,
     runtime: Option<Runtime>,
 }
 
-/// Devices of a resource.
+/// The devices of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Those that can be given.
+    /// Devices that can be allocated.
     pub healthy: usize,
-    /// All of them.
+    /// All devices.
     pub all: usize,
 }
 
-/// What a container is to be started with.
+/// What a container is started with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Given {
     /// Its name in the pod.
     pub container: String,
-    /// By resource.
+    /// Device IDs by resource.
     pub ids: BTreeMap<String, Vec<String>>,
-    /// Of all its resources.
+    /// The variables of all its resources.
     pub variables: BTreeMap<String, String>,
     /// Names of CDI devices.
     pub devices: Vec<String>,
 }
 
 impl Kubelet {
-    /// Starts one in this folder.
+    /// Starts a kubelet in this folder.
     ///
     /// # Panics
     /// If it cannot listen there.
@@ -86,7 +89,7 @@ impl Kubelet {
         self.runtime = Some(runtime);
     }
 
-    /// It goes: its connections break. What it has given it remembers.
+    /// Stops it and breaks its connections. It keeps its allocations.
     pub fn stop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -94,34 +97,34 @@ impl Kubelet {
         locked(&self.shared).disconnect();
     }
 
-    /// It comes again.
+    /// Restarts it.
     pub fn restart(&mut self) {
         self.stop();
         self.open();
     }
 
-    /// What is offered of a resource; none: nobody has registered it with this one.
+    /// Returns the devices of a resource, or None if no plugin has registered it.
     #[must_use]
     pub fn offer(&self, resource: &str) -> Option<Offer> {
         locked(&self.shared).offer(resource)
     }
 
-    /// How often a resource was registered.
+    /// Returns how often a resource was registered.
     #[must_use]
     pub fn registrations(&self, resource: &str) -> usize {
         locked(&self.shared).registrations(resource)
     }
 
-    /// What was wrong with what plugins said.
+    /// Returns the errors in what plugins sent.
     #[must_use]
     pub fn complaints(&self) -> Vec<String> {
         locked(&self.shared).complaints.clone()
     }
 
-    /// Waits until so many are offered.
+    /// Waits for this number of devices.
     ///
     /// # Panics
-    /// If they never are.
+    /// If the timeout passes.
     pub fn offers(&self, resource: &str, healthy: usize, all: usize) {
         let expected = Some(Offer { healthy, all });
         let deadline = Instant::now() + OFFER_TIMEOUT;
@@ -136,10 +139,11 @@ impl Kubelet {
         }
     }
 
-    /// A pod comes: all its containers get their devices, or none is started. One that was here already gets what it has.
+    /// Admits a pod: all its containers get their devices, or it fails. A pod that was admitted
+    /// before keeps its own.
     ///
     /// # Errors
-    /// What the pod's status would say.
+    /// The message of the pod's status.
     ///
     /// # Panics
     /// If the kubelet does not run.
@@ -150,10 +154,10 @@ impl Kubelet {
             .block_on(devices::admit(&self.shared, pod))
     }
 
-    /// A pod has ended: its devices are free.
+    /// Ends a pod, which makes its devices free.
     ///
     /// # Panics
-    /// If it has no uid.
+    /// If it has no UID.
     pub fn end(&self, pod: &Value) {
         locked(&self.shared).end(pod["metadata"]["uid"].as_str().expect("a uid"));
     }

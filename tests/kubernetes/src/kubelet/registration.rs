@@ -1,4 +1,4 @@
-//! Who comes and says that it is a plugin, and what it says after that.
+//! The registration of plugins and the lists of their devices.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -55,7 +55,7 @@ impl Registration for Registrar {
             )));
         }
         let (socket, shared) = (self.folder.join(&request.endpoint), Shared::clone(&self.shared));
-        // As the real one: the answer does not wait for the connection.
+        // As the real kubelet: the answer does not wait for the connection.
         tokio::spawn(async move {
             if let Err(status) = listen(&socket, &shared, &request).await {
                 let (code, message) = (status.code(), status.message());
@@ -67,7 +67,7 @@ impl Registration for Registrar {
     }
 }
 
-/// Listens to a plugin until it falls silent.
+/// Reads a plugin's lists until it disconnects.
 async fn listen(socket: &Path, shared: &Shared, request: &RegisterRequest) -> Result<(), Status> {
     let unreachable = |error: tonic::transport::Error| Status::unavailable(error.to_string());
     let address = format!("unix://{}", socket.display());
