@@ -1,8 +1,9 @@
-//! How long the real extender takes over HTTP with many nodes and pods, and how much memory it takes:
-//! `cargo xtask build && cargo run --release --package cgpu-kubernetes-tests --example extender-scale`. Prints one JSON object.
+//! Latency and memory of the real extender over HTTP with many nodes and pods: `cargo xtask build
+//! && cargo run --release --package cgpu-kubernetes-tests --example extender-scale`. Prints one
+//! JSON object.
 //!
-//! The API server is played, on the same machine. Times are those of whoever asks, so filter's has 5,000 names each way in it, and bind's has what the
-//! API server takes for a patch, two lists and a binding.
+//! A fake API server runs on the same machine. Times are the client's: filter's include 5,000 names
+//! each way, and bind's include the API server's patch, two lists and a binding.
 
 use std::time::Instant;
 
@@ -82,12 +83,12 @@ fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-/// Memory that a process has, as the kernel counts it.
+/// Returns a process's resident memory.
 fn resident_mib(pid: u32) -> f64 {
     status(pid, "VmRSS:")
 }
 
-/// The most that it ever had.
+/// Returns the maximum of a process's resident memory.
 fn peak_mib(pid: u32) -> f64 {
     status(pid, "VmHWM:")
 }
@@ -101,7 +102,7 @@ fn status(pid: u32, name: &str) -> f64 {
 
 fn waiting(number: usize, units: u64) -> Value {
     let mut pod = pod("production", &format!("inference-{number}-58579b95f7-4wpbl"), units);
-    // What any pod of a Deployment has, and nobody here reads.
+    // Fields that any pod of a Deployment has, which the extender does not read.
     pod["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "inference-58579b95f7",
         "uid": "0b6c8f0e-2f1c-4a43-9a39-2f5f3a2d9e55", "controller": true, "blockOwnerDeletion": true}]);
     pod["metadata"]["managedFields"] = json!([{"manager": "kube-controller-manager", "operation": "Update", "apiVersion": "v1",
@@ -123,7 +124,7 @@ fn running(number: usize, node: &str, gpu: usize, units: u64) -> Value {
     pod
 }
 
-/// Numbers that are the same in every run (splitmix64).
+/// A generator with the same numbers in every run (splitmix64).
 struct Random(u64);
 
 impl Random {

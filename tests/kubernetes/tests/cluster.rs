@@ -1,5 +1,6 @@
-//! A real control plane, kubelets and containerd, where the environment names them (`docs/internals/testing.md`), with simulated GPUs: the documents' pods come to run, see their
-//! limits, and keep them whatever ends and comes again.
+//! A real control plane, kubelets and containerd with simulated GPUs, where the environment names
+//! the programs (`docs/internals/testing.md`). The documents' pods run with their limits, and keep
+//! them through restarts of everything.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use cgpu_kubernetes_tests::cluster::{Cluster, Nature, until};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
-/// A T4's memory that programs can have, in MiB.
+/// A T4's allocatable memory in MiB.
 const T4: u64 = 15109;
 
 fn example(name: &str) -> PathBuf {
@@ -19,7 +20,7 @@ fn name(pod: &Value) -> &str {
     pod["metadata"]["name"].as_str().expect("a name")
 }
 
-/// A pod of one container.
+/// Returns a pod with one container.
 fn pod(name: &str, labels: &str, units: &str, spec: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{app: {name}{labels}}}}}\nspec:\n{spec}  containers:\n  - name: main\n    \
@@ -27,7 +28,7 @@ fn pod(name: &str, labels: &str, units: &str, spec: &str) -> String {
     )
 }
 
-/// The last column of a table line that begins so.
+/// Returns the last column of the table line that begins like this.
 fn amount(table: &str, begins: &str) -> String {
     let line = table
         .lines()
@@ -36,7 +37,8 @@ fn amount(table: &str, begins: &str) -> String {
     line.split_whitespace().next_back().unwrap_or_default().to_owned()
 }
 
-/// Four deployments on two nodes with a T4 each: 2, 8 and 8, 2, 5 units of 14, and the tables of the document; then, one after the other, everything that can end does.
+/// Four deployments on two nodes with a T4 each: 2, 8 and 8, 2, 5 units of 14, and the document's
+/// tables. Then everything is restarted, one after the other.
 #[test]
 fn deployments_of_document_001_survive_restarts() {
     let test = "deployments_of_document_001_survive_restarts";
@@ -72,17 +74,17 @@ fn deployments_of_document_001_survive_restarts() {
         );
         assert_eq!(cluster.inspect(&[]).exits(0).stdout, table);
     }
-    // Which of two equal nodes is the first one's, kube-scheduler chooses.
+    // kube-scheduler chooses which of two equal nodes is used first.
     let mut amounts: Vec<u64> = held.values().copied().collect();
     amounts.sort_unstable();
     assert_eq!(amounts, [12, 13], "{held:?}");
     let full = held.iter().find(|(_, units)| **units == 13).expect("the fuller one").0.clone();
 
-    // Who finds no room is told so.
+    // A pod without room has an event.
     cluster.apply_text(&pod("late", "", "3", ""));
     cluster.reported("late", "Insufficient aliyun.com/gpu-mem");
 
-    // Who is deleted leaves its room to who waits.
+    // A deleted pod's room goes to the pending one.
     cluster.kubectl(&["delete", "deployment", "binpack-4", "--wait=false"]).exits(0);
     let gone: Vec<String> =
         limits.keys().filter(|pod| pod.starts_with("binpack-4")).cloned().collect();
@@ -98,11 +100,11 @@ fn deployments_of_document_001_survive_restarts() {
         }
     };
 
-    // The kubelet: it has forgotten the plugin, and is registered with again.
+    // A restarted kubelet has forgotten the plugin, which registers again.
     cluster.node(&full).stop_kubelet();
     cluster.node(&full).start_kubelet();
     let comes = |cluster: &mut Cluster, pod_name: &str, after: &str| {
-        // The line to the extender goes by a kubelet and its engine.
+        // The forwarded port goes through a kubelet and its engine.
         cluster.forward();
         let spec = format!(
             "  nodeSelector: {{kubernetes.io/hostname: {full}}}\n  terminationGracePeriodSeconds: 1\n"
@@ -115,7 +117,7 @@ fn deployments_of_document_001_survive_restarts() {
     comes(&mut cluster, "after-kubelet", "a new kubelet");
     same(&cluster, "a new kubelet");
 
-    // The plugins and the extenders, all of them.
+    // All plugins and extenders.
     for name in ["cgpu-device-plugin", "cgpu-scheduler-extender"] {
         let selector = format!("app.kubernetes.io/name={name}");
         cluster.kubectl(&["delete", "pods", "-n", "kube-system", "-l", &selector]).exits(0);
@@ -125,7 +127,7 @@ fn deployments_of_document_001_survive_restarts() {
     comes(&mut cluster, "after-ours", "new plugins, extenders and scheduler");
     same(&cluster, "new plugins, extenders and scheduler");
 
-    // A container that ends starts again as it was.
+    // A container that ends is started again with its slice.
     let restarted = limits.keys().find(|pod| pod.starts_with("binpack-2")).expect("a pod").clone();
     let _ = cluster.kubectl(&["exec", &restarted, "--", "sh", "-c", "kill -TERM 1"]);
     until("its container is another one", || {
@@ -143,8 +145,9 @@ fn deployments_of_document_001_survive_restarts() {
     assert_eq!(amount(&cluster.inspect(&[]).exits(0).stdout, &full), "11/14");
 }
 
-/// Document 000: 8 GiB over four GPUs of one node; document 004: 16 units of 128 MiB, on the same node, which changes its unit while the first pod runs. Then what nobody
-/// can be given, and what is told of it.
+/// Document 000: 8 GiB over four GPUs of one node. Document 004: 16 units of 128 MiB on the same
+/// node, whose unit changes while the first pod runs. Then requests that cannot be met, and their
+/// events.
 #[test]
 fn stateful_sets_of_documents_000_and_004_run() {
     let test = "stateful_sets_of_documents_000_and_004_run";
@@ -174,7 +177,7 @@ fn stateful_sets_of_documents_000_and_004_run() {
     };
     four(&cluster);
 
-    // What cannot be is told, and is on no node.
+    // A request that cannot be met has an event and no node.
     for (pod_name, labels, units, reason) in [
         ("indivisible", ", aliyun.com/gpu-count: \"3\"", "8", "3"),
         ("too-large", "", "15", "15"),
@@ -188,7 +191,7 @@ fn stateful_sets_of_documents_000_and_004_run() {
         assert!(pod["spec"]["nodeName"].is_null(), "{pod:#}");
         cluster.kubectl(&["delete", "pod", pod_name, "--force", "--grace-period=0"]).exits(0);
     }
-    // Who comes past the scheduler is not started, and its status says why.
+    // A pod that bypassed the scheduler is not started, and its status says why.
     cluster.apply_text(&pod("bypass", "", "2", &format!("  nodeName: {node}\n")));
     until("the pod says why it is not started", || {
         let pod = cluster.object("pod", "default", "bypass")?;
@@ -200,7 +203,7 @@ fn stateful_sets_of_documents_000_and_004_run() {
     });
     cluster.kubectl(&["delete", "pod", "bypass", "--force", "--grace-period=0"]).exits(0);
 
-    // What is no number of units the API server itself refuses.
+    // The API server itself refuses what is no number of units.
     for (amount, why) in
         [("-2", "must be greater than or equal to 0"), ("\"1.5\"", "must be an integer")]
     {
@@ -208,7 +211,7 @@ fn stateful_sets_of_documents_000_and_004_run() {
         let refused = cluster.apply_refused(&text);
         assert!(refused.contains(why), "{amount}: {refused}");
     }
-    // HAMi's names without a number of GPUs: the policy asks for one, as HAMi's webhook does.
+    // HAMi's names without a number of GPUs: the policy adds one, as HAMi's webhook does.
     cluster.apply(&example("hami-one-gpu.yaml"));
     let part = pod("part", "", "1", "").replace("aliyun.com/gpu-mem: 1", "nvidia.com/gpumem: 3000");
     until("the policy asks for one GPU", || {
@@ -229,7 +232,7 @@ fn stateful_sets_of_documents_000_and_004_run() {
         (one("limits") && one("requests")).then_some(())
     });
     cluster.kubectl(&["delete", "pod", "part", "--force", "--grace-period=0"]).exits(0);
-    // Annotations that somebody edits are told of, and what the pod has stays its own.
+    // Edited annotations have an event, and the pod keeps its slice.
     let edit = |allocation: &str| {
         let annotation = format!("scheduler.framework.gpushare.allocation={allocation}");
         cluster.kubectl(&["annotate", "pod", "binpack-1-0", "--overwrite", &annotation]).exits(0);
@@ -239,7 +242,8 @@ fn stateful_sets_of_documents_000_and_004_run() {
     edit(r#"{"0":{"0":2,"1":2,"2":2,"3":2}}"#);
     four(&cluster);
 
-    // Two schedulers at once: 12 of 14 units are free on each of four GPUs, so of eight pods of 7 four find room, and nobody else comes upon their GPUs.
+    // Two schedulers at once. 12 of 14 units are free on each of four GPUs, so four of eight pods
+    // of 7 fit, each on its own GPU.
     cluster.start_second_scheduler();
     let seven = |number: usize| {
         let name = format!("seven-{number}");
@@ -270,7 +274,7 @@ fn stateful_sets_of_documents_000_and_004_run() {
     }
     gpus.sort_unstable();
     assert_eq!(gpus, ["0", "1", "2", "3"]);
-    // The second one by itself.
+    // The second scheduler alone.
     cluster.kubectl(&["delete", "pods", "-l", "among=sevens"]).exits(0);
     let spec = "  schedulerName: cgpu-scheduler\n  terminationGracePeriodSeconds: 1\n";
     cluster.apply_text(&pod("by-second", "", "3", spec));
@@ -289,7 +293,8 @@ fn stateful_sets_of_documents_000_and_004_run() {
     });
     cluster.apply(&example("004-units-of-128-mib.yaml"));
     cluster.running("app=binpack-1", 2);
-    // Simulated GPUs are all there for everybody, unlike those that the vendor's runtime brings into a container; one of them is the slice's.
+    // Simulated GPUs are all visible in a container, unlike those of the vendor's runtime; one of
+    // them has the slice's limit.
     let limit = T4 * 16 / (T4 / 128) * MIB;
     let totals = cluster.totals("binpack-0");
     assert_eq!(totals.iter().filter(|total| **total == limit).count(), 1, "{totals:?}");

@@ -1,4 +1,5 @@
-//! `kubectl-inspect-gpushare` against an API server that is played: tables, data, errors, and how it finds the cluster.
+//! `kubectl-inspect-gpushare` with a fake API server: tables, data, errors, and how it finds the
+//! cluster.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 
 const PROGRAM: &str = "kubectl-inspect-gpushare";
 
-/// The cluster of document 001: two nodes with a T4 each.
+/// Returns the cluster of document 001: two nodes with a T4 each.
 fn documented() -> ApiServer {
     let server = ApiServer::start();
     for (name, address) in [("sd-cluster-04", "192.168.1.214"), ("sd-cluster-05", "192.168.1.215")]
@@ -27,7 +28,7 @@ fn documented() -> ApiServer {
     server
 }
 
-/// The program, without what this machine's user has set.
+/// Returns the program without this user's settings.
 fn program(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     command.env_remove("KUBECONFIG").env("HOME", "/nonexistent");
@@ -44,7 +45,8 @@ fn inspect(server: &ApiServer, arguments: &[&str]) -> Outcome {
     Child::start(command).finish()
 }
 
-/// Does what kube-scheduler does: asks where a pod may go, ranks, takes the best node, of equals the last, and binds.
+/// Does what kube-scheduler does: filters and ranks nodes, takes the best one, of equals the last,
+/// and binds.
 fn deploy(server: &ApiServer, extender: &Extender, name: &str, units: u64) -> String {
     let pod = server.put("pods", objects::pod("test", name, units));
     let uid = pod["metadata"]["uid"].clone();
@@ -57,9 +59,9 @@ fn deploy(server: &ApiServer, extender: &Extender, name: &str, units: u64) -> St
     let score = |it: &&Value| it["Score"].as_u64().unwrap_or_default();
     let best = ranked.as_array().and_then(|all| all.iter().max_by_key(score)).expect("room");
     let node = best["Host"].as_str().expect("a name").to_owned();
-    // It may not have heard of the pod yet; kube-scheduler asks again then.
+    // The extender may not know the pod yet; kube-scheduler retries then.
     until_holds("the pod is bound", || extender.bind(&pod, &node).status == 200);
-    // A binding that was told to nobody yet would be missed by the next filter.
+    // The next filter would miss a binding without an event.
     let reported =
         |it: &Value| it["metadata"]["uid"] == uid && it["spec"]["nodeName"] == node.as_str();
     assert!(server.objects("pods").iter().any(reported));
@@ -74,7 +76,7 @@ const AFTER: [(&str, u64, &str); 5] = [
     ("binpack-4-6956458f85-cv62j", 5, "sd-cluster-04"),
 ];
 
-/// The table of document 001 with these in it.
+/// Returns the table of document 001 with these values.
 fn table(one: u64, other: u64, dashes: usize, sum: &str) -> String {
     let row = |name: &str, address: &str, held: u64| {
         let gpu = format!("{held}/14");
@@ -88,7 +90,8 @@ fn table(one: u64, other: u64, dashes: usize, sum: &str) -> String {
     )
 }
 
-/// The four deployments of document 001, placed by the real extender, and its tables byte for byte.
+/// The real extender places the four deployments of document 001, and the tables are the
+/// document's, byte for byte.
 #[test]
 fn deployments_of_document_001_give_its_tables() {
     let server = documented();
@@ -160,7 +163,7 @@ fn output_as_json_has_everything() {
     );
     assert_eq!(json["nodes"][0]["pods"][0]["name"], "past");
     assert!(inspect(&server, &[]).exits(0).stdout.contains("PENDING(Allocated)"));
-    // It lists, and does nothing else; and it asks for no pod that has ended.
+    // It only lists, and it leaves out pods that have ended.
     let requested = server.journal();
     assert!(requested.iter().all(|it| it.method == "GET"), "{requested:?}");
     let pods = requested.iter().find(|it| it.path == "/api/v1/pods").expect("pods were listed");
@@ -171,7 +174,7 @@ fn output_as_json_has_everything() {
     );
 }
 
-/// Many nodes and pods come page by page.
+/// Many nodes and pods come in pages.
 #[test]
 fn large_cluster_is_read_in_pages() {
     let server = ApiServer::start();
@@ -183,7 +186,7 @@ fn large_cluster_is_read_in_pages() {
     assert!(text.contains("GPU1(Allocated/Total)") && text.ends_with("0/16800 (0%)\n"), "{text}");
 }
 
-/// One line that begins as gpushare's, on stderr; nothing on stdout.
+/// Asserts one line on stderr that begins like gpushare's, and nothing on stdout.
 fn fails(outcome: &Outcome, parts: &[&str]) {
     assert_eq!(outcome.stdout, "", "{outcome:?}");
     assert!(
@@ -212,7 +215,7 @@ fn error_is_one_line_with_the_remedy() {
     let mut gone = documented();
     gone.close();
     fails(&inspect(&gone, &[]).exits(1), &["does not answer", "can be reached from here"]);
-    // No way to any cluster.
+    // Without any cluster.
     let mut lost = program(Dist::find().file(PROGRAM));
     lost.env("KUBECONFIG", "");
     fails(&Child::start(lost).finish().exits(1), &["no kubeconfig", "--kubeconfig or KUBECONFIG"]);
@@ -223,12 +226,12 @@ fn error_is_one_line_with_the_remedy() {
         &["/nonexistent/config", "--kubeconfig or KUBECONFIG"],
     );
     fails(&inspect(&server, &["--context", "other"]).exits(1), &["other", "--context"]);
-    // What clap says of a mistake in the command stays its own, with its own exit code.
+    // An error in the command line is clap's, with its exit code.
     inspect(&server, &["--nonsense"]).exits(2);
     fails(&inspect(&server, &["-d", "doctor"]).exits(2), &["before `doctor`"]);
 }
 
-/// A kubeconfig with two clusters.
+/// Writes a kubeconfig with two clusters.
 fn two(folder: &Path, one: &ApiServer, other: &ApiServer) -> std::path::PathBuf {
     let path = folder.join("two");
     let text = format!(
@@ -263,12 +266,12 @@ fn cluster_is_found_as_kubectl_finds_it() {
     assert_eq!(seen(&config, &["--server", &other.url()]), "other");
     assert_eq!(seen(&config, &["--token", "x", "--insecure-skip-tls-verify"]), "one");
     assert_eq!(seen(&[], &["--server", &other.url()]), "other");
-    // A list of files: the first that names a context has it, and what is in no file is not missed.
+    // A list of files: the first that names a context has it, and the others need not.
     let empty = folder.path().join("empty");
     fs::write(&empty, "apiVersion: v1\nkind: Config\n").expect("a kubeconfig");
     let list = std::env::join_paths([empty.as_path(), file.as_path()]).expect("a list");
     assert_eq!(seen(&[("KUBECONFIG", Path::new(&list))], &["--context", "second"]), "other");
-    // Where nothing is said, in the home.
+    // By default, in the home folder.
     fs::create_dir(folder.path().join(".kube")).expect("a folder");
     symlink(&file, folder.path().join(".kube/config")).expect("a link");
     assert_eq!(seen(&[("HOME", folder.path())], &[]), "one");
@@ -330,12 +333,12 @@ fn doctor_names_why_a_pod_waits() {
             .expect("JSON");
     assert_eq!(json["causes"][0]["cause"], "unseen");
     assert_eq!(json["examined"], json!(["pod test/fine"]));
-    // What cannot be looked at is 2, as of `cgpu doctor`.
+    // Exit code 2 if the object does not exist, as of `cgpu doctor`.
     fails(
         &doctor(&server, &["none", "-n", "test"]).exits(2),
         &["pods \"none\" not found in namespace \"test\""],
     );
-    // Who may not see runtime classes is told the rest.
+    // Without the right to list runtime classes the rest is examined.
     server.fault(Fault::next("GET", "runtimeclasses", FaultAction::Refuse(403, "Forbidden")));
     doctor(&server, &["--why", "pending"]).exits(1);
     doctor(&server, &["--why", "unlimited", "--node", "sd-cluster-04"]).exits(0);
@@ -365,7 +368,7 @@ fn doctor_names_pods_without_limit_or_gpu() {
     assert_eq!(causes, BTreeSet::from(["bypassed", "isolation_off", "other_runtime"]));
 }
 
-/// Nodes have no kubeconfig, mostly.
+/// Nodes usually have no kubeconfig.
 #[test]
 fn doctor_on_a_node_checks_its_files_without_a_cluster() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -399,14 +402,14 @@ fn doctor_on_a_node_checks_its_files_without_a_cluster() {
     put("var/lib/kubelet/device-plugins/cgpu-mem.sock", "");
     put("usr/bin/cgpu-runtime", "");
     put("usr/lib/cgpu/libcgpu.so", "");
-    // Nothing is wrong here; but the cluster could not be asked.
+    // Nothing is wrong, but the cluster could not be examined.
     assert_eq!(alone().exits(2).stdout, "nothing is wrong; examined: this node's files\n");
-    // With one, all of it.
+    // With a cluster, both are examined.
     let whole = inspect(&documented(), &["doctor", "--root", &root]).exits(0);
     assert_eq!(whole.stdout, "nothing is wrong; examined: 2 nodes, 0 pods, this node's files\n");
 }
 
-/// `cgpu doctor kubernetes` is the same program: what it prints and how it ends.
+/// `cgpu doctor kubernetes` runs the same program, with its output and exit code.
 #[test]
 fn cgpu_doctor_kubernetes_prints_the_same() {
     let server = documented();
@@ -420,7 +423,7 @@ fn cgpu_doctor_kubernetes_prints_the_same() {
     let mut help = program(Dist::find().file("cgpu"));
     help.args(["doctor", "kubernetes", "--help"]);
     assert!(Child::start(help).finish().exits(0).stdout.contains("--namespace"));
-    // Where that program is not, it says so.
+    // It reports where that program is missing.
     let alone = folder.path().join("cgpu");
     fs::copy(Dist::find().file("cgpu"), &alone).expect("a copy");
     let mut command = program(&alone);

@@ -1,7 +1,9 @@
-//! The chart, what it renders, and the examples: that they agree with each other, with the core and with the programs.
+//! The chart, its rendering, and the examples: they agree with each other, with the core and with
+//! the programs.
 //!
-//! `kubernetes/manifests/cgpu.yaml` is what helm makes of the chart as it stands. It holds the sum of the chart's files, which is always checked; what it
-//! holds besides is checked where there is a helm (CGPU_HELM, or on the PATH). `BLESS=1 cargo test -p cgpu-kubernetes-tests --test manifests` renders it anew.
+//! `kubernetes/manifests/cgpu.yaml` is the rendered chart. It contains the sum of the chart's
+//! files, which is always checked; the rest is checked where there is a helm (CGPU_HELM, or on the
+//! PATH). `BLESS=1 cargo test -p cgpu-kubernetes-tests --test manifests` renders it again.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,7 +32,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kubernetes")
 }
 
-/// Every document of a YAML text.
+/// Parses every document of a YAML text.
 fn documents(text: &str) -> Vec<Value> {
     let read: Vec<Value> = serde_saphyr::from_multiple(text).expect("YAML");
     read.into_iter().filter(|document| !document.is_null()).collect()
@@ -40,7 +42,7 @@ fn rendered() -> String {
     fs::read_to_string(folder().join("manifests/cgpu.yaml")).expect("the manifests")
 }
 
-/// Of all files of the chart, in the order of their names: FNV-1a.
+/// Returns the FNV-1a hash of all files of the chart, in the order of their names.
 fn sum_of_chart() -> String {
     fn files(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).expect("a folder").flatten() {
@@ -72,7 +74,7 @@ fn helm() -> Option<PathBuf> {
     })
 }
 
-/// What helm makes of the chart for a cluster of this version, with these settings.
+/// Renders the chart for a cluster of this version with these settings.
 fn render(helm: &Path, version: &str, settings: &[&str]) -> String {
     let mut command = Command::new(helm);
     command.args(["template", "cgpu"]).arg(folder().join("chart"));
@@ -111,7 +113,7 @@ fn manifests_equal_the_rendered_chart() {
     );
 }
 
-/// The containers of all pods in these objects, with the names of their objects.
+/// Returns the containers of all pods in these objects, with the names of their objects.
 fn containers(objects: &[Value]) -> Vec<(String, Value)> {
     let mut found = Vec::new();
     for object in objects {
@@ -134,7 +136,7 @@ fn texts(value: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Our programs take the flags that they are given, and the scripts are there.
+/// Checks that our programs accept their flags, and that the scripts exist.
 fn check_commands(objects: &[Value]) {
     let dist = Dist::find();
     for (object, container) in containers(objects) {
@@ -148,13 +150,13 @@ fn check_commands(objects: &[Value]) {
             continue;
         }
         let mut program = Command::new(dist.file(file));
-        // Flags that are not known are told before help is given.
+        // Unknown flags are reported before the help.
         program.args(texts(&container["args"])).arg("--help");
         Child::start(program).finish().exits(0);
     }
 }
 
-/// What a scheduler is told, and who tells it.
+/// Checks a scheduler's configuration of the extender.
 fn check_scheduler(configuration: &Value, hami: bool) {
     let extenders = configuration["extenders"].as_array().expect("extenders");
     let [reported] = extenders.as_slice() else { panic!("{extenders:?}") };
@@ -181,7 +183,7 @@ fn check_scheduler(configuration: &Value, hami: bool) {
         RESOURCES.iter().filter(|it| dialects.includes(it.dialect)).map(|it| it.name).collect();
     assert_eq!(managed.len(), ours.len(), "{managed:?}");
     for name in ours {
-        // What the kubelet counts the scheduler counts as well; the rest is not on any node.
+        // The scheduler also counts what the kubelet counts; the rest is on no node.
         let counted = [names::MEMORY, names::CORE, "nvidia.com/gpu"].contains(&name);
         assert_eq!(managed.get(name), Some(&!counted), "{name}");
     }
@@ -199,14 +201,14 @@ fn configuration(objects: &[Value]) -> Value {
     documents(text).remove(0)
 }
 
-/// An object as the API's own types have it: what they do not know they lose.
+/// Returns an object as parsed by the API's types, which drop unknown fields.
 fn known<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
     let typed: T =
         serde_json::from_value(object.clone()).unwrap_or_else(|error| panic!("{error}: {object}"));
     serde_json::to_value(typed).expect("JSON")
 }
 
-/// No field is misspelt or out of place.
+/// Checks that no field is misspelt or misplaced.
 fn check_fields(object: &Value) {
     let read = match object["kind"].as_str().expect("a kind") {
         "ClusterRole" => known::<ClusterRole>(object),
@@ -236,7 +238,7 @@ fn check(objects: &[Value], hami: bool) {
     if objects.iter().any(|it| it["kind"] == "ConfigMap") {
         check_scheduler(&configuration(objects), hami);
     }
-    // Every account that a pod runs as is there; so is every role that is bound, but for those that each cluster has.
+    // Every pod's service account exists, and so does every bound role except the cluster's own.
     for object in objects {
         if let Some(account) = object["spec"]["template"]["spec"]["serviceAccountName"].as_str() {
             find(objects, "ServiceAccount", account);
@@ -330,7 +332,7 @@ fn unknown_settings_are_refused() {
     }
 }
 
-/// The pods that a file's objects make, as often as it says.
+/// Returns the pods that a file's objects make, with all replicas.
 fn pods(file: &str) -> Vec<Pod> {
     let text = fs::read_to_string(folder().join("examples").join(file)).expect("an example");
     let mut pods = Vec::new();
@@ -361,7 +363,7 @@ fn demands(file: &str, dialects: Dialects) -> Vec<ResourceRequest> {
     demands
 }
 
-/// GPUs, and memory and percent of each of the only container.
+/// Returns the GPUs, and memory and percent of each, that the only container requests.
 fn requested(file: &str, dialects: Dialects) -> Vec<(usize, Memory, u32)> {
     let of = |resource_request: ResourceRequest| {
         let [need] = resource_request.needs.as_slice() else { panic!("{resource_request:?}") };
@@ -381,7 +383,7 @@ fn examples_request_what_their_documents_say() {
     // 16 units of 128 MiB are 2 GiB.
     assert_eq!(requested("004-units-of-128-mib.yaml", plain), [units(1, 16)]);
     assert_eq!(16 * Unit::Mib128.mib(), 2048);
-    // 3000 MiB and 30 percent; of memory by two names the amount counts.
+    // 3000 MiB and 30 percent; where two names give memory, the amount counts.
     let hami = Dialects { hami: true };
     assert_eq!(
         requested("003-hami.yaml", hami),
@@ -390,7 +392,8 @@ fn examples_request_what_their_documents_say() {
     assert!(pods("003-hami.yaml").iter().all(|pod| PodRequest::of(pod, plain).is_none()));
 }
 
-/// The policy that does what HAMi's webhook does names what is HAMi's. What an API server makes of it: `cluster.rs`.
+/// The policy that replaces HAMi's webhook names HAMi's resources. `cluster.rs` applies it to an
+/// API server.
 #[test]
 fn policy_for_hami_covers_its_resources() {
     let text = fs::read_to_string(folder().join("examples").join("hami-one-gpu.yaml"))

@@ -1,6 +1,8 @@
-//! `deploy/node.sh`, which the pod of the DaemonSet cgpu-node runs, on a host of files: what it installs it takes away, when it should and only then.
+//! `deploy/node.sh`, which the DaemonSet cgpu-node runs, on a fake host of files: it removes
+//! exactly what it installed, and only when removal is requested.
 //!
-//! The host's services (`nsenter`) and the API server (`curl`) are scripts here, which write down what they are asked.
+//! The host's services (`nsenter`) and the API server (`curl`) are scripts here, which log their
+//! arguments.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -15,7 +17,7 @@ use tempfile::TempDir;
 const CONFIG: &str = "etc/containerd/config.toml";
 const BEFORE: &str = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  default_runtime_name = \"runc\"\n";
 
-/// A node, and what its pod has.
+/// A node and its pod's files.
 struct Node {
     folder: TempDir,
 }
@@ -33,7 +35,7 @@ impl Node {
         for name in ["libcgpu.so", "cgpu", "cgpu-monitor", "cgpu-runtime"] {
             link(dist.file(name), name);
         }
-        // Scripts look beside themselves.
+        // The scripts find each other in their own folder.
         for name in [
             "install.sh",
             "uninstall.sh",
@@ -65,14 +67,15 @@ impl Node {
         fs::write(path, text).expect("a file");
     }
 
-    /// A program that writes down what it is asked.
+    /// Writes a program that logs its arguments.
     fn script(&self, name: &str, text: &str) {
         let path = format!("bin/{name}");
         self.put(&path, &format!("#!/bin/sh\necho \"$@\" >> \"$PLACE/{name}.log\"\n{text}"));
         fs::set_permissions(self.at(&path), Permissions::from_mode(0o755)).expect("a program");
     }
 
-    /// What the API server says of the DaemonSet and of the node: the body, and the number on the last line.
+    /// Sets the API server's answers about the DaemonSet and the node: the body, and the status on
+    /// the last line.
     fn answers(&self, daemonset: &str, node: &str) {
         self.put("daemonset", daemonset);
         self.put("node", node);
@@ -156,14 +159,14 @@ fn node_is_set_up_and_removed() {
     assert!(requested.contains("systemctl restart containerd\n"), "{requested}");
     assert!(requested.contains("systemctl enable --now cgpu-monitor\n"), "{requested}");
 
-    // Another pod in the place of the first: nothing goes, and the engine is left alone.
+    // A replacing pod removes nothing and leaves the engine alone.
     let installed = node.files();
     assert!(node.leave().contains("the node keeps cgpu"));
     node.stay();
     assert_eq!(node.files(), installed);
     assert_eq!(node.requested("enter").matches("restart containerd").count(), 1);
 
-    // The DaemonSet goes: so does everything, the slices' CDI devices too.
+    // Without the DaemonSet everything is removed, the slices' CDI devices too.
     node.put("host/etc/cdi/cgpu-slice-7-2.json", "{}");
     node.answers("{\"metadata\": {\"deletionTimestamp\": \"2026-01-01T00:00:00Z\"}}\n200", "");
     assert!(node.leave().contains("uninstalled"));
@@ -183,13 +186,13 @@ fn cgpu_stays_unless_removal_is_requested() {
     let node = Node::new();
     let here = "{\"metadata\": {\"labels\": {\"gpushare\": \"true\"}}}\n200";
     for (daemonset, about, stays) in [
-        // Nobody answers, or not in words that mean it.
+        // No answer, or one without a meaning.
         ("\n000", here, true),
         ("{}\n500", here, true),
         ("{}\n200", "\n503", true),
         ("{}\n200", here, true),
         ("{}\n404", here, false),
-        // Our rights went before us.
+        // The account's rights were deleted first.
         ("{}\n403", here, false),
         ("{}\n401", here, false),
         ("{}\n200", "{\"metadata\":{\"labels\":{\"gpushare\":\"false\"}}}\n200", false),
@@ -213,7 +216,7 @@ fn running_containers_can_be_ended_after_removal() {
     assert!(node.leave().contains("a link to /usr/bin/runc"));
     let link = node.at("host/usr/bin/cgpu-runtime");
     assert_eq!(fs::read_link(&link).expect("a link"), Path::new("/usr/bin/runc"));
-    // Who comes back finds its place free.
+    // A reinstallation finds its path free.
     fs::remove_file(node.at(bundle)).expect("a file");
     node.answers("{}\n200", "{\"metadata\":{\"labels\":{\"gpushare\":\"true\"}}}\n200");
     node.stay();
@@ -246,7 +249,8 @@ fn node_with_cri_o_has_its_own_file() {
     assert_eq!(node.files(), before);
 }
 
-/// A default that others need is not taken from them: the pod says so and fails, and containers go on as they did.
+/// A default runtime that others need is not replaced: the pod fails with an error, and containers
+/// go on as before.
 #[test]
 fn node_with_another_default_runtime_is_unchanged() {
     let node = Node::new();
@@ -254,7 +258,7 @@ fn node_with_another_default_runtime_is_unchanged() {
     let outcome = Child::start(node.command("stay")).finish().exits(1);
     assert!(outcome.stderr.contains("its default runtime is `nvidia`"), "{outcome:?}");
     assert!(!node.at("ready").exists() && !node.requested("enter").contains("restart"));
-    // Pods that name the runtime class can have it all the same.
+    // Pods that name the runtime class can still have it.
     let mut command = node.command("stay");
     command.env("DEFAULT_RUNTIME", "false");
     let child = Child::start(command);

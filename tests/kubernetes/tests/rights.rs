@@ -1,4 +1,5 @@
-//! The rights in `kubernetes/manifests/cgpu.yaml` against the requests that the real programs make: none is lacking, and none is too many.
+//! The rights in `kubernetes/manifests/cgpu.yaml` against the requests of the real programs: none
+//! is missing, and none is unused.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,26 +17,26 @@ use serde_json::{Value, json};
 
 const NAMESPACE: &str = "kube-system";
 
-/// What one request takes.
+/// The right that one request needs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Need {
     group: String,
-    /// With what stands behind it, as in `pods/binding`.
+    /// With its subresource, as in `pods/binding`.
     resource: String,
     verb: &'static str,
     namespace: String,
     name: String,
 }
 
-/// What a rule gives.
+/// A right that a rule grants.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Right {
     group: String,
     resource: String,
     verb: String,
-    /// Empty: in all of them.
+    /// Empty: all namespaces.
     namespace: String,
-    /// Empty: whatever it is called.
+    /// Empty: any name.
     name: String,
 }
 
@@ -68,7 +69,7 @@ impl Need {
             other => panic!("{other}"),
         };
         let resource = if part.is_empty() { plural.to_owned() } else { format!("{plural}/{part}") };
-        // What is created has a name only in its body, which a rule cannot look at.
+        // A created object has its name in the body, which a rule cannot match.
         let name = if verb == "create" { "" } else { name };
         let text = str::to_owned;
         Self { group: text(group), resource, verb, namespace: text(namespace), name: text(name) }
@@ -90,7 +91,7 @@ fn manifests() -> Vec<Value> {
     serde_saphyr::from_multiple::<Value>(&text).expect("YAML")
 }
 
-/// Every right of a role, one by one.
+/// Returns the rights of a role, one by one.
 fn rights_of_role(role: &Value) -> BTreeSet<Right> {
     let texts = |value: &Value| -> Vec<String> {
         value
@@ -128,7 +129,7 @@ fn rights_of_role(role: &Value) -> BTreeSet<Right> {
     rights
 }
 
-/// Every right of a service account.
+/// Returns the rights of a service account.
 fn rights_of(account: &str) -> BTreeSet<Right> {
     let objects = manifests();
     let is_bound = |binding: &&Value| {
@@ -149,7 +150,7 @@ fn rights_of(account: &str) -> BTreeSet<Right> {
     rights
 }
 
-/// All that was asked is allowed, and all that is allowed was asked.
+/// Asserts that every request is allowed, and that every right is used.
 fn agree(account: &str, rights: &BTreeSet<Right>, requested: impl IntoIterator<Item = Need>) {
     let requested: BTreeSet<Need> = requested.into_iter().collect();
     let lacking: Vec<&Need> =
@@ -179,7 +180,8 @@ fn rights_of_the_extender_are_those_it_uses() {
     });
     let pod = server.put("pods", objects::pod("test", "fine", 2));
     until_holds("a pod is bound", || extender.bind(&pod, "one").status == 200);
-    // Of one of which it has not heard it asks. What is told to nobody may be the lease's renewal instead: then another one.
+    // It requests a pod that its watch did not report. The lost event may be the lease's renewal
+    // instead, so this is repeated.
     let mut number = 0;
     until_holds("it asks for a pod", || {
         number += 1;
@@ -188,7 +190,7 @@ fn rights_of_the_extender_are_those_it_uses() {
         let _ = extender.bind(&unheard, "one");
         requested("GET", "/pods/unheard-")
     });
-    // What came to nothing long ago is withdrawn.
+    // An old claim is withdrawn.
     let mut stale = objects::pod("test", "stale", 2);
     stale["metadata"]["annotations"] = json!({
         "scheduler.framework.gpushare.allocation": "{\"0\":{\"0\":2}}", "cgpu.dev/node": "one",
@@ -201,7 +203,8 @@ fn rights_of_the_extender_are_those_it_uses() {
             .object(&key)
             .is_some_and(|pod| pod["metadata"]["annotations"]["cgpu.dev/node"].is_null())
     });
-    // What is not understood is told; and counted on by a second, which also finds the lease taken.
+    // An invalid request has an event, which a second extender counts up. That one finds the lease
+    // taken, too.
     let wrong = server
         .put("pods", objects::pod_with("test", "wrong", &json!({"aliyun.com/gpu-mem": "-1"})));
     let _ = extender.filter(&wrong, &["one"]);
@@ -247,7 +250,8 @@ fn rights_of_the_plugin_are_those_it_uses() {
     until_holds("the GPUs are told", || {
         requested("PATCH", "/nodes/one", "") && requested("PATCH", "/nodes/one/status", "")
     });
-    // Containers, until there is one of a pod of which it has not heard: what is told to nobody may be something else.
+    // Containers of new pods until the plugin requests a pod that its watch did not report: the
+    // lost event may be another.
     let mut number = 0;
     until_holds("it asks for a pod", || {
         number += 1;
@@ -301,7 +305,7 @@ fn rights_of_inspect_are_those_of_the_role_for_people() {
     agree("cgpu-inspect", &rights_of_role(role.expect("the role")), needs(&server.journal()));
 }
 
-/// What the node's pod asks is in its script.
+/// The requests of the node's pod are in its script.
 #[test]
 fn rights_of_the_node_are_those_its_script_uses() {
     let script =
@@ -322,7 +326,7 @@ fn rights_of_the_node_are_those_its_script_uses() {
     agree("cgpu-node", &rights_of("cgpu-node"), requested);
 }
 
-/// Nobody may read secrets, write what runs, or act on all there is.
+/// No account may read secrets, write workloads, or act on everything.
 #[test]
 fn no_account_has_rights_over_foreign_objects() {
     for object in

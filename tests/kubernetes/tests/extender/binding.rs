@@ -1,4 +1,4 @@
-//! Claim, look, bind.
+//! Bindings: claim, confirm, bind.
 
 use cgpu_kubernetes_tests::api_server::{Fault, FaultAction, Key};
 use cgpu_kubernetes_tests::objects::{node, pod, pod_with};
@@ -110,7 +110,7 @@ fn pod_without_gpus_is_bound_without_a_claim() {
     assert_eq!(fixture.claim(&plain), [""; 0]);
 }
 
-/// kube-scheduler writes into the pod's status all the time; its watch and ours are never the same.
+/// kube-scheduler often writes to the pod's status, so its watch and the extender's differ.
 #[test]
 fn concurrent_write_does_not_stop_a_binding() {
     let fixture = two_gpus();
@@ -124,7 +124,7 @@ fn concurrent_write_does_not_stop_a_binding() {
         FaultAction::Refuse(409, "Conflict"),
     ));
     assert_eq!(extender.bind(&one, "n1").status, 200);
-    // Between claim and binding: the look takes a while.
+    // Between claim and binding, during a slow list.
     let two = fixture.pod(pod("test", "two", 2));
     fixture.server.fault(Fault::next(
         "GET",
@@ -153,7 +153,8 @@ fn conflicting_claim_is_withdrawn() {
     let (ours, theirs) =
         (fixture.pod(pod("test", "ours", 8)), fixture.pod(pod("test", "theirs", 8)));
     fixture.wait_for_units(&extender, "n1", 0);
-    // Another scheduler claims the same room just before we look, and our watch does not hear of it.
+    // Another scheduler claims the same room just before the list, and the watch does not report
+    // it.
     fixture.server.fault(Fault::next(
         "GET",
         "fieldSelector=spec.nodeName%3D",
@@ -213,7 +214,7 @@ fn pod_deleted_during_a_binding_leaves_nothing() {
             requested.join().unwrap()
         });
         assert_eq!(reply.status, 500, "{method} {contains}: {reply:?}");
-        // Another of the same name is another pod.
+        // Another pod of the same name has another UID.
         let again = fixture.pod(pod("test", &format!("p-{number}"), 8));
         assert_ne!(again["metadata"]["uid"], asking["metadata"]["uid"]);
         let reply = extender.bind(&asking, "n1");
@@ -235,7 +236,7 @@ fn bound_pod_is_bound_once() {
     let extender = fixture.extender();
     let asking = fixture.pod(pod("test", "a", 8));
     assert_eq!(extender.bind(&asking, "n1").status, 200);
-    // Whoever did not hear the answer may ask again; to another node it does not go.
+    // A client that missed the answer may repeat the request; another node is refused.
     assert_eq!(extender.bind(&asking, "n1").status, 200);
     until_holds("it is seen to be bound", || {
         extender.bind(&asking, "n2").json()["Error"] == "test/a is already bound to node `n1`"

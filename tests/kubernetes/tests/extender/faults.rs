@@ -1,4 +1,4 @@
-//! An API server that goes, comes, forgets, and does not answer.
+//! An API server that fails, restarts, forgets, and does not answer.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn one_node() -> Fixture {
     Fixture::with(&[node("n1", &[15109, 15109])])
 }
 
-/// Whatever happens to a watch, in the end the copy is what the API server has.
+/// After each fault of a watch the extender's copy becomes that of the API server.
 #[test]
 fn broken_watch_continues_from_its_version() {
     let mut fixture = one_node();
@@ -32,7 +32,7 @@ fn broken_watch_continues_from_its_version() {
             .count()
     };
     assert_eq!(lists(&fixture), 1);
-    // Cut.
+    // A broken watch.
     fixture.server.break_watches();
     let now = next(&fixture);
     fixture.wait_for_units(&extender, "n1", now);
@@ -47,19 +47,19 @@ fn broken_watch_continues_from_its_version() {
     fixture.server.break_watches();
     let now = next(&fixture);
     fixture.wait_for_units(&extender, "n1", now);
-    // Everything twice.
+    // Every event twice.
     fixture.server.double_events(true);
     let now = next(&fixture);
     fixture.wait_for_units(&extender, "n1", now);
     fixture.server.double_events(false);
-    // The API server is away, and comes back.
+    // The API server restarts.
     fixture.server.close();
     fixture.server.reopen();
     let now = next(&fixture);
     fixture.wait_for_units(&extender, "n1", now);
-    // In none of these anything was listed anew.
+    // None of these caused a new list.
     assert_eq!(lists(&fixture), 1);
-    // It forgets what happened while nobody watched.
+    // The history is compacted while there is no watch.
     fixture.server.fault(Fault::times(
         1_000_000,
         "GET",
@@ -99,7 +99,7 @@ fn lost_event_is_corrected_by_the_next_list() {
 fn lost_answers_do_no_harm() {
     let fixture = one_node();
     let extender = fixture.extender();
-    // The claim was written, and nobody heard so.
+    // The claim was written, but the answer is lost.
     let one = fixture.pod(pod("test", "one", 8));
     fixture.server.fault(Fault::next("PATCH", "/pods/one", FaultAction::DoAndCut));
     let reply = extender.bind(&one, "n1");
@@ -113,18 +113,18 @@ fn lost_answers_do_no_harm() {
     );
     assert_eq!(fixture.claim(&one).len(), CLAIM.len());
     assert_eq!(extender.bind(&one, "n1").status, 200);
-    // It was bound, and nobody heard so.
+    // It was bound, but the answer is lost.
     let two = fixture.pod(pod("test", "two", 8));
     fixture.server.fault(Fault::next("POST", "/binding", FaultAction::DoAndCut));
     assert_eq!(extender.bind(&two, "n1").status, 200);
     assert_eq!(fixture.node_of(&two).as_deref(), Some("n1"));
-    // It was not, and nobody heard that.
+    // It was not bound, and the answer is lost.
     let three = fixture.pod(pod("test", "three", 6));
     fixture.server.fault(Fault::next("POST", "/binding", FaultAction::Cut));
     assert_eq!(extender.bind(&three, "n1").status, 500);
     assert_eq!(extender.bind(&three, "n1").status, 200);
     fixture.wait_for_units(&extender, "n1", 22);
-    // Each failure is told once, in our words.
+    // Each failure is logged once, by the extender and not by its library.
     let log = extender.end().exits(0).stdout;
     assert!(log.contains("not bound") && !log.contains("kube_client"), "{log}");
 }
@@ -145,7 +145,7 @@ fn claim_that_cannot_be_confirmed_is_withdrawn() {
         "the node's pods cannot be listed: the API server answers 500: InternalError, as was asked for"
     );
     assert_eq!(fixture.claim(&asking), [""; 0]);
-    // Too many requests: it waits and asks again by itself.
+    // Too many requests: it retries by itself.
     fixture.server.fault(Fault::times(
         2,
         "GET",
@@ -190,7 +190,7 @@ fn restart_during_a_binding_loses_nothing() {
         extender.kill();
         assert!(requested.join().unwrap(), "nobody answered");
         extender = fixture.extender();
-        // kube-scheduler asks the one that took over.
+        // kube-scheduler sends the request to the successor.
         assert_eq!(extender.bind(&asking, "n1").status, 200, "{method} {contains}");
     }
     fixture.wait_for_units(&extender, "n1", 28);
@@ -203,7 +203,7 @@ fn restart_during_a_binding_loses_nothing() {
 #[test]
 fn unbound_claims_are_withdrawn_after_a_minute() {
     let fixture = one_node();
-    // Of a minute and a bit ago, of now, and on a node that is not there.
+    // A claim of over a minute ago, a new one, and one on a node that does not exist.
     let now =
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
     let claimed = |name: &str, node: &str, since: u128| {
@@ -217,7 +217,7 @@ fn unbound_claims_are_withdrawn_after_a_minute() {
     let new = claimed("new", "n1", now);
     let lost = claimed("lost", "n9", now);
     let bound = fixture.pod(running(pod("test", "bound", 3), "n1", 1, 3));
-    // The first attempt meets a conflict.
+    // The first attempt has a conflict.
     fixture.server.fault(Fault::next("PATCH", "/pods/old", FaultAction::Refuse(409, "Conflict")));
     let extender = fixture.extender();
     until_holds("both are withdrawn", || {
@@ -262,7 +262,7 @@ fn concurrent_bindings_under_faults_give_no_gpu_twice() {
         }
     });
     fixture.server.mend();
-    // Three of four units on each GPU of 14: nine in all, and no more.
+    // Three pods of four units fit on each GPU of 14: nine in all.
     let mut connection = extender.connection();
     for pod in pods.iter().filter(|pod| fixture.node_of(pod).is_none()) {
         let _ = ["n1", "n2"].map(|node| bind(&mut connection, pod, node));
@@ -273,7 +273,7 @@ fn concurrent_bindings_under_faults_give_no_gpu_twice() {
         .iter()
         .filter(|pod| fixture.node_of(pod).is_none() && !fixture.claim(pod).is_empty())
         .count();
-    // What is claimed and was not bound, because its answer was lost, comes back after a minute; here at once.
+    // A claim whose binding's answer was lost is withdrawn after a minute; here it still counts.
     assert!(bound + claimed >= 9 && bound <= 9, "{bound} bound, {claimed} claimed");
     fixture.server.reopen();
     assert!(used(&extender, "n1") != u64::MAX);

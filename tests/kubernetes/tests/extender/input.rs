@@ -1,4 +1,4 @@
-//! What people ask for and write, right or wrong.
+//! Valid and invalid requests and settings.
 
 use cgpu_kubernetes_tests::objects::{node, pod, pod_with};
 use cgpu_kubernetes_tests::wait::{until, until_holds};
@@ -15,7 +15,8 @@ fn labelled(name: &str, limits: &Value, labels: &Value) -> Value {
     pod
 }
 
-/// As kube-scheduler is told it, which puts the number of nodes before it.
+/// Returns the reason in the form that kube-scheduler gets, which puts the number of nodes before
+/// it.
 fn counted(reason: &str) -> String {
     format!("node(s) with no GPUs for the pod ({reason})")
 }
@@ -64,7 +65,7 @@ fn invalid_request_fits_no_node_and_has_an_event() {
         );
         assert_eq!(fixture.claim(&asking), [""; 0]);
     }
-    // Said once, however often kube-scheduler asks.
+    // Reported once, however often kube-scheduler repeats the request.
     let events = fixture.server.objects("events");
     let of = |name: &str| {
         events
@@ -191,7 +192,7 @@ fn hami_resources_are_read_when_enabled() {
     );
     assert_eq!(extender.filter(&asking, &["n1", "else"])["NodeNames"], json!(["n1"]));
     assert_eq!(extender.bind(&asking, "n1").status, 200);
-    // What HAMi's webhook would add, nobody here does.
+    // Without HAMi's webhook the number of GPUs is missing.
     let part = fixture.pod(pod_with("test", "part", &json!({"nvidia.com/gpumem": "4096"})));
     assert_eq!(extender.filter(&part, &["n1"])["NodeNames"], json!([]));
     assert!(fixture.event(&part, "GpuRequestRefused").contains("ask for `nvidia.com/gpu: 1`"));

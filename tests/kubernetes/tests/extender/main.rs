@@ -1,4 +1,4 @@
-//! The real extender, before an API server that is played.
+//! The real extender with a fake API server.
 
 mod binding;
 mod faults;
@@ -15,10 +15,10 @@ use cgpu_kubernetes_tests::wait::{until, until_holds};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// No flags but the usual.
+/// No further flags.
 const NONE: [&str; 0] = [];
 
-/// What a claim writes.
+/// The annotations of a claim.
 const CLAIM: [&str; 7] = [
     "ALIYUN_COM_GPU_MEM_ASSIGNED",
     "ALIYUN_COM_GPU_MEM_ASSUME_TIME",
@@ -29,14 +29,14 @@ const CLAIM: [&str; 7] = [
     "scheduler.framework.gpushare.allocation",
 ];
 
-/// An API server, and a folder for what programs need.
+/// An API server, and a folder for the programs' files.
 struct Fixture {
     server: ApiServer,
     folder: TempDir,
 }
 
 impl Fixture {
-    /// With these nodes.
+    /// Creates a cluster with these nodes.
     fn with(nodes: &[Value]) -> Self {
         let server = ApiServer::start();
         for node in nodes {
@@ -57,7 +57,7 @@ impl Fixture {
         self.server.put("pods", pod)
     }
 
-    /// As it is now.
+    /// Returns the pod as it is now.
     fn now(&self, pod: &Value) -> Value {
         self.server.object(&key(pod)).expect("the pod is there")
     }
@@ -66,7 +66,7 @@ impl Fixture {
         self.now(pod)["spec"]["nodeName"].as_str().map(str::to_owned)
     }
 
-    /// The claim that stands on a pod.
+    /// Returns the names of the claim's annotations that a pod has.
     fn claim(&self, pod: &Value) -> Vec<String> {
         let annotations = &self.now(pod)["metadata"]["annotations"];
         CLAIM
@@ -76,7 +76,7 @@ impl Fixture {
             .collect()
     }
 
-    /// Waits for an event on a pod with this reason, and returns what it says.
+    /// Waits for an event on a pod with this reason, and returns its message.
     fn event(&self, pod: &Value, reason: &str) -> String {
         until(&format!("an event {reason}"), || {
             let events = self.server.objects("events").into_iter();
@@ -88,7 +88,7 @@ impl Fixture {
         })
     }
 
-    /// Waits until the extender knows so many units as used.
+    /// Waits until the extender reports this many used units.
     fn wait_for_units(&self, extender: &Extender, node: &str, units: u64) {
         until_holds(&format!("{units} units of {node} are used"), || used(extender, node) == units);
     }
@@ -99,14 +99,14 @@ fn key(pod: &Value) -> Key {
     Key::pod(&text("namespace"), &text("name"))
 }
 
-/// Units of a node that are used, as the extender says.
+/// Returns a node's used units as the extender reports them.
 fn used(extender: &Extender, node: &str) -> u64 {
     let path = format!("/gpushare-scheduler/inspect/{node}");
     let inspected = extender.connection().request("GET", &path, "").json();
     inspected["nodes"][0]["usedGPU"].as_u64().unwrap_or(u64::MAX)
 }
 
-/// A pod on a GPU, as it is when it runs.
+/// Returns a running pod on a GPU.
 fn running(mut pod: Value, node: &str, gpu: u32, units: u64) -> Value {
     let gpu = gpu.to_string();
     pod["spec"]["nodeName"] = json!(node);

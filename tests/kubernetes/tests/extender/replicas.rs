@@ -1,4 +1,4 @@
-//! Several of them at once.
+//! Several replicas at once.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{Fixture, key, running};
 
-/// No GPU of these nodes has given more than its units to pods that are bound.
+/// Asserts that the bound pods of each GPU do not exceed its units.
 pub(crate) fn check(fixture: &Fixture, pods: &[Value], gpus: &[(&str, usize)], units: u64) {
     let mut given: BTreeMap<(String, String), u64> = BTreeMap::new();
     for pod in pods {
@@ -38,10 +38,10 @@ pub(crate) fn check(fixture: &Fixture, pods: &[Value], gpus: &[(&str, usize)], u
 fn two_replicas_give_each_gpu_once() {
     let fixture = Fixture::with(&[node("n1", &[15109, 15109]), node("n2", &[15109, 15109])]);
     let replicas = [fixture.extender(), fixture.extender()];
-    // 40 pods of 2 units for 28 places.
+    // 40 pods of 2 units; 28 fit.
     let pods: Vec<Value> =
         (0..40).map(|number| fixture.pod(pod("test", &format!("p-{number}"), 2))).collect();
-    // Whoever looks is slow now and then, so that claims overlap.
+    // Some lists are slow, so that claims overlap.
     for after in [3, 9, 17, 30, 41] {
         let wait = FaultAction::Wait(std::time::Duration::from_millis(60));
         fixture
@@ -98,7 +98,7 @@ fn leader_is_replaced_when_its_lease_expires() {
     // Both answer all the time.
     let asking = fixture.pod(pod("test", "a", 2));
     assert_eq!(two.bind(&asking, "n1").status, 200);
-    // It dies, and the other takes over when the lease has run out.
+    // It is killed, and the other takes over when the lease has expired.
     one.kill();
     until_holds("two leads", || leads(&two));
     let second = stale("second");
@@ -111,7 +111,7 @@ fn leader_is_replaced_when_its_lease_expires() {
         (&lease["spec"]["holderIdentity"], &lease["spec"]["leaseTransitions"]),
         (&json!("two"), &json!(1))
     );
-    // It cannot renew: it steps down by itself, and comes back.
+    // It cannot renew: it steps down by itself, and leads again later.
     fixture.server.fault(Fault::times(
         1_000_000,
         "",
@@ -121,7 +121,7 @@ fn leader_is_replaced_when_its_lease_expires() {
     until_holds("two leads no more", || !leads(&two));
     fixture.server.mend();
     until_holds("two leads again", || leads(&two));
-    // It ends, and nobody has to wait.
+    // It ends and releases the lease, so that the next one leads at once.
     two.end().exits(0);
     assert_eq!(holder(&fixture), None);
     let three = Extender::start(

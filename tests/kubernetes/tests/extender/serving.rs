@@ -1,4 +1,4 @@
-//! What it answers, byte for byte.
+//! The extender's answers, byte for byte.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{Fixture, NONE, key, running};
 
-/// The cluster that the bodies of `kubernetes/core/tests/golden` speak of.
+/// Returns the cluster of the bodies in `kubernetes/core/tests/golden`.
 fn golden_setup() -> Fixture {
     let fixture = Fixture::with(&[node("n1", &[15109]), node("n2", &[15109]), node("n3", &[7680])]);
     fixture.pod(running(pod("test", "a", 10), "n2", 0, 10));
@@ -75,7 +75,7 @@ fn paths_other_than_those_of_gpushare_are_not_found() {
         assert_eq!(reply.status, status, "{method} {path}: {reply:?}");
         assert!(text.is_none_or(|text| text == reply.text), "{method} {path}: {reply:?}");
     }
-    // What cannot be read is said in the body, as gpushare does.
+    // An invalid request's error is in the body, as gpushare has it.
     let reply = connection.request("POST", "/gpushare-scheduler/filter", "{").json();
     assert!(
         reply["Error"]
@@ -97,7 +97,7 @@ fn paths_other_than_those_of_gpushare_are_not_found() {
         r#"cgpu_extender_request_seconds_count{verb="inspect"} 2"#,
         r#"cgpu_extender_binds_total{outcome="Refused"}"#,
     ] {
-        // A body that cannot be read is no binding.
+        // A body that cannot be parsed is no binding.
         assert_eq!(metrics.contains(line), !line.contains("Refused"), "{line} in {metrics}");
     }
 }
@@ -174,7 +174,7 @@ fn created_and_deleted_objects_are_seen() {
     until_holds("the GPU is seen to go", || fits(&["n2"]) == json!([]));
     fixture.server.edit(&Key::pod("test", "a"), |pod| pod["status"]["phase"] = json!("Succeeded"));
     until_holds("the pod is seen to end", || fits(&["n2"]) == json!(["n2"]));
-    // It is not listed among the living, and does not come back by what somebody writes on it.
+    // It does not count, and a change of its labels does not bring it back.
     fixture.server.edit(&Key::pod("test", "a"), |pod| pod["metadata"]["labels"]["x"] = json!("y"));
     fixture.server.remove(&Key::pod("test", "a"));
     fixture.wait_for_units(&extender, "n2", 0);
@@ -201,7 +201,7 @@ fn sigterm_ends_after_pending_requests() {
     let outcome = extender.end().exits(0);
     assert!(outcome.stdout.contains(r#""message":"ended""#), "{outcome:?}");
     assert_eq!(fixture.node_of(&asking).as_deref(), Some("n1"));
-    // And lets go of the lease.
+    // It releases the lease.
     let lease = fixture
         .server
         .object(&Key::new("leases", "kube-system", "cgpu-scheduler-extender"))
@@ -253,8 +253,10 @@ fn invalid_start_is_reported() {
     assert!(outcome.stderr.contains("/none holds no"), "{outcome:?}");
 }
 
-/// What a kube-scheduler of version 1.36.2 asked while the four deployments of document 001 came to two nodes with a GPU each, the fourth was deleted, and a pod had its room: recorded
-/// at `--log-level trace` in the test with a real cluster (`cluster.rs`). A verb and a body a line; it asks for no priorities where one node is left.
+/// The requests of a kube-scheduler 1.36.2 while document 001's four deployments were started on
+/// two nodes with a GPU each, the fourth was deleted, and a pod got its room. They were recorded at
+/// `--log-level trace` in `cluster.rs`. Each line has a verb and a body. Where one node is left, it
+/// requests no priorities.
 const RECORDED: &str = include_str!("../golden/kube-scheduler-1.36.2.txt");
 
 #[test]
@@ -309,7 +311,7 @@ fn recorded_calls_of_a_scheduler_are_answered() {
         requested += 1;
     }
     assert_eq!((requested, units.into_values().collect::<Vec<_>>()), (15, vec![11, 12]));
-    // Both are empty, then the fuller one is the better one.
+    // Both are empty at first; then the fuller one is better.
     let text = |hosts: [(&str, u32); 2]| {
         json!(hosts.map(|(host, score)| json!({"Host": host, "Score": score}))).to_string()
     };
@@ -320,7 +322,7 @@ fn recorded_calls_of_a_scheduler_are_answered() {
     );
 }
 
-/// The units that a pod asks for.
+/// Returns the units that a pod requests.
 fn wanted(pod: &Value) -> u64 {
     let limits = &pod["spec"]["containers"][0]["resources"]["limits"];
     limits["aliyun.com/gpu-mem"].as_str().unwrap().parse().unwrap()

@@ -15,7 +15,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::Fixture;
 
-/// Who signs certificates.
+/// A certificate authority.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -46,7 +46,8 @@ impl Authority {
         self.0.pem()
     }
 
-    /// Speaks to whoever this authority has signed for, with a certificate of one's own if there is one.
+    /// Sends a request to a server with a certificate of this authority, with a client certificate
+    /// if there is one. Returns the status.
     fn call(&self, extender: &Extender, own: Option<&(PathBuf, PathBuf)>) -> std::io::Result<u16> {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).unwrap();
@@ -86,7 +87,7 @@ fn changed_certificate_is_used_from_the_next_connection() {
     assert!(other.call(&extender, None).is_err());
     // Without TLS there is no answer.
     assert!(extender.connection().try_request("GET", "/readyz", "").is_err());
-    // Only one of the two files has come: what is there still belongs together in memory.
+    // With only one of the two files changed, the loaded pair stays in use.
     let before = fs::read(&key).unwrap();
     other.write(fixture.folder(), "server");
     let after = fs::read(&key).unwrap();

@@ -11,13 +11,13 @@ fn gpu_with_an_error_is_unhealthy_until_it_is_quiet() {
     let host = Host::new(&fixture, "T4:15109,A10:23028");
     let plugin = host.plugin(&["--recovery", "3600"]);
     host.kubelet.offers(MEMORY, 36, 36);
-    // A page fault is a program's own; an uncorrected memory error is not.
+    // A page fault is a program's own error; an uncorrected memory error is not.
     host.report("0", "31");
     host.report("1", "48");
     host.kubelet.offers(MEMORY, 14, 36);
     host.kubelet.offers(CORE, 100, 200);
     host.stands([true, false]);
-    // Another plugin takes over what one has seen, and is done with it when the GPU was quiet.
+    // The next plugin takes over the recorded errors, and clears them when the GPU was quiet.
     plugin.kill();
     let registrations = host.kubelet.registrations(MEMORY);
     let plugin = host.plugin(&["--recovery", "3600"]);
@@ -36,7 +36,8 @@ fn lost_gpu_leaves_errors_of_others_visible() {
     let fixture = Fixture::new("T4:15109,A10:23028,T4:15109");
     let host = Host::new(&fixture, "T4:15109,A10:23028,T4:15109");
     let mut command = host.command(&["--recovery", "3600"]);
-    // The first wait is told of the loss. The first GPU's name is not told any more, nor can it be listened to: of three GPUs those are the fourth calls.
+    // The first wait reports the loss. The first GPU's UUID and events then fail: with three GPUs
+    // those are the fourth calls.
     command.env(
         "CGPU_SIM_FAULT",
         "nvmlEventSetWait*:1:NVML_ERROR_GPU_IS_LOST,nvmlDeviceGetUUID:4+:NVML_ERROR_GPU_IS_LOST,nvmlDeviceRegisterEvents:4:NVML_ERROR_GPU_IS_LOST",
@@ -48,7 +49,7 @@ fn lost_gpu_leaves_errors_of_others_visible() {
         host.report("2", "48");
         (healthy() == [true, true, false]).then_some(())
     });
-    // It can be listened to again: one more goes through, and so is heard beside the others.
+    // A second registration succeeds, so its errors are reported beside the others'.
     host.fixture.eventually("the first GPU's error", || {
         host.report("0", "48");
         (healthy() == [false, true, false]).then_some(())

@@ -1,4 +1,4 @@
-//! A node with a kubelet and an engine, the API server that knows it, and pods on it.
+//! A node with a kubelet and an engine, its API server, and pods on it.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,8 @@ pub(crate) const COUNT: &str = "aliyun.com/gpu-count";
 pub(crate) const NODE: &str = "n1";
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// A node with a kubelet and an engine, and the API server that knows it. What lives longer than a test's own things comes first.
+/// A node with a kubelet and an engine, and its API server. Its parts are in the order of their
+/// end.
 pub(crate) struct Host<'a> {
     pub(crate) fixture: &'a Fixture,
     pub(crate) server: ApiServer,
@@ -51,7 +52,7 @@ impl<'a> Host<'a> {
         command
     }
 
-    /// Starts the plugin; it may not have registered yet.
+    /// Starts the plugin, which may not have registered yet.
     pub(crate) fn plugin(&self, options: &[&str]) -> Child {
         Child::start_for(self.command(options), self.fixture.lifetime())
     }
@@ -60,7 +61,7 @@ impl<'a> Host<'a> {
         self.server.object(&Key::node(NODE)).expect("the node")
     }
 
-    /// The GPUs as they stand on the node.
+    /// Returns the GPUs in the node's annotation.
     pub(crate) fn gpus(&self) -> Vec<Value> {
         let text =
             self.node()["metadata"]["annotations"]["cgpu.dev/gpus"].as_str().map(str::to_owned);
@@ -68,7 +69,7 @@ impl<'a> Host<'a> {
         reported["gpus"].as_array().cloned().unwrap_or_default()
     }
 
-    /// Whether GPUs are well, as it stands on the node.
+    /// Waits for this health of two GPUs in the node's annotation.
     pub(crate) fn stands(&self, healthy: [bool; 2]) {
         self.fixture.eventually("what stands on the node", || {
             let gpus = self.gpus();
@@ -76,7 +77,7 @@ impl<'a> Host<'a> {
         });
     }
 
-    /// A GPU reports an error (XID).
+    /// Makes a GPU report an error (XID).
     pub(crate) fn report(&self, gpu: &str, code: &str) {
         let mut command = self.fixture.native(&self.fixture.dist().file("cgpu-sim"));
         command.args(["xid", gpu, code]);
@@ -87,7 +88,8 @@ impl<'a> Host<'a> {
         self.gpus()[gpu]["uuid"].as_str().expect("a UUID").to_owned()
     }
 
-    /// A pod on the node, as somebody placed it: containers with their limits, and who has what of which GPU. Null: it was placed past the extender.
+    /// Creates a pod on the node: containers with their limits, and the allocation of GPUs. Null:
+    /// the pod bypassed the extender.
     pub(crate) fn pod(
         &self,
         name: &str,
@@ -126,7 +128,7 @@ impl<'a> Host<'a> {
         self.engine.create(pod, given).expect("a container")
     }
 
-    /// Waits for what stands on a pod.
+    /// Waits for an annotation of a pod.
     pub(crate) fn annotated(&self, pod: &str, name: &str, text: &str) {
         self.fixture.eventually(&format!("{name} of {pod} is {text}"), || {
             let pod = self.server.object(&Key::pod("test", pod))?;
@@ -140,7 +142,7 @@ pub(crate) fn container(name: &str, limits: &[(&str, &str)]) -> Value {
     json!({"name": name, "resources": {"limits": limits, "requests": limits}})
 }
 
-/// What a container's `limits` say: bytes by GPU.
+/// Returns the limits in a container's `limits` file: bytes by GPU.
 pub(crate) fn limits(container: &Container) -> BTreeMap<String, u64> {
     let text = container.limits.as_deref().expect("limits");
     let words = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());

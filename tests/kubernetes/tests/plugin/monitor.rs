@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::host::{Host, MEMORY, MIB, limits};
 
-/// A plugin as in its pod: without the driver's library, and without the node's processes, so that the monitor's has no number there.
+/// Starts a plugin as in its pod: without the driver's library and without the node's processes, so
+/// that the monitor's process has no ID there.
 fn contained_plugin(host: &Host<'_>, options: &[&str]) -> Child {
     let mut command = host.command(options);
     command.env_remove("LD_LIBRARY_PATH");
@@ -16,7 +17,7 @@ fn contained_plugin(host: &Host<'_>, options: &[&str]) -> Child {
     Child::start_for(command, host.fixture.lifetime())
 }
 
-/// Whether the monitor hears of errors of GPUs; none: it does not tell.
+/// Returns whether the monitor receives errors of GPUs, or None if it does not answer.
 fn listens(fixture: &Fixture) -> Option<bool> {
     let mut monitor = UnixStream::connect(fixture.root().join("monitor.sock")).ok()?;
     monitor.write_all(b"{\"op\":\"health\"}\n").ok()?;
@@ -43,7 +44,7 @@ fn inventory_without_nvml_comes_from_the_monitor() {
 #[test]
 fn nvml_is_reopened_after_its_gpus_are_lost() {
     let fixture = Fixture::new("T4:15109");
-    // Whoever waits for errors asks once how many GPUs there are, and whoever samples, three times a second.
+    // The event listener counts the GPUs once, the sampler three times a second.
     let _monitor =
         Monitor::start_faulty(&fixture, "nvmlDeviceGetCount*:20+:NVML_ERROR_GPU_IS_LOST");
     fixture.eventually("the monitor listens for errors", || {
@@ -64,13 +65,13 @@ fn health_without_nvml_comes_from_the_monitor() {
     });
     let plugin = contained_plugin(&host, &["--recovery", "3600"]);
     host.kubelet.offers(MEMORY, 36, 36);
-    // A page fault is a program's own; an uncorrected memory error is not.
+    // A page fault is a program's own error; an uncorrected memory error is not.
     host.report("0", "31");
     host.report("1", "48");
     host.kubelet.offers(MEMORY, 14, 36);
     host.stands([true, false]);
     plugin.kill();
-    // What comes while no plugin is there, the monitor has heard.
+    // The monitor records errors while there is no plugin.
     host.report("0", "79");
     let plugin = contained_plugin(&host, &["--recovery", "3600"]);
     host.stands([false, false]);

@@ -29,7 +29,7 @@ fn labels_decide_what_is_offered() {
     assert_eq!(made.variables["CGPU_DISABLE"], "true");
     assert_eq!(made.variables["NVIDIA_VISIBLE_DEVICES"], host.uuid(0));
 
-    // A person who removes what stands on the node has it back.
+    // What is removed from the node by hand is written again.
     let edited = host.server.edit(&Key::node(NODE), |node| {
         node["metadata"]["annotations"] = json!({});
         node["status"]["allocatable"] = json!({});

@@ -23,7 +23,7 @@ fn pod_without_a_valid_claim_is_not_started() {
         &host.admit(&bypassed)[0],
         "container `main` of test/bypassed gets no slice of a GPU: no GPU was chosen for test/bypassed: it bypassed the scheduler extender",
     );
-    // Amounts that do not agree, whoever changed which.
+    // Amounts that do not agree, whichever was edited.
     let edited = host.pod("edited", main, &json!({"0": {"0": 3}}));
     refused(&edited, &host.admit(&edited)[0], "was given 3 units, but requests 2");
     let small = host.pod("small", main, &json!({"0": {"0": 2}}));
@@ -33,11 +33,11 @@ fn pod_without_a_valid_claim_is_not_started() {
     given.variables.clone_from(&of_larger[0].variables);
     given.devices.clone_from(&of_larger[0].devices);
     refused(&small, &given, "requests 2 units, but the kubelet counted 3 for it");
-    // A pod of the same name that is another.
+    // Another pod of the same name.
     let mut other = small.clone();
     other["metadata"]["uid"] = json!("00000000-0000-0000-0000-000000000000");
     refused(&other, &host.admit(&small)[0], "which was deleted");
-    // Its author names a limit, or none, or another's slice: none of it counts.
+    // The pod's author sets a limit, disables cgpu, or names another's slice: none of it counts.
     let mut willing =
         json!({"nodeName": NODE, "containers": [container("main", &[(MEMORY, "2")])]});
     willing["containers"][0]["env"] = json!([

@@ -1,4 +1,4 @@
-//! What the kubelet gets from the plugin, and restarts of either.
+//! The plugin's registration with the kubelet, and restarts of either.
 
 use cgpu_e2e::{Fixture, Outcome};
 use serde_json::json;
@@ -51,13 +51,13 @@ fn restart_of_kubelet_or_plugin_keeps_slices() {
     host.kubelet.offers(MEMORY, 14, 14);
     assert_eq!(host.kubelet.registrations(MEMORY), 2);
     assert_eq!(host.admit(&old), of_old);
-    // Its socket alone was removed.
+    // Only its socket was removed.
     std::fs::remove_file(fixture.path("plugins/cgpu-mem.sock")).expect("the plugin's socket");
     host.fixture
         .eventually("registered again", || (host.kubelet.registrations(MEMORY) == 3).then_some(()));
     host.kubelet.offers(MEMORY, 14, 14);
 
-    // Who has what is known to the next plugin, from the pods.
+    // The next plugin reads the allocations from the pods.
     host.annotated("old", "ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
     plugin.kill();
     host.fixture.eventually("the kubelet's knowledge", || {
@@ -76,7 +76,7 @@ fn restart_of_kubelet_or_plugin_keeps_slices() {
     let refusal = host.engine.create(&thief, &stolen).unwrap_err();
     assert!(refusal.contains("'s of pod"), "{refusal}");
 
-    // One that is told to end leaves nothing behind.
+    // SIGTERM leaves no files.
     plugin.signal(15);
     assert_eq!(plugin.end().code(), Some(0));
     for left in [

@@ -1,4 +1,4 @@
-//! Which slice a container gets.
+//! The slice that a container gets.
 
 use cgpu_e2e::Fixture;
 use cgpu_kubernetes_tests::api_server::Key;
@@ -32,7 +32,7 @@ fn equal_containers_of_a_pod_get_their_own_slices() {
         &json!({"0": {"1": 2}, "1": {"0": 2}, "2": {"1": 2}}),
     );
     let given = host.admit(&pod);
-    // What comes first is not what was asked for first.
+    // Containers are created in another order than they were admitted.
     for index in [2, 1, 0] {
         let gpu = usize::from(index != 1);
         let made = host.create(&pod, &given[index]);
@@ -49,11 +49,11 @@ fn equal_containers_of_a_pod_get_their_own_slices() {
         let percent = made.variables.get("ALIYUN_COM_GPU_CORE_PERCENTAGE").map(String::as_str);
         assert_eq!(percent, (index == 1).then_some("30"));
         assert_eq!(limits(&made), [(host.uuid(gpu), 15109 * 2 / 14 * MIB)].into());
-        // Whoever looks by `kubectl exec ... env`, as the documents do, sees the same.
+        // `kubectl exec ... env`, as in the documents, shows the same.
         assert_eq!(host.engine.exec(&pod, &given[index], &made), made.variables);
     }
     host.annotated("p", "ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
-    // A container that restarts is given the same, and told the same.
+    // A container that restarts gets the same slice and variables.
     let again = host.admit(&pod);
     assert_eq!(again, given);
     assert_eq!(
@@ -82,7 +82,7 @@ fn equal_pods_in_any_order_get_their_own_slices() {
     assert_eq!(made.variables["ALIYUN_COM_GPU_MEM_DEV"], "22");
     assert_eq!(limits(&made), [(host.uuid(1), 23028 * 8 / 22 * MIB)].into());
 
-    // Whoever shows another's token gets nothing by it.
+    // Another pod's token gives no slice.
     let third = host.pod("third", main, &json!({"0": {"1": 8}}));
     let mut of_third = host.admit(&third);
     of_third[0].variables.clone_from(&of_second[0].variables);
@@ -144,7 +144,7 @@ fn ids_are_reused_within_a_pod_and_after_it() {
             host.engine.delete(&made);
         }
     }
-    // The kubelet knows of a pod's end before anybody else.
+    // The kubelet knows of a pod's end first.
     host.server.lose_events(1);
     host.server.remove(&Key::pod("test", "p"));
     host.kubelet.end(&pod);
@@ -154,7 +154,7 @@ fn ids_are_reused_within_a_pod_and_after_it() {
     // The engine has deleted its containers as well.
     for folder in std::fs::read_dir(fixture.root().join("containers")).expect("a folder") {
         let folder = folder.expect("a folder").path();
-        // It is a file system of its own, where the host sees what is mounted here.
+        // It is a mount of its own, where the host sees mounts of this namespace.
         let _ = std::process::Command::new("umount").arg("--quiet").arg(&folder).status();
         std::fs::remove_dir_all(folder).expect("a folder");
     }
@@ -185,7 +185,7 @@ fn hami_resources_are_served_when_enabled() {
     let made = host.create(&pod, &given[0]);
     assert_eq!(made.variables["ALIYUN_COM_GPU_CORE_PERCENTAGE"], "30");
     assert_eq!(limits(&made), [(host.uuid(0), 3000 * MIB), (host.uuid(1), 3000 * MIB)].into());
-    // Ids are numbers of each resource's own.
+    // Each resource numbers its own IDs.
     let other = host.pod("q", &[("main", &[(MEMORY, "2")])], &json!({"0": {"0": 2}}));
     assert_eq!(
         host.create(&other, &host.admit(&other)[0]).variables["ALIYUN_COM_GPU_MEM_IDX"],
