@@ -9,8 +9,8 @@ use cgpu_sim::machine::{Flight, Launch, Plan, Step, StreamKind, Width, Work};
 use cgpu_sim::settings::Figures;
 use cgpu_sim::{Bytes, Error, Kernel, Machine, Nanos, Settings};
 
-/// Measures many calls, with a pause before each so that the GPU keeps up, and prints the median
-/// and the 90th percentile.
+/// Measures many calls, with a pause before each so that the GPU keeps up. Prints the median and
+/// the 90th percentile.
 fn measure(
     what: &str,
     calls: u32,

@@ -1,6 +1,8 @@
-//! Links the library as the real driver is linked: its own name, and calls between its functions bound inside it.
+//! Links the library as the real driver is linked: with its soname, and with calls between its
+//! functions bound inside it.
 
-// -z nodelete: a thread of ours runs until the process ends, whatever the program closes.
+// -z nodelete: a thread of the library runs until the process ends, even if the program closes the
+// library.
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     for argument in ["-soname,libcuda.so.1", "-Bsymbolic", "-z,nodelete", "--hash-style=both"] {

@@ -1,7 +1,9 @@
-//! Links the library as the real one is linked: its own name, calls between its functions bound inside it, and only the old kind
-//! of hash table, so that whoever walks symbol tables has to read both kinds.
+//! Links the library as the real one is linked: with its soname, with calls between its functions
+//! bound inside it, and with the old kind of hash table only, so that code that reads symbol tables
+//! is tested with both kinds.
 
-// -z nodelete: a thread of ours runs until the process ends, whatever the program closes.
+// -z nodelete: a thread of the library runs until the process ends, even if the program closes the
+// library.
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     for argument in ["-soname,libnvidia-ml.so.1", "-Bsymbolic", "-z,nodelete", "--hash-style=sysv"]

@@ -1,4 +1,5 @@
-//! Links the library as the real driver is linked: its own name, and calls between its functions bound inside it.
+//! Links the library as the real driver is linked: with its soname, and with calls between its
+//! functions bound inside it.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,5 +1,6 @@
-//! Links the library as the real one is linked: its own name, calls between its functions bound inside it, and only the old kind
-//! of hash table, so that whoever walks symbol tables has to read both kinds.
+//! Links the library as the real one is linked: with its soname, with calls between its functions
+//! bound inside it, and with the old kind of hash table only, so that code that reads symbol tables
+//! is tested with both kinds.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,4 +1,4 @@
-//! `cgpu-sim clock`: shows or changes how a simulated GPU's own clock runs beside the host's.
+//! `cgpu-sim clock`: shows or changes the drift of a simulated GPU's clock against the host's.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::status;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The GPU, by its place in CGPU_SIM_GPUS
+    /// The GPU, by its index in CGPU_SIM_GPUS
     gpu: usize,
     /// Run the clock fast or slow from now on: parts per million from -500 to 500
     #[arg(long, allow_hyphen_values = true, value_parser = rate)]
@@ -19,7 +19,8 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 0, allow_hyphen_values = true, value_name = "US",
         value_parser = clap::value_parser!(i64).range(-3_600_000_000..=3_600_000_000))]
     step_us: i64,
-    /// The GPUs' file: of `cgpu run --sim GPUS`, /run/cgpu/gpus/GPUS [default: what programs take, CGPU_SIM_STATE]
+    /// The GPUs' file: of `cgpu run --sim GPUS`, /run/cgpu/gpus/GPUS [default: CGPU_SIM_STATE, as
+    /// for programs]
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
 }
@@ -47,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<String> {
     Ok(format!("GPU {gpu}: {} ppm beside the host's clock\n", ppm(after)))
 }
 
-/// Parts per million, without a fraction where there is none.
+/// Returns parts per million.
 #[allow(clippy::cast_precision_loss)] // far below 2^53
 fn ppm(rate: ClockRate) -> f64 {
     rate.0 as f64 / 1_000.0

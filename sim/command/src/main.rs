@@ -1,7 +1,7 @@
-//! `cgpu-sim`: looks at simulated GPUs (`status`) and at what happened on them (`trace`), lets errors happen to them (`xid`),
-//! changes their clocks (`clock`), and measures how fast it is itself (`speed`).
+//! `cgpu-sim`: shows simulated GPUs (`status`) and journals of runs on them (`trace`), injects
+//! errors (`xid`), changes clocks (`clock`), and measures the simulator's speed (`speed`).
 #![forbid(unsafe_code)]
-#![deny(clippy::print_stdout)] // `tell` writes there
+#![deny(clippy::print_stdout)] // `print` writes there
 
 mod clock;
 mod readable;
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
-/// Looks at simulated GPUs and at journals of runs on them
+/// Inspect simulated GPUs and journals of runs on them
 #[derive(Parser)]
 #[command(name = "cgpu-sim", version, about)]
 struct Arguments {
@@ -26,15 +26,15 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Sum up a journal (`CGPU_SIM_JOURNAL`), and write it for Perfetto or as a picture
+    /// Summarize a journal (`CGPU_SIM_JOURNAL`), and convert it for Perfetto or to a picture
     Trace(trace::Arguments),
-    /// Say which simulated GPUs there are, and who is on them
+    /// Show the simulated GPUs and the processes on them
     Status(status::Arguments),
-    /// Let a GPU report an error (XID)
+    /// Inject an error (XID) into a GPU
     Xid(xid::Arguments),
-    /// Show or change how a GPU's own clock runs beside the host's
+    /// Show or change the drift of a GPU's clock against the host's
     Clock(clock::Arguments),
-    /// Measure how fast the simulator itself is
+    /// Measure the speed of the simulator itself
     Speed(speed::Arguments),
 }
 
@@ -55,7 +55,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// A reader who has seen enough (`| head`) is no failure; `println!` would panic at one.
+/// Prints the output. A reader that closes the pipe (`| head`) is not an error; `println!` would
+/// panic.
 fn tell(answer: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(answer.as_bytes()).and_then(|()| out.flush()) {

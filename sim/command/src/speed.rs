@@ -1,13 +1,13 @@
-//! `cgpu-sim speed`: how fast the simulator itself is.
+//! `cgpu-sim speed`: the speed of the simulator itself.
 //!
-//! The full model, with the modelled host time of calls set to nothing: what is measured is what the simulator needs itself. One flat
-//! JSON object:
+//! Runs the full model with the modelled host time of calls set to zero, so that only the
+//! simulator's own time is measured. Prints one flat JSON object:
 //!
-//! | key | what |
+//! | key | meaning |
 //! |---|---|
 //! | `sim_launches_per_s` | launches of 1 us kernels by one process that never waits |
-//! | `sim_launches_per_s_4` | the same of four processes at once, together |
-//! | `sim_virtual_seconds_per_minute` | seconds of a GPU's virtual time per real minute, two tenants saturating it with 60 us kernels |
+//! | `sim_launches_per_s_4` | the sum of the same in four processes at once |
+//! | `sim_virtual_seconds_per_minute` | virtual seconds of a GPU per real minute, with two tenants saturating it with 60 us kernels |
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -22,10 +22,10 @@ use clap::Args;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// How long each figure is measured
+    /// Duration of each measurement in seconds
     #[arg(long, default_value_t = 4, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
-    /// Internal: launch on the machine of this file, and print how often
+    /// Internal: launch on the machine of this file, and print the number of launches
     #[arg(long, hide = true, value_name = "FILE")]
     launch_on: Option<PathBuf>,
 }
@@ -43,7 +43,7 @@ fn stream(machine: &Machine) -> Result<(ContextId, StreamId), Error> {
     Ok((context, machine.create_stream(context, StreamKind::NonBlocking)?))
 }
 
-/// Launches for a while; how many.
+/// Launches for `span`. Returns the number of launches.
 fn launches(state: &Path, span: Duration) -> Result<u64> {
     let free = Figures { launch_cost: Nanos::ZERO, call_cost: Nanos::ZERO, ..Figures::default() };
     let machine = Machine::open(&settings(state, free))?;
@@ -59,7 +59,7 @@ fn launches(state: &Path, span: Duration) -> Result<u64> {
     Ok(count)
 }
 
-/// Launches of that many processes per second, together.
+/// Returns the sum of the launches per second of `processes` processes.
 fn launches_per_second(state: &Path, processes: usize, seconds: u32) -> Result<f64> {
     let start = || {
         let mut command = Command::new(std::env::current_exe()?);
@@ -76,7 +76,7 @@ fn launches_per_second(state: &Path, processes: usize, seconds: u32) -> Result<f
     Ok(f64::from(total) / f64::from(seconds))
 }
 
-/// Device seconds that pass per real minute.
+/// Returns the device seconds that pass per real minute.
 fn virtual_seconds_per_minute(state: &Path, span: Duration) -> Result<f64> {
     let clock = VirtualClock::default();
     let settings = settings(state, Figures::default());
@@ -84,7 +84,7 @@ fn virtual_seconds_per_minute(state: &Path, span: Duration) -> Result<f64> {
     let tenants = [open()?, open()?];
     let streams = [stream(&tenants[0])?.1, stream(&tenants[1])?.1];
     let begun = Instant::now();
-    // Each fills its queue, then blocks until there is room, which moves the clock.
+    // Each tenant fills its queue, then blocks until there is space, which advances the clock.
     while begun.elapsed() < span {
         for (tenant, &stream) in tenants.iter().zip(&streams) {
             for _ in 0..256 {
@@ -112,7 +112,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<String> {
         }))
     })();
     for file in &files {
-        // There is none of a figure that was not come to.
+        // The file is missing if its figure was not measured.
         let _ = std::fs::remove_file(file);
     }
     Ok(format!("{}\n", measured?))

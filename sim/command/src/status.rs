@@ -1,4 +1,4 @@
-//! `cgpu-sim status`: the GPUs that there are now, and who is on them.
+//! `cgpu-sim status`: the simulated GPUs, and the processes on them.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,8 @@ use crate::readable::{mib, percent, table};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The GPUs' file: of `cgpu run --sim GPUS`, /run/cgpu/gpus/GPUS [default: what programs take, CGPU_SIM_STATE]
+    /// The GPUs' file: of `cgpu run --sim GPUS`, /run/cgpu/gpus/GPUS [default: CGPU_SIM_STATE, as
+    /// for programs]
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
     /// Print JSON
@@ -50,7 +51,7 @@ struct Process {
     dying: bool,
 }
 
-/// The machine as it is, and its file. Whatever the variables ask for, only to look makes nothing.
+/// Opens the machine without creating one, whatever the variables request. Returns it and its file.
 pub(crate) fn machine(state: Option<&Path>) -> Result<(Machine, PathBuf)> {
     let mut settings = Settings::from_environment()?;
     settings.gpus = None;

@@ -1,4 +1,4 @@
-//! `cgpu-sim trace`: a journal in figures, for Perfetto, as a picture.
+//! `cgpu-sim trace`: a journal's summary, and its conversion for Perfetto or to a picture.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,10 +21,10 @@ pub(crate) struct Arguments {
     /// Write the trace as a picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Leave out what was before, in milliseconds after the first work of a GPU
+    /// Omit everything before this time, in milliseconds after the first GPU work
     #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = instant)]
     from: f64,
-    /// Leave out what was after, counted likewise [default: to the end]
+    /// Omit everything after this time, counted likewise [default: to the end]
     #[arg(long, value_name = "MS", value_parser = instant)]
     to: Option<f64>,
     /// Print the summary as JSON
@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<String> {
         to.unwrap_or_default()
     );
     let text = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    // What a dying process left need not be text.
+    // The last line of a killed process may not be valid text.
     let whole = Trace::of_journal(&String::from_utf8_lossy(&text));
     ensure!(!whole.is_empty(), "{} holds no line of a journal (CGPU_SIM_JOURNAL)", file.display());
     let trace = match (from, to) {

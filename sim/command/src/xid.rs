@@ -1,4 +1,4 @@
-//! `cgpu-sim xid`: lets a GPU report an error to whoever watches it through NVML.
+//! `cgpu-sim xid`: injects an error that NVML reports to programs that wait for events.
 
 use std::path::PathBuf;
 
@@ -9,11 +9,13 @@ use crate::status;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The GPU, by its place in CGPU_SIM_GPUS
+    /// The GPU, by its index in CGPU_SIM_GPUS
     gpu: usize,
-    /// The vendor's number of the error: 31 a page fault, 48 an uncorrected memory error, 79 off the bus
+    /// The vendor's number of the error: 31 a page fault, 48 an uncorrected memory error, 79 off
+    /// the bus
     code: u64,
-    /// The GPUs' file: of `cgpu run --sim GPUS`, /run/cgpu/gpus/GPUS [default: what programs take, CGPU_SIM_STATE]
+    /// The GPUs' file: of `cgpu run --sim GPUS`, /run/cgpu/gpus/GPUS [default: CGPU_SIM_STATE, as
+    /// for programs]
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! The program itself: what it prints and writes, and what it refuses.
+//! The command itself: what it prints and writes, and what it refuses.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -30,7 +30,7 @@ fn its_own_speed_is_told_as_three_figures() {
     assert!(!cgpu_sim(&["speed", "--seconds", "0"], folder.path()).status.success());
 }
 
-/// Two processes in turns of 1 ms, and changes of 100 us.
+/// Writes a journal of two processes in turns of 1 ms, with context switches of 100 us.
 fn journal(path: &Path) {
     let span = |kind, pid, stream, number, from, to| Span {
         kind,
@@ -133,7 +133,7 @@ fn looking_makes_no_gpus() {
     assert_eq!(status["gpus"][1]["total_bytes"], 2000_u64 << 20);
     assert!(text(&cgpu_sim(&["status"], &state).stdout).contains("0 T4"));
 
-    // As before `head`, which does not read to the end.
+    // The pipe is closed, as by `head`.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut command = Command::new(env!("CARGO_BIN_EXE_cgpu-sim"));

@@ -1,7 +1,8 @@
-//! Accounting statistics of processes, also after their end.
+//! Accounting statistics of processes, including those that have ended.
 //!
-//! Off at first; root switches it on, for processes that come to the GPU from then on, and to switch it off forgets all. Divided GPUs
-//! have none. Of a process of another PID namespace that has ended nobody can say here who it was: it is not listed.
+//! Accounting is off by default. Root can enable it, for processes that begin to use the GPU later;
+//! disabling it drops all records. Partitioned GPUs have none. A process of another PID namespace
+//! that has ended is not listed, because its id cannot be translated any more.
 
 use cgpu_abi::nvml_types::*;
 use cgpu_sim::machine::AccountingStats;
@@ -35,7 +36,7 @@ pub(crate) fn nvmlDeviceSetAccountingMode(device: nvmlDevice_t, mode: nvmlEnable
     Ok(())
 }
 
-/// Told whether accounts are kept or not, as real GPUs do.
+/// Answers whether or not accounting is enabled, as real GPUs do.
 pub(crate) fn nvmlDeviceGetAccountingBufferSize(
     device: nvmlDevice_t,
     buffer_size: Out<c_uint>,
@@ -52,13 +53,13 @@ pub(crate) fn nvmlDeviceClearAccountingPids(device: nvmlDevice_t) -> Answer {
     Ok(())
 }
 
-/// A GPU that keeps accounts.
+/// Returns the GPU; fails unless accounting is enabled.
 fn accountant(device: nvmlDevice_t) -> Answer<Gpu> {
     let gpu = find(device)?.whole()?.query();
     if gpu.machine.accounting_mode(gpu.index)? { Ok(gpu) } else { Err(NOT_SUPPORTED) }
 }
 
-/// Each id once, whoever had it.
+/// Lists each id once, even if several processes had it.
 pub(crate) fn nvmlDeviceGetAccountingPids(
     device: nvmlDevice_t,
     count: Out<c_uint>,
@@ -75,7 +76,7 @@ pub(crate) fn nvmlDeviceGetAccountingPids(
     put_list(all, count, pids)
 }
 
-/// The last process that had an id.
+/// Returns the record of the last process with an id.
 fn record_of(device: nvmlDevice_t, pid: c_uint) -> Answer<(Gpu, AccountingStats)> {
     let gpu = accountant(device)?;
     let record =
@@ -83,17 +84,18 @@ fn record_of(device: nvmlDevice_t, pid: c_uint) -> Answer<(Gpu, AccountingStats)
     Ok((gpu, record.ok_or(NOT_FOUND)?))
 }
 
-/// Returns its busy part of its lifetime, in hundredths of a percent.
+/// Returns the busy part of a process's lifetime, in hundredths of a percent.
 fn share(record: &AccountingStats) -> u64 {
     (record.busy.0 * 10_000).checked_div(record.length.0).unwrap_or(0).min(10_000)
 }
 
-/// So many milliseconds; 0 while it lives.
+/// Returns the lifetime in milliseconds; 0 while the process runs.
 fn time(record: &AccountingStats) -> u64 {
     if record.ended.is_some() { record.length.0 / 1_000_000 } else { 0 }
 }
 
-/// In whole percent: of its lifetime it computed; and, as the model has it, a third of that time it read or wrote memory.
+/// Returns the parts of the lifetime, in percent, in which the process computed and in which it
+/// accessed memory. The model's memory utilisation is a third of the GPU's.
 fn percent(record: &AccountingStats) -> (c_uint, c_uint) {
     let gpu = c_uint::try_from(share(record) / 100).unwrap_or(100);
     (gpu, gpu / 3)
@@ -126,7 +128,7 @@ pub(crate) fn nvmlDeviceGetAccountingStats_v2(
     let pid = stats.start_as::<c_uint>().read()?;
     let (gpu, record) = record_of(device, pid)?;
     let (gpu_utilization, memory_utilization) = percent(&record);
-    // One sample for each window of its lifetime.
+    // One sample for each window of the lifetime.
     let samples = record.length.0 / gpu.machine.figures().window.0;
     let sum_gpu_util = share(&record) * samples;
     stats.put(nvmlAccountingStats_v2_t {

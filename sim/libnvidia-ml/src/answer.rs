@@ -1,14 +1,14 @@
-//! What a function answers: nothing more to say, or a code of NVML.
+//! Results of the simulated NVML's functions.
 
 use cgpu_abi::nvml_types::nvmlReturn_t;
 use cgpu_sim::Error;
 
 use crate::argument::NullPointer;
 
-/// What a played function returns.
+/// Result of a simulated function.
 pub(crate) type Answer<T = ()> = Result<T, Failure>;
 
-/// A code that is not success.
+/// An `nvmlReturn_t` other than success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure(nvmlReturn_t);
 
@@ -48,7 +48,6 @@ impl From<Error> for Failure {
     }
 }
 
-/// As C sees it.
 pub(crate) fn result(answer: Answer) -> nvmlReturn_t {
     match answer {
         Ok(()) => nvmlReturn_t::SUCCESS,

@@ -1,4 +1,5 @@
-//! Clocks, power, temperature, links. Figures are the model's; power and temperature follow the utilisation. Nothing is measured.
+//! Clocks, power, temperature, links. The figures are the model's; power and temperature follow the
+//! utilisation.
 
 use cgpu_abi::nvml_types::*;
 
@@ -6,7 +7,7 @@ use crate::answer::{ARGUMENT_VERSION_MISMATCH, Answer, INVALID_ARGUMENT, NOT_SUP
 use crate::argument::Out;
 use crate::device::{Gpu, find};
 
-/// Makes functions that give one value of a GPU.
+/// Defines functions that return one value of a GPU.
 macro_rules! values {
     ($($symbol:ident($($before:ident: $early:ty,)* => $type:ty $(, $after:ident: $late:ty)*) |$gpu:ident| $value:expr;)*) => {$(
         pub(crate) fn $symbol(device: nvmlDevice_t, $($before: $early,)* to: Out<$type> $(, $after: $late)*) -> Answer {
@@ -29,7 +30,7 @@ fn clock(gpu: &Gpu, kind: nvmlClockType_t) -> Answer<c_uint> {
     }
 }
 
-/// A tenth of the limit when idle, all of it when busy.
+/// Returns the power: a tenth of the limit when idle, all of it when busy.
 pub(crate) fn milliwatts(gpu: &Gpu, busy_percent: u32) -> c_uint {
     gpu.spec().model.watts * (100 + 9 * busy_percent.min(100))
 }
@@ -39,12 +40,12 @@ fn power(gpu: Gpu) -> Answer<c_uint> {
     Ok(milliwatts(&gpu, gpu.machine.utilisation(gpu.index)?.gpu))
 }
 
-/// 30 degrees when idle, 70 when busy.
+/// Returns the temperature: 30 degrees when idle, 70 when busy.
 pub(crate) fn degrees(gpu: &Gpu) -> Answer<c_uint> {
     Ok(30 + gpu.machine.utilisation(gpu.index)?.gpu.min(100) * 2 / 5)
 }
 
-/// In milliwatts.
+/// Returns the power limit in milliwatts.
 pub(crate) fn limit(gpu: &Gpu) -> c_uint {
     gpu.spec().model.watts * 1000
 }
@@ -91,7 +92,7 @@ values! {
     nvmlDeviceGetDisplayMode(=> nvmlEnableState_t) |_gpu| Ok(NVML_FEATURE_DISABLED);
     nvmlDeviceGetDefaultEccMode(=> nvmlEnableState_t) |_gpu| Ok(NVML_FEATURE_ENABLED);
 
-    // GPUs in servers have no fan of their own, no link to others here, and no meter of energy.
+    // Server GPUs have no fan of their own. Links between GPUs and energy meters are not simulated.
     nvmlDeviceGetNumFans(=> c_uint) |_gpu| Ok(0);
     nvmlDeviceGetFanSpeed(=> c_uint) |_gpu| Err(NOT_SUPPORTED);
     nvmlDeviceGetFanSpeed_v2(fan: c_uint, => c_uint) |_gpu| Err(NOT_SUPPORTED);
@@ -99,7 +100,7 @@ values! {
     nvmlDeviceGetTotalEnergyConsumption(=> c_ulonglong) |_gpu| Err(NOT_SUPPORTED);
 }
 
-/// Of the PCIe link: the newest that the architecture has.
+/// Returns the newest PCIe generation of the architecture.
 fn generation(gpu: &Gpu) -> c_uint {
     match gpu.spec().model.capability.0 {
         6 | 7 => 3,
@@ -147,7 +148,7 @@ pub(crate) fn nvmlDeviceGetEccMode(
     Ok(())
 }
 
-/// Video is not played.
+/// Returns 0: video is not simulated.
 pub(crate) fn nvmlDeviceGetEncoderUtilization(
     device: nvmlDevice_t,
     utilization: Out<c_uint>,

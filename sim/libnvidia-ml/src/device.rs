@@ -1,4 +1,4 @@
-//! Which GPUs there are, and what they are.
+//! The GPUs: their number, identity and properties.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::answer::{Answer, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED};
 use crate::argument::{In, Out};
 use crate::library::{machine, put_text};
 
-/// Handles are numbers that stand for the GPU's place in the list.
+/// A handle is a number that encodes the GPU's index.
 const FIRST: usize = 0x6000_0000;
 const STEP: usize = 0x100;
 
-/// A GPU, looked up for one call.
+/// A GPU, found for one call.
 pub(crate) struct Gpu {
     pub(crate) machine: Arc<Machine>,
     pub(crate) index: usize,
@@ -25,7 +25,7 @@ impl Gpu {
         &self.machine.gpus()[self.index]
     }
 
-    /// What part of its GPU it is, if it is an instance.
+    /// Returns the instance, if the device is one.
     pub(crate) fn instance(&self) -> Option<Instance> {
         match self.spec().part {
             Part::Instance(instance) => Some(instance),
@@ -33,7 +33,7 @@ impl Gpu {
         }
     }
 
-    /// Its instances, if it is divided.
+    /// Returns its MIG instances, if it is partitioned.
     pub(crate) fn instances(&self) -> Vec<(Self, Instance)> {
         let gpus = (0..self.machine.gpus().len())
             .map(|index| Self { machine: Arc::clone(&self.machine), index });
@@ -41,24 +41,24 @@ impl Gpu {
         with_instance.filter(|(_, instance)| instance.gpu == self.index).collect()
     }
 
-    /// Fails on what is divided and on instances, whose time NVML does not tell.
+    /// Fails on partitioned GPUs and on instances, for which NVML returns no utilisation.
     pub(crate) fn whole(self) -> Answer<Self> {
         if self.spec().part == Part::Whole { Ok(self) } else { Err(NOT_SUPPORTED) }
     }
 
-    /// Takes as long as to ask for what changes.
+    /// Spends the time that a query of changing data takes.
     pub(crate) fn query(self) -> Self {
         self.machine.spend(self.machine.figures().query);
         self
     }
 
-    /// Takes as long as to read a buffer of samples.
+    /// Spends the time that reading a buffer of samples takes.
     pub(crate) fn sampled(self) -> Self {
         self.machine.spend(self.machine.figures().sampling);
         self
     }
 
-    /// The UUID as NVML writes it.
+    /// Returns the UUID in NVML's format.
     fn uuid(&self) -> String {
         let digits: String =
             self.spec().uuid(self.index).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -67,7 +67,7 @@ impl Gpu {
         format!("{kind}-{}", parts.join("-"))
     }
 
-    /// Serial numbers are made of the UUID's.
+    /// Derives a serial number from the UUID.
     fn serial(&self) -> String {
         let uuid = self.spec().uuid(self.index);
         let number = u64::from_be_bytes([0, 0, 0, uuid[0], uuid[1], uuid[2], uuid[3], uuid[4]]);
@@ -79,7 +79,7 @@ impl Gpu {
     }
 }
 
-/// The GPU behind a handle.
+/// Returns the GPU of a handle.
 pub(crate) fn find(device: nvmlDevice_t) -> Answer<Gpu> {
     let machine = machine()?;
     let offset =
@@ -88,14 +88,14 @@ pub(crate) fn find(device: nvmlDevice_t) -> Answer<Gpu> {
     if index < machine.gpus().len() { Ok(Gpu { machine, index }) } else { Err(INVALID_ARGUMENT) }
 }
 
-/// The GPUs, without instances.
+/// Returns the GPUs, without instances.
 fn gpus() -> Answer<Vec<Gpu>> {
     let machine = machine()?;
     let all = (0..machine.gpus().len()).map(|index| Gpu { machine: Arc::clone(&machine), index });
     Ok(all.filter(|gpu| gpu.instance().is_none()).collect())
 }
 
-/// Gives the handle of the first GPU that fits.
+/// Writes the handle of the first GPU that fits.
 fn search(device: Out<nvmlDevice_t>, fits: impl Fn(&Gpu) -> bool) -> Answer {
     let gpu = gpus()?.into_iter().find(fits).ok_or(NOT_FOUND)?;
     device.put(gpu.handle())?;
@@ -131,7 +131,7 @@ pub(crate) fn nvmlDeviceGetHandleBySerial(serial: In<c_char>, device: Out<nvmlDe
     search(device, |gpu| gpu.serial() == wanted)
 }
 
-/// Takes `domain:bus:device.function`, in hexadecimal, the domain with four digits or eight.
+/// Accepts `domain:bus:device.function` in hexadecimal, with four or eight digits of the domain.
 pub(crate) fn nvmlDeviceGetHandleByPciBusId_v2(
     pci_bus_id: In<c_char>,
     device: Out<nvmlDevice_t>,
@@ -141,7 +141,7 @@ pub(crate) fn nvmlDeviceGetHandleByPciBusId_v2(
 }
 pub(crate) use nvmlDeviceGetHandleByPciBusId_v2 as nvmlDeviceGetHandleByPciBusId;
 
-/// Domain, bus and device.
+/// Parses domain, bus and device.
 fn parse_place(text: &str) -> Option<(u32, u32, u32)> {
     let place = text.split_once('.').map_or(text, |(place, _function)| place);
     let numbers: Vec<u32> = place
@@ -156,7 +156,7 @@ fn parse_place(text: &str) -> Option<(u32, u32, u32)> {
     }
 }
 
-/// Of an instance, its number on its GPU.
+/// Writes an instance's number on its GPU.
 pub(crate) fn nvmlDeviceGetIndex(device: nvmlDevice_t, index: Out<c_uint>) -> Answer {
     let gpu = find(device)?;
     let place = match gpu.instance() {
@@ -237,7 +237,7 @@ pub(crate) fn nvmlDeviceGetCudaComputeCapability(
     Ok(())
 }
 
-/// Cores of a multiprocessor: the programming guide's, by compute capability.
+/// Computes with the cores per multiprocessor of the programming guide, by compute capability.
 pub(crate) fn nvmlDeviceGetNumGpuCores(device: nvmlDevice_t, num_cores: Out<c_uint>) -> Answer {
     let gpu = find(device)?;
     let model = gpu.spec().model;

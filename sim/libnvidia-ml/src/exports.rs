@@ -1,7 +1,7 @@
-//! Every symbol of the table, exported.
+//! The exported functions: one for each symbol of the table.
 //!
-//! Raw pointers of callers become [`Out`](crate::argument::Out) and [`In`](crate::argument::In) here and nowhere else, so that the
-//! functions of the modules are safe ones.
+//! Raw pointers become [`Out`](crate::argument::Out) and [`In`](crate::argument::In) here and
+//! nowhere else, so that the functions of the modules are safe.
 
 use std::sync::LazyLock;
 
@@ -14,7 +14,7 @@ use crate::answer::result;
 use crate::argument::Received;
 use crate::library;
 
-/// The functions behind the rows that are played.
+/// The functions of all simulated rows.
 mod simulated {
     pub(super) use crate::accounting::*;
     pub(super) use crate::board::*;
@@ -50,8 +50,8 @@ macro_rules! export {
                 $(_arguments.add(stringify!($argument), &$argument);)*
             };
             watched(nvml_index::$symbol, describe, || {
-                // SAFETY: a pointer among the arguments is one that the program gave to this function of NVML, whose contract is that
-                // it is NULL or valid for what the function does with it.
+                // SAFETY: a pointer argument was passed by the program to this NVML function, whose
+                // contract is that it is NULL or valid for what the function does with it.
                 $(let $argument = unsafe { Received::received($argument) };)*
                 result(simulated::$symbol($($argument),*))
             })
@@ -65,11 +65,11 @@ macro_rules! export {
     };
 }
 
-/// What `CGPU_SIM_FAULT` and `CGPU_SIM_JOURNAL` ask for, read at the first call.
+/// Settings of `CGPU_SIM_FAULT` and `CGPU_SIM_JOURNAL`, read at the first call.
 pub(crate) static WATCH: LazyLock<Watch> = LazyLock::new(|| Watch::from_environment(Library::Nvml));
 
-/// Runs a call, or makes it fail; writes it down. What the GPUs did is for the driver's journal to tell. An `nvmlInit` that only counts
-/// one more user does nothing that could fail.
+/// Runs a call with faults and journal. GPU activity is recorded by the driver's journal only. An
+/// `nvmlInit` that only adds a user is not subject to faults.
 fn watched(
     position: usize,
     describe: impl FnOnce(&mut Arguments),

@@ -1,4 +1,5 @@
-//! Properties asked for by number. Each answers for itself; those that are not here are not supported.
+//! Fields queried by number. Each field has its own result; fields that are not listed here are not
+//! supported.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -9,18 +10,19 @@ use crate::argument::Out;
 use crate::board;
 use crate::device::{Gpu, find};
 
-/// The value of a field, as 64 bits of a type.
+/// Returns the value of a field, as 64 bits of a type.
 fn value(gpu: &Gpu, field: c_uint) -> Option<(nvmlValueType_t, c_ulonglong)> {
     let int = |value: c_uint| Some((NVML_VALUE_TYPE_UNSIGNED_INT, value.into()));
     match field {
-        // Memory errors are corrected, now and after the next start; there were none: retired pages, remapped rows, replays.
+        // ECC is enabled, now and after the next reset. There were no errors: no retired pages,
+        // remapped rows, replays.
         1 | 2 => int(1),
         29..=31 | 92..=95 | 142..=145 => int(0),
-        // The memory's temperature.
+        // Memory temperature.
         82 => int(board::degrees(gpu).ok()?),
-        // Links to other GPUs.
+        // Number of NVLinks.
         91 => int(0),
-        // Power: mean, now; limits: least, most, default, present, asked for.
+        // Power: average, instant; limits: minimum, maximum, default, current, requested.
         185 | 186 => int(board::milliwatts(gpu, gpu.machine.utilisation(gpu.index).ok()?.gpu)),
         187 => int(board::limit(gpu) / 2),
         188..=190 | 192 => int(board::limit(gpu)),

@@ -1,21 +1,22 @@
-//! The simulated GPU as `libnvidia-ml.so.1`: what NVML tells about the segment that the simulated driver's processes share.
+//! The simulated GPU as `libnvidia-ml.so.1`: NVML's view of the segment that the simulated driver's
+//! processes share.
 //!
-//! Every symbol of the table is exported. A row that says `simulated` calls the function of the same name in one of the modules below;
-//! all other rows share an export that answers NOT_SUPPORTED.
+//! Every symbol of the table is exported. A row marked `simulated` calls the function of the same
+//! name in one of the modules below; all other rows share an export that answers NOT_SUPPORTED.
 //!
-//! | module | what it tells |
+//! | module | contents |
 //! |---|---|
-//! | `library` | start and end, errors, versions |
-//! | `device` | which GPUs there are, and what they are |
+//! | `library` | initialisation, errors, versions |
+//! | `device` | the GPUs and their properties |
 //! | `memory` | their memory |
-//! | `processes` | who is on them |
-//! | `utilisation` | how busy they are |
-//! | `watch` | what happens to them |
+//! | `processes` | processes on them |
+//! | `utilisation` | their utilisation |
+//! | `watch` | their events |
 //! | `fields` | properties by number |
 //! | `board` | clocks, power, temperature, links: plausible figures of the model, not measurements |
-//! | `partition` | instances of divided GPUs |
-//! | `accounting` | what processes did in their lives |
-//! | `limits` | limits that control groups were given |
+//! | `partition` | MIG instances |
+//! | `accounting` | statistics of processes |
+//! | `limits` | limits of control groups |
 #![allow(non_snake_case, reason = "the vendor's own functions")]
 
 mod accounting;

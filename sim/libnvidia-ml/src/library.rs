@@ -1,9 +1,10 @@
-//! Start and end, errors, versions.
+//! Initialisation, errors, versions.
 //!
-//! Users are counted: the library is attached to the machine from the first `nvmlInit` to the last `nvmlShutdown`. That `nvmlInit` is a
-//! *start*: it takes `CGPU_SIM_NVML_INIT_MS`, its line in the journal has the number of starts so far (`starts`), and `CGPU_SIM_FAULT`
-//! counts and strikes starts only. Unlike the driver the library lives through a fork: the child attaches for itself when it next calls,
-//! which is no start.
+//! Users are counted: the library is attached to the machine from the first `nvmlInit` to the last
+//! `nvmlShutdown`. That `nvmlInit` is a *start*. It takes `CGPU_SIM_NVML_INIT_MS`, its line in the
+//! journal has the number of starts so far (`starts`), and `CGPU_SIM_FAULT` applies to starts only.
+//! Unlike the driver, the library survives a fork: the child attaches at its next call, which is
+//! not a start.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,7 +22,7 @@ static LIBRARY: Mutex<Library> = Mutex::new(Library { users: 0, starts: 0, machi
 
 struct Library {
     users: usize,
-    /// So far, of this process and those that it was forked from.
+    /// Number of starts by this process and the processes that it was forked from.
     starts: u64,
     machine: Option<Arc<Machine>>,
 }
@@ -34,18 +35,18 @@ fn attach() -> Answer<Arc<Machine>> {
     Ok(Arc::new(machine))
 }
 
-/// Whether the library has users: one more `nvmlInit` is then no start.
+/// Returns whether the library has users, so that another `nvmlInit` is not a start.
 pub(crate) fn is_started() -> bool {
     LIBRARY.lock().unwrap_or_else(PoisonError::into_inner).users > 0
 }
 
-/// The machine, if anybody uses the library.
+/// Returns the machine, if the library has users.
 pub(crate) fn machine() -> Answer<Arc<Machine>> {
     let mut library = LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
     match library.machine.take() {
         None => Err(UNINITIALIZED),
         Some(machine) if machine.is_inherited() => {
-            // The parent's; not ours to detach.
+            // The parent's machine: its destructor must not run here.
             core::mem::forget(machine);
             Ok(Arc::clone(library.machine.insert(attach()?)))
         }
@@ -84,7 +85,7 @@ pub(crate) fn nvmlErrorString(result: nvmlReturn_t) -> *const c_char {
     result.description().unwrap_or(c"Unknown Error").as_ptr()
 }
 
-/// Gives a text, if it fits.
+/// Writes a text, if it fits.
 pub(crate) fn put_text(to: Out<c_char>, length: c_uint, text: &str) -> Answer {
     to.required()?;
     if (length as usize) <= text.len() {
@@ -99,7 +100,7 @@ pub(crate) fn nvmlSystemGetDriverVersion(version: Out<c_char>, length: c_uint) -
     put_text(version, length, version::release(*version::CUDA))
 }
 
-/// NVML's own version is the major one of CUDA and the driver's.
+/// NVML's version is CUDA's major version and the driver's.
 pub(crate) fn nvmlSystemGetNVMLVersion(version: Out<c_char>, length: c_uint) -> Answer {
     machine()?;
     let cuda = *version::CUDA;
@@ -113,7 +114,7 @@ pub(crate) fn nvmlSystemGetCudaDriverVersion_v2(cuda_driver_version: Out<c_int>)
 }
 pub(crate) use nvmlSystemGetCudaDriverVersion_v2 as nvmlSystemGetCudaDriverVersion;
 
-/// What the process was started as, cut off to fit.
+/// Writes the process's first argument, truncated to fit.
 pub(crate) fn nvmlSystemGetProcessName(pid: c_uint, name: Out<c_char>, length: c_uint) -> Answer {
     machine()?;
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).map_err(|_| NOT_FOUND)?;

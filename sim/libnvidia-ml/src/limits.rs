@@ -1,5 +1,5 @@
-//! The vendor's own limits of control groups (13.4): remembered for a group and a GPU, and told. Nothing is refused for them here, and
-//! nothing guaranteed.
+//! The vendor's own limits of control groups (13.4): stored per group and GPU, and returned. They
+//! are neither enforced nor guaranteed here.
 
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -15,19 +15,19 @@ use crate::argument::Out;
 use crate::device::{Gpu, find};
 use crate::permission::demand_root;
 
-/// A control group: its folder, and how the GPUs know it.
+/// Returns a control group's folder, and the machine's identifier of it.
 fn group(name_space: *const c_char) -> Answer<(PathBuf, [u64; 2])> {
     if name_space.is_null() {
         return Err(INVALID_ARGUMENT);
     }
-    // SAFETY: not NULL, so a C string that the program keeps for the length of the call.
+    // SAFETY: not NULL, so a C string that the program keeps for the duration of the call.
     let text = unsafe { CStr::from_ptr(name_space) };
     let path = Path::new(std::ffi::OsStr::from_bytes(text.to_bytes())).to_owned();
     let about = std::fs::metadata(&path).map_err(|_| OPERATING_SYSTEM)?;
     Ok((path, [about.dev(), about.ino()]))
 }
 
-/// What the processes of a group have of a GPU.
+/// Returns the bytes that the processes of a group use on a GPU.
 fn used(gpu: &Gpu, group: &Path) -> Answer<u64> {
     let list = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     let members: HashSet<u32> = list.lines().filter_map(|line| line.parse().ok()).collect();

@@ -6,7 +6,7 @@ use crate::answer::{ARGUMENT_VERSION_MISMATCH, Answer};
 use crate::argument::Out;
 use crate::device::find;
 
-/// The first version counts what the driver keeps for itself as used.
+/// Counts the driver's reserved memory as used, as the first version does.
 pub(crate) fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: Out<nvmlMemory_t>) -> Answer {
     let gpu = find(device)?.query();
     let info = gpu.machine.memory_info(gpu.index)?;
@@ -38,7 +38,7 @@ pub(crate) fn nvmlDeviceGetMemoryInfo_v2(
     Ok(())
 }
 
-/// The window of a GPU without large windows; a page of it is always in use.
+/// Describes the BAR1 window of a GPU without large windows; one page of it is always in use.
 pub(crate) fn nvmlDeviceGetBAR1MemoryInfo(
     device: nvmlDevice_t,
     bar1_memory: Out<nvmlBAR1Memory_t>,
@@ -53,7 +53,7 @@ pub(crate) fn nvmlDeviceGetBAR1MemoryInfo(
     Ok(())
 }
 
-/// Memory errors: there are none.
+/// Returns 0: memory errors are not simulated.
 pub(crate) fn nvmlDeviceGetTotalEccErrors(
     device: nvmlDevice_t,
     _error_type: nvmlMemoryErrorType_t,

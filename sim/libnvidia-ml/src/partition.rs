@@ -1,4 +1,5 @@
-//! Instances of divided GPUs (MIG). How a GPU is divided is set in `CGPU_SIM_GPUS`, and nothing here changes it.
+//! Instances of partitioned GPUs (MIG). `CGPU_SIM_GPUS` defines the partitions; these functions do
+//! not change them.
 
 use std::sync::Arc;
 
@@ -9,12 +10,13 @@ use crate::answer::{Answer, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED};
 use crate::argument::Out;
 use crate::device::{Gpu, find};
 
-/// The ids of its GPU instance and its compute instance: the first of each kind is the GPU's own, the second has no other beside it.
+/// Returns the ids of an instance's GPU instance and compute instance. GPU instance 0 is the whole
+/// GPU, and each GPU instance has one compute instance.
 pub(crate) fn ids(instance: Instance) -> (c_uint, c_uint) {
     (instance.number + 1, 0)
 }
 
-/// A GPU that can be divided, whether it is or not.
+/// Returns a GPU that supports MIG, whether or not it is partitioned.
 fn divisible(device: nvmlDevice_t) -> Answer<Gpu> {
     let gpu = find(device)?;
     let fits = supports_mig(gpu.spec().model) && gpu.instance().is_none();
@@ -60,7 +62,7 @@ pub(crate) fn nvmlDeviceIsMigDeviceHandle(
     Ok(())
 }
 
-/// An instance.
+/// Returns an instance's device; fails on whole GPUs.
 fn instance(device: nvmlDevice_t) -> Answer<(Gpu, Instance)> {
     let gpu = find(device)?;
     let instance = gpu.instance().ok_or(INVALID_ARGUMENT)?;

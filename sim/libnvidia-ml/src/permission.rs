@@ -1,9 +1,9 @@
-//! What only root may do.
+//! Functions for root only.
 
 use crate::answer::{Answer, NO_PERMISSION};
 
-/// Refuses everybody else.
+/// Fails unless the process is root's.
 pub(crate) fn demand_root() -> Answer {
-    // SAFETY: asks who the process is; cannot fail.
+    // SAFETY: queries the process's user; cannot fail.
     if unsafe { libc::geteuid() } == 0 { Ok(()) } else { Err(NO_PERMISSION) }
 }

@@ -1,4 +1,4 @@
-//! Who is on the GPUs.
+//! Processes on the GPUs.
 
 use cgpu_abi::nvml_types::*;
 use cgpu_sim::machine::ProcessUse;
@@ -8,10 +8,10 @@ use crate::argument::{Out, Received};
 use crate::device::{Gpu, find};
 use crate::partition;
 
-/// No instance of a partitioned GPU.
 const NO_INSTANCE: c_uint = c_uint::MAX;
 
-/// Hands out a list in two calls: the first asks for its length, the second brings room for it.
+/// Writes a list by NVML's protocol of two calls: the first one gets the length, the second one
+/// provides space for it.
 pub(crate) fn put_list<T>(list: Vec<T>, count: Out<c_uint>, to: Out<T>) -> Answer {
     let room = count.read()? as usize;
     let length = list.len();
@@ -23,7 +23,7 @@ pub(crate) fn put_list<T>(list: Vec<T>, count: Out<c_uint>, to: Out<T>) -> Answe
     Ok(())
 }
 
-/// A process, and the instance that it is on.
+/// A process, and the instance that it runs on.
 struct Resident {
     process: ProcessUse,
     gpu_instance: c_uint,
@@ -53,13 +53,13 @@ fn list<T>(
     put_list(residents(&gpu)?.into_iter().map(describe).collect(), info_count, infos)
 }
 
-/// Those of a kind, or of all kinds, of which the compute processes are the only ones here.
+/// Lists processes of one kind, or of all kinds. Only compute processes exist here.
 pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
     device: nvmlDevice_t,
     plist: Out<nvmlProcessDetailList_t>,
 ) -> Answer {
     let gpu = find(device)?.query();
-    // Of a caller with another version there may be less than all of it.
+    // A struct of another version may be shorter.
     if plist.start_as::<c_uint>().read()? != NVML_PROCESS_DETAIL_LIST_V1 {
         return Err(ARGUMENT_VERSION_MISMATCH);
     }
@@ -76,7 +76,7 @@ pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
     if length > room {
         return Err(INSUFFICIENT_SIZE);
     }
-    // SAFETY: room for as many as the caller says, which are enough, or NULL.
+    // SAFETY: NULL, or space for as many as the caller says, which were checked to be enough.
     let to: Out<nvmlProcessDetail_v1_t> = unsafe { Out::received(asked.proc_array) };
     let details = all.into_iter().map(|resident| nvmlProcessDetail_v1_t {
         pid: resident.process.pid,
@@ -120,7 +120,7 @@ pub(crate) fn nvmlDeviceGetComputeRunningProcesses_v2(
 }
 pub(crate) use nvmlDeviceGetComputeRunningProcesses_v2 as nvmlDeviceGetComputeRunningProcesses_v3;
 
-/// Makes the functions that list processes of a kind that is not played.
+/// Defines the functions that list processes of a kind that is not simulated.
 macro_rules! nobody {
     ($($symbol:ident: $type:ty;)*) => {$(
         pub(crate) fn $symbol(device: nvmlDevice_t, info_count: Out<c_uint>, _infos: Out<$type>) -> Answer {
@@ -148,9 +148,9 @@ mod tests {
     fn lists_come_in_two_calls() {
         let mut count = 0;
         let mut room = [0_u32; 4];
-        // SAFETY: a pointer to a living local.
+        // SAFETY: a pointer to a live local.
         let counter = unsafe { Out::received(&raw mut count) };
-        // SAFETY: a pointer to a living local.
+        // SAFETY: a pointer to a live local.
         let to = unsafe { Out::received(room.as_mut_ptr()) };
         // SAFETY: NULL is allowed.
         let nowhere = unsafe { Out::received(ptr::null_mut::<u32>()) };

@@ -1,7 +1,7 @@
-//! How busy the GPUs are: late, coarse, and slow to ask for.
+//! Utilisation of the GPUs: delayed, coarse, and slow to query.
 //!
-//! Figures are integers, of whole windows of 1/6 s (`CGPU_SIM_WINDOW_MS`), and stay the same until the next window is over. Times are
-//! microseconds since the epoch.
+//! Figures are integers for whole windows of 1/6 s (`CGPU_SIM_WINDOW_MS`), and stay the same until
+//! the next window ends. Timestamps are microseconds since the epoch.
 
 use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -28,7 +28,7 @@ pub(crate) fn nvmlDeviceGetUtilizationRates(
     Ok(())
 }
 
-/// Wall-clock time at device time 0. Read once, so that what was told once is told again.
+/// Wall-clock time at device time 0, in microseconds. Read once, so that a timestamp never changes.
 static EPOCH: LazyLock<u64> = LazyLock::new(|| {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut since_boot = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -39,13 +39,13 @@ static EPOCH: LazyLock<u64> = LazyLock::new(|| {
     u64::try_from(wall.as_micros()).unwrap_or(u64::MAX).saturating_sub(since_boot)
 });
 
-/// A device time as the wall clock's.
+/// Converts a device time to a timestamp.
 pub(crate) fn stamp(machine: &Machine, at: Nanos) -> c_ulonglong {
     let real = u128::from(at.0) * u128::from(machine.time_scale_milli()) / 1_000_000;
     *EPOCH + u64::try_from(real).unwrap_or(u64::MAX)
 }
 
-/// The device time of a stamp; never before what was stamped.
+/// Converts a timestamp to a device time that is not before the sample with that timestamp.
 fn unstamp(machine: &Machine, time_stamp: c_ulonglong) -> Nanos {
     let real = u128::from(time_stamp.saturating_sub(*EPOCH)) + u128::from(time_stamp > *EPOCH);
     Nanos(
@@ -54,7 +54,7 @@ fn unstamp(machine: &Machine, time_stamp: c_ulonglong) -> Nanos {
     )
 }
 
-/// What processes did since then, by `describe`.
+/// Returns the samples of all processes after a timestamp, as `describe` converts them.
 fn samples<T>(
     device: nvmlDevice_t,
     since: c_ulonglong,
@@ -123,7 +123,7 @@ pub(crate) fn nvmlDeviceGetProcessesUtilizationInfo(
     if asked.proc_util_array.is_null() || asked.process_samples_count > room {
         return Err(INSUFFICIENT_SIZE);
     }
-    // SAFETY: the caller's struct says that there is room for that many, and more are not written.
+    // SAFETY: the caller's struct gives the space, and no more samples than that are written.
     let to = unsafe { Out::received(asked.proc_util_array) };
     to.put_all(samples, room as usize)?;
     Ok(())
@@ -163,7 +163,7 @@ pub(crate) fn nvmlDeviceGetSamples(
         sample_count.put(count(&list))?;
         return Ok(());
     }
-    // As many as there is room for, the newest.
+    // The newest samples, as many as there is space for.
     let room = sample_count.read()? as usize;
     let newest: Vec<_> = list[list.len() - room.min(list.len())..].to_vec();
     sample_count.put(count(&newest))?;

@@ -1,4 +1,4 @@
-//! Waiting for what happens to GPUs: XIDs, as somebody injects them.
+//! Events of GPUs: XID errors, which `cgpu-sim xid` injects.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,15 +17,16 @@ values!(nvmlEventSet_t, c_longlong);
 const SINGLE_BIT_ECC: c_ulonglong = 0x1;
 const DOUBLE_BIT_ECC: c_ulonglong = 0x2;
 const XID_CRITICAL_ERROR: c_ulonglong = 0x8;
-/// Memory errors can be waited for, but do not happen.
+/// Memory errors can be registered for, but are not simulated.
 const SUPPORTED: c_ulonglong = SINGLE_BIT_ECC | DOUBLE_BIT_ECC | XID_CRITICAL_ERROR;
 
-/// Handles are numbers from here on.
+/// The first handle.
 const FIRST: usize = 0x7000_0000;
-/// How often a wait looks: seldom, for monitors and device plugins wait all day, and what is measured beside them is not to be theirs.
+/// Interval at which a wait polls the machine. It is long because monitors and device plugins wait
+/// all day, and must not disturb measurements.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The sets of this process.
+/// The event sets of this process.
 static SETS: Mutex<Sets> = Mutex::new(Sets { made: 0, sets: None });
 
 struct Sets {
@@ -33,7 +34,7 @@ struct Sets {
     sets: Option<HashMap<usize, Set>>,
 }
 
-/// By GPU: the last error that is not to be told any more.
+/// The last error that was reported or is not to be, by GPU.
 type Set = HashMap<usize, u64>;
 
 fn sets() -> MutexGuard<'static, Sets> {
@@ -71,7 +72,7 @@ pub(crate) fn nvmlDeviceGetSupportedEventTypes(
     Ok(())
 }
 
-/// Only what happens from here on is told.
+/// Registers for errors that happen from now on.
 pub(crate) fn nvmlDeviceRegisterEvents(
     device: nvmlDevice_t,
     event_types: c_ulonglong,
@@ -90,7 +91,7 @@ pub(crate) fn nvmlDeviceRegisterEvents(
     Ok(())
 }
 
-/// The next error of a GPU in the set, which is told once.
+/// Returns the next error of a GPU in the set; each is returned once.
 fn next(set: nvmlEventSet_t) -> Answer<Option<(nvmlDevice_t, u64)>> {
     let machine = machine()?;
     let mut sets = sets();

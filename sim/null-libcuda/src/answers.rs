@@ -1,7 +1,8 @@
-//! The answers that a caller goes on with: counts, handles, addresses, texts.
+//! Results that callers use: counts, handles, addresses, texts.
 //!
-//! Handles are never followed by a caller, so one number serves for all of them. Addresses of device memory rise and are not
-//! backed by anything; they lie where Linux maps nothing, so that a word that a stream writes can be told to be the host's.
+//! A caller never dereferences handles, so one number stands for all of them. Addresses of device
+//! memory only grow, and no memory is behind them. They are in a range that Linux never maps, so
+//! that host memory can be recognised in writes by streams.
 
 use core::ffi::CStr;
 use core::ptr;
@@ -17,75 +18,81 @@ use crate::proc_address;
 /// The null driver.
 pub(crate) struct Null;
 
-/// The version the null driver plays: 13.5, so that everything in the table is there.
+/// The CUDA version, 13.5, which has every function of the table.
 const VERSION: u32 = 13050;
-/// The GPU's memory, in bytes, of which all is always free: 80 GiB, or as many as `CGPU_NULL_GIB` says. To it sizes are only numbers.
+/// Size of the GPU's memory in bytes, all of which is always free: 80 GiB, or `CGPU_NULL_GIB`.
 static MEMORY: LazyLock<usize> = LazyLock::new(|| {
     let asked = std::env::var("CGPU_NULL_GIB").ok().and_then(|text| text.parse().ok());
     asked.filter(|gib| (1..=1 << 13).contains(gib)).unwrap_or(80) << 30
 });
 const NAME: &CStr = c"Null";
 const PCI_BUS_ID: &CStr = c"0000:01:00.0";
-/// The GPU's UUID; the null NVML gives the same.
+/// The GPU's UUID, the same as in the null NVML.
 const UUID: CUuuid = CUuuid { bytes: *b"null-driver-gpu0" };
-/// What stands for every handle.
+/// The value of every handle.
 const HANDLE: usize = 0x6e75_6c6c;
 
-/// Device addresses go around in a window that is wider than all that can be live at once.
+/// Range of device addresses, wider than everything that can be live at once; addresses wrap around
+/// in it.
 const WINDOW: u64 = 0x1000_0000_0000;
 const WINDOW_LENGTH: u64 = 0x4000_0000_0000;
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// An address for `bytes` bytes of device memory, on a border of 512 as the driver's.
+/// Returns an address for `bytes` bytes of device memory, aligned to 512 as the driver's.
 fn address(bytes: usize) -> CUdeviceptr {
     // Relaxed: only the sum matters.
     let offset = NEXT.fetch_add((bytes as u64).next_multiple_of(512), Ordering::Relaxed);
     WINDOW + offset % WINDOW_LENGTH
 }
 
-/// Where in the host's memory an address lies; `None` for one that [`address`] has made up.
+/// Returns the address as host memory; `None` for one that [`address`] returned.
 fn host_address(addr: CUdeviceptr) -> Option<usize> {
     if (WINDOW..WINDOW + WINDOW_LENGTH).contains(&addr) { None } else { usize::try_from(addr).ok() }
 }
 
-/// Gives the caller a value, unless it did not ask for one.
+/// Writes a value, unless the pointer is NULL.
 ///
 /// # Safety
-/// `to` is NULL or may be written to.
+///
+/// `to` is NULL or valid for writes.
 unsafe fn put<T>(to: *mut T, value: T) -> CUresult {
     if !to.is_null() {
-        // SAFETY: not NULL, so it may be written to; it need not be aligned, because a C caller's `void *` need not be.
+        // SAFETY: not NULL, so valid for writes. It need not be aligned, as a C caller's `void *`
+        // need not be.
         unsafe { to.write_unaligned(value) };
     }
     CUresult::SUCCESS
 }
 
-/// Copies as much of a text as fits, with its NUL.
+/// Writes a text and its NUL, truncated to fit.
 ///
 /// # Safety
-/// `to` is NULL or `length` bytes from it may be written to.
+///
+/// `to` is NULL or valid for writes of `length` bytes.
 unsafe fn put_text(to: *mut c_char, length: c_int, text: &CStr) -> CUresult {
     let bytes = text.to_bytes_with_nul();
     let length = usize::try_from(length).unwrap_or(0).min(bytes.len());
     if !to.is_null() {
-        // SAFETY: both are valid for `length` bytes, and a static text overlaps with nothing that a caller may write to.
+        // SAFETY: both are valid for `length` bytes. A static text does not overlap with memory
+        // that a caller may write.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr().cast(), to, length) };
     }
     CUresult::SUCCESS
 }
 
-/// Looks a function up as the driver does.
+/// Finds a function as the driver does.
 ///
 /// # Safety
+///
 /// `symbol` is a C string.
 unsafe fn look_up(symbol: *const c_char, version: c_int, flags: cuuint64_t) -> Option<Lookup> {
     let stream = proc_address::stream(flags)?;
-    // SAFETY: a C string, which the caller leaves alone during the call.
+    // SAFETY: a C string, which the caller does not modify during the call.
     let name = unsafe { CStr::from_ptr(symbol) };
     Some(proc_address::resolve(name.to_str().unwrap_or(""), version, stream, VERSION))
 }
 
-/// Device attributes that callers act on; all others are 0.
+/// Returns an attribute that callers depend on; 0 for all others.
 fn attribute(attribute: CUdevice_attribute) -> c_int {
     match attribute {
         CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK
@@ -112,7 +119,7 @@ fn attribute(attribute: CUdevice_attribute) -> c_int {
     }
 }
 
-/// Answers calls that make something: a handle to it, through the first argument.
+/// Implements functions that create an object: they write a handle through the first argument.
 macro_rules! handles {
     ($($symbol:ident($to:ident: $type:ident $(, $argument:ident: $kind:ty)*);)*) => {$(
         unsafe fn $symbol($to: *mut $type $(, $argument: $kind)*) -> CUresult {
@@ -123,7 +130,7 @@ macro_rules! handles {
     )*};
 }
 
-/// Answers calls that ask for one value: this one, through the argument.
+/// Implements functions that return one value through an argument.
 macro_rules! values {
     ($($symbol:ident($($before:ident: $early:ty,)* => $to:ident: $type:ty = $value:expr $(, $after:ident: $late:ty)*);)*) => {$(
         unsafe fn $symbol($($before: $early,)* $to: *mut $type $(, $after: $late)*) -> CUresult {
@@ -135,13 +142,14 @@ macro_rules! values {
     )*};
 }
 
-/// Answers the stream's memory writes by making them: streams are always idle here.
+/// Implements the memory writes of streams. They are performed at once, because streams are always
+/// idle.
 macro_rules! writes {
     ($($symbol:ident: $type:ty;)*) => {$(
         unsafe fn $symbol(_stream: CUstream, addr: CUdeviceptr, value: $type, _flags: c_uint) -> CUresult {
             if let Some(word) = host_address(addr) {
-                // SAFETY: host memory that the caller named as writable. Others poll it, so the store is volatile: one store of
-                // the word's width.
+                // SAFETY: host memory that the caller gave as writable. Other threads poll it, so
+                // the store is volatile: a single store of the word's width.
                 unsafe { ptr::with_exposed_provenance_mut::<$type>(word).write_volatile(value) };
             }
             CUresult::SUCCESS

@@ -1,7 +1,8 @@
-//! Every symbol of the table, exported.
+//! The exported functions: one for each symbol of the table.
 //!
-//! A typed row becomes a method of [`Driver`] with a default that answers success, and an export that calls the method of
-//! [`Null`]; a bare name becomes an export that answers success. `cuGetProcAddress` finds them all in [`POINTERS`].
+//! A typed row becomes a method of [`Driver`] whose default returns success, and an export that
+//! calls the method of [`Null`]. A bare name becomes an export that returns success.
+//! `cuGetProcAddress` finds them all in [`POINTERS`].
 
 use core::ffi::c_void;
 
@@ -13,13 +14,14 @@ use crate::answers::Null;
 #[repr(transparent)]
 pub(crate) struct Pointer(pub(crate) *const c_void);
 
-// SAFETY: the address of a function never changes, and nothing is read or written through it here.
+// SAFETY: the address of a function never changes, and nothing is read or written through the
+// pointer here.
 unsafe impl Sync for Pointer {}
 
 macro_rules! exports {
     ($($kind:ident $symbol:ident { $($name:tt)* } $role:ident $treatment:ident $simulated:ident $reason:literal
         $(($($arguments:tt)*) $(-> $answer:ty)?)?;)*) => {
-        /// The functions whose arguments are known.
+        /// The functions with known arguments.
         pub(crate) trait Driver {
             $(method!($symbol $(($($arguments)*))?);)*
         }
@@ -41,11 +43,12 @@ macro_rules! method {
     };
 }
 
-/// Makes a function differ from all others: the compiler would give functions of equal code one address, and the shim tells
-/// functions apart by their addresses. A comment in the assembly costs nothing.
+/// Makes a function differ from all others. The compiler gives functions with equal code one
+/// address, but the shim tells functions apart by their addresses. A comment in the assembly costs
+/// no instruction.
 macro_rules! distinct {
     ($symbol:ident) => {
-        // SAFETY: no instruction at all.
+        // SAFETY: the assembly contains no instruction.
         unsafe {
             core::arch::asm!(
                 concat!("/* ", stringify!($symbol), " */"),
@@ -67,7 +70,7 @@ macro_rules! export {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $symbol($($argument: $type),*) -> CUresult {
             distinct!($symbol);
-            // SAFETY: the caller answers for its arguments, as with the real function.
+            // SAFETY: the caller guarantees its arguments, as for the real function.
             unsafe { <Null as Driver>::$symbol($($argument),*) }
         }
     };

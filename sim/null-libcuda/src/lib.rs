@@ -1,7 +1,9 @@
-//! The null driver: answers every call at once, so that only the shim's cost is seen (`libcuda.so.1`).
+//! The null driver (`libcuda.so.1`): answers every call at once, so that only the shim's cost is
+//! measured.
 //!
-//! Every symbol of the table is exported. A call answers success and does nothing, unless its caller goes on with what it
-//! answers: those are in [`answers`], and give plausible values as cheaply as they can. There is one GPU, and it is never full.
+//! Every symbol of the table is exported. A call returns success and does nothing. Calls whose
+//! callers use the result are in [`answers`]; they return plausible values as cheaply as possible.
+//! There is one GPU, which is never full.
 #![allow(non_snake_case, clippy::too_many_arguments, reason = "the vendor's own functions")]
 
 mod answers;

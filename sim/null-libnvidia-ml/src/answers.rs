@@ -1,4 +1,4 @@
-//! The answers that a caller goes on with: the one GPU, its names, its memory, its empty lists.
+//! Results that callers use: the GPU, its names, its memory, its empty lists.
 
 use core::ffi::CStr;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -11,41 +11,44 @@ use crate::exports::Nvml;
 /// The null driver's NVML.
 pub(crate) struct Null;
 
-/// The CUDA version the null driver plays.
+/// The CUDA version of the null driver.
 const CUDA_VERSION: c_int = 13050;
-/// The GPU's memory, in bytes, of which all is always free: 80 GiB, or as many as `CGPU_NULL_GIB` says. To it sizes are only numbers.
+/// Size of the GPU's memory in bytes, all of which is always free: 80 GiB, or `CGPU_NULL_GIB`.
 static MEMORY: LazyLock<c_ulonglong> = LazyLock::new(|| {
     let asked = std::env::var("CGPU_NULL_GIB").ok().and_then(|text| text.parse().ok());
     asked.filter(|gib| (1..=1 << 13).contains(gib)).unwrap_or(80) << 30
 });
-/// The bytes of the null `libcuda.so.1`'s UUID, as text.
+/// The UUID of the null `libcuda.so.1`, as text.
 const UUID: &CStr = c"GPU-6e756c6c-2d64-7269-7665-722d67707530";
-/// Host time of a start, an `nvmlInit` while the library has no users: as many milliseconds as `CGPU_SIM_NVML_INIT_MS` says.
+/// Host time of a start, that is, of an `nvmlInit` while the library has no users:
+/// `CGPU_SIM_NVML_INIT_MS` in milliseconds.
 static START: LazyLock<Duration> = LazyLock::new(|| {
     let asked = std::env::var("CGPU_SIM_NVML_INIT_MS").ok().and_then(|text| text.parse().ok());
     Duration::from_millis(asked.filter(|millis| *millis <= 60_000).unwrap_or(0))
 });
-/// The library's users. Locked for as long as a start takes, as in a real NVML.
+/// Number of the library's users. Locked for the duration of a start, as in a real NVML.
 static USERS: Mutex<usize> = Mutex::new(0);
 const GPU: nvmlDevice_t = nvmlDevice_t(0x6e75_6c6c);
 
-/// Gives the caller a value.
+/// Writes a value, unless the pointer is NULL.
 ///
 /// # Safety
-/// `to` is NULL or may be written to.
+///
+/// `to` is NULL, or aligned and valid for writes.
 unsafe fn put<T>(to: *mut T, value: T) -> nvmlReturn_t {
     if to.is_null() {
         return nvmlReturn_t::ERROR_INVALID_ARGUMENT;
     }
-    // SAFETY: not NULL, so it may be written to and is aligned, as the caller promises.
+    // SAFETY: not NULL, so aligned and valid for writes, by the contract.
     unsafe { to.write(value) };
     nvmlReturn_t::SUCCESS
 }
 
-/// Copies a text with its NUL, if it fits.
+/// Writes a text and its NUL, if they fit.
 ///
 /// # Safety
-/// `to` is NULL or `length` bytes from it may be written to.
+///
+/// `to` is NULL or valid for writes of `length` bytes.
 unsafe fn put_text(to: *mut c_char, length: c_uint, text: &CStr) -> nvmlReturn_t {
     let bytes = text.to_bytes_with_nul();
     if to.is_null() {
@@ -54,12 +57,13 @@ unsafe fn put_text(to: *mut c_char, length: c_uint, text: &CStr) -> nvmlReturn_t
     if (length as usize) < bytes.len() {
         return nvmlReturn_t::ERROR_INSUFFICIENT_SIZE;
     }
-    // SAFETY: it fits, as just compared, and a static text overlaps with nothing that a caller may write to.
+    // SAFETY: the text fits, as was checked above. A static text does not overlap with memory that
+    // a caller may write.
     unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), to, bytes.len()) };
     nvmlReturn_t::SUCCESS
 }
 
-/// Answers calls that ask for one value: this one, through the argument.
+/// Implements functions that return one value through an argument.
 macro_rules! values {
     ($($symbol:ident($($before:ident: $early:ty,)* => $to:ident: $type:ty = $value:expr $(, $after:ident: $late:ty)*);)*) => {$(
         unsafe fn $symbol($($before: $early,)* $to: *mut $type $(, $after: $late)*) -> nvmlReturn_t {
@@ -71,7 +75,7 @@ macro_rules! values {
     )*};
 }
 
-/// Answers calls that ask for a text.
+/// Implements functions that return a text.
 macro_rules! texts {
     ($($symbol:ident($($argument:ident: $kind:ty),*) = $text:expr;)*) => {$(
         unsafe fn $symbol($($argument: $kind,)* to: *mut c_char, length: c_uint) -> nvmlReturn_t {
@@ -82,7 +86,7 @@ macro_rules! texts {
     )*};
 }
 
-/// Answers calls that list processes: there are none.
+/// Implements functions that list processes: there are none.
 macro_rules! nobody {
     ($($symbol:ident: $type:ty;)*) => {$(
         unsafe fn $symbol(_device: nvmlDevice_t, info_count: *mut c_uint, _infos: *mut $type) -> nvmlReturn_t {

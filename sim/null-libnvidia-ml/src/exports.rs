@@ -1,7 +1,7 @@
-//! Every symbol of the table, exported.
+//! The exported functions: one for each symbol of the table.
 //!
-//! A typed row becomes a method of [`Nvml`] with a default that answers success, and an export that calls the method of [`Null`];
-//! a bare name becomes an export that answers success.
+//! A typed row becomes a method of [`Nvml`] whose default returns success, and an export that calls
+//! the method of [`Null`]. A bare name becomes an export that returns success.
 
 use cgpu_abi::nvml_types::*;
 
@@ -10,7 +10,7 @@ use crate::answers::Null;
 macro_rules! exports {
     ($($kind:ident $symbol:ident { $($name:tt)* } $role:ident $treatment:ident $simulated:ident $reason:literal
         $(($($arguments:tt)*) $(-> $answer:ty)?)?;)*) => {
-        /// The functions whose arguments are known.
+        /// The functions with known arguments.
         pub(crate) trait Nvml {
             $(method!($symbol $(($($arguments)*) $(-> $answer)?)?);)*
         }
@@ -32,11 +32,12 @@ macro_rules! method {
     };
 }
 
-/// Makes a function differ from all others: the compiler would give functions of equal code one address, and the shim tells
-/// functions apart by their addresses. A comment in the assembly costs nothing.
+/// Makes a function differ from all others. The compiler gives functions with equal code one
+/// address, but the shim tells functions apart by their addresses. A comment in the assembly costs
+/// no instruction.
 macro_rules! distinct {
     ($symbol:ident) => {
-        // SAFETY: no instruction at all.
+        // SAFETY: the assembly contains no instruction.
         unsafe {
             core::arch::asm!(
                 concat!("/* ", stringify!($symbol), " */"),
@@ -61,7 +62,7 @@ macro_rules! export {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $symbol($($argument: $type),*) -> $answer {
             distinct!($symbol);
-            // SAFETY: the caller answers for its arguments, as with the real function.
+            // SAFETY: the caller guarantees its arguments, as for the real function.
             unsafe { <Null as Nvml>::$symbol($($argument),*) }
         }
     };

@@ -1,4 +1,4 @@
-//! The libraries' faces: names, versions, hash tables as the real ones have them.
+//! Names, versions and hash tables of the exported symbols, compared with the real libraries'.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,7 +16,7 @@ fn tool(program: &str, arguments: &[&str], file: &Path) -> String {
     String::from_utf8(output.stdout).expect("the names of symbols are text")
 }
 
-/// Address and name of each exported symbol.
+/// Returns the address of each exported symbol, by name.
 fn exports(file: &Path) -> BTreeMap<String, String> {
     let text = tool("nm", &["-D", "--defined-only"], file);
     let symbols = text.lines().map(|line| {
@@ -28,7 +28,7 @@ fn exports(file: &Path) -> BTreeMap<String, String> {
     symbols.collect()
 }
 
-/// The names of a data table.
+/// Returns the names in a data table.
 fn table(name: &str) -> BTreeSet<String> {
     let text = std::fs::read_to_string(setup::root().join("abi/data").join(name)).unwrap();
     text.lines().skip(1).map(|line| line.split('\t').next().unwrap().to_owned()).collect()
@@ -38,13 +38,14 @@ fn check(library: &str, names: &str, hashes: &[&str]) {
     for folder in ["sim", "null"] {
         let file = setup::libraries().join(folder).join(library);
         let exports = exports(&file);
-        // Nothing of the table is missing, and nothing of Rust's leaks. A version would be part of the name.
+        // Every symbol of the table is exported, and none of Rust's. A version would be part of the
+        // name.
         assert_eq!(
             exports.keys().cloned().collect::<BTreeSet<_>>(),
             table(names),
             "{folder}/{library}"
         );
-        // Functions are told apart by their addresses.
+        // The shim tells functions apart by their addresses.
         let addresses: BTreeSet<_> = exports.values().collect();
         assert_eq!(
             addresses.len(),

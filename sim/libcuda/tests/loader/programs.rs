@@ -1,4 +1,4 @@
-//! The C programs on the simulated GPU, each in processes of its own under the real loader.
+//! The C programs on the simulated GPU, each in its own processes under the real loader.
 
 use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ fn memory_is_filled_to_the_brim_and_given_back() {
     assert_eq!(number(&answer, "free_after"), number(&answer, "free_before"));
     assert!(number(&answer, "granted") <= number(&answer, "free_before"));
     assert!(number(&answer, "granted") > number(&answer, "free_before") - 64.0 * MIB);
-    // The driver keeps some for itself, and the context costs some.
+    // The driver reserves some memory, and the context takes some.
     assert!(number(&answer, "total") < 23028.0 * MIB);
     assert!(number(&answer, "free_before") < number(&answer, "total"));
 }
@@ -142,7 +142,7 @@ fn names_are_looked_up_as_the_driver_does() {
             Machine::new(&format!("lookup-{version}"), "A10").with("CGPU_SIM_DRIVER", version);
         if version == "11080" {
             let output = machine.run("lookup");
-            // The second version of the function that the program is about came with 12.0.
+            // The program requires the second version of the function, which CUDA 12.0 introduced.
             assert!(
                 String::from_utf8_lossy(&output.stderr).contains("cuGetProcAddress_v2"),
                 "{output:?}"
@@ -164,7 +164,8 @@ fn per_thread_names_work() {
 
 #[test]
 fn a_full_queue_blocks_the_launch() {
-    // The queue holds about 1000 of 3000 kernels of 1 ms each: the last launch returns when the GPU has done the others.
+    // The queue holds about 1000 of 3000 kernels of 1 ms each: the last launch returns after the
+    // GPU has run the others.
     let answer = Machine::new("queue", "A10").prints("launch_loop spin_1ms --count 3000");
     assert!(number(&answer, "issued") >= 1.9, "{answer}");
     assert!(number(&answer, "seconds") >= 3.0, "{answer}");
@@ -276,13 +277,13 @@ fn arrays_take_what_their_tiles_take() {
     let answer = Machine::new("arrays", "A10").prints("arrays");
     assert_eq!(number(&answer, "flat"), 65536.0);
     assert_eq!(number(&answer, "plane"), 4.5 * MIB);
-    // 8 MiB, 2, 1/2, ... and the whole in steps of 2 MiB.
+    // 8 MiB, 2, 1/2, ..., all of it in multiples of 2 MiB.
     assert_eq!(number(&answer, "chain"), 12.0 * MIB);
 }
 
 #[test]
 fn nvml_tells_of_the_same_gpus() {
-    // The fastest comes first on the bus, too: both number the GPUs alike.
+    // The GPUs are fastest first on the bus, so CUDA and NVML number them alike.
     let answer = Machine::new("nvml", "H100,A10,T4").prints("nvml 512M");
     assert_eq!(number(&answer, "grown"), 512.0 * MIB);
     assert!(number(&answer, "own") > 512.0 * MIB, "{answer}");
@@ -292,7 +293,7 @@ fn nvml_tells_of_the_same_gpus() {
 fn threads_share_a_context() {
     let machine = Machine::new("threads", "A10");
     assert_eq!(number(&machine.prints("threads 8 10"), "threads"), 32.0);
-    // Each thread's own default stream goes with it, or a machine would run out of them.
+    // A thread's default stream ends with it; otherwise the machine would run out of streams.
     machine.prints("threads 64 2");
 }
 
@@ -315,7 +316,7 @@ fn a_killed_process_leaves_nothing_behind() {
     assert!(free() < before - 4096.0 * MIB);
     holder.kill().unwrap();
     holder.wait().unwrap();
-    // Its memory goes some time after it, as a driver's does.
+    // Memory of a killed process is freed some time after its end.
     let deadline = Instant::now() + Duration::from_secs(20);
     while free() < before {
         assert!(Instant::now() < deadline, "the memory of a dead process stays");
@@ -410,7 +411,7 @@ fn the_journal_says_what_the_gpus_did_for_whom() {
         ["spin_200us", "spin_300us"],
         "{named:?}"
     );
-    // Whole, or in parts where the slice ended.
+    // A kernel runs as one span, or as several where a slice ended.
     assert!(named["spin_200us"].iter().all(|&length| length <= 200_000));
     assert!(named["spin_200us"].contains(&200_000) && named["spin_300us"].contains(&300_000));
     let summary = trace.summary();

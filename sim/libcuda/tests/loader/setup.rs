@@ -1,4 +1,4 @@
-//! The stage for tests under the real loader: built libraries and programs, private segments.
+//! Fixture for tests under the real loader: built libraries and programs, private segments.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,29 +6,28 @@ use std::process::{Child, Command, Output, Stdio};
 
 use cgpu_e2e::Dist;
 
-/// The root of the workspace.
+/// Returns the root of the workspace.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The folder with the libraries under their names, in `sim/` and `null/`.
+/// Returns the folder of the built libraries, which are in `sim/` and `null/`.
 pub(crate) fn libraries() -> PathBuf {
     Dist::find().folder().to_owned()
 }
 
-/// A compiled program of `tests/cuda/programs`.
+/// Returns the path of a compiled program of `tests/cuda/programs`.
 pub(crate) fn program(name: &str) -> PathBuf {
     Dist::find().program(name)
 }
 
-/// A machine of one's own: a segment in a private folder, gone with it.
+/// A simulated machine in a private folder, which is removed on drop.
 pub(crate) struct Machine {
     folder: PathBuf,
     variables: Vec<(String, String)>,
 }
 
 impl Machine {
-    /// A machine with these GPUs.
     pub(crate) fn new(test: &str, gpus: &str) -> Self {
         let folder = PathBuf::from(format!("/dev/shm/cgpu-test-{}-{test}", std::process::id()));
         fs::create_dir_all(&folder).expect("the folder can be made");
@@ -40,13 +39,13 @@ impl Machine {
         Self { folder, variables }
     }
 
-    /// With one more variable.
+    /// Sets one more variable for the programs.
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// A file of the machine's folder.
+    /// Returns the path of a file in the machine's folder.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
@@ -62,18 +61,18 @@ impl Machine {
         command
     }
 
-    /// Runs a program with its arguments to its end. Every program has a watchdog of its own.
+    /// Runs a program to its end. Every program has its own watchdog.
     pub(crate) fn run(&self, line: &str) -> Output {
         self.command(line).output().expect("the program starts")
     }
 
-    /// Starts a program that goes on until its input is closed or it is killed.
+    /// Starts a program that runs until its input is closed or it is killed.
     pub(crate) fn start(&self, line: &str) -> Child {
         let mut command = self.command(line);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts")
     }
 
-    /// Runs a program that has to succeed in silence; what it prints.
+    /// Runs a program that must succeed without messages. Returns its output.
     pub(crate) fn prints(&self, line: &str) -> String {
         let output = self.run(line);
         let (text, errors) =
@@ -86,12 +85,12 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // A folder that is left in /dev/shm is a nuisance, not a failure.
+        // A folder left in /dev/shm does not fail the test.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// A number of a program's one-line answer.
+/// Returns a number of a program's one-line output.
 pub(crate) fn number(answer: &str, key: &str) -> f64 {
     let (_, rest) = answer
         .split_once(&format!("\"{key}\": "))
