@@ -1,13 +1,13 @@
-//! Exports of libcgpu.so: one function for each hooked row of the tables. No logic here. Each has the
-//! contract of the library's function of its name.
+//! Exports of libcgpu.so: one function for each hooked row of the tables. No logic here. Each has
+//! the contract of the library's function of its name.
 //!
 //! | treatment | body |
 //! |---|---|
 //! | Gated, or any other of a launch | the hook of that name; its slow path has its own boundary |
 //! | Refused | refused and counted under a limit, else the driver's function |
 //! | Counted | counted, then the driver's function |
-//! | Guarded, and all others of NVML except those that count its users | refused while the program has not initialised NVML, else as below |
-//! | all others | the hook of that name |
+//! | Guarded, and NVML's others | refused before the program's `nvmlInit`, else as below |
+//! | all others, and NVML's that count its users | the hook of that name |
 
 use core::ffi::c_void;
 use core::ptr;

@@ -3,9 +3,11 @@
 //! | source | used when |
 //! |---|---|
 //! | the driver (`cuMemGetInfo`) | a context of the device is current |
-//! | NVML | it is already started, or no monitor reports the value: then it is started ([`crate::nvml_uses`]) |
-//! | the monitor before, the driver after | first context of a container that has a monitor, while its size is unknown |
-//! | accounted memory before, the driver after | the same if neither is available: all other memory in use counts as the context's |
+//! | NVML ([`crate::nvml_uses`]) | it is started, or no monitor reports the value |
+//! | the monitor before, the driver after | a context's size is unknown, with a monitor |
+//! | the accounting before, the driver after | the same if neither is available |
+//!
+//! In the last case all memory that is not accounted counts as the context's.
 //!
 //! Nothing is measured once the size is known. With a monitor that is so from the second context
 //! on: it is charged like the first one, and the monitor's figure for each process corrects it

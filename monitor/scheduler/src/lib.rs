@@ -16,11 +16,11 @@
 //! | [`refill`], `rounds`, `rates` | credit: rounds and quanta, fixed shares, the next holder |
 //! | `priority`, `allowance` | high priority: takes the GPU at once, up to `prio_ratio` |
 //! | `turns`, `turn_phase`, `drain_timeout` | a turn, its phases, how long its end may take |
-//! | `background`, `shared_turns`, `bursts` | containers that run beside others' turns, or get turns at once |
+//! | `background`, `shared_turns`, `bursts` | background work; turns at once |
 //! | [`gangs`] | containers that have their turns on several GPUs at the same time |
-//! | `turn_accounting`, `debt`, [`accounting`] | cost of turns; work from before the first turn; sums |
+//! | `turn_accounting`, `debt`, [`accounting`] | cost of turns; old work; sums |
 //! | `gates` | what the gates say |
-//! | [`turn_history`], `last_second`, `measured` | the last turns; sums and shares of the last second |
+//! | [`turn_history`], `last_second`, `measured` | the last turns and second |
 //! | [`upgrade`] | the state transferred to the next monitor |
 //! | [`tuning`] | the times of the scheduler |
 //!

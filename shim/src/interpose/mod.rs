@@ -2,9 +2,9 @@
 //!
 //! | the program | this library |
 //! |---|---|
-//! | is linked with libcuda.so.1 | exports every hooked name ([`crate::entry`]) and is searched first |
-//! | calls `dlsym` or `dlvsym` ([`dlsym`]) | calls the real one, and replaces the driver's own symbol by the hook |
-//! | calls `cuGetProcAddress` ([`routing`]) | calls the driver, and replaces the pointer that it returns |
+//! | is linked with libcuda.so.1 | exports every hooked name ([`crate::entry`]) |
+//! | calls `dlsym` or `dlvsym` ([`dlsym`]) | calls the real one, and returns the hook |
+//! | calls `cuGetProcAddress` ([`routing`]) | calls the driver, and returns the hook |
 //! | opens a plugin with `RTLD_DEEPBIND` ([`dlopen`]) | clears the flag |
 //! | opens a separate namespace ([`dlmopen`]) | keeps the driver out of it |
 //!

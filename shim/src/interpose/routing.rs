@@ -8,7 +8,10 @@
 //! | null | null |
 //! | the address of a hooked symbol, or a hook | the hook |
 //! | the address of another exported symbol | the same |
-//! | anything else, under a name of the table | decided by the symbol of the greatest version that is not above the requested one: refused if it takes memory, else passed; counted either way |
+//! | anything else, under a name of the table | refused or passed, and counted |
+//!
+//! The last row is decided by the symbol of the greatest version that is not above the requested
+//! one: it is refused if that takes memory.
 //!
 //! On the drivers measured (535, 550) the last row never occurred, and no two symbols had the same
 //! address. If two hooked symbols do, the requested name and version choose between them.

@@ -8,11 +8,11 @@
 //! |---|---|
 //! | the first execution of a function, alone | nothing: it may have loaded the code |
 //! | the next one of each size, alone | the estimate of the size |
-//! | a batch | a quarter of its error is corrected, in each of its kernels by its part of the batch |
-//! | a batch beside other processes' work | the same downwards; upwards hardly, because the others' time is in it |
+//! | a batch | corrects a quarter of its error, in each kernel by its part of the batch |
+//! | a batch beside other processes' work | the same downwards, but hardly upwards |
 //!
-//! The last row makes the estimate a low quantile of the measurements: what the kernel takes when
-//! no other work interrupts it.
+//! A batch beside others includes their time. So the last row makes the estimate a low quantile of
+//! the measurements: what the kernel takes when no other work interrupts it.
 //!
 //! How much is in flight follows a *high* quantile: a shape may take 10 us or 5 ms depending on its
 //! arguments. Where the two differ, each launch is measured by itself, so that each is charged what

@@ -16,11 +16,11 @@ const BOUND: u64 = 500 * US;
 /// Work after which a marker is placed.
 const BATCH: u64 = 500 * US;
 /// Size of a thread's budget.
-const CREDIT: u64 = 200 * US;
+const BUDGET: u64 = 200 * US;
 /// A bound above this has larger budgets.
-const WIDE: u64 = MS;
+const WIDE_BOUND: u64 = MS;
 /// Longest interval at which a held thread polls its work before that must be over.
-const LONG_LOOK: u64 = 2 * MS;
+const MAX_POLL_INTERVAL: u64 = 2 * MS;
 /// Launches that the driver queues.
 const DEPTH: u64 = 1000;
 
@@ -165,7 +165,7 @@ pub(crate) struct Siblings {
 
 /// What a step of a process requests from the harness.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct Requests {
     pub(crate) notify: bool,
 }
 
@@ -229,8 +229,8 @@ impl Process {
         page: &Page,
         siblings: Siblings,
         random: &mut Random,
-    ) -> Asked {
-        let mut asked = Asked::default();
+    ) -> Requests {
+        let mut asked = Requests::default();
         if self.stopped || self.dead {
             return asked;
         }
@@ -262,7 +262,7 @@ impl Process {
                         asked.notify = page.notify_requested;
                         self.notified = true;
                     }
-                    self.thread = Thread::Held { word, until: self.look_again(now, random) };
+                    self.thread = Thread::Held { word, until: self.next_poll(now, random) };
                 }
             }
             Thread::Queued if gpu.queues[self.context].launches < DEPTH => {
@@ -279,14 +279,18 @@ impl Process {
     }
 
     /// Returns when a held thread polls the GPU again: when its own work is predicted to have run.
-    fn look_again(&self, now: u64, random: &mut Random) -> u64 {
+    fn next_poll(&self, now: u64, random: &mut Random) -> u64 {
         let late = random.between(30 * US, 60 * US);
         let own = if self.batches.is_empty() {
             100 * MS
         } else {
             // First at the earliest end of its work, then at growing intervals.
             let overdue = now.saturating_sub(self.due);
-            self.due.saturating_sub(now).min(LONG_LOOK).max(overdue / 8).clamp(50 * US, 100 * MS)
+            self.due
+                .saturating_sub(now)
+                .min(MAX_POLL_INTERVAL)
+                .max(overdue / 8)
+                .clamp(50 * US, 100 * MS)
                 + late
         };
         now + own
@@ -301,7 +305,7 @@ impl Process {
         siblings: Siblings,
         random: &mut Random,
         throttled: Option<u64>,
-        asked: &mut Asked,
+        asked: &mut Requests,
     ) {
         let metered = page.gate != self.open_word && !self.ungated;
         if self.began == 0 {
@@ -370,7 +374,7 @@ impl Process {
                     asked.notify = page.notify_requested && (!self.held || missed);
                     (self.held, self.under) = (true, page.turn);
                     self.thread =
-                        Thread::Held { word: page.gate, until: self.look_again(now, random) };
+                        Thread::Held { word: page.gate, until: self.next_poll(now, random) };
                     return;
                 }
             }
@@ -383,9 +387,9 @@ impl Process {
         let chunk = if metered {
             let rest = page.granted.saturating_sub(self.cell.spent + siblings.spent) / 4;
             let credit = match page.bound {
-                0 => CREDIT,
-                bound if bound > WIDE => bound * 7 / 10,
-                bound => CREDIT.min(bound / 2),
+                0 => BUDGET,
+                bound if bound > WIDE_BOUND => bound * 7 / 10,
+                bound => BUDGET.min(bound / 2),
             };
             if self.known != Known::Nothing {
                 (credit.min(rest) / self.estimate.max(1)).max(1)
@@ -393,7 +397,7 @@ impl Process {
                 1
             }
         } else {
-            (CREDIT / mean).max(1)
+            (BUDGET / mean).max(1)
         };
         let launches = chunk.min(burst).min(room);
         if launches == 0 {

@@ -97,8 +97,8 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingStats_v2(
 }
 
 impl Sliced {
-    /// Queries by NVML's id of our process `pid`, and replaces its peak by the accounted one. `query`
-    /// returns NVML's answer, whether the process is running, and a reference to its peak.
+    /// Queries by NVML's id of our process `pid`, and replaces its peak by the accounted one.
+    /// `query` returns NVML's answer, whether the process is running, and a reference to its peak.
     fn account<'a>(
         &self,
         pid: c_uint,

@@ -7,7 +7,7 @@
 //! | nearest measured size | price |
 //! |---|---|
 //! | larger | the larger one's |
-//! | smaller | the smaller one's times the ratio of the sizes, at most that of an unknown function |
+//! | smaller | the smaller one's times the ratio, at most that of an unknown function |
 //! | both | the lower of the two |
 
 use cgpu_shm::units::Nanos;

@@ -8,10 +8,10 @@
 //! | what a set of batches shows | overlap | costs |
 //! |---|---|---|
 //! | each took what it takes alone | rises | learn from each one's own length |
-//! | they took longer: they waited for each other | moves to the expected time one by one, over the time together | learn from the sum; rise only where nothing overlaps |
+//! | they took longer: they waited for each other | follows the sample | learn from the sum |
 //!
-//! If costs rose in the second case, too, they and the overlap would drive each other up: kernels
-//! that fill the GPU would seem three times as long and three at a time.
+//! In the second case costs rise only where nothing overlaps. Otherwise they and the overlap would
+//! drive each other up: kernels that fill the GPU would seem three times as long and three at a time.
 //!
 //! A process that may only have in flight what fits one by one never shows an overlap. So overlap
 //! is *tried* now and then: for a few sets one more stream counts as overlapping. A trial may cost
