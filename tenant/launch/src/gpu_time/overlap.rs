@@ -11,7 +11,8 @@
 //! | they took longer: they waited for each other | follows the sample | learn from the sum |
 //!
 //! In the second case costs rise only where nothing overlaps. Otherwise they and the overlap would
-//! drive each other up: kernels that fill the GPU would seem three times as long and three at a time.
+//! drive each other up: kernels that fill the GPU would seem three times as long and three at a
+//! time.
 //!
 //! A process that may only have in flight what fits one by one never shows an overlap. So overlap
 //! is *tried* now and then: for a few sets one more stream counts as overlapping. A trial may cost
