@@ -1,4 +1,4 @@
-//! The simulator must show what is known of real GPUs before it may judge anybody.
+//! Measurements of real GPUs, which the simulator must reproduce.
 
 mod fixture;
 
@@ -61,7 +61,8 @@ fn time_is_shared_equally_whatever_the_length_of_kernels() {
     }
 }
 
-/// XSched's strawman that waits for each launch loses 8 to 151 % by the length of kernels.
+/// XSched's simple scheduler that waits for each launch loses 8 to 151 %, depending on the length
+/// of kernels.
 #[test]
 fn waiting_for_every_launch_costs_8_to_150_percent() {
     let loss = |kernel: &str, micros: u64| {
@@ -82,7 +83,7 @@ fn waiting_for_every_launch_costs_8_to_150_percent() {
     assert!(losses.is_sorted_by(|longer, shorter| longer > shorter), "{losses:?}");
 }
 
-/// XSched, figure 11: more than 10 in flight cost below 1 %, few cost more.
+/// XSched, figure 11: more than 10 launches in flight cost below 1 %, few cost more.
 #[test]
 fn ten_launches_in_flight_cost_less_than_one_percent() {
     let rate = |habit| {
@@ -96,7 +97,7 @@ fn ten_launches_in_flight_cost_less_than_one_percent() {
     assert!(rate(Habit::Bound(1)) < 0.8 * free);
 }
 
-/// What a slice is for: a tenant that waits for each launch pays for its neighbour's slice and two switches every time.
+/// A tenant that waits for each launch waits for its neighbour's slice and two switches every time.
 #[test]
 fn a_synchronising_tenant_starves_beside_a_saturating_one() {
     let mut fixture = Fixture::new(1, Figures::default());
@@ -133,7 +134,7 @@ fn gpus_compute_side_by_side() {
     assert_near("third GPU", fixture.share(2) + fixture.share(3), 0.91, 0.01);
 }
 
-/// As large as anybody is promised: 25 tenants of 8 streams with 1000 kernels queued in each.
+/// The largest supported load: 25 tenants of 8 streams with 1000 kernels queued in each.
 #[test]
 fn a_crowd_is_served_equally() {
     let mut fixture = Fixture::new(1, Figures::default());
@@ -153,7 +154,7 @@ fn a_crowd_is_served_equally() {
     for each in fixture.timeline().processes(0) {
         assert_near("share", ratio(each.busy, Nanos(40 * cycle.0)), 1_024.0 / 28_100.0, 0.001);
     }
-    // The work, and the switches between slices, the first included.
+    // The work, and the switches between slices, including the first.
     fixture.run_until(Nanos(25 * 8 * 10_000_000 + 25 * 80 * 100_000));
     assert_eq!(fixture.timeline().engine_time(0).busy, Nanos(25 * 8 * 10_000_000));
 }
@@ -172,7 +173,8 @@ fn the_same_seed_gives_the_same_history() {
     assert_ne!(history(1), history(2));
 }
 
-/// What a limiter does that measures by events on the NULL stream: every record waits for all blocking streams, and they for it.
+/// A limiter that measures with events on the NULL stream does this: every record waits for all
+/// blocking streams, and they wait for it.
 #[test]
 fn events_on_the_null_stream_serialise_streams() {
     let span = Nanos::from_micros(100);
@@ -209,7 +211,7 @@ fn events_on_the_null_stream_serialise_streams() {
     assert!(serial >= Nanos(2 * beside.0), "{beside} and {serial}");
 }
 
-/// NVML is late and coarse: it shows whole windows, as integers.
+/// NVML reports the last whole window, in integers.
 #[test]
 fn utilisation_is_of_the_last_whole_window() {
     let figures = Figures::default();

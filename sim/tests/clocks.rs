@@ -1,4 +1,5 @@
-//! Two clocks for one model: the virtual one, on which a run is the same to the byte every time, and the real one, which agrees.
+//! The model's two clocks: the virtual one, with which every run is identical, and the real one,
+//! which must agree with it.
 
 mod fixture;
 
@@ -20,7 +21,7 @@ fn settings(directory: &tempfile::TempDir, figures: Figures) -> Settings {
     }
 }
 
-/// The timeline by itself: four tenants with random kernels.
+/// Tests the timeline alone: four tenants with random kernels.
 #[test]
 fn the_same_seed_gives_the_same_trace_byte_for_byte() {
     let trace = |seed| {
@@ -42,7 +43,8 @@ fn the_same_seed_gives_the_same_trace_byte_for_byte() {
     assert!(first != trace(2), "the seed is not used");
 }
 
-/// The machine with its segment, as several clients have it: one thread drives them all, and nothing sleeps.
+/// Tests the machine with its segment and several clients. One thread drives them all, and nothing
+/// sleeps.
 #[test]
 fn several_clients_on_one_virtual_clock_give_the_same_trace_byte_for_byte() {
     let trace = |seed| {
@@ -69,7 +71,8 @@ fn several_clients_on_one_virtual_clock_give_the_same_trace_byte_for_byte() {
                 client.launch(stream, Launch::whole(Kernel::named("lognormal_80us_1.0"))).unwrap();
                 if round % 16 == 0 {
                     let what = Pitched::line(address, source, 64);
-                    // SAFETY: the bytes live until the end of this function, where all streams have been waited for.
+                    // SAFETY: the bytes live until the end of this function, after all streams were
+                    // waited for.
                     unsafe { client.copy(stream, CopyKind::HostToDevice, what) }.unwrap();
                 }
             }
@@ -91,10 +94,12 @@ fn several_clients_on_one_virtual_clock_give_the_same_trace_byte_for_byte() {
     assert!(first != trace(2), "the seed is not used");
 }
 
-/// The same tenants on both clocks: three on one GPU, of unequal kernels, and one that has the other GPU alone.
+/// Compares the same tenants on both clocks: three with different kernels on one GPU, one alone on
+/// the other.
 #[test]
 fn the_real_clock_agrees_with_the_virtual_one_on_shares_within_2_percent() {
-    // Queues of half a second at least: whoever drives them may lose the processor for a while.
+    // Queues of at least half a second: the thread that fills them may lose its processor for a
+    // while.
     let tenants = [(0, 1_000_u64), (0, 3_000), (0, 700), (1, 2_000)];
     let mut fixture = Fixture::new(2, Figures::default());
     for (gpu, micros) in tenants {
@@ -119,7 +124,7 @@ fn the_real_clock_agrees_with_the_virtual_one_on_shares_within_2_percent() {
             )
         })
         .collect();
-    // More than will be computed, and never so much that a call blocks.
+    // More than will be computed, but not so much that a call blocks.
     for (machine, _, stream, launch) in &clients {
         for _ in 0..1_000 {
             machine.launch(*stream, *launch).unwrap();

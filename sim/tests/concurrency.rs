@@ -1,11 +1,11 @@
-//! Kernels beside each other: by what they take of a GPU, in order of urgency and arrival.
+//! Concurrent kernels: by their use of the GPU, their priority and their order.
 
 use cgpu_sim::settings::Figures;
 use cgpu_sim::timeline::{ContextId, GREATEST_PRIORITY, StreamId, Ticket, Timeline, WORDS};
 use cgpu_sim::words::Plain;
 use cgpu_sim::{Bytes, Footprint, GpuSpec, Kernel, Nanos};
 
-/// Nothing but the engine: what is launched at an instant may begin at it.
+/// The engine alone: a kernel can begin at the instant of its launch.
 fn bare() -> Figures {
     Figures { launch_latency: Nanos::ZERO, switch: Nanos::ZERO, ..Figures::default() }
 }
@@ -36,7 +36,7 @@ impl Gpu {
         [(); N].map(|()| self.timeline().create_stream(context, false).unwrap())
     }
 
-    /// A kernel of so many microseconds, launched at `at`.
+    /// Launches a kernel of so many microseconds at `at` microseconds.
     fn launch(&mut self, stream: StreamId, micros: u64, footprint: Footprint, at: u64) -> Ticket {
         let mut timeline = self.timeline();
         timeline.advance(Nanos::from_micros(at));
@@ -46,7 +46,7 @@ impl Gpu {
         ticket
     }
 
-    /// The microsecond at which each of the tickets is done.
+    /// Returns the microsecond at which each of the tickets is done.
     fn ends<const N: usize>(&mut self, tickets: [Ticket; N]) -> [u64; N] {
         let mut ends = [0; N];
         let start = self.timeline().now().0 / 1_000;
@@ -67,7 +67,7 @@ impl Gpu {
     }
 }
 
-/// So many hundredths of a GPU, in blocks of a hundredth.
+/// Returns a footprint of so many percent of the GPU, in blocks of one percent.
 fn percent(of_gpu: u64) -> Footprint {
     Footprint::of_blocks(of_gpu, 100, 100)
 }
@@ -98,7 +98,7 @@ fn kernels_that_fill_the_gpu_take_their_own_time_one_after_another() {
     assert_eq!(gpu.ends(tickets), [100, 160, 167]);
 }
 
-/// The leftover policy: the second gets the 40 % that the first leaves, then all of its 80 %.
+/// The leftover policy: the second kernel gets the 40 % that the first leaves, then its full 80 %.
 #[test]
 fn the_next_kernel_gets_what_is_left() {
     let mut gpu = Gpu::new(bare());
@@ -109,7 +109,8 @@ fn the_next_kernel_gets_what_is_left() {
         gpu.launch(b, 100, percent(80), 0),
         gpu.launch(c, 10, percent(1), 0),
     ];
-    // 100 us at half rate make 50 us of the second; the third waits until the second has all its blocks on the GPU.
+    // In 100 us at half rate, the second kernel does 50 us of its work. The third waits until all
+    // blocks of the second are on the GPU.
     assert_eq!(gpu.ends(tickets), [100, 150, 110]);
 }
 
@@ -137,11 +138,10 @@ fn more_urgent_streams_come_first() {
         gpu.launch(middle, 20, Footprint::WHOLE, 10),
         gpu.launch(urgent, 10, Footprint::WHOLE, 20),
     ];
-    // A grid in waves makes room as its blocks end, and goes on where it was.
+    // A grid in waves yields as its blocks end, and continues later.
     assert_eq!(gpu.ends(tickets), [130, 180, 40, 30]);
 }
 
-/// One launch may have a priority of its own, more or less urgent than its stream's.
 #[test]
 fn a_launch_may_be_of_another_priority_than_its_stream() {
     let mut gpu = Gpu::new(bare());
@@ -164,7 +164,7 @@ fn kernels_with_all_blocks_on_the_gpu_keep_it() {
     let urgent = gpu.timeline().create_stream_with_priority(context, false, -3).unwrap();
     let tickets =
         [gpu.launch(stream, 100, percent(75), 0), gpu.launch(urgent, 100, percent(50), 20)];
-    // Half of the urgent one has room until the other ends: 80 us of it are 40.
+    // Half of the urgent kernel fits until the other ends: in 80 us it does 40 us of its work.
     assert_eq!(gpu.ends(tickets), [100, 160]);
 }
 
@@ -192,12 +192,13 @@ fn shares_survive_the_slices_of_others() {
         gpu.launch(b, 100, percent(100), 0),
         gpu.launch(c, 100, Footprint::WHOLE, 0),
     ];
-    // Slices of 40 us in turn: the first context computes at 0-40, 80-120, 160-180 and so on; its second kernel at half
-    // rate until 180, then at full rate 180-200 and 220-250, after the other context's last 20 us.
+    // Slices of 40 us alternate. The first context computes at 0-40, 80-120, 160-180 and so on. Its
+    // second kernel runs at half rate until 180, then at full rate at 180-200 and 220-250, after
+    // the other context's last 20 us.
     assert_eq!(gpu.ends(tickets), [180, 250, 220]);
 }
 
-/// A stream that waits for another one's end begins in that same instant: the context is never
+/// A stream that waits for another's end begins at the same instant, so the context is never
 /// without work.
 #[test]
 fn streams_that_wait_for_each_other_keep_their_slice() {
@@ -228,7 +229,7 @@ fn an_idle_context_keeps_its_slice_for_as_long_as_is_set() {
         gpu.launch(other, 10_000, Footprint::WHOLE, 1);
         // 10 us after the end of the first one.
         let second = gpu.launch(own, 50, Footprint::WHOLE, 160);
-        // Else after a slice of the other context and two switches.
+        // Otherwise after a slice of the other context and two switches.
         assert_eq!(gpu.ends([second]), [end], "{idle}");
     }
 }
@@ -246,7 +247,8 @@ fn event_records_do_not_wait_for_kernels_of_other_streams() {
     assert_eq!(gpu.ends([kernel, record]), [100, 1]);
 }
 
-/// Now that kernels overlap, the legacy stream's barrier is what keeps blocking streams apart.
+/// Kernels of several streams can overlap, so only the legacy stream's barrier separates blocking
+/// streams.
 #[test]
 fn the_legacy_stream_stands_between_blocking_streams() {
     let mut gpu = Gpu::new(bare());
@@ -272,7 +274,8 @@ fn kernels_beside_each_other_slow_down_as_much_as_is_set() {
     let context = gpu.context(0);
     let [a, b] = gpu.streams(context);
     let tickets = [gpu.launch(a, 100, percent(50), 0), gpu.launch(b, 40, percent(50), 0)];
-    // 40 us take 50 beside the other, when 40 of its 100 us are done. Seen a microsecond later: rates are rounded down.
+    // 40 us take 50 us beside the other kernel, which has then done 40 of its 100 us. The end is
+    // seen a microsecond later, because rates are rounded down.
     assert_eq!(gpu.ends(tickets), [111, 51]);
 }
 
@@ -292,7 +295,7 @@ fn busy_time_is_counted_once_however_many_compute() {
     assert_eq!(timeline.processes(0)[0].kernels, 3);
 }
 
-/// MPS: the contexts of all processes compute beside each other, and nothing is switched.
+/// With MPS, the contexts of all processes compute concurrently, without switches.
 #[test]
 fn under_mps_tenants_overlap_by_occupancy() {
     let mut gpu = Gpu::new(Figures { mps: 1, switch: Nanos::from_micros(100), ..bare() });
@@ -303,7 +306,7 @@ fn under_mps_tenants_overlap_by_occupancy() {
         gpu.launch(b, 2_000, percent(50), 0),
         gpu.launch(c, 500, percent(20), 0),
     ];
-    // The one switch is to the merged group.
+    // The only switch is to the merged group.
     assert_eq!(gpu.ends(tickets), [1_100, 2_100, 1_600]);
     let timeline = gpu.timeline();
     let spent = timeline.engine_time(0);
@@ -330,7 +333,6 @@ fn under_mps_a_context_that_ends_makes_room() {
     gpu.timeline().check().unwrap();
 }
 
-/// Time-sliced, two saturating tenants pay for switches; merged, they do not.
 #[test]
 fn mps_has_no_switches_to_pay_for() {
     let spent = |mps| {
@@ -375,7 +377,7 @@ fn a_stream_holds_1022_commands() {
         timeline.launch(stream, Kernel::named("spin_10us"), Nanos::ZERO).unwrap();
     }
     let full = timeline.launch(stream, Kernel::named("spin_10us"), Nanos::ZERO).unwrap_err();
-    // A sixteenth of them has to be done first, so that the host is not woken for every single one.
+    // A sixteenth of them must be done first, so that the host is not woken for each one.
     assert_eq!(full.room.number, 1_022 - 1_022 * 15 / 16);
     timeline.launch(other, Kernel::named("spin_10us"), Nanos::ZERO).unwrap();
 }

@@ -1,5 +1,5 @@
-//! Graphs on a virtual clock, in one process: how long their launches take, and in which order their steps are done. And on the
-//! real one, in processes that are killed while they launch.
+//! Graphs on a virtual clock in one process: the duration of launches and the order of steps. On
+//! the real clock: processes that are killed while they launch.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -33,7 +33,7 @@ impl Setup {
             Machine::open_with(&settings, Clock::Virtual(VirtualClock::default())).unwrap();
         let context = machine.create_context(0).unwrap();
         let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
-        // The first kernel of a context brings a switch with it.
+        // The first kernel of a context includes a switch.
         machine.launch(stream, spin(1)).unwrap();
         machine.synchronize_stream(stream).unwrap();
         Self { machine, context, stream, _directory: directory }
@@ -46,11 +46,11 @@ impl Setup {
     }
 
     fn launch_on(&self, stream: StreamId, (plan, works): &Graph, flight: &mut Flight) {
-        // SAFETY: no step of these tests uses host memory that does not outlive it.
+        // SAFETY: steps of these tests use only host memory that outlives them.
         unsafe { self.machine.launch_plan(stream, plan, works, flight) }.unwrap();
     }
 
-    /// From the call of a launch until the host sees its end.
+    /// Returns the time from a launch until the host sees its end.
     fn time(&self, plan: &Graph) -> Nanos {
         let begun = self.machine.now();
         self.launch_on(self.stream, plan, &mut Flight::default());
@@ -59,13 +59,13 @@ impl Setup {
         self.machine.now() - begun
     }
 
-    /// What a launch takes beside the work on the GPU.
+    /// Returns the overhead of a launch: latency and visibility.
     fn around(&self) -> Nanos {
         self.machine.figures().launch_latency + self.machine.figures().visibility
     }
 }
 
-/// A plan and what its steps do.
+/// A plan and the work of its steps.
 type Graph = (Plan, Vec<Work>);
 
 fn spin(micros: u64) -> Launch {
@@ -107,7 +107,7 @@ fn branches_overlap_where_the_gpu_has_room() {
     let up = Work::Copy(CopyKind::HostToDevice, Pitched::line(buffer, from, 8 << 20));
     let figures = *setup.machine.figures();
     let copying = figures.copy_latency + Nanos((8 << 20) * 1_000 / figures.copy_rate);
-    // A kernel beside the copy, and one after both.
+    // A kernel concurrent with the copy, and one after both.
     let plan = setup.plan(vec![(up, vec![]), (kernel(100), vec![]), (kernel(10), vec![0, 1])]);
     assert_eq!(setup.time(&plan), copying + Nanos::from_micros(10) + setup.around());
 }
@@ -119,10 +119,10 @@ fn small_kernels_of_branches_share_the_gpu() {
     let small = |micros| Work::Kernel(Launch { footprint: quarter, ..spin(micros) });
     let plan = setup.plan((0..4).map(|_| (small(100), vec![])).collect());
     assert_eq!(setup.time(&plan), Nanos::from_micros(100) + setup.around());
-    // A fifth one has to wait.
+    // A fifth kernel has to wait.
     let plan = setup.plan((0..5).map(|_| (small(100), vec![])).collect());
     assert_eq!(setup.time(&plan), Nanos::from_micros(200) + setup.around());
-    // In a chain they take turns, however much room there is.
+    // Kernels in a chain run one after the other, however much space there is.
     let after = |n: usize| n.checked_sub(1).into_iter().collect();
     let plan = setup.plan((0..4).map(|n| (small(100), after(n))).collect());
     assert_eq!(setup.time(&plan), Nanos::from_micros(400) + setup.around());
@@ -177,7 +177,7 @@ fn graphs_longer_and_wider_than_any_queue_run_to_their_end() {
     let wide = (0..3_000).map(|_| (kernel(1), vec![])).collect();
     let plan = setup.plan(wide);
     assert_eq!(setup.time(&plan), Nanos::from_micros(3_000) + setup.around());
-    // Launched again and again without waiting: the rings fill up, and the launch blocks.
+    // Repeated launches without waiting fill the rings until the launch blocks.
     let plan = setup.plan(chain(800, 1));
     let mut flight = Flight::default();
     let begun = setup.machine.now();
@@ -194,10 +194,10 @@ fn a_graph_spans_gpus() {
     let at = |n: usize| if n.is_multiple_of(2) { setup.context } else { other };
     let chain = |n: usize| Step { context: at(n), after: n.checked_sub(1).into_iter().collect() };
     let graph = (Plan::new((0..10).map(chain).collect()), vec![kernel(100); 10]);
-    // The other GPU changes to its context once.
+    // The other GPU switches to its context once.
     let switch = setup.machine.figures().switch;
     assert_eq!(setup.time(&graph), Nanos::from_micros(1_000) + switch + setup.around());
-    // Beside each other; none of the GPUs has to wait for the other.
+    // Concurrent: neither GPU waits for the other.
     let free = |n: usize| Step { context: at(n), after: vec![] };
     let graph = (Plan::new((0..10).map(free).collect()), vec![kernel(100); 10]);
     assert_eq!(setup.time(&graph), Nanos::from_micros(500) + setup.around());
@@ -270,7 +270,7 @@ fn a_context_takes_its_graphs_with_it() {
     setup.machine.synchronize_stream(stream).unwrap();
 }
 
-/// Where a child finds the segment.
+/// Variable with the segment's path, for child processes.
 const STATE: &str = "CGPU_SIM_TEST_GRAPHS";
 
 fn hasty(state: std::path::PathBuf) -> Settings {
@@ -281,7 +281,8 @@ fn hasty(state: std::path::PathBuf) -> Settings {
     Settings { state, gpus, time_scale_milli: 1_000, figures }
 }
 
-/// What a child does until it is killed: it launches a graph with branches, from several streams.
+/// Launches a graph with branches from several streams until it is killed. Run by child processes;
+/// does nothing as a test.
 #[test]
 fn play_a_role() {
     let Some(state) = std::env::var_os(STATE) else { return };
@@ -312,9 +313,9 @@ fn processes_killed_while_they_launch_leave_nothing_behind() {
         command.args(["--exact", "play_a_role"]).env(STATE, &state);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let watchdog = || {
-            // SAFETY: asks for a signal at the parent's death; touches no memory.
+            // SAFETY: requests a signal at the parent's death; touches no memory.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-            // SAFETY: arms this process's own timer, which survives exec.
+            // SAFETY: starts this process's own timer, which survives exec.
             unsafe { libc::alarm(60) };
             Ok(())
         };

@@ -1,9 +1,11 @@
-//! What a limiter that polls NVML achieves on the simulated GPU: what it is known to achieve on real ones.
+//! A limiter that polls NVML, on the simulated GPU: it must be as inaccurate as on real ones.
 //!
-//! The limiter is the textbook's, as published for several products and written anew: every launch takes its grid's blocks from a
-//! bucket and waits while that is overdrawn; a watcher looks at the process's utilisation every 120 ms and adds to the bucket a portion
-//! that it raises or lowers by how far off the limit it saw the process. Users report that a limit of 50 % runs at 80 to 100: a
-//! block is no time, integers of late windows are no feedback, and the gain grows with the square of the multiprocessors.
+//! The limiter is the common one, as published for several products, written anew. Every launch
+//! takes its grid's blocks from a bucket, and waits while the bucket is overdrawn. A watcher reads
+//! the process's utilisation every 120 ms and adds a portion to the bucket. It raises or lowers the
+//! portion by the distance from the limit. Users report that a limit of 50 % runs at 80 to 100 %:
+//! blocks do not measure time, integers of past windows are poor feedback, and the gain grows with
+//! the square of the multiprocessors.
 
 mod fixture;
 
@@ -12,9 +14,9 @@ use cgpu_sim::timeline::{ContextId, Forecast, StreamId, Ticket};
 use cgpu_sim::{GpuSpec, Kernel, Nanos};
 use fixture::{Fixture, ratio};
 
-/// How often the watcher looks.
+/// Polling interval of the watcher.
 const WATCH: Nanos = Nanos::from_millis(120);
-/// How long a launch sleeps before it looks at the bucket again.
+/// Poll interval of a launch that waits for the bucket.
 const NAP: Nanos = Nanos::from_millis(10);
 
 /// The control law.
@@ -22,10 +24,10 @@ struct Limiter {
     percent: i64,
     multiprocessors: i64,
     threads: i64,
-    /// The most that the bucket holds.
+    /// The bucket's maximum.
     capacity: i64,
     bucket: i64,
-    /// What each look adds to the bucket.
+    /// What each poll adds to the bucket.
     portion: i64,
 }
 
@@ -37,7 +39,7 @@ impl Limiter {
         Self { percent, multiprocessors, threads, capacity, bucket: 0, portion: 0 }
     }
 
-    /// The watcher has seen so much utilisation.
+    /// Adjusts the limiter to an observed utilisation, in percent.
     fn look(&mut self, seen: i64) {
         if self.portion == self.capacity && self.bucket < 0 {
             self.capacity *= 2;
@@ -52,7 +54,7 @@ impl Limiter {
         self.bucket = (self.bucket + self.portion).min(self.capacity);
     }
 
-    /// A launch asks; it may overdraw the bucket, but not find it overdrawn.
+    /// Admits a launch unless the bucket is overdrawn; the launch itself may overdraw it.
     fn admits(&mut self, blocks: i64) -> bool {
         let admits = self.bucket >= 0;
         self.bucket -= if admits { blocks } else { 0 };
@@ -60,7 +62,7 @@ impl Limiter {
     }
 }
 
-/// A limited program: launches kernels as fast as it may.
+/// A limited program that launches kernels as fast as it is admitted.
 struct Program {
     process: usize,
     context: ContextId,
@@ -138,7 +140,7 @@ fn pid(process: usize) -> u32 {
     100 + u32::try_from(process).unwrap()
 }
 
-/// Of the GPU's time, how much programs under such limits get over 6 s, once the law has had 6 s to settle.
+/// Returns each program's share of the GPU's time over 6 s, after 6 s of adjustment.
 fn shares(percents: &[i64], kernel: &str, blocks: i64) -> Vec<f64> {
     let gpu = GpuSpec::default_list()[0];
     let mut fixture = Fixture::new(1, Figures::default());
@@ -168,7 +170,7 @@ fn shares(percents: &[i64], kernel: &str, blocks: i64) -> Vec<f64> {
 #[test]
 fn a_limit_of_50_percent_by_utilisation_runs_at_80_to_100() {
     for kernel in ["spin_1ms", "spin_2ms", "spin_5ms", "spin_10ms"] {
-        // Half a wave of blocks on this GPU, one, two.
+        // Half a wave of blocks on this GPU, one wave, two waves.
         for blocks in [72, 144, 288] {
             let share = shares(&[50], kernel, blocks)[0];
             assert!((0.80..=1.0).contains(&share), "{kernel} x {blocks}: {share:.3}");
@@ -176,7 +178,7 @@ fn a_limit_of_50_percent_by_utilisation_runs_at_80_to_100() {
     }
 }
 
-/// It is no straw man: where a block costs what the law takes it to cost, it limits.
+/// The limiter works where a block costs what its control law assumes.
 #[test]
 fn it_limits_short_kernels_of_many_blocks() {
     for percent in [30_u32, 70] {

@@ -1,4 +1,4 @@
-//! The machine on a virtual clock, in one process: what calls answer, to the nanosecond.
+//! The machine on a virtual clock in one process: the results of calls, exact to the nanosecond.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -54,7 +54,7 @@ fn a_launch_takes_latency_length_and_visibility() {
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     machine.launch(stream, spin(10)).unwrap();
     machine.synchronize_stream(stream).unwrap();
-    // The first kernel of a context brings a switch with it.
+    // The first kernel of a context includes a switch.
     let figures = machine.figures();
     let first =
         Nanos::from_micros(10) + figures.launch_latency + figures.switch + figures.visibility;
@@ -103,7 +103,7 @@ fn events_are_ordered_and_measure_what_lies_between() {
     machine.synchronize_event(middle).unwrap();
     assert!(machine.is_event_done(start).unwrap() && !machine.is_event_done(end).unwrap());
     machine.synchronize_event(end).unwrap();
-    // A record costs 1 us on the GPU; the marks lie at its end, on a grid of 0.5 us.
+    // A record takes 1 us on the GPU. Its timestamp is at its end, in units of 0.5 us.
     assert_eq!(machine.elapsed(start, middle), Ok(Some(61_000)));
     assert_eq!(machine.elapsed(start, end), Ok(Some(562_000)));
     assert_eq!(machine.elapsed(end, start), Ok(Some(-562_000)));
@@ -115,7 +115,8 @@ fn events_are_ordered_and_measure_what_lies_between() {
     assert_eq!(machine.is_event_done(start), Err(Error::NoEvent));
 }
 
-/// A record that another follows is told as complete at once, without the time until the last one can be seen.
+/// A record that another follows is reported as complete at once, without the delay until the last
+/// one becomes visible.
 #[test]
 fn an_event_that_is_told_as_complete_has_a_time() {
     let setup = Setup::new();
@@ -230,7 +231,7 @@ fn memory_operations_happen_in_the_order_of_the_stream() {
     machine.wait(second).unwrap();
     assert!(machine.is_done(opened.unwrap()).unwrap());
     assert_eq!(words[1].load(Ordering::Acquire), 2);
-    // SAFETY: refused before anything is touched.
+    // SAFETY: refused before any memory is accessed.
     let odd = unsafe { machine.write_value(stream, address_of(&words) + 1, Width::Four, 0) };
     assert!(matches!(odd, Err(Error::Invalid(_))));
 }
@@ -265,7 +266,7 @@ fn copies_carry_bytes_and_take_the_time_of_their_engine() {
     let there = source.as_ptr().expose_provenance() as u64;
     let back = target.as_mut_ptr().expose_provenance() as u64;
     let begun = machine.now();
-    // SAFETY: both vectors live until the stream is waited for, and nobody touches them meanwhile.
+    // SAFETY: both vectors live until the stream was waited for, and are not accessed before.
     unsafe { machine.copy(stream, CopyKind::HostToDevice, Pitched::line(device[0], there, size)) }
         .unwrap();
     machine.synchronize_stream(stream).unwrap();
@@ -283,7 +284,7 @@ fn copies_carry_bytes_and_take_the_time_of_their_engine() {
     }
     machine.synchronize_stream(stream).unwrap();
     assert!(target == source);
-    // SAFETY: refused before anything is touched.
+    // SAFETY: refused before any memory is accessed.
     let beyond = unsafe {
         machine.copy(stream, CopyKind::DeviceToHost, Pitched::line(back, device[0] + 1, size))
     };
@@ -320,7 +321,7 @@ fn pitched_copies_and_fills_touch_their_rows_only() {
         to_pitch: (8, 0),
         from_pitch: (64, 0),
     };
-    // SAFETY: the array lives until the stream is waited for, and nobody touches it meanwhile.
+    // SAFETY: the array lives until the stream was waited for, and is not accessed before.
     unsafe { machine.copy(stream, CopyKind::DeviceToHost, down) }.unwrap();
     machine.synchronize_stream(stream).unwrap();
     let row = [4, 3, 2, 1, 0xEE, 0xEE, 0xEE, 0xEE];
@@ -348,7 +349,7 @@ fn copies_run_beside_kernels_of_others() {
     };
     machine.wait(ticket.unwrap()).unwrap();
     assert!(machine.now() - begun < Nanos::from_micros(200), "no slice, no switch");
-    // The mark after a copy does not need the context's turn either.
+    // A record after a copy does not need the context's turn either.
     let mark = machine.create_event(copies, true).unwrap();
     machine.record_event(mark, bytes).unwrap();
     machine.synchronize_event(mark).unwrap();
@@ -522,7 +523,7 @@ fn code_takes_memory_a_block_at_a_time_and_keeps_it() {
     assert_eq!(used() - before, 2, "32 functions of 64 KiB");
     machine.load_code(context).unwrap();
     assert_eq!(used() - before, 4);
-    // Only a full GPU refuses it.
+    // Loading fails only if the GPU is full.
     while machine.allocate(context, Bytes::from_mib(2)).is_ok() {}
     (0..31).for_each(|_| machine.load_code(context).unwrap());
     assert_eq!(machine.load_code(context), Err(Error::OutOfMemory));
@@ -550,7 +551,7 @@ fn named_events_belong_to_every_process() {
     assert_eq!(other.open_event(event.get(), name + 1), Err(Error::NoEvent));
     assert_eq!(other.open_event(event.get(), name), Ok((event, 0)));
 
-    // The other waits on the GPU for what the maker's stream does, and the maker for what the other's does.
+    // The other process waits on the GPU for the creator's stream, and the creator for the other's.
     maker.launch(here.1, spin(500)).unwrap();
     let first = maker.record_event(event, here.1).unwrap();
     other.wait_event(there.1, event).unwrap();
@@ -571,7 +572,7 @@ fn named_events_belong_to_every_process() {
     assert_eq!(other.record_event(next, there.1), Err(Error::NoEvent));
 }
 
-/// Whoever waits for an event of a process that ends goes on, as for any work that is dropped.
+/// A wait for an event of a process that ends is dropped with that process's work.
 #[test]
 fn waiters_for_the_events_of_a_process_that_ends_go_on() {
     let setup = Setup::new();
@@ -592,7 +593,7 @@ fn waiters_for_the_events_of_a_process_that_ends_go_on() {
     other.check().unwrap();
 }
 
-/// MPS, seen from two processes: each takes its kernel's own time beside the other.
+/// With MPS, the kernels of two processes run concurrently, each in its own time.
 #[test]
 fn merged_processes_compute_beside_each_other() {
     let setup = Setup::with(Figures { mps: 1, ..Figures::default() });
@@ -622,7 +623,7 @@ fn merged_processes_compute_beside_each_other() {
     assert!(spent.busy < Nanos::from_millis(6), "{spent:?}");
 }
 
-/// On a real clock: what a host function waits for may be what the program's thread does next.
+/// On a real clock: a host function may wait for what the program's thread does next.
 #[test]
 fn host_functions_are_never_called_by_a_thread_of_the_program() {
     let setup = Setup::new();
@@ -638,7 +639,7 @@ fn host_functions_are_never_called_by_a_thread_of_the_program() {
                 Box::new(move || calls.send(std::thread::current().id()).unwrap()),
             )
             .unwrap();
-        // Comes by as often as it can while the stream comes to it.
+        // Polls as often as possible while the stream reaches the function.
         while !machine.is_done(ticket).unwrap() {
             machine.perform_effects().unwrap();
         }

@@ -1,5 +1,6 @@
-//! Device memory under random histories: whatever processes allocate, share, export, import and give back, in whatever order they do so
-//! and end, the GPU's books are those of a plain model; and of processes that are killed in the middle of it nothing stays.
+//! Device memory under random histories. Processes allocate, share, export, import and free in any
+//! order, and end at any point. The GPU's accounting must equal a simple model's, and nothing of a
+//! killed process may remain.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,8 +20,8 @@ use cgpu_sim::machine::{
 use cgpu_sim::settings::Figures;
 use cgpu_sim::{Bytes, Error, GpuSpec, Machine, Nanos, Settings};
 
-/// One test at a time: to start a child is to fork, and until the child is another program it keeps every descriptor that is open here,
-/// and so whatever that keeps.
+/// Serialises the tests: a forked child inherits every open descriptor until it executes another
+/// program, and so holds whatever that descriptor holds.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const MIB: u64 = 1 << 20;
@@ -35,13 +36,13 @@ fn settings(directory: &Path) -> Settings {
     }
 }
 
-/// Files of exports that are there.
+/// Returns the number of files of exports.
 fn files(directory: &Path) -> usize {
     let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
     names.filter(|name| name.to_string_lossy().contains(".export-")).count()
 }
 
-/// Numbers that look random.
+/// A generator of pseudo-random numbers.
 struct Draws(u64);
 
 impl Draws {
@@ -50,17 +51,17 @@ impl Draws {
         usize::try_from(mix(self.0) % end as u64).unwrap()
     }
 
-    /// One of the list, taken out of it.
+    /// Removes an element of the list.
     fn take<T>(&mut self, list: &mut Vec<T>) -> Option<T> {
         (!list.is_empty()).then(|| list.swap_remove(self.below(list.len())))
     }
 }
 
-/// Memory that several processes may hold, as the model has it.
+/// Memory that several processes may hold, in the model.
 #[derive(Debug)]
 struct Export {
     bytes: u64,
-    /// Who holds it, the longest first, with how many holds.
+    /// The processes that hold it, the first holder first, with the number of holds.
     holders: Vec<(usize, usize)>,
     descriptors: usize,
 }
@@ -82,38 +83,38 @@ impl Export {
     }
 }
 
-/// A team of the GPU, as the model has it.
+/// A team of the GPU, in the model.
 #[derive(Debug, Default)]
 struct Team {
-    /// Who has it, once for each handle.
+    /// The processes that have it, once for each handle.
     holders: Vec<usize>,
     descriptors: usize,
-    /// What is bound where, in granules: by whom, which export.
+    /// What is bound at each granule: by which process, which export.
     bound: BTreeMap<u64, (usize, usize)>,
 }
 
-/// Granules that a team has room for.
+/// Size of a team in granules.
 const ROOM: u64 = 8;
 
-/// A process, as it is and as the model has it.
+/// A process and its state in the model.
 struct Player {
     machine: Machine,
     context: ContextId,
     stream: StreamId,
     pool: PoolId,
     linear: Vec<(u64, u64)>,
-    /// Offered allocations by their export in the model: no longer the context's.
+    /// Offered allocations and their exports in the model; they no longer belong to the context.
     offered: BTreeMap<u64, (usize, Offer)>,
     opened: Vec<(u64, usize)>,
     private: Vec<(PhysicalId, u64)>,
     shareable: Vec<(PhysicalId, usize)>,
-    /// Mapped at an address: how much, and the export or bytes that it keeps.
+    /// Mapped at an address: the size, and the export or the bytes that the mapping holds.
     mapped: Vec<(u64, u64, Result<usize, u64>)>,
     pooled: Vec<u64>,
     teams: Vec<(PhysicalId, usize)>,
 }
 
-/// A GPU with processes, descriptors on their way, and what the books must say.
+/// A GPU with processes, descriptors in transit, and the expected accounting.
 struct Harness {
     directory: tempfile::TempDir,
     clock: VirtualClock,
@@ -123,7 +124,7 @@ struct Harness {
     teams: Vec<Team>,
     team_descriptors: Vec<(OwnedFd, usize)>,
     draws: Draws,
-    /// How often what happened.
+    /// Number of operations of each kind.
     told: BTreeMap<&'static str, usize>,
 }
 
@@ -176,7 +177,7 @@ impl Harness {
         });
     }
 
-    /// Ends a process in good order, with all that it has.
+    /// Ends a process with everything that it has.
     fn leave(&mut self, who: usize) {
         self.players[who] = None;
         for export in &mut self.exports {
@@ -189,7 +190,7 @@ impl Harness {
         (0..self.teams.len()).for_each(|team| self.end_if_unkept(team));
     }
 
-    /// With a team that nobody keeps goes what is bound to it.
+    /// Unbinds everything from a team that no process holds.
     fn end_if_unkept(&mut self, team: usize) {
         let its = &mut self.teams[team];
         if its.holders.is_empty() && its.descriptors == 0 && !its.bound.is_empty() {
@@ -200,7 +201,7 @@ impl Harness {
         }
     }
 
-    /// Does something with teams.
+    /// Performs an operation on teams.
     fn team_up(&mut self, who: usize, player: &mut Player) {
         let machine = &player.machine;
         match self.draws.below(9) {
@@ -274,7 +275,7 @@ impl Harness {
         *self.told.entry(what).or_default() += 1;
     }
 
-    /// Does something, and whether it may be refused for want of memory.
+    /// Performs an operation, which may fail for lack of memory.
     fn act(&mut self, who: usize) {
         let what = self.draws.below(28);
         let size = [GRANULE, 3 * MIB, 16 * MIB, 90 * MIB][self.draws.below(4)];
@@ -312,7 +313,7 @@ impl Harness {
                 let others = self.players.iter().flatten().flat_map(|other| other.offered.values());
                 if let Some((export, offer)) = others.last().copied() {
                     let address = machine.open_memory(player.context, &offer).unwrap();
-                    // What is open already is held once for all.
+                    // An allocation that is already open is held once.
                     if !player.opened.iter().any(|(_, its)| *its == export) {
                         self.exports[export].hold(who);
                     }
@@ -414,7 +415,7 @@ impl Harness {
             18 => machine.synchronize_stream(player.stream).unwrap(),
             19..=26 => self.team_up(who, &mut player),
             _ if self.draws.below(4) == 0 => {
-                // Given back, so that dropping it is the end.
+                // Put back, so that `leave` drops it.
                 self.players[who] = Some(player);
                 self.tell("left");
                 return self.leave(who);
@@ -429,7 +430,7 @@ impl Harness {
         self.tell("refused");
     }
 
-    /// Bytes that a process must have.
+    /// Returns the bytes that a process must have.
     fn due(&self, who: usize, player: &Player) -> u64 {
         let linear =
             player.linear.iter().filter(|(address, _)| !player.offered.contains_key(address));
@@ -466,7 +467,7 @@ impl Harness {
             due.iter().sum::<u64>() + orphaned,
             "step {step}: {due:?}, {orphaned} orphaned"
         );
-        // The order of processes on the GPU is that of their slots, not of these players.
+        // The machine lists processes in the order of their slots.
         let mut told: Vec<u64> =
             any.machine.processes(0).unwrap().iter().map(|process| process.memory.0).collect();
         let mut due = due;
@@ -477,7 +478,7 @@ impl Harness {
     }
 }
 
-/// Maps all of a piece of physical memory, and writes to it; where.
+/// Maps all of a piece of physical memory and writes to it. Returns the address.
 fn map(machine: &Machine, id: PhysicalId, bytes: u64) -> Option<u64> {
     let address = machine.reserve_addresses(Bytes(bytes), 0, 0).ok()?;
     machine.map(address, Bytes(bytes), id).unwrap();
@@ -522,10 +523,10 @@ fn the_books_are_those_of_a_plain_model_and_end_at_nothing() {
     }
 }
 
-/// What a child is to play on.
+/// Variable with the segment's folder, for child processes.
 const STATE: &str = "CGPU_SIM_TEST_MEMORY";
 
-/// Not a test of its own: what children run until they are killed.
+/// Operates on memory until it is killed. Run by child processes; does nothing as a test.
 #[test]
 fn play_with_memory() {
     let Some(directory) = std::env::var_os(STATE) else { return };
@@ -555,7 +556,8 @@ fn play(machine: &Machine, context: ContextId, draws: &mut Draws, offers: &Path)
                 if let Some(&address) = linear.last() {
                     let Offer { export, serial, offset, size } =
                         machine.offer_memory(address).unwrap();
-                    // Half a line is no offer, and neither is one that is not there any more.
+                    // A partly written line is not an offer, and the export of an offer may be
+                    // gone.
                     fs::write(offers, format!("{export} {serial} {offset} {}", size.0)).unwrap();
                 }
             }
@@ -599,7 +601,7 @@ fn play(machine: &Machine, context: ContextId, draws: &mut Draws, offers: &Path)
                 }
                 let team = teams[draws.below(teams.len())];
                 let part = (draws.below(4) as u64 * GRANULE, Bytes(GRANULE));
-                // Refused where memory is bound already; private memory is shared on the way.
+                // Refused where memory is bound already. Binding private memory makes it shareable.
                 if machine.bind(team, part, Member::Handle(id, 0), None).is_err() {
                     machine.unbind(team, 0, part).unwrap();
                     teams.retain(|its| *its != team);
@@ -632,7 +634,7 @@ fn read_offer(offers: &Path) -> Option<Offer> {
     Some(Offer { export, serial, offset, size: Bytes(size) })
 }
 
-/// A child that is killed in any case.
+/// A child that is killed on drop.
 struct Watched(Child);
 
 impl Drop for Watched {
@@ -647,9 +649,9 @@ fn child(directory: &Path) -> Watched {
     command.args(["--exact", "play_with_memory", "--nocapture"]).env(STATE, directory);
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let mind_the_parent = || {
-        // SAFETY: asks for a signal at the parent's death; touches no memory.
+        // SAFETY: requests a signal at the parent's death; touches no memory.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        // SAFETY: arms this process's own timer, which survives exec: the watchdog.
+        // SAFETY: starts this process's own timer, which survives exec, as a watchdog.
         unsafe { libc::alarm(60) };
         Ok(())
     };
@@ -676,7 +678,7 @@ fn of_killed_processes_nothing_stays() {
     drop(children);
     let timeout = Instant::now() + Duration::from_secs(30);
     loop {
-        // Looks for the dead, and for exports that nobody keeps.
+        // Reclaims exited processes, and exports that no process holds.
         machine.processes(0).unwrap();
         if machine.memory_info(0).unwrap().used == Bytes::ZERO && files(directory.path()) == 0 {
             break;

@@ -1,7 +1,8 @@
-//! The machine on the real clock, among real processes: threads that perform effects, deaths at any instant, forks.
+//! The machine on the real clock with real processes: threads that perform effects, kills at any
+//! instant, forks.
 //!
-//! Children are this very program, told by a variable what to be. Each ends when its parent does, and after five minutes
-//! in any case.
+//! Children run this program with a variable that selects their role. Each ends with its parent,
+//! and after five minutes at the latest.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -15,7 +16,7 @@ use cgpu_sim::machine::{CopyKind, Launch, Pitched, StreamKind, WaitCondition, Wi
 use cgpu_sim::settings::Figures;
 use cgpu_sim::{Bytes, Error, GpuSpec, Kernel, Machine, Nanos, Settings};
 
-/// What a child is to be, and on which segment.
+/// Variables with a child's role and segment.
 const ROLE: &str = "CGPU_SIM_TEST_ROLE";
 const STATE: &str = "CGPU_SIM_TEST_STATE";
 
@@ -38,8 +39,8 @@ impl Setup {
         Self { directory: tempfile::tempdir_in("/dev/shm").unwrap(), figures: Figures::default() }
     }
 
-    /// Calls cost nothing, so that programs are inside the segment's lock as often as can be; and the dead go soon. Children find
-    /// these figures in the segment.
+    /// Calls cost nothing, so that programs hold the segment's lock as often as possible, and
+    /// exited processes are reclaimed soon. Children read these figures from the segment.
     fn hasty() -> Self {
         let free =
             Figures { launch_cost: Nanos::ZERO, call_cost: Nanos::ZERO, ..Figures::default() };
@@ -55,7 +56,7 @@ impl Setup {
         self.start(role, Command::new(std::env::current_exe().unwrap()))
     }
 
-    /// A child that is the first process of a PID namespace; `None` where that cannot be had.
+    /// Starts a child as the first process of a PID namespace; `None` if that is not permitted.
     fn child_in_a_namespace(&self, role: &str) -> Option<Watched> {
         let enter = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child"];
         let can = Command::new("unshare")
@@ -73,9 +74,9 @@ impl Setup {
         command.env(ROLE, role).env(STATE, self.directory.path().join("segment"));
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let mind_the_parent = || {
-            // SAFETY: asks for a signal at the parent's death; touches no memory.
+            // SAFETY: requests a signal at the parent's death; touches no memory.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-            // SAFETY: arms this process's own timer, which survives exec: the watchdog.
+            // SAFETY: starts this process's own timer, which survives exec, as a watchdog.
             unsafe { libc::alarm(300) };
             Ok(())
         };
@@ -85,7 +86,7 @@ impl Setup {
     }
 }
 
-/// A child that is killed when it is of no more interest.
+/// A child that is killed on drop.
 struct Watched(Child);
 
 impl Watched {
@@ -112,7 +113,7 @@ impl Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        // Already over, where it was killed or has finished.
+        // It has ended already if it was killed or has finished.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -134,7 +135,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Not a test of its own: what children run.
+/// Performs a child's role; does nothing as a test.
 #[test]
 fn play_a_role() {
     let (Some(role), Some(state)) = (std::env::var_os(ROLE), std::env::var_os(STATE)) else {
@@ -147,7 +148,7 @@ fn play_a_role() {
         "saturate" => loop {
             machine.launch(stream, launch("spin_60us")).unwrap();
         },
-        // A queue of a second: enough for a child that does not get its processor for a while.
+        // A queue of a second is enough for a child that does not get its processor for a while.
         "saturate slowly" => loop {
             machine.launch(stream, launch("spin_1ms")).unwrap();
         },
@@ -155,7 +156,7 @@ fn play_a_role() {
             machine.launch(stream, launch("persistent")).unwrap();
             machine.synchronize_stream(stream).unwrap();
         }
-        // Never waits, and is in the lock much of the time.
+        // Never waits, and holds the lock much of the time.
         "press" => loop {
             machine.launch(stream, launch("lognormal_2us_1.0")).unwrap();
             for _ in 0..20 {
@@ -184,7 +185,7 @@ fn churn(machine: &Machine, seed: u64) -> ! {
     unreachable!("the range has no end")
 }
 
-/// A bit of everything, and everything given back.
+/// Performs some of every operation, and frees everything.
 fn churn_once(machine: &Machine, seed: u64, word: &'static AtomicU64) {
     let gpu = usize::from(cgpu_sim::kernel::mix(seed).is_multiple_of(2));
     let context = match machine.create_context(gpu) {
@@ -235,7 +236,8 @@ fn two_processes_share_a_gpu_equally_and_lose_a_tenth() {
         children.iter().all(|child| busy(child.pid()) > Nanos::from_millis(20))
     });
     let read = || (machine.now(), children.each_ref().map(|child| busy(child.pid())));
-    // Whoever waits for a processor leaves the GPU to the other one, who loses nothing then: one window without that is enough.
+    // While one process waits for a processor, the other has the GPU and loses nothing. One window
+    // without that is enough.
     let mut seen = Vec::new();
     let shared = (0..20).any(|_| {
         let (begun, before) = read();
@@ -353,11 +355,11 @@ fn a_forked_child_has_a_machine_of_its_own() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
-    // SAFETY: the child takes no lock but the allocator's, which glibc keeps usable after fork, and ends without
-    // destructors.
+    // SAFETY: the child takes no lock except the allocator's, which glibc keeps usable after fork,
+    // and ends without destructors.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: arms this process's own timer: the watchdog.
+        // SAFETY: starts this process's own timer, as a watchdog.
         unsafe { libc::alarm(30) };
         let told = machine.create_context(0) == Err(Error::Forked)
             && machine.allocate(context, Bytes(1)) == Err(Error::Forked)
@@ -383,7 +385,7 @@ fn processes_that_churn_leave_nothing() {
     let machine = setup.machine();
     let children: Vec<_> = (0..4).map(|_| setup.child("churn briefly")).collect();
     children.into_iter().for_each(Watched::finish);
-    // Processes that end without dropping their machine are dead like any other.
+    // Processes that end without dropping their machine are reclaimed like any other.
     eventually("all is free", || {
         machine.processes(0).unwrap().is_empty() && machine.processes(1).unwrap().is_empty()
     });
@@ -418,13 +420,13 @@ fn four_hundred_kills_at_any_instant_disturb_nobody() {
         std::thread::sleep(Duration::from_micros(cgpu_sim::kernel::mix(kills) % 5_000));
         victim.kill();
         kills += 1;
-        // The others go on, and so do we.
+        // The other processes continue, and so does this one.
         let before = kernels(survivor.pid());
         machine.launch(stream, launch("spin_20us")).unwrap();
         machine.synchronize_stream(stream).unwrap();
         machine.check().unwrap();
         eventually("the survivor goes on", || kernels(survivor.pid()) > before);
-        // Nothing of the dead one stays.
+        // Nothing of the killed process remains.
         eventually("it is gone", || {
             (0..2).all(|gpu| machine.processes(gpu).unwrap().iter().all(|each| each.pid != pid))
         });
@@ -442,7 +444,8 @@ fn four_hundred_kills_at_any_instant_disturb_nobody() {
     machine.check().unwrap();
 }
 
-/// A stopped process may hold the segment's lock; the GPU goes on all the same, and so does the process later.
+/// A stopped process may hold the segment's lock. The GPU must not stop, and the process must be
+/// able to continue later.
 #[test]
 fn stops_at_any_instant_hold_nobody_up() {
     let setup = Setup::new();
@@ -469,7 +472,7 @@ fn stops_at_any_instant_hold_nobody_up() {
     machine.check().unwrap();
 }
 
-/// As NVML tells it: a program in another PID namespace goes by its id in ours.
+/// NVML lists a program in another PID namespace by its id in the caller's.
 #[test]
 fn a_process_of_another_pid_namespace_goes_by_its_id_in_ours() {
     let setup = Setup::new();
@@ -486,12 +489,12 @@ fn a_process_of_another_pid_namespace_goes_by_its_id_in_ours() {
     eventually("it is listed", || machine.processes(0).unwrap().len() == 1);
     let listed = machine.processes(0).unwrap()[0].pid;
     assert_eq!(children(inside.pid()), [listed]);
-    // It believes to be the first of all.
+    // Its id in its own namespace is 1.
     let status = std::fs::read_to_string(format!("/proc/{listed}/status")).unwrap();
     let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap();
     assert!(ids.trim().ends_with("\t1"), "{ids}");
     inside.kill();
-    // Dead, it has no id any more; whoever asks for processes looks for the dead.
+    // An ended process has no id any more; listing processes reclaims it.
     eventually("it is gone", || {
         machine.processes(0).unwrap().is_empty()
             && machine.memory_info(0).unwrap().used == Bytes::ZERO

@@ -1,4 +1,4 @@
-//! What holds whatever programs do.
+//! Invariants that hold for every sequence of operations.
 
 use cgpu_sim::settings::Figures;
 use cgpu_sim::timeline::{
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 const GPUS: usize = 2;
 const PROCESSES: usize = 3;
 
-/// What a program may do next. Numbers choose among what there is.
+/// An operation of a program. Numbers select among the existing objects.
 #[derive(Clone, Debug)]
 enum Deed {
     Pass(u64),
@@ -30,7 +30,7 @@ enum Deed {
         stream: usize,
         micros: u64,
     },
-    /// Of so many tenths of the GPU.
+    /// Takes so many tenths of the GPU.
     Part {
         stream: usize,
         micros: u64,
@@ -114,10 +114,10 @@ fn deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
-/// What a history leaves to be compared.
+/// The results of a run, for comparison.
 #[derive(Debug, Default, PartialEq)]
 struct History {
-    /// Every record that was seen complete, and when it was.
+    /// Every record that was seen complete, with its time.
     records: Vec<(Ticket, Nanos)>,
     busy: Vec<Nanos>,
     switches: Vec<u64>,
@@ -126,11 +126,11 @@ struct History {
     now: Nanos,
 }
 
-/// How the machine is set up.
+/// Settings of the machine.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mode {
     mps: bool,
-    /// Kernels slow each other down, and vary.
+    /// Whether kernels slow each other down and vary in length.
     slows: bool,
 }
 
@@ -154,7 +154,7 @@ impl Harness {
     }
 
     fn with(mode: Mode) -> Self {
-        // A shallow queue, so that it fills.
+        // A short queue, so that it fills.
         let figures = Figures {
             queue_depth: 24,
             death_delay: Nanos::from_millis(3),
@@ -329,7 +329,7 @@ impl Harness {
                     .filter(|each| each.1 == process)
                     .map(|each| each.0)
                     .collect();
-                // It does nothing any more, and is not asked about.
+                // It does nothing any more and is not queried.
                 self.contexts.retain(|each| each.1 != process);
                 self.streams.retain(|each| !its.contains(&each.1));
                 let mut events = std::mem::take(&mut self.events);
@@ -341,7 +341,7 @@ impl Harness {
         }
     }
 
-    /// Plays deeds; `glance` looks in at every deed, at an instant between two.
+    /// Performs the operations; calls `observe` at each of them, at an instant before the next.
     fn play(
         mut self,
         deeds: &[Deed],
@@ -389,7 +389,7 @@ fn pick<T>(from: &[T], number: usize) -> Option<&T> {
     from.get(number.checked_rem(from.len())?)
 }
 
-/// A world in which something happens: a context with two streams for every process, before the deeds.
+/// Generates operations, after a start with two streams in a context of every process.
 fn deeds() -> impl Strategy<Value = Vec<Deed>> {
     let start = (0..PROCESSES).flat_map(|process| {
         let context = Deed::Context { process, gpu: process % GPUS };
@@ -412,7 +412,8 @@ proptest! {
         });
     }
 
-    /// It does not matter when, or how often, anybody looks: host jitter never reaches device time.
+    /// The times and the number of observations do not matter: jitter of the host never affects
+    /// device time.
     #[test]
     fn looking_changes_nothing(deeds in deeds(), often in 1..2_000_u64, mode in mode()) {
         let rarely = Harness::with(mode).play(&deeds, |_, _| {});
@@ -426,7 +427,8 @@ proptest! {
         prop_assert_eq!(rarely, frequently);
     }
 
-    /// A forecast comes true to the nanosecond if nothing new arrives, and trying it leaves no trace.
+    /// A forecast is exact to the nanosecond if nothing new arrives, and computing it changes
+    /// nothing.
     #[test]
     fn forecasts_come_true(deeds in deeds(), mode in mode()) {
         let mut harness = Harness::with(mode);
@@ -463,8 +465,9 @@ proptest! {
         }
     }
 
-    /// However kernels share a GPU, each has computed exactly its own length when it ends, and none ends early: alone
-    /// they would take as long as their lengths, beside each other at least as long as their lengths by their shares.
+    /// A kernel that ends has computed exactly its length, however it shared the GPU. Kernels take
+    /// as long as the sum of their lengths if they run alone, and at least the sum of their lengths
+    /// times their shares if concurrent.
     #[test]
     fn shares_are_conserved(
         kernels in proptest::collection::vec((0..6_usize, 1..3_000_u64, 1..14_u64), 1..60),
@@ -494,12 +497,12 @@ proptest! {
         timeline.advance(begun + lengths + latency + Nanos(slices * 100_000));
         prop_assert!(last.iter().all(|&ticket| timeline.is_done(ticket)));
         let busy = timeline.engine_time(0).busy;
-        // Rates are rounded down to one in 2^18.
+        // Rates are rounded down to multiples of 2^-18.
         prop_assert!(busy.0 <= lengths.0 + lengths.0 / 100_000, "{busy} for {lengths}");
         prop_assert!(busy.0 * 10 >= area * 1_000 && busy >= longest, "{busy} for {area} us tenths");
     }
 
-    /// No work is lost and none invented: what was launched is what was computed, once all is done.
+    /// Launched work equals computed work once all is done.
     #[test]
     fn work_is_conserved(
         kernels in proptest::collection::vec((0..6_usize, 1..3_000_u64, 0..400_u64), 1..120),
@@ -524,8 +527,8 @@ proptest! {
         }
         let begun = harness.now;
         let mut timeline = harness.timeline();
-        // The engine is never idle while there is work, so this much is enough: work, and a switch for every slice of
-        // it.
+        // The engine is never idle while there is work, so this is enough: the work, and a switch
+        // for each slice of it.
         let slices = launched.0 / 1_024_000 + 2 * kernels.len() as u64 + 2;
         let end = begun + launched + Nanos(slices * 100_000);
         timeline.advance(end);

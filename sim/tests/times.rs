@@ -1,4 +1,5 @@
-//! Event times: on their grid, true to the timeline, never running backwards; and as coarse in a program's float as a real one's.
+//! Event times: in their unit, equal to the timeline's, monotonic, and rounded to a float as a real
+//! GPU's.
 
 use cgpu_sim::clock::{Clock, VirtualClock};
 use cgpu_sim::kernel::mix;
@@ -27,7 +28,7 @@ impl Setup {
     }
 }
 
-/// Both times of an event, from a base: what a program is told, and what was.
+/// Returns both times of an event since a base: as reported, and as the timeline has it.
 fn times(machine: &Machine, base: EventId, event: EventId) -> (i64, i64) {
     let told = machine.elapsed(base, event).unwrap().unwrap();
     let [base, event] = [base, event].map(|event| machine.recorded_at(event).unwrap().unwrap());
@@ -37,7 +38,7 @@ fn times(machine: &Machine, base: EventId, event: EventId) -> (i64, i64) {
 #[test]
 fn event_times_are_those_of_the_timeline_within_half_a_microsecond() {
     let setup = Setup::new();
-    // A neighbour cuts our kernels into slices.
+    // A neighbour divides our kernels into slices.
     let [machine, neighbour] = [setup.machine(), setup.machine()];
     let beside = neighbour.create_context(0).unwrap();
     let beside = neighbour.create_stream(beside, StreamKind::NonBlocking).unwrap();
@@ -73,7 +74,7 @@ fn event_times_are_those_of_the_timeline_within_half_a_microsecond() {
     }
 }
 
-/// On the real clock, too: what the host sees after an event never lies before it.
+/// Checks the real clock: the host must not see an event before its time.
 #[test]
 fn event_times_never_run_backwards_on_the_real_clock() {
     let setup = Setup::new();
