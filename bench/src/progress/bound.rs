@@ -42,6 +42,29 @@ fn of_cycles(cycles: f64, cycle: Cycle, Turns { switch, turn }: Turns) -> [f64; 
     [cycles * cycle.period / round, (round - held - switches) / round]
 }
 
+/// What a tenant of a mix does with its turns, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Share {
+    /// Its weight's part of all weights.
+    pub(super) part: f64,
+    /// GPU time of a turn.
+    pub(super) turn: f64,
+    /// For how long alone it leaves the GPU idle, in each so much time of its own.
+    pub(super) gap: f64,
+    pub(super) every: f64,
+}
+
+/// The most that tenants can complete together, each of which holds the GPU for its part of the
+/// time between switches. A gap at the end of a turn passes in the next one's. Of one tenant there
+/// are no more turns than of all others: between two others' turns it has one, however long.
+pub(super) fn of_shares(shares: &[Share], switch: f64) -> f64 {
+    let rate = |share: &Share| share.part / share.turn;
+    let all: f64 = shares.iter().map(rate).sum();
+    let turns: f64 = shares.iter().map(|share| rate(share).min(all - rate(share))).sum();
+    let gained = |share: &Share| share.part * share.gap / share.every.max(share.turn);
+    (1.0 + shares.iter().map(gained).sum::<f64>()) / (1.0 + turns * switch)
+}
+
 /// Progress of both.
 pub(super) fn sum([own, other]: [f64; 2]) -> f64 {
     own + other
@@ -65,6 +88,20 @@ mod tests {
             let half = 0.5 / (1.0 + 100e-6 / 6e-3);
             assert_near(max_min(Cycle { work: period, period }, TURNS), [half, half]);
         }
+    }
+
+    #[test]
+    fn tenants_of_a_mix_lose_a_switch_a_turn() {
+        let share = |part, turn| Share { part, turn, gap: 0.0, every: 1.0 };
+        let half = share(0.5, 6e-3);
+        assert!((of_shares(&[half, half], 1e-4) - 1.0 / (1.0 + 1.0 / 60.0)).abs() < 1e-9);
+        // 4:1, and the light one's kernels are three of its quanta: the other one's turns are as
+        // few.
+        let few = of_shares(&[share(0.8, 20e-3), share(0.2, 15e-3)], 1e-4);
+        assert!((few - 1.0 / (1.0 + 2.0 * 0.2 / 150.0)).abs() < 1e-9, "{few}");
+        // One that waits for 3 ms after each 9 of kernels has that beside its neighbour's turn.
+        let waits = Share { gap: 3e-3, every: 9e-3, ..half };
+        assert!((of_shares(&[half, waits], 0.0) - (1.0 + 1.0 / 6.0)).abs() < 1e-9);
     }
 
     #[test]

@@ -16,20 +16,25 @@ use cgpu_shm::units::Nanos;
 use super::gpu::Gpu;
 use super::tenants::{LongWork, Tenant};
 use super::tuning::Tuning;
-use super::turns::{Cause, Phase};
+use super::turns::{Cause, Phase, Turn};
 
 impl Gpu {
-    pub(super) fn drain_timeout(&self, now: Nanos, holder: &Tenant) -> Nanos {
+    /// Returns when the drain of a turn times out. `closing` says since when the turn closes, and
+    /// why.
+    ///
+    /// A holder may launch its whole grant at once. That time is its own, so its drain begins at
+    /// the end of it.
+    pub(super) fn drain_limit(&self, now: Nanos, turn: &Turn, closing: (Nanos, Cause)) -> Nanos {
+        let (since, cause) = closing;
         let usual = self.tuning.drain_timeout();
-        let wait = holder.long.wait;
-        if wait <= usual
-            || self.is_outranked(now, holder.id)
-            || self.is_summoned_away(now, holder.id)
-        {
-            usual
-        } else {
-            wait
+        let is_called =
+            self.is_outranked(now, turn.holder) || self.is_summoned_away(now, turn.holder);
+        if is_called {
+            return since + usual;
         }
+        let wait = self.find(turn.holder).map_or(Nanos::ZERO, |holder| holder.long.wait);
+        let from = if cause == Cause::Spent { since.max(turn.end) } else { since };
+        (from + usual).max(since + wait)
     }
 }
 

@@ -69,6 +69,7 @@ pub(super) fn give_turn(gpu: &mut Gpu, number: usize, length: Nanos) {
         reported: Nanos::ZERO,
         charged: Nanos::ZERO,
         high: tenant.entitlement.high,
+        goes_on: false,
         phase: Phase::Running,
     });
 }

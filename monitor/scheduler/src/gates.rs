@@ -182,8 +182,8 @@ impl Gpu {
                     .min(self.next_allowance(now))
             }
             Phase::Closing { least, .. } if holder.is_distrusted(now) => least - tuning.wakeup_lead,
-            Phase::Closing { since, least, .. } => {
-                let limit = since + self.drain_timeout(now, holder);
+            Phase::Closing { since, least, cause, .. } => {
+                let limit = self.drain_limit(now, turn, (since, cause));
                 limit.min((now + holder.remaining(now)).max(least) - tuning.wakeup_lead)
             }
             Phase::Vacant { .. } => Nanos::MAX,

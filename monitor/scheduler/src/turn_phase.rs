@@ -33,10 +33,7 @@ impl Gpu {
                 }
                 false
             }
-            Decision::Close(cause) => {
-                self.begin_closing(now, cause);
-                true
-            }
+            Decision::Close(cause) => self.begin_closing(now, cause),
             Decision::Over { boundary, cause } => {
                 if let Some(turn) = self.turn.take() {
                     let holder = turn.holder;
@@ -75,7 +72,9 @@ impl Gpu {
                     Decision::Over { boundary, cause }
                 }
             }
-            Phase::Closing { since, .. } if now >= since + self.drain_timeout(now, holder) => {
+            Phase::Closing { since, cause, .. }
+                if now >= self.drain_limit(now, turn, (since, cause)) =>
+            {
                 Decision::Over { boundary: now.max(turn.start), cause: Cause::Overrun }
             }
             Phase::Closing { .. } => Decision::Keep,
@@ -126,9 +125,10 @@ impl Gpu {
     /// Returns how long before the end of its turn the next holder is decided. If the holder
     /// continues, that is before its work has run out.
     pub(super) fn lead(&self, now: Nanos, holder: &Tenant) -> Nanos {
+        let goes_on = self.turn.as_ref().is_some_and(|turn| turn.goes_on);
         if holder.is_distrusted(now) {
             self.tuning.default_inflight
-        } else if holder.remaining(now) > Nanos::ZERO && self.goes_on(now, holder) {
+        } else if goes_on || holder.remaining(now) > Nanos::ZERO && self.goes_on(now, holder) {
             self.tuning.extension_lead
         } else {
             self.tuning.wakeup_lead
@@ -217,10 +217,11 @@ impl Gpu {
         turn.start.max(holder.given).max(holder.active).max(holder.latest_end())
     }
 
-    /// Closes the holder's gate, unless it is the next holder as well.
-    fn begin_closing(&mut self, now: Nanos, cause: Cause) {
-        let Some(turn) = &self.turn else { return };
-        let Some(holder) = self.find(turn.holder) else { return };
+    /// Closes the holder's gate, unless it is the next holder as well. Returns whether another step
+    /// may follow.
+    fn begin_closing(&mut self, now: Nanos, cause: Cause) -> bool {
+        let Some(turn) = &self.turn else { return false };
+        let Some(holder) = self.find(turn.holder) else { return false };
         let (bound, ahead) = (self.drain_bound(holder.gate.max_inflight), holder.remaining(now));
         let distrusted = holder.is_distrusted(now);
         if let Some(holder) = self.queue.iter_mut().find(|tenant| tenant.id == turn.holder) {
@@ -243,7 +244,18 @@ impl Gpu {
             })
             .collect();
         match self.choose(now, &queue) {
-            Some((rounds, at)) if self.queue[at].id == holder => self.extend(now, rounds),
+            Some((rounds, at)) if self.queue[at].id == holder => {
+                if ahead > self.tuning.extension_lead {
+                    // With another grant now it would launch that as well. All of it would have
+                    // to run before another container's turn, and the drain would time out.
+                    if let Some(turn) = &mut self.turn {
+                        let ends = now + ahead.min(self.tuning.drain_timeout());
+                        (turn.end, turn.goes_on) = (turn.end.max(ends), true);
+                    }
+                    return false;
+                }
+                self.extend(now, rounds);
+            }
             _ => {
                 if let Some(turn) = &mut self.turn {
                     // By then a compliant gate's work in flight has run, for which the grant gave
@@ -256,6 +268,7 @@ impl Gpu {
                 }
             }
         }
+        true
     }
 
     /// Gives the holder another grant: no other container's turn comes before its next.
@@ -273,8 +286,8 @@ impl Gpu {
             holder.given = now;
         }
         let high = self.find(turn.holder).is_some_and(|holder| holder.is_high(now));
-        self.turn =
-            Some(Turn { word, end: from + grant, granted, high, phase: Phase::Running, ..turn });
+        let (end, phase, goes_on) = (from + grant, Phase::Running, false);
+        self.turn = Some(Turn { word, end, granted, high, goes_on, phase, ..turn });
         self.turns += 1;
     }
 
@@ -364,6 +377,7 @@ impl Gpu {
             reported,
             charged: Nanos::ZERO,
             high,
+            goes_on: false,
             phase: Phase::Running,
         });
         self.turns += 1;

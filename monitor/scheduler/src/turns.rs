@@ -24,6 +24,9 @@ pub(super) struct Turn {
     pub(super) charged: Nanos,
     /// It was given for high priority: the allowance pays, not the holder's balance.
     pub(super) high: bool,
+    /// The holder has used its grant and is the next holder as well. It gets another grant shortly
+    /// before its work in flight has run.
+    pub(super) goes_on: bool,
     pub(super) phase: Phase,
 }
 

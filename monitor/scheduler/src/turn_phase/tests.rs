@@ -141,6 +141,7 @@ fn drain_has_24_ms() {
     for (after, decision) in [(23_999, Keep), (24_000, Over(NOW + ms(24), Cause::Overrun))] {
         let now = NOW + us(after);
         let mut gpu = running(FAIR, now, ms(500));
+        gpu.turn.as_mut().unwrap().end = NOW;
         closing(&mut gpu, NOW);
         assert_eq!(decide(&gpu, now), decision, "after {after} us");
     }
@@ -507,13 +508,42 @@ fn only_a_used_up_turn_is_followed_by_the_same_container() {
     assert!(matches!(close(&mut gpu, NOW + ms(6), Cause::Spent), Phase::Closing { .. }));
 }
 
+/// A holder got another grant at each poll, so 60 ms were in flight. The drain timed out, and the
+/// neighbour had half of the GPU meanwhile.
+#[test]
+fn holder_that_goes_on_has_another_grant_when_its_work_has_nearly_run() {
+    let now = NOW + ms(1);
+    let mut gpu = running(FAIR, now, ms(9));
+    (gpu.queue[0].balance, gpu.queue[1].balance) = (20 * MS, -20 * MS);
+    let word = |gpu: &Gpu| gpu.turn.as_ref().unwrap().word;
+    let (first, ends) = (word(&gpu), now + ms(9));
+    assert_eq!(close(&mut gpu, now, Cause::Spent), Phase::Running);
+    assert_eq!((word(&gpu), gpu.turn.as_ref().unwrap().end), (first, ends));
+    gpu.queue[0].waiting = false;
+    let nearly = ends - TUNING.extension_lead;
+    assert_eq!(decide(&gpu, nearly - us(1)), Keep);
+    assert_eq!(decide(&gpu, nearly), Close(Cause::Spent));
+    assert_eq!(close(&mut gpu, nearly, Cause::Spent), Phase::Running);
+    assert_ne!(word(&gpu), first);
+}
+
+#[test]
+fn drain_is_timed_from_the_end_of_what_was_granted() {
+    let mut gpu = running(FAIR, NOW + ms(1), ms(60));
+    gpu.queue[1].balance = 6 * MS;
+    close(&mut gpu, NOW + ms(1), Cause::Spent);
+    let limit = NOW + ms(6) + TUNING.drain_timeout();
+    assert_eq!(decide(&gpu, limit - us(1)), Keep);
+    assert_eq!(decide(&gpu, limit), Over(limit, Cause::Overrun));
+}
+
 #[test]
 fn turn_goes_on_with_what_is_left_of_the_balance() {
-    // It has had 4 ms, of which 2 are charged, and 1 ms is in flight. The other one's debt takes
+    // It has had 4 ms, of which 2 are charged, and 400 us are in flight. The other one's debt takes
     // four rounds.
-    for (balance, rounds) in [(13, 0), (10, 0), (8, 1)] {
+    for (balance, rounds) in [(13, 0), (8, 0), (7, 1)] {
         let now = NOW + ms(4);
-        let mut gpu = running(FAIR, now, ms(1));
+        let mut gpu = running(FAIR, now, TUNING.extension_lead);
         (gpu.queue[0].balance, gpu.queue[1].balance) = (balance * MS / 2, -20 * MS);
         gpu.turn.as_mut().unwrap().charged = ms(2);
         assert_eq!(close(&mut gpu, now, Cause::Spent), Phase::Running);

@@ -126,6 +126,11 @@ impl FunctionCosts {
         let Some(high) = self.high.get_mut(size) else { return };
         let known = f64::from(*high).max(cost);
         let seen = took.clamp(cost, cost + f64::from(MAX_EXCESS));
+        // The estimate itself is no sample. A first one of 40 ms, beside others' work, would count
+        // for ten seconds as what launches of 10 ms take at times.
+        if *high == 0 && seen <= cost {
+            return;
+        }
         let pace = match seen {
             _ if seen > known && (longer || known - cost >= f64::from(UNCERTAIN_ABOVE)) => RISE,
             _ if seen > known => return,

@@ -352,3 +352,21 @@ fn kernel_of_digest_zero_has_an_estimate_of_its_own() {
     costs.forget(zero);
     assert_eq!(costs.expect(zero), NOTHING_KNOWN);
 }
+
+/// For ten seconds its launches were taken to last 46 ms at times, so that their ends were awaited
+/// 2 ms too long.
+#[test]
+fn first_estimate_that_was_too_high_leaves_no_margin() {
+    let kernel = Kernel::new(1, [1; 3], [32, 1, 1]);
+    let (mut costs, mut estimate) = (Costs::new(), CostEstimate::default());
+    estimate.add(kernel, Nanos(1), 1);
+    for _ in 0..3 {
+        costs.learn(&estimate, Nanos::from_millis(130), Contention::Alone);
+    }
+    assert!(!costs.expect(kernel).fresh);
+    for _ in 0..40 {
+        costs.learn_exactly(&estimate, Nanos::from_millis(10), Contention::Alone);
+    }
+    let expected = costs.expect(kernel);
+    assert!(expected.cost < 11_000_000 && expected.margin == 0, "{expected:?}");
+}

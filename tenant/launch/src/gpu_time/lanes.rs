@@ -60,11 +60,21 @@ impl GpuTime {
         self.lanes.iter().filter(|lane| !lane.is_idle() || lane.used + IN_USE_FOR > now).count()
     }
 
+    /// Returns whether several threads use lanes.
+    pub(super) fn has_several_threads(&self, now: Nanos) -> bool {
+        let used = |lane: &&Lane| !lane.is_idle() || lane.used + IN_USE_FOR > now;
+        let mut threads = self.lanes.iter().filter(used).map(|lane| lane.key.thread);
+        let first = threads.next();
+        threads.any(|thread| Some(thread) != first)
+    }
+
     /// Returns whether a launch of a program with several streams is to be measured by itself. It
     /// is the first on an idle GPU, so its time contains no other stream's work.
     pub(crate) fn starts_on_idle_gpu(&mut self, now: Nanos) -> bool {
+        // A container of little weight may have its turns 150 ms apart and more.
+        let used = |lane: &&Lane| !lane.is_idle() || lane.used + LANE_REUSE_AFTER > now;
         let idle_start = self.busy_lanes() == 0
-            && self.used_lanes(now) > 1
+            && self.lanes.iter().filter(used).count() > 1
             && self.idle_start + IDLE_START_INTERVAL <= now;
         if idle_start {
             self.idle_start = now;

@@ -9,9 +9,10 @@
 
 use cgpu_shm::units::Nanos;
 
+use super::overlap::quotient;
 use super::overlapping_batches::OverlappingBatches;
 use super::{GpuTime, LaneId};
-use crate::cost::Contention;
+use crate::cost::{Contention, CostEstimate};
 
 /// A start event is recorded a few microseconds before its launch, so a shorter launch shows only
 /// an upper bound.
@@ -41,9 +42,19 @@ impl GpuTime {
         let telling =
             length < estimate.cost || (length >= MIN_TELLING_LENGTH && batch.added == length);
         if precision == Precision::IdleStart && telling && !fresh {
-            self.costs.learn_exactly(estimate, length, contention.max(Contention::Siblings));
+            self.learn_alone(estimate, length, contention.max(Contention::Siblings));
         }
         if fresh || single {
+            // One of several threads may have slept between its launches while the GPU was idle.
+            // Sets of batches correct a cost that is too low.
+            let may_have_gaps = !fresh
+                && length.0 < 2 * estimate.cost.0
+                && self.overlap.among(self.used_lanes(now)) <= 1.0
+                && self.has_several_threads(now);
+            let contention = match may_have_gaps {
+                true => contention.max(Contention::Siblings),
+                false => contention,
+            };
             match precision {
                 Precision::Batch => self.costs.learn(estimate, length, contention),
                 _ => self.costs.learn_exactly(estimate, length, contention),
@@ -51,6 +62,14 @@ impl GpuTime {
             return;
         }
         self.join(lane, OverlappingBatches { measured_cost: estimate.cost, ..batch }, now);
+    }
+
+    /// Learns from a launch whose time contains no other stream's work.
+    fn learn_alone(&mut self, estimate: &CostEstimate, length: Nanos, contention: Contention) {
+        let before = self.costs.sum(estimate);
+        self.costs.learn_exactly(estimate, length, contention);
+        let factor = quotient(self.costs.sum(estimate), before);
+        self.overlap.correct(factor);
     }
 
     /// Adds to the set of batches that ran between each other. The GPU has measured `measured_cost`

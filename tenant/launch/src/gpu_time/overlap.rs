@@ -27,6 +27,12 @@ use crate::cost::Contention;
 /// By which part the overlap follows a higher sample, and a lower one.
 const RISE: f64 = 0.5;
 const FALL: f64 = 0.25;
+/// Weight of a set relative to the next one.
+const KEPT: f64 = 0.8;
+/// If costs fall by more in one step, the overlap that was learned with them falls as well.
+const CORRECTED: f64 = 0.9;
+/// A set counts as at most eight times its expected cost.
+const MIN_RATIO: f64 = 1.0 / 8.0;
 /// Tolerance within which an overlap counts as a whole number of lanes.
 const NEARLY: f64 = 0.25;
 /// An overlap below this counts as none.
@@ -46,6 +52,9 @@ pub(crate) struct Overlap {
     /// Time from the last trial to the next.
     interval: Nanos,
     next: Nanos,
+    /// Expected time of recent sets one by one, and their time together, in nanoseconds. Older
+    /// sets count less, by [`KEPT`].
+    recent: (f64, f64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -59,7 +68,8 @@ struct Trial {
 
 impl Default for Overlap {
     fn default() -> Self {
-        Self { factor: 1.0, trial: None, interval: TRIAL_INTERVALS.0, next: Nanos::ZERO }
+        let (interval, next) = (TRIAL_INTERVALS.0, Nanos::ZERO);
+        Self { factor: 1.0, trial: None, interval, next, recent: (0.0, 0.0) }
     }
 }
 
@@ -75,8 +85,36 @@ impl Overlap {
         self.among(lanes).max(tried).min(count(lanes))
     }
 
+    /// Adds a set that was expected to take `one_by_one`, and took `measured` together. Batches at
+    /// the edge of a set add part of their time to the next set, so only sums over several sets are
+    /// exact.
+    #[allow(clippy::cast_precision_loss)] // times far below 2^53 ns
+    pub(crate) fn note(&mut self, one_by_one: Nanos, measured: Nanos) {
+        let (expected, took) = self.recent;
+        self.recent = (expected * KEPT + one_by_one.0 as f64, took * KEPT + measured.0 as f64);
+    }
+
+    /// Returns the expected time of recent sets one by one over their time together.
+    pub(crate) fn ratio(&self) -> f64 {
+        self.recent.0 / self.recent.1.max(1.0)
+    }
+
+    /// Rescales the recent sets after costs have changed by a factor.
+    fn rescale(&mut self, factor: f64) {
+        self.recent.0 *= factor;
+    }
+
+    /// Rescales the recent sets and the overlap after a launch that was measured by itself has
+    /// changed costs by a factor.
+    pub(crate) fn correct(&mut self, factor: f64) {
+        self.rescale(factor);
+        if factor < CORRECTED {
+            self.factor = (self.factor * factor).max(1.0);
+        }
+    }
+
     /// Learns from batches of several lanes that take `one_by_one`, took `measured` together, and
-    /// have or have not waited for each other.
+    /// have or have not waited for each other. A set that has waited is [noted](Self::note) before.
     #[allow(clippy::cast_precision_loss)] // times far below 2^53 ns
     pub(crate) fn learn(
         &mut self,
@@ -85,7 +123,10 @@ impl Overlap {
         (lanes, waited): (usize, bool),
         now: Nanos,
     ) {
-        let sample = one_by_one.0 as f64 / measured.0.max(1) as f64;
+        let sample = match waited {
+            true => self.ratio(),
+            false => quotient(one_by_one, measured),
+        };
         let sample = sample.clamp(1.0, count(lanes));
         // More lanes than these may be known to overlap.
         let known = self.factor.min(count(lanes));
@@ -142,6 +183,12 @@ fn places(overlap: f64) -> usize {
 /// Returns when work has run that takes `all` one by one and `longest` in its longest lane.
 fn makespan(all: Nanos, longest: Nanos, overlap: f64) -> Nanos {
     if overlap <= 1.0 { all } else { times(all, 1.0 / overlap).max(longest).min(all) }
+}
+
+/// Divides one time by another.
+#[allow(clippy::cast_precision_loss)] // times far below 2^53 ns
+pub(super) fn quotient(one: Nanos, other: Nanos) -> f64 {
+    one.0 as f64 / other.0.max(1) as f64
 }
 
 // times far below 2^53 ns
@@ -225,13 +272,16 @@ impl GpuTime {
     }
 
     pub(super) fn learn_from_overlapping(&mut self, overlapping: &OverlappingBatches, now: Nanos) {
-        // Estimates that were added to the GPU's time show nothing.
+        let expected = self.costs.sum(&overlapping.estimate);
+        if !overlapping.contended {
+            self.overlap.note(expected, overlapping.added);
+        }
+        // Estimates that were added to the GPU's time show nothing by themselves.
         if overlapping.measured_cost < Nanos(overlapping.estimate.cost.0 / 2) {
             return;
         }
         let contention =
             if overlapping.contended { Contention::Siblings } else { Contention::Alone };
-        let expected = self.costs.sum(&overlapping.estimate);
         // With others' slices in them, or if part of what ran meanwhile is in another set, the
         // lengths show nothing about these streams.
         let tells = overlapping.complete && !overlapping.contended;
@@ -246,12 +296,18 @@ impl GpuTime {
             );
         }
         let overlap = self.overlap.among(overlapping.lanes);
+        let together = match overlapping.contended {
+            true => overlapping.added,
+            false => times(expected, 1.0 / self.overlap.ratio().max(MIN_RATIO)),
+        };
         let took = match waited {
             false => overlapping.lengths,
-            true if overlap <= 1.0 => overlapping.added,
-            true => times(overlapping.added, overlap).min(expected),
+            true if overlap <= 1.0 => together,
+            true => times(together, overlap).min(expected),
         };
         self.costs.learn(&overlapping.estimate, took, contention);
+        let learned = self.costs.sum(&overlapping.estimate);
+        self.overlap.rescale(quotient(learned, expected));
     }
 }
 
@@ -282,6 +338,59 @@ mod tests {
             overlap.learn(Nanos(4 * KERNEL.0), Nanos(4 * KERNEL.0), (4, true), at(sample));
         }
         assert!(overlap.among(4) < ALMOST_NONE, "{overlap:?}");
+    }
+
+    /// Each second set had most of the time of the one before it: the overlap rose to 1.8, and
+    /// costs stayed too low.
+    #[test]
+    fn sets_cut_at_their_edges_show_no_overlap() {
+        let (mut gpu_time, kernel, launches) = (GpuTime::new(), Kernel::graph(1), 16);
+        let one_by_one = Nanos::from_micros(60 * launches);
+        let estimate = |cost: u64, launches| {
+            let mut estimate = CostEstimate::default();
+            estimate.add(kernel, Nanos(cost * launches), launches);
+            estimate
+        };
+        for _ in 0..2 {
+            gpu_time.costs.learn(&estimate(1, 1), Nanos::from_micros(50), Contention::Alone);
+        }
+        for set in 0..40 {
+            let estimate = estimate(gpu_time.expect(kernel).cost.into(), launches);
+            let added = Nanos(one_by_one.0 / 10 * if set % 2 == 0 { 3 } else { 17 });
+            let lengths = Nanos(4 * one_by_one.0);
+            let overlapping = OverlappingBatches {
+                lanes: 4,
+                batches: 8,
+                measured_cost: estimate.cost,
+                ..OverlappingBatches::of(&estimate, lengths, added, Contention::Alone)
+            };
+            gpu_time.learn_from_overlapping(&overlapping, at(set));
+        }
+        let (overlap, cost) = (gpu_time.overlap.among(4), gpu_time.expect(kernel).cost);
+        assert!(overlap <= 1.0 && (54_000..66_000).contains(&cost), "{overlap}, {cost} ns");
+    }
+
+    /// The estimate of the first launches was too high by far, and so was the overlap learned with
+    /// it: it fell set by set, for seconds.
+    #[test]
+    fn overlap_learned_with_a_wrong_cost_goes_with_it() {
+        let mut overlap = Overlap { factor: 3.4, ..Overlap::default() };
+        overlap.note(Nanos(34), Nanos(10));
+        overlap.correct(0.5);
+        assert!((overlap.among(4) - 1.7).abs() < 1e-9 && (overlap.ratio() - 1.7).abs() < 1e-9);
+        overlap.correct(0.95);
+        assert!((overlap.among(4) - 1.7).abs() < 1e-9, "no more than noise");
+    }
+
+    /// Its first launch was never measured by itself, so three kernels of 4.5 ms, one after the
+    /// other, were taken for 9 ms, two at a time.
+    #[test]
+    fn first_launch_of_a_rare_turn_is_measured_by_itself() {
+        let (mut gpu_time, lanes) = streams(2, 1.0);
+        lanes.into_iter().for_each(|lane| gpu_time.charge_estimate(lane));
+        assert!(gpu_time.starts_on_idle_gpu(at(150)));
+        assert!(!gpu_time.starts_on_idle_gpu(at(152)), "every 5 ms");
+        assert!(!gpu_time.starts_on_idle_gpu(at(1_500)), "the streams are not in use any more");
     }
 
     #[test]
