@@ -161,11 +161,13 @@ fn register(root: &Path, folder: &Path, id: &str, compute: Compute) -> Result<()
             registered.warnings.iter().for_each(|warning| eprintln!("cgpu: {warning}"))
         }
         Err(RequestFailure::Refused(refusal)) => return Err(refusal.into()),
-        Err(RequestFailure::Absent(socket, _)) => eprintln!(
-            "cgpu: no monitor at {}: {UNSHARED} (start cgpu-monitor to share it)",
-            socket.display()
-        ),
-        Err(failure @ RequestFailure::Broken(..)) => eprintln!("cgpu: {failure}; {UNSHARED}"),
+        Err(RequestFailure::Absent(socket, error))
+            if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
+        {
+            let socket = socket.display();
+            eprintln!("cgpu: no monitor at {socket}: {UNSHARED} (start cgpu-monitor to share it)");
+        }
+        Err(failure) => eprintln!("cgpu: {failure}; {UNSHARED}"),
     }
     Ok(())
 }

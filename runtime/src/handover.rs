@@ -76,7 +76,7 @@ pub fn run(next: &Path, invocation: &Invocation) -> Result<ExitStatus> {
         .with_context(|| format!("cannot run {}", next.display()))
 }
 
-/// Deletes the container that the next runtime has made, and discards its output.
+/// Deletes the container that the next runtime has made, and discards its standard output.
 ///
 /// # Errors
 /// As for [`run`].

@@ -146,7 +146,7 @@ cgpu_diagnosis::causes! {
         "Continue (kill -CONT) or end the stopped process.";
     Draining, Memory, ByDesign, "draining",
         "Memory of ended processes is still accounted: the driver has not freed it yet.",
-        "Nothing: it ends within seconds, and allocations that need this memory wait for it.";
+        "Nothing: the memory is freed soon, and an allocation that fails only for it waits.";
     Orphans, Memory, ByDesign, "orphans",
         "Exported memory of ended processes is accounted until no process has it imported.",
         "End the processes that have imported it.";
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_lists_every_cause() {
+    fn page_lists_every_cause() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/troubleshooting.md");
         fixture::check_page::<Cause>(page, "causes");
     }

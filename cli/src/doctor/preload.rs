@@ -109,7 +109,7 @@ pub(crate) fn examine(view: &View, subject: &str, kind: Option<Kind>, findings: 
     }
 }
 
-/// Returns whether a folder on the path forbids to look: the file may exist.
+/// Returns whether a folder on the path denies access, so that the file may exist.
 fn is_hidden(view: &View, path: &Path) -> bool {
     view.about(path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
