@@ -215,7 +215,7 @@ proptest! {
         variables.extend(rest.iter().map(|(name, value)| format!("{name}={value}")));
         let gpus: Vec<HostGpu> = (0..count).map(|number| gpu(number, 15109)).collect();
         let Ok(declared) = Declared::new(&variables) else { return Ok(()) };
-        let trim = |text: &'_ str| text.trim_matches([' ', '\t']).to_owned();
+        let trim = |text: &str| text.trim_matches([' ', '\t']).to_owned();
         let is_zero = |part: &str| {
             let part = trim(part);
             !part.is_empty() && part.bytes().all(|byte| byte == b'0')
