@@ -101,7 +101,8 @@ impl Access {
             (None, Some(_)) => self.bare()?,
             (None, None) => Config::incluster().map_err(|error| {
                 Failure::Setup(format!(
-                    "there is no kubeconfig (--kubeconfig, $KUBECONFIG, ~/.kube/config), and this is not a pod: {}",
+                    "there is no kubeconfig (--kubeconfig, $KUBECONFIG, ~/.kube/config), and this \
+                     is not a pod: {}",
                     chain(&error)
                 ))
             })?,

@@ -101,7 +101,10 @@ impl Event {
                 "kind": match self.regarding { Regarding::Pod => "Pod", Regarding::Node => "Node" },
                 "namespace": self.namespace, "name": self.name, "uid": self.uid,
             },
-            "type": match self.severity { Severity::Normal => "Normal", Severity::Warning => "Warning" },
+            "type": match self.severity {
+                Severity::Normal => "Normal",
+                Severity::Warning => "Warning",
+            },
             "reason": self.reason,
             "message": message,
             "count": 1,

@@ -59,7 +59,8 @@ mod tests {
             Query::all().field("spec.nodeName=").field("status.phase!=Failed").label("a in (b,c)");
         assert_eq!(
             query.parameters(&[("limit", "5")]),
-            "fieldSelector=spec.nodeName%3D%2Cstatus.phase%21%3DFailed&labelSelector=a+in+%28b%2Cc%29&limit=5"
+            "fieldSelector=spec.nodeName%3D%2Cstatus.phase%21%3DFailed\
+             &labelSelector=a+in+%28b%2Cc%29&limit=5"
         );
         assert_eq!(Query::all().parameters(&[]), "");
     }

@@ -49,7 +49,10 @@ fn main() {
             refused += 1;
             continue;
         };
-        let body = json!({"PodName": pod.metadata.name, "PodNamespace": pod.metadata.namespace, "PodUID": pod.metadata.uid, "Node": node});
+        let body = json!({
+            "PodName": pod.metadata.name, "PodNamespace": pod.metadata.namespace,
+            "PodUID": pod.metadata.uid, "Node": node,
+        });
         let body = body.to_string();
         let started = Instant::now();
         let binding: Binding = extender::decode(body.as_bytes()).expect("a request");
@@ -71,7 +74,8 @@ fn main() {
         json!({
             "nodes": NODES, "gpus": GPUS, "pods": PODS, "rounds": ROUNDS, "refused": refused,
             "load_ms": round(load.as_secs_f64() * 1e3),
-            "filter_ms": quantiles(filters), "bind_ms": quantiles(binds), "both_ms": quantiles(both),
+            "filter_ms": quantiles(filters), "bind_ms": quantiles(binds),
+            "both_ms": quantiles(both),
             "resident_mib": round(resident_mib() - before),
         })
     );
@@ -108,16 +112,23 @@ fn node(name: &str) -> Node {
 fn pod(number: usize, units: u64, on: Option<(&str, usize)>) -> Pod {
     let annotations = on.map(|(node, gpu)| {
         json!({
-            "ALIYUN_COM_GPU_MEM_IDX": gpu.to_string(), "ALIYUN_COM_GPU_MEM_DEV": "14", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1",
-            "scheduler.framework.gpushare.allocation": json!({"0": {gpu.to_string(): units}}).to_string(), "cgpu.dev/node": node,
+            "ALIYUN_COM_GPU_MEM_IDX": gpu.to_string(), "ALIYUN_COM_GPU_MEM_DEV": "14",
+            "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1", "cgpu.dev/node": node,
+            "scheduler.framework.gpushare.allocation":
+                json!({"0": {gpu.to_string(): units}}).to_string(),
         })
     });
     let uid = format!("788d1c6b-6f2a-4f0f-9d4e-{number:012}");
     serde_json::from_value(json!({
-        "metadata": {"name": format!("inference-{number}-58579b95f7-4wpbl"), "namespace": "production", "uid": uid, "resourceVersion": "1",
+        "metadata": {
+            "name": format!("inference-{number}-58579b95f7-4wpbl"), "namespace": "production",
+            "uid": uid, "resourceVersion": "1",
             "labels": {"app": "inference"}, "annotations": annotations},
         "spec": {"nodeName": on.map(|(node, _)| node),
-            "containers": [{"name": "main", "image": "example/inference:1", "resources": {"limits": {"aliyun.com/gpu-mem": units.to_string()}}}]},
+            "containers": [{
+                "name": "main", "image": "example/inference:1",
+                "resources": {"limits": {"aliyun.com/gpu-mem": units.to_string()}},
+            }]},
         "status": {"phase": if on.is_some() { "Running" } else { "Pending" }},
     }))
     .expect("a pod")

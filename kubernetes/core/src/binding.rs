@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   kubelet -- Allocate(ids) --> device plugin: a token, in variables and in a CDI device's name
-//!   engine -- create --> cgpu-runtime: token of the variables, pod and container of the annotations
+//!   engine -- create --> cgpu-runtime: token from variables, pod and container from annotations
 //!                           |-- BindRequest --> device plugin: that pod's annotations and limits
 //!                           |<-- BindReply ---- the container's variables, or why it is refused
 //! ```

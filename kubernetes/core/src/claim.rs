@@ -54,7 +54,9 @@ impl Change {
     pub fn patch(&self) -> Value {
         let annotations: Map<String, Value> =
             self.annotations.iter().map(|(name, text)| ((*name).to_owned(), json!(text))).collect();
-        json!({"metadata": {"uid": self.uid, "resourceVersion": self.version, "annotations": annotations}})
+        json!({"metadata": {
+            "uid": self.uid, "resourceVersion": self.version, "annotations": annotations,
+        }})
     }
 
     /// Applies the change to a pod, as the API server would.

@@ -108,7 +108,8 @@ impl ContainerRequest {
             && let Some(other) = rest.iter().find(|other| in_all(other) != in_all(one))
         {
             return Err(Refusal::new(format!(
-                "container `{}` requests resources of aliyun.com and container `{}` those of nvidia.com; expected one kind in a pod",
+                "container `{}` requests resources of aliyun.com and container `{}` those of \
+                 nvidia.com; expected one kind in a pod",
                 if in_all(one) { &one.container } else { &other.container },
                 if in_all(one) { &other.container } else { &one.container },
             )));
@@ -205,7 +206,8 @@ fn each(
     // Without this resource the kubelet would allocate nothing. HAMi has a webhook that adds it.
     let gpus = of(Meaning::Gpus).ok_or_else(|| {
         Refusal::new(format!(
-            "container `{}` requests {first} but not {HAMI_GPUS}; expected the number of GPUs as well: request `{HAMI_GPUS}: 1`",
+            "container `{}` requests {first} but not {HAMI_GPUS}; expected the number of GPUs as \
+             well: request `{HAMI_GPUS}: 1`",
             container.name
         ))
     })?;

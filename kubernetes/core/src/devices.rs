@@ -67,7 +67,8 @@ impl Devices {
         let advice =
             other.map_or_else(String::new, |other| format!("; count in units of {other} instead"));
         Err(Refusal::new(format!(
-            "the node's {} GPUs have {} units of {unit}, whose message of {bytes} bytes exceeds the kubelet's limit of {MAX_MESSAGE_BYTES}{advice}",
+            "the node's {} GPUs have {} units of {unit}, whose message of {bytes} bytes exceeds \
+             the kubelet's limit of {MAX_MESSAGE_BYTES}{advice}",
             node.gpus.len(),
             devices.all
         )))
@@ -175,8 +176,8 @@ mod tests {
         assert_eq!(Devices::of(&gpus("MiB", 81920, 2)).map(|devices| devices.all), Ok(163_840));
         assert_eq!(
             Devices::of(&gpus("MiB", 81920, 8)).unwrap_err().message(),
-            "the node's 8 GPUs have 655360 units of MiB, whose message of 12403852 bytes exceeds the kubelet's limit of 4194304; \
-             count in units of 128MiB instead"
+            "the node's 8 GPUs have 655360 units of MiB, whose message of 12403852 bytes exceeds \
+             the kubelet's limit of 4194304; count in units of 128MiB instead"
         );
     }
 

@@ -266,7 +266,8 @@ fn divided(node: &Node) -> Result<Vec<Gpu>, Refusal> {
         u32::try_from(count).ok().filter(|count| (1..=MAX_GPUS_OF_NODE).contains(count))
     else {
         return Err(Refusal::new(format!(
-            "{COUNT} of the node is {count}, expected 1 to {MAX_GPUS_OF_NODE} GPUs for its {units} units"
+            "{COUNT} of the node is {count}, expected 1 to {MAX_GPUS_OF_NODE} GPUs for its {units} \
+             units"
         )));
     };
     let each = units / u64::from(count);

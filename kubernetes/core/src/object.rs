@@ -200,17 +200,24 @@ mod tests {
     #[test]
     fn pod_with_nulls_and_unknown_fields_parses() {
         let pod: Pod = serde_json::from_str(
-            r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"d","uid":"u","labels":null,"annotations":{"a":"b"},
-                "creationTimestamp":null,"managedFields":[{"x":1}]},
-                "spec":{"nodeName":null,"containers":[{"name":"c","image":"i","resources":{"limits":{"aliyun.com/gpu-mem":8,"cpu":"500m"},"claims":[]}},
-                {"name":"d","resources":{}}],"initContainers":null,"novel":{"field":[]}},"status":{"phase":"Pending","qosClass":"BestEffort"}}"#,
+            r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"d","uid":"u",
+                "labels":null,"annotations":{"a":"b"},"creationTimestamp":null,
+                "managedFields":[{"x":1}]},
+                "spec":{"nodeName":null,"containers":[{"name":"c","image":"i",
+                "resources":{"limits":{"aliyun.com/gpu-mem":8,"cpu":"500m"},"claims":[]}},
+                {"name":"d","resources":{}}],"initContainers":null,"novel":{"field":[]}},
+                "status":{"phase":"Pending","qosClass":"BestEffort"}}"#,
         )
         .unwrap();
         assert_eq!(pod.spec.containers[0].resources.limits["aliyun.com/gpu-mem"], "8".into());
         assert_eq!(pod.spec.node_name, "");
         let again: Pod = serde_json::from_str(&serde_json::to_string(&pod).unwrap()).unwrap();
         assert_eq!(again, pod);
-        let node: Node = serde_json::from_str(r#"{"metadata":{"name":"n"},"status":{"allocatable":{"aliyun.com/gpu-mem":"28"},"addresses":[{"type":"InternalIP","address":"10.0.0.1"}]}}"#).unwrap();
+        let node: Node = serde_json::from_str(
+            r#"{"metadata":{"name":"n"},"status":{"allocatable":{"aliyun.com/gpu-mem":"28"},
+                "addresses":[{"type":"InternalIP","address":"10.0.0.1"}]}}"#,
+        )
+        .unwrap();
         assert_eq!(node.status.addresses[0].kind, "InternalIP");
         assert_eq!(serde_json::from_str::<Pod>("{}").unwrap(), Pod::default());
         assert!(serde_json::from_str::<Pod>(r#"{"spec":"x"}"#).is_err());

@@ -232,20 +232,28 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_text_does_not_panic(text in "[+-]?[0-9.]{0,40}[eEinumkKMGTP]{0,3}[+-]?[0-9]{0,12}") {
+        fn arbitrary_text_does_not_panic(
+            text in "[+-]?[0-9.]{0,40}[eEinumkKMGTP]{0,3}[+-]?[0-9]{0,12}",
+        ) {
             let _ = whole(&text);
         }
 
         #[test]
         fn suffix_multiplies(number in 0_u64..1 << 20, index in 0_usize..7) {
-            let (suffix, factor) = [("", 1), ("k", 1000), ("Ki", 1024), ("M", 1_000_000), ("Mi", 1 << 20), ("Gi", 1 << 30), ("e6", 1_000_000)][index];
+            let (suffix, factor) = [
+                ("", 1), ("k", 1000), ("Ki", 1024), ("M", 1_000_000), ("Mi", 1 << 20),
+                ("Gi", 1 << 30), ("e6", 1_000_000),
+            ][index];
             prop_assert_eq!(whole(&format!("{number}{suffix}")), Ok(number * factor));
         }
 
         #[test]
         fn fraction_that_comes_out_even_is_whole(thousandths in 0_u64..10_000_000) {
             let text = format!("{}.{:03}", thousandths / 1000, thousandths % 1000);
-            let expected = if thousandths % 1000 == 0 { Ok(thousandths / 1000) } else { Err(InvalidQuantity::Fraction) };
+            let expected = match thousandths % 1000 {
+                0 => Ok(thousandths / 1000),
+                _ => Err(InvalidQuantity::Fraction),
+            };
             prop_assert_eq!(whole(&text), expected);
             prop_assert_eq!(whole(&format!("{text}k")), Ok(thousandths));
         }

@@ -79,7 +79,8 @@ impl ResourceRequest {
             && requests.iter().any(|request| matches!(request.amount, Amount::Each { .. }))
         {
             notes.push(format!(
-                "the label {COUNT} applies to aliyun.com/gpu-mem only; nvidia.com/gpu is the number of GPUs"
+                "the label {COUNT} applies to aliyun.com/gpu-mem only; nvidia.com/gpu is the \
+                 number of GPUs"
             ));
         }
         Ok(Self { gpus, needs, notes })
@@ -106,7 +107,8 @@ fn divided(
 ) -> Result<Need, Refusal> {
     let wrong = |name: &str, amount: u64| {
         Refusal::new(format!(
-            "{name} of container `{}` is {amount}, which does not divide by the {gpus} GPUs of the label {COUNT}; expected a multiple of {gpus}",
+            "{name} of container `{}` is {amount}, which does not divide by the {gpus} GPUs of the \
+             label {COUNT}; expected a multiple of {gpus}",
             request.container
         ))
     };
@@ -183,13 +185,15 @@ mod tests {
                 8,
                 0,
                 "3",
-                "aliyun.com/gpu-mem of container `c0` is 8, which does not divide by the 3 GPUs of the label aliyun.com/gpu-count; expected a multiple of 3",
+                "aliyun.com/gpu-mem of container `c0` is 8, which does not divide by the 3 GPUs of \
+                 the label aliyun.com/gpu-count; expected a multiple of 3",
             ),
             (
                 8,
                 30,
                 "4",
-                "aliyun.com/gpu-core.percentage of container `c0` is 30, which does not divide by the 4 GPUs",
+                "aliyun.com/gpu-core.percentage of container `c0` is 30, which does not divide by \
+                 the 4 GPUs",
             ),
             (8, 400, "2", "is 400 over 2 GPUs, expected at most 100 for each"),
             (

@@ -308,7 +308,8 @@ mod tests {
         assert_eq!(given(&mut slices, &["4", "5"], &pod, "second"), Ok("2".into()));
         assert_eq!(
             given(&mut slices, &["4", "5"], &other, "main").unwrap_err(),
-            "the slice 4-2 belongs to container `second` of pod uid-p, not to container `main` of test/q"
+            "the slice 4-2 belongs to container `second` of pod uid-p, not to container `main` of \
+             test/q"
         );
         assert_eq!(
             given(&mut slices, &["8", "9"], &pod, "main").unwrap_err(),
@@ -336,7 +337,8 @@ mod tests {
                 .unwrap_err()
                 .message()
                 .starts_with(
-                    "the slice hami.8-2 is of another resource than container `main` of test/q requests"
+                    "the slice hami.8-2 is of another resource than container `main` of test/q \
+                     requests"
                 )
         );
         // When a pod is gone, its ids are used again.

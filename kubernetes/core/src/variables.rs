@@ -23,13 +23,15 @@ pub fn of(
     };
     let Some(allocation) = pod.allocation.as_ref().map_err(Clone::clone)? else {
         return Err(Refusal::new(format!(
-            "no GPU was chosen for {}: it bypassed the scheduler extender; set `schedulerName` to a scheduler with the extender, or configure the extender",
+            "no GPU was chosen for {}: it bypassed the scheduler extender; set `schedulerName` to \
+             a scheduler with the extender, or configure the extender",
             pod.title()
         )));
     };
     if let Some(claimed) = allocation.node.as_ref().filter(|claimed| **claimed != node.name) {
         return Err(Refusal::new(format!(
-            "the GPUs of {} were chosen on node `{claimed}`, not on `{}`; delete the pod; its owner creates it again",
+            "the GPUs of {} were chosen on node `{claimed}`, not on `{}`; delete the pod, \
+             and its owner creates it again",
             pod.title(),
             node.name
         )));
@@ -52,7 +54,8 @@ pub fn of(
         // An amount that is 0 or missing would mean no limit.
         if all.is_empty() || all.contains(&0) {
             return Err(Refusal::new(format!(
-                "{name} of container `{container}` of {} would be {}, expected at least 1 for each GPU",
+                "{name} of container `{container}` of {} would be {}, expected at least 1 for each \
+                 GPU",
                 pod.title(),
                 quoted(&text)
             )));

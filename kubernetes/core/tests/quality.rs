@@ -20,15 +20,21 @@ fn node(name: &str, gpus: usize, placement: &str) -> Node {
         .collect();
     let text = json!({"unit": "GiB", "gpus": gpus}).to_string();
     serde_json::from_value(json!({"metadata": {
-        "name": name, "annotations": {"cgpu.dev/gpus": text}, "labels": {"ack.node.gpu.placement": placement},
+        "name": name, "annotations": {"cgpu.dev/gpus": text},
+        "labels": {"ack.node.gpu.placement": placement},
     }}))
     .unwrap()
 }
 
 fn pod(number: usize, units: u64) -> Pod {
     serde_json::from_value(json!({
-        "metadata": {"name": format!("p{number}"), "namespace": "d", "uid": format!("u{number}"), "resourceVersion": "1"},
-        "spec": {"containers": [{"name": "main", "resources": {"limits": {"aliyun.com/gpu-mem": units}}}]},
+        "metadata": {
+            "name": format!("p{number}"), "namespace": "d", "uid": format!("u{number}"),
+            "resourceVersion": "1",
+        },
+        "spec": {"containers": [
+            {"name": "main", "resources": {"limits": {"aliyun.com/gpu-mem": units}}},
+        ]},
         "status": {"phase": "Pending"},
     }))
     .unwrap()

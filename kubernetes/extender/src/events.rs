@@ -1,4 +1,4 @@
-//! Events on pods and nodes. They are queued, so that no request waits for them, and an event is not
+//! Events on pods and nodes. They are queued, so that no request waits for them. An event is not
 //! repeated within [`REPEAT_INTERVAL`].
 
 use std::collections::HashMap;

@@ -35,10 +35,22 @@ pub(crate) struct Options {
     #[arg(long, env = "CGPU_HAMI", action = ArgAction::SetTrue)]
     pub hami: bool,
     /// Interval of lists of all nodes and pods, in seconds
-    #[arg(long, env = "CGPU_RESYNC", value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        long,
+        env = "CGPU_RESYNC",
+        value_name = "SECONDS",
+        default_value_t = 600,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     pub resync: u64,
     /// Interval of checks for stale claims, in seconds
-    #[arg(long, env = "CGPU_SWEEP", value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        long,
+        env = "CGPU_SWEEP",
+        value_name = "SECONDS",
+        default_value_t = 10,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     pub sweep: u64,
     /// Elect one replica for work that only one must do
     #[arg(long, env = "CGPU_LEADER_ELECT", action = ArgAction::Set, default_value_t = true)]
@@ -55,13 +67,24 @@ pub(crate) struct Options {
     #[arg(long, env = "CGPU_LEASE_NAMESPACE", value_name = "NAME")]
     pub lease_namespace: Option<String>,
     /// Time after its last renewal until the lease expires, in seconds
-    #[arg(long, env = "CGPU_LEASE_DURATION", value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(
+        long,
+        env = "CGPU_LEASE_DURATION",
+        value_name = "SECONDS",
+        default_value_t = 15,
+        value_parser = clap::value_parser!(u64).range(1..=3600)
+    )]
     pub lease_duration: u64,
     /// Name of this replica in the election [default: host name and a random number]
     #[arg(long, env = "CGPU_IDENTITY", value_name = "NAME")]
     pub identity: Option<String>,
     /// Number of worker threads [default: one for each core]
-    #[arg(long, env = "THREADNESS", value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(
+        long,
+        env = "THREADNESS",
+        value_name = "NUMBER",
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
     pub threads: Option<u16>,
     /// Log level: error, warn, info, debug, trace, or a filter such as info,kube=debug
     #[arg(long, env = "LOG_LEVEL", value_name = "FILTER", default_value = "info")]

@@ -61,7 +61,8 @@ fn record_events(cache: &ClusterCache, events: &EventRecorder) {
             Holding::Shares(_) => {}
             Holding::Unclear(refusal) => {
                 let message = format!(
-                    "{refusal}; until this is corrected or the pod is deleted, it counts on every GPU of its node"
+                    "{refusal}; until this is corrected or the pod is deleted, it counts on every \
+                     GPU of its node"
                 );
                 events.warn(&holder.pod, events::UNCLEAR, &message);
             }

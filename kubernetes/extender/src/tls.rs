@@ -63,7 +63,8 @@ impl Identity {
         if stamp != now.0 {
             match self.files.load() {
                 Ok(config) => {
-                    info!(certificate = %self.files.certificate.display(), "the certificate has changed");
+                    let certificate = self.files.certificate.display();
+                    info!(%certificate, "the certificate has changed");
                     now.1 = config;
                 }
                 // Perhaps only one of two files has been written; the other changes the stamp

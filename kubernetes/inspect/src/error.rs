@@ -41,16 +41,19 @@ impl From<Failure> for Error {
 fn advice(failure: &Failure) -> Option<&'static str> {
     match failure {
         Failure::Setup(_) => Some(
-            "name a kubeconfig with --kubeconfig or KUBECONFIG, and a context that is in it with --context",
+            "name a kubeconfig with --kubeconfig or KUBECONFIG, and a context that is in it with \
+             --context",
         ),
         Failure::Unreachable(_) => Some(
-            "check that the server of the kubeconfig's context (or of --server) is the cluster's and can be reached from here",
+            "check that the server of the kubeconfig's context (or of --server) is the cluster's \
+             and can be reached from here",
         ),
         Failure::Refused { code: 401, .. } => {
             Some("log in again: the API server does not know the user of the kubeconfig's context")
         }
         Failure::Refused { code: 403, .. } => Some(
-            "ask an administrator to bind the cluster role cgpu-inspect to you (kubernetes/manifests/cgpu.yaml): it only lists nodes, pods and runtime classes",
+            "ask an administrator to bind the cluster role cgpu-inspect to you \
+             (kubernetes/manifests/cgpu.yaml): it only lists nodes, pods and runtime classes",
         ),
         Failure::Conflict(_)
         | Failure::Exists(_)
@@ -72,13 +75,15 @@ mod tests {
 
     #[test]
     fn forbidden_error_names_the_cluster_role() {
-        let message = "pods is forbidden: User \"me\" cannot list resource \"pods\" in API group \"\" at the cluster scope";
+        let message = "pods is forbidden: User \"me\" cannot list resource \"pods\" in API \
+                       group \"\" at the cluster scope";
         let error = Error::from(Failure::Refused { code: 403, message: message.to_owned() });
         assert_eq!(
             error.to_string(),
             format!(
-                "the API server answers 403: {message}; ask an administrator to bind the cluster role cgpu-inspect to you \
-                 (kubernetes/manifests/cgpu.yaml): it only lists nodes, pods and runtime classes"
+                "the API server answers 403: {message}; ask an administrator to bind the cluster \
+                 role cgpu-inspect to you (kubernetes/manifests/cgpu.yaml): it only lists \
+                 nodes, pods and runtime classes"
             )
         );
     }

@@ -88,7 +88,8 @@ impl Binding {
         tokio::time::timeout(IO_TIMEOUT, reader.read_until(b'\n', &mut line)).await??;
         let reply = match serde_json::from_slice::<BindRequest>(&line) {
             Err(error) => BindReply::Refused(format!(
-                "the device plugin cannot parse the request ({error}); install cgpu-runtime and cgpu-device-plugin of the same release"
+                "the device plugin cannot parse the request ({error}); install cgpu-runtime and \
+                 cgpu-device-plugin of the same release"
             )),
             Ok(request) => self.reply(&request).await,
         };
@@ -123,7 +124,8 @@ impl Binding {
         let node = tokio::time::timeout(READY_TIMEOUT, ready).await.ok().flatten();
         let Some(node) = node else {
             return Err(Refusal::new(
-                "the device plugin does not know the node's GPUs and pods yet; its log says what it waits for",
+                "the device plugin does not know the node's GPUs and pods yet; its log says what \
+                 it waits for",
             ));
         };
         let pod =
@@ -176,7 +178,8 @@ impl Binding {
         })?;
         if found.metadata.uid != *uid {
             return Err(Refusal::new(format!(
-                "the pod {namespace}/{pod} of the API server is {}, but the container belongs to {uid}, which was deleted",
+                "the pod {namespace}/{pod} of the API server is {}, but the container belongs to \
+                 {uid}, which was deleted",
                 found.metadata.uid
             )));
         }

@@ -91,7 +91,8 @@ impl Cdi {
     fn specification(&self, token: Token) -> String {
         let variables = provisional(token).map(|(name, value)| format!("{name}={value}"));
         let hook = json!({
-            "hookName": "createRuntime", "path": self.runtime, "args": ["cgpu-runtime", "hook", "bound"],
+            "hookName": "createRuntime", "path": self.runtime,
+            "args": ["cgpu-runtime", "hook", "bound"],
         });
         let device = json!({
             "name": token.to_string(), "containerEdits": { "env": variables, "hooks": [hook] },

@@ -233,7 +233,12 @@ impl DeviceWatcher {
                 if reported.is_none_or(|reported| reported == index)
                     && self.health.report(&uuid, *xid, *ago, now)
                 {
-                    warn!(gpu = %gpu.id, uuid, xid, "reported an error: no pods are placed on it until it has reported none for a while");
+                    warn!(
+                        gpu = %gpu.id,
+                        uuid,
+                        xid,
+                        "an error was reported: no pods are placed on the GPU for a while"
+                    );
                 }
             }
         }

@@ -1,11 +1,11 @@
 //! `cgpu-device-plugin`: runs on each node with GPUs.
 //!
 //! ```text
-//!   NVML | monitor --> GPUs --+                      +--> endpoint: aliyun.com/gpu-mem -------+
-//!                             +--> node: NodeGpus ---+--> endpoint: ...gpu-core.percentage ---+--> kubelet
-//!   API server --> node ------+     |  annotation,   +--> endpoint: nvidia.com/gpu (--hami) --+
-//!        ^                          v  gpu-count             | Allocate: a token, its CDI device
-//!        +--------------------------+                        v
+//!   NVML | monitor -> GPUs --+                      +--> endpoint: aliyun.com/gpu-mem -----+
+//!                            +--> node: NodeGpus ---+--> endpoint: ...gpu-core.percentage -+-> kubelet
+//!   API server --> node -----+     |  annotation,   +--> endpoint: nvidia.com/gpu, --hami -+
+//!        ^                         v  gpu-count             | Allocate: a token, its CDI device
+//!        +-------------------------+                        v
 //!        +--> pods --+--> binding <-- cgpu-runtime: which container has the token?
 //! ```
 //!
@@ -91,7 +91,9 @@ async fn run(options: Options) -> Result<()> {
 
     // The node's annotation has the GPUs that were unhealthy.
     let unhealthy = tokio::select! {
-        known = node.wait_for(Option::is_some) => node::unhealthy_gpus(known?.as_ref().context("a node")?),
+        known = node.wait_for(Option::is_some) => {
+            node::unhealthy_gpus(known?.as_ref().context("a node")?)
+        }
         _ = stop.recv() => return Ok(()),
     };
     let found = watch::Sender::new(None);
@@ -114,7 +116,9 @@ async fn run(options: Options) -> Result<()> {
         known = observed.wait_for(Option::is_some) => {
             // A person must choose another unit if there are more units than the kubelet accepts.
             let known = known?.clone().context("gpus")?;
-            Resource::Memory.devices(&known).map_err(|refusal| anyhow!("{refusal} (--memory-unit)"))?;
+            Resource::Memory
+                .devices(&known)
+                .map_err(|refusal| anyhow!("{refusal} (--memory-unit)"))?;
         }
         _ = stop.recv() => return Ok(()),
     }

@@ -159,7 +159,11 @@ proptest! {
     /// Any accepted annotations yield exactly what the limits request, on GPUs that exist.
     #[test]
     fn annotations_never_change_a_limit(
-        split in prop::collection::btree_map(0_usize..3, prop::collection::btree_map(0_u32..4, 0_u64..16, 0..4), 0..4),
+        split in prop::collection::btree_map(
+            0_usize..3,
+            prop::collection::btree_map(0_u32..4, 0_u64..16, 0..4),
+            0..4,
+        ),
         sizes in prop::collection::vec(1_u64..20, 1..4),
         limits in prop::collection::vec(1_u64..16, 1..3),
         agreeing in any::<bool>(),
@@ -181,8 +185,14 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_text_does_not_panic(index in ".{0,12}", device in "[0-9,x ]{0,12}", split in "[{}\":0-9,]{0,24}", time in ".{0,12}") {
-        let annotations = texts(&[(INDEX, &index), (DEVICE, &device), (annotation::ASSUME_TIME, &time)]);
+    fn arbitrary_text_does_not_panic(
+        index in ".{0,12}",
+        device in "[0-9,x ]{0,12}",
+        split in "[{}\":0-9,]{0,24}",
+        time in ".{0,12}",
+    ) {
+        let annotations =
+            texts(&[(INDEX, &index), (DEVICE, &device), (annotation::ASSUME_TIME, &time)]);
         let with = Allocation::read(&annotations);
         let mut longer = annotations.clone();
         longer.insert(SPLIT.into(), split);

@@ -17,10 +17,20 @@ fn claimed(pod: &Pod, node: &NodeGpus, accounting: &NodeAccounting) -> (Pod, Cha
 fn claim_writes_the_annotations_of_gpushare_and_its_own() {
     let node = NodeGpus::of(&node("n", "GiB", &[15109, 15109]));
     let (_, change) = claimed(&sharing("p", 8), &node, &NodeAccounting::of(&node, []));
-    assert_eq!(
-        change.patch().to_string(),
-        r#"{"metadata":{"uid":"uid-p","resourceVersion":"1","annotations":{"ALIYUN_COM_GPU_MEM_ASSIGNED":"false","ALIYUN_COM_GPU_MEM_ASSUME_TIME":"7","ALIYUN_COM_GPU_MEM_DEV":"14","ALIYUN_COM_GPU_MEM_IDX":"0","ALIYUN_COM_GPU_MEM_POD":"8","cgpu.dev/node":"n","scheduler.framework.gpushare.allocation":"{\"0\":{\"0\":8}}"}}}"#
-    );
+    let expected = json!({"metadata": {
+        "uid": "uid-p",
+        "resourceVersion": "1",
+        "annotations": {
+            "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+            "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "7",
+            "ALIYUN_COM_GPU_MEM_DEV": "14",
+            "ALIYUN_COM_GPU_MEM_IDX": "0",
+            "ALIYUN_COM_GPU_MEM_POD": "8",
+            "cgpu.dev/node": "n",
+            "scheduler.framework.gpushare.allocation": r#"{"0":{"0":8}}"#,
+        },
+    }});
+    assert_eq!(change.patch(), expected);
 }
 
 #[test]

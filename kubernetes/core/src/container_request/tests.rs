@@ -73,7 +73,8 @@ fn invalid_amounts_are_refused() {
     for (limits, message) in [
         (
             &[("aliyun.com/gpu-mem", "-2")][..],
-            "aliyun.com/gpu-mem of container `c` is `-2`, which is negative; expected a whole number of units, such as `2`",
+            "aliyun.com/gpu-mem of container `c` is `-2`, which is negative; expected a whole \
+             number of units, such as `2`",
         ),
         (
             &[("aliyun.com/gpu-mem", "1500m")],
@@ -83,11 +84,13 @@ fn invalid_amounts_are_refused() {
         (&[("aliyun.com/gpu-mem", "2 GiB")], "is `2 GiB`, which is not a quantity; expected"),
         (
             &[("aliyun.com/gpu-core.percentage", "30")],
-            "requests aliyun.com/gpu-core.percentage but not aliyun.com/gpu-mem; expected memory as well",
+            "requests aliyun.com/gpu-core.percentage but not aliyun.com/gpu-mem; expected memory \
+             as well",
         ),
         (
             &[("nvidia.com/gpumem", "3000")],
-            "container `c` requests nvidia.com/gpumem but not nvidia.com/gpu; expected the number of GPUs as well: request `nvidia.com/gpu: 1`",
+            "container `c` requests nvidia.com/gpumem but not nvidia.com/gpu; expected the number \
+             of GPUs as well: request `nvidia.com/gpu: 1`",
         ),
         (
             &[("nvidia.com/gpucores", "101"), ("nvidia.com/gpu", "1")],
@@ -99,7 +102,8 @@ fn invalid_amounts_are_refused() {
         ),
         (
             &[("nvidia.com/gpu", "1"), ("aliyun.com/gpu-mem", "1")],
-            "container `c` requests both aliyun.com/gpu-mem and nvidia.com/gpu; expected one of the two",
+            "container `c` requests both aliyun.com/gpu-mem and nvidia.com/gpu; expected one of \
+             the two",
         ),
     ] {
         let refusal = one(limits).unwrap_err();

@@ -2,6 +2,7 @@ use super::*;
 use crate::fixture::{node, plain_node, pod, sharing};
 use crate::names::Dialects;
 use crate::object::Node;
+use serde_json::json;
 
 fn cluster(nodes: &[Node], pods: &[Pod]) -> Cluster {
     let mut cluster = Cluster::new(Dialects::default());
@@ -62,10 +63,9 @@ fn filter_of_node_names_returns_node_names() {
 #[test]
 fn filter_of_whole_nodes_returns_whole_nodes() {
     let cluster = cluster(&[node("n1", "GiB", &[15109]), node("n2", "GiB", &[4096])], &[]);
-    let body = format!(
-        r#"{{"Pod":{},"Nodes":{{"metadata":{{}},"items":[{{"metadata":{{"name":"n1","x":1}}}},{{"metadata":{{"name":"n2"}}}}]}},"NodeNames":null}}"#,
-        text(&sharing("p", 8))
-    );
+    let items = json!([{"metadata": {"name": "n1", "x": 1}}, {"metadata": {"name": "n2"}}]);
+    let nodes = json!({"metadata": {}, "items": items});
+    let body = json!({"Pod": sharing("p", 8), "Nodes": nodes, "NodeNames": null}).to_string();
     let answer = filter(&cluster, &decode(body.as_bytes()).unwrap());
     assert_eq!(text(&answer.nodes), r#"{"items":[{"metadata":{"name":"n1","x":1}}]}"#);
     assert_eq!(answer.node_names, None);
@@ -118,7 +118,10 @@ fn prioritize_ranks_by_fullness() {
     let candidates = decode(body.as_bytes()).unwrap();
     assert_eq!(
         text(&prioritize(&cluster, &candidates, Placement::Binpack)),
-        r#"[{"Host":"n1","Score":0},{"Host":"n2","Score":10},{"Host":"n3","Score":4},{"Host":"n9","Score":0}]"#
+        concat!(
+            r#"[{"Host":"n1","Score":0},{"Host":"n2","Score":10},"#,
+            r#"{"Host":"n3","Score":4},{"Host":"n9","Score":0}]"#
+        )
     );
     assert_eq!(prioritize(&cluster, &candidates, Placement::Spread)[0].score, 10);
 }

@@ -33,7 +33,8 @@ fn node(
 
 #[test]
 fn gpus_of_the_annotation_have_their_own_sizes() {
-    let text = r#"{"unit":"GiB","gpus":[{"uuid":"GPU-a","mib":15109},{"uuid":"GPU-b","mib":23028,"healthy":false}]}"#;
+    let text = r#"{"unit":"GiB","gpus":[
+        {"uuid":"GPU-a","mib":15109},{"uuid":"GPU-b","mib":23028,"healthy":false}]}"#;
     // With the annotation, the kubelet's counts are not used.
     let gpus = node(&[], Some(text), &[(MEMORY, "7"), (COUNT, "9")]);
     assert_eq!(gpus.closed, None);
@@ -114,7 +115,8 @@ fn labels_configure_the_gpus() {
 
 #[test]
 fn gpu_smaller_than_a_unit_is_unhealthy() {
-    let text = r#"{"unit":"GiB","gpus":[{"uuid":"GPU-a","mib":0},{"uuid":"GPU-b","mib":1023},{"uuid":"GPU-c","mib":1024}]}"#;
+    let text = r#"{"unit":"GiB","gpus":[
+        {"uuid":"GPU-a","mib":0},{"uuid":"GPU-b","mib":1023},{"uuid":"GPU-c","mib":1024}]}"#;
     let listed = node(&[], Some(text), &[]);
     let healthy: Vec<_> = listed.gpus.iter().map(|gpu| (gpu.units, gpu.healthy)).collect();
     assert_eq!(healthy, [(0, false), (0, false), (1, true)]);

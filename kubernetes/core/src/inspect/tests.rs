@@ -190,7 +190,9 @@ fn json_has_the_reasons_of_waiting_and_pending_pods() {
     );
     assert_eq!(
         json["nodes"][0]["gpus"][0],
-        serde_json::json!({"index": 0, "allocated": 0, "total": 14, "percent": 0, "containers": 0, "healthy": true})
+        serde_json::json!({
+            "index": 0, "allocated": 0, "total": 14, "percent": 0, "containers": 0, "healthy": true,
+        })
     );
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use crate::claim;
-use crate::container_request::Memory;
+use crate::container_request::{Memory, units_in_all};
 use crate::fixture::{node, pod, sharing, texts};
 use crate::gpus::Gpu;
 use crate::names::{Dialects, annotation};
@@ -69,7 +69,8 @@ fn reason_counts_the_gpus_by_what_they_lack() {
     assert_eq!(
         refused(&[14, 22], &[0, 20], 16, 1),
         (
-            "1/2 GPUs: 16 units requested, the largest has 14; 1/2 GPUs: 2 of 16 units free, 16 on all GPUs together"
+            "1/2 GPUs: 16 units requested, the largest has 14; 1/2 GPUs: 2 of 16 units free, 16 on \
+             all GPUs together"
                 .into(),
             true
         )
@@ -203,7 +204,9 @@ proptest! {
     /// Best fit takes at most 1.7 times the GPUs of an optimal packer, rounded down, for any order
     /// of sizes (Dosa and Sgall, 2014).
     #[test]
-    fn binpack_uses_no_more_gpus_than_the_bound_of_best_fit(sizes in prop::collection::vec(1_u64..=14, 1..9)) {
+    fn binpack_uses_no_more_gpus_than_the_bound_of_best_fit(
+        sizes in prop::collection::vec(1_u64..=14, 1..9),
+    ) {
         let node = gpus(&vec![14; sizes.len()]);
         let (accounting, all) = placed(&node, &sizes, &vec![1; sizes.len()]);
         prop_assert!(all.iter().all(|placed| *placed));
@@ -228,7 +231,9 @@ proptest! {
             let mut pod = sharing(&format!("p{number}"), units * *count as u64);
             pod.metadata.labels = texts(&[("aliyun.com/gpu-count", &count.to_string())]);
             let accounting = NodeAccounting::of(&node, &pods);
-            let room = (0..sizes.len()).filter(|position| accounting.free(&node, *position).units >= *units).count();
+            let has_room =
+                |position: &usize| accounting.free(&node, *position).units >= *units;
+            let room = (0..sizes.len()).filter(has_room).count();
             let waiting = PodRequest::of(&pod, Dialects::default()).unwrap();
             match claim::claim(&waiting, &node, &accounting, 1) {
                 Ok(claim) => {
@@ -241,7 +246,8 @@ proptest! {
             let accounting = NodeAccounting::of(&node, &pods);
             prop_assert_eq!(accounting.overfull(&node).count(), 0);
             let held: u64 = accounting.held.iter().map(|share| share.units).sum();
-            let requested: u64 = pods.iter().map(|pod| crate::container_request::units_in_all(pod.requests.as_ref().unwrap(), None)).sum();
+            let requests = pods.iter().map(|pod| pod.requests.as_ref().unwrap());
+            let requested: u64 = requests.map(|all| units_in_all(all, None)).sum();
             prop_assert_eq!(held, requested);
         }
     }

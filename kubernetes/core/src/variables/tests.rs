@@ -23,7 +23,8 @@ fn environment_equals_that_of_the_documents() {
     let text = environment(&four, &node("n", "GiB", &[16130; 4]));
     assert_eq!(
         text,
-        "NVIDIA_VISIBLE_DEVICES=GPU-n-0,GPU-n-1,GPU-n-2,GPU-n-3\nALIYUN_COM_GPU_MEM_IDX=0,1,2,3\nALIYUN_COM_GPU_MEM_POD=8\n\
+        "NVIDIA_VISIBLE_DEVICES=GPU-n-0,GPU-n-1,GPU-n-2,GPU-n-3\n\
+         ALIYUN_COM_GPU_MEM_IDX=0,1,2,3\nALIYUN_COM_GPU_MEM_POD=8\n\
          ALIYUN_COM_GPU_MEM_CONTAINER=2\nALIYUN_COM_GPU_MEM_DEV=15\n"
     );
     // Document 001: 8 of 14 GiB of a T4.
@@ -46,7 +47,9 @@ fn environment_equals_that_of_the_documents() {
         &[("nvidia.com/gpu", "1"), ("nvidia.com/gpucores", "30"), ("nvidia.com/gpumem", "3000")],
     );
     let text = environment(&hami, &node("n", "GiB", &[15109]));
-    assert!(text.ends_with("ALIYUN_COM_GPU_MEM_CONTAINER=3000\nALIYUN_COM_GPU_MEM_DEV=15109\nALIYUN_COM_GPU_CORE_PERCENTAGE=30\n"), "{text}");
+    let expected = "ALIYUN_COM_GPU_MEM_CONTAINER=3000\nALIYUN_COM_GPU_MEM_DEV=15109\n\
+                    ALIYUN_COM_GPU_CORE_PERCENTAGE=30\n";
+    assert!(text.ends_with(expected), "{text}");
 }
 
 #[test]
@@ -131,6 +134,7 @@ fn amount_is_never_0() {
         Allocation::read(&texts(&[(annotation::ALLOCATION, r#"{"0":{"0":1}}"#)]));
     assert_eq!(
         super::of(&pod_request, "main", &here).unwrap_err().to_string(),
-        "ALIYUN_COM_GPU_MEM_CONTAINER of container `main` of test/p would be `0`, expected at least 1 for each GPU"
+        "ALIYUN_COM_GPU_MEM_CONTAINER of container `main` of test/p would be `0`, expected at \
+         least 1 for each GPU"
     );
 }

@@ -97,7 +97,7 @@ impl Api {
         };
         let split: BTreeMap<String, BTreeMap<u32, u64>> =
             serde_json::from_str(&pod.metadata.annotations[ALLOCATION]).expect("what was claimed");
-        // Init containers need not be counted: those of these pods are smaller than the containers.
+        // Init containers of these pods hold no more than the containers, so they do not count.
         let containers = pod.spec.containers.len();
         let mut gpus = BTreeMap::new();
         for (index, by_gpu) in split {

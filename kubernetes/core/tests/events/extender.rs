@@ -40,6 +40,14 @@ impl Extender {
         self.read = api.end();
     }
 
+    /// Receives all events that it has not received yet.
+    pub(crate) fn catch_up(&mut self, api: &Api) {
+        while let Some(event) = api.event(self.read) {
+            self.read += 1;
+            self.apply(&event.clone());
+        }
+    }
+
     pub(crate) fn apply(&mut self, event: &Event) {
         match event {
             Event::Pod(pod) => self.cluster.apply_pod(pod),
@@ -163,13 +171,4 @@ pub(crate) fn on_or_nowhere(api: &Api, node: &str) -> Vec<Arc<PodRequest>> {
     let listed =
         api.pods.values().filter(|pod| pod.spec.node_name.is_empty() || pod.spec.node_name == node);
     listed.filter_map(|pod| PodRequest::of(pod, Dialects::default()).map(Arc::new)).collect()
-}
-
-impl Extender {
-    pub(crate) fn list_if_behind(&mut self, api: &Api) {
-        while let Some(event) = api.event(self.read) {
-            self.read += 1;
-            self.apply(&event.clone());
-        }
-    }
 }

@@ -175,7 +175,7 @@ impl Harness {
             while !self.extenders[which].attempts.is_empty() {
                 self.extenders[which].advance(&mut self.api, &mut self.random, true);
             }
-            self.extenders[which].list_if_behind(&self.api);
+            self.extenders[which].catch_up(&self.api);
         }
     }
 

@@ -1,10 +1,10 @@
-//! A cluster in which everything goes wrong. No GPU is ever given twice, nothing is left over, and in
-//! the end every extender knows what the API server knows.
+//! A cluster in which everything goes wrong. No GPU is ever given twice, nothing is left over, and
+//! in the end every extender knows what the API server knows.
 //!
 //! One API server numbers versions and refuses writes to old ones. Sometimes its reply is lost, so
-//! the writer does not know the outcome. Two extenders receive its events late, twice or not at all,
-//! restart at any time, and both place the same pods for schedulers that restart, too. Nodes are
-//! removed and added, and their GPUs change. Users create, delete and finish pods, and edit
+//! the writer does not know the outcome. Two extenders receive its events late, twice or not at
+//! all, restart at any time, and both place the same pods for schedulers that restart, too. Nodes
+//! are removed and added, and their GPUs change. Users create, delete and finish pods, and edit
 //! annotations. What GPUs have given is counted here independently of the library: from the
 //! annotations of a pod when it is bound.
 
@@ -86,7 +86,8 @@ fn gpus_are_given_once_at_other_seeds() {
     }
 }
 
-/// Shows that this harness finds a GPU that is given twice: without confirming claims, that happens.
+/// Shows that this harness finds a GPU that is given twice: without confirming claims, that
+/// happens.
 #[test]
 fn without_confirmation_gpus_are_given_twice() {
     let mut harness = Harness::new(1, false);
@@ -97,8 +98,8 @@ fn without_confirmation_gpus_are_given_twice() {
     assert!(given_twice);
 }
 
-/// An extender that does not know a node cannot confirm a claim on it, so it must not bind. With these
-/// seeds GPUs were given twice when it did.
+/// An extender that does not know a node cannot confirm a claim on it, so it must not bind. With
+/// these seeds GPUs were given twice when it did.
 #[test]
 fn gpus_are_given_once_while_nodes_come_and_go() {
     for (seed, events) in [(105, 9_000), (102, 11_000), (100, 35_000)] {

@@ -10,7 +10,10 @@ pub(crate) fn node(name: &str, mib: &[u64], unhealthy: &[usize]) -> Node {
     let gpus: Vec<_> = mib
         .iter()
         .enumerate()
-        .map(|(index, mib)| json!({"uuid": format!("GPU-{name}-{index}"), "mib": mib, "healthy": !unhealthy.contains(&index)}))
+        .map(|(index, mib)| {
+            let uuid = format!("GPU-{name}-{index}");
+            json!({"uuid": uuid, "mib": mib, "healthy": !unhealthy.contains(&index)})
+        })
         .collect();
     let gpus = json!({"unit": "GiB", "gpus": gpus}).to_string();
     serde_json::from_value(

@@ -22,31 +22,39 @@ cgpu_diagnosis::causes! {
         "Correct its limits or its label aliyun.com/gpu-count, as the message says.";
     NeverFits, Pending, Wrong, "never_fits",
         "No node could take the pod, even without other pods.",
-        "Request less of each GPU, divide the request over several (label aliyun.com/gpu-count), or add a node with larger GPUs.";
+        "Request less of each GPU, divide the request over several (label aliyun.com/gpu-count), \
+         or add a node with larger GPUs.";
     NoRoom, Pending, Wrong, "no_room",
         "No node has enough free for the pod.",
-        "Wait until other pods end, request less, divide the request over several GPUs (label aliyun.com/gpu-count), or add a node.";
+        "Wait until other pods end, request less, divide the request over several GPUs (label \
+         aliyun.com/gpu-count), or add a node.";
     NoNodes, Pending, Wrong, "no_nodes",
         "No node shares its GPUs.",
-        "Label a node (kubectl label node NODE gpushare=true), and check that cgpu-device-plugin runs on it.";
+        "Label a node (kubectl label node NODE gpushare=true), and check that cgpu-device-plugin \
+         runs on it.";
     Unseen, Pending, Wrong, "unseen",
         "A node fits the pod, but no scheduler has tried it.",
-        "Run a scheduler with the name in the pod's schedulerName, or change that name to a scheduler that runs.";
+        "Run a scheduler with the name in the pod's schedulerName, or change that name to a \
+         scheduler that runs.";
     ExtenderSilent, Pending, Wrong, "extender_silent",
         "A node fits the pod, but the extender does not answer the scheduler.",
-        "Check that cgpu-scheduler-extender runs, and that urlPrefix in the scheduler's configuration is its address.";
+        "Check that cgpu-scheduler-extender runs, and that urlPrefix in the scheduler's \
+         configuration is its address.";
     OtherObstacle, Pending, Wrong, "other_obstacle",
         "A node has free GPUs for the pod, but the scheduler does not place it for another reason.",
-        "Do what the scheduler's message says; the extender does not check taints, selectors, CPU and memory.";
+        "Do what the scheduler's message says; the extender does not check taints, selectors, CPU \
+         and memory.";
     Claimed, Pending, ByDesign, "claimed",
         "GPUs are claimed for the pod, and it is not bound yet.",
-        "Wait: a claim that is not bound within a minute is withdrawn, and the scheduler tries again.";
+        "Wait: a claim that is not bound within a minute is withdrawn, and the scheduler tries \
+         again.";
     NodeNotReady, Pending, Wrong, "node_not_ready",
         "The pod's node is not ready.",
         "Find out why (kubectl describe node); to run the pod elsewhere, delete it.";
     StartRefused, Pending, Wrong, "start_refused",
         "A container of the pod is not started.",
-        "Do what the message says; if cgpu-runtime refused the container, the node's log has the message, too.";
+        "Do what the message says; if cgpu-runtime refused the container, the node's log has the \
+         message, too.";
     Starting, Pending, ByDesign, "starting",
         "The pod is on its node, has its GPUs, and has not been started yet.",
         "Wait, and read its events (kubectl describe pod): images are pulled, volumes mounted.";
@@ -61,23 +69,31 @@ cgpu_diagnosis::causes! {
         "The pod sets CGPU_DISABLE.",
         "Remove the variable.";
     NoRuntime, Unlimited, Wrong, "no_runtime",
-        "The node's engine has no runtime `cgpu`: containers that request a GPU are not started, or have no limit.",
-        "Check that cgpu-node runs there, or install cgpu and run `cgpu setup containerd --default`; then recreate the pods.";
+        "The node's engine has no runtime `cgpu`: containers that request a GPU are not started, \
+         or have no limit.",
+        "Check that cgpu-node runs there, or install cgpu and run `cgpu setup containerd \
+         --default`; then recreate the pods.";
     OtherRuntime, Unlimited, Wrong, "other_runtime",
-        "The pod's runtime class is not that of cgpu: its containers bypass cgpu-runtime, and are not started, or have no limit.",
+        "The pod's runtime class is not that of cgpu: its containers bypass cgpu-runtime, and are \
+         not started, or have no limit.",
         "Set the class `cgpu`, or none if cgpu is the node's default.";
     NotBound, Unlimited, Wrong, "not_bound",
-        "The pod runs, but cgpu-runtime has not requested its slice: its containers were started by another runtime. They have no GPU, or no limit if they name a GPU themselves.",
-        "Configure the node's engine to start containers by cgpu-runtime (cgpu-node, or `cgpu setup containerd --default`), and recreate the pod.";
+        "The pod runs, but cgpu-runtime has not requested its slice: its containers were started \
+         by another runtime. They have no GPU, or no limit if they name a GPU themselves.",
+        "Configure the node's engine to start containers by cgpu-runtime (cgpu-node, or `cgpu \
+         setup containerd --default`), and recreate the pod.";
     // It has no GPU.
     RequestsNothing, NoGpu, ByDesign, "requests_nothing",
         "The pod requests no part of a GPU.",
         "Set aliyun.com/gpu-mem in the limits of a container.";
     Bypassed, NoGpu, Wrong, "bypassed",
-        "The pod was bound without the extender: no GPU was chosen for it, and its containers are not started.",
-        "Delete it, and have its owner set schedulerName to a scheduler with the extender, and no nodeName.";
+        "The pod was bound without the extender: no GPU was chosen for it, and its containers are \
+         not started.",
+        "Delete it, and have its owner set schedulerName to a scheduler with the extender, and no \
+         nodeName.";
     Spoilt, NoGpu, Wrong, "spoilt",
-        "The pod's annotations about its GPUs do not match its request; it counts on every GPU of its node.",
+        "The pod's annotations about its GPUs do not match its request; it counts on every GPU of \
+         its node.",
         "Correct the annotations, or delete the pod.";
     Rejected, NoGpu, Wrong, "rejected",
         "The kubelet has rejected the pod, which is final.",
@@ -102,7 +118,8 @@ cgpu_diagnosis::causes! {
         "Restart the plugin's pod on that node: it registers with the kubelet when it starts.";
     GpuUnhealthy, NoGpu, Wrong, "gpu_unhealthy",
         "A GPU is unhealthy: no new pods are placed on it.",
-        "Read the driver's messages (dmesg, nvidia-smi -q); the GPU is used again when it is healthy.";
+        "Read the driver's messages (dmesg, nvidia-smi -q); the GPU is used again when it is \
+         healthy.";
     OverFull, NoGpu, Wrong, "over_full",
         "Pods hold more of a GPU than it has: no new pods are placed on it.",
         "Find its pods (kubectl inspect gpushare -d), and delete those that bypassed the extender.";
@@ -117,8 +134,10 @@ cgpu_diagnosis::causes! {
         "No engine of this node is configured for cgpu-runtime.",
         "Run `cgpu setup containerd --default` (or crio), and restart the engine.";
     NotDefault, Unlimited, Wrong, "not_default",
-        "cgpu-runtime is configured, but not as the default: pods without a runtime class bypass it.",
-        "Run `cgpu setup containerd --default` (or crio) and restart the engine, or set the runtime class cgpu in the pods.";
+        "cgpu-runtime is configured, but not as the default: pods without a runtime class bypass \
+         it.",
+        "Run `cgpu setup containerd --default` (or crio) and restart the engine, or set the \
+         runtime class cgpu in the pods.";
     PluginAbsent, NoGpu, Wrong, "plugin_absent",
         "The plugin's socket is not in the kubelet's folder: the kubelet knows of no GPUs.",
         "Check that cgpu-device-plugin runs on this node.";

@@ -19,9 +19,13 @@ struct Cluster {
 }
 
 fn node(name: &str) -> Value {
-    let gpus = json!({"unit": "GiB", "gpus": [{"uuid": "GPU-0", "mib": 15109}, {"uuid": "GPU-1", "mib": 15109}]});
+    let gpus = json!([{"uuid": "GPU-0", "mib": 15109}, {"uuid": "GPU-1", "mib": 15109}]);
+    let gpus = json!({"unit": "GiB", "gpus": gpus});
     json!({
-        "metadata": {"name": name, "labels": {"gpushare": "true"}, "annotations": {"cgpu.dev/gpus": gpus.to_string()}},
+        "metadata": {
+            "name": name, "labels": {"gpushare": "true"},
+            "annotations": {"cgpu.dev/gpus": gpus.to_string()},
+        },
         "status": {
             "allocatable": {"aliyun.com/gpu-mem": "28", "aliyun.com/gpu-count": "2"},
             "conditions": [{"type": "Ready", "status": "True"}],
@@ -33,9 +37,14 @@ fn node(name: &str) -> Value {
 /// A pending pod.
 fn pod(name: &str, units: u64) -> Value {
     json!({
-        "metadata": {"name": name, "namespace": "test", "uid": format!("uid-{name}"), "labels": {}, "annotations": {}},
+        "metadata": {
+            "name": name, "namespace": "test", "uid": format!("uid-{name}"),
+            "labels": {}, "annotations": {},
+        },
         "spec": {"schedulerName": "cgpu-scheduler",
-            "containers": [{"name": "main", "env": [], "resources": {"limits": {"aliyun.com/gpu-mem": units}}}]},
+            "containers": [
+                {"name": "main", "env": [], "resources": {"limits": {"aliyun.com/gpu-mem": units}}},
+            ]},
         "status": {"phase": "Pending"},
     })
 }
@@ -58,7 +67,10 @@ fn plugin() -> Value {
         "metadata": {"name": "plugin-x", "namespace": "kube-system", "uid": "uid-plugin",
             "labels": {"app.kubernetes.io/name": "cgpu-device-plugin"}},
         "spec": {"nodeName": "one", "containers": [{"name": "plugin"}]},
-        "status": {"phase": "Running", "containerStatuses": [{"name": "plugin", "state": {"running": {}}}]},
+        "status": {
+            "phase": "Running",
+            "containerStatuses": [{"name": "plugin", "state": {"running": {}}}],
+        },
     })
 }
 
@@ -133,7 +145,8 @@ fn pending_pods_have_a_cause() {
     let mut claimed = running("p", 2);
     claimed["spec"]["nodeName"] = json!("");
     claimed["status"]["phase"] = json!("Pending");
-    let refused = "failed calling extender: Post \"http://x:39999/gpushare-scheduler/filter\": connection refused";
+    let refused = "failed calling extender: Post \
+                   \"http://x:39999/gpushare-scheduler/filter\": connection refused";
     for (pod, expected) in [
         (divided, vec!["not_understood"]),
         (pod("p", 15), vec!["never_fits"]),
@@ -153,9 +166,11 @@ fn pending_pods_have_a_cause() {
     let text = Cluster::healthy().with(full).with(pod("p", 13)).findings(Scope::default()).text();
     assert_eq!(
         text,
-        "Why is this pod pending?\n  pod test/p (no_room)\n    No node has enough free for the pod.\n    \
+        "Why is this pod pending?\n  pod test/p (no_room)\n    \
+         No node has enough free for the pod.\n    \
          found: one: 2/2 GPUs: 12 of 13 units free\n    \
-         do:    Wait until other pods end, request less, divide the request over several GPUs (label aliyun.com/gpu-count), or add a node.\n\
+         do:    Wait until other pods end, request less, divide the request over several GPUs \
+         (label aliyun.com/gpu-count), or add a node.\n\
          something is wrong; examined: 1 nodes, 4 pods\n"
     );
     let mut cluster = Cluster::healthy();
@@ -217,7 +232,8 @@ fn unstarted_pods_have_a_cause() {
         pod["status"] = json!({"phase": "Failed", "reason": "OutOfaliyun.com/gpu-mem"})
     });
     assert_eq!(Cluster::healthy().with(too_much).names(), ["rejected"]);
-    let other = || json!({"metadata": {"name": "p", "namespace": "test", "uid": "u"}, "status": {"phase": "Running"}});
+    let metadata = json!({"name": "p", "namespace": "test", "uid": "u"});
+    let other = || json!({"metadata": metadata, "status": {"phase": "Running"}});
     assert_eq!(Cluster::healthy().with(other()).names(), [""; 0]);
     assert_eq!(Cluster::healthy().with(other()).findings(scope).names(), ["requests_nothing"]);
 }
@@ -281,7 +297,10 @@ fn nodes_without_gpus_have_a_cause() {
     let unallocatable = Cluster::healthy()
         .on(|node| node["status"]["allocatable"]["aliyun.com/gpu-mem"] = json!("0"));
     assert_eq!(unallocatable.names(), ["no_units"]);
-    let unhealthy = json!({"unit": "GiB", "gpus": [{"uuid": "GPU-0", "mib": 15109}, {"uuid": "GPU-1", "mib": 15109, "healthy": false}]});
+    let unhealthy = json!({"unit": "GiB", "gpus": [
+        {"uuid": "GPU-0", "mib": 15109},
+        {"uuid": "GPU-1", "mib": 15109, "healthy": false},
+    ]});
     let unhealthy = Cluster::healthy()
         .on(|node| node["metadata"]["annotations"]["cgpu.dev/gpus"] = json!(unhealthy.to_string()));
     assert_eq!(unhealthy.names(), ["gpu_unhealthy"]);
