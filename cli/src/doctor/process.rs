@@ -1,4 +1,4 @@
-//! Checks of a running process, by what the kernel says that it has loaded.
+//! Checks of a running process, by its loaded files and variables in /proc.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -94,7 +94,7 @@ pub(crate) fn examine(
     let by_variable = preload::named(view).is_none_or(|(_, by)| by == By::Variable);
     let rights = secure.map_or_else(
         || extra_rights(view, &real),
-        |secure| secure.then(|| "the kernel says so".to_owned()),
+        |secure| secure.then(|| "the kernel has set AT_SECURE".to_owned()),
     );
     if let Some(rights) = rights.filter(|_| by_variable) {
         findings.add(Cause::SecureProgram, subject, about(&rights));

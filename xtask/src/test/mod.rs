@@ -109,7 +109,7 @@ fn list() {
     }
     println!("\nonly --full runs:");
     LEFT_OUT.iter().for_each(|one| println!("  {one}\n      {}", one.why));
-    println!("\n--full tries more cases, where otherwise a variable says how many:");
+    println!("\n--full tries all cases; the fast tier limits them by a variable:");
     SAMPLED.iter().for_each(|one| println!("  {one}\n      {}", one.why));
 }
 
