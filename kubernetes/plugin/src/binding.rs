@@ -66,8 +66,7 @@ impl Binding {
                     continue;
                 }
             };
-            // The mode of the file enforces this, too; the check covers a socket whose mode was
-            // changed.
+            // The mode of the socket enforces this already; the check does not rely on it.
             if !stream.peer_cred().is_ok_and(|credentials| [0, own].contains(&credentials.uid())) {
                 continue;
             }

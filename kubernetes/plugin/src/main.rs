@@ -1,11 +1,11 @@
 //! `cgpu-device-plugin`: runs on each node with GPUs.
 //!
 //! ```text
-//!   NVML | monitor -> GPUs --+                      +--> endpoint: aliyun.com/gpu-mem -----+
-//!                            +--> node: NodeGpus ---+--> endpoint: ...gpu-core.percentage -+-> kubelet
-//!   API server --> node -----+     |  annotation,   +--> endpoint: nvidia.com/gpu, --hami -+
-//!        ^                         v  gpu-count             | Allocate: a token, its CDI device
-//!        +-------------------------+                        v
+//!   NVML | monitor -> GPUs --+                     +--> endpoint: aliyun.com/gpu-mem ---+
+//!                            +--> node: NodeGpus --+--> endpoint: gpu-core.percentage --+> kubelet
+//!   API server --> node -----+     |  annotation,  +--> endpoint: nvidia.com/gpu ------+
+//!        ^                         v  gpu-count            | Allocate: a token, its CDI device
+//!        +-------------------------+                       v
 //!        +--> pods --+--> binding <-- cgpu-runtime: which container has the token?
 //! ```
 //!
