@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * accounting FOLDER - what NVML tells of processes beyond their lists: details, accounts of lives that go on and of those that are
- * over, limits of control groups (FOLDER plays one). For a driver without a shim, of 13.4 or newer; as root, or refused.
+ * accounting FOLDER - what NVML tells of processes beyond their lists: details, accounts of lives
+ * that go on and of those that are over, limits of control groups (FOLDER plays one). For a driver
+ * without a shim, of 13.4 or newer; as root, or refused.
  */
 #include "driver.h"
 
@@ -36,7 +37,15 @@ struct limits {
     unsigned long long soft, hard, used;
 };
 
-enum { INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, OPERATING_SYSTEM = 17, VERSION_MISMATCH = 25 };
+enum {
+    INVALID_ARGUMENT = 2,
+    NOT_SUPPORTED = 3,
+    NO_PERMISSION = 4,
+    NOT_FOUND = 6,
+    INSUFFICIENT_SIZE = 7,
+    OPERATING_SYSTEM = 17,
+    VERSION_MISMATCH = 25
+};
 enum { COMPUTE, GRAPHICS, MPS, ALL, DETAILS_V1 = 0x1000018 };
 
 static void *library;
@@ -48,8 +57,8 @@ static void *look_up(const char *name) {
     return symbol;
 }
 
-#define FUNCTION(name, symbol, arguments)                                                                              \
-    int(*name) arguments;                                                                                              \
+#define FUNCTION(name, symbol, arguments) \
+    int(*name) arguments;                 \
     *(void **)&name = look_up(#symbol)
 
 /* A process on the GPU: computes for 100 ms of some more, holds 64 MiB for a while. */
@@ -189,7 +198,8 @@ int main(int argc, char **argv) {
     HOLDS(stats.highest >= (256 + 64) * MIB && stats.begun > 1000000000000000ULL);
     EXPECT(INVALID_ARGUMENT, stats_of(device, (unsigned)first, NULL));
     CHECK(stats_v2_of(device, &newer));
-    HOLDS(newer.running == 1 && newer.highest == stats.highest && newer.begun / 1000000 == stats.begun / 1000000);
+    HOLDS(newer.running == 1 && newer.highest == stats.highest &&
+          newer.begun / 1000000 == stats.begun / 1000000);
 
     /* After its end. */
     CHECK(clear(device));

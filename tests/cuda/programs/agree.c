@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * agree [BYTES...] - allocates each amount in turn and prints, after each, everything that reports memory as one JSON object per
- * line: cuDeviceTotalMem, cuMemGetInfo, nvmlDeviceGetMemoryInfo in both versions. Exits 1 unless all of them agree to the byte,
- * and cuMemGetInfo says half of it where it has one place only, and nothing where it has none (OptiX asks so).
+ * agree [BYTES...] - allocates each amount in turn and prints, after each, everything that reports
+ * memory as one JSON object per line: cuDeviceTotalMem, cuMemGetInfo, nvmlDeviceGetMemoryInfo in
+ * both versions. Exits 1 unless all of them agree to the byte, and cuMemGetInfo says half of it
+ * where it has one place only, and nothing where it has none (OptiX asks so).
  */
 #include "driver.h"
 
@@ -48,11 +49,13 @@ static void compare(void) {
     EXPECT(0, nvml.by_index(0, &device));
     EXPECT(0, nvml.memory(device, &memory));
     EXPECT(0, nvml.memory_v2(device, &memory_v2));
-    printf("{\"device_total\": %zu, \"total\": %zu, \"free\": %zu, \"nvml_total\": %llu, \"nvml_free\": %llu, "
-           "\"nvml_used\": %llu, \"nvml_v2_total\": %llu, \"nvml_v2_free\": %llu, \"nvml_v2_used\": %llu, "
+    printf("{\"device_total\": %zu, \"total\": %zu, \"free\": %zu, \"nvml_total\": %llu, "
+           "\"nvml_free\": %llu, "
+           "\"nvml_used\": %llu, \"nvml_v2_total\": %llu, \"nvml_v2_free\": %llu, "
+           "\"nvml_v2_used\": %llu, "
            "\"nvml_v2_reserved\": %llu}\n",
-           device_total, total, available, memory.total, memory.free, memory.used, memory_v2.total, memory_v2.free,
-           memory_v2.used, memory_v2.reserved);
+           device_total, total, available, memory.total, memory.free, memory.used, memory_v2.total,
+           memory_v2.free, memory_v2.used, memory_v2.reserved);
     HOLDS(device_total == total);
     HOLDS(memory.total == total && memory_v2.total == total);
     HOLDS(memory.free == available && memory_v2.free == available);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * alloc_fill CHUNK [ROUNDS] - fills the GPU with chunks until the driver refuses, frees everything, and goes on.
+ * alloc_fill CHUNK [ROUNDS] - fills the GPU with chunks until the driver refuses, frees everything,
+ * and goes on.
  *
- * CHUNK takes K, M, G. Each round must be refused with OUT_OF_MEMORY and grant as much as the first did; after the last one
- * allocation must succeed again. Prints one JSON object: granted bytes, chunks, the refusing error, total and free as the driver
- * tells them before, at the full point and afterwards.
+ * CHUNK takes K, M, G. Each round must be refused with OUT_OF_MEMORY and grant as much as the first
+ * did; after the last one allocation must succeed again. Prints one JSON object: granted bytes,
+ * chunks, the refusing error, total and free as the driver tells them before, at the full point and
+ * afterwards.
  */
 #include "driver.h"
 
@@ -55,8 +57,10 @@ int main(int argc, char **argv) {
         CHECK(cu.cuMemFree(chunk[0]));
     }
     CHECK(cu.cuMemGetInfo(&free_after, NULL));
-    printf("{\"granted\": %zu, \"chunks\": %zu, \"error\": %d, \"total\": %zu, \"free_before\": %zu, \"free_full\": %zu, "
+    printf("{\"granted\": %zu, \"chunks\": %zu, \"error\": %d, \"total\": %zu, \"free_before\": "
+           "%zu, \"free_full\": %zu, "
            "\"free_after\": %zu}\n",
-           first.chunks * bytes, first.chunks, first.error, total, free_before, free_full, free_after);
+           first.chunks * bytes, first.chunks, first.error, total, free_before, free_full,
+           free_after);
     return 0;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * allocators - every way to device memory other than cuMemAlloc takes what it says and gives it back: pools, physical memory behind
- * handles, arrays, the functions before CUDA 3.2, variables of modules. Prints the bytes that each took as one JSON object.
+ * allocators - every way to device memory other than cuMemAlloc takes what it says and gives it
+ * back: pools, physical memory behind handles, arrays, the functions before CUDA 3.2, variables of
+ * modules. Prints the bytes that each took as one JSON object.
  *
  * For a driver without a shim: where limits are held, most of these are refused (see refused.c).
  */
@@ -41,7 +42,8 @@ static size_t pools(void) {
     FUNCTION(destroy, cuMemPoolDestroy, (void *));
     FUNCTION(get, cuMemPoolGetAttribute, (void *, int, void *));
     FUNCTION(default_pool, cuDeviceGetDefaultMemPool, (void **, CUdevice));
-    struct pool_properties properties = {.kind = PINNED, .location = {DEVICE, 0}, .max_size = 32 * MIB};
+    struct pool_properties properties = {
+        .kind = PINNED, .location = {DEVICE, 0}, .max_size = 32 * MIB};
     CUdeviceptr first, second;
     CUstream stream;
     void *pool, *standard;
@@ -80,7 +82,8 @@ static size_t pools(void) {
 }
 
 static size_t physical(void) {
-    FUNCTION(granularity, cuMemGetAllocationGranularity, (size_t *, const struct allocation *, int));
+    FUNCTION(granularity, cuMemGetAllocationGranularity,
+             (size_t *, const struct allocation *, int));
     FUNCTION(create, cuMemCreate, (uint64_t *, size_t, const struct allocation *, uint64_t));
     FUNCTION(release, cuMemRelease, (uint64_t));
     FUNCTION(retain, cuMemRetainAllocationHandle, (uint64_t *, void *));
@@ -109,7 +112,8 @@ static size_t physical(void) {
     CHECK(cu.cuMemsetD32(address + 2 * bytes - 4, 0xfeedbeef, 1));
     CHECK(cu.cuMemcpyDtoH(&word, address + 2 * bytes - 4, 4));
     HOLDS(word == 0xfeedbeef);
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cu.cuMemcpyDtoH(&word, address, 4)); /* nothing is mapped there */
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           cu.cuMemcpyDtoH(&word, address, 4)); /* nothing is mapped there */
 
     /* The mapping keeps the memory, and so does a handle that was retained. */
     CHECK(release(handle));
@@ -139,7 +143,8 @@ static size_t arrays(void) {
     taken = before - free_bytes();
     HOLDS(taken >= 1000 * 2000 * 16);
     for (int row = 0; row < 16; row++)
-        for (int column = 0; column < 4000; column++) data[row][column] = (float)(row * 4000 + column);
+        for (int column = 0; column < 4000; column++)
+            data[row][column] = (float)(row * 4000 + column);
     struct rectangle in = {.from = {.kind = 1, .host = data, .pitch = sizeof data[0]},
                            .to = {.y = 1984, .kind = 3, .array = array},
                            .width = sizeof data[0],
@@ -209,9 +214,10 @@ static size_t variables(void) {
 int main(void) {
     watchdog(60);
     driver_open();
-    size_t of_pools = pools(), of_physical = physical(), of_arrays = arrays(), of_old = old_functions(),
-           of_variables = variables();
-    printf("{\"pools\": %zu, \"physical\": %zu, \"arrays\": %zu, \"old_functions\": %zu, \"variables\": %zu}\n", of_pools,
-           of_physical, of_arrays, of_old, of_variables);
+    size_t of_pools = pools(), of_physical = physical(), of_arrays = arrays(),
+           of_old = old_functions(), of_variables = variables();
+    printf("{\"pools\": %zu, \"physical\": %zu, \"arrays\": %zu, \"old_functions\": %zu, "
+           "\"variables\": %zu}\n",
+           of_pools, of_physical, of_arrays, of_old, of_variables);
     return 0;
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * array_sizes [bounded] - arrays of odd forms and formats take what the GPU's layout takes, not width times height: they fill the GPU to
- * its end and no further, by every function that makes one, and what is used is what the driver has. They go one by one, and with their
- * context. With "bounded", the driver does not say what an array takes, and more may be shown than it has, but never less.
+ * array_sizes [bounded] - arrays of odd forms and formats take what the GPU's layout takes, not
+ * width times height: they fill the GPU to its end and no further, by every function that makes
+ * one, and what is used is what the driver has. They go one by one, and with their context. With
+ * "bounded", the driver does not say what an array takes, and more may be shown than it has, but
+ * never less.
  */
 #include "books.h"
 
@@ -57,14 +59,17 @@ static struct {
 static int bounded;
 
 static const struct deep forms[] = {
-    {1000, 2000, 0, FLOAT, 4, 0},          {4096, 4097, 0, UINT8, 1, SURFACE},  {16384, 129, 0, HALF, 2, 0},
-    {333, 444, 55, UINT16, 1, 0},          {1, 65536, 0, UINT8, 1, 0},          {512, 512, 7, FLOAT, 1, LAYERED},
-    {400, 400, 6, FLOAT, 2, CUBEMAP},      {130, 130, 12, FLOAT, 4, 5},         {3000, 0, 100, FLOAT, 4, LAYERED},
-    {2000, 1000, 0, FLOAT, 1, 0},          {65, 9, 513, FLOAT, 4, 0},           {131072, 1, 0, FLOAT, 4, 0},
+    {1000, 2000, 0, FLOAT, 4, 0},      {4096, 4097, 0, UINT8, 1, SURFACE},
+    {16384, 129, 0, HALF, 2, 0},       {333, 444, 55, UINT16, 1, 0},
+    {1, 65536, 0, UINT8, 1, 0},        {512, 512, 7, FLOAT, 1, LAYERED},
+    {400, 400, 6, FLOAT, 2, CUBEMAP},  {130, 130, 12, FLOAT, 4, 5},
+    {3000, 0, 100, FLOAT, 4, LAYERED}, {2000, 1000, 0, FLOAT, 1, 0},
+    {65, 9, 513, FLOAT, 4, 0},         {131072, 1, 0, FLOAT, 4, 0},
 };
 enum { FORMS = sizeof forms / sizeof *forms };
 
-/* What is used is what the driver has; of a driver that does not say what arrays take, at least that. */
+/* What is used is what the driver has; of a driver that does not say what arrays take, at least
+ * that. */
 static void agree(void) {
     size_t books_say = shown(), driver_says = truth();
     if (books_say < driver_says || (!bounded && books_say > driver_says))
@@ -74,14 +79,18 @@ static void agree(void) {
 static CUresult make_one(Array *array, size_t number) {
     const struct deep *form = &forms[number % FORMS];
     struct flat flat = {form->width, form->height, form->format, form->channels};
-    struct old_flat old_flat = {(unsigned)form->width, (unsigned)form->height, form->format, form->channels};
-    struct old_deep old_deep = {(unsigned)form->width, (unsigned)form->height, (unsigned)form->depth,
-                                form->format,          form->channels,         form->flags};
+    struct old_flat old_flat = {(unsigned)form->width, (unsigned)form->height, form->format,
+                                form->channels};
+    struct old_deep old_deep = {(unsigned)form->width, (unsigned)form->height,
+                                (unsigned)form->depth, form->format,
+                                form->channels,        form->flags};
     switch (number / FORMS % 4) {
     case 0: return make.deep(array, form);
     case 1: return make.old_deep(array, &old_deep);
     case 2: return form->depth || form->flags ? make.deep(array, form) : make.flat(array, &flat);
-    default: return form->depth || form->flags ? make.old_deep(array, &old_deep) : make.old_flat(array, &old_flat);
+    default:
+        return form->depth || form->flags ? make.old_deep(array, &old_deep)
+                                          : make.old_flat(array, &old_flat);
     }
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * arrays - an array takes what its layout takes, which the driver tells only of one whose mapping is deferred; bytes come out of it as
- * they went in, by rows, rectangles and boxes, level by level. Prints what some arrays took as one JSON object.
+ * arrays - an array takes what its layout takes, which the driver tells only of one whose mapping
+ * is deferred; bytes come out of it as they went in, by rows, rectangles and boxes, level by level.
+ * Prints what some arrays took as one JSON object.
  *
  * For a driver without a shim.
  */
@@ -38,7 +39,19 @@ struct map_info {
     unsigned devices, flags, reserved[2];
 };
 
-enum { FLOAT = 32, LAYERED = 1, SURFACE = 2, SPARSE = 0x40, DEFERRED = 0x80, HOST = 1, ARRAY = 3, DEVICE = 1, PINNED = 1, MAP = 1, UNMAP = 2 };
+enum {
+    FLOAT = 32,
+    LAYERED = 1,
+    SURFACE = 2,
+    SPARSE = 0x40,
+    DEFERRED = 0x80,
+    HOST = 1,
+    ARRAY = 3,
+    DEVICE = 1,
+    PINNED = 1,
+    MAP = 1,
+    UNMAP = 2
+};
 
 static size_t free_bytes(void) {
     size_t available;
@@ -80,7 +93,8 @@ static void boxes(void) {
     FUNCTION(copy, cuMemcpy3D_v2, (const struct box *));
     FUNCTION(to_host, cuMemcpyAtoH_v2, (void *, void *, size_t, size_t));
     FUNCTION(from_host, cuMemcpyHtoA_v2, (void *, size_t, const void *, size_t));
-    struct array descriptor = {.width = 20, .height = 10, .depth = 5, .format = FLOAT, .channels = 1};
+    struct array descriptor = {
+        .width = 20, .height = 10, .depth = 5, .format = FLOAT, .channels = 1};
     static uint32_t in[5][10][20], out[5][10][20];
     void *array;
 
@@ -94,15 +108,17 @@ static void boxes(void) {
                         .height = 10,
                         .depth = 5};
     CHECK(copy(&whole));
-    struct box part = {.from = {.x = 8, .y = 3, .z = 2, .kind = ARRAY, .array = array},
-                       .to = {.x = 4, .y = 1, .z = 1, .kind = HOST, .host = out, .pitch = 80, .height = 10},
-                       .width = 12,
-                       .height = 4,
-                       .depth = 3};
+    struct box part = {
+        .from = {.x = 8, .y = 3, .z = 2, .kind = ARRAY, .array = array},
+        .to = {.x = 4, .y = 1, .z = 1, .kind = HOST, .host = out, .pitch = 80, .height = 10},
+        .width = 12,
+        .height = 4,
+        .depth = 3};
     CHECK(copy(&part));
     for (int z = 0; z < 3; z++)
         for (int y = 0; y < 4; y++)
-            HOLDS(memcmp(&out[z + 1][y + 1][1], &in[z + 2][y + 3][2], 12) == 0 && out[z + 1][y + 1][4] == 0);
+            HOLDS(memcmp(&out[z + 1][y + 1][1], &in[z + 2][y + 3][2], 12) == 0 &&
+                  out[z + 1][y + 1][4] == 0);
     part.from.x = 76; /* out of the array on the right */
     EXPECT(CUDA_ERROR_INVALID_VALUE, copy(&part));
     part.from.x = 0, part.from.z = 3;
@@ -161,7 +177,8 @@ static void deferred(void) {
     FUNCTION(release, cuMemRelease, (uint64_t));
     FUNCTION(to_host, cuMemcpyAtoH_v2, (void *, void *, size_t, size_t));
     FUNCTION(from_host, cuMemcpyHtoA_v2, (void *, size_t, const void *, size_t));
-    struct array descriptor = {.width = 500, .height = 300, .format = FLOAT, .channels = 1, .flags = DEFERRED};
+    struct array descriptor = {
+        .width = 500, .height = 300, .format = FLOAT, .channels = 1, .flags = DEFERRED};
     struct allocation wanted = {.kind = PINNED, .location = {DEVICE, 0}};
     struct requirements needs;
     struct map_info info = {.operation = MAP, .devices = 1};
@@ -202,7 +219,8 @@ struct resource {
 static void views(void) {
     FUNCTION(create, cuArray3DCreate_v2, (void **, const struct array *));
     FUNCTION(destroy, cuArrayDestroy, (void *));
-    FUNCTION(texture, cuTexObjectCreate, (uint64_t *, const struct resource *, const void *, const void *));
+    FUNCTION(texture, cuTexObjectCreate,
+             (uint64_t *, const struct resource *, const void *, const void *));
     FUNCTION(texture_of, cuTexObjectGetResourceDesc, (struct resource *, uint64_t));
     FUNCTION(texture_end, cuTexObjectDestroy, (uint64_t));
     FUNCTION(surface, cuSurfObjectCreate, (uint64_t *, const struct resource *));
@@ -235,12 +253,15 @@ int main(void) {
     watchdog(60);
     driver_open();
     size_t flat = costs((struct array){.width = 1000, .format = FLOAT, .channels = 1});
-    size_t plane = costs((struct array){.width = 1024, .height = 1025, .format = FLOAT, .channels = 1});
-    size_t layers = costs((struct array){.width = 64, .height = 64, .depth = 33, .format = FLOAT, .channels = 1, .flags = LAYERED});
+    size_t plane =
+        costs((struct array){.width = 1024, .height = 1025, .format = FLOAT, .channels = 1});
+    size_t layers = costs((struct array){
+        .width = 64, .height = 64, .depth = 33, .format = FLOAT, .channels = 1, .flags = LAYERED});
     boxes();
     views();
     size_t chain = levels();
     deferred();
-    printf("{\"flat\": %zu, \"plane\": %zu, \"layers\": %zu, \"chain\": %zu}\n", flat, plane, layers, chain);
+    printf("{\"flat\": %zu, \"plane\": %zu, \"layers\": %zu, \"chain\": %zu}\n", flat, plane,
+           layers, chain);
     return 0;
 }

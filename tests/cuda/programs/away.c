@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * away - a process that is checkpointed gives its memory back, and comes back only where all of it fits, also where others have taken the
- * room meanwhile; one that dies while it is away leaves nothing. One process works, another one checkpoints it, and itself; after each step
- * the books agree with the driver.
+ * away - a process that is checkpointed gives its memory back, and comes back only where all of it
+ * fits, also where others have taken the room meanwhile; one that dies while it is away leaves
+ * nothing. One process works, another one checkpoints it, and itself; after each step the books
+ * agree with the driver.
  */
 #include "books.h"
 
@@ -39,7 +40,8 @@ static void hear(int from, char what) {
 
 static void say(int to, char what) { HOLDS(write(to, &what, 1) == 1); }
 
-/* Does what it is told: has linear memory and a mapped piece, lets the piece go and takes it again, takes all there is and lets that go. */
+/* Does what it is told: has linear memory and a mapped piece, lets the piece go and takes it again,
+ * takes all there is and lets that go. */
 static int worker(int line) {
     CUdeviceptr linear, range = 0, brief, filled[1024];
     uint64_t handle;
@@ -140,7 +142,8 @@ static void another(int other, int line) {
     have_done(line, 'P');
     size_t has = agreed();
     HOLDS(has >= LINEAR + PIECE);
-    HOLDS(on.restore(other, NULL) != CUDA_SUCCESS); /* it is here: what the driver refuses takes nothing off the books */
+    HOLDS(on.restore(other, NULL) !=
+          CUDA_SUCCESS); /* it is here: what the driver refuses takes nothing off the books */
     TAKEN(has);
     HOLDS(on.checkpoint(other, NULL) != CUDA_SUCCESS);
     TAKEN(has);

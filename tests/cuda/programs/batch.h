@@ -43,13 +43,16 @@ struct operation {
     unsigned flags;
 };
 
-typedef CUresult (*Batch)(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, struct attributes *,
-                          size_t *starts, size_t attributes, CUstream);
-typedef CUresult (*BatchIndexed)(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, struct attributes *,
-                                 size_t *starts, size_t attributes, size_t *failed, CUstream);
+typedef CUresult (*Batch)(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
+                          struct attributes *, size_t *starts, size_t attributes, CUstream);
+typedef CUresult (*BatchIndexed)(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
+                                 struct attributes *, size_t *starts, size_t attributes,
+                                 size_t *failed, CUstream);
 typedef CUresult (*Boxes)(size_t count, struct operation *, unsigned long long flags, CUstream);
-typedef CUresult (*BoxesIndexed)(size_t count, struct operation *, size_t *failed, unsigned long long flags, CUstream);
-typedef CUresult (*WithAttributes)(CUdeviceptr to, CUdeviceptr from, size_t bytes, struct attributes *, CUstream);
+typedef CUresult (*BoxesIndexed)(size_t count, struct operation *, size_t *failed,
+                                 unsigned long long flags, CUstream);
+typedef CUresult (*WithAttributes)(CUdeviceptr to, CUdeviceptr from, size_t bytes,
+                                   struct attributes *, CUstream);
 typedef CUresult (*BoxWithAttributes)(struct operation *, unsigned long long flags, CUstream);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * batches - copies with attributes, one by one and in batches, by every version in both flavours: between pointers, boxes
- * and arrays, from the host and within the GPU. Every byte is checked, and every error that is documented. Prints how
- * many bytes there are.
+ * batches - copies with attributes, one by one and in batches, by every version in both flavours:
+ * between pointers, boxes and arrays, from the host and within the GPU. Every byte is checked, and
+ * every error that is documented. Prints how many bytes there are.
  */
 #include "batch.h"
 #include "graph.h"
@@ -28,7 +28,7 @@ static CUfunction kernel;
 
 static void look_up(const char *flavour) {
     char name[64];
-#define LOOK_UP(field, symbol)                            \
+#define LOOK_UP(field, symbol)                             \
     snprintf(name, sizeof name, "%s%s", #symbol, flavour); \
     *(void **)&copy.field = driver_symbol(name)
     LOOK_UP(batch, cuMemcpyBatchAsync_v2);
@@ -57,7 +57,8 @@ static void wait_for(CUstream stream) {
 }
 
 static void long_kernel(CUstream stream) {
-    CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream ? stream : PER_THREAD, NULL, NULL));
+    CHECK(
+        cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream ? stream : PER_THREAD, NULL, NULL));
 }
 
 /* From pinned and pageable memory to the GPU, within it, and back, each in one batch. */
@@ -67,7 +68,8 @@ static void lines(CUstream stream) {
     size_t sizes[] = {PART, 2 * PART, 100};
     CUdeviceptr within_to[] = {second + 7, second + 2 * PART, second + 5 * PART};
     CUdeviceptr back_to[] = {host(back), host(back) + PART, host(back) + 3 * PART};
-    struct attributes attributes[] = {{.access = IN_STREAM_ORDER}, {.access = ANY_TIME, .flags = PREFER_OVERLAP}};
+    struct attributes attributes[] = {{.access = IN_STREAM_ORDER},
+                                      {.access = ANY_TIME, .flags = PREFER_OVERLAP}};
     size_t starts[] = {0, 2};
     pattern(data, BYTES, 1);
     pattern(pinned, BYTES, 2);
@@ -88,8 +90,8 @@ static void lines(CUstream stream) {
     HOLDS(memcmp(back, data + 1, PART) == 0);
 }
 
-/* A source that is read during the call may be used again at once, even behind a long kernel; others are read in stream
- * order. */
+/* A source that is read during the call may be used again at once, even behind a long kernel;
+ * others are read in stream order. */
 static void accesses(CUstream stream) {
     struct attributes during = {.access = DURING_CALL}, ordered = {.access = IN_STREAM_ORDER};
     unsigned char local[64];
@@ -113,7 +115,8 @@ static void accesses(CUstream stream) {
 }
 
 static struct operand at(CUdeviceptr address, size_t row_length, size_t layer_height) {
-    return (struct operand){.kind = POINTER, .pointer = {address, row_length, layer_height, {0, 0}}};
+    return (struct operand){.kind = POINTER,
+                            .pointer = {address, row_length, layer_height, {0, 0}}};
 }
 
 /* Boxes of two layers of three rows of eight elements of four bytes. */
@@ -142,7 +145,8 @@ static void boxes(CUstream stream) {
     /* Between pointers an element is a byte; rows of 100 and layers of 5 become dense ones. */
     struct operation bytes[] = {
         {at(host(pinned), 100, 5), at(first, 0, 0), 32, 3, 2, IN_STREAM_ORDER, 0},
-        {at(host(pinned) + PART, 0, 0), at(first + PART, 50, 4), 10, 2, 2, ANY_TIME, PREFER_OVERLAP},
+        {at(host(pinned) + PART, 0, 0), at(first + PART, 50, 4), 10, 2, 2, ANY_TIME,
+         PREFER_OVERLAP},
     };
     CHECK(copy.boxes(2, bytes, 0, stream));
     struct operation dense = {at(first, 0, 0), at(second, 0, 0), 32, 3, 2, IN_STREAM_ORDER, 0};
@@ -154,12 +158,14 @@ static void boxes(CUstream stream) {
             HOLDS(memcmp(back + (z * 3 + y) * 32, pinned + (z * 5 + y) * 100, 32) == 0);
     HOLDS(back[192] == 0);
     CHECK(cu.cuMemcpyDtoH(back, first + PART, PART));
-    HOLDS(memcmp(back + 50, pinned + PART + 10, 10) == 0 && memcmp(back + 200, pinned + PART + 20, 10) == 0);
+    HOLDS(memcmp(back + 50, pinned + PART + 10, 10) == 0 &&
+          memcmp(back + 200, pinned + PART + 20, 10) == 0);
 
     /* An array's elements have four bytes: into one array, to another, and back. */
     struct operation into = {at(first, 0, 0), in_array, 8, 3, 2, IN_STREAM_ORDER, 0};
     struct operation over = {in_array, in_other, 8, 3, 2, IN_STREAM_ORDER, 0};
-    struct operation out = {in_other, at(host(pinned) + 2 * PART, 10, 4), 8, 3, 2, IN_STREAM_ORDER, 0};
+    struct operation out = {in_other, at(host(pinned) + 2 * PART, 10, 4), 8, 3, 2, IN_STREAM_ORDER,
+                            0};
     CHECK(cu.cuMemcpyHtoD(first, pinned, PART));
     CHECK(copy.boxes_indexed(1, &into, NULL, 0, stream));
     CHECK(copy.boxes(1, &over, 0, stream));
@@ -172,15 +178,15 @@ static void boxes(CUstream stream) {
     /* What is wrong with a box, and with which. */
     struct operation wrong[] = {dense, dense, dense};
     size_t failed;
-#define WRONG(change)                                                                        \
-    do {                                                                                     \
-        wrong[1] = dense;                                                                    \
-        change;                                                                              \
-        failed = 77;                                                                         \
-        EXPECT(CUDA_ERROR_INVALID_VALUE, copy.boxes_indexed(3, wrong, &failed, 0, stream));  \
-        HOLDS(failed == 1);                                                                  \
-        EXPECT(CUDA_ERROR_INVALID_VALUE, copy.boxes(3, wrong, 0, stream));                   \
-        EXPECT(CUDA_ERROR_INVALID_VALUE, copy.box_with_attributes(&wrong[1], 0, stream));    \
+#define WRONG(change)                                                                       \
+    do {                                                                                    \
+        wrong[1] = dense;                                                                   \
+        change;                                                                             \
+        failed = 77;                                                                        \
+        EXPECT(CUDA_ERROR_INVALID_VALUE, copy.boxes_indexed(3, wrong, &failed, 0, stream)); \
+        HOLDS(failed == 1);                                                                 \
+        EXPECT(CUDA_ERROR_INVALID_VALUE, copy.boxes(3, wrong, 0, stream));                  \
+        EXPECT(CUDA_ERROR_INVALID_VALUE, copy.box_with_attributes(&wrong[1], 0, stream));   \
     } while (0)
     WRONG(wrong[1].width = 0);
     WRONG(wrong[1].height = 0);
@@ -192,7 +198,7 @@ static void boxes(CUstream stream) {
     WRONG(wrong[1].access = 4);
     WRONG(wrong[1].to.pointer.address = 0);
     WRONG(wrong[1].depth = BYTES);
-    WRONG((wrong[1] = over, wrong[1].width = 16)); /* leaves the array */
+    WRONG((wrong[1] = over, wrong[1].width = 16));   /* leaves the array */
     WRONG((wrong[1] = over, wrong[1].to = in_pair)); /* elements of two sizes */
 #undef WRONG
     failed = 77;
@@ -208,7 +214,8 @@ static void boxes(CUstream stream) {
 
 /* A refused batch copies nothing, and version 1 says which copy was the cause. */
 static void errors(CUstream stream) {
-    CUdeviceptr to[] = {second, second + PART, second + 2 * PART}, from[] = {first, first, first}, bad;
+    CUdeviceptr to[] = {second, second + PART, second + 2 * PART}, from[] = {first, first, first},
+                bad;
     size_t sizes[] = {PART, PART, PART}, starts[] = {0, 1}, failed;
     struct attributes attributes[] = {{.access = IN_STREAM_ORDER}, {.access = IN_STREAM_ORDER}};
     CHECK(cu.cuMemsetD8(first, 9, PART));
@@ -216,13 +223,14 @@ static void errors(CUstream stream) {
     CHECK(cu.cuCtxSynchronize());
     CHECK(cu.cuMemAlloc(&bad, BYTES));
     CHECK(cu.cuMemFree(bad));
-#define WRONG(index, count, numbers)                                                                                     \
-    do {                                                                                                                 \
-        failed = 77;                                                                                                     \
-        EXPECT(CUDA_ERROR_INVALID_VALUE,                                                                                 \
-               copy.batch_indexed(to, from, sizes, count, attributes, starts, numbers, &failed, stream));                \
-        HOLDS(failed == (size_t)(index));                                                                                \
-        EXPECT(CUDA_ERROR_INVALID_VALUE, copy.batch(to, from, sizes, count, attributes, starts, numbers, stream));       \
+#define WRONG(index, count, numbers)                                                            \
+    do {                                                                                        \
+        failed = 77;                                                                            \
+        EXPECT(CUDA_ERROR_INVALID_VALUE, copy.batch_indexed(to, from, sizes, count, attributes, \
+                                                            starts, numbers, &failed, stream)); \
+        HOLDS(failed == (size_t)(index));                                                       \
+        EXPECT(CUDA_ERROR_INVALID_VALUE,                                                        \
+               copy.batch(to, from, sizes, count, attributes, starts, numbers, stream));        \
     } while (0)
     from[2] = bad;
     WRONG(2, 3, 2);
@@ -248,7 +256,8 @@ static void errors(CUstream stream) {
     WRONG(NO_COPY, 1, 2);
     WRONG(NO_COPY, 0, 0);
 #undef WRONG
-    EXPECT(CUDA_ERROR_INVALID_VALUE, copy.batch(NULL, from, sizes, 3, attributes, starts, 1, stream));
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           copy.batch(NULL, from, sizes, 3, attributes, starts, 1, stream));
     EXPECT(CUDA_ERROR_INVALID_VALUE, copy.batch(to, NULL, sizes, 3, attributes, starts, 1, stream));
     EXPECT(CUDA_ERROR_INVALID_VALUE, copy.batch(to, from, NULL, 3, attributes, starts, 1, stream));
     EXPECT(CUDA_ERROR_INVALID_VALUE, copy.batch(to, from, sizes, 3, NULL, starts, 1, stream));
@@ -265,20 +274,22 @@ static void streams(CUstream stream, CUstream legacy) {
     CUdeviceptr to[] = {second}, from[] = {first};
     size_t sizes[] = {PART}, starts[] = {0}, failed;
     struct attributes attributes = {.access = IN_STREAM_ORDER};
-    struct operation operation = {at(first, 0, 0), at(second, 0, 0), PART, 1, 1, IN_STREAM_ORDER, 0};
+    struct operation operation = {
+        at(first, 0, 0), at(second, 0, 0), PART, 1, 1, IN_STREAM_ORDER, 0};
     CUgraph made;
-#define ALL(code, where)                                                                                         \
-    do {                                                                                                         \
-        failed = 77;                                                                                             \
-        EXPECT(code, copy.batch_indexed(to, from, sizes, 1, &attributes, starts, 1, &failed, where));            \
-        HOLDS(failed == NO_COPY);                                                                                \
-        failed = 77;                                                                                             \
-        EXPECT(code, copy.boxes_indexed(1, &operation, &failed, 0, where));                                      \
-        HOLDS(failed == NO_COPY);                                                                                \
-        EXPECT(code, copy.batch(to, from, sizes, 1, &attributes, starts, 1, where));                             \
-        EXPECT(code, copy.boxes(1, &operation, 0, where));                                                       \
-        EXPECT(code, copy.with_attributes(second, first, PART, &attributes, where));                             \
-        EXPECT(code, copy.box_with_attributes(&operation, 0, where));                                            \
+#define ALL(code, where)                                                                        \
+    do {                                                                                        \
+        failed = 77;                                                                            \
+        EXPECT(code,                                                                            \
+               copy.batch_indexed(to, from, sizes, 1, &attributes, starts, 1, &failed, where)); \
+        HOLDS(failed == NO_COPY);                                                               \
+        failed = 77;                                                                            \
+        EXPECT(code, copy.boxes_indexed(1, &operation, &failed, 0, where));                     \
+        HOLDS(failed == NO_COPY);                                                               \
+        EXPECT(code, copy.batch(to, from, sizes, 1, &attributes, starts, 1, where));            \
+        EXPECT(code, copy.boxes(1, &operation, 0, where));                                      \
+        EXPECT(code, copy.with_attributes(second, first, PART, &attributes, where));            \
+        EXPECT(code, copy.box_with_attributes(&operation, 0, where));                           \
     } while (0)
     ALL(CUDA_ERROR_INVALID_VALUE, legacy);
     CHECK(graph.BeginCapture(stream, RELAXED));

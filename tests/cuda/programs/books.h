@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * books.h - what the GPU says that is used, and what the driver itself says. They differ where a shim stands between: its answers come
- * from its books. The driver's own function is found in the symbol table of its library, a way that no shim sees.
+ * books.h - what the GPU says that is used, and what the driver itself says. They differ where a
+ * shim stands between: its answers come from its books. The driver's own function is found in the
+ * symbol table of its library, a way that no shim sees.
  */
 #ifndef CGPU_TEST_BOOKS_H
 #define CGPU_TEST_BOOKS_H
@@ -32,14 +33,18 @@ static struct {
 
 /* The functions of virtual memory management. */
 static struct {
-    CUresult (*create)(uint64_t *handle, size_t size, const struct allocation *wanted, uint64_t flags);
+    CUresult (*create)(uint64_t *handle, size_t size, const struct allocation *wanted,
+                       uint64_t flags);
     CUresult (*release)(uint64_t handle);
     CUresult (*retain)(uint64_t *handle, void *address);
-    CUresult (*reserve)(CUdeviceptr *address, size_t size, size_t alignment, CUdeviceptr at, uint64_t flags);
+    CUresult (*reserve)(CUdeviceptr *address, size_t size, size_t alignment, CUdeviceptr at,
+                        uint64_t flags);
     CUresult (*unreserve)(CUdeviceptr address, size_t size);
-    CUresult (*map)(CUdeviceptr address, size_t size, size_t offset, uint64_t handle, uint64_t flags);
+    CUresult (*map)(CUdeviceptr address, size_t size, size_t offset, uint64_t handle,
+                    uint64_t flags);
     CUresult (*unmap)(CUdeviceptr address, size_t size);
-    CUresult (*set_access)(CUdeviceptr address, size_t size, const struct access *access, size_t count);
+    CUresult (*set_access)(CUdeviceptr address, size_t size, const struct access *access,
+                           size_t count);
 } vm;
 
 static const struct allocation on_the_gpu = {.kind = PINNED, .location = {DEVICE, 0}};
@@ -53,9 +58,11 @@ static inline void *own_symbol(const char *name) {
         if (entry->d_tag == DT_SYMTAB) symbol = (const void *)entry->d_un.d_ptr;
         if (entry->d_tag == DT_STRTAB) text = (const void *)entry->d_un.d_ptr;
     }
-    HOLDS(symbol && text && (const char *)symbol < text); /* every linker puts the names after the symbols */
+    HOLDS(symbol && text &&
+          (const char *)symbol < text); /* every linker puts the names after the symbols */
     for (; (const char *)(symbol + 1) <= text; symbol++)
-        if (symbol->st_value && strcmp(text + symbol->st_name, name) == 0) return (char *)map->l_addr + symbol->st_value;
+        if (symbol->st_value && strcmp(text + symbol->st_name, name) == 0)
+            return (char *)map->l_addr + symbol->st_value;
     FAIL("the driver's library has no %s", name);
 }
 
@@ -91,11 +98,12 @@ static inline size_t shown(void) { return books.shown - free_shown(); }
 static inline size_t truth(void) { return books.had - free_in_truth(); }
 
 /* So much is taken, in the books and in truth. */
-#define TAKEN(bytes)                                                                                                   \
-    do {                                                                                                               \
-        size_t taken_bytes = (bytes), taken_shown = shown(), taken_truth = truth();                                    \
-        if (taken_shown != taken_bytes || taken_truth != taken_bytes)                                                  \
-            FAIL("expected %zu taken, the books say %zu, the driver %zu", taken_bytes, taken_shown, taken_truth);      \
+#define TAKEN(bytes)                                                                   \
+    do {                                                                               \
+        size_t taken_bytes = (bytes), taken_shown = shown(), taken_truth = truth();    \
+        if (taken_shown != taken_bytes || taken_truth != taken_bytes)                  \
+            FAIL("expected %zu taken, the books say %zu, the driver %zu", taken_bytes, \
+                 taken_shown, taken_truth);                                            \
     } while (0)
 
 static inline CUdeviceptr reserve(size_t bytes) {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bound - memory bound to a multicast object, or to a logical endpoint (the first argument: multicast or endpoint), is charged to whoever
- * made it until its handle, its mapping and its binding are gone, in whatever order. After each step the books agree with the driver. Then
- * the same with an object that others may have: what is still bound when that goes from here is kept. Prints what was kept. Needs two GPUs
- * with such objects.
+ * bound - memory bound to a multicast object, or to a logical endpoint (the first argument:
+ * multicast or endpoint), is charged to whoever made it until its handle, its mapping and its
+ * binding are gone, in whatever order. After each step the books agree with the driver. Then the
+ * same with an object that others may have: what is still bound when that goes from here is kept.
+ * Prints what was kept. Needs two GPUs with such objects.
  */
 #include "objects.h"
 #include "two_gpus.h"
@@ -64,7 +65,8 @@ static void look_up(void) {
 /* What others may have must be asked for as such. */
 static int sendable(void) { return is_endpoint ? FABRIC : DESCRIPTOR; }
 
-/* An object of both GPUs, with so much room; given to others if they are to have it, who do not take it. */
+/* An object of both GPUs, with so much room; given to others if they are to have it, who do not
+ * take it. */
 static uint64_t object_of_both(size_t room, int is_shared) {
     char bytes[64];
     uint64_t object;
@@ -91,18 +93,22 @@ static uint64_t object_of_both(size_t room, int is_shared) {
     return object;
 }
 
-static CUresult bind(uint64_t object, CUdevice device, size_t at, uint64_t handle, size_t from, size_t bytes) {
+static CUresult bind(uint64_t object, CUdevice device, size_t at, uint64_t handle, size_t from,
+                     size_t bytes) {
     if (is_endpoint) return endpoint.bind(object, device, at, handle, from, bytes, 0);
     return team.bind(object, device, at, handle, from, bytes, 0);
 }
 
-static CUresult bind_address(uint64_t object, CUdevice device, size_t at, CUdeviceptr address, size_t bytes) {
-    if (is_endpoint) return endpoint.bind_address(object, device, at, (void *)(uintptr_t)address, bytes, 0);
+static CUresult bind_address(uint64_t object, CUdevice device, size_t at, CUdeviceptr address,
+                             size_t bytes) {
+    if (is_endpoint)
+        return endpoint.bind_address(object, device, at, (void *)(uintptr_t)address, bytes, 0);
     return team.bind_address(object, device, at, address, bytes, 0);
 }
 
 static CUresult unbind(uint64_t object, CUdevice device, size_t at, size_t bytes) {
-    return is_endpoint ? endpoint.unbind(object, device, at, bytes) : team.unbind(object, device, at, bytes);
+    return is_endpoint ? endpoint.unbind(object, device, at, bytes)
+                       : team.unbind(object, device, at, bytes);
 }
 
 static void let_go(uint64_t object) {
@@ -120,25 +126,43 @@ static void agree(CUdevice device, size_t bytes, const char *when) {
     taken_of_both(device ? 0 : bytes, device ? bytes : 0, kept, when);
 }
 
-/* One piece, bound, and gone in an order: h its handle, u its mapping, b the binding, o the object's handle, w the object's mapping. */
+/* One piece, bound, and gone in an order: h its handle, u its mapping, b the binding, o the
+ * object's handle, w the object's mapping. */
 static void play(const char *order, int is_shared) {
     static unsigned plays;
     CUdevice device = is_shared ? 0 : plays++ % 2;
-    uint64_t object = object_of_both(PIECE, is_shared), handle = physical_on(device, PIECE, is_shared ? sendable() : 0);
+    uint64_t object = object_of_both(PIECE, is_shared),
+             handle = physical_on(device, PIECE, is_shared ? sendable() : 0);
     CUdeviceptr own = mapped_for(device, handle, PIECE), window = 0;
-    int has_handle = 1, is_mapped = 1, is_bound = 1, has_object = 1, has_window = strchr(order, 'w') != NULL;
-    int is_limited = books.shown != books.had, goes_on = 0; /* with the object, which others may have: nobody tells its end */
+    int has_handle = 1, is_mapped = 1, is_bound = 1, has_object = 1,
+        has_window = strchr(order, 'w') != NULL;
+    int is_limited = books.shown != books.had,
+        goes_on = 0; /* with the object, which others may have: nobody tells its end */
     if (has_window) window = mapped_for(device, object, PIECE);
     agree(device, PIECE, order);
-    CHECK(plays / 2 % 2 ? bind(object, device, 0, handle, 0, PIECE) : bind_address(object, device, 0, own, PIECE));
-    HOLDS(bind(object, device, 0, handle, 0, PIECE) != CUDA_SUCCESS); /* what is refused refers to nothing */
+    CHECK(plays / 2 % 2 ? bind(object, device, 0, handle, 0, PIECE)
+                        : bind_address(object, device, 0, own, PIECE));
+    HOLDS(bind(object, device, 0, handle, 0, PIECE) !=
+          CUDA_SUCCESS); /* what is refused refers to nothing */
     agree(device, PIECE, order);
     for (const char *step = order; *step; step++) {
         switch (*step) {
-        case 'h': CHECK(vm.release(handle)); has_handle = 0; break;
-        case 'u': unmapped(own, PIECE); is_mapped = 0; break;
-        case 'w': unmapped(window, PIECE); has_window = 0; break;
-        case 'o': let_go(object); has_object = 0; break;
+        case 'h':
+            CHECK(vm.release(handle));
+            has_handle = 0;
+            break;
+        case 'u':
+            unmapped(own, PIECE);
+            is_mapped = 0;
+            break;
+        case 'w':
+            unmapped(window, PIECE);
+            has_window = 0;
+            break;
+        case 'o':
+            let_go(object);
+            has_object = 0;
+            break;
         case 'b':
             if (!has_object) {
                 HOLDS(unbind(object, device, 0, PIECE) != CUDA_SUCCESS);
@@ -163,7 +187,8 @@ static void play(const char *order, int is_shared) {
 /* Plays every order of the parts. */
 static void permute(char *order, size_t from, int is_shared) {
     if (!order[from]) {
-        if (!is_shared || is_endpoint || strchr(order, 'b') < strchr(order, 'o')) play(order, is_shared);
+        if (!is_shared || is_endpoint || strchr(order, 'b') < strchr(order, 'o'))
+            play(order, is_shared);
         return;
     }
     for (size_t place = from; order[place]; place++) {
@@ -176,11 +201,14 @@ static void permute(char *order, size_t from, int is_shared) {
 
 /* Two parts of one piece, and two pieces in one object. */
 static void parts(void) {
-    uint64_t object = object_of_both(4 * PIECE, 0), first = physical_on(0, 2 * PIECE, 0), second = physical_on(1, PIECE, 0);
+    uint64_t object = object_of_both(4 * PIECE, 0), first = physical_on(0, 2 * PIECE, 0),
+             second = physical_on(1, PIECE, 0);
     CHECK(bind(object, 0, 0, first, PIECE, PIECE));
     CHECK(bind(object, 0, PIECE, first, 0, PIECE));
-    if (is_endpoint) CHECK(bind(object, 1, 0, second, 0, PIECE));
-    else CHECK(team.bind_plain(object, 0, second, 0, PIECE, 0));
+    if (is_endpoint)
+        CHECK(bind(object, 1, 0, second, 0, PIECE));
+    else
+        CHECK(team.bind_plain(object, 0, second, 0, PIECE, 0));
     CHECK(vm.release(first));
     CHECK(vm.release(second));
     taken_of_both(2 * PIECE, PIECE, 0, "bound in parts");

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * calls N [GRANT] - makes each kind of call N times, each kind in a function of its own, for a tool that counts the instructions under a
- * function. What is loaded or made at the first call is spread over all of them.
+ * calls N [GRANT] - makes each kind of call N times, each kind in a function of its own, for a tool
+ * that counts the instructions under a function. What is loaded or made at the first call is spread
+ * over all of them.
  *
- * With GRANT, the file of that name of the container's region, last of all N launches in the container's own turn: the program plays the
- * monitor and says "contended, and the turn is yours", once.
+ * With GRANT, the file of that name of the container's region, last of all N launches in the
+ * container's own turn: the program plays the monitor and says "contended, and the turn is yours",
+ * once.
  */
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -16,7 +18,8 @@
 
 static CUfunction function;
 static void *libc;
-static CUresult (*proc_address)(const char *name, void **address, int version, uint64_t flags, int *status);
+static CUresult (*proc_address)(const char *name, void **address, int version, uint64_t flags,
+                                int *status);
 
 COUNTED launches(unsigned n) {
     while (n--) CHECK(cu.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
@@ -60,14 +63,16 @@ COUNTED proc_addresses(unsigned n) {
 }
 
 static void (*const all[])(unsigned) = {
-    launches, copies, allocations, lookups_elsewhere, lookups_passed, lookups_hooked, proc_addresses,
+    launches,       copies,         allocations,    lookups_elsewhere,
+    lookups_passed, lookups_hooked, proc_addresses,
 };
 
 /* In this order: who sees the gate word sees the rest. */
 static void take_the_turn(const char *file) {
     int descriptor = open(file, O_RDWR | O_CLOEXEC);
     HOLDS(descriptor >= 0);
-    struct cgpu_grant *grant = mmap(NULL, sizeof *grant, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    struct cgpu_grant *grant =
+        mmap(NULL, sizeof *grant, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     HOLDS(grant != MAP_FAILED && grant->magic == CGPU_GRANT_MAGIC);
     __atomic_store_n(&grant->monitor, 1, __ATOMIC_RELAXED);
     __atomic_store_n(&grant->heartbeat, 1, __ATOMIC_RELAXED);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * captured_launches - launches kernels, then captures launches of the same kernel on the same stream, again and again.
- * Prints "ready", reads a line, and prints how many were launched and not captured, and "over", when all have run. Stays
- * until a second line, so that it can be looked at.
+ * captured_launches - launches kernels, then captures launches of the same kernel on the same
+ * stream, again and again. Prints "ready", reads a line, and prints how many were launched and not
+ * captured, and "over", when all have run. Stays until a second line, so that it can be looked at.
  */
 #include "graph.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * captures - stream capture: what becomes of calls on capturing streams, the modes, forks and joins, and each error of
- * 900 to 908.
+ * captures - stream capture: what becomes of calls on capturing streams, the modes, forks and
+ * joins, and each error of 900 to 908.
  */
 #include <pthread.h>
 
@@ -163,7 +163,8 @@ static void errors(CUstream first, CUstream second, CUevent event, CUevent other
     CHECK(graph.BeginCapture(blocking, RELAXED));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, graph.IsCapturing(NULL, &status));
     HOLDS(status_of(blocking) == ACTIVE);
-    EXPECT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+           cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
     broken(blocking);
     CHECK(graph.BeginCapture(first, RELAXED));
     launch(kernel, NULL);
@@ -241,7 +242,8 @@ static void *elsewhere(void *data) {
     return NULL;
 }
 
-/* A capture of one mode; another thread in another mode does what is not safe, then ends the capture. */
+/* A capture of one mode; another thread in another mode does what is not safe, then ends the
+ * capture. */
 static struct turn crossing(CUcontext context, CUstream stream, int mode, int other) {
     struct turn turn = {context, stream, other, 0, 0};
     pthread_t thread;
@@ -279,7 +281,8 @@ static void modes(CUcontext context, CUstream stream) {
     int wrong = 3;
     EXPECT(CUDA_ERROR_INVALID_VALUE, graph.ExchangeMode(&wrong));
     EXPECT(CUDA_ERROR_INVALID_VALUE, graph.BeginCapture(stream, 3));
-    /* From another thread only what is global on both sides is broken. 908: only what is relaxed can be ended there. */
+    /* From another thread only what is global on both sides is broken. 908: only what is relaxed
+     * can be ended there. */
     for (int mode = GLOBAL; mode <= RELAXED; mode++) {
         for (int other = GLOBAL; other <= RELAXED; other++) {
             int breaks = mode == GLOBAL && other == GLOBAL;
@@ -304,7 +307,8 @@ int main(void) {
     watchdog(60);
     CUcontext context = graph_open();
     kernel = driver_function("spin_100us");
-    CUstream first = stream_new(CU_STREAM_NON_BLOCKING), second = stream_new(CU_STREAM_NON_BLOCKING);
+    CUstream first = stream_new(CU_STREAM_NON_BLOCKING),
+             second = stream_new(CU_STREAM_NON_BLOCKING);
     CUevent event = event_new(), other = event_new();
     bytes(first);
     forks(first, second, event, other);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * checkpoint [watched] - a process is locked, checkpointed, restored and unlocked, by another one and by itself: its calls wait meanwhile, its
- * memory leaves the GPU and comes back with its bytes, and what cannot be done leaves everything as it was.
+ * checkpoint [watched] - a process is locked, checkpointed, restored and unlocked, by another one
+ * and by itself: its calls wait meanwhile, its memory leaves the GPU and comes back with its bytes,
+ * and what cannot be done leaves everything as it was.
  */
 #include "records.h"
 
@@ -122,7 +123,8 @@ static void another(int other, int to, int from, size_t before) {
     size_t has;
     CUdeviceptr greedy;
     struct restore_args restore = {0};
-    /* Whoever keeps books of the GPUs that a process was on refuses to have it come back on others, before it is asked whether it could. */
+    /* Whoever keeps books of the GPUs that a process was on refuses to have it come back on others,
+     * before it is asked whether it could. */
     CUresult elsewhere = is_watched ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
     struct lock_args soon = {.timeout_ms = 30}, wrong = {.reserved0 = 1};
     hear(from, 'r');
@@ -159,8 +161,10 @@ static void another(int other, int to, int from, size_t before) {
     COMES_TRUE(available() == has);
 
     /* Custom storage is not here. The memory goes, work and all, and the process is on no GPU. */
-    EXPECT(CUDA_ERROR_NOT_SUPPORTED, on.checkpoint(other, &(struct checkpoint_args){.custom = &tid}));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, on.checkpoint(other, &(struct checkpoint_args){.reserved = {1}}));
+    EXPECT(CUDA_ERROR_NOT_SUPPORTED,
+           on.checkpoint(other, &(struct checkpoint_args){.custom = &tid}));
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           on.checkpoint(other, &(struct checkpoint_args){.reserved = {1}}));
     CHECK(on.checkpoint(other, NULL));
     HOLDS(state_of(other) == CHECKPOINTED);
     COMES_TRUE(available() == before);
@@ -271,7 +275,8 @@ int main(int count, char **arguments) {
     others[1] = start(to[1], from[1]);
     driver_load();
     find();
-    EXPECT(CUDA_ERROR_INVALID_VALUE, on.state(getpid(), &state)); /* it has not initialised the driver */
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           on.state(getpid(), &state)); /* it has not initialised the driver */
     CUcontext context = driver_open();
     HOLDS(state_of(getpid()) == RUNNING);
     size_t before = available();

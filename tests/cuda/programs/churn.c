@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * churn SEED [MAX] - allocates and frees at random, at most 64 live allocations of up to MAX bytes (K, M, G; 256M), until standard
- * input ends; then frees everything. Says {"ready": PID} once it works. Refusals for want of memory are part of the game; any other
- * error ends it with 1. Prints one JSON object: operations, refusals.
+ * churn SEED [MAX] - allocates and frees at random, at most 64 live allocations of up to MAX bytes
+ * (K, M, G; 256M), until standard input ends; then frees everything. Says {"ready": PID} once it
+ * works. Refusals for want of memory are part of the game; any other error ends it with 1. Prints
+ * one JSON object: operations, refusals.
  */
 #include "driver.h"
 

@@ -34,8 +34,7 @@ static void observe(int group, CUevent first, CUstream stream) {
     CHECK(cu.cuStreamSynchronize(stream));
     int64_t monotonic = nanoseconds(CLOCK_MONOTONIC), raw = nanoseconds(CLOCK_MONOTONIC_RAW);
     CHECK(cu.cuEventRecord(event, stream));
-    while ((result = cu.cuEventQuery(event)) == CUDA_ERROR_NOT_READY) {
-    }
+    while ((result = cu.cuEventQuery(event)) == CUDA_ERROR_NOT_READY) {}
     int64_t raw_after = nanoseconds(CLOCK_MONOTONIC_RAW);
     int64_t monotonic_after = nanoseconds(CLOCK_MONOTONIC);
     CHECK(result);

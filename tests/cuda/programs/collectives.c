@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * collectives [ROUNDS [kill]] - two ranks on two GPUs, as a library of collectives works at the end of memory: host memory behind handles,
- * buffers that the other one maps by a descriptor, flags by a legacy handle, a multicast object of both with memory of each bound. The
- * model's weights leave just so much room as a communicator takes; then the rest is filled. What is refused does not fit, and what fits is
- * not refused. Somebody watches the GPU where rounds are given: then each round finds all of it anew. With "kill" the second rank dies with
- * all of it in use. After each step the books agree with the driver. Prints what was kept. Needs two GPUs with a switch.
+ * collectives [ROUNDS [kill]] - two ranks on two GPUs, as a library of collectives works at the end
+ * of memory: host memory behind handles, buffers that the other one maps by a descriptor, flags by
+ * a legacy handle, a multicast object of both with memory of each bound. The model's weights leave
+ * just so much room as a communicator takes; then the rest is filled. What is refused does not fit,
+ * and what fits is not refused. Somebody watches the GPU where rounds are given: then each round
+ * finds all of it anew. With "kill" the second rank dies with all of it in use. After each step the
+ * books agree with the driver. Prints what was kept. Needs two GPUs with a switch.
  */
 #include "books.h"
 #include "descriptors.h"
@@ -57,9 +59,13 @@ static void look_up(void) {
     *(void **)&team_unbind = driver_symbol("cuMulticastUnbind");
 }
 
-static void send_bytes(const void *bytes, size_t count) { HOLDS(write(line, bytes, count) == (ssize_t)count); }
+static void send_bytes(const void *bytes, size_t count) {
+    HOLDS(write(line, bytes, count) == (ssize_t)count);
+}
 
-static void receive_bytes(void *bytes, size_t count) { HOLDS(recv(line, bytes, count, MSG_WAITALL) == (ssize_t)count); }
+static void receive_bytes(void *bytes, size_t count) {
+    HOLDS(recv(line, bytes, count, MSG_WAITALL) == (ssize_t)count);
+}
 
 /* Both are here. */
 static void meet(char place) {
@@ -97,7 +103,8 @@ static void unmapped(CUdeviceptr address, size_t bytes) {
 }
 
 static CUresult physical(uint64_t *handle, size_t bytes) {
-    struct allocation wanted = {.kind = PINNED, .handle_types = DESCRIPTOR, .location = {DEVICE, rank}};
+    struct allocation wanted = {
+        .kind = PINNED, .handle_types = DESCRIPTOR, .location = {DEVICE, rank}};
     return vm.create(handle, bytes, &wanted, 0);
 }
 
@@ -169,7 +176,8 @@ static void communicator_open(void) {
     CHECK(team_add(communicator.team, rank));
     CHECK(physical(&communicator.bound, NVLS));
     communicator.nvls = mapped(communicator.bound, NVLS);
-    CHECK(team_bind(communicator.team, 0, communicator.bound, 0, NVLS, 0)); /* waits for the other one's GPU */
+    CHECK(team_bind(communicator.team, 0, communicator.bound, 0, NVLS,
+                    0)); /* waits for the other one's GPU */
     communicator.window = mapped(communicator.team, NVLS);
     meet('c');
 }
@@ -179,8 +187,10 @@ static void communicate(void) {
     for (int i = 0; i < BUFFERS; i++) put(communicator.own[i], FIRST_WORD + i);
     put(communicator.window + 4096 * rank, FIRST_WORD + 100 + rank);
     meet('w');
-    for (int i = 0; i < BUFFERS; i++) HOLDS(word_at(communicator.own[i]) == (unsigned)(FIRST_WORD + i));
-    for (int i = 0; i < 2; i++) HOLDS(word_at(communicator.nvls + 4096 * i) == (unsigned)(FIRST_WORD + 100 + i));
+    for (int i = 0; i < BUFFERS; i++)
+        HOLDS(word_at(communicator.own[i]) == (unsigned)(FIRST_WORD + i));
+    for (int i = 0; i < 2; i++)
+        HOLDS(word_at(communicator.nvls + 4096 * i) == (unsigned)(FIRST_WORD + 100 + i));
     meet('r');
 }
 
@@ -202,17 +212,21 @@ static void communicator_close(int is_alone) {
     }
 }
 
-/* In the end the driver has so much, and so the books say, or more where nobody watches the GPU; on the way they never say less. */
+/* In the end the driver has so much, and so the books say, or more where nobody watches the GPU; on
+ * the way they never say less. */
 static void settle(size_t bytes, const char *when) {
     for (int looks = 0;; looks++) {
         CUdeviceptr none;
         /* Who is refused has looked for the dead; but who watches wants to see books at rest. */
-        if (looks % 200 == 10) EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc(&none, (size_t)100 << 30));
+        if (looks % 200 == 10)
+            EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc(&none, (size_t)100 << 30));
         size_t has = truth(), says = shown();
         if ((long long)says < (long long)has && has == truth())
             FAIL("rank %d, %s: the books say %zu, the driver %zu", rank, when, says, has);
         if (has == bytes && (says == has || !is_watched)) return;
-        if (looks == 3000) FAIL("rank %d, %s: the books say %zu, the driver %zu, not %zu", rank, when, says, has, bytes);
+        if (looks == 3000)
+            FAIL("rank %d, %s: the books say %zu, the driver %zu, not %zu", rank, when, says, has,
+                 bytes);
         sleep_seconds(0.01);
     }
 }
@@ -241,7 +255,8 @@ int main(int count, char **arguments) {
     look_up();
     /* Contexts that come one after another are measured exactly. */
     if (rank == 1) meet('0');
-    for (CUdevice device = 0; device < 2; device++) CHECK(cu.cuDevicePrimaryCtxRetain(&contexts[device], device));
+    for (CUdevice device = 0; device < 2; device++)
+        CHECK(cu.cuDevicePrimaryCtxRetain(&contexts[device], device));
     CHECK(cu.cuCtxSetCurrent(contexts[rank]));
     books_open();
     if (rank == 0) meet('0');
@@ -303,7 +318,8 @@ int main(int count, char **arguments) {
     host_close();
     while (had > 0) CHECK(cu.cuMemFree(weights[--had]));
     HOLDS(truth() + gone == 0);
-    /* While both live: what was seen to have gone of the other one's counts again from its death on, until that has been seen. */
+    /* While both live: what was seen to have gone of the other one's counts again from its death
+     * on, until that has been seen. */
     if (is_deadly) settle(0 - gone, "in the end");
     size_t kept = shown() + gone;
     if (!is_deadly) meet('e');

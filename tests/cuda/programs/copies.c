@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * copies - bytes go to the GPU, move within it, are filled, and come back: synchronously, in stream order, from pageable and from
- * pinned memory, in rows. Every byte is checked.
+ * copies - bytes go to the GPU, move within it, are filled, and come back: synchronously, in stream
+ * order, from pageable and from pinned memory, in rows. Every byte is checked.
  */
 #include "driver.h"
 
@@ -61,7 +61,8 @@ int main(void) {
     HOLDS(back[4095] == 0x11 && back[8192] == 0x11 && back[BYTES - 1] == 0x11);
     for (size_t i = 0; i < 4096; i++) HOLDS(back[4096 + i] == 0x11 * (i % 4 + 1));
 
-    /* In stream order, from and to pinned memory: nothing is there before it is waited for, everything after. */
+    /* In stream order, from and to pinned memory: nothing is there before it is waited for,
+     * everything after. */
     CHECK(cu.cuMemHostAlloc((void **)&pinned, 2 * BYTES, 0));
     pattern(pinned, BYTES, 2);
     CHECK(cu.cuMemcpyHtoDAsync(first, pinned, BYTES, stream));
@@ -71,10 +72,12 @@ int main(void) {
     for (int i = 0; i < 5; i++) HOLDS(pinned[BYTES + (size_t)i] == 0x77);
     HOLDS(memcmp(pinned + BYTES + 5, pinned + 5, BYTES - 5) == 0);
 
-    /* From pageable memory the source may be used again as soon as the call returns, even behind a long kernel. */
+    /* From pageable memory the source may be used again as soon as the call returns, even behind a
+     * long kernel. */
     pattern(data, 4096, 3);
     memcpy(back, data, 4096);
-    CHECK(cu.cuLaunchKernel(driver_function("spin_20ms"), 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
+    CHECK(
+        cu.cuLaunchKernel(driver_function("spin_20ms"), 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
     CHECK(cu.cuMemcpyHtoDAsync(first, data, 4096, stream));
     memset(data, 0, 4096);
     CHECK(cu.cuMemcpyDtoHAsync(pinned, first, 4096, stream));
@@ -100,7 +103,8 @@ int main(void) {
         .height = 100,
     };
     CHECK(copy_rows(&part));
-    for (size_t row = 0; row < 100; row++) HOLDS(memcmp(back + row * 500, data + (row + 20) * 1000 + 10, 500) == 0);
+    for (size_t row = 0; row < 100; row++)
+        HOLDS(memcmp(back + row * 500, data + (row + 20) * 1000 + 10, 500) == 0);
 
     /* What leaves its allocation, and what never was one, is refused. */
     CHECK(cu.cuMemFree(second));

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * costs [ROUNDS] - what the design rests on, measured on the driver at hand; prints one JSON object (microseconds, bytes): medians
- * of ROUNDS (1 to 7, the default).
+ * costs [ROUNDS] - what the design rests on, measured on the driver at hand; prints one JSON object
+ * (microseconds, bytes): medians of ROUNDS (1 to 7, the default).
  *
  *     launch_host_us          host time of one cuLaunchKernel of an empty kernel
  *     event_record_host_us    host time of one cuEventRecord, timing enabled
  *     event_record_gpu_us     GPU time that one record adds between two kernels
- *     memory_write_host_us    host time of one cuStreamWriteValue32; -1: the GPU has no stream memory operations
- *     memory_write_gpu_us     GPU time that one write adds between two kernels
+ *     memory_write_host_us    host time of one cuStreamWriteValue32; -1: the GPU has no stream
+ * memory operations memory_write_gpu_us     GPU time that one write adds between two kernels
  *     memory_write_visible_us from the end of the work before it until the host sees the value
- *     switch_us               added to a launch and its wait by another context having run in between
- *     context_bytes           what one more context takes from the free memory
- *     kernel_us               one launch of a 60 us kernel, as events see it
+ *     switch_us               added to a launch and its wait by another context having run in
+ * between context_bytes           what one more context takes from the free memory kernel_us one
+ * launch of a 60 us kernel, as events see it
  */
 #include "spin.h"
 
@@ -36,7 +36,8 @@ struct cost {
 };
 
 /* COUNT/10 short kernels in a row with something in between each two. */
-static struct cost row(const struct spin *spin, CUstream stream, enum between what, CUdeviceptr word) {
+static struct cost row(const struct spin *spin, CUstream stream, enum between what,
+                       CUdeviceptr word) {
     enum { LENGTH = COUNT / 10 };
     CUevent start, end, middle;
     float ms;
@@ -71,7 +72,8 @@ static double launch_host(const struct spin *spin, CUstream stream) {
     return us;
 }
 
-static double write_visible(const struct spin *spin, CUstream stream, CUdeviceptr word, volatile uint32_t *host) {
+static double write_visible(const struct spin *spin, CUstream stream, CUdeviceptr word,
+                            volatile uint32_t *host) {
     CUevent done;
     double values[101];
     CHECK(cu.cuEventCreate(&done, 0));
@@ -81,12 +83,10 @@ static double write_visible(const struct spin *spin, CUstream stream, CUdevicept
         CHECK(cu.cuEventRecord(done, stream));
         CHECK(cu.cuStreamWriteValue32(stream, word, 1, 0));
         CUresult result;
-        while ((result = cu.cuEventQuery(done)) == CUDA_ERROR_NOT_READY) {
-        }
+        while ((result = cu.cuEventQuery(done)) == CUDA_ERROR_NOT_READY) {}
         CHECK(result);
         double seen = seconds_now();
-        while (*host == 0) {
-        }
+        while (*host == 0) {}
         values[i] = (seconds_now() - seen) * 1e6;
         CHECK(cu.cuStreamSynchronize(stream));
     }
@@ -134,7 +134,8 @@ int main(int argc, char **argv) {
 
     struct spin brief = spin[0];
     brief.iterations = brief.iterations / 12 + 1; /* about 5 us */
-    double launch_us[ROUNDS], record_host[ROUNDS], record_gpu[ROUNDS], write_host[ROUNDS], write_gpu[ROUNDS];
+    double launch_us[ROUNDS], record_host[ROUNDS], record_gpu[ROUNDS], write_host[ROUNDS],
+        write_gpu[ROUNDS];
     for (int i = 0; i < rounds; i++) {
         launch_us[i] = launch_host(&brief, stream[0]);
         struct cost bare = row(&brief, stream[0], NOTHING, word);
@@ -159,12 +160,15 @@ int main(int argc, char **argv) {
         values[2][i] = values[1][i] - values[0][i];
     }
     CHECK(cu.cuCtxSetCurrent(context[0]));
-    printf("{\"launch_host_us\": %.3f, \"event_record_host_us\": %.3f, \"event_record_gpu_us\": %.3f, "
-           "\"memory_write_host_us\": %.3f, \"memory_write_gpu_us\": %.3f, \"memory_write_visible_us\": %.3f, "
-           "\"switch_us\": %.3f, \"context_bytes\": %zu, \"kernel_us\": %.3f, \"iterations_60us\": %" PRIu32 "}\n",
-           median(launch_us, rounds), median(record_host, rounds), median(record_gpu, rounds),
-           writes ? median(write_host, rounds) : -1.0, writes ? median(write_gpu, rounds) : -1.0,
-           writes ? write_visible(&spin[0], stream[0], word, host) : -1.0, median(values[2], rounds), before - after,
-           kernel_us, spin[0].iterations);
+    printf(
+        "{\"launch_host_us\": %.3f, \"event_record_host_us\": %.3f, \"event_record_gpu_us\": %.3f, "
+        "\"memory_write_host_us\": %.3f, \"memory_write_gpu_us\": %.3f, "
+        "\"memory_write_visible_us\": %.3f, "
+        "\"switch_us\": %.3f, \"context_bytes\": %zu, \"kernel_us\": %.3f, \"iterations_60us\": "
+        "%" PRIu32 "}\n",
+        median(launch_us, rounds), median(record_host, rounds), median(record_gpu, rounds),
+        writes ? median(write_host, rounds) : -1.0, writes ? median(write_gpu, rounds) : -1.0,
+        writes ? write_visible(&spin[0], stream[0], word, host) : -1.0, median(values[2], rounds),
+        before - after, kernel_us, spin[0].iterations);
     return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ctx - contexts: the stack of the thread, reference counts of the primary context, and the memory they cost. Prints one JSON
- * object: the bytes that a second context takes and gives back.
+ * ctx - contexts: the stack of the thread, reference counts of the primary context, and the memory
+ * they cost. Prints one JSON object: the bytes that a second context takes and gives back.
  */
 #include "driver.h"
 
@@ -94,7 +94,8 @@ int main(void) {
     size_t held;
     CHECK(cu.cuMemAlloc(&address, (size_t)64 << 20));
     CHECK(cu.cuMemGetInfo(&held, NULL));
-    if (detach(first) != CUDA_SUCCESS) CHECK(detach(first)); /* a use that the driver did not end is still there */
+    if (detach(first) != CUDA_SUCCESS)
+        CHECK(detach(first)); /* a use that the driver did not end is still there */
     CHECK(cu.cuMemGetInfo(&after, NULL));
     HOLDS(after == held);
     CHECK(cu.cuMemAlloc(&address, 4096));

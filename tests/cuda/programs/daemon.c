@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * daemon FILE [late] - becomes a daemon as books teach it: forks twice, leads a session of its own, closes every descriptor; then takes
- * 256 MiB of the GPU and keeps them. With `late`, the descriptors are closed (twice over, the numbers used again) after the driver
- * was opened. FILE gets one JSON object: pid, total, free. Ends when FILE is gone, or after 60 seconds.
+ * daemon FILE [late] - becomes a daemon as books teach it: forks twice, leads a session of its own,
+ * closes every descriptor; then takes 256 MiB of the GPU and keeps them. With `late`, the
+ * descriptors are closed (twice over, the numbers used again) after the driver was opened. FILE
+ * gets one JSON object: pid, total, free. Ends when FILE is gone, or after 60 seconds.
  */
 #include "driver.h"
 
@@ -51,9 +52,11 @@ int main(int argc, char **argv) {
     snprintf(draft, sizeof draft, "%s.draft", argv[1]);
     FILE *file = fopen(draft, "w");
     HOLDS(file);
-    fprintf(file, "{\"pid\": %d, \"total\": %zu, \"free\": %zu}\n", (int)getpid(), total, available);
+    fprintf(file, "{\"pid\": %d, \"total\": %zu, \"free\": %zu}\n", (int)getpid(), total,
+            available);
     HOLDS(fclose(file) == 0 && rename(draft, argv[1]) == 0);
-    for (double end = seconds_now() + 60; seconds_now() < end && access(argv[1], F_OK) == 0;) sleep_seconds(0.02);
+    for (double end = seconds_now() + 60; seconds_now() < end && access(argv[1], F_OK) == 0;)
+        sleep_seconds(0.02);
     CHECK(cu.cuMemFree(address));
     return 0;
 }

@@ -12,7 +12,10 @@
 static inline void send_descriptor(int line, int descriptor) {
     char byte = 'D', control[CMSG_SPACE(sizeof(int))] = {0};
     struct iovec data = {&byte, 1};
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct msghdr message = {.msg_iov = &data,
+                             .msg_iovlen = 1,
+                             .msg_control = control,
+                             .msg_controllen = sizeof control};
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
@@ -24,7 +27,10 @@ static inline void send_descriptor(int line, int descriptor) {
 static inline int receive_descriptor(int line) {
     char byte, control[CMSG_SPACE(sizeof(int))];
     struct iovec data = {&byte, 1};
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct msghdr message = {.msg_iov = &data,
+                             .msg_iovlen = 1,
+                             .msg_control = control,
+                             .msg_controllen = sizeof control};
     int descriptor;
     HOLDS(recvmsg(line, &message, 0) == 1);
     memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof descriptor);

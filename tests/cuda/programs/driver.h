@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * driver.h - what the test programs share: our own declarations of the driver API, a loader, a watchdog, checks.
+ * driver.h - what the test programs share: our own declarations of the driver API, a loader, a
+ * watchdog, checks.
  *
- * Written from the documented ABI; no vendor header is used, so that the programs build on any machine with a C compiler. The
- * driver is opened as most programs open it, with dlopen("libcuda.so.1") and dlsym of the versioned names. CGPU_TEST_LIBCUDA
- * names another file.
+ * Written from the documented ABI; no vendor header is used, so that the programs build on any
+ * machine with a C compiler. The driver is opened as most programs open it, with
+ * dlopen("libcuda.so.1") and dlsym of the versioned names. CGPU_TEST_LIBCUDA names another file.
  *
- * Exit codes: 0 what the program checks held; 1 it did not (one line on stderr says what); 2 wrong arguments; 3 no driver.
- * SIGALRM ends a program that hangs.
+ * Exit codes: 0 what the program checks held; 1 it did not (one line on stderr says what); 2 wrong
+ * arguments; 3 no driver. SIGALRM ends a program that hangs.
  */
 #ifndef CGPU_TEST_DRIVER_H
 #define CGPU_TEST_DRIVER_H
@@ -62,65 +63,71 @@ enum {
 };
 
 /* field, exported symbol, arguments */
-#define DRIVER_FUNCTIONS(X)                                                                                            \
-    X(cuInit, cuInit, (unsigned flags))                                                                                \
-    X(cuDriverGetVersion, cuDriverGetVersion, (int *version))                                                          \
-    X(cuGetErrorName, cuGetErrorName, (CUresult error, const char **text))                                             \
-    X(cuDeviceGetCount, cuDeviceGetCount, (int *count))                                                                \
-    X(cuDeviceGet, cuDeviceGet, (CUdevice * device, int ordinal))                                                      \
-    X(cuDeviceGetName, cuDeviceGetName, (char *name, int len, CUdevice device))                                        \
-    X(cuDeviceGetAttribute, cuDeviceGetAttribute, (int *value, int attribute, CUdevice device))                        \
-    X(cuDeviceTotalMem, cuDeviceTotalMem_v2, (size_t * bytes, CUdevice device))                                        \
-    X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))                      \
-    X(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (CUdevice device))                                      \
-    X(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2, (CUdevice device))                                          \
-    X(cuDevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState, (CUdevice device, unsigned *flags, int *active))         \
-    X(cuCtxCreate, cuCtxCreate_v2, (CUcontext * context, unsigned flags, CUdevice device))                             \
-    X(cuCtxDestroy, cuCtxDestroy_v2, (CUcontext context))                                                              \
-    X(cuCtxSetCurrent, cuCtxSetCurrent, (CUcontext context))                                                           \
-    X(cuCtxGetCurrent, cuCtxGetCurrent, (CUcontext * context))                                                         \
-    X(cuCtxPushCurrent, cuCtxPushCurrent_v2, (CUcontext context))                                                      \
-    X(cuCtxPopCurrent, cuCtxPopCurrent_v2, (CUcontext * context))                                                      \
-    X(cuCtxGetDevice, cuCtxGetDevice, (CUdevice * device))                                                             \
-    X(cuCtxSynchronize, cuCtxSynchronize, (void))                                                                      \
-    X(cuMemGetInfo, cuMemGetInfo_v2, (size_t * free, size_t * total))                                                  \
-    X(cuMemAlloc, cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes))                                                \
-    X(cuMemAllocPitch, cuMemAllocPitch_v2,                                                                             \
-      (CUdeviceptr * address, size_t *pitch, size_t width, size_t height, unsigned element))                           \
-    X(cuMemAllocManaged, cuMemAllocManaged, (CUdeviceptr * address, size_t bytes, unsigned flags))                     \
-    X(cuMemFree, cuMemFree_v2, (CUdeviceptr address))                                                                  \
-    X(cuMemHostAlloc, cuMemHostAlloc, (void **address, size_t bytes, unsigned flags))                                  \
-    X(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, (CUdeviceptr * device, void *host, unsigned flags))     \
-    X(cuMemFreeHost, cuMemFreeHost, (void *address))                                                                   \
-    X(cuMemcpyHtoD, cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes))                                 \
-    X(cuMemcpyDtoH, cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes))                                       \
-    X(cuMemcpyDtoD, cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes))                                 \
-    X(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream))      \
-    X(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream stream))            \
-    X(cuMemsetD8, cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t count))                                  \
-    X(cuMemsetD32, cuMemsetD32_v2, (CUdeviceptr to, unsigned value, size_t count))                                     \
-    X(cuMemsetD8Async, cuMemsetD8Async, (CUdeviceptr to, unsigned char value, size_t count, CUstream stream))          \
-    X(cuModuleLoadData, cuModuleLoadData, (CUmodule * module, const void *image))                                      \
-    X(cuModuleGetFunction, cuModuleGetFunction, (CUfunction * function, CUmodule module, const char *name))            \
-    X(cuModuleUnload, cuModuleUnload, (CUmodule module))                                                               \
-    X(cuLaunchKernel, cuLaunchKernel,                                                                                  \
-      (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,              \
-       unsigned shared, CUstream stream, void **params, void **extra))                                                 \
-    X(cuLaunchHostFunc, cuLaunchHostFunc, (CUstream stream, void (*function)(void *), void *data))                     \
-    X(cuStreamCreate, cuStreamCreate, (CUstream * stream, unsigned flags))                                             \
-    X(cuStreamDestroy, cuStreamDestroy_v2, (CUstream stream))                                                          \
-    X(cuStreamQuery, cuStreamQuery, (CUstream stream))                                                                 \
-    X(cuStreamSynchronize, cuStreamSynchronize, (CUstream stream))                                                     \
-    X(cuStreamWaitEvent, cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags))                          \
-    X(cuStreamWriteValue32, cuStreamWriteValue32_v2,                                                                   \
-      (CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags))                                          \
-    X(cuStreamWaitValue32, cuStreamWaitValue32_v2,                                                                     \
-      (CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags))                                          \
-    X(cuEventCreate, cuEventCreate, (CUevent * event, unsigned flags))                                                 \
-    X(cuEventDestroy, cuEventDestroy_v2, (CUevent event))                                                              \
-    X(cuEventRecord, cuEventRecord, (CUevent event, CUstream stream))                                                  \
-    X(cuEventQuery, cuEventQuery, (CUevent event))                                                                     \
-    X(cuEventSynchronize, cuEventSynchronize, (CUevent event))                                                         \
+#define DRIVER_FUNCTIONS(X)                                                                        \
+    X(cuInit, cuInit, (unsigned flags))                                                            \
+    X(cuDriverGetVersion, cuDriverGetVersion, (int *version))                                      \
+    X(cuGetErrorName, cuGetErrorName, (CUresult error, const char **text))                         \
+    X(cuDeviceGetCount, cuDeviceGetCount, (int *count))                                            \
+    X(cuDeviceGet, cuDeviceGet, (CUdevice * device, int ordinal))                                  \
+    X(cuDeviceGetName, cuDeviceGetName, (char *name, int len, CUdevice device))                    \
+    X(cuDeviceGetAttribute, cuDeviceGetAttribute, (int *value, int attribute, CUdevice device))    \
+    X(cuDeviceTotalMem, cuDeviceTotalMem_v2, (size_t *bytes, CUdevice device))                     \
+    X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))  \
+    X(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (CUdevice device))                  \
+    X(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2, (CUdevice device))                      \
+    X(cuDevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState,                                      \
+      (CUdevice device, unsigned *flags, int *active))                                             \
+    X(cuCtxCreate, cuCtxCreate_v2, (CUcontext * context, unsigned flags, CUdevice device))         \
+    X(cuCtxDestroy, cuCtxDestroy_v2, (CUcontext context))                                          \
+    X(cuCtxSetCurrent, cuCtxSetCurrent, (CUcontext context))                                       \
+    X(cuCtxGetCurrent, cuCtxGetCurrent, (CUcontext * context))                                     \
+    X(cuCtxPushCurrent, cuCtxPushCurrent_v2, (CUcontext context))                                  \
+    X(cuCtxPopCurrent, cuCtxPopCurrent_v2, (CUcontext * context))                                  \
+    X(cuCtxGetDevice, cuCtxGetDevice, (CUdevice * device))                                         \
+    X(cuCtxSynchronize, cuCtxSynchronize, (void))                                                  \
+    X(cuMemGetInfo, cuMemGetInfo_v2, (size_t *free, size_t *total))                                \
+    X(cuMemAlloc, cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes))                            \
+    X(cuMemAllocPitch, cuMemAllocPitch_v2,                                                         \
+      (CUdeviceptr * address, size_t *pitch, size_t width, size_t height, unsigned element))       \
+    X(cuMemAllocManaged, cuMemAllocManaged, (CUdeviceptr * address, size_t bytes, unsigned flags)) \
+    X(cuMemFree, cuMemFree_v2, (CUdeviceptr address))                                              \
+    X(cuMemHostAlloc, cuMemHostAlloc, (void **address, size_t bytes, unsigned flags))              \
+    X(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2,                                     \
+      (CUdeviceptr * device, void *host, unsigned flags))                                          \
+    X(cuMemFreeHost, cuMemFreeHost, (void *address))                                               \
+    X(cuMemcpyHtoD, cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes))             \
+    X(cuMemcpyDtoH, cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes))                   \
+    X(cuMemcpyDtoD, cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes))             \
+    X(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2,                                                     \
+      (CUdeviceptr to, const void *from, size_t bytes, CUstream stream))                           \
+    X(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2,                                                     \
+      (void *to, CUdeviceptr from, size_t bytes, CUstream stream))                                 \
+    X(cuMemsetD8, cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t count))              \
+    X(cuMemsetD32, cuMemsetD32_v2, (CUdeviceptr to, unsigned value, size_t count))                 \
+    X(cuMemsetD8Async, cuMemsetD8Async,                                                            \
+      (CUdeviceptr to, unsigned char value, size_t count, CUstream stream))                        \
+    X(cuModuleLoadData, cuModuleLoadData, (CUmodule * module, const void *image))                  \
+    X(cuModuleGetFunction, cuModuleGetFunction,                                                    \
+      (CUfunction * function, CUmodule module, const char *name))                                  \
+    X(cuModuleUnload, cuModuleUnload, (CUmodule module))                                           \
+    X(cuLaunchKernel, cuLaunchKernel,                                                              \
+      (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,       \
+       unsigned bz, unsigned shared, CUstream stream, void **params, void **extra))                \
+    X(cuLaunchHostFunc, cuLaunchHostFunc, (CUstream stream, void (*function)(void *), void *data)) \
+    X(cuStreamCreate, cuStreamCreate, (CUstream * stream, unsigned flags))                         \
+    X(cuStreamDestroy, cuStreamDestroy_v2, (CUstream stream))                                      \
+    X(cuStreamQuery, cuStreamQuery, (CUstream stream))                                             \
+    X(cuStreamSynchronize, cuStreamSynchronize, (CUstream stream))                                 \
+    X(cuStreamWaitEvent, cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags))      \
+    X(cuStreamWriteValue32, cuStreamWriteValue32_v2,                                               \
+      (CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags))                      \
+    X(cuStreamWaitValue32, cuStreamWaitValue32_v2,                                                 \
+      (CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags))                      \
+    X(cuEventCreate, cuEventCreate, (CUevent * event, unsigned flags))                             \
+    X(cuEventDestroy, cuEventDestroy_v2, (CUevent event))                                          \
+    X(cuEventRecord, cuEventRecord, (CUevent event, CUstream stream))                              \
+    X(cuEventQuery, cuEventQuery, (CUevent event))                                                 \
+    X(cuEventSynchronize, cuEventSynchronize, (CUevent event))                                     \
     X(cuEventElapsedTime, cuEventElapsedTime, (float *ms, CUevent start, CUevent end))
 
 #define DRIVER_FIELD(field, symbol, arguments) CUresult(*field) arguments;
@@ -130,40 +137,44 @@ static struct {
 } cu;
 #undef DRIVER_FIELD
 
-#define FAIL(...)                                                                                                      \
-    do {                                                                                                               \
-        fprintf(stderr, "%s:%d: ", __FILE__, __LINE__);                                                                \
-        fprintf(stderr, __VA_ARGS__);                                                                                  \
-        fputc('\n', stderr);                                                                                           \
-        exit(1);                                                                                                       \
+#define FAIL(...)                                       \
+    do {                                                \
+        fprintf(stderr, "%s:%d: ", __FILE__, __LINE__); \
+        fprintf(stderr, __VA_ARGS__);                   \
+        fputc('\n', stderr);                            \
+        exit(1);                                        \
     } while (0)
 
 /* The call must answer `code`. */
-#define EXPECT(code, call)                                                                                             \
-    do {                                                                                                               \
-        CUresult expect_result = (call);                                                                               \
-        if (expect_result != (code)) FAIL("%s: expected %d, got %d", #call, (code), expect_result);                    \
+#define EXPECT(code, call)                                                 \
+    do {                                                                   \
+        CUresult expect_result = (call);                                   \
+        if (expect_result != (code))                                       \
+            FAIL("%s: expected %d, got %d", #call, (code), expect_result); \
     } while (0)
 
 /* The call must succeed. */
 #define CHECK(call) EXPECT(CUDA_SUCCESS, call)
 
 /* The condition must hold. */
-#define HOLDS(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) FAIL("does not hold: %s", #condition);                                                       \
+#define HOLDS(condition)                                         \
+    do {                                                         \
+        if (!(condition)) FAIL("does not hold: %s", #condition); \
     } while (0)
 
-/* Whether there is somebody between us and the driver who hears of some things later: the last argument is `watched`. */
+/* Whether there is somebody between us and the driver who hears of some things later: the last
+ * argument is `watched`. */
 __attribute__((unused)) static int is_watched;
 
-static inline void watched_by(int count, char **arguments) { is_watched = count > 1 && strcmp(arguments[count - 1], "watched") == 0; }
+static inline void watched_by(int count, char **arguments) {
+    is_watched = count > 1 && strcmp(arguments[count - 1], "watched") == 0;
+}
 
 /* The condition must hold: at once, or, watched, soon. */
-#define COMES_TRUE(condition)                                                                                          \
-    do {                                                                                                               \
-        for (int looks = 0; is_watched && looks < 3000 && !(condition); looks++) usleep(10000);                        \
-        HOLDS(condition);                                                                                              \
+#define COMES_TRUE(condition)                                                                   \
+    do {                                                                                        \
+        for (int looks = 0; is_watched && looks < 3000 && !(condition); looks++) usleep(10000); \
+        HOLDS(condition);                                                                       \
     } while (0)
 
 /* Ends the process by SIGALRM after `seconds`: a hang must never outlive its test. */
@@ -212,7 +223,8 @@ static inline CUcontext driver_open(void) {
     return context;
 }
 
-/* A function of a module whose image means nothing to a simulated GPU; a real one needs PTX (CGPU_TEST_PTX names a file). */
+/* A function of a module whose image means nothing to a simulated GPU; a real one needs PTX
+ * (CGPU_TEST_PTX names a file). */
 static inline CUfunction driver_function(const char *name) {
     static const char placeholder[] = "// any byte string is a module on the simulated GPU\n";
     CUmodule module;
@@ -252,8 +264,7 @@ static inline double seconds_now(void) {
 
 static inline void sleep_seconds(double seconds) {
     struct timespec pause = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    while (nanosleep(&pause, &pause) != 0) {
-    }
+    while (nanosleep(&pause, &pause) != 0) {}
 }
 
 #endif

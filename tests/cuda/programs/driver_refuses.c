@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * driver_refuses [ROUNDS] - physical memory and arrays on a driver that fails now and then with error 999 (CGPU_SIM_FAULT): a call that
- * failed has changed nothing, so that what is used is always what a list of the calls that succeeded says. Prints how many failed.
+ * driver_refuses [ROUNDS] - physical memory and arrays on a driver that fails now and then with
+ * error 999 (CGPU_SIM_FAULT): a call that failed has changed nothing, so that what is used is
+ * always what a list of the calls that succeeded says. Prints how many failed.
  */
 #include "books.h"
 
@@ -47,10 +48,12 @@ int main(int argc, char **argv) {
         switch (rand_r(&seed) % 6) {
         case 0:
             if (!pieces[i].held && !pieces[i].mapped)
-                pieces[i].held = (size_t)done(vm.create(&pieces[i].handle, GRANULE, &on_the_gpu, 0));
+                pieces[i].held =
+                    (size_t)done(vm.create(&pieces[i].handle, GRANULE, &on_the_gpu, 0));
             break;
         case 1:
-            if (pieces[i].held && !pieces[i].mapped) pieces[i].mapped = done(vm.map(at, GRANULE, 0, pieces[i].handle, 0));
+            if (pieces[i].held && !pieces[i].mapped)
+                pieces[i].mapped = done(vm.map(at, GRANULE, 0, pieces[i].handle, 0));
             break;
         case 2:
             if (pieces[i].mapped && done(vm.retain(&again, (void *)(uintptr_t)at))) {
@@ -71,7 +74,8 @@ int main(int argc, char **argv) {
                 pieces[i].array = NULL;
             }
         }
-        for (i = 0; i < PIECES; i++) taken += (pieces[i].held || pieces[i].mapped) + (pieces[i].array != NULL);
+        for (i = 0; i < PIECES; i++)
+            taken += (pieces[i].held || pieces[i].mapped) + (pieces[i].array != NULL);
         TAKEN(taken * GRANULE);
     }
     printf("{\"failed\": %u}\n", failed);

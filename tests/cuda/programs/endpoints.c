@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * endpoints [watched] - logical endpoints of one GPU and of two, and handles that are numbers (fabric handles), in one process and between two: what is
- * refused, what keeps bound memory, and the books of the GPUs. Needs two GPUs with endpoints. Prints nothing but one JSON object.
+ * endpoints [watched] - logical endpoints of one GPU and of two, and handles that are numbers
+ * (fabric handles), in one process and between two: what is refused, what keeps bound memory, and
+ * the books of the GPUs. Needs two GPUs with endpoints. Prints nothing but one JSON object.
  *
  * For a driver without a shim, or, watched, for one of which a monitor keeps the books.
  */
@@ -17,7 +18,12 @@ struct handle {
 
 enum { DEVICE = 1, PINNED = 1, READ_WRITE = 3, DESCRIPTOR = 1, FABRIC = 8 };
 enum { UNICAST = 1, MULTICAST = 2, BY_FABRIC = 1, COUNTED = 1 };
-enum { FABRIC_SUPPORTED = 128, UNICAST_SUPPORTED = 153, MULTICAST_SUPPORTED = 154, HANDLE_TYPES = 158 };
+enum {
+    FABRIC_SUPPORTED = 128,
+    UNICAST_SUPPORTED = 153,
+    MULTICAST_SUPPORTED = 154,
+    HANDLE_TYPES = 158
+};
 
 static int line; /* to the other process */
 
@@ -72,9 +78,13 @@ static void look_up(void) {
     *(void **)&memory.properties = driver_symbol("cuMemGetAllocationPropertiesFromHandle");
 }
 
-static void send_bytes(const void *bytes, size_t count) { HOLDS(write(line, bytes, count) == (ssize_t)count); }
+static void send_bytes(const void *bytes, size_t count) {
+    HOLDS(write(line, bytes, count) == (ssize_t)count);
+}
 
-static void receive_bytes(void *bytes, size_t count) { HOLDS(recv(line, bytes, count, MSG_WAITALL) == (ssize_t)count); }
+static void receive_bytes(void *bytes, size_t count) {
+    HOLDS(recv(line, bytes, count, MSG_WAITALL) == (ssize_t)count);
+}
 
 static void say(char word) { send_bytes(&word, 1); }
 
@@ -85,7 +95,8 @@ static void hear(char word) {
 }
 
 static uint64_t physical_on(CUdevice device, size_t bytes, int handle_types) {
-    struct allocation wanted = {.kind = PINNED, .handle_types = handle_types, .location = {DEVICE, device}};
+    struct allocation wanted = {
+        .kind = PINNED, .handle_types = handle_types, .location = {DEVICE, device}};
     uint64_t handle;
     CHECK(memory.create(&handle, bytes, &wanted, 0));
     return handle;
@@ -114,7 +125,8 @@ static size_t free_bytes(void) {
 
 static void alone(void) {
     struct endpoint wanted = {UNICAST, 0, 4 * MIB, 0, 0}, wrong;
-    uint64_t alignment, most, first = physical_on(0, 4 * MIB, 0), second = physical_on(1, 4 * MIB, 0);
+    uint64_t alignment, most, first = physical_on(0, 4 * MIB, 0),
+                              second = physical_on(1, 4 * MIB, 0);
     size_t before = free_bytes();
     unsigned ids, others;
     int ready;
@@ -150,7 +162,8 @@ static void alone(void) {
     CHECK(endpoint.create(ids, &wanted));
     EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.create(ids, &wanted));
     EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.add(ids, 0));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.bind(ids, 0, 0, first, 0, 4 * MIB, 0)); /* not asked yet */
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           endpoint.bind(ids, 0, 0, first, 0, 4 * MIB, 0));           /* not asked yet */
     EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.query(ids, 2, &ready)); /* nothing under the second */
     CHECK(endpoint.query(ids, 1, &ready));
     HOLDS(ready);
@@ -160,16 +173,18 @@ static void alone(void) {
     EXPECT(CUDA_ERROR_INVALID_DEVICE, endpoint.bind(ids, 0, 0, second, 0, 4 * MIB, 0));
     CHECK(endpoint.bind(ids, 0, 0, first, 0, 2 * MIB, 0));
     CUdeviceptr address = mapped(first, 4 * MIB);
-    CHECK(endpoint.bind_address(ids, 0, 2 * MIB, (void *)(uintptr_t)(address + 2 * MIB), 2 * MIB, 0));
+    CHECK(
+        endpoint.bind_address(ids, 0, 2 * MIB, (void *)(uintptr_t)(address + 2 * MIB), 2 * MIB, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.bind(ids, 0, 0, first, 0, 2 * MIB, 0)); /* bound */
-    EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.export_to(&handle, ids, BY_FABRIC)); /* not asked for */
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           endpoint.export_to(&handle, ids, BY_FABRIC)); /* not asked for */
     EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.unbind(ids, 0, 0, MIB));
     CHECK(endpoint.unbind(ids, 0, 0, 4 * MIB)); /* both */
     EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.unbind(ids, 0, 0, 4 * MIB));
     CHECK(endpoint.bind(ids, 0, 0, first, 0, 4 * MIB, 0));
     CHECK(memory.unmap(address, 4 * MIB));
     CHECK(memory.release(first));
-    HOLDS(free_bytes() == before); /* bound */
+    HOLDS(free_bytes() == before);                              /* bound */
     EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.release(ids, 3)); /* something is under it */
 
     /* Two. */
@@ -197,7 +212,8 @@ static void maker(pid_t other) {
     struct endpoint wanted = {UNICAST, 0, 4 * MIB, BY_FABRIC, 0};
     struct allocation properties;
     size_t before = free_bytes();
-    uint64_t physical = physical_on(0, 4 * MIB, FABRIC), plain = physical_on(0, 2 * MIB, DESCRIPTOR);
+    uint64_t physical = physical_on(0, 4 * MIB, FABRIC),
+             plain = physical_on(0, 2 * MIB, DESCRIPTOR);
     unsigned id;
     int ready, status, descriptor;
     struct handle handle;
@@ -216,7 +232,8 @@ static void maker(pid_t other) {
     CHECK(endpoint.create(id, &wanted));
     CHECK(endpoint.query(id, 1, &ready));
     plain = physical_on(0, 2 * MIB, 0);
-    EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.bind(id, 0, 0, plain, 0, 2 * MIB, 0)); /* cannot be sent */
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           endpoint.bind(id, 0, 0, plain, 0, 2 * MIB, 0)); /* cannot be sent */
     CHECK(memory.release(plain));
     CHECK(endpoint.bind(id, 0, 0, physical, 0, 4 * MIB, 0));
     CHECK(endpoint.export_to(&handle, id, BY_FABRIC));
@@ -227,7 +244,8 @@ static void maker(pid_t other) {
     CHECK(memory.unmap(address, 4 * MIB));
     CHECK(memory.release(physical));
     HOLDS(free_bytes() == before - 4 * MIB);
-    CHECK(endpoint.destroy(id)); /* what this process bound goes, though the other one has the endpoint */
+    CHECK(endpoint.destroy(
+        id)); /* what this process bound goes, though the other one has the endpoint */
     COMES_TRUE(free_bytes() == before);
     say('D');
     HOLDS(waitpid(other, &status, 0) == other && WIFEXITED(status) && WEXITSTATUS(status) == 0);
@@ -261,7 +279,8 @@ static void importer(void) {
     CHECK(endpoint.query(id, 1, &ready));
     HOLDS(ready);
     physical = physical_on(0, 2 * MIB, FABRIC);
-    EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.bind(id, 0, 0, physical, 0, 2 * MIB, 0)); /* the maker's alone */
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           endpoint.bind(id, 0, 0, physical, 0, 2 * MIB, 0)); /* the maker's alone */
     CHECK(memory.release(physical));
     say('E');
     hear('D');
@@ -285,7 +304,8 @@ int main(int count, char **arguments) {
     driver_open();
     look_up();
     *(void **)&attribute = driver_symbol("cuDeviceGetAttribute");
-    static const int needed[] = {FABRIC_SUPPORTED, UNICAST_SUPPORTED, MULTICAST_SUPPORTED, HANDLE_TYPES};
+    static const int needed[] = {FABRIC_SUPPORTED, UNICAST_SUPPORTED, MULTICAST_SUPPORTED,
+                                 HANDLE_TYPES};
     for (int i = 0; i < 8; i++) {
         CHECK(attribute(&number, needed[i / 2], i % 2));
         HOLDS(number == 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * errors - what the driver answers to calls that are wrong: before it is initialised, without a context, with arguments and handles
- * that mean nothing.
+ * errors - what the driver answers to calls that are wrong: before it is initialised, without a
+ * context, with arguments and handles that mean nothing.
  */
 #include "driver.h"
 
@@ -25,7 +25,8 @@ int main(void) {
     EXPECT(CUDA_ERROR_NOT_INITIALIZED, cu.cuCtxGetCurrent(&context));
     EXPECT(CUDA_ERROR_NOT_INITIALIZED, cu.cuMemGetInfo(NULL, NULL));
     EXPECT(CUDA_ERROR_NOT_INITIALIZED, cu.cuMemFree(0));
-    EXPECT(CUDA_ERROR_INVALID_HANDLE, cu.cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE,
+           cu.cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
     CHECK(cu.cuDriverGetVersion(&number));
     HOLDS(number >= 10000);
     EXPECT(CUDA_ERROR_INVALID_VALUE, cu.cuDriverGetVersion(NULL));
@@ -78,16 +79,20 @@ int main(void) {
     CHECK(cu.cuEventCreate(&event, 0));
     EXPECT(CUDA_ERROR_INVALID_HANDLE, cu.cuStreamSynchronize((CUstream)event));
     EXPECT(CUDA_ERROR_INVALID_HANDLE, cu.cuEventQuery((CUevent)stream));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cu.cuLaunchKernel(function, 0, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cu.cuLaunchKernel(function, 1, 1, 1, 1025, 1, 1, 0, stream, NULL, NULL));
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           cu.cuLaunchKernel(function, 0, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           cu.cuLaunchKernel(function, 1, 1, 1, 1025, 1, 1, 0, stream, NULL, NULL));
     CHECK(cu.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
     CHECK(cu.cuStreamDestroy(stream));
-    EXPECT(CUDA_ERROR_INVALID_HANDLE, cu.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE,
+           cu.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
 
     /* What a destroyed context owned is gone with it. */
     CHECK(cu.cuCtxDestroy(context));
     EXPECT(CUDA_ERROR_INVALID_HANDLE, cu.cuEventQuery(event));
-    EXPECT(CUDA_ERROR_INVALID_HANDLE, cu.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE,
+           cu.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
     EXPECT(CUDA_ERROR_INVALID_CONTEXT, cu.cuCtxDestroy(context));
     printf("{\"checked\": true}\n");
     return 0;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * exchange - one piece of memory and three processes: A makes it and hands it to B and C by ipc, descriptor or pool (the first argument);
- * then they let it go, one after the other, in the order of the second: as it should be done (a b c), or by being killed (A B C). A fourth
- * one watches: at every instant the books say at least what the driver has, and in the end the same. Who hands memory over by a descriptor
- * may keep it on the books (the third argument: kept). Prints what is left of it.
+ * exchange - one piece of memory and three processes: A makes it and hands it to B and C by ipc,
+ * descriptor or pool (the first argument); then they let it go, one after the other, in the order
+ * of the second: as it should be done (a b c), or by being killed (A B C). A fourth one watches: at
+ * every instant the books say at least what the driver has, and in the end the same. Who hands
+ * memory over by a descriptor may keep it on the books (the third argument: kept). Prints what is
+ * left of it.
  */
 #include "books.h"
 #include "descriptors.h"
@@ -19,13 +21,17 @@ struct handle {
 
 enum { LAZY = 1 };
 
-static const struct allocation shareable = {.kind = PINNED, .handle_types = DESCRIPTOR, .location = {DEVICE, 0}};
-static const struct pool_properties pooled = {.kind = PINNED, .handle_types = DESCRIPTOR, .location = {DEVICE, 0}};
+static const struct allocation shareable = {
+    .kind = PINNED, .handle_types = DESCRIPTOR, .location = {DEVICE, 0}};
+static const struct pool_properties pooled = {
+    .kind = PINNED, .handle_types = DESCRIPTOR, .location = {DEVICE, 0}};
 
 static char way; /* i, d or p */
 static int line; /* to the one that watches */
 
-static void send_bytes(int to, const void *bytes, size_t count) { HOLDS(write(to, bytes, count) == (ssize_t)count); }
+static void send_bytes(int to, const void *bytes, size_t count) {
+    HOLDS(write(to, bytes, count) == (ssize_t)count);
+}
 
 static void receive_bytes(int from, void *bytes, size_t count) {
     HOLDS(recv(from, bytes, count, MSG_WAITALL) == (ssize_t)count);
@@ -116,12 +122,17 @@ static int actor(void) {
         char word;
         receive_bytes(line, &word, 1);
         switch (word) {
-        case 'O': driver_open(); books_open(); break;
+        case 'O':
+            driver_open();
+            books_open();
+            break;
         case 'M': make(); break;
         case 'H': hold(); break;
         case 'L': let_go(0); break;
         case 'F': let_go(1); break;
-        case 'S': free_shown(); break; /* who looks learns that nobody has open what he has let go */
+        case 'S':
+            free_shown();
+            break; /* who looks learns that nobody has open what he has let go */
         default: return 0;
         }
         send_bytes(line, &word, 1);
@@ -143,7 +154,8 @@ static void agree(size_t kept) {
     for (int looks = 0;; looks++) {
         CUdeviceptr none;
         /* Who is refused has looked for the dead; but a monitor wants to see books at rest. */
-        if (looks % (looks < 200 ? 10 : 500) == 0) EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc(&none, (size_t)100 << 30));
+        if (looks % (looks < 200 ? 10 : 500) == 0)
+            EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc(&none, (size_t)100 << 30));
         long long says = (long long)shown(), has = (long long)truth();
         if (says < has) FAIL("the books say %lld, the driver has %lld", says, has);
         if (says == has || says == has + (long long)kept) return;

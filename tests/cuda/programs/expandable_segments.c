@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * expandable_segments - a caching allocator as frameworks have it: addresses for the whole GPU are reserved, pieces of 2 MiB are mapped as
- * they are needed and unmapped when memory is short, and an allocation that fails is tried again after that. What is used in the end is
- * what its own list says. Prints how many pieces there were at most. With "hold", it says so with all of them mapped, and stays.
+ * expandable_segments - a caching allocator as frameworks have it: addresses for the whole GPU are
+ * reserved, pieces of 2 MiB are mapped as they are needed and unmapped when memory is short, and an
+ * allocation that fails is tried again after that. What is used in the end is what its own list
+ * says. Prints how many pieces there were at most. With "hold", it says so with all of them mapped,
+ * and stays.
  */
 #include "books.h"
 
@@ -75,7 +77,8 @@ int main(int argc, char **argv) {
     CHECK(cu.cuCtxSynchronize());
 
     /* The upper half goes, in runs; then what did not fit does. */
-    for (size_t piece = most / 2; piece < most; piece += 4) shrink(piece, most - piece < 4 ? most - piece : 4);
+    for (size_t piece = most / 2; piece < most; piece += 4)
+        shrink(piece, most - piece < 4 ? most - piece : 4);
     TAKEN(most / 2 * GRANULE);
     CHECK(cu.cuMemAlloc(&plain, 64 * MIB < most / 4 * GRANULE ? 64 * MIB : GRANULE));
     CHECK(cu.cuMemFree(plain));

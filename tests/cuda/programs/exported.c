@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * exported - memory that is handed on is paid by who made it, also when he has let it go and others hold it: to export, import and release
- * is no way to have memory for nothing. In this process, and between two of them. Prints what was kept.
+ * exported - memory that is handed on is paid by who made it, also when he has let it go and others
+ * hold it: to export, import and release is no way to have memory for nothing. In this process, and
+ * between two of them. Prints what was kept.
  */
 #include "books.h"
 #include "descriptors.h"
@@ -13,7 +14,8 @@
 static CUresult (*export_handle)(void *descriptor, uint64_t handle, int kind, uint64_t flags);
 static CUresult (*import_handle)(uint64_t *handle, void *descriptor, int kind);
 
-static const struct allocation shareable = {.kind = PINNED, .handle_types = DESCRIPTOR, .location = {DEVICE, 0}};
+static const struct allocation shareable = {
+    .kind = PINNED, .handle_types = DESCRIPTOR, .location = {DEVICE, 0}};
 
 static void look_up(void) {
     *(void **)&export_handle = driver_symbol("cuMemExportToShareableHandle");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * external - memory and semaphores of another interface: who pays, how long they live, whose the descriptors are, which order they
- * keep, in streams and in graphs, in one process and between two.
+ * external - memory and semaphores of another interface: who pays, how long they live, whose the
+ * descriptors are, which order they keep, in streams and in graphs, in one process and between two.
  */
 #include "descriptors.h"
 #include "foreign.h"
@@ -31,7 +31,8 @@ static int semaphore_descriptor_of(uint64_t semaphore) {
 
 /* What is refused stays the program's. */
 static void refusals(uint64_t memory, uint64_t binary) {
-    int fd = descriptor_of(memory), sign = semaphore_descriptor_of(binary), null = open("/dev/null", O_RDWR);
+    int fd = descriptor_of(memory), sign = semaphore_descriptor_of(binary),
+        null = open("/dev/null", O_RDWR);
     CUexternalMemory got;
     CUexternalSemaphore semaphore;
     MemoryDesc from = {.type = OPAQUE_FD, .handle.fd = fd, .size = 64 * MIB};
@@ -54,7 +55,8 @@ static void refusals(uint64_t memory, uint64_t binary) {
     from.handle.fd = sign;
     EXPECT(CUDA_ERROR_INVALID_HANDLE, ext.import(&got, &from));
     SemaphoreDesc to = {.type = TIMELINE_FD, .handle.fd = sign};
-    EXPECT(CUDA_ERROR_INVALID_HANDLE, ext.import_semaphore(&semaphore, &to)); /* it is a binary one */
+    EXPECT(CUDA_ERROR_INVALID_HANDLE,
+           ext.import_semaphore(&semaphore, &to)); /* it is a binary one */
     to.type = OPAQUE_FD;
     to.flags = 1;
     EXPECT(CUDA_ERROR_INVALID_VALUE, ext.import_semaphore(&semaphore, &to));
@@ -98,7 +100,8 @@ static void memory(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, ext.buffer(&address, memory, &wrong));
     wrong = (BufferDesc){.size = 0};
     EXPECT(CUDA_ERROR_INVALID_VALUE, ext.buffer(&address, memory, &wrong));
-    EXPECT(CUDA_ERROR_INVALID_HANDLE, ext.buffer(&address, (CUexternalMemory)77, &(BufferDesc){.size = 1}));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE,
+           ext.buffer(&address, (CUexternalMemory)77, &(BufferDesc){.size = 1}));
 
     CUdeviceptr all = buffer_of(memory, 0, 5 * MIB), part = buffer_of(memory, 3 * MIB + 4096, 4096);
     unsigned char back[16];
@@ -119,12 +122,15 @@ static void memory(void) {
     CHECK(cu.cuCtxGetCurrent(&current));
     HOLDS(context == current);
 
-    /* A chain of arrays in the same memory: 1 MiB and its halves, whose rows are where the layout has them. */
+    /* A chain of arrays in the same memory: 1 MiB and its halves, whose rows are where the layout
+     * has them. */
     CUresult (*level_of)(void **, void *, unsigned), (*end)(void *), (*copy)(const CopyParams *);
     *(void **)&level_of = driver_symbol("cuMipmappedArrayGetLevel");
     *(void **)&end = driver_symbol("cuMipmappedArrayDestroy");
     *(void **)&copy = driver_symbol("cuMemcpy3D_v2");
-    MipmapDesc pyramid = {.offset = 2 * MIB, .array = {.width = 512, .height = 512, .format = 0x20, .channels = 1}, .levels = 3};
+    MipmapDesc pyramid = {.offset = 2 * MIB,
+                          .array = {.width = 512, .height = 512, .format = 0x20, .channels = 1},
+                          .levels = 3};
     void *chain, *level;
     unsigned row[64];
     CHECK(ext.chain(&chain, memory, &pyramid));
@@ -134,8 +140,11 @@ static void memory(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, ext.chain(&level, memory, &pyramid));
     CHECK(level_of(&level, chain, 0));
     for (unsigned i = 0; i < 64; i++) row[i] = i * i;
-    CopyParams put = {.src = {.type = 1, .host = row, .pitch = sizeof row, .height = 1}, .dst = {.type = 3, .array = level},
-                      .width = sizeof row, .height = 1, .depth = 1};
+    CopyParams put = {.src = {.type = 1, .host = row, .pitch = sizeof row, .height = 1},
+                      .dst = {.type = 3, .array = level},
+                      .width = sizeof row,
+                      .height = 1,
+                      .depth = 1};
     CHECK(copy(&put));
     HOLDS(memcmp(seen + 2 * MIB, row, sizeof row) == 0);
 
@@ -193,10 +202,12 @@ static void semaphores(CUfunction kernel) {
     params[1].flags = 1;
     EXPECT(CUDA_ERROR_INVALID_VALUE, ext.signal(both, params, 2, one));
     params[1].flags = 0;
-    EXPECT(CUDA_ERROR_INVALID_HANDLE, ext.wait((CUexternalSemaphore[]){(void *)77}, params, 1, one));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE,
+           ext.wait((CUexternalSemaphore[]){(void *)77}, params, 1, one));
     EXPECT(CUDA_ERROR_INVALID_VALUE, ext.wait(NULL, params, 1, one));
 
-    /* One signal lets one wait go on: first the other interface's, then a stream's, when its kernel is done. */
+    /* One signal lets one wait go on: first the other interface's, then a stream's, when its kernel
+     * is done. */
     wait_in(one, sign, 0);
     wait_in(one, sign, 0);
     usleep(3000);
@@ -272,15 +283,24 @@ typedef struct {
 
 static void graphs(CUfunction kernel) {
     FUNCTION(create, cuGraphCreate, (CUgraph *, unsigned));
-    FUNCTION(add_signal, cuGraphAddExternalSemaphoresSignalNode, (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const SemaphoresParams *));
-    FUNCTION(add_wait, cuGraphAddExternalSemaphoresWaitNode, (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const SemaphoresParams *));
-    FUNCTION(get_signal, cuGraphExternalSemaphoresSignalNodeGetParams, (CUgraphNode, SemaphoresParams *));
-    FUNCTION(set_wait, cuGraphExternalSemaphoresWaitNodeSetParams, (CUgraphNode, const SemaphoresParams *));
-    FUNCTION(get_wait, cuGraphExternalSemaphoresWaitNodeGetParams, (CUgraphNode, SemaphoresParams *));
-    FUNCTION(exec_signal, cuGraphExecExternalSemaphoresSignalNodeSetParams, (CUgraphExec, CUgraphNode, const SemaphoresParams *));
-    FUNCTION(exec_wait, cuGraphExecExternalSemaphoresWaitNodeSetParams, (CUgraphExec, CUgraphNode, const SemaphoresParams *));
-    FUNCTION(add_any, cuGraphAddNode_v2, (CUgraphNode *, CUgraph, const CUgraphNode *, const void *, size_t, NodeParams *));
-    FUNCTION(instantiate, cuGraphInstantiateWithFlags, (CUgraphExec *, CUgraph, unsigned long long));
+    FUNCTION(add_signal, cuGraphAddExternalSemaphoresSignalNode,
+             (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const SemaphoresParams *));
+    FUNCTION(add_wait, cuGraphAddExternalSemaphoresWaitNode,
+             (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const SemaphoresParams *));
+    FUNCTION(get_signal, cuGraphExternalSemaphoresSignalNodeGetParams,
+             (CUgraphNode, SemaphoresParams *));
+    FUNCTION(set_wait, cuGraphExternalSemaphoresWaitNodeSetParams,
+             (CUgraphNode, const SemaphoresParams *));
+    FUNCTION(get_wait, cuGraphExternalSemaphoresWaitNodeGetParams,
+             (CUgraphNode, SemaphoresParams *));
+    FUNCTION(exec_signal, cuGraphExecExternalSemaphoresSignalNodeSetParams,
+             (CUgraphExec, CUgraphNode, const SemaphoresParams *));
+    FUNCTION(exec_wait, cuGraphExecExternalSemaphoresWaitNodeSetParams,
+             (CUgraphExec, CUgraphNode, const SemaphoresParams *));
+    FUNCTION(add_any, cuGraphAddNode_v2,
+             (CUgraphNode *, CUgraph, const CUgraphNode *, const void *, size_t, NodeParams *));
+    FUNCTION(instantiate, cuGraphInstantiateWithFlags,
+             (CUgraphExec *, CUgraph, unsigned long long));
     FUNCTION(launch, cuGraphLaunch, (CUgraphExec, CUstream));
     FUNCTION(destroy, cuGraphDestroy, (CUgraph));
     FUNCTION(destroy_exec, cuGraphExecDestroy, (CUgraphExec));
@@ -300,7 +320,8 @@ static void graphs(CUfunction kernel) {
     CHECK(foreign.semaphore(1, &done));
     CUexternalSemaphore sign = import_semaphore(semaphore_descriptor_of(go), OPAQUE_FD);
     CUexternalSemaphore tally = import_semaphore(semaphore_descriptor_of(done), TIMELINE_FD);
-    SemaphoreParams nothing = {0}, five = {.value = 5}, six = {.value = 6}, pair[2] = {{.value = 1}, {.value = 2}};
+    SemaphoreParams nothing = {0}, five = {.value = 5}, six = {.value = 6},
+                    pair[2] = {{.value = 1}, {.value = 2}};
     SemaphoresParams wanted = {&sign, &nothing, 1}, told;
 
     /* Waits for the signal, then says five, then six by a node of any kind. */
@@ -311,7 +332,9 @@ static void graphs(CUfunction kernel) {
     CHECK(get_signal(signals, &told));
     HOLDS(told.count == 1 && told.semaphores[0] == tally && told.params[0].value == 5);
     EXPECT(CUDA_ERROR_INVALID_VALUE, get_signal(waits, &told));
-    EXPECT(CUDA_ERROR_INVALID_HANDLE, add_signal(&last, graph, NULL, 0, &(SemaphoresParams){&(CUexternalSemaphore){(void *)77}, &five, 1}));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE,
+           add_signal(&last, graph, NULL, 0,
+                      &(SemaphoresParams){&(CUexternalSemaphore){(void *)77}, &five, 1}));
     NodeParams any = {.type = 8 /* signal */};
     memcpy(any.all, &(SemaphoresParams){&tally, &six, 1}, sizeof(SemaphoresParams));
     CHECK(add_any(&last, graph, &signals, NULL, 1, &any));
@@ -329,7 +352,9 @@ static void graphs(CUfunction kernel) {
     HOLDS(value_of(done) == 6);
 
     /* Other values, as many; the graph it was made from keeps its own. */
-    EXPECT(CUDA_ERROR_INVALID_VALUE, exec_signal(ready, last, &(SemaphoresParams){(CUexternalSemaphore[]){tally, tally}, pair, 2}));
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           exec_signal(ready, last,
+                       &(SemaphoresParams){(CUexternalSemaphore[]){tally, tally}, pair, 2}));
     CHECK(exec_signal(ready, last, &(SemaphoresParams){&tally, &pair[1], 1}));
     CHECK(exec_wait(ready, waits, &(SemaphoresParams){&tally, &six, 1}));
     CHECK(launch(ready, stream));
@@ -376,7 +401,8 @@ static int maker(int line) {
     CHECK(foreign.allocate(0, 32 * MIB, &memory));
     CHECK(foreign.semaphore(0, &go));
     CHECK(foreign.semaphore(1, &done));
-    int fds[3] = {descriptor_of(memory), semaphore_descriptor_of(go), semaphore_descriptor_of(done)};
+    int fds[3] = {descriptor_of(memory), semaphore_descriptor_of(go),
+                  semaphore_descriptor_of(done)};
     unsigned char *seen = mmap(NULL, 32 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
     HOLDS(seen != MAP_FAILED);
     for (int i = 0; i < 3; i++) {
@@ -400,11 +426,13 @@ static void two_processes(int line, pid_t other) {
     unsigned char *five, six;
     char byte;
     int fds[3];
-    CHECK(cu.cuMemHostAlloc((void **)&five, 1, 0)); /* a copy to pageable memory would be waited for */
+    CHECK(cu.cuMemHostAlloc((void **)&five, 1,
+                            0)); /* a copy to pageable memory would be waited for */
     for (int i = 0; i < 3; i++) fds[i] = receive_descriptor(line);
     has = available(); /* of another process, and on its books: it is not this one's to pay */
     CUexternalMemory memory = import_memory(fds[0], 32 * MIB);
-    CUexternalSemaphore go = import_semaphore(fds[1], OPAQUE_FD), done = import_semaphore(fds[2], TIMELINE_FD);
+    CUexternalSemaphore go = import_semaphore(fds[1], OPAQUE_FD),
+                        done = import_semaphore(fds[2], TIMELINE_FD);
     CUdeviceptr address = buffer_of(memory, 0, 32 * MIB);
     HOLDS(available() == has);
     CHECK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -449,7 +477,8 @@ int main(void) {
     foreign_open();
     external_find();
     CUfunction kernel = driver_function("spin_2ms");
-    CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL)); /* its code comes now */
+    CHECK(
+        cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL)); /* its code comes now */
     CHECK(cu.cuCtxSynchronize());
     two_processes(line[0], other);
     memory();

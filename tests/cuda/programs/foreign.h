@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * foreign.h - another interface to the GPU, which makes memory and semaphores for the driver to import: a private table of the
- * simulated driver plays it (docs/internals/simulator.md). On any other driver there is none, and `foreign_open` ends the program with 3.
+ * foreign.h - another interface to the GPU, which makes memory and semaphores for the driver to
+ * import: a private table of the simulated driver plays it (docs/internals/simulator.md). On any
+ * other driver there is none, and `foreign_open` ends the program with 3.
  */
 #ifndef CGPU_TEST_FOREIGN_H
 #define CGPU_TEST_FOREIGN_H
@@ -94,8 +95,10 @@ static struct {
     CUresult (*chain)(void **chain, CUexternalMemory memory, const MipmapDesc *wanted);
     CUresult (*import_semaphore)(CUexternalSemaphore *semaphore, const SemaphoreDesc *from);
     CUresult (*destroy_semaphore)(CUexternalSemaphore semaphore);
-    CUresult (*signal)(const CUexternalSemaphore *all, const SemaphoreParams *params, unsigned count, CUstream stream);
-    CUresult (*wait)(const CUexternalSemaphore *all, const SemaphoreParams *params, unsigned count, CUstream stream);
+    CUresult (*signal)(const CUexternalSemaphore *all, const SemaphoreParams *params,
+                       unsigned count, CUstream stream);
+    CUresult (*wait)(const CUexternalSemaphore *all, const SemaphoreParams *params, unsigned count,
+                     CUstream stream);
 } ext;
 
 /* The driver's functions for what it imports. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * foreign_free - what is freed without being on the books goes to the driver, whose answer it is. Elsewhere the answer was -1, the driver
- * was not asked, and the memory leaked.
+ * foreign_free - what is freed without being on the books goes to the driver, whose answer it is.
+ * Elsewhere the answer was -1, the driver was not asked, and the memory leaked.
  */
 #include "pool.h"
 
@@ -41,7 +41,7 @@ int main(void) {
     TAKEN(used);
 
     /* Made where nobody looks, freed where somebody does. */
-    CUresult (*own_alloc)(CUdeviceptr * address, size_t bytes);
+    CUresult (*own_alloc)(CUdeviceptr *address, size_t bytes);
     *(void **)&own_alloc = own_symbol("cuMemAlloc_v2");
     CHECK(own_alloc(&linear, 64 * MIB));
     HOLDS(truth() == used + 64 * MIB && (shown() == used || shown() == truth()));

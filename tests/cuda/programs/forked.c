@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * forked - the driver does not survive a fork. The child of a process that has initialised it gets NOT_INITIALIZED for everything,
- * and the parent goes on as if nothing had been; the child of one that has not may use it. Prints nothing but one JSON object.
+ * forked - the driver does not survive a fork. The child of a process that has initialised it gets
+ * NOT_INITIALIZED for everything, and the parent goes on as if nothing had been; the child of one
+ * that has not may use it. Prints nothing but one JSON object.
  */
 #include "driver.h"
 

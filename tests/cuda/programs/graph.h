@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph.h - what the test programs of captures and graphs share: our own declarations of those functions, beside those
- * of driver.h.
+ * graph.h - what the test programs of captures and graphs share: our own declarations of those
+ * functions, beside those of driver.h.
  */
 #ifndef CGPU_TEST_GRAPH_H
 #define CGPU_TEST_GRAPH_H
@@ -134,101 +134,122 @@ typedef union {
 } Attribute;
 
 /* field, exported symbol, arguments */
-#define GRAPH_FUNCTIONS(X)                                                                                             \
-    X(BeginCapture, cuStreamBeginCapture_v2, (CUstream stream, int mode))                                              \
-    X(BeginCaptureToGraph, cuStreamBeginCaptureToGraph,                                                                \
-      (CUstream stream, CUgraph graph, const CUgraphNode *after, const void *data, size_t count, int mode))            \
-    X(EndCapture, cuStreamEndCapture, (CUstream stream, CUgraph * graph))                                              \
-    X(BeginCapturePtsz, cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode))                                     \
-    X(EndCapturePtsz, cuStreamEndCapture_ptsz, (CUstream stream, CUgraph * graph))                                     \
-    X(LaunchKernelPtsz, cuLaunchKernel_ptsz,                                                                           \
-      (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,              \
-       unsigned shared, CUstream stream, void **params, void **extra))                                                 \
-    X(LaunchPtsz, cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream))                                             \
-    X(IsCapturing, cuStreamIsCapturing, (CUstream stream, int *status))                                                \
-    X(CaptureInfo, cuStreamGetCaptureInfo_v2,                                                                          \
-      (CUstream stream, int *status, uint64_t *id, CUgraph *graph, const CUgraphNode **after, size_t *count))          \
-    X(UpdateDependencies, cuStreamUpdateCaptureDependencies,                                                           \
-      (CUstream stream, CUgraphNode * nodes, size_t count, unsigned flags))                                            \
-    X(ExchangeMode, cuThreadExchangeStreamCaptureMode, (int *mode))                                                    \
-    X(RecordExternal, cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned flags))                        \
-    X(AllocAsync, cuMemAllocAsync, (CUdeviceptr * address, size_t bytes, CUstream stream))                             \
-    X(FreeAsync, cuMemFreeAsync, (CUdeviceptr address, CUstream stream))                                               \
-    X(DtoDAsync, cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))              \
-    X(Create, cuGraphCreate, (CUgraph * graph, unsigned flags))                                                        \
-    X(Destroy, cuGraphDestroy, (CUgraph graph))                                                                        \
-    X(Clone, cuGraphClone, (CUgraph * clone, CUgraph graph))                                                           \
-    X(FindInClone, cuGraphNodeFindInClone, (CUgraphNode * node, CUgraphNode original, CUgraph clone))                  \
-    X(AddKernel, cuGraphAddKernelNode_v2,                                                                              \
-      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count, const KernelParams *params))         \
-    X(AddFill, cuGraphAddMemsetNode,                                                                                   \
-      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count, const FillParams *params,            \
-       CUcontext context))                                                                                             \
-    X(AddCopy, cuGraphAddMemcpyNode,                                                                                   \
-      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count, const CopyParams *params,            \
-       CUcontext context))                                                                                             \
-    X(AddHost, cuGraphAddHostNode,                                                                                     \
-      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count, const HostParams *params))           \
-    X(AddEmpty, cuGraphAddEmptyNode, (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count))      \
-    X(AddChild, cuGraphAddChildGraphNode,                                                                              \
-      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count, CUgraph child))                      \
-    X(AddAlloc, cuGraphAddMemAllocNode,                                                                                \
-      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count, AllocParams *params))                \
-    X(AddFree, cuGraphAddMemFreeNode,                                                                                  \
-      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count, CUdeviceptr address))                \
-    X(AddRecord, cuGraphAddEventRecordNode,                                                                            \
-      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count, CUevent event))                      \
-    X(AddWait, cuGraphAddEventWaitNode,                                                                                \
-      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count, CUevent event))                      \
-    X(AddNode, cuGraphAddNode,                                                                                         \
-      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count, NodeParams *params))                 \
-    X(ConditionalHandle, cuGraphConditionalHandleCreate,                                                               \
-      (uint64_t * handle, CUgraph graph, CUcontext context, unsigned value, unsigned flags))                           \
-    X(DestroyNode, cuGraphDestroyNode, (CUgraphNode node))                                                             \
-    X(KernelGet, cuGraphKernelNodeGetParams_v2, (CUgraphNode node, KernelParams * params))                             \
-    X(KernelSet, cuGraphKernelNodeSetParams_v2, (CUgraphNode node, const KernelParams *params))                        \
-    X(HostGet, cuGraphHostNodeGetParams, (CUgraphNode node, HostParams * params))                                      \
-    X(FillGet, cuGraphMemsetNodeGetParams, (CUgraphNode node, FillParams * params))                                    \
-    X(CopyGet, cuGraphMemcpyNodeGetParams, (CUgraphNode node, CopyParams * params))                                    \
-    X(GetType, cuGraphNodeGetType, (CUgraphNode node, int *type))                                                      \
-    X(GetNodes, cuGraphGetNodes, (CUgraph graph, CUgraphNode * nodes, size_t *count))                                  \
-    X(GetRoots, cuGraphGetRootNodes, (CUgraph graph, CUgraphNode * nodes, size_t *count))                              \
-    X(GetEdges, cuGraphGetEdges, (CUgraph graph, CUgraphNode * from, CUgraphNode * to, size_t *count))                 \
-    X(GetDependencies, cuGraphNodeGetDependencies, (CUgraphNode node, CUgraphNode * nodes, size_t *count))             \
-    X(GetDependents, cuGraphNodeGetDependentNodes, (CUgraphNode node, CUgraphNode * nodes, size_t *count))             \
-    X(AddDependencies, cuGraphAddDependencies,                                                                         \
-      (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count))                                   \
-    X(RemoveDependencies, cuGraphRemoveDependencies,                                                                   \
-      (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count))                                   \
-    X(ChildGraph, cuGraphChildGraphNodeGetGraph, (CUgraphNode node, CUgraph * graph))                                  \
-    X(Dot, cuGraphDebugDotPrint, (CUgraph graph, const char *path, unsigned flags))                                    \
-    X(Instantiate, cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned long long flags))         \
-    X(InstantiateWith, cuGraphInstantiateWithParams,                                                                   \
-      (CUgraphExec * exec, CUgraph graph, InstantiateParams * params))                                                 \
-    X(GetFlags, cuGraphExecGetFlags, (CUgraphExec exec, uint64_t * flags))                                             \
-    X(GetEdges2, cuGraphGetEdges_v2,                                                                                   \
-      (CUgraph graph, CUgraphNode * from, CUgraphNode * to, EdgeData * data, size_t *count))                           \
-    X(AddDependencies2, cuGraphAddDependencies_v2,                                                                     \
-      (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const EdgeData *data, size_t count))             \
-    X(GetAttribute, cuGraphKernelNodeGetAttribute, (CUgraphNode node, unsigned attribute, Attribute * value))          \
-    X(SetAttribute, cuGraphKernelNodeSetAttribute, (CUgraphNode node, unsigned attribute, const Attribute *value))     \
-    X(ExecEventSet, cuGraphExecEventRecordNodeSetEvent, (CUgraphExec exec, CUgraphNode node, CUevent event))           \
-    X(ExecDestroy, cuGraphExecDestroy, (CUgraphExec exec))                                                             \
-    X(ExecKernelSet, cuGraphExecKernelNodeSetParams_v2,                                                                \
-      (CUgraphExec exec, CUgraphNode node, const KernelParams *params))                                                \
-    X(ExecHostSet, cuGraphExecHostNodeSetParams, (CUgraphExec exec, CUgraphNode node, const HostParams *params))       \
-    X(ExecUpdate, cuGraphExecUpdate_v2, (CUgraphExec exec, CUgraph graph, UpdateInfo * info))                          \
-    X(SetEnabled, cuGraphNodeSetEnabled, (CUgraphExec exec, CUgraphNode node, unsigned enabled))                       \
-    X(GetEnabled, cuGraphNodeGetEnabled, (CUgraphExec exec, CUgraphNode node, unsigned *enabled))                      \
-    X(Upload, cuGraphUpload, (CUgraphExec exec, CUstream stream))                                                      \
-    X(Launch, cuGraphLaunch, (CUgraphExec exec, CUstream stream))                                                      \
-    X(MemTrim, cuDeviceGraphMemTrim, (CUdevice device))                                                                \
-    X(MemGet, cuDeviceGetGraphMemAttribute, (CUdevice device, int attribute, uint64_t *value))                         \
-    X(MemSet, cuDeviceSetGraphMemAttribute, (CUdevice device, int attribute, uint64_t *value))                         \
-    X(ObjectCreate, cuUserObjectCreate,                                                                                \
-      (CUuserObject * object, void *data, void (*destroy)(void *), unsigned count, unsigned flags))                    \
-    X(ObjectRelease, cuUserObjectRelease, (CUuserObject object, unsigned count))                                       \
-    X(RetainObject, cuGraphRetainUserObject, (CUgraph graph, CUuserObject object, unsigned count, unsigned flags))
+#define GRAPH_FUNCTIONS(X)                                                                        \
+    X(BeginCapture, cuStreamBeginCapture_v2, (CUstream stream, int mode))                         \
+    X(BeginCaptureToGraph, cuStreamBeginCaptureToGraph,                                           \
+      (CUstream stream, CUgraph graph, const CUgraphNode *after, const void *data, size_t count,  \
+       int mode))                                                                                 \
+    X(EndCapture, cuStreamEndCapture, (CUstream stream, CUgraph * graph))                         \
+    X(BeginCapturePtsz, cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode))                \
+    X(EndCapturePtsz, cuStreamEndCapture_ptsz, (CUstream stream, CUgraph * graph))                \
+    X(LaunchKernelPtsz, cuLaunchKernel_ptsz,                                                      \
+      (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,      \
+       unsigned bz, unsigned shared, CUstream stream, void **params, void **extra))               \
+    X(LaunchPtsz, cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream))                        \
+    X(IsCapturing, cuStreamIsCapturing, (CUstream stream, int *status))                           \
+    X(CaptureInfo, cuStreamGetCaptureInfo_v2,                                                     \
+      (CUstream stream, int *status, uint64_t *id, CUgraph *graph, const CUgraphNode **after,     \
+       size_t *count))                                                                            \
+    X(UpdateDependencies, cuStreamUpdateCaptureDependencies,                                      \
+      (CUstream stream, CUgraphNode * nodes, size_t count, unsigned flags))                       \
+    X(ExchangeMode, cuThreadExchangeStreamCaptureMode, (int *mode))                               \
+    X(RecordExternal, cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned flags))   \
+    X(AllocAsync, cuMemAllocAsync, (CUdeviceptr * address, size_t bytes, CUstream stream))        \
+    X(FreeAsync, cuMemFreeAsync, (CUdeviceptr address, CUstream stream))                          \
+    X(DtoDAsync, cuMemcpyDtoDAsync_v2,                                                            \
+      (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                          \
+    X(Create, cuGraphCreate, (CUgraph * graph, unsigned flags))                                   \
+    X(Destroy, cuGraphDestroy, (CUgraph graph))                                                   \
+    X(Clone, cuGraphClone, (CUgraph * clone, CUgraph graph))                                      \
+    X(FindInClone, cuGraphNodeFindInClone,                                                        \
+      (CUgraphNode * node, CUgraphNode original, CUgraph clone))                                  \
+    X(AddKernel, cuGraphAddKernelNode_v2,                                                         \
+      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count,                 \
+       const KernelParams *params))                                                               \
+    X(AddFill, cuGraphAddMemsetNode,                                                              \
+      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count,                 \
+       const FillParams *params, CUcontext context))                                              \
+    X(AddCopy, cuGraphAddMemcpyNode,                                                              \
+      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count,                 \
+       const CopyParams *params, CUcontext context))                                              \
+    X(AddHost, cuGraphAddHostNode,                                                                \
+      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count,                 \
+       const HostParams *params))                                                                 \
+    X(AddEmpty, cuGraphAddEmptyNode,                                                              \
+      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count))                \
+    X(AddChild, cuGraphAddChildGraphNode,                                                         \
+      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count, CUgraph child)) \
+    X(AddAlloc, cuGraphAddMemAllocNode,                                                           \
+      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count,                 \
+       AllocParams *params))                                                                      \
+    X(AddFree, cuGraphAddMemFreeNode,                                                             \
+      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count,                 \
+       CUdeviceptr address))                                                                      \
+    X(AddRecord, cuGraphAddEventRecordNode,                                                       \
+      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count, CUevent event)) \
+    X(AddWait, cuGraphAddEventWaitNode,                                                           \
+      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count, CUevent event)) \
+    X(AddNode, cuGraphAddNode,                                                                    \
+      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count,                 \
+       NodeParams *params))                                                                       \
+    X(ConditionalHandle, cuGraphConditionalHandleCreate,                                          \
+      (uint64_t *handle, CUgraph graph, CUcontext context, unsigned value, unsigned flags))       \
+    X(DestroyNode, cuGraphDestroyNode, (CUgraphNode node))                                        \
+    X(KernelGet, cuGraphKernelNodeGetParams_v2, (CUgraphNode node, KernelParams * params))        \
+    X(KernelSet, cuGraphKernelNodeSetParams_v2, (CUgraphNode node, const KernelParams *params))   \
+    X(HostGet, cuGraphHostNodeGetParams, (CUgraphNode node, HostParams * params))                 \
+    X(FillGet, cuGraphMemsetNodeGetParams, (CUgraphNode node, FillParams * params))               \
+    X(CopyGet, cuGraphMemcpyNodeGetParams, (CUgraphNode node, CopyParams * params))               \
+    X(GetType, cuGraphNodeGetType, (CUgraphNode node, int *type))                                 \
+    X(GetNodes, cuGraphGetNodes, (CUgraph graph, CUgraphNode * nodes, size_t *count))             \
+    X(GetRoots, cuGraphGetRootNodes, (CUgraph graph, CUgraphNode * nodes, size_t *count))         \
+    X(GetEdges, cuGraphGetEdges,                                                                  \
+      (CUgraph graph, CUgraphNode * from, CUgraphNode * to, size_t *count))                       \
+    X(GetDependencies, cuGraphNodeGetDependencies,                                                \
+      (CUgraphNode node, CUgraphNode * nodes, size_t *count))                                     \
+    X(GetDependents, cuGraphNodeGetDependentNodes,                                                \
+      (CUgraphNode node, CUgraphNode * nodes, size_t *count))                                     \
+    X(AddDependencies, cuGraphAddDependencies,                                                    \
+      (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count))              \
+    X(RemoveDependencies, cuGraphRemoveDependencies,                                              \
+      (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count))              \
+    X(ChildGraph, cuGraphChildGraphNodeGetGraph, (CUgraphNode node, CUgraph * graph))             \
+    X(Dot, cuGraphDebugDotPrint, (CUgraph graph, const char *path, unsigned flags))               \
+    X(Instantiate, cuGraphInstantiateWithFlags,                                                   \
+      (CUgraphExec * exec, CUgraph graph, unsigned long long flags))                              \
+    X(InstantiateWith, cuGraphInstantiateWithParams,                                              \
+      (CUgraphExec * exec, CUgraph graph, InstantiateParams * params))                            \
+    X(GetFlags, cuGraphExecGetFlags, (CUgraphExec exec, uint64_t *flags))                         \
+    X(GetEdges2, cuGraphGetEdges_v2,                                                              \
+      (CUgraph graph, CUgraphNode * from, CUgraphNode * to, EdgeData * data, size_t *count))      \
+    X(AddDependencies2, cuGraphAddDependencies_v2,                                                \
+      (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const EdgeData *data,       \
+       size_t count))                                                                             \
+    X(GetAttribute, cuGraphKernelNodeGetAttribute,                                                \
+      (CUgraphNode node, unsigned attribute, Attribute *value))                                   \
+    X(SetAttribute, cuGraphKernelNodeSetAttribute,                                                \
+      (CUgraphNode node, unsigned attribute, const Attribute *value))                             \
+    X(ExecEventSet, cuGraphExecEventRecordNodeSetEvent,                                           \
+      (CUgraphExec exec, CUgraphNode node, CUevent event))                                        \
+    X(ExecDestroy, cuGraphExecDestroy, (CUgraphExec exec))                                        \
+    X(ExecKernelSet, cuGraphExecKernelNodeSetParams_v2,                                           \
+      (CUgraphExec exec, CUgraphNode node, const KernelParams *params))                           \
+    X(ExecHostSet, cuGraphExecHostNodeSetParams,                                                  \
+      (CUgraphExec exec, CUgraphNode node, const HostParams *params))                             \
+    X(ExecUpdate, cuGraphExecUpdate_v2, (CUgraphExec exec, CUgraph graph, UpdateInfo * info))     \
+    X(SetEnabled, cuGraphNodeSetEnabled, (CUgraphExec exec, CUgraphNode node, unsigned enabled))  \
+    X(GetEnabled, cuGraphNodeGetEnabled, (CUgraphExec exec, CUgraphNode node, unsigned *enabled)) \
+    X(Upload, cuGraphUpload, (CUgraphExec exec, CUstream stream))                                 \
+    X(Launch, cuGraphLaunch, (CUgraphExec exec, CUstream stream))                                 \
+    X(MemTrim, cuDeviceGraphMemTrim, (CUdevice device))                                           \
+    X(MemGet, cuDeviceGetGraphMemAttribute, (CUdevice device, int attribute, uint64_t *value))    \
+    X(MemSet, cuDeviceSetGraphMemAttribute, (CUdevice device, int attribute, uint64_t *value))    \
+    X(ObjectCreate, cuUserObjectCreate,                                                           \
+      (CUuserObject * object, void *data, void (*destroy)(void *), unsigned count,                \
+       unsigned flags))                                                                           \
+    X(ObjectRelease, cuUserObjectRelease, (CUuserObject object, unsigned count))                  \
+    X(RetainObject, cuGraphRetainUserObject,                                                      \
+      (CUgraph graph, CUuserObject object, unsigned count, unsigned flags))
 
 #define GRAPH_FIELD(field, symbol, arguments) CUresult(*field) arguments;
 static struct {

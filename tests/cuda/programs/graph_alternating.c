@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_alternating - graphs launched in turn: as long as all have their memory, none waits for another; with room for one at a time, one
- * gives way to the other; and at no time is more taken than allowed. Prints one JSON object: launches.
+ * graph_alternating - graphs launched in turn: as long as all have their memory, none waits for
+ * another; with room for one at a time, one gives way to the other; and at no time is more taken
+ * than allowed. Prints one JSON object: launches.
  */
 #include "graph_books.h"
 
@@ -9,7 +10,8 @@ enum { GRAPHS = 3, ROUNDS = 30 };
 
 int main(void) {
     CUfunction kernel;
-    CUstream stream = graphs_begin(120, "spin_200us", &kernel), other = stream_new(CU_STREAM_NON_BLOCKING);
+    CUstream stream = graphs_begin(120, "spin_200us", &kernel),
+             other = stream_new(CU_STREAM_NON_BLOCKING);
     size_t third = free_shown() / GRAPHS / (2 * MIB) * (2 * MIB);
     CUgraphExec small[GRAPHS], large[GRAPHS];
     int launches = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_books.h - graphs that allocate, and the question whether the books have what is reserved for them.
+ * graph_books.h - graphs that allocate, and the question whether the books have what is reserved
+ * for them.
  */
 #ifndef CGPU_TEST_GRAPH_BOOKS_H
 #define CGPU_TEST_GRAPH_BOOKS_H
@@ -60,12 +61,13 @@ static inline size_t reserved(void) {
     return (size_t)value;
 }
 
-/* The books, the driver's free memory and what it has reserved for graphs agree, besides so much of other kinds. */
-#define RESERVED_BESIDE(bytes, others)                                                                                 \
-    do {                                                                                                               \
-        size_t reserved_bytes = (bytes);                                                                               \
-        HOLDS(reserved() == reserved_bytes);                                                                           \
-        TAKEN(reserved_bytes + (others));                                                                              \
+/* The books, the driver's free memory and what it has reserved for graphs agree, besides so much of
+ * other kinds. */
+#define RESERVED_BESIDE(bytes, others)       \
+    do {                                     \
+        size_t reserved_bytes = (bytes);     \
+        HOLDS(reserved() == reserved_bytes); \
+        TAKEN(reserved_bytes + (others));    \
     } while (0)
 #define RESERVED_IS(bytes) RESERVED_BESIDE(bytes, 0)
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_counted - what graphs allocate is counted by what is reserved for them, whatever way it came into the graph and whatever way it
- * is freed. Elsewhere it was not on the books, and freeing it answered -1.
+ * graph_counted - what graphs allocate is counted by what is reserved for them, whatever way it
+ * came into the graph and whatever way it is freed. Elsewhere it was not on the books, and freeing
+ * it answered -1.
  */
 #include "graph_books.h"
 
@@ -18,7 +19,8 @@ static void launched(CUgraph made, CUdeviceptr freed_by_call, size_t room) {
     for (int i = 0; i < 4; i++) {
         CHECK(graph.Launch(exec, stream));
         RESERVED_IS(room);
-        if (freed_by_call) CHECK(i % 2 ? cu.cuMemFree(freed_by_call) : pools.free(freed_by_call, stream));
+        if (freed_by_call)
+            CHECK(i % 2 ? cu.cuMemFree(freed_by_call) : pools.free(freed_by_call, stream));
         RESERVED_IS(room);
     }
     CHECK(cu.cuStreamSynchronize(stream));
@@ -45,8 +47,8 @@ static void by_calls(void) {
     launched(made, params.alloc.address, ROOM);
 
     FUNCTION(add_v2, cuGraphAddNode_v2,
-             (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, const void *data, size_t count,
-              NodeParams *params));
+             (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, const void *data,
+              size_t count, NodeParams *params));
     made = graph_made();
     for (int i = 0; i < 3; i++) {
         params.alloc = allocation_of(BYTES);
@@ -59,14 +61,18 @@ static void by_calls(void) {
 static void by_captures(void) {
     CUgraph made;
     CUdeviceptr address;
-    FUNCTION(alloc_ptsz, cuMemAllocAsync_ptsz, (CUdeviceptr * address, size_t bytes, CUstream stream));
+    FUNCTION(alloc_ptsz, cuMemAllocAsync_ptsz,
+             (CUdeviceptr * address, size_t bytes, CUstream stream));
     for (int way = 0; way < 4; way++) {
         CHECK(graph.BeginCapture(stream, THREAD_LOCAL));
         switch (way) {
         case 0: CHECK(pools.alloc(&address, BYTES, stream)); break;
         case 1: CHECK(pools.alloc_from(&address, BYTES, pool_of_the_gpu(), stream)); break;
         case 2: CHECK(alloc_ptsz(&address, BYTES, stream)); break;
-        default: CHECK(pools.alloc(&address, BYTES, stream)); CHECK(pools.free(address, stream)); address = 0;
+        default:
+            CHECK(pools.alloc(&address, BYTES, stream));
+            CHECK(pools.free(address, stream));
+            address = 0;
         }
         occupy(kernel, stream);
         CHECK(graph.EndCapture(stream, &made));
@@ -117,7 +123,8 @@ static void in_parts(void) {
     launched(made, 0, ROOM);
 }
 
-/* Sent ahead, launched in several streams, updated, freed by another graph, freed by its own next launch. */
+/* Sent ahead, launched in several streams, updated, freed by another graph, freed by its own next
+ * launch. */
 static void in_every_order(void) {
     CUgraph made = graph_made(), freeing = graph_made();
     CUgraphExec exec;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_of_another_gpu - an allocation in a graph is of the GPU that its node names, whatever context is current.
+ * graph_of_another_gpu - an allocation in a graph is of the GPU that its node names, whatever
+ * context is current.
  */
 #include "graph_books.h"
 

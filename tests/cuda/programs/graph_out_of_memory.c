@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_out_of_memory - a graph that can take more than there is room for is out of memory when it is launched, and nothing has happened
- * then; with room it is launched. What graphs keep without using it is in nobody's way.
+ * graph_out_of_memory - a graph that can take more than there is room for is out of memory when it
+ * is launched, and nothing has happened then; with room it is launched. What graphs keep without
+ * using it is in nobody's way.
  */
 #include "graph_books.h"
 
@@ -9,7 +10,8 @@ int main(void) {
     CUfunction kernel;
     CUstream stream = graphs_begin(120, "spin_20us", &kernel);
     size_t most = free_shown() / (2 * MIB) * (2 * MIB);
-    CUgraphExec large = executable(most, kernel), half = executable(most / 2 / (2 * MIB) * (2 * MIB), kernel),
+    CUgraphExec large = executable(most, kernel),
+                half = executable(most / 2 / (2 * MIB) * (2 * MIB), kernel),
                 huge = executable(most + 2 * MIB, kernel);
     CUdeviceptr linear, other;
     InstantiateParams with = {.flags = 2 /* upload */, .upload = stream};

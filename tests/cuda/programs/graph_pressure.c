@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_pressure [THREADS [ROUNDS [pools]]] - threads that each make graphs of their own, launch, trim and end them, and take and free linear
- * memory, at a limit that has no room for all. Whatever happens, in truth no more is taken than allowed, at any time, and in the end
- * nothing. With pools beside them, which may grow too far for a moment, the end is looked at. Prints one JSON object: launches, refusals.
+ * graph_pressure [THREADS [ROUNDS [pools]]] - threads that each make graphs of their own, launch,
+ * trim and end them, and take and free linear memory, at a limit that has no room for all. Whatever
+ * happens, in truth no more is taken than allowed, at any time, and in the end nothing. With pools
+ * beside them, which may grow too far for a moment, the end is looked at. Prints one JSON object:
+ * launches, refusals.
  */
 #include "graph_books.h"
 
@@ -68,7 +70,8 @@ int main(int argc, char **argv) {
     if (threads < 1 || threads > 16) return 2;
     graphs_begin(120, "spin_20us", &kernel);
     CHECK(cu.cuCtxGetCurrent(&context));
-    for (int i = 0; i < threads; i++) HOLDS(pthread_create(&all[i], NULL, work, (void *)(intptr_t)i) == 0);
+    for (int i = 0; i < threads; i++)
+        HOLDS(pthread_create(&all[i], NULL, work, (void *)(intptr_t)i) == 0);
     for (int i = 0; i < threads; i++) HOLDS(pthread_join(all[i], NULL) == 0);
     CHECK(cu.cuCtxSynchronize());
     trim();

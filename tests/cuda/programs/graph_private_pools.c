@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_private_pools - captures as PyTorch makes them: an allocator that caches blocks of linear memory and keeps a pool of its own for each
- * graph, allocates while a stream captures (as a thread that says it knows what it does), and at the end of memory gives back what it has
- * cached and asks again. Then the same with allocations in stream order, which become nodes. Prints one JSON object: retries, refusals.
+ * graph_private_pools - captures as PyTorch makes them: an allocator that caches blocks of linear
+ * memory and keeps a pool of its own for each graph, allocates while a stream captures (as a thread
+ * that says it knows what it does), and at the end of memory gives back what it has cached and asks
+ * again. Then the same with allocations in stream order, which become nodes. Prints one JSON
+ * object: retries, refusals.
  */
 #include "graph_books.h"
 
@@ -86,13 +88,15 @@ static int step(size_t size, int layers, int pool, CUfunction kernel, CUstream s
     return done == layers;
 }
 
-/* Captured over cached memory of eager steps, which has to give way; each graph has a pool of its own. */
+/* Captured over cached memory of eager steps, which has to give way; each graph has a pool of its
+ * own. */
 static void linear(CUfunction kernel, CUstream stream) {
     CUgraph made[GRAPHS];
     CUgraphExec exec[GRAPHS];
     size_t size = free_shown() / (GRAPHS + 1) / 4 / (2 * MIB) * (2 * MIB);
     /* Nearly everything is cached when the first capture begins. */
-    for (int i = 0; step(size + (size_t)(i % 3) * 2 * MIB, 8, EAGER, kernel, stream) && i < 12; i++) continue;
+    for (int i = 0; step(size + (size_t)(i % 3) * 2 * MIB, 8, EAGER, kernel, stream) && i < 12; i++)
+        continue;
     for (int i = 0; i < GRAPHS; i++) {
         CHECK(graph.BeginCapture(stream, i % 2 ? THREAD_LOCAL : GLOBAL));
         HOLDS(step(size, 4, i + 1, kernel, stream));
@@ -125,7 +129,8 @@ static void linear(CUfunction kernel, CUstream stream) {
     TAKEN(0);
 }
 
-/* The allocator in stream order: what is allocated in a capture is a node, which takes its memory at the first replay. */
+/* The allocator in stream order: what is allocated in a capture is a node, which takes its memory
+ * at the first replay. */
 static void in_stream_order(CUfunction kernel, CUstream stream) {
     CUgraph made[GRAPHS];
     CUgraphExec exec[GRAPHS];

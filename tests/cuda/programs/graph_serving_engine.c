@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_serving_engine - a server as vLLM starts it: weights; a profiling run that captures graphs to see what they will take; a block of
- * nine tenths of what cuMemGetInfo then says is free, less that; the real captures, largest batch first, all in one pool; replays in any
- * order. What was seen in the profile is what the captures take, and what was shown as free was free. Elsewhere profiling was out of
- * memory, because the totals of the driver and of NVML, and what graphs take, were not one view.
+ * graph_serving_engine - a server as vLLM starts it: weights; a profiling run that captures graphs
+ * to see what they will take; a block of nine tenths of what cuMemGetInfo then says is free, less
+ * that; the real captures, largest batch first, all in one pool; replays in any order. What was
+ * seen in the profile is what the captures take, and what was shown as free was free. Elsewhere
+ * profiling was out of memory, because the totals of the driver and of NVML, and what graphs take,
+ * were not one view.
  */
 #include "graph_books.h"
 
@@ -27,7 +29,8 @@ static void body(int nodes, size_t size, CUdeviceptr shared, CUfunction kernel, 
     }
 }
 
-static CUgraphExec captured(int nodes, size_t size, CUdeviceptr shared, CUfunction kernel, CUstream stream) {
+static CUgraphExec captured(int nodes, size_t size, CUdeviceptr shared, CUfunction kernel,
+                            CUstream stream) {
     CUgraph made;
     CUgraphExec exec;
     CHECK(graph.BeginCapture(stream, GLOBAL));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_threads [THREADS [ROUNDS]] - threads that capture, instantiate, launch and end graphs at the same time, each in
- * streams of its own, while host functions and memory nodes are under way. Prints one JSON object: launches.
+ * graph_threads [THREADS [ROUNDS]] - threads that capture, instantiate, launch and end graphs at
+ * the same time, each in streams of its own, while host functions and memory nodes are under way.
+ * Prints one JSON object: launches.
  */
 #include <pthread.h>
 
@@ -18,7 +19,8 @@ static void *work(void *data) {
     CHECK(cu.cuCtxSetCurrent(context));
     CHECK(graph.ExchangeMode(&mode));
     CUfunction kernel = driver_function("spin_5us");
-    CUstream first = stream_new(CU_STREAM_NON_BLOCKING), second = stream_new(CU_STREAM_NON_BLOCKING);
+    CUstream first = stream_new(CU_STREAM_NON_BLOCKING),
+             second = stream_new(CU_STREAM_NON_BLOCKING);
     CUevent fork = event_new(), join = event_new();
     CUdeviceptr out;
     CHECK(cu.cuMemAlloc(&out, sizeof host));
@@ -72,7 +74,8 @@ int main(int argc, char **argv) {
     if (argc > 2) rounds = atoi(argv[2]);
     if (threads < 1 || threads > 64) return 2;
     context = graph_open();
-    for (int i = 0; i < threads; i++) HOLDS(pthread_create(&all[i], NULL, work, (void *)(intptr_t)i) == 0);
+    for (int i = 0; i < threads; i++)
+        HOLDS(pthread_create(&all[i], NULL, work, (void *)(intptr_t)i) == 0);
     for (int i = 0; i < threads; i++) {
         void *its;
         HOLDS(pthread_join(all[i], &its) == 0);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_uploaded - an upload does all that a first launch would have to do before it begins: what a graph allocates is reserved by it, and
- * a graph for which there is no room, be it larger than the whole GPU, is out of memory there already, whatever call uploads it.
+ * graph_uploaded - an upload does all that a first launch would have to do before it begins: what a
+ * graph allocates is reserved by it, and a graph for which there is no room, be it larger than the
+ * whole GPU, is out of memory there already, whatever call uploads it.
  */
 #include "graph_books.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graphs - graphs built node by node: what depends on what, copies of them, updates, memory, how long launches take.
- * Prints one JSON object: milliseconds of ten kernels of 1 ms in a row and beside each other, and bytes that stay
- * reserved.
+ * graphs - graphs built node by node: what depends on what, copies of them, updates, memory, how
+ * long launches take. Prints one JSON object: milliseconds of ten kernels of 1 ms in a row and
+ * beside each other, and bytes that stay reserved.
  */
 #include "graph.h"
 
@@ -18,7 +18,8 @@ static KernelParams shape(CUfunction function) {
     return params;
 }
 
-static CUgraphNode add_kernel(CUgraph of, const CUgraphNode *after, size_t count, CUfunction function) {
+static CUgraphNode add_kernel(CUgraph of, const CUgraphNode *after, size_t count,
+                              CUfunction function) {
     KernelParams params = shape(function);
     CUgraphNode node;
     CHECK(graph.AddKernel(&node, of, after, count, &params));
@@ -409,10 +410,12 @@ static void marks(void) {
     CHECK(cu.cuStreamDestroy(other));
 }
 
-/* Edges with data are told to who asks for them; attributes are kept; what an executable graph can be is said. */
+/* Edges with data are told to who asks for them; attributes are kept; what an executable graph can
+ * be is said. */
 static void details(void) {
     CUgraph made = graph_new();
-    CUgraphNode first = add_kernel(made, NULL, 0, kernel), second = add_kernel(made, NULL, 0, kernel), from, to;
+    CUgraphNode first = add_kernel(made, NULL, 0, kernel),
+                second = add_kernel(made, NULL, 0, kernel), from, to;
     EdgeData data = {1, 0, 1, {0}}, told;
     size_t count = 1;
     Attribute value = {.priority = -3}, got;
@@ -517,14 +520,16 @@ int main(void) {
     objects();
     nothing_stays();
 
-    /* Ten kernels one after the other take the sum; beside one another, where there is room for all, as long as one. */
+    /* Ten kernels one after the other take the sum; beside one another, where there is room for
+     * all, as long as one. */
     CUgraph row = graph_new(), beside = graph_new();
     CUgraphNode last = add_kernel(row, NULL, 0, kernel);
     for (int i = 1; i < 10; i++) last = add_kernel(row, &last, 1, kernel);
     for (int i = 0; i < 10; i++) add_kernel(beside, NULL, 0, kernel);
     CUgraphExec in_row = instantiated(row, 0), at_once = instantiated(beside, 0);
     CHECK(graph.Upload(in_row, stream));
-    double row_ms = measured(in_row, 1), beside_ms = measured(at_once, 1), four_ms = measured(in_row, 4);
+    double row_ms = measured(in_row, 1), beside_ms = measured(at_once, 1),
+           four_ms = measured(in_row, 4);
     /* What is not yet done when its graph is gone is done all the same. */
     CHECK(graph.Launch(in_row, stream));
     CHECK(graph.ExecDestroy(in_row));
@@ -534,7 +539,8 @@ int main(void) {
     CHECK(cu.cuStreamSynchronize(stream));
     CHECK(cu.cuMemFree(memory));
     CHECK(cu.cuStreamDestroy(stream));
-    printf("{\"row_ms\": %.4f, \"beside_ms\": %.4f, \"four_ms\": %.4f, \"reserved\": %" PRIu64 "}\n", row_ms, beside_ms,
-           four_ms, reserved);
+    printf("{\"row_ms\": %.4f, \"beside_ms\": %.4f, \"four_ms\": %.4f, \"reserved\": %" PRIu64
+           "}\n",
+           row_ms, beside_ms, four_ms, reserved);
     return 0;
 }

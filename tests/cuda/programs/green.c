@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * green - green contexts: the GPU's multiprocessors are split, parts get contexts and streams, and a kernel in one takes as long as
- * its part of the GPU makes it. Prints nothing but one JSON object.
+ * green - green contexts: the GPU's multiprocessors are split, parts get contexts and streams, and
+ * a kernel in one takes as long as its part of the GPU makes it. Prints nothing but one JSON
+ * object.
  *
  * For a driver without a shim, of 12.4 or later. Expects a GPU of compute capability 8 or later.
  */
@@ -17,7 +18,13 @@ struct resource {
 
 _Static_assert(sizeof(struct resource) == 144, "CUdevResource");
 
-enum { SM = 1, WORKQUEUE = 10000, DEFAULT_STREAM = 1, INVALID_TYPE = 914, INVALID_CONFIGURATION = 915 };
+enum {
+    SM = 1,
+    WORKQUEUE = 10000,
+    DEFAULT_STREAM = 1,
+    INVALID_TYPE = 914,
+    INVALID_CONFIGURATION = 915
+};
 
 static size_t free_bytes(void) {
     size_t available;
@@ -40,7 +47,8 @@ static double timed(CUfunction function, unsigned blocks, CUstream stream) {
     return ms;
 }
 
-/* The least of several: a program that is held up between the first event and the launch measures that, too. */
+/* The least of several: a program that is held up between the first event and the launch measures
+ * that, too. */
 static double best(CUfunction function, unsigned blocks, CUstream stream) {
     double least = timed(function, blocks, stream);
     for (int i = 0; i < 10; i++) {
@@ -68,7 +76,8 @@ int main(void) {
     FUNCTION(of_context, cuCtxGetDevResource, (CUcontext, struct resource *, int));
     FUNCTION(of_green, cuGreenCtxGetDevResource, (void *, struct resource *, int));
     FUNCTION(split, cuDevSmResourceSplitByCount,
-             (struct resource *, unsigned *, const struct resource *, struct resource *, unsigned, unsigned));
+             (struct resource *, unsigned *, const struct resource *, struct resource *, unsigned,
+              unsigned));
     FUNCTION(describe, cuDevResourceGenerateDesc, (void **, struct resource *, unsigned));
     FUNCTION(create, cuGreenCtxCreate, (void **, void *, CUdevice, unsigned));
     FUNCTION(destroy, cuGreenCtxDestroy, (void *));
@@ -91,8 +100,10 @@ int main(void) {
     HOLDS(count == (unsigned)multiprocessors / 16);
     count = 3;
     CHECK(split(parts, &count, &all, &rest, 0, 15));
-    HOLDS(count == 3 && parts[2].multiprocessors == 16 && rest.multiprocessors == (unsigned)multiprocessors - 48);
-    EXPECT(INVALID_CONFIGURATION, split(parts, &count, &all, &rest, 0, (unsigned)multiprocessors + 1));
+    HOLDS(count == 3 && parts[2].multiprocessors == 16 &&
+          rest.multiprocessors == (unsigned)multiprocessors - 48);
+    EXPECT(INVALID_CONFIGURATION,
+           split(parts, &count, &all, &rest, 0, (unsigned)multiprocessors + 1));
     struct resource none = {0};
     EXPECT(INVALID_TYPE, split(parts, &count, &none, &rest, 0, 1));
     EXPECT(CUDA_ERROR_INVALID_VALUE, describe(&description, parts, 0));
@@ -101,7 +112,8 @@ int main(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, create(&green, description, device, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE, create(&green, NULL, device, DEFAULT_STREAM));
     CHECK(create(&green, description, device, DEFAULT_STREAM));
-    HOLDS(free_bytes() < before && before - free_bytes() < ((size_t)64 << 20)); /* no context of its own */
+    HOLDS(free_bytes() < before &&
+          before - free_bytes() < ((size_t)64 << 20)); /* no context of its own */
     CHECK(of_green(green, &rest, SM));
     HOLDS(rest.multiprocessors == 16);
     CHECK(get_id(green, &id));
@@ -113,10 +125,12 @@ int main(void) {
     CHECK(stream_context(stream, &of_stream));
     HOLDS(view == of_stream && view != primary);
 
-    /* The whole GPU's worth of blocks takes as much longer as the part is smaller; what fits the part does not. */
+    /* The whole GPU's worth of blocks takes as much longer as the part is smaller; what fits the
+     * part does not. */
     double due = multiprocessors / 16.0, whole = best(function, (unsigned)multiprocessors, NULL);
     double part = best(function, (unsigned)multiprocessors, stream), ratio = part / whole;
-    if (ratio < due * 0.98 || ratio > due * 1.02) FAIL("%f ms became %f on 16 of %d", whole, part, multiprocessors);
+    if (ratio < due * 0.98 || ratio > due * 1.02)
+        FAIL("%f ms became %f on 16 of %d", whole, part, multiprocessors);
     ratio = best(function, 16, stream) / whole;
     HOLDS(ratio > 0.98 && ratio < 1.02);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * handles - handles and mappings of physical memory, in the orders and with the errors that programs have: after each step, what is used
- * is what the driver has.
+ * handles - handles and mappings of physical memory, in the orders and with the errors that
+ * programs have: after each step, what is used is what the driver has.
  */
 #include "books.h"
 

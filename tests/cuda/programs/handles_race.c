@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * handles_race [ROUNDS] - threads make, map, retain, unmap and release physical memory, so that handles and addresses which one thread
- * gives back are given to another before the call has returned to the first. Nothing is left in the books, and nothing too little
- * meanwhile.
+ * handles_race [ROUNDS] - threads make, map, retain, unmap and release physical memory, so that
+ * handles and addresses which one thread gives back are given to another before the call has
+ * returned to the first. Nothing is left in the books, and nothing too little meanwhile.
  */
 #include "books.h"
 
@@ -70,7 +70,8 @@ int main(int argc, char **argv) {
     books_open();
     CHECK(cu.cuCtxGetCurrent(&watched.context));
     HOLDS(pthread_create(&watcher, NULL, watch, NULL) == 0);
-    for (uintptr_t i = 0; i < THREADS; i++) HOLDS(pthread_create(&threads[i], NULL, work, (void *)(i + 1)) == 0);
+    for (uintptr_t i = 0; i < THREADS; i++)
+        HOLDS(pthread_create(&threads[i], NULL, work, (void *)(i + 1)) == 0);
     for (int i = 0; i < THREADS; i++) HOLDS(pthread_join(threads[i], NULL) == 0);
     __atomic_store_n(&watched.stop, 1, __ATOMIC_RELEASE);
     HOLDS(pthread_join(watcher, NULL) == 0);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hold BYTES [SECONDS] - allocates BYTES (K, M, G), says {"held": BYTES, "pid": PID} on one line, and keeps them until standard
- * input ends, SECONDS (default 60) are over, or it is killed. Exits 0 after freeing, 4 if the allocation is refused.
+ * hold BYTES [SECONDS] - allocates BYTES (K, M, G), says {"held": BYTES, "pid": PID} on one line,
+ * and keeps them until standard input ends, SECONDS (default 60) are over, or it is killed. Exits 0
+ * after freeing, 4 if the allocation is refused.
  */
 #include "driver.h"
 
@@ -28,7 +29,8 @@ int main(int argc, char **argv) {
     double end = seconds_now() + seconds;
     for (double left = seconds; left > 0; left = end - seconds_now()) {
         char drop[256];
-        if (poll(&input, 1, (int)(left * 1000)) > 0 && read(STDIN_FILENO, drop, sizeof drop) <= 0) break;
+        if (poll(&input, 1, (int)(left * 1000)) > 0 && read(STDIN_FILENO, drop, sizeof drop) <= 0)
+            break;
     }
     CHECK(cu.cuMemFree(address));
     return 0;

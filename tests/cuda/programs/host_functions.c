@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * host_functions - functions of the program that a stream calls when it comes to them: in order, on another thread, after the work
- * before them, and with the stream waiting for their return. They must not call the driver.
+ * host_functions - functions of the program that a stream calls when it comes to them: in order, on
+ * another thread, after the work before them, and with the stream waiting for their return. They
+ * must not call the driver.
  */
 #include "driver.h"
 

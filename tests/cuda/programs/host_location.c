@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * host_location [limited] - physical memory may lie on the host, whose number is no GPU's: it is not the GPU's memory, and nobody asks
- * which GPU it is on ("Illegal device id", and a crash in NCCL). Memory of a locality domain of the GPU is; its number is a record.
- * With "limited", what cannot be told apart is refused.
+ * host_location [limited] - physical memory may lie on the host, whose number is no GPU's: it is
+ * not the GPU's memory, and nobody asks which GPU it is on ("Illegal device id", and a crash in
+ * NCCL). Memory of a locality domain of the GPU is; its number is a record. With "limited", what
+ * cannot be told apart is refused.
  */
 #include "books.h"
 
 int main(int argc, char **argv) {
-    static const struct location host[] = {{HOST, 0}, {HOST, 12345}, {HOST_NUMA, 0}, {HOST_NUMA_CURRENT, -1}};
+    static const struct location host[] = {
+        {HOST, 0}, {HOST, 12345}, {HOST_NUMA, 0}, {HOST_NUMA_CURRENT, -1}};
     int limited = argc > 1 && strcmp(argv[1], "limited") == 0;
     struct allocation wanted = on_the_gpu;
     uint64_t handle;

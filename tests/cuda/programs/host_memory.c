@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * host_memory - pinned memory of the host, by each call that makes or pins it, is on no GPU's account: it comes where the GPU is full,
- * also when it is mapped there, and nothing is taken by it.
+ * host_memory - pinned memory of the host, by each call that makes or pins it, is on no GPU's
+ * account: it comes where the GPU is full, also when it is mapped there, and nothing is taken by
+ * it.
  */
 #include "books.h"
 
@@ -38,7 +39,8 @@ int main(void) {
     driver_open();
     books_open();
     comes_and_goes();
-    while (count < MOST && (result = cu.cuMemAlloc(&address[count], PIECE)) == CUDA_SUCCESS) count++;
+    while (count < MOST && (result = cu.cuMemAlloc(&address[count], PIECE)) == CUDA_SUCCESS)
+        count++;
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, result);
     comes_and_goes();
     while (count > 0) CHECK(cu.cuMemFree(address[--count]));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * implicit_code BYTES SPARE FUNCTIONS - fills the GPU but for what is wanted by others: allocates BYTES, allocates and frees SPARE, launches so
- * many functions of one module, each for the first time. Then takes commands, a line each:
- *   try BYTES   allocates and frees; prints {"result": R, "free": F}, F as the GPU says before it
- *   end         frees all, exits 0
- * Says {"pid": PID} when the functions have run.
+ * implicit_code BYTES SPARE FUNCTIONS - fills the GPU but for what is wanted by others: allocates
+ * BYTES, allocates and frees SPARE, launches so many functions of one module, each for the first
+ * time. Then takes commands, a line each: try BYTES   allocates and frees; prints {"result": R,
+ * "free": F}, F as the GPU says before it end         frees all, exits 0 Says {"pid": PID} when the
+ * functions have run.
  */
 #include "driver.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * implicit_contexts - makes contexts until the GPU has no room for one more. That is refused as the driver refuses it, by every call that makes
- * one; when one has gone there is room for one. Prints {"contexts": N, "free": BYTES}, what was left when the first was refused.
+ * implicit_contexts - makes contexts until the GPU has no room for one more. That is refused as the
+ * driver refuses it, by every call that makes one; when one has gone there is room for one. Prints
+ * {"contexts": N, "free": BYTES}, what was left when the first was refused.
  */
 #include "driver.h"
 

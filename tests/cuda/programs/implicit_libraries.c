@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * implicit_libraries - the variables of a library take memory of the GPU when the library is brought into a context, by whatever look-up is
- * the first there: they are on the books then, and refused where they do not fit. A runtime that loads all its code as libraries must not
- * get past a limit that way.
+ * implicit_libraries - the variables of a library take memory of the GPU when the library is
+ * brought into a context, by whatever look-up is the first there: they are on the books then, and
+ * refused where they do not fit. A runtime that loads all its code as libraries must not get past a
+ * limit that way.
  */
 #include "books.h"
 
@@ -18,7 +19,9 @@ static struct {
 static void *with_variable(size_t bytes) {
     static char text[256];
     void *library;
-    snprintf(text, sizeof text, ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 8 .b8 table[%zu];\n",
+    snprintf(text, sizeof text,
+             ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 8 .b8 "
+             "table[%zu];\n",
              bytes);
     CHECK(lib.load(&library, text, NULL, NULL, 0, NULL, NULL, 0));
     return library;
@@ -38,7 +41,8 @@ static CUresult bring(void *library, unsigned way) {
 
 enum { EACH = 96, MOST = 256 };
 
-/* So many libraries are there, on the books and in truth. A kernel's code comes with it: a block of the context's, which that keeps. */
+/* So many libraries are there, on the books and in truth. A kernel's code comes with it: a block of
+ * the context's, which that keeps. */
 static size_t code;
 
 static void brought(unsigned libraries) {
@@ -87,7 +91,8 @@ int main(void) {
             brought(fit + 1);
         }
     }
-    /* As many as fit, and no more; where one is refused nothing is left of it, and the next is refused, too. */
+    /* As many as fit, and no more; where one is refused nothing is left of it, and the next is
+     * refused, too. */
     HOLDS(fit == (books.shown - code) / (EACH * MIB));
     brought(fit);
     if (!eager) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * implicit_limits - a larger heap, stack or printf buffer takes memory of the GPU, and is refused as the driver would where there is not so
- * much: then the limit is as it was. What it took goes back when it is made smaller, or with the context.
+ * implicit_limits - a larger heap, stack or printf buffer takes memory of the GPU, and is refused
+ * as the driver would where there is not so much: then the limit is as it was. What it took goes
+ * back when it is made smaller, or with the context.
  */
 #include "books.h"
 
@@ -33,7 +34,8 @@ int main(void) {
     CHECK(limits.set(PRINTF, fifo));
     TAKEN(128 * MIB);
 
-    /* What came with the context stays: less than that gives nothing back, and more is more than that. */
+    /* What came with the context stays: less than that gives nothing back, and more is more than
+     * that. */
     CHECK(limits.set(HEAP, MIB));
     TAKEN(0);
     CHECK(limits.set(HEAP, heap + 128 * MIB));

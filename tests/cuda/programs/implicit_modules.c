@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * implicit_modules - the variables of a module take memory of the GPU: they are on the books while it is loaded, it is refused where they do
- * not fit, and neither the books nor the GPU keep anything of it.
+ * implicit_modules - the variables of a module take memory of the GPU: they are on the books while
+ * it is loaded, it is refused where they do not fit, and neither the books nor the GPU keep
+ * anything of it.
  */
 #include "books.h"
 
 static const char *with_variable(size_t bytes) {
     static char text[256];
-    snprintf(text, sizeof text, ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 8 .b8 table[%zu];\n",
+    snprintf(text, sizeof text,
+             ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 8 .b8 "
+             "table[%zu];\n",
              bytes);
     return text;
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * imported BYTES [watched] - memory of another interface costs whom it was allocated for, not who imports it and maps buffers of it, also
- * when its maker is dead and the importer alone has it. No call of ours says that it was made: it is on the books only where somebody
- * watches the GPU (the second argument), once, and never more. Without, memory that is more than the limit can be imported.
+ * imported BYTES [watched] - memory of another interface costs whom it was allocated for, not who
+ * imports it and maps buffers of it, also when its maker is dead and the importer alone has it. No
+ * call of ours says that it was made: it is on the books only where somebody watches the GPU (the
+ * second argument), once, and never more. Without, memory that is more than the limit can be
+ * imported.
  */
 #include "books.h"
 #include "descriptors.h"
@@ -43,17 +45,22 @@ static int maker(int line, size_t bytes) {
 static void settle(long long others, long long theirs) {
     long long expected = others + (is_seen ? theirs : 0);
     for (int looks = 0; (long long)truth() != others + theirs; looks++) {
-        if (looks == 1000) FAIL("the driver has %lld, not %lld", (long long)truth(), others + theirs);
+        if (looks == 1000)
+            FAIL("the driver has %lld, not %lld", (long long)truth(), others + theirs);
         sleep_seconds(0.01);
     }
     for (int looks = 0; (long long)shown() != expected; looks++) {
         CUdeviceptr none;
-        if (looks % 50 == 0) EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc(&none, (size_t)100 << 30)); /* who is refused looks for the dead */
-        if (looks == 3000) FAIL("expected %lld on the books, there are %lld", expected, (long long)shown());
+        if (looks % 50 == 0)
+            EXPECT(CUDA_ERROR_OUT_OF_MEMORY,
+                   cu.cuMemAlloc(&none, (size_t)100 << 30)); /* who is refused looks for the dead */
+        if (looks == 3000)
+            FAIL("expected %lld on the books, there are %lld", expected, (long long)shown());
         sleep_seconds(0.01);
     }
     for (int looks = 0; is_watched && looks < 150; looks++) {
-        if ((long long)shown() != expected) FAIL("expected %lld on the books, now there are %lld", expected, (long long)shown());
+        if ((long long)shown() != expected)
+            FAIL("expected %lld on the books, now there are %lld", expected, (long long)shown());
         sleep_seconds(0.01);
     }
 }

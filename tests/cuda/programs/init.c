@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * init [TIMES] - calls cuInit (TIMES times, 1 by default) and prints what it answered, and what cuDeviceTotalMem then says of the
- * first GPU, as one JSON object. Whatever the answer is, exits 0: the test judges it.
+ * init [TIMES] - calls cuInit (TIMES times, 1 by default) and prints what it answered, and what
+ * cuDeviceTotalMem then says of the first GPU, as one JSON object. Whatever the answer is, exits 0:
+ * the test judges it.
  */
 #include "driver.h"
 

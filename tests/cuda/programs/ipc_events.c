@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ipc_events - an event of one process that another waits for and records: order between processes without the host.
+ * ipc_events - an event of one process that another waits for and records: order between processes
+ * without the host.
  */
 #include "driver.h"
 #include <sys/wait.h>

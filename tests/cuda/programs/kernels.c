@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kernels MODULES KERNELS [first|last] - starts as a framework does: loads MODULES modules and libraries in turn, looks KERNELS kernels up in
- * them, brings the code of each onto the GPU, and allocates. `first`, `last`: starts NVML before the driver, or in the end, and leaves it
- * started. Prints what cuMemGetInfo says in the end as one JSON object.
+ * kernels MODULES KERNELS [first|last] - starts as a framework does: loads MODULES modules and
+ * libraries in turn, looks KERNELS kernels up in them, brings the code of each onto the GPU, and
+ * allocates. `first`, `last`: starts NVML before the driver, or in the end, and leaves it started.
+ * Prints what cuMemGetInfo says in the end as one JSON object.
  */
 #include "driver.h"
 
@@ -24,13 +25,15 @@ static void start_nvml(void) {
 int main(int argc, char **argv) {
     static const char image[] = "// any byte string is a module on the simulated GPU\n";
     CUresult (*function_load)(CUfunction), (*kernel_function)(CUfunction *, void *);
-    CUresult (*library_load)(void **, const void *, void *, void *, unsigned, void *, void *, unsigned);
+    CUresult (*library_load)(void **, const void *, void *, void *, unsigned, void *, void *,
+                             unsigned);
     CUresult (*library_kernel)(void **, void *, const char *);
     if (argc < 3) {
         fprintf(stderr, "usage: kernels MODULES KERNELS [first|last]\n");
         return 2;
     }
-    int modules = atoi(argv[1]), kernels = atoi(argv[2]), each = modules > 0 ? kernels / modules : 0;
+    int modules = atoi(argv[1]), kernels = atoi(argv[2]),
+        each = modules > 0 ? kernels / modules : 0;
     watchdog(120);
     if (argc > 3 && strcmp(argv[3], "first") == 0) start_nvml();
     driver_open();
@@ -42,8 +45,10 @@ int main(int argc, char **argv) {
         void *library = NULL, *kernel;
         CUmodule module = NULL;
         CUfunction function;
-        if (loaded % 2) CHECK(library_load(&library, image, NULL, NULL, 0, NULL, NULL, 0));
-        else CHECK(cu.cuModuleLoadData(&module, image));
+        if (loaded % 2)
+            CHECK(library_load(&library, image, NULL, NULL, 0, NULL, NULL, 0));
+        else
+            CHECK(cu.cuModuleLoadData(&module, image));
         for (int number = 0; number < each; number++) {
             char name[32];
             snprintf(name, sizeof name, "kernel_%d", number);

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * launch_loop KERNEL (--count N | --seconds S) [--sync-every K] [--gap-us G] [--streams N] - launches one kernel over and over.
+ * launch_loop KERNEL (--count N | --seconds S) [--sync-every K] [--gap-us G] [--streams N] -
+ * launches one kernel over and over.
  *
- * --sync-every K waits for the GPU after every K launches (0, the default: only at the end); --gap-us then sleeps on the host.
- * --streams spreads the launches over N streams of its own instead of the default one. Prints one JSON object: kernel, launches,
- * issued (seconds until the last launch returned), seconds (until the last kernel is done), rate per second.
+ * --sync-every K waits for the GPU after every K launches (0, the default: only at the end);
+ * --gap-us then sleeps on the host.
+ * --streams spreads the launches over N streams of its own instead of the default one. Prints one
+ * JSON object: kernel, launches, issued (seconds until the last launch returned), seconds (until
+ * the last kernel is done), rate per second.
  */
 #include "driver.h"
 
 #define MAX_STREAMS 64
 
 static int usage(void) {
-    fprintf(stderr, "usage: launch_loop KERNEL (--count N | --seconds S) [--sync-every K] [--gap-us G] [--streams N]\n");
+    fprintf(stderr, "usage: launch_loop KERNEL (--count N | --seconds S) [--sync-every K] "
+                    "[--gap-us G] [--streams N]\n");
     return 2;
 }
 
@@ -22,12 +26,18 @@ int main(int argc, char **argv) {
     double seconds = 0, gap = 0;
     int streams = 0;
     for (int i = 2; i < argc; i += 2) {
-        if (!strcmp(argv[i], "--count")) count = strtoull(argv[i + 1], NULL, 10);
-        else if (!strcmp(argv[i], "--seconds")) seconds = atof(argv[i + 1]);
-        else if (!strcmp(argv[i], "--sync-every")) sync_every = strtoull(argv[i + 1], NULL, 10);
-        else if (!strcmp(argv[i], "--gap-us")) gap = atof(argv[i + 1]) * 1e-6;
-        else if (!strcmp(argv[i], "--streams")) streams = atoi(argv[i + 1]);
-        else return usage();
+        if (!strcmp(argv[i], "--count"))
+            count = strtoull(argv[i + 1], NULL, 10);
+        else if (!strcmp(argv[i], "--seconds"))
+            seconds = atof(argv[i + 1]);
+        else if (!strcmp(argv[i], "--sync-every"))
+            sync_every = strtoull(argv[i + 1], NULL, 10);
+        else if (!strcmp(argv[i], "--gap-us"))
+            gap = atof(argv[i + 1]) * 1e-6;
+        else if (!strcmp(argv[i], "--streams"))
+            streams = atoi(argv[i + 1]);
+        else
+            return usage();
     }
     if ((count == 0) == (seconds == 0) || streams < 0 || streams > MAX_STREAMS) return usage();
     watchdog(120 + (unsigned)seconds);
@@ -50,7 +60,8 @@ int main(int argc, char **argv) {
     double issued = seconds_now() - start;
     CHECK(cu.cuCtxSynchronize());
     double elapsed = seconds_now() - start;
-    printf("{\"kernel\": \"%s\", \"launches\": %" PRIu64 ", \"issued\": %.6f, \"seconds\": %.6f, \"rate\": %.1f}\n", kernel,
-           launches, issued, elapsed, (double)launches / elapsed);
+    printf("{\"kernel\": \"%s\", \"launches\": %" PRIu64
+           ", \"issued\": %.6f, \"seconds\": %.6f, \"rate\": %.1f}\n",
+           kernel, launches, issued, elapsed, (double)launches / elapsed);
     return 0;
 }

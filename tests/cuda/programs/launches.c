@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * launches FUNCTION SECONDS [host|mixed] - has the GPU compute by that function of the driver for so long, again and again, and stays so that
- * it can be looked at. Prints "ready", reads a line, and prints how often, and "over", when all has run. With `host` a copy comes from
- * pinned memory of the host; with `mixed` every second copy of a batch does.
+ * launches FUNCTION SECONDS [host|mixed] - has the GPU compute by that function of the driver for
+ * so long, again and again, and stays so that it can be looked at. Prints "ready", reads a line,
+ * and prints how often, and "over", when all has run. With `host` a copy comes from pinned memory
+ * of the host; with `mixed` every second copy of a batch does.
  */
 #include "batch.h"
 #include "graph.h"
@@ -24,8 +25,10 @@ typedef struct {
 } Part;
 
 /* What kinds of arguments there are. */
-typedef CUresult (*Kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
-typedef CUresult (*Cooperative)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **);
+typedef CUresult (*Kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                           unsigned, CUstream, void **, void **);
+typedef CUresult (*Cooperative)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                unsigned, unsigned, CUstream, void **);
 typedef CUresult (*Configured)(const LaunchConfig *, CUfunction, void **, void **);
 typedef CUresult (*OnDevices)(Part *, unsigned, unsigned);
 typedef CUresult (*Plain)(CUfunction);
@@ -59,9 +62,12 @@ static int has(const char *part) { return strstr(name, part) != NULL; }
 static CUresult fill(void) {
     int later = has("Async");
     if (begins("cuMemsetD2D"))
-        return later ? AS(RectangleAsync)(to, SIDE, 1, 64, 64, stream) : AS(Rectangle)(to, SIDE, 1, 64, 64);
-    if (begins("cuMemsetD8")) return later ? AS(Fill8Async)(to, 1, BYTES, stream) : AS(Fill8)(to, 1, BYTES);
-    if (begins("cuMemsetD16")) return later ? AS(Fill16Async)(to, 1, BYTES / 2, stream) : AS(Fill16)(to, 1, BYTES / 2);
+        return later ? AS(RectangleAsync)(to, SIDE, 1, 64, 64, stream)
+                     : AS(Rectangle)(to, SIDE, 1, 64, 64);
+    if (begins("cuMemsetD8"))
+        return later ? AS(Fill8Async)(to, 1, BYTES, stream) : AS(Fill8)(to, 1, BYTES);
+    if (begins("cuMemsetD16"))
+        return later ? AS(Fill16Async)(to, 1, BYTES / 2, stream) : AS(Fill16)(to, 1, BYTES / 2);
     return later ? AS(Fill32Async)(to, 1, BYTES / 4, stream) : AS(Fill32)(to, 1, BYTES / 4);
 }
 
@@ -83,10 +89,13 @@ static CUresult batch(void) {
                                       .depth = 1,
                                       .access = IN_STREAM_ORDER};
     }
-    if (begins("cuMemcpyWithAttributes")) return AS(WithAttributes)(to, from, BYTES, &attributes, stream);
+    if (begins("cuMemcpyWithAttributes"))
+        return AS(WithAttributes)(to, from, BYTES, &attributes, stream);
     if (begins("cuMemcpy3DWithAttributes")) return AS(BoxWithAttributes)(&boxes[1], 0, stream);
-    if (begins("cuMemcpyBatchAsync_v2")) return AS(Batch)(tos, froms, sizes, COPIES, &attributes, &start, 1, stream);
-    if (begins("cuMemcpyBatch")) return AS(BatchIndexed)(tos, froms, sizes, COPIES, &attributes, &start, 1, &failed, stream);
+    if (begins("cuMemcpyBatchAsync_v2"))
+        return AS(Batch)(tos, froms, sizes, COPIES, &attributes, &start, 1, stream);
+    if (begins("cuMemcpyBatch"))
+        return AS(BatchIndexed)(tos, froms, sizes, COPIES, &attributes, &start, 1, &failed, stream);
     if (begins("cuMemcpy3DBatchAsync_v2")) return AS(Boxes)(COPIES, boxes, 0, stream);
     return AS(BoxesIndexed)(COPIES, boxes, &failed, 0, stream);
 }
@@ -95,9 +104,11 @@ static CUresult once(void) {
     LaunchConfig config = {{1, 1, 1}, {32, 1, 1}, 0, stream, NULL, 0};
     Part part = {kernel, {1, 1, 1}, {32, 1, 1}, 0, stream, NULL};
     if (begins("cuLaunchKernelEx")) return AS(Configured)(&config, kernel, NULL, NULL);
-    if (begins("cuLaunchKernel")) return AS(Kernel)(kernel, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL);
+    if (begins("cuLaunchKernel"))
+        return AS(Kernel)(kernel, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL);
     if (begins("cuLaunchCooperativeKernelMultiDevice")) return AS(OnDevices)(&part, 1, 0);
-    if (begins("cuLaunchCooperativeKernel")) return AS(Cooperative)(kernel, 1, 1, 1, 32, 1, 1, 0, stream, NULL);
+    if (begins("cuLaunchCooperativeKernel"))
+        return AS(Cooperative)(kernel, 1, 1, 1, 32, 1, 1, 0, stream, NULL);
     if (begins("cuLaunchGridAsync")) return AS(GridAsync)(kernel, 1, 1, stream);
     if (begins("cuLaunchGrid")) return AS(Grid)(kernel, 1, 1);
     if (begins("cuLaunch")) return AS(Plain)(kernel);
@@ -114,7 +125,8 @@ int main(int argc, char **argv) {
     watchdog(120);
     graph_open();
     function = driver_symbol(name);
-    CUresult (*shape)(CUfunction, int, int, int) = (CUresult(*)(CUfunction, int, int, int))driver_symbol("cuFuncSetBlockShape");
+    CUresult (*shape)(CUfunction, int, int, int) =
+        (CUresult (*)(CUfunction, int, int, int))driver_symbol("cuFuncSetBlockShape");
     CHECK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     kernel = driver_function("spin_20us");
     CHECK(shape(kernel, 32, 1, 1));
@@ -137,7 +149,8 @@ int main(int argc, char **argv) {
     if (getchar() == EOF) return 2;
     unsigned count = 0;
     for (double end = seconds_now() + seconds; seconds_now() < end; count++) {
-        /* Else what is queued while nobody else wants the GPU is many times what can run meanwhile. */
+        /* Else what is queued while nobody else wants the GPU is many times what can run meanwhile.
+         */
         if (count % AHEAD == AHEAD - 1) CHECK(cu.cuCtxSynchronize());
         CHECK(once());
     }

@@ -1,32 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * load [OPTIONS] - a process of a benchmark's tenant: keeps the GPU busy in a given way, and tells how much was done when.
+ * load [OPTIONS] - a process of a benchmark's tenant: keeps the GPU busy in a given way, and tells
+ * how much was done when.
  *
  *     --us N          microseconds of a kernel (60)
- *     --kernel NAME   this kernel instead of one of N us; the simulated GPU knows some by name (lognormal_60us_0.5, persistent)
- *     --shapes N      launches have N shapes (grid, block, shared memory), drawn from the seed; 0: each has a new one
- *     --functions N   N kernels instead of one, drawn from the seed, each with a block of its own: half take their time, half take it for each
- *                     wave of their grid
+ *     --kernel NAME   this kernel instead of one of N us; the simulated GPU knows some by name
+ * (lognormal_60us_0.5, persistent)
+ *     --shapes N      launches have N shapes (grid, block, shared memory), drawn from the seed; 0:
+ * each has a new one
+ *     --functions N   N kernels instead of one, drawn from the seed, each with a block of its own:
+ * half take their time, half take it for each wave of their grid
  *     --seed N        what is drawn (1)
  *     --iterations N  what another process's calibration of this kernel found (see spin.h)
  *     --batch N       kernels of a batch (32)
- *     --ahead N       batches on their way before the program waits for the oldest (2); 0: it waits for each
+ *     --ahead N       batches on their way before the program waits for the oldest (2); 0: it waits
+ * for each
  *     --gap-us G      after each batch the host does something else for so long (0)
  *     --graph         a batch is one launch of a graph of that many kernels
  *     --copy BYTES    with each batch so many bytes go to the GPU and back
  *     --streams N     batches go to N streams in turn (1)
  *     --threads N     so many threads do all of the above (1)
- *     --bucket P      a token bucket, as limiters have that let programs overlap: it fills with P percent of the time, every batch is
- *                     paid with what two timing events say that it took, and nothing is launched while it is empty. One thread
+ *     --bucket P      a token bucket, as limiters have that let programs overlap: it fills with P
+ * percent of the time, every batch is paid with what two timing events say that it took, and
+ * nothing is launched while it is empty. One thread
  *
  * Led by commands on standard input, one JSON object per answer:
  *
- *     run START SECONDS STEP   from CLOCK_MONOTONIC second START on. done: kernels done by START + n x STEP, for each n. Where the
- *                              program waits for each batch, ends and latencies: seconds from START, and from its first launch,
- *                              to each one's end. cpu: seconds of CPU time of the threads that do all of the above, but for what they
- *                              wait for the GPU; others: of that waiting, and of the driver's own threads. The simulated driver
- *                              plays the GPU with these, and wakes early from a wait to be exact: a real one does neither
- *     quit
+ *     run START SECONDS STEP   from CLOCK_MONOTONIC second START on. done: kernels done by START +
+ * n x STEP, for each n. Where the program waits for each batch, ends and latencies: seconds from
+ * START, and from its first launch, to each one's end. cpu: seconds of CPU time of the threads that
+ * do all of the above, but for what they wait for the GPU; others: of that waiting, and of the
+ * driver's own threads. The simulated driver plays the GPU with these, and wakes early from a wait
+ * to be exact: a real one does neither quit
  */
 #include <pthread.h>
 #include <sys/prctl.h>
@@ -34,7 +39,13 @@
 #include "spin.h"
 
 enum { ONE_SHAPE = UINT32_MAX, MOST_FUNCTIONS = 64 };
-enum { MOST_THREADS = 64, MOST_STREAMS = 64, MOST_AHEAD = 64, MOST_STEPS = 1 << 20, MOST_BATCHES = 1 << 20 };
+enum {
+    MOST_THREADS = 64,
+    MOST_STREAMS = 64,
+    MOST_AHEAD = 64,
+    MOST_STEPS = 1 << 20,
+    MOST_BATCHES = 1 << 20
+};
 
 static struct {
     unsigned us, batch, ahead, streams, threads, bucket, functions, seed;
@@ -43,7 +54,8 @@ static struct {
     double gap;
     size_t copy;
     int graph;
-} plan = {.us = 60, .batch = 32, .ahead = 2, .streams = 1, .threads = 1, .seed = 1, .shapes = ONE_SHAPE};
+} plan = {
+    .us = 60, .batch = 32, .ahead = 2, .streams = 1, .threads = 1, .seed = 1, .shapes = ONE_SHAPE};
 
 static struct {
     double start, seconds, step;
@@ -73,7 +85,8 @@ static CUresult (*graph_launch)(void *executable, CUstream stream);
 
 /* splitmix64 of the seed and two numbers. */
 static uint64_t draw_number(uint64_t one, uint64_t other) {
-    uint64_t state = (plan.seed * UINT64_C(0x9e3779b97f4a7c15) + one) * UINT64_C(0xbf58476d1ce4e5b9) + other;
+    uint64_t state =
+        (plan.seed * UINT64_C(0x9e3779b97f4a7c15) + one) * UINT64_C(0xbf58476d1ce4e5b9) + other;
     state = (state ^ state >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
     state = (state ^ state >> 27) * UINT64_C(0x94d049bb133111eb);
     return state ^ state >> 31;
@@ -82,16 +95,20 @@ static uint64_t draw_number(uint64_t one, uint64_t other) {
 /* The next launch of a part: its grid spans twelve powers of two. */
 static CUresult launch_drawn(struct part *part, CUstream stream) {
     uint64_t number = part->launches++, which = draw_number(1, number);
-    if (plan.shapes == ONE_SHAPE) number = 0;
-    else if (plan.shapes) number = (which >> 32) % plan.shapes;
+    if (plan.shapes == ONE_SHAPE)
+        number = 0;
+    else if (plan.shapes)
+        number = (which >> 32) % plan.shapes;
     uint64_t shape = draw_number(2, number), block = shape >> 32;
-    unsigned least = 1u << shape % 12, x = least + (unsigned)(shape >> 8) % least, y = 1 + (shape >> 24) % 4;
+    unsigned least = 1u << shape % 12, x = least + (unsigned)(shape >> 8) % least,
+             y = 1 + (shape >> 24) % 4;
     CUfunction function = part->spin.function;
     if (plan.functions) {
         function = part->function[which % plan.functions];
         block = draw_number(4, which % plan.functions); /* of several functions each has its own */
     }
-    unsigned threads = 32 * (unsigned)(1 + block % 32), shared = 16 * (unsigned)((block >> 8) % 1024);
+    unsigned threads = 32 * (unsigned)(1 + block % 32),
+             shared = 16 * (unsigned)((block >> 8) % 1024);
     uint32_t iterations = part->spin.iterations;
     void *params[] = {&iterations, &part->spin.sink};
     return cu.cuLaunchKernel(function, x, y, 1, threads, 1, 1, shared, stream, params, NULL);
@@ -100,7 +117,8 @@ static CUresult launch_drawn(struct part *part, CUstream stream) {
 static void launch_batch(struct part *part, CUstream stream) {
     int drawn = plan.functions || plan.shapes != ONE_SHAPE;
     for (unsigned i = 0; i < plan.batch; i++)
-        CHECK(drawn ? launch_drawn(part, stream) : spin_launch(&part->spin, part->spin.iterations, stream));
+        CHECK(drawn ? launch_drawn(part, stream)
+                    : spin_launch(&part->spin, part->spin.iterations, stream));
 }
 
 static void open_functions(struct part *part) {
@@ -127,8 +145,10 @@ static void make_graph(struct part *part) {
 }
 
 static void open_part(struct part *part, uint32_t iterations) {
-    for (unsigned i = 0; i < plan.streams; i++) CHECK(cu.cuStreamCreate(&part->stream[i], CU_STREAM_NON_BLOCKING));
-    part->spin = plan.kernel ? spin_named(plan.kernel) : spin_open(plan.us, iterations, part->stream[0]);
+    for (unsigned i = 0; i < plan.streams; i++)
+        CHECK(cu.cuStreamCreate(&part->stream[i], CU_STREAM_NON_BLOCKING));
+    part->spin =
+        plan.kernel ? spin_named(plan.kernel) : spin_open(plan.us, iterations, part->stream[0]);
     open_functions(part);
     if (plan.graph) make_graph(part);
     if (plan.copy) {
@@ -143,13 +163,16 @@ static void open_part(struct part *part, uint32_t iterations) {
 /* Nothing was done between the last time this was told and now. */
 static void tell(struct part *part, uint64_t done, size_t all) {
     double now = seconds_now() - command.start;
-    while (part->steps < all && (double)part->steps * command.step <= now) part->done[part->steps++] = done;
+    while (part->steps < all && (double)part->steps * command.step <= now)
+        part->done[part->steps++] = done;
 }
 
 static void submit(struct part *part, CUstream stream) {
     if (plan.copy) CHECK(cu.cuMemcpyHtoDAsync(part->gpu, part->host, plan.copy, stream));
-    if (plan.graph) CHECK(graph_launch(part->executable, stream));
-    else launch_batch(part, stream);
+    if (plan.graph)
+        CHECK(graph_launch(part->executable, stream));
+    else
+        launch_batch(part, stream);
     if (plan.copy) CHECK(cu.cuMemcpyDtoHAsync(part->host, part->gpu, plan.copy, stream));
 }
 
@@ -159,7 +182,8 @@ static double cpu_seconds(clockid_t of) {
     return (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
 }
 
-/* Seconds of the GPU that may still be used, and when that was last filled up; one batch's start and whether it is paid. */
+/* Seconds of the GPU that may still be used, and when that was last filled up; one batch's start
+ * and whether it is paid. */
 static struct {
     double tokens, filled;
 } bucket;
@@ -250,7 +274,8 @@ static void tell_batches(int latencies) {
     const char *comma = "";
     for (unsigned i = 0; i < plan.threads; i++) {
         for (size_t n = 0; n < part[i].batches; n++) {
-            printf("%s%.6f", comma, part[i].batch[n].ended - (latencies ? part[i].batch[n].begun : 0));
+            printf("%s%.6f", comma,
+                   part[i].batch[n].ended - (latencies ? part[i].batch[n].begun : 0));
             comma = ",";
         }
     }
@@ -258,7 +283,8 @@ static void tell_batches(int latencies) {
 
 static void run_all(void) {
     double all = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID), cpu = 0;
-    for (unsigned i = 1; i < plan.threads; i++) HOLDS(pthread_create(&part[i].thread, NULL, run, &part[i]) == 0);
+    for (unsigned i = 1; i < plan.threads; i++)
+        HOLDS(pthread_create(&part[i].thread, NULL, run, &part[i]) == 0);
     run(&part[0]);
     for (unsigned i = 1; i < plan.threads; i++) HOLDS(pthread_join(part[i].thread, NULL) == 0);
     for (unsigned i = 0; i < plan.threads; i++) cpu += part[i].cpu;
@@ -294,19 +320,32 @@ static void read_plan(int argc, char **argv) {
             continue;
         }
         const char *value = i + 1 < argc ? argv[++i] : "";
-        if (!strcmp(name, "--us")) plan.us = number(value, 1, 10000000);
-        else if (!strcmp(name, "--kernel")) plan.kernel = value;
-        else if (!strcmp(name, "--shapes")) plan.shapes = number(value, 0, 10000000);
-        else if (!strcmp(name, "--functions")) plan.functions = number(value, 1, MOST_FUNCTIONS);
-        else if (!strcmp(name, "--seed")) plan.seed = number(value, 0, INT32_MAX);
-        else if (!strcmp(name, "--iterations")) plan.iterations = number(value, 0, UINT32_MAX);
-        else if (!strcmp(name, "--batch")) plan.batch = number(value, 1, 100000);
-        else if (!strcmp(name, "--ahead")) plan.ahead = number(value, 0, MOST_AHEAD);
-        else if (!strcmp(name, "--gap-us")) plan.gap = (double)number(value, 0, 10000000) * 1e-6;
-        else if (!strcmp(name, "--copy")) plan.copy = number(value, 0, 1u << 30);
-        else if (!strcmp(name, "--streams")) plan.streams = number(value, 1, MOST_STREAMS);
-        else if (!strcmp(name, "--bucket")) plan.bucket = number(value, 1, 100);
-        else if (!strcmp(name, "--threads")) plan.threads = number(value, 1, MOST_THREADS);
+        if (!strcmp(name, "--us"))
+            plan.us = number(value, 1, 10000000);
+        else if (!strcmp(name, "--kernel"))
+            plan.kernel = value;
+        else if (!strcmp(name, "--shapes"))
+            plan.shapes = number(value, 0, 10000000);
+        else if (!strcmp(name, "--functions"))
+            plan.functions = number(value, 1, MOST_FUNCTIONS);
+        else if (!strcmp(name, "--seed"))
+            plan.seed = number(value, 0, INT32_MAX);
+        else if (!strcmp(name, "--iterations"))
+            plan.iterations = number(value, 0, UINT32_MAX);
+        else if (!strcmp(name, "--batch"))
+            plan.batch = number(value, 1, 100000);
+        else if (!strcmp(name, "--ahead"))
+            plan.ahead = number(value, 0, MOST_AHEAD);
+        else if (!strcmp(name, "--gap-us"))
+            plan.gap = (double)number(value, 0, 10000000) * 1e-6;
+        else if (!strcmp(name, "--copy"))
+            plan.copy = number(value, 0, 1u << 30);
+        else if (!strcmp(name, "--streams"))
+            plan.streams = number(value, 1, MOST_STREAMS);
+        else if (!strcmp(name, "--bucket"))
+            plan.bucket = number(value, 1, 100);
+        else if (!strcmp(name, "--threads"))
+            plan.threads = number(value, 1, MOST_THREADS);
         else {
             fprintf(stderr, "load: not an option: %s\n", name);
             exit(2);
@@ -320,14 +359,17 @@ int main(int argc, char **argv) {
     watchdog(900);
     prctl(PR_SET_TIMERSLACK, 1); /* a gap of 20 us is not one of 70 */
     context = driver_open();
-    for (unsigned i = 0; i < plan.threads; i++) open_part(&part[i], i ? part[0].spin.iterations : plan.iterations);
+    for (unsigned i = 0; i < plan.threads; i++)
+        open_part(&part[i], i ? part[0].spin.iterations : plan.iterations);
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("{\"ready\": true, \"iterations\": %" PRIu32 "}\n", part[0].spin.iterations);
     while (fgets(line, sizeof line, stdin)) {
         line[strcspn(line, "\n")] = 0;
         if (sscanf(line, "run %lf %lf %lf", &command.start, &command.seconds, &command.step) == 3 &&
-            command.step > 0 && command.seconds / command.step < MOST_STEPS - 1) run_all();
-        else if (!strcmp(line, "quit")) return 0;
+            command.step > 0 && command.seconds / command.step < MOST_STEPS - 1)
+            run_all();
+        else if (!strcmp(line, "quit"))
+            return 0;
         else {
             fprintf(stderr, "load: not a command: %s\n", line);
             return 2;

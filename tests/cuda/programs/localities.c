@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * localities - memory in the locality domains of a GPU: what fits, on whose account, who can tell, and what is refused. On a GPU with one
- * domain that is the GPU itself. Also where unified memory is said to be. Prints one JSON object with the domains and their bytes.
+ * localities - memory in the locality domains of a GPU: what fits, on whose account, who can tell,
+ * and what is refused. On a GPU with one domain that is the GPU itself. Also where unified memory
+ * is said to be. Prints one JSON object with the domains and their bytes.
  *
  * For a driver without a shim.
  */
@@ -12,7 +13,13 @@
 enum { NONE = 0, DEVICE = 1, HOST_NUMA = 3, DOMAIN = 6 };
 enum { PINNED = 1, MANAGED = 2, READ_WRITE = 3, DESCRIPTOR = 1 };
 enum { MULTIPROCESSORS = 16, DOMAIN_COUNT = 149, DOMAIN_MULTIPROCESSORS = 157 };
-enum { POINTER_ORDINAL = 22, POOL_LOCATION_ID = 11, POOL_LOCATION_TYPE = 12, POOL_DOMAIN = 15, POOL_RESERVED = 5 };
+enum {
+    POINTER_ORDINAL = 22,
+    POOL_LOCATION_ID = 11,
+    POOL_LOCATION_TYPE = 12,
+    POOL_DOMAIN = 15,
+    POOL_RESERVED = 5
+};
 
 #define STEP (64 * MIB)
 
@@ -24,7 +31,8 @@ static size_t free_bytes(void) {
     return available;
 }
 
-/* Takes memory at a place until there is none; how much there was. The handles come first in `handles`. */
+/* Takes memory at a place until there is none; how much there was. The handles come first in
+ * `handles`. */
 static size_t fill(struct location place, size_t step, uint64_t *handles, int *count) {
     FUNCTION(create, cuMemCreate, (uint64_t *, size_t, const struct allocation *, uint64_t));
     struct allocation wanted = {.kind = PINNED, .location = place};
@@ -87,7 +95,8 @@ static void handles(size_t room) {
     HOLDS(free_bytes() == before - 4 * MIB);
     CHECK(reserve(&address, 4 * MIB, 0, 0, 0));
     CHECK(map(address, 4 * MIB, 0, imported, 0));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, set_access(address, 4 * MIB, &access, 1)); /* a GPU's, not a domain's */
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           set_access(address, 4 * MIB, &access, 1)); /* a GPU's, not a domain's */
     access.location = (struct location){DEVICE, 0};
     CHECK(set_access(address, 4 * MIB, &access, 1));
     CHECK(cu.cuMemsetD32(address, 7, MIB));
@@ -165,7 +174,8 @@ static void pools(size_t room) {
     HOLDS(number == 1);
     HOLDS(free_bytes() == before - room);
     CUdeviceptr more;
-    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, allocate(&more, 2 * MIB, pool, NULL)); /* the GPU is half empty */
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY,
+           allocate(&more, 2 * MIB, pool, NULL)); /* the GPU is half empty */
     CHECK(free_async(address, NULL));
     CHECK(cu.cuCtxSynchronize());
     CHECK(trim(pool, 0));
@@ -203,7 +213,8 @@ static void residency(void) {
     memset(pages + 3 * MIB, 1, 8192);
     CUdeviceptr first = (CUdeviceptr)(uintptr_t)pages;
     CHECK(where(first, 4 * MIB, MIB, 4096, there));
-    HOLDS(there[0].kind == NONE && there[1].kind == HOST_NUMA && there[2].kind == HOST_NUMA && there[3].kind == NONE);
+    HOLDS(there[0].kind == NONE && there[1].kind == HOST_NUMA && there[2].kind == HOST_NUMA &&
+          there[3].kind == NONE);
     CHECK(where(first, 3 * MIB + 4096, 3 * MIB, 0, there));
     HOLDS(there[0].kind == HOST_NUMA && there[1].kind == HOST_NUMA);
     EXPECT(CUDA_ERROR_INVALID_VALUE, where(first, MIB, 2 * MIB, 0, there));
@@ -216,7 +227,8 @@ static void residency(void) {
     HOLDS(there[0].kind == HOST_NUMA && there[0].id == 0);
     CHECK(cu.cuMemFree(device));
     CHECK(cu.cuMemAlloc(&device, MIB));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, where(device, MIB, MIB, 0, there)); /* neither managed nor pageable */
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           where(device, MIB, MIB, 0, there)); /* neither managed nor pageable */
     CHECK(cu.cuMemFree(device));
     HOLDS(munmap(pages, 4 * MIB) == 0);
     EXPECT(CUDA_ERROR_INVALID_VALUE, where(first, MIB, MIB, 0, there));
@@ -242,6 +254,7 @@ int main(void) {
         pools(room);
     }
     residency();
-    printf("{\"domains\": %d, \"multiprocessors\": %d, \"room\": %zu}\n", domains, multiprocessors, room);
+    printf("{\"domains\": %d, \"multiprocessors\": %d, \"room\": %zu}\n", domains, multiprocessors,
+           room);
     return 0;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lookup - cuGetProcAddress in both versions, answer by answer, as measured on real drivers (which need no GPU for it).
+ * lookup - cuGetProcAddress in both versions, answer by answer, as measured on real drivers (which
+ * need no GPU for it).
  */
 #include "driver.h"
 
@@ -16,8 +17,10 @@ static void gives(const char *name, int version, uint64_t flags, const char *sym
         FAIL("%s at %d, flags %d: %p, status %d", name, version, (int)flags, function, status);
     function = (void *)1;
     CUresult result = first(name, &function, version, flags);
-    if (symbol) HOLDS(result == CUDA_SUCCESS && function == driver_symbol(symbol));
-    else HOLDS(result == CUDA_ERROR_NOT_FOUND && function == (void *)1);
+    if (symbol)
+        HOLDS(result == CUDA_SUCCESS && function == driver_symbol(symbol));
+    else
+        HOLDS(result == CUDA_ERROR_NOT_FOUND && function == (void *)1);
 }
 
 int main(void) {
@@ -49,8 +52,10 @@ int main(void) {
     gives("cuMemAlloc_v2", 12000, 0, NULL, 1);
     gives("cuNothing", 12000, 0, NULL, 1);
     gives("", 0, 0, NULL, 1);
-    if (version < 13000) gives("cuMemGetDefaultMemPool", 13000, 0, NULL, 1);
-    else gives("cuMemGetDefaultMemPool", 13000, 0, "cuMemGetDefaultMemPool", 0);
+    if (version < 13000)
+        gives("cuMemGetDefaultMemPool", 13000, 0, NULL, 1);
+    else
+        gives("cuMemGetDefaultMemPool", 13000, 0, "cuMemGetDefaultMemPool", 0);
 
     /* Flags that mean nothing; a caller that asks for no status. */
     EXPECT(CUDA_ERROR_INVALID_VALUE, second("cuInit", &function, 12000, 4, NULL));

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lookups LIBRARY NAMES SYMBOLS - what a driver answers to cuGetProcAddress_v2, and which symbols it exports.
+ * lookups LIBRARY NAMES SYMBOLS - what a driver answers to cuGetProcAddress_v2, and which symbols
+ * it exports.
  *
- * LIBRARY is a libcuda, which is not initialised. NAMES and SYMBOLS are tables such as abi/data/proc-address.tsv and
- * driver-symbols.tsv: each name is asked for at its version, just below it, and at versions that are much older and much newer, with
- * every flag. One line per look-up: name, version, flags, result, status, symbol. Then one line per exported symbol. What lies in another
- * library than the one that was asked has that library's name before it, and a colon. The same program runs against real drivers,
- * which need no GPU for it, and against the simulated one.
+ * LIBRARY is a libcuda, which is not initialised. NAMES and SYMBOLS are tables such as
+ * abi/data/proc-address.tsv and driver-symbols.tsv: each name is asked for at its version, just
+ * below it, and at versions that are much older and much newer, with every flag. One line per
+ * look-up: name, version, flags, result, status, symbol. Then one line per exported symbol. What
+ * lies in another library than the one that was asked has that library's name before it, and a
+ * colon. The same program runs against real drivers, which need no GPU for it, and against the
+ * simulated one.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -35,7 +38,8 @@ static const char *symbol_at(void *address) {
     return "unexported";
 }
 
-/* The other library that a function lies in, and a colon; of one in the library that was asked: nothing. */
+/* The other library that a function lies in, and a colon; of one in the library that was asked:
+ * nothing. */
 static const char *elsewhere(void *address) {
     static char place[300];
     Dl_info info;
@@ -52,7 +56,8 @@ static void ask(const char *name, int version) {
         void *function = NULL;
         int status = -1;
         int result = look_up(name, &function, version, flags, &status);
-        printf("%s %d %d: %d %d %s%s\n", name, version, (int)flags, result, status, elsewhere(function), symbol_at(function));
+        printf("%s %d %d: %d %d %s%s\n", name, version, (int)flags, result, status,
+               elsewhere(function), symbol_at(function));
     }
 }
 
@@ -72,11 +77,14 @@ int main(int argc, char **argv) {
     alarm(120);
     if (argc != 4) return fprintf(stderr, "usage: lookups LIBRARY NAMES SYMBOLS\n"), 2;
     void *library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
-    if (!library || dlinfo(library, RTLD_DI_LINKMAP, &asked) != 0) return fprintf(stderr, "%s\n", dlerror()), 3;
+    if (!library || dlinfo(library, RTLD_DI_LINKMAP, &asked) != 0)
+        return fprintf(stderr, "%s\n", dlerror()), 3;
 
     FILE *file = table(argv[3]);
     while (count < MOST && fgets(line, sizeof line, file))
-        if (sscanf(line, "%95s", symbols[count].name) == 1 && (symbols[count].address = dlsym(library, symbols[count].name))) count++;
+        if (sscanf(line, "%95s", symbols[count].name) == 1 &&
+            (symbols[count].address = dlsym(library, symbols[count].name)))
+            count++;
     fclose(file);
 
     *(void **)&look_up = dlsym(library, "cuGetProcAddress_v2");
@@ -91,6 +99,7 @@ int main(int argc, char **argv) {
         ask(name, -1);
     }
     fclose(file);
-    for (int i = 0; i < count; i++) printf("%s%s\n", elsewhere(symbols[i].address), symbols[i].name);
+    for (int i = 0; i < count; i++)
+        printf("%s%s\n", elsewhere(symbols[i].address), symbols[i].name);
     return 0;
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * managed [granted|refused] - asks for managed memory by every route that the driver has and prints, as one JSON object, the answers and the
- * three attributes that announce it. With an argument, exits 1 unless the answers are those: refused means NOT_SUPPORTED by every route
- * and all attributes 0; granted, that what was given is called managed, and an ordinary variable is not.
+ * managed [granted|refused] - asks for managed memory by every route that the driver has and
+ * prints, as one JSON object, the answers and the three attributes that announce it. With an
+ * argument, exits 1 unless the answers are those: refused means NOT_SUPPORTED by every route and
+ * all attributes 0; granted, that what was given is called managed, and an ordinary variable is
+ * not.
  */
 #include "driver.h"
 
@@ -40,7 +42,8 @@ static int is_managed(CUdeviceptr address) {
     return yes != 0;
 }
 
-/* One route's answer. A route with an address gives managed memory where it is granted; others no simulated GPU plays. */
+/* One route's answer. A route with an address gives managed memory where it is granted; others no
+ * simulated GPU plays. */
 static void route(const char *name, CUresult result, CUdeviceptr address) {
     printf("%s\"%s\": %d", routes++ ? ", " : "", name, result);
     if (refused && result != CUDA_ERROR_NOT_SUPPORTED) FAIL("%s is not refused: %d", name, result);
@@ -48,8 +51,8 @@ static void route(const char *name, CUresult result, CUdeviceptr address) {
     if (granted && address) HOLDS(is_managed(address));
 }
 
-#define FUNCTION(name, arguments)                                                                                      \
-    CUresult(*name) arguments;                                                                                         \
+#define FUNCTION(name, arguments) \
+    CUresult(*name) arguments;    \
     *(void **)&name = dlsym(cu.library, #name)
 
 static CUdeviceptr plain(void) {
@@ -60,7 +63,8 @@ static CUdeviceptr plain(void) {
 }
 
 static void physical(void) {
-    FUNCTION(cuMemCreate, (uint64_t *, size_t, const struct allocation_properties *, unsigned long long));
+    FUNCTION(cuMemCreate,
+             (uint64_t *, size_t, const struct allocation_properties *, unsigned long long));
     struct allocation_properties wanted = {.kind = MANAGED, .location = {DEVICE, 0}};
     uint64_t handle;
     if (cuMemCreate) route("cuMemCreate", cuMemCreate(&handle, 2 << 20, &wanted, 0), 0);
@@ -108,7 +112,8 @@ static void variable_of_module(void) {
 }
 
 static void variable_of_library(void) {
-    FUNCTION(cuLibraryLoadData, (void **, const void *, void *, void *, unsigned, void *, void *, unsigned));
+    FUNCTION(cuLibraryLoadData,
+             (void **, const void *, void *, void *, unsigned, void *, void *, unsigned));
     FUNCTION(cuLibraryUnload, (void *));
     FUNCTION(cuLibraryGetManaged, (CUdeviceptr *, size_t *, void *, const char *));
     FUNCTION(cuLibraryGetGlobal, (CUdeviceptr *, size_t *, void *, const char *));
@@ -120,9 +125,11 @@ static void variable_of_library(void) {
     CHECK(cuLibraryGetGlobal(&address, &bytes, library, "own_word"));
     HOLDS(!is_managed(address));
     address = 0;
-    route("cuLibraryGetManaged", cuLibraryGetManaged(&address, &bytes, library, "shared_word"), address);
+    route("cuLibraryGetManaged", cuLibraryGetManaged(&address, &bytes, library, "shared_word"),
+          address);
     address = 0;
-    route("cuLibraryGetGlobal", cuLibraryGetGlobal(&address, &bytes, library, "shared_word"), address);
+    route("cuLibraryGetGlobal", cuLibraryGetGlobal(&address, &bytes, library, "shared_word"),
+          address);
     CHECK(cuLibraryUnload(library));
 }
 
@@ -134,9 +141,11 @@ int main(int argc, char **argv) {
     refused = argc > 1 && !strcmp(argv[1], "refused");
     CHECK(cu.cuDeviceGetAttribute(&managed, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 0));
     CHECK(cu.cuDeviceGetAttribute(&concurrent, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 0));
-    CHECK(cu.cuDeviceGetAttribute(&direct, CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 0));
+    CHECK(cu.cuDeviceGetAttribute(&direct, CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
+                                  0));
     CHECK(cu.cuDeviceGetAttribute(&unified, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 0));
-    printf("{\"managed_memory\": %d, \"concurrent_managed_access\": %d, \"direct_managed_mem_access\": %d, "
+    printf("{\"managed_memory\": %d, \"concurrent_managed_access\": %d, "
+           "\"direct_managed_mem_access\": %d, "
            "\"unified_addressing\": %d, \"answers\": {",
            managed, concurrent, direct, unified);
     CUdeviceptr address = plain();

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * mapped_outlives_handle [BYTES] - physical memory whose handle is released while it is mapped stays used: 150 GiB were once had so
- * under a limit of 40. Maps pieces of the given size (32M) and releases each handle until there is no memory; nothing but the last end
- * of a mapping or a handle gives memory back, in whatever order they come. Prints what was had at most.
+ * mapped_outlives_handle [BYTES] - physical memory whose handle is released while it is mapped
+ * stays used: 150 GiB were once had so under a limit of 40. Maps pieces of the given size (32M) and
+ * releases each handle until there is no memory; nothing but the last end of a mapping or a handle
+ * gives memory back, in whatever order they come. Prints what was had at most.
  */
 #include "books.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * meminfo - prints, as one JSON object per GPU and line, what the driver says about its memory: total_device
- * (cuDeviceTotalMem), total and free (cuMemGetInfo). The two totals must agree.
+ * meminfo - prints, as one JSON object per GPU and line, what the driver says about its memory:
+ * total_device (cuDeviceTotalMem), total and free (cuMemGetInfo). The two totals must agree.
  */
 #include "driver.h"
 
@@ -26,8 +26,9 @@ int main(void) {
         CHECK(cu.cuMemGetInfo(NULL, &only));
         HOLDS(only == total);
         HOLDS(available <= total);
-        printf("{\"gpu\": %d, \"name\": \"%s\", \"total_device\": %zu, \"total\": %zu, \"free\": %zu}\n", gpu, name,
-               total_device, total, available);
+        printf("{\"gpu\": %d, \"name\": \"%s\", \"total_device\": %zu, \"total\": %zu, \"free\": "
+               "%zu}\n",
+               gpu, name, total_device, total, available);
         HOLDS(total_device == total);
         CHECK(cu.cuDevicePrimaryCtxRelease(device));
     }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * mortal WAY - takes memory of the GPU in one way and gives it back, by every call that this way has, over and over until standard input
- * ends; a few times only where the books keep what others may have. It is there to be killed: at any instant, or by CGPU_SIM_FAULT inside
- * of a call. Says {"ready": true} before the first round, and {"rounds": N} in the end.
+ * mortal WAY - takes memory of the GPU in one way and gives it back, by every call that this way
+ * has, over and over until standard input ends; a few times only where the books keep what others
+ * may have. It is there to be killed: at any instant, or by CGPU_SIM_FAULT inside of a call. Says
+ * {"ready": true} before the first round, and {"rounds": N} in the end.
  *
  *     linear pools physical ranges arrays graphs foreign modules contexts
- *     bound    to a multicast object, to a logical endpoint, to a tile: what holds it when its handle has gone
- *     lend     a peer holds what this process makes, by handles that are bytes, descriptors and pools
- *     borrow   this process holds what a peer makes
+ *     bound    to a multicast object, to a logical endpoint, to a tile: what holds it when its
+ * handle has gone lend     a peer holds what this process makes, by handles that are bytes,
+ * descriptors and pools borrow   this process holds what a peer makes
  *
  * The peer is a child that no fault strikes; it ends when this process does.
  */
@@ -52,7 +53,8 @@ static void pooled(void) {
     CHECK(cu.cuStreamSynchronize(stream));
 }
 
-static const struct allocation shareable = {.kind = PINNED, .handle_types = DESCRIPTOR, .location = {DEVICE, 0}};
+static const struct allocation shareable = {
+    .kind = PINNED, .handle_types = DESCRIPTOR, .location = {DEVICE, 0}};
 
 static void physical(void) {
     FUNCTION(export_handle, cuMemExportToShareableHandle, (void *, uint64_t, int, uint64_t));
@@ -76,7 +78,8 @@ static void physical(void) {
 
 /* Memory that only a descriptor keeps in the end. */
 static void ranges(void) {
-    FUNCTION(range_handle, cuMemGetHandleForAddressRange, (void *, CUdeviceptr, size_t, int, unsigned long long));
+    FUNCTION(range_handle, cuMemGetHandleForAddressRange,
+             (void *, CUdeviceptr, size_t, int, unsigned long long));
     CUdeviceptr range = reserve(SOME), address;
     uint64_t handle;
     int first, second;
@@ -134,7 +137,8 @@ static void graphs(void) {
 
 static void other_interfaces(void) {
     FUNCTION(destroy_chain, cuMipmappedArrayDestroy, (void *));
-    MipmapDesc wanted = {.array = {.width = 256, .height = 256, .format = 32, .channels = 1}, .levels = 1};
+    MipmapDesc wanted = {.array = {.width = 256, .height = 256, .format = 32, .channels = 1},
+                         .levels = 1};
     uint64_t memory;
     int descriptor;
     void *chain;
@@ -164,7 +168,8 @@ static void bound(void) {
     FUNCTION(number, cuLogicalEndpointIdReserve, (unsigned *, unsigned));
     FUNCTION(endpoint, cuLogicalEndpointCreate, (unsigned, const struct endpoint *));
     FUNCTION(ready, cuLogicalEndpointQuery, (unsigned, unsigned, int *));
-    FUNCTION(bind_to, cuLogicalEndpointBindMem, (unsigned, CUdevice, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t));
+    FUNCTION(bind_to, cuLogicalEndpointBindMem,
+             (unsigned, CUdevice, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t));
     FUNCTION(unbind_from, cuLogicalEndpointUnbind, (unsigned, CUdevice, uint64_t, uint64_t));
     FUNCTION(destroy, cuLogicalEndpointDestroy, (unsigned));
     FUNCTION(give_number, cuLogicalEndpointIdRelease, (unsigned, unsigned));
@@ -173,8 +178,10 @@ static void bound(void) {
     FUNCTION(tile, cuMemMapArrayAsync, (struct map_info *, unsigned, CUstream));
     const struct team members = {1, 2 * SOME, 0, 0};
     const struct endpoint unicast = {1, 0, 2 * SOME, 0, 0};
-    const struct array sparse = {.width = 1024, .height = 1024, .format = 32, .channels = 1, .flags = 0x40};
-    const struct allocation for_tiles = {.kind = PINNED, .location = {DEVICE, 0}, .flags = {[2] = 1}};
+    const struct array sparse = {
+        .width = 1024, .height = 1024, .format = 32, .channels = 1, .flags = 0x40};
+    const struct allocation for_tiles = {
+        .kind = PINNED, .location = {DEVICE, 0}, .flags = {[2] = 1}};
     uint64_t object, first, second;
     unsigned id;
     int is_ready;
@@ -214,12 +221,13 @@ static void bound(void) {
     CHECK(destroy_array(array));
 }
 
-static const char image[] =
-    ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 8 .b8 table[16777216];\n";
+static const char image[] = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global "
+                            ".align 8 .b8 table[16777216];\n";
 
 static void modules(void) {
     FUNCTION(global, cuModuleGetGlobal_v2, (CUdeviceptr *, size_t *, CUmodule, const char *));
-    FUNCTION(load, cuLibraryLoadData, (void **, const void *, void *, void *, unsigned, void *, void *, unsigned));
+    FUNCTION(load, cuLibraryLoadData,
+             (void **, const void *, void *, void *, unsigned, void *, void *, unsigned));
     FUNCTION(unload, cuLibraryUnload, (void *));
     FUNCTION(brought, cuLibraryGetModule, (void **, void *));
     FUNCTION(kernel, cuLibraryGetKernel, (void **, void *, const char *));
@@ -253,7 +261,8 @@ static void contexts(void) {
     FUNCTION(set_limit, cuCtxSetLimit, (int, size_t));
     FUNCTION(of_device, cuDeviceGetDevResource, (CUdevice, struct resource *, int));
     FUNCTION(split, cuDevSmResourceSplitByCount,
-             (struct resource *, unsigned *, const struct resource *, struct resource *, unsigned, unsigned));
+             (struct resource *, unsigned *, const struct resource *, struct resource *, unsigned,
+              unsigned));
     FUNCTION(describe, cuDevResourceGenerateDesc, (void **, struct resource *, unsigned));
     FUNCTION(create_green, cuGreenCtxCreate, (void **, void *, CUdevice, unsigned));
     FUNCTION(destroy_green, cuGreenCtxDestroy, (void *));
@@ -287,7 +296,9 @@ enum { LAZY = 1 };
 
 static int line;
 
-static void send_bytes(const void *bytes, size_t count) { HOLDS(send(line, bytes, count, 0) == (ssize_t)count); }
+static void send_bytes(const void *bytes, size_t count) {
+    HOLDS(send(line, bytes, count, 0) == (ssize_t)count);
+}
 
 /* Whoever hears nothing any more is alone, and ends as it is. */
 static void receive_bytes(void *bytes, size_t count) {
@@ -302,7 +313,8 @@ static void hear(char word) {
     HOLDS(heard == word);
 }
 
-static const struct pool_properties pooled_shareable = {.kind = PINNED, .handle_types = DESCRIPTOR, .location = {DEVICE, 0}};
+static const struct pool_properties pooled_shareable = {
+    .kind = PINNED, .handle_types = DESCRIPTOR, .location = {DEVICE, 0}};
 
 /* Makes three pieces, and lets them go before the other does. */
 static void lend(void) {
@@ -375,12 +387,21 @@ enum { FEW = 16 };
 static const struct {
     const char *way;
     void (*round)(void), (*peer)(void);
-    uint64_t most; /* rounds, where each leaves something on the books that goes with the process; 0: any number */
+    uint64_t most; /* rounds, where each leaves something on the books that goes with the process;
+                      0: any number */
 } ways[] = {
-    {"linear", linear, NULL, 0},       {"pools", pooled, NULL, 0},     {"arrays", arrays, NULL, 0},
-    {"graphs", graphs, NULL, 0},       {"modules", modules, NULL, 0},  {"contexts", contexts, NULL, 0},
-    {"physical", physical, NULL, FEW}, {"ranges", ranges, NULL, FEW},  {"foreign", other_interfaces, NULL, 0},
-    {"lend", lend, borrow, FEW},       {"borrow", borrow, lend, FEW}, {"bound", bound, NULL, 0},
+    {"linear", linear, NULL, 0},
+    {"pools", pooled, NULL, 0},
+    {"arrays", arrays, NULL, 0},
+    {"graphs", graphs, NULL, 0},
+    {"modules", modules, NULL, 0},
+    {"contexts", contexts, NULL, 0},
+    {"physical", physical, NULL, FEW},
+    {"ranges", ranges, NULL, FEW},
+    {"foreign", other_interfaces, NULL, 0},
+    {"lend", lend, borrow, FEW},
+    {"borrow", borrow, lend, FEW},
+    {"bound", bound, NULL, 0},
 };
 
 static void begin(void) {
@@ -402,7 +423,9 @@ int main(int count, char **arguments) {
         most = ways[which].most;
     }
     if (!round) {
-        fprintf(stderr, "usage: mortal linear|pools|physical|ranges|arrays|graphs|foreign|modules|contexts|bound|lend|borrow\n");
+        fprintf(stderr, "usage: mortal "
+                        "linear|pools|physical|ranges|arrays|graphs|foreign|modules|contexts|bound|"
+                        "lend|borrow\n");
         return 2;
     }
     watchdog(280);

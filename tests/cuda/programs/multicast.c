@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * multicast [watched] - one write that reaches the memory of several GPUs: teams within one process and of two, what may be bound and where, who
- * keeps what alive, and the books of the GPUs. Needs two GPUs with a switch. Prints nothing but one JSON object.
+ * multicast [watched] - one write that reaches the memory of several GPUs: teams within one process
+ * and of two, what may be bound and where, who keeps what alive, and the books of the GPUs. Needs
+ * two GPUs with a switch. Prints nothing but one JSON object.
  *
  * For a driver without a shim, or, watched, for one of which a monitor keeps the books.
  */
@@ -12,7 +13,15 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-enum { DEVICE = 1, PINNED = 1, READ_WRITE = 3, DESCRIPTOR = 1, MINIMUM = 0, RECOMMENDED = 1, MULTICAST_SUPPORTED = 132 };
+enum {
+    DEVICE = 1,
+    PINNED = 1,
+    READ_WRITE = 3,
+    DESCRIPTOR = 1,
+    MINIMUM = 0,
+    RECOMMENDED = 1,
+    MULTICAST_SUPPORTED = 132
+};
 
 static int line; /* to the other process */
 
@@ -62,7 +71,8 @@ static void look_up(void) {
 }
 
 static uint64_t physical_on(CUdevice device, size_t bytes, int handle_types) {
-    struct allocation wanted = {.kind = PINNED, .handle_types = handle_types, .location = {DEVICE, device}};
+    struct allocation wanted = {
+        .kind = PINNED, .handle_types = handle_types, .location = {DEVICE, device}};
     uint64_t handle;
     CHECK(memory.create(&handle, bytes, &wanted, 0));
     return handle;
@@ -140,19 +150,25 @@ static void refusals(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.bind(team, MIB, plain, 0, 2 * MIB, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.bind(team, 0, plain, MIB, 2 * MIB, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.bind(team, 0, plain, 0, 2 * MIB, 1));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.bind(team, 2 * MIB, plain, 0, 4 * MIB, 0)); /* more than the room */
-    EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.bind(team, 0, plain, 2 * MIB, 4 * MIB, 0)); /* more than the memory */
-    EXPECT(CUDA_ERROR_INVALID_DEVICE, multicast.bind_on(team, 1, 0, plain, 0, 2 * MIB, 0)); /* another GPU's memory */
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           multicast.bind(team, 2 * MIB, plain, 0, 4 * MIB, 0)); /* more than the room */
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           multicast.bind(team, 0, plain, 2 * MIB, 4 * MIB, 0)); /* more than the memory */
+    EXPECT(CUDA_ERROR_INVALID_DEVICE,
+           multicast.bind_on(team, 1, 0, plain, 0, 2 * MIB, 0)); /* another GPU's memory */
     EXPECT(CUDA_ERROR_INVALID_DEVICE, multicast.bind_on(team, 9, 0, plain, 0, 2 * MIB, 0));
     CHECK(cu.cuMemAlloc(&linear, 4 * MIB));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.bind_address(team, 0, linear, 2 * MIB, 0)); /* of no handle, of no pool */
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           multicast.bind_address(team, 0, linear, 2 * MIB, 0)); /* of no handle, of no pool */
     CHECK(cu.cuMemFree(linear));
 
     CHECK(multicast.bind(team, 0, plain, 2 * MIB, 2 * MIB, 0));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.bind(team, 0, shared, 0, 2 * MIB, 0)); /* bound already */
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           multicast.bind(team, 0, shared, 0, 2 * MIB, 0)); /* bound already */
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.bind(team, 0, shared, 0, 4 * MIB, 0));
     CHECK(multicast.bind(team, 2 * MIB, shared, 0, 2 * MIB, 0));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.unbind(team, 1, 0, 2 * MIB)); /* nothing of that GPU */
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           multicast.unbind(team, 1, 0, 2 * MIB)); /* nothing of that GPU */
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.unbind(team, 0, MIB, 2 * MIB));
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.unbind(plain, 0, 0, 2 * MIB));
     EXPECT(CUDA_ERROR_INVALID_DEVICE, multicast.unbind(team, 7, 0, 2 * MIB));
@@ -195,7 +211,8 @@ static void alone(void) {
     FUNCTION(pointer_attribute, cuPointerGetAttribute, (void *, int, CUdeviceptr));
     enum { MEMORY_TYPE = 2, ORDINAL = 9, OF_DEVICE = 2 };
     struct team wanted = {2, 8 * MIB, 0, 0};
-    struct access both[] = {{{DEVICE, 0}, READ_WRITE}, {{DEVICE, 1}, READ_WRITE}}, none = {{DEVICE, 2}, READ_WRITE};
+    struct access both[] = {{{DEVICE, 0}, READ_WRITE}, {{DEVICE, 1}, READ_WRITE}},
+                  none = {{DEVICE, 2}, READ_WRITE};
     size_t before[] = {free_bytes(0), free_bytes(1)};
     uint64_t team, again, first, second;
     CUdeviceptr window, own[2], pooled;
@@ -221,7 +238,8 @@ static void alone(void) {
     CHECK(memory.reserve(&window, 8 * MIB, 0, 0, 0));
     CHECK(memory.map(window, 8 * MIB, 0, team, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cu.cuMemsetD32(window, 1, 1)); /* no side has access yet */
-    EXPECT(CUDA_ERROR_INVALID_VALUE, memory.set_access(window, 8 * MIB, &none, 1)); /* not of the team */
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           memory.set_access(window, 8 * MIB, &none, 1)); /* not of the team */
     CHECK(memory.set_access(window, 8 * MIB, both, 2));
     CHECK(pointer_attribute(&number, MEMORY_TYPE, window + 5));
     HOLDS(number == OF_DEVICE);
@@ -311,7 +329,8 @@ static void hear(char word) {
     HOLDS(read(line, &heard, 1) == 1 && heard == word);
 }
 
-/* The second member of a team of two processes, with GPU 1; killed with the object and its memory bound. */
+/* The second member of a team of two processes, with GPU 1; killed with the object and its memory
+ * bound. */
 static void second_member(void) {
     struct access access = {{DEVICE, 1}, READ_WRITE};
     CUdeviceptr window, own;
@@ -321,7 +340,8 @@ static void second_member(void) {
     HOLDS(close(descriptor) == 0);
     CHECK(multicast.add(team, 1));
     physical = physical_on(1, 4 * MIB, DESCRIPTOR);
-    CHECK(multicast.bind_on(team, 1, 0, physical, 0, 4 * MIB, 0)); /* waits for the other one's GPU */
+    CHECK(
+        multicast.bind_on(team, 1, 0, physical, 0, 4 * MIB, 0)); /* waits for the other one's GPU */
     own = mapped(physical, 4 * MIB, 1);
     CHECK(memory.reserve(&window, 4 * MIB, 0, 0, 0));
     CHECK(memory.map(window, 4 * MIB, 0, team, 0));

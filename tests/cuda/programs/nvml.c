@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nvml [BYTES] - what NVML tells: start and end, enumeration by every name of a GPU, memory in both versions, the processes in all
- * three, each in two calls. Allocates BYTES (default 64 MiB) so that there is something to tell. Prints one JSON object.
+ * nvml [BYTES] - what NVML tells: start and end, enumeration by every name of a GPU, memory in both
+ * versions, the processes in all three, each in two calls. Allocates BYTES (default 64 MiB) so that
+ * there is something to tell. Prints one JSON object.
  *
  * For a driver without a shim: NVML tells the GPU's own memory here.
  */
@@ -48,8 +49,8 @@ static void *look_up(const char *name) {
     return symbol;
 }
 
-#define FUNCTION(name, symbol, arguments)                                                                              \
-    int(*name) arguments;                                                                                              \
+#define FUNCTION(name, symbol, arguments) \
+    int(*name) arguments;                 \
     *(void **)&name = look_up(#symbol)
 
 static void start_and_end(void) {
@@ -132,10 +133,14 @@ static unsigned long long memory(Device device) {
 }
 
 static unsigned long long processes(Device device) {
-    FUNCTION(get_v1, nvmlDeviceGetComputeRunningProcesses, (Device, unsigned *, struct process_v1 *));
-    FUNCTION(get_v2, nvmlDeviceGetComputeRunningProcesses_v2, (Device, unsigned *, struct process_v2 *));
-    FUNCTION(get_v3, nvmlDeviceGetComputeRunningProcesses_v3, (Device, unsigned *, struct process_v2 *));
-    FUNCTION(graphics, nvmlDeviceGetGraphicsRunningProcesses_v3, (Device, unsigned *, struct process_v2 *));
+    FUNCTION(get_v1, nvmlDeviceGetComputeRunningProcesses,
+             (Device, unsigned *, struct process_v1 *));
+    FUNCTION(get_v2, nvmlDeviceGetComputeRunningProcesses_v2,
+             (Device, unsigned *, struct process_v2 *));
+    FUNCTION(get_v3, nvmlDeviceGetComputeRunningProcesses_v3,
+             (Device, unsigned *, struct process_v2 *));
+    FUNCTION(graphics, nvmlDeviceGetGraphicsRunningProcesses_v3,
+             (Device, unsigned *, struct process_v2 *));
     FUNCTION(name_of, nvmlSystemGetProcessName, (unsigned, char *, unsigned));
     struct process_v1 old[64];
     struct process_v2 list[64], newest[64];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nvml_uses - a program that uses NVML beside the driver gets the answers of its own uses: NVML is not initialised before its first nvmlInit
- * nor after its last nvmlShutdown, whoever else in the process uses it. Prints "ok".
+ * nvml_uses - a program that uses NVML beside the driver gets the answers of its own uses: NVML is
+ * not initialised before its first nvmlInit nor after its last nvmlShutdown, whoever else in the
+ * process uses it. Prints "ok".
  */
 #include "driver.h"
 
@@ -20,8 +21,8 @@ static void *look_up(const char *name) {
     return symbol;
 }
 
-#define FUNCTION(name, symbol, arguments)                                                                              \
-    int(*name) arguments;                                                                                              \
+#define FUNCTION(name, symbol, arguments) \
+    int(*name) arguments;                 \
     *(void **)&name = look_up(#symbol)
 
 int main(void) {

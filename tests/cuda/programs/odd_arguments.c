@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * odd_arguments - calls that make no sense to the driver: what is freed is unknown, freed twice, within an allocation or null; pointers
- * to results are null; sizes are zero or beyond everything. Prints each answer, line by line, so that two runs can be compared. Exits 1
- * unless the GPU's memory is in the end what it was in the beginning.
+ * odd_arguments - calls that make no sense to the driver: what is freed is unknown, freed twice,
+ * within an allocation or null; pointers to results are null; sizes are zero or beyond everything.
+ * Prints each answer, line by line, so that two runs can be compared. Exits 1 unless the GPU's
+ * memory is in the end what it was in the beginning.
  */
 #include "driver.h"
 

@@ -58,7 +58,9 @@ static inline size_t pool_has(Pool pool, int attribute) {
     return (size_t)value;
 }
 
-static inline void keep_at_most(Pool pool, uint64_t bytes) { CHECK(pools.set(pool, THRESHOLD, &bytes)); }
+static inline void keep_at_most(Pool pool, uint64_t bytes) {
+    CHECK(pools.set(pool, THRESHOLD, &bytes));
+}
 
 /* What is taken is what the pool holds, in the books and in truth. */
 #define HELD_BY(pool) TAKEN(pool_has(pool, RESERVED))

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_counted - what pools hold is used, whatever came from them; freeing to them succeeds. Elsewhere allocations from pools were not
- * counted and cuMemFreeAsync answered -1, which ended the programs that asked.
+ * pool_counted - what pools hold is used, whatever came from them; freeing to them succeeds.
+ * Elsewhere allocations from pools were not counted and cuMemFreeAsync answered -1, which ended the
+ * programs that asked.
  */
 #include "pool.h"
 
@@ -39,7 +40,8 @@ int main(void) {
     all_sizes(pool, 1, stream);
     all_sizes(pool, 0, NULL);
 
-    struct pool_properties properties = {.kind = PINNED, .location = {DEVICE, 0}, .max_size = 64 * MIB};
+    struct pool_properties properties = {
+        .kind = PINNED, .location = {DEVICE, 0}, .max_size = 64 * MIB};
     Pool small, large = pool_made();
     CHECK(pools.create(&small, &properties));
     all_sizes(large, 1, stream);
@@ -49,7 +51,8 @@ int main(void) {
     CUdeviceptr address, other;
     CHECK(pools.alloc_from(&address, 40 * MIB, small, stream));
     HELD_BY(small);
-    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, pools.alloc_from(&other, 40 * MIB, small, stream)); /* its own end */
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY,
+           pools.alloc_from(&other, 40 * MIB, small, stream)); /* its own end */
     HELD_BY(small);
     CHECK(pools.free(address, stream));
     CHECK(cu.cuCtxSynchronize());

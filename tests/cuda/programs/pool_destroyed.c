@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_destroyed - a pool that is destroyed while memory of it lives: that memory can be used and freed, and is used until the driver has
- * it back.
+ * pool_destroyed - a pool that is destroyed while memory of it lives: that memory can be used and
+ * freed, and is used until the driver has it back.
  */
 #include "pool.h"
 

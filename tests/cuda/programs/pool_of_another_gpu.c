@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_of_another_gpu - a stream's pool is that of the stream's GPU, whatever GPU is current; that GPU is charged. Elsewhere the
- * current one was. Wants two GPUs.
+ * pool_of_another_gpu - a stream's pool is that of the stream's GPU, whatever GPU is current; that
+ * GPU is charged. Elsewhere the current one was. Wants two GPUs.
  */
 #include "pool.h"
 

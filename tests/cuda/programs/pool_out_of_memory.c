@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_out_of_memory - the end of memory is CUDA_ERROR_OUT_OF_MEMORY, nothing is left of what was refused, and what pools do not
- * use is there for others. Elsewhere the end was -1, and what failed stayed charged. Wants a limit of 2 GiB.
+ * pool_out_of_memory - the end of memory is CUDA_ERROR_OUT_OF_MEMORY, nothing is left of what was
+ * refused, and what pools do not use is there for others. Elsewhere the end was -1, and what failed
+ * stayed charged. Wants a limit of 2 GiB.
  */
 #include "pool.h"
 
@@ -12,7 +13,8 @@ static CUdeviceptr address[MOST];
 static int fill(size_t bytes, CUstream stream) {
     CUresult result = CUDA_SUCCESS;
     int count = 0;
-    while (count < MOST && (result = pools.alloc(&address[count], bytes, stream)) == CUDA_SUCCESS) count++;
+    while (count < MOST && (result = pools.alloc(&address[count], bytes, stream)) == CUDA_SUCCESS)
+        count++;
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, result);
     HELD_BY(pool_of_the_gpu());
     HOLDS(books.shown >= truth()); /* not over the limit */
@@ -31,7 +33,8 @@ int main(void) {
             int count = fill(bytes, stream);
             /* All but what is less than a chunk and a piece. */
             HOLDS(pool_has(pool, RESERVED) + 40 * MIB + bytes > books.shown);
-            for (int i = 0; i < 20; i++) EXPECT(CUDA_ERROR_OUT_OF_MEMORY, pools.alloc(&address[count], bytes, stream));
+            for (int i = 0; i < 20; i++)
+                EXPECT(CUDA_ERROR_OUT_OF_MEMORY, pools.alloc(&address[count], bytes, stream));
             HELD_BY(pool);
             empty(count, stream);
             HOLDS(fill(bytes, stream) == count); /* out of what it still holds */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_repeated - what is allocated and freed again and again takes no more than once. Elsewhere the greatest use was kept, and memory ran
- * out. Wants a limit of 1 GiB.
+ * pool_repeated - what is allocated and freed again and again takes no more than once. Elsewhere
+ * the greatest use was kept, and memory ran out. Wants a limit of 1 GiB.
  */
 #include "pool.h"
 

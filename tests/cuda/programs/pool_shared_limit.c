@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_shared_limit - two processes of one container, whose pools share its limit: what one has, the other has not, and what one gives
- * back when it waits for the GPU, the other can take. Wants a limit of 2 GiB.
+ * pool_shared_limit - two processes of one container, whose pools share its limit: what one has,
+ * the other has not, and what one gives back when it waits for the GPU, the other can take. Wants a
+ * limit of 2 GiB.
  */
 #include "pool.h"
 
@@ -13,7 +14,9 @@ static CUdeviceptr address[MOST];
 static int fill(CUstream stream) {
     CUresult result = CUDA_SUCCESS;
     int count = 0;
-    while (count < MOST && (result = pools.alloc(&address[count], PIECE * MIB, stream)) == CUDA_SUCCESS) count++;
+    while (count < MOST &&
+           (result = pools.alloc(&address[count], PIECE * MIB, stream)) == CUDA_SUCCESS)
+        count++;
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, result);
     return count;
 }

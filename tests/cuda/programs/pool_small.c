@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_small - less than a chunk of the driver's is left of the limit: allocations from pools succeed or are refused, and none leaves
- * the container over its limit. Prints one JSON object: granted, refusals. Wants a limit of some hundred MiB.
+ * pool_small - less than a chunk of the driver's is left of the limit: allocations from pools
+ * succeed or are refused, and none leaves the container over its limit. Prints one JSON object:
+ * granted, refusals. Wants a limit of some hundred MiB.
  */
 #include "pool.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_threads - threads that share a GPU's pool, and make and destroy pools of their own beside it, in the end leave nothing on the
- * books. Prints one JSON object: granted, refusals. Wants a limit of 1 GiB.
+ * pool_threads - threads that share a GPU's pool, and make and destroy pools of their own beside
+ * it, in the end leave nothing on the books. Prints one JSON object: granted, refusals. Wants a
+ * limit of 1 GiB.
  */
 #include "pool.h"
 
@@ -61,7 +62,8 @@ int main(void) {
     for (int round = 0; round < 3; round++) {
         books_open();
         for (uintptr_t i = 0; i < THREADS; i++)
-            HOLDS(pthread_create(&thread[i], NULL, work, (void *)(i + 10 * (uintptr_t)round + 1)) == 0);
+            HOLDS(pthread_create(&thread[i], NULL, work, (void *)(i + 10 * (uintptr_t)round + 1)) ==
+                  0);
         for (int i = 0; i < THREADS; i++) HOLDS(pthread_join(thread[i], NULL) == 0);
         CHECK(cu.cuCtxSynchronize());
         TAKEN(0);

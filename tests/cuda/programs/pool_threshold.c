@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_threshold - what a pool keeps is used, until it is trimmed, or its threshold and a synchronisation of any kind take it.
+ * pool_threshold - what a pool keeps is used, until it is trimmed, or its threshold and a
+ * synchronisation of any kind take it.
  */
 #include "pool.h"
 

@@ -1,14 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pools - memory in stream order: pools grow in chunks and give them back when the host waits, down to a threshold; what was freed in
- * one stream is used again where the order allows; who is out of memory has what pools do not need. Prints nothing but one JSON object.
+ * pools - memory in stream order: pools grow in chunks and give them back when the host waits, down
+ * to a threshold; what was freed in one stream is used again where the order allows; who is out of
+ * memory has what pools do not need. Prints nothing but one JSON object.
  *
  * For a driver without a shim.
  */
 #include "records.h"
 
 enum { DEVICE = 1, HOST = 2, PINNED = 1, MANAGED = 2 };
-enum { FOLLOW_EVENTS = 1, OPPORTUNISTIC, INTERNAL, THRESHOLD, RESERVED, RESERVED_HIGH, USED, USED_HIGH };
+enum {
+    FOLLOW_EVENTS = 1,
+    OPPORTUNISTIC,
+    INTERNAL,
+    THRESHOLD,
+    RESERVED,
+    RESERVED_HIGH,
+    USED,
+    USED_HIGH
+};
 
 #define POOLS(name, symbol, arguments) static CUresult(*name) arguments;
 POOLS(allocate, cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))
@@ -65,7 +75,8 @@ static void chunks(CUstream stream) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, set(pool, USED_HIGH, &one));
     set_number(pool, USED_HIGH, 0);
     set_number(pool, RESERVED_HIGH, 0);
-    HOLDS(attribute(pool, USED_HIGH) == MIB && attribute(pool, RESERVED_HIGH) == attribute(pool, RESERVED));
+    HOLDS(attribute(pool, USED_HIGH) == MIB &&
+          attribute(pool, RESERVED_HIGH) == attribute(pool, RESERVED));
 
     set_number(pool, THRESHOLD, ~0ull);
     CHECK(release(first, stream));
@@ -79,7 +90,8 @@ static void chunks(CUstream stream) {
 }
 
 static void reuse(CUstream one, CUstream other) {
-    struct pool_properties properties = {.kind = PINNED, .location = {DEVICE, 0}, .max_size = 64 * MIB};
+    struct pool_properties properties = {
+        .kind = PINNED, .location = {DEVICE, 0}, .max_size = 64 * MIB};
     CUdeviceptr first, second;
     CUevent event;
     void *pool;
@@ -127,7 +139,7 @@ static void shortage(CUstream stream) {
     CHECK(allocate(&pooled, before / 2, stream));
     CHECK(release(pooled, stream));
     CHECK(cu.cuStreamSynchronize(stream));
-    HOLDS(free_bytes() < before / 2 + 2 * MIB); /* kept */
+    HOLDS(free_bytes() < before / 2 + 2 * MIB);    /* kept */
     CHECK(cu.cuMemAlloc(&linear, before / 4 * 3)); /* has what the pool does not need */
     HOLDS(attribute(pool, RESERVED) == 0);
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, allocate(&pooled, before / 2, stream));

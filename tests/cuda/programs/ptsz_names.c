@@ -1,41 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ptsz_names [limited] - works through the per-thread-default-stream names. Every one of them must be there both by dlsym of the suffixed
- * name and by cuGetProcAddress with the per-thread flag, as the same function; and they must do what the plain ones do. What each of those
- * that take memory takes is on the books, by either route, and at the end of memory it is refused. Elsewhere these names went to the real
- * driver. Prints one JSON object: how many names, the GPU's bytes as shown, and the most that each way has taken at once.
- * `limited`: also what is charged before the GPU takes it, which only who keeps books refuses.
+ * ptsz_names [limited] - works through the per-thread-default-stream names. Every one of them must
+ * be there both by dlsym of the suffixed name and by cuGetProcAddress with the per-thread flag, as
+ * the same function; and they must do what the plain ones do. What each of those that take memory
+ * takes is on the books, by either route, and at the end of memory it is refused. Elsewhere these
+ * names went to the real driver. Prints one JSON object: how many names, the GPU's bytes as shown,
+ * and the most that each way has taken at once. `limited`: also what is charged before the GPU
+ * takes it, which only who keeps books refuses.
  */
 #include "graph_books.h"
 
-typedef CUresult (*GetProcAddress)(const char *name, void **function, int version, uint64_t flags, int *status);
-typedef CUresult (*GetProcAddressFirst)(const char *name, void **function, int version, uint64_t flags);
+typedef CUresult (*GetProcAddress)(const char *name, void **function, int version, uint64_t flags,
+                                   int *status);
+typedef CUresult (*GetProcAddressFirst)(const char *name, void **function, int version,
+                                        uint64_t flags);
 
 /* field, base name, suffixed symbol, version that introduced it, arguments */
-#define PTSZ_FUNCTIONS(X)                                                                                              \
-    X(launch, cuLaunchKernel, cuLaunchKernel_ptsz, 7000,                                                               \
-      (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **))  \
-    X(htod, cuMemcpyHtoD, cuMemcpyHtoD_v2_ptds, 7000, (CUdeviceptr, const void *, size_t))                             \
-    X(dtoh, cuMemcpyDtoH, cuMemcpyDtoH_v2_ptds, 7000, (void *, CUdeviceptr, size_t))                                   \
-    X(htod_async, cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2_ptsz, 7000, (CUdeviceptr, const void *, size_t, CUstream))   \
-    X(fill, cuMemsetD8, cuMemsetD8_v2_ptds, 7000, (CUdeviceptr, unsigned char, size_t))                                \
-    X(synchronise, cuStreamSynchronize, cuStreamSynchronize_ptsz, 7000, (CUstream))                                    \
-    X(record, cuEventRecord, cuEventRecord_ptsz, 7000, (CUevent, CUstream))                                            \
-    X(cooperative, cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz, 9000,                                    \
-      (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **))           \
-    X(host_function, cuLaunchHostFunc, cuLaunchHostFunc_ptsz, 10000, (CUstream, void (*)(void *), void *))             \
-    X(alloc, cuMemAllocAsync, cuMemAllocAsync_ptsz, 11020, (CUdeviceptr *, size_t, CUstream))                          \
-    X(alloc_from, cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz, 11020,                                        \
-      (CUdeviceptr *, size_t, Pool, CUstream))                                                                         \
-    X(release, cuMemFreeAsync, cuMemFreeAsync_ptsz, 11020, (CUdeviceptr, CUstream))                                    \
-    X(begin_first, cuStreamBeginCapture, cuStreamBeginCapture_ptsz, 10000, (CUstream))                                 \
-    X(begin, cuStreamBeginCapture, cuStreamBeginCapture_v2_ptsz, 10010, (CUstream, int))                               \
-    X(begin_to, cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz, 12030,                                  \
-      (CUstream, CUgraph, const CUgraphNode *, const void *, size_t, int))                                             \
-    X(end, cuStreamEndCapture, cuStreamEndCapture_ptsz, 10000, (CUstream, CUgraph *))                                  \
-    X(instantiate, cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz, 12000,                             \
-      (CUgraphExec *, CUgraph, InstantiateParams *))                                                                   \
-    X(upload, cuGraphUpload, cuGraphUpload_ptsz, 11010, (CUgraphExec, CUstream))                                       \
+#define PTSZ_FUNCTIONS(X)                                                                          \
+    X(launch, cuLaunchKernel, cuLaunchKernel_ptsz, 7000,                                           \
+      (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, \
+       void **, void **))                                                                          \
+    X(htod, cuMemcpyHtoD, cuMemcpyHtoD_v2_ptds, 7000, (CUdeviceptr, const void *, size_t))         \
+    X(dtoh, cuMemcpyDtoH, cuMemcpyDtoH_v2_ptds, 7000, (void *, CUdeviceptr, size_t))               \
+    X(htod_async, cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2_ptsz, 7000,                              \
+      (CUdeviceptr, const void *, size_t, CUstream))                                               \
+    X(fill, cuMemsetD8, cuMemsetD8_v2_ptds, 7000, (CUdeviceptr, unsigned char, size_t))            \
+    X(synchronise, cuStreamSynchronize, cuStreamSynchronize_ptsz, 7000, (CUstream))                \
+    X(record, cuEventRecord, cuEventRecord_ptsz, 7000, (CUevent, CUstream))                        \
+    X(cooperative, cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz, 9000,                \
+      (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, \
+       void **))                                                                                   \
+    X(host_function, cuLaunchHostFunc, cuLaunchHostFunc_ptsz, 10000,                               \
+      (CUstream, void (*)(void *), void *))                                                        \
+    X(alloc, cuMemAllocAsync, cuMemAllocAsync_ptsz, 11020, (CUdeviceptr *, size_t, CUstream))      \
+    X(alloc_from, cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz, 11020,                    \
+      (CUdeviceptr *, size_t, Pool, CUstream))                                                     \
+    X(release, cuMemFreeAsync, cuMemFreeAsync_ptsz, 11020, (CUdeviceptr, CUstream))                \
+    X(begin_first, cuStreamBeginCapture, cuStreamBeginCapture_ptsz, 10000, (CUstream))             \
+    X(begin, cuStreamBeginCapture, cuStreamBeginCapture_v2_ptsz, 10010, (CUstream, int))           \
+    X(begin_to, cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz, 12030,              \
+      (CUstream, CUgraph, const CUgraphNode *, const void *, size_t, int))                         \
+    X(end, cuStreamEndCapture, cuStreamEndCapture_ptsz, 10000, (CUstream, CUgraph *))              \
+    X(instantiate, cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz, 12000,         \
+      (CUgraphExec *, CUgraph, InstantiateParams *))                                               \
+    X(upload, cuGraphUpload, cuGraphUpload_ptsz, 11010, (CUgraphExec, CUstream))                   \
     X(launch_graph, cuGraphLaunch, cuGraphLaunch_ptsz, 10000, (CUgraphExec, CUstream))
 
 struct route {
@@ -68,12 +76,13 @@ static void look_up(struct route *by_symbol, struct route *by_address) {
     *(void **)&get = driver_symbol("cuGetProcAddress_v2");
     *(void **)&get_first = driver_symbol("cuGetProcAddress");
     int i = 0, status;
-#define PTSZ_LOOK_UP(field, base, symbol, version, arguments)                                                          \
-    status = -1;                                                                                                       \
-    CHECK(get(#base, &others[i], version, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status));                    \
-    if (status != 0) FAIL(#base ": status %d", status);                                                                \
-    CHECK(get_first(#base, &function, version, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM));                        \
-    if (others[i] != fields[i] || function != fields[i]) FAIL(#base " is not " #symbol);                               \
+#define PTSZ_LOOK_UP(field, base, symbol, version, arguments)                                     \
+    status = -1;                                                                                  \
+    CHECK(                                                                                        \
+        get(#base, &others[i], version, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status)); \
+    if (status != 0) FAIL(#base ": status %d", status);                                           \
+    CHECK(get_first(#base, &function, version, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM));   \
+    if (others[i] != fields[i] || function != fields[i]) FAIL(#base " is not " #symbol);          \
     i++;
     PTSZ_FUNCTIONS(PTSZ_LOOK_UP)
 #undef PTSZ_LOOK_UP
@@ -152,7 +161,8 @@ static void in_graphs(const struct route *by, CUstream stream) {
     }
 }
 
-/* Takes until there is no more, by each way; what was taken is never more than there was to take. */
+/* Takes until there is no more, by each way; what was taken is never more than there was to take.
+ */
 static void to_the_end(const struct route *by, CUstream stream) {
     Pool own = pool_made();
     for (int way = 0; way < WAYS; way++) {
@@ -181,8 +191,10 @@ static void to_the_end(const struct route *by, CUstream stream) {
         HOLDS(granted[way] <= truth());
         while (count-- > 0) {
             if (way == 2) CHECK(graph.ExecDestroy(exec[count]));
-            if (way == 2) CHECK(cu.cuMemFree(address[count]));
-            else CHECK(by->release(address[count], NULL));
+            if (way == 2)
+                CHECK(cu.cuMemFree(address[count]));
+            else
+                CHECK(by->release(address[count], NULL));
         }
         CHECK(by->synchronise(NULL));
         CHECK(by->synchronise(stream));
@@ -192,7 +204,8 @@ static void to_the_end(const struct route *by, CUstream stream) {
     CHECK(pools.destroy(own));
 }
 
-/* A graph that is sent ahead takes its memory then, and shares it with others. One that is too large is refused, whole. */
+/* A graph that is sent ahead takes its memory then, and shares it with others. One that is too
+ * large is refused, whole. */
 static void ahead(const struct route *by, CUstream stream) {
     InstantiateParams with = {.flags = 2 /* upload */, .upload = stream}, later = {.flags = 0};
     CUgraph made = graph_made();
@@ -228,7 +241,7 @@ int main(int count, char **arguments) {
         if (is_limited) ahead(&routes[i], stream);
     }
     CHECK(cu.cuMemGetInfo(NULL, &total));
-    printf("{\"names\": %d, \"total\": %zu, \"granted\": [%zu, %zu, %zu]}\n", NAMES, total, granted[0], granted[1],
-           granted[2]);
+    printf("{\"names\": %d, \"total\": %zu, \"granted\": [%zu, %zu, %zu]}\n", NAMES, total,
+           granted[0], granted[1], granted[2]);
     return 0;
 }

@@ -2,10 +2,11 @@
  *
  * race [--procs P] [--rounds R] [--fit K] - P processes race for room that only K of them can have.
  *
- * Every process has its own context. The first then learns, alone, how much one allocation can be so that exactly K fit; and in
- * each round all allocate at once: exactly K must succeed, the others must see OUT_OF_MEMORY, and when all have freed, no less
- * memory must be free than before. So nothing is ever granted over the GPU's size and nobody is refused while there is room.
- * Defaults: 8 processes, 1000 rounds, K = P / 2. Prints one JSON object.
+ * Every process has its own context. The first then learns, alone, how much one allocation can be
+ * so that exactly K fit; and in each round all allocate at once: exactly K must succeed, the others
+ * must see OUT_OF_MEMORY, and when all have freed, no less memory must be free than before. So
+ * nothing is ever granted over the GPU's size and nobody is refused while there is room. Defaults:
+ * 8 processes, 1000 rounds, K = P / 2. Prints one JSON object.
  *
  * The processes are forked before the driver is opened: it does not survive a fork.
  */
@@ -26,7 +27,8 @@ struct arena {
 
 static void meet(struct arena *arena) { pthread_barrier_wait(&arena->barrier); }
 
-/* One allocation so large that `fit` of them fit and `fit` + 1 do not, found by filling the GPU with it. */
+/* One allocation so large that `fit` of them fit and `fit` + 1 do not, found by filling the GPU
+ * with it. */
 static size_t chunk_for(unsigned fit) {
     const size_t block = (size_t)2 << 20;
     size_t bytes = 0;
@@ -58,8 +60,10 @@ static int run(struct arena *arena, int self, unsigned rounds, unsigned fit) {
         CUdeviceptr address = 0;
         meet(arena);
         CUresult result = cu.cuMemAlloc(&address, arena->bytes);
-        if (result == CUDA_SUCCESS) __atomic_fetch_add(&arena->granted, 1, __ATOMIC_SEQ_CST);
-        else EXPECT(CUDA_ERROR_OUT_OF_MEMORY, result);
+        if (result == CUDA_SUCCESS)
+            __atomic_fetch_add(&arena->granted, 1, __ATOMIC_SEQ_CST);
+        else
+            EXPECT(CUDA_ERROR_OUT_OF_MEMORY, result);
         meet(arena);
         if (self == 0) {
             if (arena->granted != fit) arena->wrong++;
@@ -90,7 +94,8 @@ int main(int argc, char **argv) {
         return 2;
     }
     watchdog(120 + rounds / 10);
-    struct arena *arena = mmap(NULL, sizeof *arena, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct arena *arena =
+        mmap(NULL, sizeof *arena, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     HOLDS(arena != MAP_FAILED);
     pthread_barrierattr_t attributes;
     pthread_barrierattr_init(&attributes);
@@ -115,7 +120,8 @@ int main(int argc, char **argv) {
         failed = 1;
         for (unsigned i = 0; i < procs; i++) kill(child[i], SIGKILL);
     }
-    printf("{\"procs\": %u, \"rounds\": %u, \"fit\": %u, \"bytes\": %zu, \"wrong\": %u, \"unfreed\": %u}\n", procs, rounds, fit,
-           arena->bytes, arena->wrong, arena->unfreed);
+    printf("{\"procs\": %u, \"rounds\": %u, \"fit\": %u, \"bytes\": %zu, \"wrong\": %u, "
+           "\"unfreed\": %u}\n",
+           procs, rounds, fit, arena->bytes, arena->wrong, arena->unfreed);
     return failed || arena->wrong || arena->unfreed;
 }

@@ -1,15 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * random_streams SEED STEPS - calls of streams, events, captures and graphs, drawn from a seed and made by two threads in turn. Prints
- * each call's answer, and the bytes and counts that work has left behind whenever all of it is waited for. What is printed does not
- * depend on time: work writes each place with one value only, and whether something has ended yet is not told.
+ * random_streams SEED STEPS - calls of streams, events, captures and graphs, drawn from a seed and
+ * made by two threads in turn. Prints each call's answer, and the bytes and counts that work has
+ * left behind whenever all of it is waited for. What is printed does not depend on time: work
+ * writes each place with one value only, and whether something has ended yet is not told.
  */
 #include <pthread.h>
 #include <semaphore.h>
 
 #include "graph.h"
 
-enum { STREAMS = 7, OWN = 3, EVENTS = 2, EXECS = 4, WORDS = 64, COUNTERS = 4, PROGRAMMATIC = 6, COOPERATIVE = 2 };
+enum {
+    STREAMS = 7,
+    OWN = 3,
+    EVENTS = 2,
+    EXECS = 4,
+    WORDS = 64,
+    COUNTERS = 4,
+    PROGRAMMATIC = 6,
+    COOPERATIVE = 2
+};
 
 typedef struct {
     int id, pad;
@@ -26,18 +36,23 @@ typedef struct {
     unsigned count;
 } LaunchConfig;
 
-#define MORE_FUNCTIONS(X)                                                                                              \
-    X(LaunchEx, cuLaunchKernelEx, (const LaunchConfig *config, CUfunction function, void **params, void **extra))      \
-    X(LaunchExPtsz, cuLaunchKernelEx_ptsz, (const LaunchConfig *config, CUfunction function, void **params, void **extra)) \
-    X(LaunchGridAsync, cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream stream))               \
-    X(FillPtsz, cuMemsetD32Async_ptsz, (CUdeviceptr to, unsigned value, size_t count, CUstream stream))                \
-    X(Fill, cuMemsetD32Async, (CUdeviceptr to, unsigned value, size_t count, CUstream stream))                         \
-    X(CopyPtsz, cuMemcpyAsync_ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                 \
-    X(Copy, cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                          \
-    X(RecordPtsz, cuEventRecord_ptsz, (CUevent event, CUstream stream))                                                \
-    X(WaitPtsz, cuStreamWaitEvent_ptsz, (CUstream stream, CUevent event, unsigned flags))                              \
-    X(HostPtsz, cuLaunchHostFunc_ptsz, (CUstream stream, void (*function)(void *), void *data))                        \
-    X(IsCapturingPtsz, cuStreamIsCapturing_ptsz, (CUstream stream, int *status))                                       \
+#define MORE_FUNCTIONS(X)                                                                       \
+    X(LaunchEx, cuLaunchKernelEx,                                                               \
+      (const LaunchConfig *config, CUfunction function, void **params, void **extra))           \
+    X(LaunchExPtsz, cuLaunchKernelEx_ptsz,                                                      \
+      (const LaunchConfig *config, CUfunction function, void **params, void **extra))           \
+    X(LaunchGridAsync, cuLaunchGridAsync,                                                       \
+      (CUfunction function, int width, int height, CUstream stream))                            \
+    X(FillPtsz, cuMemsetD32Async_ptsz,                                                          \
+      (CUdeviceptr to, unsigned value, size_t count, CUstream stream))                          \
+    X(Fill, cuMemsetD32Async, (CUdeviceptr to, unsigned value, size_t count, CUstream stream))  \
+    X(CopyPtsz, cuMemcpyAsync_ptsz,                                                             \
+      (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                        \
+    X(Copy, cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))   \
+    X(RecordPtsz, cuEventRecord_ptsz, (CUevent event, CUstream stream))                         \
+    X(WaitPtsz, cuStreamWaitEvent_ptsz, (CUstream stream, CUevent event, unsigned flags))       \
+    X(HostPtsz, cuLaunchHostFunc_ptsz, (CUstream stream, void (*function)(void *), void *data)) \
+    X(IsCapturingPtsz, cuStreamIsCapturing_ptsz, (CUstream stream, int *status))                \
     X(SynchronizePtsz, cuStreamSynchronize_ptsz, (CUstream stream))
 
 static struct {
@@ -68,7 +83,9 @@ static unsigned draw(unsigned bound) {
 static void count(void *which) { __atomic_fetch_add((uint32_t *)which, 1, __ATOMIC_RELAXED); }
 
 /* Whether it has ended yet is a matter of time. */
-static CUresult timeless(CUresult answer) { return answer == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : answer; }
+static CUresult timeless(CUresult answer) {
+    return answer == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : answer;
+}
 
 static CUresult launch_by(unsigned how, CUstream to, int own) {
     LaunchAttribute attribute = {.id = how == 1 ? PROGRAMMATIC : COOPERATIVE, .number = 1};
@@ -76,7 +93,9 @@ static CUresult launch_by(unsigned how, CUstream to, int own) {
     switch (how) {
     case 0: return more.LaunchGridAsync(kernel, 1, 1, to);
     case 1:
-    case 2: return own ? more.LaunchExPtsz(&config, kernel, NULL, NULL) : more.LaunchEx(&config, kernel, NULL, NULL);
+    case 2:
+        return own ? more.LaunchExPtsz(&config, kernel, NULL, NULL)
+                   : more.LaunchEx(&config, kernel, NULL, NULL);
     default:
         return own ? graph.LaunchKernelPtsz(kernel, 1, 1, 1, 32, 1, 1, 0, to, NULL, NULL)
                    : cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, to, NULL, NULL);
@@ -94,14 +113,16 @@ static CUresult look(void) {
     for (unsigned i = 0; i < 3 * WORDS; i++) hash = (hash ^ found[i]) * 1099511628211ULL;
     for (unsigned i = 0; i < WORDS; i++) hash = (hash ^ taken[i]) * 1099511628211ULL;
     printf("%u: bytes %016" PRIx64 " calls", number, hash);
-    for (unsigned i = 0; i < COUNTERS; i++) printf(" %" PRIu32, __atomic_exchange_n(&counter[i], 0, __ATOMIC_RELAXED));
+    for (unsigned i = 0; i < COUNTERS; i++)
+        printf(" %" PRIu32, __atomic_exchange_n(&counter[i], 0, __ATOMIC_RELAXED));
     printf("\n");
     memset(taken, 0, WORDS * sizeof *taken);
     answer = cu.cuMemsetD32(data, 0, 3 * WORDS);
     return answer == CUDA_SUCCESS ? cu.cuCtxSynchronize() : answer;
 }
 
-/* The graph of a capture that has ended: launched later, from a place where another may have been. */
+/* The graph of a capture that has ended: launched later, from a place where another may have been.
+ */
 static CUresult keep(CUresult answer, CUgraph made, unsigned place) {
     if (answer != CUDA_SUCCESS) return answer;
     printf("%u: nodes %zu\n", number, count_of(made));
@@ -127,19 +148,23 @@ static int any_begun(void) {
 static CUresult end(unsigned which, int own, unsigned slot) {
     CUgraph made = NULL;
     CUresult answer = (own ? graph.EndCapturePtsz : graph.EndCapture)(stream[which], &made);
-    if (answer != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD && answer != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED) begun[which] = 0;
+    if (answer != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD &&
+        answer != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED)
+        begun[which] = 0;
     return keep(answer, made, slot);
 }
 
 /* Ends what this thread has begun. */
 static CUresult end_all(int thread, unsigned slot) {
     for (unsigned i = 0; i < STREAMS; i++)
-        if (begun[i] == thread + 1) printf("%u: stream %u: end %d\n", number, i, end(i, i == 2, slot));
+        if (begun[i] == thread + 1)
+            printf("%u: stream %u: end %d\n", number, i, end(i, i == 2, slot));
     return CUDA_SUCCESS;
 }
 
 static void step(int thread) {
-    static const int kinds[] = {0, 0, 0, 0, 1, 1, 2, 2, 3, 4, 5, 5, 5, 5, 6, 6, 6, 6, 7, 7, 8, 9, 9, 10, 11, 12, 13, 14, 15, 15, 16, 17, 18, 18, 19};
+    static const int kinds[] = {0, 0, 0, 0, 1, 1,  2,  2,  3,  4,  5,  5,  5,  5,  6,  6,  6, 6,
+                                7, 7, 8, 9, 9, 10, 11, 12, 13, 14, 15, 15, 16, 17, 18, 18, 19};
     int kind = kinds[draw(sizeof kinds / sizeof *kinds)], own = (int)draw(2), mode, status = -1;
     unsigned which = draw(10), place = draw(WORDS), mark = draw(EVENTS), slot = draw(EXECS);
     /* What breaks captures is rare while there are any, so that some come to their end. */
@@ -150,9 +175,16 @@ static void step(int thread) {
     CUresult answer = -1;
     switch (kind) {
     case 0: answer = launch_by(draw(6), to, own); break;
-    case 1: answer = (own ? more.FillPtsz : more.Fill)(data + 4 * place, 0xA000 + place, 1, to); break;
-    case 2: answer = (own ? more.CopyPtsz : more.Copy)(data + 4 * (WORDS + place), source + 4 * place, 4, to); break;
-    case 3: answer = cu.cuMemcpyHtoDAsync(data + 4 * (2 * WORDS + place), host + place, 4, to); break;
+    case 1:
+        answer = (own ? more.FillPtsz : more.Fill)(data + 4 * place, 0xA000 + place, 1, to);
+        break;
+    case 2:
+        answer = (own ? more.CopyPtsz : more.Copy)(data + 4 * (WORDS + place), source + 4 * place,
+                                                   4, to);
+        break;
+    case 3:
+        answer = cu.cuMemcpyHtoDAsync(data + 4 * (2 * WORDS + place), host + place, 4, to);
+        break;
     case 4: answer = cu.cuMemcpyDtoHAsync(taken + place, source + 4 * place, 4, to); break;
     case 5: answer = (own ? more.RecordPtsz : cu.cuEventRecord)(event[mark], to); break;
     case 6: answer = (own ? more.WaitPtsz : cu.cuStreamWaitEvent)(to, event[mark], 0); break;
@@ -162,14 +194,18 @@ static void step(int thread) {
         break;
     case 8: answer = end(which, own, slot); break;
     case 19: answer = end_all(thread, slot); break;
-    case 9: answer = exec[slot] ? (own ? graph.LaunchPtsz : graph.Launch)(exec[slot], to) : -1; break;
+    case 9:
+        answer = exec[slot] ? (own ? graph.LaunchPtsz : graph.Launch)(exec[slot], to) : -1;
+        break;
     case 10: answer = exec[slot] ? graph.LaunchPtsz(exec[slot], to) : -1; break;
     case 11:
         answer = (own ? more.IsCapturingPtsz : graph.IsCapturing)(to, &status);
         printf("%u: status %d\n", number, status);
         break;
     case 12: answer = (own ? more.SynchronizePtsz : cu.cuStreamSynchronize)(to); break;
-    case 13: answer = draw(2) ? timeless(cu.cuStreamQuery(to)) : timeless(cu.cuEventQuery(event[mark])); break;
+    case 13:
+        answer = draw(2) ? timeless(cu.cuStreamQuery(to)) : timeless(cu.cuEventQuery(event[mark]));
+        break;
     case 14:
         mode = (int)draw(3);
         answer = graph.ExchangeMode(&mode);
@@ -190,7 +226,8 @@ static void step(int thread) {
         break;
     default: answer = look(); break;
     }
-    printf("%u: thread %d call %d stream %u own %d: %d\n", number, thread, kind, which, own, answer);
+    printf("%u: thread %d call %d stream %u own %d: %d\n", number, thread, kind, which, own,
+           answer);
 }
 
 static void *second(void *nothing) {
@@ -217,8 +254,10 @@ int main(int argc, char **argv) {
     kernel = driver_function("spin_100us");
     stream[1] = CU_STREAM_LEGACY;
     stream[2] = (CUstream)2;
-    for (unsigned i = OWN; i < STREAMS; i++) CHECK(cu.cuStreamCreate(&stream[i], i < OWN + 2 ? 0 : CU_STREAM_NON_BLOCKING));
-    for (unsigned i = 0; i < EVENTS; i++) CHECK(cu.cuEventCreate(&event[i], i % 2 ? CU_EVENT_DISABLE_TIMING : 0));
+    for (unsigned i = OWN; i < STREAMS; i++)
+        CHECK(cu.cuStreamCreate(&stream[i], i < OWN + 2 ? 0 : CU_STREAM_NON_BLOCKING));
+    for (unsigned i = 0; i < EVENTS; i++)
+        CHECK(cu.cuEventCreate(&event[i], i % 2 ? CU_EVENT_DISABLE_TIMING : 0));
     CHECK(cu.cuMemAlloc(&data, 3 * WORDS * 4));
     CHECK(cu.cuMemAlloc(&source, WORDS * 4));
     CHECK(cu.cuMemHostAlloc((void **)&host, WORDS * 4, 0));

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ranges - a descriptor of a range of addresses (a dma-buf, for other devices) keeps the memory behind it, whatever its maker lets go of:
- * linear memory that is freed, physical memory that is unmapped and released, a piece of a pool that is trimmed. The books never say less
- * than the driver has; nobody tells them that the descriptor is closed. Prints what they kept then.
+ * ranges - a descriptor of a range of addresses (a dma-buf, for other devices) keeps the memory
+ * behind it, whatever its maker lets go of: linear memory that is freed, physical memory that is
+ * unmapped and released, a piece of a pool that is trimmed. The books never say less than the
+ * driver has; nobody tells them that the descriptor is closed. Prints what they kept then.
  */
 #include "pool.h"
 
@@ -12,7 +13,8 @@
 
 enum { DMA_BUF = 1, THROUGH_THE_BUS = 1, DMA_BUF_SUPPORTED = 124 };
 
-static CUresult (*range_handle)(void *handle, CUdeviceptr address, size_t size, int kind, unsigned long long flags);
+static CUresult (*range_handle)(void *handle, CUdeviceptr address, size_t size, int kind,
+                                unsigned long long flags);
 
 static int keep(CUdeviceptr address, size_t size) {
     int descriptor = -1;
@@ -24,7 +26,8 @@ static int keep(CUdeviceptr address, size_t size) {
 /* So much is there in truth, and no less on the books. */
 static void holds(size_t bytes) {
     size_t has = truth(), says = shown();
-    if (has != bytes || says < has) FAIL("expected %zu, the driver has %zu, the books say %zu", bytes, has, says);
+    if (has != bytes || says < has)
+        FAIL("expected %zu, the driver has %zu, the books say %zu", bytes, has, says);
 }
 
 static void refusals(void) {
@@ -41,9 +44,11 @@ static void refusals(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, range_handle(&descriptor, address, PIECE, 0, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE, range_handle(&descriptor, address, PIECE, 2, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE, range_handle(&descriptor, address, PIECE, DMA_BUF, 2));
-    EXPECT(CUDA_ERROR_NOT_SUPPORTED, range_handle(&descriptor, address, PIECE, DMA_BUF, THROUGH_THE_BUS));
+    EXPECT(CUDA_ERROR_NOT_SUPPORTED,
+           range_handle(&descriptor, address, PIECE, DMA_BUF, THROUGH_THE_BUS));
     EXPECT(CUDA_ERROR_INVALID_VALUE, range_handle(&descriptor, empty, GRANULE, DMA_BUF, 0));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, range_handle(&descriptor, (CUdeviceptr)(uintptr_t)host & ~4095ul, 4096, DMA_BUF, 0));
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           range_handle(&descriptor, (CUdeviceptr)(uintptr_t)host & ~4095ul, 4096, DMA_BUF, 0));
     HOLDS(descriptor == -1);
     CHECK(cu.cuMemFreeHost(host));
     CHECK(cu.cuMemFree(address));
@@ -91,7 +96,8 @@ static void physical(void) {
         CHECK(vm.map(range + (size_t)which * PIECE, PIECE, 0, handle[which], 0));
     }
     let_in(range, 2 * PIECE);
-    /* Released while it is mapped, then unmapped while it is kept. Another descriptor has only the second one. */
+    /* Released while it is mapped, then unmapped while it is kept. Another descriptor has only the
+     * second one. */
     CHECK(vm.release(handle[0]));
     CHECK(vm.release(handle[1]));
     int both = keep(range, 2 * PIECE), second = keep(range + PIECE + GRANULE, GRANULE);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * records.h - the driver's records for memory that is asked for by place: physical memory, pools, who may reach it.
+ * records.h - the driver's records for memory that is asked for by place: physical memory, pools,
+ * who may reach it.
  */
 #ifndef CGPU_TEST_RECORDS_H
 #define CGPU_TEST_RECORDS_H
@@ -10,8 +11,8 @@
 #define MIB ((size_t)1 << 20)
 
 /* Declares a function of the driver and looks it up. */
-#define FUNCTION(name, symbol, arguments)                                                                              \
-    CUresult(*name) arguments;                                                                                         \
+#define FUNCTION(name, symbol, arguments) \
+    CUresult(*name) arguments;            \
     *(void **)&name = driver_symbol(#symbol)
 
 struct location {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * refused NAME... - calls each of these driver functions with pointers to zeroed memory for all its arguments and prints what
- * they answered, as one JSON object by name; null for a name that the driver does not export. Meant for functions that are refused
- * whatever they are given: any other would make nothing of such arguments.
+ * refused NAME... - calls each of these driver functions with pointers to zeroed memory for all its
+ * arguments and prints what they answered, as one JSON object by name; null for a name that the
+ * driver does not export. Meant for functions that are refused whatever they are given: any other
+ * would make nothing of such arguments.
  */
 #include "driver.h"
 
@@ -22,7 +23,8 @@ int main(int argc, char **argv) {
             continue;
         }
         memset(zero, 0, sizeof zero);
-        printf("%d", function(zero[0], zero[1], zero[2], zero[3], zero[4], zero[5], zero[6], zero[7]));
+        printf("%d",
+               function(zero[0], zero[1], zero[2], zero[3], zero[4], zero[5], zero[6], zero[7]));
     }
     printf("}\n");
     return 0;

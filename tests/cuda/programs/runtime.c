@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * runtime LIBCUDART - opens a real CUDA runtime and lets it look the driver up, as it does at its first call. Prints one line per
- * function that it got, "NAME VERSION FLAGS LIBRARY:SYMBOL", and last, as one JSON object, how many, and what the call answered: on
- * a driver that is not the vendor's the runtime stops there by itself (103 or thereabouts), which is its right.
+ * runtime LIBCUDART - opens a real CUDA runtime and lets it look the driver up, as it does at its
+ * first call. Prints one line per function that it got, "NAME VERSION FLAGS LIBRARY:SYMBOL", and
+ * last, as one JSON object, how many, and what the call answered: on a driver that is not the
+ * vendor's the runtime stops there by itself (103 or thereabouts), which is its right.
  *
- * The executable's own dlsym stands before everybody else's, so that it sees what the runtime asks and what it gets.
+ * The executable's own dlsym stands before everybody else's, so that it sees what the runtime asks
+ * and what it gets.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -29,8 +31,8 @@ static void say(const char *name, int version, uint64_t flags, void *function) {
         return;
     }
     const char *slash = strrchr(info.dli_fname, '/');
-    printf("%s %d %llu %s:%s\n", name, version, (unsigned long long)flags, slash ? slash + 1 : info.dli_fname,
-           info.dli_sname);
+    printf("%s %d %llu %s:%s\n", name, version, (unsigned long long)flags,
+           slash ? slash + 1 : info.dli_fname, info.dli_sname);
 }
 
 static int spy_first(const char *name, void **function, int version, uint64_t flags);
@@ -67,12 +69,14 @@ static int spy_second(const char *name, void **function, int version, uint64_t f
 
 void *dlsym(void *handle, const char *name) {
     static void *(*next)(void *, const char *);
-    /* dlsym cannot find itself; whoever stands behind us is found by glibc's version, or by none. */
+    /* dlsym cannot find itself; whoever stands behind us is found by glibc's version, or by none.
+     */
     if (!next) next = (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
     if (!next) next = (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
     if (!next) return NULL;
     void *found = next(handle, name);
-    if (!strncmp(name, "cuGetProcAddress", 16)) return before(found, !strcmp(name, "cuGetProcAddress_v2"));
+    if (!strncmp(name, "cuGetProcAddress", 16))
+        return before(found, !strcmp(name, "cuGetProcAddress_v2"));
     if (!strncmp(name, "cu", 2) && strncmp(name, "cuda", 4)) say(name, 0, 0, found);
     return found;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * serving_engine - weights, then nine tenths of what cuMemGetInfo says is free in one block, then graphs captured for some sizes of
- * batches, then work in what is left: by linear memory, and by a pool that keeps what it has. What was shown as free was free.
+ * serving_engine - weights, then nine tenths of what cuMemGetInfo says is free in one block, then
+ * graphs captured for some sizes of batches, then work in what is left: by linear memory, and by a
+ * pool that keeps what it has. What was shown as free was free.
  */
 #include "pool.h"
 
@@ -28,14 +29,16 @@ static void graphs_open(void) {
     *(void **)&graphs.end_of = driver_symbol("cuGraphExecDestroy");
 }
 
-/* A graph for each size of a batch, largest first, in memory that is there. They take none of their own. */
+/* A graph for each size of a batch, largest first, in memory that is there. They take none of their
+ * own. */
 static void capture_all(CUgraphExec executables[SHAPES], CUdeviceptr cache, CUstream stream) {
     size_t before = shown();
     for (int shape = SHAPES; shape-- > 0;) {
         CUgraph graph;
         CHECK(graphs.begin(stream, THREAD_LOCAL));
         for (int layer = 0; layer <= shape; layer++)
-            CHECK(cu.cuMemsetD8Async(cache + (size_t)layer * MIB, (unsigned char)layer, 4096, stream));
+            CHECK(cu.cuMemsetD8Async(cache + (size_t)layer * MIB, (unsigned char)layer, 4096,
+                                     stream));
         CHECK(graphs.end(stream, &graph));
         CHECK(graphs.instantiate(&executables[shape], graph, 0));
         CHECK(graphs.destroy(graph));
@@ -51,7 +54,8 @@ static void serve(int pooled, CUstream stream) {
     Pool pool = pool_of_the_gpu();
     size_t before = shown();
     for (int i = 0; i < WEIGHTS; i++)
-        CHECK(pooled ? pools.alloc(&weights[i], 300 * MIB + 5, stream) : cu.cuMemAlloc(&weights[i], 300 * MIB + 5));
+        CHECK(pooled ? pools.alloc(&weights[i], 300 * MIB + 5, stream)
+                     : cu.cuMemAlloc(&weights[i], 300 * MIB + 5));
     /* A profiling run, whose memory is given back. */
     CHECK(pools.alloc(&scratch, 700 * MIB, stream));
     CHECK(pools.free(scratch, stream));
@@ -70,7 +74,8 @@ static void serve(int pooled, CUstream stream) {
     }
     CHECK(cu.cuStreamSynchronize(stream));
     for (int i = 0; i < SHAPES; i++) CHECK(graphs.end_of(executables[i]));
-    for (int i = 0; i < WEIGHTS; i++) CHECK(pooled ? pools.free(weights[i], stream) : cu.cuMemFree(weights[i]));
+    for (int i = 0; i < WEIGHTS; i++)
+        CHECK(pooled ? pools.free(weights[i], stream) : cu.cuMemFree(weights[i]));
     CHECK(pooled ? pools.free(cache, stream) : cu.cuMemFree(cache));
     CHECK(cu.cuCtxSynchronize());
     CHECK(pools.trim(pool, 0));

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * share - device memory between two processes: handles that are numbers (cuIpc*), physical memory and pools by descriptors. The bytes
- * are the same, the importer's use is none while the exporter has the memory, and the memory goes with the last who keeps it, be that
- * only an open descriptor. Prints nothing but one JSON object.
+ * share - device memory between two processes: handles that are numbers (cuIpc*), physical memory
+ * and pools by descriptors. The bytes are the same, the importer's use is none while the exporter
+ * has the memory, and the memory goes with the last who keeps it, be that only an open descriptor.
+ * Prints nothing but one JSON object.
  *
  * For a driver without a shim: where limits are held, some of these are refused.
  */
@@ -21,9 +22,13 @@ enum { DEVICE = 1, PINNED = 1, READ_WRITE = 3, DESCRIPTOR = 1, FABRIC = 8, LAZY 
 
 static int line; /* to the other process */
 
-static void send_bytes(const void *bytes, size_t count) { HOLDS(write(line, bytes, count) == (ssize_t)count); }
+static void send_bytes(const void *bytes, size_t count) {
+    HOLDS(write(line, bytes, count) == (ssize_t)count);
+}
 
-static void receive_bytes(void *bytes, size_t count) { HOLDS(recv(line, bytes, count, MSG_WAITALL) == (ssize_t)count); }
+static void receive_bytes(void *bytes, size_t count) {
+    HOLDS(recv(line, bytes, count, MSG_WAITALL) == (ssize_t)count);
+}
 
 static void say(char word) { send_bytes(&word, 1); }
 
@@ -74,8 +79,12 @@ static void exporter(void) {
     FUNCTION(pool_point, cuMemPoolExportPointer, (struct handle *, CUdeviceptr));
     FUNCTION(allocate_from, cuMemAllocFromPoolAsync, (CUdeviceptr *, size_t, void *, CUstream));
     FUNCTION(free_async, cuMemFreeAsync, (CUdeviceptr, CUstream));
-    struct allocation wanted = {.kind = PINNED, .handle_types = DESCRIPTOR, .location = {DEVICE, 0}}, alone = wanted;
-    struct pool_properties properties = {.kind = PINNED, .handle_types = DESCRIPTOR, .location = {DEVICE, 0}};
+    struct allocation wanted = {.kind = PINNED,
+                                .handle_types = DESCRIPTOR,
+                                .location = {DEVICE, 0}},
+                      alone = wanted;
+    struct pool_properties properties = {
+        .kind = PINNED, .handle_types = DESCRIPTOR, .location = {DEVICE, 0}};
     struct handle handle;
     CUdeviceptr small, large, address;
     uint64_t physical;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sharing - kernels beside each other on one GPU, and before each other: by the size of their grids, by the priority of
- * their streams, all at once or not at all; code that comes onto the GPU with the first launch. Prints one JSON object:
- * milliseconds that two kernels of 20 ms took in two streams, small and large ones, and bytes that first launches took.
+ * sharing - kernels beside each other on one GPU, and before each other: by the size of their
+ * grids, by the priority of their streams, all at once or not at all; code that comes onto the GPU
+ * with the first launch. Prints one JSON object: milliseconds that two kernels of 20 ms took in two
+ * streams, small and large ones, and bytes that first launches took.
  */
 #include "driver.h"
 
@@ -13,8 +14,8 @@ typedef struct {
     void **params;
 } Part;
 
-static CUresult (*cooperative)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
-                               void **);
+static CUresult (*cooperative)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
+                               unsigned, unsigned, CUstream, void **);
 static CUresult (*on_devices)(Part *parts, unsigned count, unsigned flags);
 static CUresult (*with_priority)(CUstream *stream, unsigned flags, int priority);
 static CUresult (*range)(int *least, int *greatest);
@@ -40,7 +41,8 @@ static double both(CUfunction kernel, CUstream *stream, unsigned blocks) {
     CHECK(cu.cuEventCreate(&end, 0));
     CHECK(cu.cuEventRecord(begin, stream[0]));
     CHECK(cu.cuStreamWaitEvent(stream[1], begin, 0));
-    for (int i = 0; i < 2; i++) CHECK(cu.cuLaunchKernel(kernel, blocks, 1, 1, 256, 1, 1, 0, stream[i], NULL, NULL));
+    for (int i = 0; i < 2; i++)
+        CHECK(cu.cuLaunchKernel(kernel, blocks, 1, 1, 256, 1, 1, 0, stream[i], NULL, NULL));
     CHECK(cu.cuEventRecord(end, stream[1]));
     CHECK(cu.cuCtxSynchronize());
     CHECK(cu.cuEventElapsedTime(&ms, begin, end));
@@ -89,7 +91,8 @@ int main(void) {
     CHECK(with_priority(&urgent, CU_STREAM_NON_BLOCKING, greatest));
     CHECK(cu.cuMemHostAlloc((void **)&gate, 4096, 0));
     __atomic_store_n(gate, 0, __ATOMIC_RELEASE);
-    for (int i = 0; i < 2; i++) CHECK(cu.cuStreamWaitValue32(stream[i], (CUdeviceptr)(uintptr_t)gate, 1, 0));
+    for (int i = 0; i < 2; i++)
+        CHECK(cu.cuStreamWaitValue32(stream[i], (CUdeviceptr)(uintptr_t)gate, 1, 0));
     CHECK(cu.cuStreamWaitValue32(urgent, (CUdeviceptr)(uintptr_t)gate, 1, 0));
     CHECK(cu.cuEventCreate(&end, 0));
     CHECK(cu.cuEventCreate(&urgent_end, 0));
@@ -115,6 +118,7 @@ int main(void) {
     part.stream = NULL;
     EXPECT(CUDA_ERROR_INVALID_HANDLE, on_devices(&part, 1, 0));
     CHECK(cu.cuCtxSynchronize());
-    printf("{\"small_ms\": %.3f, \"large_ms\": %.3f, \"code_bytes\": %zu}\n", small, large, before - after);
+    printf("{\"small_ms\": %.3f, \"large_ms\": %.3f, \"code_bytes\": %zu}\n", small, large,
+           before - after);
     return 0;
 }

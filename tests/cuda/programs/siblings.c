@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * siblings FILE - functions of which there are several that do the same: other versions, other flavours, the same from a file. What one of
- * them takes of the GPU, each takes, and it is on the books to the byte; what does not fit is refused by each. A version that nobody
- * looks at is a way past the limit. FILE is a place for a module's text. Prints one JSON object: by family, how many were there.
+ * siblings FILE - functions of which there are several that do the same: other versions, other
+ * flavours, the same from a file. What one of them takes of the GPU, each takes, and it is on the
+ * books to the byte; what does not fit is refused by each. A version that nobody looks at is a way
+ * past the limit. FILE is a place for a module's text. Prints one JSON object: by family, how many
+ * were there.
  *
  * For a GPU with a limit, without a monitor.
  */
@@ -26,24 +28,27 @@ struct sibling {
 
 static int look_up(struct sibling *family, int count) {
     int found = 0;
-    for (int i = 0; i < count; i++) found += (family[i].function = dlsym(cu.library, family[i].name)) != NULL;
+    for (int i = 0; i < count; i++)
+        found += (family[i].function = dlsym(cu.library, family[i].name)) != NULL;
     return found;
 }
-#define FAMILY(...)                                            \
-    struct sibling family[] = {__VA_ARGS__};                   \
-    enum { COUNT = (int)(sizeof family / sizeof family[0]) };  \
+#define FAMILY(...)                                           \
+    struct sibling family[] = {__VA_ARGS__};                  \
+    enum { COUNT = (int)(sizeof family / sizeof family[0]) }; \
     int found = look_up(family, COUNT)
-#define EACH(one)                                                      \
-    for (struct sibling *one = family; one < family + COUNT; one++)    \
+#define EACH(one)                                                   \
+    for (struct sibling *one = family; one < family + COUNT; one++) \
         if (one->function)
 
 /* Contexts: as many as there is room for, each at the same price. */
 static CUresult create_context(const struct sibling *by, CUcontext *context) {
     if (strcmp(by->name, "cuCtxCreate_v3") == 0)
-        return ((CUresult(*)(CUcontext *, void *, int, unsigned, CUdevice))by->function)(context, NULL, 0, 0, 0);
+        return ((CUresult (*)(CUcontext *, void *, int, unsigned, CUdevice))by->function)(
+            context, NULL, 0, 0, 0);
     if (strcmp(by->name, "cuCtxCreate_v4") == 0)
-        return ((CUresult(*)(CUcontext *, void *, unsigned, CUdevice))by->function)(context, NULL, 0, 0);
-    return ((CUresult(*)(CUcontext *, unsigned, CUdevice))by->function)(context, 0, 0);
+        return ((CUresult (*)(CUcontext *, void *, unsigned, CUdevice))by->function)(context, NULL,
+                                                                                     0, 0);
+    return ((CUresult (*)(CUcontext *, unsigned, CUdevice))by->function)(context, 0, 0);
 }
 
 static int contexts(void) {
@@ -51,7 +56,8 @@ static int contexts(void) {
     CUcontext made[MOST], current;
     size_t price = 0;
     int most = 0;
-    FAMILY({"cuCtxCreate_v2", NULL}, {"cuCtxCreate", NULL}, {"cuCtxCreate_v3", NULL}, {"cuCtxCreate_v4", NULL});
+    FAMILY({"cuCtxCreate_v2", NULL}, {"cuCtxCreate", NULL}, {"cuCtxCreate_v3", NULL},
+           {"cuCtxCreate_v4", NULL});
     CHECK(cu.cuCtxGetCurrent(&current));
     EACH(by) {
         CUresult result;
@@ -84,8 +90,10 @@ static int waiting(void) {
         HELD_BY(pool_of_the_gpu());
         HOLDS(truth() >= 100 * MIB);
         CHECK(pools.free(address, stream));
-        if (by == family) CHECK(((CUresult(*)(void))by->function)());
-        else CHECK(((CUresult(*)(CUcontext))by->function)(current));
+        if (by == family)
+            CHECK(((CUresult (*)(void))by->function)());
+        else
+            CHECK(((CUresult (*)(CUcontext))by->function)(current));
         TAKEN(0);
     }
     return found;
@@ -93,7 +101,9 @@ static int waiting(void) {
 
 static const char *with_variable(size_t bytes) {
     static char text[256];
-    snprintf(text, sizeof text, ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 8 .b8 table[%zu];\n",
+    snprintf(text, sizeof text,
+             ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 8 .b8 "
+             "table[%zu];\n",
              bytes);
     FILE *to = fopen(file, "w");
     HOLDS(to && fputs(text, to) >= 0 && fclose(to) == 0);
@@ -103,13 +113,15 @@ static const char *with_variable(size_t bytes) {
 static CUresult load(const struct sibling *by, CUmodule *module, size_t bytes) {
     const char *text = with_variable(bytes);
     if (strcmp(by->name, "cuModuleLoadDataEx") == 0)
-        return ((CUresult(*)(CUmodule *, const void *, unsigned, void *, void *))by->function)(module, text, 0, NULL, NULL);
+        return ((CUresult (*)(CUmodule *, const void *, unsigned, void *, void *))by->function)(
+            module, text, 0, NULL, NULL);
     if (strcmp(by->name, "cuModuleLoad") == 0) text = file;
-    return ((CUresult(*)(CUmodule *, const char *))by->function)(module, text);
+    return ((CUresult (*)(CUmodule *, const char *))by->function)(module, text);
 }
 
 static int modules(void) {
-    FAMILY({"cuModuleLoadData", NULL}, {"cuModuleLoadDataEx", NULL}, {"cuModuleLoadFatBinary", NULL}, {"cuModuleLoad", NULL});
+    FAMILY({"cuModuleLoadData", NULL}, {"cuModuleLoadDataEx", NULL},
+           {"cuModuleLoadFatBinary", NULL}, {"cuModuleLoad", NULL});
     EACH(by) {
         CUmodule first, second, none;
         CHECK(load(by, &first, 96 * MIB));
@@ -138,7 +150,8 @@ static int libraries(void) {
     FUNCTION(variable_of, cuLibraryGetGlobal, (CUdeviceptr *, size_t *, void *, const char *));
     FAMILY({"cuLibraryLoadData", NULL}, {"cuLibraryLoadFromFile", NULL});
     EACH(by) {
-        CUresult (*load_library)(void **, const char *, void *, void *, unsigned, void *, void *, unsigned);
+        CUresult (*load_library)(void **, const char *, void *, void *, unsigned, void *, void *,
+                                 unsigned);
         *(void **)&load_library = by->function;
         void *library;
         CUmodule module;
@@ -149,7 +162,8 @@ static int libraries(void) {
             const char *text = with_variable(is_huge ? books.shown + 2 * MIB : 96 * MIB);
             CHECK(load_library(&library, by == family ? text : file, NULL, NULL, 0, NULL, NULL, 0));
             TAKEN(0);
-            CUresult result = way % 2 ? module_of(&module, library) : variable_of(&address, &bytes, library, "table");
+            CUresult result = way % 2 ? module_of(&module, library)
+                                      : variable_of(&address, &bytes, library, "table");
             EXPECT(is_huge ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS, result);
             WITHIN_THE_LIMIT();
             if (!is_huge) TAKEN(96 * MIB);
@@ -174,8 +188,10 @@ static int code(void) {
             CUfunction function;
             snprintf(name, sizeof name, "spin_%dus", i + 1);
             CHECK(cu.cuModuleGetFunction(&function, module, name));
-            if (by == family) occupy(function, stream);
-            else CHECK(((CUresult(*)(CUfunction))by->function)(function));
+            if (by == family)
+                occupy(function, stream);
+            else
+                CHECK(((CUresult (*)(CUfunction))by->function)(function));
         }
         CHECK(cu.cuStreamSynchronize(stream));
         if (!most) most = truth() - before;
@@ -195,7 +211,8 @@ static int tiles(void) {
     EACH(by) {
         CUresult (*map)(struct map_info *, unsigned, CUstream);
         *(void **)&map = by->function;
-        struct array wanted = {.width = 1024, .height = 1024, .format = 32, .channels = 1, .flags = 0x40};
+        struct array wanted = {
+            .width = 1024, .height = 1024, .format = 32, .channels = 1, .flags = 0x40};
         struct allocation memory = on_the_gpu;
         uint64_t handle;
         void *array;
@@ -236,16 +253,18 @@ static CUgraph with_allocation(const struct sibling *by, size_t bytes, CUdevicep
         *address = allocates(made, bytes);
         return made;
     }
-    if (strcmp(by->name, "cuGraphAddNode") == 0) CHECK(graph.AddNode(&node, made, NULL, 0, &params));
+    if (strcmp(by->name, "cuGraphAddNode") == 0)
+        CHECK(graph.AddNode(&node, made, NULL, 0, &params));
     else
-        CHECK(((CUresult(*)(CUgraphNode *, CUgraph, const CUgraphNode *, const void *, size_t, NodeParams *))by->function)(
-            &node, made, NULL, NULL, 0, &params));
+        CHECK(((CUresult (*)(CUgraphNode *, CUgraph, const CUgraphNode *, const void *, size_t,
+                             NodeParams *))by->function)(&node, made, NULL, NULL, 0, &params));
     *address = params.alloc.address;
     return made;
 }
 
 static int nodes(void) {
-    FAMILY({"cuGraphAddMemAllocNode", NULL}, {"cuGraphAddNode", NULL}, {"cuGraphAddNode_v2", NULL}, {"cuGraphAddNode_v3", NULL});
+    FAMILY({"cuGraphAddMemAllocNode", NULL}, {"cuGraphAddNode", NULL}, {"cuGraphAddNode_v2", NULL},
+           {"cuGraphAddNode_v3", NULL});
     EACH(by) {
         CUdeviceptr address;
         CUgraph made = with_allocation(by, ROOM, &address);
@@ -270,10 +289,12 @@ static int nodes(void) {
         params.alloc.alloc_type = MANAGED;
         made = graph_made();
         CUresult result;
-        if (strcmp(by->name, "cuGraphAddNode") == 0) result = graph.AddNode(&node, made, NULL, 0, &params);
+        if (strcmp(by->name, "cuGraphAddNode") == 0)
+            result = graph.AddNode(&node, made, NULL, 0, &params);
         else
-            result = ((CUresult(*)(CUgraphNode *, CUgraph, const CUgraphNode *, const void *, size_t, NodeParams *))
-                          by->function)(&node, made, NULL, NULL, 0, &params);
+            result =
+                ((CUresult (*)(CUgraphNode *, CUgraph, const CUgraphNode *, const void *, size_t,
+                               NodeParams *))by->function)(&node, made, NULL, NULL, 0, &params);
         EXPECT(CUDA_ERROR_NOT_SUPPORTED, result);
         HOLDS(count_of(made) == 0);
         CHECK(graph.Destroy(made));
@@ -286,16 +307,19 @@ static CUresult instantiate(const struct sibling *by, CUgraphExec *exec, CUgraph
     CUgraphNode node;
     char words[64];
     if (strstr(by->name, "WithParams"))
-        return ((CUresult(*)(CUgraphExec *, CUgraph, InstantiateParams *))by->function)(exec, made, &with);
+        return ((CUresult (*)(CUgraphExec *, CUgraph, InstantiateParams *))by->function)(exec, made,
+                                                                                         &with);
     if (strstr(by->name, "WithFlags"))
-        return ((CUresult(*)(CUgraphExec *, CUgraph, unsigned long long))by->function)(exec, made, 0);
-    return ((CUresult(*)(CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t))by->function)(exec, made, &node, words,
-                                                                                            sizeof words);
+        return ((CUresult (*)(CUgraphExec *, CUgraph, unsigned long long))by->function)(exec, made,
+                                                                                        0);
+    return ((CUresult (*)(CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t))by->function)(
+        exec, made, &node, words, sizeof words);
 }
 
 static int executables(void) {
-    FAMILY({"cuGraphInstantiateWithFlags", NULL}, {"cuGraphInstantiate", NULL}, {"cuGraphInstantiate_v2", NULL},
-           {"cuGraphInstantiateWithParams", NULL}, {"cuGraphInstantiateWithParams_ptsz", NULL});
+    FAMILY({"cuGraphInstantiateWithFlags", NULL}, {"cuGraphInstantiate", NULL},
+           {"cuGraphInstantiate_v2", NULL}, {"cuGraphInstantiateWithParams", NULL},
+           {"cuGraphInstantiateWithParams_ptsz", NULL});
     EACH(by) {
         CUgraph fits = graph_made(), huge = graph_made();
         allocates_and_frees(fits, ROOM);
@@ -319,7 +343,8 @@ static int executables(void) {
 
 /* Sent ahead and launched, by each flavour. */
 static int sendings(void) {
-    FAMILY({"cuGraphUpload", NULL}, {"cuGraphUpload_ptsz", NULL}, {"cuGraphLaunch", NULL}, {"cuGraphLaunch_ptsz", NULL});
+    FAMILY({"cuGraphUpload", NULL}, {"cuGraphUpload_ptsz", NULL}, {"cuGraphLaunch", NULL},
+           {"cuGraphLaunch_ptsz", NULL});
     EACH(by) {
         CUresult (*send)(CUgraphExec, CUstream);
         *(void **)&send = by->function;
@@ -352,9 +377,10 @@ static CUgraph with_work(void) {
 
 static CUresult change(const struct sibling *by, CUgraphExec exec, CUgraphNode node, CUgraph to) {
     if (strcmp(by->name, "cuGraphExecChildGraphNodeSetParams") == 0)
-        return ((CUresult(*)(CUgraphExec, CUgraphNode, CUgraph))by->function)(exec, node, to);
+        return ((CUresult (*)(CUgraphExec, CUgraphNode, CUgraph))by->function)(exec, node, to);
     NodeParams params = {.type = CHILD, .child = {to, 0}};
-    return ((CUresult(*)(CUgraphExec, CUgraphNode, NodeParams *))by->function)(exec, node, &params);
+    return ((CUresult (*)(CUgraphExec, CUgraphNode, NodeParams *))by->function)(exec, node,
+                                                                                &params);
 }
 
 static int parts(void) {
@@ -391,8 +417,9 @@ static CUresult update(const struct sibling *by, CUgraphExec exec, CUgraph to) {
     UpdateInfo info;
     int result;
     if (strcmp(by->name, "cuGraphExecUpdate") == 0)
-        return ((CUresult(*)(CUgraphExec, CUgraph, CUgraphNode *, int *))by->function)(exec, to, &node, &result);
-    return ((CUresult(*)(CUgraphExec, CUgraph, UpdateInfo *))by->function)(exec, to, &info);
+        return ((CUresult (*)(CUgraphExec, CUgraph, CUgraphNode *, int *))by->function)(
+            exec, to, &node, &result);
+    return ((CUresult (*)(CUgraphExec, CUgraph, UpdateInfo *))by->function)(exec, to, &info);
 }
 
 static int updates(void) {
@@ -425,11 +452,14 @@ static int chosen_pools(void) {
         static CUdeviceptr address[4096];
         struct location place = {DEVICE, 0};
         Pool own = pool_made(), before, standard;
-        CUresult (*get_at)(Pool *, struct location *, int) = NULL, (*standard_at)(Pool *, struct location *, int) = NULL;
+        CUresult (*get_at)(Pool *, struct location *, int) = NULL,
+                                                      (*standard_at)(Pool *, struct location *,
+                                                                     int) = NULL;
         *(void **)&get_at = dlsym(cu.library, "cuMemGetMemPool");
         *(void **)&standard_at = dlsym(cu.library, "cuMemGetDefaultMemPool");
         CHECK(pools.of_device(&before, 0));
-        if (by == family) CHECK(pools.choose(0, own));
+        if (by == family)
+            CHECK(pools.choose(0, own));
         else {
             Pool shown_there;
             CUresult (*set_at)(struct location *, int, Pool);
@@ -466,7 +496,8 @@ static int chosen_pools(void) {
     return found;
 }
 
-/* The pools of each locality domain of the GPU, its first ones and others that are chosen: all at one limit. */
+/* The pools of each locality domain of the GPU, its first ones and others that are chosen: all at
+ * one limit. */
 static int domains(void) {
     enum { DOMAINS = 149 };
     static CUdeviceptr address[4096];
@@ -486,7 +517,8 @@ static int domains(void) {
             HOLDS((pool == own) == (way == 1));
             CUresult result;
             int count = 0;
-            while ((result = pools.alloc_from(&address[count], 64 * MIB, pool, stream)) == CUDA_SUCCESS) {
+            while ((result = pools.alloc_from(&address[count], 64 * MIB, pool, stream)) ==
+                   CUDA_SUCCESS) {
                 count++;
                 HELD_BY(pool);
             }
@@ -508,8 +540,12 @@ struct handle {
 };
 static int line;
 
-static void say(const void *bytes, size_t count) { HOLDS(write(line, bytes, count) == (ssize_t)count); }
-static void hear(void *bytes, size_t count) { HOLDS(recv(line, bytes, count, MSG_WAITALL) == (ssize_t)count); }
+static void say(const void *bytes, size_t count) {
+    HOLDS(write(line, bytes, count) == (ssize_t)count);
+}
+static void hear(void *bytes, size_t count) {
+    HOLDS(recv(line, bytes, count, MSG_WAITALL) == (ssize_t)count);
+}
 
 static int opened(void) {
     FUNCTION(close_handle, cuIpcCloseMemHandle, (CUdeviceptr));
@@ -553,7 +589,8 @@ static void made_for_others(int times) {
         say("f", 1);
         hear(&word, 1);
         HOLDS(truth() == 0);
-        /* Without a monitor nobody tells its maker that it has gone. Whatever the function's version. */
+        /* Without a monitor nobody tells its maker that it has gone. Whatever the function's
+         * version. */
         if (i == 0) kept = shown();
         HOLDS(shown() == kept);
     }

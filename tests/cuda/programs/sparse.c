@@ -1,11 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sparse - sparse arrays and chains of them: how they say that they are divided, memory that is mapped to them tile by tile in stream
- * order and is kept by the tiles alone, and what is refused.
+ * sparse - sparse arrays and chains of them: how they say that they are divided, memory that is
+ * mapped to them tile by tile in stream order and is kept by the tiles alone, and what is refused.
  */
 #include "objects.h"
 
-enum { FLOAT = 32, LAYERED = 1, CUBE = 4, SPARSE = 0x40, ARRAY = 0, CHAIN = 1, LEVEL = 0, TAIL = 1, MAP = 1, UNMAP = 2, SINGLE = 1 };
+enum {
+    FLOAT = 32,
+    LAYERED = 1,
+    CUBE = 4,
+    SPARSE = 0x40,
+    ARRAY = 0,
+    CHAIN = 1,
+    LEVEL = 0,
+    TAIL = 1,
+    MAP = 1,
+    UNMAP = 2,
+    SINGLE = 1
+};
 enum { TILE = 64 << 10, SUPPORTED = 112, PINNED = 1, DEVICE = 1 };
 
 struct properties {
@@ -15,7 +27,8 @@ struct properties {
 };
 
 static CUresult (*map)(struct map_info *all, unsigned count, CUstream stream);
-static CUresult (*make)(uint64_t *handle, size_t size, const struct allocation *wanted, uint64_t flags);
+static CUresult (*make)(uint64_t *handle, size_t size, const struct allocation *wanted,
+                        uint64_t flags);
 static CUresult (*release)(uint64_t handle);
 static CUresult (*create)(void **array, const struct array *wanted);
 static CUresult (*destroy)(void *array);
@@ -41,7 +54,8 @@ static size_t available(void) {
 }
 
 static uint64_t pool_of(size_t bytes) {
-    struct allocation wanted = {.kind = PINNED, .location = {DEVICE, 0}, .flags = {[2] = 1 /* for tiles */}};
+    struct allocation wanted = {
+        .kind = PINNED, .location = {DEVICE, 0}, .flags = {[2] = 1 /* for tiles */}};
     uint64_t handle;
     CHECK(make(&handle, bytes, &wanted, 0));
     return handle;
@@ -58,14 +72,16 @@ static struct map_info tiles(void *array, unsigned x, unsigned y, unsigned width
 static void plane(void) {
     CUresult (*copy)(const struct box *);
     *(void **)&copy = driver_symbol("cuMemcpy3D_v2");
-    struct array wanted = {.width = 1024, .height = 1024, .format = FLOAT, .channels = 1, .flags = SPARSE};
+    struct array wanted = {
+        .width = 1024, .height = 1024, .format = FLOAT, .channels = 1, .flags = SPARSE};
     struct properties how;
     size_t before = available();
     void *array;
     CHECK(create(&array, &wanted));
     HOLDS(before == available());
     CHECK(divided(&how, array));
-    HOLDS(how.tile[0] == 128 && how.tile[1] == 128 && how.tile[2] == 1 && how.tail == 0 && how.flags == 0);
+    HOLDS(how.tile[0] == 128 && how.tile[1] == 128 && how.tile[2] == 1 && how.tail == 0 &&
+          how.flags == 0);
 
     uint64_t pool = pool_of(4 * MIB);
     HOLDS(before - available() == 4 * MIB);
@@ -73,9 +89,14 @@ static void plane(void) {
     for (unsigned i = 0; i < 256; i++) row[i] = i ^ 0x5a5a;
     struct box put = {.src = {.type = 1, .host = row, .pitch = sizeof row, .height = 1},
                       .dst = {.x = 4 * 128 * 4, .y = 130, .type = 3, .array = array},
-                      .width = sizeof row, .height = 1, .depth = 1};
-    struct box get = {.src = put.dst, .dst = {.type = 1, .host = back, .pitch = sizeof back, .height = 1},
-                      .width = sizeof back, .height = 1, .depth = 1};
+                      .width = sizeof row,
+                      .height = 1,
+                      .depth = 1};
+    struct box get = {.src = put.dst,
+                      .dst = {.type = 1, .host = back, .pitch = sizeof back, .height = 1},
+                      .width = sizeof back,
+                      .height = 1,
+                      .depth = 1};
     EXPECT(CUDA_ERROR_INVALID_VALUE, copy(&put)); /* nothing is there */
 
     /* What is refused changes nothing. */
@@ -114,7 +135,8 @@ static void plane(void) {
     put.dst.x += 4;
     EXPECT(CUDA_ERROR_INVALID_VALUE, copy(&put)); /* reaches into the next one */
 
-    /* The tiles keep the memory, each by itself; it goes with the last, when the stream comes to that. */
+    /* The tiles keep the memory, each by itself; it goes with the last, when the stream comes to
+     * that. */
     CHECK(release(pool));
     HOLDS(before - available() == 4 * MIB);
     CUstream stream;
@@ -124,7 +146,8 @@ static void plane(void) {
     CHECK(cu.cuStreamSynchronize(stream));
     HOLDS(before - available() == 4 * MIB);
     EXPECT(CUDA_ERROR_INVALID_VALUE, copy(&get));
-    CHECK(cu.cuLaunchKernel(driver_function("spin_20ms"), 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
+    CHECK(
+        cu.cuLaunchKernel(driver_function("spin_20ms"), 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
     size_t kept = available();
     both = tiles(array, 5 * 128, 128, 128, 128), both.operation = UNMAP;
     CHECK(map(&both, 1, stream));
@@ -155,14 +178,20 @@ static void plane(void) {
 static void chain(void) {
     CUresult (*create_chain)(void **, const struct array *, unsigned), (*destroy_chain)(void *);
     CUresult (*divided_chain)(struct properties *, void *), (*level_of)(void **, void *, unsigned);
-    CUresult (*from_host)(void *, size_t, const void *, size_t), (*to_host)(void *, void *, size_t, size_t);
+    CUresult (*from_host)(void *, size_t, const void *, size_t),
+        (*to_host)(void *, void *, size_t, size_t);
     *(void **)&create_chain = driver_symbol("cuMipmappedArrayCreate");
     *(void **)&destroy_chain = driver_symbol("cuMipmappedArrayDestroy");
     *(void **)&divided_chain = driver_symbol("cuMipmappedArrayGetSparseProperties");
     *(void **)&level_of = driver_symbol("cuMipmappedArrayGetLevel");
     *(void **)&from_host = driver_symbol("cuMemcpyHtoA_v2");
     *(void **)&to_host = driver_symbol("cuMemcpyAtoH_v2");
-    struct array wanted = {.width = 512, .height = 512, .depth = 2, .format = FLOAT, .channels = 1, .flags = SPARSE | LAYERED};
+    struct array wanted = {.width = 512,
+                           .height = 512,
+                           .depth = 2,
+                           .format = FLOAT,
+                           .channels = 1,
+                           .flags = SPARSE | LAYERED};
     struct properties how;
     size_t before = available();
     void *whole, *level, *small;
@@ -196,10 +225,12 @@ static void chain(void) {
     HOLDS(before == available());
 
     /* Too small for a tile: all of it is one tail. */
-    wanted = (struct array){.width = 64, .height = 64, .format = FLOAT, .channels = 4, .flags = SPARSE};
+    wanted =
+        (struct array){.width = 64, .height = 64, .format = FLOAT, .channels = 4, .flags = SPARSE};
     CHECK(create(&whole, &wanted));
     CHECK(divided(&how, whole));
-    HOLDS(how.tile[0] == 64 && how.tile[1] == 64 && how.flags == 0 && how.tail == 0); /* just one tile */
+    HOLDS(how.tile[0] == 64 && how.tile[1] == 64 && how.flags == 0 &&
+          how.tail == 0); /* just one tile */
     CHECK(destroy(whole));
     wanted.height = 63;
     CHECK(create(&whole, &wanted));

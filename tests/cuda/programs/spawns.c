@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * spawns - a process that uses the GPU starts others in every way there is: fork, vfork and posix_spawn with exec, system, popen, a
- * fork whose child forks, and a vfork whose exec fails. Every child uses the GPU itself; in between the parent goes on as if
- * nothing had been. Prints one JSON object: children, and the GPU's total, which was the same to all.
+ * spawns - a process that uses the GPU starts others in every way there is: fork, vfork and
+ * posix_spawn with exec, system, popen, a fork whose child forks, and a vfork whose exec fails.
+ * Every child uses the GPU itself; in between the parent goes on as if nothing had been. Prints one
+ * JSON object: children, and the GPU's total, which was the same to all.
  */
 #include "driver.h"
 

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * spin.h - a kernel that keeps the whole GPU busy for a given time, on a real GPU and on the simulated one: as many blocks as
- * there is room for at once, so that kernels of several streams come one after the other and never beside each other.
+ * spin.h - a kernel that keeps the whole GPU busy for a given time, on a real GPU and on the
+ * simulated one: as many blocks as there is room for at once, so that kernels of several streams
+ * come one after the other and never beside each other.
  *
- * The simulated GPU takes the time from the name, spin_<n>us. A real one runs the PTX below, which counts iterations of
- * a dependent multiply-add; how many make <n> us is measured once, with events, while nobody else uses the GPU. Work is
- * counted in iterations and not in clock ticks, because clocks go on while another context has the GPU.
+ * The simulated GPU takes the time from the name, spin_<n>us. A real one runs the PTX below, which
+ * counts iterations of a dependent multiply-add; how many make <n> us is measured once, with
+ * events, while nobody else uses the GPU. Work is counted in iterations and not in clock ticks,
+ * because clocks go on while another context has the GPU.
  */
 #ifndef CGPU_TEST_SPIN_H
 #define CGPU_TEST_SPIN_H
@@ -55,7 +57,8 @@ static inline CUfunction spin_function(const char *name) {
 static inline CUresult spin_launch(const struct spin *spin, uint32_t iterations, CUstream stream) {
     CUdeviceptr sink = spin->sink;
     void *params[] = {&iterations, &sink};
-    return cu.cuLaunchKernel(spin->function, spin->blocks, 1, 1, spin->threads, 1, 1, 0, stream, params, NULL);
+    return cu.cuLaunchKernel(spin->function, spin->blocks, 1, 1, spin->threads, 1, 1, 0, stream,
+                             params, NULL);
 }
 
 /* Blocks of the GPU of the current context. */
@@ -64,7 +67,8 @@ static inline unsigned spin_blocks(void) {
     int processors, threads;
     CHECK(cu.cuCtxGetDevice(&device));
     CHECK(cu.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
-    CHECK(cu.cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device));
+    CHECK(cu.cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
+                                  device));
     return (unsigned)processors * ((unsigned)threads / SPIN_THREADS);
 }
 
@@ -84,7 +88,8 @@ static inline float spin_measure(const struct spin *spin, uint32_t iterations, C
     return ms;
 }
 
-/* A kernel of this name: on the simulated GPU it does what its name says, on a real one next to nothing. */
+/* A kernel of this name: on the simulated GPU it does what its name says, on a real one next to
+ * nothing. */
 static inline struct spin spin_named(const char *name) {
     struct spin spin = {.function = spin_function(name),
                         .blocks = spin_blocks(),
@@ -114,7 +119,8 @@ static inline uint32_t spin_iterations(const struct spin *spin, unsigned us, CUs
     return per_iteration_us > 0 ? (uint32_t)((float)us / per_iteration_us) + 1 : 1;
 }
 
-/* A kernel of `us` microseconds. `iterations` is what an earlier calibration found, 0 to calibrate now. */
+/* A kernel of `us` microseconds. `iterations` is what an earlier calibration found, 0 to calibrate
+ * now. */
 static inline struct spin spin_open(unsigned us, uint32_t iterations, CUstream stream) {
     char name[32];
     snprintf(name, sizeof name, "spin_%uus", us);

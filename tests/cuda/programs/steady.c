@@ -94,7 +94,8 @@ int main(int argc, char **argv) {
             watchdog(120 + (unsigned)seconds);
             run(&spin, stream, seconds, window, shapes);
             watchdog(600);
-        } else if (!strcmp(line, "quit")) return 0;
+        } else if (!strcmp(line, "quit"))
+            return 0;
         else {
             fprintf(stderr, "steady: not a command: %s\n", line);
             return 2;

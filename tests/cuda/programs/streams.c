@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * streams - order in and between streams, seen through events, and the times that events tell. Prints one JSON object: the
- * milliseconds that ten kernels of 1 ms took.
+ * streams - order in and between streams, seen through events, and the times that events tell.
+ * Prints one JSON object: the milliseconds that ten kernels of 1 ms took.
  */
 #include "driver.h"
 
@@ -25,12 +25,14 @@ int main(void) {
     CHECK(cu.cuEventQuery(never));
     CHECK(cu.cuEventSynchronize(never));
 
-    /* Closed until the host opens it, so that nothing is done before it is looked at, however slow the host is. */
+    /* Closed until the host opens it, so that nothing is done before it is looked at, however slow
+     * the host is. */
     CHECK(cu.cuMemHostAlloc((void **)&gate, 4096, 0));
     __atomic_store_n(gate, 0, __ATOMIC_RELEASE);
     CHECK(cu.cuStreamWaitValue32(first, (CUdeviceptr)(uintptr_t)gate, 1, 0));
     CHECK(cu.cuEventRecord(begin, first));
-    for (int i = 0; i < 10; i++) CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, first, NULL, NULL));
+    for (int i = 0; i < 10; i++)
+        CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, first, NULL, NULL));
     CHECK(cu.cuEventRecord(end, first));
     EXPECT(CUDA_ERROR_NOT_READY, cu.cuStreamQuery(first));
     EXPECT(CUDA_ERROR_NOT_READY, cu.cuEventQuery(end));

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * surroundings - what a process has besides memory on a GPU, before the driver is opened and after it was used: umask, signal handlers
- * and mask, environment, folder, limits, descriptors, threads, the state of stdio. Prints what it has afterwards, line by line, so
- * that two runs can be compared. Exits 1 if any of what it set itself beforehand has changed.
+ * surroundings - what a process has besides memory on a GPU, before the driver is opened and after
+ * it was used: umask, signal handlers and mask, environment, folder, limits, descriptors, threads,
+ * the state of stdio. Prints what it has afterwards, line by line, so that two runs can be
+ * compared. Exits 1 if any of what it set itself beforehand has changed.
  */
 #include "driver.h"
 
@@ -51,7 +52,8 @@ int main(void) {
     umask(027);
     for (int number = 1; number < 65; number++) {
         struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
-        if (number != SIGALRM && number != SIGKILL && number != SIGSTOP && number != 32 && number != 33)
+        if (number != SIGALRM && number != SIGKILL && number != SIGSTOP && number != 32 &&
+            number != 33)
             sigaction(number, &action, NULL);
         if (sigaction(number, NULL, &before[number]) != 0) before[number].sa_handler = SIG_ERR;
     }
@@ -71,7 +73,8 @@ int main(void) {
     for (int number = 1; number < 65; number++) {
         if (before[number].sa_handler == SIG_ERR) continue;
         HOLDS(sigaction(number, NULL, &after) == 0);
-        HOLDS(after.sa_handler == before[number].sa_handler && after.sa_flags == before[number].sa_flags);
+        HOLDS(after.sa_handler == before[number].sa_handler &&
+              after.sa_flags == before[number].sa_flags);
     }
     HOLDS(sigprocmask(SIG_SETMASK, NULL, &now) == 0 && !memcmp(&now, &blocked, sizeof now));
     raise(SIGUSR1);
@@ -82,7 +85,8 @@ int main(void) {
     HOLDS(threads_before == 1);
     for (char **variable = environ; *variable; variable++) {
         /* Whoever runs us says where the shim is; nothing else may differ. */
-        if (!strncmp(*variable, "LD_PRELOAD=", 11) || !strncmp(*variable, "CGPU_", 5) || !strncmp(*variable, "ALIYUN_", 7))
+        if (!strncmp(*variable, "LD_PRELOAD=", 11) || !strncmp(*variable, "CGPU_", 5) ||
+            !strncmp(*variable, "ALIYUN_", 7))
             continue;
         variables++;
         for (const char *at = *variable; *at; at++) hash = hash * 31 + (unsigned char)*at;
@@ -95,7 +99,8 @@ int main(void) {
     for (int resource = 0; resource < RLIM_NLIMITS; resource++) {
         struct rlimit limit;
         if (getrlimit(resource, &limit) == 0)
-            printf("limit %d %llu %llu\n", resource, (unsigned long long)limit.rlim_cur, (unsigned long long)limit.rlim_max);
+            printf("limit %d %llu %llu\n", resource, (unsigned long long)limit.rlim_cur,
+                   (unsigned long long)limit.rlim_max);
     }
     return 0;
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * take - one process that takes and gives memory as told on standard input; one JSON object per answer.
+ * take - one process that takes and gives memory as told on standard input; one JSON object per
+ * answer.
  *
  *     take BYTES      allocates (K, M, G)
  *     give            frees what it took last
  *     info            nothing
  *
- * Every answer has the call's result and, as they are then, total and free of the GPU, the bytes held, what of the GPU is in use in
- * truth, by whomever; and the process's id.
+ * Every answer has the call's result and, as they are then, total and free of the GPU, the bytes
+ * held, what of the GPU is in use in truth, by whomever; and the process's id.
  */
 #include "books.h"
 
@@ -42,8 +43,9 @@ int main(void) {
         size_t left, whole;
         CHECK(books.own(&left, &whole));
         CHECK(cu.cuMemGetInfo(&available, &total));
-        printf("{\"result\": %d, \"total\": %zu, \"free\": %zu, \"held\": %zu, \"on_gpu\": %zu, \"pid\": %d}\n", result, total,
-               available, held, whole - left, (int)getpid());
+        printf("{\"result\": %d, \"total\": %zu, \"free\": %zu, \"held\": %zu, \"on_gpu\": %zu, "
+               "\"pid\": %d}\n",
+               result, total, available, held, whole - left, (int)getpid());
         fflush(stdout);
     }
     return 0;

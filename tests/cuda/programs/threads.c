@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * threads [THREADS [ROUNDS]] - threads that share a context and do everything at once: allocate, fill, copy, launch, record, wait,
- * free, each on streams of its own and on its own default stream. Every byte is checked, and at the end all memory must be free
- * again. Threads come and go, so that what a thread leaves behind would show. Prints one JSON object.
+ * threads [THREADS [ROUNDS]] - threads that share a context and do everything at once: allocate,
+ * fill, copy, launch, record, wait, free, each on streams of its own and on its own default stream.
+ * Every byte is checked, and at the end all memory must be free again. Threads come and go, so that
+ * what a thread leaves behind would show. Prints one JSON object.
  */
 #include "driver.h"
 
@@ -60,7 +61,8 @@ int main(int argc, char **argv) {
     CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
     CHECK(cu.cuMemGetInfo(&before, NULL));
     for (int generation = 0; generation < 4; generation++) {
-        for (unsigned i = 0; i < threads; i++) HOLDS(pthread_create(&thread[i], NULL, work, (void *)(uintptr_t)i) == 0);
+        for (unsigned i = 0; i < threads; i++)
+            HOLDS(pthread_create(&thread[i], NULL, work, (void *)(uintptr_t)i) == 0);
         for (unsigned i = 0; i < threads; i++) HOLDS(pthread_join(thread[i], NULL) == 0);
     }
     CHECK(cu.cuCtxSynchronize());

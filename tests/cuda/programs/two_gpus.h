@@ -41,12 +41,14 @@ static inline void taken_of_both(size_t first, size_t second, size_t kept, const
         size_t expected = device ? second : first, says, has;
         taken_of(device, &says, &has);
         if (has != expected || says != expected + (device ? 0 : kept))
-            FAIL("%s: expected %zu taken of GPU %d, the books say %zu, the driver %zu", when, expected, device, says, has);
+            FAIL("%s: expected %zu taken of GPU %d, the books say %zu, the driver %zu", when,
+                 expected, device, says, has);
     }
 }
 
 static inline uint64_t physical_on(CUdevice device, size_t bytes, int handle_types) {
-    struct allocation wanted = {.kind = PINNED, .handle_types = handle_types, .location = {DEVICE, device}};
+    struct allocation wanted = {
+        .kind = PINNED, .handle_types = handle_types, .location = {DEVICE, device}};
     uint64_t handle;
     CHECK(vm.create(&handle, bytes, &wanted, 0));
     return handle;

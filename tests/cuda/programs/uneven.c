@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * uneven - a GPU's multiprocessors split into parts of different sizes, by locality domain where there are several, and events of whole
- * contexts: recorded behind all that their streams hold, waited for by all of them. Prints one JSON object with the parts.
+ * uneven - a GPU's multiprocessors split into parts of different sizes, by locality domain where
+ * there are several, and events of whole contexts: recorded behind all that their streams hold,
+ * waited for by all of them. Prints one JSON object with the parts.
  *
  * For a driver without a shim, of 13.1 or later. Expects a GPU of compute capability 8 or later.
  */
@@ -19,15 +20,23 @@ struct group {
     unsigned multiprocessors, coscheduled, preferred, flags, domain, reserved[11];
 };
 
-_Static_assert(sizeof(struct resource) == 144 && sizeof(struct group) == 64, "as in the driver's header");
+_Static_assert(sizeof(struct resource) == 144 && sizeof(struct group) == 64,
+               "as in the driver's header");
 
-enum { SM = 1, DEFAULT_STREAM = 1, INVALID_TYPE = 914, INVALID_CONFIGURATION = 915, CAPTURE_UNSUPPORTED = 900 };
+enum {
+    SM = 1,
+    DEFAULT_STREAM = 1,
+    INVALID_TYPE = 914,
+    INVALID_CONFIGURATION = 915,
+    CAPTURE_UNSUPPORTED = 900
+};
 enum { BACKFILL = 1, LOCAL = 2, DOMAIN_COUNT = 149, RELAXED = 2, CAPTURE_INVALIDATED = 901 };
 
 static struct {
     CUresult (*of_device)(CUdevice, struct resource *, int);
     CUresult (*of_green)(void *, struct resource *, int);
-    CUresult (*split)(struct resource *, unsigned, const struct resource *, struct resource *, unsigned, struct group *);
+    CUresult (*split)(struct resource *, unsigned, const struct resource *, struct resource *,
+                      unsigned, struct group *);
     CUresult (*describe)(void **, struct resource *, unsigned);
     CUresult (*create)(void **, void *, CUdevice, unsigned);
     CUresult (*destroy)(void *);
@@ -157,7 +166,8 @@ static void events(CUcontext primary, void *one, CUstream first) {
 int main(void) {
     int domains = 1;
     struct resource all, parts[3], rest, again;
-    struct group groups[3] = {{.multiprocessors = 10, .coscheduled = 2}, {.multiprocessors = 24}, {.flags = BACKFILL}};
+    struct group groups[3] = {
+        {.multiprocessors = 10, .coscheduled = 2}, {.multiprocessors = 24}, {.flags = BACKFILL}};
     CUstream first, second;
 
     watchdog(60);
@@ -171,7 +181,8 @@ int main(void) {
     HOLDS(groups[2].multiprocessors == all.multiprocessors - 34);
     CHECK(green.split(parts, 3, &all, &rest, 0, groups));
     HOLDS(rest.kind == 0 && rest.multiprocessors == 0);
-    for (int i = 0; i < 3; i++) HOLDS(parts[i].kind == SM && parts[i].multiprocessors == groups[i].multiprocessors);
+    for (int i = 0; i < 3; i++)
+        HOLDS(parts[i].kind == SM && parts[i].multiprocessors == groups[i].multiprocessors);
     groups[2] = (struct group){.multiprocessors = 2};
     CHECK(green.split(parts, 3, &all, &rest, 0, groups));
     HOLDS(rest.multiprocessors == all.multiprocessors - 36);
@@ -193,7 +204,8 @@ int main(void) {
         struct resource mixed[2];
         void *description;
         CHECK(green.split(mixed, 2, &all, &rest, 0, local));
-        HOLDS(mixed[0].multiprocessors == mixed[1].multiprocessors && mixed[1].domain == 1 && mixed[1].flags == LOCAL);
+        HOLDS(mixed[0].multiprocessors == mixed[1].multiprocessors && mixed[1].domain == 1 &&
+              mixed[1].flags == LOCAL);
         HOLDS(rest.multiprocessors == all.multiprocessors - 2 * mixed[0].multiprocessors);
         EXPECT(INVALID_CONFIGURATION, green.describe(&description, mixed, 2)); /* of two domains */
         CUstream stream;

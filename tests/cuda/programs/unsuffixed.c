@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * unsuffixed - the functions as they were called before CUDA 3.2, without a suffix and with 32-bit sizes: they take memory of the same
- * GPU. Fills it with 64 MiB at a time until the driver refuses, frees everything, and prints one JSON object: total (clamped to 32
- * bits), granted, the refusing error, and what cuMemGetInfo_v2 says is free before and after.
+ * unsuffixed - the functions as they were called before CUDA 3.2, without a suffix and with 32-bit
+ * sizes: they take memory of the same GPU. Fills it with 64 MiB at a time until the driver refuses,
+ * frees everything, and prints one JSON object: total (clamped to 32 bits), granted, the refusing
+ * error, and what cuMemGetInfo_v2 says is free before and after.
  */
 #include "driver.h"
 
@@ -31,7 +32,8 @@ int main(void) {
     HOLDS(before - taken >= (size_t)count * chunk);
     for (int i = 0; i < count; i++) CHECK(release(address[i]));
     CHECK(cu.cuMemGetInfo(&after, NULL));
-    printf("{\"total\": %u, \"granted\": %zu, \"error\": %d, \"free_before\": %zu, \"free_after\": %zu}\n", total,
-           (size_t)count * chunk, result, before, after);
+    printf("{\"total\": %u, \"granted\": %zu, \"error\": %d, \"free_before\": %zu, \"free_after\": "
+           "%zu}\n",
+           total, (size_t)count * chunk, result, before, after);
     return 0;
 }

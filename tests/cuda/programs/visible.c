@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * visible [BYTES] - every GPU that the program sees, in its order: what the driver and NVML say of its memory, before and after BYTES
- * (K, M, G; default 16M) are allocated on it. One JSON object per GPU and line: device, uuid, total and free (before). Exits 1 unless
- * both libraries agree to the byte, GPU by GPU, and what is allocated on one GPU changes no other. NATIVE lists the UUIDs of GPUs
- * that have no limit (or is "all"): of these NVML tells the whole, and neighbours may use them.
+ * visible [BYTES] - every GPU that the program sees, in its order: what the driver and NVML say of
+ * its memory, before and after BYTES (K, M, G; default 16M) are allocated on it. One JSON object
+ * per GPU and line: device, uuid, total and free (before). Exits 1 unless both libraries agree to
+ * the byte, GPU by GPU, and what is allocated on one GPU changes no other. NATIVE lists the UUIDs
+ * of GPUs that have no limit (or is "all"): of these NVML tells the whole, and neighbours may use
+ * them.
  */
 #include "driver.h"
 
@@ -105,8 +107,8 @@ int main(int argc, char **argv) {
         if (is_limited(&gpus[i])) HOLDS(gpus[i].free + bytes <= before[i].free);
         CHECK(cu.cuCtxSetCurrent(gpus[i].context));
         CHECK(cu.cuMemFree(address));
-        printf("{\"device\": %d, \"uuid\": \"%s\", \"total\": %zu, \"free\": %zu}\n", i, before[i].uuid, before[i].total,
-               before[i].free);
+        printf("{\"device\": %d, \"uuid\": \"%s\", \"total\": %zu, \"free\": %zu}\n", i,
+               before[i].uuid, before[i].total, before[i].free);
     }
     return 0;
 }

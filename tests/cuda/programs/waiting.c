@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * waiting HOW [ROUNDS] - work that waits for other work of this program, which a gate must not hold back for good. Prints "ready", reads a
- * line, and prints "over" when all of it has run.
+ * waiting HOW [ROUNDS] - work that waits for other work of this program, which a gate must not hold
+ * back for good. Prints "ready", reads a line, and prints "over" when all of it has run.
  *
  *     host        a host function waits for a kernel that is launched after it
  *     peer        a kernel waits for another one that is launched after it
- *     capture     a capture in the global mode stays open while another thread launches; then its graph is launched, again and again
- *     fork        children come and go while kernels are launched
+ *     capture     a capture in the global mode stays open while another thread launches; then its
+ * graph is launched, again and again fork        children come and go while kernels are launched
  *     persistent  a kernel that never ends
  *     forth       a collective of two GPUs, the first GPU's part first
  *     back        the same, the second GPU's part first
@@ -141,19 +141,26 @@ int main(int argc, char **argv) {
     printf("ready\n");
     fflush(stdout);
     if (getchar() == EOF) return 2;
-    if (!strcmp(how, "host")) host();
-    else if (!strcmp(how, "peer")) peer();
-    else if (!strcmp(how, "capture")) capture();
-    else if (!strcmp(how, "fork")) forks();
-    else if (!strcmp(how, "forth")) collective(0);
-    else if (!strcmp(how, "back")) collective(1);
+    if (!strcmp(how, "host"))
+        host();
+    else if (!strcmp(how, "peer"))
+        peer();
+    else if (!strcmp(how, "capture"))
+        capture();
+    else if (!strcmp(how, "fork"))
+        forks();
+    else if (!strcmp(how, "forth"))
+        collective(0);
+    else if (!strcmp(how, "back"))
+        collective(1);
     else if (!strcmp(how, "persistent")) {
         launch(driver_function("persistent"), stream[0]);
         for (int i = 0; i < 10; i++) launch(kernel, stream[1]);
         printf("launched\n");
         fflush(stdout);
         for (;;) pause();
-    } else return 2;
+    } else
+        return 2;
     printf("over\n");
     fflush(stdout);
     /* Whoever wants to look at what was counted. */

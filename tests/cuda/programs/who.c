@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * who [BYTES] - takes BYTES (none: no context either) and then answers each line of its input with one line of JSON: what NVML tells of the
- * first GPU and the processes on it. The line "work" lets the GPU compute for 300 ms before, "account" has it keep accounts. Checks on the way that all versions of a list
- * say the same, by the protocol of two calls, and that what is asked wrongly gets the vendor's answers. Functions that this NVML lacks, or
- * does not support, are left out; lists that it does not give away are null.
+ * who [BYTES] - takes BYTES (none: no context either) and then answers each line of its input with
+ * one line of JSON: what NVML tells of the first GPU and the processes on it. The line "work" lets
+ * the GPU compute for 300 ms before, "account" has it keep accounts. Checks on the way that all
+ * versions of a list say the same, by the protocol of two calls, and that what is asked wrongly
+ * gets the vendor's answers. Functions that this NVML lacks, or does not support, are left out;
+ * lists that it does not give away are null.
  *
  *     {"pid": 7, "total": ..., "used": ..., "free": ...,
  *      "compute": [[pid, bytes], ...], "graphics": [...], "mps": [...], "detail": [...],
@@ -69,18 +71,27 @@ struct attributes {
     unsigned long long mib;
 };
 
-enum { INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, VERSION_MISMATCH = 25, ROOM = 64 };
+enum {
+    INVALID_ARGUMENT = 2,
+    NOT_SUPPORTED = 3,
+    NO_PERMISSION = 4,
+    NOT_FOUND = 6,
+    INSUFFICIENT_SIZE = 7,
+    VERSION_MISMATCH = 25,
+    ROOM = 64
+};
 
 static void *library;
 static Device gpu;
 
-#define FUNCTION(name, symbol, arguments)                                                                              \
-    int(*name) arguments;                                                                                              \
+#define FUNCTION(name, symbol, arguments) \
+    int(*name) arguments;                 \
     *(void **)&name = dlsym(library, symbol)
 
 static void put(const char *name, unsigned count, const struct short_process *list) {
     printf(", \"%s\": [", name);
-    for (unsigned i = 0; i < count; i++) printf("%s[%u, %llu]", i ? ", " : "", list[i].pid, list[i].memory);
+    for (unsigned i = 0; i < count; i++)
+        printf("%s[%u, %llu]", i ? ", " : "", list[i].pid, list[i].memory);
     printf("]");
 }
 
@@ -159,24 +170,30 @@ static void utilisation(void) {
     struct info infos[ROOM];
     struct short_process shorts[ROOM];
     unsigned count = 0;
-    FUNCTION(get, "nvmlDeviceGetProcessUtilization", (Device, struct sample *, unsigned *, unsigned long long));
+    FUNCTION(get, "nvmlDeviceGetProcessUtilization",
+             (Device, struct sample *, unsigned *, unsigned long long));
     FUNCTION(get_all, "nvmlDeviceGetProcessesUtilizationInfo", (Device, struct infos *));
     int answer = get(gpu, NULL, &count, 0);
-    if (answer == NOT_SUPPORTED || answer == NO_PERMISSION) return; /* a GPU that is cut; a start that was refused */
+    if (answer == NOT_SUPPORTED || answer == NO_PERMISSION)
+        return; /* a GPU that is cut; a start that was refused */
     HOLDS(answer == (count ? INSUFFICIENT_SIZE : NOT_FOUND));
     count = ROOM;
     answer = get(gpu, samples, &count, 0);
     HOLDS(answer == (count ? CUDA_SUCCESS : NOT_FOUND));
-    for (unsigned i = 0; i < count; i++) shorts[i] = (struct short_process){samples[i].pid, samples[i].sm};
+    for (unsigned i = 0; i < count; i++)
+        shorts[i] = (struct short_process){samples[i].pid, samples[i].sm};
     put("busy", count, shorts);
     if (!get_all) return;
     struct infos asked = {.version = 7, .count = ROOM, .list = infos};
     EXPECT(VERSION_MISMATCH, get_all(gpu, &asked));
     asked.version = 0x01000018;
     answer = get_all(gpu, &asked);
-    if (answer == NOT_FOUND) asked.count = 0;
-    else CHECK(answer);
-    for (unsigned i = 0; i < asked.count; i++) shorts[i] = (struct short_process){infos[i].pid, infos[i].sm};
+    if (answer == NOT_FOUND)
+        asked.count = 0;
+    else
+        CHECK(answer);
+    for (unsigned i = 0; i < asked.count; i++)
+        shorts[i] = (struct short_process){infos[i].pid, infos[i].sm};
     put("busy_info", asked.count, shorts);
 }
 
@@ -208,7 +225,8 @@ static void limits(void) {
     struct limits asked = {.group = "/sys/fs/cgroup"};
     FUNCTION(get, "nvmlDeviceGetMemoryLimits_v1", (Device, struct limits *));
     if (!get || get(gpu, &asked) != CUDA_SUCCESS) return;
-    printf(", \"limits\": {\"soft\": %llu, \"hard\": %llu, \"used\": %llu}", asked.soft, asked.hard, asked.used);
+    printf(", \"limits\": {\"soft\": %llu, \"hard\": %llu, \"used\": %llu}", asked.soft, asked.hard,
+           asked.used);
 }
 
 /* Those of a GPU that is cut. */
@@ -226,7 +244,8 @@ static void instances(void) {
     for (unsigned i = 0; by_index(whole, i, &gpu) == CUDA_SUCCESS; i++) {
         CHECK(get(gpu, &memory));
         CHECK(attributes_of(gpu, &attributes));
-        printf("%s{\"mib\": %llu, \"total\": %llu, \"used\": %llu", i ? ", " : "", attributes.mib, memory.total, memory.used);
+        printf("%s{\"mib\": %llu, \"total\": %llu, \"used\": %llu", i ? ", " : "", attributes.mib,
+               memory.total, memory.used);
         list("compute", "Compute");
         printf("}");
     }
@@ -237,7 +256,8 @@ static void instances(void) {
 static void work(void) {
     static CUfunction function; /* loaded once: code is memory, too */
     if (!function) function = driver_function("spin_10ms");
-    for (int i = 0; i < 30; i++) CHECK(cu.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    for (int i = 0; i < 30; i++)
+        CHECK(cu.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
     CHECK(cu.cuCtxSynchronize());
 }
 
@@ -245,8 +265,8 @@ static void answer(void) {
     struct memory memory;
     FUNCTION(get, "nvmlDeviceGetMemoryInfo", (Device, struct memory *));
     CHECK(get(gpu, &memory));
-    printf("{\"pid\": %d, \"total\": %llu, \"used\": %llu, \"free\": %llu", (int)getpid(), memory.total, memory.used,
-           memory.free);
+    printf("{\"pid\": %d, \"total\": %llu, \"used\": %llu, \"free\": %llu", (int)getpid(),
+           memory.total, memory.used, memory.free);
     list("compute", "Compute");
     list("graphics", "Graphics");
     list("mps", "MPSCompute");

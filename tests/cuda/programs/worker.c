@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * worker [KERNEL_US [ITERATIONS]] - one process of a tenant, led by commands on standard input; one JSON object per answer.
+ * worker [KERNEL_US [ITERATIONS]] - one process of a tenant, led by commands on standard input; one
+ * JSON object per answer.
  *
  *     info            the GPU as this process sees it, and whether managed memory is refused
  *     fill            takes memory until the driver refuses: first 64 MiB at a time, then 2 MiB
  *     free            gives it all back
- *     run SECONDS     launches kernels without a pause, two batches ahead of the GPU; prints how many completed within that
- *                     time, and how many seconds had passed when the last of them did
- *     serve SECONDS   serves requests with REST_US of quiet after each: REQUEST kernels, which it
- *                     waits for; prints how many
- *     quit
+ *     run SECONDS     launches kernels without a pause, two batches ahead of the GPU; prints how
+ * many completed within that time, and how many seconds had passed when the last of them did serve
+ * SECONDS   serves requests with REST_US of quiet after each: REQUEST kernels, which it waits for;
+ * prints how many quit
  *
- * Kernels take KERNEL_US (60) microseconds; ITERATIONS is what another worker's calibration found (see spin.h).
+ * Kernels take KERNEL_US (60) microseconds; ITERATIONS is what another worker's calibration found
+ * (see spin.h).
  */
 #include "spin.h"
 
@@ -36,9 +37,11 @@ static void info(const struct spin *spin) {
     CHECK(cu.cuDriverGetVersion(&version));
     CUresult result = cu.cuMemAllocManaged(&managed, 1 << 20, CU_MEM_ATTACH_GLOBAL);
     if (result == CUDA_SUCCESS) CHECK(cu.cuMemFree(managed));
-    printf("{\"pid\": %d, \"gpu\": \"%s\", \"driver\": %d, \"device_total\": %zu, \"total\": %zu, \"free\": %zu, "
+    printf("{\"pid\": %d, \"gpu\": \"%s\", \"driver\": %d, \"device_total\": %zu, \"total\": %zu, "
+           "\"free\": %zu, "
            "\"managed\": %d, \"iterations\": %" PRIu32 "}\n",
-           (int)getpid(), name, version, device_total, total_bytes, free_bytes, result, spin->iterations);
+           (int)getpid(), name, version, device_total, total_bytes, free_bytes, result,
+           spin->iterations);
 }
 
 static void fill(void) {
@@ -46,7 +49,8 @@ static void fill(void) {
     size_t granted = 0;
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < 2; i++) {
-        while (blocks < BLOCKS && (result = cu.cuMemAlloc(&block[blocks], sizes[i])) == CUDA_SUCCESS) {
+        while (blocks < BLOCKS &&
+               (result = cu.cuMemAlloc(&block[blocks], sizes[i])) == CUDA_SUCCESS) {
             blocks++;
             granted += sizes[i];
         }
@@ -63,7 +67,8 @@ static void run(const struct spin *spin, CUstream stream, double seconds) {
     CUevent event[2];
     uint64_t done = 0;
     double counted = 0;
-    for (int i = 0; i < 2; i++) CHECK(cu.cuEventCreate(&event[i], CU_EVENT_DISABLE_TIMING | 1 /* blocking sync */));
+    for (int i = 0; i < 2; i++)
+        CHECK(cu.cuEventCreate(&event[i], CU_EVENT_DISABLE_TIMING | 1 /* blocking sync */));
     double start = seconds_now(), now = start;
     for (uint64_t batch = 0; now - start < seconds; batch++) {
         for (int i = 0; i < BATCH; i++) CHECK(spin_launch(spin, spin->iterations, stream));
@@ -81,7 +86,8 @@ static void run(const struct spin *spin, CUstream stream, double seconds) {
     }
     CHECK(cu.cuStreamSynchronize(stream));
     for (int i = 0; i < 2; i++) CHECK(cu.cuEventDestroy(event[i]));
-    printf("{\"launches\": %" PRIu64 ", \"counted_seconds\": %.6f, \"seconds\": %.6f}\n", done, counted, now - start);
+    printf("{\"launches\": %" PRIu64 ", \"counted_seconds\": %.6f, \"seconds\": %.6f}\n", done,
+           counted, now - start);
 }
 
 static void serve(const struct spin *spin, CUstream stream, double seconds) {
@@ -107,16 +113,20 @@ int main(int argc, char **argv) {
     printf("{\"ready\": true}\n");
     while (fgets(line, sizeof line, stdin)) {
         line[strcspn(line, "\n")] = 0;
-        if (!strcmp(line, "info")) info(&spin);
-        else if (!strcmp(line, "fill")) fill();
-        else if (!strcmp(line, "free")) give_back();
+        if (!strcmp(line, "info"))
+            info(&spin);
+        else if (!strcmp(line, "fill"))
+            fill();
+        else if (!strcmp(line, "free"))
+            give_back();
         else if (!strncmp(line, "run ", 4)) {
             watchdog(600 + (unsigned)atof(line + 4));
             run(&spin, stream, atof(line + 4));
         } else if (!strncmp(line, "serve ", 6)) {
             watchdog(600 + (unsigned)atof(line + 6));
             serve(&spin, stream, atof(line + 6));
-        } else if (!strcmp(line, "quit")) return 0;
+        } else if (!strcmp(line, "quit"))
+            return 0;
         else {
             fprintf(stderr, "worker: not a command: %s\n", line);
             return 2;
