@@ -1,4 +1,4 @@
-//! An actor's process, from outside.
+//! The harness's side of an actor process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::command::{Answer, Command, Step};
 use crate::line::{self, Line};
 
-/// Where everything is: the built files, the simulated GPU, the container.
+/// Paths and settings: the built files, the simulated GPU, the container.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// `target/test`.
@@ -25,22 +25,22 @@ pub struct Setup {
     pub driver: u32,
     /// The container's directory.
     pub container: PathBuf,
-    /// Its limit on the first GPU in MiB.
+    /// Limit on the first GPU in MiB.
     pub limit_mib: u64,
     /// The second GPU, where there is one.
     pub second: Option<Second>,
     /// `CGPU_SIM_FAULT`, if the driver is to refuse.
     pub faults: Option<String>,
-    /// Whether actors draw the names of entry points among all that do the same.
+    /// Whether actors draw the entry point's name among all names of the same function.
     pub names: bool,
 }
 
 /// The second GPU of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Second {
-    /// The container's limit there in MiB.
+    /// The container's limit on it in MiB.
     pub limit_mib: u64,
-    /// Whether programs see it before the first one.
+    /// Whether programs see it before the first GPU.
     pub swapped: bool,
 }
 
@@ -51,10 +51,10 @@ impl Setup {
     }
 }
 
-/// Tells an actor that it is to draw names, and by which seed.
+/// Environment variable with the seed by which an actor draws names of entry points.
 pub const NAMES: &str = "DIFFERENTIAL_NAMES";
 
-/// A process under the shim that does what it is told. Killed when dropped.
+/// A process under the shim that performs commands. Killed when dropped.
 #[derive(Debug)]
 pub struct Actor {
     process: Child,
@@ -64,7 +64,7 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// Starts one. `seed` is the driver's, for the refusals that it draws.
+    /// Starts an actor. `seed` is the simulated driver's, for the refusals that it draws.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -100,7 +100,8 @@ impl Actor {
         if setup.names {
             program.env(NAMES, seed.to_string());
         }
-        // SAFETY: between fork and exec only async-signal-safe calls are allowed; prctl is a bare system call.
+        // SAFETY: between fork and exec only async-signal-safe calls are allowed; `die_with_parent`
+        // makes one bare system call and does not allocate.
         unsafe { program.pre_exec(die_with_parent) };
         let (line, theirs) = line::pair()?;
         theirs.give_to(&mut program);
@@ -112,30 +113,30 @@ impl Actor {
         Ok(Self { process, input, output: BufReader::new(output), line })
     }
 
-    /// By which descriptors come and go.
+    /// Returns the socket for descriptors.
     #[must_use]
     pub fn line(&self) -> &Line {
         &self.line
     }
 
-    /// Its process id.
+    /// Returns its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// Has its first thread do something on the first GPU.
+    /// Performs a command on the first GPU in the actor's first thread.
     ///
     /// # Errors
-    /// If it does not answer: it has ended, which is a defect.
+    /// If it does not answer because it has ended, which is a defect.
     pub fn perform(&mut self, command: &Command) -> Result<Answer> {
         self.take(&Step::from(command.clone()))
     }
 
-    /// Has it do something.
+    /// Performs a step.
     ///
     /// # Errors
-    /// If it does not answer: it has ended, which is a defect.
+    /// If it does not answer because it has ended, which is a defect.
     pub fn take(&mut self, step: &Step) -> Result<Answer> {
         let command = &step.command;
         let mut line = serde_json::to_string(step)?;
@@ -152,7 +153,7 @@ impl Actor {
             .with_context(|| format!("the actor answered {line:?} to {command:?}"))
     }
 
-    /// Kills it, at whatever instant this is.
+    /// Kills the process at whatever point it has reached.
     ///
     /// # Errors
     /// If it cannot be waited for.
@@ -165,21 +166,23 @@ impl Actor {
 
 impl Drop for Actor {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
 fn die_with_parent() -> std::io::Result<()> {
-    // SAFETY: changes nothing but the signal that this process gets when its parent's thread ends.
+    // SAFETY: prctl with these arguments only sets the signal that this process gets when its
+    // parent's thread ends.
     match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
     }
 }
 
-/// The folder of built files and the actor: those beside a program in such a folder, else `target/test` above a test program.
+/// Returns the folder of built files and the actor's path. The folder is the program's own, or
+/// `target/test` above a test program.
 ///
 /// # Errors
 /// If they were not built.

@@ -1,4 +1,4 @@
-//! What an actor is told, and what it answers: a line of JSON each.
+//! The commands and answers of an actor: one line of JSON each.
 
 mod code;
 mod graphs;
@@ -14,35 +14,35 @@ pub use pools::OfPool;
 pub use ranges::InRange;
 pub use streams::{InStream, Lane};
 
-/// The primary context, among an actor's contexts.
+/// Name of the primary context among an actor's contexts.
 pub const PRIMARY: u32 = 0;
 
-/// The GPU's default pool, among an actor's pools.
+/// Name of the GPU's default pool among an actor's pools.
 pub const DEFAULT_POOL: u32 = 0;
 
-/// A handle that is a value: its 64 bytes.
+/// The 64 bytes of an IPC handle.
 pub type Words = [u64; 8];
 
-/// What an actor is told: a command, and where and by whom it is to be done.
+/// A command with the GPU and the thread that it is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// What.
+    /// What to do.
     pub command: Command,
-    /// On which of the machine's GPUs, which the command takes for the first one.
+    /// Index of the GPU, which the command treats as the first one.
     pub gpu: usize,
-    /// By whom.
+    /// The thread that performs it.
     pub thread: Thread,
 }
 
-/// A thread of an actor.
+/// A thread of an actor process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Thread {
-    /// The program's first one.
+    /// The process's first thread.
     #[default]
     First,
-    /// A second one, that stays.
+    /// A second thread, which lives as long as the process.
     Second,
-    /// One that ends with the command.
+    /// A thread that ends with the command.
     Passing,
 }
 
@@ -52,13 +52,14 @@ impl From<Command> for Step {
     }
 }
 
-/// One step of an actor. Contexts and allocations have the names that the player gave them; sizes are bytes.
+/// One command. Contexts and allocations have names given by the harness. Sizes are in bytes. A
+/// command that creates something also carries its new name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the fields are said above")]
+#[allow(missing_docs, reason = "the type's comment describes the fields")]
 pub enum Command {
     /// `cuInit`.
     Init,
-    /// `cuCtxCreate` on the first GPU, to be called `context`.
+    /// `cuCtxCreate` on the first GPU.
     ContextCreate { context: u32 },
     /// `cuCtxDestroy`.
     ContextDestroy { context: u32 },
@@ -68,33 +69,33 @@ pub enum Command {
     PrimaryRelease,
     /// `cuDevicePrimaryCtxReset`.
     PrimaryReset,
-    /// `cuCtxAttach` in a context: one more use of it.
+    /// `cuCtxAttach` to a context: one more use of it.
     Attach { context: u32 },
-    /// `cuCtxDetach`: the last use takes the context.
+    /// `cuCtxDetach`: the last use destroys the context.
     Detach { context: u32 },
-    /// `cuMemAlloc`, to be called `key`.
+    /// `cuMemAlloc`.
     Allocate { context: u32, key: u32, bytes: u64 },
     /// `cuMemAllocPitch`.
     AllocatePitch { context: u32, key: u32, width: u64, height: u64 },
-    /// `cuMemAllocManaged`, which a limit refuses.
+    /// `cuMemAllocManaged`, which is refused under a limit.
     AllocateManaged { context: u32, bytes: u64 },
-    /// `cuMemAlloc` as it was when addresses had 32 bits.
+    /// The first version of `cuMemAlloc`, with 32-bit addresses.
     AllocateLow { context: u32, key: u32, bytes: u64 },
-    /// `cuMemAllocPitch` as it was then.
+    /// The first version of `cuMemAllocPitch`.
     AllocateLowPitch { context: u32, key: u32, width: u64, height: u64 },
-    /// `cuMemFree`, of what has an address of 32 bits as it was then.
+    /// `cuMemFree`; its first version for a 32-bit address.
     Free { key: u32 },
-    /// `cuMemCreate`, to be called `key`; `shared`: of a kind that can be exported; `tiles`: for sparse arrays.
+    /// `cuMemCreate`. `shared`: exportable. `tiles`: for sparse arrays.
     PhysicalCreate { context: u32, key: u32, bytes: u64, place: Place, shared: bool, tiles: bool },
-    /// `cuMemAddressReserve`, `cuMemMap` of all of a handle's memory, to be called `map`.
+    /// `cuMemAddressReserve`, then `cuMemMap` of all of a handle's memory.
     PhysicalMap { key: u32, map: u32, bytes: u64 },
     /// `cuMemUnmap`, `cuMemAddressFree`.
     PhysicalUnmap { map: u32 },
     /// `cuMemRelease`.
     PhysicalRelease { key: u32 },
-    /// `cuMemRetainAllocationHandle`: another handle of what is mapped.
+    /// `cuMemRetainAllocationHandle`: another handle of mapped memory.
     PhysicalRetain { map: u32, key: u32 },
-    /// `cuArray3DCreate`; of several `levels`: `cuMipmappedArrayCreate`.
+    /// `cuArray3DCreate`; `cuMipmappedArrayCreate` for several `levels`.
     ArrayCreate {
         context: u32,
         key: u32,
@@ -104,51 +105,54 @@ pub enum Command {
         channels: u32,
         levels: u32,
     },
-    /// `cuArrayCreate`; `old`: as it was when sizes had 32 bits.
+    /// `cuArrayCreate`; `old`: its first version, with 32-bit sizes.
     FlatCreate { context: u32, key: u32, width: u64, height: u64, channels: u32, old: bool },
     /// `cuArrayDestroy`, `cuMipmappedArrayDestroy`.
     ArrayDestroy { context: u32, key: u32 },
-    /// `cuMemAllocFromPoolAsync` in the default stream; of the GPU's default pool: `cuMemAllocAsync`.
+    /// `cuMemAllocFromPoolAsync` in the default stream; `cuMemAllocAsync` for the GPU's default
+    /// pool.
     PoolAllocate { context: u32, key: u32, bytes: u64, pool: u32 },
     /// `cuMemFreeAsync` in the default stream.
     PoolFree { context: u32, key: u32 },
-    /// `cuMemFree` of that.
+    /// `cuMemFree` of pool memory.
     PoolFreeNow { context: u32, key: u32 },
     /// `cuMemPoolTrimTo`.
     PoolTrim { pool: u32, keep: u64 },
-    /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`: what a pool keeps of what is not in use.
+    /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`: how much unused memory a pool keeps.
     PoolKeep { pool: u32, bytes: u64 },
-    /// `cuMemPoolDestroy` of one that is empty, and was never sent to anybody.
+    /// `cuMemPoolDestroy` of an empty pool that was never exported.
     PoolDestroy { pool: u32 },
-    /// Pools with more to them.
+    /// Other commands for pools.
     Pool(OfPool),
-    /// Streams, and what is done in their order.
+    /// Streams and stream-ordered memory.
     Stream(InStream),
-    /// Reserved addresses, and parts of them.
+    /// Reserved addresses and parts of them.
     Range(InRange),
-    /// `cuIpcGetMemHandle` of an allocation, to be called `lent`.
+    /// `cuIpcGetMemHandle` of an allocation.
     Lend { key: u32, lent: u32 },
-    /// `cuIpcOpenMemHandle`, to be called `open`.
+    /// `cuIpcOpenMemHandle`.
     Open { context: u32, open: u32, lent: u32, handle: Words },
     /// `cuIpcCloseMemHandle`.
     Close { open: u32 },
-    /// `cuMemExportToShareableHandle`, to be called `lent`: the descriptor comes by the line.
+    /// `cuMemExportToShareableHandle`; the descriptor is sent over the socket.
     PhysicalExport { key: u32, lent: u32 },
-    /// `cuMemImportFromShareableHandle` of the descriptor that was sent by the line, to be called `key`.
+    /// `cuMemImportFromShareableHandle` of the descriptor received over the socket.
     PhysicalImport { key: u32, lent: u32 },
-    /// `cuMemPoolCreate` of a kind that can be exported.
+    /// `cuMemPoolCreate` of an exportable pool.
     PoolCreate { pool: u32 },
-    /// `cuMemPoolExportToShareableHandle`, to be called `lent`: the descriptor comes by the line.
+    /// `cuMemPoolExportToShareableHandle`; the descriptor is sent over the socket.
     PoolExport { pool: u32, lent: u32 },
-    /// `cuMemPoolImportFromShareableHandle` of the descriptor that was sent by the line, to be called `pool`.
+    /// `cuMemPoolImportFromShareableHandle` of the descriptor received over the socket.
     PoolImport { pool: u32, lent: u32 },
     /// `cuMemPoolExportPointer` of an allocation of an exported pool.
     PoolLend { key: u32 },
-    /// `cuMemPoolImportPointer` through an imported pool, to be called `open`; `key`: its maker's name for it.
+    /// `cuMemPoolImportPointer` through an imported pool; `key` is the exporter's name of the
+    /// allocation.
     PoolOpen { pool: u32, open: u32, key: u32, handle: Words },
-    /// `cuMemFreeAsync` of that.
+    /// `cuMemFreeAsync` of an imported pointer.
     PoolClose { context: u32, open: u32 },
-    /// `cuGraphAddMemAllocNode` for each of the sizes, `cuGraphAddMemFreeNode` for each, `cuGraphInstantiate`, to be called `graph`.
+    /// `cuGraphAddMemAllocNode` for each of the sizes, `cuGraphAddMemFreeNode` for each,
+    /// `cuGraphInstantiate`.
     GraphCreate { context: u32, graph: u32, sizes: [u64; 2] },
     /// `cuGraphLaunch` in the default stream.
     GraphLaunch { graph: u32 },
@@ -156,56 +160,60 @@ pub enum Command {
     GraphDestroy { graph: u32 },
     /// `cuDeviceGraphMemTrim`.
     GraphTrim,
-    /// Graphs that are made node by node, or captured.
+    /// Graphs that are built node by node or captured.
     Graph(GraphStep),
-    /// Code, and what comes with it.
+    /// Modules, libraries and kernels.
     Code(CodeStep),
-    /// `cuGreenCtxCreate` of a part of the first GPU, to be called `green`.
+    /// `cuGreenCtxCreate` of a part of the first GPU.
     GreenCreate { green: u32 },
     /// `cuGreenCtxDestroy`.
     GreenDestroy { green: u32 },
-    /// `cuMemAlloc` in a green context, to be called `key`.
+    /// `cuMemAlloc` in a green context.
     GreenAllocate { green: u32, key: u32, bytes: u64 },
     /// `cuCtxSetLimit`.
     LimitSet { context: u32, limit: Limit, value: u64 },
-    /// `cuModuleLoadData` of an image with a variable of so many bytes, to be called `module`.
+    /// `cuModuleLoadData` of an image with a variable of `bytes` bytes.
     ModuleLoad { context: u32, module: u32, bytes: u64 },
     /// `cuModuleUnload`.
     ModuleUnload { context: u32, module: u32 },
-    /// `cuLibraryLoadData` of an image with a variable of so many bytes, to be called `library`.
+    /// `cuLibraryLoadData` of an image with a variable of `bytes` bytes.
     LibraryLoad { library: u32, bytes: u64 },
-    /// `cuLibraryGetGlobal` of the variable, or `cuLibraryGetModule`: either brings the library into the context.
+    /// `cuLibraryGetGlobal` of the variable, or `cuLibraryGetModule`: each loads the library into
+    /// the context.
     LibraryBring { context: u32, library: u32, variable: bool },
     /// `cuLibraryUnload`.
     LibraryUnload { library: u32 },
-    /// `cuMulticastCreate` and `cuMulticastAddDevice` of the first GPU, or, if it is to be an endpoint, `cuLogicalEndpointCreate`; to be
-    /// called `object`. `shared`: of a kind that can be exported.
+    /// `cuMulticastCreate` and `cuMulticastAddDevice` of the first GPU; for an endpoint
+    /// `cuLogicalEndpointCreate`. `shared`: exportable.
     ObjectCreate { object: u32, bytes: u64, endpoint: bool, shared: bool },
-    /// `cuMulticastBindMem`, `cuLogicalEndpointBindMem`: the first bytes of a handle's memory, to the object from `offset` on.
+    /// `cuMulticastBindMem` or `cuLogicalEndpointBindMem`: binds the first bytes of a handle's
+    /// memory to the object at `offset`.
     ObjectBind { object: u32, offset: u64, key: u32, bytes: u64 },
-    /// `cuMulticastUnbind`, `cuLogicalEndpointUnbind`.
+    /// `cuMulticastUnbind` or `cuLogicalEndpointUnbind`.
     ObjectUnbind { object: u32, offset: u64, bytes: u64 },
-    /// `cuMemRelease`, `cuLogicalEndpointDestroy`.
+    /// `cuMemRelease` or `cuLogicalEndpointDestroy`.
     ObjectEnd { object: u32 },
-    /// As `PhysicalExport`, of an object.
+    /// As `PhysicalExport`, for an object.
     ObjectExport { object: u32, lent: u32 },
-    /// As `PhysicalImport`, of an object.
+    /// As `PhysicalImport`, for an object.
     ObjectImport { object: u32, lent: u32 },
-    /// `cuArrayCreate` of a sparse array of [`TILES`] tiles, to be called `key`.
+    /// `cuArrayCreate` of a sparse array of [`TILES`] tiles.
     SparseCreate { context: u32, key: u32 },
-    /// `cuMemMapArrayAsync` of a tile to a handle's memory, [`TILE`] bytes from `at` on; or, without a handle, out of it. Waited for.
+    /// `cuMemMapArrayAsync`, then a wait. Maps a tile to [`TILE`] bytes of a handle's memory from
+    /// `at` on; without a handle, unmaps it.
     TileMap { context: u32, array: u32, tile: u32, key: Option<u32>, at: u64 },
-    /// Another interface of the same process allocates memory on the first GPU, to be called `key`.
+    /// Allocates memory on the first GPU by another interface in the same process.
     ForeignAllocate { key: u32, bytes: u64 },
-    /// It frees it.
+    /// Frees memory of the other interface.
     ForeignFree { key: u32 },
-    /// It makes it known: the descriptor comes by the line.
+    /// Exports memory of the other interface; the descriptor is sent over the socket.
     ForeignExport { key: u32 },
-    /// `cuImportExternalMemory` of the descriptor that was sent by the line, to be called `external`; `key`: its maker's name for it.
+    /// `cuImportExternalMemory` of the descriptor received over the socket; `key` is the exporter's
+    /// name of the memory.
     ExternalImport { context: u32, external: u32, key: u32, bytes: u64 },
-    /// `cuExternalMemoryGetMappedBuffer` of all of it, to be called `buffer`.
+    /// `cuExternalMemoryGetMappedBuffer` of all of the imported memory.
     ExternalMap { external: u32, buffer: u32, bytes: u64 },
-    /// `cuMemFree` of that.
+    /// `cuMemFree` of a mapped buffer.
     ExternalFree { buffer: u32 },
     /// `cuDestroyExternalMemory`.
     ExternalEnd { external: u32 },
@@ -217,21 +225,21 @@ pub enum Command {
     Restore { pid: u32 },
     /// `cuCheckpointProcessUnlock`.
     Unlock { pid: u32 },
-    /// NVML's memory info and list of processes, without a context.
+    /// NVML's memory info and process list, without a context.
     Watch,
     /// `cuStreamSynchronize`, at which pools shrink.
     Synchronise { context: u32 },
-    /// `cuMemFree` of an address that nobody gave out.
+    /// `cuMemFree` of an address that was never allocated.
     FreeUnknown,
     /// `cuMemGetInfo` and NVML's memory info.
     Look { context: u32 },
-    /// A child that tries the driver, and ends.
+    /// Forks a child that calls the driver and exits.
     Fork,
-    /// Becomes another program: the same one, from its start.
+    /// Executes the actor's program again, from its start.
     Execute,
 }
 
-/// Where physical memory is to lie.
+/// Location of physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {
     /// On the first GPU.
@@ -242,70 +250,74 @@ pub enum Place {
     Domain(u8),
 }
 
-/// A limit of a context that takes memory of the GPU.
+/// A limit of a context that takes GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Limit {
-    /// Of each thread that can be resident.
+    /// Stack of each thread that can be resident.
     Stack,
-    /// What kernels print.
+    /// Buffer for the output of kernels.
     Printf,
-    /// In-kernel `malloc`.
+    /// Heap of in-kernel `malloc`.
     Heap,
 }
 
 /// Bytes of a tile of a sparse array.
 pub const TILE: u64 = 64 << 10;
 
-/// Tiles of a sparse array along each side.
+/// Tiles along each side of a sparse array.
 pub const SIDE: u32 = 8;
 
 /// Tiles of a sparse array.
 pub const TILES: u32 = SIDE * SIDE;
 
-/// What came of it.
+/// Result of a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// The driver's code; of a fork, the child's exit status.
+    /// The driver's code; for a fork, the child's exit status.
     pub code: i32,
-    /// Of an allocation: its address, and the pitch if it has one.
+    /// Of an allocation.
     #[serde(default)]
     pub address: u64,
     /// Of a pitched allocation.
     #[serde(default)]
     pub pitch: u64,
-    /// Of an allocation that was lent.
+    /// Of an exported allocation.
     #[serde(default)]
     pub handle: Words,
-    /// Of an array: what the driver needs for it, as it says. Of a limit: of how many the GPU has one.
+    /// For an array: the bytes that the driver says it needs. For a limit: the number of instances
+    /// on the GPU.
     #[serde(default)]
     pub needed: u64,
-    /// Of a limit: what it was.
+    /// For a limit: its former value.
     #[serde(default)]
     pub former: u64,
-    /// Of anything: what the GPU's default pool and the actor's own ones hold now, and what is reserved for graphs.
+    /// After any command: bytes reserved by the GPU's default pool, the actor's own pools and
+    /// graphs.
     #[serde(default)]
     pub pooled: u64,
-    /// The same of the other GPU, where there is one: what a process does on one GPU may give its pools a reason to shrink on another.
+    /// The same on the other GPU, if there is one: a call on one GPU may make pools on the other
+    /// shrink.
     #[serde(default)]
     pub elsewhere: u64,
-    /// Of that, what is reserved for graphs.
+    /// Part of `pooled` that is reserved for graphs.
     #[serde(default)]
     pub graphs: u64,
-    /// Of a question for them.
+    /// For a query of graph memory.
     #[serde(default)]
     pub figures: Figures,
-    /// Of anything done with the primary context: whether it is active now. Of a pool: whether it is the one that the GPU allocates from.
+    /// For the primary context: whether it is active. For a pool: whether it is the GPU's current
+    /// pool.
     #[serde(default)]
     pub active: bool,
-    /// Of a look or a watch.
+    /// For a query of memory.
     #[serde(default)]
     pub sight: Sight,
-    /// Of a watch: processes by their ids, and what they have.
+    /// For an NVML query: process ids and their bytes.
     #[serde(default)]
     pub members: Vec<(u32, u64)>,
 }
 
-/// What an actor sees of its GPU, in bytes.
+/// Memory of a GPU as an actor sees it, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sight {
     /// `cuMemGetInfo`.

@@ -1,20 +1,24 @@
-//! Several containers on one GPU, each filled to its limit by a way of its own, while a witness looks at the GPU again and again.
+//! Several containers on one GPU, each filled to its limit by another kind of allocation, while an
+//! observer samples the GPU.
 //!
-//! **At every look**: what the GPU says that a container's processes hold, the dead among them, does not pass the container's limit by more
-//! than what came unasked and is on no books ([`Due`], which only the test knows): other interfaces' memory and the like, and what is lacking
-//! on the books of what their contexts and variables take. So memory that was asked for never passes the limit, not for an instant.
+//! **At every sample** the memory that a container's processes hold on the GPU, exited processes
+//! included, may exceed the limit only by memory that no ledger could refuse ([`Due`], which only
+//! the test knows): other interfaces' memory, and what the ledger lacks of contexts and variables.
+//! Requested memory never exceeds the limit, not even briefly.
 //!
-//! **In the end** what came unasked is shown: with a reading or two of the monitor, so within seconds; on a machine that has other things
-//! to do nobody knows, and [`SEEING`] only ends what hangs. How long it took is told.
+//! **In the end** this excess is shown as unaccounted, usually within seconds, after one or two
+//! readings of the monitor. A busy machine takes longer: [`SHOWN_TIMEOUT`] only ends a test that
+//! hangs. The time taken is reported.
 //!
-//! Nothing is in step here: every container has a thread that drives its processes as fast as they go, and the witness looks in between.
-//! Where a call may hold more than it is to keep, it looks when no call is under way.
-//! [`race`] has one container instead, for whose last room many processes race, each driven by a thread of its own; there the witness
-//! looks only when no call is under way.
+//! Nothing is synchronised. A thread for each container drives its processes as fast as it can, and
+//! samples fall in between. Where a call may hold more than it keeps, samples are taken only when
+//! no call is in progress. In [`race`] many processes of one container, each with its own thread,
+//! compete for its last memory; its samples are always taken between calls.
 //!
-//! All sizes are such that the driver takes what is asked for. What comes unasked are contexts, which containers create at the same time, so
-//! that what one costs is learned wrong here and there; green contexts, whose cost is known when they are there; other interfaces' memory,
-//! whose making nobody sees.
+//! All sizes are such that the driver takes exactly what is requested. The excess comes from
+//! contexts, which containers create at the same time, so that some measure their cost wrongly;
+//! from green contexts, whose cost is known only once they exist; and from other interfaces'
+//! memory.
 
 mod race;
 mod tenant;
@@ -40,68 +44,71 @@ pub use ways::Way;
 
 /// Processes that one thread drives where containers are filled.
 const PROCESSES: usize = 2;
-/// How long growth may be there before it is shown.
-const SEEING: Duration = Duration::from_secs(60);
-/// How long the books and the GPU may take to forget the dead.
+/// Timeout for an excess to be shown as unaccounted.
+const SHOWN_TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeout until the ledger and the GPU have released the memory of exited processes.
 const FORGETTING: Duration = Duration::from_secs(30);
 
-/// What is played.
+/// What a test consists of.
 #[derive(Clone, Debug)]
 pub struct Filling {
-    /// Of each container.
+    /// Kind of allocation of each container.
     pub ways: Vec<Way>,
-    /// Of all draws.
+    /// Seed of all draws.
     pub seed: u64,
-    /// For how long.
+    /// Duration.
     pub time: Duration,
-    /// Each container's limit.
+    /// Limit of each container in MiB.
     pub limit_mib: u64,
-    /// A process is killed once in so many steps.
+    /// A process is killed once in this many steps.
     pub kill_once_in: u64,
 }
 
-/// What one thread did.
+/// Counts of one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filled {
-    /// How.
+    /// Its kind of allocation.
     pub way: Way,
-    /// Calls made.
+    /// Calls.
     pub operations: u64,
     /// Allocations granted.
     pub granted: u64,
-    /// Allocations refused, each as out of memory.
+    /// Allocations refused with out of memory.
     pub refused: u64,
     /// Processes killed.
     pub kills: u64,
-    /// The most that the GPU said it held.
+    /// Maximum held on the GPU in bytes.
     pub peak: u64,
-    /// The most that it held beyond the limit, of what came unasked.
+    /// Maximum held beyond the limit in bytes.
     pub unasked: u64,
-    /// The longest that this was not shown, of all looks.
+    /// Longest time until an excess was shown as unaccounted.
     pub unseen: Duration,
 }
 
-/// Fills one container for each way.
+/// Fills one container for each kind of allocation.
 ///
 /// # Errors
-/// What a container held beyond its limit; an answer that is neither success nor out of memory; what was left in the end.
+/// If a container exceeds its limit, an answer is neither success nor out of memory, or memory is
+/// left at the end.
 pub fn fill(plan: &Filling, files: &Files) -> Result<Vec<Filled>> {
     run(plan, files).with_context(|| format!("seed {}", plan.seed))
 }
 
-/// A process of a container. Once it has ended, and the GPU has forgotten it, its id may be another's.
+/// A process of a container. Once it has exited and the GPU has released its memory, another
+/// process may get its id.
 struct Member {
     pid: u32,
     ended: bool,
     due: Due,
 }
 
-/// What comes unasked with what a process has: the GPU takes so much for it, or less.
+/// Implicit memory of a process that may be missing from the ledger: the GPU takes at most this for
+/// it, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Due {
-    /// On its books from the start: contexts, variables. A context may be charged too little.
+    /// Charged from the start: contexts, variables. A context may be undercharged.
     booked: u64,
-    /// Seen when it is there.
+    /// Unaccounted until the monitor observes it.
     unseen: u64,
 }
 
@@ -115,16 +122,17 @@ impl Due {
     }
 }
 
-/// A container: who is in it, and who was, as long as the GPU knows them.
+/// A container with its processes, and its former ones as long as the GPU has their memory.
 struct Container {
     name: String,
     setup: Setup,
-    /// What a context takes.
+    /// Bytes that a context takes.
     context: u64,
     members: Mutex<Vec<Member>>,
-    /// Held for reading while a call is under way.
+    /// Read-locked during a call.
     calling: RwLock<()>,
-    /// Looked at only when no call is. A pool may grow by more than it should, and is trimmed before the call returns.
+    /// Whether samples are taken only between calls. A pool may grow by more than it should and is
+    /// trimmed before the call returns.
     between_calls: bool,
 }
 
@@ -148,7 +156,7 @@ impl Container {
             names: false,
         };
         std::fs::create_dir_all(&setup.container)?;
-        // Somebody who makes the books; the witness can open them then, and the GPU.
+        // Creates the region and the GPU's state, so that the observer can open them.
         undertaker(&setup)?;
         let context = Oracle::open(&setup.container, &setup.state, &setup.gpus)?.context_cost();
         Ok(Self {
@@ -161,7 +169,7 @@ impl Container {
         })
     }
 
-    /// What the GPU says that it holds, its dead processes among the others.
+    /// Returns the container's bytes on the GPU, exited processes included.
     fn held(&self, oracle: &Oracle) -> Result<u64> {
         let between = self.between_calls.then(|| self.calling.write());
         let mut members = self.members();
@@ -175,20 +183,21 @@ impl Container {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What came unasked with what each process has, and is not on its books: what the books do not know, at most. Of one that has no books
-    /// any more the GPU has nothing either.
+    /// Returns the maximum implicit memory that the ledger lacks, by process. A process that the
+    /// ledger no longer has is left out: the GPU has nothing of it either.
     fn unbooked(&self, accounting: &mut Oracle) -> Result<BTreeMap<u32, u64>> {
         let due: Vec<(u32, Due)> =
             self.members().iter().map(|member| (member.pid, member.due)).collect();
         let booked = accounting.implicit()?;
-        // What the books have too much for one thing the monitor takes off: it makes up for nothing else.
+        // What the ledger has in excess for one process does not make up for another: the monitor
+        // subtracts it.
         let short = |(pid, due): (u32, Due)| {
             Some((pid, due.unseen + due.booked.saturating_sub(*booked.get(&pid)?)))
         };
         Ok(due.into_iter().filter_map(short).collect())
     }
 
-    /// More, or less, comes unasked with what a process has.
+    /// Changes the implicit memory of a process.
     fn owes(&self, pid: u32, change: impl FnOnce(&mut Due)) {
         if let Some(member) =
             self.members().iter_mut().find(|member| member.pid == pid && !member.ended)
@@ -209,7 +218,7 @@ impl Container {
     }
 }
 
-/// The file of the simulated GPUs in a play's folder, and what they are: one with all that there is.
+/// The simulated GPU: its file in the run's folder and its description, with every feature.
 const STATE: &str = "gpus";
 const GPUS: &str = "B200:65536";
 const DRIVER: u32 = 13_050;
@@ -218,11 +227,11 @@ fn host(files: &Files) -> Result<Host> {
     Host::start(files, &files.folder.join(STATE), GPUS)
 }
 
-/// When threads end.
+/// End condition of threads.
 struct End {
-    /// At this time.
+    /// The time, or `None`.
     at: Option<Instant>,
-    /// Calls that are left.
+    /// Remaining calls.
     operations: AtomicU64,
 }
 
@@ -241,7 +250,7 @@ impl End {
     }
 
     fn count(&self) {
-        // Threads that find it there at the same time make a few calls more.
+        // Threads that reach the end together make a few more calls.
         let _ = self
             .operations
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
@@ -296,18 +305,18 @@ fn run(plan: &Filling, files: &Files) -> Result<Vec<Filled>> {
     Ok(filled.into_iter().zip(watched).map(with).collect())
 }
 
-/// What is seen of a container, look by look.
+/// Observations of a container.
 struct Watched<'a> {
     container: &'a Container,
     oracle: Oracle,
     peak: u64,
     unasked: u64,
     unseen: Duration,
-    /// When it was found to hold more than is shown.
+    /// Since when it has held more than is shown.
     since: Option<Instant>,
 }
 
-/// Looks at the GPU until the end.
+/// Samples the GPU until the end.
 fn watch<'a>(containers: &'a [Container], host: &Host, end: &End) -> Result<Vec<Watched<'a>>> {
     let open = |container: &'a Container| {
         let setup = &container.setup;
@@ -328,7 +337,8 @@ fn watch<'a>(containers: &'a [Container], host: &Host, end: &End) -> Result<Vec<
 impl Watched<'_> {
     fn look(&mut self, host: &Host) -> Result<()> {
         let container = self.container;
-        // Before and after: what was booked only later, or went meanwhile, is in one of them.
+        // Sampled before and after: what is charged later, or released meanwhile, is in one of the
+        // samples.
         let mut unbooked = container.unbooked(&mut self.oracle)?;
         let held = container.held(&self.oracle)?;
         for (pid, bytes) in container.unbooked(&mut self.oracle)? {
@@ -357,20 +367,21 @@ impl Watched<'_> {
         let unseen = self.since.get_or_insert_with(Instant::now).elapsed();
         self.unseen = unseen.max(self.unseen);
         ensure!(
-            unseen < SEEING,
+            unseen < SHOWN_TIMEOUT,
             "{unshown} beyond the limit, and {growth} that are shown, came unasked and are not shown"
         );
         Ok(())
     }
 }
 
-/// Waits until nothing of a container is on the books nor on the GPU, but not forever: what is left there.
+/// Waits until neither the ledger nor the GPU has memory of the container, with a timeout. Returns
+/// what is left in both.
 fn left(container: &Container) -> Result<(u64, u64)> {
     let deadline = Instant::now() + FORGETTING;
     let setup = &container.setup;
     let mut accounting = Oracle::open(&setup.container, &setup.state, &setup.gpus)?;
     loop {
-        // Without a monitor it is the next process that buries the dead.
+        // Without a monitor the next process reclaims the slots of exited ones.
         undertaker(setup)?;
         let left = (accounting.total()?.all, container.held(&accounting)?);
         if left == (0, 0) || Instant::now() > deadline {

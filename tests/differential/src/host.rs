@@ -1,4 +1,4 @@
-//! The host of several containers: a monitor, and what `cgpu smi` shows.
+//! The host of several containers: a monitor and `cgpu smi`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Program, Stdio};
@@ -8,10 +8,10 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::play::Files;
 
-/// How long the monitor may take to answer for the first time, or to find a container.
+/// Timeout for the monitor's first answer.
 const START: Duration = Duration::from_secs(30);
 
-/// A monitor that runs. Ended when dropped.
+/// A running monitor. Killed when dropped.
 #[derive(Debug)]
 pub struct Host {
     process: Child,
@@ -22,10 +22,10 @@ pub struct Host {
 }
 
 impl Host {
-    /// Starts the monitor of a host with the simulated GPUs `gpus`, and waits until it answers.
+    /// Starts the monitor of a host with the simulated GPUs `gpus` and waits until it answers.
     ///
     /// # Errors
-    /// If it cannot be started, or does not answer.
+    /// If it cannot be started or does not answer.
     pub fn start(files: &Files, state: &Path, gpus: &str) -> Result<Self> {
         let root = files.folder.join("root");
         std::fs::create_dir_all(root.join("containers"))?;
@@ -45,13 +45,14 @@ impl Host {
         Ok(host)
     }
 
-    /// The directory of a container of this name.
+    /// Returns the directory of the container with this name.
     #[must_use]
     pub fn container(&self, name: &str) -> PathBuf {
         self.root.join("containers").join(name)
     }
 
-    /// What the container's processes are shown to have on the first GPU beyond what was charged, in bytes; below 0: less.
+    /// Returns the container's unaccounted bytes on the first GPU as shown by `cgpu smi`. Below 0,
+    /// less was found than was charged.
     ///
     /// # Errors
     /// If `cgpu smi` fails.
@@ -60,7 +61,7 @@ impl Host {
         let dir = container.to_string_lossy();
         let found =
             all["containers"].as_array().into_iter().flatten().find(|one| one["dir"] == *dir);
-        // A monitor finds a container within a moment; until then it shows nothing.
+        // The monitor has not found the container yet.
         Ok(found.and_then(|one| one["gpus"][0]["unaccounted"].as_i64()).unwrap_or(0))
     }
 
@@ -77,7 +78,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,13 +1,14 @@
-//! Random programs of the driver API, each step of which is compared with what it should have done.
+//! Runs random programs of the driver API and compares each step with a model.
 //!
 //! ```text
 //!   play: draws a step (seeded) ──> actor: a process under the shim, on the simulated GPU
 //!     │                                │ answers: the driver's code, what the getters show
-//!     ├──> model: what should have happened, told plainly
-//!     └──> witness: the container's books (its `use` file), the GPU's own truth (the simulator's segment)
+//!     ├──> model: what should have happened
+//!     └──> oracle: the container's ledger (its `use` file), the simulator's own state
 //! ```
 //!
-//! A step that does not agree ends the play with its seed, its number and what differs; the same seed replays it.
+//! A step that disagrees ends the run and reports its seed, its number and the difference. The same
+//! seed repeats it.
 
 pub mod actor;
 pub mod command;

@@ -1,4 +1,4 @@
-//! A line between player and actor by which open descriptors go, beside the commands.
+//! A socket between harness and actor that carries open descriptors, beside the commands.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,20 +14,20 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// Tells a program the number of its end.
+/// Environment variable with the descriptor number of the program's end.
 const VARIABLE: &str = "DIFFERENTIAL_LINE";
 
-/// How long a descriptor may be under way. It was sent before it is waited for.
+/// Timeout for receiving a descriptor. It is always sent before it is waited for.
 const UNDER_WAY: Duration = Duration::from_secs(60);
 
-/// One end.
+/// One end of the socket.
 #[derive(Debug)]
 pub struct Line(UnixDatagram);
 
-/// Both ends of a new line.
+/// Creates both ends of a new socket.
 ///
 /// # Errors
-/// If the system gives none.
+/// If the system refuses the sockets.
 pub fn pair() -> Result<(Line, Line)> {
     let (one, other) = UnixDatagram::pair().context("a pair of sockets")?;
     one.set_read_timeout(Some(UNDER_WAY))?;
@@ -36,28 +36,30 @@ pub fn pair() -> Result<(Line, Line)> {
 }
 
 impl Line {
-    /// Has a program, and whatever it becomes, inherit this end.
+    /// Makes a program inherit this end, across every `exec` of it.
     pub fn give_to(self, program: &mut Program) {
         program.env(VARIABLE, self.0.as_raw_fd().to_string());
         let keep = move || Ok(rustix::io::fcntl_setfd(&self.0, rustix::io::FdFlags::empty())?);
-        // SAFETY: between fork and exec only async-signal-safe calls are allowed; this is a bare system call.
+        // SAFETY: between fork and exec only async-signal-safe calls are allowed; the closure makes
+        // one bare system call and does not allocate.
         unsafe { program.pre_exec(keep) };
     }
 
-    /// The end that this program was given.
+    /// Takes the end that this program inherited.
     ///
     /// # Errors
-    /// If it was given none.
+    /// If it inherited none.
     pub fn given() -> Result<Self> {
         let number: RawFd = std::env::var(VARIABLE).context(VARIABLE)?.parse().context(VARIABLE)?;
-        // SAFETY: whoever started us has left it open for us; this is called once in a program's life, so nobody else owns it.
+        // SAFETY: `give_to` left this descriptor open for this process. The function is called once
+        // in a process's life, so the descriptor has no other owner.
         Ok(Self(unsafe { UnixDatagram::from_raw_fd(number) }))
     }
 
-    /// Sends a descriptor; ours stays.
+    /// Sends a duplicate of a descriptor.
     ///
     /// # Errors
-    /// If the other end is gone.
+    /// If the other end is closed.
     pub fn send(&self, descriptor: BorrowedFd<'_>) -> Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -69,10 +71,10 @@ impl Line {
         Ok(())
     }
 
-    /// Receives the descriptor that was sent.
+    /// Receives a descriptor that was sent.
     ///
     /// # Errors
-    /// If none comes.
+    /// If none arrives in time.
     pub fn receive(&self) -> Result<OwnedFd> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -1,4 +1,4 @@
-//! Plays random programs against the model, as long as one likes.
+//! Runs random programs against the model, for a given number of steps.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,16 +10,16 @@ use cgpu_differential::containers::{Filling, Racing, Way, fill, race};
 use cgpu_differential::play::{Files, Plan, Route, folder, play};
 use clap::{Parser, ValueEnum};
 
-/// Random programs under a limit, against a plain model, the books and the simulated GPU's own truth
+/// Compare random programs under a limit with a model, the ledger and the simulated GPU's state
 #[derive(Parser)]
 struct Arguments {
-    /// Steps to play in all
+    /// Steps in all
     #[arg(long, default_value_t = 50_000)]
     operations: u64,
-    /// Steps of one play; each has its own seed, the first one --seed
+    /// Steps of one run; each run has its own seed, the first one --seed
     #[arg(long, default_value_t = 10_000)]
     play: u64,
-    /// The first play's seed; one that has failed replays the failure
+    /// Seed of the first run; the seed of a failed run repeats its failure
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Processes of the container
@@ -28,28 +28,30 @@ struct Arguments {
     /// The container's limit in MiB
     #[arg(long, default_value_t = 4096)]
     limit_mib: u64,
-    /// A process is killed once in so many steps
+    /// Kill a process once in this many steps
     #[arg(long, default_value_t = 500)]
     kill_once_in: u64,
-    /// Whether the driver refuses now and then what it is asked
+    /// Whether the driver refuses some of the calls
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
     refusals: bool,
-    /// What is played beside what always is
+    /// Kinds of steps to draw beside the basic ones
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Route::value_variants().to_vec())]
     routes: Vec<Route>,
-    /// Whether `cuMemGetInfo` is looked at after every step
+    /// Whether to compare `cuMemGetInfo` after every step
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
     look_always: bool,
-    /// Afterwards fill several containers at once, each to its limit by a way of its own, for so many seconds
+    /// Afterwards let several containers fill up at once, each by another kind of allocation, for
+    /// this time
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     filling: u64,
-    /// Instead of all that: eight processes of one container race for its last room, so many calls in all
+    /// Instead let eight processes of one container compete for its last memory, for this many
+    /// calls
     #[arg(long, value_name = "CALLS", conflicts_with = "filling")]
     racing: Option<u64>,
-    /// Processes to kill during such a race, at least
+    /// Minimum number of processes to kill during such a race
     #[arg(long, default_value_t = 100, requires = "racing")]
     kills: u64,
-    /// Where the built files are; else beside this program
+    /// Folder of the built files; by default the folder of this program
     #[arg(long, env = "CGPU_DIST")]
     dist: Option<PathBuf>,
 }

@@ -1,6 +1,6 @@
-//! What should have happened, told plainly: who has what, and what it is charged.
+//! The expected state: which process has what, and what it is charged.
 //!
-//! Nothing here is shared with the code under test; the rounding is written down again.
+//! It shares nothing with the code under test, so rounding is implemented here again.
 
 mod code;
 mod graphs;
@@ -18,13 +18,14 @@ use crate::command::{Limit, Words};
 /// A mebibyte.
 pub const MIB: u64 = 1 << 20;
 
-/// What the simulated driver takes for a green context.
+/// Bytes that the simulated driver takes for a green context.
 pub const GREEN: u64 = 8 * MIB;
 
-/// What the driver takes small allocations out of.
+/// Size of the blocks from which the driver takes small allocations.
 pub const BLOCK: u64 = 2 * MIB;
 
-/// What the driver takes for `bytes`: below 1 MiB steps of 512 bytes, from there on 2 MiB.
+/// Returns the bytes that the driver takes for `bytes`: multiples of 512 below 1 MiB, of 2 MiB from
+/// there on.
 #[must_use]
 pub fn rounded(bytes: u64) -> u64 {
     if bytes < MIB { bytes.next_multiple_of(512) } else { bytes.next_multiple_of(2 * MIB) }
@@ -33,30 +34,30 @@ pub fn rounded(bytes: u64) -> u64 {
 /// An allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// The context that it dies with.
+    /// The context that it ends with.
     pub context: u32,
-    /// What it is charged.
+    /// Charged bytes.
     pub charged: u64,
-    /// As what others know it, if they do.
+    /// Its name in [`Model::lent`], once it was exported.
     pub lent: Option<u32>,
 }
 
 /// Physical memory behind handles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Physical {
-    /// What it is charged: nothing, on the host, nor what is another's.
+    /// Charged bytes: 0 on the host and for imported memory.
     pub charged: u64,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Handles, mappings, bindings and tiles that hold it.
+    /// Number of handles, mappings, bindings and tiles that hold it.
     pub references: u32,
-    /// Whether it can be sent to others.
+    /// Whether it can be exported.
     pub shared: bool,
     /// Whether it can be mapped to tiles.
     pub tiles: bool,
-    /// Whether others may have had it by an object that they have, too.
+    /// Whether other processes may hold it through an object that they share.
     pub known: bool,
-    /// As what others know it, if they do.
+    /// Its name in [`Model::lent`], once it was exported.
     pub lent: Option<u32>,
     /// Whether it came from another process.
     pub imported: bool,
@@ -65,164 +66,166 @@ pub struct Physical {
 /// An allocation in a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pooled {
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
     /// The pool.
     pub pool: u32,
-    /// What others open it by, if they may.
+    /// Handle for importing its pointer, if its pool is exportable.
     pub handle: Option<Words>,
 }
 
-/// A graph that allocates, and frees what it has allocated.
+/// A graph that allocates memory and frees it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Graph {
     /// The context that it is launched in.
     pub context: u32,
-    /// What its allocations take together, as they are asked for.
+    /// Sum of the requested sizes of its allocations.
     pub bytes: u64,
-    /// The most that is reserved for them: whole blocks.
+    /// Maximum that is reserved for them, in whole blocks.
     pub bound: u64,
 }
 
 /// An allocation of another process that is open in a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// Where.
+    /// The context.
     pub context: u32,
-    /// What.
+    /// The name of the memory.
     pub lent: u32,
 }
 
-/// Memory that its maker has made known to others.
+/// Memory that its maker has exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lent {
-    /// What it is charged, whoever holds it.
+    /// Bytes charged to the container, whichever process holds it.
     pub charged: u64,
-    /// Its size, of physical memory.
+    /// Size in bytes, for physical memory.
     pub bytes: u64,
-    /// What others open it by; physical memory goes by descriptors.
+    /// IPC handle; `None` for physical memory, which is passed by descriptor.
     pub handle: Option<Words>,
-    /// Whether it was its maker's when he died: it may be there for a moment.
+    /// Whether its maker exited while it had the memory: the ledger may still have it for a while.
     pub bereaved: bool,
 }
 
 /// A multicast object or an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Object {
-    /// Which of them.
+    /// Whether it is an endpoint.
     pub endpoint: bool,
-    /// Whether it can be sent to others.
+    /// Whether it can be exported.
     pub shared: bool,
-    /// As what others know it, if they do, or made it.
+    /// Its name in exports, once it was exported or imported.
     pub lent: Option<u32>,
-    /// By their places: whose memory is bound there.
+    /// Bound physical memory by offset.
     pub bound: BTreeMap<u64, u32>,
 }
 
 /// A limit of a context that was set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Set {
-    /// What came with the context, in bytes of the GPU.
+    /// Bytes that the context took for it when it was created.
     pub came: u64,
-    /// What it takes beyond.
+    /// Bytes that it takes beyond those.
     pub beyond: u64,
 }
 
-/// How far a process is with a checkpoint.
+/// Checkpoint state of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Progress {
-    /// It may be told what to do.
+    /// Not locked: it can perform commands.
     #[default]
     Running,
-    /// Its calls would wait.
+    /// Locked: its calls would block.
     Locked,
-    /// And its memory is not on the GPU.
+    /// Checkpointed: its memory is not on the GPU.
     Away,
 }
 
-/// A living process.
+/// A live process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     /// Whether the driver is initialised.
     pub started: bool,
-    /// Contexts that are alive.
+    /// Live contexts.
     pub contexts: Vec<u32>,
-    /// Allocations by the name they were given.
+    /// Allocations by name.
     pub allocations: BTreeMap<u32, Allocation>,
-    /// Arrays by the name they were given.
+    /// Arrays by name.
     pub arrays: BTreeMap<u32, Allocation>,
-    /// Physical memory, by the key of its first handle.
+    /// Physical memory by the name of its first handle.
     pub physical: BTreeMap<u32, Physical>,
-    /// Handles: whose memory.
+    /// Physical memory by handle.
     pub handles: BTreeMap<u32, u32>,
-    /// Mappings: whose memory.
+    /// Physical memory by mapping.
     pub maps: BTreeMap<u32, u32>,
-    /// Allocations of others that it has open.
+    /// Imported allocations that it has open.
     pub opened: BTreeMap<u32, Opened>,
-    /// What the books may still say that it pays for others: what it lent, and has let go of.
+    /// Maximum that the ledger may still charge it for memory that it exported and has released.
     pub kept: u64,
-    /// Pools that it has made beside the default one; as what others know them, if they do.
+    /// Pools that it created; their names in exports, once exported.
     pub pools: BTreeMap<u32, Option<u32>>,
-    /// Pools of others: as what they are known.
+    /// Imported pools: their names in exports.
     pub imported: BTreeMap<u32, u32>,
     /// Allocations in pools.
     pub pooled: BTreeMap<u32, Pooled>,
-    /// Allocations of others' pools that it has open: their makers' names for them.
+    /// Imported pool allocations that it has open: the exporter's names.
     pub opened_pooled: BTreeMap<u32, u32>,
-    /// The most that its pools may hold, of those that have such a limit.
+    /// Maximum sizes of the pools that have one.
     pub caps: BTreeMap<u32, u64>,
-    /// Those of its pools that lie in a locality domain: in which.
+    /// Locality domains of the pools that lie in one.
     pub local: BTreeMap<u32, u8>,
-    /// The pool that the GPU allocates from.
+    /// The GPU's current pool.
     pub current: u32,
-    /// Streams: their contexts.
+    /// Contexts by stream.
     pub streams: BTreeMap<u32, u32>,
     /// Reserved addresses.
     pub ranges: BTreeMap<u32, Range>,
-    /// Uses of contexts beyond the first.
+    /// Uses of contexts beyond the first one.
     pub attached: BTreeMap<u32, u32>,
-    /// Of the allocations: those with addresses of 32 bits.
+    /// Those of the allocations that have 32-bit addresses.
     pub low: BTreeSet<u32>,
-    /// Graphs that are ready to be launched.
+    /// Executable graphs.
     pub graphs: BTreeMap<u32, Graph>,
-    /// Graphs that were made node by node, or captured.
+    /// Graphs that were built node by node or captured.
     pub drawn: Graphs,
-    /// Code, and what comes with it.
+    /// Modules, libraries and kernels.
     pub code: Code,
-    /// How often it has retained the primary context.
+    /// Number of times that it has retained the primary context.
     pub retained: u32,
-    /// Green contexts, views of the primary one.
+    /// Green contexts, which are views of the primary one.
     pub greens: Vec<u32>,
     /// Limits of contexts.
     pub limits: BTreeMap<(u32, Limit), Set>,
-    /// Modules: their contexts, and what they take.
+    /// Context and size by module.
     pub modules: BTreeMap<u32, (u32, u64)>,
-    /// Libraries: what each takes in a context, and the contexts that it has been brought into.
+    /// Libraries: the size in one context, and the contexts that each is loaded into.
     pub libraries: BTreeMap<u32, (u64, BTreeSet<u32>)>,
     /// Multicast objects and endpoints.
     pub objects: BTreeMap<u32, Object>,
-    /// Sparse arrays, by the context that they die with.
+    /// Contexts by sparse array.
     pub sparse: BTreeMap<u32, u32>,
-    /// Their tiles: whose memory.
+    /// Physical memory by array and tile.
     pub tiles: BTreeMap<(u32, u32), u32>,
-    /// What another interface in it has allocated, which is on nobody's books.
+    /// Memory allocated by another interface, which no ledger has.
     pub foreign: BTreeMap<u32, u64>,
-    /// Other interfaces' memory: in which context, and its maker's name for it.
+    /// Imported memory of other interfaces: the context and the exporter's name.
     pub externals: BTreeMap<u32, (u32, u32)>,
-    /// Buffers in it.
+    /// Buffers mapped in it: the same.
     pub buffers: BTreeMap<u32, (u32, u32)>,
-    /// How far it is with a checkpoint.
+    /// Checkpoint state.
     pub progress: Progress,
-    /// Whether it has ever had anything that others may have: then no driver need be able to checkpoint it.
+    /// Whether it ever had anything that other processes may hold: the driver may then refuse to
+    /// checkpoint it.
     pub shares: bool,
-    /// What its pools hold, and what is reserved for its graphs.
+    /// Bytes reserved by its pools and graphs.
     pub pool: u64,
-    /// What the books may still say they hold: pools shrink when the driver likes, and are read when it matters.
+    /// Maximum that the ledger may have for them: pools shrink at the driver's discretion, and the
+    /// ledger learns of it at the next reading.
     pub pool_on_the_books: u64,
 }
 
 impl Process {
-    /// What it is charged without its contexts.
+    /// Returns its charged bytes without contexts.
     #[must_use]
     pub fn used(&self) -> u64 {
         let charged = |allocations: &BTreeMap<u32, Allocation>| -> u64 {
@@ -232,31 +235,33 @@ impl Process {
         charged(&self.allocations) + charged(&self.arrays) + physical + self.pool
     }
 
-    /// Whether its memory is on no GPU.
+    /// Returns whether its memory is off the GPU.
     #[must_use]
     pub fn is_away(&self) -> bool {
         self.progress == Progress::Away
     }
 
-    /// What it is charged without its contexts, as long as it is there.
+    /// Returns its charged bytes without contexts, or 0 while it is checkpointed.
     #[must_use]
     pub fn used_here(&self) -> u64 {
         if self.is_away() { 0 } else { self.used() }
     }
 
-    /// What the books may say of it that is not so any more, or not here. Of one that is away no more than what it pays for others, and what
-    /// of its own others may hold, who are not away.
+    /// Returns the maximum that the ledger may have beyond the true charge. For a checkpointed
+    /// process that is exported memory that it released, and its own memory that other processes
+    /// may hold, since that stays on the GPU.
     #[must_use]
     pub fn stale(&self) -> u64 {
         self.kept + if self.is_away() { self.known() } else { self.pool_on_the_books - self.pool }
     }
 
-    /// The books say that it is charged no more than this: so it pays for others what is beyond its own, at most.
+    /// Applies an observation: the ledger charges it at most this, which bounds what is left of
+    /// released exports.
     pub fn charged_at_most(&mut self, charged: u64) {
         self.kept = self.kept.min(charged.saturating_sub(self.used_here()));
     }
 
-    /// What came with something else than an allocation, beside contexts.
+    /// Returns its implicit memory beside contexts.
     #[must_use]
     pub fn came(&self) -> u64 {
         let modules = self.modules.values().map(|(_, bytes)| bytes).sum::<u64>();
@@ -269,14 +274,15 @@ impl Process {
         self.greens.len() as u64 * GREEN + limits + modules + libraries + self.code.came()
     }
 
-    /// What others may hold of it when it ends: of a pool, as much as the books say that it holds.
+    /// Returns the maximum that other processes may hold of its memory when it exits. A pool counts
+    /// with all that the ledger has for it.
     #[must_use]
     pub fn outlives(&self) -> u64 {
         let pooled = self.pools.values().any(Option::is_some);
         self.kept + self.known() + if pooled { self.pool_on_the_books } else { 0 }
     }
 
-    /// What it is charged of what others may hold, beside pools.
+    /// Returns its charge for memory that other processes may hold, beside pools.
     fn known(&self) -> u64 {
         let linear = self.allocations.values().filter(|allocation| allocation.lent.is_some());
         let physical =
@@ -287,14 +293,14 @@ impl Process {
             .sum()
     }
 
-    /// What of its own others know.
+    /// Returns the names of its own memory that is exported.
     pub fn lends(&self) -> impl Iterator<Item = u32> {
         let linear = self.allocations.values().filter_map(|allocation| allocation.lent);
         let physical = self.physical.values().filter(|physical| !physical.imported);
         linear.chain(physical.filter_map(|physical| physical.lent))
     }
 
-    /// What of others' it holds.
+    /// Returns the names of imported memory that it holds.
     pub fn borrows(&self) -> impl Iterator<Item = u32> {
         let physical = self.physical.values().filter(|physical| physical.imported);
         self.opened
@@ -303,16 +309,16 @@ impl Process {
             .chain(physical.filter_map(|physical| physical.lent))
     }
 
-    /// An allocation is its own no more.
+    /// Removes an allocation.
     pub fn free(&mut self, key: u32) {
         let Some(freed) = self.allocations.remove(&key) else { return };
         self.low.remove(&key);
         self.kept += if freed.lent.is_some() { freed.charged } else { 0 };
     }
 
-    /// What its pools, and graphs, were seen to hold. `read`: in a call that has the books read them, too. Else one of them may have grown on
-    /// the books while what another holds less, or a graph, has not been read.
-    /// What an exported pool holds no more others may hold, by pointers, as far as the books can tell.
+    /// Applies an observation of what pools and graphs hold. `read`: during a call that makes the
+    /// ledger read it too. Otherwise the ledger may have one pool's growth and not yet another's
+    /// shrinking. What an exported pool gave back other processes may still hold by pointers.
     pub fn pool_seen(&mut self, holds: u64, read: bool) {
         let grown = holds.saturating_sub(self.pool);
         self.pool = holds;
@@ -322,14 +328,14 @@ impl Process {
         self.pool_on_the_books = if read { holds } else { self.pool_on_the_books + grown };
     }
 
-    /// What of it no trimming of its pool can give back.
+    /// Returns the bytes that no trimming of pools can return.
     #[must_use]
     pub fn firm(&self) -> u64 {
         let pooled = self.pooled.values().map(|pooled| pooled.bytes).sum::<u64>();
         self.used() - self.pool + pooled + self.drawn.live()
     }
 
-    /// One reference more to the memory of a handle.
+    /// Adds a reference to the memory of a handle.
     pub fn hold(&mut self, handle: u32, enter: impl FnOnce(&mut Self, u32)) {
         let Some(&physical) = self.handles.get(&handle) else { return };
         if let Some(held) = self.physical.get_mut(&physical) {
@@ -338,7 +344,7 @@ impl Process {
         enter(self, physical);
     }
 
-    /// One reference to physical memory less.
+    /// Removes a reference to physical memory.
     pub fn let_go(&mut self, physical: u32) {
         if let Some(held) = self.physical.get_mut(&physical) {
             held.references -= 1;
@@ -349,7 +355,7 @@ impl Process {
         }
     }
 
-    /// Of that, what the driver takes out of blocks of 2 MiB, in how many pieces.
+    /// Returns the bytes that the driver takes from blocks of 2 MiB, and the number of pieces.
     #[must_use]
     pub fn small(&self) -> (u64, u64) {
         let all = self.allocations.values().chain(self.arrays.values());
@@ -357,19 +363,20 @@ impl Process {
         small.fold((0, 0), |(bytes, pieces), charged| (bytes + charged, pieces + 1))
     }
 
-    /// What the driver may have taken beyond: a block for each of them, at most. And what nobody saw coming.
+    /// Returns the maximum that the driver may have taken beyond the charge: a block for each small
+    /// piece, and code that the ledger cannot see.
     #[must_use]
     pub fn slack(&self) -> u64 {
         self.small().1 * BLOCK + self.code.unseen()
     }
 
-    /// Whether a context is alive.
+    /// Returns whether a context is live.
     #[must_use]
     pub fn has(&self, context: u32) -> bool {
         self.contexts.contains(&context)
     }
 
-    /// A context is gone, with all in it.
+    /// Removes a context and everything in it.
     pub fn lose(&mut self, context: u32) {
         self.contexts.retain(|other| *other != context);
         let its = |(key, allocation): (&u32, &Allocation)| {
@@ -396,14 +403,14 @@ impl Process {
         }
     }
 
-    /// A sparse array is gone.
+    /// Removes a sparse array.
     pub fn untile(&mut self, array: u32) {
         let tiles: Vec<u32> =
             self.tiles.extract_if(.., |(its, _), _| *its == array).map(|(_, its)| its).collect();
         tiles.into_iter().for_each(|physical| self.let_go(physical));
     }
 
-    /// What other interfaces have allocated that it keeps alive: their names.
+    /// Returns the names of other interfaces' memory that it keeps allocated.
     pub fn holds_of_others(&self) -> impl Iterator<Item = u32> {
         let imported = self.externals.values().chain(self.buffers.values()).map(|(_, name)| *name);
         self.foreign.keys().copied().chain(imported)
@@ -413,98 +420,99 @@ impl Process {
 /// A container.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// Its limit on the GPU.
+    /// Limit on the GPU.
     pub limit: u64,
-    /// What a context costs on the GPU.
+    /// Bytes that a context takes on the GPU.
     pub context: u64,
-    /// Its processes.
+    /// Live processes.
     pub processes: Vec<Process>,
-    /// What they have lent.
+    /// Exported memory.
     pub lent: BTreeMap<u32, Lent>,
-    /// What the books may say of memory that dead processes have lent.
+    /// Maximum that the ledger may have for exported memory of exited processes.
     pub orphans: u64,
-    /// What other interfaces have allocated, by the names that their makers gave it.
+    /// Sizes of other interfaces' memory, by the exporter's names.
     pub foreign: BTreeMap<u32, u64>,
 }
 
 impl Model {
-    /// What is in use, contexts included: what living processes have made, and what they hold of others'.
+    /// Returns the bytes in use, contexts included: made by live processes, and held by them of
+    /// others.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.own() + self.borrowed()
     }
 
-    /// What living processes have made.
+    /// Returns the bytes made by live processes.
     #[must_use]
     pub fn own(&self) -> u64 {
         self.processes.iter().map(|process| self.of(process)).sum()
     }
 
-    /// What is held by others only: its makers have let it go, or are dead.
+    /// Returns the bytes that only importers hold: the maker has freed them or has exited.
     #[must_use]
     pub fn borrowed(&self) -> u64 {
         let held = |lent: &u32| self.maker(*lent).is_none() && self.is_borrowed(*lent);
         self.lent.iter().filter(|(lent, _)| held(lent)).map(|(_, lent)| lent.charged).sum()
     }
 
-    /// What the driver may have taken beyond what was asked for: a block of 2 MiB for a small allocation, at most, also for one that others
-    /// hold.
+    /// Returns the maximum that the driver may have taken beyond the charge: a block of 2 MiB for
+    /// each small allocation, including exported ones.
     #[must_use]
     pub fn slack(&self) -> u64 {
         let lent = self.lent.values().filter(|lent| lent.charged <= MIB).count() as u64;
         self.processes.iter().map(Process::slack).sum::<u64>() + lent * BLOCK
     }
 
-    /// Who made it, while he has it.
+    /// Returns the process that made the memory and still has it.
     #[must_use]
     pub fn maker(&self, lent: u32) -> Option<usize> {
         self.processes.iter().position(|process| process.lends().any(|its| its == lent))
     }
 
-    /// Whether anybody has it from another.
+    /// Returns whether a process has it imported.
     #[must_use]
     pub fn is_borrowed(&self, lent: u32) -> bool {
         self.processes.iter().any(|process| process.borrows().any(|its| its == lent))
     }
 
-    /// What a process is charged, contexts included.
+    /// Returns a process's charge, contexts included.
     #[must_use]
     pub fn of(&self, process: &Process) -> u64 {
         if process.is_away() { 0 } else { self.at_home(process) }
     }
 
-    /// The same, wherever it is.
+    /// Returns the same without regard to checkpoints.
     #[must_use]
     pub fn at_home(&self, process: &Process) -> u64 {
         process.used() + self.implicit(process)
     }
 
-    /// What its contexts cost, and what came with them.
+    /// Returns a process's implicit memory, contexts included.
     #[must_use]
     pub fn implicit(&self, process: &Process) -> u64 {
         self.context * process.contexts.len() as u64 + process.came()
     }
 
-    /// The least that it has, whatever its pools give back.
+    /// Returns the minimum that a process has, whatever its pools return.
     #[must_use]
     pub fn firm(&self, process: &Process) -> u64 {
         process.firm() + self.implicit(process)
     }
 
-    /// The most that the books may say of the living.
+    /// Returns the maximum that the ledger may have for live processes.
     #[must_use]
     pub fn most(&self) -> u64 {
         self.own() + self.processes.iter().map(Process::stale).sum::<u64>()
     }
 
-    /// Whether `bytes` more keep the limit, whatever pools do. The dead do not count, but for what they have lent: all other memory of
-    /// theirs is waited for.
+    /// Returns whether `bytes` more stay within the limit, whatever pools do. Of exited processes
+    /// only exported memory counts: a charge waits for the rest.
     #[must_use]
     pub fn fits(&self, bytes: u64) -> bool {
         self.most() + self.orphans + bytes <= self.limit
     }
 
-    /// Whether they would if every pool held no more than what is in use of it.
+    /// Returns whether `bytes` more would fit if each pool kept only what is in use.
     #[must_use]
     pub fn might_fit(&self, bytes: u64) -> bool {
         let here = self.processes.iter().filter(|process| !process.is_away());
@@ -512,7 +520,8 @@ impl Model {
         firm + self.borrowed() + bytes <= self.limit + self.unrefused()
     }
 
-    /// Code that is on the books, and that nobody could refuse: so much may be over the limit.
+    /// Returns the charged bytes of code, which cannot be refused: the limit may be exceeded by
+    /// these.
     #[must_use]
     pub fn unrefused(&self) -> u64 {
         self.processes.iter().map(|process| process.code.booked()).sum()
@@ -576,7 +585,8 @@ mod tests {
         assert_eq!((model.total(), model.most()), (0, 2 * MIB));
     }
 
-    /// Memory was bound to an object that others had; the object is gone, and the driver takes the memory off the GPU.
+    /// Memory was bound to a shared object that has been destroyed, so the driver takes the memory
+    /// off the GPU.
     #[test]
     fn of_a_process_that_is_away_the_books_may_keep_what_others_may_hold() {
         let bound = Physical { charged: 4 * MIB, known: true, ..Physical::default() };

@@ -1,4 +1,5 @@
-//! What really happened: the container's books as the monitor would read them, and the simulated GPU's own truth.
+//! The facts to compare with: the container's ledger as the monitor reads it, and the simulated
+//! GPU's own state.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,37 +10,38 @@ use cgpu_shm::snapshot::{Gpu, Reader, Slot, Snapshot};
 use cgpu_sim::timeline::ProcessUse;
 use cgpu_sim::{Machine, Settings};
 
-/// Reads both.
+/// Reader of both.
 #[derive(Debug)]
 pub struct Oracle {
     reader: Reader,
     machine: Machine,
-    /// Which GPU of the machine it looks at.
+    /// Index of the observed GPU.
     gpu: usize,
 }
 
-/// What one living process has, by both.
+/// Memory of one live process by both sources, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// On the books: what was asked for.
+    /// Requested memory, by the ledger.
     pub used: u64,
-    /// On the books: what came with it.
+    /// Implicit memory, by the ledger.
     pub implicit: u64,
-    /// On the GPU, whatever it is for. More than one: of a program that became another, whose death has not been noticed yet.
+    /// All memory on the GPU. There are several entries after an `exec` until the exit of the
+    /// former program is noticed.
     pub truths: Vec<u64>,
 }
 
-/// What the container has, by the books.
+/// Memory of the container by the ledger, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Total {
-    /// Of the living and the dead.
+    /// Of live and exited processes.
     pub all: u64,
-    /// Of the dead: to be given back soon.
+    /// Of exited processes: about to be returned.
     pub draining: u64,
 }
 
 impl Oracle {
-    /// Of a container's directory and a simulated GPU.
+    /// Opens a container's directory and a simulated GPU.
     ///
     /// # Errors
     /// If one of them cannot be opened.
@@ -54,29 +56,29 @@ impl Oracle {
         Ok(Self { reader, machine, gpu: 0 })
     }
 
-    /// The same, of another GPU of the machine.
+    /// Observes another GPU of the machine.
     #[must_use]
     pub fn of_gpu(self, gpu: usize) -> Self {
         Self { gpu, ..self }
     }
 
-    /// What a context costs on the GPU.
+    /// Returns the bytes that a context takes on the GPU.
     #[must_use]
     pub fn context_cost(&self) -> u64 {
         self.machine.figures().context_memory.0
     }
 
-    /// What a process has on the GPU.
+    /// Returns the memory of a process.
     ///
     /// # Errors
-    /// If the books or the GPU cannot be read.
+    /// If the ledger or the GPU cannot be read.
     pub fn process(&mut self, pid: u32) -> Result<Seen> {
         let snapshot = self.reader.read()?;
         let truths =
             self.processes()?.into_iter().filter(|process| process.pid == pid && !process.dying);
         let live = |slot: &Slot| slot.pid == pid && slot.word.state() == Some(State::Live);
-        // Two users of one process id: the last program of one that became another may not have been mourned yet, and nobody's
-        // lock tells which is which here; the newer one is in use.
+        // After an `exec` two slots can have the same process id until the former program's slot is
+        // reclaimed. Its lock cannot be tested from here; the newer slot is the one in use.
         let slot = snapshot
             .slots
             .iter()
@@ -91,10 +93,11 @@ impl Oracle {
         })
     }
 
-    /// What came with what each process asked for, by the books; of the dead, too, as long as these have them.
+    /// Returns the implicit memory of each process by the ledger, including exited processes that
+    /// it still has.
     ///
     /// # Errors
-    /// If the books cannot be read.
+    /// If the ledger cannot be read.
     pub fn implicit(&mut self) -> Result<BTreeMap<u32, u64>> {
         let snapshot = self.reader.read()?;
         let slots = snapshot.slots.iter().enumerate();
@@ -108,16 +111,16 @@ impl Oracle {
         Ok(implicit)
     }
 
-    /// What the container has on the GPU, by the books.
+    /// Returns the container's memory on the GPU by the ledger.
     ///
     /// # Errors
-    /// If the books cannot be read.
+    /// If the ledger cannot be read.
     pub fn total(&mut self) -> Result<Total> {
         let snapshot = self.reader.read()?;
         Ok(self.gpu_of(&snapshot).map_or_else(Total::default, |gpu| total(&snapshot, gpu)))
     }
 
-    /// What all processes, the dead among them, have on the GPU.
+    /// Returns the memory of all processes on the GPU, including exited ones.
     ///
     /// # Errors
     /// If the GPU cannot be read.
@@ -125,7 +128,7 @@ impl Oracle {
         Ok(self.processes()?.iter().map(|process| process.memory.0).sum())
     }
 
-    /// What each process has on the GPU, be it dead.
+    /// Returns the memory of each process on the GPU, including exited ones.
     ///
     /// # Errors
     /// If the GPU cannot be read.
@@ -137,7 +140,7 @@ impl Oracle {
         Ok(held)
     }
 
-    /// Whether the GPU has forgotten all but these processes: what it has, they have.
+    /// Returns whether the GPU has memory of these processes only, once each.
     ///
     /// # Errors
     /// If the GPU cannot be read.
@@ -150,10 +153,10 @@ impl Oracle {
         }))
     }
 
-    /// What dead processes have on the GPU by the books, which is soon gone.
+    /// Returns the memory of exited processes by the ledger, which is about to be returned.
     ///
     /// # Errors
-    /// If the books cannot be read.
+    /// If the ledger cannot be read.
     pub fn draining(&mut self) -> Result<u64> {
         let snapshot = self.reader.read()?;
         let Some(gpu) = self.gpu_of(&snapshot) else { return Ok(0) };
@@ -162,7 +165,7 @@ impl Oracle {
         Ok(cells.map(|(cell, _)| (cell.used + cell.implicit).0).sum())
     }
 
-    /// The GPU in the books: programs may see it at another place.
+    /// Finds the GPU by its ordinal on the host: the container's index can differ.
     fn gpu_of<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a Gpu> {
         snapshot.gpus.iter().find(|gpu| usize::try_from(gpu.ordinal) == Ok(self.gpu))
     }
@@ -171,10 +174,10 @@ impl Oracle {
         Ok(self.machine.processes(self.gpu)?)
     }
 
-    /// Whether the GPU's own state is one that its operations lead to.
+    /// Checks the invariants of the simulated GPU's state.
     ///
     /// # Errors
-    /// With what is wrong.
+    /// Names the invariant that is violated.
     pub fn check_gpu(&self) -> Result<()> {
         Ok(self.machine.check()?)
     }

@@ -1,32 +1,33 @@
-//! Draws that a seed repeats.
+//! Random values that a seed repeats.
 
-/// A source of draws.
+/// A source of random values.
 #[derive(Debug)]
 pub struct Random(fastrand::Rng);
 
 impl Random {
-    /// The draws of a seed.
+    /// Creates the source for a seed.
     #[must_use]
     pub fn of(seed: u64) -> Self {
         Self(fastrand::Rng::with_seed(seed))
     }
 
-    /// From 0 to below `bound`, which is not 0.
+    /// Returns a value from 0 to below `bound`, which must not be 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0.u64(0..bound)
     }
 
-    /// Once in `times`.
+    /// Returns true once in `times` calls on average.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// One of them; none of none.
+    /// Returns one of the elements, or `None` if there are none.
     pub fn pick<'a, T>(&mut self, things: &'a [T]) -> Option<&'a T> {
         self.0.choice(things)
     }
 
-    /// A size that programs ask for: small ones, odd ones, around the borders of rounding, large ones.
+    /// Returns an allocation size from 1 to `most`: small ones, odd ones, sizes around the rounding
+    /// borders, large ones.
     pub fn size(&mut self, most: u64) -> u64 {
         let border = [512_u64, 1 << 20, 2 << 20, 32 << 20];
         let size = match self.below(8) {

@@ -1,4 +1,4 @@
-//! A short form of what `cargo xtask soak` does for ten minutes.
+//! A short form of the ten-minute run of `cargo xtask soak`.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use cgpu_differential::containers::{Filled, Filling, Racing, Way, fill, race};
 use cgpu_differential::model::MIB;
 use cgpu_differential::play::{Files, folder};
 
-/// Of each container. Six of them are what the GPU has, nearly.
+/// Limit of each container. Six of them are nearly all that the GPU has.
 const LIMIT_MIB: u64 = 3072;
 
 fn files(folder: &std::path::Path) -> Files {
@@ -22,16 +22,17 @@ fn eight_processes_of_one_race_for_its_last_room_and_it_never_holds_more_than_it
     let plan = Racing { seed: 1, operations: 20_000, limit_mib: LIMIT_MIB, kills: 5 };
     let raced = race(&plan, &files(folder.path())).unwrap_or_else(|error| panic!("{error:#}"));
     assert_eq!((raced.overshoot, raced.leak), (0, 0), "{raced:?}");
-    // It was full, again and again, and was looked at meanwhile.
+    // The container was full repeatedly, and samples were taken meanwhile.
     assert!(
         raced.refused > 0 && raced.looks > 10 && raced.peak > LIMIT_MIB * MIB * 3 / 4,
         "{raced:?}"
     );
 }
 
-/// Each way in a container of its own, until all have been full again and again: within so many seconds, mostly.
+/// Fills one container for each kind of allocation, until all have been full repeatedly: mostly
+/// within `seconds`.
 fn filled(ways: &[Way], seconds: u64) {
-    // On a machine that is busy with other things it takes longer.
+    // A busy machine takes longer.
     for seconds in [seconds, 60, 240] {
         let folder = folder().expect("a folder");
         let files = files(folder.path());
@@ -39,7 +40,7 @@ fn filled(ways: &[Way], seconds: u64) {
         let plan =
             Filling { ways: ways.to_vec(), seed: 1, time, limit_mib: LIMIT_MIB, kill_once_in: 300 };
         let filled = fill(&plan, &files).unwrap_or_else(|error| panic!("{error:#}"));
-        // What neighbours make a context or a module look larger than it is, the GPU does not hold.
+        // The peak is lower where neighbours make a context or a module look larger than it is.
         let full =
             |one: &Filled| one.refused > 0 && one.granted > 50 && one.peak > LIMIT_MIB * MIB / 2;
         eprintln!("{filled:#?}");
@@ -64,6 +65,6 @@ fn what_holds_memory_for_others_or_brings_it_unasked_fills_no_more_than_its_limi
     let ways =
         [Graphs, Modules, Libraries, Contexts, Green, Multicast, Endpoints, Sparse, External];
     assert_eq!(ways.len() + 7, Way::ALL.len());
-    // What is bound to objects is copied to where others could have it.
+    // Binding memory to objects is slow: the simulator copies it to where others could have it.
     filled(&ways, 25);
 }

@@ -1,10 +1,10 @@
-//! Some plays of every `cargo xtask test`; `cargo xtask soak` plays more of them.
+//! Short random runs for `cargo xtask test`; `cargo xtask soak` makes longer ones.
 
 use cgpu_differential::actor::built;
 use cgpu_differential::play::{Files, Outcome, Plan, Route, folder, play};
 use clap::ValueEnum;
 
-/// Steps of one play, if it does not say otherwise. With the others they are more than 50,000 in all.
+/// Default number of steps of a run. All runs together have more than 50,000.
 const OPERATIONS: u64 = 5000;
 
 fn plays(plan: &Plan) -> Outcome {
@@ -14,7 +14,6 @@ fn plays(plan: &Plan) -> Outcome {
     let actor = env!("CARGO_BIN_EXE_cgpu-actor").into();
     let files = Files { dist, actor, folder: folder.path().to_owned() };
     let outcome = play(plan, &files, |_| {}).unwrap_or_else(|error| panic!("{error:#}"));
-    // What was played was worth playing.
     assert!(outcome.granted > plan.operations / 5 && outcome.over_limit > 0, "{outcome:?}");
     assert_eq!((outcome.overshoot, outcome.leak), (0, 0), "{outcome:?}");
     outcome
@@ -50,21 +49,22 @@ fn processes_that_are_killed_often() {
     assert!(outcome.kills > 20, "{outcome:?}");
 }
 
-/// A context's cost was measured across the trimming of a pool.
+/// The cost of a context was measured across the trimming of a pool.
 #[test]
 fn the_seed_that_found_a_context_undercharged() {
     plays(&Plan { kill_once_in: 500, ..plan(2) });
 }
 
-/// A pool was charged less than it would grow by, because the dead were in the way, and the allocation then refused.
+/// A pool was charged less than its growth, because exited processes still held memory; the
+/// allocation was then refused.
 #[test]
 fn the_seed_that_found_a_pool_refused_beside_the_dead() {
     plays(&Plan { operations: 10_000, refusals: true, kill_once_in: 500, ..plan(1004) });
 }
 
-/// Half of what `cargo xtask soak` plays, of a seed that showed something which the model had wrong.
+/// Runs half of what a `cargo xtask soak` ran with a seed that showed a defect of the model.
 fn soaked(seed: u64) {
-    // Those that there were then: with another one a seed draws something else.
+    // The families of that time: with others the seed draws other steps.
     let routes = vec![
         Route::Exchange,
         Route::Graphs,
@@ -93,8 +93,9 @@ fn the_third_seed_of_a_soak_that_failed() {
     soaked(420_032);
 }
 
-/// Makers die, and those who hold what they lent; descriptors stay under way meanwhile. Short plays: what went by descriptors stays charged
-/// as long as any process lives that may hold it.
+/// Exporters and importers exit in every order while descriptors are in transit. The runs are
+/// short, because memory exported by descriptor stays charged as long as a process that may hold it
+/// lives.
 #[test]
 fn memory_that_goes_between_processes_that_die_in_every_order() {
     let routes = vec![Route::Exchange];
@@ -111,28 +112,31 @@ fn graphs_that_allocate() {
     plays(&Plan { kill_once_in: 300, refusals: true, routes: vec![Route::Graphs], ..plan(7) });
 }
 
-/// By every call that adds a node or makes a graph ready, with parts and conditions; what they allocate outlives them, and ends in every order.
+/// All calls that add a node or instantiate a graph, with children and conditions. Memory outlives
+/// its graph and is freed in every order.
 #[test]
 fn graphs_that_are_made_node_by_node() {
     let routes = vec![Route::Nodes, Route::Graphs];
     plays(&Plan { operations: 1800, kill_once_in: 300, refusals: true, routes, ..plan(1200) });
 }
 
-/// An allocation in a capture that had been broken was charged, and out of memory where there was no room.
+/// An allocation in an invalidated capture was charged, and refused with out of memory if there was
+/// no room.
 #[test]
 fn the_seed_that_found_a_broken_capture_out_of_memory() {
     let routes = vec![Route::Nodes, Route::Graphs, Route::Captures];
     plays(&Plan { operations: 2000, kill_once_in: 300, refusals: true, routes, ..plan(5203) });
 }
 
-/// What is allocated in a stream that captures is a node, and takes nothing; captures are broken, forked, left behind.
+/// An allocation in a capturing stream is a node and takes nothing. Captures are invalidated,
+/// forked and abandoned.
 #[test]
 fn graphs_that_are_captured() {
     let routes = vec![Route::Captures, Route::Trims];
     plays(&Plan { operations: 1800, kill_once_in: 300, refusals: true, routes, ..plan(1300) });
 }
 
-/// What graphs hold, and what others hold of pools, at one limit.
+/// Memory of graphs and exported pools under one limit.
 #[test]
 fn graphs_and_memory_between_processes() {
     let routes = vec![Route::Exchange, Route::Graphs];
@@ -145,21 +149,22 @@ fn green_contexts_modules_and_limits() {
     plays(&Plan { operations: 2000, kill_once_in: 500, refusals: true, routes, ..plan(300) });
 }
 
-/// Code of a runtime comes as libraries, which take memory in each context that a look-up brings them into.
+/// The CUDA runtime loads code as libraries, which take memory in each context that a look-up loads
+/// them into.
 #[test]
 fn libraries_that_are_brought_into_contexts() {
     let routes = vec![Route::Libraries, Route::Implicit];
     plays(&Plan { operations: 2000, kill_once_in: 300, refusals: true, routes, ..plan(900) });
 }
 
-/// Nobody can refuse what a first launch brings; what look-ups bring is on the books, and refused where there is no room.
+/// The code of a first launch cannot be refused. Code of look-ups is charged, and refused if there
+/// is no room.
 #[test]
 fn code_that_comes_with_what_needs_it_first() {
     let routes = vec![Route::Lazy, Route::Libraries];
     plays(&Plan { operations: 1500, kill_once_in: 300, refusals: true, routes, ..plan(1400) });
 }
 
-/// Every shape of an array by what the driver says that it takes.
 #[test]
 fn arrays_with_depth_and_levels() {
     plays(&Plan {
@@ -171,14 +176,13 @@ fn arrays_with_depth_and_levels() {
     });
 }
 
-/// What a pool holds is the driver's business, and people have a say in it.
 #[test]
 fn pools_that_keep_and_are_trimmed() {
     let routes = vec![Route::Trims, Route::Exchange];
     plays(&Plan { operations: 2000, kill_once_in: 300, refusals: true, routes, ..plan(1000) });
 }
 
-/// A play of newer routes, in which `cuMemGetInfo` is looked at after every step.
+/// A plan of newer families, which compares `cuMemGetInfo` after every step.
 fn newer(seed: u64, operations: u64, routes: &[Route]) -> Plan {
     Plan {
         operations,
@@ -190,19 +194,20 @@ fn newer(seed: u64, operations: u64, routes: &[Route]) -> Plan {
     }
 }
 
-/// By the entry points that older programs use, for one and two dimensions.
+/// The entry points of older programs for one and two dimensions.
 #[test]
 fn arrays_of_two_dimensions() {
     plays(&newer(1200, 1500, &[Route::Flat, Route::Shapes]));
 }
 
-/// A pool at its most refuses, a GPU allocates from the pool that was chosen, and a reset leaves pools as they are.
+/// A pool at its maximum refuses, a GPU allocates from its current pool, and a reset leaves pools
+/// as they are.
 #[test]
 fn pools_with_a_most_and_chosen_pools() {
     plays(&newer(1300, 1500, &[Route::Pools, Route::Trims, Route::Exchange]));
 }
 
-/// A domain went on allocating from a pool that was destroyed with memory in use.
+/// A domain continued to allocate from a pool that was destroyed with memory in use.
 #[test]
 fn pools_in_locality_domains() {
     let routes = [Route::Pools, Route::Bound, Route::Pools, Route::Pools];
@@ -210,32 +215,33 @@ fn pools_in_locality_domains() {
     plays(&Plan { processes: 2, refusals: false, kill_once_in: 1000, ..plan });
 }
 
-/// Memory is taken in one stream and given back in another, in whatever order.
 #[test]
 fn streams_that_pass_memory_on() {
     plays(&newer(1500, 1500, &[Route::Streams, Route::Trims]));
 }
 
-/// Each call by one of the names that an entry point has had, or has for other defaults.
+/// Each call uses one of the names or versions of its entry point.
 #[test]
 fn older_names_and_other_flavours() {
     let routes = [Route::Names, Route::Streams, Route::Graphs, Route::Flat, Route::Uses];
     plays(&newer(1600, 1500, &routes));
 }
 
-/// The driver refused to end a use of a context, and the end of the next one took it off the books.
+/// The driver refused to end a use of a context, and the end of the next use removed the context's
+/// charge.
 #[test]
 fn contexts_whose_uses_are_counted() {
     plays(&newer(11, 2500, &[Route::Uses]));
 }
 
-/// A handle's memory at several addresses, shorter than it is; and what no driver does.
+/// A handle's memory at several addresses and in parts, and calls that the driver must refuse.
 #[test]
 fn parts_of_physical_memory() {
     plays(&newer(1800, 1500, &[Route::Ranges, Route::Exchange]));
 }
 
-/// Multicast objects go between processes that die with memory bound to them, and endpoints hold what has no handle any more.
+/// Processes exit with memory bound to shared multicast objects, and endpoints hold memory without
+/// a handle.
 #[test]
 fn memory_that_is_bound_to_objects_in_locality_domains() {
     let routes = vec![Route::Bound, Route::Exchange];
@@ -248,21 +254,21 @@ fn tiles_of_sparse_arrays() {
     plays(&Plan { operations: 1800, kill_once_in: 500, refusals: true, routes, ..plan(500) });
 }
 
-/// What another interface has allocated is on nobody's books, whoever imports it.
+/// Memory of another interface is charged to no container, including the importer's.
 #[test]
 fn memory_of_other_interfaces() {
     let routes = vec![Route::External, Route::Exchange];
     plays(&Plan { operations: 1800, kill_once_in: 200, refusals: true, routes, ..plan(600) });
 }
 
-/// Whoever is away may be killed, and so may who has sent it there.
+/// Checkpointed processes are killed, and those that checkpointed them.
 #[test]
 fn processes_that_checkpoint_each_other() {
     let routes = vec![Route::Checkpoint, Route::Graphs, Route::Implicit];
     plays(&Plan { operations: 2000, kill_once_in: 300, refusals: true, routes, ..plan(700) });
 }
 
-/// Each GPU has a limit and books of its own, whatever it is to a program: the first one or the second.
+/// Each GPU has its own limit and ledger, whether a program sees it first or second.
 #[test]
 fn two_gpus_with_limits_of_their_own() {
     let routes =
@@ -270,7 +276,7 @@ fn two_gpus_with_limits_of_their_own() {
     plays(&Plan { operations: 2000, kill_once_in: 300, refusals: true, routes, ..plan(1200) });
 }
 
-/// What a thread begins another one ends, and some are there for one call.
+/// One thread ends what another one began, and some threads last for one call.
 #[test]
 fn threads_that_come_and_go() {
     let routes = vec![Route::Threads, Route::Exchange, Route::Trims, Route::Libraries];

@@ -1,20 +1,21 @@
-//! Graphs that are made node by node, or by captures of streams.
+//! Graphs that are built node by node or by stream capture.
 
 use serde::{Deserialize, Serialize};
 
-/// A stream of an actor: the default one of a context (`which` is 0), or one that the actor makes when it is first named.
+/// A stream of an actor: a context's default stream (`which` is 0), or one that the actor creates
+/// at its first use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Strand {
-    /// Whose.
+    /// Context of the stream.
     pub context: u32,
-    /// Which of them.
+    /// Number of the stream in the context.
     pub which: u8,
 }
 
-/// By which call a node is added.
+/// The call that adds a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Adder {
-    /// The one for nodes of its kind.
+    /// The call for this kind of node.
     Named,
     /// `cuGraphAddNode`.
     First,
@@ -24,20 +25,20 @@ pub enum Adder {
     Third,
 }
 
-/// By which call a graph is made ready.
+/// The call that instantiates a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Maker {
     /// `cuGraphInstantiate`.
     First,
     /// `cuGraphInstantiate_v2`.
     Second,
-    /// `cuGraphInstantiateWithFlags`; whether what it has allocated is freed with its next launch.
+    /// `cuGraphInstantiateWithFlags`; true: with AUTO_FREE_ON_LAUNCH.
     Flags(bool),
-    /// `cuGraphInstantiateWithParams`; the same, and where it is uploaded to, if it is.
+    /// `cuGraphInstantiateWithParams`; the same flag, and the stream for an upload.
     Params(bool, Option<Strand>),
 }
 
-/// How strict a capture is with its thread's other calls.
+/// Capture mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
     /// `CU_STREAM_CAPTURE_MODE_GLOBAL`.
@@ -48,21 +49,22 @@ pub enum Mode {
     Relaxed,
 }
 
-/// One step. Graphs, executable graphs and what nodes allocate have the names that the player gave them; sizes are bytes.
+/// One command. Graphs, executable graphs and allocations of nodes have names given by the harness.
+/// Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the fields are said above")]
+#[allow(missing_docs, reason = "the type's comment describes the fields")]
 pub enum GraphStep {
-    /// `cuGraphCreate`, to be called `graph`.
+    /// `cuGraphCreate`.
     Make { graph: u32 },
-    /// A node that allocates, to be called `key`.
+    /// Adds a node that allocates `key`.
     Allocate { graph: u32, key: u32, bytes: u64, adder: Adder },
-    /// A node that frees it.
+    /// Adds a node that frees `key`.
     Free { graph: u32, key: u32, adder: Adder },
-    /// A child: a copy of a graph, or the graph itself, which it then is part of.
+    /// Adds a child node: a copy of a graph, or with `moves` the graph itself.
     Child { graph: u32, child: u32, adder: Adder, moves: bool },
-    /// An IF with two bodies; with `first` launches do the first of them, else the second one.
+    /// Adds an IF node with two bodies; launches run the first one if `first`, else the second.
     Condition { context: u32, graph: u32, bodies: [u32; 2], first: bool },
-    /// Makes a graph ready, to be called `executable`.
+    /// Instantiates a graph.
     Instantiate { context: u32, graph: u32, executable: u32, maker: Maker },
     /// `cuGraphUpload`.
     Upload { executable: u32, lane: Strand },
@@ -74,35 +76,38 @@ pub enum GraphStep {
     EndExecutable { executable: u32 },
     /// `cuGraphDestroy`.
     End { graph: u32 },
-    /// What outlives its graph is freed: by `cuMemFreeAsync` in a stream, or, in a context, by `cuMemFree`.
+    /// Frees memory that outlives its graph: `cuMemFreeAsync` in a stream, or `cuMemFree` with
+    /// `now`.
     GiveBack { key: u32, lane: Strand, now: bool },
-    /// Waits for these contexts, all that there are, trims what graphs do not use if so told, and reads the four `CUgraphMem_attribute`s.
+    /// Waits for these contexts (all that exist), trims unused graph memory if `trim`, and reads
+    /// the four `CUgraphMem_attribute`s.
     Attributes { contexts: Vec<u32>, trim: bool },
-    /// `cuDeviceSetGraphMemAttribute`: a high-water mark begins anew, that of what is used or that of what is reserved.
+    /// `cuDeviceSetGraphMemAttribute`: resets a high-water mark, of used or of reserved memory.
     Reset { used: bool },
-    /// `cuStreamBeginCapture_v2`; or `cuStreamBeginCaptureToGraph`.
+    /// `cuStreamBeginCapture_v2`, or `cuStreamBeginCaptureToGraph`.
     Begin { lane: Strand, mode: Mode, into: Option<u32> },
-    /// `cuMemAllocAsync` in a stream that captures, or, with a pool, `cuMemAllocFromPoolAsync`: a node, to be called `key`.
+    /// `cuMemAllocAsync` in a capturing stream, or `cuMemAllocFromPoolAsync` with a pool: adds a
+    /// node.
     Take { lane: Strand, key: u32, bytes: u64, pool: Option<u32> },
-    /// `cuMemFreeAsync` there of what a graph allocates.
+    /// `cuMemFreeAsync` of a graph's memory in a capturing stream.
     Drop { lane: Strand, key: u32 },
-    /// The same of linear memory, which no graph can free.
+    /// The same for linear memory, which no graph can free.
     DropLinear { lane: Strand, key: u32 },
-    /// An event is recorded in one stream, and another one waits for it.
+    /// Records an event in one stream and makes another one wait for it.
     Follow { from: Strand, to: Strand },
-    /// A call that breaks a capture: `cuStreamSynchronize` of its stream, or, with a size, `cuMemAlloc`.
+    /// Invalidates a capture: `cuStreamSynchronize` of its stream, or, with a size, `cuMemAlloc`.
     Break { lane: Strand, bytes: Option<u64> },
-    /// `cuStreamEndCapture`: the graph is to be called `graph`.
+    /// `cuStreamEndCapture`, which returns `graph`.
     Finish { lane: Strand, graph: u32 },
-    /// `cuStreamDestroy` in the middle of a capture.
+    /// `cuStreamDestroy` during a capture.
     Abandon { lane: Strand },
 }
 
-/// The four figures of a GPU about its graphs, in bytes.
+/// Graph memory of a GPU, in bytes: the current value and the high-water mark.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
-    /// Now, and at most.
+    /// Memory in use.
     pub used: [u64; 2],
-    /// Now, and at most.
+    /// Memory reserved.
     pub reserved: [u64; 2],
 }

@@ -1,20 +1,20 @@
-//! Pools that may hold no more than so much, lie in a part of a GPU, or are what a GPU allocates from.
+//! Pools with a maximum size, in a locality domain, or set as a GPU's current pool.
 
 use serde::{Deserialize, Serialize};
 
 use super::Place;
 
-/// What is done with such pools.
+/// A command for such a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the fields are said above")]
+#[allow(missing_docs, reason = "the type's comment describes the fields")]
 pub enum OfPool {
-    /// `cuMemPoolCreate` of a kind that can be exported, which holds no more than `most`; 0: as much as the GPU has.
+    /// `cuMemPoolCreate` of an exportable pool of at most `most` bytes; 0: no maximum.
     Make { pool: u32, most: u64, place: Place },
-    /// `cuMemPoolDestroy` of one that was never sent to anybody, with what is in use of it: that lives on. `place`: where it lay, which
-    /// allocates from it no more.
+    /// `cuMemPoolDestroy` of a pool that was never exported. Memory in use stays allocated.
+    /// `place`: its location, which stops using the pool.
     End { pool: u32, place: Place },
-    /// `cuDeviceSetMemPool`, or by a place `cuMemSetMemPool`; then what the getter says.
+    /// `cuDeviceSetMemPool`, or with a place `cuMemSetMemPool`; then the getter.
     Choose { pool: u32, by: Option<Place> },
-    /// Whether `cuDeviceGetMemPool` says that the first GPU allocates from it.
+    /// Whether `cuDeviceGetMemPool` returns this pool.
     IsChosen { pool: u32 },
 }

@@ -1,35 +1,35 @@
-//! Streams, and memory in their order.
+//! Streams and stream-ordered memory.
 
 use serde::{Deserialize, Serialize};
 
-/// A stream, as a call names it.
+/// A stream as a call names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Lane {
-    /// By nothing: the context's own, or the thread's own, as the name of the entry point has it.
+    /// The null handle: the legacy or per-thread default stream, depending on the entry point.
     None,
-    /// The context's own.
+    /// The legacy default stream.
     Legacy,
-    /// The thread's own.
+    /// The per-thread default stream.
     Thread,
-    /// One that was made.
+    /// A created stream.
     Made(u32),
 }
 
-/// What is done with streams, and in their order.
+/// A command for streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the fields are said in `Command`")]
+#[allow(missing_docs, reason = "the fields are those of `Command`")]
 pub enum InStream {
-    /// `cuStreamCreate`; `apart`: not blocking.
+    /// `cuStreamCreate`; `apart`: CU_STREAM_NON_BLOCKING.
     Create { context: u32, stream: u32, apart: bool },
     /// `cuStreamDestroy`.
     Destroy { stream: u32 },
     /// As `PoolAllocate`, in a stream.
     Allocate { context: u32, lane: Lane, key: u32, bytes: u64, pool: u32 },
-    /// As `PoolFree`, in a stream, be it another one than that of the allocation.
+    /// As `PoolFree`, in any stream.
     Free { context: u32, lane: Lane, key: u32 },
-    /// `cuMemFreeAsync` of linear memory; the stream is waited for.
+    /// `cuMemFreeAsync` of linear memory; then waits until it is freed.
     FreeLinear { context: u32, lane: Lane, key: u32 },
-    /// `cuEventRecord` in the one, `cuStreamWaitEvent` in the other.
+    /// `cuEventRecord` in one stream, `cuStreamWaitEvent` in the other.
     Order { context: u32, before: Lane, after: Lane },
     /// `cuStreamSynchronize`.
     Wait { context: u32, lane: Lane },

@@ -1,4 +1,4 @@
-//! Eight processes of one container, and room for fewer.
+//! Eight processes of one container, with memory for fewer.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{Container, End, Filled, Way, host, left};
 use crate::oracle::Oracle;
 use crate::play::Files;
 
-/// What each of the processes that race takes.
+/// Kind of allocation of each process.
 const RACERS: [Way; 8] = [
     Way::Linear,
     Way::Pooled,
@@ -25,41 +25,43 @@ const RACERS: [Way; 8] = [
 /// A race of eight processes of one container.
 #[derive(Clone, Copy, Debug)]
 pub struct Racing {
-    /// Of all draws.
+    /// Seed of all draws.
     pub seed: u64,
-    /// Calls in all.
+    /// Number of calls of all processes together.
     pub operations: u64,
-    /// The container's limit.
+    /// Limit of the container in MiB.
     pub limit_mib: u64,
-    /// Processes killed in all; at least so many.
+    /// Minimum number of processes to kill.
     pub kills: u64,
 }
 
-/// What came out of a race.
+/// Counts of a race.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Raced {
-    /// Calls made.
+    /// Calls.
     pub operations: u64,
     /// Allocations granted.
     pub granted: u64,
-    /// Allocations refused, each as out of memory.
+    /// Allocations refused with out of memory.
     pub refused: u64,
     /// Processes killed.
     pub kills: u64,
-    /// Looks at the GPU at which no call was under way.
+    /// Samples of the GPU, taken when no call was in progress.
     pub looks: u64,
-    /// The most that the GPU said was held.
+    /// Maximum held on the GPU in bytes.
     pub peak: u64,
-    /// The most that was held beyond the limit at any look. Nothing here comes unasked, as code does with first launches: nothing is allowed for.
+    /// Maximum held beyond the limit in bytes. No excess is expected: these kinds of allocations
+    /// have no unaccounted memory.
     pub overshoot: u64,
-    /// Left on the books or on the GPU when all had ended.
+    /// Bytes that the ledger or the GPU still has after all processes have exited.
     pub leak: u64,
 }
 
-/// Eight processes of one container race for its last room, by ways of their own.
+/// Runs eight processes of one container that compete for its last memory.
 ///
 /// # Errors
-/// An answer that is neither success nor out of memory. What was held beyond the limit, or left, is no error: it is what is asked.
+/// An answer that is neither success nor out of memory. Memory beyond the limit or left at the end
+/// is no error but a count.
 pub fn race(plan: &Racing, files: &Files) -> Result<Raced> {
     race_on(plan, files).with_context(|| format!("seed {}", plan.seed))
 }
@@ -70,7 +72,7 @@ fn race_on(plan: &Racing, files: &Files) -> Result<Raced> {
     let setup = &container.setup;
     let oracle = Oracle::open(&setup.container, &setup.state, &setup.gpus)?;
     let end = End::after(plan.operations);
-    // Kills are drawn, once in so many steps, and most steps are more than one call.
+    // Kills are drawn by step, and most steps make more than one call.
     let kill_once_in = (plan.operations / (plan.kills.max(1) * 3)).max(1);
     let (filled, mut raced) = std::thread::scope(|scope| {
         let threads: Vec<_> = RACERS
@@ -115,7 +117,7 @@ fn race_on(plan: &Racing, files: &Files) -> Result<Raced> {
     Ok(raced)
 }
 
-/// Looks at the GPU until the end of a race.
+/// Samples the GPU until the end of a race.
 fn judge(container: &Container, oracle: &Oracle, end: &End) -> Result<Raced> {
     let mut raced = Raced::default();
     while !end.is_there() {

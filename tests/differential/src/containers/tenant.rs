@@ -1,4 +1,4 @@
-//! One thread, and the processes of a container that it drives.
+//! A thread and the processes of a container that it drives.
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -10,10 +10,10 @@ use crate::random::Random;
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: i32 = 2;
-/// The one context of each process, beside those that are made to fill a container.
+/// The context that each process has, beside those created to fill a container.
 pub(super) const CONTEXT: u32 = 1;
 
-/// What a process has: by which commands it gives it back, and what the GPU took for it unasked.
+/// Something that a process has: the commands that free it, and its implicit memory.
 pub(super) struct Thing {
     pub(super) back: Vec<Command>,
     pub(super) due: Due,
@@ -23,7 +23,6 @@ pub(super) struct Thing {
 pub(super) struct Process {
     pub(super) actor: Actor,
     has_context: bool,
-    /// Whether it has the primary context.
     pub(super) has_primary: bool,
     pub(super) things: Vec<Thing>,
 }
@@ -115,19 +114,19 @@ impl<'a> Tenant<'a> {
         if full || self.random.once_in(50) { self.give(who) } else { Ok(()) }
     }
 
-    /// A name that nothing had before.
+    /// Returns a fresh name.
     pub(super) fn name(&mut self) -> u32 {
-        // The first ones are contexts'.
+        // The first names are those of contexts.
         self.next += 1;
         self.next + CONTEXT
     }
 
-    /// Notes what a process has from now on.
+    /// Records what a process has.
     pub(super) fn has(&mut self, who: usize, due: Due, back: impl Into<Vec<Command>>) {
         self.processes[who].things.push(Thing { back: back.into(), due });
     }
 
-    /// Gives some of what a process has back.
+    /// Frees a part of what a process has.
     fn give(&mut self, who: usize) -> Result<()> {
         let has = self.processes[who].things.len() as u64;
         for _ in 0..has.div_ceil(3) {
@@ -158,7 +157,7 @@ impl<'a> Tenant<'a> {
         });
     }
 
-    /// More comes unasked with what is about to be made.
+    /// Adds implicit memory of what is about to be created.
     fn owes_more(&self, who: usize, more: Due) {
         self.container.owes(self.processes[who].actor.pid(), |due| {
             due.booked += more.booked;
@@ -166,7 +165,7 @@ impl<'a> Tenant<'a> {
         });
     }
 
-    /// What may be refused, as out of memory, and with which so much comes unasked.
+    /// Performs a command that may be refused with out of memory. `due` is its implicit memory.
     pub(super) fn granted_with(&mut self, who: usize, due: Due, command: &Command) -> Result<bool> {
         self.owes_more(who, due);
         let granted = self.granted(who, command)?.is_some();
@@ -176,7 +175,7 @@ impl<'a> Tenant<'a> {
         Ok(granted)
     }
 
-    /// What may be refused, as out of memory.
+    /// Performs a command that may be refused with out of memory.
     pub(super) fn granted(&mut self, who: usize, command: &Command) -> Result<Option<Words>> {
         let answer = self.perform(who, command)?;
         match answer.code {
@@ -192,14 +191,14 @@ impl<'a> Tenant<'a> {
         }
     }
 
-    /// What must be granted.
+    /// Performs a command that must succeed.
     pub(super) fn surely(&mut self, who: usize, command: &Command) -> Result<Words> {
         let answer = self.perform(who, command)?;
         ensure!(answer.code == 0, "{command:?} answered {}", answer.code);
         Ok(answer.handle)
     }
 
-    /// What must be refused, as this.
+    /// Performs a command that must be refused with this code.
     pub(super) fn refused(&mut self, who: usize, command: &Command, code: i32) -> Result<()> {
         let answer = self.perform(who, command)?;
         ensure!(answer.code == code, "{command:?} answered {}", answer.code);

@@ -1,4 +1,4 @@
-//! How a container's memory is taken.
+//! Kinds of allocations that fill a container.
 
 use std::os::fd::AsFd;
 
@@ -9,28 +9,28 @@ use super::tenant::{CONTEXT, Tenant};
 use crate::command::{Command, DEFAULT_POOL, Place};
 use crate::model::MIB;
 
-/// A way to fill a container.
+/// A kind of allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Linear memory.
     Linear,
     /// Pitched memory.
     Pitched,
-    /// Physical memory: mapped, its handle released. Some of it in a locality domain.
+    /// Physical memory, mapped and its handle released. Some of it in a locality domain.
     Physical,
-    /// Memory in stream order.
+    /// Stream-ordered memory.
     Pooled,
     /// Arrays.
     Arrays,
-    /// Linear memory that another process of the container opens, and holds on to.
+    /// Linear memory that another process of the container imports and keeps.
     Lent,
     /// Graphs that allocate.
     Graphs,
     /// Variables of modules.
     Modules,
-    /// Variables of libraries, by the first look-up.
+    /// Variables of libraries, loaded by the first look-up.
     Libraries,
-    /// Contexts, and memory in them that goes with them.
+    /// Contexts and memory in them.
     Contexts,
     /// Green contexts, and memory in them.
     Green,
@@ -40,23 +40,23 @@ pub enum Way {
     Endpoints,
     /// Memory that only a tile of a sparse array holds.
     Sparse,
-    /// Linear memory beside other interfaces', which are asked by nobody.
+    /// Linear memory beside other interfaces' memory, which cannot be refused.
     External,
-    /// Now this, now that; and managed memory, which is refused.
+    /// All of these in turn, and managed memory, which is refused.
     Mixed,
 }
 
-/// What a green context takes.
+/// Bytes that a green context takes.
 const GREEN: u64 = 8 * MIB;
-/// Green contexts of a process.
+/// Maximum number of green contexts of a process.
 const MOST_GREENS: usize = 6;
-/// Allocations of other interfaces in a process. No limit holds for them.
+/// Maximum number of allocations of other interfaces in a process. No limit applies to them.
 const MOST_FOREIGN: usize = 4;
 /// `CUDA_ERROR_NOT_SUPPORTED`.
 const NOT_SUPPORTED: i32 = 801;
 
 impl Way {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 16] = [
         Self::Linear,
         Self::Pitched,
@@ -76,7 +76,7 @@ impl Way {
         Self::Mixed,
     ];
 
-    /// Whether a call may take more than it should, and gives it back before it returns.
+    /// Returns whether a call may take more than it keeps when it returns.
     pub(super) fn grows_in_calls(self) -> bool {
         self.has_pools()
     }
@@ -91,7 +91,7 @@ impl Way {
 }
 
 impl Tenant<'_> {
-    /// Takes more; whether it was granted.
+    /// Allocates more and returns whether it was granted.
     pub(super) fn take(&mut self, who: usize, way: Way) -> Result<bool> {
         let (context, key) = (CONTEXT, self.name());
         let mib = (self.random.below(48) + 1) * 2;
@@ -102,7 +102,7 @@ impl Tenant<'_> {
                 self.simply(who, &allocate, Command::Free { key })
             }
             Way::Pitched => {
-                // A pitch of half a MiB, whatever the driver aligns it to.
+                // A pitch of 512 KiB, which every alignment of the driver leaves as it is.
                 let (width, height) = (1 << 19, 2 * mib);
                 let allocate = Command::AllocatePitch { context, key, width, height };
                 self.simply(who, &allocate, Command::Free { key })
@@ -168,7 +168,7 @@ impl Tenant<'_> {
         }
     }
 
-    /// What one command takes and one gives back.
+    /// Allocates by one command; one command frees it.
     fn simply(&mut self, who: usize, make: &Command, back: Command) -> Result<bool> {
         let granted = self.granted(who, make)?.is_some();
         if granted {
@@ -177,7 +177,7 @@ impl Tenant<'_> {
         Ok(granted)
     }
 
-    /// A handle of memory.
+    /// Creates physical memory.
     fn create(
         &mut self,
         who: usize,
@@ -206,7 +206,8 @@ impl Tenant<'_> {
         Ok(true)
     }
 
-    /// Makes an allocation known to the other process, which opens it now and then, and holds it when it is free here.
+    /// Exports an allocation to the other process, which sometimes opens it and keeps it when it is
+    /// freed here.
     fn take_lent(&mut self, who: usize, key: u32, bytes: u64) -> Result<bool> {
         if !self.take_named(who, key, bytes)? {
             return Ok(false);
@@ -226,7 +227,8 @@ impl Tenant<'_> {
         self.simply(who, &allocate, Command::Free { key })
     }
 
-    /// A graph with two large allocations: what one graph frees the next one has again, so only size fills.
+    /// Launches a graph with two large allocations. Graphs reuse freed memory of each other, so
+    /// only size fills the container.
     fn take_graph(&mut self, who: usize, graph: u32, bytes: u64) -> Result<bool> {
         let sizes = [bytes, 15 * bytes];
         self.surely(who, &Command::GraphCreate { context: CONTEXT, graph, sizes })?;
@@ -261,7 +263,8 @@ impl Tenant<'_> {
         Ok(self.granted(who, &Command::Allocate { context, key: context, bytes })?.is_some())
     }
 
-    /// Memory of a green context is the primary one's, and stays when the green one goes.
+    /// Allocates in a green context. The memory belongs to the primary context and stays when the
+    /// green one is destroyed.
     fn take_green(&mut self, who: usize, key: u32, bytes: u64) -> Result<bool> {
         if !self.processes[who].has_primary {
             let made = self.granted_with(
@@ -297,7 +300,8 @@ impl Tenant<'_> {
         }
     }
 
-    /// Unbound by itself, or by the object's end.
+    /// Binds physical memory to an object. It is unbound explicitly or when the object is
+    /// destroyed.
     fn take_bound(&mut self, who: usize, key: u32, bytes: u64, endpoint: bool) -> Result<bool> {
         if !self.create(who, key, bytes, Place::Gpu, false)? {
             return Ok(false);
@@ -319,7 +323,7 @@ impl Tenant<'_> {
         Ok(true)
     }
 
-    /// One tile, and with it all of a handle's memory.
+    /// Maps one tile, which holds all of a handle's memory.
     fn take_tiled(&mut self, who: usize, key: u32, bytes: u64) -> Result<bool> {
         let context = CONTEXT;
         if !self.create(who, key, bytes, Place::Gpu, true)? {
@@ -335,7 +339,7 @@ impl Tenant<'_> {
         Ok(true)
     }
 
-    /// Another interface of the process takes memory, which the driver imports.
+    /// Allocates memory in another interface, which the driver imports.
     fn take_foreign(&mut self, who: usize, key: u32, bytes: u64) -> Result<bool> {
         let context = CONTEXT;
         if !self.granted_with(who, Due::unseen(bytes), &Command::ForeignAllocate { key, bytes })? {

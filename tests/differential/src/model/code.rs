@@ -1,65 +1,66 @@
-//! Code: what comes onto the GPU with something else, and whether anybody could see it come.
+//! Code: what is loaded onto the GPU with other calls, and whether the ledger can see it.
 //!
-//! Code takes memory of its context, block by block, and stays as long as that. What comes with a call that nobody looks at (a first launch)
-//! is on the GPU and not on the books: without a monitor nobody can know.
+//! Code takes memory of its context in blocks and stays as long as the context. Code loaded by a
+//! call that is not measured (a first launch) is on the GPU and not in the ledger: without a
+//! monitor it cannot be found.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::BLOCK;
 
-/// What the simulated driver takes for the code of a function.
+/// Bytes that the simulated driver takes for the code of a function.
 const FUNCTION: u64 = 64 << 10;
 
 /// A module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
-    /// Where it is.
+    /// The context that it is loaded in.
     pub context: u32,
-    /// What its variable takes.
+    /// Size of its variable.
     pub bytes: u64,
-    /// Functions whose code is there.
+    /// Functions whose code is loaded.
     pub loaded: BTreeSet<u32>,
-    /// Functions whose code was asked for by a call that the books look at.
+    /// Functions whose code was requested by a measured call.
     pub looked: BTreeSet<u32>,
 }
 
 /// A library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Library {
-    /// What its variable takes in each context.
+    /// Size of its variable in each context.
     pub bytes: u64,
-    /// Where it is; whether that is on the books.
+    /// The contexts that it is loaded in, and whether the ledger has it.
     pub contexts: BTreeMap<u32, bool>,
-    /// Functions whose code is there: in which context.
+    /// Loaded code, by context and function.
     pub loaded: BTreeSet<(u32, u32)>,
-    /// Functions that were fetched.
+    /// Fetched functions, by context.
     pub fetched: BTreeSet<(u32, u32)>,
-    /// Functions whose code was asked for by a call that the books look at.
+    /// Functions whose code was requested by a measured call.
     pub looked: BTreeSet<(u32, u32)>,
 }
 
 /// The code of a context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Blocks {
-    /// How much there is.
+    /// Size of the code.
     bytes: u64,
-    /// The blocks that it takes, and those that are on the books.
+    /// Bytes of the blocks that it takes, and of those that the ledger has.
     taken: u64,
     booked: u64,
 }
 
-/// All of a process.
+/// Modules, libraries and code of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Code {
-    /// By their names.
+    /// Modules by name.
     pub modules: BTreeMap<u32, Module>,
-    /// By their names.
+    /// Libraries by name.
     pub libraries: BTreeMap<u32, Library>,
     blocks: BTreeMap<u32, Blocks>,
 }
 
 impl Code {
-    /// A function's code comes into a context; whether by a call that the books look at.
+    /// Loads a function's code into a context; `seen`: by a measured call.
     pub fn load(&mut self, context: u32, seen: bool) {
         let blocks = self.blocks.entry(context).or_default();
         blocks.bytes += FUNCTION;
@@ -70,20 +71,20 @@ impl Code {
         blocks.taken = taken;
     }
 
-    /// Code that is on the books: nobody could refuse it.
+    /// Returns the charged bytes of code, which cannot be refused.
     #[must_use]
     pub fn booked(&self) -> u64 {
         self.blocks.values().map(|blocks| blocks.booked).sum()
     }
 
-    /// What is on the books, variables too.
+    /// Returns the charged bytes, variables included.
     #[must_use]
     pub fn came(&self) -> u64 {
         let modules = self.modules.values().map(|module| module.bytes).sum::<u64>();
         self.booked() + modules + self.variables(true)
     }
 
-    /// What is on the GPU and not on the books.
+    /// Returns the bytes on the GPU that the ledger does not have.
     #[must_use]
     pub fn unseen(&self) -> u64 {
         let code = self.blocks.values().map(|blocks| blocks.taken - blocks.booked).sum::<u64>();
@@ -97,7 +98,7 @@ impl Code {
         self.libraries.values().map(its).sum()
     }
 
-    /// A context is gone, with all in it.
+    /// Removes a context and everything in it.
     pub fn lose(&mut self, context: u32) {
         self.blocks.remove(&context);
         self.modules.retain(|_, module| module.context != context);

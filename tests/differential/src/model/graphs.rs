@@ -1,43 +1,43 @@
-//! Graphs that allocate: what each has in it, and what of it is allocated when.
+//! Graphs that allocate: their nodes, and which memory is allocated when.
 //!
-//! A node allocates when its graph is launched. What it has allocated lives until a node frees it, of the same graph or of another one, or
-//! the program does, or a launch that frees by itself; it outlives the graph. What is freed stays reserved for graphs until the GPU is told
-//! to give back what they do not use.
+//! A node allocates when its graph is launched. The memory outlives the graph. It is freed by a
+//! node of the same or another graph, by the program, or by a launch with AUTO_FREE_ON_LAUNCH.
+//! Freed memory stays reserved for graphs until a trim.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::BLOCK;
 use crate::command::Strand;
 
-/// What a node is.
+/// A node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
-    /// Of memory, by its name.
+    /// Allocates memory of this name.
     Allocate(u32),
-    /// Of the same.
+    /// Frees it.
     Free(u32),
-    /// A graph that is part of this one.
+    /// A child graph.
     Part(u32),
-    /// Two of them: the first is done.
+    /// A condition with two bodies, of which the first runs.
     Either([u32; 2]),
 }
 
 /// A graph.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drawn {
-    /// In the order in which they were made.
+    /// Nodes in the order of their creation.
     pub nodes: Vec<Node>,
-    /// Whether it is part of another one.
+    /// Whether it is part of another graph.
     pub is_part: bool,
-    /// Whether the driver made it as a copy: then the program has no name for it.
+    /// Whether the driver created it as a copy: the program has no handle for it.
     pub is_copy: bool,
     /// Whether a capture adds to it.
     pub is_captured: bool,
-    /// The executable graph that was made of it while it had memory: there is one at a time.
+    /// The executable graph made from it while it has memory nodes: one at a time.
     pub executable: Option<u32>,
 }
 
-/// A graph as it was when something was made of it: its nodes, and those of its parts.
+/// The nodes of a graph and its parts when it was instantiated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// As [`Node::Allocate`].
@@ -53,24 +53,24 @@ pub enum Shape {
 /// An executable graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executable {
-    /// Where it is launched, while that is there.
+    /// The context that it is launched in, while that is live.
     pub context: Option<u32>,
-    /// What it was made of.
+    /// The graph that it was made from.
     pub source: u32,
-    /// What it does.
+    /// Its nodes.
     pub shape: Vec<Shape>,
-    /// Whether a launch frees what the one before it has allocated.
+    /// Whether a launch frees what the launch before it allocated.
     pub frees: bool,
 }
 
-/// What a node allocates.
+/// Memory that a node allocates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// The graph that it is allocated in.
+    /// The graph that allocates it.
     pub owner: u32,
-    /// Whether that frees it, too.
+    /// Whether that graph also frees it.
     pub by_owner: bool,
     /// Other graphs that free it.
     pub by_others: BTreeSet<u32>,
@@ -79,51 +79,51 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// What is reserved for it: whole blocks.
+    /// Returns the bytes reserved for it, in whole blocks.
     #[must_use]
     pub fn room(&self) -> u64 {
         self.bytes.next_multiple_of(BLOCK)
     }
 }
 
-/// A capture.
+/// A stream capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capture {
-    /// What it makes.
+    /// The graph that it builds.
     pub graph: u32,
-    /// Whether that was there before.
+    /// Whether that existed before.
     pub into: bool,
-    /// Whether its thread may not do everything meanwhile.
+    /// Whether it forbids its thread other calls.
     pub is_strict: bool,
-    /// Whether it was broken.
+    /// Whether it was invalidated.
     pub is_broken: bool,
-    /// Its other streams; whether they have work that the first one does not wait for.
+    /// Its other streams, and whether they have work that the first one does not wait for.
     pub others: BTreeMap<Strand, bool>,
 }
 
-/// All of a process.
+/// Graphs of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Graphs {
-    /// By their names.
+    /// Graphs by name.
     pub graphs: BTreeMap<u32, Drawn>,
-    /// By their names.
+    /// Executable graphs by name.
     pub executables: BTreeMap<u32, Executable>,
-    /// By their names.
+    /// Memory of nodes by name.
     pub memory: BTreeMap<u32, Memory>,
-    /// By the streams that they began in.
+    /// Captures by the stream that they began in.
     pub captures: BTreeMap<Strand, Capture>,
-    /// What is reserved, as it was last seen, and the most since that mark was set back.
+    /// Reserved bytes when last observed, and the maximum since the mark was reset.
     pub reserved: [u64; 2],
-    /// The least and the most that the mark of what is used can say.
+    /// Minimum and maximum of what the high-water mark of used memory can be.
     pub used_high: [u64; 2],
 }
 
-/// What a launch does with memory: what it allocates, what it frees.
+/// The allocations and frees of a launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// By names.
+    /// Names of allocated memory.
     pub allocates: Vec<u32>,
-    /// By names.
+    /// Names of freed memory.
     pub frees: Vec<u32>,
 }
 
@@ -134,7 +134,7 @@ impl Work {
         work
     }
 
-    /// `all`: of bodies that are not done, too.
+    /// With `all`, bodies that do not run count as well.
     fn add(&mut self, shape: &[Shape], all: bool) {
         for node in shape {
             match node {
@@ -153,25 +153,25 @@ impl Work {
 }
 
 impl Graphs {
-    /// Whether there is nothing of all this.
+    /// Returns whether the process has no graphs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.graphs.is_empty() && self.executables.is_empty() && self.memory.is_empty()
     }
 
-    /// What is allocated, as it was asked for.
+    /// Returns the requested bytes that are allocated.
     #[must_use]
     pub fn live(&self) -> u64 {
         self.memory.values().filter(|memory| memory.is_live).map(|memory| memory.bytes).sum()
     }
 
-    /// What of the GPU that takes.
+    /// Returns the bytes that those take on the GPU.
     #[must_use]
     pub fn live_rooms(&self) -> u64 {
         self.memory.values().filter(|memory| memory.is_live).map(Memory::room).sum()
     }
 
-    /// A graph as it is now.
+    /// Returns the present shape of a graph.
     #[must_use]
     pub fn shape(&self, graph: u32) -> Vec<Shape> {
         let nodes = self.graphs.get(&graph).map_or(&[][..], |graph| &graph.nodes);
@@ -184,26 +184,26 @@ impl Graphs {
         nodes.iter().map(shape).collect()
     }
 
-    /// What a launch of a graph would do; with `all`, whatever its conditions say.
+    /// Returns what a launch does; with `all`, including bodies that do not run.
     #[must_use]
     pub fn work(shape: &[Shape], all: bool) -> Work {
         Work::of(shape, all)
     }
 
-    /// Whether a graph, or a part of it, allocates or frees.
+    /// Returns whether a graph or a part of it allocates or frees.
     #[must_use]
     pub fn has_memory(&self, graph: u32) -> bool {
         Self::work(&self.shape(graph), true) != Work::default()
     }
 
-    /// The most that a launch can take.
+    /// Returns the maximum that a launch can take.
     #[must_use]
     pub fn bound(&self, shape: &[Shape]) -> u64 {
         let all = Self::work(shape, true).allocates;
         all.iter().filter_map(|key| self.memory.get(key)).map(Memory::room).sum()
     }
 
-    /// What a launch takes, as it was asked for, beyond what is allocated.
+    /// Returns the requested bytes that a launch adds to what is allocated.
     #[must_use]
     pub fn fresh(&self, shape: &[Shape]) -> u64 {
         let done = Self::work(shape, false).allocates;
@@ -212,7 +212,7 @@ impl Graphs {
         fresh.map(|memory| memory.bytes).sum()
     }
 
-    /// What of the GPU that takes.
+    /// Returns the bytes that those take on the GPU.
     #[must_use]
     pub fn fresh_rooms(&self, shape: &[Shape]) -> u64 {
         let done = Self::work(shape, false).allocates;
@@ -221,7 +221,8 @@ impl Graphs {
         fresh.map(Memory::room).sum()
     }
 
-    /// Whether an executable graph can be launched: what it allocates is not allocated, what it frees is.
+    /// Returns whether an executable graph can be launched: its allocations are free, and what it
+    /// frees is allocated.
     #[must_use]
     pub fn can_launch(&self, executable: &Executable) -> bool {
         let work = Self::work(&executable.shape, false);
@@ -230,24 +231,25 @@ impl Graphs {
             && work.frees.iter().all(|key| work.allocates.contains(key) || is_live(key))
     }
 
-    /// Whether it frees what is no graph's any more, and was never allocated: another's memory may lie there by now.
+    /// Returns whether it frees memory that no graph names any more and that was never allocated:
+    /// other memory may have that address by now.
     #[must_use]
     pub fn frees_nobodys(&self, executable: &Executable) -> bool {
         let frees = Self::work(&executable.shape, false).frees;
         frees.iter().any(|key| !self.memory.contains_key(key))
     }
 
-    /// It was launched.
+    /// Applies a launch.
     pub fn launched(&mut self, executable: u32) {
         let Some(executable) = self.executables.get(&executable) else { return };
         let work = Self::work(&executable.shape, false);
-        // All that it allocates is there at once, as far as is known.
+        // As far as the model knows, all of its allocations exist at once.
         for key in work.allocates {
             if let Some(memory) = self.memory.get_mut(&key) {
                 memory.is_live = true;
             }
         }
-        // How much of it at a time is the driver's business; what stays was there for sure.
+        // The driver decides how much exists at a time. What remains allocated is certain.
         for key in work.frees {
             if let Some(memory) = self.memory.get_mut(&key) {
                 memory.is_live = false;
@@ -257,13 +259,14 @@ impl Graphs {
         self.forget();
     }
 
-    /// What is reserved is seen.
+    /// Applies an observation of the reserved bytes.
     pub fn seen(&mut self, reserved: u64) {
         self.reserved = [reserved, self.reserved[1].max(reserved)];
         self.used_high[1] = self.used_high[1].max(reserved);
     }
 
-    /// Whether a node of `graph` may free memory: of its own graph one, and no other; of others one each.
+    /// Returns whether a node of `graph` may free memory: one node of its own graph and no other,
+    /// or one node in each of several other graphs.
     #[must_use]
     pub fn can_free(&self, graph: u32, key: u32) -> bool {
         self.memory.get(&key).is_some_and(|memory| {
@@ -273,7 +276,7 @@ impl Graphs {
         })
     }
 
-    /// A node allocates.
+    /// Adds a node that allocates.
     pub fn allocates(&mut self, graph: u32, key: u32, bytes: u64) {
         let memory = Memory {
             bytes,
@@ -286,7 +289,7 @@ impl Graphs {
         self.add(graph, Node::Allocate(key));
     }
 
-    /// A node frees.
+    /// Adds a node that frees.
     pub fn frees(&mut self, graph: u32, key: u32) {
         if let Some(memory) = self.memory.get_mut(&key) {
             if memory.owner == graph {
@@ -298,12 +301,12 @@ impl Graphs {
         self.add(graph, Node::Free(key));
     }
 
-    /// A graph has one node more.
+    /// Adds a node to a graph.
     pub fn add(&mut self, graph: u32, node: Node) {
         self.graphs.entry(graph).or_default().nodes.push(node);
     }
 
-    /// A copy of a graph, under a name that `fresh` gives.
+    /// Copies a graph under a name from `fresh`.
     pub fn copy(&mut self, graph: u32, fresh: &mut impl FnMut() -> u32) -> u32 {
         let nodes = self.graphs.get(&graph).map(|graph| graph.nodes.clone()).unwrap_or_default();
         let copy = fresh();
@@ -318,7 +321,7 @@ impl Graphs {
         copy
     }
 
-    /// A graph is gone, with its parts.
+    /// Removes a graph and its parts.
     pub fn end(&mut self, graph: u32) {
         let Some(gone) = self.graphs.remove(&graph) else { return };
         for node in gone.nodes {
@@ -331,7 +334,7 @@ impl Graphs {
         self.forget();
     }
 
-    /// An executable graph is gone; what it has allocated is there.
+    /// Removes an executable graph; its memory stays allocated.
     pub fn end_executable(&mut self, executable: u32) {
         let Some(gone) = self.executables.remove(&executable) else { return };
         if let Some(source) = self.graphs.get_mut(&gone.source)
@@ -342,7 +345,7 @@ impl Graphs {
         self.forget();
     }
 
-    /// A capture has ended without a graph.
+    /// Ends a capture without a graph.
     pub fn abandon(&mut self, origin: Strand) {
         let Some(capture) = self.captures.remove(&origin) else { return };
         match self.graphs.get_mut(&capture.graph) {
@@ -351,7 +354,7 @@ impl Graphs {
         }
     }
 
-    /// A context is gone: nothing is launched nor captured there any more.
+    /// Removes a context: its executable graphs cannot be launched any more, and its captures end.
     pub fn lose(&mut self, context: u32) {
         let its =
             self.executables.values_mut().filter(|executable| executable.context == Some(context));
@@ -361,13 +364,13 @@ impl Graphs {
         origins.into_iter().for_each(|origin| self.abandon(origin));
     }
 
-    /// Whether a capture goes on that forbids its thread other calls.
+    /// Returns whether a capture forbids its thread other calls.
     #[must_use]
     pub fn is_strict(&self) -> bool {
         self.captures.values().any(|capture| capture.is_strict)
     }
 
-    /// The capture that a stream is part of: where it began.
+    /// Returns the origin stream of the capture that a stream is part of.
     #[must_use]
     pub fn capture_of(&self, lane: Strand) -> Option<Strand> {
         let is_in = |(origin, capture): &(&Strand, &Capture)| {
@@ -376,7 +379,7 @@ impl Graphs {
         self.captures.iter().find(is_in).map(|(origin, _)| *origin)
     }
 
-    /// The program has freed it.
+    /// Applies a free by the program.
     pub fn given_back(&mut self, key: u32) {
         if let Some(memory) = self.memory.get_mut(&key) {
             memory.is_live = false;
@@ -384,7 +387,7 @@ impl Graphs {
         self.forget();
     }
 
-    /// Whether an executable graph allocates it.
+    /// Returns whether an executable graph allocates it.
     #[must_use]
     pub fn is_armed(&self, key: u32) -> bool {
         self.executables
@@ -392,7 +395,7 @@ impl Graphs {
             .any(|executable| Self::work(&executable.shape, true).allocates.contains(&key))
     }
 
-    /// Addresses which nobody can name any more may be another node's next.
+    /// Forgets memory that no graph names: the driver may use its address for another node.
     fn forget(&mut self) {
         let named = self.executables.values().flat_map(|executable| {
             let Work { allocates, .. } = Self::work(&executable.shape, true);

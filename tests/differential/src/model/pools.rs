@@ -1,36 +1,38 @@
-//! Pools that may hold no more than so much.
+//! Pools with a maximum size.
 
 use super::{MIB, Process};
 use crate::command::DEFAULT_POOL;
 
 impl Process {
-    /// The pool that is meant by the default one in an allocation: that from which the GPU allocates now.
+    /// Returns the pool of an allocation: the GPU's current pool stands for the default one.
     #[must_use]
     pub fn meant(&self, pool: u32) -> u32 {
         if pool == DEFAULT_POOL { self.current } else { pool }
     }
 
-    /// What is in use of a pool: pieces of 512 bytes.
+    /// Returns the bytes of a pool that are in use, in pieces of 512 bytes.
     #[must_use]
     pub fn in_use_of(&self, pool: u32) -> u64 {
         let its = self.pooled.values().filter(|pooled| pooled.pool == pool);
         its.map(|pooled| pooled.bytes.next_multiple_of(512)).sum()
     }
 
-    /// Whether so much more is certainly beyond the most that a pool may hold, which is whole blocks of 2 MiB.
+    /// Returns whether `bytes` more certainly exceed a pool's maximum, which is rounded up to
+    /// blocks of 2 MiB.
     #[must_use]
     pub fn is_beyond(&self, pool: u32, bytes: u64) -> bool {
         let most = self.caps.get(&pool).map(|most| most.next_multiple_of(2 * MIB));
         most.is_some_and(|most| self.in_use_of(pool) + bytes > most)
     }
 
-    /// Whether a pool that may hold so much has certainly room for more: all of what it may hold, because nothing of it is in use.
+    /// Returns whether a pool certainly has room for `bytes` more: it has no maximum, or nothing of
+    /// it is in use.
     #[must_use]
     pub fn has_room(&self, pool: u32, bytes: u64) -> bool {
         !self.caps.contains_key(&pool) || self.in_use_of(pool) == 0 && !self.is_beyond(pool, bytes)
     }
 
-    /// A pool is gone. Who allocated from it goes back to the default one.
+    /// Removes a pool. If it was the GPU's current pool, the default pool is current again.
     pub fn destroy_pool(&mut self, pool: u32) {
         self.pools.remove(&pool);
         self.caps.remove(&pool);

@@ -1,35 +1,37 @@
-//! Reserved addresses: what is mapped where in them.
+//! Reserved addresses and the mappings in them.
 //!
-//! What `cuda.h` says of it: a mapping begins with the first byte of the memory (the offset must be 0) and may be shorter than it, in steps
-//! of 2 MiB; a range is unmapped that whole mappings fill without a gap; addresses are given back all at once, with nothing mapped there.
+//! By `cuda.h` the offset of a mapping must be 0, so it begins with the first byte of the memory.
+//! It can be shorter than the memory, in steps of 2 MiB. A range can be unmapped if whole mappings
+//! fill it without a gap. Addresses are freed all at once, with nothing mapped.
 
 use std::collections::BTreeMap;
 
 use super::{MIB, Process};
 
-/// What mappings are made of.
+/// Granularity of mappings in bytes.
 const STEP: u64 = 2 * MIB;
 
-/// A part of a range where memory is mapped.
+/// A mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// How much.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Whose memory: the key of its first handle.
+    /// The physical memory: the name of its first handle.
     pub physical: u32,
 }
 
 /// Reserved addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Range {
-    /// How many.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Mappings, by their places.
+    /// Mappings by offset.
     pub parts: BTreeMap<u64, Part>,
 }
 
 impl Range {
-    /// Whether memory of so many bytes can be mapped there, from one of its bytes on.
+    /// Returns whether `bytes` of memory of size `of` can be mapped at `at`, from `offset` of it
+    /// on.
     #[must_use]
     pub fn takes(&self, at: u64, bytes: u64, offset: u64, of: u64) -> bool {
         let stepped = bytes > 0 && at.is_multiple_of(STEP) && bytes.is_multiple_of(STEP);
@@ -38,7 +40,8 @@ impl Range {
         stepped && offset == 0 && bytes <= of && at + bytes <= self.bytes && free
     }
 
-    /// The places of the mappings that fill a stretch without a gap; none, if they do not.
+    /// Returns the offsets of the mappings that fill an extent without a gap, or `None` if they do
+    /// not.
     #[must_use]
     pub fn filling(&self, at: u64, bytes: u64) -> Option<Vec<u64>> {
         let mut next = at;
@@ -51,7 +54,7 @@ impl Range {
         (bytes > 0 && next == at + bytes).then_some(found)
     }
 
-    /// What is mapped at a place.
+    /// Returns the mapping at an offset.
     #[must_use]
     pub fn at(&self, at: u64) -> Option<Part> {
         let (&first, &part) = self.parts.range(..=at).next_back()?;
@@ -60,7 +63,7 @@ impl Range {
 }
 
 impl Process {
-    /// A handle's memory is mapped in a range.
+    /// Maps a handle's memory in a range.
     pub fn map_part(&mut self, (range, at): (u32, u64), key: u32, bytes: u64) {
         self.hold(key, |process, physical| {
             if let Some(range) = process.ranges.get_mut(&range) {
@@ -69,7 +72,7 @@ impl Process {
         });
     }
 
-    /// Mappings of a range are gone.
+    /// Removes mappings of a range.
     pub fn unmap_parts(&mut self, range: u32, places: &[u64]) {
         for at in places {
             let part = self.ranges.get_mut(&range).and_then(|range| range.parts.remove(at));

@@ -1,4 +1,4 @@
-//! Whether the books and the GPU agree with the model.
+//! Comparison of ledger and GPU with the model.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::Play;
 use crate::model::{MIB, Process};
 
 impl Play<'_> {
-    /// Whether books and GPU agree with the model.
+    /// Compares ledger and GPU with the model.
     pub(super) fn compare(&mut self, who: usize) -> Result<()> {
         let total = self.oracle.total()?;
         let (least, most) = (self.model.total(), self.model.most() + self.dead);
@@ -17,7 +17,8 @@ impl Play<'_> {
             "the books say {} for {least} to {most} in use",
             total.all
         );
-        // What the dead have left, or lent, is no more than what is on the books beside the living.
+        // What exited processes left or exported is at most what the ledger has beside the live
+        // ones.
         self.dead = self.dead.min(total.all.saturating_sub(self.model.own()));
         self.model.orphans = self.model.orphans.min(self.dead);
         if self.dead == 0 {
@@ -26,7 +27,8 @@ impl Play<'_> {
         let slack = self.model.slack() + self.slack_of_the_dead + self.foreign()?;
         let mut truth = self.oracle.truth()?;
         if truth > total.all + slack && !self.is_settled()? {
-            // Without a monitor the books forget the dead after a time, whether the GPU has noticed them or not.
+            // Without a monitor the ledger forgets exited processes after a fixed time, even if the
+            // GPU still has their memory.
             self.settle()?;
             truth = self.oracle.truth()?;
         }
@@ -43,7 +45,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// Whether books and GPU agree with the model about one process.
+    /// Compares ledger and GPU with the model for one process.
     pub(super) fn compare_process(&mut self, who: usize) -> Result<()> {
         let process = &self.model.processes[who];
         let Some(actor) = self.actors.get(who).filter(|_| process.started) else { return Ok(()) };
@@ -58,7 +60,8 @@ impl Play<'_> {
             seen.implicit
         );
         let small = if here { process.small().0 } else { 0 };
-        // Small allocations come out of blocks of 2 MiB, which are the driver's own business: what of them is not in use is slack.
+        // The driver takes small allocations from blocks of 2 MiB. The unused part of these blocks
+        // is slack.
         let unseen = if here { process.code.unseen() } else { 0 };
         let large = implicit + used - small + unseen;
         let agrees = |truth: u64| {
@@ -77,8 +80,8 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// What other interfaces have on the GPU, which is on nobody's books: of the living, under way, and as long as it may be there of the
-    /// dead.
+    /// Returns the bytes of other interfaces, which no ledger has: of live processes, of
+    /// descriptors in transit, and of exited processes while the GPU may still have them.
     fn foreign(&mut self) -> Result<u64> {
         if self.model.foreign.is_empty() {
             return Ok(0);

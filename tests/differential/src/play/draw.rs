@@ -1,4 +1,4 @@
-//! What is done next.
+//! Draws the next command.
 
 mod bound;
 mod code;
@@ -15,17 +15,17 @@ use crate::command::{Command, DEFAULT_POOL, PRIMARY, Place, Words};
 use crate::model::{Lent, MIB, Pooled};
 use crate::random::Random;
 
-/// Contexts of one process, primary one included.
+/// Maximum number of contexts of a process, primary one included.
 const MOST_CONTEXTS: u32 = 4;
-/// Pools that one process makes.
+/// Maximum number of pools that a process creates.
 const MOST_POOLS: usize = 2;
-/// Graphs of one process.
+/// Maximum number of graphs of a process.
 const MOST_GRAPHS: usize = 6;
-/// Allocations of one process; beyond, it rather frees.
+/// Number of allocations of a process from which on it mostly frees.
 const MANY: usize = 200;
 
 impl Play<'_> {
-    /// The next step of a process, by what it has.
+    /// Draws the next command of a process from its state.
     pub(super) fn draw(&mut self, who: usize) -> Command {
         self.turn_to_strict_capture(who);
         let process = &self.model.processes[who];
@@ -66,7 +66,7 @@ impl Play<'_> {
                 Route::Sparse => return self.draw_sparse(who, context),
                 Route::External => return self.draw_external(who, context),
                 Route::Checkpoint => return self.draw_checkpoint(who, context),
-                // Each step is played on a GPU, and by a thread.
+                // These change the GPU or the thread of any step.
                 Route::Gpus | Route::Threads => {}
                 Route::Flat => return self.draw_flat(who, context),
                 Route::Pools => return self.draw_pool(who, context),
@@ -84,7 +84,7 @@ impl Play<'_> {
             }
             (2, _) => Command::PrimaryRetain,
             (3, _) if process.has(PRIMARY) && process.retained > 0 => Command::PrimaryRelease,
-            // What a reset does to pools `Route::Pools` plays.
+            // Resets with pools are drawn by `Route::Pools`.
             (4, _)
                 if process.has(PRIMARY)
                     && process.pooled.is_empty()
@@ -114,7 +114,7 @@ impl Play<'_> {
         }
     }
 
-    /// What older plays have not.
+    /// Draws a command of a newer family.
     fn draw_newer(&mut self, who: usize, context: u32, route: Route) -> Command {
         match route {
             Route::Captures => self.draw_capture(who, context),
@@ -123,7 +123,7 @@ impl Play<'_> {
         }
     }
 
-    /// Physical memory, arrays, pools.
+    /// Draws commands for physical memory, arrays and pools.
     fn draw_other(&mut self, who: usize, context: u32) -> Command {
         let process = self.model.processes[who].clone();
         let pick = |random: &mut Random, names: Vec<u32>| random.pick(&names).copied();
@@ -179,7 +179,7 @@ impl Play<'_> {
         }
     }
 
-    /// Memory that goes between processes.
+    /// Draws commands that exchange memory between processes.
     fn draw_exchange(&mut self, who: usize, context: u32) -> Command {
         let process = &self.model.processes[who];
         let has_handle = |key: &u32| !process.low.contains(key);
@@ -198,7 +198,8 @@ impl Play<'_> {
             .filter(|(_, first)| on_the_gpu(first))
             .map(|(key, _)| *key)
             .collect();
-        // What its maker has freed is not opened: other small ones may lie where it lay, and the driver cannot tell.
+        // Memory that its maker has freed is not opened: other small allocations may have that
+        // address, and the driver cannot tell them apart.
         let open_to_us = |(&lent, its): (&u32, &Lent)| {
             let maker = self.model.maker(lent);
             let handle = its
@@ -228,7 +229,7 @@ impl Play<'_> {
         }
     }
 
-    /// Pools that go between processes, and allocations of them.
+    /// Draws commands that exchange pools and their allocations between processes.
     fn draw_pool_exchange(&mut self, who: usize, context: u32) -> Command {
         let processes = &self.model.processes;
         let process = &processes[who];
@@ -243,7 +244,7 @@ impl Play<'_> {
             .map(|(key, its)| (*key, process.pools.get(&its.pool).is_some_and(Option::is_some)))
             .collect();
         let descriptors = self.descriptors_of(Kind::Pool);
-        // What its maker has, of a pool that we have, too.
+        // Live allocations of pools that this process has imported.
         let others = processes.iter().enumerate().filter(|(other, _)| *other != who);
         let pointers = others.flat_map(|(_, other)| {
             other.pooled.iter().filter_map(|(key, its)| {
@@ -276,7 +277,7 @@ impl Play<'_> {
         }
     }
 
-    /// Graphs that allocate.
+    /// Draws commands for graphs that allocate.
     fn draw_graph(&mut self, who: usize, context: u32) -> Command {
         let graphs: Vec<u32> = self.model.processes[who].graphs.keys().copied().collect();
         let graph = self.random.pick(&graphs).copied();
@@ -292,7 +293,7 @@ impl Play<'_> {
         }
     }
 
-    /// Where on the GPU physical memory is to lie: where there are domains, now and then in one.
+    /// Draws the location of physical memory: sometimes a locality domain, if the GPU has them.
     fn place(&mut self) -> Place {
         if !self.plan.is_of_two_domains() {
             return Place::Gpu;
@@ -304,7 +305,7 @@ impl Play<'_> {
         }
     }
 
-    /// What is under way of a kind.
+    /// Returns the descriptors in transit of a kind.
     fn descriptors_of(&self, kind: Kind) -> Vec<u32> {
         self.descriptors
             .iter()

@@ -1,4 +1,4 @@
-//! Two GPUs that have their turns.
+//! Two GPUs that take turns in a run.
 
 use std::collections::BTreeMap;
 use std::mem::swap;
@@ -8,7 +8,7 @@ use super::{Kind, Play};
 use crate::model::Model;
 use crate::oracle::Oracle;
 
-/// What a play says of a GPU that does not have its turn. The fields are those of [`Play`].
+/// State of the GPU whose turn it is not. The fields are those of [`Play`].
 pub(super) struct Gpu {
     gpu: usize,
     model: Model,
@@ -20,7 +20,7 @@ pub(super) struct Gpu {
 }
 
 impl Gpu {
-    /// `dead`: what the dead may have there.
+    /// Creates the state. `dead`: the maximum that the ledger may have for exited processes.
     pub(super) fn new(gpu: usize, model: Model, oracle: Oracle, dead: u64) -> Self {
         let (descriptors, dying_foreign) = (BTreeMap::new(), Vec::new());
         Self { gpu, model, oracle, dead, slack_of_the_dead: 0, descriptors, dying_foreign }
@@ -32,7 +32,7 @@ impl Gpu {
 }
 
 impl Play<'_> {
-    /// The other GPU has its turn, if there is one.
+    /// Switches to the other GPU, if there is one.
     pub(super) fn turn(&mut self) {
         let Some(other) = &mut self.other else { return };
         swap(&mut self.gpu, &mut other.gpu);
@@ -44,14 +44,15 @@ impl Play<'_> {
         swap(&mut self.dying_foreign, &mut other.dying_foreign);
     }
 
-    /// A capture that forbids a process's thread other calls does so on each GPU: then that has its turn where it goes on.
+    /// Switches to the GPU on which a strict capture of this process is active: the capture forbids
+    /// the thread other calls on each GPU.
     pub(super) fn turn_to_strict_capture(&mut self, who: usize) {
         if self.other.as_ref().is_some_and(|other| other.model.processes[who].drawn.is_strict()) {
             self.turn();
         }
     }
 
-    /// Something that happens to all of a process, and so on each GPU. The other GPU's turn comes first.
+    /// Applies what happens to a whole process on each GPU, on the other one first.
     pub(super) fn on_each_gpu<T>(&mut self, mut happen: impl FnMut(&mut Self) -> T) -> Vec<T> {
         let mut all = Vec::new();
         if self.other.is_some() {

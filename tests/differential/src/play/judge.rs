@@ -1,4 +1,4 @@
-//! Whether an answer is what the model says.
+//! Compares answers with the model and updates it.
 
 mod bound;
 mod code;
@@ -16,14 +16,14 @@ use crate::model::{Allocation, BLOCK, Graph, Lent, MIB, Opened, Physical, rounde
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: i32 = 2;
-/// What pools grow by, at least.
+/// Minimum growth of a pool in bytes.
 const CHUNK: u64 = 32 * MIB;
 
 impl Play<'_> {
-    /// Whether the answer is what the model says, and what follows from it.
+    /// Compares an answer with the model and applies its effects.
     pub(super) fn judge(&mut self, who: usize, command: &Command, answer: &Answer) -> Result<()> {
         if answer.code == TOLD_TO && self.plan.refusals {
-            // Nothing has happened, but for what the call needed first.
+            // The call had no effect, except that it may have created the context that it needs.
             self.outcome.by_driver += 1;
             if let Command::GreenCreate { .. } = command {
                 self.primary_came_back(who, answer.active);
@@ -99,7 +99,8 @@ impl Play<'_> {
                 }
             }
             Command::AllocatePitch { context, key, width, height } => {
-                // The driver chooses the pitch; where it refuses, no pitch would have fitted.
+                // The driver chooses the pitch. After a refusal, the smallest possible pitch must
+                // not have fitted.
                 let pitch = if code == 0 { answer.pitch } else { width.next_multiple_of(512) };
                 ensure!(pitch >= width, "the pitch");
                 let charged = rounded(pitch * height);
@@ -210,7 +211,7 @@ impl Play<'_> {
                     || maker.is_none()
                         && self.model.lent.get(&lent).is_some_and(|lent| lent.bereaved);
                 ensure!(code != 0 || there, "what is not there was opened");
-                // What several contexts have open lies in one block, sometimes.
+                // Allocations that several contexts opened may share a block.
                 ensure!(code == 0 || maker.is_none() || elsewhere, "what is there was not opened");
                 if code == 0 {
                     process.opened.insert(open, Opened { context, lent });
@@ -336,7 +337,8 @@ impl Play<'_> {
         self.granted_if(self.model.fits(bytes), !self.model.might_fit(bytes), code)
     }
 
-    /// What must be granted is; what must never be is not; in between, where pools are trimmed first, either.
+    /// Requires success if `surely`, and refusal if `never`. In between, where pools are trimmed
+    /// first, both are accepted.
     fn granted_if(&self, surely: bool, never: bool, code: i32) -> Result<()> {
         let (total, limit) = (self.model.total(), self.model.limit);
         match code {
@@ -349,7 +351,7 @@ impl Play<'_> {
         }
     }
 
-    /// Counts an allocation's answer; whether it was granted.
+    /// Counts the answer of an allocation and returns whether it was granted.
     fn counts(&mut self, code: i32) -> bool {
         let count =
             if code == 0 { &mut self.outcome.granted } else { &mut self.outcome.over_limit };
@@ -357,7 +359,7 @@ impl Play<'_> {
         code == 0
     }
 
-    /// All getters show one thing.
+    /// Requires that all getters agree.
     fn judge_sight(&self, sight: Sight) -> Result<()> {
         let limit = self.model.limit;
         ensure!(
@@ -369,12 +371,12 @@ impl Play<'_> {
         self.judge_use(sight)
     }
 
-    /// Whether what is shown as used is what is in use.
+    /// Requires that the used memory shown is what the model has.
     fn judge_use(&self, sight: Sight) -> Result<()> {
         let limit = self.model.limit;
         let (least, most) = (self.model.total(), self.model.most() + self.dead);
         let used = limit - sight.free;
-        // The dead may take it over the limit, of which no more than all can be shown.
+        // Memory of exited processes may exceed the limit, of which at most all is shown as used.
         ensure!(
             used >= least.min(limit) && used <= most,
             "{used} shown of {least} to {most} in use"
@@ -382,7 +384,8 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// What somebody without a context is shown by NVML: the container's use, and its processes with what each has.
+    /// Compares NVML's answer to a process without a context: the container's use, and each of its
+    /// processes with its memory.
     pub(super) fn judge_watch(&self, answer: &Answer) -> Result<()> {
         let (sight, limit) = (answer.sight, self.model.limit);
         ensure!(

@@ -1,4 +1,4 @@
-//! A play: steps drawn from a seed, each of which must do what the model says.
+//! A run of steps that are drawn from a seed and compared with the model.
 
 mod compare;
 mod draw;
@@ -19,38 +19,39 @@ use crate::model::{Lent, MIB, Model, Process, Progress};
 use crate::oracle::Oracle;
 use crate::random::Random;
 
-/// `CUDA_ERROR_UNKNOWN`: what the driver refuses with when it is told to. No call that is played answers so by itself.
+/// `CUDA_ERROR_UNKNOWN`, with which the simulated driver refuses on request. No call of a run
+/// returns it otherwise.
 const TOLD_TO: i32 = 999;
-/// How long the books may take to forget the dead.
+/// Timeout until the ledger and the GPU have released the memory of exited processes.
 const FORGETTING: Duration = Duration::from_secs(30);
-/// How long the simulated GPU takes dead ones for living, at most: whoever looks after that notices them.
+/// Maximum time until the simulated GPU notices that a process has exited.
 const UNNOTICED: Duration = Duration::from_millis(50);
 
-/// What is played.
+/// What a run consists of.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Of all draws.
+    /// Seed of all draws.
     pub seed: u64,
-    /// Steps.
+    /// Number of steps.
     pub operations: u64,
     /// Processes of the container.
     pub processes: usize,
-    /// The container's limit.
+    /// The container's limit in MiB.
     pub limit_mib: u64,
-    /// Whether the driver refuses now and then what it is asked.
+    /// Whether the driver refuses some of the calls.
     pub refusals: bool,
-    /// A process is killed once in so many steps.
+    /// A process is killed once in this many steps.
     pub kill_once_in: u64,
-    /// What is played beside what always is.
+    /// Kinds of steps to draw beside the basic ones.
     pub routes: Vec<Route>,
-    /// Whether `cuMemGetInfo` is looked at after every step, not only where it is drawn.
+    /// Whether `cuMemGetInfo` is compared after every step, not only when it is drawn.
     pub look_always: bool,
 }
 
-/// A family of calls that not every play has: a seed found something among those that its play had.
+/// A family of calls that a run may leave out. A seed repeats its run only with the same families.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// Memory that goes between processes: by values, and by descriptors
+    /// Memory exchanged between processes, by handle and by descriptor
     Exchange,
     /// Graphs that allocate
     Graphs,
@@ -58,19 +59,19 @@ pub enum Route {
     Green,
     /// Limits of contexts, and modules
     Implicit,
-    /// Arrays with depth, and mipmapped ones
+    /// Three-dimensional and mipmapped arrays
     Shapes,
-    /// Pools that are told what to keep, trimmed and destroyed, and their memory freed in other ways
+    /// Pools with a release threshold, trimmed and destroyed, and their memory freed by other calls
     Trims,
-    /// Libraries, which look-ups bring into contexts
+    /// Libraries, which look-ups load into contexts
     Libraries,
-    /// Graphs that are made node by node, with parts and conditions, by all their calls
+    /// Graphs built node by node, with children and conditions, by all their calls
     Nodes,
-    /// Graphs that are made by captures of streams
+    /// Graphs built by stream capture
     Captures,
-    /// Code that comes with first launches and look-ups
+    /// Code loaded by first launches and look-ups
     Lazy,
-    /// Multicast objects, logical endpoints, and locality domains: on a GPU that has them
+    /// Multicast objects, logical endpoints and locality domains, on a GPU that has them
     Bound,
     /// Sparse arrays with mapped tiles
     Sparse,
@@ -78,32 +79,34 @@ pub enum Route {
     External,
     /// Processes that checkpoint each other
     Checkpoint,
-    /// A second GPU, with a limit of its own, which some programs see before the first one
+    /// A second GPU with its own limit, which some programs see before the first one
     Gpus,
     /// Several threads of each process
     Threads,
-    /// Arrays of two dimensions, by entry points of their own
+    /// Two-dimensional arrays by their own entry points
     Flat,
-    /// Pools that may hold no more than so much, lie in locality domains, or are what the GPU allocates from; resets with them
+    /// Pools with a maximum size, in locality domains, or set as current pool; resets with them
     Pools,
-    /// Streams that are made: memory is taken in one and given back in another
+    /// Created streams: memory is allocated in one and freed in another
     Streams,
-    /// The older names and other flavours of entry points, drawn by whoever calls them; memory with addresses of 32 bits
+    /// Older names and per-thread variants of entry points, drawn by the actor; 32-bit addresses
     Names,
-    /// Contexts whose uses are counted
+    /// Contexts with counted uses
     Uses,
-    /// Handles whose memory is mapped more than once, in parts, and unmapped so
+    /// Handles whose memory is mapped several times, in parts, and unmapped so
     Ranges,
 }
 
 impl Route {
-    /// Whether it came after seeds that replay: those draw what they drew then. It is drawn more often than the others.
+    /// Returns whether steps of this family are drawn more often. These families are newer than
+    /// seeds that must still repeat their run, so they must not change the draws of runs without
+    /// them.
     fn is_drawn_more(self) -> bool {
         matches!(self, Self::Nodes | Self::Captures | Self::Lazy)
     }
 }
 
-/// What a descriptor that is under way is of.
+/// The object of a descriptor in transit between processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Physical memory.
@@ -116,7 +119,8 @@ enum Kind {
     Object,
 }
 
-/// What the driver refuses, too, in plays that have one of the newer routes: in the others each name keeps its place, and so its draws.
+/// Further functions that the driver refuses in runs with a newer family. Older runs keep their
+/// list, because a name's place in it determines its draws.
 const MORE_THAT_REFUSES: [&str; 19] = [
     "cuArrayCreate",
     "cuArrayCreate_v2",
@@ -139,7 +143,7 @@ const MORE_THAT_REFUSES: [&str; 19] = [
     "cuMemAddressReserve",
 ];
 
-/// What it refuses in plays that have graphs made node by node, captures, or code.
+/// Functions that it refuses in runs with graphs built node by node, captures or code.
 const GRAPHS_AND_CODE_THAT_REFUSE: [&str; 14] = [
     "cuGraphAddNode_v2",
     "cuGraphAddNode_v3",
@@ -158,7 +162,7 @@ const GRAPHS_AND_CODE_THAT_REFUSE: [&str; 14] = [
 ];
 
 impl Plan {
-    /// The second GPU, where there is one: with less room.
+    /// Returns the second GPU, which has a smaller limit.
     fn second(&self) -> Second {
         Second { limit_mib: self.limit_mib / 4 * 3, swapped: false }
     }
@@ -167,52 +171,52 @@ impl Plan {
         self.routes.contains(&route)
     }
 
-    /// What the driver refuses, too.
+    /// Returns the further functions that the driver refuses.
     fn more_that_refuses(&self) -> &'static [&'static str] {
         use Route::{Flat, Names, Pools, Ranges, Streams, Uses};
         let newer = [Flat, Pools, Streams, Names, Uses, Ranges];
         if newer.iter().any(|route| self.routes.contains(route)) { &MORE_THAT_REFUSES } else { &[] }
     }
 
-    /// The same of graphs and code.
+    /// Returns the further functions of graphs and code that the driver refuses.
     fn graphs_and_code_that_refuse(&self) -> &'static [&'static str] {
         let newer = self.routes.iter().any(|route| route.is_drawn_more());
         if newer { &GRAPHS_AND_CODE_THAT_REFUSE } else { &[] }
     }
 
-    /// Whether the GPU is one with a switch and two locality domains. Else it is a small one.
+    /// Returns whether the GPU has a switch and two locality domains. Otherwise it is a small one.
     fn is_of_two_domains(&self) -> bool {
         self.routes.contains(&Route::Bound)
     }
 }
 
-/// What came out, where nothing was wrong.
+/// Counts of a run that found no disagreement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Steps played.
+    /// Steps performed.
     pub operations: u64,
-    /// Allocations granted; refused by the limit; refused by the driver.
+    /// Allocations that were granted.
     pub granted: u64,
-    /// See `granted`.
+    /// Allocations refused by the limit.
     pub over_limit: u64,
-    /// See `granted`.
+    /// Allocations refused by the driver.
     pub by_driver: u64,
     /// Processes killed.
     pub kills: u64,
-    /// The greatest excess of what programs hold over the limit.
+    /// Maximum excess over the limit in bytes.
     pub overshoot: u64,
-    /// What was left on the books in the end.
+    /// Bytes that the ledger or a GPU still has at the end.
     pub leak: u64,
 }
 
-/// The files that a play needs.
+/// Files of a run.
 #[derive(Clone, Debug)]
 pub struct Files {
     /// `target/test`.
     pub dist: PathBuf,
     /// The actor's program.
     pub actor: PathBuf,
-    /// A folder of its own, in memory.
+    /// Folder of this run, in memory.
     pub folder: PathBuf,
 }
 
@@ -222,31 +226,31 @@ struct Play<'a> {
     random: Random,
     model: Model,
     actors: Vec<Actor>,
-    /// Looks on, without a context.
+    /// An observer process without a context.
     bystander: Actor,
     oracle: Oracle,
-    /// What the dead had, as long as it may be on the books.
+    /// Maximum that the ledger may have for exited processes, in bytes.
     dead: u64,
-    /// What the driver may have taken beyond that.
+    /// Maximum that the driver may have taken beyond that.
     slack_of_the_dead: u64,
     next_key: u32,
-    /// Descriptors which are under way between processes.
+    /// Descriptors in transit between processes.
     descriptors: BTreeMap<u32, (Kind, OwnedFd)>,
-    /// Other interfaces' memory that dead processes had, which may be on the GPU for a moment.
+    /// Other interfaces' memory of exited processes, which the GPU may still have.
     dying_foreign: Vec<u32>,
-    /// When a program last ended, or became another.
+    /// When a program last exited or executed another one.
     last_end: Option<Instant>,
     outcome: Outcome,
-    /// The GPU that has its turn: all that is said of a GPU above is said of it.
+    /// The GPU whose turn it is: `model`, `oracle` and the fields for exited processes describe it.
     gpu: usize,
-    /// The GPU that does not have its turn.
+    /// State of the GPU whose turn it is not.
     other: Option<Gpu>,
 }
 
-/// Plays. `progress` is told after every thousand steps.
+/// Runs a plan. `progress` is called after every thousand steps.
 ///
 /// # Errors
-/// The first step that did something else than the model; it names the seed.
+/// The first step that disagrees with the model. The error names the seed.
 pub fn play(plan: &Plan, files: &Files, progress: impl FnMut(u64)) -> Result<Outcome> {
     run(plan, files, progress).with_context(|| format!("seed {}", plan.seed))
 }
@@ -267,7 +271,7 @@ impl<'a> Play<'a> {
     fn start(plan: &'a Plan, files: &Files) -> Result<Self> {
         let container = files.folder.join("container");
         std::fs::create_dir_all(&container)?;
-        // Not of arrays: the shim makes some of its own, to learn what they need.
+        // Arrays are left out: the shim creates some itself to measure them.
         let names = [
             "cuMemAlloc_v2",
             "cuMemAllocPitch_v2",
@@ -339,7 +343,8 @@ impl<'a> Play<'a> {
             faults: None,
             names: plan.routes.contains(&Route::Names),
         };
-        // The first context teaches what one costs on this GPU: alone, and from a driver that does not refuse it.
+        // The first context measures what one takes on this GPU: alone, and with a driver that
+        // refuses nothing.
         let mut first = Actor::start(&setup, plan.seed)?;
         ensure!(first.perform(&Command::Init)?.code == 0, "the first cuInit was refused");
         for gpu in 0..gpus {
@@ -352,7 +357,8 @@ impl<'a> Play<'a> {
         let oracle = witnesses.next().context("a GPU")?;
         let context = oracle.context_cost();
         first.kill()?;
-        // Nobody else looks at the GPU meanwhile, and the books forget the dead by the time alone.
+        // No other process observes the GPU meanwhile, and the ledger forgets exited processes
+        // after a fixed time.
         let deadline = Instant::now() + FORGETTING;
         while oracle.truth()? > 0 {
             ensure!(Instant::now() < deadline, "the GPU does not forget the first process");
@@ -411,7 +417,7 @@ impl<'a> Play<'a> {
         }
         if !self.descriptors.is_empty() && self.random.once_in(200) {
             self.descriptors.pop_first();
-            // What nobody else holds goes like what the dead had.
+            // Memory that only the descriptor held is released as that of an exited process is.
             self.last_end = Some(Instant::now());
         }
         let who = self.free_to_go(who);
@@ -434,7 +440,7 @@ impl<'a> Play<'a> {
         }
         let thread =
             if self.plan.has(Route::Threads) { thread(&mut self.random) } else { Thread::First };
-        // A capture that is not relaxed is one thread's.
+        // A capture that is not relaxed belongs to one thread.
         let strict = self.model.processes[who].drawn.is_strict() || is_strict(&command);
         let thread = if strict { Thread::First } else { thread };
         let step = Step { command, gpu: self.gpu, thread };
@@ -450,7 +456,8 @@ impl<'a> Play<'a> {
         look.with_context(|| format!("after actor {who}: {step:?} -> {answer:?}"))
     }
 
-    /// Has `cuMemGetInfo` asked, where that is always done, by whoever has just done something, or the next one who can.
+    /// Compares `cuMemGetInfo` if the plan says so, in this process or the next one that has a
+    /// context.
     fn look_around(&mut self, who: usize) -> Result<()> {
         if !self.plan.look_always {
             return Ok(());
@@ -462,7 +469,7 @@ impl<'a> Play<'a> {
         };
         let Some(who) = (who..who + all).map(|who| who % all).find(can) else { return Ok(()) };
         let contexts = &self.model.processes[who].contexts;
-        // In each of them in turn.
+        // Contexts take turns.
         let turn = usize::try_from(self.outcome.operations)? % contexts.len();
         let command = Command::Look { context: contexts[turn] };
         let step = Step { command: command.clone(), gpu: self.gpu, thread: Thread::First };
@@ -471,7 +478,8 @@ impl<'a> Play<'a> {
             .with_context(|| format!("actor {who}: {command:?} -> {answer:?}"))
     }
 
-    /// Whether books, GPU and getters agree with the model, about who has done something and whom it was done to.
+    /// Compares ledger, GPU and getters with the model, for the process that acted and the one
+    /// acted on.
     fn look(&mut self, who: usize, command: &Command) -> Result<()> {
         self.compare(who)?;
         if let Command::Checkpoint { pid } | Command::Restore { pid } = *command {
@@ -484,28 +492,31 @@ impl<'a> Play<'a> {
         self.judge_watch(&answer).with_context(|| format!("{answer:?}"))
     }
 
-    /// That process, or the next one that no checkpoint keeps waiting. There is one: nobody locks himself.
+    /// Returns this process, or the next one that is not locked. There is one, since no process
+    /// locks itself.
     fn free_to_go(&self, who: usize) -> usize {
         let all = self.actors.len();
         let is_free = |who: &usize| self.model.processes[*who].progress == Progress::Running;
         (who..who + all).map(|who| who % all).find(is_free).unwrap_or(who)
     }
 
-    /// Waits until what the dead had is gone: what is about to be done is measured by the GPU's free memory, which grows with that.
+    /// Waits until the memory of exited processes is gone. The next command is measured by the
+    /// GPU's free memory, which their release would raise.
     fn settle(&mut self) -> Result<()> {
         let deadline = Instant::now() + FORGETTING;
         while !self.is_settled()? || self.oracle.draining()? > 0 {
             ensure!(Instant::now() < deadline, "the dead are not forgotten");
             std::thread::sleep(Duration::from_millis(5));
-            // Without a monitor it is a living process that buries the dead.
+            // Without a monitor a live process reclaims the slots of exited ones.
             self.bystander.perform(&Command::Watch)?;
         }
         Ok(())
     }
 
-    /// Whether the GPU has forgotten the dead.
+    /// Returns whether the GPU has released the memory of exited processes.
     fn is_settled(&self) -> Result<bool> {
-        // Until somebody has looked they are taken for living, and a program that became another one for that.
+        // Until an observation the GPU takes exited processes, and programs before an `exec`, for
+        // live ones.
         if self.last_end.is_some_and(|end| end.elapsed() < UNNOTICED) {
             return Ok(false);
         }
@@ -518,7 +529,7 @@ impl<'a> Play<'a> {
         self.actors.iter().position(|actor| actor.pid() == pid)
     }
 
-    /// A process has ended, and another takes its place.
+    /// Replaces a process that has exited by a new one in the model.
     fn bury(&mut self, who: usize) {
         self.on_each_gpu(|play| play.bury_here(who));
     }
@@ -537,7 +548,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Something is known to others from now on. What nobody can have any more is forgotten.
+    /// Records exported memory, and forgets exports that no process can have any more.
     fn lend(&mut self, name: u32, lent: Lent) {
         let (model, descriptors) = (&self.model, &self.descriptors);
         let known = |name: u32| {
@@ -552,7 +563,7 @@ impl<'a> Play<'a> {
         self.model.lent.insert(name, lent);
     }
 
-    /// Kills a process, which another one takes the place of.
+    /// Kills a process and starts another one in its place.
     fn replace(&mut self, who: usize) -> Result<()> {
         self.bury(who);
         let successor = start(&self.setup, &mut self.random)?;
@@ -563,7 +574,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Ends everybody, and looks what is left.
+    /// Kills all processes and measures what is left.
     fn end(self) -> Result<Outcome> {
         let Self { actors, bystander, oracle, setup, mut outcome, other, .. } = self;
         let mut witnesses: Vec<Oracle> =
@@ -573,7 +584,7 @@ impl<'a> Play<'a> {
         }
         let deadline = Instant::now() + FORGETTING;
         loop {
-            // Without a monitor it is the next process that buries the dead.
+            // Without a monitor the next process reclaims the slots of exited ones.
             let mut undertaker = Actor::start(&Setup { faults: None, ..setup.clone() }, 0)?;
             ensure!(undertaker.perform(&Command::Init)?.code == 0, "the last cuInit was refused");
             undertaker.kill()?;
@@ -590,14 +601,14 @@ impl<'a> Play<'a> {
     }
 }
 
-/// Starts a process. Where there are two GPUs, one in two sees them in the other order.
+/// Starts a process. With two GPUs, every second process sees them in reverse order.
 fn start(setup: &Setup, random: &mut Random) -> Result<Actor> {
     let seed = random.below(u64::MAX);
     let second = setup.second.map(|second| Second { swapped: random.once_in(2), ..second });
     Actor::start(&Setup { second, ..setup.clone() }, seed)
 }
 
-/// Whether a capture begins that only its thread can go on with.
+/// Returns whether the command begins a capture that only its thread can continue.
 fn is_strict(command: &Command) -> bool {
     matches!(command, Command::Graph(GraphStep::Begin { mode, .. }) if *mode != Mode::Relaxed)
 }
@@ -606,10 +617,11 @@ fn thread(random: &mut Random) -> Thread {
     *random.pick(&[Thread::First, Thread::Second, Thread::Passing]).unwrap_or(&Thread::First)
 }
 
-/// A folder for a play's files: in memory, because regions need a file system that keeps locks.
+/// Creates a folder for the files of a run: in memory, because regions need a file system that
+/// keeps locks.
 ///
 /// # Errors
-/// If none can be made.
+/// If it cannot be created.
 pub fn folder() -> Result<tempfile::TempDir> {
     let memory = Path::new("/dev/shm");
     let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };

@@ -1,4 +1,4 @@
-//! What the actor has, and who does which command.
+//! What the actor has, and the dispatch of commands.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -13,62 +13,62 @@ use crate::nodes::Nodes;
 use crate::objects::Object;
 use crate::program::Common;
 
-/// Out of the driver's range: a context or an allocation that the actor does not have.
+/// Code outside the driver's range: the actor does not have the named object.
 pub(crate) const NOT_OURS: i32 = -1;
 
-/// What a program does on one GPU. What it has there is called as the player calls it.
+/// What a program has on one GPU, by the names that the harness gave.
 pub(crate) struct Actor {
     common: Arc<Common>,
-    /// The GPU by its place among those that the driver shows.
+    /// Index of the GPU among those that the driver shows.
     pub(crate) device: usize,
-    /// And among those that NVML shows.
+    /// Index of the GPU in NVML.
     pub(crate) gpu: usize,
     pub(crate) contexts: BTreeMap<u32, usize>,
-    /// Their contexts and addresses.
+    /// Contexts and addresses.
     pub(crate) allocations: BTreeMap<u32, (u32, u64)>,
-    /// The same, with addresses of 32 bits.
+    /// Contexts and 32-bit addresses.
     pub(crate) low: BTreeMap<u32, (u32, u32)>,
     pub(crate) streams: BTreeMap<u32, usize>,
-    /// The first of reserved addresses.
+    /// First addresses of reserved ranges.
     pub(crate) ranges: BTreeMap<u32, u64>,
     /// Handles of physical memory.
     pub(crate) handles: BTreeMap<u32, u64>,
-    /// Where it is mapped, and how much.
+    /// Addresses and sizes of mappings.
     pub(crate) maps: BTreeMap<u32, (u64, u64)>,
     pub(crate) arrays: BTreeMap<u32, u64>,
     pub(crate) mipmaps: BTreeMap<u32, u64>,
-    /// Addresses in pools.
+    /// Addresses of pool allocations.
     pub(crate) pooled: BTreeMap<u32, u64>,
-    /// Pools that it has made, and others'.
+    /// Pools that it created.
     pub(crate) pools: BTreeMap<u32, usize>,
-    /// Those that it has destroyed with memory in use.
+    /// Pools that it destroyed while memory was in use.
     pub(crate) doomed: Vec<usize>,
     pub(crate) imported: BTreeMap<u32, usize>,
-    /// Others' memory: in which context, and where.
+    /// Imported memory: the context and the address.
     pub(crate) opened: BTreeMap<u32, (u32, u64)>,
-    /// Others' memory of pools.
+    /// Addresses of imported pool allocations.
     pub(crate) opened_pooled: BTreeMap<u32, u64>,
-    /// Executable graphs: in which context, and their handles.
+    /// Executable graphs: the context and the handle.
     pub(crate) graphs: BTreeMap<u32, (u32, usize)>,
-    /// Graphs that were made node by node, or captured.
+    /// Graphs that were built node by node or captured.
     pub(crate) nodes: Nodes,
-    /// Code.
+    /// Modules and libraries of `CodeStep`.
     pub(crate) loaded: Loaded,
-    /// Green contexts, and their names as contexts.
+    /// Green contexts: the handle and the handle as a context.
     pub(crate) greens: BTreeMap<u32, (usize, usize)>,
     pub(crate) modules: BTreeMap<u32, usize>,
     pub(crate) libraries: BTreeMap<u32, usize>,
     /// Multicast objects and endpoints.
     pub(crate) objects: BTreeMap<u32, Object>,
-    /// Memory of another interface of this process.
+    /// Memory of another interface in this process.
     pub(crate) foreign: BTreeMap<u32, u64>,
-    /// Other interfaces' memory: in which context, and its handle.
+    /// Imported memory of other interfaces: the context and the handle.
     pub(crate) externals: BTreeMap<u32, (u32, usize)>,
-    /// Buffers in it: in which context, and where.
+    /// Buffers mapped in it: the context and the address.
     pub(crate) buffers: BTreeMap<u32, (u32, u64)>,
-    /// Whether it has ever made a graph.
+    /// Whether it has ever created a graph.
     pub(crate) graphing: bool,
-    /// Whether it has ever had memory of a pool.
+    /// Whether it has ever used a pool.
     pub(crate) pooling: bool,
 }
 
@@ -82,7 +82,7 @@ impl Deref for Actor {
 
 impl Actor {
     pub(crate) fn new(common: Arc<Common>, gpu: usize) -> Self {
-        // NVML knows nothing of this variable.
+        // NVML ignores this variable.
         let order = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
         let device = order.split(',').position(|shown| shown == gpu.to_string()).unwrap_or(gpu);
         Self {
@@ -273,14 +273,14 @@ impl Actor {
         Ok(answer)
     }
 
-    /// What the GPU's default pool and the actor's own ones hold, and what is reserved for graphs.
+    /// Returns the bytes reserved by the GPU's default pool, the actor's own pools and graphs.
     pub(crate) fn keeps(&self) -> Result<u64> {
         let pools = if self.pooling { self.holds()? } else { 0 };
         let graphs = if self.graphing { self.reserved_for_graphs()? } else { 0 };
         Ok(pools + graphs)
     }
 
-    /// The GPU as locations name it.
+    /// Returns the GPU's id in a `CUmemLocation`.
     pub(crate) fn id(&self) -> Result<i32> {
         Ok(i32::try_from(self.device)?)
     }
@@ -314,7 +314,8 @@ impl Actor {
             if (codes, again) != ([0; 2], 0) {
                 bail!("the getters answered {codes:?}, then {again}");
             }
-            // Several calls are not one instant: between two of them the dead may have gone.
+            // The calls are not one snapshot: an exited process's memory may have been released
+            // between them.
             if after == free {
                 break memory;
             }
@@ -333,20 +334,22 @@ impl Actor {
         Ok(0)
     }
 
-    /// A child has no part in its parent's driver. It tries, and ends with 0 if it was told so.
+    /// Forks a child, in which the driver must refuse calls. Returns its exit status, 0 if the
+    /// driver did.
     fn fork(&self) -> Result<i32> {
-        // SAFETY: the other threads of this process, ours and the driver's, are not needed by the child, which only calls what must
-        // answer without them, and ends by _exit.
+        // SAFETY: in the child only this thread exists, and locks of other threads may stay held.
+        // The child makes one call that the shim refuses without them, allocates nothing else, and
+        // ends by `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let mut address = 0_u64;
             let tried = self.cuda.call(c"cuMemAlloc_v2", [place(&mut address), 4096]);
             let refused = tried.is_ok_and(|code| code != 0);
-            // SAFETY: ends the child without its parent's exit handlers.
+            // SAFETY: `_exit` ends the child without its parent's exit handlers.
             unsafe { libc::_exit(i32::from(!refused)) };
         }
         let mut status = 0;
-        // SAFETY: the child is ours; the call fills the one status, which outlives it.
+        // SAFETY: `status` is a valid place for the call to write and outlives it.
         let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
         if child < 0 || waited != child {
             bail!("fork: {}", std::io::Error::last_os_error());

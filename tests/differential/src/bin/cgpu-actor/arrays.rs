@@ -59,7 +59,7 @@ impl Actor {
         }
     }
 
-    /// By the entry points for arrays of two dimensions; `old`: when sizes had 32 bits.
+    /// Creates an array by the entry points for one and two dimensions; `old`: with 32-bit sizes.
     pub(crate) fn create_flat(
         &mut self,
         context: u32,
@@ -90,7 +90,8 @@ impl Actor {
         Ok(code)
     }
 
-    /// What the driver needs for an array, which it tells of one that is mapped later; 0 if it refuses the shape.
+    /// Returns the bytes that the driver needs for an array, from an array with deferred mapping; 0
+    /// if it refuses the shape.
     fn needed(&self, shape: &mut Descriptor, levels: u32) -> Result<u64> {
         let (mut array, mut needed) = (0_u64, Requirements::default());
         shape.flags = DEFERRED;

@@ -1,4 +1,4 @@
-//! Code, which comes onto the GPU with the first thing that needs it.
+//! Code, which is loaded onto the GPU at its first use.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -10,7 +10,7 @@ use crate::actor::{Actor, NOT_OURS};
 use crate::driver::place;
 use crate::implicit::image;
 
-/// What an actor has of it.
+/// Modules and libraries of an actor.
 #[derive(Default)]
 pub(crate) struct Loaded {
     modules: BTreeMap<u32, usize>,
@@ -117,7 +117,7 @@ impl Actor {
         Ok(code)
     }
 
-    /// Does something with the function, or the kernel, of a number.
+    /// Acts on the function or kernel of a number.
     fn with(
         &self,
         getter: &CStr,
@@ -132,7 +132,7 @@ impl Actor {
         }
     }
 
-    /// Launches one thread of a function, or of a kernel.
+    /// Launches one thread of a function or kernel.
     fn run(&self, function: usize) -> Result<i32> {
         type Launch = unsafe extern "C" fn(
             usize,
@@ -147,9 +147,11 @@ impl Actor {
             usize,
             usize,
         ) -> i32;
-        // SAFETY: that is the function's type: a function, grid and block, shared memory, a stream, and two lists, which may be null.
+        // SAFETY: this is the type of cuLaunchKernel: a function, grid and block, shared memory, a
+        // stream, and two lists that may be null.
         let launch = unsafe { self.cuda.symbol::<Launch>(c"cuLaunchKernel") }?;
-        // SAFETY: the function is the driver's own, takes no parameters, and goes into the default stream of the current context.
+        // SAFETY: the handle comes from the driver, the function takes no parameters, and the
+        // stream is the current context's default one.
         Ok(unsafe { launch(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0) })
     }
 }

@@ -23,7 +23,7 @@ impl Actor {
         let code = match self.cuda.names.way(4) {
             0 => self.cuda.call(c"cuCtxCreate_v2", [to, 0, self.device])?,
             1 => self.cuda.call(c"cuCtxCreate", [to, 0, self.device])?,
-            // Without affinities; without parameters.
+            // Without affinities, and without parameters.
             2 => self.cuda.call(c"cuCtxCreate_v3", [to, 0, 0, 0, self.device])?,
             _ => self.cuda.call(c"cuCtxCreate_v4", [to, 0, 0, self.device])?,
         };
@@ -42,7 +42,7 @@ impl Actor {
         Ok(code)
     }
 
-    /// One more use of a context.
+    /// Adds a use of a context.
     pub(crate) fn attach(&self, context: u32) -> Result<i32> {
         let mut handle = 0_usize;
         let mut code = self.enter(context)?;
@@ -55,7 +55,7 @@ impl Actor {
         Ok(code)
     }
 
-    /// One use less. The player knows which is the last one.
+    /// Removes a use of a context. The harness knows which one is the last.
     pub(crate) fn detach(&self, context: u32) -> Result<i32> {
         match self.contexts.get(&context) {
             Some(&handle) => self.cuda.call(c"cuCtxDetach", [handle]),
@@ -74,14 +74,14 @@ impl Actor {
         Ok(code)
     }
 
-    /// Releases the primary context, or resets it.
+    /// Releases or resets the primary context.
     pub(crate) fn let_primary_go(&mut self, how: &CStr, answer: &mut Answer) -> Result<i32> {
         let code = self.cuda.call(how, [self.device])?;
         answer.active = self.is_active()?;
         Ok(code)
     }
 
-    /// Whether the primary context is.
+    /// Returns whether the primary context is active.
     pub(crate) fn is_active(&self) -> Result<bool> {
         let (mut flags, mut active) = (0_u32, 0_i32);
         let to = [self.device, place(&mut flags), place(&mut active)];

@@ -1,4 +1,4 @@
-//! The driver and NVML, found as most programs do: by dlopen and dlsym.
+//! The driver and NVML, found by dlopen and dlsym as in most programs.
 
 use std::ffi::CStr;
 
@@ -7,17 +7,18 @@ use libloading::os::unix::{Library, RTLD_NOW, Symbol};
 
 use crate::names::Names;
 
-/// A library, and calls of its functions by name.
+/// A library whose functions are called by name.
 pub(crate) struct Api {
     library: Library,
-    /// What else the functions are called.
+    /// Other names of the functions.
     pub(crate) names: Names,
 }
 
 impl Api {
-    /// Opens it.
+    /// Opens a library.
     pub(crate) fn open(name: &str) -> Result<Self> {
-        // SAFETY: loading the driver runs its initialisers; this is what every client of it does.
+        // SAFETY: loading the library runs its initialisers, as in every client of it. They have no
+        // preconditions.
         let library = unsafe { Library::open(Some(name), RTLD_NOW) };
         Ok(Self { library: library.with_context(|| name.to_owned())?, names: Names::given() })
     }
@@ -27,7 +28,7 @@ impl Api {
         self.call_by(self.names.for_name(name), arguments)
     }
 
-    /// The same by this very name.
+    /// Calls it by exactly this name.
     pub(crate) fn call_by<const N: usize>(
         &self,
         name: &CStr,
@@ -36,19 +37,21 @@ impl Api {
         type Any =
             unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> i32;
         const { assert!(N <= 8, "as many as Any has") };
-        // SAFETY: the callers name functions with at most eight parameters, each an integer or a pointer: on the machines that we run on each
-        // goes into a register or a word of the caller's stack, and the callee does not look at more than it has.
+        // SAFETY: callers name functions with at most eight parameters, each an integer or a
+        // pointer. In the calling convention of x86-64 and aarch64 each takes one register or one
+        // stack word, and a callee ignores those beyond its own parameters.
         let function: Symbol<Any> = unsafe { self.symbol(name) }?;
         let mut padded = [0; 8];
         for (place, argument) in padded.iter_mut().zip(arguments) {
             *place = argument;
         }
         let [one, two, three, four, five, six, seven, eight] = padded;
-        // SAFETY: pointers among the arguments are to places of the caller that live on, of the type that the function writes.
+        // SAFETY: pointers among the arguments are to variables of the caller that outlive the call
+        // and have the type that the function accesses.
         Ok(unsafe { function(one, two, three, four, five, six, seven, eight) })
     }
 
-    /// A function, for calls that are not of that kind.
+    /// Finds a function for calls with other parameters.
     ///
     /// # Safety
     /// `F` must be the type of the function.
@@ -59,7 +62,7 @@ impl Api {
     }
 }
 
-/// Where an answer goes.
+/// Returns the address of a variable for an argument.
 pub(crate) fn place<T>(place: &mut T) -> usize {
     std::ptr::from_mut(place).expose_provenance()
 }

@@ -1,4 +1,4 @@
-//! Memory that goes between processes: by values, and by descriptors.
+//! Memory exchanged between processes, by handle and by descriptor.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -29,7 +29,7 @@ impl Actor {
         handle: Words,
         answer: &mut Answer,
     ) -> Result<i32> {
-        /// `CUipcMemHandle`, which goes by value.
+        /// `CUipcMemHandle`, which is passed by value.
         #[repr(C)]
         struct Handle(Words);
         type Function = unsafe extern "C" fn(*mut u64, Handle, u32) -> i32;
@@ -39,9 +39,9 @@ impl Actor {
             return Ok(code);
         }
         let name = self.cuda.names.for_name(c"cuIpcOpenMemHandle_v2");
-        // SAFETY: it is the type that cuda.h gives it.
+        // SAFETY: this is the function's type in cuda.h.
         let function = unsafe { self.cuda.symbol::<Function>(name) }?;
-        // SAFETY: the address goes to a place that lives on.
+        // SAFETY: the address is written to a field that outlives the call.
         let code = unsafe { function(&raw mut answer.address, Handle(handle), LAZY_PEER_ACCESS) };
         if code == 0 {
             self.opened.insert(open, (context, answer.address));
@@ -68,7 +68,7 @@ impl Actor {
 
     pub(crate) fn import_physical(&mut self, key: u32) -> Result<i32> {
         let mut handle = 0_u64;
-        // It comes by the line, and is closed in the end.
+        // The descriptor is closed when this returns.
         let descriptor = self.line.receive()?;
         let number = usize::try_from(descriptor.as_raw_fd())?;
         let to = [place(&mut handle), number, DESCRIPTOR as usize];
@@ -86,7 +86,6 @@ impl Actor {
 
     pub(crate) fn import_pool(&mut self, pool: u32) -> Result<i32> {
         let mut handle = 0_usize;
-        // As above.
         let descriptor = self.line.receive()?;
         let number = usize::try_from(descriptor.as_raw_fd())?;
         let to = [place(&mut handle), number, DESCRIPTOR as usize, 0];
@@ -126,13 +125,13 @@ impl Actor {
         Ok(code)
     }
 
-    /// The descriptor goes by the line, where there is one.
+    /// Exports an object and sends the descriptor over the socket.
     pub(crate) fn export(&self, how: &CStr, what: usize) -> Result<i32> {
         let mut descriptor: RawFd = -1;
         let kind = DESCRIPTOR as usize;
         let code = self.cuda.call(how, [place(&mut descriptor), what, kind, 0])?;
         if code == 0 {
-            // SAFETY: the driver has opened it for us.
+            // SAFETY: the driver has opened the descriptor for this call, so it has no other owner.
             let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
             self.line.send(descriptor.as_fd())?;
         }

@@ -1,4 +1,5 @@
-//! Memory of another interface, which the simulated driver plays by a table of its own (docs/internals/simulator.md).
+//! Memory of another interface, which the simulated driver offers in an export table of its own
+//! (docs/internals/simulator.md).
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -8,10 +9,10 @@ use crate::actor::{Actor, NOT_OURS};
 use crate::driver::{Api, place};
 use crate::records::{ExternalBuffer, ExternalMemory, OPAQUE_DESCRIPTOR};
 
-/// The name of the table.
+/// Name of the export table.
 const NAME: [u8; 16] = *b"cgpu-sim foreign";
 
-/// The other interface's functions, as far as they are for memory.
+/// The functions of the other interface.
 #[repr(C)]
 struct Table {
     bytes: usize,
@@ -24,14 +25,15 @@ fn table(cuda: &Api) -> Result<&'static Table> {
     let (mut at, mut name) = (std::ptr::null::<Table>(), NAME);
     let code = cuda.call(c"cuGetExportTable", [place(&mut at), place(&mut name)])?;
     ensure!(code == 0 && !at.is_null(), "no other interface: {code}");
-    // SAFETY: the simulated driver has this table under that name, and it stays as long as the driver.
+    // SAFETY: the simulated driver returns this table for this name. It is a static of the driver,
+    // which is never unloaded.
     Ok(unsafe { &*at })
 }
 
 impl Actor {
     pub(crate) fn allocate_foreign(&mut self, key: u32, bytes: u64) -> Result<i32> {
         let (table, mut memory) = (table(&self.cuda)?, 0_u64);
-        // SAFETY: the memory's name goes to a place that lives on.
+        // SAFETY: the function writes to a variable that outlives the call.
         let code = unsafe { (table.allocate)(i32::try_from(self.device)?, bytes, &raw mut memory) };
         if code == 0 {
             self.foreign.insert(key, memory);
@@ -41,24 +43,24 @@ impl Actor {
 
     pub(crate) fn free_foreign(&mut self, key: u32) -> Result<i32> {
         let Some(memory) = self.foreign.remove(&key) else { return Ok(NOT_OURS) };
-        // SAFETY: no obligations but that it is a name.
+        // SAFETY: the function takes any number and checks it.
         Ok(unsafe { (table(&self.cuda)?.free)(memory) })
     }
 
     pub(crate) fn export_foreign(&self, key: u32) -> Result<i32> {
         let Some(&memory) = self.foreign.get(&key) else { return Ok(NOT_OURS) };
         let mut descriptor: RawFd = -1;
-        // SAFETY: the descriptor's number goes to a place that lives on.
+        // SAFETY: the function writes to a variable that outlives the call.
         let code = unsafe { (table(&self.cuda)?.descriptor)(memory, &raw mut descriptor) };
         if code == 0 {
-            // SAFETY: it has been opened for us.
+            // SAFETY: the call has opened the descriptor, so it has no other owner.
             let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
             self.line.send(descriptor.as_fd())?;
         }
         Ok(code)
     }
 
-    /// The descriptor, which comes by the line, is the driver's once it is imported.
+    /// Imports a descriptor from the socket. After success the driver owns the descriptor.
     pub(crate) fn import_external(
         &mut self,
         context: u32,

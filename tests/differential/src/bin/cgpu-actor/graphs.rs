@@ -7,7 +7,7 @@ use crate::driver::place;
 use crate::records::{AllocationNode, DEVICE, GRAPHS_RESERVED, PINNED};
 
 impl Actor {
-    /// A graph that allocates all of the sizes, then frees them; made ready to be launched.
+    /// Creates an executable graph that allocates all of the sizes, then frees them.
     pub(crate) fn create_graph(&mut self, context: u32, name: u32, sizes: &[u64]) -> Result<i32> {
         let code = self.enter(context)?;
         if code != 0 {
@@ -81,7 +81,7 @@ impl Actor {
         self.cuda.call(c"cuDeviceGraphMemTrim", [self.device])
     }
 
-    /// What the first GPU has reserved for graphs.
+    /// Returns the bytes that the GPU has reserved for graphs.
     pub(crate) fn reserved_for_graphs(&self) -> Result<u64> {
         let mut reserved = 0_u64;
         let to = [self.device, GRAPHS_RESERVED, place(&mut reserved)];

@@ -7,7 +7,7 @@ use crate::actor::{Actor, NOT_OURS};
 use crate::driver::place;
 use crate::records::{GREEN_DEFAULT_STREAM, MULTIPROCESSORS, Resource};
 
-/// Of how many multiprocessors each is, at least.
+/// Minimum number of multiprocessors of a green context.
 const PART: usize = 16;
 
 impl Actor {
@@ -32,7 +32,7 @@ impl Actor {
         let wanted = [place(&mut green), description, self.device, GREEN_DEFAULT_STREAM];
         let code = self.cuda.call(c"cuGreenCtxCreate", wanted)?;
         if code == 0 {
-            // The primary context's name: the green one holds it meanwhile.
+            // The green context keeps the primary one, so its handle can be read.
             let mut whole = 0_usize;
             let codes = [
                 self.cuda.call(c"cuCtxFromGreenCtx", [place(&mut view), green])?,

@@ -105,7 +105,7 @@ impl Actor {
     }
 }
 
-/// An image with a variable of so many bytes, called `table`.
+/// Returns an image with a variable `table` of `bytes` bytes.
 pub(crate) fn image(bytes: u64) -> Result<CString> {
     Ok(CString::new(format!(
         ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 8 .b8 table[{bytes}];\n"

@@ -51,7 +51,7 @@ impl Actor {
         }
     }
 
-    /// Notes an allocation that was granted.
+    /// Records an allocation if it was granted.
     pub(crate) fn keep(&mut self, code: i32, key: u32, context: u32, answer: &Answer) -> i32 {
         if code == 0 {
             self.allocations.insert(key, (context, answer.address));

@@ -1,4 +1,4 @@
-//! Linear memory as it was when addresses had 32 bits.
+//! Linear memory with 32-bit addresses.
 
 use anyhow::{Result, ensure};
 use cgpu_differential::command::Answer;
@@ -66,7 +66,8 @@ impl Actor {
         Ok(code)
     }
 
-    /// Whether the getters of then show what those of today show, as far as 32 bits go.
+    /// Requires that the first versions of the getters agree with the present ones, clamped to 32
+    /// bits.
     pub(crate) fn see_low(&self, free: usize, total: usize) -> Result<()> {
         let (mut low_free, mut low_total, mut low_device) = (0_u32, 0_u32, 0_u32);
         let codes = [
@@ -81,7 +82,8 @@ impl Actor {
             "the older getters answered {codes:?}, then {again}"
         );
         let clamp = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
-        // Several calls are not one instant: between two of them the dead may have gone.
+        // The calls are not one snapshot: an exited process's memory may have been released between
+        // them.
         let is_free = (clamp(free)..=clamp(after)).contains(&low_free);
         ensure!(
             is_free && [low_total, low_device] == [clamp(total); 2],

@@ -1,6 +1,7 @@
-//! A program of the driver API that does what it is told, a line at a time.
+//! A program of the driver API that performs commands, one line of JSON each.
 //!
-//! It finds the driver as most programs do, by dlopen and dlsym, and knows nothing of cgpu.
+//! It finds the driver by dlopen and dlsym, as most programs do, and does not depend on cgpu's
+//! shim.
 
 mod actor;
 mod arrays;
@@ -34,7 +35,8 @@ use anyhow::Result;
 use cgpu_differential::command::{Answer, Command, Step};
 use program::Program;
 
-/// The argument of a program that another one became: it answers for it, when the other one is certainly gone.
+/// Argument of the program that `Execute` starts: it answers that command, once the former program
+/// is certainly gone.
 const SUCCESSOR: &str = "successor";
 
 fn main() -> ExitCode {
@@ -53,8 +55,8 @@ fn act() -> Result<()> {
         say(&Answer::default())?;
     }
     let mut line = String::new();
-    // Line by line, without reading ahead: whoever we become by `Execute` reads on where we stopped, which a buffer would swallow. The
-    // other side waits for each answer, so one line is all there is.
+    // Lines are read without reading ahead, because a buffer would swallow what the program after
+    // `Execute` has to read. The harness waits for each answer, so there is only one line.
     let mut input = std::io::stdin().lock();
     while input.read_line(&mut line)? > 0 {
         let step: Step = serde_json::from_str(&line)?;

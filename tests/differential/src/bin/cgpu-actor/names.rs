@@ -1,4 +1,4 @@
-//! Entry points that do the same under several names: older versions, and flavours for each thread's own default stream.
+//! Entry points with several names: older versions, and variants for per-thread default streams.
 
 use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use cgpu_differential::actor::NAMES;
 use cgpu_differential::random::Random;
 
-/// The first one is what the actor says; each of the others takes the same arguments.
+/// The first name is the one in the actor's code; the others take the same arguments.
 const SAME: [&[&CStr]; 12] = [
     &[c"cuCtxDestroy_v2", c"cuCtxDestroy"],
     &[c"cuDevicePrimaryCtxRelease_v2", c"cuDevicePrimaryCtxRelease"],
@@ -22,7 +22,7 @@ const SAME: [&[&CStr]; 12] = [
     &[c"cuIpcOpenMemHandle_v2", c"cuIpcOpenMemHandle"],
 ];
 
-/// Draws among them, in a program that was told to.
+/// Draws among the names if the harness gave a seed.
 pub(crate) struct Names(Option<Mutex<Random>>);
 
 impl Names {
@@ -31,12 +31,12 @@ impl Names {
         Self(seed.map(|seed| Mutex::new(Random::of(seed))))
     }
 
-    /// Whether any are drawn.
+    /// Returns whether names are drawn.
     pub(crate) fn are_drawn(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Which of so many ways; the first one, where none is drawn.
+    /// Draws one of so many variants; the first one if names are not drawn.
     pub(crate) fn way(&self, ways: u64) -> u64 {
         let draw = |random: &Mutex<Random>| {
             random.lock().unwrap_or_else(PoisonError::into_inner).below(ways)
@@ -44,7 +44,7 @@ impl Names {
         self.0.as_ref().map_or(0, draw)
     }
 
-    /// A name that does what this one does.
+    /// Draws a name of the function.
     pub(crate) fn for_name<'a>(&self, name: &'a CStr) -> &'a CStr {
         let same =
             SAME.iter().filter(|_| self.are_drawn()).find(|same| same.first() == Some(&name));

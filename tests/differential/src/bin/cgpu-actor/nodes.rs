@@ -1,4 +1,4 @@
-//! Graphs that are made node by node, or by captures of streams.
+//! Graphs that are built node by node or by stream capture.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +12,21 @@ use crate::records::{
     MEMORY_FREED, MEMORY_NODE, NON_BLOCKING, PART, PINNED, UPLOADS,
 };
 
-/// A graph, and its last node: the next one comes after it.
+/// A graph and its last node, which the next one depends on.
 #[derive(Clone, Copy)]
 struct Made {
     graph: usize,
     last: Option<usize>,
 }
 
-/// What an actor has of all this.
+/// Graphs of an actor.
 #[derive(Default)]
 pub(crate) struct Nodes {
     graphs: BTreeMap<u32, Made>,
     executables: BTreeMap<u32, usize>,
-    /// Where nodes allocate.
+    /// Addresses of nodes' allocations.
     memory: BTreeMap<u32, usize>,
-    /// Each with the context that it is of.
+    /// Context and handle of each stream.
     streams: BTreeMap<Strand, (usize, usize)>,
 }
 
@@ -98,7 +98,7 @@ impl Actor {
         }
     }
 
-    /// Parts of captures.
+    /// Performs the commands of captures.
     fn capture_step(&mut self, step: &GraphStep) -> Result<i32> {
         match *step {
             GraphStep::Begin { lane, mode, into } => {
@@ -113,7 +113,7 @@ impl Actor {
                     return self.cuda.call(c"cuStreamBeginCapture_v2", [stream, mode]);
                 };
                 let Some(made) = self.nodes.graphs.get(&graph) else { return Ok(NOT_OURS) };
-                // Whatever is in it already comes beside.
+                // The new nodes do not depend on those that the graph already has.
                 self.cuda.call(c"cuStreamBeginCaptureToGraph", [stream, made.graph, 0, 0, 0, mode])
             }
             GraphStep::Take { lane, key, bytes, pool } => {
@@ -169,7 +169,7 @@ impl Actor {
         }
     }
 
-    /// Streams go with their contexts, whatever call has ended those.
+    /// Removes the streams of contexts that have ended by any call.
     pub(crate) fn forget_streams(&mut self) -> Result<()> {
         let is_primary = |lane: &Strand| lane.context == PRIMARY;
         let lost = self.nodes.streams.keys().any(is_primary) && !self.is_active()?;
@@ -180,7 +180,7 @@ impl Actor {
         Ok(())
     }
 
-    /// A stream, which is there.
+    /// Returns the handle of a stream, which must exist.
     fn lane(&self, lane: Strand) -> Result<usize> {
         if lane.which == 0 {
             return Ok(0);
@@ -189,7 +189,8 @@ impl Actor {
         Ok(its.1)
     }
 
-    /// Makes a stream's context current, and the stream if it is first named. None of them waits for the default one.
+    /// Makes a stream's context current, and creates the stream at its first use. It does not wait
+    /// for the default stream.
     fn come_to(&mut self, lane: Strand) -> Result<i32> {
         let code = self.enter(lane.context)?;
         if code != 0 || lane.which == 0 || self.nodes.streams.contains_key(&lane) {
@@ -213,7 +214,8 @@ impl Actor {
         Ok(code)
     }
 
-    /// Adds a node after the last one of its graph, by the call that it names, or by one for all kinds.
+    /// Adds a node after the last one of its graph, by the call for its kind or by one for all
+    /// kinds.
     fn add(
         &mut self,
         name: u32,
@@ -284,7 +286,7 @@ impl Actor {
         self.add(graph, adder, named, &mut node)
     }
 
-    /// An IF with two bodies, which a value decides about that is the same at each launch.
+    /// Adds an IF node with two bodies, whose condition has the same value at each launch.
     fn add_condition(
         &mut self,
         context: u32,
@@ -305,13 +307,14 @@ impl Actor {
         }
         let mut node = AnyNode { kind: CONDITIONAL, ..AnyNode::default() };
         node.words[0] = handle;
-        // The kind is 0, and the number of bodies stands above it.
+        // The kind is 0; the number of bodies is in the upper half.
         node.words[1] = 2 << 32;
         let code = self.add(name, Adder::First, |_, _| Ok(NOT_OURS), &mut node)?;
         if code == 0 {
             let list =
                 std::ptr::with_exposed_provenance::<[usize; 2]>(usize::try_from(node.words[2])?);
-            // SAFETY: the driver has just written the address of as many graphs, which are there for as long as the node.
+            // SAFETY: the driver has just written the address of an array of two graph handles,
+            // which lives as long as the node. A null address gives `None`.
             let made = unsafe { list.as_ref() }.context("no bodies")?;
             for (name, graph) in bodies.into_iter().zip(*made) {
                 self.nodes.graphs.insert(name, Made { graph, last: None });
@@ -359,7 +362,7 @@ impl Actor {
         else {
             return Ok(NOT_OURS);
         };
-        // The result and two nodes; of the first version the result and one node.
+        // The result and two nodes; for the first version, a node and the result.
         let mut told = [0_usize; 3];
         if second {
             return self.cuda.call(c"cuGraphExecUpdate_v2", [executable, graph, place(&mut told)]);
@@ -368,7 +371,7 @@ impl Actor {
         self.cuda.call(c"cuGraphExecUpdate", [executable, graph, place(node), place(result)])
     }
 
-    /// An event is recorded in one stream, and another one waits for it.
+    /// Records an event in one stream and makes another one wait for it.
     fn follow(&self, from: Strand, to: Strand) -> Result<i32> {
         let (to, from) = (self.lane(to)?, self.lane(from)?);
         let mut event = 0_usize;
@@ -386,7 +389,7 @@ impl Actor {
         }
     }
 
-    /// What the GPU says of graphs, when all they do is done.
+    /// Reads the graph memory attributes after all work is done.
     fn figures(&self, contexts: &[u32], trim: bool, answer: &mut Answer) -> Result<i32> {
         for &context in contexts {
             let mut code = self.enter(context)?;
@@ -421,7 +424,8 @@ impl Actor {
     }
 }
 
-/// The streams that a step names; that which it begins with comes last, so that its context is current.
+/// Returns the streams of a command. The last one is the first to be used, so that its context
+/// stays current.
 fn lanes(step: &GraphStep) -> [Option<Strand>; 2] {
     match *step {
         GraphStep::Instantiate { maker: Maker::Params(_, upload), .. } => [upload, None],

@@ -1,4 +1,4 @@
-//! What NVML shows.
+//! Queries of NVML.
 
 use anyhow::{Result, bail};
 use cgpu_differential::command::{Answer, Sight};
@@ -7,11 +7,11 @@ use crate::actor::Actor;
 use crate::driver::place;
 use crate::records::{NvmlMemory, NvmlProcess};
 
-/// More processes than any container here has.
+/// Maximum number of listed processes, above that of any container here.
 const MOST: usize = 64;
 
 impl Actor {
-    /// The first GPU's memory by NVML.
+    /// Returns the GPU's handle and memory.
     pub(crate) fn nvml_memory(&self) -> Result<(usize, NvmlMemory)> {
         let (mut device, mut memory) = (0_usize, NvmlMemory::default());
         let code =
@@ -25,7 +25,7 @@ impl Actor {
         }
     }
 
-    /// Memory, and who has it.
+    /// Reads the GPU's memory and its processes.
     pub(crate) fn watch(&self, answer: &mut Answer) -> Result<i32> {
         let (device, memory) = self.nvml_memory()?;
         let NvmlMemory { total: nvml_total, used: nvml_used, free: nvml_free } = memory;

@@ -121,7 +121,7 @@ impl Actor {
 
     pub(crate) fn import_object(&mut self, name: u32) -> Result<i32> {
         let mut handle = 0_u64;
-        // It comes by the line, and is closed in the end.
+        // The descriptor is closed when this returns.
         let descriptor = self.line.receive()?;
         let number = usize::try_from(descriptor.as_raw_fd())?;
         let to = [place(&mut handle), number, DESCRIPTOR as usize];

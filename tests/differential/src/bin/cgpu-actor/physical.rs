@@ -8,7 +8,7 @@ use crate::driver::place;
 use crate::records::{DESCRIPTOR, DEVICE, DOMAIN, HOST, Location, PINNED, Property};
 
 impl Actor {
-    /// As the driver names a place.
+    /// Returns the driver's description of a place.
     pub(crate) fn location(&self, on: Place) -> Result<Location> {
         let (kind, id) = match on {
             Place::Gpu => (DEVICE, self.id()?),

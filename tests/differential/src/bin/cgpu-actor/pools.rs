@@ -1,4 +1,4 @@
-//! Memory in stream order, of the GPU's default pool and others.
+//! Stream-ordered memory of the GPU's default pool and of others.
 
 use anyhow::{Result, bail};
 use cgpu_differential::command::{Answer, DEFAULT_POOL, OfPool, Place};
@@ -80,7 +80,7 @@ impl Actor {
         Ok(code)
     }
 
-    /// Destroys a pool that may hold something.
+    /// Destroys a pool that may have memory in use.
     fn end_pool(&mut self, pool: u32, place: Place) -> Result<i32> {
         let Some(&handle) = self.pools.get(&pool) else { return Ok(NOT_OURS) };
         let code = self.destroy_pool(pool)?;
@@ -111,7 +111,7 @@ impl Actor {
         Ok(code)
     }
 
-    /// The pool that the first GPU allocates from; or, by a place, what is allocated from there.
+    /// Returns the GPU's current pool, or the current pool of a place.
     fn chosen_pool(&self, by: Option<Place>) -> Result<usize> {
         let mut pool = 0_usize;
         let code = match by {
@@ -140,7 +140,7 @@ impl Actor {
         self.cuda.call(c"cuMemPoolSetAttribute", [self.pool(pool)?, THRESHOLD, place(&mut bytes)])
     }
 
-    /// One of its own, or the GPU's.
+    /// Returns the handle of one of its pools, or of the GPU's default pool.
     fn pool(&self, pool: u32) -> Result<usize> {
         self.pools.get(&pool).copied().map_or_else(|| self.default_pool(), Ok)
     }
@@ -153,8 +153,8 @@ impl Actor {
         }
     }
 
-    /// What the default pool of the first GPU holds, its own ones, and those that are destroyed, as long as they can be asked: under the
-    /// shim while they hold something.
+    /// Returns the bytes reserved by the GPU's default pool and by its own pools. Destroyed pools
+    /// count as long as they can be queried: under the shim, while they hold memory.
     pub(crate) fn holds(&self) -> Result<u64> {
         let pool = self.default_pool()?;
         let ended = self.doomed.iter().filter_map(|pool| self.reserved_by(*pool).ok()).sum::<u64>();

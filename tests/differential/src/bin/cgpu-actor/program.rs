@@ -1,4 +1,4 @@
-//! The program as a whole: its GPUs, each with what there is on it, and its threads.
+//! The process: its GPUs, each with what it has there, and its threads.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,15 +12,15 @@ use cgpu_differential::line::Line;
 use crate::actor::Actor;
 use crate::driver::Api;
 
-/// What a GPU's actor has in common with the other's.
+/// State that the actors of all GPUs share.
 pub(crate) struct Common {
     pub(crate) cuda: Api,
     pub(crate) nvml: Api,
-    /// By which descriptors come and go.
+    /// Socket for descriptors.
     pub(crate) line: Line,
 }
 
-/// Who acts on which GPU.
+/// The actor of each GPU.
 struct Gpus {
     common: Arc<Common>,
     actors: BTreeMap<usize, Actor>,
@@ -42,7 +42,7 @@ impl Gpus {
     }
 }
 
-/// A process of the driver API. Its threads take turns.
+/// A process of the driver API, whose threads take turns.
 pub(crate) struct Program {
     gpus: Arc<Mutex<Gpus>>,
     second: Option<Second>,
@@ -77,7 +77,7 @@ fn joined<T>(thread: JoinHandle<T>) -> Result<T> {
     thread.join().map_err(|_| anyhow!("a thread panicked"))
 }
 
-/// A thread that stays.
+/// A thread that lives as long as the process.
 struct Second {
     steps: Sender<Step>,
     answers: Receiver<Result<Answer>>,
@@ -87,7 +87,7 @@ impl Second {
     fn start(gpus: Arc<Mutex<Gpus>>) -> Self {
         let (steps, mine) = channel();
         let (its, answers) = channel();
-        // Ends with the program: whoever it belongs to is there as long.
+        // Not joined: the thread ends with the process.
         std::thread::spawn(move || {
             for step in mine {
                 if its.send(perform(&gpus, &step)).is_err() {

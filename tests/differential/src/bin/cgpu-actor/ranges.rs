@@ -1,4 +1,4 @@
-//! Reserved addresses, and parts of them.
+//! Reserved addresses and mapped parts of them.
 
 use anyhow::Result;
 use cgpu_differential::command::InRange;

@@ -1,4 +1,4 @@
-//! The driver's records and numbers, as `cuda.h` and `nvml.h` have them.
+//! Structures and constants of `cuda.h` and `nvml.h`.
 
 /// `CUmemAllocationProp`.
 #[repr(C)]
@@ -42,7 +42,7 @@ pub(crate) struct AllocationNode {
     pub(crate) address: u64,
 }
 
-/// `CUgraphNodeParams`, whose member for its kind is told in words.
+/// `CUgraphNodeParams`, with the member of its union as 64-bit words.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct AnyNode {
@@ -93,7 +93,7 @@ pub(crate) struct FlatDescriptor {
     pub(crate) channels: u32,
 }
 
-/// The same, when sizes had 32 bits.
+/// The same with 32-bit sizes.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct OldFlatDescriptor {
@@ -103,7 +103,7 @@ pub(crate) struct OldFlatDescriptor {
     pub(crate) channels: u32,
 }
 
-/// `CUDA_ARRAY3D_DESCRIPTOR`, when sizes had 32 bits.
+/// `CUDA_ARRAY3D_DESCRIPTOR` with 32-bit sizes.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct OldDescriptor {
@@ -189,7 +189,7 @@ pub(crate) struct TeamProperty {
     pub(crate) flags: u64,
 }
 
-/// `CUlogicalEndpointProp`, of one device.
+/// `CUlogicalEndpointProp` of one device.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct EndpointProperty {
@@ -200,14 +200,14 @@ pub(crate) struct EndpointProperty {
     pub(crate) flags: u32,
 }
 
-/// `CUarrayMapInfo`, of a level of an array: both kinds are 0.
+/// `CUarrayMapInfo` for a level of an array: both kinds are 0.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct TileMap {
     pub(crate) resource_kind: u32,
     pub(crate) resource: u64,
     pub(crate) part_kind: u32,
-    /// The part is aligned to words.
+    /// Padding before the union, which has an alignment of 8.
     pub(crate) gap: u32,
     pub(crate) level: u32,
     pub(crate) layer: u32,
@@ -222,12 +222,12 @@ pub(crate) struct TileMap {
     pub(crate) reserved: [u32; 2],
 }
 
-/// `CUDA_EXTERNAL_MEMORY_HANDLE_DESC`, of a descriptor.
+/// `CUDA_EXTERNAL_MEMORY_HANDLE_DESC` for a file descriptor.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct ExternalMemory {
     pub(crate) kind: u32,
-    /// The handle is aligned to words, and has room for two.
+    /// Padding before the union, which has an alignment of 8 and a size of 16.
     pub(crate) gap: u32,
     pub(crate) descriptor: i32,
     pub(crate) rest: [u32; 3],

@@ -7,7 +7,7 @@ use crate::actor::{Actor, NOT_OURS};
 use crate::driver::place;
 use crate::records::{Descriptor, FLOAT, MAP, SPARSE, TileMap, UNMAP};
 
-/// Elements of a tile along each side, with elements of four bytes.
+/// Elements of four bytes along each side of a tile.
 const TILE_SIDE: u32 = 128;
 
 impl Actor {
@@ -33,7 +33,7 @@ impl Actor {
         Ok(code)
     }
 
-    /// Maps a tile to memory, or takes it out of it, and waits until that is so.
+    /// Maps or unmaps a tile and waits until that is done.
     pub(crate) fn map_tile(
         &self,
         context: u32,

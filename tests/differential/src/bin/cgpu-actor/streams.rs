@@ -1,4 +1,4 @@
-//! Streams, and memory in their order.
+//! Streams and stream-ordered memory.
 
 use anyhow::{Result, bail};
 use cgpu_differential::command::{Answer, DEFAULT_POOL, InStream, Lane};
@@ -101,7 +101,8 @@ impl Actor {
         Ok(code)
     }
 
-    /// The memory is back when the stream has come to that, for which the context is waited for: another flavour may mean another stream.
+    /// Frees linear memory and waits until the stream has freed it. For default streams it waits
+    /// for the context, because a variant of the call may mean another stream.
     fn free_linear_in(&mut self, context: u32, lane: Lane, key: u32) -> Result<i32> {
         let Some(&(_, address)) = self.allocations.get(&key) else { return Ok(NOT_OURS) };
         let mut code = self.enter(context)?;

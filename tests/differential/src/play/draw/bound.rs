@@ -1,23 +1,24 @@
-//! Memory that other things than handles and mappings hold: multicast objects, endpoints, tiles of sparse arrays, other interfaces.
+//! Memory held by other things than handles and mappings: multicast objects, endpoints, tiles of
+//! sparse arrays, other interfaces.
 
 use super::Play;
 use crate::command::{Command, TILE, TILES};
 use crate::model::{MIB, Object, Physical};
 use crate::play::Kind;
 
-/// Objects of one process.
+/// Maximum number of objects of a process.
 const MOST_OBJECTS: usize = 4;
-/// Sparse arrays of one process.
+/// Maximum number of sparse arrays of a process.
 const MOST_SPARSE: usize = 3;
-/// Allocations of other interfaces in one process. No limit holds for them.
+/// Maximum number of allocations of other interfaces in a process. No limit applies to them.
 const MOST_FOREIGN: usize = 4;
-/// What is bound at once.
+/// Size of a binding.
 const BINDING: u64 = 2 * MIB;
-/// How many of it an object has room for: no two bindings of one play come to the same place.
+/// Number of bindings that an object has room for: enough that no two bindings of a run overlap.
 const PLACES: u32 = 1 << 15;
 
 impl Play<'_> {
-    /// Multicast objects and endpoints.
+    /// Draws commands for multicast objects and endpoints.
     pub(super) fn draw_bound(&mut self, who: usize, context: u32) -> Command {
         let process = &self.model.processes[who];
         let objects: Vec<u32> = process.objects.keys().copied().collect();
@@ -57,7 +58,7 @@ impl Play<'_> {
         }
     }
 
-    /// Sparse arrays.
+    /// Draws commands for sparse arrays.
     pub(super) fn draw_sparse(&mut self, who: usize, context: u32) -> Command {
         let process = &self.model.processes[who];
         let arrays: Vec<u32> = process.sparse.keys().copied().collect();
@@ -89,7 +90,7 @@ impl Play<'_> {
         }
     }
 
-    /// Other interfaces' memory.
+    /// Draws commands for memory of other interfaces.
     pub(super) fn draw_external(&mut self, who: usize, context: u32) -> Command {
         let process = &self.model.processes[who];
         let foreign: Vec<u32> = process.foreign.keys().copied().collect();
@@ -122,7 +123,7 @@ impl Play<'_> {
         }
     }
 
-    /// Handles of memory of a kind.
+    /// Returns the handles whose memory satisfies `of`.
     pub(super) fn handles_with(&self, who: usize, of: impl Fn(&Physical) -> bool) -> Vec<u32> {
         let process = &self.model.processes[who];
         let its = process

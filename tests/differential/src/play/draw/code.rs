@@ -1,16 +1,16 @@
-//! Code that comes with the first thing that needs it.
+//! Code, which is loaded onto the GPU at its first use.
 
 use super::Play;
 use crate::command::{CodeStep, Command, Loader};
 use crate::model::MIB;
 
-/// Modules of one process, and libraries.
+/// Maximum number of modules of a process, and of libraries.
 const MOST: usize = 4;
-/// Functions of each.
+/// Number of functions of each.
 const FUNCTIONS: u64 = 60;
 
 impl Play<'_> {
-    /// Code.
+    /// Draws commands for modules, libraries and kernels.
     pub(super) fn draw_code(&mut self, who: usize, context: u32) -> Command {
         let code = &self.model.processes[who].code;
         let modules: Vec<(u32, u32)> =
@@ -51,7 +51,7 @@ impl Play<'_> {
         })
     }
 
-    /// A number below that one.
+    /// Draws a number below a bound.
     pub(super) fn number(&mut self, below: u64) -> u32 {
         u32::try_from(self.random.below(below)).unwrap_or_default()
     }

@@ -1,18 +1,18 @@
-//! Graphs that are made node by node, or by captures of streams.
+//! Graphs that are built node by node or by stream capture.
 
 use super::Play;
 use crate::command::{Adder, Command, GraphStep, Maker, Mode, Strand};
 use crate::model::{Capture, Drawn, Graphs};
 
-/// Graphs of one process that are no parts of others; executable ones.
+/// Maximum number of top-level graphs of a process, and of executable ones.
 const MOST: usize = 6;
-/// Nodes of one graph, from which on it grows no more.
+/// Number of nodes from which on a graph does not grow.
 const MANY: usize = 6;
-/// Streams of a context, beside its default one.
+/// Streams of a context beside its default one.
 const STREAMS: u64 = 3;
 
 impl Play<'_> {
-    /// Graphs that are made node by node, and what becomes of all graphs.
+    /// Draws commands that build graphs node by node, and commands for all graphs.
     pub(super) fn draw_node(&mut self, who: usize, context: u32) -> Command {
         let drawn = self.model.processes[who].drawn.clone();
         let tops = names(&drawn, |_, graph| !graph.is_part && !graph.is_captured);
@@ -37,7 +37,7 @@ impl Play<'_> {
                 GraphStep::Condition { context, graph, bodies, first: self.random.once_in(2) }
             }),
             10..=12 if executables.len() < MOST => {
-                // That there cannot be two is seen, too.
+                // A second executable graph must be refused.
                 let again = self.random.once_in(8);
                 let fits =
                     |its: &Drawn| !its.nodes.is_empty() && (again || its.executable.is_none());
@@ -66,7 +66,7 @@ impl Play<'_> {
         command.map_or(Command::Synchronise { context }, Command::Graph)
     }
 
-    /// Captures, and what becomes of the graphs that they make.
+    /// Draws commands for captures and for their graphs.
     pub(super) fn draw_capture(&mut self, who: usize, context: u32) -> Command {
         let drawn = self.model.processes[who].drawn.clone();
         let captures: Vec<Strand> = drawn.captures.keys().copied().collect();
@@ -90,7 +90,8 @@ impl Play<'_> {
         }
     }
 
-    /// While a capture goes on that forbids its thread other calls: a part of it, or what is allowed.
+    /// Draws a command during a capture that forbids its thread other calls: a part of the capture
+    /// or an allowed call.
     pub(super) fn draw_strictly(&mut self, who: usize, context: u32) -> Command {
         let drawn = self.model.processes[who].drawn.clone();
         let strict = drawn.captures.iter().find(|(_, capture)| capture.is_strict);
@@ -108,7 +109,7 @@ impl Play<'_> {
         }
     }
 
-    /// A part of a capture.
+    /// Draws a part of a capture.
     fn draw_recorded(&mut self, who: usize, drawn: &Graphs, origin: Strand) -> Command {
         let Some(capture) = drawn.captures.get(&origin) else {
             return Command::Look { context: origin.context };
@@ -151,7 +152,7 @@ impl Play<'_> {
             }
             12 if self.random.once_in(4) => GraphStep::Abandon { lane: origin },
             _ => match capture.others.iter().find(|(_, works)| **works) {
-                // Now and then it is ended as it is.
+                // Sometimes the capture ends unjoined.
                 Some((other, _)) if !self.random.once_in(4) && !capture.is_broken => {
                     GraphStep::Follow { from: *other, to: origin }
                 }
@@ -160,7 +161,7 @@ impl Play<'_> {
         })
     }
 
-    /// A stream joins a capture, or its work is waited for.
+    /// Draws a stream's entry into a capture, or the wait for its work.
     fn draw_fork(
         &mut self,
         drawn: &Graphs,
@@ -174,7 +175,8 @@ impl Play<'_> {
         drawn.capture_of(to).is_none().then_some(GraphStep::Follow { from: origin, to })
     }
 
-    /// A node that frees: in the graph that allocates, while nothing of that was made; or elsewhere.
+    /// Draws a node that frees: in the graph that allocates, before that is instantiated; or in
+    /// another graph.
     fn draw_free(&mut self, drawn: &Graphs, graph: u32) -> Option<GraphStep> {
         let is_part = drawn.graphs.get(&graph).is_none_or(|graph| graph.is_part);
         let fits = |key: u32| {
@@ -183,7 +185,7 @@ impl Play<'_> {
                 false => !is_part && is_apart(drawn, its.owner),
             })
         };
-        // That a second one is refused is seen, too.
+        // A second free must be refused.
         let legal = !self.random.once_in(8);
         let fits = |key: &u32| fits(*key) && drawn.can_free(graph, *key) == legal;
         let keys: Vec<u32> = drawn.memory.keys().copied().filter(fits).collect();
@@ -192,7 +194,7 @@ impl Play<'_> {
     }
 
     fn draw_child(&mut self, drawn: &Graphs, graph: u32, tops: &[u32]) -> Option<GraphStep> {
-        // Nobody else has anything to do with its memory.
+        // No other graph allocates or frees its memory.
         let is_alone = |child: u32| {
             let work = Graphs::work(&drawn.shape(child), true);
             let by_others =
@@ -207,7 +209,7 @@ impl Play<'_> {
         };
         let children: Vec<u32> = tops.iter().copied().filter(fits).collect();
         let child = self.random.pick(&children).copied()?;
-        // A copy of what allocates is refused.
+        // Copying a graph that allocates must be refused.
         let moves =
             if drawn.has_memory(child) { !self.random.once_in(6) } else { self.random.once_in(2) };
         let adder = match self.adder() {
@@ -226,7 +228,7 @@ impl Play<'_> {
         GraphStep::Instantiate { context, graph, executable: self.new_key(), maker }
     }
 
-    /// A launch, nearly always one that is possible; or an upload.
+    /// Draws a launch, nearly always a possible one, or an upload.
     fn draw_launch(&mut self, drawn: &Graphs, executable: u32, uploads: bool) -> Option<GraphStep> {
         let about = drawn.executables.get(&executable)?;
         let lane = self.free_lane(drawn, about.context?);
@@ -253,7 +255,7 @@ impl Play<'_> {
         Some(GraphStep::GiveBack { key, lane: self.free_lane(drawn, context), now })
     }
 
-    /// What a node allocates: now and then so much that a few of them fill the limit.
+    /// Draws the size of an allocation node: sometimes so large that a few of them fill the limit.
     fn node_size(&mut self) -> u64 {
         match self.random.below(3) {
             0 => self.random.below(self.model.limit / 4) + 1,
@@ -262,18 +264,18 @@ impl Play<'_> {
     }
 
     fn adder(&mut self) -> Adder {
-        // The newest one came with 13.4.
+        // `cuGraphAddNode_v3` came with 13.4.
         let adders = [Adder::Named, Adder::First, Adder::Second, Adder::Third];
         let known = if self.plan.is_of_two_domains() { 4 } else { 3 };
         self.random.pick(&adders[..known]).copied().unwrap_or(Adder::Named)
     }
 
-    /// A stream of a context that is not its default one.
+    /// Draws a stream of a context other than its default one.
     fn stream(&mut self, context: u32) -> Strand {
         Strand { context, which: u8::try_from(self.random.below(STREAMS) + 1).unwrap_or(1) }
     }
 
-    /// A stream that does not capture.
+    /// Draws a stream that is not capturing.
     fn free_lane(&mut self, drawn: &Graphs, context: u32) -> Strand {
         let lane = self.stream(context);
         let is_free = self.random.once_in(2) && drawn.capture_of(lane).is_none();
@@ -281,12 +283,13 @@ impl Play<'_> {
     }
 }
 
-/// Graphs of a kind.
+/// Returns the names of the graphs that satisfy `of`.
 fn names(drawn: &Graphs, of: impl Fn(u32, &Drawn) -> bool) -> Vec<u32> {
     drawn.graphs.iter().filter(|(name, graph)| of(**name, graph)).map(|(name, _)| *name).collect()
 }
 
-/// Whether a graph is part of none: there, or gone with what it has allocated left behind.
+/// Returns whether a graph is not part of another one; a destroyed graph, whose memory may remain,
+/// counts.
 fn is_apart(drawn: &Graphs, graph: u32) -> bool {
     drawn.graphs.get(&graph).is_none_or(|graph| !graph.is_part && !graph.is_captured)
 }

@@ -1,18 +1,19 @@
-//! Memory that comes with something else: green contexts, limits, modules. And checkpoints, which take all of a process's memory away.
+//! Implicit memory: green contexts, limits, modules, libraries. And checkpoints, which take all
+//! memory of a process off the GPU.
 
 use super::Play;
 use crate::command::{Command, Limit};
 use crate::model::{MIB, Progress};
 
-/// Green contexts of one process.
+/// Maximum number of green contexts of a process.
 const MOST_GREENS: usize = 3;
-/// Libraries of one process.
+/// Maximum number of libraries of a process.
 const MOST_LIBRARIES: usize = 5;
-/// Modules of one process.
+/// Maximum number of modules of a process.
 const MOST_MODULES: usize = 5;
 
 impl Play<'_> {
-    /// Green contexts.
+    /// Draws commands for green contexts.
     pub(super) fn draw_green(&mut self, who: usize, context: u32) -> Command {
         let greens = self.model.processes[who].greens.clone();
         match (self.random.below(6), self.random.pick(&greens).copied()) {
@@ -28,14 +29,14 @@ impl Play<'_> {
         }
     }
 
-    /// Limits and modules.
+    /// Draws commands for limits and modules.
     pub(super) fn draw_implicit(&mut self, who: usize, context: u32) -> Command {
         let modules: Vec<(u32, u32)> = self.model.processes[who]
             .modules
             .iter()
             .map(|(module, (context, _))| (*module, *context))
             .collect();
-        // In steps of what the driver takes for each of them, so that nothing is rounded.
+        // Values in units of what the driver allocates, so that nothing is rounded.
         let (limit, value) = match self.random.below(3) {
             0 => (Limit::Heap, self.random.below(64) * 2 * MIB),
             1 => (Limit::Printf, (self.random.below(16) * 2 + 1) * MIB),
@@ -51,7 +52,7 @@ impl Play<'_> {
         }
     }
 
-    /// Libraries. One that is there is brought again as often as not.
+    /// Draws commands for libraries. A loaded one is requested again about as often as a new one.
     pub(super) fn draw_library(&mut self, who: usize, context: u32) -> Command {
         let libraries: Vec<u32> = self.model.processes[who].libraries.keys().copied().collect();
         match (self.random.below(8), self.random.pick(&libraries).copied()) {
@@ -67,7 +68,7 @@ impl Play<'_> {
         }
     }
 
-    /// Checkpoints of another process.
+    /// Draws checkpoint commands for another process.
     pub(super) fn draw_checkpoint(&mut self, who: usize, context: u32) -> Command {
         let others: Vec<usize> = (0..self.actors.len()).filter(|other| *other != who).collect();
         let Some(&other) = self.random.pick(&others) else { return Command::Look { context } };

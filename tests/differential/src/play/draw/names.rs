@@ -1,14 +1,14 @@
-//! What older programs do: arrays of two dimensions, memory with addresses of 32 bits, uses of contexts that are counted.
+//! Calls of older programs: two-dimensional arrays, 32-bit addresses, counted uses of contexts.
 
 use super::Play;
 use crate::command::{Command, PRIMARY};
 use crate::model::MIB;
 
-/// Uses of one context beyond the first.
+/// Maximum number of uses of a context beyond the first.
 const MOST_USES: u32 = 5;
 
 impl Play<'_> {
-    /// Arrays of one and two dimensions. They end as others do.
+    /// Draws commands for arrays of one and two dimensions.
     pub(super) fn draw_flat(&mut self, who: usize, context: u32) -> Command {
         let arrays: Vec<(u32, u32)> = self.model.processes[who]
             .arrays
@@ -30,7 +30,7 @@ impl Play<'_> {
         }
     }
 
-    /// Memory with addresses of 32 bits, of which a process has no more than they can tell apart. It is freed as other memory is.
+    /// Draws commands for memory with 32-bit addresses.
     pub(super) fn draw_name(&mut self, who: usize, context: u32) -> Command {
         let low: Vec<u32> = self.model.processes[who].low.iter().copied().collect();
         match (self.random.below(5), self.random.pick(&low).copied()) {
@@ -48,12 +48,12 @@ impl Play<'_> {
         }
     }
 
-    /// Uses of contexts.
+    /// Draws commands that count uses of contexts.
     pub(super) fn draw_use(&mut self, who: usize, context: u32) -> Command {
         let process = &self.model.processes[who];
         let uses = process.attached.get(&context).copied().unwrap_or_default();
         match self.random.below(8) {
-            // Those of the primary one are counted by other calls.
+            // Uses of the primary context are counted by other calls.
             0..=3 if context != PRIMARY && uses < MOST_USES => Command::Attach { context },
             4 | 5 if context != PRIMARY && uses > 0 => Command::Detach { context },
             6 if context != PRIMARY => Command::Detach { context },

@@ -1,11 +1,11 @@
-//! What programs do less often with arrays and pools.
+//! Less common calls for arrays and pools.
 
 use super::{MOST_POOLS, Play};
 use crate::command::{Command, DEFAULT_POOL};
 use crate::model::MIB;
 
 impl Play<'_> {
-    /// Arrays with depth, and mipmapped ones. They end as others do.
+    /// Draws commands for three-dimensional and mipmapped arrays.
     pub(super) fn draw_shape(&mut self, who: usize, context: u32) -> Command {
         let arrays: Vec<(u32, u32)> = self.model.processes[who]
             .arrays
@@ -34,10 +34,10 @@ impl Play<'_> {
         }
     }
 
-    /// Pools.
+    /// Draws commands that free, trim and destroy pools.
     pub(super) fn draw_trim(&mut self, who: usize, context: u32) -> Command {
         let process = &self.model.processes[who];
-        // What others have open is freed by its maker as it was before.
+        // Memory that another process has imported is left to the commands of `Route::Exchange`.
         let is_open = |key: &u32| {
             self.model
                 .processes

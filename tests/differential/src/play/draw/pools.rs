@@ -1,10 +1,11 @@
-//! Pools that may hold no more than so much, lie in locality domains, or are what the GPU allocates from; and resets, which leave them.
+//! Pools with a maximum size, in locality domains, or set as current pool; and resets, which leave
+//! pools as they are.
 
 use super::Play;
 use crate::command::{Command, DEFAULT_POOL, OfPool, PRIMARY, Place};
 use crate::model::MIB;
 
-/// Pools of one process, with those that other routes make.
+/// Maximum number of pools of a process, including those of other families.
 const MOST_POOLS: usize = 5;
 
 impl Play<'_> {
@@ -18,14 +19,14 @@ impl Play<'_> {
         let idle: Vec<u32> = pools.iter().copied().filter(is_idle).collect();
         let own: Vec<u32> =
             pools.iter().copied().filter(|pool| process.pools[pool].is_none()).collect();
-        // Their references would bring the context back in their own way.
+        // Graphs and green contexts hold references that would create the context again.
         let resets = process.has(PRIMARY) && process.graphs.is_empty() && process.greens.is_empty();
         let current = process.current;
         let (pool, idle) = (self.random.pick(&pools).copied(), self.random.pick(&idle).copied());
         let (own, key) = (self.random.pick(&own).copied(), self.random.pick(&pooled).copied());
         let drawn = match (self.random.below(20), pool, idle, key) {
             (0 | 1, ..) if pools.len() < MOST_POOLS => {
-                // Some of no whole blocks.
+                // Most sizes are not whole blocks.
                 let most = if self.random.once_in(4) { 0 } else { self.random.below(96 * MIB) + 1 };
                 OfPool::Make { pool: self.new_key(), most, place: self.place() }
             }
@@ -45,7 +46,7 @@ impl Play<'_> {
             (13, Some(pool), ..) => {
                 return Command::PoolKeep { pool, bytes: self.random.below(3) * 32 * MIB };
             }
-            // From the one that the GPU allocates from as often as from another one.
+            // From the current pool as often as from another one.
             (14..=16, Some(pool), ..) => {
                 let bytes = self.random.size(64 * MIB);
                 return Command::PoolAllocate { context, key: self.new_key(), bytes, pool };
@@ -59,7 +60,7 @@ impl Play<'_> {
         Command::Pool(drawn)
     }
 
-    /// By which of the setters a pool is chosen: for the GPU, for some place, or for where it lies.
+    /// Draws the setter for a pool: for the GPU, for any place, or for the pool's own location.
     fn chooser(&mut self, who: usize, pool: u32) -> Option<Place> {
         match self.random.below(3) {
             0 => None,

@@ -1,14 +1,14 @@
-//! Parts of reserved addresses, to which a handle's memory is mapped more than once, and shorter than it is.
+//! Reserved addresses, in which a handle's memory is mapped several times and in parts.
 
 use super::Play;
 use crate::command::{Command, InRange};
 use crate::model::MIB;
 
-/// Ranges of one process.
+/// Maximum number of ranges of a process.
 const MOST_RANGES: usize = 4;
-/// What mappings are made of.
+/// Granularity of mappings in bytes.
 const STEP: u64 = 2 * MIB;
-/// Of those a range has so many.
+/// Granules of a range.
 const STEPS: u64 = 64;
 
 impl Play<'_> {
@@ -29,7 +29,7 @@ impl Play<'_> {
                 let bytes = (self.random.below(STEPS) + 1) * STEP;
                 InRange::Reserve { range: self.new_key(), bytes }
             }
-            // Refused while something is mapped there.
+            // Must be refused while something is mapped.
             (1, ..) => InRange::Free { range, bytes: about.bytes },
             (2..=7, Some(key), _) => {
                 let process = &self.model.processes[who];
@@ -37,15 +37,17 @@ impl Play<'_> {
                     process.handles.get(&key).and_then(|first| process.physical.get(first));
                 let of = physical.map_or(STEP, |physical| physical.bytes) / STEP;
                 let at = self.random.below(about.bytes / STEP) * STEP;
-                // Now and then more than there is; then, and where something is mapped, it is refused.
+                // Sometimes more than the memory has. That must be refused, as must a mapping where
+                // something is mapped.
                 let steps = if self.random.once_in(8) { of + 1 } else { self.random.below(of) + 1 };
-                // As is what does not begin with the first byte.
+                // A mapping that does not begin with the first byte must be refused.
                 let offset = if self.random.once_in(8) { STEP } else { 0 };
                 InRange::Map { range, at, key, bytes: steps * STEP, offset }
             }
             (8 | 9, _, Some((at, bytes))) => InRange::Unmap { range, at, bytes },
             (10, ..) => self.several(range, &parts),
-            // A piece of a mapping, or more than is mapped: refused, unless it happens to be neither.
+            // Part of a mapping, or more than is mapped: must be refused unless it happens to match
+            // whole mappings.
             (11, _, Some((at, bytes))) => {
                 let at = at + self.random.below(bytes / STEP) * STEP;
                 InRange::Unmap {
@@ -64,7 +66,7 @@ impl Play<'_> {
         Command::Range(drawn)
     }
 
-    /// All mappings from one on, as long as they lie side by side.
+    /// Unmaps all adjacent mappings from one on.
     fn several(&mut self, range: u32, parts: &[(u64, u64)]) -> InRange {
         let from =
             usize::try_from(self.random.below(parts.len().max(1) as u64)).unwrap_or_default();

@@ -1,10 +1,10 @@
-//! Memory in the order of streams: taken in one, given back in another.
+//! Stream-ordered memory, allocated in one stream and freed in another.
 
 use super::Play;
 use crate::command::{Command, DEFAULT_POOL, InStream, Lane};
 use crate::model::MIB;
 
-/// Streams of one process.
+/// Maximum number of streams of a process.
 const MOST_STREAMS: usize = 4;
 
 impl Play<'_> {
@@ -12,7 +12,7 @@ impl Play<'_> {
         let process = &self.model.processes[who];
         let streams: Vec<u32> = process.streams.keys().copied().collect();
         let pools: Vec<u32> = process.pools.keys().copied().chain([DEFAULT_POOL]).collect();
-        // What others have is freed by its maker as it was before.
+        // Exported memory is left to the commands of `Route::Exchange`.
         let linear = process
             .allocations
             .iter()
@@ -44,7 +44,7 @@ impl Play<'_> {
         Command::Stream(drawn)
     }
 
-    /// What a process has of pools, and nobody else has open.
+    /// Returns the pool allocations of a process that no other process has imported.
     pub(super) fn pooled_of(&self, who: usize) -> Vec<u32> {
         let is_open = |key: &u32| {
             self.model
@@ -55,13 +55,13 @@ impl Play<'_> {
         self.model.processes[who].pooled.keys().copied().filter(|key| !is_open(key)).collect()
     }
 
-    /// A stream of a process, of whatever context.
+    /// Draws a stream of a process, in any context.
     fn lane(&mut self, who: usize) -> Lane {
         let made: Vec<u32> = self.model.processes[who].streams.keys().copied().collect();
         self.lane_among(&made)
     }
 
-    /// A stream of a context.
+    /// Draws a stream of a context.
     fn lane_of(&mut self, who: usize, context: u32) -> Lane {
         let its = self.model.processes[who].streams.iter().filter(|(_, its)| **its == context);
         let made: Vec<u32> = its.map(|(stream, _)| *stream).collect();

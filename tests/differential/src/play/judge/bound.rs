@@ -1,4 +1,4 @@
-//! Memory that other things than handles and mappings hold.
+//! Memory held by other things than handles and mappings.
 
 use anyhow::{Context, Result, bail, ensure};
 

@@ -1,4 +1,4 @@
-//! Code that comes with the first thing that needs it.
+//! Code, which is loaded onto the GPU at its first use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,7 +71,7 @@ impl Play<'_> {
                 if is_known || is_fetched {
                     self.brought_if_under(is_fetched, code)?;
                 } else {
-                    // What came with a launch before is on the books from now on.
+                    // A library that was loaded by a launch is charged from now on.
                     self.granted_if_fits(bytes, code)?;
                     self.counts(code);
                 }
@@ -108,8 +108,8 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// Code that a look-up brings, which nobody knows the size of: it comes unless the container is over its limit. What was there before is
-    /// brought again.
+    /// Compares a look-up that loads code of unknown size: it is granted unless the container is
+    /// over its limit. A repeated look-up is always granted.
     fn brought_if_under(&mut self, is_there: bool, code: i32) -> Result<()> {
         let is_over = self.model.total() > self.model.limit;
         self.granted_if(self.model.fits(0), is_over && !is_there, code)?;

@@ -1,4 +1,4 @@
-//! Graphs that are made node by node, or by captures of streams.
+//! Graphs that are built node by node or by stream capture.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const INVALIDATED: i32 = 901;
 const UNJOINED: i32 = 904;
 
 impl Play<'_> {
-    /// What is reserved for graphs is no less than what they have allocated.
+    /// Requires that the bytes reserved for graphs cover what they have allocated.
     pub(super) fn judge_reserved(&mut self, who: usize, answer: &Answer) -> Result<()> {
         let drawn = &mut self.model.processes[who].drawn;
         drawn.seen(answer.graphs);
@@ -154,7 +154,7 @@ impl Play<'_> {
             GraphStep::Update { executable, graph, .. } => {
                 let about = drawn.executables.get(&executable).context("the executable graph")?;
                 let same = drawn.shape(graph) == about.shape;
-                // Others that look the same have conditions with other values.
+                // Graphs of the same shape can differ in the values of their conditions.
                 ensure!(
                     code == 0 || code != OUT_OF_MEMORY && !(same && about.source == graph),
                     "it was not updated"
@@ -225,7 +225,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// Captures. Nothing is taken meanwhile.
+    /// Compares the commands of captures, which allocate nothing.
     fn judge_capture(&mut self, who: usize, step: &GraphStep, code: i32) -> Result<()> {
         let next = self.new_name();
         let drawn = &mut self.model.processes[who].drawn;
@@ -274,7 +274,8 @@ impl Play<'_> {
                 }
             }
             GraphStep::Break { lane, bytes } => {
-                // What has no room is refused before the driver is asked, and then breaks nothing.
+                // An allocation without room is refused before the driver is called, so the capture
+                // stays valid.
                 if let Some(bytes) = bytes
                     && code == OUT_OF_MEMORY
                 {
@@ -312,21 +313,21 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// A name for what the driver makes of its own.
+    /// Returns a name for a graph that the driver creates.
     fn new_name(&mut self) -> u32 {
         self.next_key += 1;
         self.next_key
     }
 }
 
-/// The graph of a capture that a stream is in, and whether that is broken.
+/// Returns the graph of the capture that a stream is in, and whether the capture is invalidated.
 fn about(drawn: &Graphs, lane: Strand) -> Result<(u32, bool)> {
     let origin = drawn.capture_of(lane).context("the capture")?;
     let capture = drawn.captures.get(&origin).context("the capture")?;
     Ok((capture.graph, capture.is_broken))
 }
 
-/// A stream has work; if another one began the capture, that does not wait for it.
+/// Records that a stream has work. If another stream is the origin, that does not yet wait for it.
 fn works(drawn: &mut Graphs, lane: Strand) {
     for capture in drawn.captures.values_mut() {
         if let Some(works) = capture.others.get_mut(&lane) {

@@ -1,4 +1,4 @@
-//! What comes with something else, and checkpoints.
+//! Implicit memory and checkpoints.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ use crate::model::{Allocation, GREEN, Progress, Set, rounded};
 const NOT_SUPPORTED: i32 = 801;
 
 impl Play<'_> {
-    /// A green context needs the primary one. Made for one that is then refused, it stays if the program's own references have outlived a
-    /// reset: they keep it.
+    /// Applies a primary context that was created for a green one. If the green one is refused, the
+    /// primary context stays when references of the program have outlived a reset.
     pub(super) fn primary_came_back(&mut self, who: usize, active: bool) {
         let process = &mut self.model.processes[who];
         if active && process.retained > 0 && !process.has(PRIMARY) {
@@ -153,7 +153,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// A checkpoint is of all that the process of an id has, wherever it is.
+    /// Applies a checkpoint state on every GPU, since a checkpoint covers the whole process.
     fn progressed(&mut self, pid: u32, progress: Progress) -> Result<()> {
         let who = self.place_of(pid).context("no such process")?;
         self.on_each_gpu(|play| play.model.processes[who].progress = progress);

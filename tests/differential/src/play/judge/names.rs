@@ -1,4 +1,4 @@
-//! What older programs do.
+//! Calls of older programs.
 
 use anyhow::{Result, bail, ensure};
 
@@ -31,7 +31,7 @@ impl Play<'_> {
                 self.judge_low(who, (context, key, bytes), answer)?;
             }
             Command::AllocateLowPitch { context, key, width, height } => {
-                // As of memory with addresses of 64 bits.
+                // As in `Command::AllocatePitch`.
                 let pitch = if code == 0 { answer.pitch } else { width.next_multiple_of(512) };
                 ensure!(pitch >= width, "the pitch");
                 self.judge_low(who, (context, key, pitch * height), answer)?;

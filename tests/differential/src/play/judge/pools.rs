@@ -1,4 +1,4 @@
-//! Pools, and streams, in whose order their memory comes and goes.
+//! Pools and stream-ordered memory.
 
 use anyhow::{Result, ensure};
 
@@ -7,7 +7,7 @@ use crate::command::{Answer, DEFAULT_POOL, InStream, OfPool, Place};
 use crate::model::Pooled;
 
 impl Play<'_> {
-    /// An allocation from a pool, or from that which the GPU allocates from.
+    /// Compares an allocation from a pool; the default pool stands for the GPU's current one.
     pub(super) fn judge_pooled(
         &mut self,
         who: usize,
@@ -17,8 +17,8 @@ impl Play<'_> {
     ) -> Result<()> {
         let process = &self.model.processes[who];
         let pool = process.meant(pool);
-        // How a pool grows is the driver's business: by two chunks more than what is asked for, at most. One that may hold no more than
-        // so much does not grow beyond that.
+        // The driver decides how a pool grows: by at most two chunks more than requested, and never
+        // beyond its maximum size.
         let fits = self.model.fits(bytes.next_multiple_of(CHUNK) + 2 * CHUNK);
         let surely = fits && process.has_room(pool, bytes);
         let never = !self.model.might_fit(bytes) || process.is_beyond(pool, bytes);
@@ -51,7 +51,7 @@ impl Play<'_> {
                 process.destroy_pool(pool);
             }
             OfPool::Choose { pool, by } => {
-                // A GPU allocates from a pool of all of it, a domain from its own.
+                // A GPU can only use a pool of the whole GPU, a domain only its own pool.
                 let of_all = pool == DEFAULT_POOL || !process.local.contains_key(&pool);
                 match by {
                     None | Some(Place::Gpu) if of_all => {
@@ -65,7 +65,7 @@ impl Play<'_> {
                         ensure!(code != 0, "a GPU allocates from a domain's pool")
                     }
                     Some(_) if of_all => ensure!(code != 0, "a domain allocates from a GPU's pool"),
-                    // It may be the other domain's.
+                    // The pool may be the other domain's.
                     Some(_) => {
                         ensure!(
                             code != 0 || answer.active,
