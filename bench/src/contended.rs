@@ -1,4 +1,4 @@
-//! A monitor that says only one thing: contended, and the turn is yours.
+//! A minimal monitor that grants one turn under contention.
 
 use anyhow::{Context, Result};
 use cgpu_shm::atomic::{AtomicBool, Ordering};
@@ -10,19 +10,19 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// As often as the real monitor changes the gate word of a turn's holder.
+/// Interval between changes of the gate word, as in the real monitor.
 const BUMP: Duration = Duration::from_millis(5);
-/// Longer than any probe runs.
+/// Length of the turn, longer than any probe.
 const GRANTED: Nanos = Nanos::from_millis(3_600_000);
 
-/// Holds a container's GPU in its own turn until dropped.
+/// A container whose GPU is contended and in its own turn, until this is dropped.
 pub(crate) struct Contended {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Contended {
-    /// Makes the region in `directory` and grants its first GPU.
+    /// Creates the region in `directory` and grants its first GPU.
     pub(crate) fn start(directory: &Path) -> Result<Self> {
         Region::make(directory, RegionSpec { name: "bench", created: Nanos(0), time_scale: None })?;
         let grantor = GrantWriter::open(directory)?;
@@ -47,7 +47,7 @@ impl Drop for Contended {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so itself.
+            // A panic of the thread has been printed already.
             let _ = thread.join();
         }
     }

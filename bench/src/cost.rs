@@ -1,4 +1,4 @@
-//! Cost: what the shim adds to single calls.
+//! Cost that the shim adds to single calls.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -7,12 +7,12 @@ use crate::contended::Contended;
 use crate::figure::{Measured, Wanted};
 use crate::pair::{Built, Side, median};
 
-/// A figure that is the difference of one number of one probe.
+/// A figure that is the difference of one field of one probe.
 struct Difference {
     key: &'static str,
     probe: &'static str,
     field: &'static str,
-    /// In one's own turn, under a grant that the bench writes.
+    /// Whether it is measured under contention, in the tenant's turn, which the benchmark grants.
     contended: bool,
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn measure(built: &Built, wanted: &Wanted, measured: &mut Measured) {
         take(difference.key, &|| added(built, difference, rounds));
     }
     take("dlsym_added_ns", &|| {
-        // Two names, one figure: the worse.
+        // The figure is the larger of two.
         let foreign = added(built, &open("dlsym_added_ns", "dlsym:foreign", "ns"), rounds)?;
         let driver = added(built, &open("dlsym_added_ns", "dlsym:driver", "ns"), rounds)?;
         Ok(foreign.max(driver))
@@ -79,7 +79,7 @@ fn number(value: &Value, field: &str) -> Result<f64> {
 }
 
 fn region() -> Result<tempfile::TempDir> {
-    // Where containers have theirs: in memory.
+    // Regions of containers are in memory, too.
     let memory = std::path::Path::new("/dev/shm");
     Ok(if memory.is_dir() { tempfile::tempdir_in(memory)? } else { tempfile::tempdir()? })
 }
@@ -126,7 +126,8 @@ fn processes(built: &Built, rounds: usize) -> Result<f64> {
     Ok(median(&mut differences))
 }
 
-/// Instructions added to one call: the probe's count at two lengths gives the cost of a call without that of start-up.
+/// Returns the instructions added to one call. Counts of two lengths give the cost of a call
+/// without that of the start.
 fn instructions(built: &Built, probe: &str) -> Result<Option<f64>> {
     let region = region()?;
     let mut per_call = Vec::new();

@@ -1,35 +1,36 @@
-//! The figures: one table of keys, what each measures, its goal, what others reach; and what one run measured.
+//! The table of figures, with keys, descriptions, goals and what others reach; and the values of a
+//! run.
 
 use serde_json::{Map, Value};
 
-/// When a measured value meets its goal.
+/// The goal of a figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Goal {
     /// At most this.
     AtMost(f64),
     /// At least this.
     AtLeast(f64),
-    /// At most this many times the figure of that key, taken in the same run.
+    /// At most this multiple of another figure of the same run.
     TimesOf(f64, &'static str),
-    /// At most this much more than the figure of that key.
+    /// At most this much above another figure of the same run.
     PlusOf(f64, &'static str),
-    /// Recorded, so that a rise is seen.
+    /// No goal: recorded, so that a rise is noticed.
     Recorded,
 }
 
-/// One row of the table.
+/// A row of the table.
 #[derive(Debug)]
 pub(crate) struct Figure {
-    /// The name under which it is printed and asked for.
+    /// Key in the result and on the command line.
     pub(crate) key: &'static str,
-    /// What is measured, for people.
+    /// Description.
     what: &'static str,
     goal: Goal,
-    /// Another name under which it is asked for, with others of one table.
+    /// Another name on the command line, common to several figures.
     row: &'static str,
-    /// What others reach, as published or measured in the same way; empty where nothing is known.
+    /// What others reach, published or measured in the same way; empty if unknown.
     peers: &'static str,
-    /// Part of a quick run.
+    /// Whether a quick run measures it.
     quick: bool,
 }
 
@@ -38,12 +39,12 @@ impl Figure {
         Self { quick: true, ..self }
     }
 
-    /// One of several that `row` names together.
+    /// Puts the figure into a group that `row` names.
     const fn of(self, row: &'static str) -> Self {
         Self { row, ..self }
     }
 
-    /// Whether a name on the command line means it: a part of its key, or its row.
+    /// Returns whether a name on the command line selects it: a part of its key, or its row.
     pub(crate) fn is_meant_by(&self, name: &str) -> bool {
         self.key.contains(name) || self.row == name
     }
@@ -69,7 +70,7 @@ const fn recorded(key: &'static str, what: &'static str) -> Figure {
     figure(key, what, Goal::Recorded)
 }
 
-/// Every figure this program measures.
+/// All figures.
 pub(crate) const FIGURES: &[Figure] = &[
     // Cost
     at_most("launch_open_added_ns", "added to cuLaunchKernel, uncontended", 2.0)
@@ -137,7 +138,7 @@ pub(crate) const FIGURES: &[Figure] = &[
         .quick(),
     recorded("launch_instructions", "instructions added to a launch (callgrind)").quick(),
     recorded("dlsym_instructions", "instructions added to a dlsym (callgrind)").quick(),
-    // Start of a program: 40 modules, 2,000 kernels, NVML takes 20 ms; on the simulated GPU
+    // Start of a program on the simulated GPU: 40 modules, 2,000 kernels, NVML takes 20 ms
     recorded(
         "startup_slow_nvml_ratio_monitored",
         "start with the shim over without, under a monitor",
@@ -286,22 +287,22 @@ pub(crate) const FIGURES: &[Figure] = &[
     recorded("start_runc_alone_added_pct", "and where no monitor runs, so that NVML is asked"),
 ];
 
-/// The row of `key`.
+/// Finds the row of a key.
 pub(crate) fn find(key: &str) -> Option<&'static Figure> {
     FIGURES.iter().find(|figure| figure.key == key)
 }
 
-/// Which figures a run is to measure.
+/// The figures that a run measures.
 #[derive(Debug)]
 pub(crate) struct Wanted {
-    /// Parts of keys; none: all, or those of a quick run.
+    /// Parts of keys; if empty, all figures, or those of a quick run.
     pub(crate) names: Vec<String>,
-    /// Fewer rounds and shorter runs.
+    /// Whether to measure fewer rounds and shorter runs.
     pub(crate) quick: bool,
 }
 
 impl Wanted {
-    /// Whether the figure `key` is one of them.
+    /// Returns whether the run measures a figure.
     pub(crate) fn has(&self, key: &str) -> bool {
         if self.names.is_empty() {
             return !self.quick || find(key).is_some_and(|figure| figure.quick);
@@ -309,18 +310,18 @@ impl Wanted {
         find(key).is_some_and(|figure| self.names.iter().any(|name| figure.is_meant_by(name)))
     }
 
-    /// Whether one of these is.
+    /// Returns whether the run measures one of these figures.
     pub(crate) fn any(&self, keys: &[&str]) -> bool {
         keys.iter().any(|key| self.has(key))
     }
 }
 
-/// One value, as a share's error by completed work and by the GPU's time.
+/// A value; for errors of shares by completed work and by GPU time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Reading {
-    /// By completed work, where there is a choice.
+    /// By completed work, if both exist.
     pub(crate) value: f64,
-    /// The same by the time for which each had the GPU.
+    /// By GPU time.
     pub(crate) by_time: Option<f64>,
 }
 
@@ -330,20 +331,20 @@ impl From<f64> for Reading {
     }
 }
 
-/// What one run measured, in the order of measuring.
+/// Values of a run, in the order of measurement.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
     values: Vec<(&'static Figure, Reading)>,
-    /// What could not be measured: keys, and why.
+    /// Keys that could not be measured, and the reason.
     failed: Vec<(String, String)>,
 }
 
 impl Measured {
-    /// Takes one value down. Unknown keys are a mistake of the program and are refused loudly.
+    /// Records a value and prints it.
     ///
     /// # Panics
     ///
-    /// When `key` is not in [`FIGURES`].
+    /// If `key` is not in [`FIGURES`], which is a mistake in this program.
     pub(crate) fn record(&mut self, key: &str, reading: impl Into<Reading>) {
         let (figure, reading) =
             (find(key).unwrap_or_else(|| panic!("{key} is not a figure")), reading.into());
@@ -351,24 +352,24 @@ impl Measured {
         self.values.push((figure, reading));
     }
 
-    /// These could not be measured.
+    /// Records that figures could not be measured.
     pub(crate) fn fail(&mut self, keys: &[&str], error: &anyhow::Error) {
         let (keys, why) = (keys.join(", "), format!("{error:#}").replace('\n', " "));
         eprintln!("  {keys}: FAILED: {why}");
         self.failed.push((keys, why));
     }
 
-    /// The value of `key`, if measured.
+    /// Returns the value of a key, if measured.
     pub(crate) fn value(&self, key: &str) -> Option<f64> {
         self.values.iter().find(|(figure, _)| figure.key == key).map(|(_, reading)| reading.value)
     }
 
-    /// Whether everything could be measured.
+    /// Returns whether everything could be measured.
     pub(crate) fn complete(&self) -> bool {
         self.failed.is_empty()
     }
 
-    /// Whether `value` meets the goal, in words; the others' figure where it does not.
+    /// Describes whether `value` meets the goal; if not, with what others reach.
     fn compared(&self, figure: &Figure, value: f64) -> String {
         let against = |limit: f64, met: bool, sign: &str| match (met, figure.peers) {
             (true, _) => format!("goal {sign} {limit:.2}: met"),
@@ -399,7 +400,8 @@ impl Measured {
         )
     }
 
-    /// One flat object: the figures by key, those by the GPU's time with `_by_time` behind it.
+    /// Returns one flat object: the figures by key, and those by GPU time with the suffix
+    /// `_by_time`.
     pub(crate) fn json(&self) -> Map<String, Value> {
         let rounded = |value: f64| Value::from((value * 1000.0).round() / 1000.0);
         let mut object = Map::new();
@@ -416,7 +418,7 @@ impl Measured {
         object
     }
 
-    /// The table for people.
+    /// Returns the printed table.
     pub(crate) fn table(&self) -> String {
         let mut text = format!(
             "{:<34} {:>12} {:>10}   {:<28} what\n",
@@ -466,7 +468,7 @@ mod tests {
             .position(|figure| figure.key == "share_error_pct_50_50")
             .expect("the next section");
         let (cost, rest) = FIGURES.split_at(cost);
-        // The start of programs takes a minute by itself.
+        // The start of programs takes a minute alone.
         let cost = cost.iter().filter(|figure| !figure.key.starts_with("startup_"));
         assert!(cost.map(|figure| figure.key).all(|key| quick.has(key)));
         let rest: Vec<&str> =

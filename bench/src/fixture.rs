@@ -1,4 +1,4 @@
-//! Where demo and benchmarks run: a folder of its own, a monitor, GPUs.
+//! The environment of demo and benchmarks: a folder, a monitor, GPUs.
 
 use std::ffi::c_uint;
 use std::fs;
@@ -13,7 +13,7 @@ use cgpu_client::message::Status;
 /// The GPU of the reference documents.
 pub const SIMULATED: &str = "A10:23028";
 
-/// The fixture; the monitor ends with it.
+/// The environment; its monitor ends with it.
 #[derive(Debug)]
 pub struct Fixture {
     dist: PathBuf,
@@ -24,23 +24,23 @@ pub struct Fixture {
     total_mib: u64,
 }
 
-/// Simulated GPUs, and what of them is not as usual.
+/// Simulated GPUs and special settings of them.
 #[derive(Clone, Debug)]
 pub struct Simulated {
-    /// `MODEL:MIB[,...]`.
+    /// `MODEL:MIB[,...]`
     pub gpus: String,
     /// Further variables of the simulated driver.
     pub variables: Vec<(String, String)>,
 }
 
 impl Simulated {
-    /// GPUs as usual.
+    /// Creates GPUs with default settings.
     #[must_use]
     pub fn new(gpus: &str) -> Self {
         Self { gpus: gpus.to_owned(), variables: Vec::new() }
     }
 
-    /// With this variable, too.
+    /// Adds a variable.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
@@ -49,15 +49,15 @@ impl Simulated {
 }
 
 impl Fixture {
-    /// Sets up simulated GPUs, or takes those that are there, and starts a monitor.
+    /// Starts a monitor on simulated GPUs, or on the host's if there are none.
     ///
     /// # Errors
-    /// When `dist` has not been built, or the monitor does not come up with a GPU.
+    /// If `dist` has not been built, or the monitor does not report a GPU.
     pub fn set(dist: &Path, simulated: Option<Simulated>) -> Result<Self> {
         Self::configured(dist, simulated, "")
     }
 
-    /// The same, with this in the monitor's configuration.
+    /// The same with this configuration of the monitor.
     ///
     /// # Errors
     /// As [`Fixture::set`].
@@ -86,7 +86,7 @@ impl Fixture {
     fn first_status(&mut self) -> Result<Status> {
         let start = Instant::now();
         loop {
-            // The monitor answers before it has asked NVML for the GPUs.
+            // The monitor answers before it has read the GPUs from NVML.
             if let Ok(status) = self.status()
                 && !status.gpus.is_empty()
             {
@@ -94,7 +94,7 @@ impl Fixture {
             }
             let ended = self.monitor.try_wait()?;
             let log = fs::read_to_string(self.root.path().join("monitor.log")).unwrap_or_default();
-            // The simulated driver's one line: GPUs that it does not know will not come.
+            // The simulated driver refuses unknown GPUs with this line.
             if let Some(refused) = log.lines().find(|line| line.starts_with("cgpu-sim: ")) {
                 anyhow::bail!("{refused}");
             }
@@ -107,10 +107,10 @@ impl Fixture {
         }
     }
 
-    /// Kills the monitor and starts another one, which is not waited for.
+    /// Kills the monitor and starts another one without waiting for it.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn replace_monitor(&mut self) -> Result<()> {
         self.end_monitor();
         self.monitor = start_monitor(&self.dist, self.root.path(), self.simulated.as_ref())?;
@@ -118,15 +118,15 @@ impl Fixture {
     }
 
     fn end_monitor(&mut self) {
-        // A monitor that is gone already is no news.
+        // The monitor may have ended already.
         let _ = self.monitor.kill();
         let _ = self.monitor.wait();
     }
 
-    /// What the monitor knows now.
+    /// Returns the monitor's current status.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If it does not answer.
     pub fn status(&self) -> Result<Status> {
         Ok(Client::connect(&self.root.path().join("monitor.sock"))?.status()?)
     }
@@ -134,12 +134,13 @@ impl Fixture {
     /// Writes a node of the control tree.
     ///
     /// # Errors
-    /// When the monitor does not answer or refuses.
+    /// If the monitor does not answer or refuses the value.
     pub fn write(&self, path: &str, value: &str) -> Result<()> {
         Ok(Client::connect(&self.root.path().join("monitor.sock"))?.set(path, value)?)
     }
 
-    /// `cgpu run` for a process of the container `name`; its own options, `--` and the program are to be added.
+    /// Returns `cgpu run` for a process of the container `name`. The caller adds further options,
+    /// `--` and the program.
     #[must_use]
     pub fn run(&self, name: &str) -> Command {
         let mut command = Command::new(self.dist.join("cgpu"));
@@ -151,7 +152,7 @@ impl Fixture {
         command
     }
 
-    /// A program in no container, on the same GPUs.
+    /// Returns a program on the same GPUs that is in no container.
     #[must_use]
     pub fn native(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
@@ -161,47 +162,47 @@ impl Fixture {
         command
     }
 
-    /// One of the built files.
+    /// Returns the path of a built file.
     ///
     /// # Errors
-    /// When it has not been built.
+    /// If it has not been built.
     pub fn file(&self, name: &str) -> Result<PathBuf> {
         built(&self.dist, name)
     }
 
-    /// One of the built test programs.
+    /// Returns the path of a built test program.
     ///
     /// # Errors
-    /// When it has not been built.
+    /// If it has not been built.
     pub fn program(&self, name: &str) -> Result<PathBuf> {
         self.file(&format!("programs/{name}"))
     }
 
-    /// The monitor's root.
+    /// Returns the monitor's root.
     #[must_use]
     pub fn root(&self) -> &Path {
         self.root.path()
     }
 
-    /// The monitor's process id.
+    /// Returns the monitor's process id.
     #[must_use]
     pub fn monitor(&self) -> u32 {
         self.monitor.id()
     }
 
-    /// The GPU's name.
+    /// Returns the GPU's name.
     #[must_use]
     pub fn gpu(&self) -> &str {
         &self.gpu
     }
 
-    /// The GPU's memory in MiB, as NVML gives it.
+    /// Returns the GPU's memory in MiB by NVML.
     #[must_use]
     pub fn total_mib(&self) -> u64 {
         self.total_mib
     }
 
-    /// `simulated`, or `real`. A simulated driver that is found in the environment is as simulated as its own.
+    /// Returns `simulated` or `real`. A simulated driver from the environment counts as simulated.
     #[must_use]
     pub fn driver(&self) -> &'static str {
         let simulated = self.simulated.is_some() || std::env::var_os("CGPU_SIM_GPUS").is_some();
@@ -244,7 +245,8 @@ fn start_monitor(dist: &Path, root: &Path, simulated: Option<&Simulated>) -> Res
     command.spawn().context("cannot start cgpu-monitor")
 }
 
-/// As `cgpu run --sim` does for its programs: the same GPUs are found by the same file.
+/// Sets the variables of the simulated GPUs. All programs share one state file, as under `cgpu run
+/// --sim`.
 fn simulate(command: &mut Command, dist: &Path, root: &Path, simulated: &Simulated) {
     command
         .env("LD_LIBRARY_PATH", dist.join("sim"))
@@ -253,10 +255,11 @@ fn simulate(command: &mut Command, dist: &Path, root: &Path, simulated: &Simulat
         .envs(simulated.variables.iter().map(|(name, value)| (name, value)));
 }
 
-/// Whether a driver is installed that initialises and has a GPU.
+/// Returns whether a driver is installed that initialises.
 #[must_use]
 pub fn real_gpu() -> bool {
-    // SAFETY: loading the vendor's driver runs its initialisers, as in every program that uses it.
+    // SAFETY: loading the driver runs its initialisers, as in every program that uses it. They have
+    // no preconditions.
     let Ok(library) = (unsafe { libloading::Library::new("libcuda.so.1") }) else { return false };
     // SAFETY: the type is that of cuInit.
     let Ok(init) = (unsafe { library.get::<unsafe extern "C" fn(c_uint) -> i32>(b"cuInit\0") })
@@ -265,7 +268,7 @@ pub fn real_gpu() -> bool {
     };
     // SAFETY: cuInit takes flags, which must be 0.
     let answer = unsafe { init(0) };
-    // A driver that has started threads must stay.
+    // A driver that has started threads must stay loaded.
     std::mem::forget(library);
     answer == 0
 }

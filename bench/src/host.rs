@@ -1,4 +1,4 @@
-//! Where and when a run was made.
+//! The host and time of a run.
 
 use serde_json::{Map, Value};
 use std::process::Command;
@@ -13,7 +13,7 @@ pub(crate) fn describe(object: &mut Map<String, Value>, driver: &str, switch_us:
     object.insert("date".into(), output("date", &["-u", "+%Y-%m-%dT%H:%M:%SZ"]).into());
 }
 
-/// The processor, its cores and the kernel. Never the machine's name.
+/// Returns the processor, its cores and the kernel, but not the machine's name.
 fn host() -> String {
     let information = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = information

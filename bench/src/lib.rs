@@ -1,4 +1,5 @@
-//! What the benchmarks and the demo share: a GPU with a monitor, and processes led by commands.
+//! Code shared by the benchmarks and the demo: a GPU with a monitor, and processes controlled by
+//! commands.
 
 #![allow(
     clippy::cast_precision_loss,

@@ -1,10 +1,10 @@
-//! The figures of the specification, measured.
+//! Measures the figures of the specification.
 //!
-//! Every cost is a difference taken in one run: the same probe process ([`probe`]) with and without
-//! the shim, in turn ([`pair`]), medians over the rounds. The probes run on the null driver, which
-//! answers every call at once, so that only the shim's own cost is seen. Shares are measured on the
-//! simulated GPU ([`sharing`]), completed work beside others in virtual time ([`progress`]). What
-//! cannot be measured says so, and the rest goes on.
+//! Every cost is a difference taken in one run: the same probe process ([`probe`]) alternately with
+//! and without the shim ([`pair`]), as the median over the rounds. The probes use the null driver,
+//! which answers every call at once, so only the shim's cost is measured. Shares are measured on
+//! the simulated GPU ([`sharing`]), completed work beside other tenants in virtual time
+//! ([`progress`]). A measurement that fails is reported, and the others continue.
 
 #![allow(
     clippy::cast_precision_loss,
@@ -37,30 +37,30 @@ use plot::{Gallery, USUAL_SWITCH};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Measures cgpu. Progress goes to stderr, the result to stdout.
+/// Measure the figures of cgpu. Progress goes to stderr, the result to stdout.
 #[derive(Parser)]
 #[command(name = "cgpu-bench", version)]
 struct Arguments {
-    /// Fewer rounds, shorter runs, and without names only the most telling figures.
+    /// Measure fewer rounds, shorter runs and, without names, only the most important figures.
     #[arg(long)]
     quick: bool,
     /// Print one flat JSON object.
     #[arg(long)]
     json: bool,
-    /// What a switch between contexts costs on the simulated GPU, in microseconds: 100 as on a GV100, 30 is the least that was
-    /// published. Told as `switch_us` in the result; keys are the same.
+    /// Cost of a context switch on the simulated GPU, in microseconds: 100 as on a GV100; 30 is the
+    /// lowest published. It is `switch_us` in the result; the keys do not change.
     #[arg(long, default_value_t = USUAL_SWITCH, value_name = "US", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     switch_us: u32,
-    /// The folder with the built files.
+    /// Folder of the built files.
     #[arg(long, env = "CGPU_DIST", default_value = "target/dist")]
     dist: PathBuf,
-    /// Write pictures of the shares into this folder.
+    /// Write charts of the shares into this folder.
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
-    /// The seed of random mixes.
+    /// Seed of the random mixes.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only figures whose key contains one of these; or rows: patterns, backlog, mixes.
+    /// Measure only figures whose key contains one of these, or rows: patterns, backlog, mixes.
     names: Vec<String>,
     /// Internal: run one probe in this process and print its result.
     #[arg(long, hide = true)]

@@ -1,5 +1,5 @@
-//! Memory under a race: what was ever held beyond the limit, and what is still charged in the end. Measured by the
-//! differential test's program, in its form for races.
+//! Memory limits under a race: the maximum held beyond the limit, and what is still charged at the
+//! end. `cgpu-differential --racing` measures both.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use crate::figure::{Measured, Wanted};
 
-/// The figure, and what `cgpu-differential` calls it.
+/// The figure and its key in the output of `cgpu-differential`.
 const KEYS: [(&str, &str); 2] =
     [("mem_overshoot_bytes", "mem_overshoot_bytes"), ("mem_leak_bytes", "mem_leak_bytes")];
 
-/// Measures those of the figures that are wanted, all in one run.
+/// Measures the wanted figures in one run.
 pub(crate) fn measure(dist: &Path, wanted: &Wanted, measured: &mut Measured) {
     let keys: Vec<&str> = KEYS.iter().map(|(key, _)| *key).filter(|key| wanted.has(key)).collect();
     if keys.is_empty() {

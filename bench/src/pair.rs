@@ -1,14 +1,15 @@
-//! Runs a probe with and without the shim, in turn, and takes the median of the differences.
+//! Runs a probe alternately with and without the shim, and takes the median of the differences.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The container's limit, and the null driver's GPU: room for a million allocations of 2 MiB.
+/// Limit of the container and memory of the null driver's GPU: enough for a million allocations of
+/// 2 MiB.
 const LIMIT_GIB: &str = "4096";
 
-/// The built files a run needs.
+/// The built files of a run.
 #[derive(Debug)]
 pub(crate) struct Built {
     shim: PathBuf,
@@ -18,9 +19,9 @@ pub(crate) struct Built {
 /// Whether the probe runs under the shim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// The program alone.
+    /// Without the shim.
     Bare,
-    /// The program under the shim, in the container directory given.
+    /// Under the shim, in a container directory.
     Shimmed,
 }
 
@@ -37,7 +38,7 @@ impl Built {
         Ok(built)
     }
 
-    /// The command that runs `probe` on one side. `region` is the container's directory.
+    /// Returns the command that runs `probe` on one side. `region` is the container's directory.
     fn command(&self, probe: &str, side: Side, region: &Path) -> Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         command
@@ -62,7 +63,7 @@ impl Built {
         read(probe, &output)
     }
 
-    /// Runs `probe` in `processes` processes at once.
+    /// Runs `probe` in `processes` concurrent processes.
     pub(crate) fn run_many(
         &self,
         probe: &str,
@@ -81,7 +82,7 @@ impl Built {
         children.into_iter().map(|child| read(probe, &child.wait_with_output()?)).collect()
     }
 
-    /// Instructions that `probe` executes in all, by callgrind; `None` where there is no valgrind.
+    /// Counts the instructions of `probe` with callgrind; `None` without valgrind.
     pub(crate) fn instructions(
         &self,
         probe: &str,
@@ -118,7 +119,7 @@ fn read(probe: &str, output: &std::process::Output) -> Result<Value> {
         .with_context(|| format!("the probe {probe} printed no JSON; stderr: {errors}"))
 }
 
-/// The median of `values`; they are sorted in place.
+/// Returns the median of `values` and sorts them in place.
 pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {

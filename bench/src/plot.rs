@@ -1,4 +1,4 @@
-//! Pictures of what was measured.
+//! Charts of the measured values.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,15 +9,15 @@ use anyhow::{Context, Result, anyhow, ensure};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// What a switch costs unless told otherwise, in microseconds.
+/// Default cost of a context switch in microseconds.
 pub(crate) const USUAL_SWITCH: u32 = 100;
 
-/// What there is to draw: filled while the experiments run.
+/// Values to draw, collected while the experiments run.
 #[derive(Debug)]
 pub(crate) struct Gallery {
-    /// Where pictures go; none: none are wanted.
+    /// Folder for the charts, or `None` if no charts are wanted.
     folder: Option<PathBuf>,
-    /// What a switch costs, in microseconds.
+    /// Cost of a context switch in microseconds.
     switch: u32,
     shares: Vec<Pair>,
     windows: Vec<Window>,
@@ -25,7 +25,7 @@ pub(crate) struct Gallery {
     seed: Vec<Pair>,
 }
 
-/// Something set, or found elsewhere, beside what was measured.
+/// A measured value beside a set or published one.
 #[derive(Debug)]
 struct Pair {
     name: String,
@@ -33,25 +33,25 @@ struct Pair {
     got: f64,
 }
 
-/// A part of a run.
+/// A window of a run.
 #[derive(Debug)]
 struct Window {
     name: &'static str,
-    /// Seconds from the start.
+    /// Seconds from the start of the run.
     from: f64,
-    /// Percent of what was set.
+    /// Percent of the set share.
     got: f64,
 }
 
 const WIDTH: u32 = 960;
-/// Pixels of one bar.
+/// Height of a bar in pixels.
 const BAR: u32 = 12;
 const OURS: RGBColor = RGBColor(38, 110, 190);
 const OTHERS: RGBColor = RGBColor(170, 170, 170);
 const SECOND: RGBColor = RGBColor(220, 120, 30);
 
 impl Gallery {
-    /// One whose pictures go into this folder, if any.
+    /// Creates a collection whose charts are written to `folder`.
     pub(crate) fn new(folder: Option<PathBuf>, switch: u32) -> Result<Self> {
         if let Some(folder) = &folder {
             fs::create_dir_all(folder)
@@ -61,12 +61,13 @@ impl Gallery {
         Ok(Self { folder, switch, shares, windows, gaps, seed })
     }
 
-    /// Whether pictures are wanted.
+    /// Returns whether charts are wanted.
     pub(crate) fn is_open(&self) -> bool {
         self.folder.is_some()
     }
 
-    /// Where a picture goes. Those of the usual switch cost have plain names; a run at another one beside it keeps them.
+    /// Returns the path of a chart. A run with another switch cost has it in the name, so that it
+    /// does not replace the charts of the default cost.
     fn file(&self, folder: &Path, name: &str) -> PathBuf {
         let usual = self.switch == USUAL_SWITCH;
         folder.join(if usual {
@@ -76,7 +77,7 @@ impl Gallery {
         })
     }
 
-    /// A tenant's share, of 1.
+    /// Adds a tenant's share, as a fraction.
     pub(crate) fn share(&mut self, key: &str, place: usize, set: f64, got: f64) {
         let name = key.replace("share_error_pct_", "").replace("share_error_", "");
         let name = name.replace("_error", "").replace("_pct", "").replace('_', " ");
@@ -84,12 +85,13 @@ impl Gallery {
         self.shares.push(Pair { name, set: 100.0 * set, got: 100.0 * got });
     }
 
-    /// A tenant's share in one window, in percent of what was set.
+    /// Adds a tenant's share in one window, in percent of the set share.
     pub(crate) fn window(&mut self, name: &'static str, from: f64, got: f64) {
         self.windows.push(Window { name, from, got });
     }
 
-    /// A tenant with gaps: of its throughput alone, by turns and by the GPU's own slicing.
+    /// Adds the throughput of a tenant with gaps, relative to running alone, with turns and with
+    /// the GPU's own time slicing.
     pub(crate) fn gap(&mut self, gap_us: u32, got: f64, native: f64) {
         self.gaps.push(Pair {
             name: format!("gap {gap_us} us"),
@@ -98,13 +100,13 @@ impl Gallery {
         });
     }
 
-    /// A row of the 1:2 table: the ratio here, and in the document.
+    /// Adds a row of the 1:2 table: the ratio measured here and the document's.
     pub(crate) fn seed(&mut self, name: &str, got: f64, document: f64) {
         self.seed.push(Pair { name: name.to_owned(), set: document, got });
     }
 
-    /// Draws which process had the GPU when, out of a journal, from and to so many milliseconds after the first work. `command` is
-    /// `cgpu-sim`.
+    /// Draws from a journal which process had the GPU at what time, in an interval in milliseconds
+    /// after the first work. `command` is `cgpu-sim`.
     pub(crate) fn trace(
         &self,
         command: &mut Command,
@@ -129,7 +131,7 @@ impl Gallery {
         Ok(())
     }
 
-    /// Writes what was measured as pictures.
+    /// Writes the charts.
     pub(crate) fn hang(&self) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
         let charts = [
@@ -164,7 +166,7 @@ impl Gallery {
         Ok(())
     }
 
-    /// Shares second by second, in percent of what was set.
+    /// Draws the shares by second, in percent of the set share.
     fn lines(&self, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
         let last = self.windows.iter().map(|window| window.from).fold(0.0, f64::max) + 1.0;
         let off =
@@ -190,7 +192,7 @@ impl Gallery {
             .x_labels(12)
             .y_label_formatter(&|value| format!("{value:.0}"))
             .x_label_formatter(&|value| {
-                // Between whole seconds nothing is written.
+                // No labels between whole seconds.
                 if value.fract().abs() < 0.01 { format!("{value:.0}") } else { String::new() }
             })
             .label_style(("sans-serif", 13))
@@ -224,7 +226,7 @@ impl Gallery {
     }
 }
 
-/// A pair of bars for each: what was set above what was measured, with the figures behind them.
+/// Draws two bars for each pair, the set value above the measured one, with the numbers.
 fn bars(
     path: &Path,
     title: &str,
@@ -274,7 +276,7 @@ fn bars(
             ("sans-serif", 13).into_font().color(&BLACK).pos(Pos::new(HPos::Right, VPos::Center));
         area.draw(&Text::new(pair.name.clone(), (x - 8, y), style))?;
     }
-    // What the colours mean, below the chart.
+    // Legend below the chart.
     let (_, height) = area.dim_in_pixel();
     let y = height.cast_signed() - 22;
     for (x, name, colour) in [(200, grey, OTHERS), (400, blue, OURS)] {

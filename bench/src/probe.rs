@@ -1,7 +1,7 @@
-//! The measured loops: an ordinary driver-API client in a process of its own, with or without the shim before it.
+//! The measured loops: a client of the driver API in its own process, with or without the shim.
 //!
-//! A probe is named `what[:argument][#calls]`; `calls` fixes the number of calls and leaves timing out, for instruction
-//! counts.
+//! A probe is named `what[:argument][#calls]`. With `calls` it makes exactly so many calls without
+//! timing, for counts of instructions.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::time::Instant;
@@ -34,7 +34,7 @@ type Copy = unsafe extern "C" fn(u64, *const c_void, usize, *mut c_void) -> c_in
 type GetProc =
     unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
 
-/// The client's side of the driver: what a program gets by dlopen and dlsym.
+/// A client of the driver, which finds functions by dlsym.
 struct Client {
     library: Library,
 }
@@ -42,7 +42,8 @@ struct Client {
 impl Client {
     /// Opens the driver, initialises it and makes the first GPU's primary context current.
     fn start() -> Result<Self> {
-        // SAFETY: loading the driver runs its initialisers; this is what every client of it does.
+        // SAFETY: loading the driver runs its initialisers, as in every client of it. They have no
+        // preconditions.
         let library =
             unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW) }.context("libcuda.so.1")?;
         let client = Self { library };
@@ -57,7 +58,7 @@ impl Client {
         check("cuInit", unsafe { init(0) })?;
         // SAFETY: `context` is a valid place for the result.
         check("cuDevicePrimaryCtxRetain", unsafe { retain(&raw mut context, 0) })?;
-        // SAFETY: `context` was just handed out by the driver.
+        // SAFETY: the driver has just returned `context`.
         check("cuCtxSetCurrent", unsafe { set(context) })?;
         Ok(client)
     }
@@ -66,7 +67,7 @@ impl Client {
     ///
     /// `T` must be the function type of `name`.
     unsafe fn symbol<T>(&self, name: &CStr) -> Result<Symbol<T>> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees the type.
         unsafe { self.library.get(name.to_bytes_with_nul()) }
             .with_context(|| format!("{} is not in the driver", name.to_string_lossy()))
     }
@@ -76,11 +77,11 @@ fn check(call: &str, result: c_int) -> Result<()> {
     if result == 0 { Ok(()) } else { bail!("{call} answered {result}") }
 }
 
-/// How a probe is repeated.
+/// How often a probe is repeated.
 enum Repeat {
-    /// Until the figure is steady: chunks of that many calls, the median of them counts.
+    /// Chunks of this many calls; the median of the chunks counts.
     Timed { calls: u64 },
-    /// Exactly so many calls, untimed.
+    /// Exactly this many calls, untimed.
     Counted { calls: u64 },
 }
 
@@ -112,7 +113,7 @@ impl Repeat {
     }
 }
 
-/// Runs the probe called `name` and prints one JSON object.
+/// Runs a probe and prints one JSON object.
 pub(crate) fn run(name: &str) -> Result<()> {
     let (name, calls) = match name.split_once('#') {
         Some((name, calls)) => (name, Some(calls.parse::<u64>()?)),
@@ -139,10 +140,11 @@ pub(crate) fn run(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// One launch of nothing: the null driver does not look at its arguments.
+/// Launches once. The null driver ignores the arguments.
 fn launch_once(launch: &Symbol<Launch>) -> c_int {
     let null = std::ptr::null_mut();
-    // SAFETY: the null driver reads none of the arguments, and the shim reads the function handle as an opaque key.
+    // SAFETY: the type is that of cuLaunchKernel. The null driver reads none of the arguments, and
+    // the shim uses the function handle only as a key.
     unsafe { launch(null, 1, 1, 1, 32, 1, 1, 0, null, null.cast(), null.cast()) }
 }
 
@@ -152,11 +154,13 @@ fn launch(client: &Client, repeat: &Repeat) -> Result<f64> {
     repeat.run(|| check("cuLaunchKernel", launch_once(&launch)))
 }
 
-/// The distribution over single launches. Reading the clock costs the same on both sides and leaves the difference alone.
+/// Measures the distribution of single launches. Reading the clock costs the same on both sides, so
+/// it does not affect the difference.
 fn launch_each(client: &Client) -> Result<serde_json::Value> {
     // SAFETY: the type is that of cuLaunchKernel.
     let launch = unsafe { client.symbol::<Launch>(c"cuLaunchKernel") }?;
-    // Blocks of eight for the median, where one launch is near the clock's own resolution; single ones for the tail.
+    // Blocks of eight launches for the median, because one launch is close to the clock's
+    // resolution; single launches for the tail.
     let sample = |launches: u32| -> Result<Vec<f64>> {
         let mut samples = Vec::with_capacity(400_000);
         for round in 0..450_000 {
@@ -177,7 +181,7 @@ fn launch_each(client: &Client) -> Result<serde_json::Value> {
     Ok(json!({ "p50_ns": blocks[blocks.len() / 2], "p99_ns": singles[singles.len() * 99 / 100] }))
 }
 
-/// Launches per second of two threads over those of one.
+/// Returns the launch rate of two threads over that of one.
 fn launch_threads(client: &Client) -> Result<f64> {
     // SAFETY: the type is that of cuLaunchKernel.
     let launch = unsafe { client.symbol::<Launch>(c"cuLaunchKernel") }?;
@@ -211,11 +215,11 @@ fn memcpy(client: &Client, repeat: &Repeat) -> Result<f64> {
     })
 }
 
-/// Allocation as a client sees it.
+/// Allocation functions of a client.
 struct Memory {
     alloc: Symbol<Alloc>,
     free: Symbol<Free>,
-    /// Of every allocation. The null driver puts them side by side.
+    /// Size of each allocation. The null driver places them side by side.
     bytes: usize,
 }
 
@@ -236,12 +240,12 @@ impl Memory {
     }
 
     fn free(&self, address: u64) -> Result<()> {
-        // SAFETY: the address came from cuMemAlloc_v2 and is freed once.
+        // SAFETY: the address came from cuMemAlloc_v2 and the callers free it once.
         check("cuMemFree_v2", unsafe { (self.free)(address) })
     }
 }
 
-/// A pair of cuMemAlloc and cuMemFree on top of `live` allocations, last in first out.
+/// Measures a pair of cuMemAlloc and cuMemFree on top of `live` allocations, last in first out.
 fn alloc(
     client: &Client,
     live: usize,
@@ -264,16 +268,17 @@ fn alloc(
     Ok(json!({ "ns": ns, "cpu_ns": cpu }))
 }
 
-/// A pair of cuMemFree of any live allocation and cuMemAlloc, with `live` of them.
+/// Measures a pair of cuMemFree of a random live allocation and cuMemAlloc, with `live` of them.
 ///
-/// The next victim's address is fetched ahead. Bare, the processor looks it up beside other work by itself; behind the shim's locked
-/// instructions it would wait for it, and the probe's own list would count as the shim's cost (120 ns of 400).
+/// The next address to free is prefetched. Without the shim the processor loads it out of order;
+/// the shim's locked instructions prevent that, and the probe's own list would count as cost of the
+/// shim (120 ns of 400).
 fn alloc_random(client: &Client, live: usize) -> Result<f64> {
     let memory = Memory::of(client, 4096)?;
     let mut held = (0..live).map(|_| memory.alloc()).collect::<Result<Vec<_>>>()?;
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut draw = || {
-        // xorshift64: the victim must not be predictable, and its price is the same on both sides.
+        // xorshift64: unpredictable for the processor, at the same cost on both sides.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
@@ -290,12 +295,12 @@ fn alloc_random(client: &Client, live: usize) -> Result<f64> {
     })
 }
 
-/// Asks for a word's cache line without waiting for it, where the processor can be asked.
+/// Prefetches the cache line of a word.
 fn fetch_ahead(word: &u64) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing and faults at no address.
+        // SAFETY: a prefetch accesses nothing and cannot fault.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(word).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -305,7 +310,7 @@ fn fetch_ahead(word: &u64) {
 fn dlsym(client: &Client, which: &str, repeat: &Repeat) -> Result<f64> {
     let (library, name) = match which {
         "foreign" => {
-            // SAFETY: the C library is loaded already and has no further initialisers.
+            // SAFETY: the C library is loaded already, so no initialisers run.
             (Some(unsafe { Library::open(Some("libc.so.6"), RTLD_NOW) }?), c"qsort")
         }
         "driver" => (None, c"cuArrayGetDescriptor_v2"),
@@ -313,14 +318,14 @@ fn dlsym(client: &Client, which: &str, repeat: &Repeat) -> Result<f64> {
     };
     let handle = library.map_or_else(
         || {
-            // SAFETY: the driver is loaded already; this takes one more reference to it.
+            // SAFETY: the driver is loaded already; this adds a reference to it.
             unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW) }.map(Library::into_raw)
         },
         |library| Ok(library.into_raw()),
     )?;
     let _ = client;
     repeat.run(|| {
-        // SAFETY: the handle is open and the name ends in a zero.
+        // SAFETY: the handle is open and never closed, and the name ends in a zero.
         let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
         if found.is_null() { bail!("{} was not found", name.to_string_lossy()) } else { Ok(()) }
     })
@@ -339,7 +344,7 @@ fn getproc(client: &Client, repeat: &Repeat) -> Result<f64> {
     })
 }
 
-/// CPU time of this process in nanoseconds.
+/// Returns the CPU time of this process in nanoseconds.
 fn cpu_ns() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid place for the result.

@@ -1,4 +1,4 @@
-//! How fast the simulated GPU itself is: it measures that itself (`cgpu-sim speed`), and the figures are taken down here.
+//! Speed of the simulated GPU, which `cgpu-sim speed` measures.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use crate::figure::{Measured, Wanted};
 const KEYS: [&str; 3] =
     ["sim_launches_per_s", "sim_launches_per_s_4", "sim_virtual_seconds_per_minute"];
 
-/// Measures those of the figures that are wanted, all in one run.
+/// Measures the wanted figures in one run.
 pub(crate) fn measure(dist: &Path, wanted: &Wanted, measured: &mut Measured) {
     if !wanted.any(&KEYS) {
         return;

@@ -1,4 +1,5 @@
-//! A process led by commands on its standard input; it answers with one JSON object a line.
+//! A process that is controlled by commands on its standard input and answers with one JSON object
+//! a line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -6,7 +7,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// One process. It ends with its [`Worker`]: `quit` ends it, and `cgpu run` with it; one that hangs ends by its own watchdog.
+/// A worker process. Dropping it sends `quit`, which also ends `cgpu run`. A process that hangs is
+/// ended by its own watchdog.
 #[derive(Debug)]
 pub struct Worker {
     child: Child,
@@ -16,10 +18,10 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts `command` and waits until it is ready; its first answer comes with it. `name` is for errors.
+    /// Starts `command` and waits for its first answer, that it is ready. `name` is for errors.
     ///
     /// # Errors
-    /// When it cannot be started, or says anything but that it is ready.
+    /// If it cannot be started, or its first answer is another one.
     pub fn start(mut command: Command, name: &str) -> Result<(Self, Value)> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command
@@ -33,19 +35,19 @@ impl Worker {
         Ok((worker, ready))
     }
 
-    /// Gives it a command.
+    /// Sends a command.
     ///
     /// # Errors
-    /// When it has ended.
+    /// If the process has ended.
     pub fn tell(&mut self, command: &str) -> Result<()> {
         writeln!(self.commands, "{command}")
             .with_context(|| format!("tenant {}: a worker is gone", self.name))
     }
 
-    /// Waits for its next answer.
+    /// Waits for the next answer.
     ///
     /// # Errors
-    /// When it has ended, or its answer is not JSON.
+    /// If the process has ended, or the answer is not JSON.
     pub fn hear(&mut self) -> Result<Value> {
         let mut line = String::new();
         self.answers.read_line(&mut line)?;
@@ -53,7 +55,7 @@ impl Worker {
             .with_context(|| format!("tenant {}: a worker ended or said {line:?}", self.name))
     }
 
-    /// A command and its answer.
+    /// Sends a command and waits for its answer.
     ///
     /// # Errors
     /// As [`Worker::tell`] and [`Worker::hear`].
@@ -62,7 +64,8 @@ impl Worker {
         self.hear()
     }
 
-    /// The process id of what was started: of `cgpu run`, or of the program where it was started directly.
+    /// Returns the process id of the started program: of `cgpu run`, unless the program was started
+    /// directly.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()

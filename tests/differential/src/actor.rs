@@ -104,7 +104,7 @@ impl Actor {
         // makes one bare system call and does not allocate.
         unsafe { program.pre_exec(die_with_parent) };
         let (line, theirs) = line::pair()?;
-        theirs.give_to(&mut program);
+        theirs.pass_to(&mut program);
         let mut process =
             program.spawn().with_context(|| format!("cannot start {}", setup.actor.display()))?;
         let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {

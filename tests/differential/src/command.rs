@@ -21,7 +21,7 @@ pub const PRIMARY: u32 = 0;
 pub const DEFAULT_POOL: u32 = 0;
 
 /// The 64 bytes of an IPC handle.
-pub type Words = [u64; 8];
+pub type HandleBytes = [u64; 8];
 
 /// A command with the GPU and the thread that it is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,26 +129,26 @@ pub enum Command {
     /// Reserved addresses and parts of them.
     Range(InRange),
     /// `cuIpcGetMemHandle` of an allocation.
-    Lend { key: u32, lent: u32 },
+    Export { key: u32, exported: u32 },
     /// `cuIpcOpenMemHandle`.
-    Open { context: u32, open: u32, lent: u32, handle: Words },
+    Open { context: u32, open: u32, exported: u32, handle: HandleBytes },
     /// `cuIpcCloseMemHandle`.
     Close { open: u32 },
     /// `cuMemExportToShareableHandle`; the descriptor is sent over the socket.
-    PhysicalExport { key: u32, lent: u32 },
+    PhysicalExport { key: u32, exported: u32 },
     /// `cuMemImportFromShareableHandle` of the descriptor received over the socket.
-    PhysicalImport { key: u32, lent: u32 },
+    PhysicalImport { key: u32, exported: u32 },
     /// `cuMemPoolCreate` of an exportable pool.
     PoolCreate { pool: u32 },
     /// `cuMemPoolExportToShareableHandle`; the descriptor is sent over the socket.
-    PoolExport { pool: u32, lent: u32 },
+    PoolExport { pool: u32, exported: u32 },
     /// `cuMemPoolImportFromShareableHandle` of the descriptor received over the socket.
-    PoolImport { pool: u32, lent: u32 },
+    PoolImport { pool: u32, exported: u32 },
     /// `cuMemPoolExportPointer` of an allocation of an exported pool.
-    PoolLend { key: u32 },
+    PoolExportPointer { key: u32 },
     /// `cuMemPoolImportPointer` through an imported pool; `key` is the exporter's name of the
     /// allocation.
-    PoolOpen { pool: u32, open: u32, key: u32, handle: Words },
+    PoolImportPointer { pool: u32, open: u32, key: u32, handle: HandleBytes },
     /// `cuMemFreeAsync` of an imported pointer.
     PoolClose { context: u32, open: u32 },
     /// `cuGraphAddMemAllocNode` for each of the sizes, `cuGraphAddMemFreeNode` for each,
@@ -180,7 +180,7 @@ pub enum Command {
     LibraryLoad { library: u32, bytes: u64 },
     /// `cuLibraryGetGlobal` of the variable, or `cuLibraryGetModule`: each loads the library into
     /// the context.
-    LibraryBring { context: u32, library: u32, variable: bool },
+    LibraryUse { context: u32, library: u32, variable: bool },
     /// `cuLibraryUnload`.
     LibraryUnload { library: u32 },
     /// `cuMulticastCreate` and `cuMulticastAddDevice` of the first GPU; for an endpoint
@@ -194,9 +194,9 @@ pub enum Command {
     /// `cuMemRelease` or `cuLogicalEndpointDestroy`.
     ObjectEnd { object: u32 },
     /// As `PhysicalExport`, for an object.
-    ObjectExport { object: u32, lent: u32 },
+    ObjectExport { object: u32, exported: u32 },
     /// As `PhysicalImport`, for an object.
-    ObjectImport { object: u32, lent: u32 },
+    ObjectImport { object: u32, exported: u32 },
     /// `cuArrayCreate` of a sparse array of [`TILES`] tiles.
     SparseCreate { context: u32, key: u32 },
     /// `cuMemMapArrayAsync`, then a wait. Maps a tile to [`TILE`] bytes of a handle's memory from
@@ -226,13 +226,13 @@ pub enum Command {
     /// `cuCheckpointProcessUnlock`.
     Unlock { pid: u32 },
     /// NVML's memory info and process list, without a context.
-    Watch,
+    NvmlQuery,
     /// `cuStreamSynchronize`, at which pools shrink.
     Synchronise { context: u32 },
     /// `cuMemFree` of an address that was never allocated.
     FreeUnknown,
     /// `cuMemGetInfo` and NVML's memory info.
-    Look { context: u32 },
+    MemoryInfo { context: u32 },
     /// Forks a child that calls the driver and exits.
     Fork,
     /// Executes the actor's program again, from its start.
@@ -283,7 +283,7 @@ pub struct Answer {
     pub pitch: u64,
     /// Of an exported allocation.
     #[serde(default)]
-    pub handle: Words,
+    pub handle: HandleBytes,
     /// For an array: the bytes that the driver says it needs. For a limit: the number of instances
     /// on the GPU.
     #[serde(default)]
@@ -311,7 +311,7 @@ pub struct Answer {
     pub active: bool,
     /// For a query of memory.
     #[serde(default)]
-    pub sight: Sight,
+    pub shown: ShownMemory,
     /// For an NVML query: process ids and their bytes.
     #[serde(default)]
     pub members: Vec<(u32, u64)>,
@@ -319,7 +319,7 @@ pub struct Answer {
 
 /// Memory of a GPU as an actor sees it, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sight {
+pub struct ShownMemory {
     /// `cuMemGetInfo`.
     pub free: u64,
     /// `cuMemGetInfo`.

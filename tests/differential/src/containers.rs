@@ -47,7 +47,7 @@ const PROCESSES: usize = 2;
 /// Timeout for an excess to be shown as unaccounted.
 const SHOWN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout until the ledger and the GPU have released the memory of exited processes.
-const FORGETTING: Duration = Duration::from_secs(30);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a test consists of.
 #[derive(Clone, Debug)]
@@ -80,9 +80,9 @@ pub struct Filled {
     /// Maximum held on the GPU in bytes.
     pub peak: u64,
     /// Maximum held beyond the limit in bytes.
-    pub unasked: u64,
+    pub excess: u64,
     /// Longest time until an excess was shown as unaccounted.
-    pub unseen: Duration,
+    pub unshown_for: Duration,
 }
 
 /// Fills one container for each kind of allocation.
@@ -107,18 +107,18 @@ struct Member {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Due {
     /// Charged from the start: contexts, variables. A context may be undercharged.
-    booked: u64,
+    charged: u64,
     /// Unaccounted until the monitor observes it.
     unseen: u64,
 }
 
 impl Due {
-    fn booked(bytes: u64) -> Self {
-        Self { booked: bytes, unseen: 0 }
+    fn charged(bytes: u64) -> Self {
+        Self { charged: bytes, unseen: 0 }
     }
 
     fn unseen(bytes: u64) -> Self {
-        Self { booked: 0, unseen: bytes }
+        Self { charged: 0, unseen: bytes }
     }
 }
 
@@ -157,7 +157,7 @@ impl Container {
         };
         std::fs::create_dir_all(&setup.container)?;
         // Creates the region and the GPU's state, so that the observer can open them.
-        undertaker(&setup)?;
+        reclaimer(&setup)?;
         let context = Oracle::open(&setup.container, &setup.state, &setup.gpus)?.context_cost();
         Ok(Self {
             name: name.to_owned(),
@@ -185,20 +185,20 @@ impl Container {
 
     /// Returns the maximum implicit memory that the ledger lacks, by process. A process that the
     /// ledger no longer has is left out: the GPU has nothing of it either.
-    fn unbooked(&self, accounting: &mut Oracle) -> Result<BTreeMap<u32, u64>> {
+    fn uncharged(&self, accounting: &mut Oracle) -> Result<BTreeMap<u32, u64>> {
         let due: Vec<(u32, Due)> =
             self.members().iter().map(|member| (member.pid, member.due)).collect();
-        let booked = accounting.implicit()?;
+        let charged = accounting.implicit()?;
         // What the ledger has in excess for one process does not make up for another: the monitor
         // subtracts it.
         let short = |(pid, due): (u32, Due)| {
-            Some((pid, due.unseen + due.booked.saturating_sub(*booked.get(&pid)?)))
+            Some((pid, due.unseen + due.charged.saturating_sub(*charged.get(&pid)?)))
         };
         Ok(due.into_iter().filter_map(short).collect())
     }
 
     /// Changes the implicit memory of a process.
-    fn owes(&self, pid: u32, change: impl FnOnce(&mut Due)) {
+    fn change_due(&self, pid: u32, change: impl FnOnce(&mut Due)) {
         if let Some(member) =
             self.members().iter_mut().find(|member| member.pid == pid && !member.ended)
         {
@@ -292,14 +292,14 @@ fn run(plan: &Filling, files: &Files) -> Result<Vec<Filled>> {
         let left = left(container).with_context(|| container.name.clone())?;
         ensure!(
             left == (0, 0),
-            "{}: {left:?} are left on the books and on the GPU",
+            "{}: {left:?} are left in the ledger and on the GPU",
             container.name
         );
     }
     let with = |(filled, watched): (Filled, Watched)| Filled {
         peak: watched.peak,
-        unasked: watched.unasked,
-        unseen: watched.unseen,
+        excess: watched.excess,
+        unshown_for: watched.unshown_for,
         ..filled
     };
     Ok(filled.into_iter().zip(watched).map(with).collect())
@@ -310,8 +310,8 @@ struct Watched<'a> {
     container: &'a Container,
     oracle: Oracle,
     peak: u64,
-    unasked: u64,
-    unseen: Duration,
+    excess: u64,
+    unshown_for: Duration,
     /// Since when it has held more than is shown.
     since: Option<Instant>,
 }
@@ -322,12 +322,12 @@ fn watch<'a>(containers: &'a [Container], host: &Host, end: &End) -> Result<Vec<
         let setup = &container.setup;
         let oracle = Oracle::open(&setup.container, &setup.state, &setup.gpus)?;
         let none = Duration::ZERO;
-        Ok(Watched { container, oracle, peak: 0, unasked: 0, unseen: none, since: None })
+        Ok(Watched { container, oracle, peak: 0, excess: 0, unshown_for: none, since: None })
     };
     let mut all = containers.iter().map(open).collect::<Result<Vec<_>>>()?;
     while !end.is_there() {
         for one in &mut all {
-            one.look(host).with_context(|| one.container.name.clone())?;
+            one.sample(host).with_context(|| one.container.name.clone())?;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -335,40 +335,40 @@ fn watch<'a>(containers: &'a [Container], host: &Host, end: &End) -> Result<Vec<
 }
 
 impl Watched<'_> {
-    fn look(&mut self, host: &Host) -> Result<()> {
+    fn sample(&mut self, host: &Host) -> Result<()> {
         let container = self.container;
         // Sampled before and after: what is charged later, or released meanwhile, is in one of the
         // samples.
-        let mut unbooked = container.unbooked(&mut self.oracle)?;
+        let mut uncharged = container.uncharged(&mut self.oracle)?;
         let held = container.held(&self.oracle)?;
-        for (pid, bytes) in container.unbooked(&mut self.oracle)? {
-            let known = unbooked.entry(pid).or_default();
+        for (pid, bytes) in container.uncharged(&mut self.oracle)? {
+            let known = uncharged.entry(pid).or_default();
             *known = bytes.max(*known);
         }
-        let unbooked: u64 = unbooked.values().sum();
+        let uncharged: u64 = uncharged.values().sum();
         let beyond = held.saturating_sub(container.limit());
         self.peak = held.max(self.peak);
-        self.unasked = beyond.max(self.unasked);
+        self.excess = beyond.max(self.excess);
         ensure!(
-            beyond <= unbooked,
-            "the GPU says {beyond} more than the limit; what came unasked is {unbooked} at most"
+            beyond <= uncharged,
+            "the GPU has {beyond} beyond the limit, of which at most {uncharged} cannot be charged"
         );
         if beyond == 0 {
             self.since = None;
             return Ok(());
         }
-        let growth = host.growth(&container.setup.container)?;
+        let unaccounted = host.unaccounted(&container.setup.container)?;
         let held = container.held(&self.oracle)?;
-        let unshown = held.saturating_sub(container.limit().saturating_add_signed(growth));
+        let unshown = held.saturating_sub(container.limit().saturating_add_signed(unaccounted));
         if unshown == 0 {
             self.since = None;
             return Ok(());
         }
-        let unseen = self.since.get_or_insert_with(Instant::now).elapsed();
-        self.unseen = unseen.max(self.unseen);
+        let unshown_for = self.since.get_or_insert_with(Instant::now).elapsed();
+        self.unshown_for = unshown_for.max(self.unshown_for);
         ensure!(
-            unseen < SHOWN_TIMEOUT,
-            "{unshown} beyond the limit, and {growth} that are shown, came unasked and are not shown"
+            unshown_for < SHOWN_TIMEOUT,
+            "{unshown} beyond the limit, and {unaccounted} shown as unaccounted: the rest was not shown in time"
         );
         Ok(())
     }
@@ -377,12 +377,12 @@ impl Watched<'_> {
 /// Waits until neither the ledger nor the GPU has memory of the container, with a timeout. Returns
 /// what is left in both.
 fn left(container: &Container) -> Result<(u64, u64)> {
-    let deadline = Instant::now() + FORGETTING;
+    let deadline = Instant::now() + RELEASE_TIMEOUT;
     let setup = &container.setup;
     let mut accounting = Oracle::open(&setup.container, &setup.state, &setup.gpus)?;
     loop {
         // Without a monitor the next process reclaims the slots of exited ones.
-        undertaker(setup)?;
+        reclaimer(setup)?;
         let left = (accounting.total()?.all, container.held(&accounting)?);
         if left == (0, 0) || Instant::now() > deadline {
             return Ok(left);
@@ -391,7 +391,7 @@ fn left(container: &Container) -> Result<(u64, u64)> {
     }
 }
 
-fn undertaker(setup: &Setup) -> Result<()> {
+fn reclaimer(setup: &Setup) -> Result<()> {
     let mut actor = Actor::start(setup, 0)?;
     ensure!(actor.perform(&Command::Init)?.code == 0, "cuInit was refused");
     actor.kill()

@@ -56,7 +56,7 @@ impl Host {
     ///
     /// # Errors
     /// If `cgpu smi` fails.
-    pub fn growth(&self, container: &Path) -> Result<i64> {
+    pub fn unaccounted(&self, container: &Path) -> Result<i64> {
         let all = self.smi()?;
         let dir = container.to_string_lossy();
         let found =

@@ -15,10 +15,10 @@ use rustix::net::{
 };
 
 /// Environment variable with the descriptor number of the program's end.
-const VARIABLE: &str = "DIFFERENTIAL_LINE";
+const DESCRIPTOR_VARIABLE: &str = "DIFFERENTIAL_LINE";
 
 /// Timeout for receiving a descriptor. It is always sent before it is waited for.
-const UNDER_WAY: Duration = Duration::from_secs(60);
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One end of the socket.
 #[derive(Debug)]
@@ -30,15 +30,15 @@ pub struct Line(UnixDatagram);
 /// If the system refuses the sockets.
 pub fn pair() -> Result<(Line, Line)> {
     let (one, other) = UnixDatagram::pair().context("a pair of sockets")?;
-    one.set_read_timeout(Some(UNDER_WAY))?;
-    other.set_read_timeout(Some(UNDER_WAY))?;
+    one.set_read_timeout(Some(RECEIVE_TIMEOUT))?;
+    other.set_read_timeout(Some(RECEIVE_TIMEOUT))?;
     Ok((Line(one), Line(other)))
 }
 
 impl Line {
     /// Makes a program inherit this end, across every `exec` of it.
-    pub fn give_to(self, program: &mut Program) {
-        program.env(VARIABLE, self.0.as_raw_fd().to_string());
+    pub fn pass_to(self, program: &mut Program) {
+        program.env(DESCRIPTOR_VARIABLE, self.0.as_raw_fd().to_string());
         let keep = move || Ok(rustix::io::fcntl_setfd(&self.0, rustix::io::FdFlags::empty())?);
         // SAFETY: between fork and exec only async-signal-safe calls are allowed; the closure makes
         // one bare system call and does not allocate.
@@ -49,9 +49,12 @@ impl Line {
     ///
     /// # Errors
     /// If it inherited none.
-    pub fn given() -> Result<Self> {
-        let number: RawFd = std::env::var(VARIABLE).context(VARIABLE)?.parse().context(VARIABLE)?;
-        // SAFETY: `give_to` left this descriptor open for this process. The function is called once
+    pub fn from_environment() -> Result<Self> {
+        let number: RawFd = std::env::var(DESCRIPTOR_VARIABLE)
+            .context(DESCRIPTOR_VARIABLE)?
+            .parse()
+            .context(DESCRIPTOR_VARIABLE)?;
+        // SAFETY: `pass_to` left this descriptor open for this process. The function is called once
         // in a process's life, so the descriptor has no other owner.
         Ok(Self(unsafe { UnixDatagram::from_raw_fd(number) }))
     }

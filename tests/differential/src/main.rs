@@ -39,7 +39,7 @@ struct Arguments {
     routes: Vec<Route>,
     /// Whether to compare `cuMemGetInfo` after every step
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
-    look_always: bool,
+    compare_always: bool,
     /// Afterwards let several containers fill up at once, each by another kind of allocation, for
     /// this time
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
@@ -85,7 +85,7 @@ fn run(arguments: &Arguments) -> Result<()> {
             refusals: arguments.refusals,
             kill_once_in: arguments.kill_once_in,
             routes: arguments.routes.clone(),
-            look_always: arguments.look_always,
+            compare_always: arguments.compare_always,
         };
         let folder = folder()?;
         let files =
@@ -135,7 +135,7 @@ fn run_race(arguments: &Arguments, operations: u64, dist: PathBuf, actor: PathBu
         serde_json::json!({
             "operations": raced.operations,
             "kills": raced.kills,
-            "looks": raced.looks,
+            "samples": raced.samples,
             "mem_overshoot_bytes": raced.overshoot,
             "mem_leak_bytes": raced.leak,
         })

@@ -13,7 +13,7 @@ pub use code::{Code, Library, Module};
 pub use graphs::{Capture, Drawn, Executable, Graphs, Node};
 pub use ranges::{Part, Range};
 
-use crate::command::{Limit, Words};
+use crate::command::{HandleBytes, Limit};
 
 /// A mebibyte.
 pub const MIB: u64 = 1 << 20;
@@ -38,8 +38,8 @@ pub struct Allocation {
     pub context: u32,
     /// Charged bytes.
     pub charged: u64,
-    /// Its name in [`Model::lent`], once it was exported.
-    pub lent: Option<u32>,
+    /// Its name in [`Model::exported`], once it was exported.
+    pub exported: Option<u32>,
 }
 
 /// Physical memory behind handles.
@@ -57,8 +57,8 @@ pub struct Physical {
     pub tiles: bool,
     /// Whether other processes may hold it through an object that they share.
     pub known: bool,
-    /// Its name in [`Model::lent`], once it was exported.
-    pub lent: Option<u32>,
+    /// Its name in [`Model::exported`], once it was exported.
+    pub exported: Option<u32>,
     /// Whether it came from another process.
     pub imported: bool,
 }
@@ -71,7 +71,7 @@ pub struct Pooled {
     /// The pool.
     pub pool: u32,
     /// Handle for importing its pointer, if its pool is exportable.
-    pub handle: Option<Words>,
+    pub handle: Option<HandleBytes>,
 }
 
 /// A graph that allocates memory and frees it again.
@@ -91,20 +91,20 @@ pub struct Opened {
     /// The context.
     pub context: u32,
     /// The name of the memory.
-    pub lent: u32,
+    pub exported: u32,
 }
 
 /// Memory that its maker has exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lent {
+pub struct Exported {
     /// Bytes charged to the container, whichever process holds it.
     pub charged: u64,
     /// Size in bytes, for physical memory.
     pub bytes: u64,
     /// IPC handle; `None` for physical memory, which is passed by descriptor.
-    pub handle: Option<Words>,
+    pub handle: Option<HandleBytes>,
     /// Whether its maker exited while it had the memory: the ledger may still have it for a while.
-    pub bereaved: bool,
+    pub maker_exited: bool,
 }
 
 /// A multicast object or an endpoint.
@@ -115,7 +115,7 @@ pub struct Object {
     /// Whether it can be exported.
     pub shared: bool,
     /// Its name in exports, once it was exported or imported.
-    pub lent: Option<u32>,
+    pub exported: Option<u32>,
     /// Bound physical memory by offset.
     pub bound: BTreeMap<u64, u32>,
 }
@@ -124,7 +124,7 @@ pub struct Object {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Set {
     /// Bytes that the context took for it when it was created.
-    pub came: u64,
+    pub initial: u64,
     /// Bytes that it takes beyond those.
     pub beyond: u64,
 }
@@ -138,7 +138,7 @@ pub enum Progress {
     /// Locked: its calls would block.
     Locked,
     /// Checkpointed: its memory is not on the GPU.
-    Away,
+    Checkpointed,
 }
 
 /// A live process.
@@ -161,7 +161,7 @@ pub struct Process {
     /// Imported allocations that it has open.
     pub opened: BTreeMap<u32, Opened>,
     /// Maximum that the ledger may still charge it for memory that it exported and has released.
-    pub kept: u64,
+    pub stale_exports: u64,
     /// Pools that it created; their names in exports, once exported.
     pub pools: BTreeMap<u32, Option<u32>>,
     /// Imported pools: their names in exports.
@@ -221,7 +221,7 @@ pub struct Process {
     pub pool: u64,
     /// Maximum that the ledger may have for them: pools shrink at the driver's discretion, and the
     /// ledger learns of it at the next reading.
-    pub pool_on_the_books: u64,
+    pub pool_charged: u64,
 }
 
 impl Process {
@@ -237,14 +237,14 @@ impl Process {
 
     /// Returns whether its memory is off the GPU.
     #[must_use]
-    pub fn is_away(&self) -> bool {
-        self.progress == Progress::Away
+    pub fn is_checkpointed(&self) -> bool {
+        self.progress == Progress::Checkpointed
     }
 
     /// Returns its charged bytes without contexts, or 0 while it is checkpointed.
     #[must_use]
-    pub fn used_here(&self) -> u64 {
-        if self.is_away() { 0 } else { self.used() }
+    pub fn used_now(&self) -> u64 {
+        if self.is_checkpointed() { 0 } else { self.used() }
     }
 
     /// Returns the maximum that the ledger may have beyond the true charge. For a checkpointed
@@ -252,18 +252,19 @@ impl Process {
     /// may hold, since that stays on the GPU.
     #[must_use]
     pub fn stale(&self) -> u64 {
-        self.kept + if self.is_away() { self.known() } else { self.pool_on_the_books - self.pool }
+        self.stale_exports
+            + if self.is_checkpointed() { self.known() } else { self.pool_charged - self.pool }
     }
 
     /// Applies an observation: the ledger charges it at most this, which bounds what is left of
     /// released exports.
     pub fn charged_at_most(&mut self, charged: u64) {
-        self.kept = self.kept.min(charged.saturating_sub(self.used_here()));
+        self.stale_exports = self.stale_exports.min(charged.saturating_sub(self.used_now()));
     }
 
     /// Returns its implicit memory beside contexts.
     #[must_use]
-    pub fn came(&self) -> u64 {
+    pub fn implicit_beside_contexts(&self) -> u64 {
         let modules = self.modules.values().map(|(_, bytes)| bytes).sum::<u64>();
         let limits = self.limits.values().map(|set| set.beyond).sum::<u64>();
         let libraries = self
@@ -271,7 +272,11 @@ impl Process {
             .values()
             .map(|(bytes, contexts)| bytes * contexts.len() as u64)
             .sum::<u64>();
-        self.greens.len() as u64 * GREEN + limits + modules + libraries + self.code.came()
+        self.greens.len() as u64 * GREEN
+            + limits
+            + modules
+            + libraries
+            + self.code.charged_implicit()
     }
 
     /// Returns the maximum that other processes may hold of its memory when it exits. A pool counts
@@ -279,14 +284,14 @@ impl Process {
     #[must_use]
     pub fn outlives(&self) -> u64 {
         let pooled = self.pools.values().any(Option::is_some);
-        self.kept + self.known() + if pooled { self.pool_on_the_books } else { 0 }
+        self.stale_exports + self.known() + if pooled { self.pool_charged } else { 0 }
     }
 
     /// Returns its charge for memory that other processes may hold, beside pools.
     fn known(&self) -> u64 {
-        let linear = self.allocations.values().filter(|allocation| allocation.lent.is_some());
+        let linear = self.allocations.values().filter(|allocation| allocation.exported.is_some());
         let physical =
-            self.physical.values().filter(|physical| physical.lent.is_some() || physical.known);
+            self.physical.values().filter(|physical| physical.exported.is_some() || physical.known);
         linear
             .map(|allocation| allocation.charged)
             .chain(physical.map(|physical| physical.charged))
@@ -294,38 +299,38 @@ impl Process {
     }
 
     /// Returns the names of its own memory that is exported.
-    pub fn lends(&self) -> impl Iterator<Item = u32> {
-        let linear = self.allocations.values().filter_map(|allocation| allocation.lent);
+    pub fn exports(&self) -> impl Iterator<Item = u32> {
+        let linear = self.allocations.values().filter_map(|allocation| allocation.exported);
         let physical = self.physical.values().filter(|physical| !physical.imported);
-        linear.chain(physical.filter_map(|physical| physical.lent))
+        linear.chain(physical.filter_map(|physical| physical.exported))
     }
 
     /// Returns the names of imported memory that it holds.
-    pub fn borrows(&self) -> impl Iterator<Item = u32> {
+    pub fn imports(&self) -> impl Iterator<Item = u32> {
         let physical = self.physical.values().filter(|physical| physical.imported);
         self.opened
             .values()
-            .map(|opened| opened.lent)
-            .chain(physical.filter_map(|physical| physical.lent))
+            .map(|opened| opened.exported)
+            .chain(physical.filter_map(|physical| physical.exported))
     }
 
     /// Removes an allocation.
     pub fn free(&mut self, key: u32) {
         let Some(freed) = self.allocations.remove(&key) else { return };
         self.low.remove(&key);
-        self.kept += if freed.lent.is_some() { freed.charged } else { 0 };
+        self.stale_exports += if freed.exported.is_some() { freed.charged } else { 0 };
     }
 
     /// Applies an observation of what pools and graphs hold. `read`: during a call that makes the
     /// ledger read it too. Otherwise the ledger may have one pool's growth and not yet another's
     /// shrinking. What an exported pool gave back other processes may still hold by pointers.
-    pub fn pool_seen(&mut self, holds: u64, read: bool) {
+    pub fn observe_pool(&mut self, holds: u64, read: bool) {
         let grown = holds.saturating_sub(self.pool);
         self.pool = holds;
         if read && self.pools.values().any(Option::is_some) {
-            self.kept += self.pool_on_the_books.saturating_sub(holds);
+            self.stale_exports += self.pool_charged.saturating_sub(holds);
         }
-        self.pool_on_the_books = if read { holds } else { self.pool_on_the_books + grown };
+        self.pool_charged = if read { holds } else { self.pool_charged + grown };
     }
 
     /// Returns the bytes that no trimming of pools can return.
@@ -345,11 +350,12 @@ impl Process {
     }
 
     /// Removes a reference to physical memory.
-    pub fn let_go(&mut self, physical: u32) {
+    pub fn release_reference(&mut self, physical: u32) {
         if let Some(held) = self.physical.get_mut(&physical) {
             held.references -= 1;
             if held.references == 0 {
-                self.kept += if held.lent.is_some() || held.known { held.charged } else { 0 };
+                self.stale_exports +=
+                    if held.exported.is_some() || held.known { held.charged } else { 0 };
                 self.physical.remove(&physical);
             }
         }
@@ -377,7 +383,7 @@ impl Process {
     }
 
     /// Removes a context and everything in it.
-    pub fn lose(&mut self, context: u32) {
+    pub fn remove_context(&mut self, context: u32) {
         self.contexts.retain(|other| *other != context);
         let its = |(key, allocation): (&u32, &Allocation)| {
             (allocation.context == context).then_some(*key)
@@ -393,21 +399,21 @@ impl Process {
         self.limits.retain(|(its, _), _| *its != context);
         self.modules.retain(|_, (its, _)| *its != context);
         self.libraries.values_mut().for_each(|(_, contexts)| _ = contexts.remove(&context));
-        self.drawn.lose(context);
-        self.code.lose(context);
+        self.drawn.remove_context(context);
+        self.code.remove_context(context);
         self.externals.retain(|_, (its, _)| *its != context);
         self.buffers.retain(|_, (its, _)| *its != context);
         let arrays = self.sparse.extract_if(.., |_, its| *its == context);
         for array in arrays.map(|(array, _)| array).collect::<Vec<_>>() {
-            self.untile(array);
+            self.unmap_tiles(array);
         }
     }
 
     /// Removes a sparse array.
-    pub fn untile(&mut self, array: u32) {
+    pub fn unmap_tiles(&mut self, array: u32) {
         let tiles: Vec<u32> =
             self.tiles.extract_if(.., |(its, _), _| *its == array).map(|(_, its)| its).collect();
-        tiles.into_iter().for_each(|physical| self.let_go(physical));
+        tiles.into_iter().for_each(|physical| self.release_reference(physical));
     }
 
     /// Returns the names of other interfaces' memory that it keeps allocated.
@@ -427,7 +433,7 @@ pub struct Model {
     /// Live processes.
     pub processes: Vec<Process>,
     /// Exported memory.
-    pub lent: BTreeMap<u32, Lent>,
+    pub exported: BTreeMap<u32, Exported>,
     /// Maximum that the ledger may have for exported memory of exited processes.
     pub orphans: u64,
     /// Sizes of other interfaces' memory, by the exporter's names.
@@ -439,7 +445,7 @@ impl Model {
     /// others.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.own() + self.borrowed()
+        self.own() + self.held_by_importers()
     }
 
     /// Returns the bytes made by live processes.
@@ -450,47 +456,52 @@ impl Model {
 
     /// Returns the bytes that only importers hold: the maker has freed them or has exited.
     #[must_use]
-    pub fn borrowed(&self) -> u64 {
-        let held = |lent: &u32| self.maker(*lent).is_none() && self.is_borrowed(*lent);
-        self.lent.iter().filter(|(lent, _)| held(lent)).map(|(_, lent)| lent.charged).sum()
+    pub fn held_by_importers(&self) -> u64 {
+        let held = |exported: &u32| self.maker(*exported).is_none() && self.is_imported(*exported);
+        self.exported
+            .iter()
+            .filter(|(exported, _)| held(exported))
+            .map(|(_, exported)| exported.charged)
+            .sum()
     }
 
     /// Returns the maximum that the driver may have taken beyond the charge: a block of 2 MiB for
     /// each small allocation, including exported ones.
     #[must_use]
     pub fn slack(&self) -> u64 {
-        let lent = self.lent.values().filter(|lent| lent.charged <= MIB).count() as u64;
-        self.processes.iter().map(Process::slack).sum::<u64>() + lent * BLOCK
+        let exported =
+            self.exported.values().filter(|exported| exported.charged <= MIB).count() as u64;
+        self.processes.iter().map(Process::slack).sum::<u64>() + exported * BLOCK
     }
 
     /// Returns the process that made the memory and still has it.
     #[must_use]
-    pub fn maker(&self, lent: u32) -> Option<usize> {
-        self.processes.iter().position(|process| process.lends().any(|its| its == lent))
+    pub fn maker(&self, exported: u32) -> Option<usize> {
+        self.processes.iter().position(|process| process.exports().any(|its| its == exported))
     }
 
     /// Returns whether a process has it imported.
     #[must_use]
-    pub fn is_borrowed(&self, lent: u32) -> bool {
-        self.processes.iter().any(|process| process.borrows().any(|its| its == lent))
+    pub fn is_imported(&self, exported: u32) -> bool {
+        self.processes.iter().any(|process| process.imports().any(|its| its == exported))
     }
 
     /// Returns a process's charge, contexts included.
     #[must_use]
     pub fn of(&self, process: &Process) -> u64 {
-        if process.is_away() { 0 } else { self.at_home(process) }
+        if process.is_checkpointed() { 0 } else { self.charge_when_restored(process) }
     }
 
     /// Returns the same without regard to checkpoints.
     #[must_use]
-    pub fn at_home(&self, process: &Process) -> u64 {
+    pub fn charge_when_restored(&self, process: &Process) -> u64 {
         process.used() + self.implicit(process)
     }
 
     /// Returns a process's implicit memory, contexts included.
     #[must_use]
     pub fn implicit(&self, process: &Process) -> u64 {
-        self.context * process.contexts.len() as u64 + process.came()
+        self.context * process.contexts.len() as u64 + process.implicit_beside_contexts()
     }
 
     /// Returns the minimum that a process has, whatever its pools return.
@@ -515,16 +526,16 @@ impl Model {
     /// Returns whether `bytes` more would fit if each pool kept only what is in use.
     #[must_use]
     pub fn might_fit(&self, bytes: u64) -> bool {
-        let here = self.processes.iter().filter(|process| !process.is_away());
+        let here = self.processes.iter().filter(|process| !process.is_checkpointed());
         let firm = here.map(|process| self.firm(process)).sum::<u64>();
-        firm + self.borrowed() + bytes <= self.limit + self.unrefused()
+        firm + self.held_by_importers() + bytes <= self.limit + self.unrefused()
     }
 
     /// Returns the charged bytes of code, which cannot be refused: the limit may be exceeded by
     /// these.
     #[must_use]
     pub fn unrefused(&self) -> u64 {
-        self.processes.iter().map(|process| process.code.booked()).sum()
+        self.processes.iter().map(|process| process.code.charged_code()).sum()
     }
 }
 
@@ -535,16 +546,18 @@ mod tests {
     #[test]
     fn a_lost_context_takes_its_own_along_but_what_was_lent_may_stay() {
         let mut process = Process { contexts: vec![0, 3], ..Process::default() };
-        process.allocations.insert(1, Allocation { context: 0, charged: rounded(1), lent: None });
         process
             .allocations
-            .insert(2, Allocation { context: 3, charged: rounded(MIB), lent: Some(7) });
-        let lent = Lent { charged: 2 * MIB, bytes: MIB, handle: None, bereaved: false };
+            .insert(1, Allocation { context: 0, charged: rounded(1), exported: None });
+        process
+            .allocations
+            .insert(2, Allocation { context: 3, charged: rounded(MIB), exported: Some(7) });
+        let exported = Exported { charged: 2 * MIB, bytes: MIB, handle: None, maker_exited: false };
         let model = Model {
             limit: 10 * MIB,
             context: MIB,
             processes: vec![process.clone()],
-            lent: BTreeMap::from([(7, lent)]),
+            exported: BTreeMap::from([(7, exported)]),
             orphans: 0,
             foreign: BTreeMap::new(),
         };
@@ -553,7 +566,7 @@ mod tests {
             (512 + 2 * MIB, (512, 1), 512 + 4 * MIB)
         );
         assert!(model.fits(6 * MIB - 512) && !model.fits(6 * MIB));
-        process.lose(3);
+        process.remove_context(3);
         assert_eq!(
             (process.used(), process.stale(), process.contexts.as_slice()),
             (512, 2 * MIB, &[0][..])
@@ -565,19 +578,22 @@ mod tests {
     #[test]
     fn what_is_held_by_others_only_is_in_use() {
         let mut maker = Process::default();
-        maker.allocations.insert(1, Allocation { context: 0, charged: 2 * MIB, lent: Some(7) });
+        maker.allocations.insert(1, Allocation { context: 0, charged: 2 * MIB, exported: Some(7) });
         let mut other = Process::default();
-        other.opened.insert(2, Opened { context: 0, lent: 7 });
-        let lent = Lent { charged: 2 * MIB, bytes: MIB, handle: None, bereaved: false };
+        other.opened.insert(2, Opened { context: 0, exported: 7 });
+        let exported = Exported { charged: 2 * MIB, bytes: MIB, handle: None, maker_exited: false };
         let mut model = Model {
             limit: 10 * MIB,
             context: MIB,
             processes: vec![maker, other],
-            lent: BTreeMap::from([(7, lent)]),
+            exported: BTreeMap::from([(7, exported)]),
             orphans: 0,
             foreign: BTreeMap::new(),
         };
-        assert_eq!((model.maker(7), model.total(), model.borrowed()), (Some(0), 2 * MIB, 0));
+        assert_eq!(
+            (model.maker(7), model.total(), model.held_by_importers()),
+            (Some(0), 2 * MIB, 0)
+        );
         model.processes[0].free(1);
         assert_eq!((model.maker(7), model.total(), model.most()), (None, 2 * MIB, 2 * MIB));
         assert!(model.might_fit(8 * MIB) && !model.might_fit(8 * MIB + 1));
@@ -594,12 +610,12 @@ mod tests {
         let mut process =
             Process { physical: BTreeMap::from([(1, bound), (2, own)]), ..Process::default() };
         assert_eq!(
-            (process.used_here(), process.stale(), process.outlives()),
+            (process.used_now(), process.stale(), process.outlives()),
             (6 * MIB, 0, 4 * MIB)
         );
-        process.progress = Progress::Away;
+        process.progress = Progress::Checkpointed;
         assert_eq!(
-            (process.used_here(), process.stale(), process.outlives()),
+            (process.used_now(), process.stale(), process.outlives()),
             (0, 4 * MIB, 4 * MIB)
         );
     }

@@ -46,7 +46,7 @@ impl Oracle {
     /// # Errors
     /// If one of them cannot be opened.
     pub fn open(container: &Path, state: &Path, gpus: &str) -> Result<Self> {
-        let reader = Reader::open(container).context("the container's books")?;
+        let reader = Reader::open(container).context("cannot open the container's region")?;
         let get = |name: &str| match name {
             "CGPU_SIM_STATE" => Some(state.to_string_lossy().into_owned()),
             "CGPU_SIM_GPUS" => Some(gpus.to_owned()),
@@ -144,7 +144,7 @@ impl Oracle {
     ///
     /// # Errors
     /// If the GPU cannot be read.
-    pub fn is_settled(&self, living: &[u32]) -> Result<bool> {
+    pub fn holds_only(&self, living: &[u32]) -> Result<bool> {
         let processes = self.processes()?;
         let once = |pid: u32| processes.iter().filter(|process| process.pid == pid).count() == 1;
         Ok(processes.iter().all(|process| {
@@ -184,10 +184,13 @@ impl Oracle {
 }
 
 fn total(snapshot: &Snapshot, gpu: &Gpu) -> Total {
-    let dead = gpu
+    let exited = gpu
         .cells
         .iter()
         .zip(&snapshot.slots)
         .filter(|(_, slot)| slot.word.state() != Some(State::Live));
-    Total { all: gpu.used().0, draining: dead.map(|(cell, _)| (cell.used + cell.implicit).0).sum() }
+    Total {
+        all: gpu.used().0,
+        draining: exited.map(|(cell, _)| (cell.used + cell.implicit).0).sum(),
+    }
 }

@@ -28,7 +28,7 @@ fn plan(seed: u64) -> Plan {
         refusals: false,
         kill_once_in: 1000,
         routes: Vec::new(),
-        look_always: false,
+        compare_always: false,
     }
 }
 
@@ -189,7 +189,7 @@ fn newer(seed: u64, operations: u64, routes: &[Route]) -> Plan {
         kill_once_in: 300,
         refusals: true,
         routes: routes.to_vec(),
-        look_always: true,
+        compare_always: true,
         ..plan(seed)
     }
 }

@@ -78,7 +78,7 @@ pub enum GraphStep {
     End { graph: u32 },
     /// Frees memory that outlives its graph: `cuMemFreeAsync` in a stream, or `cuMemFree` with
     /// `now`.
-    GiveBack { key: u32, lane: Strand, now: bool },
+    FreeOutliving { key: u32, lane: Strand, now: bool },
     /// Waits for these contexts (all that exist), trims unused graph memory if `trim`, and reads
     /// the four `CUgraphMem_attribute`s.
     Attributes { contexts: Vec<u32>, trim: bool },

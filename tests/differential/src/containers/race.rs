@@ -47,7 +47,7 @@ pub struct Raced {
     /// Processes killed.
     pub kills: u64,
     /// Samples of the GPU, taken when no call was in progress.
-    pub looks: u64,
+    pub samples: u64,
     /// Maximum held on the GPU in bytes.
     pub peak: u64,
     /// Maximum held beyond the limit in bytes. No excess is expected: these kinds of allocations
@@ -122,7 +122,7 @@ fn judge(container: &Container, oracle: &Oracle, end: &End) -> Result<Raced> {
     let mut raced = Raced::default();
     while !end.is_there() {
         let held = container.held(oracle)?;
-        raced.looks += 1;
+        raced.samples += 1;
         raced.peak = held.max(raced.peak);
         raced.overshoot = raced.overshoot.max(held.saturating_sub(container.limit()));
         std::thread::sleep(Duration::from_millis(1));

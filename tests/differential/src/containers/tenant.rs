@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::ways::Way;
 use super::{Container, Due, End, Filled, Member};
 use crate::actor::Actor;
-use crate::command::{Answer, Command, Words};
+use crate::command::{Answer, Command, HandleBytes};
 use crate::random::Random;
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -53,8 +53,8 @@ impl<'a> Tenant<'a> {
             refused: 0,
             kills: 0,
             peak: 0,
-            unasked: 0,
-            unseen: std::time::Duration::ZERO,
+            excess: 0,
+            unshown_for: std::time::Duration::ZERO,
         };
         let random = Random::of(seed);
         let mut tenant =
@@ -79,15 +79,15 @@ impl<'a> Tenant<'a> {
 
     pub(super) fn work(mut self, end: &End) -> Result<Filled> {
         while !end.is_there() {
-            let who = usize::try_from(self.random.below(self.processes.len() as u64))?;
+            let index = usize::try_from(self.random.below(self.processes.len() as u64))?;
             if self.random.once_in(self.kill_once_in) {
                 let successor = self.start()?;
-                let former = std::mem::replace(&mut self.processes[who], successor);
+                let former = std::mem::replace(&mut self.processes[index], successor);
                 self.end(former)?;
                 self.filled.kills += 1;
             }
             let before = self.filled.operations;
-            self.step(who).with_context(|| format!("{:?}", self.way))?;
+            self.step(index).with_context(|| format!("{:?}", self.way))?;
             (before..self.filled.operations).for_each(|_| end.count());
         }
         for process in std::mem::take(&mut self.processes) {
@@ -103,15 +103,15 @@ impl<'a> Tenant<'a> {
         Ok(())
     }
 
-    fn step(&mut self, who: usize) -> Result<()> {
-        if !self.processes[who].has_context {
+    fn step(&mut self, index: usize) -> Result<()> {
+        if !self.processes[index].has_context {
             let create = Command::ContextCreate { context: CONTEXT };
-            let made = self.granted_with(who, Due::booked(self.container.context), &create)?;
-            self.processes[who].has_context = made;
-            return if made { Ok(()) } else { self.give((who + 1) % self.processes.len()) };
+            let made = self.granted_with(index, Due::charged(self.container.context), &create)?;
+            self.processes[index].has_context = made;
+            return if made { Ok(()) } else { self.give((index + 1) % self.processes.len()) };
         }
-        let full = !self.take(who, self.way)?;
-        if full || self.random.once_in(50) { self.give(who) } else { Ok(()) }
+        let full = !self.take(index, self.way)?;
+        if full || self.random.once_in(50) { self.give(index) } else { Ok(()) }
     }
 
     /// Returns a fresh name.
@@ -122,62 +122,71 @@ impl<'a> Tenant<'a> {
     }
 
     /// Records what a process has.
-    pub(super) fn has(&mut self, who: usize, due: Due, back: impl Into<Vec<Command>>) {
-        self.processes[who].things.push(Thing { back: back.into(), due });
+    pub(super) fn has(&mut self, index: usize, due: Due, back: impl Into<Vec<Command>>) {
+        self.processes[index].things.push(Thing { back: back.into(), due });
     }
 
     /// Frees a part of what a process has.
-    fn give(&mut self, who: usize) -> Result<()> {
-        let has = self.processes[who].things.len() as u64;
+    fn give(&mut self, index: usize) -> Result<()> {
+        let has = self.processes[index].things.len() as u64;
         for _ in 0..has.div_ceil(3) {
-            let things = self.processes[who].things.len() as u64;
+            let things = self.processes[index].things.len() as u64;
             let which = usize::try_from(self.random.below(things))?;
-            let Thing { back, due } = self.processes[who].things.swap_remove(which);
+            let Thing { back, due } = self.processes[index].things.swap_remove(which);
             for command in back {
-                self.surely(who, &command)?;
+                self.surely(index, &command)?;
             }
-            self.owes_less(who, due);
+            self.less_due(index, due);
         }
-        if !self.processes[who].has_context {
+        if !self.processes[index].has_context {
             return Ok(());
         }
         if self.way.has_pools() && self.random.once_in(4) {
-            self.surely(who, &Command::Synchronise { context: CONTEXT })?;
+            self.surely(index, &Command::Synchronise { context: CONTEXT })?;
         }
         if self.way.has_graphs() && self.random.once_in(2) {
-            self.surely(who, &Command::GraphTrim)?;
+            self.surely(index, &Command::GraphTrim)?;
         }
         Ok(())
     }
 
-    fn owes_less(&self, who: usize, less: Due) {
-        self.container.owes(self.processes[who].actor.pid(), |due| {
-            due.booked -= less.booked;
+    fn less_due(&self, index: usize, less: Due) {
+        self.container.change_due(self.processes[index].actor.pid(), |due| {
+            due.charged -= less.charged;
             due.unseen -= less.unseen;
         });
     }
 
     /// Adds implicit memory of what is about to be created.
-    fn owes_more(&self, who: usize, more: Due) {
-        self.container.owes(self.processes[who].actor.pid(), |due| {
-            due.booked += more.booked;
+    fn more_due(&self, index: usize, more: Due) {
+        self.container.change_due(self.processes[index].actor.pid(), |due| {
+            due.charged += more.charged;
             due.unseen += more.unseen;
         });
     }
 
     /// Performs a command that may be refused with out of memory. `due` is its implicit memory.
-    pub(super) fn granted_with(&mut self, who: usize, due: Due, command: &Command) -> Result<bool> {
-        self.owes_more(who, due);
-        let granted = self.granted(who, command)?.is_some();
+    pub(super) fn granted_with(
+        &mut self,
+        index: usize,
+        due: Due,
+        command: &Command,
+    ) -> Result<bool> {
+        self.more_due(index, due);
+        let granted = self.granted(index, command)?.is_some();
         if !granted {
-            self.owes_less(who, due);
+            self.less_due(index, due);
         }
         Ok(granted)
     }
 
     /// Performs a command that may be refused with out of memory.
-    pub(super) fn granted(&mut self, who: usize, command: &Command) -> Result<Option<Words>> {
-        let answer = self.perform(who, command)?;
+    pub(super) fn granted(
+        &mut self,
+        index: usize,
+        command: &Command,
+    ) -> Result<Option<HandleBytes>> {
+        let answer = self.perform(index, command)?;
         match answer.code {
             0 => {
                 self.filled.granted += 1;
@@ -192,26 +201,26 @@ impl<'a> Tenant<'a> {
     }
 
     /// Performs a command that must succeed.
-    pub(super) fn surely(&mut self, who: usize, command: &Command) -> Result<Words> {
-        let answer = self.perform(who, command)?;
+    pub(super) fn surely(&mut self, index: usize, command: &Command) -> Result<HandleBytes> {
+        let answer = self.perform(index, command)?;
         ensure!(answer.code == 0, "{command:?} answered {}", answer.code);
         Ok(answer.handle)
     }
 
     /// Performs a command that must be refused with this code.
-    pub(super) fn refused(&mut self, who: usize, command: &Command, code: i32) -> Result<()> {
-        let answer = self.perform(who, command)?;
+    pub(super) fn refused(&mut self, index: usize, command: &Command, code: i32) -> Result<()> {
+        let answer = self.perform(index, command)?;
         ensure!(answer.code == code, "{command:?} answered {}", answer.code);
         Ok(())
     }
 
-    pub(super) fn can_open(&self, who: usize) -> bool {
-        self.processes[who].has_context
+    pub(super) fn can_open(&self, index: usize) -> bool {
+        self.processes[index].has_context
     }
 
-    fn perform(&mut self, who: usize, command: &Command) -> Result<Answer> {
+    fn perform(&mut self, index: usize, command: &Command) -> Result<Answer> {
         let _calling = self.container.calling.read();
         self.filled.operations += 1;
-        self.processes[who].actor.perform(command)
+        self.processes[index].actor.perform(command)
     }
 }

@@ -23,7 +23,7 @@ pub enum Way {
     /// Arrays.
     Arrays,
     /// Linear memory that another process of the container imports and keeps.
-    Lent,
+    Exported,
     /// Graphs that allocate.
     Graphs,
     /// Variables of modules.
@@ -63,7 +63,7 @@ impl Way {
         Self::Physical,
         Self::Pooled,
         Self::Arrays,
-        Self::Lent,
+        Self::Exported,
         Self::Graphs,
         Self::Modules,
         Self::Libraries,
@@ -92,24 +92,24 @@ impl Way {
 
 impl Tenant<'_> {
     /// Allocates more and returns whether it was granted.
-    pub(super) fn take(&mut self, who: usize, way: Way) -> Result<bool> {
+    pub(super) fn take(&mut self, index: usize, way: Way) -> Result<bool> {
         let (context, key) = (CONTEXT, self.name());
         let mib = (self.random.below(48) + 1) * 2;
         let bytes = mib * MIB;
         match way {
             Way::Linear => {
                 let allocate = Command::Allocate { context, key, bytes };
-                self.simply(who, &allocate, Command::Free { key })
+                self.simply(index, &allocate, Command::Free { key })
             }
             Way::Pitched => {
                 // A pitch of 512 KiB, which every alignment of the driver leaves as it is.
                 let (width, height) = (1 << 19, 2 * mib);
                 let allocate = Command::AllocatePitch { context, key, width, height };
-                self.simply(who, &allocate, Command::Free { key })
+                self.simply(index, &allocate, Command::Free { key })
             }
             Way::Pooled => {
                 let allocate = Command::PoolAllocate { context, key, bytes, pool: DEFAULT_POOL };
-                self.simply(who, &allocate, Command::PoolFree { context, key })
+                self.simply(index, &allocate, Command::PoolFree { context, key })
             }
             Way::Arrays => {
                 let (width, height) = (1024, 256 * mib);
@@ -122,57 +122,60 @@ impl Tenant<'_> {
                     channels: 1,
                     levels: 0,
                 };
-                self.simply(who, &make, Command::ArrayDestroy { context, key })
+                self.simply(index, &make, Command::ArrayDestroy { context, key })
             }
-            Way::Physical => self.take_physical(who, key, bytes),
-            Way::Lent => self.take_lent(who, key, bytes),
-            Way::Graphs => self.take_graph(who, key, bytes),
+            Way::Physical => self.take_physical(index, key, bytes),
+            Way::Exported => self.take_exported(index, key, bytes),
+            Way::Graphs => self.take_graph(index, key, bytes),
             Way::Modules => {
                 let load = Command::ModuleLoad { context, module: key, bytes };
-                let granted = self.granted_with(who, Due::booked(bytes), &load)?;
+                let granted = self.granted_with(index, Due::charged(bytes), &load)?;
                 if granted {
                     self.has(
-                        who,
-                        Due::booked(bytes),
+                        index,
+                        Due::charged(bytes),
                         [Command::ModuleUnload { context, module: key }],
                     );
                 }
                 Ok(granted)
             }
-            Way::Libraries => self.take_library(who, key, bytes),
-            Way::Contexts => self.take_context(who, key, bytes),
-            Way::Green => self.take_green(who, key, bytes),
-            Way::Multicast => self.take_bound(who, key, bytes, false),
-            Way::Endpoints => self.take_bound(who, key, bytes, true),
-            Way::Sparse => self.take_tiled(who, key, bytes),
+            Way::Libraries => self.take_library(index, key, bytes),
+            Way::Contexts => self.take_context(index, key, bytes),
+            Way::Green => self.take_green(index, key, bytes),
+            Way::Multicast => self.take_bound(index, key, bytes, false),
+            Way::Endpoints => self.take_bound(index, key, bytes, true),
+            Way::Sparse => self.take_tiled(index, key, bytes),
             Way::External => {
                 let foreign =
                     |back: &[Command]| matches!(back.last(), Some(Command::ForeignFree { .. }));
-                let has =
-                    self.processes[who].things.iter().filter(|thing| foreign(&thing.back)).count();
+                let has = self.processes[index]
+                    .things
+                    .iter()
+                    .filter(|thing| foreign(&thing.back))
+                    .count();
                 if has < MOST_FOREIGN && self.random.once_in(4) {
-                    self.take_foreign(who, key, bytes)
+                    self.take_foreign(index, key, bytes)
                 } else {
-                    self.take(who, Way::Linear)
+                    self.take(index, Way::Linear)
                 }
             }
             Way::Mixed => {
                 let managed = Command::AllocateManaged { context, bytes };
-                self.refused(who, &managed, NOT_SUPPORTED)?;
+                self.refused(index, &managed, NOT_SUPPORTED)?;
                 let ways =
-                    Way::ALL.into_iter().filter(|way| !matches!(way, Way::Mixed | Way::Lent));
+                    Way::ALL.into_iter().filter(|way| !matches!(way, Way::Mixed | Way::Exported));
                 let ways: Vec<Way> = ways.collect();
                 let way = self.random.pick(&ways).copied().unwrap_or(Way::Linear);
-                self.take(who, way)
+                self.take(index, way)
             }
         }
     }
 
     /// Allocates by one command; one command frees it.
-    fn simply(&mut self, who: usize, make: &Command, back: Command) -> Result<bool> {
-        let granted = self.granted(who, make)?.is_some();
+    fn simply(&mut self, index: usize, make: &Command, back: Command) -> Result<bool> {
+        let granted = self.granted(index, make)?.is_some();
         if granted {
-            self.has(who, Due::default(), [back]);
+            self.has(index, Due::default(), [back]);
         }
         Ok(granted)
     }
@@ -180,7 +183,7 @@ impl Tenant<'_> {
     /// Creates physical memory.
     fn create(
         &mut self,
-        who: usize,
+        index: usize,
         key: u32,
         bytes: u64,
         place: Place,
@@ -188,112 +191,112 @@ impl Tenant<'_> {
     ) -> Result<bool> {
         let create =
             Command::PhysicalCreate { context: CONTEXT, key, bytes, place, shared: false, tiles };
-        Ok(self.granted(who, &create)?.is_some())
+        Ok(self.granted(index, &create)?.is_some())
     }
 
-    fn take_physical(&mut self, who: usize, key: u32, bytes: u64) -> Result<bool> {
+    fn take_physical(&mut self, index: usize, key: u32, bytes: u64) -> Result<bool> {
         let place = match self.random.below(4) {
             0 => Place::Domain(0),
             1 => Place::Domain(1),
             _ => Place::Gpu,
         };
-        if !self.create(who, key, bytes, place, false)? {
+        if !self.create(index, key, bytes, place, false)? {
             return Ok(false);
         }
-        self.surely(who, &Command::PhysicalMap { key, map: key, bytes })?;
-        self.surely(who, &Command::PhysicalRelease { key })?;
-        self.has(who, Due::default(), [Command::PhysicalUnmap { map: key }]);
+        self.surely(index, &Command::PhysicalMap { key, map: key, bytes })?;
+        self.surely(index, &Command::PhysicalRelease { key })?;
+        self.has(index, Due::default(), [Command::PhysicalUnmap { map: key }]);
         Ok(true)
     }
 
     /// Exports an allocation to the other process, which sometimes opens it and keeps it when it is
     /// freed here.
-    fn take_lent(&mut self, who: usize, key: u32, bytes: u64) -> Result<bool> {
-        if !self.take_named(who, key, bytes)? {
+    fn take_exported(&mut self, index: usize, key: u32, bytes: u64) -> Result<bool> {
+        if !self.take_named(index, key, bytes)? {
             return Ok(false);
         }
-        let handle = self.surely(who, &Command::Lend { key, lent: key })?;
-        let other = 1 - who;
+        let handle = self.surely(index, &Command::Export { key, exported: key })?;
+        let other = 1 - index;
         if self.can_open(other) && self.random.once_in(2) {
-            let open = Command::Open { context: CONTEXT, open: key, lent: key, handle };
+            let open = Command::Open { context: CONTEXT, open: key, exported: key, handle };
             self.surely(other, &open)?;
             self.has(other, Due::default(), [Command::Close { open: key }]);
         }
         Ok(true)
     }
 
-    fn take_named(&mut self, who: usize, key: u32, bytes: u64) -> Result<bool> {
+    fn take_named(&mut self, index: usize, key: u32, bytes: u64) -> Result<bool> {
         let allocate = Command::Allocate { context: CONTEXT, key, bytes };
-        self.simply(who, &allocate, Command::Free { key })
+        self.simply(index, &allocate, Command::Free { key })
     }
 
     /// Launches a graph with two large allocations. Graphs reuse freed memory of each other, so
     /// only size fills the container.
-    fn take_graph(&mut self, who: usize, graph: u32, bytes: u64) -> Result<bool> {
+    fn take_graph(&mut self, index: usize, graph: u32, bytes: u64) -> Result<bool> {
         let sizes = [bytes, 15 * bytes];
-        self.surely(who, &Command::GraphCreate { context: CONTEXT, graph, sizes })?;
-        let granted = self.granted(who, &Command::GraphLaunch { graph })?.is_some();
+        self.surely(index, &Command::GraphCreate { context: CONTEXT, graph, sizes })?;
+        let granted = self.granted(index, &Command::GraphLaunch { graph })?.is_some();
         if granted {
-            self.has(who, Due::default(), [Command::GraphDestroy { graph }]);
+            self.has(index, Due::default(), [Command::GraphDestroy { graph }]);
         } else {
-            self.surely(who, &Command::GraphDestroy { graph })?;
+            self.surely(index, &Command::GraphDestroy { graph })?;
         }
         Ok(granted)
     }
 
-    fn take_library(&mut self, who: usize, library: u32, bytes: u64) -> Result<bool> {
-        self.surely(who, &Command::LibraryLoad { library, bytes })?;
+    fn take_library(&mut self, index: usize, library: u32, bytes: u64) -> Result<bool> {
+        self.surely(index, &Command::LibraryLoad { library, bytes })?;
         let variable = self.random.once_in(2);
-        let bring = Command::LibraryBring { context: CONTEXT, library, variable };
-        let granted = self.granted_with(who, Due::booked(bytes), &bring)?;
+        let bring = Command::LibraryUse { context: CONTEXT, library, variable };
+        let granted = self.granted_with(index, Due::charged(bytes), &bring)?;
         if granted {
-            self.has(who, Due::booked(bytes), [Command::LibraryUnload { library }]);
+            self.has(index, Due::charged(bytes), [Command::LibraryUnload { library }]);
         } else {
-            self.surely(who, &Command::LibraryUnload { library })?;
+            self.surely(index, &Command::LibraryUnload { library })?;
         }
         Ok(granted)
     }
 
-    fn take_context(&mut self, who: usize, context: u32, bytes: u64) -> Result<bool> {
-        let due = Due::booked(self.container.context);
-        if !self.granted_with(who, due, &Command::ContextCreate { context })? {
+    fn take_context(&mut self, index: usize, context: u32, bytes: u64) -> Result<bool> {
+        let due = Due::charged(self.container.context);
+        if !self.granted_with(index, due, &Command::ContextCreate { context })? {
             return Ok(false);
         }
-        self.has(who, due, [Command::ContextDestroy { context }]);
-        Ok(self.granted(who, &Command::Allocate { context, key: context, bytes })?.is_some())
+        self.has(index, due, [Command::ContextDestroy { context }]);
+        Ok(self.granted(index, &Command::Allocate { context, key: context, bytes })?.is_some())
     }
 
     /// Allocates in a green context. The memory belongs to the primary context and stays when the
     /// green one is destroyed.
-    fn take_green(&mut self, who: usize, key: u32, bytes: u64) -> Result<bool> {
-        if !self.processes[who].has_primary {
+    fn take_green(&mut self, index: usize, key: u32, bytes: u64) -> Result<bool> {
+        if !self.processes[index].has_primary {
             let made = self.granted_with(
-                who,
-                Due::booked(self.container.context),
+                index,
+                Due::charged(self.container.context),
                 &Command::PrimaryRetain,
             )?;
-            self.processes[who].has_primary = made;
+            self.processes[index].has_primary = made;
             return Ok(made);
         }
         let green = |back: &[Command]| match back {
             [Command::GreenDestroy { green }] => Some(*green),
             _ => None,
         };
-        let greens = self.processes[who].things.iter().filter_map(|thing| green(&thing.back));
+        let greens = self.processes[index].things.iter().filter_map(|thing| green(&thing.back));
         let greens: Vec<u32> = greens.collect();
         match self.random.pick(&greens).copied() {
             Some(green) if greens.len() >= MOST_GREENS || !self.random.once_in(8) => {
                 let allocate = Command::GreenAllocate { green, key, bytes };
-                self.simply(who, &allocate, Command::Free { key })
+                self.simply(index, &allocate, Command::Free { key })
             }
             _ => {
                 let granted = self.granted_with(
-                    who,
+                    index,
                     Due::unseen(GREEN),
                     &Command::GreenCreate { green: key },
                 )?;
                 if granted {
-                    self.has(who, Due::unseen(GREEN), [Command::GreenDestroy { green: key }]);
+                    self.has(index, Due::unseen(GREEN), [Command::GreenDestroy { green: key }]);
                 }
                 Ok(granted)
             }
@@ -302,20 +305,20 @@ impl Tenant<'_> {
 
     /// Binds physical memory to an object. It is unbound explicitly or when the object is
     /// destroyed.
-    fn take_bound(&mut self, who: usize, key: u32, bytes: u64, endpoint: bool) -> Result<bool> {
-        if !self.create(who, key, bytes, Place::Gpu, false)? {
+    fn take_bound(&mut self, index: usize, key: u32, bytes: u64, endpoint: bool) -> Result<bool> {
+        if !self.create(index, key, bytes, Place::Gpu, false)? {
             return Ok(false);
         }
         let object = key;
-        self.surely(who, &Command::ObjectCreate { object, bytes, endpoint, shared: false })?;
-        self.surely(who, &Command::ObjectBind { object, offset: 0, key, bytes })?;
-        self.surely(who, &Command::PhysicalRelease { key })?;
+        self.surely(index, &Command::ObjectCreate { object, bytes, endpoint, shared: false })?;
+        self.surely(index, &Command::ObjectBind { object, offset: 0, key, bytes })?;
+        self.surely(index, &Command::PhysicalRelease { key })?;
         let end = Command::ObjectEnd { object };
         if self.random.once_in(2) {
-            self.has(who, Due::default(), [end]);
+            self.has(index, Due::default(), [end]);
         } else {
             self.has(
-                who,
+                index,
                 Due::default(),
                 [Command::ObjectUnbind { object, offset: 0, bytes }, end],
             );
@@ -324,39 +327,43 @@ impl Tenant<'_> {
     }
 
     /// Maps one tile, which holds all of a handle's memory.
-    fn take_tiled(&mut self, who: usize, key: u32, bytes: u64) -> Result<bool> {
+    fn take_tiled(&mut self, index: usize, key: u32, bytes: u64) -> Result<bool> {
         let context = CONTEXT;
-        if !self.create(who, key, bytes, Place::Gpu, true)? {
+        if !self.create(index, key, bytes, Place::Gpu, true)? {
             return Ok(false);
         }
-        self.surely(who, &Command::SparseCreate { context, key })?;
+        self.surely(index, &Command::SparseCreate { context, key })?;
         self.surely(
-            who,
+            index,
             &Command::TileMap { context, array: key, tile: 0, key: Some(key), at: 0 },
         )?;
-        self.surely(who, &Command::PhysicalRelease { key })?;
-        self.has(who, Due::default(), [Command::ArrayDestroy { context, key }]);
+        self.surely(index, &Command::PhysicalRelease { key })?;
+        self.has(index, Due::default(), [Command::ArrayDestroy { context, key }]);
         Ok(true)
     }
 
     /// Allocates memory in another interface, which the driver imports.
-    fn take_foreign(&mut self, who: usize, key: u32, bytes: u64) -> Result<bool> {
+    fn take_foreign(&mut self, index: usize, key: u32, bytes: u64) -> Result<bool> {
         let context = CONTEXT;
-        if !self.granted_with(who, Due::unseen(bytes), &Command::ForeignAllocate { key, bytes })? {
+        if !self.granted_with(
+            index,
+            Due::unseen(bytes),
+            &Command::ForeignAllocate { key, bytes },
+        )? {
             return Ok(false);
         }
-        self.surely(who, &Command::ForeignExport { key })?;
-        let line = self.processes[who].actor.line();
+        self.surely(index, &Command::ForeignExport { key })?;
+        let line = self.processes[index].actor.line();
         let descriptor = line.receive()?;
         line.send(descriptor.as_fd())?;
-        self.surely(who, &Command::ExternalImport { context, external: key, key, bytes })?;
-        self.surely(who, &Command::ExternalMap { external: key, buffer: key, bytes })?;
+        self.surely(index, &Command::ExternalImport { context, external: key, key, bytes })?;
+        self.surely(index, &Command::ExternalMap { external: key, buffer: key, bytes })?;
         let back = [
             Command::ExternalFree { buffer: key },
             Command::ExternalEnd { external: key },
             Command::ForeignFree { key },
         ];
-        self.has(who, Due::unseen(bytes), back);
+        self.has(index, Due::unseen(bytes), back);
         Ok(true)
     }
 }

@@ -21,7 +21,7 @@ pub struct Module {
     /// Functions whose code is loaded.
     pub loaded: BTreeSet<u32>,
     /// Functions whose code was requested by a measured call.
-    pub looked: BTreeSet<u32>,
+    pub requested: BTreeSet<u32>,
 }
 
 /// A library.
@@ -36,7 +36,7 @@ pub struct Library {
     /// Fetched functions, by context.
     pub fetched: BTreeSet<(u32, u32)>,
     /// Functions whose code was requested by a measured call.
-    pub looked: BTreeSet<(u32, u32)>,
+    pub requested: BTreeSet<(u32, u32)>,
 }
 
 /// The code of a context.
@@ -46,7 +46,7 @@ struct Blocks {
     bytes: u64,
     /// Bytes of the blocks that it takes, and of those that the ledger has.
     taken: u64,
-    booked: u64,
+    charged: u64,
 }
 
 /// Modules, libraries and code of a process.
@@ -66,47 +66,47 @@ impl Code {
         blocks.bytes += FUNCTION;
         let taken = blocks.bytes.next_multiple_of(BLOCK);
         if seen {
-            blocks.booked += taken - blocks.taken;
+            blocks.charged += taken - blocks.taken;
         }
         blocks.taken = taken;
     }
 
     /// Returns the charged bytes of code, which cannot be refused.
     #[must_use]
-    pub fn booked(&self) -> u64 {
-        self.blocks.values().map(|blocks| blocks.booked).sum()
+    pub fn charged_code(&self) -> u64 {
+        self.blocks.values().map(|blocks| blocks.charged).sum()
     }
 
     /// Returns the charged bytes, variables included.
     #[must_use]
-    pub fn came(&self) -> u64 {
+    pub fn charged_implicit(&self) -> u64 {
         let modules = self.modules.values().map(|module| module.bytes).sum::<u64>();
-        self.booked() + modules + self.variables(true)
+        self.charged_code() + modules + self.variables(true)
     }
 
     /// Returns the bytes on the GPU that the ledger does not have.
     #[must_use]
     pub fn unseen(&self) -> u64 {
-        let code = self.blocks.values().map(|blocks| blocks.taken - blocks.booked).sum::<u64>();
+        let code = self.blocks.values().map(|blocks| blocks.taken - blocks.charged).sum::<u64>();
         code + self.variables(false)
     }
 
-    fn variables(&self, booked: bool) -> u64 {
+    fn variables(&self, charged: bool) -> u64 {
         let its = |library: &Library| {
-            library.bytes * library.contexts.values().filter(|its| **its == booked).count() as u64
+            library.bytes * library.contexts.values().filter(|its| **its == charged).count() as u64
         };
         self.libraries.values().map(its).sum()
     }
 
     /// Removes a context and everything in it.
-    pub fn lose(&mut self, context: u32) {
+    pub fn remove_context(&mut self, context: u32) {
         self.blocks.remove(&context);
         self.modules.retain(|_, module| module.context != context);
         for library in self.libraries.values_mut() {
             library.contexts.remove(&context);
             library.loaded.retain(|(its, _)| *its != context);
             library.fetched.retain(|(its, _)| *its != context);
-            library.looked.retain(|(its, _)| *its != context);
+            library.requested.retain(|(its, _)| *its != context);
         }
     }
 }
@@ -120,10 +120,10 @@ mod tests {
         let mut code = Code::default();
         code.load(1, false);
         code.load(1, true);
-        assert_eq!((code.unseen(), code.came()), (BLOCK, 0));
+        assert_eq!((code.unseen(), code.charged_implicit()), (BLOCK, 0));
         (0..31).for_each(|_| code.load(1, true));
-        assert_eq!((code.unseen(), code.came()), (BLOCK, BLOCK));
-        code.lose(1);
+        assert_eq!((code.unseen(), code.charged_implicit()), (BLOCK, BLOCK));
+        code.remove_context(1);
         assert_eq!(code, Code::default());
     }
 }

@@ -234,7 +234,7 @@ impl Graphs {
     /// Returns whether it frees memory that no graph names any more and that was never allocated:
     /// other memory may have that address by now.
     #[must_use]
-    pub fn frees_nobodys(&self, executable: &Executable) -> bool {
+    pub fn frees_unnamed(&self, executable: &Executable) -> bool {
         let frees = Self::work(&executable.shape, false).frees;
         frees.iter().any(|key| !self.memory.contains_key(key))
     }
@@ -355,7 +355,7 @@ impl Graphs {
     }
 
     /// Removes a context: its executable graphs cannot be launched any more, and its captures end.
-    pub fn lose(&mut self, context: u32) {
+    pub fn remove_context(&mut self, context: u32) {
         let its =
             self.executables.values_mut().filter(|executable| executable.context == Some(context));
         its.for_each(|executable| executable.context = None);
@@ -380,7 +380,7 @@ impl Graphs {
     }
 
     /// Applies a free by the program.
-    pub fn given_back(&mut self, key: u32) {
+    pub fn freed_by_program(&mut self, key: u32) {
         if let Some(memory) = self.memory.get_mut(&key) {
             memory.is_live = false;
         }

@@ -77,7 +77,7 @@ impl Process {
         for at in places {
             let part = self.ranges.get_mut(&range).and_then(|range| range.parts.remove(at));
             if let Some(part) = part {
-                self.let_go(part.physical);
+                self.release_reference(part.physical);
             }
         }
     }

@@ -9,53 +9,53 @@ use crate::model::{MIB, Process};
 
 impl Play<'_> {
     /// Compares ledger and GPU with the model.
-    pub(super) fn compare(&mut self, who: usize) -> Result<()> {
+    pub(super) fn compare(&mut self, index: usize) -> Result<()> {
         let total = self.oracle.total()?;
-        let (least, most) = (self.model.total(), self.model.most() + self.dead);
+        let (least, most) = (self.model.total(), self.model.most() + self.exited);
         ensure!(
             total.all >= least && total.all <= most,
-            "the books say {} for {least} to {most} in use",
+            "the ledger has {} for {least} to {most} in use",
             total.all
         );
         // What exited processes left or exported is at most what the ledger has beside the live
         // ones.
-        self.dead = self.dead.min(total.all.saturating_sub(self.model.own()));
-        self.model.orphans = self.model.orphans.min(self.dead);
-        if self.dead == 0 {
-            self.slack_of_the_dead = 0;
+        self.exited = self.exited.min(total.all.saturating_sub(self.model.own()));
+        self.model.orphans = self.model.orphans.min(self.exited);
+        if self.exited == 0 {
+            self.exited_slack = 0;
         }
-        let slack = self.model.slack() + self.slack_of_the_dead + self.foreign()?;
+        let slack = self.model.slack() + self.exited_slack + self.foreign()?;
         let mut truth = self.oracle.truth()?;
-        if truth > total.all + slack && !self.is_settled()? {
+        if truth > total.all + slack && !self.is_released()? {
             // Without a monitor the ledger forgets exited processes after a fixed time, even if the
             // GPU still has their memory.
-            self.settle()?;
+            self.wait_for_release()?;
             truth = self.oracle.truth()?;
         }
         let total = self.oracle.total()?;
         ensure!(
             truth <= total.all + slack,
-            "{truth} are on the GPU and {} on the books",
+            "{truth} are on the GPU and {} in the ledger",
             total.all
         );
-        self.compare_process(who)?;
+        self.compare_process(index)?;
         let overshoot = least.saturating_sub(self.model.limit + self.model.unrefused());
         self.outcome.overshoot = self.outcome.overshoot.max(overshoot);
-        ensure!(overshoot == 0, "{overshoot} over the limit when the call had returned");
+        ensure!(overshoot == 0, "{overshoot} over the limit after the call");
         Ok(())
     }
 
     /// Compares ledger and GPU with the model for one process.
-    pub(super) fn compare_process(&mut self, who: usize) -> Result<()> {
-        let process = &self.model.processes[who];
-        let Some(actor) = self.actors.get(who).filter(|_| process.started) else { return Ok(()) };
+    pub(super) fn compare_process(&mut self, index: usize) -> Result<()> {
+        let process = &self.model.processes[index];
+        let Some(actor) = self.actors.get(index).filter(|_| process.started) else { return Ok(()) };
         let seen = self.oracle.process(actor.pid())?;
-        let here = !process.is_away();
+        let here = !process.is_checkpointed();
         let (used, implicit) =
-            (process.used_here(), if here { self.model.implicit(process) } else { 0 });
+            (process.used_now(), if here { self.model.implicit(process) } else { 0 });
         ensure!(
             (used..=used + process.stale()).contains(&seen.used) && seen.implicit == implicit,
-            "the books say {} and {} implicit for {used} and {implicit}",
+            "the ledger has {} and {} implicit for {used} and {implicit}",
             seen.used,
             seen.implicit
         );
@@ -76,7 +76,7 @@ impl Play<'_> {
             "the GPU has {:?} for {large} of contexts and large allocations and {small} of small ones",
             seen.truths
         );
-        self.model.processes[who].charged_at_most(seen.used);
+        self.model.processes[index].charged_at_most(seen.used);
         Ok(())
     }
 
@@ -86,17 +86,17 @@ impl Play<'_> {
         if self.model.foreign.is_empty() {
             return Ok(0);
         }
-        if !self.dying_foreign.is_empty() && self.is_settled()? {
-            self.dying_foreign.clear();
+        if !self.exited_foreign.is_empty() && self.is_released()? {
+            self.exited_foreign.clear();
         }
         let held: BTreeSet<u32> =
             self.model.processes.iter().flat_map(Process::holds_of_others).collect();
-        let kept = |name: &u32| {
+        let is_held = |name: &u32| {
             held.contains(name)
                 || self.descriptors.contains_key(name)
-                || self.dying_foreign.contains(name)
+                || self.exited_foreign.contains(name)
         };
-        self.model.foreign.retain(|name, _| kept(name));
+        self.model.foreign.retain(|name, _| is_held(name));
         Ok(self.model.foreign.values().sum())
     }
 }

@@ -11,8 +11,8 @@ mod ranges;
 mod streams;
 
 use super::{Kind, Play, Route};
-use crate::command::{Command, DEFAULT_POOL, PRIMARY, Place, Words};
-use crate::model::{Lent, MIB, Pooled};
+use crate::command::{Command, DEFAULT_POOL, HandleBytes, PRIMARY, Place};
+use crate::model::{Exported, MIB, Pooled};
 use crate::random::Random;
 
 /// Maximum number of contexts of a process, primary one included.
@@ -26,9 +26,9 @@ const MANY: usize = 200;
 
 impl Play<'_> {
     /// Draws the next command of a process from its state.
-    pub(super) fn draw(&mut self, who: usize) -> Command {
-        self.turn_to_strict_capture(who);
-        let process = &self.model.processes[who];
+    pub(super) fn draw(&mut self, index: usize) -> Command {
+        self.turn_to_strict_capture(index);
+        let process = &self.model.processes[index];
         if !process.started {
             return Command::Init;
         }
@@ -41,46 +41,48 @@ impl Play<'_> {
             };
         };
         if process.drawn.is_strict() {
-            return self.draw_strictly(who, context);
+            return self.draw_strictly(index, context);
         }
         let newer: Vec<Route> =
             self.plan.routes.iter().copied().filter(|route| route.is_drawn_more()).collect();
         if let Some(&route) = self.random.pick(&newer)
             && self.random.once_in(3)
         {
-            return self.draw_newer(who, context, route);
+            return self.draw_newer(index, context, route);
         }
         let key = self.random.pick(&keys).copied();
         if let Some(&route) = self.random.pick(&self.plan.routes)
             && self.random.once_in(4)
         {
             match route {
-                Route::Exchange => return self.draw_exchange(who, context),
-                Route::Graphs => return self.draw_graph(who, context),
-                Route::Green => return self.draw_green(who, context),
-                Route::Implicit => return self.draw_implicit(who, context),
-                Route::Shapes => return self.draw_shape(who, context),
-                Route::Trims => return self.draw_trim(who, context),
-                Route::Libraries => return self.draw_library(who, context),
-                Route::Bound => return self.draw_bound(who, context),
-                Route::Sparse => return self.draw_sparse(who, context),
-                Route::External => return self.draw_external(who, context),
-                Route::Checkpoint => return self.draw_checkpoint(who, context),
+                Route::Exchange => return self.draw_exchange(index, context),
+                Route::Graphs => return self.draw_graph(index, context),
+                Route::Green => return self.draw_green(index, context),
+                Route::Implicit => return self.draw_implicit(index, context),
+                Route::Shapes => return self.draw_shape(index, context),
+                Route::Trims => return self.draw_trim(index, context),
+                Route::Libraries => return self.draw_library(index, context),
+                Route::Bound => return self.draw_bound(index, context),
+                Route::Sparse => return self.draw_sparse(index, context),
+                Route::External => return self.draw_external(index, context),
+                Route::Checkpoint => return self.draw_checkpoint(index, context),
                 // These change the GPU or the thread of any step.
                 Route::Gpus | Route::Threads => {}
-                Route::Flat => return self.draw_flat(who, context),
-                Route::Pools => return self.draw_pool(who, context),
-                Route::Streams => return self.draw_stream(who, context),
-                Route::Names => return self.draw_name(who, context),
-                Route::Uses => return self.draw_use(who, context),
-                Route::Ranges => return self.draw_range(who, context),
-                newer => return self.draw_newer(who, context, newer),
+                Route::Flat => return self.draw_flat(index, context),
+                Route::Pools => return self.draw_pool(index, context),
+                Route::Streams => return self.draw_stream(index, context),
+                Route::Names => return self.draw_name(index, context),
+                Route::Uses => return self.draw_use(index, context),
+                Route::Ranges => return self.draw_range(index, context),
+                newer => return self.draw_newer(index, context, newer),
             }
         }
         match (self.random.below(100), key) {
             (0..=1, _) => {
                 let free = (1..MOST_CONTEXTS).find(|context| !process.has(*context));
-                free.map_or(Command::Look { context }, |context| Command::ContextCreate { context })
+                free.map_or(Command::MemoryInfo { context }, |context| Command::ContextCreate {
+                    context,
+                })
             }
             (2, _) => Command::PrimaryRetain,
             (3, _) if process.has(PRIMARY) && process.retained > 0 => Command::PrimaryRelease,
@@ -99,14 +101,14 @@ impl Play<'_> {
             (6, _) => Command::FreeUnknown,
             (7, _) if self.random.once_in(4) => Command::Fork,
             (8, _) if self.random.once_in(8) => Command::Execute,
-            (9..=18, _) => Command::Look { context },
+            (9..=18, _) => Command::MemoryInfo { context },
             (19..=58, Some(key)) => Command::Free { key },
             (_, Some(key)) if keys.len() > MANY => Command::Free { key },
             (59..=65, _) => {
                 let (width, height) = (self.random.below(100_000) + 1, self.random.below(2000) + 1);
                 Command::AllocatePitch { context, key: self.new_key(), width, height }
             }
-            (66..=84, _) => self.draw_other(who, context),
+            (66..=84, _) => self.draw_other(index, context),
             _ => {
                 let bytes = self.random.size(self.model.limit / 2);
                 Command::Allocate { context, key: self.new_key(), bytes }
@@ -115,17 +117,17 @@ impl Play<'_> {
     }
 
     /// Draws a command of a newer family.
-    fn draw_newer(&mut self, who: usize, context: u32, route: Route) -> Command {
+    fn draw_newer(&mut self, index: usize, context: u32, route: Route) -> Command {
         match route {
-            Route::Captures => self.draw_capture(who, context),
-            Route::Lazy => self.draw_code(who, context),
-            _ => self.draw_node(who, context),
+            Route::Captures => self.draw_capture(index, context),
+            Route::Lazy => self.draw_code(index, context),
+            _ => self.draw_node(index, context),
         }
     }
 
     /// Draws commands for physical memory, arrays and pools.
-    fn draw_other(&mut self, who: usize, context: u32) -> Command {
-        let process = self.model.processes[who].clone();
+    fn draw_other(&mut self, index: usize, context: u32) -> Command {
+        let process = self.model.processes[index].clone();
         let pick = |random: &mut Random, names: Vec<u32>| random.pick(&names).copied();
         let map = pick(&mut self.random, process.maps.keys().copied().collect());
         let plain = |first: &u32| process.physical.get(first).is_none_or(|its| !its.tiles);
@@ -180,8 +182,8 @@ impl Play<'_> {
     }
 
     /// Draws commands that exchange memory between processes.
-    fn draw_exchange(&mut self, who: usize, context: u32) -> Command {
-        let process = &self.model.processes[who];
+    fn draw_exchange(&mut self, index: usize, context: u32) -> Command {
+        let process = &self.model.processes[index];
         let has_handle = |key: &u32| !process.low.contains(key);
         let allocations: Vec<u32> =
             process.allocations.keys().copied().filter(has_handle).collect();
@@ -190,7 +192,7 @@ impl Play<'_> {
             process
                 .physical
                 .get(handle)
-                .is_some_and(|its| its.lent.is_some() || its.charged > 0 && its.shared)
+                .is_some_and(|its| its.exported.is_some() || its.charged > 0 && its.shared)
         };
         let handles: Vec<u32> = process
             .handles
@@ -200,14 +202,15 @@ impl Play<'_> {
             .collect();
         // Memory that its maker has freed is not opened: other small allocations may have that
         // address, and the driver cannot tell them apart.
-        let open_to_us = |(&lent, its): (&u32, &Lent)| {
-            let maker = self.model.maker(lent);
+        let open_to_us = |(&exported, its): (&u32, &Exported)| {
+            let maker = self.model.maker(exported);
             let handle = its
                 .handle
-                .filter(|_| maker != Some(who) && (maker.is_some() || its.charged > MIB))?;
-            Some((lent, handle))
+                .filter(|_| maker != Some(index) && (maker.is_some() || its.charged > MIB))?;
+            Some((exported, handle))
         };
-        let values: Vec<(u32, Words)> = self.model.lent.iter().filter_map(open_to_us).collect();
+        let values: Vec<(u32, HandleBytes)> =
+            self.model.exported.iter().filter_map(open_to_us).collect();
         let descriptors = self.descriptors_of(Kind::Physical);
         let (key, open) =
             (self.random.pick(&allocations).copied(), self.random.pick(&opened).copied());
@@ -215,24 +218,26 @@ impl Play<'_> {
             (self.random.pick(&handles).copied(), self.random.pick(&values).copied());
         let descriptor = self.random.pick(&descriptors).copied();
         if self.random.once_in(2) {
-            return self.draw_pool_exchange(who, context);
+            return self.draw_pool_exchange(index, context);
         }
         match (self.random.below(8), key, value, open, handle, descriptor) {
-            (0, Some(key), ..) => Command::Lend { key, lent: self.new_key() },
-            (1 | 2, _, Some((lent, handle)), ..) => {
-                Command::Open { context, open: self.new_key(), lent, handle }
+            (0, Some(key), ..) => Command::Export { key, exported: self.new_key() },
+            (1 | 2, _, Some((exported, handle)), ..) => {
+                Command::Open { context, open: self.new_key(), exported, handle }
             }
             (3, _, _, Some(open), ..) => Command::Close { open },
-            (4, _, _, _, Some(key), _) => Command::PhysicalExport { key, lent: self.new_key() },
-            (5 | 6, .., Some(lent)) => Command::PhysicalImport { key: self.new_key(), lent },
-            _ => Command::Look { context },
+            (4, _, _, _, Some(key), _) => Command::PhysicalExport { key, exported: self.new_key() },
+            (5 | 6, .., Some(exported)) => {
+                Command::PhysicalImport { key: self.new_key(), exported }
+            }
+            _ => Command::MemoryInfo { context },
         }
     }
 
     /// Draws commands that exchange pools and their allocations between processes.
-    fn draw_pool_exchange(&mut self, who: usize, context: u32) -> Command {
+    fn draw_pool_exchange(&mut self, index: usize, context: u32) -> Command {
         let processes = &self.model.processes;
-        let process = &processes[who];
+        let process = &processes[index];
         let pools: Vec<u32> = process.pools.keys().copied().collect();
         let known = |key: u32| {
             processes.iter().any(|other| other.opened_pooled.values().any(|its| *its == key))
@@ -245,15 +250,15 @@ impl Play<'_> {
             .collect();
         let descriptors = self.descriptors_of(Kind::Pool);
         // Live allocations of pools that this process has imported.
-        let others = processes.iter().enumerate().filter(|(other, _)| *other != who);
+        let others = processes.iter().enumerate().filter(|(other, _)| *other != index);
         let pointers = others.flat_map(|(_, other)| {
             other.pooled.iter().filter_map(|(key, its)| {
-                let lent = other.pools.get(&its.pool).copied().flatten()?;
-                let (pool, _) = process.imported.iter().find(|(_, its)| **its == lent)?;
+                let exported = other.pools.get(&its.pool).copied().flatten()?;
+                let (pool, _) = process.imported.iter().find(|(_, its)| **its == exported)?;
                 Some((*pool, *key, its.handle?))
             })
         });
-        let pointers: Vec<(u32, u32, Words)> = pointers.collect();
+        let pointers: Vec<(u32, u32, HandleBytes)> = pointers.collect();
         let opened: Vec<u32> = process.opened_pooled.keys().copied().collect();
         let (pool, key) = (self.random.pick(&pools).copied(), self.random.pick(&pooled).copied());
         let (pointer, open) =
@@ -266,11 +271,11 @@ impl Play<'_> {
                 Command::PoolAllocate { context, key: self.new_key(), bytes, pool }
             }
             (3, _, Some((key, _)), ..) => Command::PoolFree { context, key },
-            (4, _, Some((key, true)), ..) => Command::PoolLend { key },
-            (5, Some(pool), ..) => Command::PoolExport { pool, lent: self.new_key() },
-            (6, _, _, Some(lent), ..) => Command::PoolImport { pool: self.new_key(), lent },
+            (4, _, Some((key, true)), ..) => Command::PoolExportPointer { key },
+            (5, Some(pool), ..) => Command::PoolExport { pool, exported: self.new_key() },
+            (6, _, _, Some(exported), ..) => Command::PoolImport { pool: self.new_key(), exported },
             (7 | 8, _, _, _, Some((pool, key, handle)), _) => {
-                Command::PoolOpen { pool, open: self.new_key(), key, handle }
+                Command::PoolImportPointer { pool, open: self.new_key(), key, handle }
             }
             (9, .., Some(open)) => Command::PoolClose { context, open },
             _ => Command::Synchronise { context },
@@ -278,8 +283,8 @@ impl Play<'_> {
     }
 
     /// Draws commands for graphs that allocate.
-    fn draw_graph(&mut self, who: usize, context: u32) -> Command {
-        let graphs: Vec<u32> = self.model.processes[who].graphs.keys().copied().collect();
+    fn draw_graph(&mut self, index: usize, context: u32) -> Command {
+        let graphs: Vec<u32> = self.model.processes[index].graphs.keys().copied().collect();
         let graph = self.random.pick(&graphs).copied();
         match (self.random.below(10), graph) {
             (0..=2, _) if graphs.len() < MOST_GRAPHS => {
@@ -310,7 +315,7 @@ impl Play<'_> {
         self.descriptors
             .iter()
             .filter(|(_, (its, _))| *its == kind)
-            .map(|(lent, _)| *lent)
+            .map(|(exported, _)| *exported)
             .collect()
     }
 

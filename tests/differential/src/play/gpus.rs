@@ -13,20 +13,20 @@ pub(super) struct Gpu {
     gpu: usize,
     model: Model,
     oracle: Oracle,
-    dead: u64,
-    slack_of_the_dead: u64,
+    exited: u64,
+    exited_slack: u64,
     descriptors: BTreeMap<u32, (Kind, OwnedFd)>,
-    dying_foreign: Vec<u32>,
+    exited_foreign: Vec<u32>,
 }
 
 impl Gpu {
     /// Creates the state. `dead`: the maximum that the ledger may have for exited processes.
-    pub(super) fn new(gpu: usize, model: Model, oracle: Oracle, dead: u64) -> Self {
-        let (descriptors, dying_foreign) = (BTreeMap::new(), Vec::new());
-        Self { gpu, model, oracle, dead, slack_of_the_dead: 0, descriptors, dying_foreign }
+    pub(super) fn new(gpu: usize, model: Model, oracle: Oracle, exited: u64) -> Self {
+        let (descriptors, exited_foreign) = (BTreeMap::new(), Vec::new());
+        Self { gpu, model, oracle, exited, exited_slack: 0, descriptors, exited_foreign }
     }
 
-    pub(super) fn into_witness(self) -> Oracle {
+    pub(super) fn into_oracle(self) -> Oracle {
         self.oracle
     }
 }
@@ -38,16 +38,16 @@ impl Play<'_> {
         swap(&mut self.gpu, &mut other.gpu);
         swap(&mut self.model, &mut other.model);
         swap(&mut self.oracle, &mut other.oracle);
-        swap(&mut self.dead, &mut other.dead);
-        swap(&mut self.slack_of_the_dead, &mut other.slack_of_the_dead);
+        swap(&mut self.exited, &mut other.exited);
+        swap(&mut self.exited_slack, &mut other.exited_slack);
         swap(&mut self.descriptors, &mut other.descriptors);
-        swap(&mut self.dying_foreign, &mut other.dying_foreign);
+        swap(&mut self.exited_foreign, &mut other.exited_foreign);
     }
 
     /// Switches to the GPU on which a strict capture of this process is active: the capture forbids
     /// the thread other calls on each GPU.
-    pub(super) fn turn_to_strict_capture(&mut self, who: usize) {
-        if self.other.as_ref().is_some_and(|other| other.model.processes[who].drawn.is_strict()) {
+    pub(super) fn turn_to_strict_capture(&mut self, index: usize) {
+        if self.other.as_ref().is_some_and(|other| other.model.processes[index].drawn.is_strict()) {
             self.turn();
         }
     }

@@ -10,9 +10,9 @@ mod ranges;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{Kind, Play, TOLD_TO};
-use crate::command::{Answer, Command, InStream, PRIMARY, Place, Sight};
-use crate::model::{Allocation, BLOCK, Graph, Lent, MIB, Opened, Physical, rounded};
+use super::{FORCED_ERROR, Kind, Play};
+use crate::command::{Answer, Command, InStream, PRIMARY, Place, ShownMemory};
+use crate::model::{Allocation, BLOCK, Exported, Graph, MIB, Opened, Physical, rounded};
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: i32 = 2;
@@ -21,61 +21,61 @@ const CHUNK: u64 = 32 * MIB;
 
 impl Play<'_> {
     /// Compares an answer with the model and applies its effects.
-    pub(super) fn judge(&mut self, who: usize, command: &Command, answer: &Answer) -> Result<()> {
-        if answer.code == TOLD_TO && self.plan.refusals {
+    pub(super) fn judge(&mut self, index: usize, command: &Command, answer: &Answer) -> Result<()> {
+        if answer.code == FORCED_ERROR && self.plan.refusals {
             // The call had no effect, except that it may have created the context that it needs.
             self.outcome.by_driver += 1;
             if let Command::GreenCreate { .. } = command {
-                self.primary_came_back(who, answer.active);
+                self.apply_primary(index, answer.active);
             }
         } else {
-            self.judge_untold(who, command, answer)?;
+            self.judge_unforced(index, command, answer)?;
         }
         let read = matches!(
             command,
-            Command::Look { .. }
+            Command::MemoryInfo { .. }
                 | Command::Synchronise { .. }
                 | Command::Stream(InStream::Wait { .. })
         );
-        self.model.processes[who].pool_seen(answer.pooled, read && answer.code == 0);
+        self.model.processes[index].observe_pool(answer.pooled, read && answer.code == 0);
         if self.other.is_some() {
             self.turn();
-            self.model.processes[who].pool_seen(answer.elsewhere, false);
+            self.model.processes[index].observe_pool(answer.elsewhere, false);
             self.turn();
         }
-        self.judge_reserved(who, answer)?;
-        if let Command::Look { .. } = command {
-            self.judge_sight(answer.sight)?;
+        self.judge_reserved(index, answer)?;
+        if let Command::MemoryInfo { .. } = command {
+            self.judge_shown(answer.shown)?;
         }
         Ok(())
     }
 
-    fn judge_untold(&mut self, who: usize, command: &Command, answer: &Answer) -> Result<()> {
+    fn judge_unforced(&mut self, index: usize, command: &Command, answer: &Answer) -> Result<()> {
         let code = answer.code;
         match *command {
             Command::Init => {
                 ensure!(code == 0, "cuInit was refused");
-                self.on_each_gpu(|play| play.model.processes[who].started = true);
+                self.on_each_gpu(|play| play.model.processes[index].started = true);
             }
             Command::ContextCreate { context } => {
                 self.granted_if_fits(self.model.context, code)?;
                 if code == 0 {
-                    self.model.processes[who].contexts.push(context);
+                    self.model.processes[index].contexts.push(context);
                 }
             }
             Command::ContextDestroy { context } => {
                 ensure!(code == 0, "the context was not destroyed");
-                self.model.processes[who].lose(context);
+                self.model.processes[index].remove_context(context);
             }
             Command::PrimaryRetain => {
-                let active = self.model.processes[who].has(PRIMARY);
+                let active = self.model.processes[index].has(PRIMARY);
                 if active {
                     ensure!(code == 0, "the primary context is there");
                 } else {
                     self.granted_if_fits(self.model.context, code)?;
                 }
                 ensure!(answer.active == (active || code == 0), "the primary context's state");
-                let process = &mut self.model.processes[who];
+                let process = &mut self.model.processes[index];
                 if answer.active && !active {
                     process.contexts.push(PRIMARY);
                 }
@@ -83,19 +83,19 @@ impl Play<'_> {
             }
             Command::PrimaryRelease | Command::PrimaryReset => {
                 ensure!(code == 0, "the primary context was not let go");
-                let process = &mut self.model.processes[who];
+                let process = &mut self.model.processes[index];
                 process.retained -= u32::from(*command == Command::PrimaryRelease);
                 if !answer.active {
-                    process.lose(PRIMARY);
+                    process.remove_context(PRIMARY);
                 }
             }
             Command::Allocate { context, key, bytes } => {
                 let charged = rounded(bytes);
                 self.granted_if_fits(charged, code)?;
                 if self.counts(code) {
-                    self.model.processes[who]
+                    self.model.processes[index]
                         .allocations
-                        .insert(key, Allocation { context, charged, lent: None });
+                        .insert(key, Allocation { context, charged, exported: None });
                 }
             }
             Command::AllocatePitch { context, key, width, height } => {
@@ -106,21 +106,21 @@ impl Play<'_> {
                 let charged = rounded(pitch * height);
                 self.granted_if_fits(charged, code)?;
                 if self.counts(code) {
-                    self.model.processes[who]
+                    self.model.processes[index]
                         .allocations
-                        .insert(key, Allocation { context, charged, lent: None });
+                        .insert(key, Allocation { context, charged, exported: None });
                 }
             }
             Command::Free { key } => {
                 ensure!(code == 0, "the free was refused");
-                self.model.processes[who].free(key);
+                self.model.processes[index].free(key);
             }
             Command::FreeUnknown => ensure!(code != 0, "an unknown address was freed"),
             Command::PhysicalCreate { key, bytes, place, shared, tiles, .. } => {
                 let charged = if place == Place::Host { 0 } else { bytes };
                 self.granted_if_fits(charged, code)?;
                 if self.counts(code) {
-                    let process = &mut self.model.processes[who];
+                    let process = &mut self.model.processes[index];
                     let physical = Physical {
                         charged,
                         bytes,
@@ -135,24 +135,24 @@ impl Play<'_> {
             }
             Command::PhysicalMap { key, map, .. } => {
                 ensure!(code == 0, "the memory was not mapped");
-                self.model.processes[who]
+                self.model.processes[index]
                     .hold(key, |process, physical| _ = process.maps.insert(map, physical));
             }
             Command::PhysicalUnmap { map } => {
                 ensure!(code == 0, "the memory was not unmapped");
-                let process = &mut self.model.processes[who];
+                let process = &mut self.model.processes[index];
                 let physical = process.maps.remove(&map).unwrap_or_default();
-                process.let_go(physical);
+                process.release_reference(physical);
             }
             Command::PhysicalRelease { key } => {
                 ensure!(code == 0, "the handle was not released");
-                let process = &mut self.model.processes[who];
+                let process = &mut self.model.processes[index];
                 let physical = process.handles.remove(&key).unwrap_or_default();
-                process.let_go(physical);
+                process.release_reference(physical);
             }
             Command::PhysicalRetain { map, key } => {
                 ensure!(code == 0, "the mapped memory has no handle");
-                let process = &mut self.model.processes[who];
+                let process = &mut self.model.processes[index];
                 let physical = process.maps.get(&map).copied().unwrap_or_default();
                 process.handles.insert(key, physical);
                 process.hold(key, |_, _| ());
@@ -163,88 +163,98 @@ impl Play<'_> {
                 let charged = rounded(answer.needed);
                 self.granted_if_fits(charged, code)?;
                 if self.counts(code) {
-                    let array = Allocation { context, charged, lent: None };
-                    self.model.processes[who].arrays.insert(key, array);
+                    let array = Allocation { context, charged, exported: None };
+                    self.model.processes[index].arrays.insert(key, array);
                 }
             }
             Command::ArrayDestroy { key, .. } => {
                 ensure!(code == 0, "the array was not destroyed");
-                let process = &mut self.model.processes[who];
+                let process = &mut self.model.processes[index];
                 process.arrays.remove(&key);
                 if process.sparse.remove(&key).is_some() {
-                    process.untile(key);
+                    process.unmap_tiles(key);
                 }
             }
             Command::PoolAllocate { key, bytes, pool, .. } => {
-                self.judge_pooled(who, key, (bytes, pool), code)?;
+                self.judge_pooled(index, key, (bytes, pool), code)?;
             }
             Command::PoolTrim { .. } | Command::PoolKeep { .. } => {
-                ensure!(code == 0, "the pool did not do as it was told");
+                ensure!(code == 0, "the pool was not trimmed or its threshold not set");
             }
             Command::PoolDestroy { pool } => {
                 ensure!(code == 0, "an empty pool was not destroyed");
-                self.model.processes[who].destroy_pool(pool);
+                self.model.processes[index].destroy_pool(pool);
             }
-            Command::Pool(about) => self.judge_pool(who, about, answer)?,
-            Command::Stream(about) => self.judge_stream(who, about, answer)?,
-            Command::Range(about) => self.judge_range(who, about, answer)?,
+            Command::Pool(about) => self.judge_pool(index, about, answer)?,
+            Command::Stream(about) => self.judge_stream(index, about, answer)?,
+            Command::Range(about) => self.judge_range(index, about, answer)?,
             Command::PoolFree { key, .. } | Command::PoolFreeNow { key, .. } => {
                 ensure!(code == 0, "the free was refused");
-                self.model.processes[who].pooled.remove(&key);
+                self.model.processes[index].pooled.remove(&key);
             }
-            Command::Lend { key, lent } => {
+            Command::Export { key, exported } => {
                 ensure!(code == 0, "the allocation has no handle");
-                let allocation = self.model.processes[who].allocations.get_mut(&key);
+                let allocation = self.model.processes[index].allocations.get_mut(&key);
                 let allocation = allocation.context("the allocation")?;
-                let (name, charged) = (*allocation.lent.get_or_insert(lent), allocation.charged);
-                self.model.processes[who].shares = true;
+                let (name, charged) =
+                    (*allocation.exported.get_or_insert(exported), allocation.charged);
+                self.model.processes[index].shares = true;
                 self.lend(
                     name,
-                    Lent { charged, bytes: 0, handle: Some(answer.handle), bereaved: false },
+                    Exported {
+                        charged,
+                        bytes: 0,
+                        handle: Some(answer.handle),
+                        maker_exited: false,
+                    },
                 );
             }
-            Command::Open { context, open, lent, .. } => {
-                let maker = self.model.maker(lent);
-                let process = &mut self.model.processes[who];
+            Command::Open { context, open, exported, .. } => {
+                let maker = self.model.maker(exported);
+                let process = &mut self.model.processes[index];
                 let elsewhere = process.opened.values().any(|other| other.context != context);
-                let there = maker.is_some_and(|maker| maker != who)
+                let there = maker.is_some_and(|maker| maker != index)
                     || maker.is_none()
-                        && self.model.lent.get(&lent).is_some_and(|lent| lent.bereaved);
+                        && self
+                            .model
+                            .exported
+                            .get(&exported)
+                            .is_some_and(|exported| exported.maker_exited);
                 ensure!(code != 0 || there, "what is not there was opened");
                 // Allocations that several contexts opened may share a block.
                 ensure!(code == 0 || maker.is_none() || elsewhere, "what is there was not opened");
                 if code == 0 {
-                    process.opened.insert(open, Opened { context, lent });
+                    process.opened.insert(open, Opened { context, exported });
                     process.shares = true;
                 }
             }
             Command::Close { open } => {
                 ensure!(code == 0, "what was open was not closed");
-                self.model.processes[who].opened.remove(&open);
+                self.model.processes[index].opened.remove(&open);
             }
-            Command::PhysicalExport { key, lent } => {
+            Command::PhysicalExport { key, exported } => {
                 ensure!(code == 0, "the memory was not exported");
-                let descriptor = self.actors[who].line().receive()?;
-                let process = &mut self.model.processes[who];
+                let descriptor = self.actors[index].line().receive()?;
+                let process = &mut self.model.processes[index];
                 let first = process.handles.get(&key).context("the handle")?;
                 let physical = process.physical.get_mut(first).context("its memory")?;
-                let name = *physical.lent.get_or_insert(lent);
+                let name = *physical.exported.get_or_insert(exported);
                 let Physical { charged, bytes, imported, .. } = *physical;
                 self.descriptors.insert(name, (Kind::Physical, descriptor));
                 process.shares = true;
                 if !imported {
-                    self.lend(name, Lent { charged, bytes, handle: None, bereaved: false });
+                    self.lend(name, Exported { charged, bytes, handle: None, maker_exited: false });
                 }
             }
-            Command::PhysicalImport { key, lent } => {
+            Command::PhysicalImport { key, exported } => {
                 ensure!(code == 0, "what a descriptor keeps was not imported");
-                let bytes = self.model.lent.get(&lent).context("what was lent")?.bytes;
-                let process = &mut self.model.processes[who];
-                let lent = Some(lent);
+                let bytes = self.model.exported.get(&exported).context("what was lent")?.bytes;
+                let process = &mut self.model.processes[index];
+                let exported = Some(exported);
                 let imported = Physical {
                     bytes,
                     references: 1,
-                    lent,
+                    exported,
                     imported: true,
                     shared: true,
                     ..Physical::default()
@@ -255,44 +265,44 @@ impl Play<'_> {
             }
             Command::PoolCreate { pool } => {
                 ensure!(code == 0, "the pool was not made");
-                let process = &mut self.model.processes[who];
+                let process = &mut self.model.processes[index];
                 process.pools.insert(pool, None);
                 process.shares = true;
             }
-            Command::PoolExport { pool, lent } => {
+            Command::PoolExport { pool, exported } => {
                 ensure!(code == 0, "the pool was not exported");
-                let descriptor = self.actors[who].line().receive()?;
-                let known = self.model.processes[who].pools.get_mut(&pool).context("the pool")?;
-                self.descriptors.insert(*known.get_or_insert(lent), (Kind::Pool, descriptor));
+                let descriptor = self.actors[index].line().receive()?;
+                let known = self.model.processes[index].pools.get_mut(&pool).context("the pool")?;
+                self.descriptors.insert(*known.get_or_insert(exported), (Kind::Pool, descriptor));
             }
-            Command::PoolImport { pool, lent } => {
+            Command::PoolImport { pool, exported } => {
                 ensure!(code == 0, "the pool that a descriptor keeps was not imported");
-                let process = &mut self.model.processes[who];
-                process.imported.insert(pool, lent);
+                let process = &mut self.model.processes[index];
+                process.imported.insert(pool, exported);
                 process.shares = true;
             }
-            Command::PoolLend { key } => {
+            Command::PoolExportPointer { key } => {
                 ensure!(code == 0, "the allocation of a pool has no handle");
                 let pooled =
-                    self.model.processes[who].pooled.get_mut(&key).context("the allocation")?;
+                    self.model.processes[index].pooled.get_mut(&key).context("the allocation")?;
                 pooled.handle = Some(answer.handle);
             }
-            Command::PoolOpen { open, key, .. } => {
+            Command::PoolImportPointer { open, key, .. } => {
                 ensure!(code == 0, "an allocation of another's pool was not opened");
-                self.model.processes[who].opened_pooled.insert(open, key);
+                self.model.processes[index].opened_pooled.insert(open, key);
             }
             Command::PoolClose { open, .. } => {
                 ensure!(code == 0, "an allocation of another's pool was not closed");
-                self.model.processes[who].opened_pooled.remove(&open);
+                self.model.processes[index].opened_pooled.remove(&open);
             }
             Command::GraphCreate { context, graph, sizes } => {
                 ensure!(code == 0, "the graph was not made");
                 let blocks = sizes.map(|bytes| bytes.next_multiple_of(BLOCK));
                 let (bytes, bound) = (sizes.iter().sum(), blocks.iter().sum());
-                self.model.processes[who].graphs.insert(graph, Graph { context, bytes, bound });
+                self.model.processes[index].graphs.insert(graph, Graph { context, bytes, bound });
             }
             Command::GraphLaunch { graph } => {
-                let graph = *self.model.processes[who].graphs.get(&graph).context("the graph")?;
+                let graph = *self.model.processes[index].graphs.get(&graph).context("the graph")?;
                 self.granted_if(
                     self.model.fits(graph.bound),
                     !self.model.might_fit(graph.bytes),
@@ -302,15 +312,15 @@ impl Play<'_> {
             }
             Command::GraphDestroy { graph } => {
                 ensure!(code == 0, "the graph was not destroyed");
-                self.model.processes[who].graphs.remove(&graph);
+                self.model.processes[index].graphs.remove(&graph);
             }
             Command::GraphTrim => ensure!(code == 0, "what graphs do not use was not given back"),
             Command::Synchronise { .. } => ensure!(code == 0, "the stream was not waited for"),
-            Command::Look { .. } => ensure!(code == 0, "the getters were refused"),
+            Command::MemoryInfo { .. } => ensure!(code == 0, "the getters were refused"),
             Command::Fork => ensure!(code == 0, "the child ended with {code}"),
-            Command::Execute => self.bury(who),
-            Command::Graph(ref step) => self.judge_graph(who, step, answer)?,
-            Command::Code(ref step) => self.judge_code(who, step, code)?,
+            Command::Execute => self.remove_process(index),
+            Command::Graph(ref step) => self.judge_graph(index, step, answer)?,
+            Command::Code(ref step) => self.judge_code(index, step, code)?,
             Command::GreenCreate { .. }
             | Command::GreenDestroy { .. }
             | Command::GreenAllocate { .. }
@@ -318,17 +328,17 @@ impl Play<'_> {
             | Command::ModuleLoad { .. }
             | Command::ModuleUnload { .. }
             | Command::LibraryLoad { .. }
-            | Command::LibraryBring { .. }
+            | Command::LibraryUse { .. }
             | Command::LibraryUnload { .. }
             | Command::Lock { .. }
             | Command::Checkpoint { .. }
             | Command::Restore { .. }
-            | Command::Unlock { .. } => self.judge_implicit(who, command, answer)?,
+            | Command::Unlock { .. } => self.judge_implicit(index, command, answer)?,
             Command::Attach { .. }
             | Command::Detach { .. }
             | Command::AllocateLow { .. }
-            | Command::AllocateLowPitch { .. } => self.judge_names(who, command, answer)?,
-            _ => self.judge_bound(who, command, answer)?,
+            | Command::AllocateLowPitch { .. } => self.judge_names(index, command, answer)?,
+            _ => self.judge_bound(index, command, answer)?,
         }
         Ok(())
     }
@@ -360,22 +370,22 @@ impl Play<'_> {
     }
 
     /// Requires that all getters agree.
-    fn judge_sight(&self, sight: Sight) -> Result<()> {
+    fn judge_shown(&self, shown: ShownMemory) -> Result<()> {
         let limit = self.model.limit;
         ensure!(
-            [sight.total, sight.device_total, sight.nvml_total] == [limit; 3]
-                && sight.nvml_free == sight.free
-                && sight.nvml_used == limit - sight.free,
+            [shown.total, shown.device_total, shown.nvml_total] == [limit; 3]
+                && shown.nvml_free == shown.free
+                && shown.nvml_used == limit - shown.free,
             "the getters disagree"
         );
-        self.judge_use(sight)
+        self.judge_use(shown)
     }
 
     /// Requires that the used memory shown is what the model has.
-    fn judge_use(&self, sight: Sight) -> Result<()> {
+    fn judge_use(&self, shown: ShownMemory) -> Result<()> {
         let limit = self.model.limit;
-        let (least, most) = (self.model.total(), self.model.most() + self.dead);
-        let used = limit - sight.free;
+        let (least, most) = (self.model.total(), self.model.most() + self.exited);
+        let used = limit - shown.free;
         // Memory of exited processes may exceed the limit, of which at most all is shown as used.
         ensure!(
             used >= least.min(limit) && used <= most,
@@ -386,15 +396,15 @@ impl Play<'_> {
 
     /// Compares NVML's answer to a process without a context: the container's use, and each of its
     /// processes with its memory.
-    pub(super) fn judge_watch(&self, answer: &Answer) -> Result<()> {
-        let (sight, limit) = (answer.sight, self.model.limit);
+    pub(super) fn judge_nvml(&self, answer: &Answer) -> Result<()> {
+        let (shown, limit) = (answer.shown, self.model.limit);
         ensure!(
             answer.code == 0
-                && sight.nvml_total == limit
-                && sight.nvml_used == limit - sight.nvml_free,
+                && shown.nvml_total == limit
+                && shown.nvml_used == limit - shown.nvml_free,
             "NVML's getters disagree"
         );
-        self.judge_use(Sight { free: sight.nvml_free, ..sight })?;
+        self.judge_use(ShownMemory { free: shown.nvml_free, ..shown })?;
         for (process, actor) in self.model.processes.iter().zip(&self.actors) {
             let its = answer
                 .members
@@ -411,10 +421,13 @@ impl Play<'_> {
                 actor.pid()
             );
         }
-        let stranger = |pid: &u32| !self.actors.iter().any(|actor| actor.pid() == *pid);
-        let strangers: Vec<u32> =
-            answer.members.iter().map(|(pid, _)| *pid).filter(stranger).collect();
-        ensure!(strangers.is_empty(), "NVML lists {strangers:?}, who are dead or of others");
+        let is_unknown = |pid: &u32| !self.actors.iter().any(|actor| actor.pid() == *pid);
+        let unknown: Vec<u32> =
+            answer.members.iter().map(|(pid, _)| *pid).filter(is_unknown).collect();
+        ensure!(
+            unknown.is_empty(),
+            "NVML lists {unknown:?}, which are not live processes of the container"
+        );
         Ok(())
     }
 }

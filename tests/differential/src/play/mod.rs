@@ -15,17 +15,17 @@ use gpus::Gpu;
 
 use crate::actor::{Actor, Second, Setup};
 use crate::command::{Command, GraphStep, Mode, Step, Thread};
-use crate::model::{Lent, MIB, Model, Process, Progress};
+use crate::model::{Exported, MIB, Model, Process, Progress};
 use crate::oracle::Oracle;
 use crate::random::Random;
 
 /// `CUDA_ERROR_UNKNOWN`, with which the simulated driver refuses on request. No call of a run
 /// returns it otherwise.
-const TOLD_TO: i32 = 999;
+const FORCED_ERROR: i32 = 999;
 /// Timeout until the ledger and the GPU have released the memory of exited processes.
-const FORGETTING: Duration = Duration::from_secs(30);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum time until the simulated GPU notices that a process has exited.
-const UNNOTICED: Duration = Duration::from_millis(50);
+const EXIT_NOTICE_DELAY: Duration = Duration::from_millis(50);
 
 /// What a run consists of.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub struct Plan {
     /// Kinds of steps to draw beside the basic ones.
     pub routes: Vec<Route>,
     /// Whether `cuMemGetInfo` is compared after every step, not only when it is drawn.
-    pub look_always: bool,
+    pub compare_always: bool,
 }
 
 /// A family of calls that a run may leave out. A seed repeats its run only with the same families.
@@ -227,17 +227,17 @@ struct Play<'a> {
     model: Model,
     actors: Vec<Actor>,
     /// An observer process without a context.
-    bystander: Actor,
+    observer: Actor,
     oracle: Oracle,
     /// Maximum that the ledger may have for exited processes, in bytes.
-    dead: u64,
+    exited: u64,
     /// Maximum that the driver may have taken beyond that.
-    slack_of_the_dead: u64,
+    exited_slack: u64,
     next_key: u32,
     /// Descriptors in transit between processes.
     descriptors: BTreeMap<u32, (Kind, OwnedFd)>,
     /// Other interfaces' memory of exited processes, which the GPU may still have.
-    dying_foreign: Vec<u32>,
+    exited_foreign: Vec<u32>,
     /// When a program last exited or executed another one.
     last_end: Option<Instant>,
     outcome: Outcome,
@@ -326,7 +326,7 @@ impl<'a> Play<'a> {
             .chain(&shared)
             .chain(plan.more_that_refuses())
             .chain(plan.graphs_and_code_that_refuse())
-            .map(|name| format!("{name}:p0.03:{TOLD_TO}"))
+            .map(|name| format!("{name}:p0.03:{FORCED_ERROR}"))
             .collect();
         let faults = faults.join(",");
         let gpus = if plan.has(Route::Gpus) { 2 } else { 1 };
@@ -351,21 +351,21 @@ impl<'a> Play<'a> {
             let step = Step { gpu, ..Step::from(Command::ContextCreate { context: 1 }) };
             ensure!(first.take(&step)?.code == 0, "the first {step:?} was refused");
         }
-        let witnesses = (0..gpus)
+        let oracles = (0..gpus)
             .map(|gpu| Ok(Oracle::open(&setup.container, &setup.state, &setup.gpus)?.of_gpu(gpu)));
-        let mut witnesses = witnesses.collect::<Result<Vec<_>>>()?.into_iter();
-        let oracle = witnesses.next().context("a GPU")?;
+        let mut oracles = oracles.collect::<Result<Vec<_>>>()?.into_iter();
+        let oracle = oracles.next().context("a GPU")?;
         let context = oracle.context_cost();
         first.kill()?;
         // No other process observes the GPU meanwhile, and the ledger forgets exited processes
         // after a fixed time.
-        let deadline = Instant::now() + FORGETTING;
+        let deadline = Instant::now() + RELEASE_TIMEOUT;
         while oracle.truth()? > 0 {
-            ensure!(Instant::now() < deadline, "the GPU does not forget the first process");
+            ensure!(Instant::now() < deadline, "the GPU does not release the first process");
             std::thread::sleep(Duration::from_millis(5));
         }
-        let mut bystander = Actor::start(&setup, plan.seed)?;
-        ensure!(bystander.perform(&Command::Init)?.code == 0, "the bystander's cuInit was refused");
+        let mut observer = Actor::start(&setup, plan.seed)?;
+        ensure!(observer.perform(&Command::Init)?.code == 0, "the observer's cuInit was refused");
 
         let setup = Setup { faults: plan.refusals.then_some(faults), ..setup };
         let mut random = Random::of(plan.seed);
@@ -377,11 +377,11 @@ impl<'a> Play<'a> {
             limit,
             context,
             processes,
-            lent: BTreeMap::new(),
+            exported: BTreeMap::new(),
             orphans: 0,
             foreign: BTreeMap::new(),
         };
-        let other = witnesses.next().map(|oracle| {
+        let other = oracles.next().map(|oracle| {
             let limit = plan.second().limit_mib * MIB;
             Gpu::new(1, Model { limit, ..model.clone() }, oracle, context)
         });
@@ -391,13 +391,13 @@ impl<'a> Play<'a> {
             random,
             model,
             actors,
-            bystander,
+            observer,
             oracle,
-            dead: context,
-            slack_of_the_dead: 0,
+            exited: context,
+            exited_slack: 0,
             next_key: 1,
             descriptors: BTreeMap::new(),
-            dying_foreign: Vec::new(),
+            exited_foreign: Vec::new(),
             last_end: None,
             outcome: Outcome::default(),
             gpu: 0,
@@ -409,120 +409,124 @@ impl<'a> Play<'a> {
         if self.plan.has(Route::Gpus) && self.random.once_in(3) {
             self.turn();
         }
-        let who = usize::try_from(self.random.below(self.actors.len() as u64))?;
+        let index = usize::try_from(self.random.below(self.actors.len() as u64))?;
         self.outcome.operations += 1;
         if self.random.once_in(self.plan.kill_once_in) {
-            self.replace(who)?;
-            return self.look_around(who).context("after a kill");
+            self.replace(index)?;
+            return self.compare_memory_info(index).context("after a kill");
         }
         if !self.descriptors.is_empty() && self.random.once_in(200) {
             self.descriptors.pop_first();
             // Memory that only the descriptor held is released as that of an exited process is.
             self.last_end = Some(Instant::now());
         }
-        let who = self.free_to_go(who);
-        let command = self.draw(who);
+        let index = self.free_to_go(index);
+        let command = self.draw(index);
         if let Command::GreenCreate { .. }
         | Command::ModuleLoad { .. }
-        | Command::LibraryBring { .. }
+        | Command::LibraryUse { .. }
         | Command::Code(_) = command
         {
-            self.settle()?;
+            self.wait_for_release()?;
         }
-        let Some(actor) = self.actors.get_mut(who) else { bail!("no actor {who}") };
-        if let Command::PhysicalImport { lent, .. }
-        | Command::PoolImport { lent, .. }
-        | Command::ObjectImport { lent, .. }
-        | Command::ExternalImport { key: lent, .. } = command
+        let Some(actor) = self.actors.get_mut(index) else { bail!("no actor {index}") };
+        if let Command::PhysicalImport { exported, .. }
+        | Command::PoolImport { exported, .. }
+        | Command::ObjectImport { exported, .. }
+        | Command::ExternalImport { key: exported, .. } = command
         {
-            let (_, descriptor) = self.descriptors.get(&lent).context("no such descriptor")?;
+            let (_, descriptor) = self.descriptors.get(&exported).context("no such descriptor")?;
             actor.line().send(descriptor.as_fd())?;
         }
         let thread =
             if self.plan.has(Route::Threads) { thread(&mut self.random) } else { Thread::First };
         // A capture that is not relaxed belongs to one thread.
-        let strict = self.model.processes[who].drawn.is_strict() || is_strict(&command);
+        let strict = self.model.processes[index].drawn.is_strict() || is_strict(&command);
         let thread = if strict { Thread::First } else { thread };
         let step = Step { command, gpu: self.gpu, thread };
         let answer = actor.take(&step)?;
         let command = &step.command;
-        if let Err(error) = self.judge(who, command, &answer) {
-            let (accounting, gpu, dead) = (self.oracle.total()?, self.oracle.truth()?, self.dead);
+        if let Err(error) = self.judge(index, command, &answer) {
+            let (accounting, gpu, exited) =
+                (self.oracle.total()?, self.oracle.truth()?, self.exited);
             bail!(
-                "actor {who}: {step:?} -> {answer:?}: {error:#} ({accounting:?}, {gpu} on the GPU, {dead} of the dead)"
+                "actor {index}: {step:?} -> {answer:?}: {error:#} ({accounting:?}, {gpu} on the GPU, {exited} of exited processes)"
             );
         }
-        let look = self.look(who, command).and_then(|()| self.look_around(who));
-        look.with_context(|| format!("after actor {who}: {step:?} -> {answer:?}"))
+        let compared =
+            self.compare_all(index, command).and_then(|()| self.compare_memory_info(index));
+        compared.with_context(|| format!("after actor {index}: {step:?} -> {answer:?}"))
     }
 
     /// Compares `cuMemGetInfo` if the plan says so, in this process or the next one that has a
     /// context.
-    fn look_around(&mut self, who: usize) -> Result<()> {
-        if !self.plan.look_always {
+    fn compare_memory_info(&mut self, index: usize) -> Result<()> {
+        if !self.plan.compare_always {
             return Ok(());
         }
         let all = self.actors.len();
-        let can = |who: &usize| {
-            let process = &self.model.processes[*who];
+        let can = |index: &usize| {
+            let process = &self.model.processes[*index];
             process.progress == Progress::Running && !process.contexts.is_empty()
         };
-        let Some(who) = (who..who + all).map(|who| who % all).find(can) else { return Ok(()) };
-        let contexts = &self.model.processes[who].contexts;
+        let Some(index) = (index..index + all).map(|index| index % all).find(can) else {
+            return Ok(());
+        };
+        let contexts = &self.model.processes[index].contexts;
         // Contexts take turns.
         let turn = usize::try_from(self.outcome.operations)? % contexts.len();
-        let command = Command::Look { context: contexts[turn] };
+        let command = Command::MemoryInfo { context: contexts[turn] };
         let step = Step { command: command.clone(), gpu: self.gpu, thread: Thread::First };
-        let answer = self.actors[who].take(&step)?;
-        self.judge(who, &command, &answer)
-            .with_context(|| format!("actor {who}: {command:?} -> {answer:?}"))
+        let answer = self.actors[index].take(&step)?;
+        self.judge(index, &command, &answer)
+            .with_context(|| format!("actor {index}: {command:?} -> {answer:?}"))
     }
 
     /// Compares ledger, GPU and getters with the model, for the process that acted and the one
     /// acted on.
-    fn look(&mut self, who: usize, command: &Command) -> Result<()> {
-        self.compare(who)?;
+    fn compare_all(&mut self, index: usize, command: &Command) -> Result<()> {
+        self.compare(index)?;
         if let Command::Checkpoint { pid } | Command::Restore { pid } = *command {
             let other = self.place_of(pid).context("no such process")?;
             self.on_each_gpu(|play| play.compare_process(other))
                 .into_iter()
                 .collect::<Result<()>>()?;
         }
-        let answer = self.bystander.take(&Step { gpu: self.gpu, ..Step::from(Command::Watch) })?;
-        self.judge_watch(&answer).with_context(|| format!("{answer:?}"))
+        let answer =
+            self.observer.take(&Step { gpu: self.gpu, ..Step::from(Command::NvmlQuery) })?;
+        self.judge_nvml(&answer).with_context(|| format!("{answer:?}"))
     }
 
     /// Returns this process, or the next one that is not locked. There is one, since no process
     /// locks itself.
-    fn free_to_go(&self, who: usize) -> usize {
+    fn free_to_go(&self, index: usize) -> usize {
         let all = self.actors.len();
-        let is_free = |who: &usize| self.model.processes[*who].progress == Progress::Running;
-        (who..who + all).map(|who| who % all).find(is_free).unwrap_or(who)
+        let is_free = |index: &usize| self.model.processes[*index].progress == Progress::Running;
+        (index..index + all).map(|index| index % all).find(is_free).unwrap_or(index)
     }
 
     /// Waits until the memory of exited processes is gone. The next command is measured by the
     /// GPU's free memory, which their release would raise.
-    fn settle(&mut self) -> Result<()> {
-        let deadline = Instant::now() + FORGETTING;
-        while !self.is_settled()? || self.oracle.draining()? > 0 {
-            ensure!(Instant::now() < deadline, "the dead are not forgotten");
+    fn wait_for_release(&mut self) -> Result<()> {
+        let deadline = Instant::now() + RELEASE_TIMEOUT;
+        while !self.is_released()? || self.oracle.draining()? > 0 {
+            ensure!(Instant::now() < deadline, "the memory of exited processes is not released");
             std::thread::sleep(Duration::from_millis(5));
             // Without a monitor a live process reclaims the slots of exited ones.
-            self.bystander.perform(&Command::Watch)?;
+            self.observer.perform(&Command::NvmlQuery)?;
         }
         Ok(())
     }
 
     /// Returns whether the GPU has released the memory of exited processes.
-    fn is_settled(&self) -> Result<bool> {
+    fn is_released(&self) -> Result<bool> {
         // Until an observation the GPU takes exited processes, and programs before an `exec`, for
         // live ones.
-        if self.last_end.is_some_and(|end| end.elapsed() < UNNOTICED) {
+        if self.last_end.is_some_and(|end| end.elapsed() < EXIT_NOTICE_DELAY) {
             return Ok(false);
         }
-        let living: Vec<u32> =
-            self.actors.iter().chain([&self.bystander]).map(Actor::pid).collect();
-        self.oracle.is_settled(&living)
+        let living: Vec<u32> = self.actors.iter().chain([&self.observer]).map(Actor::pid).collect();
+        self.oracle.holds_only(&living)
     }
 
     fn place_of(&self, pid: u32) -> Option<usize> {
@@ -530,44 +534,44 @@ impl<'a> Play<'a> {
     }
 
     /// Replaces a process that has exited by a new one in the model.
-    fn bury(&mut self, who: usize) {
-        self.on_each_gpu(|play| play.bury_here(who));
+    fn remove_process(&mut self, index: usize) {
+        self.on_each_gpu(|play| play.remove_process_here(index));
     }
 
-    fn bury_here(&mut self, who: usize) {
-        let process = std::mem::take(&mut self.model.processes[who]);
-        self.slack_of_the_dead += process.slack();
-        self.dead += self.model.of(&process) + process.stale();
+    fn remove_process_here(&mut self, index: usize) {
+        let process = std::mem::take(&mut self.model.processes[index]);
+        self.exited_slack += process.slack();
+        self.exited += self.model.of(&process) + process.stale();
         self.model.orphans += process.outlives();
-        self.dying_foreign.extend(process.holds_of_others());
+        self.exited_foreign.extend(process.holds_of_others());
         self.last_end = Some(Instant::now());
-        for lent in process.lends() {
-            if let Some(lent) = self.model.lent.get_mut(&lent) {
-                lent.bereaved = true;
+        for exported in process.exports() {
+            if let Some(exported) = self.model.exported.get_mut(&exported) {
+                exported.maker_exited = true;
             }
         }
     }
 
     /// Records exported memory, and forgets exports that no process can have any more.
-    fn lend(&mut self, name: u32, lent: Lent) {
+    fn lend(&mut self, name: u32, exported: Exported) {
         let (model, descriptors) = (&self.model, &self.descriptors);
         let known = |name: u32| {
             model.maker(name).is_some()
-                || model.is_borrowed(name)
+                || model.is_imported(name)
                 || descriptors.contains_key(&name)
         };
-        let gone: Vec<u32> = model.lent.keys().copied().filter(|name| !known(*name)).collect();
+        let gone: Vec<u32> = model.exported.keys().copied().filter(|name| !known(*name)).collect();
         for name in gone {
-            self.model.lent.remove(&name);
+            self.model.exported.remove(&name);
         }
-        self.model.lent.insert(name, lent);
+        self.model.exported.insert(name, exported);
     }
 
     /// Kills a process and starts another one in its place.
-    fn replace(&mut self, who: usize) -> Result<()> {
-        self.bury(who);
+    fn replace(&mut self, index: usize) -> Result<()> {
+        self.remove_process(index);
         let successor = start(&self.setup, &mut self.random)?;
-        let Some(place) = self.actors.get_mut(who) else { bail!("no actor {who}") };
+        let Some(place) = self.actors.get_mut(index) else { bail!("no actor {index}") };
         std::mem::replace(place, successor).kill()?;
         self.last_end = Some(Instant::now());
         self.outcome.kills += 1;
@@ -576,26 +580,25 @@ impl<'a> Play<'a> {
 
     /// Kills all processes and measures what is left.
     fn end(self) -> Result<Outcome> {
-        let Self { actors, bystander, oracle, setup, mut outcome, other, .. } = self;
-        let mut witnesses: Vec<Oracle> =
-            other.into_iter().map(Gpu::into_witness).chain([oracle]).collect();
-        for actor in actors.into_iter().chain([bystander]) {
+        let Self { actors, observer, oracle, setup, mut outcome, other, .. } = self;
+        let mut oracles: Vec<Oracle> =
+            other.into_iter().map(Gpu::into_oracle).chain([oracle]).collect();
+        for actor in actors.into_iter().chain([observer]) {
             actor.kill()?;
         }
-        let deadline = Instant::now() + FORGETTING;
+        let deadline = Instant::now() + RELEASE_TIMEOUT;
         loop {
             // Without a monitor the next process reclaims the slots of exited ones.
-            let mut undertaker = Actor::start(&Setup { faults: None, ..setup.clone() }, 0)?;
-            ensure!(undertaker.perform(&Command::Init)?.code == 0, "the last cuInit was refused");
-            undertaker.kill()?;
-            let left =
-                witnesses.iter_mut().map(|oracle| Ok((oracle.total()?.all, oracle.truth()?)));
+            let mut reclaimer = Actor::start(&Setup { faults: None, ..setup.clone() }, 0)?;
+            ensure!(reclaimer.perform(&Command::Init)?.code == 0, "the last cuInit was refused");
+            reclaimer.kill()?;
+            let left = oracles.iter_mut().map(|oracle| Ok((oracle.total()?.all, oracle.truth()?)));
             let left = left.collect::<Result<Vec<_>>>()?;
             outcome.leak = left.iter().map(|(accounting, gpu)| accounting.max(gpu)).sum();
             if outcome.leak == 0 {
                 return Ok(outcome);
             }
-            ensure!(Instant::now() < deadline, "left by the books, and on the GPUs: {left:?}");
+            ensure!(Instant::now() < deadline, "left in the ledger and on the GPUs: {left:?}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use cgpu_differential::command::{Answer, Command, Sight};
+use cgpu_differential::command::{Answer, Command, ShownMemory};
 
 use crate::code::Loaded;
 use crate::driver::place;
@@ -42,7 +42,7 @@ pub(crate) struct Actor {
     /// Pools that it created.
     pub(crate) pools: BTreeMap<u32, usize>,
     /// Pools that it destroyed while memory was in use.
-    pub(crate) doomed: Vec<usize>,
+    pub(crate) destroyed_pools: Vec<usize>,
     pub(crate) imported: BTreeMap<u32, usize>,
     /// Imported memory: the context and the address.
     pub(crate) opened: BTreeMap<u32, (u32, u64)>,
@@ -100,7 +100,7 @@ impl Actor {
             mipmaps: BTreeMap::new(),
             pooled: BTreeMap::new(),
             pools: BTreeMap::new(),
-            doomed: Vec::new(),
+            destroyed_pools: Vec::new(),
             imported: BTreeMap::new(),
             opened: BTreeMap::new(),
             opened_pooled: BTreeMap::new(),
@@ -127,10 +127,10 @@ impl Actor {
             Command::ContextDestroy { context } => self.destroy_context(context)?,
             Command::PrimaryRetain => self.retain_primary(&mut answer)?,
             Command::PrimaryRelease => {
-                self.let_primary_go(c"cuDevicePrimaryCtxRelease_v2", &mut answer)?
+                self.end_primary(c"cuDevicePrimaryCtxRelease_v2", &mut answer)?
             }
             Command::PrimaryReset => {
-                self.let_primary_go(c"cuDevicePrimaryCtxReset_v2", &mut answer)?
+                self.end_primary(c"cuDevicePrimaryCtxReset_v2", &mut answer)?
             }
             Command::Allocate { context, key, bytes } => {
                 self.allocate(context, key, bytes, &mut answer)?
@@ -180,7 +180,7 @@ impl Actor {
             Command::Stream(about) => self.stream(about, &mut answer)?,
             Command::Range(about) => self.range(about)?,
             Command::Synchronise { context } => self.synchronise(context)?,
-            Command::Lend { key, .. } => self.lend(key, &mut answer)?,
+            Command::Export { key, .. } => self.lend(key, &mut answer)?,
             Command::Open { context, open, handle, .. } => {
                 self.open(context, open, handle, &mut answer)?
             }
@@ -190,8 +190,10 @@ impl Actor {
             Command::PoolCreate { pool } => self.create_pool(pool)?,
             Command::PoolExport { pool, .. } => self.export_pool(pool)?,
             Command::PoolImport { pool, .. } => self.import_pool(pool)?,
-            Command::PoolLend { key } => self.lend_pooled(key, &mut answer)?,
-            Command::PoolOpen { pool, open, handle, .. } => self.open_pooled(pool, open, handle)?,
+            Command::PoolExportPointer { key } => self.export_pointer(key, &mut answer)?,
+            Command::PoolImportPointer { pool, open, handle, .. } => {
+                self.import_pointer(pool, open, handle)?
+            }
             Command::PoolClose { context, open } => self.close_pooled(context, open)?,
             Command::GraphCreate { context, graph, sizes } => {
                 self.create_graph(context, graph, &sizes)?
@@ -214,8 +216,8 @@ impl Actor {
             }
             Command::ModuleUnload { context, module } => self.unload_module(context, module)?,
             Command::LibraryLoad { library, bytes } => self.load_library(library, bytes)?,
-            Command::LibraryBring { context, library, variable } => {
-                self.bring_library(context, library, variable)?
+            Command::LibraryUse { context, library, variable } => {
+                self.use_library(context, library, variable)?
             }
             Command::LibraryUnload { library } => self.unload_library(library)?,
             Command::ObjectCreate { object, bytes, endpoint: true, .. } => {
@@ -260,8 +262,8 @@ impl Actor {
             Command::Unlock { pid } => {
                 self.cuda.call(c"cuCheckpointProcessUnlock", [pid as usize, 0])?
             }
-            Command::Watch => self.watch(&mut answer)?,
-            Command::Look { context } => self.look(context, &mut answer)?,
+            Command::NvmlQuery => self.nvml_query(&mut answer)?,
+            Command::MemoryInfo { context } => self.memory_info(context, &mut answer)?,
             Command::Fork => self.fork()?,
             Command::Execute => bail!("is for the program as a whole"),
         };
@@ -296,7 +298,7 @@ impl Actor {
         Ok(code)
     }
 
-    fn look(&self, context: u32, answer: &mut Answer) -> Result<i32> {
+    fn memory_info(&self, context: u32, answer: &mut Answer) -> Result<i32> {
         let code = self.enter(context)?;
         if code != 0 {
             return Ok(code);
@@ -321,9 +323,9 @@ impl Actor {
             }
         };
         if self.cuda.names.are_drawn() {
-            self.see_low(free, total)?;
+            self.compare_low_getters(free, total)?;
         }
-        answer.sight = Sight {
+        answer.shown = ShownMemory {
             free: free as u64,
             total: total as u64,
             device_total: device_total as u64,

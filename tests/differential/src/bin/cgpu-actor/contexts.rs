@@ -75,7 +75,7 @@ impl Actor {
     }
 
     /// Releases or resets the primary context.
-    pub(crate) fn let_primary_go(&mut self, how: &CStr, answer: &mut Answer) -> Result<i32> {
+    pub(crate) fn end_primary(&mut self, how: &CStr, answer: &mut Answer) -> Result<i32> {
         let code = self.cuda.call(how, [self.device])?;
         answer.active = self.is_active()?;
         Ok(code)

@@ -20,7 +20,10 @@ impl Api {
         // SAFETY: loading the library runs its initialisers, as in every client of it. They have no
         // preconditions.
         let library = unsafe { Library::open(Some(name), RTLD_NOW) };
-        Ok(Self { library: library.with_context(|| name.to_owned())?, names: Names::given() })
+        Ok(Self {
+            library: library.with_context(|| name.to_owned())?,
+            names: Names::from_environment(),
+        })
     }
 
     /// Calls a function whose parameters are all integers or pointers, by one of its names.

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use anyhow::Result;
-use cgpu_differential::command::{Answer, Words};
+use cgpu_differential::command::{Answer, HandleBytes};
 
 use crate::actor::{Actor, NOT_OURS};
 use crate::driver::place;
@@ -26,12 +26,12 @@ impl Actor {
         &mut self,
         context: u32,
         open: u32,
-        handle: Words,
+        handle: HandleBytes,
         answer: &mut Answer,
     ) -> Result<i32> {
         /// `CUipcMemHandle`, which is passed by value.
         #[repr(C)]
-        struct Handle(Words);
+        struct Handle(HandleBytes);
         type Function = unsafe extern "C" fn(*mut u64, Handle, u32) -> i32;
 
         let code = self.enter(context)?;
@@ -96,13 +96,18 @@ impl Actor {
         Ok(code)
     }
 
-    pub(crate) fn lend_pooled(&self, key: u32, answer: &mut Answer) -> Result<i32> {
+    pub(crate) fn export_pointer(&self, key: u32, answer: &mut Answer) -> Result<i32> {
         let Some(&address) = self.pooled.get(&key) else { return Ok(NOT_OURS) };
         self.cuda
             .call(c"cuMemPoolExportPointer", [place(&mut answer.handle), usize::try_from(address)?])
     }
 
-    pub(crate) fn open_pooled(&mut self, pool: u32, open: u32, mut handle: Words) -> Result<i32> {
+    pub(crate) fn import_pointer(
+        &mut self,
+        pool: u32,
+        open: u32,
+        mut handle: HandleBytes,
+    ) -> Result<i32> {
         let Some(&pool) = self.imported.get(&pool) else { return Ok(NOT_OURS) };
         let mut address = 0_u64;
         let to = [place(&mut address), pool, place(&mut handle)];

@@ -84,7 +84,7 @@ impl Actor {
         Ok(code)
     }
 
-    pub(crate) fn bring_library(&self, context: u32, library: u32, variable: bool) -> Result<i32> {
+    pub(crate) fn use_library(&self, context: u32, library: u32, variable: bool) -> Result<i32> {
         let Some(&handle) = self.libraries.get(&library) else { return Ok(NOT_OURS) };
         let code = self.enter(context)?;
         if code != 0 {

@@ -68,7 +68,7 @@ impl Actor {
 
     /// Requires that the first versions of the getters agree with the present ones, clamped to 32
     /// bits.
-    pub(crate) fn see_low(&self, free: usize, total: usize) -> Result<()> {
+    pub(crate) fn compare_low_getters(&self, free: usize, total: usize) -> Result<()> {
         let (mut low_free, mut low_total, mut low_device) = (0_u32, 0_u32, 0_u32);
         let codes = [
             self.cuda.call(c"cuMemGetInfo", [place(&mut low_free), place(&mut low_total)])?,

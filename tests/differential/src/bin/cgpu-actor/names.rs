@@ -26,7 +26,7 @@ const SAME: [&[&CStr]; 12] = [
 pub(crate) struct Names(Option<Mutex<Random>>);
 
 impl Names {
-    pub(crate) fn given() -> Self {
+    pub(crate) fn from_environment() -> Self {
         let seed = std::env::var(NAMES).ok().and_then(|seed| seed.parse().ok());
         Self(seed.map(|seed| Mutex::new(Random::of(seed))))
     }

@@ -80,7 +80,7 @@ impl Actor {
                 Some(made) => self.cuda.call(c"cuGraphDestroy", [made.graph]),
                 None => Ok(NOT_OURS),
             },
-            GraphStep::GiveBack { key, lane, now } => {
+            GraphStep::FreeOutliving { key, lane, now } => {
                 let Some(&address) = self.nodes.memory.get(&key) else { return Ok(NOT_OURS) };
                 let stream = self.lane(lane)?;
                 match now {
@@ -165,7 +165,7 @@ impl Actor {
                 }
                 Ok(code)
             }
-            _ => bail!("nobody does {step:?}"),
+            _ => bail!("no command of a capture: {step:?}"),
         }
     }
 
@@ -363,11 +363,13 @@ impl Actor {
             return Ok(NOT_OURS);
         };
         // The result and two nodes; for the first version, a node and the result.
-        let mut told = [0_usize; 3];
+        let mut result_info = [0_usize; 3];
         if second {
-            return self.cuda.call(c"cuGraphExecUpdate_v2", [executable, graph, place(&mut told)]);
+            return self
+                .cuda
+                .call(c"cuGraphExecUpdate_v2", [executable, graph, place(&mut result_info)]);
         }
-        let [result, node, _] = &mut told;
+        let [result, node, _] = &mut result_info;
         self.cuda.call(c"cuGraphExecUpdate", [executable, graph, place(node), place(result)])
     }
 
@@ -432,7 +434,7 @@ fn lanes(step: &GraphStep) -> [Option<Strand>; 2] {
         GraphStep::Follow { from, to } => [Some(to), Some(from)],
         GraphStep::Upload { lane, .. }
         | GraphStep::Launch { lane, .. }
-        | GraphStep::GiveBack { lane, .. }
+        | GraphStep::FreeOutliving { lane, .. }
         | GraphStep::Begin { lane, .. }
         | GraphStep::Take { lane, .. }
         | GraphStep::Drop { lane, .. }

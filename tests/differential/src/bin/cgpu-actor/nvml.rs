@@ -1,7 +1,7 @@
 //! Queries of NVML.
 
 use anyhow::{Result, bail};
-use cgpu_differential::command::{Answer, Sight};
+use cgpu_differential::command::{Answer, ShownMemory};
 
 use crate::actor::Actor;
 use crate::driver::place;
@@ -26,10 +26,10 @@ impl Actor {
     }
 
     /// Reads the GPU's memory and its processes.
-    pub(crate) fn watch(&self, answer: &mut Answer) -> Result<i32> {
+    pub(crate) fn nvml_query(&self, answer: &mut Answer) -> Result<i32> {
         let (device, memory) = self.nvml_memory()?;
         let NvmlMemory { total: nvml_total, used: nvml_used, free: nvml_free } = memory;
-        answer.sight = Sight { nvml_total, nvml_used, nvml_free, ..Sight::default() };
+        answer.shown = ShownMemory { nvml_total, nvml_used, nvml_free, ..ShownMemory::default() };
         let (mut count, mut list) = (u32::try_from(MOST)?, [NvmlProcess::default(); MOST]);
         let to = [device, place(&mut count), place(&mut list)];
         let code = self.nvml.call(c"nvmlDeviceGetComputeRunningProcesses_v3", to)?;

@@ -88,7 +88,7 @@ impl Actor {
             self.pools.insert(pool, handle);
             return Ok(code);
         }
-        self.doomed.push(handle);
+        self.destroyed_pools.push(handle);
         if self.chosen_pool(None)? == handle
             || place != Place::Gpu && self.chosen_pool(Some(place))? == handle
         {
@@ -157,7 +157,11 @@ impl Actor {
     /// count as long as they can be queried: under the shim, while they hold memory.
     pub(crate) fn holds(&self) -> Result<u64> {
         let pool = self.default_pool()?;
-        let ended = self.doomed.iter().filter_map(|pool| self.reserved_by(*pool).ok()).sum::<u64>();
+        let ended = self
+            .destroyed_pools
+            .iter()
+            .filter_map(|pool| self.reserved_by(*pool).ok())
+            .sum::<u64>();
         let held: Result<u64> =
             self.pools.values().chain([&pool]).map(|pool| self.reserved_by(*pool)).sum();
         Ok(held? + ended)

@@ -53,7 +53,7 @@ impl Program {
         let common = Common {
             cuda: Api::open("libcuda.so.1")?,
             nvml: Api::open("libnvidia-ml.so.1")?,
-            line: Line::given()?,
+            line: Line::from_environment()?,
         };
         let gpus = Gpus { common: Arc::new(common), actors: BTreeMap::new() };
         Ok(Self { gpus: Arc::new(Mutex::new(gpus)), second: None })

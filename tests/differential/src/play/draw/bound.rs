@@ -19,15 +19,15 @@ const PLACES: u32 = 1 << 15;
 
 impl Play<'_> {
     /// Draws commands for multicast objects and endpoints.
-    pub(super) fn draw_bound(&mut self, who: usize, context: u32) -> Command {
-        let process = &self.model.processes[who];
+    pub(super) fn draw_bound(&mut self, index: usize, context: u32) -> Command {
+        let process = &self.model.processes[index];
         let objects: Vec<u32> = process.objects.keys().copied().collect();
         let object = self.random.pick(&objects).copied();
         let about: Object =
             object.and_then(|object| process.objects.get(&object)).cloned().unwrap_or_default();
         let fits = |its: &Physical| its.bytes > 0 && (its.shared || !about.shared) && !its.tiles;
         let handles: Vec<u32> =
-            self.handles_with(who, |its| (its.charged > 0 || its.imported) && fits(its));
+            self.handles_with(index, |its| (its.charged > 0 || its.imported) && fits(its));
         let handle = self.random.pick(&handles).copied();
         let bound: Vec<u64> = about.bound.keys().copied().collect();
         let bound = self.random.pick(&bound).copied();
@@ -49,24 +49,24 @@ impl Play<'_> {
             }
             (7, Some(object), ..) => Command::ObjectEnd { object },
             (8, Some(object), ..) if about.shared => {
-                Command::ObjectExport { object, lent: self.new_key() }
+                Command::ObjectExport { object, exported: self.new_key() }
             }
-            (9, .., Some(lent)) if objects.len() < MOST_OBJECTS => {
-                Command::ObjectImport { object: self.new_key(), lent }
+            (9, .., Some(exported)) if objects.len() < MOST_OBJECTS => {
+                Command::ObjectImport { object: self.new_key(), exported }
             }
-            _ => self.draw_other(who, context),
+            _ => self.draw_other(index, context),
         }
     }
 
     /// Draws commands for sparse arrays.
-    pub(super) fn draw_sparse(&mut self, who: usize, context: u32) -> Command {
-        let process = &self.model.processes[who];
+    pub(super) fn draw_sparse(&mut self, index: usize, context: u32) -> Command {
+        let process = &self.model.processes[index];
         let arrays: Vec<u32> = process.sparse.keys().copied().collect();
         let tiled: Vec<(u32, u32)> = process.tiles.keys().copied().collect();
         let of = |array: u32| process.sparse.get(&array).copied().unwrap_or_default();
         let array = self.random.pick(&arrays).copied().map(|array| (array, of(array)));
         let tiled = self.random.pick(&tiled).copied().map(|(array, tile)| (array, tile, of(array)));
-        let handles = self.handles_with(who, |its| its.tiles);
+        let handles = self.handles_with(index, |its| its.tiles);
         let handle = self.random.pick(&handles).copied();
         match (self.random.below(10), array, handle, tiled) {
             (0, ..) if arrays.len() < MOST_SPARSE => {
@@ -91,8 +91,8 @@ impl Play<'_> {
     }
 
     /// Draws commands for memory of other interfaces.
-    pub(super) fn draw_external(&mut self, who: usize, context: u32) -> Command {
-        let process = &self.model.processes[who];
+    pub(super) fn draw_external(&mut self, index: usize, context: u32) -> Command {
+        let process = &self.model.processes[index];
         let foreign: Vec<u32> = process.foreign.keys().copied().collect();
         let externals: Vec<(u32, u32)> =
             process.externals.iter().map(|(key, (_, name))| (*key, *name)).collect();
@@ -119,13 +119,13 @@ impl Play<'_> {
             }
             (8, .., Some(buffer)) => Command::ExternalFree { buffer },
             (9, _, _, Some((external, _)), _) => Command::ExternalEnd { external },
-            _ => Command::Look { context },
+            _ => Command::MemoryInfo { context },
         }
     }
 
     /// Returns the handles whose memory satisfies `of`.
-    pub(super) fn handles_with(&self, who: usize, of: impl Fn(&Physical) -> bool) -> Vec<u32> {
-        let process = &self.model.processes[who];
+    pub(super) fn handles_with(&self, index: usize, of: impl Fn(&Physical) -> bool) -> Vec<u32> {
+        let process = &self.model.processes[index];
         let its = process
             .handles
             .iter()

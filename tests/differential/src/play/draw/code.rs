@@ -11,8 +11,8 @@ const FUNCTIONS: u64 = 60;
 
 impl Play<'_> {
     /// Draws commands for modules, libraries and kernels.
-    pub(super) fn draw_code(&mut self, who: usize, context: u32) -> Command {
-        let code = &self.model.processes[who].code;
+    pub(super) fn draw_code(&mut self, index: usize, context: u32) -> Command {
+        let code = &self.model.processes[index].code;
         let modules: Vec<(u32, u32)> =
             code.modules.iter().map(|(name, its)| (*name, its.context)).collect();
         let libraries: Vec<u32> = code.libraries.keys().copied().collect();
@@ -47,7 +47,7 @@ impl Play<'_> {
             (12 | 13, _, _, Some((library, context, function))) => {
                 CodeStep::ReadyKernel { context, library, function }
             }
-            _ => return Command::Look { context },
+            _ => return Command::MemoryInfo { context },
         })
     }
 

@@ -13,8 +13,8 @@ const STREAMS: u64 = 3;
 
 impl Play<'_> {
     /// Draws commands that build graphs node by node, and commands for all graphs.
-    pub(super) fn draw_node(&mut self, who: usize, context: u32) -> Command {
-        let drawn = self.model.processes[who].drawn.clone();
+    pub(super) fn draw_node(&mut self, index: usize, context: u32) -> Command {
+        let drawn = self.model.processes[index].drawn.clone();
         let tops = names(&drawn, |_, graph| !graph.is_part && !graph.is_captured);
         let open = names(&drawn, |_, graph| {
             !graph.is_copy && !graph.is_captured && graph.nodes.len() < MANY
@@ -54,9 +54,9 @@ impl Play<'_> {
                 executable.map(|executable| GraphStep::EndExecutable { executable })
             }
             21 if self.random.once_in(2) => top.map(|graph| GraphStep::End { graph }),
-            22 | 23 => self.draw_give_back(&drawn, context),
+            22 | 23 => self.draw_free_outliving(&drawn, context),
             24 => {
-                let contexts = self.model.processes[who].contexts.clone();
+                let contexts = self.model.processes[index].contexts.clone();
                 Some(GraphStep::Attributes { contexts, trim: self.random.once_in(2) })
             }
             25 if self.random.once_in(2) => Some(GraphStep::Reset { used: self.random.once_in(2) }),
@@ -67,15 +67,15 @@ impl Play<'_> {
     }
 
     /// Draws commands for captures and for their graphs.
-    pub(super) fn draw_capture(&mut self, who: usize, context: u32) -> Command {
-        let drawn = self.model.processes[who].drawn.clone();
+    pub(super) fn draw_capture(&mut self, index: usize, context: u32) -> Command {
+        let drawn = self.model.processes[index].drawn.clone();
         let captures: Vec<Strand> = drawn.captures.keys().copied().collect();
         let origin = self.random.pick(&captures).copied();
         match (self.random.below(8), origin) {
             (0 | 1, _) => {
                 let lane = self.stream(context);
                 if drawn.capture_of(lane).is_some() {
-                    return self.draw_node(who, context);
+                    return self.draw_node(index, context);
                 }
                 let modes = [Mode::Global, Mode::ThreadLocal, Mode::Relaxed, Mode::Relaxed];
                 let mode = self.random.pick(&modes).copied().unwrap_or(Mode::Relaxed);
@@ -85,41 +85,41 @@ impl Play<'_> {
                 let into = self.random.pick(&tops).copied().filter(|_| self.random.once_in(4));
                 Command::Graph(GraphStep::Begin { lane, mode, into })
             }
-            (2..=5, Some(origin)) => self.draw_recorded(who, &drawn, origin),
-            _ => self.draw_node(who, context),
+            (2..=5, Some(origin)) => self.draw_recorded(index, &drawn, origin),
+            _ => self.draw_node(index, context),
         }
     }
 
     /// Draws a command during a capture that forbids its thread other calls: a part of the capture
     /// or an allowed call.
-    pub(super) fn draw_strictly(&mut self, who: usize, context: u32) -> Command {
-        let drawn = self.model.processes[who].drawn.clone();
+    pub(super) fn draw_strictly(&mut self, index: usize, context: u32) -> Command {
+        let drawn = self.model.processes[index].drawn.clone();
         let strict = drawn.captures.iter().find(|(_, capture)| capture.is_strict);
         let executables: Vec<u32> = drawn.executables.keys().copied().collect();
         let executable = self.random.pick(&executables).copied();
         match (self.random.below(8), strict, executable) {
-            (0, ..) => Command::Look { context },
+            (0, ..) => Command::MemoryInfo { context },
             (1, _, Some(executable)) => {
                 let uploads = self.random.once_in(3);
                 let launch = self.draw_launch(&drawn, executable, uploads);
-                launch.map_or(Command::Look { context }, Command::Graph)
+                launch.map_or(Command::MemoryInfo { context }, Command::Graph)
             }
-            (_, Some((origin, _)), _) => self.draw_recorded(who, &drawn, *origin),
-            (_, None, _) => Command::Look { context },
+            (_, Some((origin, _)), _) => self.draw_recorded(index, &drawn, *origin),
+            (_, None, _) => Command::MemoryInfo { context },
         }
     }
 
     /// Draws a part of a capture.
-    fn draw_recorded(&mut self, who: usize, drawn: &Graphs, origin: Strand) -> Command {
+    fn draw_recorded(&mut self, index: usize, drawn: &Graphs, origin: Strand) -> Command {
         let Some(capture) = drawn.captures.get(&origin) else {
-            return Command::Look { context: origin.context };
+            return Command::MemoryInfo { context: origin.context };
         };
         let lanes: Vec<Strand> = capture.others.keys().copied().chain([origin]).collect();
         let lane = self.random.pick(&lanes).copied().unwrap_or(origin);
         let finish = GraphStep::Finish { lane: origin, graph: capture.graph };
         Command::Graph(match self.random.below(16) {
             0..=4 => {
-                let pools: Vec<u32> = self.model.processes[who].pools.keys().copied().collect();
+                let pools: Vec<u32> = self.model.processes[index].pools.keys().copied().collect();
                 let pool = self.random.pick(&pools).copied().filter(|_| self.random.once_in(2));
                 let bytes = self.node_size();
                 GraphStep::Take { lane, key: self.new_key(), bytes, pool }
@@ -140,7 +140,7 @@ impl Play<'_> {
             8 | 9 if !capture.is_broken => self.draw_fork(drawn, origin, capture).unwrap_or(finish),
             10 => {
                 let keys: Vec<u32> =
-                    self.model.processes[who].allocations.keys().copied().collect();
+                    self.model.processes[index].allocations.keys().copied().collect();
                 self.random
                     .pick(&keys)
                     .copied()
@@ -236,7 +236,7 @@ impl Play<'_> {
             return Some(GraphStep::Upload { executable, lane });
         }
         let can = drawn.can_launch(about) || self.random.once_in(8);
-        (can && !drawn.frees_nobodys(about)).then_some(GraphStep::Launch { executable, lane })
+        (can && !drawn.frees_unnamed(about)).then_some(GraphStep::Launch { executable, lane })
     }
 
     fn draw_update(&mut self, drawn: &Graphs, executable: u32, tops: &[u32]) -> Option<GraphStep> {
@@ -246,13 +246,13 @@ impl Play<'_> {
         Some(GraphStep::Update { executable, graph: graph?, second: self.random.once_in(2) })
     }
 
-    fn draw_give_back(&mut self, drawn: &Graphs, context: u32) -> Option<GraphStep> {
+    fn draw_free_outliving(&mut self, drawn: &Graphs, context: u32) -> Option<GraphStep> {
         let wanted = !self.random.once_in(10);
         let keys = drawn.memory.iter().filter(|(_, its)| its.is_live == wanted);
         let keys: Vec<u32> = keys.map(|(key, _)| *key).collect();
         let key = self.random.pick(&keys).copied()?;
         let now = self.random.once_in(2);
-        Some(GraphStep::GiveBack { key, lane: self.free_lane(drawn, context), now })
+        Some(GraphStep::FreeOutliving { key, lane: self.free_lane(drawn, context), now })
     }
 
     /// Draws the size of an allocation node: sometimes so large that a few of them fill the limit.

@@ -14,8 +14,8 @@ const MOST_MODULES: usize = 5;
 
 impl Play<'_> {
     /// Draws commands for green contexts.
-    pub(super) fn draw_green(&mut self, who: usize, context: u32) -> Command {
-        let greens = self.model.processes[who].greens.clone();
+    pub(super) fn draw_green(&mut self, index: usize, context: u32) -> Command {
+        let greens = self.model.processes[index].greens.clone();
         match (self.random.below(6), self.random.pick(&greens).copied()) {
             (0 | 1, _) if greens.len() < MOST_GREENS => {
                 Command::GreenCreate { green: self.new_key() }
@@ -25,13 +25,13 @@ impl Play<'_> {
                 let bytes = self.random.size(self.model.limit / 4);
                 Command::GreenAllocate { green, key: self.new_key(), bytes }
             }
-            _ => Command::Look { context },
+            _ => Command::MemoryInfo { context },
         }
     }
 
     /// Draws commands for limits and modules.
-    pub(super) fn draw_implicit(&mut self, who: usize, context: u32) -> Command {
-        let modules: Vec<(u32, u32)> = self.model.processes[who]
+    pub(super) fn draw_implicit(&mut self, index: usize, context: u32) -> Command {
+        let modules: Vec<(u32, u32)> = self.model.processes[index]
             .modules
             .iter()
             .map(|(module, (context, _))| (*module, *context))
@@ -53,8 +53,8 @@ impl Play<'_> {
     }
 
     /// Draws commands for libraries. A loaded one is requested again about as often as a new one.
-    pub(super) fn draw_library(&mut self, who: usize, context: u32) -> Command {
-        let libraries: Vec<u32> = self.model.processes[who].libraries.keys().copied().collect();
+    pub(super) fn draw_library(&mut self, index: usize, context: u32) -> Command {
+        let libraries: Vec<u32> = self.model.processes[index].libraries.keys().copied().collect();
         match (self.random.below(8), self.random.pick(&libraries).copied()) {
             (0 | 1, _) if libraries.len() < MOST_LIBRARIES => {
                 let bytes = (self.random.below(64) + 1) * 2 * MIB;
@@ -62,23 +62,25 @@ impl Play<'_> {
             }
             (2, Some(library)) => Command::LibraryUnload { library },
             (_, Some(library)) => {
-                Command::LibraryBring { context, library, variable: self.random.once_in(2) }
+                Command::LibraryUse { context, library, variable: self.random.once_in(2) }
             }
-            (_, None) => Command::Look { context },
+            (_, None) => Command::MemoryInfo { context },
         }
     }
 
     /// Draws checkpoint commands for another process.
-    pub(super) fn draw_checkpoint(&mut self, who: usize, context: u32) -> Command {
-        let others: Vec<usize> = (0..self.actors.len()).filter(|other| *other != who).collect();
-        let Some(&other) = self.random.pick(&others) else { return Command::Look { context } };
+    pub(super) fn draw_checkpoint(&mut self, index: usize, context: u32) -> Command {
+        let others: Vec<usize> = (0..self.actors.len()).filter(|other| *other != index).collect();
+        let Some(&other) = self.random.pick(&others) else {
+            return Command::MemoryInfo { context };
+        };
         let (process, pid) = (&self.model.processes[other], self.actors[other].pid());
         match process.progress {
             Progress::Running if process.started => Command::Lock { pid },
-            Progress::Running => Command::Look { context },
+            Progress::Running => Command::MemoryInfo { context },
             Progress::Locked if self.random.once_in(2) => Command::Checkpoint { pid },
             Progress::Locked => Command::Unlock { pid },
-            Progress::Away => Command::Restore { pid },
+            Progress::Checkpointed => Command::Restore { pid },
         }
     }
 }

@@ -9,8 +9,8 @@ const MOST_USES: u32 = 5;
 
 impl Play<'_> {
     /// Draws commands for arrays of one and two dimensions.
-    pub(super) fn draw_flat(&mut self, who: usize, context: u32) -> Command {
-        let arrays: Vec<(u32, u32)> = self.model.processes[who]
+    pub(super) fn draw_flat(&mut self, index: usize, context: u32) -> Command {
+        let arrays: Vec<(u32, u32)> = self.model.processes[index]
             .arrays
             .iter()
             .map(|(key, array)| (*key, array.context))
@@ -31,8 +31,8 @@ impl Play<'_> {
     }
 
     /// Draws commands for memory with 32-bit addresses.
-    pub(super) fn draw_name(&mut self, who: usize, context: u32) -> Command {
-        let low: Vec<u32> = self.model.processes[who].low.iter().copied().collect();
+    pub(super) fn draw_name(&mut self, index: usize, context: u32) -> Command {
+        let low: Vec<u32> = self.model.processes[index].low.iter().copied().collect();
         match (self.random.below(5), self.random.pick(&low).copied()) {
             (0 | 1, Some(key)) => Command::Free { key },
             (2, _) => {
@@ -44,13 +44,13 @@ impl Play<'_> {
                 key: self.new_key(),
                 bytes: self.random.size(16 * MIB),
             },
-            _ => self.draw_other(who, context),
+            _ => self.draw_other(index, context),
         }
     }
 
     /// Draws commands that count uses of contexts.
-    pub(super) fn draw_use(&mut self, who: usize, context: u32) -> Command {
-        let process = &self.model.processes[who];
+    pub(super) fn draw_use(&mut self, index: usize, context: u32) -> Command {
+        let process = &self.model.processes[index];
         let uses = process.attached.get(&context).copied().unwrap_or_default();
         match self.random.below(8) {
             // Uses of the primary context are counted by other calls.
@@ -59,7 +59,7 @@ impl Play<'_> {
             6 if context != PRIMARY => Command::Detach { context },
             0 | 4 => Command::PrimaryRetain,
             1 | 5 if process.has(PRIMARY) && process.retained > 0 => Command::PrimaryRelease,
-            _ => Command::Look { context },
+            _ => Command::MemoryInfo { context },
         }
     }
 }

@@ -6,8 +6,8 @@ use crate::model::MIB;
 
 impl Play<'_> {
     /// Draws commands for three-dimensional and mipmapped arrays.
-    pub(super) fn draw_shape(&mut self, who: usize, context: u32) -> Command {
-        let arrays: Vec<(u32, u32)> = self.model.processes[who]
+    pub(super) fn draw_shape(&mut self, index: usize, context: u32) -> Command {
+        let arrays: Vec<(u32, u32)> = self.model.processes[index]
             .arrays
             .iter()
             .map(|(key, array)| (*key, array.context))
@@ -35,8 +35,8 @@ impl Play<'_> {
     }
 
     /// Draws commands that free, trim and destroy pools.
-    pub(super) fn draw_trim(&mut self, who: usize, context: u32) -> Command {
-        let process = &self.model.processes[who];
+    pub(super) fn draw_trim(&mut self, index: usize, context: u32) -> Command {
+        let process = &self.model.processes[index];
         // Memory that another process has imported is left to the commands of `Route::Exchange`.
         let is_open = |key: &u32| {
             self.model
@@ -45,9 +45,9 @@ impl Play<'_> {
                 .any(|other| other.opened_pooled.values().any(|its| its == key))
         };
         let pooled: Vec<u32> = process.pooled.keys().copied().filter(|key| !is_open(key)).collect();
-        let own = |(pool, lent): (&u32, &Option<u32>)| {
+        let own = |(pool, exported): (&u32, &Option<u32>)| {
             let is_empty = process.pooled.values().all(|its| its.pool != *pool);
-            (lent.is_none() && is_empty).then_some(*pool)
+            (exported.is_none() && is_empty).then_some(*pool)
         };
         let idle: Vec<u32> = process.pools.iter().filter_map(own).collect();
         let count = process.pools.len();

@@ -9,9 +9,9 @@ use crate::model::MIB;
 const MOST_POOLS: usize = 5;
 
 impl Play<'_> {
-    pub(super) fn draw_pool(&mut self, who: usize, context: u32) -> Command {
-        let pooled = self.pooled_of(who);
-        let process = &self.model.processes[who];
+    pub(super) fn draw_pool(&mut self, index: usize, context: u32) -> Command {
+        let pooled = self.pooled_of(index);
+        let process = &self.model.processes[index];
         let pools: Vec<u32> = process.pools.keys().copied().collect();
         let is_idle = |pool: &u32| {
             process.pools[pool].is_none() && process.pooled.values().all(|its| its.pool != *pool)
@@ -30,7 +30,7 @@ impl Play<'_> {
                 let most = if self.random.once_in(4) { 0 } else { self.random.below(96 * MIB) + 1 };
                 OfPool::Make { pool: self.new_key(), most, place: self.place() }
             }
-            (2 | 3, Some(pool), ..) => OfPool::Choose { pool, by: self.chooser(who, pool) },
+            (2 | 3, Some(pool), ..) => OfPool::Choose { pool, by: self.chooser(index, pool) },
             (4, ..) => {
                 let by = if self.random.once_in(2) { None } else { Some(Place::Gpu) };
                 OfPool::Choose { pool: DEFAULT_POOL, by }
@@ -39,7 +39,7 @@ impl Play<'_> {
             (6, _, Some(pool), _) => return Command::PoolDestroy { pool },
             (17, ..) if own.is_some() && self.random.once_in(2) => {
                 let pool = own.unwrap_or_default();
-                OfPool::End { pool, place: self.place_of_pool(who, pool) }
+                OfPool::End { pool, place: self.place_of_pool(index, pool) }
             }
             (7, ..) if resets => return Command::PrimaryReset,
             (8..=12, _, _, Some(key)) => return Command::PoolFree { context, key },
@@ -61,16 +61,16 @@ impl Play<'_> {
     }
 
     /// Draws the setter for a pool: for the GPU, for any place, or for the pool's own location.
-    fn chooser(&mut self, who: usize, pool: u32) -> Option<Place> {
+    fn chooser(&mut self, index: usize, pool: u32) -> Option<Place> {
         match self.random.below(3) {
             0 => None,
             1 => Some(self.place()),
-            _ => Some(self.place_of_pool(who, pool)),
+            _ => Some(self.place_of_pool(index, pool)),
         }
     }
 
-    fn place_of_pool(&self, who: usize, pool: u32) -> Place {
-        let local = self.model.processes[who].local.get(&pool);
+    fn place_of_pool(&self, index: usize, pool: u32) -> Place {
+        let local = self.model.processes[index].local.get(&pool);
         local.map_or(Place::Gpu, |domain| Place::Domain(*domain))
     }
 }

@@ -12,8 +12,8 @@ const STEP: u64 = 2 * MIB;
 const STEPS: u64 = 64;
 
 impl Play<'_> {
-    pub(super) fn draw_range(&mut self, who: usize, context: u32) -> Command {
-        let process = &self.model.processes[who];
+    pub(super) fn draw_range(&mut self, index: usize, context: u32) -> Command {
+        let process = &self.model.processes[index];
         let names: Vec<u32> = process.ranges.keys().copied().collect();
         let Some(range) = self.random.pick(&names).copied() else {
             return Command::Range(InRange::Reserve { range: self.new_key(), bytes: STEPS * STEP });
@@ -21,7 +21,7 @@ impl Play<'_> {
         let about = process.ranges[&range].clone();
         let parts: Vec<(u64, u64)> =
             about.parts.iter().map(|(at, part)| (*at, part.bytes)).collect();
-        let handles = self.handles_with(who, |its| its.bytes > 0 && !its.tiles);
+        let handles = self.handles_with(index, |its| its.bytes > 0 && !its.tiles);
         let handle = self.random.pick(&handles).copied();
         let part = self.random.pick(&parts).copied();
         let drawn = match (self.random.below(16), handle, part) {
@@ -32,7 +32,7 @@ impl Play<'_> {
             // Must be refused while something is mapped.
             (1, ..) => InRange::Free { range, bytes: about.bytes },
             (2..=7, Some(key), _) => {
-                let process = &self.model.processes[who];
+                let process = &self.model.processes[index];
                 let physical =
                     process.handles.get(&key).and_then(|first| process.physical.get(first));
                 let of = physical.map_or(STEP, |physical| physical.bytes) / STEP;
@@ -61,7 +61,7 @@ impl Play<'_> {
                 InRange::Retain { range, at, key: self.new_key() }
             }
             (14, Some(key), _) => return Command::PhysicalRelease { key },
-            _ => return self.draw_other(who, context),
+            _ => return self.draw_other(index, context),
         };
         Command::Range(drawn)
     }

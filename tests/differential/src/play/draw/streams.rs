@@ -8,22 +8,22 @@ use crate::model::MIB;
 const MOST_STREAMS: usize = 4;
 
 impl Play<'_> {
-    pub(super) fn draw_stream(&mut self, who: usize, context: u32) -> Command {
-        let process = &self.model.processes[who];
+    pub(super) fn draw_stream(&mut self, index: usize, context: u32) -> Command {
+        let process = &self.model.processes[index];
         let streams: Vec<u32> = process.streams.keys().copied().collect();
         let pools: Vec<u32> = process.pools.keys().copied().chain([DEFAULT_POOL]).collect();
         // Exported memory is left to the commands of `Route::Exchange`.
         let linear = process
             .allocations
             .iter()
-            .filter(|(key, its)| its.lent.is_none() && !process.low.contains(key));
+            .filter(|(key, its)| its.exported.is_none() && !process.low.contains(key));
         let linear: Vec<(u32, u32)> = linear.map(|(key, its)| (*key, its.context)).collect();
-        let pooled = self.pooled_of(who);
+        let pooled = self.pooled_of(index);
         let stream = self.random.pick(&streams).copied();
         let (key, linear) =
             (self.random.pick(&pooled).copied(), self.random.pick(&linear).copied());
         let pool = self.random.pick(&pools).copied().unwrap_or(DEFAULT_POOL);
-        let lane = self.lane(who);
+        let lane = self.lane(index);
         let drawn = match (self.random.below(16), stream, key, linear) {
             (0 | 1, ..) if streams.len() < MOST_STREAMS => {
                 InStream::Create { context, stream: self.new_key(), apart: self.random.once_in(2) }
@@ -32,7 +32,7 @@ impl Play<'_> {
             (3..=7, _, Some(key), _) => InStream::Free { context, lane, key },
             (8, _, _, Some((key, context))) => InStream::FreeLinear { context, lane, key },
             (9 | 10, ..) => {
-                let (before, after) = (self.lane_of(who, context), self.lane(who));
+                let (before, after) = (self.lane_of(index, context), self.lane(index));
                 InStream::Order { context, before, after }
             }
             (11 | 12, ..) => InStream::Wait { context, lane },
@@ -45,25 +45,25 @@ impl Play<'_> {
     }
 
     /// Returns the pool allocations of a process that no other process has imported.
-    pub(super) fn pooled_of(&self, who: usize) -> Vec<u32> {
+    pub(super) fn pooled_of(&self, index: usize) -> Vec<u32> {
         let is_open = |key: &u32| {
             self.model
                 .processes
                 .iter()
                 .any(|other| other.opened_pooled.values().any(|its| its == key))
         };
-        self.model.processes[who].pooled.keys().copied().filter(|key| !is_open(key)).collect()
+        self.model.processes[index].pooled.keys().copied().filter(|key| !is_open(key)).collect()
     }
 
     /// Draws a stream of a process, in any context.
-    fn lane(&mut self, who: usize) -> Lane {
-        let made: Vec<u32> = self.model.processes[who].streams.keys().copied().collect();
+    fn lane(&mut self, index: usize) -> Lane {
+        let made: Vec<u32> = self.model.processes[index].streams.keys().copied().collect();
         self.lane_among(&made)
     }
 
     /// Draws a stream of a context.
-    fn lane_of(&mut self, who: usize, context: u32) -> Lane {
-        let its = self.model.processes[who].streams.iter().filter(|(_, its)| **its == context);
+    fn lane_of(&mut self, index: usize, context: u32) -> Lane {
+        let its = self.model.processes[index].streams.iter().filter(|(_, its)| **its == context);
         let made: Vec<u32> = its.map(|(stream, _)| *stream).collect();
         self.lane_among(&made)
     }

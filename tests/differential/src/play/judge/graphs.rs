@@ -15,8 +15,8 @@ const UNJOINED: i32 = 904;
 
 impl Play<'_> {
     /// Requires that the bytes reserved for graphs cover what they have allocated.
-    pub(super) fn judge_reserved(&mut self, who: usize, answer: &Answer) -> Result<()> {
-        let drawn = &mut self.model.processes[who].drawn;
+    pub(super) fn judge_reserved(&mut self, index: usize, answer: &Answer) -> Result<()> {
+        let drawn = &mut self.model.processes[index].drawn;
         drawn.seen(answer.graphs);
         let live = drawn.live_rooms();
         ensure!(
@@ -29,12 +29,12 @@ impl Play<'_> {
 
     pub(super) fn judge_graph(
         &mut self,
-        who: usize,
+        index: usize,
         step: &GraphStep,
         answer: &Answer,
     ) -> Result<()> {
         let code = answer.code;
-        let drawn = &mut self.model.processes[who].drawn;
+        let drawn = &mut self.model.processes[index].drawn;
         match *step {
             GraphStep::Make { graph } => {
                 ensure!(code == 0, "the graph was not made");
@@ -111,7 +111,7 @@ impl Play<'_> {
                 }
                 self.counts(code);
                 if code == 0 {
-                    let drawn = &mut self.model.processes[who].drawn;
+                    let drawn = &mut self.model.processes[index].drawn;
                     if drawn.has_memory(graph)
                         && let Some(graph) = drawn.graphs.get_mut(&graph)
                     {
@@ -148,7 +148,7 @@ impl Play<'_> {
                 }
                 self.granted_if(self.model.fits(bound), !self.model.might_fit(fresh), code)?;
                 if self.counts(code) {
-                    self.model.processes[who].drawn.launched(executable);
+                    self.model.processes[index].drawn.launched(executable);
                 }
             }
             GraphStep::Update { executable, graph, .. } => {
@@ -178,7 +178,7 @@ impl Play<'_> {
                 ensure!(code == 0, "the graph was not destroyed");
                 drawn.end(graph);
             }
-            GraphStep::GiveBack { key, .. } => {
+            GraphStep::FreeOutliving { key, .. } => {
                 let about = drawn.memory.get(&key).context("the memory")?;
                 let can = about.is_live && !about.by_owner;
                 ensure!(
@@ -187,7 +187,7 @@ impl Play<'_> {
                     if can { "can be" } else { "cannot be" }
                 );
                 if code == 0 {
-                    drawn.given_back(key);
+                    drawn.freed_by_program(key);
                 }
             }
             GraphStep::Attributes { trim, .. } => {
@@ -220,15 +220,15 @@ impl Play<'_> {
                     drawn.reserved[1] = answer.graphs;
                 }
             }
-            _ => self.judge_capture(who, step, code)?,
+            _ => self.judge_capture(index, step, code)?,
         }
         Ok(())
     }
 
     /// Compares the commands of captures, which allocate nothing.
-    fn judge_capture(&mut self, who: usize, step: &GraphStep, code: i32) -> Result<()> {
+    fn judge_capture(&mut self, index: usize, step: &GraphStep, code: i32) -> Result<()> {
         let next = self.new_name();
-        let drawn = &mut self.model.processes[who].drawn;
+        let drawn = &mut self.model.processes[index].drawn;
         match *step {
             GraphStep::Begin { lane, mode, into } => {
                 ensure!(code == 0, "the capture did not begin");
@@ -282,7 +282,7 @@ impl Play<'_> {
                     ensure!(!self.model.fits(rounded(bytes)), "refused where there is room");
                     return Ok(());
                 }
-                let drawn = &mut self.model.processes[who].drawn;
+                let drawn = &mut self.model.processes[index].drawn;
                 let capture = drawn.captures.get_mut(&lane).context("the capture")?;
                 let expected =
                     if capture.is_broken { [UNSUPPORTED, INVALIDATED] } else { [UNSUPPORTED; 2] };
@@ -308,7 +308,7 @@ impl Play<'_> {
                 ensure!(code == 0, "a stream that captures was not destroyed");
                 drawn.abandon(lane);
             }
-            _ => anyhow::bail!("nobody judges {step:?}"),
+            _ => anyhow::bail!("no comparison for {step:?}"),
         }
         Ok(())
     }

@@ -14,8 +14,8 @@ const NOT_SUPPORTED: i32 = 801;
 impl Play<'_> {
     /// Applies a primary context that was created for a green one. If the green one is refused, the
     /// primary context stays when references of the program have outlived a reset.
-    pub(super) fn primary_came_back(&mut self, who: usize, active: bool) {
-        let process = &mut self.model.processes[who];
+    pub(super) fn apply_primary(&mut self, index: usize, active: bool) {
+        let process = &mut self.model.processes[index];
         if active && process.retained > 0 && !process.has(PRIMARY) {
             process.contexts.push(PRIMARY);
         }
@@ -23,7 +23,7 @@ impl Play<'_> {
 
     pub(super) fn judge_implicit(
         &mut self,
-        who: usize,
+        index: usize,
         command: &Command,
         answer: &Answer,
     ) -> Result<()> {
@@ -31,9 +31,9 @@ impl Play<'_> {
         match *command {
             Command::GreenCreate { green } => {
                 let whole =
-                    if self.model.processes[who].has(PRIMARY) { 0 } else { self.model.context };
+                    if self.model.processes[index].has(PRIMARY) { 0 } else { self.model.context };
                 self.granted_if_fits(whole + GREEN, code)?;
-                let process = &mut self.model.processes[who];
+                let process = &mut self.model.processes[index];
                 if code == 0 {
                     ensure!(answer.active, "a green context without the primary one");
                     if whole > 0 {
@@ -41,58 +41,58 @@ impl Play<'_> {
                     }
                     process.greens.push(green);
                 }
-                self.primary_came_back(who, answer.active);
-                let process = &self.model.processes[who];
+                self.apply_primary(index, answer.active);
+                let process = &self.model.processes[index];
                 ensure!(answer.active == process.has(PRIMARY), "the primary context's state");
             }
             Command::GreenDestroy { green } => {
                 ensure!(code == 0, "the green context was not destroyed");
-                let process = &mut self.model.processes[who];
+                let process = &mut self.model.processes[index];
                 process.greens.retain(|other| *other != green);
                 if !answer.active {
-                    process.lose(PRIMARY);
+                    process.remove_context(PRIMARY);
                 }
             }
             Command::GreenAllocate { key, bytes, .. } => {
                 let charged = rounded(bytes);
                 self.granted_if_fits(charged, code)?;
                 if self.counts(code) {
-                    let allocation = Allocation { context: PRIMARY, charged, lent: None };
-                    self.model.processes[who].allocations.insert(key, allocation);
+                    let allocation = Allocation { context: PRIMARY, charged, exported: None };
+                    self.model.processes[index].allocations.insert(key, allocation);
                 }
             }
             Command::LimitSet { context, limit, value } => {
                 let bytes = |each: u64| each * answer.needed;
                 let former = bytes(answer.former);
-                let set = self.model.processes[who].limits.get(&(context, limit)).copied();
-                let set = set.unwrap_or(Set { came: former, beyond: 0 });
-                let beyond = bytes(value).saturating_sub(set.came);
+                let set = self.model.processes[index].limits.get(&(context, limit)).copied();
+                let set = set.unwrap_or(Set { initial: former, beyond: 0 });
+                let beyond = bytes(value).saturating_sub(set.initial);
                 match beyond.checked_sub(set.beyond) {
                     Some(more) => self.granted_if_fits(more, code)?,
                     None => ensure!(code == 0, "the limit was not made smaller"),
                 }
                 if code == 0 {
                     let set = Set { beyond, ..set };
-                    self.model.processes[who].limits.insert((context, limit), set);
+                    self.model.processes[index].limits.insert((context, limit), set);
                 }
             }
             Command::ModuleLoad { context, module, bytes } => {
                 self.granted_if_fits(bytes, code)?;
                 if self.counts(code) {
-                    self.model.processes[who].modules.insert(module, (context, bytes));
+                    self.model.processes[index].modules.insert(module, (context, bytes));
                 }
             }
             Command::ModuleUnload { module, .. } => {
                 ensure!(code == 0, "the module was not unloaded");
-                self.model.processes[who].modules.remove(&module);
+                self.model.processes[index].modules.remove(&module);
             }
             Command::LibraryLoad { library, bytes } => {
                 ensure!(code == 0, "a library, which takes nothing, was not loaded");
-                self.model.processes[who].libraries.insert(library, (bytes, BTreeSet::new()));
+                self.model.processes[index].libraries.insert(library, (bytes, BTreeSet::new()));
             }
-            Command::LibraryBring { context, library, .. } => {
+            Command::LibraryUse { context, library, .. } => {
                 let its =
-                    self.model.processes[who].libraries.get(&library).context("the library")?;
+                    self.model.processes[index].libraries.get(&library).context("the library")?;
                 let (bytes, is_there) = (its.0, its.1.contains(&context));
                 ensure!(!is_there || code == 0, "what is there was refused");
                 if !is_there {
@@ -100,37 +100,37 @@ impl Play<'_> {
                     self.counts(code);
                 }
                 if let (0, Some((_, contexts))) =
-                    (code, self.model.processes[who].libraries.get_mut(&library))
+                    (code, self.model.processes[index].libraries.get_mut(&library))
                 {
                     contexts.insert(context);
                 }
             }
             Command::LibraryUnload { library } => {
                 ensure!(code == 0, "the library was not unloaded");
-                self.model.processes[who].libraries.remove(&library);
+                self.model.processes[index].libraries.remove(&library);
             }
             Command::Lock { pid } => {
                 ensure!(code == 0, "a process between two calls was not locked");
                 self.progressed(pid, Progress::Locked)?;
             }
             Command::Checkpoint { pid } => {
-                let who = self.place_of(pid).context("no such process")?;
+                let index = self.place_of(pid).context("no such process")?;
                 let shares =
-                    self.on_each_gpu(|play| play.model.processes[who].shares).contains(&true);
+                    self.on_each_gpu(|play| play.model.processes[index].shares).contains(&true);
                 ensure!(
                     code == 0 || code == NOT_SUPPORTED && shares,
                     "a locked process was not checkpointed"
                 );
                 if code == 0 {
-                    self.progressed(pid, Progress::Away)?;
+                    self.progressed(pid, Progress::Checkpointed)?;
                 }
             }
             Command::Restore { pid } => {
-                let who = self.place_of(pid).context("no such process")?;
+                let index = self.place_of(pid).context("no such process")?;
                 let rooms = self.on_each_gpu(|play| {
-                    let process = &play.model.processes[who];
-                    let most =
-                        play.model.at_home(process) + process.pool_on_the_books - process.pool;
+                    let process = &play.model.processes[index];
+                    let most = play.model.charge_when_restored(process) + process.pool_charged
+                        - process.pool;
                     (play.model.fits(most), !play.model.might_fit(play.model.firm(process)))
                 });
                 let surely = rooms.iter().all(|(surely, _)| *surely);
@@ -148,15 +148,15 @@ impl Play<'_> {
                 ensure!(code == 0, "a locked process was not unlocked");
                 self.progressed(pid, Progress::Running)?;
             }
-            _ => bail!("nobody judges {command:?}"),
+            _ => bail!("no comparison for {command:?}"),
         }
         Ok(())
     }
 
     /// Applies a checkpoint state on every GPU, since a checkpoint covers the whole process.
     fn progressed(&mut self, pid: u32, progress: Progress) -> Result<()> {
-        let who = self.place_of(pid).context("no such process")?;
-        self.on_each_gpu(|play| play.model.processes[who].progress = progress);
+        let index = self.place_of(pid).context("no such process")?;
+        self.on_each_gpu(|play| play.model.processes[index].progress = progress);
         Ok(())
     }
 }

@@ -10,12 +10,12 @@ impl Play<'_> {
     /// Compares an allocation from a pool; the default pool stands for the GPU's current one.
     pub(super) fn judge_pooled(
         &mut self,
-        who: usize,
+        index: usize,
         key: u32,
         (bytes, pool): (u64, u32),
         code: i32,
     ) -> Result<()> {
-        let process = &self.model.processes[who];
+        let process = &self.model.processes[index];
         let pool = process.meant(pool);
         // The driver decides how a pool grows: by at most two chunks more than requested, and never
         // beyond its maximum size.
@@ -25,15 +25,20 @@ impl Play<'_> {
         self.granted_if(surely, never, code)?;
         if self.counts(code) {
             let pooled = Pooled { bytes, pool, handle: None };
-            self.model.processes[who].pooled.insert(key, pooled);
+            self.model.processes[index].pooled.insert(key, pooled);
         }
         Ok(())
     }
 
-    pub(super) fn judge_pool(&mut self, who: usize, about: OfPool, answer: &Answer) -> Result<()> {
+    pub(super) fn judge_pool(
+        &mut self,
+        index: usize,
+        about: OfPool,
+        answer: &Answer,
+    ) -> Result<()> {
         let code = answer.code;
         let has_domains = self.plan.is_of_two_domains();
-        let process = &mut self.model.processes[who];
+        let process = &mut self.model.processes[index];
         match about {
             OfPool::Make { pool, most, place } => {
                 ensure!(code == 0, "the pool was not made");
@@ -83,12 +88,12 @@ impl Play<'_> {
 
     pub(super) fn judge_stream(
         &mut self,
-        who: usize,
+        index: usize,
         about: InStream,
         answer: &Answer,
     ) -> Result<()> {
         let code = answer.code;
-        let process = &mut self.model.processes[who];
+        let process = &mut self.model.processes[index];
         match about {
             InStream::Create { context, stream, .. } => {
                 ensure!(code == 0, "the stream was not made");
@@ -99,7 +104,7 @@ impl Play<'_> {
                 process.streams.remove(&stream);
             }
             InStream::Allocate { key, bytes, pool, .. } => {
-                self.judge_pooled(who, key, (bytes, pool), code)?;
+                self.judge_pooled(index, key, (bytes, pool), code)?;
             }
             InStream::Free { key, .. } => {
                 ensure!(code == 0, "the free in a stream was refused");

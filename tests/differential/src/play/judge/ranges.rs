@@ -9,12 +9,12 @@ use crate::model::Range;
 impl Play<'_> {
     pub(super) fn judge_range(
         &mut self,
-        who: usize,
+        index: usize,
         about: InRange,
         answer: &Answer,
     ) -> Result<()> {
         let code = answer.code;
-        let process = &mut self.model.processes[who];
+        let process = &mut self.model.processes[index];
         match about {
             InRange::Reserve { range, bytes } => {
                 ensure!(code == 0, "no addresses were reserved");
