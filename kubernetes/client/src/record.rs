@@ -42,7 +42,6 @@ pub(crate) fn collection<R: Record>(namespace: Option<&str>) -> String {
     }
 }
 
-/// Returns the path of an object.
 pub(crate) fn object<R: Record>(namespace: &str, name: &str) -> String {
     format!("{}/{}", collection::<R>(Some(namespace)), escaped(name))
 }

@@ -85,8 +85,8 @@ pub fn fullness(
 /// Highest score that kube-scheduler accepts.
 pub const MAX_SCORE: u64 = 10;
 
-/// Scores nodes by fullness. The fullest or the emptiest node gets [`MAX_SCORE`], the opposite one 0,
-/// and the others a score in proportion.
+/// Scores nodes by fullness. The fullest or the emptiest node gets [`MAX_SCORE`], the opposite one
+/// 0, and the others a score in proportion.
 #[must_use]
 pub fn scores(fullness: &[u64], placement: Placement) -> Vec<u64> {
     let (Some(least), Some(most)) = (fullness.iter().min(), fullness.iter().max()) else {

@@ -92,9 +92,7 @@ impl fmt::Display for Token {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Owner {
     token: Token,
-    /// Uid of the pod.
     uid: String,
-    /// Name of the container.
     container: String,
 }
 

@@ -26,7 +26,6 @@ const MAX_ATTEMPTS: usize = 4;
 /// Number of locks that nodes are spread over.
 const NODE_LOCKS: usize = 64;
 
-/// Binds pods.
 pub(crate) struct Binder {
     api: Api,
     cache: Arc<ClusterCache>,
@@ -36,10 +35,8 @@ pub(crate) struct Binder {
     node_locks: Vec<Mutex<()>>,
 }
 
-/// Why a pod was not bound.
 #[derive(Debug)]
 pub(crate) enum BindError {
-    /// The request is refused.
     Refused(Refusal),
     /// The API server refused, or did not answer.
     Failed(&'static str, Failure),
@@ -60,7 +57,6 @@ impl From<Refusal> for BindError {
     }
 }
 
-/// Next step for a pod.
 enum Plan {
     /// Write this claim on it.
     Claim(Change),
@@ -72,7 +68,6 @@ enum Plan {
 
 /// A pod that is ready to be bound.
 enum Claimed {
-    /// It has a claim.
     Gpus(Pod),
     /// It requests no GPUs.
     Plain(Pod),
@@ -87,7 +82,6 @@ impl Binder {
         Self { api, cache, node_locks }
     }
 
-    /// Binds a pod to a node.
     pub(crate) async fn bind(&self, binding: &Binding) -> Result<(), BindError> {
         let (pod, claimed) = match self.claim(binding).await? {
             Claimed::Bound => return Ok(()),

@@ -49,7 +49,6 @@ impl Freshness {
 }
 
 impl ClusterCache {
-    /// Creates an empty copy.
     pub(crate) fn new(dialects: Dialects) -> Self {
         Self {
             cluster: RwLock::new(Cluster::new(dialects)),
@@ -58,7 +57,6 @@ impl ClusterCache {
         }
     }
 
-    /// Locks the copy for reading.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Cluster> {
         self.cluster.read().unwrap_or_else(PoisonError::into_inner)
     }

@@ -25,7 +25,6 @@ const MAX_REMEMBERED: usize = 8192;
 pub(crate) const REFUSED: &str = "GpuRequestRefused";
 /// A label of the pod was ignored.
 pub(crate) const LABEL_IGNORED: &str = "GpuLabelIgnored";
-/// The pod was not bound.
 pub(crate) const NOT_BOUND: &str = "GpuNotBound";
 /// The pod is on a node, but its GPUs there are not known.
 pub(crate) const UNCLEAR: &str = "GpuAllocationUnclear";
@@ -35,7 +34,6 @@ pub(crate) const NOT_ALLOCATED: &str = "GpuNotAllocated";
 /// A label of a node was ignored.
 pub(crate) const NODE_LABEL_IGNORED: &str = "GpuNodeLabelIgnored";
 
-/// Queues events.
 #[derive(Debug)]
 pub(crate) struct EventRecorder {
     sender: Sender<Event>,
@@ -76,7 +74,6 @@ impl EventRecorder {
         });
     }
 
-    /// Reports a problem of a node.
     pub(crate) fn warn_of_node(&self, node: &str, reason: &'static str, message: &str) {
         self.enqueue(Event::of_node(node, reason, message.to_owned(), crate::NAME));
     }

@@ -21,18 +21,13 @@ struct BindLabels {
     outcome: Outcome,
 }
 
-/// Result of a binding.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
 pub(crate) enum Outcome {
-    /// The pod was bound.
     Bound,
-    /// The binding was refused.
     Refused,
-    /// The API server refused it, or did not answer.
     Failed,
 }
 
-/// The extender's metrics.
 pub(crate) struct Metrics {
     registry: Registry,
     took: Family<VerbLabels, Histogram, fn() -> Histogram>,
@@ -70,7 +65,6 @@ impl Metrics {
         self.leads.set(leads.into());
     }
 
-    /// Counts the known nodes and pods.
     pub(crate) fn count_objects(&self, cluster: &Cluster) {
         self.nodes.set(cluster.nodes().count() as u64);
         self.pods.set(cluster.pods().count() as u64);
@@ -79,7 +73,6 @@ impl Metrics {
     /// Returns the metrics in the text format of Prometheus.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
-        // Writing to a string cannot fail.
         let _ = text::encode(&mut text, &self.registry);
         text
     }

@@ -25,7 +25,6 @@ use crate::metrics::{Metrics, Outcome};
 /// send names (`nodeCacheCapable`).
 const MAX_BODY_BYTES: usize = 128 << 20;
 
-/// State that the handlers share.
 pub(crate) struct Handlers {
     pub cache: Arc<ClusterCache>,
     pub binder: Binder,
@@ -34,7 +33,6 @@ pub(crate) struct Handlers {
     pub placement: Placement,
 }
 
-/// Returns the routes of all paths.
 pub(crate) fn router(handlers: Arc<Handlers>) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok" }))

@@ -22,13 +22,11 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::{debug, info, warn};
 
-/// Timeout of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum number of accepted connections that wait to be served.
 const MAX_PENDING_CONNECTIONS: usize = 64;
 
-/// Certificate, key and client authorities.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     pub certificate: PathBuf,

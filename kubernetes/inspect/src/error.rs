@@ -4,11 +4,9 @@ use std::fmt;
 
 use cgpu_kubernetes_client::Failure;
 
-/// An error with its exit code.
 #[derive(Debug)]
 pub(crate) struct Error {
     message: String,
-    /// Exit code.
     pub(crate) code: u8,
 }
 

@@ -19,7 +19,6 @@ pub(crate) async fn cluster(api: &Api, dialects: Dialects) -> Result<Cluster, Er
     Ok(cluster)
 }
 
-/// Lists the objects of a query page by page.
 pub(crate) async fn all<R: Record>(api: &Api, query: &Query) -> Result<Vec<R>, Error> {
     Ok(api.list_each(query, |record: R| record).await?.items)
 }

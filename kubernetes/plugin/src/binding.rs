@@ -54,7 +54,6 @@ pub(crate) fn listen(root: &Path) -> io::Result<(UnixListener, PathBuf)> {
 }
 
 impl Binding {
-    /// Serves connections without end.
     pub(crate) async fn serve(self: Arc<Self>, listener: UnixListener) {
         let own = rustix::process::geteuid().as_raw();
         loop {

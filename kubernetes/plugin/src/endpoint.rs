@@ -42,16 +42,12 @@ use crate::resource::{Resource, message};
 /// Interval at which the sockets are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A resource that is offered to the kubelet.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
-    /// The resource.
     pub(crate) resource: Resource,
     /// Folder of the kubelet.
     pub(crate) folder: PathBuf,
-    /// GPUs of the node.
     pub(crate) observed: watch::Receiver<ObservedNode>,
-    /// Pods and their slices.
     pub(crate) pods: Arc<Pods>,
     /// Where CDI devices are written; `None` if they are disabled.
     pub(crate) cdi: Option<Cdi>,

@@ -21,7 +21,6 @@ use tracing::{info, warn};
 
 use crate::health::{Health, Uptime};
 
-/// NVIDIA's library.
 const NVML: &str = "libnvidia-ml.so.1";
 /// Timeout for an event, and interval of health checks.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -74,7 +73,6 @@ struct DeviceWatcher {
     /// The GPUs of the last complete list: no list is available while one of them does not answer.
     known: Vec<HostDevice>,
     health: Health,
-    /// Time of the last health report.
     last_report: Uptime,
     last_message: String,
     sender: watch::Sender<Gpus>,
@@ -191,7 +189,6 @@ impl DeviceWatcher {
         }
     }
 
-    /// Records a health report of the monitor.
     fn record_monitor(&mut self, report: &monitor_health::Health, now: Uptime) {
         let is_silent = Duration::from_millis(report.age_ms) >= SILENCE_TIMEOUT;
         let health_check = |gpu: &monitor_health::GpuHealth| HealthCheck {
@@ -254,7 +251,6 @@ impl DeviceWatcher {
         }
     }
 
-    /// Publishes the GPUs if they have changed.
     fn publish(&self, now: Uptime) {
         let entry = |gpu: &HostDevice| {
             let uuid = name(gpu);

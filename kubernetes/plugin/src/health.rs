@@ -17,7 +17,6 @@ pub(crate) struct Health {
     /// Time without errors after which a GPU is healthy again.
     recovery: Duration,
     ignored: BTreeSet<u64>,
-    /// Time of the last problem of each GPU.
     last_problem: BTreeMap<String, Uptime>,
     /// Time of the last new report of each error.
     reported: BTreeMap<(String, u64), Uptime>,

@@ -11,10 +11,8 @@ use tonic::transport::Endpoint;
 
 use crate::resource::Resource;
 
-/// Timeout of the kubelet's answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Returns the path of the kubelet's socket.
 pub(crate) fn socket(folder: &Path) -> PathBuf {
     folder.join("kubelet.sock")
 }

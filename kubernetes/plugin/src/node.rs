@@ -120,7 +120,6 @@ pub(crate) async fn synchronize(
     }
 }
 
-/// Writes what differs.
 async fn write(api: &Api, node: &Node, inventory: &Inventory) -> Result<(), Failure> {
     let name = &node.metadata.name;
     let text = written(inventory);

@@ -13,7 +13,6 @@ use cgpu_kubernetes_core::slice::{Slices, Token};
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 
-/// Known pods and slices.
 pub(crate) struct Pods {
     dialects: Dialects,
     inner: Mutex<Inner>,
@@ -38,13 +37,11 @@ pub(crate) struct PendingAnnotations {
 }
 
 impl Pods {
-    /// Creates an empty state.
     pub(crate) fn new(dialects: Dialects) -> Self {
         let inner = Mutex::default();
         Self { dialects, inner, listed: watch::Sender::new(false), changed: Notify::new() }
     }
 
-    /// Returns the dialects that are read.
     pub(crate) fn dialects(&self) -> Dialects {
         self.dialects
     }
@@ -57,7 +54,6 @@ impl Pods {
     /// Waits until the pods have been listed.
     pub(crate) async fn listed(&self) {
         let mut listed = self.listed.subscribe();
-        // The sender is part of `self`, so this cannot fail.
         let _ = listed.wait_for(|listed| *listed).await;
     }
 

@@ -9,9 +9,7 @@ use cgpu_kubernetes_core::refusal::Refusal;
 /// A resource. Each has its own socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resource {
-    /// Units of memory.
     Memory,
-    /// Percent of compute.
     Percent,
     /// GPUs, as HAMi counts them: each counts once for every container that fits.
     Gpus,
@@ -58,7 +56,6 @@ impl Resource {
     }
 }
 
-/// Returns the message to the kubelet.
 pub(crate) fn message(devices: Devices) -> ListAndWatchResponse {
     let device = |number: u64| Device {
         id: id(number),

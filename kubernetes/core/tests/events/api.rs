@@ -19,7 +19,6 @@ pub(crate) enum Event {
 /// What a pod took when it was bound: the node, and units by GPU.
 pub(crate) type Taken = (String, BTreeMap<u32, u64>);
 
-/// A fake API server.
 #[derive(Default)]
 pub(crate) struct Api {
     pub(crate) version: u64,

@@ -22,7 +22,6 @@ pub(crate) struct Attempt {
 
 pub(crate) struct Extender {
     pub(crate) cluster: Cluster,
-    /// Number of events that it has received.
     pub(crate) read: usize,
     pub(crate) attempts: Vec<Attempt>,
 }
@@ -154,7 +153,6 @@ impl Extender {
         api.bind(&attempt.uid, &attempt.version, &attempt.node);
     }
 
-    /// Withdraws stale claims.
     pub(crate) fn sweep(&mut self, api: &mut Api, now: u64) {
         let changes: Vec<Change> =
             self.cluster.stale(now).map(|pod| claim::withdraw(pod)).collect();

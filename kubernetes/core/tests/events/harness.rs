@@ -9,7 +9,6 @@ use crate::api::{Api, Event, corrupt, repair};
 use crate::extender::Extender;
 use crate::objects::{container, node, pod};
 
-/// Number of nodes.
 pub(crate) const NODES: usize = 50;
 
 pub(crate) struct Harness {

@@ -11,9 +11,7 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// Everything that is examined.
 pub(crate) struct Facts {
-    /// The accounting.
     pub(crate) cluster: Cluster,
     /// Pods by namespace and name.
     pub(crate) pods: Vec<ObservedPod>,
@@ -41,7 +39,6 @@ impl Facts {
     }
 }
 
-/// A pod.
 #[derive(Clone, Debug)]
 pub(crate) struct ObservedPod {
     /// The fields that the core reads.
@@ -133,7 +130,6 @@ struct Waiting {
 const HARMLESS_REASONS: [&str; 3] = ["", "ContainerCreating", "PodInitializing"];
 
 impl ObservedPod {
-    /// Returns `namespace/name`.
     pub(crate) fn title(&self) -> String {
         format!("{}/{}", self.pod.metadata.namespace, self.pod.metadata.name)
     }
@@ -185,7 +181,6 @@ impl ObservedPod {
     }
 }
 
-/// A node.
 #[derive(Clone, Debug)]
 pub(crate) struct ObservedNode {
     /// The fields that the core reads.
@@ -223,14 +218,12 @@ impl ObservedNode {
         (!handlers.is_empty()).then(|| handlers.iter().any(|handler| handler.name == name))
     }
 
-    /// Returns the names of its engine's runtimes.
     pub(crate) fn handlers(&self) -> Vec<&str> {
         let names = self.status.runtime_handlers.iter().map(|handler| handler.name.as_str());
         names.filter(|name| !name.is_empty()).collect()
     }
 }
 
-/// A runtime class.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct ObservedClass {

@@ -133,7 +133,6 @@ fn is_unreported(observed: &ObservedNode) -> bool {
     !annotations.contains_key(cgpu_kubernetes_core::names::annotation::GPUS) && !has_units(observed)
 }
 
-/// Returns whether the kubelet has units to allocate.
 fn has_units(observed: &ObservedNode) -> bool {
     let units = observed.node.status.allocatable.get(MEMORY);
     units.is_some_and(|written| quantity::whole(&written.0) != Ok(0))

@@ -34,7 +34,6 @@ fn node(name: &str) -> Value {
     })
 }
 
-/// A pending pod.
 fn pod(name: &str, units: u64) -> Value {
     json!({
         "metadata": {
@@ -90,7 +89,6 @@ impl Cluster {
         self
     }
 
-    /// Changes the node.
     fn on(mut self, change: impl FnOnce(&mut Value)) -> Self {
         change(&mut self.nodes[0]);
         self
