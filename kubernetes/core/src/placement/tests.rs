@@ -53,40 +53,45 @@ fn binpack_chooses_the_fullest_gpu_and_spread_the_emptiest() {
 
 #[test]
 fn reason_counts_the_gpus_by_what_they_lack() {
-    assert_eq!(
-        refused(&[14; 3], &[10, 11, 12], 8, 1),
-        ("3/3 GPUs: 4 of 8 units free, 9 on all GPUs together".into(), true)
-    );
-    assert_eq!(
-        refused(&[14; 3], &[10, 12, 12], 9, 1),
-        ("3/3 GPUs: 4 of 9 units free".into(), true)
-    );
-    // A reported case: four GPUs of 23 GiB, pods of 10, and one pod pending.
-    assert_eq!(
-        refused(&[23; 4], &[20; 4], 10, 1),
-        ("4/4 GPUs: 3 of 10 units free, 12 on all GPUs together".into(), true)
-    );
-    assert_eq!(
-        refused(&[14, 22], &[0, 20], 16, 1),
+    for (sizes, held, units, gpus, text, resolvable) in [
         (
-            "1/2 GPUs: 16 units requested, the largest has 14; 1/2 GPUs: 2 of 16 units free, 16 on \
-             all GPUs together"
-                .into(),
-            true
-        )
-    );
-    assert_eq!(
-        refused(&[14, 14], &[0, 0], 16, 1),
-        ("2/2 GPUs: 16 units requested, the largest has 14".into(), false)
-    );
-    assert_eq!(
-        refused(&[14; 3], &[0, 10, 10], 8, 2),
-        ("1 of the 2 requested GPUs; 2/3 GPUs: 4 of 8 units free".into(), true)
-    );
-    assert_eq!(
-        refused(&[14; 2], &[0, 0], 8, 3),
-        ("3 GPUs requested, the node has 2".into(), false)
-    );
+            &[14; 3][..],
+            &[10, 11, 12][..],
+            8,
+            1,
+            "3/3 GPUs: 4 of 8 units free, 9 on all GPUs together",
+            true,
+        ),
+        (&[14; 3], &[10, 12, 12], 9, 1, "3/3 GPUs: 4 of 9 units free", true),
+        // A reported case: four GPUs of 23 GiB, pods of 10, and one pod pending.
+        (&[23; 4], &[20; 4], 10, 1, "4/4 GPUs: 3 of 10 units free, 12 on all GPUs together", true),
+        (
+            &[14, 22],
+            &[0, 20],
+            16,
+            1,
+            "1/2 GPUs: 16 units requested, the largest has 14; \
+             1/2 GPUs: 2 of 16 units free, 16 on all GPUs together",
+            true,
+        ),
+        (&[14, 14], &[0, 0], 16, 1, "2/2 GPUs: 16 units requested, the largest has 14", false),
+        (
+            &[14; 3],
+            &[0, 10, 10],
+            8,
+            2,
+            "1 of the 2 requested GPUs; 2/3 GPUs: 4 of 8 units free",
+            true,
+        ),
+        (&[14; 2], &[0, 0], 8, 3, "3 GPUs requested, the node has 2", false),
+    ] {
+        let reason = refused(sizes, held, units, gpus);
+        assert_eq!(
+            reason,
+            (text.to_owned(), resolvable),
+            "{units} of {sizes:?} with {held:?} held"
+        );
+    }
 }
 
 #[test]
