@@ -42,18 +42,12 @@ pub struct Outcome {
 
 impl Child {
     /// Starts a program with the usual deadline of two minutes.
-    ///
-    /// # Panics
-    /// If it cannot be started.
     #[must_use]
     pub fn start(command: Command) -> Self {
         Self::start_for(command, DEADLINE)
     }
 
     /// Starts a program with this deadline.
-    ///
-    /// # Panics
-    /// If it cannot be started.
     #[must_use]
     pub fn start_for(mut command: Command, limit: Duration) -> Self {
         let what = format!("{command:?}");
@@ -94,9 +88,6 @@ impl Child {
     }
 
     /// Returns the next line of its standard output.
-    ///
-    /// # Panics
-    /// If it ends, or its deadline passes, before there is one.
     pub fn line(&mut self) -> String {
         match self.lines.recv_timeout(self.deadline.saturating_duration_since(Instant::now())) {
             Ok(line) => {
@@ -112,9 +103,6 @@ impl Child {
     }
 
     /// Writes to its standard input.
-    ///
-    /// # Panics
-    /// If the input is closed.
     pub fn write(&mut self, text: &str) {
         let input = self.process.stdin.as_mut().expect("its input was closed");
         if let Err(error) = input.write_all(text.as_bytes()) {
@@ -129,9 +117,6 @@ impl Child {
     }
 
     /// Returns whether it still runs.
-    ///
-    /// # Panics
-    /// If the kernel does not know it.
     pub fn runs(&mut self) -> bool {
         self.process.try_wait().expect("our own child can be waited for").is_none()
     }
@@ -151,17 +136,11 @@ impl Child {
     }
 
     /// Waits for its end with its standard input open.
-    ///
-    /// # Panics
-    /// If it exceeds its deadline.
     pub fn end(mut self) -> Outcome {
         self.collect()
     }
 
     /// Closes its standard input, waits for its end and returns its output.
-    ///
-    /// # Panics
-    /// If it exceeds its deadline.
     pub fn finish(mut self) -> Outcome {
         self.close_input();
         self.collect()
@@ -250,27 +229,18 @@ impl Outcome {
     }
 
     /// Asserts this exit code.
-    ///
-    /// # Panics
-    /// If it ended otherwise.
     pub fn exits(self, code: i32) -> Self {
         assert!(self.code() == Some(code), "expected exit code {code}: {self:#?}");
         self
     }
 
     /// Asserts exit code 0 and an empty standard error.
-    ///
-    /// # Panics
-    /// If it ended otherwise.
     pub fn silent(self) -> Self {
         assert!(self.stderr.is_empty(), "standard error is not silent: {self:#?}");
         self.exits(0)
     }
 
     /// Parses the JSON object on its last line of output.
-    ///
-    /// # Panics
-    /// If there is none.
     #[must_use]
     pub fn json(&self) -> Value {
         let line = self.stdout.lines().next_back().unwrap_or_default();
@@ -278,9 +248,6 @@ impl Outcome {
     }
 
     /// Returns a whole number of that object.
-    ///
-    /// # Panics
-    /// If the object has no number of this name.
     #[must_use]
     pub fn number(&self, key: &str) -> u64 {
         self.json()[key].as_u64().unwrap_or_else(|| panic!("no number {key}: {self:#?}"))

@@ -76,9 +76,6 @@ pub(crate) fn unmount_below(folder: &Path) {
 impl<'a> Yard<'a> {
     /// Returns containers on the GPUs of `fixture`, or None, after recording the skip, where the
     /// runtime cannot start any.
-    ///
-    /// # Panics
-    /// If a file cannot be written.
     #[must_use]
     pub fn open(test: &str, fixture: &'a Fixture, runtime: Runtime, gpus: &str) -> Option<Self> {
         let name = runtime.name();
@@ -152,9 +149,6 @@ impl<'a> Yard<'a> {
 
     /// Runs `cgpu-runtime` to its end with output in a file, so that no process that it starts
     /// holds our pipes. The output is added to the outcome's standard error.
-    ///
-    /// # Panics
-    /// If it cannot be started.
     #[must_use]
     pub fn quiet(&self, arguments: &[&str]) -> Outcome {
         let log = self.fixture.path("quiet");
@@ -178,9 +172,6 @@ impl<'a> Yard<'a> {
     }
 
     /// Creates a bundle whose image has a shell, some tools and our C programs.
-    ///
-    /// # Panics
-    /// If it cannot be created.
     #[must_use]
     pub fn bundle(&self, id: &str, variables: &[&str], arguments: &[&str]) -> PathBuf {
         let bundle = self.bundles.path().join(id);
@@ -199,9 +190,6 @@ impl<'a> Yard<'a> {
     }
 
     /// Creates and starts a container that sleeps.
-    ///
-    /// # Panics
-    /// If it does not start.
     #[must_use]
     pub fn start(&self, id: &str, variables: &[&str]) -> Boxed<'_> {
         let bundle = self.bundle(id, variables, &["sleep", "600"]);
@@ -209,18 +197,12 @@ impl<'a> Yard<'a> {
     }
 
     /// Creates and starts a container from a bundle.
-    ///
-    /// # Panics
-    /// If it does not start.
     #[must_use]
     pub fn start_bundle(&self, id: &str, bundle: &Path) -> Boxed<'_> {
         self.start_bundle_by(&|arguments| self.runtime(arguments), id, bundle)
     }
 
     /// Creates and starts a container with the OCI runtime itself.
-    ///
-    /// # Panics
-    /// If it does not start.
     #[must_use]
     pub fn start_bare(&self, id: &str, bundle: &Path) -> Boxed<'_> {
         self.start_bundle_by(&|arguments| self.bare(arguments), id, bundle)
@@ -242,9 +224,6 @@ impl<'a> Yard<'a> {
     }
 
     /// Tries to create a container, which must be refused, and returns the message.
-    ///
-    /// # Panics
-    /// If it is not refused.
     #[must_use]
     pub fn refused(&self, id: &str, variables: &[&str]) -> String {
         let bundle = self.bundle(id, variables, &["true"]);
@@ -252,9 +231,6 @@ impl<'a> Yard<'a> {
     }
 
     /// Tries to create a container from a bundle, which must be refused, and returns the message.
-    ///
-    /// # Panics
-    /// If it is not refused.
     #[must_use]
     pub fn refused_bundle(&self, id: &str, bundle: &Path) -> String {
         let log = self.fixture.path(&format!("{id}.json"));
@@ -307,9 +283,6 @@ impl Boxed<'_> {
     }
 
     /// Deletes it with all its processes.
-    ///
-    /// # Panics
-    /// If that fails.
     pub fn delete(self) {
         Outcome::of(self.yard.runtime(&["delete", "--force", &self.id])).exits(0);
         std::mem::forget(self);
@@ -330,7 +303,6 @@ impl Outcome {
     }
 }
 
-/// Redirects a command's output to a file.
 fn quietly(command: &Command, log: &Path) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", "exec \"$@\" </dev/null >\"$LOG\" 2>&1", "sh"]);
@@ -349,9 +321,6 @@ fn quietly(command: &Command, log: &Path) -> Command {
 
 /// Fills a root file system with some of this host's programs, our C programs, and their libraries,
 /// each at its path on the host.
-///
-/// # Panics
-/// If a file cannot be copied.
 pub fn furnish(fixture: &Fixture, rootfs: &Path) {
     for folder in ["bin", "etc", "proc", "dev", "sys", "tmp", "run"] {
         fs::create_dir_all(rootfs.join(folder)).expect("a folder");
@@ -377,9 +346,6 @@ pub fn furnish(fixture: &Fixture, rootfs: &Path) {
 }
 
 /// Returns the libraries that the loader finds for a program, the loader included.
-///
-/// # Panics
-/// If there is no `ldd`.
 #[must_use]
 pub fn needed(program: &Path) -> Vec<PathBuf> {
     let output = Command::new("ldd").arg(program).output().expect("ldd, which comes with glibc");

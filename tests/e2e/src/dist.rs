@@ -11,9 +11,6 @@ pub struct Dist {
 impl Dist {
     /// Finds the folder: CGPU_DIST, else the one beside the test program's own
     /// (`target/debug/deps/..` -> `target/test`).
-    ///
-    /// # Panics
-    /// If there is no such folder: `cargo test` alone does not build other packages' libraries.
     #[must_use]
     pub fn find() -> Self {
         let folder = std::env::var_os("CGPU_DIST").map_or_else(beside_the_tests, PathBuf::from);
@@ -26,9 +23,6 @@ impl Dist {
     }
 
     /// Returns a file by its name in the folder, e.g. `libcgpu.so` or `sim/libcuda.so.1`.
-    ///
-    /// # Panics
-    /// If it was not built.
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         let file = self.folder.join(name);

@@ -15,7 +15,6 @@ use crate::{Child, Fixture, Outcome, furnish, mounted, skip};
 const LIFETIME: Duration = Duration::from_secs(600);
 /// Timeout for the daemon's start and stop.
 const TIMEOUT: Duration = Duration::from_secs(90);
-/// The image that is built.
 const IMAGE: &str = "local/cuda";
 
 /// A daemon and its files.
@@ -37,18 +36,12 @@ pub struct Client {
 impl Docker {
     /// Starts a daemon whose runtimes `cgpu setup docker` has configured, with simulated GPUs.
     /// Returns None, after recording the skip, where Docker is missing or does not start.
-    ///
-    /// # Panics
-    /// If a file cannot be written.
     #[must_use]
     pub fn start(test: &str, fixture: &Fixture, gpus: &str) -> Option<Self> {
         Self::start_with(test, fixture, gpus, &[])
     }
 
     /// As [`Docker::start`], with more options for the daemon.
-    ///
-    /// # Panics
-    /// As above.
     #[must_use]
     pub fn start_with(
         test: &str,
@@ -61,9 +54,6 @@ impl Docker {
 
     /// Starts a daemon with user namespace remapping: its containers' users are this host's from
     /// 100000 on.
-    ///
-    /// # Panics
-    /// As above.
     #[must_use]
     pub fn start_remapped(test: &str, fixture: &Fixture, gpus: &str) -> Option<Self> {
         if !is_reachable(&fixture.dist().file("libcgpu.so")) {
@@ -188,9 +178,6 @@ impl Docker {
     }
 
     /// Restarts the daemon.
-    ///
-    /// # Panics
-    /// If it does not start again.
     pub fn restart(&mut self) {
         self.go();
         self.come().expect("the daemon comes back");
@@ -256,9 +243,6 @@ impl Client {
     }
 
     /// As [`Docker::line`].
-    ///
-    /// # Panics
-    /// If the line does not start with `docker`.
     #[must_use]
     pub fn line(&self, line: &str) -> Outcome {
         let mut words: Vec<&str> = line

@@ -12,9 +12,6 @@ pub struct Elf {
 
 impl Elf {
     /// Reads a file. Returns None if there is no readelf.
-    ///
-    /// # Panics
-    /// If readelf cannot read it.
     #[must_use]
     pub fn read(file: &Path) -> Option<Self> {
         let run = |option: &str| {

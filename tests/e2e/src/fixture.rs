@@ -64,9 +64,6 @@ pub struct Container {
 
 impl Fixture {
     /// Creates a host with GPUs as CGPU_SIM_GPUS lists them, e.g. `A10:23028,T4:15109`.
-    ///
-    /// # Panics
-    /// If no temporary folder can be made or nothing was built.
     #[must_use]
     pub fn new(gpus: &str) -> Self {
         // In memory where possible: regions need a file system that supports locks, which a
@@ -185,9 +182,6 @@ impl Fixture {
     }
 
     /// Creates a container without a limit in the root of the fixture's monitor.
-    ///
-    /// # Panics
-    /// If the folder cannot be made.
     #[must_use]
     pub fn container(&self, name: &str) -> Container {
         let directory = self.root().join("containers").join(name);
@@ -220,9 +214,6 @@ impl Fixture {
 
     /// Returns the bytes that `cgpu smi --json` reports as charged to a container on a GPU, for its
     /// live and its exited processes.
-    ///
-    /// # Panics
-    /// If `cgpu smi` fails or does not know the container.
     #[must_use]
     pub fn used(&self, container: &Container, gpu: usize) -> u64 {
         let accounting = self.accounting(container);
@@ -235,9 +226,6 @@ impl Fixture {
     }
 
     /// Returns the used bytes of the first GPU, of all processes, as the simulator has them.
-    ///
-    /// # Panics
-    /// If `cgpu-sim status` fails.
     #[must_use]
     pub fn on_gpu(&self) -> u64 {
         let mut command = self.native(&self.dist.file("cgpu-sim"));
@@ -247,9 +235,6 @@ impl Fixture {
     }
 
     /// Polls until there is an answer.
-    ///
-    /// # Panics
-    /// If the timeout passes.
     pub fn eventually<T>(&self, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         let deadline = Instant::now() + DRAIN;
         loop {
@@ -262,9 +247,6 @@ impl Fixture {
     }
 
     /// Polls until the list is empty.
-    ///
-    /// # Panics
-    /// If the timeout passes.
     pub fn none_is_left(&self, what: &str, mut left: impl FnMut() -> Vec<String>) {
         let deadline = Instant::now() + DRAIN;
         loop {
@@ -278,9 +260,6 @@ impl Fixture {
     }
 
     /// Waits until a container is charged nothing on the first GPU.
-    ///
-    /// # Panics
-    /// If the timeout passes.
     pub fn wait_until_empty(&self, container: &Container) {
         let deadline = Instant::now() + DRAIN;
         while self.used(container, 0) != 0 {
@@ -311,9 +290,6 @@ impl Container {
     }
 
     /// Sets a weight.
-    ///
-    /// # Panics
-    /// If its `limits` cannot be written.
     #[must_use]
     pub fn weighing(self, weight: u32) -> Self {
         let limits = format!("version 1\nname {}\nweight {weight}\n", self.name());

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use crate::{Child, Container, Fixture, Outcome};
 
-/// Timeout for a monitor's first answer.
 const START: Duration = Duration::from_secs(30);
 
 /// A running monitor.
@@ -24,18 +23,12 @@ pub struct Worker {
 
 impl Monitor {
     /// Starts the monitor of a fixture and waits until it answers.
-    ///
-    /// # Panics
-    /// If it does not.
     #[must_use]
     pub fn start(fixture: &Fixture) -> Self {
         Self::start_with(fixture, "tree = \"none\"\n")
     }
 
     /// As [`Monitor::start`], with its control tree mounted at `cgpu_km` in its root.
-    ///
-    /// # Panics
-    /// If it does not answer.
     #[must_use]
     pub fn start_with_tree(fixture: &Fixture) -> Self {
         Self::start_with(fixture, "")
@@ -43,18 +36,12 @@ impl Monitor {
 
     /// As [`Monitor::start`], with more lines of configuration. It serves no metrics unless they
     /// set an address.
-    ///
-    /// # Panics
-    /// If it does not answer.
     #[must_use]
     pub fn start_with(fixture: &Fixture, more: &str) -> Self {
         Self::start_by(fixture, more, |_| ())
     }
 
     /// As [`Monitor::start`]; calls of its NVML fail as `CGPU_SIM_FAULT` says.
-    ///
-    /// # Panics
-    /// If it does not answer.
     #[must_use]
     pub fn start_faulty(fixture: &Fixture, faults: &str) -> Self {
         Self::start_by(fixture, "tree = \"none\"\n", |command| {
@@ -83,9 +70,6 @@ impl Monitor {
 
 impl Worker {
     /// Starts a worker in a container and waits until it is ready.
-    ///
-    /// # Panics
-    /// If it does not get ready.
     #[must_use]
     pub fn start(fixture: &Fixture, container: &Container) -> Self {
         let mut process =
@@ -100,18 +84,12 @@ impl Worker {
     }
 
     /// Waits for the end of [`Worker::begin`]'s run and returns kernels per second.
-    ///
-    /// # Panics
-    /// If the program prints something else.
     pub fn rate(&mut self) -> f64 {
         let [launches, seconds] = self.done();
         launches / seconds
     }
 
     /// Waits for the end of [`Worker::begin`]'s run and returns its kernels and seconds.
-    ///
-    /// # Panics
-    /// If the program prints something else.
     pub fn done(&mut self) -> [f64; 2] {
         let answer = self.answer();
         ["launches", "seconds"]
@@ -137,9 +115,6 @@ impl Worker {
 
 impl Fixture {
     /// Returns the output of `cgpu smi --json`.
-    ///
-    /// # Panics
-    /// If it fails or prints no JSON.
     #[must_use]
     pub fn smi(&self) -> Value {
         let root = self.root();
@@ -149,9 +124,6 @@ impl Fixture {
 
     /// Returns what `cgpu smi --json` reports for one container, which a monitor finds after a
     /// short time.
-    ///
-    /// # Panics
-    /// If it stays unknown.
     #[must_use]
     pub fn accounting(&self, container: &Container) -> Value {
         let deadline = Instant::now() + START;
@@ -172,9 +144,6 @@ impl Fixture {
     }
 
     /// Runs `cgpu set`.
-    ///
-    /// # Panics
-    /// If it fails.
     pub fn set(&self, path: &str, value: &str) {
         let root = self.root();
         Outcome::of(self.cgpu(&["set", path, value, "--root", &root.to_string_lossy()])).silent();

@@ -4,7 +4,8 @@
 //! [`Dist`]) on a [`Fixture`], one host with simulated GPUs in its own folder. It checks their
 //! output, their exit status, and what `cgpu smi` reports. `tests/plain` checks behaviour and runs
 //! in parallel; `tests/timed` also measures time and runs serially. No test asserts an upper bound
-//! on wall time: deadlines only end hung programs.
+//! on wall time: deadlines only end hung programs. Helpers
+//! panic when a step fails or times out.
 
 mod child;
 mod containers;

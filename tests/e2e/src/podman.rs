@@ -10,10 +10,8 @@ use tempfile::TempDir;
 use crate::containers::{find, unmount_below};
 use crate::{Fixture, Outcome, furnish, skip};
 
-/// The image that is built.
 const IMAGE: &str = "localhost/cuda";
 
-/// The folder of CDI specifications.
 const DEVICES: &str = "/run/cdi";
 
 /// podman, configured by `cgpu setup podman`.
@@ -24,9 +22,6 @@ pub struct Podman {
 impl Podman {
     /// Configures podman with simulated GPUs. Returns None, after recording the skip, where it is
     /// missing or starts no containers.
-    ///
-    /// # Panics
-    /// If a file cannot be written.
     #[must_use]
     pub fn open(test: &str, fixture: &Fixture, gpus: &str) -> Option<Self> {
         // SAFETY: no obligations; geteuid cannot fail.
@@ -93,9 +88,6 @@ impl Podman {
     /// Runs a container to its end with runc alone, on a host whose devices are those of this CDI
     /// specification. podman finds specifications only in the host's own folders, so it runs in a
     /// mount namespace with another such folder.
-    ///
-    /// # Panics
-    /// If the specification cannot be written.
     #[must_use]
     pub fn run_with_devices(
         &self,
@@ -133,7 +125,6 @@ impl Podman {
     }
 }
 
-/// Returns the arguments that run a container.
 fn running<'a>(way: &'a str, options: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
     // A host that is itself confined cannot grant higher limits than its own.
     let few = ["--network=none", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"];

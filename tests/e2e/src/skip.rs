@@ -6,9 +6,6 @@ use std::path::PathBuf;
 
 /// Records that a test could not run. libtest has no such result, so the test returns and `cargo
 /// xtask test` moves it from the passed to the skipped ones.
-///
-/// # Panics
-/// If CGPU_REQUIRE lists the tool: then its absence is a failure.
 pub fn skip(test: &str, tool: &str, reason: &str) {
     let required = std::env::var("CGPU_REQUIRE").unwrap_or_default();
     assert!(

@@ -9,7 +9,6 @@ use crate::{Child, Fixture, Outcome, skip};
 /// Deadline of the terminal, above the duration of any test that has one.
 const LIFETIME: Duration = Duration::from_secs(300);
 
-/// Timeout for text to appear.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A shell in a terminal.
@@ -22,9 +21,6 @@ pub struct Terminal {
 impl Terminal {
     /// Opens a terminal of this size with these variables. Returns None, after recording the skip,
     /// where there is no tmux.
-    ///
-    /// # Panics
-    /// If tmux is there and fails.
     #[must_use]
     pub fn open(
         fixture: &Fixture,
@@ -141,17 +137,11 @@ impl Terminal {
     }
 
     /// Waits until this text is on the screen and returns the screen.
-    ///
-    /// # Panics
-    /// If the timeout passes.
     pub fn shows(&self, what: &str) -> String {
         self.comes_to(what, |picture| picture.contains(what))
     }
 
     /// Waits for a condition on the screen and returns the screen.
-    ///
-    /// # Panics
-    /// If the timeout passes.
     pub fn comes_to(&self, what: &str, mut holds: impl FnMut(&str) -> bool) -> String {
         let deadline = Instant::now() + TIMEOUT;
         loop {

@@ -121,7 +121,6 @@ fn numba_alone() {
 /// one of 13 that another package brings.
 const RUNTIMES: usize = 18;
 
-/// Finds the CUDA runtimes of an environment.
 fn runtimes(python: &Path) -> Vec<PathBuf> {
     let library = python.parent().and_then(Path::parent).expect("an environment").join("lib");
     let mut folders = vec![library];

@@ -13,10 +13,8 @@ use serde_json::{Value, json};
 
 const T4: &str = "T4:15109";
 const SIX: &[&str] = &["ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15"];
-/// Timeout for a monitor's first answer.
 const START: Duration = Duration::from_secs(60);
 
-/// The root file system of an older system.
 struct Older {
     root: PathBuf,
 }
@@ -71,7 +69,6 @@ impl Older {
         Outcome::of(self.within(command))
     }
 
-    /// Runs one of the system's own programs with this file preloaded.
     fn preloading(&self, shim: &Path) -> Outcome {
         let mut command = Command::new("cat");
         command.arg("/proc/self/maps").env("LD_PRELOAD", shim);
@@ -145,7 +142,6 @@ fn a_program_keeps_its_limit_and_the_monitor_sees_it() {
     }
 }
 
-/// Creates a bundle whose image is an older system with our C programs.
 fn bundle(yard: &Yard<'_>, older: &Older, id: &str) -> PathBuf {
     let bundle = yard.bundle(id, SIX, &["sleep", "600"]);
     let file = bundle.join("config.json");

@@ -15,7 +15,6 @@ use serde_json::Value;
 
 const SECONDS: f64 = 3.0;
 
-/// Duration of a worker's kernel.
 const KERNEL_US: u32 = 60;
 
 /// Returns the duration that `cargo xtask soak` requests, in seconds.
@@ -23,7 +22,6 @@ fn soaking() -> Option<f64> {
     std::env::var("CGPU_SOAK_SECONDS").ok()?.parse().ok()
 }
 
-/// Two tenants on one GPU.
 struct Pair {
     fixture: Fixture,
     monitor: Option<Monitor>,

@@ -11,7 +11,6 @@ use cgpu_e2e::{Child, Fixture, MIB, Monitor, Outcome, contained, python, skip};
 
 const GPU: u64 = 23_028 * MIB;
 
-/// What one tool shows of the first GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     total: u64,
@@ -93,7 +92,6 @@ fn path(fixture: &Fixture) -> String {
     format!("{}:{system}", fixture.dist().folder().join("programs").display())
 }
 
-/// The tools, as command lines.
 struct Tools {
     nvitop: String,
     pynvml: String,
@@ -178,7 +176,6 @@ fn the_containers_view_inside_and_the_hosts_outside_add_up() {
     };
     assert!(pids(&host).is_disjoint(&pids(&inside)) && pids(&host).is_disjoint(&pids(&neighbour)));
 
-    // The tools agree.
     let texts = [notebook.run(&tools.pynvml), notebook.run(&tools.wrapper)];
     let [python, rust] = texts.each_ref().map(|text| Seen::read(text).settled());
     assert_eq!((&python, &rust), (&inside.clone().settled(), &inside.settled()));
@@ -194,7 +191,6 @@ fn the_containers_view_inside_and_the_hosts_outside_add_up() {
     tell("nvml-wrapper outside", &texts[1]);
     tell("nvidia-ml-py in the other", &server.run(&tools.pynvml));
 
-    // nvitop shows the programs' names.
     let (inside, outside_of) = (notebook.run(&tools.nvitop), outside(&fixture, &tools.nvitop));
     let names = |text: &str| ["who 1G", "who 2G", "who 5G"].map(|name| text.contains(name));
     assert_eq!(names(&inside), [true, true, false], "{inside}");

@@ -83,12 +83,10 @@ fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-/// Returns a process's resident memory.
 fn resident_mib(pid: u32) -> f64 {
     status(pid, "VmRSS:")
 }
 
-/// Returns the maximum of a process's resident memory.
 fn peak_mib(pid: u32) -> f64 {
     status(pid, "VmHWM:")
 }

@@ -41,9 +41,6 @@ pub struct Container {
 impl<'a> Engine<'a> {
     /// Creates an engine for the simulated GPUs of a fixture, which `cgpu-runtime` finds by this
     /// list, with CDI devices of this folder.
-    ///
-    /// # Panics
-    /// If a file cannot be written.
     #[must_use]
     pub fn new(fixture: &'a Fixture, gpus: &str, cdi: &Path) -> Self {
         let folder =
@@ -82,9 +79,6 @@ impl<'a> Engine<'a> {
     ///
     /// # Errors
     /// The engine's message: that of the runtime, or that a device cannot be resolved.
-    ///
-    /// # Panics
-    /// If the runtime cannot be started or prints nothing.
     pub fn create(&self, pod: &Value, given: &Given) -> Result<Container, String> {
         let (id, bundle) = self.bundle(pod, given)?;
         let mut command = self.runtime();
@@ -107,9 +101,6 @@ impl<'a> Engine<'a> {
     ///
     /// # Errors
     /// A hook's message.
-    ///
-    /// # Panics
-    /// If a hook cannot be started.
     pub fn create_by_another(&self, pod: &Value, given: &Given) -> Result<(), String> {
         let (id, bundle) = self.bundle(pod, given)?;
         let config = read(&bundle);
@@ -133,9 +124,6 @@ impl<'a> Engine<'a> {
 
     /// Returns the variables of a program that is started in a container later (`kubectl exec`).
     /// Engines use their own record, not the runtime's changes.
-    ///
-    /// # Panics
-    /// If the runtime refuses.
     pub fn exec(
         &self,
         pod: &Value,
@@ -154,9 +142,6 @@ impl<'a> Engine<'a> {
     }
 
     /// Deletes a container that has ended.
-    ///
-    /// # Panics
-    /// If that fails.
     pub fn delete(&self, container: &Container) {
         let mut command = self.runtime();
         command.args(["delete", &container.id]);
@@ -189,9 +174,6 @@ impl<'a> Engine<'a> {
     ///
     /// # Errors
     /// A device cannot be resolved.
-    ///
-    /// # Panics
-    /// If a CDI specification is invalid.
     pub fn configuration(&self, pod: &Value, given: &Given) -> Result<Value, String> {
         let text = |name: &str| pod["metadata"][name].as_str().unwrap_or_default().to_owned();
         // The pod's variables override the plugin's.

@@ -12,7 +12,6 @@ use crate::api_server::ApiServer;
 use crate::http::{Connection, Reply};
 use crate::wait::until_holds;
 
-/// SIGTERM.
 const TERMINATE: i32 = 15;
 
 /// A running extender.
@@ -57,9 +56,6 @@ impl Extender {
     }
 
     /// Starts an extender and waits until it listens.
-    ///
-    /// # Panics
-    /// If it does not.
     #[must_use]
     pub fn begin<S: AsRef<OsStr>>(server: &ApiServer, folder: &Path, flags: &[S]) -> Self {
         let mut command = Self::command(server, folder);
@@ -80,9 +76,6 @@ impl Extender {
     }
 
     /// Waits until it reports that it is ready.
-    ///
-    /// # Panics
-    /// If the timeout passes.
     pub fn wait_until_ready(&self) {
         until_holds("the extender is ready", || {
             self.connection().request("GET", "/readyz", "").status == 200

@@ -30,9 +30,6 @@ pub struct Reply {
 
 impl Reply {
     /// Parses the body as JSON.
-    ///
-    /// # Panics
-    /// If it is none.
     #[must_use]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.text)
@@ -53,9 +50,6 @@ pub fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
 
 impl Connection {
     /// Connects to this address.
-    ///
-    /// # Panics
-    /// If no process listens there.
     #[must_use]
     pub fn to(address: SocketAddr) -> Self {
         Self::over(connect(address).expect("somebody listens"))
@@ -68,9 +62,6 @@ impl Connection {
     }
 
     /// Sends a request and waits for the answer.
-    ///
-    /// # Panics
-    /// If the connection breaks.
     pub fn request(&mut self, method: &str, path: &str, body: &str) -> Reply {
         self.try_request(method, path, body)
             .unwrap_or_else(|error| panic!("{method} {path}: {error}"))

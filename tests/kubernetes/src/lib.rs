@@ -2,7 +2,7 @@
 //! with them.
 //!
 //! Nothing here depends on a crate that it tests: programs are started from `target/test`, and
-//! objects are JSON.
+//! objects are JSON. Helpers panic when a step fails or times out.
 
 #![forbid(unsafe_code)]
 

@@ -2,13 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-/// Timeout of waits on a busy machine.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Polls until there is a result, and returns it.
-///
-/// # Panics
-/// If the timeout passes.
 pub fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + WAIT_TIMEOUT;
     loop {
@@ -21,9 +17,6 @@ pub fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Polls until the condition holds.
-///
-/// # Panics
-/// If the timeout passes.
 pub fn until_holds(what: &str, mut holds: impl FnMut() -> bool) {
     until(what, || holds().then_some(()));
 }

@@ -20,7 +20,6 @@ fn name(pod: &Value) -> &str {
     pod["metadata"]["name"].as_str().expect("a name")
 }
 
-/// Returns a pod with one container.
 fn pod(name: &str, labels: &str, units: &str, spec: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{app: {name}{labels}}}}}\nspec:\n{spec}  containers:\n  - name: main\n    \
@@ -117,7 +116,6 @@ fn deployments_of_document_001_survive_restarts() {
     comes(&mut cluster, "after-kubelet", "a new kubelet");
     same(&cluster, "a new kubelet");
 
-    // All plugins and extenders.
     for name in ["cgpu-device-plugin", "cgpu-scheduler-extender"] {
         let selector = format!("app.kubernetes.io/name={name}");
         cluster.kubectl(&["delete", "pods", "-n", "kube-system", "-l", &selector]).exits(0);
@@ -274,7 +272,6 @@ fn stateful_sets_of_documents_000_and_004_run() {
     }
     gpus.sort_unstable();
     assert_eq!(gpus, ["0", "1", "2", "3"]);
-    // The second scheduler alone.
     cluster.kubectl(&["delete", "pods", "-l", "among=sevens"]).exits(0);
     let spec = "  schedulerName: cgpu-scheduler\n  terminationGracePeriodSeconds: 1\n";
     cluster.apply_text(&pod("by-second", "", "3", spec));

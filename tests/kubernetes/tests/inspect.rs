@@ -174,7 +174,6 @@ fn output_as_json_has_everything() {
     );
 }
 
-/// Many nodes and pods come in pages.
 #[test]
 fn large_cluster_is_read_in_pages() {
     let server = ApiServer::start();
@@ -215,7 +214,6 @@ fn error_is_one_line_with_the_remedy() {
     let mut gone = documented();
     gone.close();
     fails(&inspect(&gone, &[]).exits(1), &["does not answer", "can be reached from here"]);
-    // Without any cluster.
     let mut lost = program(Dist::find().file(PROGRAM));
     lost.env("KUBECONFIG", "");
     fails(&Child::start(lost).finish().exits(1), &["no kubeconfig", "--kubeconfig or KUBECONFIG"]);
@@ -231,7 +229,6 @@ fn error_is_one_line_with_the_remedy() {
     fails(&inspect(&server, &["-d", "doctor"]).exits(2), &["before `doctor`"]);
 }
 
-/// Writes a kubeconfig with two clusters.
 fn two(folder: &Path, one: &ApiServer, other: &ApiServer) -> std::path::PathBuf {
     let path = folder.join("two");
     let text = format!(
@@ -404,7 +401,6 @@ fn doctor_on_a_node_checks_its_files_without_a_cluster() {
     put("usr/lib/cgpu/libcgpu.so", "");
     // Nothing is wrong, but the cluster could not be examined.
     assert_eq!(alone().exits(2).stdout, "nothing is wrong; examined: this node's files\n");
-    // With a cluster, both are examined.
     let whole = inspect(&documented(), &["doctor", "--root", &root]).exits(0);
     assert_eq!(whole.stdout, "nothing is wrong; examined: 2 nodes, 0 pods, this node's files\n");
 }

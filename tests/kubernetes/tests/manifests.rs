@@ -32,7 +32,6 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kubernetes")
 }
 
-/// Parses every document of a YAML text.
 fn documents(text: &str) -> Vec<Value> {
     let read: Vec<Value> = serde_saphyr::from_multiple(text).expect("YAML");
     read.into_iter().filter(|document| !document.is_null()).collect()
@@ -208,7 +207,6 @@ fn known<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
     serde_json::to_value(typed).expect("JSON")
 }
 
-/// Checks that no field is misspelt or misplaced.
 fn check_fields(object: &Value) {
     let read = match object["kind"].as_str().expect("a kind") {
         "ClusterRole" => known::<ClusterRole>(object),

@@ -17,7 +17,6 @@ use tempfile::TempDir;
 const CONFIG: &str = "etc/containerd/config.toml";
 const BEFORE: &str = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  default_runtime_name = \"runc\"\n";
 
-/// A node and its pod's files.
 struct Node {
     folder: TempDir,
 }

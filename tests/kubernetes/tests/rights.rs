@@ -17,7 +17,6 @@ use serde_json::{Value, json};
 
 const NAMESPACE: &str = "kube-system";
 
-/// The right that one request needs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Need {
     group: String,
@@ -28,7 +27,6 @@ struct Need {
     name: String,
 }
 
-/// A right that a rule grants.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Right {
     group: String,
@@ -91,7 +89,6 @@ fn manifests() -> Vec<Value> {
     serde_saphyr::from_multiple::<Value>(&text).expect("YAML")
 }
 
-/// Returns the rights of a role, one by one.
 fn rights_of_role(role: &Value) -> BTreeSet<Right> {
     let texts = |value: &Value| -> Vec<String> {
         value
@@ -129,7 +126,6 @@ fn rights_of_role(role: &Value) -> BTreeSet<Right> {
     rights
 }
 
-/// Returns the rights of a service account.
 fn rights_of(account: &str) -> BTreeSet<Right> {
     let objects = manifests();
     let is_bound = |binding: &&Value| {
@@ -190,7 +186,6 @@ fn rights_of_the_extender_are_those_it_uses() {
         let _ = extender.bind(&unheard, "one");
         requested("GET", "/pods/unheard-")
     });
-    // An old claim is withdrawn.
     let mut stale = objects::pod("test", "stale", 2);
     stale["metadata"]["annotations"] = json!({
         "scheduler.framework.gpushare.allocation": "{\"0\":{\"0\":2}}", "cgpu.dev/node": "one",
@@ -305,7 +300,6 @@ fn rights_of_inspect_are_those_of_the_role_for_people() {
     agree("cgpu-inspect", &rights_of_role(role.expect("the role")), needs(&server.journal()));
 }
 
-/// The requests of the node's pod are in its script.
 #[test]
 fn rights_of_the_node_are_those_its_script_uses() {
     let script =

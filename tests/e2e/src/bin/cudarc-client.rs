@@ -11,7 +11,6 @@ use cudarc::driver::{CudaContext, CudaSlice, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use serde_json::json;
 
-/// Bytes of one allocation.
 const CHUNK: usize = 64 << 20;
 
 /// A kernel that counts up. A simulated GPU accepts any text as a module; this kernel takes the

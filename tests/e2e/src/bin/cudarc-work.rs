@@ -70,7 +70,6 @@ fn streams(context: &Arc<CudaContext>, function: &CudaFunction) -> Outcome<f32> 
     Ok(begin.elapsed_ms(&end)?)
 }
 
-/// Allocates and frees memory in stream order.
 fn pools(context: &Arc<CudaContext>) -> Outcome {
     let stream = context.new_stream()?;
     for round in 0..8 {
@@ -84,7 +83,6 @@ fn pools(context: &Arc<CudaContext>) -> Outcome {
     Ok(())
 }
 
-/// Maps, uses and releases physical memory.
 fn virtual_memory(context: &Arc<CudaContext>) -> Outcome {
     context.bind_to_thread()?;
     let location =
@@ -135,7 +133,6 @@ fn virtual_memory(context: &Arc<CudaContext>) -> Outcome {
     Ok(())
 }
 
-/// Captures a copy and a kernel, and launches them repeatedly with other bytes.
 fn graphs(context: &Arc<CudaContext>, function: &CudaFunction) -> Outcome {
     let stream = context.new_stream()?;
     let mut from = stream.alloc_zeros::<u32>(LENGTH)?;

@@ -135,7 +135,6 @@ mod steps {
                 assert!(!outcome.stdout.contains("\"total\""), "{words:?}: {outcome:?}");
             }
         }
-        // Not all of them are refused.
         assert!(started >= 10, "{started}");
         // A runtime that could not parse its line created nothing, so the ID can be used again.
         yard.start("way", SIX).delete();

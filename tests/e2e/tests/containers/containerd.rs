@@ -8,9 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Timeout for the daemon's start and stop.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The image that is built.
 const IMAGE: &str = "localhost/cuda:latest";
 
 /// A daemon for one test, as `cgpu setup containerd` has configured it.

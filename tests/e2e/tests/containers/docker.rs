@@ -164,7 +164,6 @@ fn whatever_ends_a_container_ends_its_slice() {
         docker.run(&["rm", "box"]).exits(0);
     }
 
-    // A container that its engine restarts.
     docker.line(&format!("{BOX} --restart=always IMAGE")).exits(0);
     let restarts = || {
         docker

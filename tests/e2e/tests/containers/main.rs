@@ -18,7 +18,6 @@ const T4: &str = "T4:15109";
 const SIX: &[&str] = &["ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15"];
 const EIGHT: &[&str; 2] = &["ALIYUN_COM_GPU_MEM_CONTAINER=8", "ALIYUN_COM_GPU_MEM_DEV=15"];
 
-/// Defines each test for each runtime.
 macro_rules! with_each_runtime {
     ($($test:ident)*) => {$(
         mod $test {
@@ -61,7 +60,6 @@ fn sizes(boxed: &Boxed<'_>, arguments: &[&str]) -> Vec<u64> {
     outcome.stdout.lines().map(|line| total(line) / MIB).collect()
 }
 
-/// Returns the names of the containers' folders on the host.
 fn folders(fixture: &Fixture) -> Vec<String> {
     let found = fs::read_dir(fixture.root().join("containers")).into_iter().flatten().flatten();
     found.map(|one| one.file_name().to_string_lossy().into_owned()).collect()
@@ -74,7 +72,6 @@ fn is_clean(fixture: &Fixture) {
     fixture.none_is_left("mounts", || mounts_below(&root));
 }
 
-/// Changes a bundle's configuration.
 fn change(bundle: &Path, how: impl FnOnce(&mut Value)) {
     let file = bundle.join("config.json");
     let mut config =
@@ -83,7 +80,6 @@ fn change(bundle: &Path, how: impl FnOnce(&mut Value)) {
     fs::write(file, config.to_string()).expect("a configuration");
 }
 
-/// Finds a file of this name below a folder.
 fn find(folder: &Path, name: &str) -> Option<PathBuf> {
     let entries = fs::read_dir(folder).ok()?.flatten();
     let mut paths = entries.map(|entry| entry.path());
@@ -93,7 +89,6 @@ fn find(folder: &Path, name: &str) -> Option<PathBuf> {
     })
 }
 
-/// Returns the lines of this host's mounts that name this folder.
 fn mounts_below(folder: &str) -> Vec<String> {
     let mounts = fs::read_to_string("/proc/self/mounts").expect("the mounts");
     mounts.lines().filter(|line| line.contains(folder)).map(str::to_owned).collect()
@@ -238,7 +233,6 @@ mod steps {
         });
         let sentence = yard.refused_bundle("odd", &bundle);
         assert!(sentence.contains("no glibc"), "{sentence}");
-        // More than is free.
         let boxed = yard.start("one", EIGHT);
         let sentence = yard.refused("two", EIGHT);
         assert!(

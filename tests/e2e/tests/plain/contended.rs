@@ -31,7 +31,6 @@ impl Contended {
         Self { fixture, container, _monitor: monitor, neighbour }
     }
 
-    /// Has the neighbour launch back to back.
     fn begin(mut self) -> Self {
         self.neighbour.begin(LONG.as_secs_f64());
         self
@@ -79,12 +78,10 @@ impl Contended {
         accounting["processes"].as_array().into_iter().flatten().filter_map(of).sum()
     }
 
-    /// Returns the measured launches of all of the container's processes on the first GPU.
     fn measured(&self) -> u64 {
         self.measured_of(|_| true)
     }
 
-    /// Returns the measured launches of some processes.
     fn measured_of(&self, which: impl Fn(&Value) -> bool) -> u64 {
         let accounting = self.fixture.accounting(&self.container);
         let processes = accounting["processes"]

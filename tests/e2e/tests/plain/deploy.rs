@@ -59,7 +59,6 @@ fn what_is_installed_is_taken_away_again_and_nothing_else() {
         );
     }
     assert_eq!(fs::read_link(root.join("usr/bin/cgpu-smi")).expect("a link"), Path::new("cgpu"));
-    // An installed program runs.
     let mut command = Command::new(root.join("usr/bin/cgpu-monitor"));
     command.arg("--version");
     assert!(Child::start(command).finish().exits(0).stdout.starts_with("cgpu-monitor "));

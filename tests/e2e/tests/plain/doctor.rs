@@ -15,7 +15,6 @@ fn root(fixture: &Fixture) -> String {
     fixture.root().to_string_lossy().into_owned()
 }
 
-/// Returns the JSON report and checks that the exit code agrees.
 fn answer(command: Command) -> Value {
     let outcome = Outcome::of(command);
     let answer = outcome.json();
@@ -24,7 +23,6 @@ fn answer(command: Command) -> Value {
     answer
 }
 
-/// Returns the names of the causes.
 fn names(answer: &Value) -> Vec<String> {
     let causes = answer["causes"].as_array().expect("causes");
     for cause in causes {
@@ -38,7 +36,6 @@ fn names(answer: &Value) -> Vec<String> {
     causes.iter().map(|cause| cause["cause"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// Returns the causes that it names in a container.
 fn inside(
     fixture: &Fixture,
     container: &Container,
@@ -50,7 +47,6 @@ fn inside(
     names(&answer(command))
 }
 
-/// Returns the causes that it names on the host.
 fn outside(fixture: &Fixture, more: &[&str]) -> Vec<String> {
     let mut command = fixture.cgpu(&["doctor", "--json", "--root", &root(fixture)]);
     command.args(more);
@@ -71,7 +67,6 @@ fn becomes(fixture: &Fixture, expected: &[&str], mut ask: impl FnMut() -> Vec<St
     });
 }
 
-/// Creates a container in which a program has run.
 fn used(fixture: &Fixture) -> Container {
     let container = fixture.limited("a", 1024);
     Outcome::of(fixture.program_in(&container, "init")).silent();
@@ -86,7 +81,6 @@ fn holder(fixture: &Fixture, container: &Container, bytes: &str) -> Child {
     child
 }
 
-/// Builds a program that needs no library.
 fn statically(fixture: &Fixture) -> Option<PathBuf> {
     let (source, program) = (fixture.path("static.c"), fixture.path("static"));
     fs::write(&source, "void _start(void) { for (;;) __asm__ volatile(\"\"); }\n")
@@ -240,7 +234,6 @@ fn what_is_wrong_with_a_containers_files() {
 
     let container = used(&fixture);
     becomes(&fixture, &["never_met"], || ask(&container));
-    // On the host, too; and there is no monitor.
     let found = outside(&fixture, &[]);
     assert!(
         found.contains(&"refused".to_owned()) && found.contains(&"no_monitor".to_owned()),
@@ -256,7 +249,6 @@ fn what_is_wrong_with_a_containers_files() {
     file.write_all_at(&version, 0).expect("a version");
     file.set_len(4096).expect("a length");
     becomes(&fixture, &["region_unreadable"], || ask(&container));
-    // With a monitor the result is the same.
     let _monitor = Monitor::start(&fixture);
     let _ = fixture.accounting(&container);
     becomes(&fixture, &["region_unreadable"], || {

@@ -8,7 +8,6 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Appends every Rust source of the project to `text`.
 fn sources(folder: &Path, text: &mut String) {
     let skip = ["target", ".git"];
     for entry in fs::read_dir(folder).expect("a folder").flatten() {

@@ -9,7 +9,6 @@ use cgpu_e2e::{Child, Container, Fixture, MIB, Outcome};
 /// first.
 const UNEQUAL: &str = "T4:15109,A100:40960,A10:23028";
 
-/// Returns totals in MiB by UUID, in the program's order.
 fn seen(fixture: &Fixture, container: &Container) -> Vec<(String, u64)> {
     let outcome = Outcome::of(fixture.program_in(container, "visible")).silent();
     let gpus = outcome.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON"));

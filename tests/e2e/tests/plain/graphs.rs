@@ -5,7 +5,6 @@ use cgpu_e2e::{Container, Fixture, Outcome};
 /// Large enough that the driver itself does not run out.
 const GPU: &str = "A10:6144";
 
-/// Returns a program's outcome and its container's counters.
 fn limited(program: &str, arguments: &[&str], mib: u64) -> (Outcome, Counters) {
     let fixture = Fixture::new(GPU);
     let container = fixture.limited("a", mib);
@@ -17,7 +16,6 @@ fn limited(program: &str, arguments: &[&str], mib: u64) -> (Outcome, Counters) {
     (outcome, counters)
 }
 
-/// Runs a program without and with a limit. Returns its container's counters.
 fn both(program: &str, mib: u64) -> Counters {
     Outcome::of(Fixture::new(GPU).program(program)).silent();
     limited(program, &[], mib).1

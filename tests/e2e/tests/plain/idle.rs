@@ -30,7 +30,6 @@ fn threads(process: &Child) -> BTreeMap<u64, (String, u64)> {
     tasks.filter_map(|task| read(&task.expect("an entry").path())).collect()
 }
 
-/// Returns the sorted names of its threads except the first.
 fn others(process: &Child) -> Vec<String> {
     let first = u64::from(process.pid());
     let mut names: Vec<String> = threads(process)

@@ -10,7 +10,6 @@ use std::process::Command;
 
 use cgpu_e2e::{Child, Fixture, skip};
 
-/// Calls of each kind.
 const CALLS: u64 = 20_000;
 
 /// The kinds, by the function of `calls` that makes them, and each call's maximum cost in

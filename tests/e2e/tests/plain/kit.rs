@@ -19,7 +19,6 @@ const EXACT: [&str; 4] = ["meminfo", "fill", "managed", "fail_closed"];
 /// Rows that measure. A promise may be missed on a busy machine, and the row says so.
 const MEASURED: [&str; 6] = ["nvml_start", "costs", "clock", "shapes", "demo", "overhead"];
 
-/// Rows about a gate on the device.
 const GATE: [&str; 4] = ["gate_contexts", "gate_latency", "gate_streams", "gate_calls"];
 
 /// A kit, its host, and the folder of its results.
@@ -35,7 +34,6 @@ impl Kit {
         Self::on(test, "A10:23028")
     }
 
-    /// As [`Kit::new`], on a host with these GPUs.
     fn on(test: &str, gpus: &str) -> Option<Self> {
         let fixture = Fixture::new(gpus);
         let version = "import sys; sys.exit(sys.version_info < (3, 8))";
@@ -49,7 +47,6 @@ impl Kit {
         Some(Self { fixture, folder })
     }
 
-    /// Copies the kit so that it can be changed.
     fn copied(mut self) -> Self {
         let to = self.fixture.path("kit");
         let copied = Command::new("cp").arg("-r").arg(&self.folder).arg(&to).status();
@@ -66,7 +63,6 @@ impl Kit {
         fs::write(&script, text.replace(from, to)).expect("a script that can be written");
     }
 
-    /// Replaces one of its programs by a shell script.
     fn replace_program(&self, name: &str, script: &str) {
         use std::os::unix::fs::PermissionsExt;
         let program = self.folder.join("dist/programs").join(name);
@@ -89,20 +85,17 @@ impl Kit {
         self.fixture.path("out")
     }
 
-    /// Returns the file of results with this ending.
     fn result(&self, ending: &str) -> Option<PathBuf> {
         let entries = fs::read_dir(self.out()).ok()?;
         let mut paths = entries.map(|entry| entry.expect("an entry").path());
         paths.find(|path| path.to_string_lossy().ends_with(ending))
     }
 
-    /// Returns the only JSON file of its results.
     fn results(&self) -> Value {
         let file = self.result(".json").expect("results");
         serde_json::from_slice(&fs::read(file).expect("results")).expect("JSON")
     }
 
-    /// Returns the results in the archive.
     fn packed(&self) -> Value {
         let archive = self.result(".tar.gz").expect("an archive");
         let mut tar = Command::new("tar");
@@ -132,7 +125,6 @@ fn processes_of(folder: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns a figure of a row.
 fn number(row: &Value, key: &str) -> f64 {
     row["data"][key].as_f64().unwrap_or_else(|| panic!("no number {key} in {row:#}"))
 }
@@ -314,7 +306,6 @@ fn waits_that_stay_closed_end_with_their_row() {
     kit.leaves_nothing();
 }
 
-/// The simulated GPU's clock is given a rate.
 #[test]
 fn known_rates_of_the_clock_are_found() {
     for ppm in [-500.0, 137.5] {
@@ -359,7 +350,6 @@ fn hanging_program_is_ended_at_its_limit_and_other_rows_run() {
     kit.leaves_nothing();
 }
 
-/// Starts a kit that hangs in the row `meminfo`.
 fn hung(test: &str) -> Option<(Kit, Child)> {
     let kit = Kit::new(test)?.copied();
     kit.replace_program("meminfo", "sleep 1000");

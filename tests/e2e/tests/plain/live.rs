@@ -23,12 +23,10 @@ impl Taker {
     }
 }
 
-/// Returns the node of the container's limit on the first GPU.
 fn memsize(fixture: &Fixture, container: &Container) -> String {
     format!("0/{}/memsize", fixture.accounting(container)["id"].as_str().expect("an id"))
 }
 
-/// Sets a limit and waits until every process sees it.
 fn limit(fixture: &Fixture, node: &str, mib: u64, takers: &mut [Taker]) {
     fixture.set(node, &(mib * MIB).to_string());
     for taker in takers {

@@ -87,7 +87,6 @@ fn the_oldest_driver_has_no_look_ups_at_all() {
     ] {
         assert!(!exports.contains(&name.to_owned()), "{name} is there");
     }
-    // The driver works.
     let mut run = fixture.program("launch_loop");
     run.args(["spin_50us", "--count", "20"]).env("CGPU_SIM_DRIVER", "10010");
     assert_eq!(Outcome::of(run).silent().json()["launches"], 20);
@@ -122,7 +121,6 @@ fn through_the_shim(fixture: &Fixture, library: &Path, names: &Path, version: u3
     lines.lines().map(str::to_owned).collect()
 }
 
-/// Returns the names of the shim's hooks.
 fn hooks() -> BTreeSet<String> {
     let exports = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shim/golden/exports.txt");
     let exports = fs::read_to_string(exports).expect("the list of exports");
@@ -337,7 +335,6 @@ impl Apt {
         self.run("dpkg-deb", &["--extract", &package, &half.display().to_string()])?;
         let _ = fs::remove_dir_all(to);
         fs::rename(&half, to).map_err(|error| format!("{}: {error}", to.display()))?;
-        // The package is no longer needed.
         let _ = fs::remove_file(self.folder.join(package));
         Ok(())
     }

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use crate::tree::{Tree, has_fuse};
 
-/// A whole GPU, and one that is partitioned into two instances.
 const CUT: &str = "T4:15109,A100:40960/mig=3g.20gb,1g.5gb";
 
 /// Returns UUID and size in MiB of what the program sees: one instance, or the whole GPUs.

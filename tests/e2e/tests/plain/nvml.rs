@@ -17,14 +17,12 @@ const CODE: u64 = 4 * MIB;
 /// Free bytes in the end as a program that allocates 2 MiB sees them.
 const FREE: u64 = 4096 * MIB - CONTEXT - CODE - 2 * MIB;
 
-/// Counts the starts of NVML in a journal.
 fn starts(journal: &Path) -> usize {
     let text = fs::read_to_string(journal).unwrap_or_default();
     let calls = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     calls.filter(|call| call["arguments"]["starts"].is_u64()).count()
 }
 
-/// Returns `kernels` in a container with a limit of 4 GiB.
 fn kernels(fixture: &Fixture, container: &Container, more: &[&str]) -> Command {
     let mut program = fixture.program_in(container, "kernels");
     program.args(PROGRAM).args(more);

@@ -18,7 +18,6 @@ fn limited(name: &str, arguments: &[&str]) -> Outcome {
     outcome
 }
 
-/// Runs a program outside of containers, and then under a limit.
 fn both(name: &str, arguments: &[&str]) -> (Outcome, Outcome) {
     let fixture = Fixture::new(GPU);
     let mut command = fixture.program(name);
@@ -26,7 +25,6 @@ fn both(name: &str, arguments: &[&str]) -> (Outcome, Outcome) {
     (Outcome::of(command).silent(), limited(name, arguments))
 }
 
-/// Returns a counter's sum over the container's processes.
 fn counted(fixture: &Fixture, container: &Container, reason: &str) -> u64 {
     let accounting = fixture.accounting(container);
     let processes = accounting["processes"].as_array().expect("processes");

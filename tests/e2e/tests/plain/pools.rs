@@ -11,7 +11,6 @@ fn limited(name: &str, mib: u64) -> (Outcome, Counters) {
     faulty(name, mib, "")
 }
 
-/// As [`limited`], with injected faults.
 fn faulty(name: &str, mib: u64, faults: &str) -> (Outcome, Counters) {
     let fixture = Fixture::new(GPU);
     let container = fixture.limited("a", mib);
@@ -25,7 +24,6 @@ fn faulty(name: &str, mib: u64, faults: &str) -> (Outcome, Counters) {
     (outcome, counters)
 }
 
-/// Runs a program without and with a limit. Returns its container's counters.
 fn both(name: &str, mib: u64) -> Counters {
     Outcome::of(Fixture::new(GPU).program(name)).silent();
     limited(name, mib).1
@@ -39,7 +37,6 @@ const UNKNOWN_FREE: &str = "unknown_free";
 const POOL_GREW: &str = "pool_grew";
 const POOL_OUTLIVED: &str = "pool_outlived";
 
-/// The counters of the container's processes.
 struct Counters(Vec<serde_json::Value>);
 
 impl Counters {

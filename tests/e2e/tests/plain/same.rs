@@ -18,7 +18,6 @@ const TWO_GPUS: &str = "A10:8192,A10:8192";
 const SWITCHED: &str = "H100:4096,H100:4096";
 const DRIVER: &str = "13000";
 
-/// Returns a run with arguments on the usual GPU and driver.
 const fn with(program: &'static str, arguments: &'static [&'static str]) -> Run {
     Run { program, arguments, gpus: GPU, driver: DRIVER }
 }
@@ -106,7 +105,6 @@ const OTHERWISE: &[(&str, &str)] = &[
     ("worker", TOLD),
 ];
 
-/// Returns every program of the folder but those.
 fn compared() -> BTreeSet<String> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../cuda/programs");
     let files = fs::read_dir(folder).expect("the programs' folder");

@@ -29,7 +29,6 @@ struct Surroundings {
     /// Preloads before and after ours.
     before: Vec<PathBuf>,
     after: Vec<PathBuf>,
-    /// A compiler flag.
     flag: Option<&'static str>,
     variables: &'static [(&'static str, &'static str)],
     /// Programs that do not run there, with or without the shim.
@@ -113,7 +112,6 @@ fn the_thread_sanitizer() {
     sanitized("thread", Surroundings { flag, variables, without, ..Surroundings::default() });
 }
 
-/// Finds a library of the system, if it is installed.
 fn installed(names: &[&str]) -> Option<PathBuf> {
     let multiarch = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
     let folders = [multiarch.as_str(), "/usr/lib64", "/usr/lib", "/usr/local/lib"];

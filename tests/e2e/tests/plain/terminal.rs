@@ -6,7 +6,6 @@ use std::process::Command;
 
 use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor, Outcome, Terminal, Worker};
 
-/// A terminal beside a monitor with two containers.
 struct Setup {
     terminal: Terminal,
     monitor: Monitor,
@@ -28,7 +27,6 @@ impl Setup {
         Some(Self { terminal, monitor, holders, fixture })
     }
 
-    /// Starts `cgpu top` and waits for its first screen.
     fn top(&self) -> String {
         self.terminal.line("\"$CGPU\" top --interval 0.2 --root \"$ROOT\"; echo \"code $?\"");
         self.terminal.shows("q quit")

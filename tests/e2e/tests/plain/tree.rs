@@ -139,7 +139,6 @@ fn player(
     Child::start_for(command, Duration::from_secs(180 + 3 * seconds))
 }
 
-/// The size of a monitor.
 #[derive(Debug)]
 struct Size {
     descriptors: usize,

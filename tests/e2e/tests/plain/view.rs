@@ -26,7 +26,6 @@ impl Who {
     }
 }
 
-/// Returns process and value of each entry.
 fn list(seen: &Value, name: &str) -> Vec<(u64, u64)> {
     let entries = seen[name].as_array().unwrap_or_else(|| panic!("no {name} in {seen}"));
     let number = |value: &Value| value.as_u64().expect("a number");
@@ -236,7 +235,6 @@ fn accounts_are_of_the_containers_own_processes() {
     let (mine, accounted) = own(&mut first);
     assert_eq!(pids(&accounted), [mine], "neither a neighbour's nor a dead one's");
     assert!((1024 * MIB..LIMIT).contains(&accounted[0].1), "{accounted:?}");
-    // The host lists all of them.
     let all = pids(&list(&host.ask(), "accounted"));
     assert!([mine, theirs, gone].iter().all(|pid| all.contains(pid)), "{all:?}");
 }

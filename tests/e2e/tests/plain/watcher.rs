@@ -26,7 +26,6 @@ fn findings(fixture: &Fixture, container: Option<&str>) -> Vec<Value> {
     all.into_iter().filter(|finding| finding["container"].as_str() == container).collect()
 }
 
-/// Returns the output of `cgpu smi`.
 fn smi(fixture: &Fixture) -> String {
     Outcome::of(fixture.cgpu(&["smi", "--root", &fixture.root().to_string_lossy()])).silent().stdout
 }

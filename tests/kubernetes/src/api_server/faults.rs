@@ -44,7 +44,6 @@ impl Fault {
     }
 }
 
-/// All faults.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     rules: Vec<Fault>,
@@ -59,7 +58,6 @@ impl Faults {
         self.rules.push(fault);
     }
 
-    /// Returns what happens to this request.
     pub(crate) fn of(&mut self, method: &str, path: &str) -> Option<FaultAction> {
         let fits = |rule: &&mut Fault| {
             (rule.method.is_empty() || rule.method == method)

@@ -38,7 +38,6 @@ use store::Store;
 
 use crate::wait::until;
 
-/// Time that pending requests have when the server ends.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running server. It ends when it is dropped.
@@ -48,7 +47,6 @@ pub struct ApiServer {
     runtime: Option<Runtime>,
 }
 
-/// State that all requests share.
 pub(crate) struct SharedState {
     store: Mutex<Store>,
     faults: Mutex<Faults>,
@@ -90,9 +88,6 @@ impl Default for ApiServer {
 
 impl ApiServer {
     /// Starts an empty server.
-    ///
-    /// # Panics
-    /// If there is no free port.
     #[must_use]
     pub fn start() -> Self {
         let state = Arc::new(SharedState {
@@ -128,9 +123,6 @@ impl ApiServer {
     }
 
     /// Starts the server again at the same address.
-    ///
-    /// # Panics
-    /// If another process has its port.
     pub fn reopen(&mut self) {
         self.close();
         self.open();
@@ -143,9 +135,6 @@ impl ApiServer {
     }
 
     /// Writes a kubeconfig for it.
-    ///
-    /// # Panics
-    /// If the folder cannot be written.
     #[must_use]
     pub fn kubeconfig(&self, folder: &Path) -> PathBuf {
         let path = folder.join("kubeconfig");

@@ -30,7 +30,6 @@ struct Refusal {
     message: String,
 }
 
-/// The parts of a path.
 #[derive(Debug)]
 struct Target {
     plural: String,

@@ -41,7 +41,6 @@ impl Selector {
         Ok(Self { fields, labels: split(labels).map(|text| term(&text)).collect() })
     }
 
-    /// Returns the node that its pods are bound to, if it names one.
     pub(crate) fn node(&self) -> Option<&str> {
         self.fields.iter().filter(|term| term.name == "spec.nodeName").find_map(|term| match &term
             .want

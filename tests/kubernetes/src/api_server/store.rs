@@ -37,7 +37,6 @@ impl Key {
     }
 }
 
-/// A change of an object.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredEvent {
     pub version: u64,
@@ -47,7 +46,6 @@ pub(crate) struct StoredEvent {
     pub after: Option<Arc<Value>>,
 }
 
-/// All objects and events.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     version: u64,
@@ -88,7 +86,6 @@ impl Store {
         self.by_node.get(node).into_iter().flatten().filter_map(|key| self.objects.get(key))
     }
 
-    /// Returns the events after a version.
     pub(crate) fn since(&self, version: u64) -> impl Iterator<Item = &StoredEvent> {
         let first = self.events.partition_point(|event| event.version <= version);
         self.events.range(first..)

@@ -8,7 +8,6 @@ use cgpu_e2e::skip;
 /// Their name in CGPU_REQUIRE.
 const TOOL: &str = "cluster";
 
-/// The programs' paths.
 #[derive(Clone, Debug)]
 pub(super) struct Assets {
     pub(super) etcd: PathBuf,

@@ -14,7 +14,6 @@ pub(super) struct Authority {
     folder: PathBuf,
 }
 
-/// The files of a certificate and its key.
 #[derive(Clone, Debug)]
 pub(super) struct Papers {
     pub(super) certificate: PathBuf,
@@ -69,7 +68,6 @@ impl Authority {
         path
     }
 
-    /// Writes a kubeconfig for this user.
     pub(super) fn kubeconfig(
         &self,
         file: &str,

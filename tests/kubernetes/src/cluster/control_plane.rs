@@ -13,7 +13,6 @@ pub(super) const SERVER: &str = "https://10.0.0.1:443";
 /// The machine's address on the network of the nodes and pods.
 pub(super) const GATEWAY: &str = "192.168.1.200";
 
-/// The running programs.
 pub(super) struct ControlPlane {
     pub(super) authority: Authority,
     pub(super) administrator: PathBuf,
@@ -138,7 +137,6 @@ impl ControlPlane {
         plane
     }
 
-    /// Restarts kube-scheduler.
     pub(super) fn restart_scheduler(&mut self, machine: &Machine, assets: &Assets) {
         if let Some(scheduler) = self.scheduler.take() {
             scheduler.end("TERM");

@@ -20,7 +20,6 @@ const NAMES: [&str; 4] = [
 /// Prints the sizes of its GPUs and stays.
 const CONTAINER_SCRIPT: &str = "#!/bin/sh\ntrap 'exit 0' TERM\nmeminfo\nsleep 100000 &\nwait\n";
 
-/// Writes all images as one archive.
 pub(super) fn archive(fixture: &Fixture, folder: &Path) -> std::path::PathBuf {
     let rootfs = folder.join("rootfs");
     furnish(fixture, &rootfs);

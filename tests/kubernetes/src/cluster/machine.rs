@@ -65,7 +65,6 @@ impl Machine {
         entering(&self.enter, program)
     }
 
-    /// Runs a program there to its end.
     pub(super) fn run<S: AsRef<OsStr>>(
         &self,
         program: impl AsRef<OsStr>,
@@ -76,7 +75,6 @@ impl Machine {
         Outcome::of(command)
     }
 
-    /// Starts a program there.
     pub(super) fn start(&self, name: &str, program: &Path, arguments: &[String]) -> Daemon {
         let count = self.daemons.replace(self.daemons.get() + 1);
         let number = self.folder.join(format!("{name}.{count}.pid"));
@@ -94,7 +92,6 @@ impl Machine {
         Daemon { child: Child::start_for(command, LIFETIME), number, enter: self.enter.clone() }
     }
 
-    /// Ends every process in it.
     pub(super) fn end(&mut self) {
         // It is the parent of the namespace's first process, whose end ends all others.
         self.init_process.signal(9);
@@ -103,7 +100,6 @@ impl Machine {
         }
     }
 
-    /// Returns whether its first process runs.
     pub(super) fn lives(&mut self) -> bool {
         self.init_process.runs()
     }
@@ -127,7 +123,6 @@ impl Drop for Machine {
 }
 
 impl Daemon {
-    /// Returns whether it runs.
     pub(super) fn runs(&mut self) -> bool {
         self.child.runs()
     }

@@ -42,9 +42,6 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(240);
 const UNCHECKED: &str = "--validate=false";
 
 /// Polls until there is a result, and returns it.
-///
-/// # Panics
-/// If the timeout passes.
 pub fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + WAIT_TIMEOUT;
     loop {
@@ -69,9 +66,6 @@ pub struct Cluster {
 impl Cluster {
     /// Starts a cluster with these nodes and our manifests, and waits until they offer their GPUs.
     /// Returns None, after recording the skip, where the programs are missing.
-    ///
-    /// # Panics
-    /// If it does not come up.
     #[must_use]
     pub fn start(test: &str, natures: &[Nature]) -> Option<Self> {
         let assets = Assets::find(test)?;
@@ -115,9 +109,6 @@ impl Cluster {
     }
 
     /// Applies our manifests with the nodes' memory in these units.
-    ///
-    /// # Panics
-    /// If the API server refuses them.
     pub fn install(&self, unit: &str) {
         let manifests = include_str!("../../../../kubernetes/manifests/cgpu.yaml");
         let reported = "--memory-unit=GiB";
@@ -144,9 +135,6 @@ impl Cluster {
     }
 
     /// Forwards kube-scheduler's port to an extender that is ready, in place of an earlier one.
-    ///
-    /// # Panics
-    /// If there is none.
     pub fn forward(&mut self) {
         self.forward.take().into_iter().for_each(|daemon| daemon.end("KILL"));
         let words = [
@@ -187,17 +175,11 @@ impl Cluster {
     }
 
     /// Applies a file.
-    ///
-    /// # Panics
-    /// If the API server refuses it.
     pub fn apply(&self, file: &Path) {
         self.kubectl(&["apply", UNCHECKED, "-f", &file.to_string_lossy()]).exits(0);
     }
 
     /// Applies a text.
-    ///
-    /// # Panics
-    /// If the API server refuses it.
     pub fn apply_text(&self, text: &str) {
         let file = self.folder.path().join("text.yaml");
         fs::write(&file, text).expect("a file");
@@ -205,9 +187,6 @@ impl Cluster {
     }
 
     /// Applies a text, which the API server must refuse, and returns its message.
-    ///
-    /// # Panics
-    /// If it does not refuse it.
     #[must_use]
     pub fn apply_refused(&self, text: &str) -> String {
         let file = self.folder.path().join("refused.yaml");
@@ -216,9 +195,6 @@ impl Cluster {
     }
 
     /// Returns an object, or None if there is none.
-    ///
-    /// # Panics
-    /// If kubectl prints no JSON.
     #[must_use]
     pub fn object(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
         let mut words = vec!["get", kind, name, "-o", "json"];
@@ -230,9 +206,6 @@ impl Cluster {
     }
 
     /// Returns the pods of the default namespace with this label that are not being deleted.
-    ///
-    /// # Panics
-    /// If the API server does not answer.
     #[must_use]
     pub fn pods(&self, label: &str) -> Vec<Value> {
         let said = self.kubectl(&["get", "pods", "-l", label, "-o", "json"]).exits(0);
@@ -242,9 +215,6 @@ impl Cluster {
     }
 
     /// Waits until exactly this many pods have this label, and all are running and ready.
-    ///
-    /// # Panics
-    /// If the timeout passes.
     pub fn running(&self, label: &str, count: usize) -> Vec<Value> {
         let ready = |pod: &Value| {
             let conditions = pod["status"]["conditions"].as_array();
@@ -259,9 +229,6 @@ impl Cluster {
     }
 
     /// Returns the size of each GPU in bytes, as the driver reports it in a pod.
-    ///
-    /// # Panics
-    /// If the pod does not report it.
     #[must_use]
     pub fn totals(&self, pod: &str) -> Vec<u64> {
         let said = self.kubectl(&["exec", pod, "--", "meminfo"]).exits(0);
@@ -272,9 +239,6 @@ impl Cluster {
 
     /// Waits for an event of a pod of the default namespace that contains this text, and returns
     /// its message.
-    ///
-    /// # Panics
-    /// If the timeout passes.
     pub fn reported(&self, pod: &str, part: &str) -> String {
         let selector = format!("involvedObject.name={pod}");
         until(&format!("an event of {pod} says {part}"), || {
@@ -313,9 +277,6 @@ impl Cluster {
     }
 
     /// Returns a node.
-    ///
-    /// # Panics
-    /// If there is none of this name.
     pub fn node(&mut self, name: &str) -> &mut Node {
         self.nodes.iter_mut().find(|node| node.nature.name == name).expect("a node of this name")
     }
@@ -327,9 +288,6 @@ impl Cluster {
 
     /// Starts the second kube-scheduler of our manifests (`schedulerName: cgpu-scheduler`) beside
     /// the cluster's own.
-    ///
-    /// # Panics
-    /// If its rights are refused.
     pub fn start_second_scheduler(&mut self) {
         let file = self.folder.path().join("cgpu.yaml");
         let rights = "app.kubernetes.io/name=cgpu-scheduler";

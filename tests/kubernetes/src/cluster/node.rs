@@ -147,9 +147,6 @@ impl Node {
     }
 
     /// Writes a file as the node sees it.
-    ///
-    /// # Panics
-    /// If it cannot.
     pub fn write(&self, file: &str, text: &str) {
         let mut command = self.machine.inside("sh");
         command.args([
@@ -174,9 +171,6 @@ impl Node {
     }
 
     /// Starts containerd and waits until it answers.
-    ///
-    /// # Panics
-    /// If it ends.
     pub fn start_containerd(&mut self) {
         // It finds its programs by PATH.
         let folder = self
@@ -262,7 +256,6 @@ fn make_groups(name: &str) -> String {
     name.to_owned()
 }
 
-/// Returns the kubelet's configuration.
 fn kubelet(nature: Nature, group: &str, authority: &Path) -> String {
     let Nature { address, .. } = nature;
     format!(

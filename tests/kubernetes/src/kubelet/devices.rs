@@ -13,13 +13,11 @@ use tonic::transport::Channel;
 use super::registration::client;
 use super::{Given, Offer, Shared, locked};
 
-/// A registered plugin.
 struct Plugin {
     channel: Channel,
     prefers: bool,
     /// Health by ID. None before the plugin's first list.
     devices: Option<BTreeMap<String, bool>>,
-    /// The number of its registration.
     number: usize,
 }
 
@@ -34,7 +32,6 @@ struct Share {
 /// A pod's UID, a container, a resource.
 type AllocationKey = (String, String, String);
 
-/// All plugins and allocations.
 #[derive(Default)]
 pub(crate) struct Manager {
     plugins: BTreeMap<String, Plugin>,

@@ -21,10 +21,8 @@ use devices::Manager;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-/// Timeout for an expected offer.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The kubelet's state.
 pub(crate) type Shared = Arc<Mutex<Manager>>;
 
 pub(crate) fn locked(shared: &Shared) -> MutexGuard<'_, Manager> {
@@ -62,9 +60,6 @@ pub struct Given {
 
 impl Kubelet {
     /// Starts a kubelet in this folder.
-    ///
-    /// # Panics
-    /// If it cannot listen there.
     #[must_use]
     pub fn start(folder: &Path) -> Self {
         let mut kubelet =
@@ -122,9 +117,6 @@ impl Kubelet {
     }
 
     /// Waits for this number of devices.
-    ///
-    /// # Panics
-    /// If the timeout passes.
     pub fn offers(&self, resource: &str, healthy: usize, all: usize) {
         let expected = Some(Offer { healthy, all });
         let deadline = Instant::now() + OFFER_TIMEOUT;
@@ -144,9 +136,6 @@ impl Kubelet {
     ///
     /// # Errors
     /// The message of the pod's status.
-    ///
-    /// # Panics
-    /// If the kubelet does not run.
     pub fn admit(&self, pod: &Value) -> Result<Vec<Given>, String> {
         self.runtime
             .as_ref()
@@ -155,9 +144,6 @@ impl Kubelet {
     }
 
     /// Ends a pod, which makes its devices free.
-    ///
-    /// # Panics
-    /// If it has no UID.
     pub fn end(&self, pod: &Value) {
         locked(&self.shared).end(pod["metadata"]["uid"].as_str().expect("a uid"));
     }

@@ -13,7 +13,6 @@ use tonic::{Request, Response, Status};
 
 use super::{Shared, locked};
 
-/// Timeout for connecting to a plugin.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of the longest message that the real kubelet accepts.

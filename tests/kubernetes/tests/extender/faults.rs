@@ -32,7 +32,6 @@ fn broken_watch_continues_from_its_version() {
             .count()
     };
     assert_eq!(lists(&fixture), 1);
-    // A broken watch.
     fixture.server.break_watches();
     let now = next(&fixture);
     fixture.wait_for_units(&extender, "n1", now);
@@ -52,7 +51,6 @@ fn broken_watch_continues_from_its_version() {
     let now = next(&fixture);
     fixture.wait_for_units(&extender, "n1", now);
     fixture.server.double_events(false);
-    // The API server restarts.
     fixture.server.close();
     fixture.server.reopen();
     let now = next(&fixture);

@@ -15,7 +15,6 @@ use cgpu_kubernetes_tests::wait::{until, until_holds};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// No further flags.
 const NONE: [&str; 0] = [];
 
 /// The annotations of a claim.
@@ -36,7 +35,6 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Creates a cluster with these nodes.
     fn with(nodes: &[Value]) -> Self {
         let server = ApiServer::start();
         for node in nodes {
@@ -57,7 +55,6 @@ impl Fixture {
         self.server.put("pods", pod)
     }
 
-    /// Returns the pod as it is now.
     fn now(&self, pod: &Value) -> Value {
         self.server.object(&key(pod)).expect("the pod is there")
     }
@@ -88,7 +85,6 @@ impl Fixture {
         })
     }
 
-    /// Waits until the extender reports this many used units.
     fn wait_for_units(&self, extender: &Extender, node: &str, units: u64) {
         until_holds(&format!("{units} units of {node} are used"), || used(extender, node) == units);
     }

@@ -322,7 +322,6 @@ fn recorded_calls_of_a_scheduler_are_answered() {
     );
 }
 
-/// Returns the units that a pod requests.
 fn wanted(pod: &Value) -> u64 {
     let limits = &pod["spec"]["containers"][0]["resources"]["limits"];
     limits["aliyun.com/gpu-mem"].as_str().unwrap().parse().unwrap()

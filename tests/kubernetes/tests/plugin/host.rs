@@ -128,7 +128,6 @@ impl<'a> Host<'a> {
         self.engine.create(pod, given).expect("a container")
     }
 
-    /// Waits for an annotation of a pod.
     pub(crate) fn annotated(&self, pod: &str, name: &str, text: &str) {
         self.fixture.eventually(&format!("{name} of {pod} is {text}"), || {
             let pod = self.server.object(&Key::pod("test", pod))?;

@@ -33,7 +33,6 @@ fn pod_without_a_valid_claim_is_not_started() {
     given.variables.clone_from(&of_larger[0].variables);
     given.devices.clone_from(&of_larger[0].devices);
     refused(&small, &given, "requests 2 units, but the kubelet counted 3 for it");
-    // Another pod of the same name.
     let mut other = small.clone();
     other["metadata"]["uid"] = json!("00000000-0000-0000-0000-000000000000");
     refused(&other, &host.admit(&small)[0], "which was deleted");
