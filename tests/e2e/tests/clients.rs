@@ -94,7 +94,7 @@ fn nvidia_ml_py() {
 }
 
 #[test]
-fn cudarc_alone() {
+fn cudarc_without_shim() {
     let fixture = fixture();
     let program = Path::new(env!("CARGO_BIN_EXE_cudarc-work"));
     let outcome = Outcome::of(fixture.native(program)).silent();
@@ -103,7 +103,7 @@ fn cudarc_alone() {
 }
 
 #[test]
-fn cuda_bindings_alone() {
+fn cuda_bindings_without_shim() {
     let Some(outcome) = alone("bindings_work") else { return };
     took(&outcome, 10.0 * 0.2);
     assert_eq!(outcome.number("step"), 2 * MIB);
@@ -112,7 +112,7 @@ fn cuda_bindings_alone() {
 }
 
 #[test]
-fn numba_alone() {
+fn numba_without_shim() {
     let Some(outcome) = alone("numba_work") else { return };
     took(&outcome, 10.0 * 0.02);
 }
@@ -141,15 +141,15 @@ fn runtimes(python: &Path) -> Vec<PathBuf> {
 /// Compares the runtimes' look-ups with and without the shim. The runtimes go no further: they
 /// authenticate the driver next, and the simulated one fails that.
 #[test]
-fn the_real_runtimes_lookups_lead_to_hooks() {
-    let Some(python) = python("clients::the_real_runtimes_lookups_lead_to_hooks") else { return };
+fn cuda_runtime_lookups_resolve_to_hooks() {
+    let Some(python) = python("clients::cuda_runtime_lookups_resolve_to_hooks") else { return };
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shim/golden/exports.txt");
     let golden = fs::read_to_string(golden).expect("the list of exports");
     let runtimes = runtimes(&python);
     assert!(runtimes.len() >= 3, "11, 12 and 13: {runtimes:?}");
     if runtimes.len() < RUNTIMES {
         skip(
-            "clients::the_real_runtimes_lookups_lead_to_hooks",
+            "clients::cuda_runtime_lookups_resolve_to_hooks",
             "python",
             "not all runtimes could be fetched",
         );
@@ -233,7 +233,7 @@ fn prometheus_client() {
 
 /// NVML of unequal GPUs, one of them partitioned, with an injected error.
 #[test]
-fn nvidia_ml_py_and_nvitop_alone() {
+fn nvidia_ml_py_and_nvitop_without_shim() {
     let Some(python) = python("clients::nvml_gpus") else { return };
     let fixture = Fixture::new("T4:15109,A100:40960/mig=3g.20gb,1g.5gb");
     let mut command = fixture.native(&python);

@@ -77,8 +77,8 @@ impl Older {
 }
 
 #[test]
-fn the_shim_loads_and_the_programs_start() {
-    for older in systems("older::the_shim_loads_and_the_programs_start") {
+fn shim_loads_and_programs_start() {
+    for older in systems("older::shim_loads_and_programs_start") {
         let (dist, name) = (Dist::find(), older.root.display());
         // A loader that cannot preload the file writes an error.
         let preloaded = older.preloading(&dist.file("libcgpu.so")).silent();
@@ -99,8 +99,8 @@ fn the_shim_loads_and_the_programs_start() {
 }
 
 #[test]
-fn a_program_keeps_its_limit_and_the_monitor_sees_it() {
-    for older in systems("older::a_program_keeps_its_limit_and_the_monitor_sees_it") {
+fn limit_holds_and_monitor_reports_it() {
+    for older in systems("older::limit_holds_and_monitor_reports_it") {
         let fixture = Fixture::new(T4);
         assert!(
             fixture.path("").starts_with("/dev/shm"),
@@ -157,8 +157,8 @@ fn bundle(yard: &Yard<'_>, older: &Older, id: &str) -> PathBuf {
 }
 
 #[test]
-fn containers_of_older_images_have_their_slices() {
-    let test = "older::containers_of_older_images_have_their_slices";
+fn containers_with_older_images_have_slices() {
+    let test = "older::containers_with_older_images_have_slices";
     for older in systems(test) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, Runtime::Runc, T4) else { return };
@@ -176,8 +176,8 @@ fn containers_of_older_images_have_their_slices() {
 
 /// The shim cannot be loaded there, so a container would run without its limit.
 #[test]
-fn an_image_that_is_too_old_for_the_shim_is_not_started() {
-    let test = "older::an_image_that_is_too_old_for_the_shim_is_not_started";
+fn image_too_old_for_the_shim_is_refused() {
+    let test = "older::image_too_old_for_the_shim_is_refused";
     let Some(shim) = new_shim() else {
         return skip(test, "old-roots", "CGPU_NEW_SHIM names no shim of this system");
     };

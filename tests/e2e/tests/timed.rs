@@ -210,8 +210,8 @@ fn shares_follow_the_weights_on_a_slow_gpu() {
 }
 
 #[test]
-fn the_demo_says_what_it_saw_and_exits_by_it() {
-    undisturbed("the_demo_says_what_it_saw_and_exits_by_it", || {
+fn demo_exit_code_matches_its_figures() {
+    undisturbed("demo_exit_code_matches_its_figures", || {
         let fixture = Fixture::new("A10:23028");
         let mut command = fixture.native(&fixture.dist().file("cgpu-demo"));
         command.args(["--json", "--sim", "A10:23028", "--dist"]).arg(fixture.dist().folder());
@@ -237,8 +237,8 @@ fn the_demo_says_what_it_saw_and_exits_by_it() {
 }
 
 #[test]
-fn a_new_weight_counts_while_both_run() {
-    undisturbed("a_new_weight_counts_while_both_run", || {
+fn changed_weight_applies_under_load() {
+    undisturbed("changed_weight_applies_under_load", || {
         let mut pair = Pair::start([2, 2]);
         let [a, b] = pair.run(SECONDS);
         assert!(near(b / a, 1.0, 15.0), "1:1 came out as 1:{:.2}", b / a);
@@ -252,8 +252,8 @@ fn a_new_weight_counts_while_both_run() {
 }
 
 #[test]
-fn under_policy_one_the_idle_leave_their_share() {
-    undisturbed("under_policy_one_the_idle_leave_their_share", || {
+fn policy_1_redistributes_idle_shares() {
+    undisturbed("policy_1_redistributes_idle_shares", || {
         let mut pair = Pair::start([1, 1]);
         pair.fixture.set("0/policy", "1");
         let together = pair.run(SECONDS)[0];
@@ -266,8 +266,8 @@ fn under_policy_one_the_idle_leave_their_share() {
 /// On a real GPU a tenant gets every other slice beside others. That is not asserted, because the
 /// GPU, both programs and the monitor share a few processors here.
 #[test]
-fn under_policy_one_each_request_has_a_turn_of_its_own() {
-    undisturbed("under_policy_one_each_request_has_a_turn_of_its_own", || {
+fn policy_1_gives_each_request_its_own_turn() {
+    undisturbed("policy_1_gives_each_request_its_own_turn", || {
         let mut pair = Pair::start([1, 1]);
         pair.fixture.set("0/policy", "1");
         let turns = |pair: &Pair| {
@@ -289,8 +289,8 @@ fn under_policy_one_each_request_has_a_turn_of_its_own() {
 }
 
 #[test]
-fn under_policy_five_nobody_waits() {
-    undisturbed("under_policy_five_nobody_waits", || {
+fn policy_5_gates_no_tenant() {
+    undisturbed("policy_5_gates_no_tenant", || {
         let mut pair = Pair::start([1, 4]);
         pair.fixture.set("0/policy", "5");
         let [a, b] = pair.run(SECONDS);
@@ -324,8 +324,8 @@ fn fixed_shares_hold_alone_and_beside_others() {
 }
 
 #[test]
-fn soft_turns_are_equal_and_lose_nothing() {
-    undisturbed("soft_turns_are_equal_and_lose_nothing", || {
+fn soft_turns_are_equal_and_use_the_whole_gpu() {
+    undisturbed("soft_turns_are_equal_and_use_the_whole_gpu", || {
         let mut pair = Pair::start([1, 3]);
         // The rate without sharing.
         pair.fixture.set("0/policy", "5");
@@ -409,8 +409,8 @@ fn worked(fixture: &Fixture, program: &Value) -> f64 {
 }
 
 #[test]
-fn a_killed_or_stopped_tenant_does_not_keep_the_gpu() {
-    undisturbed("a_killed_or_stopped_tenant_does_not_keep_the_gpu", || {
+fn killed_or_stopped_tenant_does_not_block_the_gpu() {
+    undisturbed("killed_or_stopped_tenant_does_not_block_the_gpu", || {
         for signal in [libc::SIGKILL, libc::SIGSTOP] {
             let mut pair = Pair::start([1, 1]);
             let alone = pair.alone(0, SECONDS);
@@ -426,8 +426,8 @@ fn a_killed_or_stopped_tenant_does_not_keep_the_gpu() {
 }
 
 #[test]
-fn without_its_monitor_a_tenant_computes_and_keeps_its_limit() {
-    undisturbed("without_its_monitor_a_tenant_computes_and_keeps_its_limit", || {
+fn tenant_without_its_monitor_runs_within_its_limit() {
+    undisturbed("tenant_without_its_monitor_runs_within_its_limit", || {
         for signal in [libc::SIGKILL, libc::SIGSTOP] {
             let mut pair = Pair::start([1, 1]);
             pair.workers.iter_mut().for_each(|worker| worker.begin(2.0 * SECONDS));
@@ -453,8 +453,8 @@ fn without_its_monitor_a_tenant_computes_and_keeps_its_limit() {
 }
 
 #[test]
-fn a_new_monitor_takes_up_what_runs() {
-    undisturbed("a_new_monitor_takes_up_what_runs", || {
+fn new_monitor_takes_over_running_tenants() {
+    undisturbed("new_monitor_takes_over_running_tenants", || {
         let mut pair = Pair::start([1, 2]);
         pair.workers.iter_mut().for_each(|worker| worker.begin(2.0 * SECONDS));
         thread::sleep(Duration::from_secs_f64(SECONDS / 2.0));
@@ -470,8 +470,8 @@ fn a_new_monitor_takes_up_what_runs() {
 }
 
 #[test]
-fn garbage_in_a_region_harms_only_its_own_container() {
-    undisturbed("garbage_in_a_region_harms_only_its_own_container", || {
+fn corrupted_region_affects_only_its_own_container() {
+    undisturbed("corrupted_region_affects_only_its_own_container", || {
         let patterns: [fn(u64) -> u64; 3] =
             [|_| 0, |_| u64::MAX, |n| n.wrapping_mul(6_364_136_223_846_793_005)];
         for pattern in patterns {

@@ -135,7 +135,7 @@ fn tell(name: &str, text: &str) {
 }
 
 #[test]
-fn the_containers_view_inside_and_the_hosts_outside_add_up() {
+fn views_inside_and_outside_containers_add_up() {
     let Some(python) = python("view") else { return };
     let tools = Tools::of(&python);
     let fixture = Fixture::new("A10:23028");

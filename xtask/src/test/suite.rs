@@ -19,7 +19,7 @@ pub(crate) struct Suite {
 #[derive(Clone)]
 pub(crate) struct Case {
     pub suite: Arc<Suite>,
-    /// The path within the test program, e.g. `memory::every_getter_says_the_same`.
+    /// The path within the test program, e.g. `memory::all_getters_report`.
     pub name: String,
 }
 
@@ -55,7 +55,7 @@ impl Suite {
 }
 
 impl Case {
-    /// Returns the unique name, e.g. `tests/e2e/plain memory::every_getter_says_the_same`.
+    /// Returns the unique name, e.g. `tests/e2e/plain memory::all_getters_report`.
     pub(crate) fn id(&self) -> String {
         format!("{} {}", self.suite.name, self.name)
     }

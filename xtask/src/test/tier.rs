@@ -40,7 +40,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     },
     LeftOut {
         suite: "tests/e2e/plain",
-        tests: &["library::the_portable_build"],
+        tests: &["library::portable_build"],
         why: "needs what the step portable builds",
     },
     LeftOut {
@@ -56,49 +56,49 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut {
         suite: "tests/e2e/plain",
         tests: &[
-            "death::a_death_inside_of_any_call_that_lends_or_borrows",
-            "death::a_death_inside_of_any_call_for_physical_memory",
-            "death::a_death_inside_of_any_call_for_what_holds",
-            "death::a_death_inside_of_any_call_for_memory_of_other",
-            "death::a_death_inside_of_any_call_for_contexts",
-            "death::a_death_inside_of_any_call_for_modules",
-            "death::a_death_inside_of_any_call_for_arrays",
-            "death::a_death_inside_of_any_call_for_graphs",
+            "kills::kill_inside_export_and_import",
+            "kills::kill_inside_physical_memory",
+            "kills::kill_inside_bound_memory",
+            "kills::kill_inside_external_memory",
+            "kills::kill_inside_context",
+            "kills::kill_inside_module",
+            "kills::kill_inside_array",
+            "kills::kill_inside_graph",
         ],
-        why: "one of eleven groups of calls; linear memory, pools and start-up stay, and `kills_at_any_instant` has all routes",
+        why: "one of eleven groups of calls; linear memory, pools and start-up stay, and `kills_at_random_times` has all routes",
     },
     LeftOut {
         suite: "tests/e2e/plain",
         tests: &[
-            "exchange::with_a_monitor_memory_of_other_interfaces",
-            "exchange::with_a_monitor_the_books_end",
-            "exchange::with_a_monitor_collectives",
+            "exchange::external_memory_is_counted_once",
+            "exchange::charges_equal_gpu_use",
+            "exchange::collectives_reuse",
         ],
-        why: "`with_a_monitor_the_gpus_own_programs_end_as_without_a_limit` runs the same programs",
+        why: "`simulator_programs_end_the_same_under_a_limit` runs the same programs",
     },
     LeftOut {
         suite: "tests/e2e/plain",
-        tests: &["exchange::memory_of_pools_is_paid_once", "exchange::memory_by_descriptors"],
-        why: "the orders of `memory_by_legacy_handles_is_paid_once`, by another kind of handle",
+        tests: &["exchange::pool_ipc_memory", "exchange::descriptor_memory"],
+        why: "the orders of `legacy_ipc_memory`, by another kind of handle",
     },
     LeftOut {
         suite: "tests/e2e/plain",
-        tests: &["race::fresh_processes_find"],
+        tests: &["race::new_processes"],
         why: "two other races for the last free memory stay",
     },
     LeftOut {
         suite: "tests/e2e/plain",
-        tests: &["memory::versions_that_few_programs_name"],
+        tests: &["memory::rare_versions"],
         why: "hooks come from one table, and `lookups` compares each of its versions with the driver",
     },
     LeftOut {
         suite: "tests/e2e/plain",
-        tests: &["watcher::who_is_over_a_lowered_limit"],
+        tests: &["watcher::process_over_a_lowered_limit"],
         why: "the other tests of the watcher stay",
     },
     LeftOut {
         suite: "tests/e2e/plain",
-        tests: &["deploy::what_a_script_does_not_know"],
+        tests: &["deploy::unknown_script_arguments"],
         why: "installing and uninstalling stay",
     },
     LeftOut {
@@ -108,22 +108,22 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     },
     LeftOut {
         suite: "tests/e2e/containers",
-        tests: &["docker::a_storm"],
-        why: "`a_storm_leaves_nothing_behind` has one without an engine",
+        tests: &["docker::many_concurrent_containers"],
+        why: "`concurrent_containers_leave_no_slices` has one without an engine",
     },
     LeftOut {
         suite: "tests/e2e/containers",
-        tests: &["docker::limits_hold_however"],
+        tests: &["docker::limits_hold_in_confined"],
         why: "privileges and namespaces with Docker; `borders` tests them with crun",
     },
     LeftOut {
         suite: "tests/e2e/containers",
-        tests: &["docker::slices_go_with_a_daemon"],
+        tests: &["docker::slices_end_with_a_daemon"],
         why: "the end of a daemon; the end of a container stays",
     },
     LeftOut {
         suite: "tests/e2e/containers",
-        tests: &["documents::every_row_of_the_table"],
+        tests: &["documents::visible_device_lists"],
         why: "the unit tests of `tenant` read each row of the table",
     },
     LeftOut {
@@ -195,12 +195,12 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     },
     LeftOut {
         suite: "tests/e2e/timed",
-        tests: &["the_demo_says"],
+        tests: &["demo_exit_code"],
         why: "`cargo xtask demo` runs it",
     },
     LeftOut {
         suite: "tests/e2e/timed",
-        tests: &["a_new_weight_counts"],
+        tests: &["changed_weight_applies"],
         why: "`turns::new_weight_applies_within_a_round` does it in virtual time",
     },
     LeftOut {
@@ -210,22 +210,22 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     },
     LeftOut {
         suite: "tests/e2e/timed",
-        tests: &["under_policy_one"],
+        tests: &["policy_1_"],
         why: "`turns::idle_container_leaves_the_gpu_to_others` does it in virtual time",
     },
     LeftOut {
         suite: "tests/e2e/timed",
-        tests: &["under_policy_five"],
+        tests: &["policy_5_"],
         why: "the gate is open under policy 5, as without a monitor",
     },
     LeftOut {
         suite: "tests/e2e/timed",
-        tests: &["garbage_in_a_region"],
+        tests: &["corrupted_region"],
         why: "`monitor/scheduler/hostile` writes garbage for the controller, `region` for the shim",
     },
     LeftOut {
         suite: "tests/e2e/timed",
-        tests: &["without_its_monitor"],
+        tests: &["tenant_without_its_monitor"],
         why: "unit tests of the gate open it without a monitor; `memory` tests limits without one",
     },
 ];

@@ -4,12 +4,12 @@
 use super::*;
 
 with_each_runtime! {
-    what_a_container_writes_fills_its_own_memory_alone
-    a_bundle_is_the_same_one_however_it_is_named
-    what_the_next_runtime_refuses_keeps_no_room
-    a_program_of_another_loader_is_found_by_the_watcher
-    a_gpu_that_is_cut_after_the_start_is_refused
-    an_idle_container_of_another_pid_namespace_is_not_replaced
+    container_files_are_limited_to_their_tmpfs
+    bundle_named_in_any_form_has_its_limit
+    slice_is_reclaimed_when_the_next_runtime_fails
+    program_with_foreign_loader_is_reported_by_the_watcher
+    gpu_partitioned_after_start_is_refused
+    idle_container_in_another_pid_namespace_is_not_replaced
 }
 
 mod steps {
@@ -26,7 +26,7 @@ mod steps {
         device(folder) != device(folder.parent().expect("a parent"))
     }
 
-    pub(crate) fn what_a_container_writes_fills_its_own_memory_alone(test: &str, runtime: Runtime) {
+    pub(crate) fn container_files_are_limited_to_their_tmpfs(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let (hostile, neighbour) = (yard.start("hostile", SIX), yard.start("neighbour", EIGHT));
@@ -68,7 +68,7 @@ mod steps {
 
     /// Each way to name the bundle and the configuration leads to the container with its limit, or
     /// to none.
-    pub(crate) fn a_bundle_is_the_same_one_however_it_is_named(test: &str, runtime: Runtime) {
+    pub(crate) fn bundle_named_in_any_form_has_its_limit(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let meant = yard.bundle("meant", SIX, &["init"]);
@@ -143,7 +143,7 @@ mod steps {
 
     /// `cgpu-runtime` has become the next runtime by then and cannot reclaim the slice. The next
     /// start does.
-    pub(crate) fn what_the_next_runtime_refuses_keeps_no_room(test: &str, runtime: Runtime) {
+    pub(crate) fn slice_is_reclaimed_when_the_next_runtime_fails(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let bundle = yard.bundle("refused", EIGHT, &["true"]).to_string_lossy().into_owned();
@@ -159,7 +159,7 @@ mod steps {
 
     /// A loader that was built for another prefix reads that prefix's preload file. The watcher
     /// reports what it loads as unlimited.
-    pub(crate) fn a_program_of_another_loader_is_found_by_the_watcher(
+    pub(crate) fn program_with_foreign_loader_is_reported_by_the_watcher(
         test: &str,
         runtime: Runtime,
     ) {
@@ -215,7 +215,7 @@ mod steps {
     }
 
     /// The slice was made for a whole GPU.
-    pub(crate) fn a_gpu_that_is_cut_after_the_start_is_refused(test: &str, runtime: Runtime) {
+    pub(crate) fn gpu_partitioned_after_start_is_refused(test: &str, runtime: Runtime) {
         let whole = "A100:40960";
         let fixture = Fixture::new(whole);
         let Some(yard) = Yard::open(test, &fixture, runtime, whole) else { return };
@@ -239,7 +239,7 @@ mod steps {
 
     /// The container has its own PID namespace and no process on the GPU. Its ID and bundle are
     /// used again from the host.
-    pub(crate) fn an_idle_container_of_another_pid_namespace_is_not_replaced(
+    pub(crate) fn idle_container_in_another_pid_namespace_is_not_replaced(
         test: &str,
         runtime: Runtime,
     ) {

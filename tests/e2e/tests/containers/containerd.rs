@@ -154,9 +154,9 @@ impl Drop for Containerd {
 
 /// The CRI plugin must come up, and a container that it starts by `cgpu-runtime` has its slice.
 #[test]
-fn it_starts_with_what_it_was_told_and_its_containers_have_slices() {
+fn configured_containerd_starts_containers_with_slices() {
     let fixture = Fixture::new(T4);
-    let test = "containerd::it_starts_with_what_it_was_told_and_its_containers_have_slices";
+    let test = "containerd::configured_containerd_starts_containers_with_slices";
     let Some(containerd) = Containerd::start(test, &fixture) else { return };
     let state = containerd.plugin();
     assert!(state.as_deref().is_none_or(|state| state == "ok"), "{state:?}");
@@ -184,8 +184,8 @@ fn it_starts_with_what_it_was_told_and_its_containers_have_slices() {
 /// A pod on the host's network, whose runtime class has the handler `cgpu`. The host's network
 /// needs no CNI plugin.
 #[test]
-fn pods_of_its_handler_have_slices_and_names() {
-    let test = "containerd::pods_of_its_handler_have_slices_and_names";
+fn pods_of_the_runtime_class_have_slices_and_names() {
+    let test = "containerd::pods_of_the_runtime_class_have_slices_and_names";
     let fixture = Fixture::new(T4);
     let Some(containerd) = Containerd::start(test, &fixture) else { return };
     if containerd.plugin().is_none_or(|state| state != "ok") {

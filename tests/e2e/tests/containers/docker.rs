@@ -90,10 +90,9 @@ fn four_gpus_have_four_limits_as_documented() {
 }
 
 #[test]
-fn limits_hold_however_a_container_is_confined() {
+fn limits_hold_in_confined_containers() {
     let fixture = Fixture::new(T4);
-    let Some(docker) =
-        Docker::start("docker::limits_hold_however_a_container_is_confined", &fixture, T4)
+    let Some(docker) = Docker::start("docker::limits_hold_in_confined_containers", &fixture, T4)
     else {
         return;
     };
@@ -121,11 +120,9 @@ const BOX: &str =
     "docker run -d --name box -e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15";
 
 #[test]
-fn whatever_ends_a_container_ends_its_slice() {
+fn slice_ends_with_its_container() {
     let fixture = Fixture::new(T4);
-    let Some(docker) =
-        Docker::start("docker::whatever_ends_a_container_ends_its_slice", &fixture, T4)
-    else {
+    let Some(docker) = Docker::start("docker::slice_ends_with_its_container", &fixture, T4) else {
         return;
     };
     let gone = || fixture.none_is_left("folders", || folders(&fixture));
@@ -189,9 +186,9 @@ fn whatever_ends_a_container_ends_its_slice() {
 }
 
 #[test]
-fn slices_outlive_a_daemon_that_lets_its_containers_live() {
+fn slices_survive_a_daemon_with_live_restore() {
     let fixture = Fixture::new(T4);
-    let test = "docker::slices_outlive_a_daemon_that_lets_its_containers_live";
+    let test = "docker::slices_survive_a_daemon_with_live_restore";
     let Some(mut docker) = Docker::start_with(test, &fixture, T4, &["--live-restore"]) else {
         return;
     };
@@ -210,9 +207,9 @@ fn slices_outlive_a_daemon_that_lets_its_containers_live() {
 }
 
 #[test]
-fn slices_go_with_a_daemon_that_ends_its_containers() {
+fn slices_end_with_a_daemon_without_live_restore() {
     let fixture = Fixture::new(T4);
-    let test = "docker::slices_go_with_a_daemon_that_ends_its_containers";
+    let test = "docker::slices_end_with_a_daemon_without_live_restore";
     let Some(mut docker) = Docker::start(test, &fixture, T4) else { return };
     docker.line(&format!("{BOX} --stop-signal=KILL IMAGE")).exits(0);
     docker
@@ -261,10 +258,9 @@ fn limits_hold_in_user_namespaces() {
 }
 
 #[test]
-fn people_see_ids_names_and_images() {
+fn smi_shows_ids_names_and_images() {
     let fixture = Fixture::new(T4);
-    let Some(docker) = Docker::start("docker::people_see_ids_names_and_images", &fixture, T4)
-    else {
+    let Some(docker) = Docker::start("docker::smi_shows_ids_names_and_images", &fixture, T4) else {
         return;
     };
     let early = docker.line(&format!("{BOX} IMAGE").replace("box", "early")).exits(0).stdout;
@@ -287,10 +283,10 @@ fn people_see_ids_names_and_images() {
 }
 
 #[test]
-fn a_storm_of_containers_leaves_nothing_behind() {
+fn many_concurrent_containers_leave_no_slices() {
     let fixture = Fixture::new(T4);
     let Some(docker) =
-        Docker::start("docker::a_storm_of_containers_leaves_nothing_behind", &fixture, T4)
+        Docker::start("docker::many_concurrent_containers_leave_no_slices", &fixture, T4)
     else {
         return;
     };

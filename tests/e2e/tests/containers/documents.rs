@@ -44,10 +44,10 @@ const EXAMPLES: &[Example] = &[
 ];
 
 #[test]
-fn the_documented_commands_give_the_documented_values() {
+fn documented_commands_give_documented_values() {
     for example in EXAMPLES {
         let fixture = Fixture::new(example.gpus);
-        let test = "documents::the_documented_commands_give_the_documented_values";
+        let test = "documents::documented_commands_give_documented_values";
         let Some(docker) = Docker::start(test, &fixture, example.gpus) else { return };
         for line in example.lines {
             docker.line(&with_resources(&docker, line)).exits(0);
@@ -60,10 +60,10 @@ fn the_documented_commands_give_the_documented_values() {
 
 /// The table of document 002: what a list means for four GPUs, and when there is no slice.
 #[test]
-fn every_row_of_the_table_of_lists_means_what_it_says() {
+fn visible_device_lists_select_documented_gpus() {
     let gpus = "A10:23028,A10:23028,A10:23028,A10:23028";
     let fixture = Fixture::new(gpus);
-    let test = "documents::every_row_of_the_table_of_lists_means_what_it_says";
+    let test = "documents::visible_device_lists_select_documented_gpus";
     let Some(docker) = Docker::start(test, &fixture, gpus) else { return };
     let rows: [(Option<&str>, Option<[u64; 4]>); 6] = [
         (Some("3"), Some([3003; 4])),

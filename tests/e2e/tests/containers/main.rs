@@ -38,17 +38,17 @@ mod borders;
 
 with_each_runtime! {
     two_containers_share_a_gpu
-    limits_hold_whatever_a_process_does
-    what_cannot_be_kept_is_not_started
-    a_loader_that_reads_no_file_is_told_by_a_variable
-    who_asks_for_nothing_is_left_alone
-    gpus_are_those_that_are_named
-    instances_are_gpus_of_their_own
-    the_monitor_knows_them_by_their_ids
-    a_monitor_spares_them_the_driver
-    what_the_monitor_refuses_is_not_there
-    hooks_of_a_specification_make_the_same_slices
-    a_storm_leaves_nothing_behind
+    limit_holds_for_every_process_of_a_container
+    container_without_enforceable_limit_is_refused
+    loader_without_preload_file_gets_ld_preload
+    container_without_request_is_unchanged
+    only_named_gpus_are_visible
+    mig_instances_are_separate_devices
+    monitor_lists_containers_by_id
+    monitor_inventory_replaces_nvml
+    container_refused_by_the_monitor_is_deleted
+    cdi_hooks_make_the_same_slices
+    concurrent_containers_leave_no_slices
 }
 
 /// Returns each GPU's size in MiB as the driver reports it to a program.
@@ -119,7 +119,7 @@ mod steps {
         is_clean(&fixture);
     }
 
-    pub(crate) fn limits_hold_whatever_a_process_does(test: &str, runtime: Runtime) {
+    pub(crate) fn limit_holds_for_every_process_of_a_container(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let boxed = yard.start("one", SIX);
@@ -159,7 +159,7 @@ mod steps {
         is_clean(&fixture);
     }
 
-    pub(crate) fn what_cannot_be_kept_is_not_started(test: &str, runtime: Runtime) {
+    pub(crate) fn container_without_enforceable_limit_is_refused(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         for (variables, part) in [
@@ -246,7 +246,7 @@ mod steps {
 
     /// Some distributions have patched their loader. A login would clear the variable, so such an
     /// image is started only where the host allows it.
-    pub(crate) fn a_loader_that_reads_no_file_is_told_by_a_variable(test: &str, runtime: Runtime) {
+    pub(crate) fn loader_without_preload_file_gets_ld_preload(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let bundle = yard.bundle("changed", SIX, &["sleep", "600"]);
@@ -276,7 +276,7 @@ mod steps {
         is_clean(&fixture);
     }
 
-    pub(crate) fn who_asks_for_nothing_is_left_alone(test: &str, runtime: Runtime) {
+    pub(crate) fn container_without_request_is_unchanged(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         for variables in [
@@ -295,7 +295,7 @@ mod steps {
         }
     }
 
-    pub(crate) fn gpus_are_those_that_are_named(test: &str, runtime: Runtime) {
+    pub(crate) fn only_named_gpus_are_visible(test: &str, runtime: Runtime) {
         let four = "V100:16130,V100:16130,V100:16130,V100:16130";
         let fixture = Fixture::new(four);
         let Some(yard) = Yard::open(test, &fixture, runtime, four) else { return };
@@ -340,7 +340,7 @@ mod steps {
     }
 
     /// The MIG instances of a partitioned GPU are named by their own UUIDs.
-    pub(crate) fn instances_are_gpus_of_their_own(test: &str, runtime: Runtime) {
+    pub(crate) fn mig_instances_are_separate_devices(test: &str, runtime: Runtime) {
         let cut = "T4:15109,A100:40960/mig=3g.20gb,1g.5gb";
         let fixture = Fixture::new(cut);
         let Some(yard) = Yard::open(test, &fixture, runtime, cut) else { return };
@@ -401,7 +401,7 @@ mod steps {
         is_clean(&fixture);
     }
 
-    pub(crate) fn the_monitor_knows_them_by_their_ids(test: &str, runtime: Runtime) {
+    pub(crate) fn monitor_lists_containers_by_id(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let id = "0123456789ab0123456789ab0123456789ab0123456789ab0123456789ab0123";
@@ -440,7 +440,7 @@ mod steps {
 
     /// Where NVML fails, a container is started only if a monitor knows the GPUs. For a request
     /// that does not fit those, NVML is queried all the same.
-    pub(crate) fn a_monitor_spares_them_the_driver(test: &str, runtime: Runtime) {
+    pub(crate) fn monitor_inventory_replaces_nvml(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let run = |variables: &[&str]| {
@@ -488,7 +488,7 @@ mod steps {
 
     /// A container that the monitor refuses is deleted before it can be started: by hooks, and
     /// where an engine gets the first process.
-    pub(crate) fn what_the_monitor_refuses_is_not_there(test: &str, runtime: Runtime) {
+    pub(crate) fn container_refused_by_the_monitor_is_deleted(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         fs::create_dir_all(fixture.root()).expect("a folder");
@@ -524,7 +524,7 @@ mod steps {
 
     /// As an engine does with `--device cgpu.dev/slice=...`: it applies the device's CDI edits and
     /// knows nothing else of cgpu.
-    pub(crate) fn hooks_of_a_specification_make_the_same_slices(test: &str, runtime: Runtime) {
+    pub(crate) fn cdi_hooks_make_the_same_slices(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let config = yard.config().to_string_lossy().into_owned();
@@ -576,7 +576,7 @@ mod steps {
         is_clean(&fixture);
     }
 
-    pub(crate) fn a_storm_leaves_nothing_behind(test: &str, runtime: Runtime) {
+    pub(crate) fn concurrent_containers_leave_no_slices(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
         let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
         let small = ["ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_MEM_DEV=15"];

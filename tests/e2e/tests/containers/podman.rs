@@ -41,10 +41,9 @@ fn containers_have_their_slices_and_names() {
 
 /// `--device` makes a slice without `cgpu-runtime`.
 #[test]
-fn devices_of_a_specification_are_slices() {
+fn cdi_devices_are_slices() {
     let fixture = Fixture::new(T4);
-    let Some(podman) = Podman::open("podman::devices_of_a_specification_are_slices", &fixture, T4)
-    else {
+    let Some(podman) = Podman::open("podman::cdi_devices_are_slices", &fixture, T4) else {
         return;
     };
     let config = podman.config().to_string_lossy().into_owned();
@@ -70,8 +69,8 @@ fn devices_of_a_specification_are_slices() {
 
 /// As an unprivileged user, with podman's user namespace and the user's own runtime folder.
 #[test]
-fn a_user_without_rights_has_slices_of_its_own() {
-    let test = "podman::a_user_without_rights_has_slices_of_its_own";
+fn rootless_user_has_its_own_slices() {
+    let test = "podman::rootless_user_has_its_own_slices";
     // SAFETY: no obligations; geteuid cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         return skip(test, "rootless", "only root can become somebody else");

@@ -119,7 +119,7 @@ fn play(child: &mut Child) -> Vec<String> {
 /// Calls of streams, events, captures and graphs, by two threads and in both flavours, have the
 /// same results with and without the gate.
 #[test]
-fn streams_and_captures_are_the_same_under_the_gate() {
+fn streams_and_captures_are_unchanged_by_the_gate() {
     let steps = "2000";
     let mut answers = BTreeSet::new();
     let contended = Contended::new("A10:23028").begin();
@@ -158,7 +158,7 @@ fn named<'a>(calls: &'a [Value], name: &'a str) -> impl Iterator<Item = &'a Valu
 /// A global capture forbids these calls to all threads: one of the shim's, or any work on its
 /// stream, would have invalidated it.
 #[test]
-fn the_driver_is_asked_nothing_while_a_global_capture_goes_on() {
+fn shim_makes_no_forbidden_calls_during_a_global_capture() {
     const FORBIDDEN: [&str; 6] = [
         "cuEventQuery",
         "cuEventElapsedTime",
@@ -227,7 +227,7 @@ fn captured_launches_are_not_charged() {
 /// Each context has its own page that the GPU writes. No events are queried, and a destroyed
 /// context takes no other's page.
 #[test]
-fn every_context_is_told_of_its_ends_by_the_gpu() {
+fn each_context_has_its_own_completion_page() {
     let contended = Contended::new("A10:23028").begin();
     let journal = contended.fixture.path("journal");
     let mut command = contended.fixture.program_in(&contended.container, "context_turns");
@@ -250,7 +250,7 @@ fn every_context_is_told_of_its_ends_by_the_gpu() {
 /// Every function that computes is measured and charged, in each flavour. A thread reports launches
 /// when it next requests budget; launches from before the contention are not counted.
 #[test]
-fn every_function_that_computes_is_counted() {
+fn every_computing_function_is_measured() {
     const SECONDS: &str = "0.4";
     let flavours = |names: &[&str], own: &str| -> Vec<String> {
         names.iter().flat_map(|name| [(*name).to_owned(), format!("{name}{own}")]).collect()
@@ -340,7 +340,7 @@ fn batch_with_copies_from_the_host_is_one_launch() {
 /// A launch that waits for a later launch of its own program gets it, by each mechanism, beside the
 /// neighbour.
 #[test]
-fn what_waits_for_later_launches_of_the_same_program_gets_them() {
+fn launch_waiting_for_a_later_launch_completes() {
     for how in ["host", "peer", "fork", "capture"] {
         let contended = Contended::new("A10:23028").begin();
         let mut child = contended.start("waiting", &[how]);
@@ -352,7 +352,7 @@ fn what_waits_for_later_launches_of_the_same_program_gets_them() {
 }
 
 #[test]
-fn a_kernel_that_never_ends_keeps_nobody_from_the_gpu() {
+fn endless_kernel_does_not_block_other_tenants() {
     let mut contended = Contended::new("A10:23028");
     let mut child = contended.start("waiting", &["persistent"]);
     child.write("\n");
@@ -369,7 +369,7 @@ fn a_kernel_that_never_ends_keeps_nobody_from_the_gpu() {
 }
 
 #[test]
-fn collectives_in_opposite_orders_beside_each_other_come_to_their_end() {
+fn collectives_in_opposite_orders_complete() {
     let fixture = Fixture::new("A10:23028,A10:23028");
     let _monitor = Monitor::start(&fixture);
     let start = |name: &str, how: &str| {

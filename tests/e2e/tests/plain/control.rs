@@ -16,7 +16,7 @@ fn cgpu(fixture: &Fixture, arguments: &[&str]) -> Outcome {
 }
 
 #[test]
-fn nodes_are_read_and_written_and_refuse_with_a_sentence() {
+fn tree_nodes_accept_valid_values_and_report_errors() {
     let fixture = Fixture::new("A10:23028,T4:15109");
     let _monitor = Monitor::start(&fixture);
     assert_eq!(cgpu(&fixture, &["get", "0/policy"]).silent().stdout, "1\n");
@@ -46,7 +46,7 @@ fn nodes_are_read_and_written_and_refuse_with_a_sentence() {
 }
 
 #[test]
-fn a_monitor_without_a_driver_waits_for_one() {
+fn monitor_without_a_driver_waits_for_one() {
     let fixture = Fixture::new("A10:23028");
     let library = fixture.path("libnvidia-ml.so.1");
     let nvml = format!("tree = \"none\"\nnvml = \"{}\"\n", library.display());
@@ -87,7 +87,7 @@ fn gpus_are_listed_without_a_monitor() {
 }
 
 #[test]
-fn without_a_monitor_there_is_nothing_to_set() {
+fn set_without_a_monitor_fails() {
     let fixture = Fixture::new("A10:23028");
     let outcome = cgpu(&fixture, &["set", "0/policy", "2"]).exits(1);
     assert!(
@@ -97,7 +97,7 @@ fn without_a_monitor_there_is_nothing_to_set() {
 }
 
 #[test]
-fn cgpu_smi_is_cgpu_smi() {
+fn smi_alias_prints_the_same() {
     let fixture = Fixture::new("A10:23028");
     let _monitor = Monitor::start(&fixture);
     let mut command = fixture.native(&fixture.dist().file("cgpu-smi"));
@@ -123,7 +123,7 @@ fn inside(fixture: &Fixture, container: &Container) -> Value {
 }
 
 #[test]
-fn inside_a_container_smi_shows_that_container() {
+fn smi_in_a_container_shows_that_container() {
     let fixture = Fixture::new("A10:23028");
     let (container, other) = (fixture.limited("a", 4096).weighing(2), fixture.limited("b", 4096));
     let hold = |container: &Container, amount: &str| {
@@ -158,7 +158,7 @@ fn inside_a_container_smi_shows_that_container() {
 }
 
 #[test]
-fn smi_goes_on_at_the_asked_pace_until_nobody_reads() {
+fn smi_watch_ends_with_its_reader_and_refuses_invalid_intervals() {
     let fixture = Fixture::new("A10:23028");
     let root = fixture.root();
     let mut command = fixture.native("sh".as_ref());
@@ -172,7 +172,7 @@ fn smi_goes_on_at_the_asked_pace_until_nobody_reads() {
 }
 
 #[test]
-fn a_shrunk_limit_kills_nobody_and_holds_for_what_comes() {
+fn lowered_limit_kills_no_process_and_applies_to_new_allocations() {
     let fixture = Fixture::new("A10:23028");
     let _monitor = Monitor::start(&fixture);
     let container = fixture.limited("a", 4096);
@@ -200,7 +200,7 @@ fn a_shrunk_limit_kills_nobody_and_holds_for_what_comes() {
 }
 
 #[test]
-fn the_monitor_and_the_containers_keep_the_same_books() {
+fn monitor_and_containers_agree_on_charges() {
     let fixture = Fixture::new("A10:23028");
     let container = fixture.limited("a", 8192);
     let mut command = fixture.program_in(&container, "hold");
@@ -243,7 +243,7 @@ fn imposed(fixture: &Fixture, container: &Container, limits: &str) -> Option<Out
 }
 
 #[test]
-fn no_variable_counts_against_limits_from_outside() {
+fn variables_do_not_override_mounted_limits() {
     let fixture = Fixture::new("A10:23028");
     let _monitor = Monitor::start(&fixture);
     let uuid = fixture.smi()["gpus"][0]["uuid"].as_str().expect("a UUID").to_owned();
@@ -264,7 +264,7 @@ fn no_variable_counts_against_limits_from_outside() {
 
 /// The container can write to its region. Raising the limit there changes nothing.
 #[test]
-fn limits_from_outside_hold_whatever_is_written_into_the_region() {
+fn mounted_limits_hold_after_writes_to_the_region() {
     const LIMIT: u64 = 3072 * MIB;
     let fixture = Fixture::new("A10:23028");
     Outcome::of(fixture.program("init")).silent();
@@ -305,7 +305,7 @@ fn limits_from_outside_hold_whatever_is_written_into_the_region() {
 }
 
 #[test]
-fn limits_from_outside_that_are_not_understood_fail_closed() {
+fn invalid_mounted_limits_fail_closed() {
     let fixture = Fixture::new("A10:23028");
     let container = fixture.container("a");
     for limits in ["", "version 2\n", "version 1\nweigth 2\n", "version 1\ngpu GPU-x 1\n"] {

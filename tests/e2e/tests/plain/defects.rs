@@ -9,7 +9,7 @@ use cgpu_e2e::{Child, Fixture, MIB, Monitor, Outcome};
 /// A slot was moved into a gap that a process had left, and its owner's use was lost: 16 GiB were
 /// granted under a limit of 10.
 #[test]
-fn a_process_that_leaves_moves_nobody_elses_use() {
+fn exiting_process_moves_no_other_slot() {
     let fixture = Fixture::new("A10:23028");
     let container = fixture.limited("a", 10 * 1024);
     let hold = |amount: &str| {
@@ -43,7 +43,7 @@ fn a_process_that_leaves_moves_nobody_elses_use() {
 
 /// Names without a suffix were not hooked: a bypass in one line.
 #[test]
-fn the_oldest_names_are_limited_too() {
+fn unsuffixed_names_are_limited() {
     let fixture = Fixture::new("A10:23028");
     let outcome =
         Outcome::of(fixture.program_in(&fixture.limited("a", 3072), "unsuffixed")).silent();
@@ -59,7 +59,7 @@ fn the_oldest_names_are_limited_too() {
 /// Freeing unknown memory answered -1 and freed nothing; use fell below zero, so that all seemed
 /// used; null pointers crashed.
 #[test]
-fn nonsense_gets_the_drivers_answers_and_leaves_the_books_alone() {
+fn invalid_arguments_get_driver_results_and_change_no_charge() {
     let fixture = Fixture::new("A10:23028");
     let native = Outcome::of(fixture.program("odd_arguments")).silent().stdout;
     for (name, container) in
@@ -72,7 +72,7 @@ fn nonsense_gets_the_drivers_answers_and_leaves_the_books_alone() {
 
 /// A process killed during its start kept a lock, and every later start hung for five minutes.
 #[test]
-fn a_process_killed_while_it_starts_keeps_nobody_waiting() {
+fn process_killed_during_its_start_blocks_no_other() {
     let fixture = Fixture::new("A10:23028");
     let container = fixture.limited("a", 8192);
     for round in 0..60 {
@@ -92,7 +92,7 @@ fn a_process_killed_while_it_starts_keeps_nobody_waiting() {
 
 /// Replacing the library crashed the programs that had it loaded.
 #[test]
-fn a_replaced_library_and_a_removed_one_leave_running_programs_alone() {
+fn replaced_or_removed_library_does_not_affect_running_programs() {
     let fixture = Fixture::new("A10:23028");
     let library = fixture.path("libcgpu.so");
     fs::copy(fixture.dist().file("libcgpu.so"), &library).expect("a copy");
@@ -117,7 +117,7 @@ fn a_replaced_library_and_a_removed_one_leave_running_programs_alone() {
 
 /// With an old driver a symbol was undefined, or there was silently no limit.
 #[test]
-fn drivers_of_all_ages_are_limited() {
+fn limit_holds_with_every_driver_version() {
     for version in ["10010", "10020", "11000", "11040", "11080", "12000", "12040", "12080", "13000"]
     {
         let fixture = Fixture::new("A10:23028");
@@ -137,7 +137,7 @@ fn drivers_of_all_ages_are_limited() {
 /// Two halves of the GPU by NVML's total, some of which the driver reserves: they cannot both be
 /// filled to the last byte. Elsewhere the result was undefined.
 #[test]
-fn two_halves_of_a_gpu_that_is_smaller_than_it_says() {
+fn two_half_gpu_limits_get_ordinary_refusals_at_the_end() {
     let fixture = Fixture::new("A10:23028");
     let _monitor = Monitor::start(&fixture);
     let half = |name: &str| {

@@ -35,7 +35,7 @@ fn all(folder: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
 }
 
 #[test]
-fn what_is_installed_is_taken_away_again_and_nothing_else() {
+fn uninstall_removes_exactly_what_was_installed() {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path();
     for path in ["usr/bin/other", "etc/other"] {
@@ -137,7 +137,7 @@ fn what_is_installed_is_taken_away_again_and_nothing_else() {
 /// In the layout of `cargo xtask package` the scripts find the files beside them, and the installed
 /// script uninstalls everything.
 #[test]
-fn what_is_shipped_installs_from_its_own_folder() {
+fn package_installs_from_its_own_folder() {
     let folder = tempfile::tempdir().expect("a folder");
     let (package, root) = (folder.path().join("cgpu-1"), folder.path().join("root"));
     fs::create_dir(&root).expect("a folder");
@@ -195,7 +195,7 @@ fn target_of_link(page: &str, link: &str) -> String {
 }
 
 #[test]
-fn the_installed_pages_link_to_nothing_that_is_not_installed() {
+fn installed_pages_link_only_to_installed_files() {
     let list = fs::read_to_string(deploy().join("files.sh")).expect("a list");
     let pages: Vec<&str> = (list.lines().filter_map(|line| line.strip_prefix("docs/")))
         .filter_map(|line| line.split_whitespace().next())
@@ -212,7 +212,7 @@ fn the_installed_pages_link_to_nothing_that_is_not_installed() {
 }
 
 #[test]
-fn what_a_script_does_not_know_changes_nothing() {
+fn unknown_script_arguments_change_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path();
     let built = Dist::find().folder().to_string_lossy().into_owned();
@@ -235,7 +235,7 @@ fn what_a_script_does_not_know_changes_nothing() {
 }
 
 #[test]
-fn a_file_of_others_stops_the_installation() {
+fn foreign_file_stops_the_installation() {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path();
     fs::create_dir_all(root.join("usr/bin")).expect("a folder");
@@ -250,7 +250,7 @@ fn a_file_of_others_stops_the_installation() {
 }
 
 #[test]
-fn the_service_keeps_the_tree_visible_and_starts_what_is_installed() {
+fn service_unit_keeps_the_tree_visible_and_starts_installed_programs() {
     let unit = fs::read_to_string(deploy().join("cgpu-monitor.service")).expect("a unit");
     let lines: Vec<&str> = unit.lines().filter(|line| !line.starts_with('#')).collect();
     // Each of these gives the service its own mount namespace.
@@ -282,7 +282,7 @@ fn the_service_keeps_the_tree_visible_and_starts_what_is_installed() {
 }
 
 #[test]
-fn the_configuration_as_installed_is_understood_line_by_line() {
+fn every_line_of_the_installed_configuration_is_valid() {
     let folder = tempfile::tempdir().expect("a folder");
     let text = fs::read_to_string(deploy().join("monitor.toml")).expect("a configuration");
     // Every line enabled, and an invalid last one: the first error must be about that.
@@ -301,7 +301,7 @@ fn the_configuration_as_installed_is_understood_line_by_line() {
 }
 
 #[test]
-fn the_service_is_understood_by_its_manager() {
+fn service_unit_is_accepted_by_systemd() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         skip("deploy", "systemd", "systemd-analyze is not installed");
         return;

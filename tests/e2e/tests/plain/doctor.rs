@@ -91,7 +91,7 @@ fn statically(fixture: &Fixture) -> Option<PathBuf> {
 }
 
 #[test]
-fn where_all_is_well_it_says_so() {
+fn doctor_without_causes_reports_none() {
     let fixture = Fixture::new("A10:23028");
     let _monitor = Monitor::start(&fixture);
     let container = used(&fixture);
@@ -114,7 +114,7 @@ fn where_all_is_well_it_says_so() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_exit_code_2() {
+fn failed_examination_exits_with_2() {
     let fixture = Fixture::new("A10:23028");
     let _monitor = Monitor::start(&fixture);
     let root = root(&fixture);
@@ -133,7 +133,7 @@ fn what_cannot_be_looked_at_is_exit_code_2() {
 }
 
 #[test]
-fn programs_that_the_loader_preloads_nothing_into() {
+fn static_programs_are_reported() {
     let fixture = Fixture::new("A10:23028");
     let container = used(&fixture);
     let Some(program) = statically(&fixture) else {
@@ -160,7 +160,7 @@ fn programs_that_the_loader_preloads_nothing_into() {
 }
 
 #[test]
-fn a_program_with_more_rights_than_its_user() {
+fn setuid_program_is_reported() {
     // SAFETY: no obligations; geteuid cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         return skip("doctor", "root", "a program of another user needs root");
@@ -176,7 +176,7 @@ fn a_program_with_more_rights_than_its_user() {
 }
 
 #[test]
-fn what_is_wrong_with_the_environment() {
+fn invalid_environment_is_reported() {
     let fixture = Fixture::new("A10:23028");
     let _monitor = Monitor::start(&fixture);
     let container = used(&fixture);
@@ -221,7 +221,7 @@ fn what_is_wrong_with_the_environment() {
 }
 
 #[test]
-fn what_is_wrong_with_a_containers_files() {
+fn invalid_container_files_are_reported() {
     let fixture = Fixture::new("A10:23028");
     let ask = |container: &Container| inside(&fixture, container, |command| command);
 
@@ -257,7 +257,7 @@ fn what_is_wrong_with_a_containers_files() {
 }
 
 #[test]
-fn why_there_is_no_throttle() {
+fn missing_throttle_is_explained() {
     let fixture = Fixture::new("A10:23028");
     let mut monitor = Monitor::start(&fixture);
     let container = used(&fixture);
@@ -281,7 +281,7 @@ fn why_there_is_no_throttle() {
 }
 
 #[test]
-fn why_an_allocation_was_refused() {
+fn refused_allocation_is_explained() {
     let fixture = Fixture::new("A10:23028");
     let _monitor = Monitor::start(&fixture);
     let container = used(&fixture);
@@ -309,7 +309,7 @@ fn why_an_allocation_was_refused() {
 }
 
 #[test]
-fn a_process_without_the_shim_and_one_with_an_old_one() {
+fn missing_and_outdated_shim_are_reported() {
     let fixture = Fixture::new("A10:23028");
     let _monitor = Monitor::start(&fixture);
     let hold = fixture.dist().program("hold");

@@ -22,7 +22,7 @@ fn sources(folder: &Path, text: &mut String) {
 }
 
 #[test]
-fn every_promise_names_a_test_or_a_benchmark_that_exists() {
+fn specification_names_existing_tests_and_benchmarks() {
     let page = fs::read_to_string(root().join("SPECIFICATION.md")).expect("SPECIFICATION.md");
     let mut text = String::new();
     sources(&root(), &mut text);
@@ -44,7 +44,7 @@ fn every_promise_names_a_test_or_a_benchmark_that_exists() {
 }
 
 #[test]
-fn every_test_that_the_page_about_tests_names_exists() {
+fn testing_page_names_existing_tests() {
     let page = fs::read_to_string(root().join("docs/internals/testing.md"))
         .expect("docs/internals/testing.md");
     let section = page.split("## Defects of others").nth(1);
@@ -70,7 +70,7 @@ fn dependencies(manifest: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_page_about_folders_has_them_all_and_what_they_depend_on() {
+fn architecture_page_lists_folders_and_dependencies() {
     let page = fs::read_to_string(root().join("docs/internals/architecture.md"))
         .expect("docs/internals/architecture.md");
     let table = page

@@ -77,7 +77,7 @@ fn hold_with(protect: &str, ways: &[&str]) {
 }
 
 #[test]
-fn limits_do_not_vanish_with_the_environment() {
+fn limits_hold_with_an_empty_environment() {
     holds(&[
         "INIT",
         "env -i INIT",
@@ -92,7 +92,7 @@ fn limits_do_not_vanish_with_the_environment() {
 }
 
 #[test]
-fn limits_do_not_vanish_over_ssh_or_su() {
+fn limits_hold_in_login_shells() {
     // SAFETY: no obligations; geteuid cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         return skip("escape", "root", "becoming another user needs root");
@@ -127,7 +127,7 @@ fn limits_hold_in_user_namespaces() {
 /// In a user namespace without a mapping for the file's owner, the owner is the overflow ID, and so
 /// is the process itself.
 #[test]
-fn an_owner_without_a_name_is_not_taken_for_us() {
+fn unmapped_owner_is_not_taken_for_the_process() {
     let nobody = ["--reuid", "1000", "--regid", "1000", "--clear-groups", "unshare", "-U", "true"];
     let probe = std::process::Command::new("setpriv").args(nobody).output();
     if !probe.is_ok_and(|output| output.status.success()) {

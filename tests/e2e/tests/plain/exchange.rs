@@ -58,14 +58,14 @@ fn exchanged(way: &str, kept: bool) -> Vec<(i64, i64)> {
 }
 
 #[test]
-fn memory_by_legacy_handles_is_paid_once_whoever_lets_go_or_dies_first() {
+fn legacy_ipc_memory_is_charged_once_in_every_release_order() {
     for (shown, truth) in exchanged("ipc", false) {
         assert_eq!(shown, truth);
     }
 }
 
 #[test]
-fn memory_of_pools_is_paid_once_whoever_lets_go_or_dies_first() {
+fn pool_ipc_memory_is_charged_once_in_every_release_order() {
     for (shown, truth) in exchanged("pool", false) {
         assert_eq!(shown, truth);
     }
@@ -74,7 +74,7 @@ fn memory_of_pools_is_paid_once_whoever_lets_go_or_dies_first() {
 /// A held descriptor cannot be detected. Without a monitor its memory may stay charged while a
 /// process lives, and is never refunded while held.
 #[test]
-fn memory_by_descriptors_is_never_less_on_the_books_than_on_the_gpu() {
+fn descriptor_memory_is_never_undercharged() {
     for (shown, truth) in exchanged("descriptor", true) {
         assert!(
             shown == truth || shown == truth + PIECE,
@@ -86,7 +86,7 @@ fn memory_by_descriptors_is_never_less_on_the_books_than_on_the_gpu() {
 /// One process's use does not tell whether its exported memory still exists; all processes' use
 /// does.
 #[test]
-fn with_a_monitor_the_books_end_as_the_gpu_does() {
+fn charges_equal_gpu_use_with_a_monitor() {
     for order in ["abc", "ABC", "bAc"] {
         let fixture = Fixture::new(GPU);
         let _monitor = Monitor::start(&fixture);
@@ -99,7 +99,7 @@ fn with_a_monitor_the_books_end_as_the_gpu_does() {
 }
 
 #[test]
-fn exchange_is_the_same_without_a_limit() {
+fn ipc_without_a_limit_is_unchanged() {
     for way in ["ipc", "descriptor", "pool"] {
         let fixture = Fixture::new(GPU);
         let mut command = fixture.program("exchange");
@@ -120,7 +120,7 @@ fn green_contexts_are_views_of_the_primary_context() {
 
 /// Sparse arrays were refused once. The program is the simulated GPU's own test.
 #[test]
-fn memory_in_parts_of_arrays_comes_and_goes_as_without_a_limit() {
+fn sparse_array_memory_is_charged_and_refunded() {
     let fixture = Fixture::new("A10:23028");
     let container = fixture.limited("a", LIMIT_MIB);
     let outcome = Outcome::of(fixture.program_in(&container, "sparse")).silent();
@@ -151,7 +151,7 @@ fn both(gpus: &str, driver: &str, name: &str, arguments: &[&str]) -> (Outcome, O
 const SWITCHED: &str = "H100:4096,H100:4096";
 
 #[test]
-fn memory_bound_to_multicast_objects_is_paid_until_its_last_handle_mapping_and_binding_are_gone() {
+fn multicast_memory_is_charged_until_handle_mapping_and_binding_end() {
     let (native, limited) = both(SWITCHED, "13010", "bound", &["multicast"]);
     assert_eq!(native.number("kept"), 0);
     // It was bound to an object that other processes could still have; no call shows that object's
@@ -160,14 +160,14 @@ fn memory_bound_to_multicast_objects_is_paid_until_its_last_handle_mapping_and_b
 }
 
 #[test]
-fn memory_bound_to_logical_endpoints_is_paid_until_its_last_handle_mapping_and_binding_are_gone() {
+fn endpoint_memory_is_charged_until_handle_mapping_and_binding_end() {
     let (native, limited) = both("B200:4096,B200:4096", "13030", "bound", &["endpoint"]);
     assert_eq!(native.number("kept"), 0);
     assert_eq!(limited.number("kept"), 0);
 }
 
 #[test]
-fn a_checkpointed_process_is_off_the_books_and_comes_back_only_where_it_fits() {
+fn checkpointed_process_is_uncharged_and_restored_only_where_it_fits() {
     both("A10:4096", "13010", "away", &[]);
     let fixture = Fixture::new(GPU);
     let _monitor = Monitor::start(&fixture);
@@ -180,12 +180,12 @@ fn a_checkpointed_process_is_off_the_books_and_comes_back_only_where_it_fits() {
 
 /// More than the limit is imported, because its allocation cannot be seen.
 #[test]
-fn memory_of_other_interfaces_is_not_charged_to_its_importer() {
+fn external_memory_is_not_charged_to_its_importer() {
     both("A10:8192", "13010", "imported", &["3G"]);
 }
 
 #[test]
-fn with_a_monitor_memory_of_other_interfaces_is_counted_once() {
+fn external_memory_is_counted_once_with_a_monitor() {
     let fixture = Fixture::new(GPU);
     let _monitor = Monitor::start(&fixture);
     let container = fixture.limited("a", LIMIT_MIB);
@@ -197,14 +197,14 @@ fn with_a_monitor_memory_of_other_interfaces_is_counted_once() {
 
 /// Memory exported by descriptors stays charged: the other rank's release is not seen.
 #[test]
-fn collectives_at_the_end_of_memory_are_refused_only_what_does_not_fit() {
+fn collectives_at_the_limit_are_refused_only_what_does_not_fit() {
     let (native, limited) = both(SWITCHED, "13010", "collectives", &[]);
     assert_eq!(native.number("kept"), 0);
     assert_eq!(limited.number("kept"), 12 * MIB);
 }
 
 #[test]
-fn with_a_monitor_collectives_find_the_room_of_those_before_them() {
+fn collectives_reuse_reclaimed_memory_with_a_monitor() {
     for arguments in [&["3"][..], &["1", "kill"]] {
         let fixture = Fixture::new(SWITCHED);
         let _monitor = Monitor::start(&fixture);
@@ -221,7 +221,7 @@ fn with_a_monitor_collectives_find_the_room_of_those_before_them() {
 /// once waited forever, because no process scanned for exited ones. With a monitor they end as on
 /// the bare GPU, a second or two later where memory was exported.
 #[test]
-fn with_a_monitor_the_gpus_own_programs_end_as_without_a_limit() {
+fn simulator_programs_end_the_same_under_a_limit() {
     for (name, gpus, driver) in [
         ("multicast", "H100:8192,H200:8192,A100:8192", "13010"),
         ("endpoints", "B200:8192,B200:8192", "13030"),

@@ -43,7 +43,7 @@ fn choices(n: usize) -> Vec<Vec<usize>> {
 }
 
 #[test]
-fn hiding_and_reordering_gpus_moves_no_limit() {
+fn hidden_and_reordered_gpus_keep_their_limits() {
     let fixture = Fixture::new(UNEQUAL);
     let gpus = gpus(&fixture);
     let limit: BTreeMap<&str, u64> =
@@ -85,7 +85,7 @@ fn hiding_and_reordering_gpus_moves_no_limit() {
 }
 
 #[test]
-fn the_list_of_limits_follows_every_way_to_name_the_gpus() {
+fn limit_list_follows_every_form_of_gpu_names() {
     let fixture = Fixture::new(UNEQUAL);
     let gpus = gpus(&fixture);
     let name = |place: usize| gpus[place].0.clone();
@@ -120,7 +120,7 @@ fn the_list_of_limits_follows_every_way_to_name_the_gpus() {
 }
 
 #[test]
-fn fractions_of_unequal_gpus_are_each_gpus_own() {
+fn fractions_apply_to_each_gpus_own_size() {
     let fixture = Fixture::new(UNEQUAL);
     let container = fixture
         .container("a")

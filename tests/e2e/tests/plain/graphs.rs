@@ -45,27 +45,27 @@ impl Counters {
 
 /// HAMi-core #257, #321, #67: memory of graphs was not charged, and freeing it answered -1.
 #[test]
-fn what_graphs_allocate_is_counted_and_can_be_freed() {
+fn graph_memory_is_charged_and_can_be_freed() {
     let counters = both("graph_counted", 2048);
     counters.are_quiet();
     assert_eq!(counters.of("over_limit"), 0);
 }
 
 #[test]
-fn what_the_driver_does_with_graphs_it_does_under_a_limit() {
+fn graph_calls_are_unchanged_under_a_limit() {
     for program in ["graphs", "captures", "graph_threads"] {
         limited(program, &[], 2048).1.are_quiet();
     }
 }
 
 #[test]
-fn managed_memory_is_refused_in_graphs_too() {
+fn managed_memory_in_graphs_is_refused() {
     let counters = limited("graph_managed", &[], 2048).1;
     assert_eq!((counters.of("managed_refused"), counters.of("unsupported")), (2, 0));
 }
 
 #[test]
-fn a_graph_without_room_is_out_of_memory_and_leaves_nothing_behind() {
+fn graph_beyond_limit_is_out_of_memory_and_leaves_no_charge() {
     let counters = limited("graph_out_of_memory", &[], 1024).1;
     counters.are_quiet();
     assert!(counters.of("over_limit") > 0);
@@ -74,14 +74,14 @@ fn a_graph_without_room_is_out_of_memory_and_leaves_nothing_behind() {
 /// The bare simulated GPU refuses launches for which the shim makes room by waiting, so there is no
 /// run without it.
 #[test]
-fn graphs_launched_in_turn_give_way_to_each_other() {
+fn alternating_graphs_release_memory_for_each_other() {
     let (outcome, counters) = limited("graph_alternating", &[], 1024);
     counters.are_quiet();
     assert!(outcome.number("launches") >= 180);
 }
 
 #[test]
-fn the_gpu_that_a_node_names_is_charged() {
+fn gpu_of_a_graph_node_is_charged() {
     // Separate fixtures, because an exited process's memory drains later.
     let fixture = || Fixture::new("A10:6144,T4:4096");
     Outcome::of(fixture().program("graph_of_another_gpu")).silent();
@@ -94,7 +94,7 @@ fn the_gpu_that_a_node_names_is_charged() {
 
 /// HAMi #1360: frameworks' graphs failed under a limit.
 #[test]
-fn frameworks_capture_at_the_end_of_memory_and_try_again() {
+fn capture_at_the_limit_succeeds_on_retry() {
     let (outcome, counters) = limited("graph_private_pools", &[], 2600);
     counters.are_quiet();
     assert!(outcome.number("retries") > 0 && outcome.number("refusals") > 0);
@@ -102,14 +102,14 @@ fn frameworks_capture_at_the_end_of_memory_and_try_again() {
 
 /// HAMi-core #181: profiling with graphs ran out of memory, and totals were wrong.
 #[test]
-fn a_server_that_profiles_its_graphs_finds_what_it_was_shown() {
+fn graph_profiling_finds_the_memory_that_was_shown() {
     let counters = limited("graph_serving_engine", &[], 2600).1;
     counters.are_quiet();
     assert_eq!(counters.of("over_limit"), 0);
 }
 
 #[test]
-fn threads_and_their_graphs_never_take_more_than_the_limit() {
+fn concurrent_graphs_never_exceed_the_limit() {
     for mib in [500, 800] {
         let (outcome, counters) = limited("graph_pressure", &["4", "40"], mib);
         counters.are_quiet();
@@ -120,7 +120,7 @@ fn threads_and_their_graphs_never_take_more_than_the_limit() {
 }
 
 #[test]
-fn a_graph_that_the_driver_does_not_launch_leaves_nothing_charged() {
+fn failed_graph_launch_leaves_no_charge() {
     let fixture = Fixture::new(GPU);
     let container = fixture.limited("a", 1024);
     let mut command = fixture.program_in(&container, "graph_pressure");
@@ -132,7 +132,7 @@ fn a_graph_that_the_driver_does_not_launch_leaves_nothing_charged() {
 
 /// The simulated GPU once uploaded a graph larger than itself and refused only its launch.
 #[test]
-fn an_upload_takes_what_a_launch_would_and_is_out_of_memory_where_that_would_be() {
+fn graph_upload_is_charged_and_refused_like_a_launch() {
     let counters = both("graph_uploaded", 2048);
     counters.are_quiet();
     assert!(counters.of("over_limit") > 0);

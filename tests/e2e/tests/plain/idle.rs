@@ -56,7 +56,7 @@ fn stays_asleep(fixture: &Fixture, what: &str, process: &Child, watched: impl Fn
 }
 
 #[test]
-fn a_program_that_does_not_use_the_gpu_has_no_thread_of_ours_and_sleeps() {
+fn program_without_gpu_use_has_no_shim_thread_and_sleeps() {
     let fixture = Fixture::new("A10:23028");
     let _monitor = Monitor::start(&fixture);
     let container = fixture.limited("a", 1024);
@@ -71,7 +71,7 @@ fn a_program_that_does_not_use_the_gpu_has_no_thread_of_ours_and_sleeps() {
 /// Two tenants that have just contended for the GPU. The null driver has no thread, so every wakeup
 /// is the shim's.
 #[test]
-fn a_program_that_opened_the_gpu_and_is_idle_has_no_thread_of_ours_and_sleeps() {
+fn idle_gpu_program_has_no_shim_thread_and_sleeps() {
     let fixture = Fixture::null();
     let _monitor = Monitor::start(&fixture);
     let containers = ["a", "b"].map(|name| fixture.limited(name, 1024));
@@ -92,7 +92,7 @@ fn a_program_that_opened_the_gpu_and_is_idle_has_no_thread_of_ours_and_sleeps() 
 /// The simulated driver has one thread for its GPU, with and without the shim. The program's own
 /// threads sleep.
 #[test]
-fn beside_the_drivers_own_thread_there_is_none() {
+fn shim_adds_no_thread_to_the_drivers_own() {
     let fixture = Fixture::new("A10:23028");
     let monitor = Monitor::start(&fixture);
     let container = fixture.limited("a", 1024);

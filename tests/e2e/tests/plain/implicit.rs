@@ -72,7 +72,7 @@ fn code_of_first_launches_is_shown_and_blocks_new_allocations() {
 }
 
 #[test]
-fn a_neighbour_that_starts_at_the_same_instant_leaves_no_error() {
+fn concurrent_starts_leave_correct_context_charges() {
     let fixture = Fixture::new(A10);
     let _monitor = Monitor::start(&fixture);
     let containers: Vec<Container> =
@@ -107,7 +107,7 @@ fn a_neighbour_that_starts_at_the_same_instant_leaves_no_error() {
 /// The context of a neighbour that starts in the same second must not block an allocation that
 /// fits.
 #[test]
-fn containers_that_start_together_have_all_of_their_limits() {
+fn containers_started_together_can_fill_their_limits() {
     let fixture = Fixture::new(A10);
     let _monitor = Monitor::start(&fixture);
     // The monitor knows these before their programs begin.
@@ -128,7 +128,7 @@ fn containers_that_start_together_have_all_of_their_limits() {
 }
 
 #[test]
-fn a_context_that_ends_takes_its_growth_along() {
+fn destroyed_context_ends_its_unaccounted_delta() {
     let fixture = Fixture::new(A10);
     let _monitor = Monitor::start(&fixture);
     let container = fixture.limited("a", 2048);
@@ -169,12 +169,12 @@ fn variables_of_modules_are_charged_and_refused() {
 }
 
 #[test]
-fn variables_of_libraries_are_charged_and_refused_when_they_are_brought() {
+fn variables_of_libraries_are_charged_and_refused_at_load() {
     everywhere("implicit_libraries");
 }
 
 #[test]
-fn contexts_that_do_not_fit_are_refused_as_the_driver_would() {
+fn contexts_beyond_limit_are_refused_like_the_driver() {
     let fixture = Fixture::new(A10);
     let container = fixture.limited("a", 1100);
     let outcome = Outcome::of(fixture.program_in(&container, "implicit_contexts")).silent();

@@ -68,7 +68,7 @@ fn every_malformed_value_fails_closed() {
 }
 
 #[test]
-fn a_limits_file_overrides_nothing_when_the_container_can_write_it() {
+fn writable_limits_file_overrides_nothing() {
     // CGPU_DIR/limits is for the monitor; only a read-only /run/cgpu/limits binds the shim.
     let fixture = Fixture::new("A10:23028");
     let container = fixture.limited("a", 2048);
@@ -78,7 +78,7 @@ fn a_limits_file_overrides_nothing_when_the_container_can_write_it() {
 }
 
 #[test]
-fn without_a_driver_the_program_hears_what_it_would_have_heard() {
+fn missing_driver_error_is_unchanged() {
     let fixture = Fixture::new("A10:23028");
     let mut native = fixture.program("init");
     native.env_remove("LD_LIBRARY_PATH").env("CGPU_TEST_LIBCUDA", "libcuda.so.nowhere");

@@ -155,11 +155,11 @@ fn no_call_costs_more_instructions_than_its_budget() {
 /// A scan of the live allocations, or a table that gets slower, would raise the count. `cargo xtask
 /// bench` measures times, with a million allocations.
 #[test]
-fn allocating_beside_many_costs_as_many_instructions_as_alone() {
+fn allocation_cost_is_independent_of_live_allocations() {
     const PAIRS: u64 = 4000;
     if Command::new("valgrind").arg("--version").output().is_err() {
         return skip(
-            "instructions::allocating_beside_many",
+            "instructions::allocation_cost_is_independent_of_live_allocations",
             "valgrind",
             "valgrind is not installed",
         );

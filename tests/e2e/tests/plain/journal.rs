@@ -6,7 +6,7 @@ use cgpu_e2e::{Fixture, Outcome};
 use serde_json::Value;
 
 #[test]
-fn a_run_can_be_looked_at() {
+fn trace_of_a_run_shows_calls_and_kernels() {
     let fixture = Fixture::new("A10:23028");
     let journal = fixture.path("journal");
     for (container, kernel, count) in [("one", "spin_100us", "40"), ("two", "spin_300us", "20")] {
@@ -55,7 +55,7 @@ fn a_run_can_be_looked_at() {
 }
 
 #[test]
-fn whatever_call_fails_nobody_crashes() {
+fn injected_faults_crash_no_program() {
     let programs: [&[&str]; 5] = [
         &["alloc_fill", "64M", "2"],
         &["launch_loop", "spin_20us", "--count", "200", "--streams", "3"],

@@ -195,8 +195,8 @@ fn every_row_is_measured_or_not_possible_here() {
 }
 
 #[test]
-fn long_row_tells_shares_before_and_after_idleness() {
-    let Some(kit) = Kit::new("long_row_tells_shares_before_and_after_idleness") else { return };
+fn long_row_reports_shares_before_and_after_idleness() {
+    let Some(kit) = Kit::new("long_row_reports_shares_before_and_after_idleness") else { return };
     let outcome = Outcome::of(kit.run(&["--long", "--scale", "0.01"]));
     assert!(outcome.code() < Some(2) && outcome.stderr.is_empty(), "{outcome:#?}");
     let row = &kit.results()["rows"]["shares_long"];
@@ -362,8 +362,8 @@ fn hung(test: &str) -> Option<(Kit, Child)> {
 }
 
 #[test]
-fn stopped_kit_says_which_rows_were_not_done() {
-    let Some((kit, run)) = hung("stopped_kit_says_which_rows_were_not_done") else { return };
+fn stopped_kit_reports_unfinished_rows() {
+    let Some((kit, run)) = hung("stopped_kit_reports_unfinished_rows") else { return };
     run.signal(libc::SIGTERM);
     run.end().exits(1);
     let all = kit.results();
@@ -449,8 +449,8 @@ fn missing_nvml_is_the_reason_of_the_rows_that_need_it() {
 }
 
 #[test]
-fn folder_that_cannot_hold_programs_or_results_is_refused_with_what_to_do() {
-    let test = "folder_that_cannot_hold_programs_or_results_is_refused_with_what_to_do";
+fn unusable_folder_is_refused_with_the_remedy() {
+    let test = "unusable_folder_is_refused_with_the_remedy";
     let Some(mut kit) = Kit::new(test).map(Kit::copied) else { return };
     let refused = |kit: &Kit, advice: &str| {
         let outcome = Outcome::of(kit.run(&["--only", "meminfo"])).exits(2);
@@ -471,9 +471,9 @@ fn folder_that_cannot_hold_programs_or_results_is_refused_with_what_to_do() {
 
 /// Object stores and some copies lose the modes of files.
 #[test]
-fn programs_without_their_mode_are_started_all_the_same() {
+fn programs_without_execute_mode_are_started() {
     use std::os::unix::fs::PermissionsExt;
-    let test = "programs_without_their_mode_are_started_all_the_same";
+    let test = "programs_without_execute_mode_are_started";
     let Some(kit) = Kit::new(test).map(Kit::copied) else { return };
     for name in ["dist/cgpu", "dist/programs/managed"] {
         // A file of its own: the copy may share no inode with the built one.

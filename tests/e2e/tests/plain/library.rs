@@ -24,7 +24,7 @@ fn same(what: &str, built: &BTreeSet<String>, golden: &BTreeSet<String>) {
 }
 
 #[test]
-fn exports_needs_and_versions_are_the_golden_ones() {
+fn exports_dependencies_and_versions_match_the_golden_files() {
     let Some(shim) = Elf::read(&Dist::find().release().file("libcgpu.so")) else {
         return skip("library", "readelf", "no readelf: install binutils");
     };
@@ -37,7 +37,7 @@ fn exports_needs_and_versions_are_the_golden_ones() {
 
 /// The step `portable` of `cargo xtask test --full`: no glibc newer than 2.17, and the limit holds.
 #[test]
-fn the_portable_build_is_the_same_for_old_systems() {
+fn portable_build_needs_only_old_glibc() {
     let dist = Dist::find();
     let file = dist.folder().join("portable/libcgpu.so");
     if !file.exists() {
@@ -68,7 +68,7 @@ fn the_portable_build_is_the_same_for_old_systems() {
 /// It is linked statically, so that engines wait less for it and it runs on every system. It can
 /// load no library, not even NVML.
 #[test]
-fn the_runtime_needs_nothing_of_its_system() {
+fn runtime_is_linked_statically() {
     let dist = Dist::find();
     let Some(runtime) = Elf::read(&dist.file("cgpu-runtime")) else {
         return skip("library", "readelf", "no readelf: install binutils");
@@ -82,7 +82,7 @@ fn the_runtime_needs_nothing_of_its_system() {
 }
 
 #[test]
-fn the_simulated_and_the_null_driver_are_named_like_the_real_ones() {
+fn simulated_and_null_drivers_have_the_real_sonames() {
     let dist = Dist::find();
     for (file, name) in [
         ("sim/libcuda.so.1", "libcuda.so.1"),

@@ -39,7 +39,7 @@ fn result(answer: &Value) -> u64 {
 }
 
 #[test]
-fn a_lowered_limit_blocks_all_until_use_has_fallen_and_a_raised_one_counts_at_once() {
+fn lowered_limit_blocks_until_use_falls_and_raised_limit_applies_at_once() {
     let fixture = Fixture::new("A10:23028");
     let _monitor = Monitor::start(&fixture);
     let container = fixture.limited("a", 8192);
@@ -74,7 +74,7 @@ fn a_lowered_limit_blocks_all_until_use_has_fallen_and_a_raised_one_counts_at_on
 }
 
 #[test]
-fn a_limit_may_swing_while_processes_allocate_and_free() {
+fn changing_limit_holds_while_processes_allocate_and_free() {
     let fixture = Fixture::new("A10:23028");
     let _monitor = Monitor::start(&fixture);
     let container = fixture.limited("a", 16 * 1024);

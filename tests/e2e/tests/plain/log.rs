@@ -13,7 +13,7 @@ fn told(line: &str) -> String {
 }
 
 #[test]
-fn log_at_debug_tells_of_an_allocation_and_a_launch() {
+fn debug_log_describes_an_allocation_and_a_launch() {
     let fixture = Fixture::new("A10:23028");
     let _monitor = Monitor::start(&fixture);
     // The GPU is contended, so the gate is closed to a process that starts later.
@@ -48,7 +48,7 @@ fn log_at_debug_tells_of_an_allocation_and_a_launch() {
 }
 
 #[test]
-fn log_at_warn_has_refusals_only() {
+fn warn_log_has_refusals_only() {
     let fixture = Fixture::new("A10:23028");
     let container = fixture.limited("a", 512);
     let log = fixture.path("log");

@@ -35,7 +35,7 @@ fn lookups(fixture: &Fixture, library: &Path, names: &Path, version: u32) -> Vec
 }
 
 #[test]
-fn the_measured_rows_are_answered_as_measured() {
+fn lookups_match_the_measured_rows() {
     let fixture = Fixture::new("A10:23028");
     let library = fixture.dist().file("sim/libcuda.so.1");
     let exports: Vec<Vec<String>> = rows("driver-symbols.tsv");
@@ -71,7 +71,7 @@ fn the_measured_rows_are_answered_as_measured() {
 }
 
 #[test]
-fn the_oldest_driver_has_no_look_ups_at_all() {
+fn oldest_driver_has_no_lookup_function() {
     let fixture = Fixture::new("V100:16130");
     let library = fixture.dist().file("sim/libcuda.so.1");
     let exports = lookups(&fixture, &library, &data("proc-address.tsv"), 10_010);
@@ -93,7 +93,7 @@ fn the_oldest_driver_has_no_look_ups_at_all() {
 }
 
 #[test]
-fn a_limit_holds_with_drivers_old_and_new() {
+fn limit_holds_with_old_and_new_drivers() {
     for version in ["10010", "11040", "12040", "13050"] {
         let fixture = Fixture::new("V100:16130");
         let mut fill = fixture.program_in(&fixture.limited("old-and-new", 1024), "alloc_fill");
@@ -128,7 +128,7 @@ fn hooks() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_shim_hands_out_what_the_driver_chose() {
+fn shim_returns_the_version_that_the_driver_chose() {
     let fixture = Fixture::new("A10:23028");
     let simulated = fixture.dist().file("sim/libcuda.so.1");
     let mut drivers: Vec<(PathBuf, u32)> = [11_030, 11_070, 12_000, 12_040, 13_000, 13_050]
@@ -137,7 +137,7 @@ fn the_shim_hands_out_what_the_driver_chose() {
     match real_drivers() {
         Ok(real) => drivers.extend(real),
         Err(reason) => {
-            skip("lookups::the_shim_hands_out_what_the_driver_chose", "real-driver", &reason)
+            skip("lookups::shim_returns_the_version_that_the_driver_chose", "real-driver", &reason)
         }
     }
     let names = data("proc-address.tsv");
@@ -167,10 +167,12 @@ fn the_shim_hands_out_what_the_driver_chose() {
 }
 
 #[test]
-fn real_drivers_answer_alike() {
+fn real_drivers_match_the_simulated_one() {
     let drivers = match real_drivers() {
         Ok(drivers) => drivers,
-        Err(reason) => return skip("lookups::real_drivers_answer_alike", "real-driver", &reason),
+        Err(reason) => {
+            return skip("lookups::real_drivers_match_the_simulated_one", "real-driver", &reason);
+        }
     };
     let fixture = Fixture::new("A10:23028");
     let simulated = fixture.dist().file("sim/libcuda.so.1");

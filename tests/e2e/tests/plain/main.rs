@@ -2,7 +2,6 @@
 
 mod contended;
 mod control;
-mod death;
 mod defects;
 mod deploy;
 mod doctor;
@@ -16,6 +15,7 @@ mod implicit;
 mod input;
 mod instructions;
 mod journal;
+mod kills;
 mod kit;
 mod library;
 mod live;

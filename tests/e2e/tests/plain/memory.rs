@@ -33,7 +33,7 @@ fn two_containers_on_one_gpu_fill_to_their_limits_and_go_on() {
 }
 
 #[test]
-fn without_a_limit_the_gpu_is_as_it_was() {
+fn gpu_without_a_limit_is_unchanged() {
     let fixture = Fixture::new(A10);
     let native = Outcome::of(fixture.program("meminfo")).silent().json();
     for off in ["0", "1,0,0"] {
@@ -53,7 +53,7 @@ fn without_a_limit_the_gpu_is_as_it_was() {
 }
 
 #[test]
-fn every_getter_says_the_same_to_the_byte() {
+fn all_getters_report_the_same_bytes() {
     let fixture = Fixture::new(A10);
     let container = fixture.limited("a", 6 * 1024);
     let mut command = fixture.program_in(&container, "agree");
@@ -65,7 +65,7 @@ fn every_getter_says_the_same_to_the_byte() {
 
 /// With many processes each such query waits for a lock of the whole GPU.
 #[test]
-fn a_question_about_free_memory_asks_the_driver_once() {
+fn free_memory_query_calls_the_driver_once() {
     let fixture = Fixture::new(A10);
     let (container, journal) = (fixture.limited("a", 8 * 1024), fixture.path("journal"));
     let mut command = fixture.program_in(&container, "meminfo");
@@ -83,7 +83,7 @@ fn a_question_about_free_memory_asks_the_driver_once() {
 }
 
 #[test]
-fn getters_of_one_process_see_what_another_of_the_container_holds() {
+fn getters_include_other_processes_of_the_container() {
     let fixture = Fixture::new(A10);
     let (a, b) = (fixture.limited("a", 8 * 1024), fixture.limited("b", 8 * 1024));
     let mut command = fixture.program_in(&a, "hold");
@@ -181,7 +181,7 @@ fn managed_memory_is_refused_on_every_route_and_not_announced() {
 }
 
 #[test]
-fn a_program_linked_against_the_driver_is_limited_too() {
+fn program_linked_with_the_driver_is_limited() {
     let fixture = Fixture::new(A10);
     let mut command = fixture.program_in(&fixture.limited("a", 2048), "needed");
     command.arg("64M");
@@ -209,7 +209,7 @@ fn per_thread_stream_names_are_one_function_by_every_route() {
 
 /// Every version and flavour charges what its sibling charges, and is refused where that is.
 #[test]
-fn versions_that_few_programs_name_are_limited_as_their_siblings() {
+fn rare_versions_and_flavours_are_limited_like_their_siblings() {
     let all = serde_json::json!({
         "contexts": 4, "waiting": 2, "modules": 4, "libraries": 2, "tiles": 2, "nodes": 4, "executables": 5, "sendings": 4,
         "parts": 2, "updates": 2, "pools": 2, "domains": 0, "code": 2, "openings": 2,
@@ -230,7 +230,7 @@ fn versions_that_few_programs_name_are_limited_as_their_siblings() {
 }
 
 #[test]
-fn contexts_cost_memory_and_give_it_back() {
+fn contexts_are_charged_and_refunded() {
     let fixture = Fixture::new(A10);
     Outcome::of(fixture.program_in(&fixture.limited("a", 4096), "ctx")).silent();
 }
@@ -238,7 +238,7 @@ fn contexts_cost_memory_and_give_it_back() {
 /// A context and its memory were dropped from the accounting when a later use of it ended, after
 /// the driver had refused to end an earlier one.
 #[test]
-fn a_use_of_a_context_that_the_driver_does_not_end_still_counts() {
+fn context_use_that_the_driver_keeps_stays_charged() {
     let fixture = Fixture::new(A10);
     let mut command = fixture.program_in(&fixture.limited("a", 4096), "ctx");
     command.env("CGPU_SIM_FAULT", "cuCtxDetach:1:999");
@@ -266,7 +266,7 @@ fn refused_names() -> BTreeSet<String> {
 }
 
 #[test]
-fn an_allocating_call_that_is_not_accounted_is_never_passed() {
+fn unaccounted_allocating_calls_are_refused() {
     let fixture = Fixture::new(A10);
     let container = fixture.limited("a", 1024);
     let names = refused_names();

@@ -23,7 +23,7 @@ fn seen(fixture: &Fixture, container: &Container) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn instances_have_limits_of_their_own() {
+fn instances_have_their_own_limits() {
     let fixture = Fixture::new(CUT);
     let container = fixture.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "3,4,2");
     // Without a UUID a program sees whole GPUs only. The accounting has the instances in their
@@ -60,7 +60,7 @@ fn instances_have_limits_of_their_own() {
 }
 
 #[test]
-fn a_cut_gpu_cannot_be_named_by_its_index() {
+fn partitioned_gpu_cannot_be_named_by_index() {
     let fixture = Fixture::new(CUT);
     let container = fixture
         .container("a")
@@ -89,7 +89,7 @@ fn tenant(fixture: &Fixture, name: &str, instance: &str) -> (Container, Worker) 
 }
 
 #[test]
-fn each_instance_has_a_folder_and_settings_of_its_own() {
+fn each_instance_has_its_own_folder_and_settings() {
     let fixture = Fixture::new(CUT);
     let tree = has_fuse("mig").then(|| Tree::of(&fixture));
     let start =
@@ -184,7 +184,7 @@ fn each_instance_has_a_folder_and_settings_of_its_own() {
 }
 
 #[test]
-fn those_on_one_instance_take_turns_and_those_on_another_do_not() {
+fn turns_are_taken_within_one_instance_only() {
     let fixture = Fixture::new(CUT);
     let _monitor = Monitor::start_with(&fixture, "tree = \"none\"\n[gpu.\"1.0\"]\npolicy = 2\n");
     let uuid = |at: usize| fixture.smi()["gpus"][at]["uuid"].as_str().expect("a UUID").to_owned();

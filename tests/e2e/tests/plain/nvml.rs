@@ -87,7 +87,7 @@ fn process_with_a_monitor_starts_no_nvml() {
 
 /// Lists of limits by index need all devices, also those that the program hides.
 #[test]
-fn monitor_tells_hidden_devices_and_their_order() {
+fn monitor_reports_hidden_devices_and_their_order() {
     let fixture = Fixture::new("T4:15109,A100:40960,A10:23028");
     let _monitor = Monitor::start(&fixture);
     let journal = fixture.path("journal");
@@ -111,7 +111,7 @@ fn monitor_tells_hidden_devices_and_their_order() {
 }
 
 #[test]
-fn hang_at_the_second_start_is_never_met() {
+fn hanging_second_nvml_start_is_avoided() {
     for more in [&[][..], &["first"], &["last"]] {
         let fixture = Fixture::new(A10);
         let container = fixture.limited("a", 4096).with("CGPU_SIM_FAULT", "nvmlInit*:2+:HANG");
@@ -149,7 +149,7 @@ fn failing_start_leaves_the_program_running_within_its_limit() {
 }
 
 #[test]
-fn programs_own_uses_of_nvml_are_answered_as_without_the_shim() {
+fn programs_own_nvml_calls_are_unchanged() {
     let fixture = Fixture::new(A10);
     assert_eq!(Outcome::of(fixture.program("nvml_uses")).silent().stdout, "ok\n");
     assert_eq!(

@@ -32,7 +32,7 @@ fn counted(fixture: &Fixture, container: &Container, reason: &str) -> u64 {
 }
 
 #[test]
-fn memory_that_is_mapped_outlives_its_handle_on_the_books() {
+fn mapped_memory_stays_charged_after_its_handle_is_released() {
     for piece in ["2M", "32M", "100M"] {
         let (native, limited) = both("mapped_outlives_handle", &[piece]);
         assert!(native.number("most") > LIMIT_MIB * MIB);
@@ -41,17 +41,17 @@ fn memory_that_is_mapped_outlives_its_handle_on_the_books() {
 }
 
 #[test]
-fn handles_and_mappings_come_and_go_in_any_order() {
+fn handles_and_mappings_can_end_in_any_order() {
     both("handles", &[]);
 }
 
 #[test]
-fn threads_that_are_given_each_others_handles_leave_nothing_behind() {
+fn handles_reused_across_threads_leave_no_charge() {
     both("handles_race", &[]);
 }
 
 #[test]
-fn what_the_driver_refuses_changes_nothing() {
+fn calls_refused_by_the_driver_change_no_charge() {
     let fixture = Fixture::new(GPU);
     let faults =
         ["cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemRelease", "cuMemRetainAllocationHandle"];
@@ -63,7 +63,7 @@ fn what_the_driver_refuses_changes_nothing() {
 }
 
 #[test]
-fn memory_on_the_host_is_nobodys() {
+fn host_memory_is_not_charged() {
     both("host_location", &[]);
     both("host_memory", &[]);
     let fixture = Fixture::new(GPU);
@@ -73,14 +73,14 @@ fn memory_on_the_host_is_nobodys() {
 }
 
 #[test]
-fn segments_that_expand_and_shrink_end_as_their_allocator_says() {
+fn expandable_segments_match_their_allocators_figures() {
     let (native, limited) = both("expandable_segments", &[]);
     assert!(native.number("pieces") > limited.number("pieces"));
     assert!(limited.number("pieces") * 2 <= LIMIT_MIB);
 }
 
 #[test]
-fn exported_memory_is_paid_by_its_maker() {
+fn exported_memory_is_charged_to_its_exporter() {
     let (native, limited) = both("exported", &[]);
     assert_eq!(native.number("kept"), 0);
     assert_eq!(limited.number("kept"), 3 * 64 * MIB);
@@ -90,7 +90,7 @@ fn exported_memory_is_paid_by_its_maker() {
 /// Linear memory, in a context that is destroyed too, a mapping, part of a pool: exporting it and
 /// freeing it does not make it free of charge while the descriptor holds it.
 #[test]
-fn what_a_descriptor_of_a_range_holds_stays_paid_for() {
+fn memory_held_by_a_range_descriptor_stays_charged() {
     let (native, limited) = both("ranges", &[]);
     assert_eq!(native.number("kept"), 0);
     // Five allocations of 16 MiB, and what the pool held for its one of 32.
@@ -98,12 +98,12 @@ fn what_a_descriptor_of_a_range_holds_stays_paid_for() {
 }
 
 #[test]
-fn arrays_take_what_the_driver_says() {
+fn arrays_are_charged_the_size_that_the_driver_reports() {
     both("array_sizes", &[]);
 }
 
 #[test]
-fn arrays_of_a_driver_that_does_not_say_are_bounded() {
+fn arrays_without_a_reported_size_are_bounded() {
     let fixture = Fixture::new(GPU);
     let container = fixture.limited("a", LIMIT_MIB);
     let mut command = fixture.program_in(&container, "array_sizes");
@@ -113,7 +113,7 @@ fn arrays_of_a_driver_that_does_not_say_are_bounded() {
 }
 
 #[test]
-fn a_process_that_dies_with_mappings_gives_them_back() {
+fn mappings_of_a_killed_process_are_reclaimed() {
     let fixture = Fixture::new(GPU);
     let container = fixture.limited("a", LIMIT_MIB);
     let mut command = fixture.program_in(&container, "expandable_segments");

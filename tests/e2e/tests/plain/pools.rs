@@ -63,32 +63,32 @@ fn a_locality_domain_does_not_allocate_from_a_destroyed_pool() {
 }
 
 #[test]
-fn allocations_from_pools_are_counted_and_can_be_freed() {
+fn pool_allocations_are_charged_and_can_be_freed() {
     let counters = both("pool_counted", 2048);
     assert_eq!(counters.of(MANAGED_REFUSED), 1);
     assert_eq!(counters.of(UNKNOWN_FREE), 0);
 }
 
 #[test]
-fn what_is_allocated_and_freed_again_and_again_takes_no_more_than_once() {
+fn repeated_allocation_and_free_does_not_grow() {
     let counters = both("pool_repeated", 1024);
     assert_eq!(counters.of(OVER_LIMIT) + counters.of(POOL_GREW), 0);
 }
 
 #[test]
-fn the_end_of_memory_is_out_of_memory_and_leaves_nothing_behind() {
+fn allocation_beyond_limit_is_out_of_memory_and_leaves_no_charge() {
     let counters = both("pool_out_of_memory", 2048);
     assert!(counters.of(OVER_LIMIT) > 0);
 }
 
 #[test]
-fn what_is_not_on_the_books_is_freed_by_the_driver() {
+fn unknown_memory_is_freed_by_the_driver() {
     let counters = both("foreign_free", 2048);
     assert!(counters.of(UNKNOWN_FREE) > 0);
 }
 
 #[test]
-fn a_program_that_never_waits_for_the_gpu_sees_the_truth() {
+fn unsynchronized_program_sees_current_use() {
     let (outcome, _) = limited("pool_never_synchronised", 2048);
     assert!(outcome.number("allocations") > 1000);
 }
@@ -99,18 +99,18 @@ fn two_processes_share_a_limit_with_their_pools() {
 }
 
 #[test]
-fn a_pool_that_is_destroyed_is_charged_until_its_memory_is_gone() {
+fn destroyed_pool_is_charged_until_its_memory_is_freed() {
     let counters = limited("pool_destroyed", 2048).1;
     assert_eq!(counters.of(POOL_OUTLIVED), 1);
 }
 
 #[test]
-fn what_a_pool_keeps_is_used_until_it_is_trimmed() {
+fn memory_kept_by_a_pool_is_charged_until_trimmed() {
     both("pool_threshold", 2048);
 }
 
 #[test]
-fn an_allocation_in_a_captured_stream_takes_nothing_before_the_launch() {
+fn captured_allocation_is_charged_at_launch() {
     let counters = both("pool_captured", 2048);
     assert_eq!(counters.of(UNSUPPORTED), 0);
 }
@@ -128,24 +128,24 @@ fn the_gpu_of_the_stream_is_charged() {
 }
 
 #[test]
-fn an_engine_that_takes_nine_tenths_of_what_is_free_works_in_the_rest() {
+fn engine_with_nine_tenths_of_free_memory_works_in_the_rest() {
     let counters = both("serving_engine", 5000);
     assert_eq!(counters.of(OVER_LIMIT), 0);
 }
 
 #[test]
-fn an_allocation_that_fails_in_the_driver_leaves_nothing_charged() {
+fn failed_driver_allocation_leaves_no_charge() {
     let (outcome, _) = faulty("pool_never_synchronised", 2048, "cuMemAllocAsync:p0.03:2");
     assert!(outcome.number("refusals") > 0);
 }
 
 #[test]
-fn threads_and_their_pools_leave_nothing_on_the_books() {
+fn concurrent_pools_leave_no_charge() {
     both("pool_threads", 1024);
 }
 
 #[test]
-fn a_limit_without_room_for_a_chunk_is_never_gone_over() {
+fn limit_smaller_than_a_chunk_is_never_exceeded() {
     // Each growth of the pool is too much until one is exact.
     let (outcome, _) = limited("pool_small", 700);
     assert!(outcome.number("refusals") > 0);

@@ -3,7 +3,7 @@
 use cgpu_e2e::{Fixture, Outcome};
 
 #[test]
-fn check_then_add_across_processes_never_over_grants() {
+fn concurrent_charges_never_exceed_the_limit() {
     let fixture = Fixture::new("A10:23028");
     let mut command = fixture.program_in(&fixture.limited("a", 8192), "race");
     command.args(["--procs", "8", "--rounds", "1000"]);
@@ -12,7 +12,7 @@ fn check_then_add_across_processes_never_over_grants() {
 }
 
 #[test]
-fn the_last_room_goes_to_exactly_one_of_eight() {
+fn last_free_memory_goes_to_exactly_one_of_eight() {
     let fixture = Fixture::new("A10:23028");
     let mut command = fixture.program_in(&fixture.limited("a", 8192), "race");
     command.args(["--procs", "8", "--rounds", "1000", "--fit", "1"]);
@@ -21,7 +21,7 @@ fn the_last_room_goes_to_exactly_one_of_eight() {
 }
 
 #[test]
-fn fresh_processes_find_the_books_as_they_are() {
+fn new_processes_see_current_charges() {
     let fixture = Fixture::new("A10:23028");
     let container = fixture.limited("a", 8192);
     for round in 0..20 {

@@ -37,7 +37,7 @@ fn a_region_of_another_version_is_refused() {
 }
 
 #[test]
-fn a_truncated_region_is_refused_and_kills_nobody() {
+fn truncated_region_is_refused_without_a_signal() {
     for length in [0, 1, 4096, 100_000] {
         let fixture = Fixture::new("A10:23028");
         let container = with_region(&fixture, "a");
@@ -52,7 +52,7 @@ fn a_truncated_region_is_refused_and_kills_nobody() {
 /// container that truncates its region ends its own programs, as it could by killing them. No other
 /// container is affected.
 #[test]
-fn a_region_that_is_cut_short_below_running_programs_ends_those_and_nobody_else() {
+fn truncating_a_mapped_region_ends_only_its_own_programs() {
     for length in [0, 4096] {
         let fixture = Fixture::new("A10:23028");
         let monitor = Monitor::start(&fixture);
@@ -89,7 +89,7 @@ fn a_region_that_is_cut_short_below_running_programs_ends_those_and_nobody_else(
 /// A tenant overwrites its own region while it allocates, captures, launches and frees. Its calls
 /// may be refused, but none crashes or hangs, and its neighbour is unaffected.
 #[test]
-fn whoever_scribbles_over_its_own_region_is_refused_at_worst() {
+fn corrupting_its_own_region_only_affects_the_writer() {
     let fixture = Fixture::new("A10:23028");
     let _monitor = Monitor::start(&fixture);
     let (container, neighbour) = (fixture.limited("a", 4096), fixture.limited("b", 2048));
@@ -181,7 +181,7 @@ fn a_read_only_folder_is_refused() {
 }
 
 #[test]
-fn a_full_tmpfs_is_refused_instead_of_killing_at_the_first_touch() {
+fn region_on_a_full_tmpfs_is_refused_without_a_signal() {
     let fixture = Fixture::new("A10:23028");
     let container = fixture.limited("a", 2048);
     if let Some(line) =

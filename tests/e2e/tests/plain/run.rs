@@ -21,7 +21,7 @@ fn run(fixture: &Fixture, arguments: &[&str]) -> std::process::Command {
 }
 
 #[test]
-fn nobody_types_preload() {
+fn run_preloads_the_shim() {
     let fixture = Fixture::new("");
     let program = fixture.dist().program("meminfo");
     let outcome =
@@ -49,7 +49,7 @@ fn exit_codes_are_those_of_a_shell() {
 }
 
 #[test]
-fn bad_values_say_what_was_expected() {
+fn invalid_values_report_what_was_expected() {
     let fixture = Fixture::new("");
     for (arguments, expected) in [
         (["--mem", "six"], "6GiB"),
@@ -90,7 +90,7 @@ fn runs_of_one_name_are_one_container() {
 }
 
 #[test]
-fn nothing_is_left_when_the_last_process_has_gone() {
+fn slice_is_removed_after_its_last_process() {
     let fixture = Fixture::new("");
     let program = fixture.dist().program("meminfo");
     let arguments = ["--sim", "A10:23028", "--mem", "1GiB", "--", &program.to_string_lossy()];
@@ -102,7 +102,7 @@ fn nothing_is_left_when_the_last_process_has_gone() {
 }
 
 #[test]
-fn a_killed_run_is_swept_by_the_next() {
+fn killed_run_is_removed_by_the_next() {
     let fixture = Fixture::new("");
     let hold = fixture.dist().program("hold");
     let hold = hold.to_string_lossy();
@@ -135,7 +135,7 @@ fn a_signal_to_the_runner_reaches_the_program() {
 }
 
 #[test]
-fn a_preload_that_was_there_stays() {
+fn existing_preload_is_kept() {
     let fixture = Fixture::new("");
     let mut command = run(&fixture, &["--", "sh", "-c", "echo $LD_PRELOAD"]);
     command.env("LD_PRELOAD", "libm.so.6");

@@ -165,7 +165,7 @@ fn umask_signals_environment_threads_and_descriptors_are_the_programs_own() {
 /// A liveness lock on a descriptor would be lost with it, and the daemon's memory would be
 /// refunded.
 #[test]
-fn daemons_that_close_everything_stay_on_the_books() {
+fn daemon_that_closes_all_descriptors_stays_charged() {
     for late in [&[][..], &["late"]] {
         let fixture = Fixture::new("A10:23028");
         let container = fixture.limited("a", 4096);
@@ -195,7 +195,7 @@ fn daemons_that_close_everything_stay_on_the_books() {
 }
 
 #[test]
-fn every_way_to_start_a_process_gives_it_the_same_limit() {
+fn every_kind_of_child_process_has_the_same_limit() {
     let fixture = Fixture::new("A10:23028");
     let outcome = Outcome::of(fixture.program_in(&fixture.limited("a", 4096), "spawns")).silent();
     assert_eq!((outcome.number("children"), outcome.number("total")), (6, 4096 * MIB));

@@ -106,7 +106,7 @@ fn top_shows_sorts_filters_and_changes_what_is_confirmed() {
 }
 
 #[test]
-fn whichever_way_top_ends_the_terminal_is_as_it_was() {
+fn terminal_is_restored_however_top_ends() {
     let Some(setup) = Setup::set("every_way_out", (80, 24), &[]) else { return };
     let terminal = &setup.terminal;
     let file = |name: &str| fs::read_to_string(setup.fixture.path(name)).unwrap_or_default();
@@ -167,7 +167,7 @@ fn whichever_way_top_ends_the_terminal_is_as_it_was() {
 }
 
 #[test]
-fn top_is_suspended_and_comes_back() {
+fn top_can_be_suspended_and_resumed() {
     let Some(setup) = Setup::set("suspended", (80, 24), &[]) else { return };
     let terminal = &setup.terminal;
     terminal.line("stty -g >before; printf 'at-the-%s\\n' prompt");
@@ -227,7 +227,7 @@ fn top_needs_no_colours_and_no_unicode() {
 }
 
 #[test]
-fn top_without_a_terminal_or_a_monitor_says_so() {
+fn top_without_a_terminal_or_monitor_reports_it() {
     let fixture = Fixture::new("A10:23028");
     let root = fixture.root();
     let outcome = Outcome::of(fixture.cgpu(&["top", "--root", &root.to_string_lossy()])).exits(1);

@@ -173,7 +173,7 @@ fn holder(fixture: &Fixture, container: &Container) -> Child {
 }
 
 #[test]
-fn ten_thousand_reads_and_writes_while_tenants_come_and_go() {
+fn tree_access_is_consistent_while_tenants_start_and_end() {
     if !has_fuse("tree") {
         return;
     }
@@ -272,7 +272,7 @@ done
 "#;
 
 #[test]
-fn a_monitor_killed_again_and_again_loses_no_setting_and_hurts_no_tenant() {
+fn repeatedly_killed_monitor_loses_no_setting_and_no_tenant() {
     if !has_fuse("tree") {
         return;
     }

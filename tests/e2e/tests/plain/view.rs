@@ -136,7 +136,7 @@ fn lists_have_the_containers_own_processes_by_their_own_ids() {
 }
 
 #[test]
-fn lists_of_drivers_that_speak_as_the_host_are_made_from_the_books() {
+fn lists_with_host_pids_are_made_from_the_ledger() {
     lists(Naming::Untold);
 }
 
@@ -172,17 +172,17 @@ fn utilisation_is_the_containers_own() {
 }
 
 #[test]
-fn utilisation_by_host_pids_is_translated_with_the_monitors_word() {
+fn utilisation_by_host_pids_is_translated_by_the_monitor() {
     utilisation(Naming::AsOnTheHost);
 }
 
 #[test]
-fn utilisation_that_nobody_can_translate_is_nobodys() {
+fn untranslatable_utilisation_is_hidden() {
     utilisation(Naming::Untold);
 }
 
 #[test]
-fn a_dead_process_is_off_the_list_at_once() {
+fn exited_process_leaves_the_list_at_once() {
     let fixture = Fixture::new(A10);
     let container = fixture.limited("a", LIMIT / MIB);
     let start = |bytes: &[&str]| {
@@ -202,7 +202,7 @@ fn a_dead_process_is_off_the_list_at_once() {
 
 /// Live processes by their own IDs; the maximum use is the ledger's.
 #[test]
-fn accounts_are_of_the_containers_own_processes() {
+fn accounting_lists_the_containers_own_processes() {
     let fixture = Fixture::new(A10);
     // SAFETY: no obligations; geteuid cannot fail.
     if unsafe { libc::geteuid() } != 0 {
@@ -240,7 +240,7 @@ fn accounts_are_of_the_containers_own_processes() {
 }
 
 #[test]
-fn the_vendors_limits_are_no_more_than_ours() {
+fn vendor_limits_are_capped_at_the_limit() {
     let fixture = Fixture::new(A10);
     let mut command = fixture.program_in(&fixture.limited("a", LIMIT / MIB), "who");
     command.arg("1G").env("CGPU_SIM_DRIVER", "13050");
@@ -259,7 +259,7 @@ fn the_vendors_limits_are_no_more_than_ours() {
 
 /// The container's processes are unknown then, so none is listed; the GPU's own values stay.
 #[test]
-fn a_refused_start_names_nobody() {
+fn process_list_is_empty_after_a_refused_start() {
     let fixture = Fixture::new(A10);
     let mut neighbour = Who::start({
         let mut command = fixture.program("who");
@@ -274,7 +274,7 @@ fn a_refused_start_names_nobody() {
 }
 
 #[test]
-fn without_a_limit_everybody_is_shown() {
+fn all_processes_are_shown_without_a_limit() {
     let fixture = Fixture::new(A10);
     let mut command = fixture.program("who");
     command.arg("1G");

@@ -83,7 +83,7 @@ fn endpoint() -> String {
 }
 
 #[test]
-fn a_containers_process_without_the_shim_is_found_and_shown_and_lives_unless_told() {
+fn unshimmed_process_is_reported_and_not_ended_by_default() {
     let fixture = Fixture::new("A10:23028");
     let at = endpoint();
     let mut monitor =
@@ -111,7 +111,7 @@ fn a_containers_process_without_the_shim_is_found_and_shown_and_lives_unless_tol
 }
 
 #[test]
-fn a_containers_process_without_the_shim_is_ended_where_that_is_wanted_and_nobody_else() {
+fn only_the_unshimmed_process_is_ended_where_configured() {
     let fixture = Fixture::new("A10:23028");
     let log = fixture.path("log");
     let at = endpoint();
@@ -158,7 +158,7 @@ fn a_containers_process_without_the_shim_is_ended_where_that_is_wanted_and_nobod
 }
 
 #[test]
-fn of_a_container_over_its_limit_the_process_that_holds_most_is_ended_where_that_is_wanted() {
+fn largest_process_over_the_limit_is_ended_where_configured() {
     let fixture = Fixture::new("A10:23028");
     let (go, log) = (fixture.path("go"), fixture.path("log"));
     let _monitor = Monitor::start_with(&fixture, "tree = \"none\"\nend_over_limit_mib = 512\n");
@@ -200,7 +200,7 @@ fn of_a_container_over_its_limit_the_process_that_holds_most_is_ended_where_that
 }
 
 #[test]
-fn who_is_over_a_lowered_limit_is_found_and_not_ended() {
+fn process_over_a_lowered_limit_is_reported_and_not_ended() {
     let fixture = Fixture::new("A10:23028");
     let start = || Monitor::start_with(&fixture, "tree = \"none\"\nend_over_limit_mib = 0\n");
     let mut monitor = start();
@@ -228,7 +228,7 @@ fn who_is_over_a_lowered_limit_is_found_and_not_ended() {
 /// A process in a container's PID namespace belongs to it, also without an ancestor that registered
 /// the container.
 #[test]
-fn a_process_that_was_put_into_a_containers_namespace_is_the_containers() {
+fn process_entering_a_containers_namespace_belongs_to_it() {
     let fixture = Fixture::new("A10:23028");
     let container = fixture.limited("a", 4096);
     let mut inside = fixture.program_in(&container, "hold");
@@ -266,7 +266,7 @@ fn a_process_that_was_put_into_a_containers_namespace_is_the_containers() {
 /// A process with a container's folder mounted at `/run/cgpu`, as runtimes mount it, belongs to the
 /// container, whatever its ancestors.
 #[test]
-fn a_process_that_sees_a_containers_folder_at_its_place_is_the_containers() {
+fn process_with_a_containers_folder_mounted_belongs_to_it() {
     let fixture = Fixture::new("A10:23028");
     let container = fixture.container("a");
     let mut bare = fixture.program("hold");

@@ -94,7 +94,7 @@ fn lost_event_is_corrected_by_the_next_list() {
 }
 
 #[test]
-fn lost_answers_do_no_harm() {
+fn lost_answers_leave_correct_claims() {
     let fixture = one_node();
     let extender = fixture.extender();
     // The claim was written, but the answer is lost.

@@ -56,7 +56,7 @@ fn filter_returns_whole_nodes_unchanged() {
 }
 
 #[test]
-fn paths_other_than_those_of_gpushare_are_not_found() {
+fn unknown_paths_are_not_found() {
     let fixture = golden_setup();
     let extender = fixture.extender();
     let mut connection = extender.connection();

@@ -17,7 +17,7 @@ impl Draw {
 }
 
 #[test]
-fn a_hundred_kills_leave_nothing_on_the_books() {
+fn hundred_kills_leave_no_charge() {
     let fixture = Fixture::new("A10:23028");
     // The limit has room for the lingering memory of exited processes, so a new process always
     // finds enough for its context.
@@ -49,7 +49,7 @@ fn a_hundred_kills_leave_nothing_on_the_books() {
 }
 
 #[test]
-fn memory_of_the_dead_can_be_had_again() {
+fn memory_of_exited_processes_is_reclaimed() {
     let fixture = Fixture::new("A10:23028");
     let container = fixture.limited("a", 4096);
     for _ in 0..5 {
@@ -166,12 +166,12 @@ fn dying_on(fixture: &Fixture, way: &str, calls: &[&str], unbooked: u64) {
 }
 
 #[test]
-fn a_death_inside_of_any_call_that_starts_a_process_leaves_nothing() {
+fn kill_inside_process_start_leaves_no_charge() {
     dying_inside("linear", &["cuInit", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"], 0);
 }
 
 #[test]
-fn a_death_inside_of_any_call_for_linear_memory_leaves_nothing() {
+fn kill_inside_linear_memory_calls_leaves_no_charge() {
     dying_inside(
         "linear",
         &["cuMemAlloc_v2", "cuMemAlloc_v2:2", "cuMemAllocPitch_v2", "cuMemFree_v2"],
@@ -180,7 +180,7 @@ fn a_death_inside_of_any_call_for_linear_memory_leaves_nothing() {
 }
 
 #[test]
-fn a_death_inside_of_any_call_for_pools_leaves_nothing() {
+fn kill_inside_pool_calls_leaves_no_charge() {
     let calls = [
         "cuMemPoolCreate",
         "cuMemPoolSetAttribute",
@@ -196,7 +196,7 @@ fn a_death_inside_of_any_call_for_pools_leaves_nothing() {
 }
 
 #[test]
-fn a_death_inside_of_any_call_for_physical_memory_leaves_nothing() {
+fn kill_inside_physical_memory_calls_leaves_no_charge() {
     let calls = [
         "cuMemCreate",
         "cuMemMap",
@@ -218,7 +218,7 @@ fn a_death_inside_of_any_call_for_physical_memory_leaves_nothing() {
 }
 
 #[test]
-fn a_death_inside_of_any_call_for_arrays_leaves_nothing() {
+fn kill_inside_array_calls_leaves_no_charge() {
     // The first array is created only to measure its size.
     let calls = [
         "cuArray3DCreate_v2",
@@ -233,7 +233,7 @@ fn a_death_inside_of_any_call_for_arrays_leaves_nothing() {
 }
 
 #[test]
-fn a_death_inside_of_any_call_for_graphs_leaves_nothing() {
+fn kill_inside_graph_calls_leaves_no_charge() {
     let calls = [
         "cuGraphAddMemAllocNode",
         "cuGraphInstantiateWithFlags",
@@ -252,7 +252,7 @@ fn a_death_inside_of_any_call_for_graphs_leaves_nothing() {
 }
 
 #[test]
-fn a_death_inside_of_any_call_for_modules_and_libraries_leaves_nothing() {
+fn kill_inside_module_and_library_calls_leaves_no_charge() {
     let calls = [
         "cuModuleLoadData",
         "cuModuleGetFunction",
@@ -269,7 +269,7 @@ fn a_death_inside_of_any_call_for_modules_and_libraries_leaves_nothing() {
 }
 
 #[test]
-fn a_death_inside_of_any_call_for_contexts_leaves_nothing() {
+fn kill_inside_context_calls_leaves_no_charge() {
     let calls = [
         "cuCtxCreate_v2",
         "cuCtxSetLimit",
@@ -285,7 +285,7 @@ fn a_death_inside_of_any_call_for_contexts_leaves_nothing() {
 }
 
 #[test]
-fn a_death_inside_of_any_call_for_memory_of_other_interfaces_leaves_nothing() {
+fn kill_inside_external_memory_calls_leaves_no_charge() {
     let calls = [
         "cuImportExternalMemory",
         "cuExternalMemoryGetMappedBuffer",
@@ -299,7 +299,7 @@ fn a_death_inside_of_any_call_for_memory_of_other_interfaces_leaves_nothing() {
 }
 
 #[test]
-fn a_death_inside_of_any_call_for_what_holds_memory_beside_its_handle_leaves_nothing() {
+fn kill_inside_bound_memory_calls_leaves_no_charge() {
     let calls = [
         "cuMulticastCreate",
         "cuMulticastAddDevice",
@@ -319,7 +319,7 @@ fn a_death_inside_of_any_call_for_what_holds_memory_beside_its_handle_leaves_not
 }
 
 #[test]
-fn a_death_inside_of_any_call_that_lends_or_borrows_leaves_nothing() {
+fn kill_inside_export_and_import_calls_leaves_no_charge() {
     let lends = [
         "cuIpcGetMemHandle",
         "cuMemExportToShareableHandle",
@@ -345,7 +345,7 @@ fn a_death_inside_of_any_call_that_lends_or_borrows_leaves_nothing() {
 }
 
 #[test]
-fn kills_at_any_instant_leave_nothing_however_memory_is_had() {
+fn kills_at_random_times_leave_no_charge() {
     const WAYS: [&str; 12] = [
         "linear", "pools", "physical", "ranges", "arrays", "graphs", "foreign", "modules",
         "contexts", "bound", "lend", "borrow",
