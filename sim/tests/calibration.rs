@@ -30,7 +30,7 @@ fn two_saturating_tenants_get_45_percent_each() {
 
 /// The same paper: .48/.48 on a K40m, which a switch cost of about 40 us explains.
 #[test]
-fn two_saturating_tenants_get_48_percent_each_where_switching_is_cheap() {
+fn two_saturating_tenants_with_cheap_switches_get_48_percent_each() {
     let mut fixture =
         Fixture::new(1, Figures { switch: Nanos::from_micros(40), ..Figures::default() });
     fixture.tenant(0, "spin_60us", Habit::Saturate);
@@ -42,7 +42,7 @@ fn two_saturating_tenants_get_48_percent_each_where_switching_is_cheap() {
 }
 
 #[test]
-fn a_tenant_alone_gets_the_whole_gpu() {
+fn single_tenant_gets_the_whole_gpu() {
     let mut fixture = Fixture::new(1, Figures::default());
     fixture.tenant(0, "spin_20us", Habit::Saturate);
     fixture.run_until(SECOND);
@@ -50,7 +50,7 @@ fn a_tenant_alone_gets_the_whole_gpu() {
 }
 
 #[test]
-fn time_is_shared_equally_whatever_the_length_of_kernels() {
+fn shares_are_equal_for_any_kernel_length() {
     let mut fixture = Fixture::new(1, Figures::default());
     fixture.tenant(0, "spin_60us", Habit::Saturate);
     fixture.tenant(0, "spin_5ms", Habit::Saturate);
@@ -99,7 +99,7 @@ fn ten_launches_in_flight_cost_less_than_one_percent() {
 
 /// A tenant that waits for each launch waits for its neighbour's slice and two switches every time.
 #[test]
-fn a_synchronising_tenant_starves_beside_a_saturating_one() {
+fn synchronising_tenant_starves_beside_saturating_one() {
     let mut fixture = Fixture::new(1, Figures::default());
     fixture.tenant(0, "spin_60us", Habit::Synchronise);
     fixture.tenant(0, "spin_60us", Habit::Saturate);
@@ -110,7 +110,7 @@ fn a_synchronising_tenant_starves_beside_a_saturating_one() {
 }
 
 #[test]
-fn idle_contexts_forfeit_their_slices() {
+fn idle_context_loses_its_slice() {
     let mut fixture = Fixture::new(1, Figures::default());
     fixture.tenant(0, "spin_60us", Habit::Saturate);
     let timeline = &mut fixture.timeline();
@@ -123,7 +123,7 @@ fn idle_contexts_forfeit_their_slices() {
 }
 
 #[test]
-fn gpus_compute_side_by_side() {
+fn gpus_compute_concurrently() {
     let mut fixture = Fixture::new(3, Figures::default());
     for gpu in [0, 1, 2, 2] {
         fixture.tenant(gpu, "spin_60us", Habit::Saturate);
@@ -136,7 +136,7 @@ fn gpus_compute_side_by_side() {
 
 /// The largest supported load: 25 tenants of 8 streams with 1000 kernels queued in each.
 #[test]
-fn a_crowd_is_served_equally() {
+fn many_tenants_get_equal_shares() {
     let mut fixture = Fixture::new(1, Figures::default());
     for process in 0..25 {
         let mut timeline = fixture.timeline();
@@ -160,7 +160,7 @@ fn a_crowd_is_served_equally() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_history() {
+fn same_seed_gives_same_history() {
     let history = |seed| {
         let mut fixture = Fixture::new(2, Figures { seed, ..Figures::default() });
         fixture.tenant(0, "lognormal_60us_0.8", Habit::Saturate);
@@ -213,7 +213,7 @@ fn events_on_the_null_stream_serialise_streams() {
 
 /// NVML reports the last whole window, in integers.
 #[test]
-fn utilisation_is_of_the_last_whole_window() {
+fn utilisation_is_that_of_the_last_whole_window() {
     let figures = Figures::default();
     let mut fixture = Fixture::new(1, figures);
     fixture.tenant(0, "spin_60us", Habit::Saturate);

@@ -23,7 +23,7 @@ fn settings(directory: &tempfile::TempDir, figures: Figures) -> Settings {
 
 /// Tests the timeline alone: four tenants with random kernels.
 #[test]
-fn the_same_seed_gives_the_same_trace_byte_for_byte() {
+fn same_seed_gives_identical_traces() {
     let trace = |seed| {
         let mut fixture = Fixture::new(2, Figures { seed, ..Figures::default() });
         fixture.timeline().trace();
@@ -46,7 +46,7 @@ fn the_same_seed_gives_the_same_trace_byte_for_byte() {
 /// Tests the machine with its segment and several clients. One thread drives them all, and nothing
 /// sleeps.
 #[test]
-fn several_clients_on_one_virtual_clock_give_the_same_trace_byte_for_byte() {
+fn several_clients_on_one_virtual_clock_give_identical_traces() {
     let trace = |seed| {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let settings = settings(&directory, Figures { seed, ..Figures::default() });
@@ -97,7 +97,7 @@ fn several_clients_on_one_virtual_clock_give_the_same_trace_byte_for_byte() {
 /// Compares the same tenants on both clocks: three with different kernels on one GPU, one alone on
 /// the other.
 #[test]
-fn the_real_clock_agrees_with_the_virtual_one_on_shares_within_2_percent() {
+fn shares_on_real_and_virtual_clock_agree_within_2_percent() {
     // Queues of at least half a second: the thread that fills them may lose its processor for a
     // while.
     let tenants = [(0, 1_000_u64), (0, 3_000), (0, 700), (1, 2_000)];

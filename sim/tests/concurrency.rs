@@ -73,7 +73,7 @@ fn percent(of_gpu: u64) -> Footprint {
 }
 
 #[test]
-fn kernels_that_fit_together_overlap_fully() {
+fn kernels_that_fit_overlap_fully() {
     let mut gpu = Gpu::new(bare());
     let context = gpu.context(0);
     let [a, b, c] = gpu.streams(context);
@@ -86,7 +86,7 @@ fn kernels_that_fit_together_overlap_fully() {
 }
 
 #[test]
-fn kernels_that_fill_the_gpu_take_their_own_time_one_after_another() {
+fn kernels_that_fill_the_gpu_run_in_turn() {
     let mut gpu = Gpu::new(bare());
     let context = gpu.context(0);
     let [a, b] = gpu.streams(context);
@@ -100,7 +100,7 @@ fn kernels_that_fill_the_gpu_take_their_own_time_one_after_another() {
 
 /// The leftover policy: the second kernel gets the 40 % that the first leaves, then its full 80 %.
 #[test]
-fn the_next_kernel_gets_what_is_left() {
+fn next_kernel_gets_the_leftover() {
     let mut gpu = Gpu::new(bare());
     let context = gpu.context(0);
     let [a, b, c] = gpu.streams(context);
@@ -115,7 +115,7 @@ fn the_next_kernel_gets_what_is_left() {
 }
 
 #[test]
-fn less_than_a_block_is_of_no_use() {
+fn less_than_a_block_cannot_be_used() {
     let mut gpu = Gpu::new(bare());
     let context = gpu.context(0);
     let [a, b] = gpu.streams(context);
@@ -125,7 +125,7 @@ fn less_than_a_block_is_of_no_use() {
 }
 
 #[test]
-fn more_urgent_streams_come_first() {
+fn streams_of_higher_priority_run_first() {
     let mut gpu = Gpu::new(bare());
     let context = gpu.context(0);
     let [running, waiting] = gpu.streams(context);
@@ -143,7 +143,7 @@ fn more_urgent_streams_come_first() {
 }
 
 #[test]
-fn a_launch_may_be_of_another_priority_than_its_stream() {
+fn launch_priority_overrides_its_streams() {
     let mut gpu = Gpu::new(bare());
     let context = gpu.context(0);
     let [a, b] = gpu.streams(context);
@@ -157,7 +157,7 @@ fn a_launch_may_be_of_another_priority_than_its_stream() {
 }
 
 #[test]
-fn kernels_with_all_blocks_on_the_gpu_keep_it() {
+fn kernel_with_all_blocks_resident_keeps_the_gpu() {
     let mut gpu = Gpu::new(bare());
     let context = gpu.context(0);
     let [stream] = gpu.streams(context);
@@ -169,7 +169,7 @@ fn kernels_with_all_blocks_on_the_gpu_keep_it() {
 }
 
 #[test]
-fn a_cooperative_kernel_begins_when_all_of_it_can() {
+fn cooperative_kernel_begins_when_all_blocks_fit() {
     let mut gpu = Gpu::new(bare());
     let context = gpu.context(0);
     let [a, b, c] = gpu.streams(context);
@@ -182,7 +182,7 @@ fn a_cooperative_kernel_begins_when_all_of_it_can() {
 }
 
 #[test]
-fn shares_survive_the_slices_of_others() {
+fn shares_persist_across_slices_of_others() {
     let mut gpu = Gpu::new(Figures { slice: Nanos::from_micros(40), ..bare() });
     let (one, other) = (gpu.context(0), gpu.context(1));
     let [a, b] = gpu.streams(one);
@@ -219,7 +219,7 @@ fn streams_that_wait_for_each_other_keep_their_slice() {
 }
 
 #[test]
-fn an_idle_context_keeps_its_slice_for_as_long_as_is_set() {
+fn idle_context_keeps_its_slice_for_the_set_time() {
     for (idle, end) in [(0, 1_424), (9, 1_433), (20, 210)] {
         let idle = Nanos::from_micros(idle);
         let mut gpu = Gpu::new(Figures { switch: Nanos::from_micros(100), idle, ..bare() });
@@ -250,7 +250,7 @@ fn event_records_do_not_wait_for_kernels_of_other_streams() {
 /// Kernels of several streams can overlap, so only the legacy stream's barrier separates blocking
 /// streams.
 #[test]
-fn the_legacy_stream_stands_between_blocking_streams() {
+fn legacy_stream_separates_blocking_streams() {
     let mut gpu = Gpu::new(bare());
     let context = gpu.context(0);
     let mut timeline = gpu.timeline();
@@ -269,7 +269,7 @@ fn the_legacy_stream_stands_between_blocking_streams() {
 }
 
 #[test]
-fn kernels_beside_each_other_slow_down_as_much_as_is_set() {
+fn concurrent_kernels_slow_down_as_set() {
     let mut gpu = Gpu::new(Figures { corun: 250_000, ..bare() });
     let context = gpu.context(0);
     let [a, b] = gpu.streams(context);
@@ -280,7 +280,7 @@ fn kernels_beside_each_other_slow_down_as_much_as_is_set() {
 }
 
 #[test]
-fn busy_time_is_counted_once_however_many_compute() {
+fn busy_time_of_concurrent_kernels_is_counted_once() {
     let mut gpu = Gpu::new(bare());
     let context = gpu.context(0);
     let [a, b, c] = gpu.streams(context);
@@ -297,7 +297,7 @@ fn busy_time_is_counted_once_however_many_compute() {
 
 /// With MPS, the contexts of all processes compute concurrently, without switches.
 #[test]
-fn under_mps_tenants_overlap_by_occupancy() {
+fn mps_tenants_overlap_by_occupancy() {
     let mut gpu = Gpu::new(Figures { mps: 1, switch: Nanos::from_micros(100), ..bare() });
     let contexts = [gpu.context(0), gpu.context(1), gpu.context(2)];
     let [[a], [b], [c]] = contexts.map(|context| gpu.streams(context));
@@ -316,7 +316,7 @@ fn under_mps_tenants_overlap_by_occupancy() {
 }
 
 #[test]
-fn under_mps_a_context_that_ends_makes_room() {
+fn mps_context_that_ends_frees_its_share() {
     let mut gpu = Gpu::new(Figures { mps: 1, ..bare() });
     let (one, other) = (gpu.context(0), gpu.context(1));
     let [a, b] = gpu.streams(one);
@@ -334,7 +334,7 @@ fn under_mps_a_context_that_ends_makes_room() {
 }
 
 #[test]
-fn mps_has_no_switches_to_pay_for() {
+fn mps_costs_no_switches() {
     let spent = |mps| {
         let mut gpu = Gpu::new(Figures { mps, ..Figures::default() });
         for process in 0..2 {
@@ -354,7 +354,7 @@ fn mps_has_no_switches_to_pay_for() {
 }
 
 #[test]
-fn grids_of_real_gpus_overlap_as_their_blocks_fit() {
+fn grids_on_real_gpus_overlap_if_their_blocks_fit() {
     let a10 = GpuSpec::parse_list("A10").unwrap()[0];
     // 72 multiprocessors of 1536 threads: 432 blocks of 256 at once.
     let of = |blocks| a10.footprint(blocks, 256, 0, 32).unwrap();
@@ -368,7 +368,7 @@ fn grids_of_real_gpus_overlap_as_their_blocks_fit() {
 }
 
 #[test]
-fn a_stream_holds_1022_commands() {
+fn stream_holds_1022_commands() {
     let mut gpu = Gpu::new(Figures::default());
     let context = gpu.context(0);
     let [stream, other] = gpu.streams(context);
@@ -383,7 +383,7 @@ fn a_stream_holds_1022_commands() {
 }
 
 #[test]
-fn noise_varies_lengths_around_their_names_and_repeats() {
+fn noise_varies_lengths_reproducibly() {
     let busy = |seed| {
         let mut gpu = Gpu::new(Figures { noise: 10_000, seed, ..bare() });
         let context = gpu.context(0);

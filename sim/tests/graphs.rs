@@ -81,14 +81,14 @@ fn chain(count: usize, micros: u64) -> Vec<(Work, Vec<usize>)> {
 }
 
 #[test]
-fn a_chain_takes_the_sum_of_its_kernels_and_one_latency() {
+fn chain_takes_its_kernels_and_one_latency() {
     let setup = Setup::new();
     let plan = setup.plan(chain(50, 20));
     assert_eq!(setup.time(&plan), Nanos::from_micros(50 * 20) + setup.around());
 }
 
 #[test]
-fn a_launch_costs_the_host_one_call() {
+fn graph_launch_costs_the_host_one_call() {
     let setup = Setup::new();
     let figures = *setup.machine.figures();
     let plan = setup.plan(chain(500, 20));
@@ -99,7 +99,7 @@ fn a_launch_costs_the_host_one_call() {
 }
 
 #[test]
-fn branches_overlap_where_the_gpu_has_room() {
+fn branches_overlap_if_they_fit() {
     let setup = Setup::new();
     let buffer = setup.machine.allocate(setup.context, Bytes(8 << 20)).unwrap();
     let host = vec![1_u8; 8 << 20];
@@ -129,7 +129,7 @@ fn small_kernels_of_branches_share_the_gpu() {
 }
 
 #[test]
-fn launches_of_one_graph_run_one_after_the_other() {
+fn launches_of_one_graph_run_in_turn() {
     let setup = Setup::new();
     let other = setup.machine.create_stream(setup.context, StreamKind::NonBlocking).unwrap();
     let (seen, begun) = (Arc::new(Mutex::new(Vec::new())), setup.machine.now());
@@ -149,7 +149,7 @@ fn launches_of_one_graph_run_one_after_the_other() {
 }
 
 #[test]
-fn a_graph_has_its_place_in_the_stream() {
+fn graph_launch_keeps_stream_order() {
     let setup = Setup::new();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let note = |what: &'static str| {
@@ -170,7 +170,7 @@ fn a_graph_has_its_place_in_the_stream() {
 }
 
 #[test]
-fn graphs_longer_and_wider_than_any_queue_run_to_their_end() {
+fn graphs_larger_than_any_queue_complete() {
     let setup = Setup::new();
     let plan = setup.plan(chain(6_000, 1));
     assert_eq!(setup.time(&plan), Nanos::from_micros(6_000) + setup.around());
@@ -188,7 +188,7 @@ fn graphs_longer_and_wider_than_any_queue_run_to_their_end() {
 }
 
 #[test]
-fn a_graph_spans_gpus() {
+fn graph_can_span_gpus() {
     let setup = Setup::new();
     let other = setup.machine.create_context(1).unwrap();
     let at = |n: usize| if n.is_multiple_of(2) { setup.context } else { other };
@@ -204,7 +204,7 @@ fn a_graph_spans_gpus() {
 }
 
 #[test]
-fn a_crowd_of_graphs_shares_the_tracks_there_are() {
+fn many_graphs_share_the_tracks() {
     let setup = Setup::new();
     let graph = setup
         .plan((0..64).map(|n| (kernel(1), if n < 32 { vec![] } else { vec![n - 32] })).collect());
@@ -225,7 +225,7 @@ fn a_crowd_of_graphs_shares_the_tracks_there_are() {
 }
 
 #[test]
-fn bytes_move_and_are_filled_in_order() {
+fn copies_and_fills_of_a_graph_are_in_order() {
     let setup = Setup::new();
     let first = setup.machine.allocate(setup.context, Bytes(4096)).unwrap();
     let second = setup.machine.allocate(setup.context, Bytes(4096)).unwrap();
@@ -242,7 +242,7 @@ fn bytes_move_and_are_filled_in_order() {
 }
 
 #[test]
-fn what_cannot_be_launched_leaves_nothing_behind() {
+fn refused_launch_changes_nothing() {
     let setup = Setup::new();
     let buffer = setup.machine.allocate(setup.context, Bytes(1 << 20)).unwrap();
     let fill = Fill { to: buffer, value: 1, size: 1, elements: 1 << 20, rows: 1, pitch: 0 };
@@ -257,7 +257,7 @@ fn what_cannot_be_launched_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_context_takes_its_graphs_with_it() {
+fn destroyed_context_ends_its_graphs() {
     let setup = Setup::new();
     let plan = setup.plan(chain(100, 1_000));
     setup.launch_on(setup.stream, &plan, &mut Flight::default());
@@ -284,7 +284,7 @@ fn hasty(state: std::path::PathBuf) -> Settings {
 /// Launches a graph with branches from several streams until it is killed. Run by child processes;
 /// does nothing as a test.
 #[test]
-fn play_a_role() {
+fn child_performs_role() {
     let Some(state) = std::env::var_os(STATE) else { return };
     let machine = Machine::open(&hasty(state.into())).unwrap();
     let context = machine.create_context(0).unwrap();
@@ -303,14 +303,14 @@ fn play_a_role() {
 }
 
 #[test]
-fn processes_killed_while_they_launch_leave_nothing_behind() {
+fn processes_killed_during_launches_leave_nothing() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let state = directory.path().join("segment");
     let machine = Machine::open(&hasty(state.clone())).unwrap();
     let before = machine.memory_info(0).unwrap().used;
     for round in 0..40_u64 {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "play_a_role"]).env(STATE, &state);
+        command.args(["--exact", "child_performs_role"]).env(STATE, &state);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let watchdog = || {
             // SAFETY: requests a signal at the parent's death; touches no memory.

@@ -15,9 +15,9 @@ use cgpu_sim::{GpuSpec, Kernel, Nanos};
 use fixture::{Fixture, ratio};
 
 /// Polling interval of the watcher.
-const WATCH: Nanos = Nanos::from_millis(120);
+const POLL_INTERVAL: Nanos = Nanos::from_millis(120);
 /// Poll interval of a launch that waits for the bucket.
-const NAP: Nanos = Nanos::from_millis(10);
+const BUCKET_POLL_INTERVAL: Nanos = Nanos::from_millis(10);
 
 /// The control law.
 struct Limiter {
@@ -40,7 +40,7 @@ impl Limiter {
     }
 
     /// Adjusts the limiter to an observed utilisation, in percent.
-    fn look(&mut self, seen: i64) {
+    fn adjust(&mut self, seen: i64) {
         if self.portion == self.capacity && self.bucket < 0 {
             self.capacity *= 2;
         }
@@ -85,7 +85,7 @@ impl Program {
             stream,
             limiter,
             launches_at: Nanos::ZERO,
-            looks_at: WATCH,
+            looks_at: POLL_INTERVAL,
             awaits: None,
         }
     }
@@ -104,8 +104,8 @@ impl Program {
             let since = now - Nanos::from_millis(1_000);
             let samples = timeline.process_samples(0, since, now);
             let mine = samples.iter().rev().find(|sample| sample.process == self.process);
-            self.limiter.look(mine.map_or(0, |sample| i64::from(sample.percent)));
-            self.looks_at = now + WATCH;
+            self.limiter.adjust(mine.map_or(0, |sample| i64::from(sample.percent)));
+            self.looks_at = now + POLL_INTERVAL;
             return;
         }
         if let Some(room) = self.awaits {
@@ -116,14 +116,14 @@ impl Program {
                     self.launches_at = match timeline.forecast(&[room]) {
                         Forecast::At(at) => at + visibility,
                         Forecast::NotBefore(at) => at.max(now + Nanos(1)),
-                        Forecast::Unknown => now + NAP,
+                        Forecast::Unknown => now + BUCKET_POLL_INTERVAL,
                     };
                 }
             }
             return;
         }
         if !self.limiter.admits(blocks) {
-            self.launches_at = now + NAP;
+            self.launches_at = now + BUCKET_POLL_INTERVAL;
             return;
         }
         match timeline.launch(self.stream, kernel, now) {
@@ -168,7 +168,7 @@ fn shares(percents: &[i64], kernel: &str, blocks: i64) -> Vec<f64> {
 }
 
 #[test]
-fn a_limit_of_50_percent_by_utilisation_runs_at_80_to_100() {
+fn limit_of_50_percent_by_utilisation_gives_80_to_100() {
     for kernel in ["spin_1ms", "spin_2ms", "spin_5ms", "spin_10ms"] {
         // Half a wave of blocks on this GPU, one wave, two waves.
         for blocks in [72, 144, 288] {
@@ -180,7 +180,7 @@ fn a_limit_of_50_percent_by_utilisation_runs_at_80_to_100() {
 
 /// The limiter works where a block costs what its control law assumes.
 #[test]
-fn it_limits_short_kernels_of_many_blocks() {
+fn limiter_limits_short_kernels_of_many_blocks() {
     for percent in [30_u32, 70] {
         let share = shares(&[i64::from(percent)], "spin_10us", 1_024)[0];
         assert!((share - f64::from(percent) / 100.0).abs() < 0.08, "{percent} %: {share:.3}");
@@ -189,7 +189,7 @@ fn it_limits_short_kernels_of_many_blocks() {
 
 /// Users report 1 : 6 to 8 of such a pair.
 #[test]
-fn limits_of_10_and_90_percent_do_not_come_out_as_1_to_9() {
+fn limits_of_10_and_90_percent_do_not_give_1_to_9() {
     let shares = shares(&[10, 90], "spin_1ms", 144);
     assert!(shares[1] / shares[0] < 8.0, "{shares:.3?}");
 }

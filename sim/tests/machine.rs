@@ -47,7 +47,7 @@ fn address_of<T>(word: &T) -> u64 {
 }
 
 #[test]
-fn a_launch_takes_latency_length_and_visibility() {
+fn launch_takes_latency_length_and_visibility() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
@@ -70,7 +70,7 @@ fn a_launch_takes_latency_length_and_visibility() {
 }
 
 #[test]
-fn a_full_queue_blocks_until_there_is_room() {
+fn full_queue_blocks_until_there_is_space() {
     let setup = Setup::with(Figures { queue_depth: 16, ..Figures::default() });
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
@@ -86,7 +86,7 @@ fn a_full_queue_blocks_until_there_is_room() {
 }
 
 #[test]
-fn events_are_ordered_and_measure_what_lies_between() {
+fn elapsed_time_between_events_is_exact() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
@@ -118,7 +118,7 @@ fn events_are_ordered_and_measure_what_lies_between() {
 /// A record that another follows is reported as complete at once, without the delay until the last
 /// one becomes visible.
 #[test]
-fn an_event_that_is_told_as_complete_has_a_time() {
+fn event_reported_complete_has_a_time() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
@@ -137,7 +137,7 @@ fn an_event_that_is_told_as_complete_has_a_time() {
 }
 
 #[test]
-fn an_event_recorded_again_forgets_its_first_record() {
+fn event_recorded_again_drops_its_first_record() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
@@ -158,7 +158,7 @@ fn an_event_recorded_again_forgets_its_first_record() {
 }
 
 #[test]
-fn a_stream_waits_for_an_event_of_another_gpu() {
+fn stream_waits_for_event_of_another_gpu() {
     let setup = Setup::new();
     let machine = setup.machine();
     let [here, there] = [0, 1].map(|gpu| machine.create_context(gpu).unwrap());
@@ -177,7 +177,7 @@ fn a_stream_waits_for_an_event_of_another_gpu() {
 }
 
 #[test]
-fn the_legacy_stream_is_a_barrier_for_blocking_streams_only() {
+fn legacy_stream_is_a_barrier_for_blocking_streams_only() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
@@ -202,7 +202,7 @@ fn the_legacy_stream_is_a_barrier_for_blocking_streams_only() {
 }
 
 #[test]
-fn memory_operations_happen_in_the_order_of_the_stream() {
+fn memory_operations_are_in_stream_order() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
@@ -237,24 +237,24 @@ fn memory_operations_happen_in_the_order_of_the_stream() {
 }
 
 #[test]
-fn host_functions_hold_their_stream_and_nobody_else() {
+fn host_function_blocks_only_its_stream() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
-    let (calls, heard) = channel();
+    let (calls, received) = channel();
     for number in 0..3 {
         let calls = calls.clone();
         machine.launch(stream, spin(10)).unwrap();
         machine.host_function(stream, Box::new(move || calls.send(number).unwrap())).unwrap();
     }
-    assert!(heard.try_recv().is_err());
+    assert!(received.try_recv().is_err());
     machine.synchronize_stream(stream).unwrap();
-    assert_eq!(heard.try_iter().collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(received.try_iter().collect::<Vec<_>>(), [0, 1, 2]);
 }
 
 #[test]
-fn copies_carry_bytes_and_take_the_time_of_their_engine() {
+fn copies_move_bytes_at_the_speed_of_their_engine() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
@@ -297,7 +297,7 @@ fn copies_carry_bytes_and_take_the_time_of_their_engine() {
 }
 
 #[test]
-fn pitched_copies_and_fills_touch_their_rows_only() {
+fn pitched_copies_and_fills_change_only_their_rows() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
@@ -332,7 +332,7 @@ fn pitched_copies_and_fills_touch_their_rows_only() {
 }
 
 #[test]
-fn copies_run_beside_kernels_of_others() {
+fn copies_overlap_kernels_of_others() {
     let setup = Setup::new();
     let machine = setup.machine();
     let [computes, copies] = [(); 2].map(|()| machine.create_context(0).unwrap());
@@ -357,7 +357,7 @@ fn copies_run_beside_kernels_of_others() {
 }
 
 #[test]
-fn memory_is_exact_to_the_byte() {
+fn memory_accounting_is_exact() {
     let setup = Setup::new();
     let [machine, other] = [setup.machine(), setup.machine()];
     let start = machine.memory_info(1).unwrap();
@@ -375,7 +375,7 @@ fn memory_is_exact_to_the_byte() {
     assert_eq!(
         other.allocate(foreign, Bytes(1)),
         Err(Error::OutOfMemory),
-        "the GPU is full for everybody"
+        "the GPU is full for every process"
     );
     assert_eq!(other.create_context(1).unwrap_err(), Error::OutOfMemory);
     machine.free(all).unwrap();
@@ -399,7 +399,7 @@ fn memory_is_exact_to_the_byte() {
 }
 
 #[test]
-fn addresses_are_unique_also_across_gpus() {
+fn addresses_are_unique_across_gpus() {
     let setup = Setup::new();
     let machine = setup.machine();
     let contexts = [0, 1].map(|gpu| machine.create_context(gpu).unwrap());
@@ -420,7 +420,7 @@ fn addresses_are_unique_also_across_gpus() {
 }
 
 #[test]
-fn a_destroyed_context_takes_everything_with_it() {
+fn destroyed_context_frees_everything() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
@@ -449,7 +449,7 @@ fn a_destroyed_context_takes_everything_with_it() {
 }
 
 #[test]
-fn what_belongs_to_others_is_refused() {
+fn objects_of_other_processes_are_refused() {
     let setup = Setup::new();
     let [machine, other] = [setup.machine(), setup.machine()];
     let context = other.create_context(0).unwrap();
@@ -462,7 +462,7 @@ fn what_belongs_to_others_is_refused() {
 }
 
 #[test]
-fn peers_that_start_on_two_gpus_meet_and_end() {
+fn peers_on_two_gpus_meet_and_end() {
     let setup = Setup::new();
     let machine = setup.machine();
     let streams = [0, 1].map(|gpu| {
@@ -481,7 +481,7 @@ fn peers_that_start_on_two_gpus_meet_and_end() {
 }
 
 #[test]
-fn a_collective_of_a_process_with_one_gpu_waits_for_nobody() {
+fn collective_of_a_process_with_one_gpu_does_not_wait() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
@@ -493,7 +493,7 @@ fn a_collective_of_a_process_with_one_gpu_waits_for_nobody() {
 }
 
 #[test]
-fn slots_of_streams_are_used_again_without_confusion() {
+fn reused_stream_slot_is_a_new_stream() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
@@ -502,7 +502,7 @@ fn slots_of_streams_are_used_again_without_confusion() {
     machine.destroy_stream(stream).unwrap();
     assert_eq!(machine.launch(stream, spin(1)), Err(Error::NoStream), "closing");
     let other = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
-    assert_ne!(other, stream, "the old one still works off its queue");
+    assert_ne!(other, stream, "the old stream still has queued work");
     machine.wait(ticket).unwrap();
     let again = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     assert_eq!(again, stream);
@@ -510,7 +510,7 @@ fn slots_of_streams_are_used_again_without_confusion() {
 }
 
 #[test]
-fn code_takes_memory_a_block_at_a_time_and_keeps_it() {
+fn code_takes_memory_in_blocks_and_keeps_it() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
@@ -563,7 +563,7 @@ fn named_events_belong_to_every_process() {
     assert!(other.is_done(first).unwrap() && maker.is_done(second).unwrap());
     maker.check().unwrap();
 
-    assert_eq!(other.destroy_event(event), Err(Error::NoEvent), "only its maker ends it");
+    assert_eq!(other.destroy_event(event), Err(Error::NoEvent), "only its creator can destroy it");
     maker.destroy_event(event).unwrap();
     assert_eq!(other.event_name(event).unwrap(), None);
     assert_eq!(other.open_event(event.get(), name), Err(Error::NoEvent));
@@ -574,7 +574,7 @@ fn named_events_belong_to_every_process() {
 
 /// A wait for an event of a process that ends is dropped with that process's work.
 #[test]
-fn waiters_for_the_events_of_a_process_that_ends_go_on() {
+fn waits_for_events_of_an_ended_process_end() {
     let setup = Setup::new();
     let [maker, other] = [setup.machine(), setup.machine()];
     let context = maker.create_context(0).unwrap();
@@ -595,7 +595,7 @@ fn waiters_for_the_events_of_a_process_that_ends_go_on() {
 
 /// With MPS, the kernels of two processes run concurrently, each in its own time.
 #[test]
-fn merged_processes_compute_beside_each_other() {
+fn processes_under_mps_compute_concurrently() {
     let setup = Setup::with(Figures { mps: 1, ..Figures::default() });
     let machines = [setup.machine(), setup.machine()];
     let half = |machine: &Machine| machine.gpus()[0].footprint(216, 256, 0, 32).unwrap();
@@ -625,12 +625,12 @@ fn merged_processes_compute_beside_each_other() {
 
 /// On a real clock: a host function may wait for what the program's thread does next.
 #[test]
-fn host_functions_are_never_called_by_a_thread_of_the_program() {
+fn host_functions_never_run_on_a_program_thread() {
     let setup = Setup::new();
     let machine = Machine::open(&setup.settings).unwrap();
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
-    let (calls, heard) = channel();
+    let (calls, received) = channel();
     for _ in 0..50 {
         let calls = calls.clone();
         let ticket = machine
@@ -644,7 +644,7 @@ fn host_functions_are_never_called_by_a_thread_of_the_program() {
             machine.perform_effects().unwrap();
         }
     }
-    let by: Vec<_> = heard.try_iter().collect();
+    let by: Vec<_> = received.try_iter().collect();
     assert_eq!(by.len(), 50);
     assert!(by.iter().all(|thread| *thread != std::thread::current().id()));
 }

@@ -67,15 +67,15 @@ struct Export {
 }
 
 impl Export {
-    fn hold(&mut self, who: usize) {
-        match self.holders.iter_mut().find(|(holder, _)| *holder == who) {
+    fn hold(&mut self, index: usize) {
+        match self.holders.iter_mut().find(|(holder, _)| *holder == index) {
             Some((_, holds)) => *holds += 1,
-            None => self.holders.push((who, 1)),
+            None => self.holders.push((index, 1)),
         }
     }
 
-    fn drop_hold(&mut self, who: usize) {
-        let place = self.holders.iter().position(|(holder, _)| *holder == who).unwrap();
+    fn drop_hold(&mut self, index: usize) {
+        let place = self.holders.iter().position(|(holder, _)| *holder == index).unwrap();
         self.holders[place].1 -= 1;
         if self.holders[place].1 == 0 {
             self.holders.remove(place);
@@ -97,7 +97,7 @@ struct Team {
 const ROOM: u64 = 8;
 
 /// A process and its state in the model.
-struct Player {
+struct Process {
     machine: Machine,
     context: ContextId,
     stream: StreamId,
@@ -118,14 +118,14 @@ struct Player {
 struct Harness {
     directory: tempfile::TempDir,
     clock: VirtualClock,
-    players: Vec<Option<Player>>,
+    processes: Vec<Option<Process>>,
     exports: Vec<Export>,
     descriptors: Vec<(OwnedFd, usize)>,
     teams: Vec<Team>,
     team_descriptors: Vec<(OwnedFd, usize)>,
     draws: Draws,
     /// Number of operations of each kind.
-    told: BTreeMap<&'static str, usize>,
+    counts: BTreeMap<&'static str, usize>,
 }
 
 impl Harness {
@@ -137,15 +137,15 @@ impl Harness {
         let mut harness = Self {
             directory,
             clock,
-            players: (0..3).map(|_| None).collect(),
+            processes: (0..3).map(|_| None).collect(),
             exports: Vec::new(),
             descriptors: Vec::new(),
             teams: Vec::new(),
             team_descriptors: Vec::new(),
             draws,
-            told: BTreeMap::new(),
+            counts: BTreeMap::new(),
         };
-        (0..3).for_each(|who| harness.join(who));
+        (0..3).for_each(|index| harness.join(index));
         harness
     }
 
@@ -154,14 +154,14 @@ impl Harness {
             .unwrap()
     }
 
-    fn join(&mut self, who: usize) {
+    fn join(&mut self, index: usize) {
         let machine = self.machine();
         let Ok(context) = machine.create_context(0) else { return };
         let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
         let pool = machine
             .create_pool(PoolSettings { site: 0.into(), shareable: true, most: Bytes::ZERO })
             .unwrap();
-        self.players[who] = Some(Player {
+        self.processes[index] = Some(Process {
             machine,
             context,
             stream,
@@ -178,41 +178,40 @@ impl Harness {
     }
 
     /// Ends a process with everything that it has.
-    fn leave(&mut self, who: usize) {
-        self.players[who] = None;
+    fn leave(&mut self, index: usize) {
+        self.processes[index] = None;
         for export in &mut self.exports {
-            export.holders.retain(|(holder, _)| *holder != who);
+            export.holders.retain(|(holder, _)| *holder != index);
         }
         for team in &mut self.teams {
-            team.bound.retain(|_, (binder, _)| *binder != who);
-            team.holders.retain(|holder| *holder != who);
+            team.bound.retain(|_, (binder, _)| *binder != index);
+            team.holders.retain(|holder| *holder != index);
         }
-        (0..self.teams.len()).for_each(|team| self.end_if_unkept(team));
+        (0..self.teams.len()).for_each(|team| self.end_if_unheld(team));
     }
 
-    /// Unbinds everything from a team that no process holds.
-    fn end_if_unkept(&mut self, team: usize) {
+    fn end_if_unheld(&mut self, team: usize) {
         let its = &mut self.teams[team];
         if its.holders.is_empty() && its.descriptors == 0 && !its.bound.is_empty() {
             for (binder, export) in std::mem::take(&mut its.bound).into_values() {
                 self.exports[export].drop_hold(binder);
             }
-            self.tell("a team ended with memory");
+            self.count("a team ended with memory");
         }
     }
 
     /// Performs an operation on teams.
-    fn team_up(&mut self, who: usize, player: &mut Player) {
-        let machine = &player.machine;
+    fn act_on_teams(&mut self, index: usize, process: &mut Process) {
+        let machine = &process.machine;
         match self.draws.below(9) {
             0 => {
                 let team = machine.create_team(1, Bytes(ROOM * GRANULE), true).unwrap();
                 machine.add_to_team(team, 0).unwrap();
                 self.team_descriptors
                     .push((machine.export_physical(team).unwrap(), self.teams.len()));
-                player.teams.push((team, self.teams.len()));
+                process.teams.push((team, self.teams.len()));
                 self.teams.push(Team {
-                    holders: vec![who],
+                    holders: vec![index],
                     descriptors: 1,
                     bound: BTreeMap::new(),
                 });
@@ -220,13 +219,13 @@ impl Harness {
             1 => {
                 if let Some((descriptor, team)) = self.team_descriptors.last() {
                     let id = machine.import_physical(descriptor.as_fd()).unwrap();
-                    player.teams.push((id, *team));
-                    self.teams[*team].holders.push(who);
+                    process.teams.push((id, *team));
+                    self.teams[*team].holders.push(index);
                 }
             }
             2..=4 => {
-                let Some(&(team, its)) = player.teams.last() else { return };
-                let Some(&(id, export)) = player.shareable.last() else { return };
+                let Some(&(team, its)) = process.teams.last() else { return };
+                let Some(&(id, export)) = process.shareable.last() else { return };
                 let place = self.draws.below(usize::try_from(ROOM).unwrap()) as u64;
                 let bound = machine.bind(
                     team,
@@ -239,70 +238,71 @@ impl Harness {
                     return;
                 }
                 bound.unwrap();
-                self.teams[its].bound.insert(place, (who, export));
-                self.exports[export].hold(who);
-                self.tell("bound");
+                self.teams[its].bound.insert(place, (index, export));
+                self.exports[export].hold(index);
+                self.count("bound");
             }
             5 | 6 => {
                 let bound = |(_, team): &&(PhysicalId, usize)| !self.teams[*team].bound.is_empty();
-                let Some(&(team, its)) = player.teams.iter().find(bound) else { return };
+                let Some(&(team, its)) = process.teams.iter().find(bound) else { return };
                 let Some((place, (binder, export))) = self.teams[its].bound.pop_first() else {
                     return;
                 };
                 machine.unbind(team, 0, (place * GRANULE, Bytes(GRANULE))).unwrap();
                 self.exports[export].drop_hold(binder);
-                self.tell(if binder == who { "unbound" } else { "another's unbound" });
+                self.count(if binder == index { "unbound" } else { "another's unbound" });
             }
             7 => {
-                if let Some((id, team)) = self.draws.take(&mut player.teams) {
+                if let Some((id, team)) = self.draws.take(&mut process.teams) {
                     machine.release_physical(id).unwrap();
                     let holders = &mut self.teams[team].holders;
-                    holders.swap_remove(holders.iter().position(|holder| *holder == who).unwrap());
-                    self.end_if_unkept(team);
+                    holders
+                        .swap_remove(holders.iter().position(|holder| *holder == index).unwrap());
+                    self.end_if_unheld(team);
                 }
             }
             _ => {
                 if let Some((descriptor, team)) = self.draws.take(&mut self.team_descriptors) {
                     drop(descriptor);
                     self.teams[team].descriptors -= 1;
-                    self.end_if_unkept(team);
+                    self.end_if_unheld(team);
                 }
             }
         }
     }
 
-    fn tell(&mut self, what: &'static str) {
-        *self.told.entry(what).or_default() += 1;
+    fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
     }
 
     /// Performs an operation, which may fail for lack of memory.
-    fn act(&mut self, who: usize) {
+    fn act(&mut self, index: usize) {
         let what = self.draws.below(28);
         let size = [GRANULE, 3 * MIB, 16 * MIB, 90 * MIB][self.draws.below(4)];
         let rounded = size.next_multiple_of(GRANULE);
-        let Some(mut player) = self.players[who].take() else { return self.join(who) };
-        let machine = &player.machine;
+        let Some(mut process) = self.processes[index].take() else { return self.join(index) };
+        let machine = &process.machine;
         match what {
-            0..=2 => match machine.allocate(player.context, Bytes(size)) {
-                Ok(address) => player.linear.push((address, rounded)),
+            0..=2 => match machine.allocate(process.context, Bytes(size)) {
+                Ok(address) => process.linear.push((address, rounded)),
                 Err(error) => self.refused(&error),
             },
             3 => {
-                if let Some((address, _)) = self.draws.take(&mut player.linear) {
+                if let Some((address, _)) = self.draws.take(&mut process.linear) {
                     machine.free(address).unwrap();
-                    if let Some((export, _)) = player.offered.remove(&address) {
-                        self.exports[export].drop_hold(who);
-                        self.tell("freed while offered");
+                    if let Some((export, _)) = process.offered.remove(&address) {
+                        self.exports[export].drop_hold(index);
+                        self.count("freed while offered");
                     }
                 }
             }
             4 => {
-                if let Some(&(address, bytes)) = player.linear.last() {
+                if let Some(&(address, bytes)) = process.linear.last() {
                     let offer = machine.offer_memory(address).unwrap();
-                    player.offered.entry(address).or_insert_with(|| {
+                    process.offered.entry(address).or_insert_with(|| {
                         self.exports.push(Export {
                             bytes,
-                            holders: vec![(who, 1)],
+                            holders: vec![(index, 1)],
                             descriptors: 0,
                         });
                         (self.exports.len() - 1, offer)
@@ -310,22 +310,23 @@ impl Harness {
                 }
             }
             5 => {
-                let others = self.players.iter().flatten().flat_map(|other| other.offered.values());
+                let others =
+                    self.processes.iter().flatten().flat_map(|other| other.offered.values());
                 if let Some((export, offer)) = others.last().copied() {
-                    let address = machine.open_memory(player.context, &offer).unwrap();
+                    let address = machine.open_memory(process.context, &offer).unwrap();
                     // An allocation that is already open is held once.
-                    if !player.opened.iter().any(|(_, its)| *its == export) {
-                        self.exports[export].hold(who);
+                    if !process.opened.iter().any(|(_, its)| *its == export) {
+                        self.exports[export].hold(index);
                     }
-                    player.opened.push((address, export));
-                    self.tell("opened");
+                    process.opened.push((address, export));
+                    self.count("opened");
                 }
             }
             6 => {
-                if let Some((address, export)) = self.draws.take(&mut player.opened) {
+                if let Some((address, export)) = self.draws.take(&mut process.opened) {
                     machine.close_memory(address).unwrap();
-                    if !player.opened.iter().any(|(_, its)| *its == export) {
-                        self.exports[export].drop_hold(who);
+                    if !process.opened.iter().any(|(_, its)| *its == export) {
+                        self.exports[export].drop_hold(index);
                     }
                 }
             }
@@ -334,65 +335,65 @@ impl Harness {
                 Bytes(rounded),
                 what == 8,
             ) {
-                Ok(id) if what == 7 => player.private.push((id, rounded)),
+                Ok(id) if what == 7 => process.private.push((id, rounded)),
                 Ok(id) => {
                     self.exports.push(Export {
                         bytes: rounded,
-                        holders: vec![(who, 1)],
+                        holders: vec![(index, 1)],
                         descriptors: 0,
                     });
-                    player.shareable.push((id, self.exports.len() - 1));
+                    process.shareable.push((id, self.exports.len() - 1));
                 }
                 Err(error) => self.refused(&error),
             },
             9 => {
-                if let Some((id, bytes)) = self.draws.take(&mut player.private) {
+                if let Some((id, bytes)) = self.draws.take(&mut process.private) {
                     if let Some(address) = map(machine, id, bytes) {
-                        player.mapped.push((address, bytes, Err(bytes)));
+                        process.mapped.push((address, bytes, Err(bytes)));
                     }
                     machine.release_physical(id).unwrap();
                 }
             }
             10 => {
-                if let Some((id, export)) = self.draws.take(&mut player.shareable) {
+                if let Some((id, export)) = self.draws.take(&mut process.shareable) {
                     let bytes = self.exports[export].bytes;
                     if let Some(address) = map(machine, id, bytes) {
-                        player.mapped.push((address, bytes, Ok(export)));
+                        process.mapped.push((address, bytes, Ok(export)));
                         machine.release_physical(id).unwrap();
                     } else {
                         machine.release_physical(id).unwrap();
-                        self.exports[export].drop_hold(who);
+                        self.exports[export].drop_hold(index);
                     }
                 }
             }
             11 => {
-                if let Some((address, bytes, kept)) = self.draws.take(&mut player.mapped) {
+                if let Some((address, bytes, kept)) = self.draws.take(&mut process.mapped) {
                     machine.unmap(address, Bytes(bytes)).unwrap();
                     machine.free_addresses(address, Bytes(bytes)).unwrap();
                     if let Ok(export) = kept {
-                        self.exports[export].drop_hold(who);
+                        self.exports[export].drop_hold(index);
                     }
                 }
             }
             12 => {
-                if let Some(&(id, export)) = player.shareable.last() {
+                if let Some(&(id, export)) = process.shareable.last() {
                     self.descriptors.push((machine.export_physical(id).unwrap(), export));
                     self.exports[export].descriptors += 1;
                     if self.draws.below(2) == 0 {
-                        player.shareable.pop();
+                        process.shareable.pop();
                         machine.release_physical(id).unwrap();
-                        self.exports[export].drop_hold(who);
+                        self.exports[export].drop_hold(index);
                     }
                 }
             }
             13 => {
                 if let Some((descriptor, export)) = self.descriptors.last() {
                     let id = machine.import_physical(descriptor.as_fd()).unwrap();
-                    player.shareable.push((id, *export));
+                    process.shareable.push((id, *export));
                     if self.exports[*export].holders.is_empty() {
-                        *self.told.entry("imported from a descriptor alone").or_default() += 1;
+                        *self.counts.entry("imported from a descriptor alone").or_default() += 1;
                     }
-                    self.exports[*export].hold(who);
+                    self.exports[*export].hold(index);
                 }
             }
             14 => {
@@ -402,49 +403,49 @@ impl Harness {
                 }
             }
             15 | 16 => {
-                match machine.allocate_from(player.pool, Bytes(size / 3), Some(player.stream)) {
-                    Ok(address) => player.pooled.push(address),
+                match machine.allocate_from(process.pool, Bytes(size / 3), Some(process.stream)) {
+                    Ok(address) => process.pooled.push(address),
                     Err(error) => self.refused(&error),
                 }
             }
             17 => {
-                if let Some(address) = self.draws.take(&mut player.pooled) {
-                    machine.free_in(address, player.stream).unwrap();
+                if let Some(address) = self.draws.take(&mut process.pooled) {
+                    machine.free_in(address, process.stream).unwrap();
                 }
             }
-            18 => machine.synchronize_stream(player.stream).unwrap(),
-            19..=26 => self.team_up(who, &mut player),
+            18 => machine.synchronize_stream(process.stream).unwrap(),
+            19..=26 => self.act_on_teams(index, &mut process),
             _ if self.draws.below(4) == 0 => {
                 // Put back, so that `leave` drops it.
-                self.players[who] = Some(player);
-                self.tell("left");
-                return self.leave(who);
+                self.processes[index] = Some(process);
+                self.count("left");
+                return self.leave(index);
             }
-            _ => machine.trim_pool(player.pool, Bytes::ZERO).unwrap(),
+            _ => machine.trim_pool(process.pool, Bytes::ZERO).unwrap(),
         }
-        self.players[who] = Some(player);
+        self.processes[index] = Some(process);
     }
 
     fn refused(&mut self, error: &Error) {
         assert_eq!(*error, Error::OutOfMemory);
-        self.tell("refused");
+        self.count("refused");
     }
 
     /// Returns the bytes that a process must have.
-    fn due(&self, who: usize, player: &Player) -> u64 {
+    fn due(&self, index: usize, process: &Process) -> u64 {
         let linear =
-            player.linear.iter().filter(|(address, _)| !player.offered.contains_key(address));
-        let mapped = player.mapped.iter().filter_map(|(_, _, kept)| kept.err());
+            process.linear.iter().filter(|(address, _)| !process.offered.contains_key(address));
+        let mapped = process.mapped.iter().filter_map(|(_, _, kept)| kept.err());
         let owned = self
             .exports
             .iter()
-            .filter(|export| export.holders.first().is_some_and(|(h, _)| *h == who));
-        player.machine.figures().context_memory.0
+            .filter(|export| export.holders.first().is_some_and(|(h, _)| *h == index));
+        process.machine.figures().context_memory.0
             + linear.map(|(_, bytes)| bytes).sum::<u64>()
-            + player.private.iter().map(|(_, bytes)| bytes).sum::<u64>()
+            + process.private.iter().map(|(_, bytes)| bytes).sum::<u64>()
             + mapped.sum::<u64>()
             + owned.map(|export| export.bytes).sum::<u64>()
-            + player.machine.pool_usage(player.pool).unwrap().reserved.0
+            + process.machine.pool_usage(process.pool).unwrap().reserved.0
     }
 
     fn compare(&self, step: usize) {
@@ -454,13 +455,13 @@ impl Harness {
             .filter(|export| export.holders.is_empty() && export.descriptors > 0)
             .map(|export| export.bytes)
             .sum();
-        let Some(any) = self.players.iter().flatten().next() else { return };
+        let Some(any) = self.processes.iter().flatten().next() else { return };
         let used = any.machine.memory_info(0).unwrap().used.0;
         let due: Vec<u64> = self
-            .players
+            .processes
             .iter()
             .enumerate()
-            .filter_map(|(who, player)| Some(self.due(who, player.as_ref()?)))
+            .filter_map(|(index, process)| Some(self.due(index, process.as_ref()?)))
             .collect();
         assert_eq!(
             used,
@@ -468,12 +469,12 @@ impl Harness {
             "step {step}: {due:?}, {orphaned} orphaned"
         );
         // The machine lists processes in the order of their slots.
-        let mut told: Vec<u64> =
+        let mut reported: Vec<u64> =
             any.machine.processes(0).unwrap().iter().map(|process| process.memory.0).collect();
         let mut due = due;
-        told.sort_unstable();
+        reported.sort_unstable();
         due.sort_unstable();
-        assert_eq!(told, due, "step {step}: each process has what is its");
+        assert_eq!(reported, due, "step {step}: memory of each process");
         any.machine.check().unwrap();
     }
 }
@@ -487,25 +488,25 @@ fn map(machine: &Machine, id: PhysicalId, bytes: u64) -> Option<u64> {
 }
 
 #[test]
-fn the_books_are_those_of_a_plain_model_and_end_at_nothing() {
+fn memory_accounting_equals_a_simple_model() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut told = BTreeMap::new();
+    let mut counts = BTreeMap::new();
     for seed in 0..24 {
         let mut harness = Harness::new(seed);
         for step in 0..250 {
-            let who = harness.draws.below(3);
-            harness.act(who);
+            let index = harness.draws.below(3);
+            harness.act(index);
             harness.compare(step);
         }
-        (0..3).for_each(|who| harness.leave(who));
+        (0..3).for_each(|index| harness.leave(index));
         harness.descriptors.clear();
         harness.team_descriptors.clear();
         let machine = harness.machine();
         assert_eq!(machine.memory_info(0).unwrap().used, Bytes::ZERO, "seed {seed}");
         assert_eq!(files(harness.directory.path()), 0, "seed {seed}");
         machine.check().unwrap();
-        for (what, times) in harness.told {
-            *told.entry(what).or_insert(0) += times;
+        for (what, times) in harness.counts {
+            *counts.entry(what).or_insert(0) += times;
         }
     }
     for what in [
@@ -519,7 +520,7 @@ fn the_books_are_those_of_a_plain_model_and_end_at_nothing() {
         "left",
         "refused",
     ] {
-        assert!(told.get(what).is_some_and(|&times| times > 5), "hardly ever {what}: {told:?}");
+        assert!(counts.get(what).is_some_and(|&times| times > 5), "hardly ever {what}: {counts:?}");
     }
 }
 
@@ -528,7 +529,7 @@ const STATE: &str = "CGPU_SIM_TEST_MEMORY";
 
 /// Operates on memory until it is killed. Run by child processes; does nothing as a test.
 #[test]
-fn play_with_memory() {
+fn child_operates_on_memory() {
     let Some(directory) = std::env::var_os(STATE) else { return };
     let directory = Path::new(&directory);
     let machine = Machine::open(&settings(directory)).unwrap();
@@ -536,12 +537,12 @@ fn play_with_memory() {
     let offers = directory.join("offers");
     loop {
         let Ok(context) = machine.create_context(0) else { continue };
-        play(&machine, context, &mut draws, &offers);
+        operate(&machine, context, &mut draws, &offers);
         machine.destroy_context(context).unwrap();
     }
 }
 
-fn play(machine: &Machine, context: ContextId, draws: &mut Draws, offers: &Path) {
+fn operate(machine: &Machine, context: ContextId, draws: &mut Draws, offers: &Path) {
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let pool = machine
         .create_pool(PoolSettings { site: 0.into(), shareable: true, most: Bytes::ZERO })
@@ -646,9 +647,9 @@ impl Drop for Watched {
 
 fn child(directory: &Path) -> Watched {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "play_with_memory", "--nocapture"]).env(STATE, directory);
+    command.args(["--exact", "child_operates_on_memory", "--nocapture"]).env(STATE, directory);
     command.stdin(Stdio::null()).stdout(Stdio::null());
-    let mind_the_parent = || {
+    let end_with_parent = || {
         // SAFETY: requests a signal at the parent's death; touches no memory.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         // SAFETY: starts this process's own timer, which survives exec, as a watchdog.
@@ -656,12 +657,12 @@ fn child(directory: &Path) -> Watched {
         Ok(())
     };
     // SAFETY: both calls are async-signal-safe.
-    unsafe { command.pre_exec(mind_the_parent) };
+    unsafe { command.pre_exec(end_with_parent) };
     Watched(command.spawn().unwrap())
 }
 
 #[test]
-fn of_killed_processes_nothing_stays() {
+fn killed_processes_leave_no_memory() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let machine = Machine::open(&settings(directory.path())).unwrap();

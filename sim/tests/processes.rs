@@ -70,10 +70,10 @@ impl Setup {
     }
 
     fn start(&self, role: &str, mut command: Command) -> Watched {
-        command.args(["--exact", "play_a_role", "--nocapture"]);
+        command.args(["--exact", "child_performs_role", "--nocapture"]);
         command.env(ROLE, role).env(STATE, self.directory.path().join("segment"));
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        let mind_the_parent = || {
+        let end_with_parent = || {
             // SAFETY: requests a signal at the parent's death; touches no memory.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             // SAFETY: starts this process's own timer, which survives exec, as a watchdog.
@@ -81,7 +81,7 @@ impl Setup {
             Ok(())
         };
         // SAFETY: both calls are async-signal-safe.
-        unsafe { command.pre_exec(mind_the_parent) };
+        unsafe { command.pre_exec(end_with_parent) };
         Watched(command.spawn().unwrap())
     }
 }
@@ -137,7 +137,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// Performs a child's role; does nothing as a test.
 #[test]
-fn play_a_role() {
+fn child_performs_role() {
     let (Some(role), Some(state)) = (std::env::var_os(ROLE), std::env::var_os(STATE)) else {
         return;
     };
@@ -224,7 +224,7 @@ fn churn_once(machine: &Machine, seed: u64, word: &'static AtomicU64) {
 }
 
 #[test]
-fn two_processes_share_a_gpu_equally_and_lose_a_tenth() {
+fn two_processes_get_equal_shares_and_lose_a_tenth() {
     let setup = Setup::new();
     let machine = setup.machine();
     let children = [setup.child("saturate slowly"), setup.child("saturate slowly")];
@@ -252,7 +252,7 @@ fn two_processes_share_a_gpu_equally_and_lose_a_tenth() {
 }
 
 #[test]
-fn memory_writes_appear_without_any_call() {
+fn memory_writes_become_visible_without_a_call() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
@@ -276,7 +276,7 @@ fn memory_writes_appear_without_any_call() {
 }
 
 #[test]
-fn a_wait_on_memory_ends_when_the_program_writes() {
+fn wait_on_memory_ends_when_the_program_writes() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
@@ -293,7 +293,7 @@ fn a_wait_on_memory_ends_when_the_program_writes() {
 }
 
 #[test]
-fn host_functions_run_in_order_beside_the_program() {
+fn host_functions_run_in_order() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
@@ -333,7 +333,7 @@ fn time_scale_slows_device_time_only() {
 }
 
 #[test]
-fn a_dead_process_keeps_its_memory_for_a_while_and_not_for_ever() {
+fn memory_of_killed_process_is_freed_after_a_delay() {
     let setup = Setup::new();
     let machine = setup.machine();
     let child = setup.child("persist");
@@ -342,8 +342,8 @@ fn a_dead_process_keeps_its_memory_for_a_while_and_not_for_ever() {
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let used = machine.memory_info(0).unwrap().used;
     child.kill();
-    assert_eq!(machine.memory_info(0).unwrap().used, used, "dead is not free");
-    eventually("it is gone", || machine.processes(0).unwrap().len() == 1);
+    assert_eq!(machine.memory_info(0).unwrap().used, used, "memory is not freed at once");
+    eventually("the process is reclaimed", || machine.processes(0).unwrap().len() == 1);
     assert_eq!(machine.memory_info(0).unwrap().used, machine.figures().context_memory);
     machine.launch(stream, launch("spin_2ms")).unwrap();
     machine.synchronize_stream(stream).unwrap();
@@ -351,7 +351,7 @@ fn a_dead_process_keeps_its_memory_for_a_while_and_not_for_ever() {
 }
 
 #[test]
-fn a_forked_child_has_a_machine_of_its_own() {
+fn forked_child_needs_its_own_machine() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
@@ -361,7 +361,7 @@ fn a_forked_child_has_a_machine_of_its_own() {
     if child == 0 {
         // SAFETY: starts this process's own timer, as a watchdog.
         unsafe { libc::alarm(30) };
-        let told = machine.create_context(0) == Err(Error::Forked)
+        let refused = machine.create_context(0) == Err(Error::Forked)
             && machine.allocate(context, Bytes(1)) == Err(Error::Forked)
             && machine.free(1) == Err(Error::Forked)
             && machine.is_inherited();
@@ -370,7 +370,7 @@ fn a_forked_child_has_a_machine_of_its_own() {
         let works =
             own.create_context(0).and_then(|context| own.allocate(context, Bytes(1))).is_ok();
         // SAFETY: ends this process at once.
-        unsafe { libc::_exit(i32::from(!(told && works))) };
+        unsafe { libc::_exit(i32::from(!(refused && works))) };
     }
     let mut status = 0;
     // SAFETY: our own child, not yet waited for; the status outlives the call.
@@ -380,7 +380,7 @@ fn a_forked_child_has_a_machine_of_its_own() {
 }
 
 #[test]
-fn processes_that_churn_leave_nothing() {
+fn processes_with_random_operations_leave_nothing() {
     let setup = Setup::new();
     let machine = setup.machine();
     let children: Vec<_> = (0..4).map(|_| setup.child("churn briefly")).collect();
@@ -396,7 +396,7 @@ fn processes_that_churn_leave_nothing() {
 }
 
 #[test]
-fn four_hundred_kills_at_any_instant_disturb_nobody() {
+fn four_hundred_kills_do_not_affect_other_processes() {
     let setup = Setup::hasty();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
@@ -411,7 +411,11 @@ fn four_hundred_kills_at_any_instant_disturb_nobody() {
     victims.push(setup.child("churn"));
     let mut kills = 0;
     while kills < 400 || machine.deaths_in_lock() < 50 {
-        assert!(kills < 4_000, "of {kills} only {} died inside the lock", machine.deaths_in_lock());
+        assert!(
+            kills < 4_000,
+            "of {kills} processes only {} were killed inside the lock",
+            machine.deaths_in_lock()
+        );
         let victim = victims.remove(0);
         let pid = victim.pid();
         eventually("it has begun", || {
@@ -425,9 +429,9 @@ fn four_hundred_kills_at_any_instant_disturb_nobody() {
         machine.launch(stream, launch("spin_20us")).unwrap();
         machine.synchronize_stream(stream).unwrap();
         machine.check().unwrap();
-        eventually("the survivor goes on", || kernels(survivor.pid()) > before);
+        eventually("the survivor continues", || kernels(survivor.pid()) > before);
         // Nothing of the killed process remains.
-        eventually("it is gone", || {
+        eventually("the process is reclaimed", || {
             (0..2).all(|gpu| machine.processes(gpu).unwrap().iter().all(|each| each.pid != pid))
         });
         machine.check().unwrap();
@@ -436,7 +440,7 @@ fn four_hundred_kills_at_any_instant_disturb_nobody() {
     println!("{kills} kills, {} inside the lock", machine.deaths_in_lock());
     victims.into_iter().for_each(Watched::kill);
     survivor.kill();
-    eventually("the dead are gone", || {
+    eventually("killed processes are reclaimed", || {
         machine.processes(0).unwrap().len() == 1 && machine.processes(1).unwrap().is_empty()
     });
     assert_eq!(machine.memory_info(0).unwrap().used, machine.figures().context_memory);
@@ -447,7 +451,7 @@ fn four_hundred_kills_at_any_instant_disturb_nobody() {
 /// A stopped process may hold the segment's lock. The GPU must not stop, and the process must be
 /// able to continue later.
 #[test]
-fn stops_at_any_instant_hold_nobody_up() {
+fn stopped_process_does_not_block_others() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
@@ -468,17 +472,19 @@ fn stops_at_any_instant_hold_nobody_up() {
         child.signal(libc::SIGCONT);
     }
     children.into_iter().for_each(Watched::kill);
-    eventually("the dead are gone", || machine.memory_info(1).unwrap().used == Bytes::ZERO);
+    eventually("killed processes are reclaimed", || {
+        machine.memory_info(1).unwrap().used == Bytes::ZERO
+    });
     machine.check().unwrap();
 }
 
 /// NVML lists a program in another PID namespace by its id in the caller's.
 #[test]
-fn a_process_of_another_pid_namespace_goes_by_its_id_in_ours() {
+fn process_of_another_pid_namespace_is_listed_by_our_id() {
     let setup = Setup::new();
     let machine = setup.machine();
     let Some(inside) = setup.child_in_a_namespace("persist") else {
-        eprintln!("skipped: no PID namespace to be had (unshare)");
+        eprintln!("skipped: cannot create a PID namespace (unshare)");
         return;
     };
     let children = |pid: u32| -> Vec<u32> {
@@ -495,7 +501,7 @@ fn a_process_of_another_pid_namespace_goes_by_its_id_in_ours() {
     assert!(ids.trim().ends_with("\t1"), "{ids}");
     inside.kill();
     // An ended process has no id any more; listing processes reclaims it.
-    eventually("it is gone", || {
+    eventually("the process is reclaimed", || {
         machine.processes(0).unwrap().is_empty()
             && machine.memory_info(0).unwrap().used == Bytes::ZERO
     });

@@ -13,7 +13,7 @@ const PROCESSES: usize = 3;
 
 /// An operation of a program. Numbers select among the existing objects.
 #[derive(Clone, Debug)]
-enum Deed {
+enum Op {
     Pass(u64),
     Context {
         process: usize,
@@ -83,34 +83,40 @@ enum Deed {
     Die(usize),
 }
 
-fn deed() -> impl Strategy<Value = Deed> {
+fn operation() -> impl Strategy<Value = Op> {
     let which = 0..1_000_usize;
     prop_oneof![
-        8 => (0..3_000_u64).prop_map(Deed::Pass),
-        1 => (0..PROCESSES, 0..GPUS).prop_map(|(process, gpu)| Deed::Context { process, gpu }),
-        1 => which.clone().prop_map(Deed::DropContext),
+        8 => (0..3_000_u64).prop_map(Op::Pass),
+        1 => (0..PROCESSES, 0..GPUS).prop_map(|(process, gpu)| Op::Context { process, gpu }),
+        1 => which.clone().prop_map(Op::DropContext),
         2 => (which.clone(), any::<bool>(), -6..2_i32)
-            .prop_map(|(context, blocking, priority)| Deed::Stream { context, blocking, priority }),
-        1 => which.clone().prop_map(Deed::DropStream),
-        10 => (which.clone(), 1..2_500_u64).prop_map(|(stream, micros)| Deed::Kernel { stream, micros }),
-        8 => (which.clone(), 1..2_500_u64, 0..15_u64, any::<bool>(), proptest::option::of(-5..1_i32)).prop_map(
-            |(stream, micros, tenths, cooperative, priority)| Deed::Part {
+            .prop_map(|(context, blocking, priority)| Op::Stream { context, blocking, priority }),
+        1 => which.clone().prop_map(Op::DropStream),
+        10 => (which.clone(), 1..2_500_u64)
+            .prop_map(|(stream, micros)| Op::Kernel { stream, micros }),
+        8 => (
+            which.clone(), 1..2_500_u64, 0..15_u64, any::<bool>(), proptest::option::of(-5..1_i32)
+        ).prop_map(
+            |(stream, micros, tenths, cooperative, priority)| Op::Part {
                 stream, micros, tenths, cooperative, priority
             }
         ),
-        1 => (which.clone(), 0..2_u64).prop_map(|(stream, key)| Deed::Meet { stream, key }),
-        2 => which.clone().prop_map(|stream| Deed::Random { stream }),
-        1 => (which.clone(), 0..500_u64).prop_map(|(stream, micros)| Deed::Move { stream, micros }),
+        1 => (which.clone(), 0..2_u64).prop_map(|(stream, key)| Op::Meet { stream, key }),
+        2 => which.clone().prop_map(|stream| Op::Random { stream }),
+        1 => (which.clone(), 0..500_u64).prop_map(|(stream, micros)| Op::Move { stream, micros }),
         3 => (which.clone(), 0..900_u64, any::<bool>())
-            .prop_map(|(stream, micros, up)| Deed::Copy { stream, micros, up }),
-        3 => (which.clone(), 1..50_u64).prop_map(|(stream, token)| Deed::Write { stream, token }),
-        2 => (which.clone(), 1..300_u64).prop_map(|(context, micros)| Deed::Legacy { context, micros }),
-        4 => (which.clone(), which.clone()).prop_map(|(stream, event)| Deed::Record { stream, event }),
-        3 => (which.clone(), which.clone()).prop_map(|(stream, event)| Deed::WaitEvent { stream, event }),
-        1 => which.clone().prop_map(|stream| Deed::Outside { stream }),
-        3 => which.clone().prop_map(|stream| Deed::Answer { stream }),
-        1 => (which, 1..600_u64).prop_map(|(context, mib)| Deed::Reserve { context, mib }),
-        1 => (0..PROCESSES).prop_map(Deed::Die),
+            .prop_map(|(stream, micros, up)| Op::Copy { stream, micros, up }),
+        3 => (which.clone(), 1..50_u64).prop_map(|(stream, token)| Op::Write { stream, token }),
+        2 => (which.clone(), 1..300_u64)
+            .prop_map(|(context, micros)| Op::Legacy { context, micros }),
+        4 => (which.clone(), which.clone())
+            .prop_map(|(stream, event)| Op::Record { stream, event }),
+        3 => (which.clone(), which.clone())
+            .prop_map(|(stream, event)| Op::WaitEvent { stream, event }),
+        1 => which.clone().prop_map(|stream| Op::Outside { stream }),
+        3 => which.clone().prop_map(|stream| Op::Answer { stream }),
+        1 => (which, 1..600_u64).prop_map(|(context, mib)| Op::Reserve { context, mib }),
+        1 => (0..PROCESSES).prop_map(Op::Die),
     ]
 }
 
@@ -197,12 +203,12 @@ impl Harness {
         self.timeline().enqueue(stream, command, token, now).ok()
     }
 
-    fn act(&mut self, deed: &Deed) {
+    fn act(&mut self, operation: &Op) {
         let now = self.now;
         self.timeline().advance(now);
-        match *deed {
-            Deed::Pass(micros) => self.now = now + Nanos::from_micros(micros),
-            Deed::Context { process, gpu } => {
+        match *operation {
+            Op::Pass(micros) => self.now = now + Nanos::from_micros(micros),
+            Op::Context { process, gpu } => {
                 match self.timeline().process_state(process) {
                     ProcessState::Dying => return,
                     ProcessState::Free => self.timeline().attach(process, 2),
@@ -214,13 +220,13 @@ impl Harness {
                     self.events.push(event);
                 }
             }
-            Deed::DropContext(context) => {
+            Op::DropContext(context) => {
                 if let Some(&(context, _)) = pick(&self.contexts, context) {
                     self.timeline().destroy_context(context, now);
                     self.forget(context);
                 }
             }
-            Deed::Stream { context, blocking, priority } => {
+            Op::Stream { context, blocking, priority } => {
                 if let Some(&(context, _)) = pick(&self.contexts, context) {
                     let mut timeline = self.timeline();
                     let stream =
@@ -228,19 +234,19 @@ impl Harness {
                     self.streams.push((stream, context));
                 }
             }
-            Deed::DropStream(stream) => {
+            Op::DropStream(stream) => {
                 if let Some(&(stream, _)) = pick(&self.streams, stream) {
                     self.timeline().destroy_stream(stream);
                     self.streams.retain(|&(each, _)| each != stream);
                 }
             }
-            Deed::Kernel { stream, micros } => {
+            Op::Kernel { stream, micros } => {
                 if let Some(&(stream, _)) = pick(&self.streams, stream) {
                     let kernel = Kernel::Spin(Some(Nanos::from_micros(micros)));
                     let _ = self.timeline().launch(stream, kernel, now);
                 }
             }
-            Deed::Part { stream, micros, tenths, cooperative, priority } => {
+            Op::Part { stream, micros, tenths, cooperative, priority } => {
                 if let Some(&(stream, _)) = pick(&self.streams, stream) {
                     let kernel = Kernel::Spin(Some(Nanos::from_micros(micros)));
                     let footprint = Footprint::of_blocks(tenths, 10, 8);
@@ -250,20 +256,20 @@ impl Harness {
                     let _ = self.timeline().launch_in(stream, kernel, footprint, now);
                 }
             }
-            Deed::Meet { stream, key } => {
+            Op::Meet { stream, key } => {
                 if let Some(&(stream, _)) = pick(&self.streams, stream) {
                     let footprint = Footprint::of_blocks(1, 10, 8);
                     let _ =
                         self.timeline().launch_in(stream, Kernel::WaitPeer(key), footprint, now);
                 }
             }
-            Deed::Random { stream } => {
+            Op::Random { stream } => {
                 if let Some(&(stream, _)) = pick(&self.streams, stream) {
                     let _ =
                         self.timeline().launch(stream, Kernel::named("lognormal_200us_1.0"), now);
                 }
             }
-            Deed::Move { stream, micros } => {
+            Op::Move { stream, micros } => {
                 let cost = Nanos::from_micros(micros);
                 self.enqueue(
                     stream,
@@ -276,13 +282,13 @@ impl Harness {
                     0,
                 );
             }
-            Deed::Copy { stream, micros, up } => {
+            Op::Copy { stream, micros, up } => {
                 self.enqueue(stream, Command::Copy { up, cost: Nanos::from_micros(micros) }, 3);
             }
-            Deed::Write { stream, token } => {
+            Op::Write { stream, token } => {
                 self.enqueue(stream, Command::Write, token);
             }
-            Deed::Legacy { context, micros } => {
+            Op::Legacy { context, micros } => {
                 if let Some(&(context, _)) = pick(&self.contexts, context) {
                     let mut timeline = self.timeline();
                     let legacy = timeline.legacy_stream(context);
@@ -293,32 +299,32 @@ impl Harness {
                     );
                 }
             }
-            Deed::Record { stream, event } => {
+            Op::Record { stream, event } => {
                 if let Some(&event) = pick(&self.events, event) {
                     self.enqueue(stream, Command::Mark(event), 0);
                 }
             }
-            Deed::WaitEvent { stream, event } => {
+            Op::WaitEvent { stream, event } => {
                 let event = pick(&self.events, event).copied();
                 if let Some(record) = event.and_then(|event| self.timeline().last_record(event)) {
                     self.enqueue(stream, Command::Wait(record), 0);
                 }
             }
-            Deed::Outside { stream } => {
+            Op::Outside { stream } => {
                 let ticket = self.enqueue(stream, Command::Outside, 4);
                 self.outside.extend(ticket);
             }
-            Deed::Answer { stream } => {
+            Op::Answer { stream } => {
                 if let Some(&ticket) = pick(&self.outside, stream) {
                     self.timeline().answer(ticket, now);
                 }
             }
-            Deed::Reserve { context, mib } => {
+            Op::Reserve { context, mib } => {
                 if let Some(&(context, _)) = pick(&self.contexts, context) {
                     let _ = self.timeline().reserve(context, Bytes::from_mib(mib));
                 }
             }
-            Deed::Die(process) => {
+            Op::Die(process) => {
                 if self.timeline().process_state(process) != ProcessState::Live {
                     return;
                 }
@@ -342,16 +348,16 @@ impl Harness {
     }
 
     /// Performs the operations; calls `observe` at each of them, at an instant before the next.
-    fn play(
+    fn run(
         mut self,
-        deeds: &[Deed],
-        mut glance: impl FnMut(&mut Timeline<'_, Plain>, Nanos),
+        operations: &[Op],
+        mut observe: impl FnMut(&mut Timeline<'_, Plain>, Nanos),
     ) -> History {
         let mut history = History::default();
-        for deed in deeds {
-            self.act(deed);
+        for operation in operations {
+            self.act(operation);
             let now = self.now;
-            glance(&mut self.timeline(), now);
+            observe(&mut self.timeline(), now);
         }
         self.finish(&mut history);
         history
@@ -390,22 +396,27 @@ fn pick<T>(from: &[T], number: usize) -> Option<&T> {
 }
 
 /// Generates operations, after a start with two streams in a context of every process.
-fn deeds() -> impl Strategy<Value = Vec<Deed>> {
+fn operations() -> impl Strategy<Value = Vec<Op>> {
     let start = (0..PROCESSES).flat_map(|process| {
-        let context = Deed::Context { process, gpu: process % GPUS };
-        let stream = |blocking| Deed::Stream { context: process, blocking, priority: 0 };
+        let context = Op::Context { process, gpu: process % GPUS };
+        let stream = |blocking| Op::Stream { context: process, blocking, priority: 0 };
         [context, stream(true), stream(false)]
     });
-    let start: Vec<Deed> = start.collect();
-    proptest::collection::vec(deed(), 1..150).prop_map(move |rest| [&start[..], &rest].concat())
+    let start: Vec<Op> = start.collect();
+    proptest::collection::vec(operation(), 1..150)
+        .prop_map(move |rest| [&start[..], &rest].concat())
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 200,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
-    fn the_state_is_always_one_that_makes_sense(deeds in deeds(), mode in mode()) {
-        Harness::with(mode).play(&deeds, |timeline, now| {
+    fn state_is_always_consistent(operations in operations(), mode in mode()) {
+        Harness::with(mode).run(&operations, |timeline, now| {
             timeline.advance(now);
             timeline.check().unwrap();
             assert_eq!(timeline.now(), now);
@@ -415,9 +426,13 @@ proptest! {
     /// The times and the number of observations do not matter: jitter of the host never affects
     /// device time.
     #[test]
-    fn looking_changes_nothing(deeds in deeds(), often in 1..2_000_u64, mode in mode()) {
-        let rarely = Harness::with(mode).play(&deeds, |_, _| {});
-        let frequently = Harness::with(mode).play(&deeds, |timeline, now| {
+    fn observation_changes_nothing(
+        operations in operations(),
+        often in 1..2_000_u64,
+        mode in mode(),
+    ) {
+        let rarely = Harness::with(mode).run(&operations, |_, _| {});
+        let frequently = Harness::with(mode).run(&operations, |timeline, now| {
             while timeline.now() < now {
                 let next = (timeline.now() + Nanos(often * 1_000)).min(now);
                 timeline.advance(next);
@@ -430,9 +445,9 @@ proptest! {
     /// A forecast is exact to the nanosecond if nothing new arrives, and computing it changes
     /// nothing.
     #[test]
-    fn forecasts_come_true(deeds in deeds(), mode in mode()) {
+    fn forecasts_are_exact(operations in operations(), mode in mode()) {
         let mut harness = Harness::with(mode);
-        deeds.iter().for_each(|deed| harness.act(deed));
+        operations.iter().for_each(|operation| harness.act(operation));
         let now = harness.now;
         let streams = harness.streams.clone();
         for &(stream, _) in &streams {
@@ -475,9 +490,9 @@ proptest! {
     ) {
         let mut harness = Harness::with(Mode { mps, slows: false });
         for process in 0..PROCESSES {
-            harness.act(&Deed::Context { process, gpu: 0 });
-            harness.act(&Deed::Stream { context: process, blocking: false, priority: 0 });
-            harness.act(&Deed::Stream { context: process, blocking: false, priority: -1 });
+            harness.act(&Op::Context { process, gpu: 0 });
+            harness.act(&Op::Stream { context: process, blocking: false, priority: 0 });
+            harness.act(&Op::Stream { context: process, blocking: false, priority: -1 });
         }
         let (begun, latency) = (harness.now, harness.figures.launch_latency);
         let (mut lengths, mut area, mut longest) = (Nanos::ZERO, 0, Nanos::ZERO);
@@ -486,7 +501,8 @@ proptest! {
             let cost = Nanos::from_micros(micros);
             let (id, _) = harness.streams[stream];
             let footprint = Footprint::of_blocks(tenths, 10, 10);
-            if let Ok(ticket) = harness.timeline().launch_in(id, Kernel::Spin(Some(cost)), footprint, begun) {
+            let kernel = Kernel::Spin(Some(cost));
+            if let Ok(ticket) = harness.timeline().launch_in(id, kernel, footprint, begun) {
                 (lengths, area) = (lengths + cost, area + micros * tenths.min(10));
                 longest = longest.max(cost);
                 last.push(ticket);
@@ -509,14 +525,14 @@ proptest! {
     ) {
         let mut harness = Harness::new();
         for process in 0..PROCESSES {
-            harness.act(&Deed::Context { process, gpu: 0 });
-            harness.act(&Deed::Stream { context: process, blocking: false, priority: 0 });
-            harness.act(&Deed::Stream { context: process, blocking: true, priority: -2 });
+            harness.act(&Op::Context { process, gpu: 0 });
+            harness.act(&Op::Stream { context: process, blocking: false, priority: 0 });
+            harness.act(&Op::Stream { context: process, blocking: true, priority: -2 });
         }
         let mut launched = Nanos::ZERO;
         let mut last = [None; 6];
         for &(stream, micros, gap) in &kernels {
-            harness.act(&Deed::Pass(gap));
+            harness.act(&Op::Pass(gap));
             let cost = Nanos::from_micros(micros);
             let now = harness.now;
             let (id, _) = harness.streams[stream];

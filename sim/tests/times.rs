@@ -30,13 +30,13 @@ impl Setup {
 
 /// Returns both times of an event since a base: as reported, and as the timeline has it.
 fn times(machine: &Machine, base: EventId, event: EventId) -> (i64, i64) {
-    let told = machine.elapsed(base, event).unwrap().unwrap();
+    let reported = machine.elapsed(base, event).unwrap().unwrap();
     let [base, event] = [base, event].map(|event| machine.recorded_at(event).unwrap().unwrap());
-    (told, event.0.cast_signed() - base.0.cast_signed())
+    (reported, event.0.cast_signed() - base.0.cast_signed())
 }
 
 #[test]
-fn event_times_are_those_of_the_timeline_within_half_a_microsecond() {
+fn event_times_are_exact_to_half_a_microsecond() {
     let setup = Setup::new();
     // A neighbour divides our kernels into slices.
     let [machine, neighbour] = [setup.machine(), setup.machine()];
@@ -62,11 +62,11 @@ fn event_times_are_those_of_the_timeline_within_half_a_microsecond() {
     for in_one_stream in &events {
         let mut last = 0;
         for &event in in_one_stream {
-            let (told, was) = times(&machine, base, event);
-            assert!((told - was).abs() <= 500, "{told} told, {was} was");
-            assert_eq!(told % 500, 0, "off the grid");
-            assert!(told >= last, "{told} after {last}");
-            last = told;
+            let (reported, was) = times(&machine, base, event);
+            assert!((reported - was).abs() <= 500, "{reported} reported, {was} was");
+            assert_eq!(reported % 500, 0, "off the grid");
+            assert!(reported >= last, "{reported} after {last}");
+            last = reported;
         }
         for pair in in_one_stream.windows(2) {
             assert!(machine.elapsed(pair[0], pair[1]).unwrap().unwrap() >= 0);
@@ -76,7 +76,7 @@ fn event_times_are_those_of_the_timeline_within_half_a_microsecond() {
 
 /// Checks the real clock: the host must not see an event before its time.
 #[test]
-fn event_times_never_run_backwards_on_the_real_clock() {
+fn event_times_on_the_real_clock_never_run_backwards() {
     let setup = Setup::new();
     let machine = Machine::open(&setup.settings).unwrap();
     let context = machine.create_context(0).unwrap();
@@ -92,14 +92,14 @@ fn event_times_never_run_backwards_on_the_real_clock() {
         let at = machine.recorded_at(event).unwrap().unwrap();
         assert!(last < at && at < machine.now(), "{last}, {at}");
         assert!(at + machine.figures().visibility <= machine.now(), "seen before it could be");
-        let (told, was) = times(&machine, base, event);
-        assert!((told - was).abs() <= 500 && asked > last);
+        let (reported, was) = times(&machine, base, event);
+        assert!((reported - was).abs() <= 500 && asked > last);
         last = at;
     }
 }
 
 #[test]
-fn elapsed_times_lose_precision_as_a_float_of_milliseconds_does() {
+fn elapsed_times_have_the_precision_of_a_float() {
     let setup = Setup::new();
     let machine = setup.machine();
     let context = machine.create_context(0).unwrap();
@@ -132,7 +132,7 @@ fn elapsed_times_lose_precision_as_a_float_of_milliseconds_does() {
 }
 
 #[test]
-fn a_clock_that_drifts_or_steps_shows_in_elapsed_times_and_nowhere_else() {
+fn clock_drift_and_steps_change_only_elapsed_times() {
     let mut setup = Setup::new();
     setup.settings.figures.clock_rate = ClockRate(-100_000);
     let machine = setup.machine();
@@ -152,8 +152,8 @@ fn a_clock_that_drifts_or_steps_shows_in_elapsed_times_and_nowhere_else() {
     another.set_clock(0, ClockRate(50_000), -20_000_000_000).unwrap();
     record_after(events[3], 1);
     let off = |from, to| {
-        let (told, was) = times(&machine, from, to);
-        told - was
+        let (reported, was) = times(&machine, from, to);
+        reported - was
     };
     let near =
         |off: i64, expected: i64| assert!((off - expected).abs() <= 1_000, "{off} for {expected}");

@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<String> {
     if arguments.ppm.is_some() || arguments.step_us != 0 {
         machine.set_clock(gpu, after, arguments.step_us * 1_000)?;
     }
-    Ok(format!("GPU {gpu}: {} ppm beside the host's clock\n", ppm(after)))
+    Ok(format!("GPU {gpu}: {} ppm against the host's clock\n", ppm(after)))
 }
 
 /// Returns parts per million.

@@ -1,7 +1,7 @@
 //! `cgpu-sim`: shows simulated GPUs (`status`) and journals of runs on them (`trace`), injects
 //! errors (`xid`), changes clocks (`clock`), and measures the simulator's speed (`speed`).
 #![forbid(unsafe_code)]
-#![deny(clippy::print_stdout)] // `print` writes there
+#![deny(clippy::print_stdout)] // `print_output` writes there
 
 mod clock;
 mod readable;
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         Command::Clock(arguments) => clock::run(&arguments),
         Command::Speed(arguments) => speed::run(&arguments),
     };
-    match answer.and_then(|answer| tell(&answer)) {
+    match answer.and_then(|answer| print_output(&answer)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("cgpu-sim: {error:#}");
@@ -57,10 +57,10 @@ fn main() -> ExitCode {
 
 /// Prints the output. A reader that closes the pipe (`| head`) is not an error; `println!` would
 /// panic.
-fn tell(answer: &str) -> Result<()> {
+fn print_output(answer: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(answer.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        told => told.context("cannot write the answer"),
+        written => written.context("cannot write the output"),
     }
 }

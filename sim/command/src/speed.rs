@@ -23,7 +23,8 @@ use clap::Args;
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// Duration of each measurement in seconds
-    #[arg(long, default_value_t = 4, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=600))]
+    #[arg(long, default_value_t = 4, value_name = "SECONDS",
+        value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
     /// Internal: launch on the machine of this file, and print the number of launches
     #[arg(long, hide = true, value_name = "FILE")]
@@ -71,7 +72,7 @@ fn launches_per_second(state: &Path, processes: usize, seconds: u32) -> Result<f
     for child in children {
         let output = child.wait_with_output()?;
         let text = String::from_utf8(output.stdout)?;
-        total += text.trim().parse::<u32>().context("a launching process counted nothing")?;
+        total += text.trim().parse::<u32>().context("a launching process printed no count")?;
     }
     Ok(f64::from(total) / f64::from(seconds))
 }

@@ -61,22 +61,25 @@ pub(crate) fn machine(state: Option<&Path>) -> Result<(Machine, PathBuf)> {
     let state = settings.state.clone();
     ensure!(
         state.exists(),
-        "there are no simulated GPUs in {}: no program has used them yet; those of `cgpu run --sim GPUS` are in gpus/GPUS under \
-         the monitor's root (--state /run/cgpu/gpus/A10:23028)",
+        "there are no simulated GPUs in {}: no program has used them yet; GPUs of \
+         `cgpu run --sim GPUS` are in gpus/GPUS under the monitor's root \
+         (--state /run/cgpu/gpus/A10:23028)",
         state.display()
     );
-    let machine = Machine::open(&settings).context("cannot look at the GPUs")?;
+    let machine = Machine::open(&settings)
+        .with_context(|| format!("cannot open the simulated GPUs in {}", state.display()))?;
     Ok((machine, state))
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<String> {
     let (machine, state) = machine(arguments.state.as_deref())?;
-    let gpus = (0..machine.gpus().len()).map(|gpu| look(&machine, gpu)).collect::<Result<_>>()?;
+    let gpus =
+        (0..machine.gpus().len()).map(|gpu| gpu_status(&machine, gpu)).collect::<Result<_>>()?;
     let status = Status { state, time_scale_milli: machine.time_scale_milli(), gpus };
     Ok(if arguments.json { serde_json::to_string(&status)? + "\n" } else { text(&status) })
 }
 
-fn look(machine: &Machine, gpu: usize) -> Result<Gpu> {
+fn gpu_status(machine: &Machine, gpu: usize) -> Result<Gpu> {
     let memory = machine.memory_info(gpu)?;
     let time = machine.engine_time(gpu)?;
     let processes = machine.processes(gpu)?.into_iter().map(|process| Process {
@@ -103,7 +106,7 @@ fn look(machine: &Machine, gpu: usize) -> Result<Gpu> {
 fn model(gpu: &GpuSpec) -> String {
     match gpu.part {
         Part::Instance(instance) => format!("{} {}", gpu.model.key, instance.profile()),
-        Part::Partitioned => format!("{} in instances", gpu.model.key),
+        Part::Partitioned => format!("{} partitioned", gpu.model.key),
         Part::Whole => gpu.model.key.to_owned(),
     }
 }
@@ -125,10 +128,10 @@ fn text(status: &Status) -> String {
             String::new(),
         ]);
         for process in &gpu.processes {
-            let gone = if process.dying { " (dying)" } else { "" };
+            let ended = if process.dying { " (dying)" } else { "" };
             rows.add_row([
                 String::new(),
-                format!("{}{gone}", process.pid),
+                format!("{}{ended}", process.pid),
                 mib(process.memory_bytes),
                 String::new(),
                 String::new(),

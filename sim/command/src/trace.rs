@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<String> {
     let text = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     // The last line of a killed process may not be valid text.
     let whole = Trace::of_journal(&String::from_utf8_lossy(&text));
-    ensure!(!whole.is_empty(), "{} holds no line of a journal (CGPU_SIM_JOURNAL)", file.display());
+    ensure!(!whole.is_empty(), "{} is not a journal (CGPU_SIM_JOURNAL)", file.display());
     let trace = match (from, to) {
         (0.0, None) => whole,
         (from, to) => whole.between(nanos(from), to.map_or(Nanos::MAX, nanos)),
@@ -55,14 +55,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<String> {
         write(svg, &trace.picture())?;
     }
     let summary = trace.summary();
-    Ok(if arguments.json { serde_json::to_string(&summary)? + "\n" } else { words(&summary) })
+    Ok(if arguments.json {
+        serde_json::to_string(&summary)? + "\n"
+    } else {
+        summary_text(&summary)
+    })
 }
 
 fn write(file: &Path, text: &str) -> Result<()> {
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn words(summary: &Summary) -> String {
+fn summary_text(summary: &Summary) -> String {
     let mut text = format!(
         "{} of device time, {} calls, {} of them refused\n",
         millis(summary.length_ns),
@@ -72,7 +76,7 @@ fn words(summary: &Summary) -> String {
     if summary.lost_spans > 0 {
         let lost = summary.lost_spans;
         text.push_str(&format!(
-            "{lost} spans are missing: nobody who keeps the journal called for too long\n"
+            "{lost} spans are missing: no process that keeps the journal made a call for too long\n"
         ));
     }
     for gpu in &summary.gpus {
@@ -113,7 +117,7 @@ fn instant(text: &str) -> Result<f64, String> {
     }
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // `instant` has seen to it
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // checked by `instant`
 fn nanos(millis: f64) -> Nanos {
     Nanos((millis * 1e6) as u64)
 }

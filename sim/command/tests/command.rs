@@ -19,13 +19,13 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn its_own_speed_is_told_as_three_figures() {
+fn speed_prints_three_figures() {
     let folder = tempfile::tempdir().unwrap();
     let output = cgpu_sim(&["speed", "--seconds", "1"], &folder.path().join("unused"));
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     for key in ["sim_launches_per_s", "sim_launches_per_s_4", "sim_virtual_seconds_per_minute"] {
-        assert!(told[key].as_f64().unwrap() > 0.0, "{told}");
+        assert!(figures[key].as_f64().unwrap() > 0.0, "{figures}");
     }
     assert!(!cgpu_sim(&["speed", "--seconds", "0"], folder.path()).status.success());
 }
@@ -64,7 +64,7 @@ fn journal(path: &Path) {
 }
 
 #[test]
-fn a_journal_becomes_a_trace_a_picture_and_figures() {
+fn journal_is_converted_to_trace_picture_and_summary() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     journal(Path::new(&at("journal")));
@@ -99,17 +99,17 @@ fn a_journal_becomes_a_trace_a_picture_and_figures() {
 }
 
 #[test]
-fn what_is_no_journal_is_refused() {
+fn file_that_is_no_journal_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("text");
     std::fs::write(&file, b"\xffnot a journal\n").unwrap();
     let output = cgpu_sim(&["trace", file.to_str().unwrap()], folder.path());
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("holds no line of a journal"));
+    assert!(text(&output.stderr).contains("is not a journal"));
 }
 
 #[test]
-fn looking_makes_no_gpus() {
+fn status_creates_no_gpus() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let state = folder.path().join("state");
     let output = cgpu_sim(&["status"], &state);
@@ -143,7 +143,7 @@ fn looking_makes_no_gpus() {
 }
 
 #[test]
-fn an_error_of_a_gpu_reaches_the_machine() {
+fn injected_error_is_recorded_by_the_machine() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let state = folder.path().join("segment");
     assert!(!cgpu_sim(&["xid", "1", "79"], &state).status.success(), "there is no machine");
@@ -159,7 +159,7 @@ fn an_error_of_a_gpu_reaches_the_machine() {
     let refused = cgpu_sim(&["xid", "9", "79"], &state);
     assert!(text(&refused.stderr).contains("there is no GPU 9"), "{}", text(&refused.stderr));
     let status = text(&cgpu_sim(&["status"], &state).stdout);
-    assert!(status.contains("A100 in instances") && status.contains("A100 2g.10gb"), "{status}");
+    assert!(status.contains("A100 partitioned") && status.contains("A100 2g.10gb"), "{status}");
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn clock_changed_by_command_is_changed_for_every_process() {
             .unwrap();
     let shown = cgpu_sim(&["clock", "1"], &state);
     assert!(shown.status.success(), "{}", text(&shown.stderr));
-    assert_eq!(text(&shown.stdout), "GPU 1: -2.5 ppm beside the host's clock\n");
+    assert_eq!(text(&shown.stdout), "GPU 1: -2.5 ppm against the host's clock\n");
     let changed = cgpu_sim(&["clock", "1", "--ppm", "-100", "--step-us", "-20"], &state);
     assert!(changed.status.success(), "{}", text(&changed.stderr));
     assert_eq!(machine.clock_rate(1), Ok(ClockRate(-100_000)));

@@ -5,7 +5,6 @@ use cgpu_sim::Error;
 
 use crate::argument::NullPointer;
 
-/// Result of a simulated function.
 pub(crate) type Answer<T = ()> = Result<T, Failure>;
 
 /// A `CUresult` other than success.

@@ -50,7 +50,6 @@ impl<T> Received<*mut T> for Out<T> {
 }
 
 impl<T> Out<T> {
-    /// A NULL pointer.
     #[allow(dead_code, reason = "NVML has no call that leaves an argument of another out")]
     pub(crate) const NONE: Self = Self(ptr::null_mut());
 
@@ -83,12 +82,12 @@ impl<T> Out<T> {
 
     /// Writes the value; fails on NULL.
     pub(crate) fn put(self, value: T) -> Result<(), NullPointer> {
-        self.required()?.put_if_asked(value);
+        self.required()?.put_if_not_null(value);
         Ok(())
     }
 
     /// Writes the value, unless the pointer is NULL.
-    pub(crate) fn put_if_asked(self, value: T) {
+    pub(crate) fn put_if_not_null(self, value: T) {
         if !self.is_null() {
             // SAFETY: not NULL, so valid for writes by the contract of `received`. It need not be
             // aligned for `T`.
@@ -120,7 +119,6 @@ impl<T: Copy> Out<T> {
         In(self.required()?.0.cast_const()).read()
     }
 
-    /// Reads `count` values.
     pub(crate) fn read_all(self, count: usize) -> Result<Vec<T>, NullPointer> {
         In(self.0.cast_const()).read_all(count)
     }
@@ -187,7 +185,6 @@ impl<T: Copy> In<T> {
         Ok(unsafe { self.0.read_unaligned() })
     }
 
-    /// Reads `count` values.
     pub(crate) fn read_all(self, count: usize) -> Result<Vec<T>, NullPointer> {
         if count > 0 {
             self.required()?;
@@ -237,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn null_is_told_from_values() {
+    fn null_pointers_are_refused() {
         let mut value = 3_u32;
         // SAFETY: the pointer is to a live local.
         let out: Out<u32> = unsafe { Received::received(&raw mut value) };
@@ -247,11 +244,11 @@ mod tests {
         // SAFETY: NULL is allowed.
         let none: Out<u32> = unsafe { Received::received(ptr::null_mut::<u32>()) };
         assert_eq!(none.put(1), Err(NullPointer));
-        none.put_if_asked(1);
+        none.put_if_not_null(1);
     }
 
     #[test]
-    fn texts_are_cut_to_fit() {
+    fn texts_are_truncated_to_fit() {
         let mut buffer = [b'x'.cast_signed(); 8];
         // SAFETY: the pointer is to a live local.
         let out: Out<c_char> = unsafe { Received::received(buffer.as_mut_ptr()) };
@@ -264,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn magic_numbers_are_found_without_reading_on() {
+    fn begins_with_stops_at_first_difference() {
         let begins = |text: &[u8], magic: &[u8]| {
             // SAFETY: a NUL-terminated slice.
             let image: In<c_void> = unsafe { Received::received(text.as_ptr().cast::<c_void>()) };

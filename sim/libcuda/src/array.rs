@@ -33,18 +33,15 @@ pub(crate) struct Array {
     pub(crate) handles: Mutex<Vec<(c_uint, CUarray)>>,
 }
 
-/// The memory behind an array.
 #[derive(Debug)]
 pub(crate) enum Memory {
     /// Its own allocation, by address.
     Own(u64),
     /// The mapping, if any, and the bytes that the array needs.
     Deferred(Mutex<Option<Mapped>>, u64),
-    /// Mapped tile by tile.
     Sparse(Sparse),
     /// Imported external memory, and the offset in it.
     External(Window, u64),
-    /// A level of another array, by index.
     LevelOf(Arc<Array>, usize),
 }
 
@@ -82,7 +79,7 @@ impl Array {
         if let Some((sparse, number)) = sparse
             && !extent.contains(&0)
         {
-            sparse.demand(number, position, extent)?;
+            sparse.check_mapped(number, position, extent)?;
         }
         Ok((self.address()? + level.offset, level))
     }

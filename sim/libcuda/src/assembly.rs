@@ -17,7 +17,6 @@ use crate::context::Context;
 use crate::driver::Driver;
 use crate::{event, green};
 
-/// A context's hidden streams.
 #[derive(Debug, Default)]
 pub(crate) struct Assembly {
     records: OnceLock<StreamId>,

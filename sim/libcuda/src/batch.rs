@@ -52,7 +52,6 @@ impl SourceAccess {
     }
 }
 
-/// A batch that was refused.
 #[derive(Clone, Copy, Debug)]
 struct Refused {
     failure: Failure,
@@ -146,7 +145,6 @@ fn enqueue(
     last.map_or(Ok(()), |ticket| driver.machine.wait(ticket)).map_err(Refused::batch)
 }
 
-/// The attributes of each copy of a batch.
 struct Attributes {
     /// The index of the first copy to which each of `accesses` applies.
     starts: Vec<usize>,
@@ -226,7 +224,7 @@ fn boxes(
 /// Converts the result; in version 1, also writes the index of the refused copy.
 fn answer(done: Result<(), Refused>, fail_idx: Out<usize>) -> Answer {
     done.map_err(|refused| {
-        fail_idx.put_if_asked(refused.index);
+        fail_idx.put_if_not_null(refused.index);
         refused.failure
     })
 }

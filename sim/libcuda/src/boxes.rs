@@ -5,39 +5,37 @@ use cgpu_abi::types::*;
 use crate::answer::{Answer, INVALID_VALUE};
 use crate::argument::{In, Out};
 use crate::call::Call;
-use crate::copy::{Manner, copy};
+use crate::copy::{CopyMode, copy};
 use crate::graph::Copying;
 
-fn boxes(call: &Call, manner: Manner, stream: CUstream, what: &CUDA_MEMCPY3D) -> Answer {
+fn boxes(call: &Call, mode: CopyMode, stream: CUstream, what: &CUDA_MEMCPY3D) -> Answer {
     let driver = call.driver()?;
     let context = driver.current()?;
     if what.depth == 0 {
         return Ok(());
     }
-    copy(call, manner, stream, Copying::received(what, context).pitched(driver)?)
+    copy(call, mode, stream, Copying::received(what, context).pitched(driver)?)
 }
 
 pub(crate) fn cuMemcpy3DAsync_v2(call: &Call, copy: In<CUDA_MEMCPY3D>, stream: CUstream) -> Answer {
-    boxes(call, Manner::Asynchronous, stream, &copy.read()?)
+    boxes(call, CopyMode::Asynchronous, stream, &copy.read()?)
 }
 pub(crate) use cuMemcpy3DAsync_v2 as cuMemcpy3DAsync_v2_ptsz;
 
 pub(crate) fn cuMemcpy3D_v2(call: &Call, copy: In<CUDA_MEMCPY3D>) -> Answer {
-    boxes(call, Manner::Synchronous, CUstream::NULL, &copy.read()?)
+    boxes(call, CopyMode::Synchronous, CUstream::NULL, &copy.read()?)
 }
 pub(crate) use cuMemcpy3D_v2 as cuMemcpy3D_v2_ptds;
 
-/// Start of a row.
 enum Place {
     Array(CUarray, usize),
     Device(CUdeviceptr),
     Host(usize),
 }
 
-/// Copies one row.
 fn row(
     call: &Call,
-    manner: Manner,
+    mode: CopyMode,
     stream: CUstream,
     to: Place,
     from: Place,
@@ -87,7 +85,7 @@ fn row(
     if matches!((&to, &from), (Place::Device(0), _) | (_, Place::Device(0))) {
         return Err(INVALID_VALUE);
     }
-    boxes(call, manner, stream, &what)
+    boxes(call, mode, stream, &what)
 }
 
 pub(crate) fn cuMemcpyAtoH_v2(
@@ -98,7 +96,7 @@ pub(crate) fn cuMemcpyAtoH_v2(
     byte_count: usize,
 ) -> Answer {
     let (to, from) = (Place::Host(dst_host.address()), Place::Array(src_array, src_offset));
-    row(call, Manner::Synchronous, CUstream::NULL, to, from, byte_count)
+    row(call, CopyMode::Synchronous, CUstream::NULL, to, from, byte_count)
 }
 pub(crate) use cuMemcpyAtoH_v2 as cuMemcpyAtoH_v2_ptds;
 
@@ -111,7 +109,7 @@ pub(crate) fn cuMemcpyAtoHAsync_v2(
     stream: CUstream,
 ) -> Answer {
     let (to, from) = (Place::Host(dst_host.address()), Place::Array(src_array, src_offset));
-    row(call, Manner::Asynchronous, stream, to, from, byte_count)
+    row(call, CopyMode::Asynchronous, stream, to, from, byte_count)
 }
 pub(crate) use cuMemcpyAtoHAsync_v2 as cuMemcpyAtoHAsync_v2_ptsz;
 
@@ -123,7 +121,7 @@ pub(crate) fn cuMemcpyHtoA_v2(
     byte_count: usize,
 ) -> Answer {
     let (to, from) = (Place::Array(dst_array, dst_offset), Place::Host(src_host.address()));
-    row(call, Manner::Synchronous, CUstream::NULL, to, from, byte_count)
+    row(call, CopyMode::Synchronous, CUstream::NULL, to, from, byte_count)
 }
 pub(crate) use cuMemcpyHtoA_v2 as cuMemcpyHtoA_v2_ptds;
 
@@ -136,7 +134,7 @@ pub(crate) fn cuMemcpyHtoAAsync_v2(
     stream: CUstream,
 ) -> Answer {
     let (to, from) = (Place::Array(dst_array, dst_offset), Place::Host(src_host.address()));
-    row(call, Manner::Asynchronous, stream, to, from, byte_count)
+    row(call, CopyMode::Asynchronous, stream, to, from, byte_count)
 }
 pub(crate) use cuMemcpyHtoAAsync_v2 as cuMemcpyHtoAAsync_v2_ptsz;
 
@@ -148,7 +146,7 @@ pub(crate) fn cuMemcpyAtoD_v2(
     byte_count: usize,
 ) -> Answer {
     let (to, from) = (Place::Device(dst_device), Place::Array(src_array, src_offset));
-    row(call, Manner::Synchronous, CUstream::NULL, to, from, byte_count)
+    row(call, CopyMode::Synchronous, CUstream::NULL, to, from, byte_count)
 }
 pub(crate) use cuMemcpyAtoD_v2 as cuMemcpyAtoD_v2_ptds;
 
@@ -160,7 +158,7 @@ pub(crate) fn cuMemcpyDtoA_v2(
     byte_count: usize,
 ) -> Answer {
     let (to, from) = (Place::Array(dst_array, dst_offset), Place::Device(src_device));
-    row(call, Manner::Synchronous, CUstream::NULL, to, from, byte_count)
+    row(call, CopyMode::Synchronous, CUstream::NULL, to, from, byte_count)
 }
 pub(crate) use cuMemcpyDtoA_v2 as cuMemcpyDtoA_v2_ptds;
 
@@ -173,6 +171,6 @@ pub(crate) fn cuMemcpyAtoA_v2(
     byte_count: usize,
 ) -> Answer {
     let (to, from) = (Place::Array(dst_array, dst_offset), Place::Array(src_array, src_offset));
-    row(call, Manner::Synchronous, CUstream::NULL, to, from, byte_count)
+    row(call, CopyMode::Synchronous, CUstream::NULL, to, from, byte_count)
 }
 pub(crate) use cuMemcpyAtoA_v2 as cuMemcpyAtoA_v2_ptds;

@@ -14,7 +14,6 @@ use crate::answer::{Answer, NOT_INITIALIZED, NOT_PERMITTED};
 use crate::driver::Driver;
 use crate::{capture, checkpoint};
 
-/// How a function was called.
 #[derive(Debug)]
 pub(crate) struct Call {
     /// Whether stream 0 is the calling thread's default stream.
@@ -59,7 +58,7 @@ pub(crate) fn note<V: Into<Value>>(name: &str, value: impl FnOnce() -> V) {
 }
 
 /// Runs the simulated function of a row.
-pub(crate) fn play(
+pub(crate) fn run(
     position: usize,
     flavour: Flavour,
     describe: impl FnOnce(&mut Arguments),
@@ -67,8 +66,11 @@ pub(crate) fn play(
 ) -> CUresult {
     let per_thread = matches!(flavour, Flavour::PerThreadStream | Flavour::PerThreadDefault);
     // A locked process blocks in its calls, except in those that could unlock it.
-    let _entered =
-        if checkpoint::is_about(position) { None } else { machine().and_then(Machine::enter) };
+    let _entered = if checkpoint::is_checkpoint_call(position) {
+        None
+    } else {
+        machine().and_then(Machine::enter)
+    };
     let simulated = || capture::admit(position).and_then(|()| function(&Call { per_thread }));
     CUresult(WATCH.around(position, describe, machine, || match simulated() {
         Ok(()) => CUresult::SUCCESS.0,

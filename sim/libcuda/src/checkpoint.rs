@@ -24,7 +24,7 @@ values!(CUcheckpointOperationHandle);
 const CUSTOM_STORAGE: u32 = 13_040;
 
 /// Returns whether a row is one of these functions.
-pub(crate) fn is_about(position: usize) -> bool {
+pub(crate) fn is_checkpoint_call(position: usize) -> bool {
     const ROWS: [usize; 7] = [
         row::cuCheckpointProcessRestore,
         row::cuCheckpointProcessCheckpoint,
@@ -57,7 +57,7 @@ fn refuse_custom_storage(out: usize) -> Answer {
     }
 }
 
-fn demand(condition: bool) -> Answer {
+fn require(condition: bool) -> Answer {
     if condition { Ok(()) } else { Err(INVALID_VALUE) }
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn cuCheckpointProcessLock(
     args: Out<CUcheckpointLockArgs>,
 ) -> Answer {
     let args = if args.is_null() { CUcheckpointLockArgs::default() } else { args.read()? };
-    demand(args.reserved0 == 0 && args.reserved1 == [0; 7])?;
+    require(args.reserved0 == 0 && args.reserved1 == [0; 7])?;
     let timeout = (args.timeout_ms != 0).then(|| Nanos::from_millis(u64::from(args.timeout_ms)));
     let locked = with(pid, |machine, pid| Ok(machine.lock_process(pid, timeout)?))?;
     if locked { Ok(()) } else { Err(NOT_READY) }
@@ -80,7 +80,7 @@ pub(crate) fn cuCheckpointProcessCheckpoint(
 ) -> Answer {
     if !args.is_null() {
         let args = args.read()?;
-        demand(args.reserved == [0; 56])?;
+        require(args.reserved == [0; 56])?;
         refuse_custom_storage(args.custom_storage_info_out)?;
     }
     with(pid, |machine, pid| Ok(machine.checkpoint_process(pid)?))
@@ -95,7 +95,7 @@ fn check_pairs(machine: &Machine, pid: u32, pairs: &[CUcheckpointGpuPair]) -> An
             pairs.iter().find(|pair| pair.old_uuid.bytes == uuid(gpu)).ok_or(INVALID_VALUE)?;
         let mut all = 0..machine.gpus().len();
         let to = all.find(|&to| uuid(to) == pair.new_uuid.bytes).ok_or(INVALID_VALUE)?;
-        demand(machine.gpus()[to].model.key == machine.gpus()[gpu].model.key)?;
+        require(machine.gpus()[to].model.key == machine.gpus()[gpu].model.key)?;
         if to != gpu {
             return Err(NOT_SUPPORTED);
         }
@@ -111,7 +111,7 @@ pub(crate) fn cuCheckpointProcessRestore(
     let mut pairs = Vec::new();
     if !args.is_null() {
         let args = args.read()?;
-        demand(args.reserved == [0; 40] && args.padding0 == 0)?;
+        require(args.reserved == [0; 40] && args.padding0 == 0)?;
         refuse_custom_storage(args.custom_storage_info_out)?;
         // SAFETY: the program gives the number of pairs; they are valid for the call.
         let given: In<CUcheckpointGpuPair> = unsafe { In::received(args.gpu_pairs) };
@@ -131,7 +131,7 @@ pub(crate) fn cuCheckpointProcessUnlock(
     args: Out<CUcheckpointUnlockArgs>,
 ) -> Answer {
     if !args.is_null() {
-        demand(args.read()?.reserved == [0; 8])?;
+        require(args.read()?.reserved == [0; 8])?;
     }
     with(pid, |machine, pid| Ok(machine.unlock_process(pid)?))
 }

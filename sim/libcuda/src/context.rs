@@ -154,7 +154,6 @@ fn top() -> Option<CUcontext> {
     STACK.with_borrow(|stack| stack.last().copied().filter(|context| !context.is_null()))
 }
 
-/// Returns the calling thread's current context.
 pub(crate) fn current(driver: &Driver) -> Answer<Arc<Context>> {
     let handle = top().ok_or(INVALID_CONTEXT)?;
     driver.contexts.get(handle.0).ok_or(CONTEXT_IS_DESTROYED)
@@ -291,7 +290,7 @@ pub(crate) use cuCtxPushCurrent_v2 as cuCtxPushCurrent;
 pub(crate) fn cuCtxPopCurrent_v2(call: &Call, pctx: Out<CUcontext>) -> Answer {
     call.driver()?;
     let context = STACK.with_borrow_mut(Vec::pop).ok_or(INVALID_CONTEXT)?;
-    pctx.put_if_asked(context);
+    pctx.put_if_not_null(context);
     Ok(())
 }
 pub(crate) use cuCtxPopCurrent_v2 as cuCtxPopCurrent;
@@ -417,8 +416,8 @@ pub(crate) fn cuCtxGetStreamPriorityRange(
     greatest_priority: Out<c_int>,
 ) -> Answer {
     call.driver()?.current()?;
-    least_priority.put_if_asked(0);
-    greatest_priority.put_if_asked(cgpu_sim::machine::GREATEST_PRIORITY);
+    least_priority.put_if_not_null(0);
+    greatest_priority.put_if_not_null(cgpu_sim::machine::GREATEST_PRIORITY);
     Ok(())
 }
 

@@ -26,7 +26,7 @@ pub(crate) const STAGED: u64 = 64 << 10;
 
 /// Whether the call waits for the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum CopyMode {
     /// The call returns when the copy is done.
     Synchronous,
     /// The call returns as soon as the host memory allows it.
@@ -50,10 +50,10 @@ impl Staging {
 }
 
 /// Copies, or adds the copy to a capture.
-pub(crate) fn copy(call: &Call, manner: Manner, stream: CUstream, what: Pitched) -> Answer {
+pub(crate) fn copy(call: &Call, mode: CopyMode, stream: CUstream, what: Pitched) -> Answer {
     let driver = call.driver()?;
     let lane = capture::lane(driver, stream, call.per_thread)?;
-    if manner == Manner::Synchronous {
+    if mode == CopyMode::Synchronous {
         capture::refuse_unsafe(driver)?;
     }
     if what.width == 0 || what.rows == 0 {
@@ -69,7 +69,7 @@ pub(crate) fn copy(call: &Call, manner: Manner, stream: CUstream, what: Pitched)
     };
     let kind = kind(to.side, from.side);
     let what = Pitched { to: to.address, from: from.address, ..what };
-    if manner == Manner::Asynchronous
+    if mode == CopyMode::Asynchronous
         && from.side == Side::Pageable
         && what.rows == 1
         && what.width <= STAGED
@@ -80,13 +80,12 @@ pub(crate) fn copy(call: &Call, manner: Manner, stream: CUstream, what: Pitched)
     // program guarantees it by calling an asynchronous function with pinned memory.
     let ticket = unsafe { driver.machine.copy(stream, kind, what) }?;
     let pageable = !to.side.is_reachable() || !from.side.is_reachable();
-    if pageable || manner == Manner::Synchronous && kind != CopyKind::DeviceToDevice {
+    if pageable || mode == CopyMode::Synchronous && kind != CopyKind::DeviceToDevice {
         driver.machine.wait(ticket)?;
     }
     Ok(())
 }
 
-/// Returns the direction of a copy.
 pub(crate) fn kind(to: Side, from: Side) -> CopyKind {
     match (to, from) {
         (Side::Device, Side::Device) => CopyKind::DeviceToDevice,
@@ -130,7 +129,7 @@ pub(crate) fn cuMemcpyAsync(
     byte_count: usize,
     stream: CUstream,
 ) -> Answer {
-    copy(call, Manner::Asynchronous, stream, Pitched::line(dst, src, byte_count as u64))
+    copy(call, CopyMode::Asynchronous, stream, Pitched::line(dst, src, byte_count as u64))
 }
 pub(crate) use cuMemcpyAsync as cuMemcpyAsync_ptsz;
 
@@ -140,7 +139,7 @@ pub(crate) fn cuMemcpy(
     src: CUdeviceptr,
     byte_count: usize,
 ) -> Answer {
-    copy(call, Manner::Synchronous, CUstream::NULL, Pitched::line(dst, src, byte_count as u64))
+    copy(call, CopyMode::Synchronous, CUstream::NULL, Pitched::line(dst, src, byte_count as u64))
 }
 pub(crate) use cuMemcpy as cuMemcpy_ptds;
 
@@ -153,7 +152,7 @@ pub(crate) fn cuMemcpyHtoDAsync_v2(
 ) -> Answer {
     let what =
         Pitched::line(device(call, dst_device)?, src_host.address() as u64, byte_count as u64);
-    copy(call, Manner::Asynchronous, stream, what)
+    copy(call, CopyMode::Asynchronous, stream, what)
 }
 pub(crate) use cuMemcpyHtoDAsync_v2 as cuMemcpyHtoDAsync_v2_ptsz;
 
@@ -165,7 +164,7 @@ pub(crate) fn cuMemcpyHtoD_v2(
 ) -> Answer {
     let what =
         Pitched::line(device(call, dst_device)?, src_host.address() as u64, byte_count as u64);
-    copy(call, Manner::Synchronous, CUstream::NULL, what)
+    copy(call, CopyMode::Synchronous, CUstream::NULL, what)
 }
 pub(crate) use cuMemcpyHtoD_v2 as cuMemcpyHtoD_v2_ptds;
 
@@ -178,7 +177,7 @@ pub(crate) fn cuMemcpyDtoHAsync_v2(
 ) -> Answer {
     let what =
         Pitched::line(dst_host.address() as u64, device(call, src_device)?, byte_count as u64);
-    copy(call, Manner::Asynchronous, stream, what)
+    copy(call, CopyMode::Asynchronous, stream, what)
 }
 pub(crate) use cuMemcpyDtoHAsync_v2 as cuMemcpyDtoHAsync_v2_ptsz;
 
@@ -190,7 +189,7 @@ pub(crate) fn cuMemcpyDtoH_v2(
 ) -> Answer {
     let what =
         Pitched::line(dst_host.address() as u64, device(call, src_device)?, byte_count as u64);
-    copy(call, Manner::Synchronous, CUstream::NULL, what)
+    copy(call, CopyMode::Synchronous, CUstream::NULL, what)
 }
 pub(crate) use cuMemcpyDtoH_v2 as cuMemcpyDtoH_v2_ptds;
 
@@ -203,7 +202,7 @@ pub(crate) fn cuMemcpyDtoDAsync_v2(
 ) -> Answer {
     let what =
         Pitched::line(device(call, dst_device)?, device(call, src_device)?, byte_count as u64);
-    copy(call, Manner::Asynchronous, stream, what)
+    copy(call, CopyMode::Asynchronous, stream, what)
 }
 pub(crate) use cuMemcpyDtoDAsync_v2 as cuMemcpyDtoDAsync_v2_ptsz;
 
@@ -215,7 +214,7 @@ pub(crate) fn cuMemcpyDtoD_v2(
 ) -> Answer {
     let what =
         Pitched::line(device(call, dst_device)?, device(call, src_device)?, byte_count as u64);
-    copy(call, Manner::Synchronous, CUstream::NULL, what)
+    copy(call, CopyMode::Synchronous, CUstream::NULL, what)
 }
 pub(crate) use cuMemcpyDtoD_v2 as cuMemcpyDtoD_v2_ptds;
 
@@ -244,7 +243,7 @@ fn side(
     Ok((base + y as u64 * pitch + x as u64, pitch))
 }
 
-fn rectangle(call: &Call, manner: Manner, stream: CUstream, what: In<CUDA_MEMCPY2D>) -> Answer {
+fn rectangle(call: &Call, mode: CopyMode, stream: CUstream, what: In<CUDA_MEMCPY2D>) -> Answer {
     let driver = call.driver()?;
     let what = what.read()?;
     let (to, to_pitch) = side(
@@ -269,16 +268,16 @@ fn rectangle(call: &Call, manner: Manner, stream: CUstream, what: In<CUDA_MEMCPY
         to_pitch: (to_pitch, to_pitch * rows),
         from_pitch: (from_pitch, from_pitch * rows),
     };
-    copy(call, manner, stream, pitched)
+    copy(call, mode, stream, pitched)
 }
 
 pub(crate) fn cuMemcpy2DAsync_v2(call: &Call, copy: In<CUDA_MEMCPY2D>, stream: CUstream) -> Answer {
-    rectangle(call, Manner::Asynchronous, stream, copy)
+    rectangle(call, CopyMode::Asynchronous, stream, copy)
 }
 pub(crate) use cuMemcpy2DAsync_v2 as cuMemcpy2DAsync_v2_ptsz;
 
 pub(crate) fn cuMemcpy2D_v2(call: &Call, copy: In<CUDA_MEMCPY2D>) -> Answer {
-    rectangle(call, Manner::Synchronous, CUstream::NULL, copy)
+    rectangle(call, CopyMode::Synchronous, CUstream::NULL, copy)
 }
 pub(crate) use cuMemcpy2D_v2 as cuMemcpy2D_v2_ptds;
 pub(crate) use cuMemcpy2D_v2 as cuMemcpy2DUnaligned_v2;

@@ -128,7 +128,7 @@ pub(crate) fn cuDeviceGetByPCIBusId(
 ) -> Answer {
     let driver = call.driver()?;
     let dev = dev.required()?;
-    let place = parse_place(&pci_bus_id.text()?).ok_or(INVALID_VALUE)?;
+    let place = parse_pci_address(&pci_bus_id.text()?).ok_or(INVALID_VALUE)?;
     let gpus = driver.machine.gpus().iter().enumerate();
     // MIG instances share their GPU's address, and the GPU is not visible to the program.
     let mut there = gpus.filter(|&(gpu, spec)| spec.pci(gpu) == place);
@@ -136,8 +136,7 @@ pub(crate) fn cuDeviceGetByPCIBusId(
     Ok(())
 }
 
-/// Parses domain, bus and device.
-fn parse_place(text: &str) -> Option<(u32, u32, u32)> {
+fn parse_pci_address(text: &str) -> Option<(u32, u32, u32)> {
     let place = text.split_once('.').map_or(text, |(place, _function)| place);
     let numbers: Vec<u32> = place
         .split(':')
@@ -211,11 +210,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_read_in_all_three_forms() {
-        assert_eq!(parse_place("0000:07:00.0"), Some((0, 7, 0)));
-        assert_eq!(parse_place("00000001:1a:00"), Some((1, 26, 0)));
-        assert_eq!(parse_place("07:00.0"), Some((0, 7, 0)));
-        assert_eq!(parse_place("7"), None);
-        assert_eq!(parse_place("x:y:z"), None);
+    fn pci_addresses_parse_in_all_three_forms() {
+        assert_eq!(parse_pci_address("0000:07:00.0"), Some((0, 7, 0)));
+        assert_eq!(parse_pci_address("00000001:1a:00"), Some((1, 26, 0)));
+        assert_eq!(parse_pci_address("07:00.0"), Some((0, 7, 0)));
+        assert_eq!(parse_pci_address("7"), None);
+        assert_eq!(parse_pci_address("x:y:z"), None);
     }
 }

@@ -142,12 +142,10 @@ impl Driver {
         self.visible.device(gpu).unwrap_or(NO_GPU)
     }
 
-    /// Returns a GPU's specification.
     pub(crate) fn spec(&self, device: CUdevice) -> Answer<&GpuSpec> {
         Ok(&self.machine.gpus()[self.gpu(device)?])
     }
 
-    /// Returns the calling thread's current context.
     pub(crate) fn current(&self) -> Answer<Arc<Context>> {
         context::current(self)
     }

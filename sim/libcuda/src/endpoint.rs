@@ -24,7 +24,6 @@ const MAGIC: u64 = u64::from_be_bytes(*b"cgpusimE");
 /// Number of ids that can be reserved at once.
 const IDS: u64 = 65_536;
 
-/// An endpoint of this process.
 #[derive(Clone, Copy, Debug)]
 struct Endpoint {
     team: PhysicalId,
@@ -78,7 +77,6 @@ impl Endpoints {
     }
 }
 
-/// Returns whether a GPU supports endpoints.
 pub(crate) fn supports(gpu: &GpuSpec) -> bool {
     gpu.model.capability >= (10, 0) && gpu.has_switch()
 }
@@ -88,13 +86,13 @@ fn some_gpu_supports(driver: &Driver) -> Answer {
 }
 
 /// Parameters of a new endpoint: its GPUs, and a unicast endpoint's owner.
-struct Wanted {
+struct Parameters {
     gpus: u64,
     owner: Option<usize>,
     most: u64,
 }
 
-fn wanted(driver: &Driver, prop: &CUlogicalEndpointProp) -> Answer<Wanted> {
+fn parameters(driver: &Driver, prop: &CUlogicalEndpointProp) -> Answer<Parameters> {
     some_gpu_supports(driver)?;
     let memory = |gpu: usize| driver.machine.gpus()[gpu].usable().0 / GRANULARITY * GRANULARITY;
     let able =
@@ -113,14 +111,14 @@ fn wanted(driver: &Driver, prop: &CUlogicalEndpointProp) -> Answer<Wanted> {
             if !supports(&driver.machine.gpus()[gpu]) {
                 return Err(NOT_SUPPORTED);
             }
-            Ok(Wanted { gpus: 1, owner: Some(gpu), most: memory(gpu) })
+            Ok(Parameters { gpus: 1, owner: Some(gpu), most: memory(gpu) })
         }
         CU_LOGICAL_ENDPOINT_TYPE_MULTICAST => {
             let gpus = u64::from(prop.device_or_devices);
             if !(1..=able().count() as u64).contains(&gpus) {
                 return Err(INVALID_VALUE);
             }
-            Ok(Wanted { gpus, owner: None, most: able().map(memory).min().unwrap_or(0) })
+            Ok(Parameters { gpus, owner: None, most: able().map(memory).min().unwrap_or(0) })
         }
         _ => Err(INVALID_VALUE),
     }
@@ -166,7 +164,7 @@ pub(crate) fn cuLogicalEndpointCreate(
 ) -> Answer {
     let driver = call.driver()?;
     let prop = prop.read()?;
-    let Wanted { gpus, owner, most } = wanted(driver, &prop)?;
+    let Parameters { gpus, owner, most } = parameters(driver, &prop)?;
     if prop.size == 0 || !prop.size.is_multiple_of(GRANULARITY) || prop.size > most {
         return Err(INVALID_VALUE);
     }
@@ -334,7 +332,7 @@ pub(crate) fn cuLogicalEndpointGetLimits(
 ) -> Answer {
     let driver = call.driver()?;
     let (alignment, size) = (bind_alignment.required()?, max_size.required()?);
-    let Wanted { most, .. } = wanted(driver, &prop.read()?)?;
+    let Parameters { most, .. } = parameters(driver, &prop.read()?)?;
     alignment.put(GRANULARITY)?;
     size.put(most)?;
     Ok(())
@@ -366,7 +364,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_reserved_in_one_piece_and_used_again() {
+    fn ids_are_reserved_contiguously_and_reused() {
         let mut endpoints = Endpoints::default();
         assert_eq!(endpoints.reserve(3), Some(1));
         assert_eq!(endpoints.reserve(2), Some(4));

@@ -69,7 +69,7 @@ pub(crate) fn cuGetProcAddress_v2(
         Lookup::Symbol(position) => POINTERS[position].0.cast_mut(),
         Lookup::NotFound | Lookup::VersionTooLow => ptr::null_mut(),
     })?;
-    symbol_status.put_if_asked(proc_address::status(answer));
+    symbol_status.put_if_not_null(proc_address::status(answer));
     Ok(())
 }
 pub(crate) use cuGetProcAddress_v2 as cuGetProcAddress_v2_ptsz;

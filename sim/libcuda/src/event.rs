@@ -26,7 +26,6 @@ pub(crate) struct Event {
     opened: Option<u64>,
 }
 
-/// Returns the event of a handle.
 pub(crate) fn find(driver: &Driver, event: CUevent) -> Answer<Arc<Event>> {
     let event = driver.events.get(event.0).ok_or(INVALID_HANDLE)?;
     // Using an event that its creator has destroyed is undefined in the driver; here it is
@@ -38,7 +37,7 @@ pub(crate) fn find(driver: &Driver, event: CUevent) -> Answer<Arc<Event>> {
 }
 
 /// Returns an event whose completion the host may query.
-fn askable(driver: &Driver, handle: CUevent) -> Answer<Arc<Event>> {
+fn queryable(driver: &Driver, handle: CUevent) -> Answer<Arc<Event>> {
     let event = find(driver, handle)?;
     capture::refuse_captured(driver, handle)?;
     capture::refuse_unsafe(driver)?;
@@ -121,13 +120,13 @@ pub(crate) fn cuEventQuery(call: &Call, event: CUevent) -> Answer {
         return Err(INVALID_HANDLE);
     }
     let driver = call.driver()?;
-    let id = askable(driver, event)?.id;
+    let id = queryable(driver, event)?.id;
     if driver.machine.is_event_done(id)? { Ok(()) } else { Err(NOT_READY) }
 }
 
 pub(crate) fn cuEventSynchronize(call: &Call, event: CUevent) -> Answer {
     let driver = call.driver()?;
-    driver.machine.synchronize_event(askable(driver, event)?.id)?;
+    driver.machine.synchronize_event(queryable(driver, event)?.id)?;
     Ok(())
 }
 

@@ -12,7 +12,6 @@ use cgpu_sim::watch::Arguments;
 use crate::argument::Received;
 use crate::call;
 
-/// The functions of all simulated rows.
 mod simulated {
     pub(super) use crate::array::*;
     pub(super) use crate::assembly::*;
@@ -55,7 +54,6 @@ mod simulated {
     pub(super) use crate::texture::*;
 }
 
-/// The address of an exported function.
 #[repr(transparent)]
 pub(crate) struct Pointer(pub(crate) *const c_void);
 
@@ -65,7 +63,8 @@ unsafe impl Sync for Pointer {}
 
 macro_rules! exports {
     ($($kind:ident $symbol:ident { $name:literal, $flavour:ident, $version:literal, $since:literal }
-        $role:ident $treatment:ident $simulated:ident $reason:literal $(($($arguments:tt)*))?;)*) => {
+        $role:ident $treatment:ident $simulated:ident $reason:literal
+        $(($($arguments:tt)*))?;)*) => {
         $(export!($simulated $flavour $symbol $(($($arguments)*))?);)*
 
         /// The exported functions, in the order of the table.
@@ -86,7 +85,7 @@ macro_rules! export {
             let describe = |_arguments: &mut Arguments| {
                 $(_arguments.add(stringify!($argument), &$argument);)*
             };
-            call::play(driver_index::$symbol, flavour!($flavour), describe, |_call| {
+            call::run(driver_index::$symbol, flavour!($flavour), describe, |_call| {
                 // SAFETY: a pointer argument was passed by the program to this driver function,
                 // whose contract is that it is NULL or valid for what the function does with it.
                 $(let $argument = unsafe { Received::received($argument) };)*

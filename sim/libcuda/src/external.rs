@@ -109,7 +109,6 @@ impl Buffers {
         (address - first < buffer.bytes).then(|| (first, buffer.bytes, buffer.context.handle))
     }
 
-    /// Drops the buffers of a context.
     pub(crate) fn forget(&mut self, context: &Context) {
         self.0.retain(|_, buffer| buffer.context.id != context.id);
     }
@@ -148,20 +147,20 @@ pub(crate) fn cuImportExternalMemory(
 ) -> Answer {
     let driver = call.driver()?;
     let context = driver.current()?;
-    let (to, wanted) = (ext_mem_out.required()?, mem_handle_desc.read()?);
+    let (to, requested) = (ext_mem_out.required()?, mem_handle_desc.read()?);
     // The only kind of handle that exists on Linux and is simulated.
-    if wanted.kind != CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD
-        || wanted.flags & !CUDA_EXTERNAL_MEMORY_DEDICATED != 0
-        || wanted.size == 0
+    if requested.kind != CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD
+        || requested.flags & !CUDA_EXTERNAL_MEMORY_DEDICATED != 0
+        || requested.size == 0
     {
         return Err(INVALID_VALUE);
     }
-    let external = take(wanted.handle.fd, |descriptor| {
+    let external = take(requested.handle.fd, |descriptor| {
         let id = driver.machine.import_physical(descriptor)?;
         let about = driver.machine.physical(id)?;
-        let external = External { context, id, whole: about.size, size: wanted.size };
+        let external = External { context, id, whole: about.size, size: requested.size };
         let here = about.place == PhysicalPlace::On(external.context.gpu.into());
-        if here && wanted.size <= about.size.0 {
+        if here && requested.size <= about.size.0 {
             Ok(external)
         } else {
             Err(Error::Invalid("memory of another GPU, or less than is said"))
@@ -188,18 +187,18 @@ pub(crate) fn cuExternalMemoryGetMappedBuffer(
     buffer_desc: In<CUDA_EXTERNAL_MEMORY_BUFFER_DESC>,
 ) -> Answer {
     let driver = call.driver()?;
-    let (to, wanted) = (dev_ptr.required()?, buffer_desc.read()?);
+    let (to, requested) = (dev_ptr.required()?, buffer_desc.read()?);
     let memory = find(driver, ext_mem)?;
-    memory.end(wanted.offset, wanted.size)?;
-    if wanted.flags != 0 {
+    memory.end(requested.offset, requested.size)?;
+    if requested.flags != 0 {
         return Err(INVALID_VALUE);
     }
     let window = Window::open(driver, &memory)?;
-    let address = window.at(wanted.offset);
+    let address = window.at(requested.offset);
     let context = Arc::clone(&memory.context);
     lock(&driver.buffers)
         .0
-        .insert(address, Buffer { context, bytes: wanted.size, _window: window });
+        .insert(address, Buffer { context, bytes: requested.size, _window: window });
     to.put(address)?;
     Ok(())
 }
@@ -212,21 +211,21 @@ pub(crate) fn cuExternalMemoryGetMappedMipmappedArray(
     mipmap_desc: In<CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC>,
 ) -> Answer {
     let driver = call.driver()?;
-    let (to, wanted) = (mipmap.required()?, mipmap_desc.read()?);
+    let (to, requested) = (mipmap.required()?, mipmap_desc.read()?);
     let memory = find(driver, ext_mem)?;
-    let descriptor = wanted.array_desc;
+    let descriptor = requested.array_desc;
     layout::check(&descriptor)?;
     if descriptor.flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) != 0
-        || wanted.num_levels == 0
-        || wanted.num_levels > layout::most_levels(&descriptor)
+        || requested.num_levels == 0
+        || requested.num_levels > layout::most_levels(&descriptor)
     {
         return Err(INVALID_VALUE);
     }
-    let (levels, bytes) = layout::levels(&descriptor, wanted.num_levels)?;
-    memory.end(wanted.offset, bytes)?;
+    let (levels, bytes) = layout::levels(&descriptor, requested.num_levels)?;
+    memory.end(requested.offset, bytes)?;
     let window = Window::open(driver, &memory)?;
     let context = Arc::clone(&memory.context);
-    let memory = Memory::External(window, wanted.offset);
+    let memory = Memory::External(window, requested.offset);
     let array = Array { context, descriptor, levels, memory, handles: Mutex::default() };
     to.put(CUmipmappedArray(driver.arrays.add(array)))?;
     Ok(())

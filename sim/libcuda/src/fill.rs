@@ -51,7 +51,6 @@ pub(crate) fn work(driver: &Driver, fill: Fill) -> Answer<Work> {
     }
 }
 
-/// One row of host memory to fill.
 struct Row {
     first: usize,
     bytes: usize,
@@ -88,13 +87,25 @@ fn host_rows(driver: &Driver, fill: Fill) -> Answer<Vec<Row>> {
 macro_rules! fills {
     ($($type:ident: $line:ident = $line_ptds:ident, $line_async:ident = $line_ptsz:ident,
         $rows:ident = $rows_ptds:ident, $rows_async:ident = $rows_ptsz:ident;)*) => {$(
-        pub(crate) fn $line_async(call: &Call, dst_device: CUdeviceptr, value: $type, n: usize, stream: CUstream) -> Answer {
+        pub(crate) fn $line_async(
+            call: &Call,
+            dst_device: CUdeviceptr,
+            value: $type,
+            n: usize,
+            stream: CUstream,
+        ) -> Answer {
             let (value, size) = (u32::from(value), size_of::<$type>() as u64);
-            fill(call, stream, Fill { to: dst_device, value, size, elements: n as u64, rows: 1, pitch: 0 })
+            let elements = n as u64;
+            fill(call, stream, Fill { to: dst_device, value, size, elements, rows: 1, pitch: 0 })
         }
         pub(crate) use $line_async as $line_ptsz;
 
-        pub(crate) fn $line(call: &Call, dst_device: CUdeviceptr, value: $type, n: usize) -> Answer {
+        pub(crate) fn $line(
+            call: &Call,
+            dst_device: CUdeviceptr,
+            value: $type,
+            n: usize,
+        ) -> Answer {
             $line_async(call, dst_device, value, n, CUstream::NULL)
         }
         pub(crate) use $line as $line_ptds;

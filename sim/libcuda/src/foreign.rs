@@ -63,7 +63,6 @@ static FOREIGN: Foreign = Foreign {
     destroy,
 };
 
-/// Returns the address of the table.
 pub(crate) fn table() -> *const c_void {
     (&raw const FOREIGN).cast()
 }
@@ -82,7 +81,9 @@ fn answer(result: Answer) -> CUresult {
 
 /// Defines a function of the table; its arguments are converted as in `exports`.
 macro_rules! entries {
-    ($(fn $name:ident($driver:ident, $($argument:ident: $type:ty => $received:ty),*) $body:block)*) => {$(
+    ($(
+        fn $name:ident($driver:ident, $($argument:ident: $type:ty => $received:ty),*) $body:block
+    )*) => {$(
         unsafe extern "C" fn $name($($argument: $type),*) -> CUresult {
             answer((|| -> Answer {
                 let $driver = driver()?;
@@ -101,7 +102,12 @@ fn semaphore_of(driver: &Driver, handle: u64) -> Answer<SemaphoreId> {
 }
 
 entries! {
-    fn allocate(driver, device: CUdevice => CUdevice, bytes: u64 => u64, memory: *mut u64 => Out<u64>) {
+    fn allocate(
+        driver,
+        device: CUdevice => CUdevice,
+        bytes: u64 => u64,
+        memory: *mut u64 => Out<u64>
+    ) {
         let place = PhysicalPlace::On(driver.gpu(device)?.into());
         let whole = bytes.checked_next_multiple_of(GRANULARITY).ok_or(INVALID_VALUE)?;
         memory.required()?.put(driver.machine.create_physical(place, Bytes(whole), true)?.get())?;

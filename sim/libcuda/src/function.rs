@@ -72,7 +72,6 @@ impl Function {
         Some(lock(&self.attributes).get(&attrib).copied().unwrap_or(default))
     }
 
-    /// Returns the number of registers per thread.
     pub(crate) fn registers(&self, spec: &GpuSpec) -> Answer<u64> {
         let registers = self.attribute(CU_FUNC_ATTRIBUTE_NUM_REGS, spec).ok_or(INVALID_VALUE)?;
         u64::try_from(registers).map_err(|_| INVALID_VALUE)
@@ -192,7 +191,7 @@ pub(crate) fn cuFuncGetParamInfo(
     let (offset, size) =
         *function.parameters.as_ref().and_then(|all| all.get(param_index)).ok_or(INVALID_VALUE)?;
     param_offset.put(offset)?;
-    param_size.put_if_asked(size);
+    param_size.put_if_not_null(size);
     Ok(())
 }
 

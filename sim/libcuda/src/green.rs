@@ -17,12 +17,11 @@ use crate::argument::{In, Out, Received, values};
 use crate::call::Call;
 use crate::context::Context;
 use crate::driver::{Driver, count};
-use crate::split::{Manner, Multiprocessors};
+use crate::split::{GroupOptions, Multiprocessors};
 use crate::{primary, stream};
 
 values!(CUdevResourceDesc);
 
-/// Memory of a green context.
 const MEMORY: Bytes = Bytes::from_mib(8);
 
 /// A description from which green contexts are created.
@@ -30,15 +29,14 @@ const MEMORY: Bytes = Bytes::from_mib(8);
 pub(crate) struct Description {
     gpu: usize,
     multiprocessors: Multiprocessors,
-    manner: Manner,
+    options: GroupOptions,
 }
 
-/// A green context.
 #[derive(Debug)]
 pub(crate) struct Green {
     pub(crate) context: Arc<Context>,
     multiprocessors: Multiprocessors,
-    manner: Manner,
+    options: GroupOptions,
     /// Address of its memory in the machine.
     memory: u64,
 }
@@ -58,10 +56,10 @@ fn resource(
     driver: &Driver,
     gpu: usize,
     part: Multiprocessors,
-    manner: Option<Manner>,
+    options: Option<GroupOptions>,
 ) -> CUdevResource {
     let (least, alignment) = grain(driver, gpu);
-    let manner = manner.unwrap_or(Manner { coscheduled: alignment, flags: 0, domain: 0 });
+    let options = options.unwrap_or(GroupOptions { coscheduled: alignment, flags: 0, domain: 0 });
     let mut internal = [0; 92];
     let known = (gpu as u64).to_le_bytes().into_iter().chain(part.bytes());
     internal.iter_mut().zip(known).for_each(|(place, byte)| *place = byte);
@@ -72,9 +70,9 @@ fn resource(
         sm: CUdevSmResource {
             sm_count,
             min_sm_partition_size: least,
-            sm_coscheduled_alignment: manner.coscheduled,
-            flags: manner.flags,
-            locality_domain_id: manner.domain,
+            sm_coscheduled_alignment: options.coscheduled,
+            flags: options.flags,
+            locality_domain_id: options.domain,
         },
         oversize: [0; 20],
         next: 0,
@@ -109,7 +107,7 @@ fn put(
         to,
         kind,
         context.gpu,
-        its.map(|(_, green)| (green.multiprocessors, green.manner)),
+        its.map(|(_, green)| (green.multiprocessors, green.options)),
     )
 }
 
@@ -118,15 +116,15 @@ fn put_part(
     to: Out<CUdevResource>,
     kind: CUdevResourceType,
     gpu: usize,
-    part: Option<(Multiprocessors, Manner)>,
+    part: Option<(Multiprocessors, GroupOptions)>,
 ) -> Answer {
     to.required()?;
     if kind != CU_DEV_RESOURCE_TYPE_SM {
         return Err(INVALID_RESOURCE_TYPE);
     }
     let all = Multiprocessors::of(&driver.machine.gpus()[gpu]);
-    let (part, manner) = part.map_or((all, None), |(part, manner)| (part, Some(manner)));
-    to.put(resource(driver, gpu, part, manner))?;
+    let (part, options) = part.map_or((all, None), |(part, options)| (part, Some(options)));
+    to.put(resource(driver, gpu, part, options))?;
     Ok(())
 }
 
@@ -216,7 +214,7 @@ pub(crate) fn cuDevSmResourceSplitByCount(
     let parts: Vec<CUdevResource> =
         (0..groups).map(|_| resource(driver, gpu, left.take(part), None)).collect();
     result.put_all(parts, count(groups)?)?;
-    remaining.put_if_asked(resource(driver, gpu, left, None));
+    remaining.put_if_not_null(resource(driver, gpu, left, None));
     nb_groups.put(groups)?;
     Ok(())
 }
@@ -241,17 +239,17 @@ pub(crate) fn cuDevSmResourceSplit(
     let mut groups = group_params.read_all(number)?;
     let mut parts = Vec::new();
     for group in &mut groups {
-        let (part, manner) = left.split_off(group, spec)?;
+        let (part, options) = left.split_off(group, spec)?;
         if part.count() == 0 && !result.is_null() {
             return Err(INVALID_RESOURCE_CONFIGURATION);
         }
-        parts.push(resource(driver, gpu, part, Some(manner)));
+        parts.push(resource(driver, gpu, part, Some(options)));
     }
     group_params.put_all(groups, number)?;
     if !result.is_null() {
         result.put_all(parts, number)?;
     }
-    remainder.put_if_asked(resource(driver, gpu, left, None));
+    remainder.put_if_not_null(resource(driver, gpu, left, None));
     Ok(())
 }
 
@@ -264,13 +262,13 @@ pub(crate) fn cuDevResourceGenerateDesc(
     let driver = call.driver()?;
     let to = ph_desc.required()?;
     let parts = resources.read_all(count(nb_resources)?)?;
-    let manner = |part: &CUdevResource| Manner {
+    let options = |part: &CUdevResource| GroupOptions {
         coscheduled: part.sm.sm_coscheduled_alignment,
         flags: part.sm.flags,
         domain: part.sm.locality_domain_id,
     };
-    let first = manner(parts.first().ok_or(INVALID_VALUE)?);
-    let different = parts.iter().any(|part| manner(part) != first);
+    let first = options(parts.first().ok_or(INVALID_VALUE)?);
+    let different = parts.iter().any(|part| options(part) != first);
     let parts = parts.iter().map(|part| described(driver, part)).collect::<Answer<Vec<_>>>()?;
     let (gpu, _) = *parts.first().ok_or(INVALID_VALUE)?;
     let none = Multiprocessors::default();
@@ -279,7 +277,7 @@ pub(crate) fn cuDevResourceGenerateDesc(
     if different || parts.iter().any(|(its, _)| *its != gpu) || !all.holds(&multiprocessors) {
         return Err(INVALID_RESOURCE_CONFIGURATION);
     }
-    let description = Description { gpu, multiprocessors, manner: first };
+    let description = Description { gpu, multiprocessors, options: first };
     to.put(CUdevResourceDesc(driver.descriptions.add(description)))?;
     Ok(())
 }
@@ -307,9 +305,9 @@ pub(crate) fn cuGreenCtxCreate(
             return Err(error.into());
         }
     };
-    let Description { multiprocessors, manner, .. } = *description;
+    let Description { multiprocessors, options, .. } = *description;
     let context = Context::part_of(driver, &whole, multiprocessors.count());
-    to.put(CUgreenCtx(driver.greens.add(Green { context, multiprocessors, manner, memory })))?;
+    to.put(CUgreenCtx(driver.greens.add(Green { context, multiprocessors, options, memory })))?;
     Ok(())
 }
 

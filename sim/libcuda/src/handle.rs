@@ -15,7 +15,6 @@ pub(crate) struct Table<T> {
 /// Above the handles with a meaning of their own (NULL and the default streams).
 static NEXT: AtomicUsize = AtomicUsize::new(0x5000_0000);
 
-/// Returns a new handle.
 pub(crate) fn fresh() -> usize {
     // Relaxed: only uniqueness matters.
     NEXT.fetch_add(0x10, Ordering::Relaxed)
@@ -86,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handles_are_never_given_twice() {
+    fn handles_are_never_reused() {
         let table = Table::default();
         let first = table.add("first");
         assert_eq!(table.get(first).as_deref(), Some(&"first"));

@@ -45,7 +45,6 @@ pub(crate) struct HostRange {
 pub(crate) struct HostMemory(BTreeMap<usize, HostRange>);
 
 impl HostMemory {
-    /// Returns the range that contains a byte.
     pub(crate) fn find(&self, address: usize) -> Option<HostRange> {
         let (_, range) = self.0.range(..=address).next_back()?;
         (address - range.first < range.bytes).then_some(*range)
@@ -113,7 +112,6 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Drops the ranges of a context.
     pub(crate) fn forget(&mut self, context: &Context) {
         let its = self.0.values().filter(|range| range.context == context.id);
         for range in its.copied().collect::<Vec<_>>() {

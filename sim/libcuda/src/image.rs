@@ -6,14 +6,12 @@ use core::ffi::{c_char, c_void};
 use crate::answer::Answer;
 use crate::argument::In;
 
-/// What an image declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Image {
     pub(crate) kernels: Vec<KernelShape>,
     pub(crate) globals: Vec<Global>,
 }
 
-/// A kernel that an image declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KernelShape {
     pub(crate) name: String,
@@ -21,7 +19,6 @@ pub(crate) struct KernelShape {
     pub(crate) parameters: Vec<(usize, usize)>,
 }
 
-/// A variable that an image declares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Global {
     pub(crate) name: String,
@@ -178,11 +175,13 @@ mod tests {
             ret;
         }
         .entry empty() { ret; }
-        .visible .entry by_value(.param .align 8 .b8 by_value_param_0[24], .param .u8 by_value_param_1) { ret; }
+        .visible .entry by_value(
+            .param .align 8 .b8 by_value_param_0[24], .param .u8 by_value_param_1
+        ) { ret; }
     ";
 
     #[test]
-    fn kernels_and_their_parameters() {
+    fn kernels_and_their_parameters_are_parsed() {
         let image = Image::parse(PTX);
         let names: Vec<_> = image.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
         assert_eq!(names, ["add", "empty", "by_value"]);
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn globals_and_their_sizes() {
+    fn globals_and_their_sizes_are_parsed() {
         let globals = Image::parse(PTX).globals;
         let sizes: Vec<_> = globals
             .iter()
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_declares_nothing() {
+    fn text_other_than_ptx_declares_nothing() {
         for text in [
             "",
             "not ptx",

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handles_come_back_as_they_were_and_others_are_told() {
+    fn packed_handles_unpack_and_others_are_refused() {
         let offer = Offer { export: 3, serial: 1 << 40, offset: 4096, size: Bytes(77) };
         let bytes = pack(MAGIC, 5, &offer);
         assert_eq!(unpack(MAGIC, &bytes), Some((5, offer)));

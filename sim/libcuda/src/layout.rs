@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_array_can_be_is_refused() {
+    fn impossible_arrays_are_refused() {
         for (descriptor, failure) in [
             (array(0, 0, 0, 0), INVALID_VALUE),
             (array(131_073, 0, 0, 0), INVALID_VALUE),

@@ -66,14 +66,13 @@ impl LowAddresses {
         self.0.remove(&low).map(|found| found.address)
     }
 
-    /// Drops the addresses of a context.
     pub(crate) fn forget(&mut self, context: ContextId) {
         self.0.retain(|_, low| low.context != context);
     }
 }
 
 /// Assigns a low address to a new allocation; frees the allocation if no low address is left.
-fn give(call: &Call, dptr: Out<CUdeviceptr_v1>, address: CUdeviceptr, bytes: u32) -> Answer {
+fn put_low(call: &Call, dptr: Out<CUdeviceptr_v1>, address: CUdeviceptr, bytes: u32) -> Answer {
     let driver = call.driver()?;
     let context = driver.current()?.id;
     let low = lock(&driver.low).add(address, bytes, context);
@@ -90,7 +89,7 @@ fn give(call: &Call, dptr: Out<CUdeviceptr_v1>, address: CUdeviceptr, bytes: u32
 pub(crate) fn cuMemAlloc(call: &Call, dptr: Out<CUdeviceptr_v1>, bytesize: c_uint) -> Answer {
     dptr.put(0)?;
     let address = memory::allocate(call, u64::from(bytesize))?;
-    give(call, dptr, address, bytesize)
+    put_low(call, dptr, address, bytesize)
 }
 
 pub(crate) fn cuMemAllocPitch(
@@ -113,7 +112,7 @@ pub(crate) fn cuMemAllocPitch(
         call.driver()?.machine.free(address)?;
         return Err(OUT_OF_MEMORY);
     };
-    give(call, dptr, address, bytes)?;
+    put_low(call, dptr, address, bytes)?;
     pitch.put(row)?;
     Ok(())
 }
@@ -138,8 +137,8 @@ pub(crate) fn cuMemGetAddressRange(
     let low = lock(&driver.low);
     let allocation =
         low.high(dptr).and_then(|high| driver.machine.allocation(high)).ok_or(INVALID_VALUE)?;
-    pbase.put_if_asked(low.low(allocation.address).ok_or(INVALID_VALUE)?);
-    psize.put_if_asked(clamp(allocation.size.0));
+    pbase.put_if_not_null(low.low(allocation.address).ok_or(INVALID_VALUE)?);
+    psize.put_if_not_null(clamp(allocation.size.0));
     Ok(())
 }
 
@@ -151,8 +150,8 @@ fn clamp(bytes: u64) -> c_uint {
 pub(crate) fn cuMemGetInfo(call: &Call, free: Out<c_uint>, total: Out<c_uint>) -> Answer {
     let driver = call.driver()?;
     let memory = driver.machine.memory_info(driver.current()?.gpu)?;
-    free.put_if_asked(clamp(memory.free.0));
-    total.put_if_asked(clamp(memory.usable().0));
+    free.put_if_not_null(clamp(memory.free.0));
+    total.put_if_not_null(clamp(memory.usable().0));
     Ok(())
 }
 

@@ -6,9 +6,9 @@
 //! This crate is the driver's interface: handles, current contexts, argument checks, error codes.
 //!
 //! ```text
-//!   program --> exports --> call --> context, memory, stream, ...  --> driver (handles) --> cgpu_sim::Machine
-//!                             |
-//!                 cgpu_sim::watch: faults, journal
+//!   program -> exports -> call -> context, memory, stream, ... -> driver (handles)
+//!                          |                                         |
+//!           cgpu_sim::watch: faults, journal                 cgpu_sim::Machine
 //! ```
 //!
 //! | variable | meaning |

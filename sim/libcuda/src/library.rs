@@ -44,7 +44,6 @@ impl Library {
     }
 }
 
-/// A kernel of a library.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     name: CString,
@@ -264,7 +263,7 @@ pub(crate) fn cuKernelGetParamInfo(
     let kernel = find_kernel(call.driver()?, kernel)?;
     let (offset, size) = *kernel.shape.parameters.get(param_index).ok_or(INVALID_VALUE)?;
     param_offset.put(offset)?;
-    param_size.put_if_asked(size);
+    param_size.put_if_not_null(size);
     Ok(())
 }
 

@@ -13,7 +13,6 @@ use crate::driver::{Driver, lock};
 
 values!(CUlinkState);
 
-/// A link in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Linker {
     /// The result so far; complete and NUL-terminated after `cuLinkComplete`. The program may read
@@ -103,7 +102,7 @@ pub(crate) fn cuLinkComplete(
         text.push(0);
     }
     cubin_out.put(ptr::from_mut(text.as_mut_slice()).cast())?;
-    size_out.put_if_asked(text.len());
+    size_out.put_if_not_null(text.len());
     Ok(())
 }
 

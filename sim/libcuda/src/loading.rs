@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drivers_load_as_told_and_as_they_do_by_default() {
+    fn loading_mode_follows_variable_and_version() {
         for (variable, version, mode) in [
             (None, 13_000, CU_MODULE_LAZY_LOADING),
             (Some("DEFAULT"), 12_020, CU_MODULE_LAZY_LOADING),

@@ -6,8 +6,8 @@ use cgpu_sim::machine::Site;
 use crate::answer::{Answer, INVALID_VALUE, NOT_SUPPORTED};
 use crate::driver::Driver;
 
-/// Returns the place on a GPU that a location names. The only domain of a GPU is the whole GPU. Host
-/// locations are valid for handles only (`physical`).
+/// Returns the place on a GPU that a location names. The only domain of a GPU is the whole GPU.
+/// Host locations are valid for handles only (`physical`).
 pub(crate) fn site_of(driver: &Driver, location: CUmemLocation) -> Answer<Site> {
     match location.kind {
         CU_MEM_LOCATION_TYPE_DEVICE => Ok(driver.gpu(location.id)?.into()),

@@ -10,7 +10,7 @@ use crate::argument::{In, Out};
 use crate::call::Call;
 use crate::capture::{self, Lane};
 use crate::driver::{Driver, count};
-use crate::graph::node::{Body, WordsNode};
+use crate::graph::node::{Body, MemOpsNode};
 use crate::range;
 
 /// Maximum number of operations in a batch.
@@ -25,7 +25,6 @@ fn word(driver: &Driver, address: CUdeviceptr) -> Answer<u64> {
     if place.side.is_reachable() { Ok(place.address) } else { Err(INVALID_VALUE) }
 }
 
-/// Returns the kind of operation.
 pub(crate) fn kind(operation: &Operation) -> CUstreamBatchMemOpType {
     let params = CUstreamBatchMemOpParams { pad: *operation };
     // SAFETY: every member begins with this field, and every bit pattern of the union is a valid
@@ -96,7 +95,7 @@ fn put(call: &Call, stream: CUstream, operations: Vec<Operation>, flags: c_uint)
             let context = Arc::clone(&recorder.context);
             recorder.add(
                 driver,
-                Body::Words(WordsNode { operations: operations.into(), flags, context }),
+                Body::MemOps(MemOpsNode { operations: operations.into(), flags, context }),
             )
         }
     }
@@ -118,8 +117,16 @@ fn value(
 /// Defines the functions for one operation and width, in both versions and for both default
 /// streams.
 macro_rules! operations {
-    ($($operation:ident $type:ident: $first:ident, $first_ptsz:ident, $second:ident, $second_ptsz:ident;)*) => {$(
-        pub(crate) fn $second(call: &Call, stream: CUstream, addr: CUdeviceptr, word: $type, flags: c_uint) -> Answer {
+    ($($operation:ident $type:ident:
+        $first:ident, $first_ptsz:ident, $second:ident, $second_ptsz:ident;
+    )*) => {$(
+        pub(crate) fn $second(
+            call: &Call,
+            stream: CUstream,
+            addr: CUdeviceptr,
+            word: $type,
+            flags: c_uint,
+        ) -> Answer {
             put(call, stream, vec![value($operation, addr, u64::from(word), flags)], 0)
         }
         pub(crate) use $second as $second_ptsz;
@@ -130,16 +137,19 @@ macro_rules! operations {
 
 operations! {
     CU_STREAM_MEM_OP_WRITE_VALUE_32 u32:
-        cuStreamWriteValue32, cuStreamWriteValue32_ptsz, cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz;
+        cuStreamWriteValue32, cuStreamWriteValue32_ptsz,
+        cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz;
     CU_STREAM_MEM_OP_WRITE_VALUE_64 u64:
-        cuStreamWriteValue64, cuStreamWriteValue64_ptsz, cuStreamWriteValue64_v2, cuStreamWriteValue64_v2_ptsz;
+        cuStreamWriteValue64, cuStreamWriteValue64_ptsz,
+        cuStreamWriteValue64_v2, cuStreamWriteValue64_v2_ptsz;
     CU_STREAM_MEM_OP_WAIT_VALUE_32 u32:
-        cuStreamWaitValue32, cuStreamWaitValue32_ptsz, cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz;
+        cuStreamWaitValue32, cuStreamWaitValue32_ptsz,
+        cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz;
     CU_STREAM_MEM_OP_WAIT_VALUE_64 u64:
-        cuStreamWaitValue64, cuStreamWaitValue64_ptsz, cuStreamWaitValue64_v2, cuStreamWaitValue64_v2_ptsz;
+        cuStreamWaitValue64, cuStreamWaitValue64_ptsz,
+        cuStreamWaitValue64_v2, cuStreamWaitValue64_v2_ptsz;
 }
 
-/// Reads the operations of a batch.
 pub(crate) fn batch(
     operations: In<CUstreamBatchMemOpParams>,
     number: c_uint,

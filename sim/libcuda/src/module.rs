@@ -78,7 +78,6 @@ impl Module {
         module.free_globals(driver)
     }
 
-    /// Returns the function with a name.
     pub(crate) fn function(
         &self,
         driver: &Driver,
@@ -126,7 +125,6 @@ impl Module {
     }
 }
 
-/// Returns the module of a handle.
 pub(crate) fn find(driver: &Driver, module: CUmodule) -> Answer<Arc<Module>> {
     driver.modules.get(module.0).ok_or(INVALID_HANDLE)
 }
@@ -217,8 +215,8 @@ pub(crate) fn cuModuleGetGlobal_v2(
 ) -> Answer {
     let driver = call.driver()?;
     let (address, size) = find(driver, hmod)?.global(driver, &name.text()?)?;
-    dptr.put_if_asked(address);
-    bytes.put_if_asked(count(size)?);
+    dptr.put_if_not_null(address);
+    bytes.put_if_not_null(count(size)?);
     Ok(())
 }
 

@@ -216,7 +216,7 @@ pub(crate) fn cuMemSetAccess(
     if count == 0 {
         return Err(INVALID_VALUE);
     }
-    let mut wanted = Vec::new();
+    let mut requested = Vec::new();
     for CUmemAccessDesc { location, flags } in desc.read_all(count)? {
         let access = match flags {
             CU_MEM_ACCESS_FLAGS_PROT_NONE => Access::None,
@@ -224,7 +224,7 @@ pub(crate) fn cuMemSetAccess(
             CU_MEM_ACCESS_FLAGS_PROT_READWRITE => Access::ReadWrite,
             _ => return Err(INVALID_VALUE),
         };
-        wanted.push((side_of(driver, location)?, access));
+        requested.push((side_of(driver, location)?, access));
     }
     let mapped = driver.machine.mapped(address).ok_or(INVALID_VALUE)?;
     let foreign = |side: &Side| match (*side, mapped.place) {
@@ -235,10 +235,10 @@ pub(crate) fn cuMemSetAccess(
         }
         _ => false,
     };
-    if wanted.iter().any(|(side, access)| foreign(side) && *access != Access::None) {
+    if requested.iter().any(|(side, access)| foreign(side) && *access != Access::None) {
         return Err(INVALID_VALUE);
     }
-    driver.machine.set_access(address, Bytes(size as u64), &wanted)?;
+    driver.machine.set_access(address, Bytes(size as u64), &requested)?;
     Ok(())
 }
 

@@ -17,9 +17,8 @@ use crate::pool;
 use crate::share::handle_types;
 use crate::visible::NO_GPU;
 
-/// Properties of an address.
 #[derive(Clone, Copy)]
-struct About {
+struct AddressInfo {
     first: u64,
     bytes: u64,
     context: CUcontext,
@@ -42,7 +41,7 @@ struct About {
     access: CUmemAccess_flags,
 }
 
-impl About {
+impl AddressInfo {
     fn device(first: u64, bytes: u64, gpu: usize) -> Self {
         Self {
             first,
@@ -63,38 +62,38 @@ impl About {
     }
 
     fn allocation(driver: &Driver, allocation: &Allocation) -> Self {
-        let mut about = Self::device(allocation.address, allocation.size.0, allocation.gpu);
+        let mut info = Self::device(allocation.address, allocation.size.0, allocation.gpu);
         match allocation.origin {
             Origin::Context(its) | Origin::Opened(its) => {
                 let owner = driver
                     .contexts
                     .find(|context| context.id == its && context.multiprocessors.is_none());
-                about.context = owner.map(|(handle, _)| CUcontext(handle)).unwrap_or_default();
-                about.legacy_ipc = matches!(allocation.origin, Origin::Context(_));
+                info.context = owner.map(|(handle, _)| CUcontext(handle)).unwrap_or_default();
+                info.legacy_ipc = matches!(allocation.origin, Origin::Context(_));
             }
             // Belongs to no context.
             Origin::Pool(pool) | Origin::Imported(pool) => {
-                about.pool = pool::handle_of(driver, pool);
-                if let Some(pool) = driver.pools.get(about.pool.0) {
-                    about.handle_types = pool.handle_types;
-                    about.domain = location::ordinal(pool.site);
+                info.pool = pool::handle_of(driver, pool);
+                if let Some(pool) = driver.pools.get(info.pool.0) {
+                    info.handle_types = pool.handle_types;
+                    info.domain = location::ordinal(pool.site);
                 }
             }
         }
-        about
+        info
     }
 
     fn mapping(driver: &Driver, range: &MappedRange) -> Self {
-        let mut about = Self::device(range.address, range.size.0, 0);
-        about.mapped = true;
+        let mut info = Self::device(range.address, range.size.0, 0);
+        info.mapped = true;
         let side = match range.place {
             PhysicalPlace::On(site) => {
-                about.gpu = site.gpu;
-                about.domain = location::ordinal(site);
+                info.gpu = site.gpu;
+                info.domain = location::ordinal(site);
                 MachineSide::Gpu(site.gpu)
             }
             PhysicalPlace::Host => {
-                about.memory = CU_MEMORYTYPE_HOST;
+                info.memory = CU_MEMORYTYPE_HOST;
                 MachineSide::Host
             }
             PhysicalPlace::Team => {
@@ -103,42 +102,42 @@ impl About {
                     let access = driver.machine.access(range.address, MachineSide::Gpu(gpu));
                     access.is_ok_and(|access| access != Access::None)
                 };
-                about.gpu = (0..driver.machine.gpus().len()).find(reaches).unwrap_or_default();
-                MachineSide::Gpu(about.gpu)
+                info.gpu = (0..driver.machine.gpus().len()).find(reaches).unwrap_or_default();
+                MachineSide::Gpu(info.gpu)
             }
         };
-        about.handle_types = handle_types(range.sendable);
-        about.access = match driver.machine.access(range.address, side) {
+        info.handle_types = handle_types(range.sendable);
+        info.access = match driver.machine.access(range.address, side) {
             Ok(Access::ReadWrite) => CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
             Ok(Access::Read) => CU_MEM_ACCESS_FLAGS_PROT_READ,
             _ => CU_MEM_ACCESS_FLAGS_PROT_NONE,
         };
-        about
+        info
     }
 }
 
 /// Returns the properties of an address; `None` if the driver does not know it.
-fn about(driver: &Driver, address: CUdeviceptr) -> Answer<Option<About>> {
+fn info(driver: &Driver, address: CUdeviceptr) -> Answer<Option<AddressInfo>> {
     if let Some(allocation) = driver.machine.allocation(address) {
-        return Ok(Some(About::allocation(driver, &allocation)));
+        return Ok(Some(AddressInfo::allocation(driver, &allocation)));
     }
     if let Some((first, bytes, context)) = lock(&driver.buffers).find(address) {
         let gpu = driver.context(context)?.gpu;
-        return Ok(Some(About { context, ..About::device(first, bytes, gpu) }));
+        return Ok(Some(AddressInfo { context, ..AddressInfo::device(first, bytes, gpu) }));
     }
     if let Some(range) = driver.machine.mapped(address) {
-        return Ok(Some(About::mapping(driver, &range)));
+        return Ok(Some(AddressInfo::mapping(driver, &range)));
     }
     let place = count(address)?;
     Ok(lock(&driver.host).find(place).map(|range| {
         let managed = range.kind == Kind::Managed;
         let gpu = driver.contexts.get(range.context_handle.0).map_or(0, |context| context.gpu);
-        About {
+        AddressInfo {
             context: range.context_handle,
             memory: if managed { CU_MEMORYTYPE_DEVICE } else { CU_MEMORYTYPE_HOST },
             host: Some(place),
             managed,
-            ..About::device(range.first as u64, range.bytes as u64, gpu)
+            ..AddressInfo::device(range.first as u64, range.bytes as u64, gpu)
         }
     }))
 }
@@ -151,9 +150,9 @@ pub(crate) fn cuMemGetAddressRange_v2(
 ) -> Answer {
     let driver = call.driver()?;
     driver.current()?;
-    let about = about(driver, dptr)?.ok_or(NOT_FOUND)?;
-    pbase.put_if_asked(about.first);
-    psize.put_if_asked(count(about.bytes)?);
+    let info = info(driver, dptr)?.ok_or(NOT_FOUND)?;
+    pbase.put_if_not_null(info.first);
+    psize.put_if_not_null(count(info.bytes)?);
     Ok(())
 }
 
@@ -163,43 +162,43 @@ fn put(
     data: Out<c_void>,
     attribute: CUpointer_attribute,
     address: CUdeviceptr,
-    about: Option<About>,
+    info: Option<AddressInfo>,
 ) -> Answer<bool> {
-    let Some(about) = about else { return Ok(false) };
+    let Some(info) = info else { return Ok(false) };
     match attribute {
-        CU_POINTER_ATTRIBUTE_CONTEXT => data.cast::<CUcontext>().put(about.context)?,
-        CU_POINTER_ATTRIBUTE_MEMORY_TYPE => data.cast::<CUmemorytype>().put(about.memory)?,
+        CU_POINTER_ATTRIBUTE_CONTEXT => data.cast::<CUcontext>().put(info.context)?,
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE => data.cast::<CUmemorytype>().put(info.memory)?,
         CU_POINTER_ATTRIBUTE_DEVICE_POINTER => data.cast::<CUdeviceptr>().put(address)?,
-        CU_POINTER_ATTRIBUTE_HOST_POINTER => match about.host {
+        CU_POINTER_ATTRIBUTE_HOST_POINTER => match info.host {
             Some(host) => data.cast::<*mut c_void>().put(ptr::with_exposed_provenance_mut(host))?,
             None => return Ok(false),
         },
-        CU_POINTER_ATTRIBUTE_BUFFER_ID => data.cast::<u64>().put(about.buffer)?,
+        CU_POINTER_ATTRIBUTE_BUFFER_ID => data.cast::<u64>().put(info.buffer)?,
         CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
         | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
         | CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => data.cast::<u8>().put(0)?,
         CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
-            data.cast::<u8>().put(u8::from(about.legacy_ipc))?;
+            data.cast::<u8>().put(u8::from(info.legacy_ipc))?;
         }
-        CU_POINTER_ATTRIBUTE_IS_MANAGED => data.cast::<u8>().put(u8::from(about.managed))?,
-        CU_POINTER_ATTRIBUTE_MAPPED => data.cast::<u8>().put(u8::from(about.mapped))?,
+        CU_POINTER_ATTRIBUTE_IS_MANAGED => data.cast::<u8>().put(u8::from(info.managed))?,
+        CU_POINTER_ATTRIBUTE_MAPPED => data.cast::<u8>().put(u8::from(info.mapped))?,
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => {
-            data.cast::<c_int>().put(driver.device(about.gpu))?;
+            data.cast::<c_int>().put(driver.device(info.gpu))?;
         }
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR | CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => {
-            data.cast::<CUdeviceptr>().put(about.first)?;
+            data.cast::<CUdeviceptr>().put(info.first)?;
         }
         CU_POINTER_ATTRIBUTE_RANGE_SIZE | CU_POINTER_ATTRIBUTE_MAPPING_SIZE => {
-            data.cast::<usize>().put(count(about.bytes)?)?;
+            data.cast::<usize>().put(count(info.bytes)?)?;
         }
         CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => {
-            data.cast::<u64>().put(about.handle_types.into())?
+            data.cast::<u64>().put(info.handle_types.into())?
         }
         CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
-            data.cast::<CUmemAccess_flags>().put(about.access)?;
+            data.cast::<CUmemAccess_flags>().put(info.access)?;
         }
-        CU_POINTER_ATTRIBUTE_LOCALITY_DOMAIN_ORDINAL => data.cast::<c_int>().put(about.domain)?,
-        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => data.cast::<CUmemoryPool>().put(about.pool)?,
+        CU_POINTER_ATTRIBUTE_LOCALITY_DOMAIN_ORDINAL => data.cast::<c_int>().put(info.domain)?,
+        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => data.cast::<CUmemoryPool>().put(info.pool)?,
         _ => return Err(INVALID_VALUE),
     }
     Ok(true)
@@ -213,8 +212,8 @@ pub(crate) fn cuPointerGetAttribute(
 ) -> Answer {
     let driver = call.driver()?;
     data.required()?;
-    let about = about(driver, address)?;
-    if put(driver, data, attribute, address, about)? { Ok(()) } else { Err(INVALID_VALUE) }
+    let info = info(driver, address)?;
+    if put(driver, data, attribute, address, info)? { Ok(()) } else { Err(INVALID_VALUE) }
 }
 
 /// Like the single query, except that a missing attribute reads as NULL or 0 and is not an error.
@@ -227,12 +226,12 @@ pub(crate) fn cuPointerGetAttributes(
 ) -> Answer {
     let driver = call.driver()?;
     let number = count(num_attributes)?;
-    let about = about(driver, address)?;
+    let info = info(driver, address)?;
     for (attribute, to) in attributes.read_all(number)?.into_iter().zip(data.read_all(number)?) {
         // SAFETY: the program passes an address for each attribute, with space for its type.
         let to: Out<c_void> = unsafe { Received::received(to) };
         to.required()?;
-        if !put(driver, to, attribute, address, about)? {
+        if !put(driver, to, attribute, address, info)? {
             match attribute {
                 CU_POINTER_ATTRIBUTE_MEMORY_TYPE | CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
                     to.cast::<c_uint>().put(0)?
@@ -261,6 +260,6 @@ pub(crate) fn cuPointerSetAttribute(
 ) -> Answer {
     let driver = call.driver()?;
     value.required()?;
-    let known = about(driver, address)?.is_some();
+    let known = info(driver, address)?.is_some();
     if known && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS { Ok(()) } else { Err(INVALID_VALUE) }
 }

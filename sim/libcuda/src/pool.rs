@@ -159,15 +159,15 @@ pub(crate) fn cuMemPoolCreate(
     pool_props: In<CUmemPoolProps>,
 ) -> Answer {
     let driver = call.driver()?;
-    let (pool, wanted) = (pool.required()?, pool_props.read()?);
-    match wanted.alloc_type {
+    let (pool, requested) = (pool.required()?, pool_props.read()?);
+    match requested.alloc_type {
         CU_MEM_ALLOCATION_TYPE_PINNED => {}
         CU_MEM_ALLOCATION_TYPE_MANAGED => return Err(NOT_SUPPORTED),
         _ => return Err(INVALID_VALUE),
     }
-    check_handle_types(wanted.handle_types)?;
-    let site = site_of(driver, wanted.location)?;
-    pool.put(Pool::open(driver, site, wanted.handle_types, wanted.max_size as u64)?)?;
+    check_handle_types(requested.handle_types)?;
+    let site = site_of(driver, requested.location)?;
+    pool.put(Pool::open(driver, site, requested.handle_types, requested.max_size as u64)?)?;
     Ok(())
 }
 
@@ -297,9 +297,9 @@ pub(crate) fn cuMemPoolSetAccess(
 ) -> Answer {
     let driver = call.driver()?;
     let pool = find(driver, pool)?;
-    for wanted in map.read_all(count)? {
-        let own = gpu_of(driver, wanted.location)? == pool.site.gpu;
-        if own != (wanted.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+    for requested in map.read_all(count)? {
+        let own = gpu_of(driver, requested.location)? == pool.site.gpu;
+        if own != (requested.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
             return Err(INVALID_DEVICE);
         }
     }

@@ -63,7 +63,6 @@ fn state<T>(
     act(driver, gpu, &mut lock(&driver.primaries[gpu].0))
 }
 
-/// Retains a GPU's primary context.
 pub(crate) fn retain(driver: &Driver, gpu: usize) -> Answer<Arc<Context>> {
     lock(&driver.primaries[gpu].0).retain(driver, gpu)
 }

@@ -34,19 +34,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_are_two_bits() {
+    fn unknown_flags_are_refused() {
         use DefaultStream::{Legacy, PerThread};
-        for (flags, wanted) in
+        for (flags, requested) in
             [(0, Some(Legacy)), (1, Some(Legacy)), (2, Some(PerThread)), (3, Some(PerThread))]
         {
-            assert_eq!(stream(flags), wanted);
+            assert_eq!(stream(flags), requested);
         }
         assert_eq!(stream(4), None);
         assert_eq!(stream(1 << 32), None);
     }
 
     #[test]
-    fn a_negative_version_is_a_very_new_one() {
+    fn negative_version_is_a_very_new_one() {
         let newest = resolve("cuMemAlloc", c_int::MAX, DefaultStream::Legacy, 12_040);
         assert_eq!(resolve("cuMemAlloc", -1, DefaultStream::Legacy, 12_040), newest);
         assert!(matches!(newest, Lookup::Symbol(_)));

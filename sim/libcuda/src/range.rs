@@ -24,7 +24,6 @@ impl Side {
     }
 }
 
-/// A resolved address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) side: Side,

@@ -46,8 +46,8 @@ pub(crate) fn cuImportExternalSemaphore(
 ) -> Answer {
     let driver = call.driver()?;
     let context = driver.current()?;
-    let (to, wanted) = (ext_sem_out.required()?, sem_handle_desc.read()?);
-    let counts = match wanted.kind {
+    let (to, requested) = (ext_sem_out.required()?, sem_handle_desc.read()?);
+    let counts = match requested.kind {
         CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD => false,
         CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD => true,
         // Kinds of other systems, and kinds that no simulated GPU has.
@@ -57,11 +57,12 @@ pub(crate) fn cuImportExternalSemaphore(
         }
         _ => return Err(INVALID_VALUE),
     };
-    if wanted.flags != 0 {
+    if requested.flags != 0 {
         return Err(INVALID_VALUE);
     }
-    let id =
-        take(wanted.handle.fd, |descriptor| driver.machine.import_semaphore(descriptor, counts))?;
+    let id = take(requested.handle.fd, |descriptor| {
+        driver.machine.import_semaphore(descriptor, counts)
+    })?;
     to.put(CUexternalSemaphore(driver.semaphores.add(Semaphore { context, id })))?;
     Ok(())
 }
@@ -114,7 +115,6 @@ impl Params for CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS {
     }
 }
 
-/// Reads and checks operations.
 pub(crate) fn received<P: Params>(
     driver: &Driver,
     semaphores: In<CUexternalSemaphore>,

@@ -39,7 +39,6 @@ pub(crate) fn handle_types(sendable: Sendable) -> CUmemAllocationHandleType {
         | when(sendable.by_number, CU_MEM_HANDLE_TYPE_FABRIC)
 }
 
-/// Returns whether any GPU is connected to others.
 fn has_fabric(driver: &Driver) -> bool {
     driver.machine.gpus().iter().any(cgpu_sim::GpuSpec::has_switch)
 }
@@ -56,7 +55,7 @@ fn check(kind: CUmemAllocationHandleType) -> Answer {
 }
 
 /// Writes a descriptor, which then belongs to the program.
-fn give(to: Out<c_void>, descriptor: OwnedFd) -> Answer {
+fn put_descriptor(to: Out<c_void>, descriptor: OwnedFd) -> Answer {
     to.cast::<c_int>().put(descriptor.into_raw_fd())?;
     Ok(())
 }
@@ -105,7 +104,7 @@ pub(crate) fn cuMemExportToShareableHandle(
         to.cast::<[u8; 64]>().put(pack(FABRIC, 0, &offer))?;
         return Ok(());
     }
-    give(to, driver.machine.export_physical(id)?)
+    put_descriptor(to, driver.machine.export_physical(id)?)
 }
 
 pub(crate) fn cuMemImportFromShareableHandle(
@@ -152,7 +151,7 @@ pub(crate) fn cuMemGetHandleForAddressRange(
     if flags & through_the_bus != 0 {
         return Err(NOT_SUPPORTED);
     }
-    give(to, driver.machine.keep_range(dptr, Bytes(size as u64))?)
+    put_descriptor(to, driver.machine.keep_range(dptr, Bytes(size as u64))?)
 }
 
 pub(crate) fn cuMemPoolExportToShareableHandle(
@@ -169,7 +168,7 @@ pub(crate) fn cuMemPoolExportToShareableHandle(
     if flags != 0 {
         return Err(INVALID_VALUE);
     }
-    give(to, driver.machine.export_pool(pool.id)?)
+    put_descriptor(to, driver.machine.export_pool(pool.id)?)
 }
 
 pub(crate) fn cuMemPoolImportFromShareableHandle(

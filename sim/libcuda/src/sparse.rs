@@ -92,7 +92,7 @@ impl Division {
         })
     }
 
-    fn told(&self) -> Answer<CUDA_ARRAY_SPARSE_PROPERTIES> {
+    fn properties(&self) -> Answer<CUDA_ARRAY_SPARSE_PROPERTIES> {
         let narrow = |number: u64| c_uint::try_from(number).map_err(|_| INVALID_VALUE);
         let [width, height, depth] = self.tile;
         Ok(CUDA_ARRAY_SPARSE_PROPERTIES {
@@ -189,7 +189,12 @@ impl Sparse {
 
     /// Checks that all of a box of a level is mapped. The box is in bytes, rows and slices or
     /// layers, and not empty.
-    pub(crate) fn demand(&self, level: usize, position: [u64; 3], extent: [u64; 3]) -> Answer {
+    pub(crate) fn check_mapped(
+        &self,
+        level: usize,
+        position: [u64; 3],
+        extent: [u64; 3],
+    ) -> Answer {
         let division = &self.division;
         // Without depth, slices are layers.
         let layered = division.tile[2] == 1;
@@ -251,7 +256,6 @@ fn halves(word: u64) -> (u64, u64) {
     (word & u64::from(u32::MAX), word >> 32)
 }
 
-/// Returns the tiles that an operation names.
 fn named(division: &Division, info: &CUarrayMapInfo) -> Answer<Vec<Tile>> {
     let [first, second, third, fourth] = info.subresource;
     match info.subresource_type {
@@ -357,7 +361,7 @@ fn put_properties(to: Out<CUDA_ARRAY_SPARSE_PROPERTIES>, driver: &Driver, handle
     let array = driver.arrays.get(handle).ok_or(INVALID_HANDLE)?;
     // Levels have no properties of their own.
     let Memory::Sparse(sparse) = &array.memory else { return Err(INVALID_VALUE) };
-    to.put(sparse.division.told()?)?;
+    to.put(sparse.division.properties()?)?;
     Ok(())
 }
 
@@ -411,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn boxes_are_whole_tiles() {
+    fn boxes_must_be_whole_tiles() {
         let flat = division(1000, 1024, 0, 0, 1);
         assert_eq!(
             flat.tiles_of(0, 0, [0; 3], [256, 128, 1]).unwrap(),

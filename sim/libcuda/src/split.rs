@@ -13,7 +13,7 @@ pub(crate) struct Multiprocessors([c_uint; MAX_DOMAINS + 1]);
 
 /// The parameters of a part; parts with different parameters cannot be combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Manner {
+pub(crate) struct GroupOptions {
     /// Number of multiprocessors that share a cluster of the GPU.
     pub(crate) coscheduled: c_uint,
     pub(crate) flags: c_uint,
@@ -82,7 +82,7 @@ impl Multiprocessors {
         &mut self,
         group: &mut CU_DEV_SM_RESOURCE_GROUP_PARAMS,
         spec: &GpuSpec,
-    ) -> Answer<(Self, Manner)> {
+    ) -> Answer<(Self, GroupOptions)> {
         const KNOWN: c_uint = CU_DEV_SM_RESOURCE_GROUP_BACKFILL
             | CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_ID
             | CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_SUPPLEMENTAL_SMS;
@@ -123,7 +123,7 @@ impl Multiprocessors {
         let rest = count - taken.count();
         taken = taken.plus(self.take_from(&OUTSIDE_FIRST, rest));
         let domain = if local { group.locality_domain_id } else { 0 };
-        Ok((taken, Manner { coscheduled: unit, flags: group.flags, domain }))
+        Ok((taken, GroupOptions { coscheduled: unit, flags: group.flags, domain }))
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_taken_one_after_the_other() {
+    fn groups_are_taken_in_order() {
         const BACKFILL: c_uint = CU_DEV_SM_RESOURCE_GROUP_BACKFILL;
         const LOCAL: c_uint = CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_ID;
         const MORE: c_uint = LOCAL | CU_DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_SUPPLEMENTAL_SMS;

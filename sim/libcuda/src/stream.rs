@@ -16,7 +16,6 @@ use crate::graph::node::{Body, HostNode};
 
 values!(CUstream, CUhostFn, CUstreamCallback, CUgraph, CUgreenCtx);
 
-/// A stream that the program created.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) id: StreamId,
@@ -112,7 +111,6 @@ pub(crate) fn cuStreamCreateWithPriority(
     Ok(())
 }
 
-/// Creates a stream in a context.
 pub(crate) fn create(
     driver: &Driver,
     context: &Arc<Context>,
@@ -254,7 +252,7 @@ pub(crate) fn cuStreamGetCtx_v2(
     green_ctx: Out<CUgreenCtx>,
 ) -> Answer {
     cuStreamGetCtx(call, stream, ctx)?;
-    green_ctx.put_if_asked(CUgreenCtx::NULL);
+    green_ctx.put_if_not_null(CUgreenCtx::NULL);
     Ok(())
 }
 pub(crate) use cuStreamGetCtx_v2 as cuStreamGetCtx_v2_ptsz;

@@ -12,7 +12,6 @@ use crate::call::Call;
 use crate::context::Context;
 use crate::driver::{Driver, count};
 
-/// A texture or a surface.
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) context: Arc<Context>,
@@ -110,7 +109,8 @@ pub(crate) fn cuSurfObjectCreate(
     if resource.kind != CU_RESOURCE_TYPE_ARRAY || flags & CUDA_ARRAY3D_SURFACE_LDST == 0 {
         return Err(INVALID_VALUE);
     }
-    to.put(driver.views.add(View { context, resource, texture: None, part: None }) as CUsurfObject)?;
+    let view = View { context, resource, texture: None, part: None };
+    to.put(driver.views.add(view) as CUsurfObject)?;
     Ok(())
 }
 

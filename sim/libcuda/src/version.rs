@@ -58,7 +58,7 @@ macro_rules! hide_newer {
 pub(crate) use hide_newer;
 
 /// Returns the first driver release with a version of CUDA.
-#[allow(dead_code, reason = "only one of the two libraries tells it")]
+#[allow(dead_code, reason = "only one of the two libraries uses it")]
 pub(crate) fn release(cuda: u32) -> &'static str {
     RELEASES.iter().find(|(first, _)| *first <= cuda).map_or("", |(_, release)| release)
 }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_five_digits() {
+    fn versions_must_have_five_digits() {
         assert_eq!(parse("12040"), Some(12040));
         assert_eq!(parse("10010"), Some(10010));
         for text in ["12.4", "1240", "99999", "-1", "x"] {

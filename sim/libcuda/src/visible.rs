@@ -25,7 +25,6 @@ pub(crate) const NO_GPU: CUdevice = -2;
 pub(crate) struct Visible(Vec<usize>);
 
 impl Visible {
-    /// Reads the process's variables.
     pub(crate) fn from_environment(gpus: &[GpuSpec]) -> Self {
         let read =
             |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
@@ -99,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gpus_are_picked_in_the_order_asked_for() {
+    fn visible_gpus_are_in_the_requested_order() {
         let gpus = GpuSpec::parse_list("T4:15109,A100:40960,A10:23028").expect("a list of GPUs");
         let full = |gpu: usize| Uuid(gpus[gpu].uuid(gpu)).to_string();
         let short = full(0)[..12].to_owned();
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn of_divided_gpus_one_instance_is_seen() {
+    fn one_instance_of_partitioned_gpus_is_visible() {
         let gpus = GpuSpec::parse_list("A100:40960/mig=3g.20gb,1g.5gb,T4").expect("a list of GPUs");
         let uuid = |gpu: usize| Uuid(gpus[gpu].uuid(gpu)).to_string();
         let (last, whole) = (uuid(2).replacen("GPU", "MIG", 1), uuid(0));
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_lead_there_and_back() {
+    fn device_numbers_map_both_ways() {
         let gpus = GpuSpec::parse_list("A10,A10,A10").expect("a list of GPUs");
         let visible = Visible::read(&gpus, true, Some("2,0"));
         assert_eq!(visible.count(), 2);

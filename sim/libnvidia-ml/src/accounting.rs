@@ -11,7 +11,7 @@ use cgpu_sim::timeline::ACCOUNTS;
 use crate::answer::{Answer, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED};
 use crate::argument::Out;
 use crate::device::{Gpu, find};
-use crate::permission::demand_root;
+use crate::permission::require_root;
 use crate::processes::put_list;
 use crate::utilisation::stamp;
 
@@ -31,7 +31,7 @@ pub(crate) fn nvmlDeviceSetAccountingMode(device: nvmlDevice_t, mode: nvmlEnable
         NVML_FEATURE_DISABLED => false,
         _ => return Err(INVALID_ARGUMENT),
     };
-    demand_root()?;
+    require_root()?;
     gpu.machine.set_accounting_mode(gpu.index, keeps)?;
     Ok(())
 }
@@ -48,7 +48,7 @@ pub(crate) fn nvmlDeviceGetAccountingBufferSize(
 
 pub(crate) fn nvmlDeviceClearAccountingPids(device: nvmlDevice_t) -> Answer {
     let gpu = accountant(device)?;
-    demand_root()?;
+    require_root()?;
     gpu.machine.clear_accounting(gpu.index)?;
     Ok(())
 }

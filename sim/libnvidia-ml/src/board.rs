@@ -9,8 +9,15 @@ use crate::device::{Gpu, find};
 
 /// Defines functions that return one value of a GPU.
 macro_rules! values {
-    ($($symbol:ident($($before:ident: $early:ty,)* => $type:ty $(, $after:ident: $late:ty)*) |$gpu:ident| $value:expr;)*) => {$(
-        pub(crate) fn $symbol(device: nvmlDevice_t, $($before: $early,)* to: Out<$type> $(, $after: $late)*) -> Answer {
+    ($($symbol:ident(
+        $($before:ident: $early:ty,)* => $type:ty $(, $after:ident: $late:ty)*
+    ) |$gpu:ident| $value:expr;)*) => {$(
+        pub(crate) fn $symbol(
+            device: nvmlDevice_t,
+            $($before: $early,)*
+            to: Out<$type>
+            $(, $after: $late)*
+        ) -> Answer {
             let $gpu = find(device)?;
             $(let _ = $before;)*
             $(let _ = $after;)*
@@ -55,7 +62,8 @@ values! {
     nvmlDeviceGetMaxClockInfo(kind: nvmlClockType_t, => c_uint) |gpu| clock(&gpu, kind);
     nvmlDeviceGetApplicationsClock(kind: nvmlClockType_t, => c_uint) |gpu| clock(&gpu, kind);
     nvmlDeviceGetDefaultApplicationsClock(kind: nvmlClockType_t, => c_uint) |gpu| clock(&gpu, kind);
-    nvmlDeviceGetClock(kind: nvmlClockType_t, clock_id: nvmlClockId_t, => c_uint) |gpu| clock(&gpu, kind);
+    nvmlDeviceGetClock(kind: nvmlClockType_t, clock_id: nvmlClockId_t, => c_uint) |gpu|
+        clock(&gpu, kind);
     nvmlDeviceGetMemoryBusWidth(=> c_uint) |gpu| Ok(gpu.spec().model.bus_bits);
 
     nvmlDeviceGetPowerUsage(=> c_uint) |gpu| power(gpu);
@@ -70,7 +78,8 @@ values! {
     nvmlDeviceGetCurrentClocksThrottleReasons(=> c_ulonglong) |_gpu| Ok(0);
     nvmlDeviceGetSupportedClocksThrottleReasons(=> c_ulonglong) |_gpu| Ok(0x1ff);
 
-    nvmlDeviceGetTemperature(sensor: nvmlTemperatureSensors_t, => c_uint) |gpu| degrees(&gpu.query());
+    nvmlDeviceGetTemperature(sensor: nvmlTemperatureSensors_t, => c_uint) |gpu|
+        degrees(&gpu.query());
     nvmlDeviceGetTemperatureThreshold(threshold: nvmlTemperatureThresholds_t, => c_uint) |_gpu| {
         match threshold {
             NVML_TEMPERATURE_THRESHOLD_SHUTDOWN => Ok(98),
@@ -118,11 +127,12 @@ pub(crate) fn nvmlDeviceGetTemperatureV(
     if version != NVML_TEMPERATURE_V1 {
         return Err(ARGUMENT_VERSION_MISMATCH);
     }
-    let asked = temperature.read()?;
-    if asked.sensor_type != NVML_TEMPERATURE_GPU {
+    let requested = temperature.read()?;
+    if requested.sensor_type != NVML_TEMPERATURE_GPU {
         return Err(INVALID_ARGUMENT);
     }
-    temperature.put(nvmlTemperature_t { temperature: degrees(&gpu)?.cast_signed(), ..asked })?;
+    temperature
+        .put(nvmlTemperature_t { temperature: degrees(&gpu)?.cast_signed(), ..requested })?;
     Ok(())
 }
 

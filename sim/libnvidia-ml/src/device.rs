@@ -79,7 +79,6 @@ impl Gpu {
     }
 }
 
-/// Returns the GPU of a handle.
 pub(crate) fn find(device: nvmlDevice_t) -> Answer<Gpu> {
     let machine = machine()?;
     let offset =
@@ -116,19 +115,19 @@ pub(crate) fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: Out<nvmlDevic
 pub(crate) use nvmlDeviceGetHandleByIndex_v2 as nvmlDeviceGetHandleByIndex;
 
 pub(crate) fn nvmlDeviceGetHandleByUUID(uuid: In<c_char>, device: Out<nvmlDevice_t>) -> Answer {
-    let wanted = uuid.text()?;
+    let requested = uuid.text()?;
     let all = gpus()?.into_iter().flat_map(|gpu| {
         let instances = gpu.instances().into_iter().map(|(instance, _)| instance);
         instances.chain([gpu]).collect::<Vec<_>>()
     });
-    let mut fitting = all.filter(|gpu| gpu.uuid().eq_ignore_ascii_case(&wanted));
+    let mut fitting = all.filter(|gpu| gpu.uuid().eq_ignore_ascii_case(&requested));
     device.put(fitting.next().ok_or(NOT_FOUND)?.handle())?;
     Ok(())
 }
 
 pub(crate) fn nvmlDeviceGetHandleBySerial(serial: In<c_char>, device: Out<nvmlDevice_t>) -> Answer {
-    let wanted = serial.text()?;
-    search(device, |gpu| gpu.serial() == wanted)
+    let requested = serial.text()?;
+    search(device, |gpu| gpu.serial() == requested)
 }
 
 /// Accepts `domain:bus:device.function` in hexadecimal, with four or eight digits of the domain.
@@ -136,13 +135,12 @@ pub(crate) fn nvmlDeviceGetHandleByPciBusId_v2(
     pci_bus_id: In<c_char>,
     device: Out<nvmlDevice_t>,
 ) -> Answer {
-    let wanted = parse_place(&pci_bus_id.text()?).ok_or(INVALID_ARGUMENT)?;
-    search(device, |gpu| gpu.spec().pci(gpu.index) == wanted)
+    let requested = parse_pci_address(&pci_bus_id.text()?).ok_or(INVALID_ARGUMENT)?;
+    search(device, |gpu| gpu.spec().pci(gpu.index) == requested)
 }
 pub(crate) use nvmlDeviceGetHandleByPciBusId_v2 as nvmlDeviceGetHandleByPciBusId;
 
-/// Parses domain, bus and device.
-fn parse_place(text: &str) -> Option<(u32, u32, u32)> {
+fn parse_pci_address(text: &str) -> Option<(u32, u32, u32)> {
     let place = text.split_once('.').map_or(text, |(place, _function)| place);
     let numbers: Vec<u32> = place
         .split(':')
@@ -258,7 +256,7 @@ fn field<const N: usize>(text: &str) -> [c_char; N] {
     field
 }
 
-fn place(device: nvmlDevice_t) -> Answer<nvmlPciInfo_t> {
+fn pci_info(device: nvmlDevice_t) -> Answer<nvmlPciInfo_t> {
     let gpu = find(device)?;
     let (domain, bus, slot) = gpu.spec().pci(gpu.index);
     Ok(nvmlPciInfo_t {
@@ -273,7 +271,7 @@ fn place(device: nvmlDevice_t) -> Answer<nvmlPciInfo_t> {
 }
 
 pub(crate) fn nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>) -> Answer {
-    pci.put(place(device)?)?;
+    pci.put(pci_info(device)?)?;
     Ok(())
 }
 
@@ -291,7 +289,7 @@ struct PciInfoOld {
 pub(crate) fn nvmlDeviceGetPciInfo_v2(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>) -> Answer {
     let nvmlPciInfo_t {
         bus_id_legacy, domain, bus, device, pci_device_id, pci_sub_system_id, ..
-    } = place(device)?;
+    } = pci_info(device)?;
     let old = PciInfoOld { bus_id_legacy, domain, bus, device, pci_device_id, pci_sub_system_id };
     pci.start_as::<PciInfoOld>().put(old)?;
     Ok(())
@@ -308,7 +306,7 @@ struct PciInfoFirst {
 }
 
 pub(crate) fn nvmlDeviceGetPciInfo(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>) -> Answer {
-    let nvmlPciInfo_t { bus_id_legacy, domain, bus, device, pci_device_id, .. } = place(device)?;
+    let nvmlPciInfo_t { bus_id_legacy, domain, bus, device, pci_device_id, .. } = pci_info(device)?;
     let first = PciInfoFirst { bus_id_legacy, domain, bus, device, pci_device_id };
     pci.start_as::<PciInfoFirst>().put(first)?;
     Ok(())
@@ -319,10 +317,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_read_with_short_and_long_domains() {
-        assert_eq!(parse_place("0000:07:00.0"), Some((0, 7, 0)));
-        assert_eq!(parse_place("00000000:0A:00.0"), Some((0, 10, 0)));
-        assert_eq!(parse_place("GPU-1"), None);
+    fn pci_addresses_parse_with_short_and_long_domains() {
+        assert_eq!(parse_pci_address("0000:07:00.0"), Some((0, 7, 0)));
+        assert_eq!(parse_pci_address("00000000:0A:00.0"), Some((0, 10, 0)));
+        assert_eq!(parse_pci_address("GPU-1"), None);
     }
 
     #[test]

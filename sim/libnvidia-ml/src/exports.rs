@@ -14,7 +14,6 @@ use crate::answer::result;
 use crate::argument::Received;
 use crate::library;
 
-/// The functions of all simulated rows.
 mod simulated {
     pub(super) use crate::accounting::*;
     pub(super) use crate::board::*;
@@ -30,7 +29,8 @@ mod simulated {
 }
 
 macro_rules! exports {
-    ($($kind:ident $symbol:ident { $since:literal } $role:ident $treatment:ident $simulated:ident $reason:literal
+    ($($kind:ident $symbol:ident { $since:literal }
+        $role:ident $treatment:ident $simulated:ident $reason:literal
         $(($($arguments:tt)*) $(-> $answer:ty)?)?;)*) => {
         $(export!($simulated $symbol $(($($arguments)*) $(-> $answer)?)?);)*
     };

@@ -38,8 +38,8 @@ pub(crate) fn nvmlDeviceGetFieldValues(
     let gpu = find(device)?;
     let count =
         usize::try_from(values_count).ok().filter(|count| *count > 0).ok_or(INVALID_ARGUMENT)?;
-    let mut asked = values.read_all(count)?;
-    for field in &mut asked {
+    let mut requested = values.read_all(count)?;
+    for field in &mut requested {
         let begun = Instant::now();
         let found = value(&gpu, field.field_id);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -51,6 +51,6 @@ pub(crate) fn nvmlDeviceGetFieldValues(
         let (value_type, bits) = found.unwrap_or((NVML_VALUE_TYPE_UNSIGNED_INT, 0));
         (field.value_type, field.value) = (value_type, nvmlValue_t(bits));
     }
-    values.put_all(asked, count)?;
+    values.put_all(requested, count)?;
     Ok(())
 }

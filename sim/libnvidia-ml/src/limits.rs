@@ -13,7 +13,7 @@ use cgpu_sim::timeline::GroupLimit;
 use crate::answer::{Answer, INVALID_ARGUMENT, NOT_FOUND, OPERATING_SYSTEM};
 use crate::argument::Out;
 use crate::device::{Gpu, find};
-use crate::permission::demand_root;
+use crate::permission::require_root;
 
 /// Returns a control group's folder, and the machine's identifier of it.
 fn group(name_space: *const c_char) -> Answer<(PathBuf, [u64; 2])> {
@@ -40,15 +40,15 @@ pub(crate) fn nvmlDeviceSetMemoryLimits_v1(
     limits: Out<nvmlSetMemoryLimits_v1_t>,
 ) -> Answer {
     let gpu = find(device)?.whole()?;
-    let wanted = limits.read()?;
-    let (soft, hard) = (wanted.soft_limit, wanted.hard_limit);
+    let requested = limits.read()?;
+    let (soft, hard) = (requested.soft_limit, requested.hard_limit);
     let total = gpu.spec().total.0;
     let none = NVML_DEVICE_MEMORY_LIMIT_MAX;
     if soft > hard || soft > total || hard > total && hard != none {
         return Err(INVALID_ARGUMENT);
     }
-    demand_root()?;
-    let (_, group) = group(wanted.name_space)?;
+    require_root()?;
+    let (_, group) = group(requested.name_space)?;
     let to = (soft != 0 || hard != none).then_some(GroupLimit { soft, hard });
     gpu.machine.limit_group(gpu.index, group, to)?;
     Ok(())
@@ -59,15 +59,15 @@ pub(crate) fn nvmlDeviceGetMemoryLimits_v1(
     limits: Out<nvmlGetMemoryLimits_v1_t>,
 ) -> Answer {
     let gpu = find(device)?.whole()?.query();
-    let asked = limits.read()?;
-    let (path, group) = group(asked.name_space)?;
+    let requested = limits.read()?;
+    let (path, group) = group(requested.name_space)?;
     let GroupLimit { soft, hard } = gpu.machine.group_limit(gpu.index, group)?.ok_or(NOT_FOUND)?;
     let current_used = used(&gpu, &path)?;
     limits.put(nvmlGetMemoryLimits_v1_t {
         soft_limit: soft,
         hard_limit: hard,
         current_used,
-        ..asked
+        ..requested
     })?;
     Ok(())
 }

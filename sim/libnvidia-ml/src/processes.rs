@@ -63,21 +63,21 @@ pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
     if plist.start_as::<c_uint>().read()? != NVML_PROCESS_DETAIL_LIST_V1 {
         return Err(ARGUMENT_VERSION_MISMATCH);
     }
-    let mut asked = plist.read()?;
-    let all = match asked.mode {
+    let mut requested = plist.read()?;
+    let all = match requested.mode {
         NVML_PROCESS_MODE_COMPUTE | NVML_PROCESS_MODE_ALL => residents(&gpu)?,
         NVML_PROCESS_MODE_GRAPHICS | NVML_PROCESS_MODE_MPS => Vec::new(),
         _ => return Err(INVALID_ARGUMENT),
     };
-    let room = asked.num_proc_array_entries as usize;
+    let room = requested.num_proc_array_entries as usize;
     let length = all.len();
-    asked.num_proc_array_entries = c_uint::try_from(length).unwrap_or(c_uint::MAX);
-    plist.put(asked)?;
+    requested.num_proc_array_entries = c_uint::try_from(length).unwrap_or(c_uint::MAX);
+    plist.put(requested)?;
     if length > room {
         return Err(INSUFFICIENT_SIZE);
     }
     // SAFETY: NULL, or space for as many as the caller says, which were checked to be enough.
-    let to: Out<nvmlProcessDetail_v1_t> = unsafe { Out::received(asked.proc_array) };
+    let to: Out<nvmlProcessDetail_v1_t> = unsafe { Out::received(requested.proc_array) };
     let details = all.into_iter().map(|resident| nvmlProcessDetail_v1_t {
         pid: resident.process.pid,
         used_gpu_memory: resident.process.memory.0,
@@ -89,7 +89,7 @@ pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
     Ok(())
 }
 
-fn nobody(device: nvmlDevice_t, info_count: Out<c_uint>) -> Answer {
+fn no_processes(device: nvmlDevice_t, info_count: Out<c_uint>) -> Answer {
     find(device)?;
     info_count.put(0)?;
     Ok(())
@@ -121,15 +121,19 @@ pub(crate) fn nvmlDeviceGetComputeRunningProcesses_v2(
 pub(crate) use nvmlDeviceGetComputeRunningProcesses_v2 as nvmlDeviceGetComputeRunningProcesses_v3;
 
 /// Defines the functions that list processes of a kind that is not simulated.
-macro_rules! nobody {
+macro_rules! no_processes {
     ($($symbol:ident: $type:ty;)*) => {$(
-        pub(crate) fn $symbol(device: nvmlDevice_t, info_count: Out<c_uint>, _infos: Out<$type>) -> Answer {
-            nobody(device, info_count)
+        pub(crate) fn $symbol(
+            device: nvmlDevice_t,
+            info_count: Out<c_uint>,
+            _infos: Out<$type>,
+        ) -> Answer {
+            no_processes(device, info_count)
         }
     )*};
 }
 
-nobody! {
+no_processes! {
     nvmlDeviceGetGraphicsRunningProcesses: nvmlProcessInfo_v1_t;
     nvmlDeviceGetGraphicsRunningProcesses_v2: nvmlProcessInfo_v2_t;
     nvmlDeviceGetGraphicsRunningProcesses_v3: nvmlProcessInfo_t;
@@ -145,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_come_in_two_calls() {
+    fn lists_are_returned_in_two_calls() {
         let mut count = 0;
         let mut room = [0_u32; 4];
         // SAFETY: a pointer to a live local.

@@ -39,7 +39,6 @@ static EPOCH: LazyLock<u64> = LazyLock::new(|| {
     u64::try_from(wall.as_micros()).unwrap_or(u64::MAX).saturating_sub(since_boot)
 });
 
-/// Converts a device time to a timestamp.
 pub(crate) fn stamp(machine: &Machine, at: Nanos) -> c_ulonglong {
     let real = u128::from(at.0) * u128::from(machine.time_scale_milli()) / 1_000_000;
     *EPOCH + u64::try_from(real).unwrap_or(u64::MAX)
@@ -108,7 +107,7 @@ pub(crate) fn nvmlDeviceGetProcessesUtilizationInfo(
     if version != NVML_PROCESSES_UTILIZATION_INFO_V1 {
         return Err(ARGUMENT_VERSION_MISMATCH);
     }
-    let mut asked = info.read()?;
+    let mut requested = info.read()?;
     let describe = |sample: ProcessSample, time_stamp| nvmlProcessUtilizationInfo_v1_t {
         time_stamp,
         pid: sample.pid,
@@ -116,15 +115,15 @@ pub(crate) fn nvmlDeviceGetProcessesUtilizationInfo(
         mem_util: sample.percent / 3,
         ..Default::default()
     };
-    let samples = samples(device, asked.last_seen_time_stamp, describe)?;
-    let room = asked.process_samples_count;
-    asked.process_samples_count = count(&samples);
-    info.put(asked)?;
-    if asked.proc_util_array.is_null() || asked.process_samples_count > room {
+    let samples = samples(device, requested.last_seen_time_stamp, describe)?;
+    let room = requested.process_samples_count;
+    requested.process_samples_count = count(&samples);
+    info.put(requested)?;
+    if requested.proc_util_array.is_null() || requested.process_samples_count > room {
         return Err(INSUFFICIENT_SIZE);
     }
     // SAFETY: the caller's struct gives the space, and no more samples than that are written.
-    let to = unsafe { Out::received(asked.proc_util_array) };
+    let to = unsafe { Out::received(requested.proc_util_array) };
     to.put_all(samples, room as usize)?;
     Ok(())
 }

@@ -20,13 +20,11 @@ const XID_CRITICAL_ERROR: c_ulonglong = 0x8;
 /// Memory errors can be registered for, but are not simulated.
 const SUPPORTED: c_ulonglong = SINGLE_BIT_ECC | DOUBLE_BIT_ECC | XID_CRITICAL_ERROR;
 
-/// The first handle.
 const FIRST: usize = 0x7000_0000;
 /// Interval at which a wait polls the machine. It is long because monitors and device plugins wait
 /// all day, and must not disturb measurements.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The event sets of this process.
 static SETS: Mutex<Sets> = Mutex::new(Sets { made: 0, sets: None });
 
 struct Sets {
@@ -96,10 +94,10 @@ fn next(set: nvmlEventSet_t) -> Answer<Option<(nvmlDevice_t, u64)>> {
     let machine = machine()?;
     let mut sets = sets();
     let set = sets.get(set)?;
-    let Some(told) = set.values().copied().min() else { return Ok(None) };
-    let xids = machine.xids_after(told)?;
+    let Some(last) = set.values().copied().min() else { return Ok(None) };
+    let xids = machine.xids_after(last)?;
     let news =
-        xids.into_iter().find(|xid| set.get(&xid.gpu).is_some_and(|told| *told < xid.number));
+        xids.into_iter().find(|xid| set.get(&xid.gpu).is_some_and(|last| *last < xid.number));
     Ok(news.map(|xid| {
         set.insert(xid.gpu, xid.number);
         (Gpu { machine, index: xid.gpu }.handle(), xid.code)
@@ -122,7 +120,7 @@ fn wait(set: nvmlEventSet_t, timeout_ms: c_uint) -> Answer<nvmlEventData_t> {
         if left.is_zero() {
             return Err(TIMEOUT);
         }
-        std::thread::sleep(left.min(LOOK));
+        std::thread::sleep(left.min(POLL_INTERVAL));
     }
 }
 

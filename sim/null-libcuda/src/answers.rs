@@ -22,8 +22,8 @@ pub(crate) struct Null;
 const VERSION: u32 = 13050;
 /// Size of the GPU's memory in bytes, all of which is always free: 80 GiB, or `CGPU_NULL_GIB`.
 static MEMORY: LazyLock<usize> = LazyLock::new(|| {
-    let asked = std::env::var("CGPU_NULL_GIB").ok().and_then(|text| text.parse().ok());
-    asked.filter(|gib| (1..=1 << 13).contains(gib)).unwrap_or(80) << 30
+    let requested = std::env::var("CGPU_NULL_GIB").ok().and_then(|text| text.parse().ok());
+    requested.filter(|gib| (1..=1 << 13).contains(gib)).unwrap_or(80) << 30
 });
 const NAME: &CStr = c"Null";
 const PCI_BUS_ID: &CStr = c"0000:01:00.0";
@@ -132,7 +132,11 @@ macro_rules! handles {
 
 /// Implements functions that return one value through an argument.
 macro_rules! values {
-    ($($symbol:ident($($before:ident: $early:ty,)* => $to:ident: $type:ty = $value:expr $(, $after:ident: $late:ty)*);)*) => {$(
+    ($($symbol:ident(
+        $($before:ident: $early:ty,)*
+        => $to:ident: $type:ty = $value:expr
+        $(, $after:ident: $late:ty)*
+    );)*) => {$(
         unsafe fn $symbol($($before: $early,)* $to: *mut $type $(, $after: $late)*) -> CUresult {
             $(let _ = $before;)*
             $(let _ = $after;)*
@@ -146,7 +150,12 @@ macro_rules! values {
 /// idle.
 macro_rules! writes {
     ($($symbol:ident: $type:ty;)*) => {$(
-        unsafe fn $symbol(_stream: CUstream, addr: CUdeviceptr, value: $type, _flags: c_uint) -> CUresult {
+        unsafe fn $symbol(
+            _stream: CUstream,
+            addr: CUdeviceptr,
+            value: $type,
+            _flags: c_uint,
+        ) -> CUresult {
             if let Some(word) = host_address(addr) {
                 // SAFETY: host memory that the caller gave as writable. Other threads poll it, so
                 // the store is volatile: a single store of the word's width.
@@ -301,13 +310,23 @@ impl Driver for Null {
         cuDeviceGetUuid_v2(=> uuid: CUuuid = UUID, dev: CUdevice);
         cuMemAlloc_v2(=> dptr: CUdeviceptr = address(bytesize), bytesize: usize);
         cuMemAllocManaged(=> dptr: CUdeviceptr = address(bytesize), bytesize: usize, flags: c_uint);
-        cuMemAllocAsync(=> dptr: CUdeviceptr = address(bytesize), bytesize: usize, stream: CUstream);
-        cuMemAllocAsync_ptsz(=> dptr: CUdeviceptr = address(bytesize), bytesize: usize, stream: CUstream);
+        cuMemAllocAsync(
+            => dptr: CUdeviceptr = address(bytesize), bytesize: usize, stream: CUstream
+        );
+        cuMemAllocAsync_ptsz(
+            => dptr: CUdeviceptr = address(bytesize), bytesize: usize, stream: CUstream
+        );
         cuCtxGetDevice(=> device: CUdevice = 0);
         cuCtxGetApiVersion(ctx: CUcontext, => version: c_uint = VERSION);
         cuCtxGetId(ctx: CUcontext, => ctx_id: c_ulonglong = 1);
-        cuStreamIsCapturing(stream: CUstream, => capture_status: CUstreamCaptureStatus = CU_STREAM_CAPTURE_STATUS_NONE);
-        cuStreamIsCapturing_ptsz(stream: CUstream, => capture_status: CUstreamCaptureStatus = CU_STREAM_CAPTURE_STATUS_NONE);
+        cuStreamIsCapturing(
+            stream: CUstream,
+            => capture_status: CUstreamCaptureStatus = CU_STREAM_CAPTURE_STATUS_NONE
+        );
+        cuStreamIsCapturing_ptsz(
+            stream: CUstream,
+            => capture_status: CUstreamCaptureStatus = CU_STREAM_CAPTURE_STATUS_NONE
+        );
         cuStreamGetFlags(stream: CUstream, => flags: c_uint = CU_STREAM_NON_BLOCKING);
         cuStreamGetFlags_ptsz(stream: CUstream, => flags: c_uint = CU_STREAM_NON_BLOCKING);
         cuStreamGetId(stream: CUstream, => stream_id: c_ulonglong = 1);
@@ -321,8 +340,16 @@ impl Driver for Null {
 
     handles! {
         cuCtxCreate_v2(pctx: CUcontext, flags: c_uint, dev: CUdevice);
-        cuCtxCreate_v3(pctx: CUcontext, params: *mut CUexecAffinityParam, count: c_int, flags: c_uint, dev: CUdevice);
-        cuCtxCreate_v4(pctx: CUcontext, params: *mut CUctxCreateParams, flags: c_uint, dev: CUdevice);
+        cuCtxCreate_v3(
+            pctx: CUcontext,
+            params: *mut CUexecAffinityParam,
+            count: c_int,
+            flags: c_uint,
+            dev: CUdevice
+        );
+        cuCtxCreate_v4(
+            pctx: CUcontext, params: *mut CUctxCreateParams, flags: c_uint, dev: CUdevice
+        );
         cuDevicePrimaryCtxRetain(pctx: CUcontext, dev: CUdevice);
         cuCtxGetCurrent(pctx: CUcontext);
         cuCtxPopCurrent_v2(pctx: CUcontext);

@@ -19,7 +19,8 @@ pub(crate) struct Pointer(pub(crate) *const c_void);
 unsafe impl Sync for Pointer {}
 
 macro_rules! exports {
-    ($($kind:ident $symbol:ident { $($name:tt)* } $role:ident $treatment:ident $simulated:ident $reason:literal
+    ($($kind:ident $symbol:ident { $($name:tt)* }
+        $role:ident $treatment:ident $simulated:ident $reason:literal
         $(($($arguments:tt)*) $(-> $answer:ty)?)?;)*) => {
         /// The functions with known arguments.
         pub(crate) trait Driver {
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_symbol_has_an_address_of_its_own() {
+    fn every_symbol_has_its_own_address() {
         let addresses: HashSet<usize> = POINTERS.iter().map(|pointer| pointer.0.addr()).collect();
         assert_eq!(addresses.len(), cgpu_abi::DRIVER.len());
     }

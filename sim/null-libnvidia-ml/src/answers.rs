@@ -15,16 +15,16 @@ pub(crate) struct Null;
 const CUDA_VERSION: c_int = 13050;
 /// Size of the GPU's memory in bytes, all of which is always free: 80 GiB, or `CGPU_NULL_GIB`.
 static MEMORY: LazyLock<c_ulonglong> = LazyLock::new(|| {
-    let asked = std::env::var("CGPU_NULL_GIB").ok().and_then(|text| text.parse().ok());
-    asked.filter(|gib| (1..=1 << 13).contains(gib)).unwrap_or(80) << 30
+    let requested = std::env::var("CGPU_NULL_GIB").ok().and_then(|text| text.parse().ok());
+    requested.filter(|gib| (1..=1 << 13).contains(gib)).unwrap_or(80) << 30
 });
 /// The UUID of the null `libcuda.so.1`, as text.
 const UUID: &CStr = c"GPU-6e756c6c-2d64-7269-7665-722d67707530";
 /// Host time of a start, that is, of an `nvmlInit` while the library has no users:
 /// `CGPU_SIM_NVML_INIT_MS` in milliseconds.
 static START: LazyLock<Duration> = LazyLock::new(|| {
-    let asked = std::env::var("CGPU_SIM_NVML_INIT_MS").ok().and_then(|text| text.parse().ok());
-    Duration::from_millis(asked.filter(|millis| *millis <= 60_000).unwrap_or(0))
+    let requested = std::env::var("CGPU_SIM_NVML_INIT_MS").ok().and_then(|text| text.parse().ok());
+    Duration::from_millis(requested.filter(|millis| *millis <= 60_000).unwrap_or(0))
 });
 /// Number of the library's users. Locked for the duration of a start, as in a real NVML.
 static USERS: Mutex<usize> = Mutex::new(0);
@@ -65,8 +65,16 @@ unsafe fn put_text(to: *mut c_char, length: c_uint, text: &CStr) -> nvmlReturn_t
 
 /// Implements functions that return one value through an argument.
 macro_rules! values {
-    ($($symbol:ident($($before:ident: $early:ty,)* => $to:ident: $type:ty = $value:expr $(, $after:ident: $late:ty)*);)*) => {$(
-        unsafe fn $symbol($($before: $early,)* $to: *mut $type $(, $after: $late)*) -> nvmlReturn_t {
+    ($($symbol:ident(
+        $($before:ident: $early:ty,)*
+        => $to:ident: $type:ty = $value:expr
+        $(, $after:ident: $late:ty)*
+    );)*) => {$(
+        unsafe fn $symbol(
+            $($before: $early,)*
+            $to: *mut $type
+            $(, $after: $late)*
+        ) -> nvmlReturn_t {
             $(let _ = $before;)*
             $(let _ = $after;)*
             // SAFETY: the caller's out-pointer.
@@ -87,9 +95,13 @@ macro_rules! texts {
 }
 
 /// Implements functions that list processes: there are none.
-macro_rules! nobody {
+macro_rules! no_processes {
     ($($symbol:ident: $type:ty;)*) => {$(
-        unsafe fn $symbol(_device: nvmlDevice_t, info_count: *mut c_uint, _infos: *mut $type) -> nvmlReturn_t {
+        unsafe fn $symbol(
+            _device: nvmlDevice_t,
+            info_count: *mut c_uint,
+            _infos: *mut $type,
+        ) -> nvmlReturn_t {
             // SAFETY: the caller's out-pointer.
             unsafe { put(info_count, 0) }
         }
@@ -174,7 +186,7 @@ impl Nvml for Null {
         nvmlSystemGetProcessName(_pid: c_uint) = c"";
     }
 
-    nobody! {
+    no_processes! {
         nvmlDeviceGetComputeRunningProcesses: nvmlProcessInfo_v1_t;
         nvmlDeviceGetComputeRunningProcesses_v2: nvmlProcessInfo_v2_t;
         nvmlDeviceGetComputeRunningProcesses_v3: nvmlProcessInfo_t;

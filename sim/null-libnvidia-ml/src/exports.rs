@@ -8,7 +8,8 @@ use cgpu_abi::nvml_types::*;
 use crate::answers::Null;
 
 macro_rules! exports {
-    ($($kind:ident $symbol:ident { $($name:tt)* } $role:ident $treatment:ident $simulated:ident $reason:literal
+    ($($kind:ident $symbol:ident { $($name:tt)* }
+        $role:ident $treatment:ident $simulated:ident $reason:literal
         $(($($arguments:tt)*) $(-> $answer:ty)?)?;)*) => {
         /// The functions with known arguments.
         pub(crate) trait Nvml {

@@ -55,7 +55,8 @@ fn begin(
         Sequence { graph, into_existing, mode, thread, origin: stream, invalid: false },
     );
     let blocking = stream::is_blocking(driver, handle);
-    let position = Position { sequence, dependencies, context: context.id, blocking, told: None };
+    let position =
+        Position { sequence, dependencies, context: context.id, blocking, reported: None };
     captures.streams.insert(stream, position);
     captures.count();
     Ok(())
@@ -149,7 +150,7 @@ pub(crate) fn cuStreamEndCapture(call: &Call, handle: CUstream, graph: Out<CUgra
 pub(crate) use cuStreamEndCapture as cuStreamEndCapture_ptsz;
 
 /// A stream's capture, as reported to the program.
-struct Told {
+struct CaptureInfo {
     status: CUstreamCaptureStatus,
     id: u64,
     graph: CUgraph,
@@ -159,10 +160,10 @@ struct Told {
     plain: bool,
 }
 
-fn tell(call: &Call, handle: CUstream) -> Answer<Told> {
+fn capture_info(call: &Call, handle: CUstream) -> Answer<CaptureInfo> {
     let driver = call.driver()?;
     let (stream, context) = stream::find(driver, handle, call.per_thread)?;
-    let none = Told {
+    let none = CaptureInfo {
         status: CU_STREAM_CAPTURE_STATUS_NONE,
         id: 0,
         graph: CUgraph::NULL,
@@ -180,12 +181,12 @@ fn tell(call: &Call, handle: CUstream) -> Answer<Told> {
     let Some((position, sequence)) = captures.of(stream) else { return Ok(none) };
     let (id, graph) = (position.sequence, sequence.graph);
     if sequence.invalid {
-        return Ok(Told { status: CU_STREAM_CAPTURE_STATUS_INVALIDATED, ..none });
+        return Ok(CaptureInfo { status: CU_STREAM_CAPTURE_STATUS_INVALIDATED, ..none });
     }
     let Some(position) = captures.streams.get_mut(&stream) else { return Ok(none) };
     let nodes: Box<[CUgraphNode]> = position.dependencies.iter().map(|edge| edge.from).collect();
     let data: Box<[CUgraphEdgeData]> = position.dependencies.iter().map(|edge| edge.data).collect();
-    let told = Told {
+    let info = CaptureInfo {
         status: CU_STREAM_CAPTURE_STATUS_ACTIVE,
         id,
         graph,
@@ -194,8 +195,8 @@ fn tell(call: &Call, handle: CUstream) -> Answer<Told> {
         count: nodes.len(),
         plain: position.dependencies.iter().all(Edge::is_plain),
     };
-    position.told = Some((nodes, data));
-    Ok(told)
+    position.reported = Some((nodes, data));
+    Ok(info)
 }
 
 pub(crate) fn cuStreamIsCapturing(
@@ -203,7 +204,7 @@ pub(crate) fn cuStreamIsCapturing(
     stream: CUstream,
     capture_status: Out<CUstreamCaptureStatus>,
 ) -> Answer {
-    capture_status.put(tell(call, stream)?.status)?;
+    capture_status.put(capture_info(call, stream)?.status)?;
     Ok(())
 }
 pub(crate) use cuStreamIsCapturing as cuStreamIsCapturing_ptsz;
@@ -214,10 +215,10 @@ pub(crate) fn cuStreamGetCaptureInfo(
     capture_status_out: Out<CUstreamCaptureStatus>,
     id_out: Out<cuuint64_t>,
 ) -> Answer {
-    let told = tell(call, stream)?;
-    capture_status_out.put(told.status)?;
-    if told.status == CU_STREAM_CAPTURE_STATUS_ACTIVE {
-        id_out.put_if_asked(told.id);
+    let info = capture_info(call, stream)?;
+    capture_status_out.put(info.status)?;
+    if info.status == CU_STREAM_CAPTURE_STATUS_ACTIVE {
+        id_out.put_if_not_null(info.id);
     }
     Ok(())
 }
@@ -233,21 +234,21 @@ pub(crate) fn cuStreamGetCaptureInfo_v3(
     edge_data_out: Out<*const CUgraphEdgeData>,
     num_dependencies_out: Out<usize>,
 ) -> Answer {
-    let told = tell(call, stream)?;
-    capture_status_out.put(told.status)?;
-    if told.status != CU_STREAM_CAPTURE_STATUS_ACTIVE {
+    let info = capture_info(call, stream)?;
+    capture_status_out.put(info.status)?;
+    if info.status != CU_STREAM_CAPTURE_STATUS_ACTIVE {
         return Ok(());
     }
     // A caller that requests the nodes must also request the data of edges that are more than an
     // order.
-    if !told.plain && !dependencies_out.is_null() && edge_data_out.is_null() {
+    if !info.plain && !dependencies_out.is_null() && edge_data_out.is_null() {
         return Err(LOSSY_QUERY);
     }
-    id_out.put_if_asked(told.id);
-    graph_out.put_if_asked(told.graph);
-    dependencies_out.put_if_asked(told.nodes);
-    edge_data_out.put_if_asked(told.data);
-    num_dependencies_out.put_if_asked(told.count);
+    id_out.put_if_not_null(info.id);
+    graph_out.put_if_not_null(info.graph);
+    dependencies_out.put_if_not_null(info.nodes);
+    edge_data_out.put_if_not_null(info.data);
+    num_dependencies_out.put_if_not_null(info.count);
     Ok(())
 }
 pub(crate) use cuStreamGetCaptureInfo_v3 as cuStreamGetCaptureInfo_v3_ptsz;
@@ -325,10 +326,10 @@ pub(crate) fn cuThreadExchangeStreamCaptureMode(
     mode: Out<CUstreamCaptureMode>,
 ) -> Answer {
     call.driver()?;
-    let wanted = mode.read()?;
-    if wanted > CU_STREAM_CAPTURE_MODE_RELAXED {
+    let requested = mode.read()?;
+    if requested > CU_STREAM_CAPTURE_MODE_RELAXED {
         return Err(INVALID_VALUE);
     }
-    mode.put(MODE.replace(wanted))?;
+    mode.put(MODE.replace(requested))?;
     Ok(())
 }

@@ -42,7 +42,6 @@ use crate::graph::node::Body;
 use crate::graph::{Edge, Graphs, Nodes, Reservation};
 use crate::stream;
 
-/// A capture.
 #[derive(Debug)]
 struct Sequence {
     graph: CUgraph,
@@ -66,7 +65,7 @@ struct Position {
     blocking: bool,
     /// The arrays that were last returned to the program, valid until the next call for this
     /// stream.
-    told: Option<Dependencies>,
+    reported: Option<Dependencies>,
 }
 
 /// An event that was last recorded in a capture.
@@ -76,7 +75,6 @@ struct Mark {
     dependencies: Vec<Edge>,
 }
 
-/// All captures of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Captures {
     sequences: HashMap<u64, Sequence>,
@@ -216,7 +214,6 @@ impl Recorder {
         Ok(())
     }
 
-    /// Returns the graph that the capture builds.
     fn graph(&self, driver: &Driver) -> Answer<CUgraph> {
         let graphs = Graphs::of(driver);
         Ok(graphs.captures.of(self.stream).ok_or(STREAM_CAPTURE_INVALIDATED)?.1.graph)
@@ -447,7 +444,8 @@ pub(crate) fn join_by(
         return Err(STREAM_CAPTURE_UNSUPPORTED);
     }
     let blocking = stream::is_blocking(driver, handle);
-    let position = Position { sequence, dependencies, context: context.id, blocking, told: None };
+    let position =
+        Position { sequence, dependencies, context: context.id, blocking, reported: None };
     captures.streams.insert(stream, position);
     Ok(true)
 }
@@ -468,7 +466,6 @@ impl Graphs {
     }
 }
 
-/// Handles the end of a stream.
 pub(crate) fn forget_stream(driver: &Driver, stream: StreamId) {
     if is_capturing() && !driver.machine.is_inherited() {
         let mut graphs = Graphs::of(driver);

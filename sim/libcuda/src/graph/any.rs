@@ -3,12 +3,13 @@
 use cgpu_abi::types::*;
 
 use super::build::{
-    acquire, add, allocation, context_of, copying, edges, event, filling, host, kernel, signal,
-    words,
+    acquire, add, allocation, context_of, copying, edges, event, filling, host, kernel, mem_ops,
+    signal,
 };
 use super::node::Body;
 use super::typed::{
-    acquire_told, copy_told, fill_told, host_told, inheriting, kernel_told, signal_told, words_told,
+    acquire_params, copy_params, fill_params, host_params, inheriting, kernel_params,
+    mem_op_params, signal_params,
 };
 use super::{Edge, Graphs, executable};
 use crate::answer::{Answer, INVALID_VALUE, NOT_SUPPORTED};
@@ -44,7 +45,7 @@ fn simple(driver: &Driver, params: &CUgraphNodeParams) -> Answer<Body> {
             Body::Record(event(driver, member!(params, event).event)?)
         }
         CU_GRAPH_NODE_TYPE_MEM_FREE => Body::Free(member!(params, free).dptr),
-        CU_GRAPH_NODE_TYPE_BATCH_MEM_OP => words(driver, &member!(params, mem_op))?,
+        CU_GRAPH_NODE_TYPE_BATCH_MEM_OP => mem_ops(driver, &member!(params, mem_op))?,
         CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL => {
             let given = member!(params, ext_sem_signal);
             signal(driver, &given.v1, given.ctx)?
@@ -177,43 +178,43 @@ pub(crate) fn cuGraphNodeGetParams(
     let node_params = node_params.required()?;
     let graphs = Graphs::of(driver);
     let body = &graphs.node(node)?.body;
-    let mut told = CUgraphNodeParams {
+    let mut params = CUgraphNodeParams {
         kind: body.kind(),
         reserved0: [0; 3],
         node: CUgraphNodeParamsUnion { reserved1: [0; 29] },
         reserved2: 0,
     };
     match body {
-        Body::Kernel(node) => told.node.kernel = kernel_told(node),
-        Body::Copy(node) => told.node.memcpy = copy_told(node),
+        Body::Kernel(node) => params.node.kernel = kernel_params(node),
+        Body::Copy(node) => params.node.memcpy = copy_params(node),
         Body::Fill(node) => {
-            told.node.memset =
-                CUDA_MEMSET_NODE_PARAMS_v2 { v1: fill_told(node)?, ctx: node.context.handle };
+            params.node.memset =
+                CUDA_MEMSET_NODE_PARAMS_v2 { v1: fill_params(node)?, ctx: node.context.handle };
         }
-        Body::Host(node) => told.node.host = host_told(*node),
+        Body::Host(node) => params.node.host = host_params(*node),
         Body::Child(graph) => {
             let ownership = CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE;
-            told.node.graph = CUDA_CHILD_GRAPH_NODE_PARAMS { graph: *graph, ownership };
+            params.node.graph = CUDA_CHILD_GRAPH_NODE_PARAMS { graph: *graph, ownership };
         }
         Body::Empty => {}
         Body::Await(event) | Body::Record(event) => {
-            told.node.event = CUDA_EVENT_NODE_PARAMS { event: *event }
+            params.node.event = CUDA_EVENT_NODE_PARAMS { event: *event }
         }
-        Body::Allocate(reservation) => told.node.alloc = reservation.told(),
-        Body::Free(dptr) => told.node.free = CUDA_MEM_FREE_NODE_PARAMS { dptr: *dptr },
-        Body::Words(node) => told.node.mem_op = words_told(node),
+        Body::Allocate(reservation) => params.node.alloc = reservation.params(),
+        Body::Free(dptr) => params.node.free = CUDA_MEM_FREE_NODE_PARAMS { dptr: *dptr },
+        Body::MemOps(node) => params.node.mem_op = mem_op_params(node),
         Body::Signal(node) => {
             let ctx = node.context.handle;
-            told.node.ext_sem_signal =
-                CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2 { v1: signal_told(node), ctx };
+            params.node.ext_sem_signal =
+                CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2 { v1: signal_params(node), ctx };
         }
         Body::Acquire(node) => {
             let ctx = node.context.handle;
-            told.node.ext_sem_wait =
-                CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2 { v1: acquire_told(node), ctx };
+            params.node.ext_sem_wait =
+                CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2 { v1: acquire_params(node), ctx };
         }
         Body::Conditional(node) => {
-            told.node.conditional = CUDA_CONDITIONAL_NODE_PARAMS {
+            params.node.conditional = CUDA_CONDITIONAL_NODE_PARAMS {
                 handle: node.handle,
                 kind: node.kind,
                 size: c_uint::try_from(node.bodies.len()).map_err(|_| INVALID_VALUE)?,
@@ -222,6 +223,6 @@ pub(crate) fn cuGraphNodeGetParams(
             };
         }
     }
-    node_params.put(told)?;
+    node_params.put(params)?;
     Ok(())
 }

@@ -21,7 +21,6 @@ pub(crate) struct Arguments {
     /// Read only through the pointers that a node's parameters return: kernels move no data.
     _values: Vec<Box<[u8]>>,
     _size: Box<usize>,
-    /// Addresses of the values.
     parameters: Box<[usize]>,
     extra: Box<[usize]>,
 }

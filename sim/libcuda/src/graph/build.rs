@@ -8,7 +8,7 @@ use cgpu_sim::machine::Fill;
 
 use super::arguments::Arguments;
 use super::memory::Reservation;
-use super::node::{Body, FillNode, HostNode, KernelNode, SemaphoresNode, WordsNode};
+use super::node::{Body, FillNode, HostNode, KernelNode, MemOpsNode, SemaphoresNode};
 use super::{Copying, Edge, Graphs};
 use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::argument::{In, Out, Received};
@@ -19,7 +19,6 @@ use crate::function;
 use crate::launch::{self, Shape};
 use crate::{library, location, memops, semaphore};
 
-/// Reads the dependencies of a call.
 pub(crate) fn edges(
     from: In<CUgraphNode>,
     data: Option<In<CUgraphEdgeData>>,
@@ -138,7 +137,7 @@ pub(super) fn event(driver: &Driver, event: CUevent) -> Answer<CUevent> {
     Ok(event)
 }
 
-pub(super) fn words(driver: &Driver, params: &CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Answer<Body> {
+pub(super) fn mem_ops(driver: &Driver, params: &CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Answer<Body> {
     let context = context_of(driver, params.ctx)?;
     // SAFETY: the program gives the number of operations; they are valid for the call.
     let operations: In<CUstreamBatchMemOpParams> =
@@ -147,7 +146,7 @@ pub(super) fn words(driver: &Driver, params: &CUDA_BATCH_MEM_OP_NODE_PARAMS) -> 
     for operation in &operations {
         memops::work(driver, operation)?;
     }
-    Ok(Body::Words(WordsNode { operations: operations.into(), flags: params.flags, context }))
+    Ok(Body::MemOps(MemOpsNode { operations: operations.into(), flags: params.flags, context }))
 }
 
 /// Defines the functions that read the parameters of semaphore nodes.
@@ -159,8 +158,10 @@ macro_rules! semaphores {
             let semaphores = unsafe { In::received(params.ext_sem_array.cast_const()) };
             // SAFETY: as above, for their parameters.
             let operations = unsafe { In::received(params.params_array) };
-            let (semaphores, params) = semaphore::received(driver, semaphores, operations, params.num_ext_sems)?;
-            Ok(Body::$body(SemaphoresNode { semaphores: semaphores.into(), params: params.into(), context }))
+            let (semaphores, params) =
+                semaphore::received(driver, semaphores, operations, params.num_ext_sems)?;
+            let (semaphores, params) = (semaphores.into(), params.into());
+            Ok(Body::$body(SemaphoresNode { semaphores, params, context }))
         }
     )*};
 }
@@ -221,7 +222,8 @@ macro_rules! nodes {
 nodes! {
     cuGraphAddKernelNode(driver, node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>)
         kernel(driver, &since_12(node_params.read()?))?;
-    cuGraphAddKernelNode_v2(driver, node_params: In<CUDA_KERNEL_NODE_PARAMS_v2>) kernel(driver, &node_params.read()?)?;
+    cuGraphAddKernelNode_v2(driver, node_params: In<CUDA_KERNEL_NODE_PARAMS_v2>)
+        kernel(driver, &node_params.read()?)?;
     cuGraphAddMemcpyNode(driver, copy_params: In<CUDA_MEMCPY3D>, ctx: CUcontext)
         copying(driver, &copy_params.read()?, ctx)?;
     cuGraphAddMemsetNode(driver, memset_params: In<CUDA_MEMSET_NODE_PARAMS>, ctx: CUcontext)
@@ -230,7 +232,8 @@ nodes! {
     cuGraphAddEmptyNode(_driver,) Body::Empty;
     cuGraphAddEventRecordNode(driver, record: CUevent) Body::Record(event(driver, record)?);
     cuGraphAddEventWaitNode(driver, awaited: CUevent) Body::Await(event(driver, awaited)?);
-    cuGraphAddBatchMemOpNode(driver, node_params: In<CUDA_BATCH_MEM_OP_NODE_PARAMS>) words(driver, &node_params.read()?)?;
+    cuGraphAddBatchMemOpNode(driver, node_params: In<CUDA_BATCH_MEM_OP_NODE_PARAMS>)
+        mem_ops(driver, &node_params.read()?)?;
     cuGraphAddExternalSemaphoresSignalNode(driver, node_params: In<CUDA_EXT_SEM_SIGNAL_NODE_PARAMS>)
         signal(driver, &node_params.read()?, CUcontext::NULL)?;
     cuGraphAddExternalSemaphoresWaitNode(driver, node_params: In<CUDA_EXT_SEM_WAIT_NODE_PARAMS>)

@@ -27,7 +27,6 @@ pub(crate) struct Corner {
     height: usize,
 }
 
-/// A copy.
 #[derive(Clone, Debug)]
 pub(crate) struct Copying {
     pub(crate) to: Corner,
@@ -183,8 +182,7 @@ impl Copying {
         })
     }
 
-    /// Returns the parameters for the program.
-    pub(crate) fn told(&self) -> CUDA_MEMCPY3D {
+    pub(crate) fn params(&self) -> CUDA_MEMCPY3D {
         let (to, from) = (&self.to, &self.from);
         CUDA_MEMCPY3D {
             src_x_in_bytes: from.position[0],
@@ -215,7 +213,6 @@ impl Copying {
         }
     }
 
-    /// Checks whether the copy is possible.
     pub(crate) fn check(&self, driver: &Driver) -> Answer {
         self.pitched(driver).map(|_| ())
     }

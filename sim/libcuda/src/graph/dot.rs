@@ -12,7 +12,6 @@ use crate::call::Call;
 use crate::driver::Driver;
 use crate::function;
 
-/// Returns the label of a node.
 fn label(driver: &Driver, body: &Body, handle: CUgraphNode, flags: c_uint) -> String {
     let mut label = body.name().to_owned();
     if let Body::Kernel(kernel) = body

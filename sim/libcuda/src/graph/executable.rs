@@ -21,7 +21,6 @@ const FLAGS: u64 = (CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
     | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH
     | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY) as u64;
 
-/// An executable graph.
 #[derive(Debug)]
 pub(crate) struct Executable {
     handle: CUgraphExec,
@@ -69,7 +68,6 @@ impl Executable {
         lock(&self.state).shapes.clone()
     }
 
-    /// Returns the steps in order.
     pub(super) fn order(&self, state: &mut State) -> Answer<Arc<Order>> {
         if let Some(order) = &state.order {
             return Ok(Arc::clone(order));
@@ -148,7 +146,7 @@ struct Refusal {
 }
 
 /// Checks whether a graph can be launched, and from the GPU if the flags request it.
-fn judge(shapes: &HashMap<CUgraph, Nodes>, flags: u64) -> Result<(), Refusal> {
+fn check_instantiable(shapes: &HashMap<CUgraph, Nodes>, flags: u64) -> Result<(), Refusal> {
     for nodes in shapes.values() {
         order::sorted(nodes)
             .map_err(|node| Refusal { result: CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE, node })?;
@@ -203,7 +201,7 @@ fn instantiate(
         return Err(INVALID_VALUE);
     }
     let shapes = graphs.shapes_within(graph)?;
-    if let Err(Refusal { result, node }) = judge(&shapes, flags) {
+    if let Err(Refusal { result, node }) = check_instantiable(&shapes, flags) {
         refused(result, node);
         return Err(if result == CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE {
             INVALID_VALUE
@@ -229,7 +227,7 @@ fn instantiate(
     if has_memory {
         graphs.graph_mut(graph)?.executable = Some(handle);
     }
-    graphs.lend_references(graph, handle);
+    graphs.share_references(graph, handle);
     let values = graphs.values_of(&shapes);
     drop(graphs);
     let state =
@@ -263,7 +261,7 @@ pub(crate) fn cuGraphInstantiate_v2(
     let driver = call.driver()?;
     let graph_exec = graph_exec.required()?;
     let handle = instantiate(driver, graph, 0, |result, node| {
-        error_node.put_if_asked(node);
+        error_node.put_if_not_null(node);
         // The buffer is optional.
         let _ = log_buffer
             .put_text(&format!("the graph cannot be instantiated: result {result}"), buffer_size);

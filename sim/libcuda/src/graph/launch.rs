@@ -17,7 +17,7 @@ impl Executable {
     /// Launches the graph after the stream's earlier work and after its own last launch.
     fn launch(&self, driver: &Driver, stream: StreamId) -> Answer {
         loop {
-            memory::settle(driver)?;
+            memory::update_idle(driver)?;
             let mut state = lock(&self.state);
             let order = self.order(&mut state)?;
             if let Some(ticket) = self.allocate(driver, &state, &order, stream)? {
@@ -114,7 +114,7 @@ impl Executable {
     /// allocations. Fails with OUT_OF_MEMORY if there is no room for them.
     fn upload(&self, driver: &Driver) -> Answer {
         driver.context(self.home.handle)?;
-        memory::settle(driver)?;
+        memory::update_idle(driver)?;
         let order = self.order(&mut lock(&self.state))?;
         lock(&driver.graph_memory).reserve(driver, &order.allocations)
     }

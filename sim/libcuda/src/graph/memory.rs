@@ -98,7 +98,7 @@ impl Reservation {
     }
 
     /// Returns the parameters for the program. The list of access descriptors is the node's own.
-    pub(super) fn told(&self) -> CUDA_MEM_ALLOC_NODE_PARAMS {
+    pub(super) fn params(&self) -> CUDA_MEM_ALLOC_NODE_PARAMS {
         CUDA_MEM_ALLOC_NODE_PARAMS {
             pool_props: CUmemPoolProps {
                 alloc_type: CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -183,7 +183,6 @@ impl Pool {
     }
 }
 
-/// Memory allocated by graphs.
 #[derive(Debug, Default)]
 pub(crate) struct GraphMemory {
     reserved: BTreeMap<CUdeviceptr, Weak<Reservation>>,
@@ -274,7 +273,7 @@ pub(super) fn sweep(driver: &Driver) {
 
 /// Finds out which blocks have become free. Effects are performed without the lock, because they
 /// include functions of the program.
-pub(super) fn settle(driver: &Driver) -> Answer {
+pub(super) fn update_idle(driver: &Driver) -> Answer {
     let mut passed = Vec::new();
     for block in lock(&driver.graph_memory).pools.values().flat_map(|pool| &pool.idle) {
         if let Some(ticket) = block.until
@@ -316,7 +315,7 @@ pub(crate) fn free(driver: &Driver, address: CUdeviceptr, until: Option<Ticket>)
 pub(crate) fn cuDeviceGraphMemTrim(call: &Call, device: CUdevice) -> Answer {
     let driver = call.driver()?;
     let gpu = driver.gpu(device)?;
-    settle(driver)?;
+    update_idle(driver)?;
     let mut memory = lock(&driver.graph_memory);
     if let Some(pool) = memory.pools.get_mut(&gpu) {
         for block in pool.idle.extract_if(.., |block| block.until.is_none()) {
@@ -337,7 +336,7 @@ pub(crate) fn cuDeviceGetGraphMemAttribute(
 ) -> Answer {
     let driver = call.driver()?;
     let gpu = driver.gpu(device)?;
-    settle(driver)?;
+    update_idle(driver)?;
     let memory = lock(&driver.graph_memory);
     let pool = memory.pools.get(&gpu);
     let figure = match attr {
@@ -359,7 +358,7 @@ pub(crate) fn cuDeviceSetGraphMemAttribute(
 ) -> Answer {
     let driver = call.driver()?;
     let gpu = driver.gpu(device)?;
-    settle(driver)?;
+    update_idle(driver)?;
     let mut memory = lock(&driver.graph_memory);
     let used = memory.used(gpu);
     let pool = memory.pools.entry(gpu).or_default();

@@ -128,11 +128,9 @@ struct Condition {
     used: bool,
 }
 
-/// All graphs of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Graphs {
     graphs: HashMap<CUgraph, Graph>,
-    /// The graph of each node.
     owners: HashMap<CUgraphNode, CUgraph>,
     conditions: HashMap<CUgraphConditionalHandle, Condition>,
     objects: Objects,
@@ -152,7 +150,6 @@ impl Graphs {
         self.made
     }
 
-    /// Creates an empty graph.
     pub(crate) fn create(&mut self) -> CUgraph {
         let graph = CUgraph(handle::fresh());
         let id = self.number();
@@ -168,7 +165,6 @@ impl Graphs {
         self.graphs.get_mut(&graph).ok_or(INVALID_VALUE)
     }
 
-    /// Returns the graph of a node.
     pub(crate) fn owner(&self, node: CUgraphNode) -> Answer<CUgraph> {
         self.owners.get(&node).copied().ok_or(INVALID_VALUE)
     }

@@ -42,7 +42,7 @@ pub(crate) struct HostNode {
 
 /// Writes to memory words, and waits on them.
 #[derive(Clone, Debug)]
-pub(crate) struct WordsNode {
+pub(crate) struct MemOpsNode {
     pub(crate) operations: Arc<[memops::Operation]>,
     pub(crate) flags: c_uint,
     pub(crate) context: Arc<Context>,
@@ -67,7 +67,6 @@ impl<P: Params> SemaphoresNode<P> {
     }
 }
 
-/// Graphs of which a value selects one.
 #[derive(Clone, Debug)]
 pub(crate) struct ConditionalNode {
     pub(crate) handle: CUgraphConditionalHandle,
@@ -103,14 +102,13 @@ pub(crate) enum Body {
     Record(CUevent),
     Allocate(Arc<Reservation>),
     Free(CUdeviceptr),
-    Words(WordsNode),
+    MemOps(MemOpsNode),
     Signal(SemaphoresNode<CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS>),
     Acquire(SemaphoresNode<CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS>),
     Conditional(ConditionalNode),
 }
 
 impl Body {
-    /// Returns the kind of node.
     pub(crate) fn kind(&self) -> CUgraphNodeType {
         match self {
             Self::Kernel(_) => CU_GRAPH_NODE_TYPE_KERNEL,
@@ -123,14 +121,13 @@ impl Body {
             Self::Record(_) => CU_GRAPH_NODE_TYPE_EVENT_RECORD,
             Self::Allocate(_) => CU_GRAPH_NODE_TYPE_MEM_ALLOC,
             Self::Free(_) => CU_GRAPH_NODE_TYPE_MEM_FREE,
-            Self::Words(_) => CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+            Self::MemOps(_) => CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
             Self::Signal(_) => CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL,
             Self::Acquire(_) => CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT,
             Self::Conditional(_) => CU_GRAPH_NODE_TYPE_CONDITIONAL,
         }
     }
 
-    /// Returns the kind's name, for descriptions.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Kernel(_) => "KERNEL",
@@ -143,7 +140,7 @@ impl Body {
             Self::Record(_) => "EVENT_RECORD",
             Self::Allocate(_) => "MEM_ALLOC",
             Self::Free(_) => "MEM_FREE",
-            Self::Words(_) => "BATCH_MEM_OP",
+            Self::MemOps(_) => "BATCH_MEM_OP",
             Self::Signal(_) => "EXT_SEMAS_SIGNAL",
             Self::Acquire(_) => "EXT_SEMAS_WAIT",
             Self::Conditional(_) => "CONDITIONAL",
@@ -170,13 +167,12 @@ impl Body {
         }
     }
 
-    /// Returns its context, if it needs one.
     pub(crate) fn context(&self) -> Option<&Arc<Context>> {
         match self {
             Self::Kernel(node) => Some(&node.context),
             Self::Copy(node) => Some(&node.context),
             Self::Fill(node) => Some(&node.context),
-            Self::Words(node) => Some(&node.context),
+            Self::MemOps(node) => Some(&node.context),
             Self::Signal(node) => Some(&node.context),
             Self::Acquire(node) => Some(&node.context),
             _ => None,
@@ -191,7 +187,7 @@ impl Body {
     /// Returns its number of steps on the GPU.
     pub(crate) fn steps(&self) -> usize {
         match self {
-            Self::Words(node) => node.operations.len().max(1),
+            Self::MemOps(node) => node.operations.len().max(1),
             Self::Signal(node) => node.semaphores.len().max(1),
             Self::Acquire(node) => node.semaphores.len().max(1),
             _ => 1,
@@ -209,7 +205,7 @@ impl Body {
             Self::Record(event) => {
                 Work::Record(driver.events.get(event.0).ok_or(INVALID_HANDLE)?.id)
             }
-            Self::Words(node) => match node.operations.get(step) {
+            Self::MemOps(node) => match node.operations.get(step) {
                 Some(operation) => memops::work(driver, operation)?,
                 None => Work::Nothing,
             },

@@ -35,7 +35,6 @@ struct Destructor {
     destroy: unsafe extern "C" fn(*mut c_void),
 }
 
-/// All user objects.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
     objects: HashMap<CUuserObject, Object>,
@@ -97,7 +96,7 @@ impl Graphs {
     }
 
     /// Gives an executable graph references to its graph's objects.
-    pub(super) fn lend_references(&mut self, graph: CUgraph, executable: CUgraphExec) {
+    pub(super) fn share_references(&mut self, graph: CUgraph, executable: CUgraphExec) {
         self.objects.copy(Owner::Graph(graph), Owner::Executable(executable));
     }
 

@@ -18,7 +18,6 @@ pub(super) enum Part {
     Meeting,
 }
 
-/// A graph's steps in order.
 #[derive(Debug)]
 pub(super) struct Order {
     pub(super) plan: Plan,
@@ -75,7 +74,6 @@ pub(super) fn sorted(nodes: &Nodes) -> Result<Vec<CUgraphNode>, CUgraphNode> {
     }
 }
 
-/// The steps gathered so far.
 #[derive(Default)]
 struct Gathering {
     steps: Vec<Step>,

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use cgpu_abi::types::*;
 
-use super::build::{acquire, copying, event, filling, host, kernel, signal, since_12, words};
+use super::build::{acquire, copying, event, filling, host, kernel, mem_ops, signal, since_12};
 use super::executable::{self, Executable};
-use super::node::{Body, FillNode, HostNode, KernelNode, SemaphoresNode, WordsNode};
+use super::node::{Body, FillNode, HostNode, KernelNode, MemOpsNode, SemaphoresNode};
 use super::{Copying, Graphs};
 use crate::answer::{Answer, INVALID_VALUE, NOT_SUPPORTED};
 use crate::argument::{In, Out};
@@ -39,7 +39,7 @@ pub(super) fn inheriting(before: &Body, mut after: Body) -> Body {
     after
 }
 
-pub(super) fn kernel_told(node: &KernelNode) -> CUDA_KERNEL_NODE_PARAMS_v2 {
+pub(super) fn kernel_params(node: &KernelNode) -> CUDA_KERNEL_NODE_PARAMS_v2 {
     let (grid, block) = (node.shape.grid, node.shape.block);
     let lists =
         node.arguments.as_ref().map(|arguments| (arguments.parameters(), arguments.extra()));
@@ -62,7 +62,7 @@ pub(super) fn kernel_told(node: &KernelNode) -> CUDA_KERNEL_NODE_PARAMS_v2 {
     }
 }
 
-pub(super) fn fill_told(node: &FillNode) -> Answer<CUDA_MEMSET_NODE_PARAMS> {
+pub(super) fn fill_params(node: &FillNode) -> Answer<CUDA_MEMSET_NODE_PARAMS> {
     let size = |number: u64| usize::try_from(number).map_err(|_| INVALID_VALUE);
     Ok(CUDA_MEMSET_NODE_PARAMS {
         dst: node.fill.to,
@@ -74,13 +74,13 @@ pub(super) fn fill_told(node: &FillNode) -> Answer<CUDA_MEMSET_NODE_PARAMS> {
     })
 }
 
-pub(super) fn host_told(node: HostNode) -> CUDA_HOST_NODE_PARAMS {
+pub(super) fn host_params(node: HostNode) -> CUDA_HOST_NODE_PARAMS {
     let user_data = core::ptr::with_exposed_provenance_mut(node.data);
     CUDA_HOST_NODE_PARAMS { function: Some(node.function), user_data }
 }
 
 /// The operations belong to the node and live as long as it has them.
-pub(super) fn words_told(node: &WordsNode) -> CUDA_BATCH_MEM_OP_NODE_PARAMS {
+pub(super) fn mem_op_params(node: &MemOpsNode) -> CUDA_BATCH_MEM_OP_NODE_PARAMS {
     CUDA_BATCH_MEM_OP_NODE_PARAMS {
         ctx: node.context.handle,
         count: c_uint::try_from(node.operations.len()).unwrap_or(c_uint::MAX),
@@ -91,10 +91,10 @@ pub(super) fn words_told(node: &WordsNode) -> CUDA_BATCH_MEM_OP_NODE_PARAMS {
 
 /// Defines the functions that return the parameters of semaphore nodes. The lists belong to the
 /// node and live as long as it has them.
-macro_rules! tell_semaphores {
-    ($($name:ident $operation:ident $told:ident;)*) => {$(
-        pub(super) fn $name(node: &SemaphoresNode<$operation>) -> $told {
-            $told {
+macro_rules! semaphore_params {
+    ($($name:ident $operation:ident $params_of:ident;)*) => {$(
+        pub(super) fn $name(node: &SemaphoresNode<$operation>) -> $params_of {
+            $params_of {
                 ext_sem_array: node.semaphores.as_ptr().cast_mut(),
                 params_array: node.params.as_ptr(),
                 num_ext_sems: c_uint::try_from(node.semaphores.len()).unwrap_or(c_uint::MAX),
@@ -103,27 +103,27 @@ macro_rules! tell_semaphores {
     )*};
 }
 
-tell_semaphores! {
-    signal_told CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS CUDA_EXT_SEM_SIGNAL_NODE_PARAMS;
-    acquire_told CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS CUDA_EXT_SEM_WAIT_NODE_PARAMS;
+semaphore_params! {
+    signal_params CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS CUDA_EXT_SEM_SIGNAL_NODE_PARAMS;
+    acquire_params CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS CUDA_EXT_SEM_WAIT_NODE_PARAMS;
 }
 
 /// Returns a node's parameters, if the node is of the right kind.
-fn told<T>(
+fn params_of<T>(
     call: &Call,
     node: CUgraphNode,
-    tell: impl FnOnce(&Body) -> Option<Answer<T>>,
+    read: impl FnOnce(&Body) -> Option<Answer<T>>,
 ) -> Answer<T> {
     let driver = call.driver()?;
-    tell(&Graphs::of(driver).node(node)?.body).ok_or(INVALID_VALUE)?
+    read(&Graphs::of(driver).node(node)?.body).ok_or(INVALID_VALUE)?
 }
 
-macro_rules! asks {
-    ($($symbol:ident $kind:ident $type:ty: $node:ident => $told:expr;)*) => {$(
+macro_rules! getters {
+    ($($symbol:ident $kind:ident $type:ty: $node:ident => $params_of:expr;)*) => {$(
         pub(crate) fn $symbol(call: &Call, node: CUgraphNode, params_out: Out<$type>) -> Answer {
             let params_out = params_out.required()?;
-            params_out.put(told(call, node, |body| match body {
-                Body::$kind($node) => Some($told),
+            params_out.put(params_of(call, node, |body| match body {
+                Body::$kind($node) => Some($params_of),
                 _ => None,
             })?)?;
             Ok(())
@@ -131,30 +131,37 @@ macro_rules! asks {
     )*};
 }
 
-asks! {
-    cuGraphKernelNodeGetParams Kernel CUDA_KERNEL_NODE_PARAMS_v1: node => Ok(kernel_told(node).v1);
-    cuGraphKernelNodeGetParams_v2 Kernel CUDA_KERNEL_NODE_PARAMS_v2: node => Ok(kernel_told(node));
-    cuGraphMemcpyNodeGetParams Copy CUDA_MEMCPY3D: node => Ok(node.told());
-    cuGraphMemsetNodeGetParams Fill CUDA_MEMSET_NODE_PARAMS: node => fill_told(node);
-    cuGraphHostNodeGetParams Host CUDA_HOST_NODE_PARAMS: node => Ok(host_told(*node));
+getters! {
+    cuGraphKernelNodeGetParams Kernel CUDA_KERNEL_NODE_PARAMS_v1: node =>
+        Ok(kernel_params(node).v1);
+    cuGraphKernelNodeGetParams_v2 Kernel CUDA_KERNEL_NODE_PARAMS_v2: node =>
+        Ok(kernel_params(node));
+    cuGraphMemcpyNodeGetParams Copy CUDA_MEMCPY3D: node => Ok(node.params());
+    cuGraphMemsetNodeGetParams Fill CUDA_MEMSET_NODE_PARAMS: node => fill_params(node);
+    cuGraphHostNodeGetParams Host CUDA_HOST_NODE_PARAMS: node => Ok(host_params(*node));
     cuGraphEventRecordNodeGetEvent Record CUevent: node => Ok(*node);
     cuGraphEventWaitNodeGetEvent Await CUevent: node => Ok(*node);
-    cuGraphBatchMemOpNodeGetParams Words CUDA_BATCH_MEM_OP_NODE_PARAMS: node => Ok(words_told(node));
-    cuGraphExternalSemaphoresSignalNodeGetParams Signal CUDA_EXT_SEM_SIGNAL_NODE_PARAMS: node => Ok(signal_told(node));
-    cuGraphExternalSemaphoresWaitNodeGetParams Acquire CUDA_EXT_SEM_WAIT_NODE_PARAMS: node => Ok(acquire_told(node));
-    cuGraphMemAllocNodeGetParams Allocate CUDA_MEM_ALLOC_NODE_PARAMS: node => Ok(node.told());
+    cuGraphBatchMemOpNodeGetParams MemOps CUDA_BATCH_MEM_OP_NODE_PARAMS: node =>
+        Ok(mem_op_params(node));
+    cuGraphExternalSemaphoresSignalNodeGetParams Signal CUDA_EXT_SEM_SIGNAL_NODE_PARAMS: node =>
+        Ok(signal_params(node));
+    cuGraphExternalSemaphoresWaitNodeGetParams Acquire CUDA_EXT_SEM_WAIT_NODE_PARAMS: node =>
+        Ok(acquire_params(node));
+    cuGraphMemAllocNodeGetParams Allocate CUDA_MEM_ALLOC_NODE_PARAMS: node => Ok(node.params());
     cuGraphMemFreeNodeGetParams Free CUdeviceptr: node => Ok(*node);
 }
 
 /// Returns the context that a copy or fill node keeps when its parameters change.
 fn context(call: &Call, node: CUgraphNode) -> Answer<CUcontext> {
-    told(call, node, |body| body.context().map(|context| Ok(context.handle)))
+    params_of(call, node, |body| body.context().map(|context| Ok(context.handle)))
 }
 
 /// Defines the functions that set a node's parameters: in a graph, and in an executable graph.
-macro_rules! sets {
-    ($($symbol:ident $executable:ident ($call:ident $driver:ident $node:ident, $argument:ident: $type:ty $(, $more:ident: $other:ty)?)
-        $body:expr, $body_there:expr;)*) => {$(
+macro_rules! setters {
+    ($($symbol:ident $executable:ident (
+        $call:ident $driver:ident $node:ident,
+        $argument:ident: $type:ty $(, $more:ident: $other:ty)?
+    ) $body:expr, $body_there:expr;)*) => {$(
         pub(crate) fn $symbol($call: &Call, $node: CUgraphNode, $argument: $type) -> Answer {
             let $driver = $call.driver()?;
             let body = $body;
@@ -175,35 +182,44 @@ macro_rules! sets {
     )*};
 }
 
-sets! {
+setters! {
     cuGraphKernelNodeSetParams cuGraphExecKernelNodeSetParams
         (call driver node, node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>)
-        kernel(driver, &since_12(node_params.read()?))?, kernel(driver, &since_12(node_params.read()?))?;
+        kernel(driver, &since_12(node_params.read()?))?,
+        kernel(driver, &since_12(node_params.read()?))?;
     cuGraphKernelNodeSetParams_v2 cuGraphExecKernelNodeSetParams_v2
         (call driver node, node_params: In<CUDA_KERNEL_NODE_PARAMS_v2>)
         kernel(driver, &node_params.read()?)?, kernel(driver, &node_params.read()?)?;
     cuGraphMemcpyNodeSetParams cuGraphExecMemcpyNodeSetParams
         (call driver node, copy_params: In<CUDA_MEMCPY3D>, ctx: CUcontext)
-        copying(driver, &copy_params.read()?, context(call, node)?)?, copying(driver, &copy_params.read()?, ctx)?;
+        copying(driver, &copy_params.read()?, context(call, node)?)?,
+        copying(driver, &copy_params.read()?, ctx)?;
     cuGraphMemsetNodeSetParams cuGraphExecMemsetNodeSetParams
         (call driver node, memset_params: In<CUDA_MEMSET_NODE_PARAMS>, ctx: CUcontext)
-        filling(driver, &memset_params.read()?, context(call, node)?)?, filling(driver, &memset_params.read()?, ctx)?;
+        filling(driver, &memset_params.read()?, context(call, node)?)?,
+        filling(driver, &memset_params.read()?, ctx)?;
     cuGraphHostNodeSetParams cuGraphExecHostNodeSetParams
         (call driver node, node_params: In<CUDA_HOST_NODE_PARAMS>)
         host(&node_params.read()?)?, host(&node_params.read()?)?;
     cuGraphEventRecordNodeSetEvent cuGraphExecEventRecordNodeSetEvent
-        (call driver node, record: CUevent) Body::Record(event(driver, record)?), Body::Record(event(driver, record)?);
+        (call driver node, record: CUevent)
+        Body::Record(event(driver, record)?),
+        Body::Record(event(driver, record)?);
     cuGraphEventWaitNodeSetEvent cuGraphExecEventWaitNodeSetEvent
-        (call driver node, awaited: CUevent) Body::Await(event(driver, awaited)?), Body::Await(event(driver, awaited)?);
+        (call driver node, awaited: CUevent)
+        Body::Await(event(driver, awaited)?),
+        Body::Await(event(driver, awaited)?);
     cuGraphBatchMemOpNodeSetParams cuGraphExecBatchMemOpNodeSetParams
         (call driver node, node_params: In<CUDA_BATCH_MEM_OP_NODE_PARAMS>)
-        words(driver, &node_params.read()?)?, words(driver, &node_params.read()?)?;
+        mem_ops(driver, &node_params.read()?)?, mem_ops(driver, &node_params.read()?)?;
     cuGraphExternalSemaphoresSignalNodeSetParams cuGraphExecExternalSemaphoresSignalNodeSetParams
         (call driver node, node_params: In<CUDA_EXT_SEM_SIGNAL_NODE_PARAMS>)
-        signal(driver, &node_params.read()?, context(call, node)?)?, signal(driver, &node_params.read()?, context(call, node)?)?;
+        signal(driver, &node_params.read()?, context(call, node)?)?,
+        signal(driver, &node_params.read()?, context(call, node)?)?;
     cuGraphExternalSemaphoresWaitNodeSetParams cuGraphExecExternalSemaphoresWaitNodeSetParams
         (call driver node, node_params: In<CUDA_EXT_SEM_WAIT_NODE_PARAMS>)
-        acquire(driver, &node_params.read()?, context(call, node)?)?, acquire(driver, &node_params.read()?, context(call, node)?)?;
+        acquire(driver, &node_params.read()?, context(call, node)?)?,
+        acquire(driver, &node_params.read()?, context(call, node)?)?;
 }
 
 pub(crate) fn cuGraphExecChildGraphNodeSetParams(
@@ -301,11 +317,11 @@ pub(crate) fn cuGraphKernelNodeCopyAttributes(
 }
 
 /// Returns the parameters of a copy node, with its context.
-pub(super) fn copy_told(node: &Copying) -> CUDA_MEMCPY_NODE_PARAMS {
+pub(super) fn copy_params(node: &Copying) -> CUDA_MEMCPY_NODE_PARAMS {
     CUDA_MEMCPY_NODE_PARAMS {
         flags: 0,
         reserved: 0,
         copy_ctx: node.context.handle,
-        copy_params: node.told(),
+        copy_params: node.params(),
     }
 }

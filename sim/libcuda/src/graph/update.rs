@@ -55,8 +55,8 @@ pub(super) fn refuse(before: &Body, after: &Body) -> Option<CUgraphExecUpdateRes
             let stays = shape && before.context.number == after.context.number;
             (!stays).then_some(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
         }
-        (Body::Words(before), Body::Words(after)) => {
-            let kinds = |node: &super::node::WordsNode| -> Vec<CUstreamBatchMemOpType> {
+        (Body::MemOps(before), Body::MemOps(after)) => {
+            let kinds = |node: &super::node::MemOpsNode| -> Vec<CUstreamBatchMemOpType> {
                 node.operations.iter().map(memops::kind).collect()
             };
             (kinds(before) != kinds(after)).then_some(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
@@ -205,19 +205,19 @@ pub(crate) fn cuGraphExecUpdate_v2(
 ) -> Answer {
     let result_info = result_info.required()?;
     let null = CUgraphNode::NULL;
-    let told = |result, error_node, error_from_node| CUgraphExecUpdateResultInfo {
+    let reported = |result, error_node, error_from_node| CUgraphExecUpdateResultInfo {
         result,
         error_node,
         error_from_node,
     };
     match update(call, graph_exec, graph) {
-        Ok(None) => result_info.put(told(CU_GRAPH_EXEC_UPDATE_SUCCESS, null, null))?,
+        Ok(None) => result_info.put(reported(CU_GRAPH_EXEC_UPDATE_SUCCESS, null, null))?,
         Ok(Some(Refusal { result, node, from })) => {
-            result_info.put(told(result, node, from))?;
+            result_info.put(reported(result, node, from))?;
             return Err(GRAPH_EXEC_UPDATE_FAILURE);
         }
         Err(failure) => {
-            result_info.put(told(CU_GRAPH_EXEC_UPDATE_ERROR, null, null))?;
+            result_info.put(reported(CU_GRAPH_EXEC_UPDATE_ERROR, null, null))?;
             return Err(failure);
         }
     }
@@ -233,11 +233,11 @@ pub(crate) fn cuGraphExecUpdate(
 ) -> Answer {
     let update_result_out = update_result_out.required()?;
     let refusal = update(call, graph_exec, graph).inspect_err(|_| {
-        update_result_out.put_if_asked(CU_GRAPH_EXEC_UPDATE_ERROR);
+        update_result_out.put_if_not_null(CU_GRAPH_EXEC_UPDATE_ERROR);
     })?;
     let (result, node) = refusal
         .map_or((CU_GRAPH_EXEC_UPDATE_SUCCESS, CUgraphNode::NULL), |it| (it.result, it.node));
-    error_node_out.put_if_asked(node);
+    error_node_out.put_if_not_null(node);
     update_result_out.put(result)?;
     if result == CU_GRAPH_EXEC_UPDATE_SUCCESS { Ok(()) } else { Err(GRAPH_EXEC_UPDATE_FAILURE) }
 }

@@ -56,7 +56,7 @@ fn check(library: &str, names: &str, hashes: &[&str]) {
         assert!(dynamic.contains(&format!("[{library}]")), "{folder}/{library}: SONAME");
         assert!(
             dynamic.contains("SYMBOLIC"),
-            "{folder}/{library}: its own calls can be interposed"
+            "{folder}/{library}: calls inside the library can be interposed"
         );
         for (hash, tag) in [("sysv", "(HASH)"), ("gnu", "(GNU_HASH)")] {
             assert_eq!(dynamic.contains(tag), hashes.contains(&hash), "{folder}/{library}: {tag}");
@@ -65,11 +65,11 @@ fn check(library: &str, names: &str, hashes: &[&str]) {
 }
 
 #[test]
-fn libcuda_looks_like_the_real_one() {
+fn libcuda_exports_match_the_real_library() {
     check("libcuda.so.1", "driver-symbols.tsv", &["sysv", "gnu"]);
 }
 
 #[test]
-fn nvml_looks_like_the_real_one() {
+fn nvml_exports_match_the_real_library() {
     check("libnvidia-ml.so.1", "nvml-symbols.tsv", &["sysv"]);
 }

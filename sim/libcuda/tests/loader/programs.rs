@@ -12,7 +12,7 @@ use crate::setup::{Machine, number};
 const MIB: f64 = 1048576.0;
 
 #[test]
-fn memory_is_filled_to_the_brim_and_given_back() {
+fn memory_can_be_filled_and_freed_completely() {
     let machine = Machine::new("fill", "A10:23028");
     let answer = machine.prints("alloc_fill 64M 3");
     assert_eq!(number(&answer, "error"), 2.0);
@@ -25,14 +25,14 @@ fn memory_is_filled_to_the_brim_and_given_back() {
 }
 
 #[test]
-fn linked_programs_find_the_names() {
+fn linked_program_resolves_its_symbols() {
     let answer = Machine::new("needed", "T4").prints("needed 256M");
     assert_eq!(number(&answer, "error"), 2.0);
     assert!(number(&answer, "granted") > 14000.0 * MIB);
 }
 
 #[test]
-fn every_gpu_has_its_size() {
+fn each_gpu_reports_its_own_size() {
     let answer = Machine::new("gpus", "A10:23028,T4:15109").prints("meminfo");
     let lines: Vec<&str> = answer.lines().collect();
     assert_eq!(lines.len(), 2);
@@ -42,13 +42,13 @@ fn every_gpu_has_its_size() {
 }
 
 #[test]
-fn contexts_are_kept_and_cost_memory() {
+fn context_takes_memory() {
     let answer = Machine::new("ctx", "A10").prints("ctx");
     assert!(number(&answer, "context_bytes") >= 100.0 * MIB);
 }
 
 #[test]
-fn managed_memory_is_granted_without_a_shim() {
+fn managed_memory_without_shim_is_allocated() {
     let answer = Machine::new("managed", "A10").prints("managed granted");
     for route in
         ["cuMemAllocManaged", "cuModuleGetGlobal", "cuLibraryGetManaged", "cuLibraryGetGlobal"]
@@ -58,12 +58,12 @@ fn managed_memory_is_granted_without_a_shim() {
 }
 
 #[test]
-fn bytes_are_where_they_were_put() {
+fn copies_preserve_bytes() {
     Machine::new("copies", "A10").prints("copies");
 }
 
 #[test]
-fn copies_in_batches_and_with_attributes_are_made_or_refused_as_documented() {
+fn batch_copies_follow_the_documentation() {
     Machine::new("batches", "A10").with("CGPU_SIM_DRIVER", "13020").prints("batches");
 }
 
@@ -74,10 +74,10 @@ fn streams_and_events_keep_order_and_time() {
 }
 
 #[test]
-fn kernels_share_a_gpu_as_their_grids_allow() {
+fn small_kernels_run_concurrently_and_large_ones_in_turn() {
     let answer = Machine::new("sharing", "A10").prints("sharing");
-    assert!((20.0..40.0).contains(&number(&answer, "small_ms")), "beside each other: {answer}");
-    assert!(number(&answer, "large_ms") >= 40.0, "one after the other: {answer}");
+    assert!((20.0..40.0).contains(&number(&answer, "small_ms")), "concurrent: {answer}");
+    assert!(number(&answer, "large_ms") >= 40.0, "in turn: {answer}");
     assert_eq!(number(&answer, "code_bytes"), 2.0 * MIB);
     let eager =
         Machine::new("sharing-eager", "A10").with("CUDA_MODULE_LOADING", "EAGER").prints("sharing");
@@ -90,12 +90,12 @@ fn events_order_work_of_two_processes() {
 }
 
 #[test]
-fn words_are_written_and_waited_for() {
+fn memory_operations_write_and_wait() {
     Machine::new("memops", "A10").prints("memops");
 }
 
 #[test]
-fn another_interfaces_memory_and_semaphores_are_used() {
+fn external_memory_and_semaphores_can_be_imported() {
     let machine = Machine::new("external", "A10");
     machine.prints("external");
     let left = std::fs::read_dir(machine.file("state").parent().unwrap()).unwrap();
@@ -108,7 +108,7 @@ fn processes_are_checkpointed_and_restored() {
 }
 
 #[test]
-fn lives_of_processes_are_told_after_their_ends() {
+fn accounting_reports_ended_processes() {
     let machine = Machine::new("accounting", "A10").with("CGPU_SIM_DRIVER", "13040");
     let group = machine.file("group");
     std::fs::create_dir(&group).unwrap();
@@ -126,17 +126,17 @@ fn host_functions_are_called_in_stream_order() {
 }
 
 #[test]
-fn the_driver_does_not_survive_a_fork() {
+fn forked_child_cannot_use_the_driver() {
     Machine::new("forked", "A10").prints("forked");
 }
 
 #[test]
-fn wrong_calls_get_the_drivers_codes() {
+fn invalid_calls_return_the_drivers_codes() {
     Machine::new("errors", "A10").prints("errors");
 }
 
 #[test]
-fn names_are_looked_up_as_the_driver_does() {
+fn lookup_depends_on_the_driver_version() {
     for version in ["11080", "12040", "13000"] {
         let machine =
             Machine::new(&format!("lookup-{version}"), "A10").with("CGPU_SIM_DRIVER", version);
@@ -158,12 +158,12 @@ fn names_are_looked_up_as_the_driver_does() {
 }
 
 #[test]
-fn per_thread_names_work() {
+fn per_thread_functions_use_per_thread_streams() {
     Machine::new("ptsz", "A10").prints("ptsz_names");
 }
 
 #[test]
-fn a_full_queue_blocks_the_launch() {
+fn launch_into_full_queue_blocks() {
     // The queue holds about 1000 of 3000 kernels of 1 ms each: the last launch returns after the
     // GPU has run the others.
     let answer = Machine::new("queue", "A10").prints("launch_loop spin_1ms --count 3000");
@@ -172,7 +172,7 @@ fn a_full_queue_blocks_the_launch() {
 }
 
 #[test]
-fn streams_are_captured_by_the_drivers_rules() {
+fn capture_follows_the_drivers_rules() {
     Machine::new("captures", "A10").prints("captures");
 }
 
@@ -186,13 +186,13 @@ fn graphs_are_built_updated_and_launched() {
 }
 
 #[test]
-fn threads_capture_and_launch_graphs_of_their_own() {
+fn threads_capture_and_launch_graphs_independently() {
     let answer = Machine::new("graph-threads", "A10").prints("graph_threads 6 30");
     assert_eq!(number(&answer, "launches"), 6.0 * (30.0 * 3.0 + 10.0));
 }
 
 #[test]
-fn every_other_way_to_memory_takes_and_gives_it() {
+fn other_allocators_allocate_and_free() {
     let answer = Machine::new("allocators", "A10").prints("allocators");
     assert_eq!(number(&answer, "pools"), 64.0 * MIB);
     assert_eq!(number(&answer, "physical"), 16.0 * MIB);
@@ -201,7 +201,7 @@ fn every_other_way_to_memory_takes_and_gives_it() {
 }
 
 #[test]
-fn memory_passes_between_processes_and_goes_with_the_last() {
+fn shared_memory_is_freed_with_its_last_process() {
     let machine = Machine::new("share", "A10");
     machine.prints("share");
     let left = std::fs::read_dir(machine.file("state").parent().unwrap()).unwrap();
@@ -209,7 +209,7 @@ fn memory_passes_between_processes_and_goes_with_the_last() {
 }
 
 #[test]
-fn one_write_reaches_the_memory_of_a_team_of_gpus() {
+fn multicast_write_reaches_every_gpu() {
     let machine =
         Machine::new("multicast", "H100:8192,H200:8192,A100:8192").with("CGPU_SIM_DRIVER", "13010");
     machine.prints("multicast");
@@ -222,24 +222,24 @@ fn one_write_reaches_the_memory_of_a_team_of_gpus() {
 }
 
 #[test]
-fn locality_domains_have_their_parts_of_a_gpu() {
-    let play = |gpus: &str| {
+fn locality_domains_divide_a_gpu() {
+    let run = |gpus: &str| {
         Machine::new(&format!("localities-{gpus}"), gpus)
             .with("CGPU_SIM_DRIVER", "13040")
             .prints("localities")
     };
-    let answer = play("B200:8192");
+    let answer = run("B200:8192");
     assert_eq!((number(&answer, "domains"), number(&answer, "multiprocessors")), (2.0, 70.0));
     assert!(
         (3.0 * 1024.0 * MIB..4.0 * 1024.0 * MIB).contains(&number(&answer, "room")),
         "{answer}"
     );
-    let answer = play("A10");
+    let answer = run("A10");
     assert_eq!((number(&answer, "domains"), number(&answer, "multiprocessors")), (1.0, 72.0));
 }
 
 #[test]
-fn endpoints_and_fabric_handles_name_memory_between_processes() {
+fn endpoints_and_fabric_handles_share_memory() {
     let machine = Machine::new("endpoints", "B200:8192,B200:8192").with("CGPU_SIM_DRIVER", "13030");
     machine.prints("endpoints");
     let left = std::fs::read_dir(machine.file("state").parent().unwrap()).unwrap();
@@ -251,29 +251,29 @@ fn endpoints_and_fabric_handles_name_memory_between_processes() {
 }
 
 #[test]
-fn a_gpu_is_split_unevenly_and_contexts_have_events() {
-    let play = |gpus: &str| {
+fn gpu_can_be_split_unevenly() {
+    let run = |gpus: &str| {
         Machine::new(&format!("uneven-{gpus}"), gpus)
             .with("CGPU_SIM_DRIVER", "13040")
             .prints("uneven")
     };
-    assert_eq!(number(&play("A10"), "rest"), 36.0);
-    let answer = play("B200:8192");
+    assert_eq!(number(&run("A10"), "rest"), 36.0);
+    let answer = run("B200:8192");
     assert_eq!((number(&answer, "domains"), number(&answer, "rest")), (2.0, 112.0));
 }
 
 #[test]
-fn pools_grow_in_chunks_and_give_them_back() {
+fn pools_grow_in_chunks_and_release_them() {
     Machine::new("pools", "A10").prints("pools");
 }
 
 #[test]
-fn green_contexts_have_their_part_of_the_gpu() {
+fn green_context_is_limited_to_its_part() {
     Machine::new("green", "A10").prints("green");
 }
 
 #[test]
-fn arrays_take_what_their_tiles_take() {
+fn array_size_is_that_of_its_tiles() {
     let answer = Machine::new("arrays", "A10").prints("arrays");
     assert_eq!(number(&answer, "flat"), 65536.0);
     assert_eq!(number(&answer, "plane"), 4.5 * MIB);
@@ -282,7 +282,7 @@ fn arrays_take_what_their_tiles_take() {
 }
 
 #[test]
-fn nvml_tells_of_the_same_gpus() {
+fn nvml_reports_the_same_gpus() {
     // The GPUs are fastest first on the bus, so CUDA and NVML number them alike.
     let answer = Machine::new("nvml", "H100,A10,T4").prints("nvml 512M");
     assert_eq!(number(&answer, "grown"), 512.0 * MIB);
@@ -298,14 +298,14 @@ fn threads_share_a_context() {
 }
 
 #[test]
-fn a_race_for_the_last_room_has_exactly_its_winners() {
+fn racing_allocations_fill_memory_exactly() {
     let answer = Machine::new("race", "A10:8192").prints("race --procs 6 --rounds 100");
     assert_eq!(number(&answer, "wrong"), 0.0);
     assert_eq!(number(&answer, "unfreed"), 0.0);
 }
 
 #[test]
-fn a_killed_process_leaves_nothing_behind() {
+fn killed_process_leaves_no_memory() {
     let machine = Machine::new("killed", "A10:23028");
     let free = || number(&machine.prints("meminfo"), "free");
     let before = free();
@@ -319,12 +319,12 @@ fn a_killed_process_leaves_nothing_behind() {
     // Memory of a killed process is freed some time after its end.
     let deadline = Instant::now() + Duration::from_secs(20);
     while free() < before {
-        assert!(Instant::now() < deadline, "the memory of a dead process stays");
+        assert!(Instant::now() < deadline, "the memory of a killed process is not freed");
     }
 }
 
 #[test]
-fn chosen_calls_fail() {
+fn injected_fault_fails_chosen_call() {
     let machine = Machine::new("fault", "A10").with("CGPU_SIM_FAULT", "cuMemGetInfo_v2:2:700");
     let output = machine.run("meminfo");
     assert_eq!(output.status.code(), Some(1));
@@ -334,7 +334,7 @@ fn chosen_calls_fail() {
 }
 
 #[test]
-fn chosen_calls_of_nvml_fail() {
+fn injected_fault_fails_chosen_nvml_call() {
     let spec = "nvmlDeviceGetMemoryInfo*:1+:NVML_ERROR_GPU_IS_LOST,cuInit:9:999";
     let output =
         Machine::new("nvml-fault", "A10,T4,H100").with("CGPU_SIM_FAULT", spec).run("nvml 512M");
@@ -343,7 +343,7 @@ fn chosen_calls_of_nvml_fail() {
 }
 
 #[test]
-fn a_fault_that_means_nothing_is_said() {
+fn invalid_fault_is_reported() {
     let output = Machine::new("bad-fault", "A10")
         .with("CGPU_SIM_FAULT", "cuMemAlloc_v2:often:2")
         .run("init");
@@ -356,7 +356,7 @@ fn a_fault_that_means_nothing_is_said() {
 }
 
 #[test]
-fn every_call_is_in_the_journal() {
+fn journal_contains_every_call() {
     let machine = Machine::new("journal", "A10");
     let path = machine.file("journal");
     let machine = machine.with("CGPU_SIM_JOURNAL", path.to_str().unwrap());
@@ -385,7 +385,7 @@ fn calls(journal: &std::path::Path) -> Vec<Call> {
 }
 
 #[test]
-fn the_journal_says_what_the_gpus_did_for_whom() {
+fn journal_attributes_gpu_work_to_processes() {
     let machine = Machine::new("spans", "A10");
     let path = machine.file("journal");
     let machine = machine.with("CGPU_SIM_JOURNAL", path.to_str().unwrap());
@@ -423,7 +423,7 @@ fn the_journal_says_what_the_gpus_did_for_whom() {
 }
 
 #[test]
-fn settings_that_mean_nothing_are_said() {
+fn invalid_settings_are_reported() {
     let output = Machine::new("settings", "B17").run("init");
     assert!(String::from_utf8_lossy(&output.stdout).contains("\"init\": 100"));
     assert!(String::from_utf8_lossy(&output.stderr).contains("CGPU_SIM_GPUS"));
