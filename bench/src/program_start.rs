@@ -1,10 +1,11 @@
-//! What the shim adds to the start of a program that loads many modules, where NVML is slow to start: the same program on the same simulated GPU with
-//! the shim and without, in turn, in one run.
+//! Cost of the shim at the start of a program that loads many modules, with an NVML that starts
+//! slowly. The same program runs alternately with and without the shim.
 //!
-//! The shim once started NVML for each module and each kernel that was looked up. Now it starts none under a monitor, and one at most without:
-//! a container's first two processes pay that, until they have learned what a context costs. The row is the worst of what a program meets that
-//! uses no NVML itself: under a monitor, or as the first of a container without one. Beside it stand a later process of such a container, and a
-//! first one that starts NVML itself, as frameworks do: the shim's start is then the only one.
+//! Under a monitor the shim never starts NVML. Without one it starts NVML at most once a process,
+//! and only the first two processes of a container do, until the cost of a context is known. The
+//! row is the worst case of a program without NVML of its own: under a monitor, or first in a
+//! container without one. Further rows: a later process of such a container, and a first one that
+//! starts NVML itself, as frameworks do, so that the shim's start is the only one.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -21,18 +22,18 @@ const MONITORED: &str = "startup_slow_nvml_ratio_monitored";
 const FIRST: &str = "startup_slow_nvml_ratio_first";
 const LATER: &str = "startup_slow_nvml_ratio_later";
 const OWN: &str = "startup_slow_nvml_ratio_own";
-/// Modules and kernels of the program, and milliseconds of a start of NVML.
+/// Modules and kernels of the program; then the time that NVML takes to start.
 const PROGRAM: [&str; 2] = ["40", "2000"];
 const NVML_INIT_MS: &str = "20";
 const LIMIT: [(&str, &str); 2] =
     [("ALIYUN_COM_GPU_MEM_CONTAINER", "4096"), ("CGPU_MEM_UNIT", "MiB")];
 const ROUNDS: usize = 15;
-/// Processes until a container without a monitor knows what a context costs.
+/// Number of processes until a container without a monitor knows the cost of a context.
 const WARM_UP: usize = 3;
-/// How long a container may take to be made.
+/// Timeout for the monitor to find the container.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Measures those of the figures that are wanted.
+/// Measures the wanted figures.
 pub(crate) fn measure(dist: &Path, wanted: &Wanted, measured: &mut Measured) {
     let keys = [RATIO, MONITORED, FIRST, LATER, OWN];
     if !wanted.any(&keys) {
@@ -49,7 +50,7 @@ pub(crate) fn measure(dist: &Path, wanted: &Wanted, measured: &mut Measured) {
     }
 }
 
-/// In the order of the keys, without the row.
+/// Returns the ratios in the order of the keys after the row.
 fn ratios(dist: &Path) -> Result<[f64; 4]> {
     let gpus = Simulated::new(SIMULATED).with("CGPU_SIM_NVML_INIT_MS", NVML_INIT_MS);
     let fixture = Fixture::set(dist, Some(gpus))?;
@@ -85,7 +86,7 @@ fn ratios(dist: &Path) -> Result<[f64; 4]> {
     Ok(columns.map(|mut column| median(&mut column)))
 }
 
-/// A container that its monitor knows, because a process of it lives.
+/// A container that the monitor knows, since one of its processes is live.
 struct Occupied {
     directory: PathBuf,
     process: Child,
@@ -94,7 +95,7 @@ struct Occupied {
 impl Occupied {
     fn make(fixture: &Fixture, name: &str) -> Result<Self> {
         let mut run = fixture.run(name);
-        // It ends with its input.
+        // `cat` ends when its input is closed.
         run.args(["--mem", "4GiB", "--", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null());
         let process = run.spawn().context("cannot start `cgpu run`")?;
         let directory = fixture.root().join("containers").join(name);
@@ -124,7 +125,7 @@ impl Drop for Occupied {
     }
 }
 
-/// Runs it to its end, which must be a good one.
+/// Runs a command, which must succeed, and returns its wall time.
 fn milliseconds(mut command: Command) -> Result<f64> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let begun = Instant::now();

@@ -1,7 +1,9 @@
-//! What a slice adds to the start of a container: the same container with `cgpu-runtime` before runc and without, in turn, in one run.
+//! Cost of a slice at the start of a container: the same container alternately with and without
+//! `cgpu-runtime` before runc.
 //!
-//! By an engine as people start them, with a Docker daemon of our own; and by runc alone, which shows what the engine's own time hides. A monitor runs, as on a
-//! host where cgpu is installed; once, none does. All need root, and programs that are not there make the figure fail with the reason.
+//! Measured with a separate Docker daemon, and with runc alone, whose time is not hidden by the
+//! engine's. A monitor runs, as on a host with cgpu; one figure is without it. All need root. A
+//! missing program makes the figure fail with the reason.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,15 +22,16 @@ const DOCKER: &str = "start_docker_added_pct";
 const RUNC: &str = "start_runc_added_pct";
 const ALONE: &str = "start_runc_alone_added_pct";
 const SLICE: [&str; 2] = ["ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15"];
-/// Docker's own time varies from one container to the next by more than a slice adds: the median of 20 pairs lies up to three hundredths of that time off, that of 100 one.
+/// Number of pairs. Docker's own time varies by more than a slice costs: the median of 20 pairs is
+/// off by up to 3 % of that time, that of 100 pairs by 1 %.
 const PAIRS_OF_DOCKER: usize = 100;
 const PAIRS_OF_RUNC: usize = 40;
-/// Rounds before those that count: files to be read, and memory to be had, for the first time.
+/// Rounds that do not count: files are read and memory is allocated for the first time.
 const WARM_UP: usize = 3;
-/// How long a daemon may take to come and to go.
+/// Timeout for a daemon to start and to end.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Measures those of the figures that are wanted.
+/// Measures the wanted figures.
 pub(crate) fn measure(dist: &Path, wanted: &Wanted, measured: &mut Measured) {
     type Way = fn(&Place) -> Result<f64>;
     for (key, way, monitored) in
@@ -44,13 +47,14 @@ pub(crate) fn measure(dist: &Path, wanted: &Wanted, measured: &mut Measured) {
     }
 }
 
-/// The host's GPUs.
+/// GPUs of the host.
 const GPUS: &str = "T4:15109";
 
-/// A folder with a root file system, simulated GPUs, their monitor and a configuration of `cgpu-runtime`.
+/// A folder with a root file system, simulated GPUs, their monitor and a configuration of
+/// `cgpu-runtime`.
 struct Place {
     folder: TempDir,
-    /// The monitor's root and what Docker keeps of running containers, in memory, as /run is.
+    /// The monitor's root and Docker's exec root, in memory as /run is.
     root: TempDir,
     runtime: PathBuf,
     monitor: Option<Child>,
@@ -88,7 +92,7 @@ impl Place {
         Ok(place)
     }
 
-    /// Starts a monitor of the same GPUs as the containers', and waits until it knows them.
+    /// Starts a monitor of the containers' GPUs and waits until it answers.
     fn start_monitor(&self, dist: &Path) -> Result<Child> {
         let (root, gpus) = (self.root.path(), self.root.path().join("gpus"));
         fs::create_dir_all(&gpus)?;
@@ -126,14 +130,14 @@ impl Drop for Place {
     }
 }
 
-/// The libraries that a program's loader finds for it here, the loader included.
+/// Returns the libraries of a program, its loader included.
 fn needed(program: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).output().context("cannot run ldd")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     Ok(text.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect())
 }
 
-/// Runs it to its end, which must be a good one.
+/// Runs a command, which must succeed.
 fn done(command: &mut Command) -> Result<Output> {
     let output =
         command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {command:?}"))?;
@@ -145,9 +149,8 @@ fn done(command: &mut Command) -> Result<Output> {
     Ok(output)
 }
 
-/// The median of what `with` takes beyond the `without` beside it, in percent of the median of all
-/// `without`. Which is first changes with each pair, so that what one leaves to be done behind it
-/// falls on both alike.
+/// Returns the median of the differences in percent of the median of `without`. The order changes
+/// with each pair, so that work left behind by one run affects both alike.
 fn compared(
     pairs: usize,
     mut without: impl FnMut() -> Result<()>,
@@ -182,14 +185,15 @@ fn compared(
     Ok(more / plain * 100.0)
 }
 
-/// Between which of the sorted values the median of all that could have been measured lies, with 95 % certainty: as many of them are below it as heads are thrown.
+/// Returns a 95 % confidence interval of the median, from the binomial distribution of the number
+/// of values below it.
 fn surely(sorted: &[f64]) -> (f64, f64) {
     let (middle, away) = (sorted.len() / 2, sorted.len().isqrt());
     let at = |place: usize| sorted.get(place).copied().unwrap_or(f64::NAN);
     (at(middle.saturating_sub(away + 1)), at((middle + away).min(sorted.len().saturating_sub(1))))
 }
 
-/// As engines do it: made, started, deleted when it has ended.
+/// Measures runc alone, called as engines do: create, start, delete.
 fn runc(place: &Place) -> Result<f64> {
     let namespaces = ["pid", "ipc", "uts", "mount", "network"].map(|kind| json!({ "type": kind }));
     let bundle = |name: &str, variables: &[&str]| -> Result<PathBuf> {
@@ -218,7 +222,7 @@ fn runc(place: &Place) -> Result<f64> {
         let (bundle, pid) = (bundle.to_string_lossy(), place.at("pid"));
         let mut create =
             command(&["create", "--bundle", &bundle, "--pid-file", &pid.to_string_lossy()]);
-        // Its first process keeps what it is given.
+        // The first process would keep open pipes.
         ensure!(
             create
                 .stdin(Stdio::null())
@@ -233,13 +237,13 @@ fn runc(place: &Place) -> Result<f64> {
         Ok(())
     };
     let (config, next) = (place.at("runtime.toml"), PathBuf::from("runc"));
-    // Named on the command line, which costs a hook more than an installed one.
+    // The configuration on the command line costs a hook more than an installed one.
     let ours = ["--cgpu-config".to_owned(), config.to_string_lossy().into_owned()];
     let ours: Vec<&str> = ours.iter().map(String::as_str).collect();
     compared(PAIRS_OF_RUNC, || live(&next, &[], &plain), || live(&place.runtime, &ours, &sliced))
 }
 
-/// A daemon that goes with its figure.
+/// A Docker daemon for one figure.
 struct Daemon {
     process: Child,
     host: String,
@@ -250,7 +254,8 @@ impl Daemon {
         let config = json!({"runtimes": {"cgpu": {"path": place.runtime}}});
         fs::write(place.at("daemon.json"), config.to_string())?;
         let host = format!("unix://{}", place.at("sock").display());
-        // With the configuration where it is installed, and nothing on the runtime's command line, as `cgpu setup docker` leaves it.
+        // The configuration is at its installed place and not on the runtime's command line, as
+        // after `cgpu setup docker`.
         let etc = place.root.path().join("etc");
         fs::create_dir_all(etc.join("upper/cgpu"))?;
         fs::create_dir_all(etc.join("work"))?;
@@ -289,7 +294,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It takes its mounts away, and its containerd with it.
+        // SIGTERM, so that the daemon removes its mounts and ends its containerd.
         let pid = self.process.id().to_string();
         let _ = Command::new("kill").arg(pid).status();
         let deadline = Instant::now() + TIMEOUT;
@@ -301,7 +306,7 @@ impl Drop for Daemon {
     }
 }
 
-/// As people do it.
+/// Measures `docker run`.
 fn docker(place: &Place) -> Result<f64> {
     let daemon = Daemon::start(place)?;
     let mut import = Command::new("sh");

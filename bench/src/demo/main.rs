@@ -1,8 +1,8 @@
-//! The main job, shown: two tenants share one GPU, memory limits hold, compute follows the weights.
+//! A demonstration: two tenants share one GPU, memory limits hold, compute follows the weights.
 //!
-//! Tenant a gets 8/22 of the GPU's memory and weight 1, tenant b 12/22 and weight 2; each is a container of two processes
-//! that launch kernels of 60 us. Where a driver and a GPU are present the demo runs on them, else on a simulated A10. It
-//! exits with 1 unless everything that it reports in the end holds.
+//! Tenant a gets 8/22 of the GPU's memory and weight 1, tenant b 12/22 and weight 2. Each is a
+//! container of two processes that launch kernels of 60 us. With a driver and a GPU the demo runs
+//! on them, else on a simulated A10. It exits with 1 unless everything that it reports holds.
 
 #![allow(
     clippy::cast_precision_loss,
@@ -24,14 +24,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tenant::{PLANS, Tenant};
 
-/// How often one process alone and both tenants together are measured, in turns.
+/// Number of measurements of one process alone and of both tenants, alternately.
 const ROUNDS: u32 = 3;
-/// How long one process runs alone in each round.
+/// Time that one process runs alone in each round.
 const ALONE: Duration = Duration::from_secs(1);
-/// The policies of the two: the driver's own slicing, and turns by weight.
+/// The two policies: the driver's own time slicing, and turns by weight.
 const NATIVE: &str = "5";
 const WEIGHTED: &str = "2";
-/// How long after a new policy the next measurement begins.
+/// Time from a new policy to the next measurement.
 const POLICY_DELAY: Duration = Duration::from_millis(100);
 /// Interval between two lines of the table.
 const TABLE_INTERVAL: Duration = Duration::from_millis(500);
@@ -43,13 +43,13 @@ struct Arguments {
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
-    /// How long both tenants run side by side, 3 to 600 s in all.
+    /// Time that both tenants run together, 3 to 600 s in all.
     #[arg(long, default_value_t = 9.0, value_name = "SECONDS")]
     seconds: f64,
-    /// Run on this simulated GPU even where a real one is present.
+    /// Run on this simulated GPU even if a real one is present.
     #[arg(long, value_name = "MODEL:MIB")]
     sim: Option<String>,
-    /// The folder with the built files.
+    /// Folder of the built files.
     #[arg(long, env = "CGPU_DIST", default_value = "target/demo")]
     dist: PathBuf,
 }
@@ -83,7 +83,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if report.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Fills both tenants' memory, then measures `time` of both side by side.
+/// Fills both tenants' memory, then measures both together for `time`.
 fn measure(fixture: &mut Fixture, time: Duration) -> Result<Report> {
     eprintln!("demo: tenants a and b start, and allocate memory until it is refused");
     let a = Tenant::start(fixture, &PLANS[0], None)?;
@@ -107,7 +107,7 @@ fn measure(fixture: &mut Fixture, time: Duration) -> Result<Report> {
         eprintln!(
             "demo: round {number} of {ROUNDS}: one process alone, then both tenants, kernels of 60 us without a pause"
         );
-        // Under policy 2, by weight, an idle neighbour's time stays idle.
+        // Under policy 2 the time of an idle neighbour stays unused.
         set_policy(fixture, NATIVE)?;
         let alone = tenants[0].run_one_process(ALONE)?;
         set_policy(fixture, WEIGHTED)?;
@@ -125,7 +125,7 @@ fn set_policy(fixture: &Fixture, policy: &str) -> Result<()> {
     Ok(())
 }
 
-/// Both tenants side by side; the kernels that each completed.
+/// Runs both tenants together and returns the kernels that each completed.
 fn together(fixture: &Fixture, tenants: &mut [Tenant; 2], time: Duration) -> Result<Vec<u64>> {
     for tenant in tenants.iter_mut() {
         tenant.start_running(time)?;

@@ -1,4 +1,4 @@
-//! What was seen, judged.
+//! The results and their bounds.
 
 use cgpu_client::message::{ShareStatus, Status};
 use cgpu_fixture::fixture::Fixture;
@@ -6,38 +6,39 @@ use serde_json::{Value, json};
 
 use crate::tenant::{Memory, PLANS, Tenant};
 
-/// Greatest relative error of a share.
+/// Maximum relative error of a share, in percent.
 const SHARE_ERROR_PCT: f64 = 2.0;
-/// Least work of both over the work of one process alone. Unoptimized, each launch, each change of the turn and the simulated
-/// GPU itself take longer.
+/// Minimum work of both in percent of that of one process alone. In an unoptimized build launches,
+/// changes of the turn and the simulated GPU take longer.
 const AGGREGATE_PCT: f64 = if cfg!(debug_assertions) { 90.0 } else { 95.0 };
-/// Most of it that can be, with what the clocks of five processes may differ by. More is a mistake of the measurement.
+/// Maximum of it that is possible, given that the clocks of five processes differ. A larger value
+/// is an error of measurement.
 const MOST_AGGREGATE_PCT: f64 = 100.3;
-/// How the programs were built.
+/// Build mode of the programs.
 pub(crate) const BUILD: &str = if cfg!(debug_assertions) { "unoptimized" } else { "release" };
-/// The smallest piece that a worker asks for; what is left below it cannot be had.
+/// Size of a worker's smallest request. Less than this cannot be allocated.
 const PIECE: u64 = 2 << 20;
 
-/// One process alone, then both tenants.
+/// A measurement of one process alone, then of both tenants.
 pub(crate) struct Round {
-    /// Kernels per second of one process that has the GPU to itself.
+    /// Kernels per second of one process that has the GPU alone.
     pub(crate) alone: f64,
     /// Kernels that each tenant completed.
     pub(crate) together: Vec<u64>,
 }
 
-/// What was measured.
+/// Measured values.
 pub(crate) struct Observed {
-    /// Of each tenant.
+    /// Memory of each tenant.
     pub(crate) memory: Vec<Memory>,
     pub(crate) rounds: Vec<Round>,
-    /// How long both ran in each round, in seconds.
+    /// Time that both ran in each round, in seconds.
     pub(crate) seconds: f64,
     /// The monitor's status while all memory was allocated.
     pub(crate) full: Status,
-    /// ... before the rounds.
+    /// The monitor's status before the rounds.
     pub(crate) before: Status,
-    /// ... and after them.
+    /// The monitor's status after the rounds.
     pub(crate) after: Status,
 }
 
@@ -56,11 +57,11 @@ struct Judged {
     managed_refused: bool,
 }
 
-/// The judgement.
+/// The results.
 pub(crate) struct Report {
     tenants: Vec<Judged>,
     share_error_pct: f64,
-    /// Work of both in each round, in percent of the most that one process did alone; ascending.
+    /// Work of both in each round, in percent of the best of one process alone; ascending.
     aggregate_pct: Vec<f64>,
 }
 
@@ -69,7 +70,7 @@ fn share<'a>(status: &'a Status, name: &str) -> Option<&'a ShareStatus> {
 }
 
 impl Report {
-    /// Judges what was seen.
+    /// Computes the results.
     pub(crate) fn of(fixture: &Fixture, tenants: &[Tenant; 2], observed: &Observed) -> Self {
         let launches: Vec<u64> = (0..tenants.len())
             .map(|tenant| observed.rounds.iter().map(|round| round.together[tenant]).sum())
@@ -101,7 +102,8 @@ impl Report {
                     limit_held: memory.refused_as_usual
                         && memory.granted <= limit
                         && taken <= limit,
-                    // Both workers were refused the smallest piece while less than one was left for each.
+                    // Both workers were refused the smallest request when less than that was left
+                    // for each.
                     limit_reached: taken + 2 * PIECE > limit,
                     shown_as_size: memory.shown.iter().all(|&bytes| bytes == limit),
                     managed_refused: memory.managed_refused,
@@ -112,7 +114,8 @@ impl Report {
             .iter()
             .map(|tenant| 100.0 * (tenant.share_pct - tenant.set_pct).abs() / tenant.set_pct)
             .fold(0.0, f64::max);
-        // Alone, only a pause of the program itself costs work: the most of all rounds is what the GPU can do.
+        // Alone, only pauses of the program cost work: the maximum of the rounds is what the GPU
+        // can do.
         let most = observed.rounds.iter().map(|round| round.alone).fold(0.0, f64::max);
         let aggregate = |round: &Round| {
             100.0 * round.together.iter().sum::<u64>() as f64 / observed.seconds / most
@@ -132,18 +135,18 @@ impl Report {
         self.tenants.iter().all(|tenant| tenant.managed_refused)
     }
 
-    /// The median of the rounds, in percent.
+    /// Returns the median of the rounds, in percent.
     fn aggregate(&self) -> f64 {
         self.aggregate_pct[self.aggregate_pct.len() / 2]
     }
 
-    /// Whether both together did enough, and no round more than can be.
+    /// Returns whether both together did enough, and no round more than is possible.
     fn aggregate_holds(&self) -> bool {
         let possible = self.aggregate_pct.iter().all(|&percent| percent <= MOST_AGGREGATE_PCT);
         possible && self.aggregate() >= AGGREGATE_PCT
     }
 
-    /// Whether all of it held.
+    /// Returns whether all bounds are met.
     pub(crate) fn holds(&self) -> bool {
         self.oom_enforced()
             && self.managed_refused()
@@ -153,7 +156,7 @@ impl Report {
 }
 
 impl Report {
-    /// One object.
+    /// Returns one JSON object.
     pub(crate) fn json(&self, fixture: &Fixture) -> Value {
         let round = |value: f64| (value * 100.0).round() / 100.0;
         let tenants: Vec<Value> = self
@@ -185,7 +188,7 @@ impl Report {
         })
     }
 
-    /// What held, and what did not, for people.
+    /// Returns the printed results.
     pub(crate) fn text(&self, fixture: &Fixture) -> String {
         let mark = |holds: bool| if holds { "yes" } else { "NO " };
         let mut text = format!(

@@ -4,7 +4,7 @@ use cgpu_client::message::{ShareStatus, Status};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// `~` before an estimate, and `-` while nothing is metered.
+/// Formats a measured share: `~` marks an estimate, `-` that nothing was measured.
 fn measured(share: &ShareStatus) -> String {
     let sign = if share.share_estimated { "~" } else { "" };
     let percent =
@@ -12,7 +12,7 @@ fn measured(share: &ShareStatus) -> String {
     format!("{percent:>8}")
 }
 
-/// One line per tenant at `elapsed` since both began.
+/// Returns one line for each tenant, `elapsed` after both began.
 pub(crate) fn lines(elapsed: Duration, status: &Status) -> String {
     let mut text = String::new();
     for container in &status.containers {

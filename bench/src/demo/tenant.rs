@@ -1,4 +1,4 @@
-//! A tenant: a container of two workers, led over their standard input and output.
+//! A tenant: a container of two workers that are controlled over standard input and output.
 
 use anyhow::{Context, Result};
 use cgpu_fixture::fixture::Fixture;
@@ -9,20 +9,20 @@ use std::time::Duration;
 /// Microseconds of one kernel.
 const KERNEL_US: &str = "60";
 
-/// The whole, of which the memory of a tenant is a part.
+/// `ALIYUN_COM_GPU_MEM_DEV`: the parts into which the GPU's memory is divided.
 const MEM_DEV: u64 = 22;
 
-/// What a tenant is promised.
+/// Limit and weight of a tenant.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) name: &'static str,
-    /// Of [`MEM_DEV`].
+    /// Parts of [`MEM_DEV`].
     mem_container: u64,
     pub(crate) weight: u32,
 }
 
 impl Plan {
-    /// The promised limit in MiB, by the documented formula.
+    /// Returns the limit in MiB by the documented formula.
     pub(crate) fn limit_mib(&self, total_mib: u64) -> u64 {
         total_mib * self.mem_container / MEM_DEV
     }
@@ -37,13 +37,13 @@ pub(crate) const PLANS: [Plan; 2] = [
 /// What a tenant's processes saw and got of memory.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    /// Bytes that both got together before the driver refused.
+    /// Bytes that both got before the driver refused.
     pub(crate) granted: u64,
-    /// Both were refused with the ordinary out-of-memory error.
+    /// Whether both were refused with out of memory.
     pub(crate) refused_as_usual: bool,
-    /// The GPU's size as every getter of every process showed it.
+    /// The GPU's size by every getter in every process.
     pub(crate) shown: Vec<u64>,
-    /// Both were refused managed memory.
+    /// Whether managed memory was refused in both.
     pub(crate) managed_refused: bool,
 }
 
@@ -55,7 +55,8 @@ pub(crate) struct Tenant {
 }
 
 impl Tenant {
-    /// Starts both workers. `iterations` is the length of a kernel as another tenant's worker has calibrated it.
+    /// Starts both workers. `iterations` is the length of a kernel as calibrated by another
+    /// tenant's worker.
     pub(crate) fn start(
         fixture: &Fixture,
         plan: &'static Plan,
@@ -69,25 +70,26 @@ impl Tenant {
         Ok(Self { plan, workers: vec![first, second], iterations })
     }
 
-    /// How long a kernel is, as this tenant's first worker found it.
+    /// Returns the length of a kernel as calibrated by the first worker.
     pub(crate) fn iterations(&self) -> u64 {
         self.iterations
     }
 
-    /// Launches from the first worker alone for `time`, and waits; returns the completed kernels per second.
+    /// Lets the first worker alone launch for `time`. Returns its completed kernels per second.
     pub(crate) fn run_one_process(&mut self, time: Duration) -> Result<f64> {
         let answer = self.workers[0].ask(&format!("run {}", time.as_secs_f64()))?;
         let number = |field: &str| answer[field].as_f64().context("a worker that does not count");
-        // Up to the last completion: a whole number of batches seldom fits into `time`.
+        // Counted up to the last completion, since a whole number of batches seldom fits into
+        // `time`.
         Ok(number("launches")? / number("counted_seconds")?)
     }
 
-    /// Both workers begin to launch.
+    /// Starts launching in both workers.
     pub(crate) fn start_running(&mut self, time: Duration) -> Result<()> {
         self.tell(&format!("run {}", time.as_secs_f64()))
     }
 
-    /// Waits for what [`Tenant::start_running`] began; kernels done.
+    /// Waits for [`Tenant::start_running`] to end and returns the completed kernels.
     pub(crate) fn ran(&mut self) -> Result<u64> {
         let answers = self.hear()?;
         answers
@@ -96,12 +98,12 @@ impl Tenant {
             .sum()
     }
 
-    /// Both workers begin to take memory.
+    /// Starts allocating in both workers.
     pub(crate) fn start_filling(&mut self) -> Result<()> {
         self.tell("fill")
     }
 
-    /// Waits for what [`Tenant::start_filling`] began, and looks at the GPU through the workers' eyes.
+    /// Waits for [`Tenant::start_filling`] to end and reads the GPU's size in the workers.
     pub(crate) fn filled(&mut self) -> Result<Memory> {
         let fills = self.hear()?;
         self.tell("info")?;
@@ -118,7 +120,7 @@ impl Tenant {
         })
     }
 
-    /// Both workers give all their memory back.
+    /// Frees the memory of both workers.
     pub(crate) fn give_back(&mut self) -> Result<()> {
         self.tell("free")?;
         self.hear().map(drop)

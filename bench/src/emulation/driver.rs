@@ -1,4 +1,4 @@
-//! The driver of one program, as its gate calls it, on the simulated GPU's timeline.
+//! The driver of a program, as its gate calls it, on the timeline of the simulated GPU.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ use cgpu_sim::{Footprint, Kernel as SimulatedKernel};
 
 use super::harness::{Harness, Role};
 
-/// A program's context, with all that it and its gate have made there.
+/// A program's context and what it and its gate have created there.
 pub(super) struct Device {
     context: ContextId,
     made: Mutex<Made>,
@@ -24,16 +24,16 @@ pub(super) struct Device {
 struct Made {
     streams: BTreeMap<usize, StreamId>,
     events: Vec<EventId>,
-    /// Events by which other streams wait for these.
+    /// Events on which other streams wait for these streams.
     joints: BTreeMap<StreamId, EventId>,
     last: BTreeMap<StreamId, Ticket>,
 }
 
 impl Device {
-    /// The context of the tenant with this number.
+    /// Creates the context of a tenant.
     pub(super) fn new(harness: &Harness<'_>, number: usize) -> Result<Self, cgpu_sim::Error> {
         let context = harness.gpu(|timeline, _| {
-            // Only to tell them apart.
+            // The process ids only need to differ.
             timeline.attach(number, 1 + u32::try_from(number).unwrap_or(0));
             timeline.create_context(number, 0)
         })?;
@@ -45,7 +45,7 @@ impl Device {
     }
 }
 
-/// The driver as one thread of a program calls it.
+/// The driver for one thread of a program.
 pub(super) struct Driver<'a> {
     pub(super) role: &'a Role<'a, 'a>,
     pub(super) device: &'a Device,
@@ -75,7 +75,8 @@ impl Driver<'_> {
         self.made(|made| made.events.get(event.0).copied()).ok_or(DriverError)
     }
 
-    /// Puts a command into a stream; a full queue blocks until it has drained by a sixteenth.
+    /// Adds a command to a stream. If the queue is full, blocks until it has drained by a
+    /// sixteenth.
     fn enqueue(
         &self,
         stream: Stream,
@@ -99,7 +100,7 @@ impl Driver<'_> {
         self.role.figures().call_cost
     }
 
-    /// Launches a kernel that takes this part of the GPU for so long.
+    /// Launches a kernel with this footprint and length.
     pub(super) fn launch(
         &self,
         stream: Stream,
@@ -120,15 +121,14 @@ impl Driver<'_> {
         }
     }
 
-    /// Copies between host and GPU, to the GPU if `up`.
+    /// Copies between host and GPU; to the GPU if `up`.
     pub(super) fn copy(&self, stream: Stream, up: bool, bytes: Bytes) -> Result<(), DriverError> {
         let figures = self.role.figures();
         let cost = figures.copy_latency + Nanos(bytes.0.saturating_mul(1_000) / figures.copy_rate);
         self.enqueue(stream, Command::Copy { up, cost }, self.call_cost()).map(|_| ())
     }
 
-    /// Lets what is launched into `stream` from now on wait for what `awaited` holds: an event is
-    /// recorded there, and waited for here.
+    /// Makes later launches into `stream` wait for the work in `awaited`, by an event.
     pub(super) fn join(&self, stream: Stream, awaited: Stream) -> Result<(), DriverError> {
         let from = self.stream(awaited)?;
         let event = match self.made(|made| made.joints.get(&from).copied()) {
@@ -140,7 +140,7 @@ impl Driver<'_> {
         self.enqueue(stream, Command::Wait(recorded), self.call_cost()).map(|_| ())
     }
 
-    /// Whether the host sees that the stream's work is over.
+    /// Returns whether the host can see that the stream's work is over.
     pub(super) fn query(&self, stream: Stream) -> Result<bool, DriverError> {
         let stream = self.stream(stream)?;
         self.role.spend(self.call_cost());
@@ -165,7 +165,7 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// GPU time that the program's work has run.
+    /// Returns the GPU time that the program's work has run.
     pub(super) fn ran(&self) -> Nanos {
         self.role.gpu(|timeline, now| {
             timeline.account_up_to(0, now);

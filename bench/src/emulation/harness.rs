@@ -1,4 +1,4 @@
-//! Virtual time, and the actors that live in it.
+//! Virtual time and its actors.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -11,29 +11,29 @@ use cgpu_sim::words::Plain;
 
 use super::Container;
 
-/// Where the host's clock begins.
+/// Start of the host's clock.
 pub(super) const BEGIN: Nanos = Nanos::from_millis(1_000_000);
-/// How late a sleeper wakes: at least, and at most.
+/// Minimum and maximum latency of a sleep in nanoseconds.
 const SLEEP_LATENCY_NANOS: (u64, u64) = (10_000, 60_000);
-/// The same of a thread that is woken by a futex.
+/// The same for a futex.
 const FUTEX_LATENCY_NANOS: (u64, u64) = (15_000, 60_000);
-/// The same of the monitor by a byte in a doorbell's pipe.
+/// The same for the monitor's doorbell pipe.
 const DOORBELL_LATENCY_NANOS: (u64, u64) = (5_000, 30_000);
 
-/// The same of its timer.
+/// The same for the monitor's timer.
 const TIMER_LATENCY_NANOS: (u64, u64) = (2_000, 20_000);
 
-/// An actor that sleeps.
+/// An actor.
 struct Actor {
-    /// The tenant whose thread it is; none: it is not a program's.
+    /// The tenant whose program it belongs to, or `None`.
     tenant: Option<usize>,
     wakes: Nanos,
-    /// It is also woken when its gate word is not that any more.
+    /// A gate word; the actor wakes when the gate has another one.
     word: Option<u32>,
     over: bool,
 }
 
-/// Memory that the GPU writes when it comes to that command.
+/// A memory write of the GPU, applied when its command completes.
 struct Write {
     ticket: Ticket,
     tenant: usize,
@@ -47,7 +47,7 @@ struct State {
     actors: Vec<Actor>,
     words: Plain,
     writes: Vec<Write>,
-    /// Tenants whose doorbell has rung.
+    /// Tenants that have rung the doorbell.
     notified: Vec<usize>,
     draws: u64,
 }
@@ -58,13 +58,13 @@ pub(super) struct Harness<'h> {
     figures: Figures,
     end: Nanos,
     state: Mutex<State>,
-    /// One for each actor, which is woken by its own.
+    /// Condition variable of each actor.
     next: Vec<Condvar>,
 }
 
 impl<'h> Harness<'h> {
-    /// A run of which each actor is a thread of that tenant's program, or none; the last is the
-    /// monitor.
+    /// Creates a run. Each actor is a thread of the given tenant's program, or of none. The last
+    /// one is the monitor.
     pub(super) fn new(
         containers: &'h [Container],
         actors: &[Option<usize>],
@@ -89,7 +89,7 @@ impl<'h> Harness<'h> {
         Self { containers, figures, end: BEGIN + end, state: Mutex::new(state), next }
     }
 
-    /// Changes the GPU, which has come to the present instant.
+    /// Acts on the GPU after advancing it to the present.
     pub(super) fn gpu<T>(&self, what: impl FnOnce(&mut Timeline<'_, Plain>, Nanos) -> T) -> T {
         let mut state = self.state();
         let now = state.now;
@@ -123,7 +123,7 @@ impl<'h> Harness<'h> {
         self.next[state.running].notify_one();
     }
 
-    /// Applies the GPU's writes up to now.
+    /// Applies the GPU's writes up to the present.
     fn apply_writes(&self, state: &mut State) {
         let State { now, words, writes, .. } = state;
         if writes.is_empty() {
@@ -152,7 +152,7 @@ impl State {
     }
 }
 
-/// An actor of a run.
+/// An actor's view of the run.
 pub(super) struct Role<'w, 'h> {
     harness: &'w Harness<'h>,
     number: usize,
@@ -168,7 +168,7 @@ impl Drop for Role<'_, '_> {
 }
 
 impl<'w, 'h> Role<'w, 'h> {
-    /// Waits for its first instant.
+    /// Waits for the actor's first turn to run.
     pub(super) fn take(harness: &'w Harness<'h>, number: usize) -> Self {
         let tenant = harness.state().actors[number].tenant;
         let role = Self { harness, number, tenant };
@@ -176,7 +176,7 @@ impl<'w, 'h> Role<'w, 'h> {
         role
     }
 
-    /// The number of the tenant whose program it is.
+    /// Returns the tenant whose program it belongs to.
     fn tenant(&self) -> usize {
         self.tenant.unwrap_or_else(|| unreachable!("only a program has a container"))
     }
@@ -197,15 +197,15 @@ impl<'w, 'h> Role<'w, 'h> {
         self.harness.end
     }
 
-    /// Time passes, in which the actor computes.
+    /// Lets time pass while the actor computes.
     pub(super) fn spend(&self, time: Nanos) {
         let mut state = self.harness.state();
         let wakes = state.now + time;
         let sleeps = |actor: &Actor| actor.over || actor.wakes > wakes;
         let mut others =
             state.actors.iter().enumerate().filter(|(number, _)| *number != self.number);
-        // No other actor would run meanwhile: there is nothing to wait for. Gate words change only
-        // when others run.
+        // If no other actor wakes meanwhile, no switch is needed. Gate words only change when
+        // others run.
         if others.all(|(_, actor)| sleeps(actor)) {
             state.now = wakes;
             self.harness.apply_writes(&mut state);
@@ -214,14 +214,14 @@ impl<'w, 'h> Role<'w, 'h> {
         self.sleep(state, wakes, None);
     }
 
-    /// Sleeps until then, exactly.
+    /// Sleeps exactly until a time.
     pub(super) fn sleep_until(&self, at: Nanos) {
         let state = self.harness.state();
         let wakes = state.now.max(at);
         self.sleep(state, wakes, None);
     }
 
-    /// Sleeps until then or until a doorbell rings, and wakes as late as a timer is.
+    /// Sleeps until a time or until the doorbell rings, with the latency of either.
     pub(super) fn wait_for_doorbell(&self, at: Nanos) {
         let mut state = self.harness.state();
         let wakes = match state.notified.is_empty() {
@@ -231,14 +231,14 @@ impl<'w, 'h> Role<'w, 'h> {
         self.sleep(state, wakes, None);
     }
 
-    /// Sleeps as long as the kernel makes it: later by what is drawn.
+    /// Sleeps for a time plus a random latency.
     pub(super) fn sleep_with_jitter(&self, time: Nanos) {
         let mut state = self.harness.state();
         let wakes = state.now + time + state.draw(SLEEP_LATENCY_NANOS);
         self.sleep(state, wakes, None);
     }
 
-    /// Sleeps until its gate word is not `word` any more, or for that long.
+    /// Sleeps until the gate word is not `word`, or for a timeout.
     pub(super) fn wait_for_gate(&self, word: u32, timeout: Nanos) {
         let mut state = self.harness.state();
         if self.container().region.grant().gate() != word {
@@ -271,7 +271,7 @@ impl<'w, 'h> Role<'w, 'h> {
         self.wake_monitor();
     }
 
-    /// Wakes the monitor, which looks for what has changed.
+    /// Wakes the monitor, which reads the containers again.
     pub(super) fn wake_monitor(&self) {
         let mut state = self.harness.state();
         let wakes = state.now + state.draw(DOORBELL_LATENCY_NANOS);
@@ -280,12 +280,12 @@ impl<'w, 'h> Role<'w, 'h> {
         }
     }
 
-    /// The doorbells that have rung since last asked.
+    /// Takes the tenants that have rung the doorbell.
     pub(super) fn take_notified(&self) -> Vec<usize> {
         std::mem::take(&mut self.harness.state().notified)
     }
 
-    /// Does something on the GPU, which has come to the present instant.
+    /// Acts on the GPU after advancing it to the present.
     pub(super) fn gpu<T>(&self, what: impl FnOnce(&mut Timeline<'_, Plain>, Nanos) -> T) -> T {
         self.harness.gpu(what)
     }
@@ -294,12 +294,12 @@ impl<'w, 'h> Role<'w, 'h> {
         &self.harness.figures
     }
 
-    /// A word of this container's progress page is written when the GPU comes to that command.
+    /// Writes a word of the container's progress page when the GPU completes the command.
     pub(super) fn write_at(&self, ticket: Ticket, word: usize, value: u64) {
         self.harness.state().writes.push(Write { ticket, tenant: self.tenant(), word, value });
     }
 
-    /// Waits until the host sees that a command is done.
+    /// Waits until the host can see that a command is done.
     pub(super) fn wait_for(&self, ticket: Ticket) {
         let visibility = self.harness.figures.visibility;
         loop {

@@ -1,6 +1,5 @@
-//! A GPU, its tenants and the monitor in virtual time: the gate and the controller as they are
-//! shipped, around the simulated GPU's timeline. An hour takes seconds, and the same run comes out
-//! the same each time.
+//! A GPU, its tenants and the monitor in virtual time: the unmodified gate and controller around
+//! the timeline of the simulated GPU. An hour takes seconds, and a run is reproducible.
 //!
 //! ```text
 //!   actor (a thread of a program)   actor ...          actor: the monitor
@@ -10,13 +9,14 @@
 //!        +----------------- harness: time, timeline -----------+
 //! ```
 //!
-//! Actors are threads of which one runs at a time; one that sleeps lets the next to wake run.
-//! Sleepers and wake-ups are late by tens of microseconds, drawn from the seed. A program may have
-//! several threads, each an actor, behind one gate. One more actor, the observer, reads at given
-//! instants what the GPU and the tenants' own reports say.
+//! Actors are threads of which one runs at a time; when it sleeps, the one that wakes next runs.
+//! Sleeps and wake-ups have latencies of tens of microseconds, drawn from the seed. A program may
+//! have several threads, each an actor, behind one gate. One more actor, the observer, reads what
+//! the GPU and the tenants' reports have at given times.
 //!
-//! Not in it: processes, the kernel's scheduler, the driver's own costs beyond those of a launch,
-//! an event and a memory write. What these do to shares, only the benchmarks in real time show.
+//! Not emulated: processes, the kernel's scheduler, and costs of the driver other than those of a
+//! launch, an event and a memory write. Only the benchmarks in real time show their effect on
+//! shares.
 
 mod driver;
 mod harness;
@@ -40,29 +40,29 @@ pub(crate) use observer::Observed;
 use program::Process;
 pub(crate) use program::{Grid, Program, Work};
 
-/// The only slot in use of each container.
+/// The slot that each container uses.
 const SLOT: SlotIndex = SlotIndex(0);
 
-/// The GPU's place in each container's table.
+/// Returns the GPU's index in each container's table.
 fn gpu() -> DeviceIndex {
     DeviceIndex::all().next().unwrap_or_else(|| unreachable!("a table has a first place"))
 }
 
-/// What each thread of a program does; it ends when the run does, at the latest.
+/// The code of a program's threads. It must return at the end of the run.
 pub(crate) type Script<'a> = dyn Fn(&Program<'_>) -> Result<(), DriverError> + Sync + 'a;
 
 /// A container with one program.
 pub(crate) struct Tenant<'a> {
     pub(crate) weight: u32,
-    /// Its part of the GPU in percent, where shares are fixed; none: by its weight.
+    /// Percentage of the GPU under fixed shares; `None`: by weight.
     pub(crate) percent: Option<u32>,
     pub(crate) script: &'a Script<'a>,
-    /// Threads of the program, each of which follows the script.
+    /// Number of threads that run the script.
     pub(crate) threads: u32,
 }
 
 impl<'a> Tenant<'a> {
-    /// Of this weight, with one thread.
+    /// Creates a tenant with a weight and one thread.
     pub(crate) fn new(weight: u32, script: &'a Script<'a>) -> Self {
         Self { weight, percent: None, script, threads: 1 }
     }
@@ -71,23 +71,23 @@ impl<'a> Tenant<'a> {
 /// The setup of a run.
 pub(crate) struct Setup<'a> {
     pub(crate) figures: Figures,
-    /// None: no monitor, so the GPU's own slicing.
+    /// The policy; `None` for the GPU's own time slicing, without a monitor.
     pub(crate) policy: Option<Policy>,
     pub(crate) tenants: &'a [Tenant<'a>],
     pub(crate) seed: u64,
-    /// How long it lasts.
+    /// Virtual time that it lasts.
     pub(crate) length: Nanos,
 }
 
-/// Words of a container that the GPU can write.
+/// Number of words of a container that the GPU can write.
 const PROGRESS: usize = 512;
 
-/// A container's files, and its process's word of the open gate.
+/// A container's files, and the open gate word of its process.
 struct Container {
     region: Region,
     grantor: GrantWriter,
     open: AtomicU32,
-    /// The words that the GPU writes when it comes to them.
+    /// Words that the GPU writes.
     progress: Vec<AtomicU64>,
     _directory: tempfile::TempDir,
 }
@@ -102,7 +102,7 @@ impl Container {
         Ok(Self { region, grantor, open: AtomicU32::new(0), progress, _directory: directory })
     }
 
-    /// The process takes its slot.
+    /// Makes the slot live, as a process does when it starts.
     fn start(&self) {
         self.region.shared().header.high_water.store(1, Ordering::Relaxed);
         let live = Word::new(Generation::from_bits(1), State::Live);
@@ -120,8 +120,7 @@ pub(crate) fn run(setup: &Setup<'_>) -> Result<()> {
     observe(setup, &[]).map(drop)
 }
 
-/// Runs a setup to its end, and returns what was observed of the tenants at each of these
-/// instants: `[instant][tenant]`.
+/// Runs a setup to its end and returns the observations at these times: `[time][tenant]`.
 pub(crate) fn observe(setup: &Setup<'_>, instants: &[Nanos]) -> Result<Vec<Vec<Observed>>> {
     let containers = setup.tenants.iter().map(|_| Container::new()).collect::<Result<Vec<_>>>()?;
     let mut actors: Vec<Option<usize>> = Vec::new();

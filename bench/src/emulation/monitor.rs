@@ -1,4 +1,4 @@
-//! The monitor: the controller as the daemon runs it, over the tenants' real pages.
+//! The monitor: the controller as in the daemon, with the tenants' real pages.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +17,7 @@ use super::{Container, SLOT, Tenant, gpu};
 /// Interval between two heartbeats.
 const HEARTBEAT_INTERVAL: Nanos = Nanos::from_millis(250);
 
-/// The controller, which is also asked what it has measured.
+/// The controller, which also returns what it has measured.
 pub(super) struct Monitor(Mutex<Gpu>);
 
 impl Monitor {
@@ -25,7 +25,7 @@ impl Monitor {
         Self(Mutex::new(Gpu::new(Tuning::DEFAULT, policy)))
     }
 
-    /// What it tells of a tenant's share.
+    /// Returns a tenant's measured share of the last second.
     pub(super) fn measured(&self, now: Nanos, number: usize) -> Option<Measured> {
         self.scheduler().share(now, TenantId(number as u64))?.second
     }
@@ -35,7 +35,7 @@ impl Monitor {
     }
 }
 
-/// Runs the controller until the run's end.
+/// Runs the controller until the end of the run.
 pub(super) fn run(role: &Role<'_, '_>, monitor: &Monitor, tenants: &[Tenant<'_>]) {
     let containers = role.containers();
     let mut admitted = vec![false; containers.len()];

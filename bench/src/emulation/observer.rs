@@ -1,4 +1,4 @@
-//! The observer: an actor that reads at given instants what tenants have done.
+//! The observer: an actor that reads at given times what tenants have done.
 
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::grant_snapshot::Measured;
@@ -8,16 +8,16 @@ use super::harness::{BEGIN, Role};
 use super::monitor::Monitor;
 use super::{SLOT, gpu};
 
-/// What there is to see of a tenant at one instant.
+/// Observation of a tenant at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Observed {
     /// Kernels that the GPU has completed.
     pub(crate) kernels: u64,
-    /// Time for which its work has computed, as the GPU counts it.
+    /// GPU time of its work, as the GPU counts it.
     pub(crate) computed: Nanos,
-    /// GPU time that the tenant's own cell reports.
+    /// GPU time that the tenant reports.
     pub(crate) reported: Nanos,
-    /// Its share of the last second as the monitor shows it.
+    /// Its share of the last second as shown by the monitor.
     pub(crate) measured: Option<Measured>,
 }
 

@@ -1,4 +1,4 @@
-//! A program as a script sees it: the driver's calls, behind the gate, and time on the host.
+//! A program in a script: driver calls behind the gate, and host time.
 
 use cgpu_launch::gate::{ContextKey, DriverError, Gate, Kernel, Launch, Stream, Thread};
 use cgpu_shm::atomic::Ordering;
@@ -9,7 +9,7 @@ use super::driver::{Device, Driver};
 use super::harness::{BEGIN, Role};
 use super::{Container, gpu};
 
-/// What the threads of one program share.
+/// State that the threads of a program share.
 pub(super) struct Process<'a> {
     container: &'a Container,
     gate: Gate<'a>,
@@ -22,19 +22,19 @@ impl<'a> Process<'a> {
     }
 }
 
-/// How much of the GPU a kernel's grid takes.
+/// Size of a kernel's grid relative to the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grid {
     /// Many waves of blocks.
     Full,
-    /// A quarter: four such kernels run beside each other.
+    /// A quarter: four such kernels run at the same time.
     Quarter,
 }
 
 impl Grid {
-    /// Blocks of 256 threads that the GPU holds at once, as an A10 does.
+    /// Resident blocks of 256 threads on an A10.
     const RESIDENT: u32 = 432;
-    /// Kernels that it runs at once at most.
+    /// Maximum number of concurrent kernels.
     const KERNELS: u64 = 128;
 
     const fn blocks(self) -> u32 {
@@ -49,26 +49,26 @@ impl Grid {
     }
 }
 
-/// A kernel of a script.
+/// A kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Work {
     pub(crate) grid: Grid,
-    /// GPU time that it takes alone.
+    /// GPU time alone.
     pub(crate) length: Nanos,
 }
 
 impl Work {
-    /// A kernel that fills the GPU.
+    /// Creates a kernel that fills the GPU.
     pub(crate) const fn full(length: Nanos) -> Self {
         Self { grid: Grid::Full, length }
     }
 }
 
-/// One thread of a program, behind the program's gate. The program's process has its slot, and the
-/// monitor knows the container, from the first launch on: until then it has not started.
+/// A thread of a program, behind the program's gate. The process takes its slot at the first
+/// launch; until then the monitor does not know the container.
 pub(crate) struct Program<'a> {
     process: &'a Process<'a>,
-    /// From 0.
+    /// Thread number, from 0.
     number: u32,
     thread: Thread,
     driver: Driver<'a>,
@@ -80,22 +80,22 @@ impl<'a> Program<'a> {
         Self { process, number, thread: Thread::default(), driver }
     }
 
-    /// The number of this thread in the program, from 0.
+    /// Returns the number of this thread in the program, from 0.
     pub(crate) fn thread(&self) -> u32 {
         self.number
     }
 
-    /// Now, from the beginning of the run.
+    /// Returns the time since the start of the run.
     pub(crate) fn now(&self) -> Nanos {
         self.driver.role.now() - BEGIN
     }
 
-    /// Whether the run goes on.
+    /// Returns whether the run continues.
     pub(crate) fn goes_on(&self) -> bool {
         self.driver.role.now() < self.driver.role.end()
     }
 
-    /// Does nothing until then.
+    /// Sleeps until a time.
     pub(crate) fn sleep_until(&self, at: Nanos) {
         self.driver.role.sleep_until(BEGIN + at);
     }
@@ -105,12 +105,12 @@ impl<'a> Program<'a> {
         self.driver.role.spend(time);
     }
 
-    /// Host time of a launch, without what the gate adds.
+    /// Returns the host time of a launch without the gate.
     pub(crate) fn launch_cost(&self) -> Nanos {
         self.driver.role.figures().launch_cost
     }
 
-    /// Launches a kernel that fills the GPU for `cost`, as the shim does it.
+    /// Launches a kernel that fills the GPU for `cost`, as the shim does.
     pub(crate) fn launch(
         &self,
         kernel: Kernel,
@@ -120,13 +120,13 @@ impl<'a> Program<'a> {
         self.launch_as(kernel, stream, Work::full(cost), false)
     }
 
-    /// Launches this kernel.
+    /// Launches a kernel.
     pub(crate) fn submit(&self, work: Work, stream: u32) -> Result<(), DriverError> {
         let kernel = Kernel::new(1, [work.grid.blocks(), 1, 1], [256, 1, 1]);
         self.launch_as(kernel, stream, work, false)
     }
 
-    /// The same; `programmatic`: it may begin before its predecessor has ended.
+    /// Launches a kernel; `programmatic`: it may begin before its predecessor has ended.
     pub(super) fn launch_as(
         &self,
         kernel: Kernel,
@@ -156,7 +156,7 @@ impl<'a> Program<'a> {
         answer
     }
 
-    /// Copies from the host to the GPU, which no gate holds up.
+    /// Copies from the host to the GPU. Copies do not pass the gate.
     pub(crate) fn upload(&self, bytes: Bytes, stream: u32) -> Result<(), DriverError> {
         self.driver.copy(handle(stream), true, bytes)
     }
@@ -166,17 +166,17 @@ impl<'a> Program<'a> {
         self.driver.copy(handle(stream), false, bytes)
     }
 
-    /// Lets what is launched into `stream` from now on wait for the last launch into `awaited`.
+    /// Makes later launches into `stream` wait for the last launch into `awaited`.
     pub(crate) fn wait_for_stream(&self, stream: u32, awaited: u32) -> Result<(), DriverError> {
         self.driver.join(handle(stream), handle(awaited))
     }
 
-    /// Whether the last launch into the stream is over, as an event behind it tells.
+    /// Returns whether the last launch into the stream is over, as an event query does.
     pub(crate) fn is_over(&self, stream: u32) -> Result<bool, DriverError> {
         self.driver.query(handle(stream))
     }
 
-    /// Waits until all that was launched has run.
+    /// Waits until all launches have run.
     pub(crate) fn synchronize(&self) {
         self.driver.synchronize();
         self.after_synchronize(None);
@@ -194,19 +194,19 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Waits until all that was launched into the stream has run.
+    /// Waits until all launches into the stream have run.
     pub(crate) fn synchronize_stream(&self, stream: u32) -> Result<(), DriverError> {
         self.driver.synchronize_stream(handle(stream))?;
         self.after_synchronize(Some(handle(stream)));
         Ok(())
     }
 
-    /// GPU time that its work really ran, as the GPU counts it.
+    /// Returns the GPU time that its work ran, as the GPU counts it.
     pub(crate) fn ran(&self) -> Nanos {
         self.driver.ran()
     }
 
-    /// GPU time that its gate says that it ran.
+    /// Returns the GPU time that its gate reports.
     #[cfg(test)]
     pub(crate) fn reported(&self) -> Nanos {
         Nanos(self.process.container.region.cell(gpu(), super::SLOT).busy.load(Ordering::Relaxed))

@@ -1,5 +1,5 @@
-//! That the emulation is one: shares as the policy says, the GPU's own slicing without a monitor,
-//! and the same run from the same seed.
+//! Tests of the emulation: shares follow the policy, the GPU slices time without a monitor, and a
+//! run is reproducible.
 
 use std::sync::Mutex;
 
@@ -14,7 +14,7 @@ mod device;
 const WEIGHTED: Policy = Policy::Weighted { conserving: true };
 const SECOND: u64 = 1_000;
 
-/// What each of two programs ran in the second half of two seconds.
+/// Returns the GPU time of two programs in the second half of two seconds.
 fn ran(policy: Option<Policy>, weights: [u32; 2], seed: u64) -> [u64; 2] {
     let sums = [const { Mutex::new(0) }; 2];
     let saturate = |program: &Program<'_>, sum: &Mutex<u64>| {
@@ -66,7 +66,8 @@ fn without_a_monitor_the_gpu_takes_turns_and_loses_a_tenth() {
     assert!((880_000_000..930_000_000).contains(&(one + other)), "{one} and {other}");
 }
 
-/// How often a program with gaps ran its kernel of 100 us in two seconds beside a saturating one.
+/// Returns how many kernels of 100 us a program with gaps ran in two seconds beside a saturating
+/// one.
 fn kernels_run(policy: Option<Policy>, gap: Nanos) -> u64 {
     let count = Mutex::new(0);
     let with_gaps = |program: &Program<'_>| {
@@ -91,8 +92,7 @@ fn kernels_run(policy: Option<Policy>, gap: Nanos) -> u64 {
     count.into_inner().unwrap()
 }
 
-/// Also where the gap is about as long as the GPU's slice, and a slice that begins anew costs a
-/// whole one.
+/// Includes gaps as long as the GPU's slice, where a slice that begins again costs a whole one.
 #[test]
 fn program_with_gaps_does_as_well_as_by_native_slicing() {
     for micros in [20, 200, 500, 900, 1000, 1050, 1100, 1200, 2000, 5000] {
@@ -103,8 +103,8 @@ fn program_with_gaps_does_as_well_as_by_native_slicing() {
     }
 }
 
-/// GPU time of a program that launches a hundred kernels of 20 us, then pauses without waiting for
-/// them, over two seconds beside a saturating one.
+/// Returns the GPU time, over two seconds beside a saturating program, of one that launches a
+/// hundred kernels of 20 us, then pauses without waiting for them.
 fn ran_with_pauses(policy: Option<Policy>, pause: Nanos) -> u64 {
     let sum = Mutex::new(0);
     let with_pauses = |program: &Program<'_>| {
@@ -138,7 +138,7 @@ fn ran_with_pauses(policy: Option<Policy>, pause: Nanos) -> u64 {
     sum.into_inner().unwrap()
 }
 
-/// A background tenant may run ahead of its own pauses, as it would without us.
+/// A background tenant can queue work beyond its pauses, as without cgpu.
 #[test]
 fn program_that_runs_ahead_of_its_pauses_does_as_well_as_by_native_slicing() {
     for millis in [5, 10] {
@@ -150,8 +150,8 @@ fn program_that_runs_ahead_of_its_pauses_does_as_well_as_by_native_slicing() {
     }
 }
 
-/// What a program ran in two seconds, and what its gate reported, that launches a kernel of 20 us
-/// every 33 us and waits for a hundred of them, beside a saturating one.
+/// Returns the GPU time in two seconds, and the gate's report of it, of a program that launches a
+/// kernel of 20 us every 33 us and waits after a hundred, beside a saturating one.
 fn eager(policy: Option<Policy>) -> (u64, u64) {
     let sums = Mutex::new((0, 0));
     let launch = |program: &Program<'_>| {
@@ -194,13 +194,13 @@ fn host_bound_program_does_as_well_as_by_native_slicing() {
 fn gaps_of_the_host_are_not_charged() {
     let (ran, reported) = eager(Some(Policy::Weighted { conserving: false }));
     println!("{ran} ns, {reported} reported");
-    // A launch that is measured by itself has its way from the host between the two events: 3 us of
-    // 23.
+    // A launch that is measured alone includes its way from the host between the two events: 3 us
+    // of 23.
     assert!(reported.abs_diff(ran) * 5 <= ran, "{reported} reported of {ran} ns");
 }
 
-/// Kernels of 20 us that a newcomer completes in its second and third second beside a program that
-/// queued all it could while it was alone: kernels of so many microseconds on some streams.
+/// Returns the kernels of 20 us that a new tenant completes in its second and third second beside a
+/// program that queued all it could while alone: kernels of `micros` us on `streams` streams.
 fn newcomer(policy: Option<Policy>, micros: u64, streams: u32) -> u64 {
     let ran = Mutex::new(0);
     let queue = |program: &Program<'_>| {
@@ -243,7 +243,7 @@ fn newcomer_beside_a_queue_filled_while_alone_has_its_share() {
         println!(
             "beside {streams} streams of {micros} us: {ours} kernels, {native} by the GPU's own slicing"
         );
-        // Half of two seconds are 50,000.
+        // Half of two seconds is 50,000 kernels.
         assert!(
             ours >= 47_500,
             "beside {streams} streams of {micros} us: {ours} kernels, {native} natively"
@@ -251,8 +251,8 @@ fn newcomer_beside_a_queue_filled_while_alone_has_its_share() {
     }
 }
 
-/// What two saturating programs ran in two seconds, of which the first launches programmatically or
-/// not.
+/// Returns the GPU time of two saturating programs in two seconds. The first one launches with
+/// programmatic serialization or without.
 fn ran_programmatically(programmatic: bool, micros: u64) -> [u64; 2] {
     let sums = [const { Mutex::new(0) }; 2];
     let saturate = |program: &Program<'_>, sum: &Mutex<u64>, programmatic: bool, micros: u64| {
@@ -294,8 +294,8 @@ fn ran_programmatically(programmatic: bool, micros: u64) -> [u64; 2] {
     sums.map(|sum| sum.into_inner().unwrap())
 }
 
-/// Nothing stands between launches that overlap, so their stream is let run dry every 4 ms to see
-/// where it is.
+/// Overlapping launches have no markers between them, so their stream is drained every 4 ms to
+/// measure it.
 #[test]
 fn programmatic_launches_cost_a_few_percent() {
     for micros in [5, 20, 60, 300] {
@@ -313,7 +313,7 @@ const fn us(micros: u64) -> Nanos {
     Nanos::from_micros(micros)
 }
 
-/// The monitor admits a container when its program starts; until then the other one is alone.
+/// The monitor admits a container when its program starts. Until then the other one is alone.
 #[test]
 fn tenant_that_starts_later_leaves_the_gpu_to_the_others_until_then() {
     let saturate = |program: &Program<'_>| {
@@ -340,7 +340,7 @@ fn tenant_that_starts_later_leaves_the_gpu_to_the_others_until_then() {
         beside.iter().all(|computed| (480_000_000..500_000_000).contains(computed)),
         "{observed:?}"
     );
-    // What each reports is what it did.
+    // Reports match the GPU's count.
     for tenant in [0, 1] {
         let reported = (observed[2][tenant].reported - observed[1][tenant].reported).0;
         assert!(reported.abs_diff(beside[tenant]) < 10_000_000, "{observed:?}");

@@ -1,4 +1,4 @@
-//! `backlog`: a newcomer beside a tenant that filled its queues while it was alone.
+//! `backlog`: a new tenant beside one that filled its queues while it was alone.
 
 use anyhow::Result;
 use cgpu_launch::gate::DriverError;
@@ -8,14 +8,14 @@ use cgpu_sim::settings::Figures as Model;
 use super::{Figures, Options, SHARINGS, Sharing, as_seconds, between, seconds};
 use crate::emulation::{Program, Tenant, Work};
 
-/// For so long the first tenant is alone.
+/// Time that the first tenant is alone.
 const ALONE: Nanos = seconds(1);
-/// Seconds that are watched after the newcomer came; the last of them counts.
+/// Seconds observed after the new tenant's start. The last one counts.
 const WATCHED: u64 = 3;
-/// Kernels of the newcomer, which launches as many as it can.
+/// Kernels of the new tenant, which launches as many as it can.
 const SHORT: Work = Work::full(Nanos::from_micros(20));
 
-/// What the first tenant queues.
+/// Launches that the first tenant queues.
 struct Queue {
     length: Nanos,
     streams: u32,
@@ -33,7 +33,7 @@ const QUEUES: [Queue; 6] = [
     queue(5_000, 1),
     queue(5_000, 4),
 ];
-/// The longest: those of a quick run.
+/// Index of the longest queues, which a quick run measures.
 const QUICK: usize = 4;
 
 pub(super) fn measure(options: &Options) -> Result<Figures> {
@@ -71,7 +71,7 @@ fn saturate(program: &Program<'_>) -> Result<(), DriverError> {
     Ok(())
 }
 
-/// Kernels of the newcomer in each second that is watched.
+/// Returns the new tenant's kernels in each observed second.
 fn got(queue: &Queue, model: Model, sharing: Sharing) -> Result<[f64; WATCHED as usize]> {
     let fill = |program: &Program<'_>| {
         while program.goes_on() {

@@ -1,5 +1,5 @@
-//! `share_measured`: what is shown as a container's measured share, against what the GPU computed
-//! for it in the same time, under each policy, alone and in pairs.
+//! `share_measured`: the share shown as measured, compared with what the GPU computed for the
+//! container in the same time, under each policy, alone and in pairs.
 
 use anyhow::Result;
 use cgpu_launch::gate::DriverError;
@@ -11,14 +11,14 @@ use super::patterns::{batch, eager};
 use super::{Figures, Options, WEIGHTED, as_seconds, between, seconds};
 use crate::emulation::{Observed, Program, Tenant, Work};
 
-/// What a container runs.
+/// A container's program.
 struct Client {
     name: &'static str,
     cycle: fn(&Program<'_>) -> Result<(), DriverError>,
-    /// Its weight, and its part of the GPU where shares are fixed.
+    /// Its weight, and its percentage where shares are fixed.
     weight: u32,
     percent: u32,
-    /// It fills the GPU: beside another such one its share can be told exactly.
+    /// Whether it fills the GPU: beside another such program its share can be measured exactly.
     fills: bool,
 }
 
@@ -89,19 +89,19 @@ fn serve(program: &Program<'_>) -> Result<(), DriverError> {
     Ok(())
 }
 
-/// Before the first reading: tenants come to be known.
+/// Time before the first reading, until the controller knows the tenants.
 const WARM: Nanos = seconds(3);
-/// From reading to reading; no multiple of a round.
+/// Time between readings; not a multiple of a round.
 const INTERVAL: Nanos = Nanos::from_millis(1_150);
-/// What a reading is of: the window of the monitor, whose edges are multiples of 50 ms.
+/// Time that a reading covers: the monitor's window, whose edges are multiples of 50 ms.
 const WINDOW: Nanos = Nanos::from_millis(950);
 
-/// Errors of readings, in percentage points.
+/// Errors of the readings in percentage points.
 #[derive(Default)]
 struct Errors {
     exact: Vec<f64>,
     estimated: Vec<f64>,
-    /// Readings of nothing.
+    /// Number of readings without a value.
     unmetered: usize,
 }
 

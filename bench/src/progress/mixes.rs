@@ -15,21 +15,21 @@ use super::bound::{Share, of_shares};
 use super::{Figures, Options, WEIGHTED, as_seconds, between, seconds};
 use crate::emulation::{Grid, Observed, Program, Setup, Tenant, Work, run};
 
-/// Mixes of a full run, and of a quick one.
+/// Number of mixes in a full and in a quick run.
 const MIXES: u64 = 40;
 const QUICK_MIXES: u64 = 8;
 
-/// Not counted: the tenants come to be known, and what they queued at first runs.
+/// Time that is not counted: the controller learns about the tenants, and the first queues drain.
 const WARM: Nanos = seconds(2);
-/// Turns, or kernels where those are longer, of the tenant that has the fewest of them in the
-/// counted time: one of them at its edges is half a hundredth of the tenant's work.
+/// Minimum number of turns, or of kernels longer than a turn, of each tenant in the counted time.
+/// One of them at its edge is 0.5 % of the tenant's work.
 const TURNS: u64 = 200;
-/// GPU time that is taken for a turn.
+/// Assumed GPU time of a turn.
 const TURN: Nanos = Nanos::from_millis(10);
-/// Bounds of the counted time.
+/// Minimum and maximum of the counted time.
 const COUNTED: (Nanos, Nanos) = (seconds(6), seconds(60));
 
-/// Batches of kernels, each of which is waited for.
+/// Batches of kernels, with a wait after each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Loop {
     work: Work,
@@ -50,12 +50,12 @@ impl Draws {
         mixed ^ mixed >> 31
     }
 
-    /// From `least` to `most`, all alike.
+    /// Returns a number from `least` to `most`, uniformly distributed.
     fn within(&mut self, least: u32, most: u32) -> u32 {
         least + (self.bits() % u64::from(most - least + 1)) as u32
     }
 
-    /// From `least` to `most`, their logarithms alike.
+    /// Returns a number from `least` to `most` whose logarithm is uniformly distributed.
     fn over_magnitudes(&mut self, least: f64, most: f64) -> f64 {
         let part = (self.bits() >> 11) as f64 / (1_u64 << 53) as f64;
         least * (most / least).powf(part)
@@ -71,7 +71,7 @@ impl Loop {
         Self { work: Work { grid, length }, streams, batch, weight: draws.within(1, 4) }
     }
 
-    /// A batch; ends early with the run.
+    /// Runs a batch, which ends early at the end of the run.
     fn cycle(&self, program: &Program<'_>) -> Result<(), DriverError> {
         for kernel in 0..self.batch {
             if !program.goes_on() {
@@ -83,7 +83,7 @@ impl Loop {
         Ok(())
     }
 
-    /// Returns how long a batch computes alone, or is launched, if that takes longer; in seconds.
+    /// Returns the longer of a batch's GPU time alone and its launch time, in seconds.
     fn work_of_batch(&self, model: Model) -> f64 {
         let rounds = match self.work.grid {
             Grid::Full => self.batch,
@@ -93,7 +93,7 @@ impl Loop {
         launching.max(f64::from(rounds) * as_seconds(self.work.length))
     }
 
-    /// Kernels per second alone, from whole batches.
+    /// Returns the kernels per second alone, counted over whole batches.
     fn solo(&self, model: Model) -> Result<f64> {
         let ends = Mutex::new(Vec::new());
         let batches = |program: &Program<'_>| {
@@ -105,7 +105,7 @@ impl Loop {
             }
             Ok(())
         };
-        // Kernels one by one, and the host's time for each: no batch takes longer.
+        // Upper bound of a batch: its kernels one after another, with the host's time for each.
         let longest = Nanos((self.work.length.0 + 10_000) * u64::from(self.batch));
         let length = Nanos(4 * longest.0).max(Nanos::from_millis(100));
         let tenants = [Tenant::new(1, &batches)];
@@ -127,7 +127,7 @@ impl fmt::Display for Loop {
 }
 
 fn drawn(seed: u64, number: u64) -> Vec<Loop> {
-    // Each mix has draws of its own, so that it is the same however many there are.
+    // Each mix has its own draws, so it does not depend on the number of mixes.
     let mut draws = Draws(seed.wrapping_mul(1_000_003).wrapping_add(number));
     let loops = draws.within(2, 4);
     (0..loops).map(|_| Loop::drawn(&mut draws)).collect()
@@ -137,11 +137,11 @@ fn drawn(seed: u64, number: u64) -> Vec<Loop> {
 struct Streams {
     number: u32,
     grid: Grid,
-    /// Of a kernel.
+    /// Length of a kernel.
     length: Nanos,
 }
 
-/// Grids that fill the GPU and that leave room, short kernels and long ones.
+/// Grids that fill the GPU and grids that do not, with short and long kernels.
 const MANY_STREAMS: &[Streams] = &[
     Streams { number: 4, grid: Grid::Full, length: Nanos::from_micros(100) },
     Streams { number: 4, grid: Grid::Full, length: Nanos::from_micros(5_000) },
@@ -154,7 +154,7 @@ const MANY_STREAMS: &[Streams] = &[
 ];
 
 impl Streams {
-    /// Beside a tenant with one stream, of the same weight.
+    /// Returns this tenant beside one with a single stream and the same weight.
     fn beside_one(&self) -> Vec<Loop> {
         let Self { number, grid, length } = *self;
         let many =
@@ -165,7 +165,7 @@ impl Streams {
     }
 }
 
-/// Returns the most that these can complete together, given what they complete alone.
+/// Returns the maximum that these can complete together, given what they complete alone.
 /// `docs/internals/scheduling.md` has the formula.
 fn bound(loops: &[Loop], solo: &[f64], model: Model) -> f64 {
     let tuning = Tuning::DEFAULT;
@@ -185,7 +185,7 @@ fn bound(loops: &[Loop], solo: &[f64], model: Model) -> f64 {
     of_shares(&shares.collect::<Vec<_>>(), as_seconds(model.switch))
 }
 
-/// How long a mix is counted.
+/// Returns the counted time of a mix.
 fn counted(loops: &[Loop]) -> Nanos {
     let weights: u32 = loops.iter().map(|tenant| tenant.weight).sum();
     let needed = loops.iter().map(|tenant| {
@@ -195,7 +195,7 @@ fn counted(loops: &[Loop]) -> Nanos {
     needed.max().unwrap_or_default().clamp(COUNTED.0, COUNTED.1)
 }
 
-/// Progress of each, and the bound of their sum.
+/// Returns the progress of each tenant, and the bound of the sum.
 fn progress(loops: &[Loop], model: Model) -> Result<(Vec<f64>, f64)> {
     let scripts = loops.iter().map(|tenant| {
         move |program: &Program<'_>| {
@@ -216,7 +216,7 @@ fn progress(loops: &[Loop], model: Model) -> Result<(Vec<f64>, f64)> {
     Ok((solo.iter().zip(&seen[0]).map(of).collect(), bound(loops, &solo, model)))
 }
 
-/// Percent by which each part of all progress misses its weight's part of all weights.
+/// Returns the relative deviation of each share of the progress from its weight, in percent.
 fn deviations(progress: &[f64], weights: &[u32]) -> Vec<f64> {
     let sum: f64 = progress.iter().sum();
     let weight: u32 = weights.iter().sum();
@@ -257,7 +257,7 @@ pub(super) fn measure(options: &Options) -> Result<Figures> {
     ])
 }
 
-/// Of each mix, the worst percentage of a share off its weight; and the least sum of progress.
+/// Runs the mixes. Returns the worst deviation of each, and the smallest sum of progress.
 fn rows(mixes: impl Iterator<Item = Vec<Loop>>, model: Model) -> Result<(Vec<f64>, f64)> {
     let (mut worst, mut least) = (Vec::new(), f64::INFINITY);
     for (number, loops) in mixes.enumerate() {
@@ -289,7 +289,7 @@ mod tests {
             all(|tenant| (1..=4).contains(&tenant.streams) && (1..=4).contains(&tenant.weight))
         );
         assert!(all(|tenant| (2..=1_024).contains(&tenant.batch)));
-        // As many below 316 us, the middle of the magnitudes, as above it.
+        // As many below 316 us, the logarithmic middle, as above it.
         let short = loops.iter().filter(|tenant| tenant.work.length.0 < 316_000).count();
         assert!(
             (loops.len() * 45 / 100..loops.len() * 55 / 100).contains(&short),
@@ -310,7 +310,7 @@ mod tests {
         let work = Work { grid: Grid::Full, length: Nanos::from_millis(1) };
         let tenant = Loop { work, streams: 2, batch: 10, weight: 1 };
         let rate = tenant.solo(Model::default()).unwrap();
-        // 10 ms, and some 20 us until the next batch's first kernel begins.
+        // 10 ms, and about 20 us until the first kernel of the next batch begins.
         assert!((990.0..1_000.0).contains(&rate), "{rate}");
         let quarters =
             Loop { work: Work { grid: Grid::Quarter, ..work }, streams: 4, batch: 400, ..tenant };
@@ -318,8 +318,8 @@ mod tests {
         assert!((3_980.0..4_000.0).contains(&rate), "{rate}");
     }
 
-    /// The two had 46 % less and 61 % more than their weights say, and together .61 of what they do
-    /// alone: of the long kernels one ran at a time.
+    /// Regression: the two had 46 % less and 61 % more than their weights say, and together 0.61 of
+    /// their work alone, because the long kernels ran one at a time.
     #[test]
     fn long_kernels_of_several_streams_run_beside_each_other() {
         let quarter = |us, streams, batch, weight| {
@@ -335,7 +335,7 @@ mod tests {
         }
     }
 
-    /// Kernels that fill the GPU are not taken to overlap, whatever was tried.
+    /// Kernels that fill the GPU never count as overlapping.
     #[test]
     fn kernels_that_fill_the_gpu_are_charged_one_by_one() {
         let long = Work { grid: Grid::Full, length: Nanos::from_millis(5) };
@@ -350,9 +350,9 @@ mod tests {
         assert!(progress.iter().sum::<f64>() > 0.94, "{progress:?}");
     }
 
-    /// Kernels of 32 streams were taken for twice as long or a third as long as they are: two in
-    /// three had no marker, and their time counted as that of the third. Such a tenant had 24 to
-    /// 59 % less than its share, and the two together as little as .61.
+    /// Regression: kernels of 32 streams were measured as twice or a third as long as they are,
+    /// because two of three had no marker and their time counted as that of the third. The tenant
+    /// had 24 to 59 % less than its share, and the two together as little as 0.61.
     #[test]
     fn many_streams_have_their_share() {
         for streams in &MANY_STREAMS[4..] {
@@ -371,7 +371,7 @@ mod tests {
         (deviations(&progress, &weights), progress.iter().sum())
     }
 
-    /// Each of these was off by so many percent, or had such a sum.
+    /// Regressions, with the deviation in percent or the sum that each had.
     #[test]
     fn mixes_of_several_streams_have_their_shares() {
         for (seed, number, why) in [

@@ -1,17 +1,17 @@
-//! Progress: the work that programs complete beside other tenants, over what they complete alone.
+//! Progress: the work that programs complete beside other tenants, relative to what they complete
+//! alone.
 //!
-//! Nothing that is reported counts, only kernels that the GPU has completed; one row compares the
-//! two. Time is virtual: the
-//! gate and the controller run as they are shipped around the simulated GPU's timeline
-//! ([`crate::emulation`]), so a row comes out the same each time.
+//! Only kernels that the GPU has completed count, not what is reported; one row compares the two.
+//! Time is virtual. The gate and the controller run unchanged around the timeline of the simulated
+//! GPU ([`crate::emulation`]), so each row is reproducible.
 //!
 //! | module | row |
 //! |---|---|
-//! | `patterns` | what ordinary programs do beside a tenant that saturates the GPU |
-//! | `bound` | the most that they and their neighbour can do together |
-//! | `backlog` | a newcomer beside a queue that was filled while its owner was alone |
+//! | `patterns` | ordinary programs beside a tenant that saturates the GPU |
+//! | `bound` | the maximum that they and their neighbour can do together |
+//! | `backlog` | a new tenant beside a queue that was filled while its owner was alone |
 //! | `mixes` | closed loops of random kernels and weights |
-//! | `measured` | what is shown as measured, against what the GPU computed |
+//! | `measured` | the share shown as measured, compared with what the GPU computed |
 
 mod backlog;
 mod bound;
@@ -27,14 +27,14 @@ use cgpu_sim::settings::Figures as Model;
 use crate::emulation::{Observed, Setup, Tenant, observe};
 use crate::figure::{Measured, Wanted};
 
-/// What experiments are run with.
+/// Options of the experiments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     /// Fewer cases.
     pub(crate) quick: bool,
-    /// Cost of a switch between contexts where an experiment has no profiles of its own.
+    /// Cost of a context switch, in experiments without profiles.
     pub(crate) switch: Nanos,
-    /// Seed of what is drawn.
+    /// Seed of random values.
     pub(crate) seed: u64,
 }
 
@@ -64,7 +64,7 @@ const EXPERIMENTS: &[Experiment] = &[
     Experiment { keys: &["share_measured_error_points"], measure: measured::measure },
 ];
 
-/// Measures every wanted figure of the section.
+/// Measures the wanted figures of the section.
 pub(crate) fn measure(options: &Options, wanted: &Wanted, measured: &mut Measured) {
     for experiment in EXPERIMENTS.iter().filter(|experiment| wanted.any(experiment.keys)) {
         match (experiment.measure)(options) {
@@ -77,13 +77,13 @@ pub(crate) fn measure(options: &Options, wanted: &Wanted, measured: &mut Measure
     }
 }
 
-/// Policy 2 as it comes: what a tenant leaves idle of its share stays idle.
+/// Policy 2 with its defaults: what a tenant leaves unused of its share stays idle.
 const WEIGHTED: Policy = Policy::Weighted { conserving: false };
 
-/// How a GPU is shared; none: by its own slicing.
+/// The policy that shares the GPU, or `None` for the GPU's own time slicing.
 type Sharing = Option<Policy>;
 
-/// Sharings that rows compare, and how they are called.
+/// Policies that rows compare, with their names.
 const SHARINGS: [(&str, Sharing); 3] = [
     ("weighted (2)", Some(WEIGHTED)),
     ("preemptive (1)", Some(Policy::Preemptive)),
@@ -98,7 +98,7 @@ fn as_seconds(time: Nanos) -> f64 {
     time.0 as f64 / 1e9
 }
 
-/// What tenants did between two instants of a run.
+/// Returns what tenants did between two points in time.
 fn done(before: &[Observed], after: &[Observed]) -> Vec<Observed> {
     let done = before.iter().zip(after).map(|(before, after)| Observed {
         kernels: after.kernels - before.kernels,
@@ -109,7 +109,7 @@ fn done(before: &[Observed], after: &[Observed]) -> Vec<Observed> {
     done.collect()
 }
 
-/// Runs tenants on a GPU until the last of these instants: what they did between each two.
+/// Runs tenants until the last of these points in time. Returns what they did between each two.
 fn between(
     model: Model,
     sharing: Sharing,

@@ -1,5 +1,5 @@
-//! `patterns`: ordinary programs beside a tenant that saturates the GPU, under turns and under the
-//! GPU's own slicing.
+//! `patterns`: ordinary programs beside a tenant that saturates the GPU, with turns and with the
+//! GPU's own time slicing.
 
 mod profile;
 mod row;
@@ -16,14 +16,14 @@ use self::runs::Alone;
 use super::{Figures, Options, SHARINGS, Sharing, as_seconds, between, seconds};
 use crate::emulation::{Program, Tenant, Work};
 
-/// An ordinary program: cycles that end with a wait for all that was launched in them.
+/// An ordinary program: cycles that each end with a wait for all of their launches.
 struct Pattern {
     name: &'static str,
     threads: u32,
     cycle: fn(&Program<'_>) -> Result<(), DriverError>,
-    /// Time on the host after each cycle.
+    /// Idle time after each cycle.
     quiet: Nanos,
-    /// Native slicing is the measure of it.
+    /// Whether the figures cover it: it should do as well as with native slicing.
     is_goal: bool,
 }
 
@@ -51,10 +51,10 @@ const PATTERNS: &[Pattern] = &[
     Pattern::new("tight eager", |program| eager(program, Nanos::ZERO)),
 ];
 
-/// The one of which latency is looked at.
+/// The pattern whose latency is a figure.
 const REQUESTS: &str = "requests";
 
-/// A framework that launches layer by layer: the host takes so long for each launch.
+/// A framework that launches layer by layer, with `host` time for each launch.
 pub(super) fn eager(program: &Program<'_>, host: Nanos) -> Result<(), DriverError> {
     for _ in 0..100 {
         program.submit(SHORT, 0)?;
@@ -64,14 +64,14 @@ pub(super) fn eager(program: &Program<'_>, host: Nanos) -> Result<(), DriverErro
     Ok(())
 }
 
-/// So many kernels on the thread's own stream.
+/// A batch of kernels on the thread's own stream.
 pub(super) fn batch(program: &Program<'_>, work: Work, kernels: u32) -> Result<(), DriverError> {
     let stream = program.thread();
     (0..kernels).try_for_each(|_| program.submit(work, stream))?;
     program.synchronize_stream(stream)
 }
 
-/// Kernels in turn on two streams, each after the one before.
+/// Kernels alternating between two streams, each after the one before.
 fn chain(program: &Program<'_>) -> Result<(), DriverError> {
     for _ in 0..50 {
         for (stream, other) in [(0, 1), (1, 0)] {
@@ -91,7 +91,7 @@ fn poll(program: &Program<'_>) -> Result<(), DriverError> {
     Ok(())
 }
 
-/// Kernels, and copies of 256 KiB to the GPU and back, on streams of their own.
+/// Kernels, and copies of 256 KiB to the GPU and back, on separate streams.
 fn copies(program: &Program<'_>) -> Result<(), DriverError> {
     for _ in 0..20 {
         program.upload(Bytes(256 << 10), 1)?;
@@ -109,12 +109,12 @@ fn saturate(program: &Program<'_>) -> Result<(), DriverError> {
     Ok(())
 }
 
-/// Not counted: the controller comes to know the tenants.
+/// Time that is not counted, in which the controller learns about the tenants.
 const WARM: Nanos = seconds(1);
-/// Counted after it.
+/// Counted time.
 const COUNTED: Nanos = seconds(3);
 
-/// The worst of a figure, and where it was.
+/// The worst value of a figure and its case.
 struct Worst {
     value: f64,
     at: String,
@@ -139,7 +139,7 @@ pub(super) fn measure(options: &Options) -> Result<Figures> {
     let mut worst = [const { Worst::LEAST }; 3];
     let mut latency: f64 = 0.0;
     for profile in &Profile::all() {
-        // What is no goal, as policy 2, is measured once.
+        // Cases without a goal, such as policy 2, are measured with one profile.
         let is_usual = *profile == Profile::USUAL;
         let sharings = if is_usual { &SHARINGS[..] } else { &SHARINGS[1..] };
         eprintln!(

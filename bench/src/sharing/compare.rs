@@ -1,8 +1,9 @@
-//! The same two tenants without turns: by token buckets that let both compute at once, and by the GPU's own slicing.
+//! Two tenants without turns: with token buckets that let both compute at once, and with the GPU's
+//! own time slicing.
 //!
-//! The buckets are the textbook's (`load --bucket`): each fills with its tenant's part of the time, every batch is paid with what timing
-//! events say it took, and a tenant without any waits. Nothing of ours is in the way: the programs run in no container. What goes wrong is what
-//! the events say: between two of them the other one's slices pass, too.
+//! A bucket (`load --bucket`) fills with its tenant's part of the time. Every batch is paid with
+//! its time by events, and a tenant without tokens waits. The programs run in no container. The
+//! error of the method is in the events: slices of the other tenant pass between them.
 
 use anyhow::Result;
 
@@ -11,13 +12,13 @@ use super::setup::{Setup, Tenant, together};
 use super::shares::{SATURATING, judge};
 use super::{Bench, Figures, WARM, observe};
 
-/// Percent of the GPU.
+/// Percentages of the GPU.
 const SET: [u32; 2] = [75, 25];
 
-/// When a picture's part of a run begins and ends, in milliseconds.
+/// Interval of a chart in milliseconds.
 const PICTURE: [u32; 2] = [700, 760];
 
-/// How two tenants share the GPU.
+/// Way to share the GPU.
 #[derive(Clone, Copy, PartialEq)]
 enum Scheme {
     Turns,
@@ -63,7 +64,8 @@ pub(super) fn without_turns(bench: &mut Bench) -> Result<Figures> {
     Ok(figures)
 }
 
-/// Which tenant had the GPU when, for some cycles. With kernels of 200 us: to keep a journal of each call of short ones takes the host too long.
+/// Draws which tenant had the GPU at what time. Kernels take 200 us, because a journal of shorter
+/// ones takes the host too long.
 fn picture(bench: &mut Bench, scheme: Scheme, name: &str) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let journal = folder.path().join("journal");

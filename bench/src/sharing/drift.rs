@@ -1,4 +1,4 @@
-//! Shares on a GPU whose clock runs fast or slow beside the host's, in virtual time.
+//! Shares on a GPU whose clock is faster or slower than the host's, in virtual time.
 
 use std::sync::Mutex;
 
@@ -13,11 +13,11 @@ use super::{Bench, Figures};
 use crate::emulation::{Program, Setup, Tenant, run};
 use crate::figure::Reading;
 
-/// A clock, and when the tenants do nothing.
+/// A clock rate and an idle period.
 struct Case {
     name: &'static str,
     ppm: f64,
-    /// After how many seconds, and for how many.
+    /// Start and length of the idle period in seconds.
     pause: Option<(u64, u64)>,
 }
 
@@ -28,7 +28,7 @@ const CASES: &[Case] = &[
     Case { name: "2 ppm fast, an idle hour", ppm: 2.0, pause: Some((60, 3_600)) },
 ];
 
-/// Seconds of work, and of these the last that count.
+/// Seconds of work, and the last of them that count.
 const WORK: u64 = 120;
 const COUNTED: u64 = 20;
 
@@ -36,7 +36,7 @@ fn seconds(seconds: u64) -> Nanos {
     Nanos::from_millis(1_000 * seconds)
 }
 
-/// `share_error_drift_pct`.
+/// Measures `share_error_drift_pct`.
 pub(super) fn measure(bench: &mut Bench) -> Result<Figures> {
     let mut worst = Vec::new();
     for case in CASES {
@@ -48,7 +48,7 @@ pub(super) fn measure(bench: &mut Bench) -> Result<Figures> {
     Ok(vec![("share_error_drift_pct", Reading::from(error))])
 }
 
-/// The relative error of 25:75 in percent, the greater of the two.
+/// Returns the larger relative error of the shares 25:75, in percent.
 fn error_of(case: &Case, switch_us: u32) -> Result<f64> {
     let idle = case.pause.map_or(0, |(_, idle)| idle);
     let end = WORK + idle;

@@ -1,4 +1,4 @@
-//! What the others lose when one tenant is killed, stops, or never ends.
+//! What the other tenants lose when one is killed or stopped, or runs an endless kernel.
 
 use anyhow::{Context, Result};
 
@@ -17,8 +17,8 @@ pub(super) fn holder_stopped(bench: &mut Bench) -> Result<Figures> {
     Ok(vec![("holder_stop_recover_ms", recovery(bench, libc::SIGSTOP)?.into())])
 }
 
-/// Sends a tenant `signal` at an arbitrary instant. Returns the milliseconds until the other has the
-/// GPU, the worst of several.
+/// Sends a tenant `signal` at an arbitrary point of a turn. Returns the milliseconds until the
+/// other one has the GPU, as the worst of several.
 fn recovery(bench: &Bench, signal: i32) -> Result<f64> {
     let step = 0.001;
     let mut setup = bench.setup()?;
@@ -30,7 +30,7 @@ fn recovery(bench: &Bench, signal: i32) -> Result<f64> {
         let start = soon();
         stays.begin(start, 2.0, step)?;
         goes.begin(start, 2.0, step)?;
-        // Where in a turn this falls changes from round to round.
+        // The point in a turn changes with the round.
         sleep_until(start + 0.7 + f64::from(round) * 0.0037);
         goes.signal(signal)?;
         let gone = now() - start;
@@ -42,7 +42,8 @@ fn recovery(bench: &Bench, signal: i32) -> Result<f64> {
     Ok(worst)
 }
 
-/// The monitor is killed and started again under load: what a tenant loses in the 2 s around it, at the worst.
+/// Kills the monitor and starts it again under load. Measures the worst loss of a tenant in the 2 s
+/// around it.
 pub(super) fn monitor_restarted(bench: &mut Bench) -> Result<Figures> {
     let mut setup = bench.setup()?;
     let mut tenants = [setup.join(&SATURATING)?, setup.join(&SATURATING)?];
@@ -58,7 +59,7 @@ pub(super) fn monitor_restarted(bench: &mut Bench) -> Result<Figures> {
     Ok(vec![("monitor_restart_loss_pct", tracks.iter().map(loss).fold(0.0, f64::max).into())])
 }
 
-/// What is left to the neighbour of a kernel that never ends, of what the GPU's own slicing leaves.
+/// Measures the work of a tenant beside an endless kernel, relative to native time slicing.
 pub(super) fn persistent_kernel(bench: &mut Bench) -> Result<Figures> {
     let mut setup = bench.setup()?;
     let natives = (setup.native(&Load::persistent())?, setup.native(&SATURATING.load)?);

@@ -1,52 +1,53 @@
-//! The tenants of an experiment, and what they do on the GPU.
+//! The tenants of an experiment and their GPU work.
 
 use std::fmt::Write;
 
-/// In which shapes a process launches: grid, block and shared memory.
+/// Launch shapes of a process: grid, block and shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shapes {
-    /// The one that fills the GPU.
+    /// The shape that fills the GPU.
     One,
-    /// So many, drawn.
+    /// This number of random shapes.
     Drawn(u32),
-    /// Always new ones.
+    /// A new shape for every launch.
     New,
 }
 
-/// How a process keeps the GPU busy; the options of the program `load`.
+/// GPU work of a process; the options of the program `load`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    /// Microseconds of a kernel, on average.
+    /// Mean length of a kernel in microseconds.
     pub(crate) us: u32,
-    /// The shape of their lengths' lognormal distribution; 0: all alike.
+    /// Shape parameter of the lognormal distribution of lengths; 0: all equal.
     pub(crate) spread: f32,
-    /// It never ends.
+    /// An endless kernel.
     pub(crate) persistent: bool,
-    /// Kernels of a batch.
+    /// Kernels in a batch.
     pub(crate) batch: u32,
-    /// Batches on their way before the program waits for the oldest; 0: it waits for each.
+    /// Maximum number of batches in flight; 0: the program waits for each batch.
     pub(crate) ahead: u32,
-    /// Microseconds of host work after each batch.
+    /// Host time after each batch in microseconds.
     pub(crate) gap_us: u32,
     pub(crate) streams: u32,
     pub(crate) threads: u32,
-    /// A batch is one launch of a graph.
+    /// Whether a batch is one launch of a graph.
     pub(crate) graph: bool,
-    /// Bytes that go to the GPU and back with each batch.
+    /// Bytes copied to the GPU and back with each batch.
     pub(crate) copy: u32,
-    /// Percent of the GPU that a token bucket of its own allows it; 0: it has none.
+    /// Percentage of the GPU that the program's own token bucket allows; 0: no bucket.
     pub(crate) bucket: u32,
     pub(crate) shapes: Shapes,
-    /// Kernels, drawn: half take their time, half take it for each wave of the grid; 0: one of `us`.
+    /// Number of random kernels: half take a fixed time, half the time for each wave of the grid;
+    /// 0: one kernel of `us`.
     pub(crate) functions: u32,
-    /// Runs of so many launches take `us` and 5 ms in turn; 0: all take `us`.
+    /// Alternate runs of this many launches take `us` and 5 ms; 0: all take `us`.
     pub(crate) alternating: u32,
-    /// What is drawn.
+    /// Seed of what is random.
     pub(crate) seed: u32,
 }
 
 impl Load {
-    /// Kernels of this length without a pause, some 2 ms of them on their way twice over.
+    /// Creates a load of kernels without a pause, with two batches of about 2 ms in flight.
     pub(crate) const fn saturating(us: u32) -> Self {
         let (batch, ahead) = (if us < 2000 { 2000 / us } else { 1 }, 2);
         Self {
@@ -68,22 +69,22 @@ impl Load {
         }
     }
 
-    /// Batches that are waited for, one after the other, with host work between them.
+    /// Creates a load of batches that are waited for, with host work between them.
     pub(crate) const fn requests(batch: u32, us: u32, gap_us: u32) -> Self {
         Self { batch, ahead: 0, gap_us, ..Self::saturating(us) }
     }
 
-    /// One kernel that never ends.
+    /// Creates a load of one endless kernel.
     pub(crate) const fn persistent() -> Self {
         Self { persistent: true, ahead: 0, ..Self::requests(1, 1, 0) }
     }
 
-    /// Microseconds of a batch.
+    /// Returns the length of a batch in microseconds.
     pub(crate) const fn batch_us(&self) -> u32 {
         self.us * self.batch
     }
 
-    /// The arguments of `load`.
+    /// Returns the arguments of `load`.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let mut text = format!(
             "--us {} --batch {} --ahead {} --gap-us {} --streams {} --threads {}",
@@ -128,13 +129,13 @@ pub(crate) struct Party {
     pub(crate) load: Load,
     pub(crate) processes: usize,
     pub(crate) weight: u32,
-    /// Percent of the GPU, for policy 3.
+    /// Percentage of the GPU for policy 3.
     pub(crate) percent: Option<u32>,
     pub(crate) high_priority: bool,
 }
 
 impl Party {
-    /// One process, weight 1.
+    /// Creates a container with one process and weight 1.
     pub(crate) const fn of(load: Load) -> Self {
         Self { load, processes: 1, weight: 1, percent: None, high_priority: false }
     }

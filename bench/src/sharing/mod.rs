@@ -1,8 +1,8 @@
 //! Sharing and faults: what tenants get of a simulated GPU beside each other.
 //!
-//! An experiment is a function that sets up tenants of its own and returns figures. Shares come from completed work, in whole cycles of
-//! turns; how much each process had done when is told by the processes themselves. Beside that stands, where it means the same, for how
-//! long each had the GPU, as the GPU counts it.
+//! An experiment is a function that starts its own tenants and returns figures. Shares are computed
+//! from completed work in whole cycles of turns, as reported by the processes. Where it is
+//! comparable, the GPU time by the simulated GPU's count is given as well.
 
 mod compare;
 mod drift;
@@ -26,7 +26,7 @@ use track::Track;
 use crate::figure::{Measured, Reading, Wanted};
 use crate::plot::Gallery;
 
-/// What experiments are run with.
+/// Options of the experiments.
 pub(crate) struct Bench<'a> {
     dist: &'a Path,
     quick: bool,
@@ -107,7 +107,7 @@ const EXPERIMENTS: &[Experiment] = &[
     experiment(&["persistent_kernel_neighbour_pct"], faults::persistent_kernel),
 ];
 
-/// Measures every wanted figure of the section.
+/// Measures the wanted figures of the section.
 pub(crate) fn measure(
     dist: &Path,
     switch: SwitchUs,
@@ -128,20 +128,21 @@ pub(crate) fn measure(
     }
 }
 
-/// Not counted at the beginning of a run: tenants become known as active, and what they had queued before runs.
+/// Seconds that are not counted at the start of a run: tenants become active, and their first
+/// queues drain.
 const WARM: f64 = 0.5;
-/// Between two entries of a track.
+/// Interval between two entries of a track in seconds.
 const STEP: f64 = 0.001;
 
-/// What was seen of tenants that ran at the same time.
+/// Observations of tenants that ran at the same time.
 struct Seen {
     tracks: Vec<Track>,
-    /// Seconds for which each had the GPU, out of these seconds.
+    /// GPU seconds of each tenant within `seconds`.
     gpu: Vec<f64>,
     seconds: f64,
 }
 
-/// All run for [`WARM`] and so many seconds.
+/// Runs all tenants for [`WARM`] and this many seconds.
 fn observe(setup: &Setup, tenants: &mut [Tenant], seconds: f64) -> Result<Seen> {
     let programs = tenants.iter().map(Tenant::programs).collect::<Result<Vec<_>>>()?;
     let mut looks = Vec::new();
@@ -162,17 +163,17 @@ impl Bench<'_> {
         Setup::set(self.dist, self.switch)
     }
 
-    /// One whose monitor has this in its configuration.
+    /// Creates a setup with a configuration of the monitor.
     fn setup_with(&self, configuration: &str) -> Result<Setup> {
         Setup::configured(self.dist, self.switch, configuration)
     }
 
-    /// How long a share is watched.
+    /// Returns the counted time of a share in seconds.
     fn seconds(&self) -> f64 {
         if self.quick { 4.0 } else { 10.0 }
     }
 
-    /// All of them on one GPU, with these settings of it.
+    /// Runs all parties on one GPU with these settings.
     fn run(&self, parties: &[Party], settings: &[(&str, &str)]) -> Result<Seen> {
         let mut setup = self.setup()?;
         settings.iter().try_for_each(|(path, value)| setup.write(path, value))?;
@@ -181,11 +182,11 @@ impl Bench<'_> {
         observe(&setup, &mut tenants, self.seconds())
     }
 
-    /// Saturating tenants of these weights: the greatest error of a share.
+    /// Measures the largest error of a share among saturating tenants of these weights.
     fn weighed(&mut self, key: &'static str, weights: &[u32]) -> Result<Figures> {
         let parties: Vec<Party> =
             weights.iter().map(|weight| shares::SATURATING.weighing(*weight)).collect();
-        // Of more there is no place for all, as the control tree comes.
+        // By default the control tree admits fewer.
         Ok(vec![(key, shares::error(self, key, &parties, &[("0/max_inst", "25")])?)])
     }
 }

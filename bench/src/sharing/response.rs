@@ -1,4 +1,4 @@
-//! How soon a tenant gets what it is due, and what becomes of those that cannot use the GPU without a pause.
+//! Response times of changes, and tenants that cannot use the GPU without pauses.
 
 use anyhow::{Context, Result};
 
@@ -8,13 +8,14 @@ use super::shares::SATURATING;
 use super::track::{Track, error_pct, parts, shares};
 use super::{Bench, Figures, STEP, WARM};
 
-/// The first moment from `from` on at which `good` holds for the time that follows it.
+/// Returns the first time from `from` on at which `good` holds.
 pub(super) fn reached(track: &Track, from: f64, good: impl Fn(f64) -> bool) -> Option<f64> {
     let steps = ((track.length() - from) / STEP) as usize;
     (0..steps).map(|step| from + step as f64 * STEP).find(|moment| good(*moment))
 }
 
-/// Policy 1, and the neighbour goes idle: milliseconds until the other has the GPU, and how much of it.
+/// Measures, under policy 1 with a neighbour that becomes idle, the milliseconds until the other
+/// tenant has the GPU, and how much of it.
 pub(super) fn idle_reclaim(bench: &mut Bench) -> Result<Figures> {
     let mut setup = bench.setup()?;
     let mut stays = setup.join(&Party::of(Load { batch: 8, ..Load::saturating(60) }))?;
@@ -35,7 +36,8 @@ pub(super) fn idle_reclaim(bench: &mut Bench) -> Result<Figures> {
     Ok(vec![("idle_reclaim_ms", worst.into()), ("idle_reclaim_pct", least.into())])
 }
 
-/// A weight is written while both run: milliseconds until the shares are the new ones, and how exact the next second is.
+/// Measures, after a change of a weight, the milliseconds until the shares follow, and their error
+/// in the next second.
 pub(super) fn reaction(bench: &mut Bench) -> Result<Figures> {
     let small = Party::of(Load { batch: 8, ..Load::saturating(60) });
     let mut setup = bench.setup()?;
@@ -51,7 +53,7 @@ pub(super) fn reaction(bench: &mut Bench) -> Result<Figures> {
         })?;
         let set = parts(&[1, weight]);
         let error = |from: f64, to: f64| error_pct(&shares(&tracks, &[60, 60], from, to), &set);
-        // Two rounds are 50 ms at the most of these weights.
+        // Two rounds take at most 50 ms with these weights.
         let there = reached(&tracks[0], written, |moment| error(moment, moment + 0.1) <= 10.0);
         slowest = slowest.max(1000.0 * (there.context("the new weight never showed")? - written));
         worst = worst.max(error(written + 0.05, written + 1.05));
@@ -59,15 +61,15 @@ pub(super) fn reaction(bench: &mut Bench) -> Result<Figures> {
     Ok(vec![("reaction_ms", slowest.into()), ("reaction_error_1s_pct", worst.into())])
 }
 
-/// The id under which the control tree knows a tenant.
+/// Returns a tenant's id in the control tree.
 fn id(setup: &Setup, tenant: &Tenant) -> Result<String> {
     let status = setup.fixture.status()?;
     let container = status.containers.iter().find(|container| container.name == tenant.name);
     Ok(container.with_context(|| format!("the monitor does not know {}", tenant.name))?.id.clone())
 }
 
-/// 100 us kernels with host work between them, beside a saturating tenant, policy 1: throughput over what was set, and over what
-/// the GPU's own slicing gives.
+/// Measures kernels of 100 us with host work between them, beside a saturating tenant under policy
+/// 1: throughput relative to the set share and to the GPU's own time slicing.
 pub(super) fn gaps(bench: &mut Bench) -> Result<Figures> {
     let (mut of_set, mut of_native) = (f64::INFINITY, f64::INFINITY);
     for gap_us in [20, 200, 1000, 5000] {
@@ -96,7 +98,8 @@ pub(super) fn gaps(bench: &mut Bench) -> Result<Figures> {
     Ok(vec![("gap_throughput_pct", of_set.into()), ("gap_over_native_pct", of_native.into())])
 }
 
-/// Requests of 64 kernels at high priority beside a saturating tenant: the slowest hundredth over alone.
+/// Measures requests of 64 kernels at high priority beside a saturating tenant: the 99th percentile
+/// relative to running alone.
 pub(super) fn priority(bench: &mut Bench) -> Result<Figures> {
     let mut setup = bench.setup()?;
     let mut requests = setup.join(&Party::of(Load::requests(64, 100, 3000)).urgent())?;
@@ -117,7 +120,7 @@ pub(super) fn priority(bench: &mut Bench) -> Result<Figures> {
     Ok(vec![("priority_p99_ratio", (beside / alone).into())])
 }
 
-/// Kernels per second alone.
+/// Returns the kernels per second alone.
 pub(super) fn solo(tenant: &mut Tenant) -> Result<f64> {
     let track = tenant.run(WARM + 2.0, 0.01)?;
     Ok(track.rate(WARM, track.length()))

@@ -1,4 +1,4 @@
-//! What the metrics endpoint costs when it is scraped often.
+//! Cost of frequent scrapes of the metrics endpoint.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,13 +10,13 @@ use super::setup::{now, sleep_until};
 use super::shares::{SATURATING, cpu_seconds};
 use super::{Bench, Figures};
 
-/// Scrapes in a second, each a connection of its own: a hundred times what a Prometheus asks.
+/// Scrapes per second, each with its own connection: far more than a Prometheus makes.
 const RATE: f64 = 100.0;
 
-/// The monitor's CPU under scrapes, less what it takes without: percent of a core. Two containers are there, so that the text has their rows,
-/// and compute nothing, so that turns do not blur it.
+/// Measures the CPU that scrapes add to the monitor, in percent of a core. Two containers exist, so
+/// that their rows are in the text. They are idle, so that turns do not disturb the measurement.
 pub(super) fn cost(bench: &mut Bench) -> Result<Figures> {
-    // A port that was free a moment ago.
+    // The port was free just now.
     let at = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let mut setup = bench.setup_with(&format!("metrics = \"{at}\"\n"))?;
     let mut tenants = [setup.join(&SATURATING)?, setup.join(&SATURATING)?];
@@ -26,7 +26,7 @@ pub(super) fn cost(bench: &mut Bench) -> Result<Figures> {
     let monitor = setup.fixture.monitor();
     let seconds = bench.seconds();
     let mut parts = Vec::new();
-    // In turn, so that what changes with the machine is in both.
+    // Alternating, so that changes of the machine affect both.
     for scraped in [false, true, false, true] {
         let (before, start) = (cpu_seconds(monitor)?, now());
         let mut count = 0.0;

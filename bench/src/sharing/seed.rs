@@ -1,8 +1,10 @@
-//! The 1:2 table of the product's reference: two containers on an A10, images per second of ResNet50, weights 1 and 2.
+//! The 1:2 table of the reference document: two containers on an A10, images per second of
+//! ResNet50, weights 1 and 2.
 //!
-//! Each row is a closed loop whose lengths follow from the document: what both containers got
-//! together is taken as what the GPU does alone; a training step has some 500 kernels and 2 ms of input on the host, an inference some 57 kernels and 30 us between
-//! requests. Kernels' lengths vary lognormally. The error is of the ratio, as the document's own.
+//! Each row is a closed loop whose lengths follow from the document. What both containers got
+//! together is taken as the GPU's throughput alone. A training step has about 500 kernels and 2 ms
+//! of input on the host, an inference about 57 kernels and 30 us between requests. Lengths of
+//! kernels vary lognormally. The error is that of the ratio, as in the document.
 
 use anyhow::{Context, Result};
 
@@ -14,7 +16,7 @@ use super::{Bench, Figures, WARM};
 struct Row {
     framework: &'static str,
     batch: u32,
-    /// Images per second of the containers of weight 1 and 2.
+    /// Images per second of the containers with weights 1 and 2.
     images: [f64; 2],
 }
 
@@ -41,10 +43,10 @@ const TABLE: [Row; 12] = [
     inference(128, 2205.25, 3901.94),
 ];
 
-/// The rows that the document itself has worst: what a quick run measures.
+/// Rows with the largest errors in the document, for a quick run.
 const QUICK: [usize; 2] = [10, 11];
 
-/// The shape of the kernels' lengths.
+/// Shape parameter of the kernels' lengths.
 const SPREAD: f32 = 0.5;
 
 impl Row {
@@ -55,7 +57,7 @@ impl Row {
         Load { spread: SPREAD, ..Load::requests(kernels, us, gap_us) }
     }
 
-    /// Percent by which a ratio misses 1:2.
+    /// Returns the deviation of a ratio from 1:2 in percent.
     fn error(ratio: f64) -> f64 {
         100.0 * (ratio / 2.0 - 1.0).abs()
     }

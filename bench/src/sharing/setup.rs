@@ -1,4 +1,4 @@
-//! A GPU with tenants on it, made for one setup.
+//! A GPU with tenants, for one experiment.
 
 use std::fs;
 use std::path::Path;
@@ -13,13 +13,13 @@ use serde_json::Value;
 use super::load::{Load, Party};
 use super::track::Track;
 
-/// What a switch between contexts costs on the simulated GPU, in microseconds.
+/// Cost of a context switch on the simulated GPU in microseconds.
 pub(crate) type SwitchUs = u32;
 
-/// The time from telling all workers to their common start.
+/// Seconds from the commands to the common start of all workers.
 const NOTICE: f64 = 0.1;
 
-/// The fixture of an experiment, and how many tenants have joined so far.
+/// The environment of an experiment, with the number of tenants that were started.
 pub(crate) struct Setup {
     pub(crate) fixture: Fixture,
     joined: usize,
@@ -36,12 +36,12 @@ impl Setup {
         Self::on(dist, gpu(switch), "")
     }
 
-    /// One whose monitor has this in its configuration.
+    /// Creates a setup with a configuration of the monitor.
     pub(crate) fn configured(dist: &Path, switch: SwitchUs, configuration: &str) -> Result<Self> {
         Self::on(dist, gpu(switch), configuration)
     }
 
-    /// One whose processes write down what they and the GPU do.
+    /// Creates a setup whose processes and GPU write a journal.
     pub(crate) fn journalled(dist: &Path, switch: SwitchUs, journal: &Path) -> Result<Self> {
         Self::on(dist, gpu(switch).with("CGPU_SIM_JOURNAL", &journal.to_string_lossy()), "")
     }
@@ -50,13 +50,13 @@ impl Setup {
         Ok(Self { fixture: Fixture::configured(dist, Some(gpu), configuration)?, joined: 0 })
     }
 
-    /// A container joins.
+    /// Starts a container.
     pub(crate) fn join(&mut self, party: &Party) -> Result<Tenant> {
         self.joined += 1;
         let name = format!("tenant-{}", self.joined);
         let start = |_| {
             let mut command = self.fixture.run(&name);
-            // Room for a context of each process.
+            // Memory for a context of each process.
             let memory = format!("{}MiB", 512 * party.processes);
             command.args(["--mem", &memory, "--weight", &party.weight.to_string()]);
             if let Some(percent) = party.percent {
@@ -72,7 +72,7 @@ impl Setup {
         Ok(Tenant { name, workers })
     }
 
-    /// A process in no container: what the GPU does of itself.
+    /// Starts a process in no container.
     pub(crate) fn native(&mut self, load: &Load) -> Result<Tenant> {
         self.joined += 1;
         let name = format!("native-{}", self.joined);
@@ -85,7 +85,7 @@ impl Setup {
         self.fixture.write(path, value).with_context(|| format!("cannot set {path} to {value}"))
     }
 
-    /// Seconds for which each tenant has had the GPU until now, as the simulated GPU itself counts them.
+    /// Returns the GPU seconds of each tenant by the simulated GPU's count.
     pub(crate) fn gpu_seconds(&self, tenants: &[Vec<i32>]) -> Result<Vec<f64>> {
         let mut status = self.fixture.native(&self.fixture.file("cgpu-sim")?);
         let output = status.args(["status", "--json"]).output().context("cgpu-sim status")?;
@@ -116,27 +116,27 @@ fn worker(mut command: Command, load: &Load, name: &str) -> Result<Worker> {
 }
 
 impl Tenant {
-    /// All its processes begin at CLOCK_MONOTONIC second `start`.
+    /// Starts all processes at CLOCK_MONOTONIC second `start`.
     pub(crate) fn begin(&mut self, start: f64, seconds: f64, step: f64) -> Result<()> {
         self.workers
             .iter_mut()
             .try_for_each(|worker| worker.tell(&format!("run {start:.6} {seconds} {step}")))
     }
 
-    /// Waits for what [`Tenant::begin`] began.
+    /// Waits for the processes started by [`Tenant::begin`].
     pub(crate) fn end(&mut self, step: f64) -> Result<Track> {
         self.workers.iter_mut().try_fold(Track::default(), |sum, worker| {
             Ok(sum.with(&Track::read(step, &worker.hear()?)?))
         })
     }
 
-    /// Runs alone.
+    /// Runs the tenant alone.
     pub(crate) fn run(&mut self, seconds: f64, step: f64) -> Result<Track> {
         self.begin(soon(), seconds, step)?;
         self.end(step)
     }
 
-    /// The process ids of its programs, not those of the `cgpu run` around them.
+    /// Returns the process ids of its programs, not of `cgpu run`.
     pub(crate) fn programs(&self) -> Result<Vec<i32>> {
         let program = |worker: &Worker| {
             let started = worker.id();
@@ -151,8 +151,8 @@ impl Tenant {
     /// Sends a signal to each of its programs.
     pub(crate) fn signal(&self, signal: i32) -> Result<()> {
         for program in self.programs()? {
-            // SAFETY: kill takes any process id and signal; the process is our child or its child,
-            // which no other process reaps before us.
+            // SAFETY: kill takes any process id and signal, and has no effect on memory of this
+            // process.
             let sent = unsafe { libc::kill(program, signal) };
             ensure!(sent == 0, "cannot send signal {signal} to {program}");
         }
@@ -160,7 +160,8 @@ impl Tenant {
     }
 }
 
-/// All run at the same time, for so long. `meanwhile` is called with the start; its run counts in no tenant's time.
+/// Runs all tenants at the same time. `meanwhile` is called with the start time; its own duration
+/// does not count.
 pub(crate) fn together(
     tenants: &mut [Tenant],
     seconds: f64,
@@ -173,12 +174,12 @@ pub(crate) fn together(
     tenants.iter_mut().map(|tenant| tenant.end(step)).collect()
 }
 
-/// A time at which every tenant that is told now can start.
+/// Returns a time at which all tenants that get their command now can start.
 pub(crate) fn soon() -> f64 {
     now() + NOTICE
 }
 
-/// CLOCK_MONOTONIC in seconds.
+/// Returns CLOCK_MONOTONIC in seconds.
 pub(crate) fn now() -> f64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9

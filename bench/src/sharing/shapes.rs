@@ -1,7 +1,7 @@
-//! Programs that launch in many shapes, as those with dynamic shapes do: what they lose against one
-//! shape, and whether shares hold where a shape does not tell the cost.
+//! Programs that launch in many shapes, as with dynamic shapes: their loss against a single shape,
+//! and shares where the shape does not predict the cost.
 //!
-//! Kernels, grids, blocks and shared memory are drawn by the program `load` from a seed that is printed.
+//! The program `load` draws kernels, grids, blocks and shared memory from a seed that is printed.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,15 +12,15 @@ use super::shares::SATURATING;
 use super::track::{error_pct, parts};
 use super::{Bench, Figures, WARM};
 
-/// Kernels of 10 us, for which the slow path of every launch would show.
+/// Kernels of 10 us, with which a slow path at every launch would show.
 const SHORT: Load = Load::saturating(10);
 
-/// Sets of shapes whose throughput is compared with one shape's.
+/// Sets of shapes whose throughput is compared with that of one shape.
 const SETS: [Shapes; 4] =
     [Shapes::Drawn(1_000), Shapes::Drawn(4_000), Shapes::Drawn(100_000), Shapes::New];
 
-/// Throughput in each set of shapes over throughput in one, and the greatest error of a share: of all
-/// these, and of loads whose costs the shapes do not tell.
+/// Measures the worst throughput of a set relative to one shape, and the largest error of a share
+/// in these runs and with loads whose shapes do not predict the cost.
 pub(super) fn many(bench: &mut Bench) -> Result<Figures> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).context("a clock before 1970")?;
     let seed = since.subsec_nanos();
@@ -57,8 +57,8 @@ pub(super) fn many(bench: &mut Bench) -> Result<Figures> {
     Ok(vec![("shapes_throughput_ratio", worst.into()), ("share_error_shapes_pct", error.into())])
 }
 
-/// The greatest error of a share by the time for which each had the GPU: completed launches say
-/// nothing where their costs differ.
+/// Returns the largest error of a share by GPU time. Completed launches do not measure shares if
+/// their costs differ.
 fn by_time(seconds: &[f64], weights: [u32; 2]) -> f64 {
     let all: f64 = seconds.iter().sum();
     let got: Vec<f64> = seconds.iter().map(|seconds| seconds / all).collect();

@@ -12,10 +12,10 @@ use super::{Bench, Figures, STEP, Seen, WARM, observe};
 use crate::figure::Reading;
 use crate::pair::median;
 
-/// One process, 60 us kernels without a pause.
+/// One process with kernels of 60 us without a pause.
 pub(super) const SATURATING: Party = Party::of(Load::saturating(60));
 
-/// The greatest error of a share among these.
+/// Measures the largest error of a share.
 pub(super) fn error(
     bench: &mut Bench,
     key: &str,
@@ -45,13 +45,14 @@ pub(super) fn judge(bench: &mut Bench, key: &str, parties: &[Party], seen: &Seen
     Reading { value: error_pct(&got, &set), by_time: Some(error_pct(&by_time, &set)) }
 }
 
-/// The lengths of their kernels, and the whole cycles of their turns.
+/// Returns the lengths of the kernels, and the whole cycles of turns.
 fn in_cycles(parties: &[Party], tracks: &[Track]) -> (Vec<u32>, Vec<f64>) {
     let batches: Vec<u32> = parties.iter().map(|party| party.load.batch_us()).collect();
     (parties.iter().map(|party| party.load.us).collect(), cycles(tracks, &batches, WARM))
 }
 
-/// The worst window of a second in whole cycles; `shown` is whose share is drawn.
+/// Measures the worst window of a second, in whole cycles. `shown` is the tenant whose share is
+/// drawn.
 fn worst_second(
     bench: &mut Bench,
     name: &'static str,
@@ -73,7 +74,7 @@ fn worst_second(
     worst
 }
 
-/// 75:25, and all that is measured beside it.
+/// Measures 75:25 and the figures of the same run.
 pub(super) fn three_to_one(bench: &mut Bench) -> Result<Figures> {
     let parties = [SATURATING.weighing(3), SATURATING];
     let mut setup = bench.setup()?;
@@ -90,9 +91,10 @@ pub(super) fn three_to_one(bench: &mut Bench) -> Result<Figures> {
     let worst = worst_second(bench, "75:25, the 25", &parties, 1, &seen.tracks);
     let tracks = &seen.tracks;
     let rates: Vec<f64> = tracks.iter().map(|track| track.rate(WARM, WARM + seconds)).collect();
-    // What the program's threads spend for a kernel on its way to the GPU: here the gate's visits, markers and sleeps, alone none of
-    // these. A program that launches at the GPU's pace waits at the gate in its turn, and in the driver when it is alone; the driver's waiting is
-    // left out, and so are its threads (`programs/load`), so a sleep at the gate counts in full.
+    // CPU time of the program's threads for a kernel: here with the gate's slow paths, markers and
+    // sleeps, alone without. At the GPU's pace a program waits in the gate during turns, and in the
+    // driver when alone. The driver's waits and threads are not counted (`programs/load`), so a
+    // sleep in the gate counts in full.
     let per_kernel = |track: &Track| track.cpu / track.between(0.0, track.length());
     let added = (per_kernel(&tracks[0]) - per_kernel(&alone)) * rates[0];
     Ok(vec![
@@ -104,13 +106,13 @@ pub(super) fn three_to_one(bench: &mut Bench) -> Result<Figures> {
     ])
 }
 
-/// Long kernels at 25 beside short ones at 75.
+/// Measures long kernels at 25 beside short ones at 75.
 pub(super) fn mixed(bench: &mut Bench) -> Result<Figures> {
     let parties = [Party::of(Load::saturating(5000)), SATURATING.weighing(3)];
     Ok(vec![("share_error_mixed_pct", error(bench, "share_error_mixed_pct", &parties, &[])?)])
 }
 
-/// Kernels far longer than a turn beside short ones.
+/// Measures kernels far longer than a turn beside short ones.
 pub(super) fn long_kernels(bench: &mut Bench) -> Result<Figures> {
     let parties = [Party::of(Load::saturating(50_000)), SATURATING.weighing(3)];
     let seen = bench.run(&parties, &[])?;
@@ -147,19 +149,19 @@ pub(super) fn processes(bench: &mut Bench) -> Result<Figures> {
     one_like(bench, "share_error_procs_pct", Party { processes: 4, ..SATURATING })
 }
 
-/// Copies are not gated: a tenant that copies much still computes its share.
+/// Measures a tenant that copies much. Copies do not pass the gate, but it still gets its share.
 pub(super) fn copies(bench: &mut Bench) -> Result<Figures> {
-    // Two streams: one copies while the other computes.
+    // One stream copies while the other one computes.
     let load = Load { copy: 1 << 20, streams: 2, ..Load::saturating(60) };
     one_like(bench, "share_error_copies_pct", Party::of(load))
 }
 
-/// One tenant is special, the other is not; equal weights.
+/// Measures a special tenant beside a plain one of the same weight.
 fn one_like(bench: &mut Bench, key: &'static str, party: Party) -> Result<Figures> {
     Ok(vec![(key, error(bench, key, &[party, SATURATING], &[])?)])
 }
 
-/// Policy 3: alone and beside another tenant, percentage points off.
+/// Measures policy 3, alone and beside another tenant: the error in percentage points.
 pub(super) fn cap(bench: &mut Bench, key: &'static str, percent: u32) -> Result<Figures> {
     let capped = SATURATING.capped(percent);
     let rest = SATURATING.capped(100 - percent);
@@ -181,7 +183,7 @@ pub(super) fn cap(bench: &mut Bench, key: &'static str, percent: u32) -> Result<
     Ok(vec![(key, Reading { value: by_work, by_time: Some(by_time) })])
 }
 
-/// Policy 4: the least share over 1/N, and all work over policy 1's.
+/// Measures policy 4: the smallest share relative to 1/N, and all work relative to policy 1.
 pub(super) fn soft(bench: &mut Bench) -> Result<Figures> {
     let parties = [SATURATING; 3];
     let work = |seen: &Seen| -> Vec<f64> {
@@ -196,17 +198,17 @@ pub(super) fn soft(bench: &mut Bench) -> Result<Figures> {
     ])
 }
 
-/// Alone under the shim over alone without it.
+/// Measures one tenant alone with the shim relative to without it.
 pub(super) fn solo(bench: &mut Bench) -> Result<Figures> {
     Ok(vec![("solo_pct", over_native(bench, 1, &[])?.into())])
 }
 
-/// Two under policy 5, which lets every tenant launch as it likes, over the same two without the shim.
+/// Measures two tenants under policy 5 relative to the same two without the shim.
 pub(super) fn native_policy(bench: &mut Bench) -> Result<Figures> {
     Ok(vec![("policy_5_pct", over_native(bench, 2, &[("0/policy", "5")])?.into())])
 }
 
-/// What so many do together under the shim in percent of what they do without it, in turn.
+/// Returns the work of tenants with the shim in percent of that without it, alternating.
 fn over_native(bench: &mut Bench, tenants: usize, settings: &[(&str, &str)]) -> Result<f64> {
     let load = Load::saturating(20);
     let mut setup = bench.setup()?;
@@ -225,12 +227,12 @@ fn over_native(bench: &mut Bench, tenants: usize, settings: &[(&str, &str)]) -> 
     Ok(median(&mut ratios))
 }
 
-/// Percentages, for people.
+/// Formats percentages.
 fn join(percents: impl Iterator<Item = f64>) -> String {
     percents.map(|percent| format!("{percent:.2}")).collect::<Vec<_>>().join(" + ")
 }
 
-/// CPU time of all threads of a process.
+/// Returns the CPU seconds of all threads of a process.
 pub(super) fn cpu_seconds(process: u32) -> Result<f64> {
     let folder = PathBuf::from(format!("/proc/{process}/task"));
     let threads =

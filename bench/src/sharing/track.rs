@@ -1,25 +1,25 @@
-//! What a tenant got done, by time: pure arithmetic over what its processes told.
+//! A tenant's completed work over time, from the reports of its processes.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// One tenant's run.
+/// The track of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Track {
     /// Seconds between two entries of `done`.
     pub(crate) step: f64,
-    /// Kernels done, by all processes, at 0, 1, 2... steps from the start.
+    /// Kernels completed by all processes at 0, 1, 2... steps from the start.
     pub(crate) done: Vec<u64>,
-    /// Seconds from the start to the end of each batch that was waited for.
+    /// Seconds from the start to the end of each batch with a wait.
     pub(crate) ends: Vec<f64>,
-    /// Seconds that each of those took.
+    /// Seconds that each of these batches took.
     pub(crate) latencies: Vec<f64>,
-    /// CPU seconds of all processes' own threads, but for waits for the GPU.
+    /// CPU seconds of all processes' own threads, without waits for the GPU.
     pub(crate) cpu: f64,
 }
 
 impl Track {
-    /// What one process told.
+    /// Reads the report of one process.
     pub(crate) fn read(step: f64, told: &Value) -> Result<Self> {
         let list = |key: &str| {
             told[key]
@@ -37,7 +37,7 @@ impl Track {
         })
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     pub(crate) fn with(mut self, other: &Self) -> Self {
         if self.done.is_empty() {
             return other.clone();
@@ -49,12 +49,12 @@ impl Track {
         self
     }
 
-    /// Seconds that it covers.
+    /// Returns the covered time in seconds.
     pub(crate) fn length(&self) -> f64 {
         self.step * self.done.len().saturating_sub(1) as f64
     }
 
-    /// Kernels done between two times; times outside are cut to the run.
+    /// Returns the kernels completed between two times, which are clamped to the run.
     pub(crate) fn between(&self, from: f64, to: f64) -> f64 {
         let at = |time: f64| {
             let step = (time / self.step).round().max(0.0) as usize;
@@ -63,19 +63,20 @@ impl Track {
         at(to).saturating_sub(at(from)) as f64
     }
 
-    /// Kernels per second between two times.
+    /// Returns the kernels per second between two times.
     pub(crate) fn rate(&self, from: f64, to: f64) -> f64 {
         self.between(from, to) / (to - from)
     }
 
-    /// Batches per second, from the first one's end after `from` to the last one's: whole batches in whole times.
+    /// Returns the batches per second between the first end after `from` and the last one.
     pub(crate) fn batch_rate(&self, from: f64) -> Option<f64> {
         let ends: Vec<f64> = self.ends.iter().copied().filter(|end| *end >= from).collect();
         let (first, last) = (ends.first()?, ends.last()?);
         (last > first).then(|| (ends.len() - 1) as f64 / (last - first))
     }
 
-    /// When it went on after it had rested for more than `pause` seconds: its turns' beginnings, as its work shows them.
+    /// Returns the times at which it continued after a pause of more than `pause` seconds: the
+    /// starts of its turns.
     pub(crate) fn resumptions(&self, pause: f64) -> Vec<f64> {
         let least = (pause / self.step).ceil() as usize;
         let mut moments = Vec::new();
@@ -91,7 +92,7 @@ impl Track {
         moments
     }
 
-    /// The time below which this part of its batches stayed, in seconds.
+    /// Returns a quantile of the batches' latencies in seconds.
     pub(crate) fn quantile(&self, part: f64) -> Option<f64> {
         let mut sorted = self.latencies.clone();
         sorted.sort_by(f64::total_cmp);
@@ -100,10 +101,10 @@ impl Track {
     }
 }
 
-/// Time in whole cycles of turns, from `from` on: between two of these, each tenant has a whole
-/// number of turns. Where there are none, all of the time at once.
+/// Returns the boundaries of whole cycles of turns from `from` on: between two of them each tenant
+/// has a whole number of turns. Without turns they are the start and end of the run.
 pub(crate) fn cycles(tracks: &[Track], batches_us: &[u32], from: f64) -> Vec<f64> {
-    // The tenant with the smallest pieces of work shows its turns best.
+    // The tenant with the shortest batches shows its turns best.
     let Some((track, batch)) = tracks.iter().zip(batches_us).rev().min_by_key(|(_, batch)| **batch)
     else {
         return Vec::new();
@@ -114,12 +115,12 @@ pub(crate) fn cycles(tracks: &[Track], batches_us: &[u32], from: f64) -> Vec<f64
     if moments.len() < 2 { vec![from, track.length()] } else { moments }
 }
 
-/// Stretches of whole cycles, each the shortest that is no shorter than `length`.
+/// Groups whole cycles into windows, each the shortest that is at least `length`.
 pub(crate) fn stretches(cycles: &[f64], length: f64) -> Vec<(f64, f64)> {
     let mut all = Vec::new();
     let Some(mut from) = cycles.first().copied() else { return all };
     for moment in cycles {
-        // A step's rounding is no time.
+        // Tolerance for rounding of steps.
         if moment - from >= length - 1e-9 {
             all.push((from, *moment));
             from = *moment;
@@ -128,7 +129,7 @@ pub(crate) fn stretches(cycles: &[f64], length: f64) -> Vec<(f64, f64)> {
     all
 }
 
-/// Each tenant's part of the work done between two times; `lengths` are those of their kernels.
+/// Returns each tenant's part of the work between two times; `lengths` are those of the kernels.
 pub(crate) fn shares(tracks: &[Track], lengths: &[u32], from: f64, to: f64) -> Vec<f64> {
     let work: Vec<f64> = tracks
         .iter()
@@ -139,12 +140,12 @@ pub(crate) fn shares(tracks: &[Track], lengths: &[u32], from: f64, to: f64) -> V
     work.iter().map(|work| work / all).collect()
 }
 
-/// The greatest relative error of any share, in percent.
+/// Returns the largest relative error of a share in percent.
 pub(crate) fn error_pct(shares: &[f64], set: &[f64]) -> f64 {
     shares.iter().zip(set).map(|(share, set)| 100.0 * (share - set).abs() / set).fold(0.0, f64::max)
 }
 
-/// Weights as parts of the whole.
+/// Returns the weights as fractions of their sum.
 pub(crate) fn parts(weights: &[u32]) -> Vec<f64> {
     let all: u32 = weights.iter().sum();
     weights.iter().map(|weight| f64::from(*weight) / f64::from(all)).collect()
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn turns_begin_where_work_goes_on_after_a_rest() {
-        // Turns of two steps, rests of three; the first rest is not known to be one.
+        // Turns of two steps, pauses of three. The first pause cannot be recognised.
         let track = track(&[0, 1, 2, 2, 2, 2, 3, 4, 4, 4, 4, 5, 6]);
         assert_eq!(track.resumptions(1.5), [3.0, 5.5]);
         assert_eq!(track.resumptions(2.0), [0.0; 0]);

@@ -2,8 +2,7 @@
 
 use super::*;
 
-/// What a program of one container did alone, without a monitor, from the first second to the
-/// third.
+/// Returns what a program alone, without a monitor, did from the first second to the third.
 fn alone(threads: u32, script: &Script<'_>) -> Observed {
     let tenants = [Tenant { threads, ..Tenant::new(1, script) }];
     let length = Nanos::from_millis(3 * SECOND);
@@ -55,7 +54,7 @@ fn kernels_of_a_stream_that_waits_for_another_run_after_its_own() {
     };
     let (free, joined) = (chained(false).kernels, chained(true).kernels);
     assert!((7_900..=8_000).contains(&free), "{free}");
-    // Two events a pair of kernels.
+    // Two events for a pair of kernels.
     assert!((3_900..=4_000).contains(&joined), "{joined}");
 }
 

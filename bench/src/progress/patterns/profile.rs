@@ -1,4 +1,4 @@
-//! How GPUs slice by themselves.
+//! Profiles of the GPU's own time slicing.
 
 use cgpu_scheduler::tuning::Tuning;
 use cgpu_shm::units::Nanos;
@@ -8,7 +8,7 @@ use super::super::as_seconds;
 use super::super::bound::Turns;
 use super::us;
 
-/// How the GPU slices by itself.
+/// Time slicing of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Profile {
     pub(super) slice: Nanos,
@@ -17,10 +17,10 @@ pub(super) struct Profile {
 }
 
 impl Profile {
-    /// The simulator's own.
+    /// The simulator's default.
     pub(super) const USUAL: Self = Self { slice: us(1_024), switch: us(100), idle: us(0) };
 
-    /// All of them, the usual one first.
+    /// Returns all profiles, the default first.
     pub(super) fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for slice in [1_024, 2_048].map(us) {

@@ -37,7 +37,7 @@ impl<'a> Row<'a> {
             .unwrap_or_else(|| unreachable!("every row has policy 1 and native"))
     }
 
-    /// Policy 1 and native.
+    /// Returns the runs under policy 1 and native slicing.
     pub(super) fn both(&self) -> [&Ran; 2] {
         [self.under(Some(Policy::Preemptive)), self.under(None)]
     }
@@ -72,7 +72,7 @@ impl<'a> Row<'a> {
         format!("{name:<11} |{sums} bound {own:.2} + {other:.2} = {:.2}", own + other)
     }
 
-    /// What the tenants' own reports make of the time for which the GPU says that they computed.
+    /// Describes the ratio of the tenants' reported time to the time that the GPU computed.
     pub(super) fn reports(&self) -> String {
         let under =
             self.ran.iter().filter(|(_, sharing, _)| sharing.is_some()).map(|(name, _, ran)| {

@@ -1,4 +1,4 @@
-//! Programs of a pattern as they ran: alone, and beside a neighbour.
+//! Runs of a pattern, alone and beside a neighbour.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,7 +19,7 @@ pub(super) struct Completed {
     pub(super) ended: Nanos,
 }
 
-/// What a program did in the counted time, and its neighbour beside it.
+/// What a program and its neighbour did in the counted time.
 pub(super) struct Ran {
     pub(super) completed: Vec<Completed>,
     pub(super) own: Observed,
@@ -27,7 +27,7 @@ pub(super) struct Ran {
 }
 
 impl Ran {
-    /// Cycles per second of all threads: of each thread whole cycles between two ends.
+    /// Returns the cycles per second of all threads, from whole cycles of each thread.
     pub(super) fn cycles(&self) -> f64 {
         let threads =
             self.completed.iter().map(|cycle| cycle.thread).max().map_or(0, |most| most + 1);
@@ -43,7 +43,7 @@ impl Ran {
         (0..threads).filter_map(of).sum()
     }
 
-    /// From the first launch of a cycle to its end, shortest first.
+    /// Returns the times from the first launch of a cycle to its end, ascending, in seconds.
     pub(super) fn latencies(&self) -> Vec<f64> {
         let mut latencies: Vec<f64> =
             self.completed.iter().map(|cycle| as_seconds(cycle.ended - cycle.begun)).collect();
@@ -51,7 +51,7 @@ impl Ran {
         latencies
     }
 
-    /// Mean, and 99 of 100.
+    /// Returns the mean and the 99th percentile.
     pub(super) fn latency(&self) -> [f64; 2] {
         let sorted = self.latencies();
         let mean = sorted.iter().sum::<f64>() / sorted.len().max(1) as f64;
@@ -94,7 +94,7 @@ pub(super) fn run(pattern: &Pattern, model: Model, sharing: Sharing, beside: boo
 pub(super) struct Alone<'a> {
     pub(super) pattern: &'a Pattern,
     pub(super) ran: Ran,
-    /// Kernels per second of its neighbour, alone.
+    /// Kernels per second of the neighbour alone.
     neighbour: f64,
 }
 
@@ -105,23 +105,23 @@ impl<'a> Alone<'a> {
         Ok(Self { pattern, ran, neighbour })
     }
 
-    /// Part of the time in which it computes.
+    /// Returns the fraction of time in which it computes.
     pub(super) fn duty(&self) -> f64 {
         as_seconds(self.ran.own.computed) / as_seconds(COUNTED)
     }
 
     pub(super) fn cycle(&self) -> Cycle {
-        // Of all its threads together.
+        // Over all threads.
         let period = 1.0 / self.ran.cycles();
         Cycle { work: self.duty() * period, period }
     }
 
-    /// Progress with half of the GPU.
+    /// Returns its progress with half of the GPU.
     pub(super) fn fair(&self) -> f64 {
         (0.5 / self.duty()).min(1.0)
     }
 
-    /// Progress of both.
+    /// Returns the progress of both.
     pub(super) fn progress(&self, ran: &Ran) -> [f64; 2] {
         let other = ran.other.kernels as f64 / as_seconds(COUNTED) / self.neighbour;
         [ran.cycles() / self.ran.cycles(), other]

@@ -14,13 +14,13 @@ fn whole_cycles_of_each_thread_count_between_its_ends() {
     let ended = |thread, micros| Completed { thread, begun: us(micros - 50), ended: us(micros) };
     let completed = vec![ended(0, 100), ended(1, 150), ended(0, 200), ended(0, 300), ended(1, 650)];
     let ran = Ran { completed, own: Observed::default(), other: Observed::default() };
-    // Two in 200 us, and one in 500.
+    // Two in 200 us, and one in 500 us.
     assert!((ran.cycles() - 12_000.0).abs() < 1e-6, "{}", ran.cycles());
     assert!((ran.latency()[0] - 50e-6).abs() < 1e-12);
 }
 
-/// Two programs that saturate the GPU: their progress under native slicing is what is left of
-/// it.
+/// Two programs that saturate the GPU: with native slicing their progress shows the cost of
+/// switches.
 #[test]
 fn progress_is_over_what_each_completes_alone() {
     let pattern = Pattern::new("", |program| batch(program, LONG, 20));
@@ -33,7 +33,7 @@ fn progress_is_over_what_each_completes_alone() {
     assert!((0.97..1.001).contains(&row.bound_ratio()), "{}", row.line());
 }
 
-/// A pattern of the table beside its neighbour under policy 1 and native slicing.
+/// Requires a property of a pattern beside its neighbour, under policy 1 and native slicing.
 fn check(name: &str, profile: &Profile, is_right: impl Fn(&Row<'_>) -> bool) {
     let pattern = PATTERNS.iter().find(|pattern| pattern.name == name).unwrap();
     let alone = Alone::measure(pattern, 1e6 / 60.4).unwrap();
@@ -41,8 +41,8 @@ fn check(name: &str, profile: &Profile, is_right: impl Fn(&Row<'_>) -> bool) {
     assert!(is_right(&row), "{} {}", profile.describe(), row.line());
 }
 
-/// A request took 2.25 times as long as alone, and the neighbour did less than by native
-/// slicing.
+/// Regression: a request took 2.25 times as long as alone, and the neighbour did less than with
+/// native slicing.
 #[test]
 fn request_has_a_turn_of_its_own_at_once() {
     let in_one_piece = |row: &Row<'_>| {
@@ -54,13 +54,14 @@ fn request_has_a_turn_of_its_own_at_once() {
     check(REQUESTS, &Profile { slice: us(2_048), switch: us(180), ..Profile::USUAL }, in_one_piece);
 }
 
-/// It did .73 of what it does alone, as by native slicing with slices shorter than its batches.
+/// Regression: it did 0.73 of its work alone, as with native slices shorter than its batches.
 #[test]
 fn loader_has_a_turn_of_its_own_for_each_batch() {
     check("loader", &Profile::USUAL, |row| row.own_ratio() > 0.88 && row.sum_ratio() > 1.04);
 }
 
-/// Gaps of the host were taken for longer kernels, so the program seemed to fill its turns.
+/// Regression: gaps of the host were measured as longer kernels, so the program seemed to fill its
+/// turns.
 #[test]
 fn host_bound_program_shares_turns_whatever_the_slices() {
     for (slice, switch) in [(1_024, 180), (2_048, 100)] {
