@@ -1,27 +1,14 @@
-//! `cargo xtask terms`: checks text for retired terms and wide lines. `terms.txt` has their counts
-//! by file; no count of the whole tree may rise.
-//!
-//! Text may move between files, so the sum over all files counts. The counts by file show where a
-//! sum has risen.
+//! `cargo xtask terms`: refuses retired terms and wide lines, in all text.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
 
 use crate::cargo::Workspace;
 use crate::sources;
-
-#[derive(Args)]
-pub(crate) struct Arguments {
-    /// Write the present counts to xtask/terms.txt; they may only fall
-    #[arg(long)]
-    bless: bool,
-}
 
 /// Retired terms, each with its replacement. A term is one word or two in a row, in prose or in an
 /// identifier of any case.
@@ -72,9 +59,7 @@ const RETIRED: &[(&[&str], &str)] = &[
     (&["chore", "chores"], "pending work"),
 ];
 
-/// The name under which wide lines are counted.
-const WIDE: &str = "wide";
-/// Maximum width of prose.
+/// Maximum width of a line.
 const WIDTH: usize = 100;
 /// Tables of data, which have a row a line.
 const TABLES: &[&str] = &["abi/src/driver_table.rs", "abi/src/nvml_table.rs", "abi/src/results.rs"];
@@ -82,143 +67,46 @@ const TABLES: &[&str] = &["abi/src/driver_table.rs", "abi/src/nvml_table.rs", "a
 const EXTENSIONS: &[&str] = &["rs", "md", "c", "h", "toml", "sh", "py"];
 /// The file that contains every term.
 const LIST: &str = "xtask/src/terms.rs";
-const BASELINE: &str = "xtask/terms.txt";
 
-/// The number of occurrences of each term in each file.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Counts(BTreeMap<String, BTreeMap<String, usize>>);
-
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let workspace = Workspace::find()?;
-    let baseline = workspace.root.join(BASELINE);
-    if baseline.exists() || !arguments.bless {
-        check(&workspace)?;
-    }
-    if arguments.bless {
-        fs::write(baseline, Counts::of(&workspace.root)?.to_text())
-            .with_context(|| format!("cannot write {BASELINE}"))?;
-    }
+pub(crate) fn run() -> Result<ExitCode> {
+    check(&Workspace::find()?)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Compares the tree with the counts in `terms.txt`.
+/// Checks every file of the project.
+///
+/// # Errors
+/// Lists each retired term with its replacement, and each wide line.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
-    let text = fs::read_to_string(workspace.root.join(BASELINE))
-        .with_context(|| format!("cannot read {BASELINE}"))?;
-    let (before, now) = (Counts::parse(&text)?, Counts::of(&workspace.root)?);
-    let risen = now.risen_since(&before);
-    if !risen.is_empty() {
-        bail!("new text has retired terms, or lines over {WIDTH} columns:\n{risen}");
+    let root = &workspace.root;
+    let mut found = String::new();
+    for file in sources::files(root, EXTENSIONS)? {
+        let name = file.to_string_lossy();
+        if name != LIST {
+            let text = fs::read(root.join(&file)).with_context(|| format!("cannot read {name}"))?;
+            found += &findings(&name, &String::from_utf8_lossy(&text));
+        }
     }
-    let (was, is) = (before.sum(), now.sum());
-    if is < was {
-        eprintln!(
-            "xtask: {} retired terms and wide lines fewer than {BASELINE} allows ({is} are left);",
-            was - is
-        );
-        eprintln!("       `cargo xtask terms --bless` lowers it");
+    if !found.is_empty() {
+        bail!("retired terms, or lines over {WIDTH} columns:\n{found}");
     }
     Ok(())
 }
 
-impl Counts {
-    fn of(root: &Path) -> Result<Self> {
-        let code_width = code_width(root)?;
-        let mut counts = Self::default();
-        for file in sources::files(root, EXTENSIONS)? {
-            let name = file.to_string_lossy().into_owned();
-            if name == LIST {
-                continue;
-            }
-            let text = fs::read(root.join(&file)).with_context(|| format!("cannot read {name}"))?;
-            let found = count(&name, &String::from_utf8_lossy(&text), code_width);
-            if !found.is_empty() {
-                counts.0.insert(name, found);
-            }
-        }
-        Ok(counts)
-    }
-
-    fn parse(text: &str) -> Result<Self> {
-        let mut counts = Self::default();
-        for line in text.lines().filter(|line| !line.starts_with('#')) {
-            let mut fields = line.split('\t');
-            let file = fields.next().unwrap_or_default();
-            for field in fields {
-                let (term, count) =
-                    field.split_once('=').with_context(|| format!("{BASELINE}: {line}"))?;
-                let count = count.parse().with_context(|| format!("{BASELINE}: {line}"))?;
-                counts.0.entry(file.to_owned()).or_default().insert(term.to_owned(), count);
-            }
-        }
-        Ok(counts)
-    }
-
-    fn to_text(&self) -> String {
-        let mut text =
-            String::from("# Retired terms that are left, by file: see xtask/src/terms.rs.\n");
-        for (file, terms) in &self.0 {
-            text.push_str(file);
-            for (term, count) in terms {
-                let _ = write!(text, "\t{term}={count}");
-            }
-            text.push('\n');
-        }
-        text
-    }
-
-    fn sum(&self) -> usize {
-        self.0.values().flat_map(BTreeMap::values).sum()
-    }
-
-    fn of_term(&self, term: &str) -> usize {
-        self.0.values().filter_map(|terms| terms.get(term)).sum()
-    }
-
-    /// Describes each term that occurs more often than before: its replacement, and the files.
-    fn risen_since(&self, before: &Self) -> String {
-        let mut text = String::new();
-        let terms = RETIRED.iter().map(|(forms, instead)| (forms[0], *instead));
-        for (term, instead) in terms.chain([(WIDE, "shorter lines")]) {
-            let (was, is) = (before.of_term(term), self.of_term(term));
-            if is <= was {
-                continue;
-            }
-            let _ =
-                writeln!(text, "  {term}: {is}, {} more than before; write: {instead}", is - was);
-            for (file, terms) in &self.0 {
-                let count =
-                    |counts: &BTreeMap<String, usize>| counts.get(term).copied().unwrap_or(0);
-                let (was, is) = (before.0.get(file).map_or(0, count), count(terms));
-                if is > was {
-                    let _ = writeln!(text, "    {file}: {is}, was {was}");
-                }
-            }
-        }
-        text
-    }
-}
-
-/// Returns rustfmt's width of code.
-fn code_width(root: &Path) -> Result<usize> {
-    let text = fs::read_to_string(root.join("rustfmt.toml")).context("cannot read rustfmt.toml")?;
-    let width = text.lines().find_map(|line| line.strip_prefix("max_width = "));
-    Ok(width.and_then(|width| width.trim().parse().ok()).unwrap_or(WIDTH))
-}
-
-/// Counts the terms of a file, by their first form, and its wide lines.
-fn count(name: &str, text: &str, code_width: usize) -> BTreeMap<String, usize> {
-    let mut found = BTreeMap::new();
+/// Lists what is wrong with a file, a line each.
+fn findings(name: &str, text: &str) -> String {
+    let mut found = String::new();
     let mut last = String::new();
-    for line in text.lines() {
-        if line.chars().count() > width(name, line, code_width) {
-            *found.entry(WIDE.to_owned()).or_default() += 1;
+    for (index, line) in text.lines().enumerate() {
+        let number = index + 1;
+        if line.chars().count() > WIDTH && can_be_broken(name, line) {
+            let _ = writeln!(found, "  {name}:{number}: over {WIDTH} columns");
         }
         for word in words(line) {
             let two = format!("{last} {word}");
             let is_term = |forms: &[&str]| forms.contains(&&*word) || forms.contains(&&*two);
-            if let Some((forms, _)) = RETIRED.iter().find(|(forms, _)| is_term(forms)) {
-                *found.entry(forms[0].to_owned()).or_default() += 1;
+            if let Some((forms, instead)) = RETIRED.iter().find(|(forms, _)| is_term(forms)) {
+                let _ = writeln!(found, "  {name}:{number}: `{}`; write: {instead}", forms[0]);
             }
             last = word;
         }
@@ -226,27 +114,32 @@ fn count(name: &str, text: &str, code_width: usize) -> BTreeMap<String, usize> {
     found
 }
 
-/// Returns the maximum width of a line. Rows of tables, addresses and lines of code that are wide
-/// for one string literal cannot be broken.
-fn width(name: &str, line: &str, code_width: usize) -> usize {
+/// Returns whether a wide line can be broken. Rows of tables, links, and lines of code that are
+/// wide for one string literal cannot.
+fn can_be_broken(name: &str, line: &str) -> bool {
     let start = line.trim_start();
-    if line.contains("://") || (name.ends_with(".md") && start.starts_with('|')) {
-        usize::MAX
-    } else if name.ends_with(".rs") && !start.starts_with("//") {
-        let is_unbreakable = TABLES.contains(&name) || has_one_literal(line, code_width);
-        if is_unbreakable { usize::MAX } else { code_width }
-    } else {
-        WIDTH
+    let is_row = |text: &str| text.trim_start().starts_with('|');
+    let is_link = line.contains("://") || line.contains("](");
+    if is_link || (name.ends_with(".md") && is_row(start)) {
+        return false;
+    }
+    match start.strip_prefix("//") {
+        Some(comment) => !is_row(comment.trim_start_matches(['/', '!'])),
+        None if Path::new(name).extension().is_some_and(|extension| extension == "rs") => {
+            !TABLES.contains(&name) && !has_one_literal(line)
+        }
+        None => !has_one_literal(line),
     }
 }
 
-/// Returns whether a line has one string literal, and fits into `width` without its text.
-fn has_one_literal(line: &str, width: usize) -> bool {
+/// Returns whether a line has one string literal, and is narrow without its text.
+fn has_one_literal(line: &str) -> bool {
     let literal = line.split_once('"').and_then(|(before, rest)| {
         let (text, after) = rest.rsplit_once('"')?;
-        Some((text.replace("\\\\", "").replace("\\\"", ""), before.len() + after.len()))
+        let text = text.replace("\\\\", "").replace("\\\"", "");
+        Some((text, before.chars().count() + after.chars().count()))
     });
-    literal.is_some_and(|(text, rest)| !text.contains('"') && rest + 2 <= width)
+    literal.is_some_and(|(text, rest)| !text.contains('"') && rest + 2 <= WIDTH)
 }
 
 /// Returns the words of a line, also within identifiers: `SLOT_PATIENCE`, `isNobody`.
@@ -273,47 +166,41 @@ fn camel_case_parts(word: &str) -> Vec<&str> {
 mod tests {
     use super::*;
 
-    fn found(text: &str) -> Vec<(String, usize)> {
-        count("file.rs", text, 110).into_iter().collect()
+    fn terms(text: &str) -> usize {
+        findings("file.rs", text).lines().count()
     }
 
     #[test]
     fn term_is_found_in_prose_and_in_identifiers() {
-        assert_eq!(found("SLOT_PATIENCE"), [("patience".to_owned(), 1)]);
-        assert_eq!(found("// No\n// one lends, nobody asks."), [("nobody".to_owned(), 2)]);
-        assert_eq!(found("fn turnBooksOf(estateOf: Estate)").len(), 2);
-        assert_eq!(found("wildcard, discard, parking_lot, Borrow"), []);
+        assert_eq!(
+            findings("f.c", "SLOT_PATIENCE"),
+            "  f.c:1: `patience`; write: timeout, wait budget\n"
+        );
+        assert_eq!(terms("// No\n// one lends, nobody asks."), 2);
+        assert_eq!(terms("fn turnBooksOf(estateOf: Estate)"), 3);
+        assert_eq!(terms("wildcard, discard, parking_lot, Borrow"), 0);
     }
 
     #[test]
-    fn wide_line_counts_if_it_can_be_broken() {
+    fn wide_line_is_found_if_it_can_be_broken() {
         let wide = "x".repeat(105);
-        for (name, line, counts) in [
+        for (name, line, expected) in [
             ("a.md", wide.clone(), true),
             ("a.md", format!("| {wide} |"), false),
-            ("a.rs", wide.clone(), false),
+            ("a.md", format!("![a picture](pictures/{wide}.svg)"), false),
             ("a.rs", format!("// {wide}"), true),
+            ("a.rs", format!("//! | {wide} |"), false),
             ("a.rs", format!("// http://{wide}"), false),
-            ("b.rs", format!("x{wide}{wide}"), true),
+            ("b.rs", wide.clone(), true),
             ("b.rs", format!("f(\"{wide}\\\"{wide}\");"), false),
             ("b.rs", format!("f(\"{wide}\", \"{wide}\");"), true),
             ("b.rs", format!("\"{wide}{wide} \\"), true),
             ("b.rs", format!("// \"{wide}\""), true),
+            ("c.toml", format!("description = \"{wide}\""), false),
             (TABLES[0], format!("x{wide}{wide}"), false),
             (TABLES[0], format!("// {wide}"), true),
         ] {
-            assert_eq!(count(name, &line, 110).contains_key(WIDE), counts, "{name}: {line}");
+            assert_eq!(findings(name, &line).contains("columns"), expected, "{name}: {line}");
         }
-    }
-
-    #[test]
-    fn move_to_another_file_does_not_raise_a_count() {
-        let counts = |text: &str| Counts::parse(text).expect("counts");
-        let before = counts("a.rs\tbooks=2\twide=1\nb.rs\tbooks=1\n");
-        assert_eq!(before, Counts::parse(&before.to_text()).expect("counts"));
-        assert_eq!(counts("c.rs\tbooks=3\twide=1\n").risen_since(&before), "");
-        let risen = counts("a.rs\tbooks=1\nb.rs\tbooks=3\n").risen_since(&before);
-        assert!(risen.contains("books: 4, 1 more") && risen.contains("b.rs: 3, was 1"), "{risen}");
-        assert!(!risen.contains("a.rs") && !risen.contains("wide"), "{risen}");
     }
 }
