@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Between two lists nothing is lost: a watch continues from the last version that was received. A
-//! list at each resync interval corrects what went wrong all the same.
+//! list at each resync interval corrects any remaining error.
 
 use std::time::Duration;
 

@@ -26,7 +26,7 @@ impl Holding {
     pub fn of(pod: &PodRequest, node: &NodeGpus) -> Self {
         match shares_of(pod, node) {
             Ok(shares) => Self::Shares(shares),
-            // A spoiled annotation may be repaired. Then the pod holds what it held before.
+            // An invalid annotation may be corrected. Then the pod holds what it held before.
             Err(refusal) if pod.running || (pod.requests.is_ok() && pod.allocation != Ok(None)) => {
                 Self::Unclear(refusal)
             }

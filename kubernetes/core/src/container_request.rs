@@ -82,7 +82,7 @@ pub struct ContainerRequest {
 
 impl ContainerRequest {
     /// Returns the requests of a pod in the order in which the containers run, init containers
-    /// first. Empty if the pod requests nothing of ours.
+    /// first. Empty if the pod requests no GPU.
     ///
     /// # Errors
     /// An amount is invalid, or the pod uses two dialects.

@@ -243,7 +243,7 @@ struct RequestingPod {
     uid: String,
     /// Node that an earlier attempt has claimed.
     claimed: Option<String>,
-    /// `None` if it requests nothing of ours.
+    /// `None` if it requests no GPU.
     resource_request: Result<Option<ResourceRequest>, Refusal>,
 }
 
@@ -359,7 +359,7 @@ pub fn inspect(cluster: &Cluster, only: Option<&str>) -> Inspected {
         .map(|(node, accounting)| inspected(node, accounting))
         .collect();
     let error = match only {
-        Some(name) if nodes.is_empty() => format!("the node {name} is not there"),
+        Some(name) if nodes.is_empty() => format!("the node {name} does not exist"),
         _ => String::new(),
     };
     Inspected { nodes, error }

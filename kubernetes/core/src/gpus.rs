@@ -11,7 +11,7 @@ use crate::refusal::{Refusal, quoted};
 use crate::share::Share;
 use crate::unit::Unit;
 
-/// Maximum number of containers on a GPU: the monitor gives turns to so many.
+/// Maximum number of containers on a GPU: the monitor can give turns to so many.
 pub const MAX_CONTAINERS: u32 = 25;
 
 /// Maximum number of GPUs of a node.

@@ -33,7 +33,7 @@ pub struct PodRequest {
 }
 
 impl PodRequest {
-    /// Returns `None` if the pod requests nothing of ours, or has ended and holds nothing.
+    /// Returns `None` if the pod requests no GPU, or has ended and holds nothing.
     #[must_use]
     pub fn of(pod: &Pod, dialects: Dialects) -> Option<Self> {
         if has_ended(pod) {
@@ -58,7 +58,7 @@ impl PodRequest {
         })
     }
 
-    /// Returns whether the pod requested something of ours and has ended, which is final.
+    /// Returns whether the pod requested a GPU and has ended, which is final.
     #[must_use]
     pub fn has_ended(pod: &Pod, dialects: Dialects) -> bool {
         has_ended(pod) && ContainerRequest::of_pod(pod, dialects) != Ok(Vec::new())

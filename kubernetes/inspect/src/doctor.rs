@@ -56,7 +56,7 @@ pub(crate) async fn run(
     if let Some(root) = here {
         files::examine(root, &mut findings);
     }
-    // Most nodes have no kubeconfig; their files are checked all the same.
+    // Most nodes have no kubeconfig; their files are checked nevertheless.
     let error = match outcome {
         Err(error) if here.is_some() => Some(error),
         outcome => outcome.map_err(|error| error.with_code(CANNOT_EXAMINE)).map(|()| None)?,

@@ -125,7 +125,7 @@ fn late_event_does_not_restore_an_ended_pod() {
         cluster.apply_pod(&pod);
         assert_eq!(held(&cluster, "n"), 0);
     }
-    // A pod that requests nothing of ours is not recorded.
+    // A pod that requests no GPU is not recorded.
     let mut plain = crate::fixture::pod("p", &[]);
     plain.status.phase = "Succeeded".into();
     cluster.apply_pod(&plain);

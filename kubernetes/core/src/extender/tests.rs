@@ -187,7 +187,7 @@ fn inspect_reply_equals_that_of_gpushare() {
     assert_eq!(text(&inspect(&cluster, None)), golden("inspect-reply.json").trim_end());
     assert_eq!(
         text(&inspect(&cluster, Some("n9"))),
-        r#"{"nodes":[],"error":"the node n9 is not there"}"#
+        r#"{"nodes":[],"error":"the node n9 does not exist"}"#
     );
     assert_eq!(inspect(&cluster, Some("n3")).nodes.len(), 1);
 }
