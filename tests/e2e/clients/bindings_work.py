@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vendor's Python bindings of the driver API at work: streams, events, pools, virtual memory, graphs, and the right bytes after each."""
+"""The vendor's Python bindings of the driver API: streams, events, pools, virtual memory, graphs.
+
+Checks the bytes after each.
+"""
 
 import ctypes
 import os
@@ -20,14 +23,14 @@ SIZE = 4 * MIB
 
 
 def check(answered):
-    """The values of a call that has to succeed."""
+    """Returns the values of a call that must succeed."""
     result, *values = answered
     expect("the call's result", result, driver.CUresult.CUDA_SUCCESS)
     return values[0] if len(values) == 1 else values
 
 
 def pinned(data=None):
-    """Host memory that copies in stream order read and write; its address."""
+    """Returns the address of host memory for copies in stream order."""
     address = int(check(driver.cuMemHostAlloc(SIZE, 0)))
     ctypes.memmove(address, data if data is not None else bytes(SIZE), SIZE)
     return address
@@ -42,7 +45,7 @@ def event():
 
 
 class Kernel:
-    """A kernel that takes 200 us and changes nothing."""
+    """Loads a kernel that takes 200 us and changes nothing."""
 
     def __init__(self):
         self.module = check(driver.cuModuleLoadData(PTX))
@@ -56,7 +59,7 @@ class Kernel:
 
 
 def streams_and_events(kernel):
-    """A copy in one stream waits for one in another; the time between two events is that of the work between them."""
+    """Checks that a copy waits for one in another stream, and the time between two events."""
     data = os.urandom(SIZE)
     source, back = pinned(data), pinned()
     first, second = stream(), stream()
@@ -70,7 +73,7 @@ def streams_and_events(kernel):
     check(driver.cuEventRecord(copied, first))
     check(driver.cuStreamWaitEvent(second, copied, 0))
     check(driver.cuMemcpyDtoHAsync(back, on_gpu, SIZE, second))
-    # It cannot be done yet: ten kernels come first.
+    # It cannot have run yet: ten kernels come first.
     expect("the query", driver.cuStreamQuery(second)[0], driver.CUresult.CUDA_ERROR_NOT_READY)
     check(driver.cuStreamSynchronize(second))
     expect("bytes through two streams", ctypes.string_at(back, SIZE), data)
@@ -87,7 +90,7 @@ def streams_and_events(kernel):
 
 
 def pools(device):
-    """Memory in stream order holds what is copied there, and stays with the pool until it is trimmed."""
+    """Checks stream-ordered memory: its bytes, and that the pool keeps it until it is trimmed."""
     data = os.urandom(SIZE)
     source, back = pinned(data), pinned()
     on = stream()
@@ -118,7 +121,7 @@ def pools(device):
 
 
 def virtual_memory():
-    """Physical memory mapped at two places is the same bytes at both."""
+    """Checks that physical memory mapped at two addresses has the same bytes at both."""
     prop = driver.CUmemAllocationProp()
     prop.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     prop.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
@@ -149,7 +152,8 @@ def virtual_memory():
 
 
 def graphs(kernel):
-    """A captured graph of copies, a fill and kernels in two streams does its work at each launch, with the bytes of then."""
+    """Checks that a captured graph of copies, a fill and kernels in two streams uses the
+    current bytes at each launch."""
     source, back = pinned(), pinned()
     on, beside = stream(), stream()
     on_gpu = check(driver.cuMemAlloc(SIZE))
@@ -163,7 +167,7 @@ def graphs(kernel):
     check(driver.cuEventRecord(joined, beside))
     check(driver.cuStreamWaitEvent(on, joined, 0))
     check(driver.cuMemcpyDtoHAsync(back, on_gpu, SIZE, on))
-    # What is captured is not done.
+    # Captured work is not executed.
     expect("capturing", check(driver.cuStreamIsCapturing(on)).name, "CU_STREAM_CAPTURE_STATUS_ACTIVE")
     graph = check(driver.cuStreamEndCapture(on))
     _, nodes = check(driver.cuGraphGetNodes(graph, 0))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the client programs share: a watchdog, the expected size of the GPU, and the answer as one line of JSON.
+"""Shared by the client programs: a watchdog, the expected GPU size, the answer as a line of JSON.
 
-Each program takes the number of bytes that the GPU should have (`--total BYTES`, or CGPU_EXPECT_TOTAL); without it, any size is
-right. It exits 0 if all that it checks held.
+`--total BYTES`, or CGPU_EXPECT_TOTAL, is the expected size of the GPU; without it, any size is right.
+A program exits 0 if all checks hold.
 """
 
 import argparse
@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 def start(what, seconds=240):
-    """Reads the arguments; SIGALRM ends the program after `seconds`."""
+    """Parses the arguments. SIGALRM ends the program after `seconds`."""
     signal.alarm(seconds)
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--total", type=int, default=int(os.environ.get("CGPU_EXPECT_TOTAL", "0")))
@@ -22,13 +22,16 @@ def start(what, seconds=240):
 
 
 def expect(what, found, wanted):
-    """The two must be equal."""
+    """Fails unless the two are equal."""
     if found != wanted:
         raise SystemExit(f"{what}: expected {wanted}, found {found}")
 
 
 def fill(allocate, sizes=(512 * MIB, 16 * MIB, 2 * MIB)):
-    """Calls `allocate(bytes)` until it returns None, with smaller and smaller sizes; what it gave, and how many bytes."""
+    """Calls `allocate(bytes)` with smaller and smaller sizes until it returns None.
+
+    Returns the allocations and their bytes.
+    """
     blocks, granted = [], 0
     for size in sizes:
         while (block := allocate(size)) is not None:

@@ -1,12 +1,17 @@
-"""Asks a container engine for pods and containers as Kubernetes' node agent does: CRI, over gRPC.
+"""Creates pods and containers in a container engine as the kubelet does: by CRI, over gRPC.
 
-cri.py SOCKET pod NAME HANDLER                          a pod on the host's network, by this runtime class's handler; prints its id
-cri.py SOCKET container POD_ID POD NAME IMAGE VAR...    a container in it, with these variables; prints its id
+cri.py SOCKET pod NAME HANDLER
+    creates a pod on the host's network with this runtime class's handler; prints its ID
+cri.py SOCKET container POD_ID POD NAME IMAGE VAR...
+    creates a container in it with these variables; prints its ID
 cri.py SOCKET start ID
-cri.py SOCKET exec ID WORD...                           prints what it prints; exits as it exits
-cri.py SOCKET remove POD_ID                             with its containers
+cri.py SOCKET exec ID WORD...
+    prints the command's output; exits with its code
+cri.py SOCKET remove POD_ID
+    removes the pod with its containers
 
-Messages are written by hand: a few fields of the published interface (runtime.v1), by their numbers. What is refused is told in one line, with exit code 1.
+Messages are encoded by hand: a few fields of runtime.v1, by their numbers. An error is one line,
+with exit code 1.
 """
 
 import sys
@@ -28,7 +33,7 @@ def varint(value):
 
 
 def message(*fields):
-    """Fields as (number, value): bytes and text as they are, numbers as varints."""
+    """Encodes fields (number, value): bytes and text as they are, numbers as varints."""
     out = b""
     for number, value in fields:
         if isinstance(value, int):
@@ -40,7 +45,7 @@ def message(*fields):
 
 
 def fields(data):
-    """The other way round: a list of (number, value)."""
+    """Decodes to a list of (number, value)."""
     at, found = 0, []
 
     def number():

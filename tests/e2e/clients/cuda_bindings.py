@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vendor's Python bindings of the driver API: fills the GPU, gets the ordinary error, frees, goes on; copies, loads, launches."""
+"""The vendor's Python bindings of the driver API.
+
+Fills the GPU, gets the ordinary error, frees, goes on. Copies, loads, launches.
+"""
 
 import ctypes
 import os
@@ -21,7 +24,7 @@ OUT_OF_MEMORY = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 
 
 def check(answered):
-    """The values of a call that has to succeed."""
+    """Returns the values of a call that must succeed."""
     result, *values = answered
     expect("the call's result", result, SUCCESS)
     return values[0] if len(values) == 1 else values
@@ -36,7 +39,7 @@ def allocate(size):
 
 
 def copy_and_back():
-    """Bytes that went to the GPU, moved within it and were partly filled come back as they should."""
+    """Checks bytes that were copied to the GPU, within it, partly filled, and copied back."""
     size = 4 * MIB
     data = os.urandom(size)
     first, second = check(driver.cuMemAlloc(size)), check(driver.cuMemAlloc(size))
@@ -51,7 +54,7 @@ def copy_and_back():
 
 
 def launch():
-    """Loads a module and launches its kernel between two events; milliseconds between them."""
+    """Launches a kernel of a module between two events. Returns the milliseconds between them."""
     module = check(driver.cuModuleLoadData(PTX))
     kernel = check(driver.cuModuleGetFunction(module, b"spin_50us"))
     stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
@@ -91,7 +94,7 @@ def main():
     if managed == SUCCESS:
         check(driver.cuMemFree(address))
     free_after, _ = check(driver.cuMemGetInfo())
-    # More, if a process before this one had not quite gone yet.
+    # More, if an earlier process's memory is still draining.
     expect("nothing is left", free_after >= free, True)
     answer(
         client="cuda_bindings",

@@ -1,4 +1,4 @@
-"""Reads a monitor's metrics as a Prometheus client does, with the parser of prometheus_client; prints every sample as JSON."""
+"""Reads a monitor's metrics with the parser of prometheus_client and prints each sample as JSON."""
 
 import json
 import sys

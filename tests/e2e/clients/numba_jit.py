@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numba: compiles a kernel at run time and launches it; fills the GPU with arrays, gets the ordinary error, frees, goes on.
+"""Numba: compiles a kernel at run time and launches it.
 
-The simulated GPU computes nothing, so the kernel's result is only looked at on a real one (CGPU_EXPECT_RESULTS=1).
+Fills the GPU with arrays, gets the ordinary error, frees, goes on. The simulated GPU computes
+nothing, so the kernel's result is only checked on a real one (CGPU_EXPECT_RESULTS=1).
 """
 
 import gc
@@ -35,7 +36,7 @@ def allocate(size):
 
 
 def vectors():
-    """Vectors go to the GPU and come back; their sum is launched."""
+    """Copies vectors to the GPU and back, and launches a kernel that adds them."""
     first = numpy.arange(1 << 20, dtype=numpy.float32)
     second = numpy.random.default_rng(7).random(first.size, dtype=numpy.float32)
     on_gpu = cuda.to_device(first), cuda.to_device(second), cuda.device_array_like(first)
@@ -49,7 +50,7 @@ def vectors():
 
 
 def managed():
-    """The code with which managed memory is refused; 0 if it is not."""
+    """Returns the result with which managed memory is refused, or 0."""
     try:
         cuda.managed_array(1024, dtype=numpy.uint8)
         return 0
@@ -58,7 +59,10 @@ def managed():
 
 
 def free_memory(context):
-    """What is free when all that nobody holds is freed: arrays wait for the collector, and then in Numba's own queue."""
+    """Returns the free memory after a collection.
+
+    Unused arrays wait for the collector, and then in Numba's own queue.
+    """
     gc.collect()
     context.memory_manager.deallocations.clear()
     return context.get_memory_info().free
@@ -80,7 +84,7 @@ def main():
     vectors()
     refused = managed()
     free_after = free_memory(context)
-    # More, if a process before this one had not quite gone yet.
+    # More, if an earlier process's memory is still draining.
     expect("nothing is left", free_after >= free, True)
     answer(
         client="numba_jit",

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numba at work: streams, events, pinned and mapped memory, copies in stream order, slices, and the right bytes after each.
+"""Numba: streams, events, pinned and mapped memory, stream-ordered copies, slices.
 
-The simulated GPU computes nothing, so the kernel's result is only looked at on a real one (CGPU_EXPECT_RESULTS=1).
+Checks the bytes after each. The simulated GPU computes nothing, so the kernel's result is only
+checked on a real one (CGPU_EXPECT_RESULTS=1).
 """
 
 import os
@@ -29,7 +30,7 @@ def same(what, found, wanted):
 
 
 def streams(random):
-    """Two streams, each with its copies and kernels; an event of one that the other waits for."""
+    """Runs copies and kernels in two streams, one of which waits for an event of the other."""
     arrays = [cuda.pinned_array(LENGTH, dtype=numpy.float32) for _ in range(2)]
     both = [cuda.stream() for _ in arrays]
     kept = []
@@ -51,7 +52,7 @@ def streams(random):
 
 
 def time(random):
-    """Milliseconds between two events around a kernel."""
+    """Returns the milliseconds between two events around a kernel."""
     on_gpu = cuda.to_device(random.random(LENGTH, dtype=numpy.float32))
     scale[LENGTH // 256, 256](on_gpu, 1.0)
     begin, end = cuda.event(), cuda.event()
@@ -64,7 +65,7 @@ def time(random):
 
 
 def copies(random):
-    """Parts of arrays, arrays of two dimensions, within the GPU and out of it."""
+    """Copies parts of arrays and arrays of two dimensions within the GPU and out of it."""
     matrix = random.integers(0, 1 << 30, size=(512, 768), dtype=numpy.int64)
     on_gpu = cuda.to_device(matrix)
     same("rows", on_gpu[100:200].copy_to_host(), matrix[100:200])
@@ -77,7 +78,7 @@ def copies(random):
 
 
 def mapped(random):
-    """Host memory that the GPU sees: a kernel is given it, and copies read it."""
+    """Passes mapped host memory to a kernel and to copies."""
     array = cuda.mapped_array(LENGTH, dtype=numpy.float32)
     array[:] = random.random(LENGTH, dtype=numpy.float32)
     scale[LENGTH // 256, 256](array, 1.0)

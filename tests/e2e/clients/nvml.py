@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vendor's Python bindings of NVML: the GPU's size, what this process takes of it, and who is on it.
+"""The vendor's Python bindings of NVML: the GPU's size, this process's memory, and the processes.
 
-Takes memory through the driver, and looks whether NVML sees it come and go.
+Allocates memory through the driver and checks that NVML reports it until it is freed.
 """
 
 import os

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVML of several unequal GPUs, one of them divided (MIG), as the vendor's Python bindings and nvitop see them.
+"""NVML of unequal GPUs, one of them partitioned (MIG), by the vendor's bindings and nvitop.
 
-Computes on an instance, watches itself doing so, and waits for an error that `cgpu-sim` (CGPU_SIM_COMMAND) lets happen.
+Computes on an instance, reads its own utilisation, and waits for an error that `cgpu-sim`
+(CGPU_SIM_COMMAND) injects.
 """
 
 import os
@@ -42,7 +43,7 @@ def main():
     attributes = [pynvml.nvmlDeviceGetAttributes(instance) for instance in instances]
     uuids = [pynvml.nvmlDeviceGetUUID(instance) for instance in instances]
 
-    # The second instance is the one GPU that this program has.
+    # The second instance is this program's only device.
     os.environ["CUDA_VISIBLE_DEVICES"] = uuids[1]
     check(driver.cuInit(0))
     expect("GPUs of the program", check(driver.cuDeviceGetCount()), 1)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first GPU and who is on it, as the vendor's Python bindings of NVML tell it: one line for the GPU, one for each process."""
+"""The first GPU and its processes by the vendor's Python bindings of NVML.
+
+Prints one line for the GPU and one for each process.
+"""
 
 import signal
 
@@ -15,7 +18,7 @@ while samples is None:
     try:
         samples = pynvml.nvmlDeviceGetProcessUtilization(gpu, 0)
     except pynvml.NVMLError_InsufficientSize:
-        # There are more samples than when the bindings asked how many there are.
+        # There are more samples than when the bindings queried their number.
         pass
     except pynvml.NVMLError_NotFound:
         samples = []

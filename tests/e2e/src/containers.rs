@@ -21,7 +21,7 @@ pub enum Runtime {
 }
 
 /// Containers of one runtime on the simulated GPUs of a fixture.
-pub struct Yard<'a> {
+pub struct OciHost<'a> {
     fixture: &'a Fixture,
     runtime: Runtime,
     program: PathBuf,
@@ -30,8 +30,8 @@ pub struct Yard<'a> {
 }
 
 /// A container, deleted on drop.
-pub struct Boxed<'a> {
-    yard: &'a Yard<'a>,
+pub struct OciContainer<'a> {
+    oci: &'a OciHost<'a>,
     /// Its ID.
     pub id: String,
 }
@@ -73,7 +73,7 @@ pub(crate) fn unmount_below(folder: &Path) {
     }
 }
 
-impl<'a> Yard<'a> {
+impl<'a> OciHost<'a> {
     /// Returns containers on the GPUs of `fixture`, or None, after recording the skip, where the
     /// runtime cannot start any.
     #[must_use]
@@ -92,17 +92,17 @@ impl<'a> Yard<'a> {
         fs::write(fixture.path("runtime.toml"), text).expect("a configuration");
         let bundles =
             tempfile::Builder::new().prefix("cgpu-bundles-").tempdir().expect("a temporary folder");
-        let yard = Self { fixture, runtime, program, bundles };
+        let oci = Self { fixture, runtime, program, bundles };
         // Whether the runtime works here without cgpu.
-        let bundle = yard.bundle("probe", &[], &["true"]);
-        let mut probe = yard.elsewhere(&yard.program);
+        let bundle = oci.bundle("probe", &[], &["true"]);
+        let mut probe = oci.elsewhere(&oci.program);
         probe
             .arg("--root")
             .arg(fixture.path("state"))
             .args(["run", "--bundle"])
             .arg(&bundle)
             .arg("probe");
-        let outcome = Outcome::of(yard.placed(probe));
+        let outcome = Outcome::of(oci.placed(probe));
         // The simulated GPUs as the fixture's monitor sees them.
         let _ = std::os::unix::fs::symlink(
             fixture.root().join("gpus").join(gpus.replace('/', "+")),
@@ -116,7 +116,7 @@ impl<'a> Yard<'a> {
             );
             return None;
         }
-        Some(yard)
+        Some(oci)
     }
 
     fn elsewhere(&self, program: &Path) -> Command {
@@ -191,20 +191,20 @@ impl<'a> Yard<'a> {
 
     /// Creates and starts a container that sleeps.
     #[must_use]
-    pub fn start(&self, id: &str, variables: &[&str]) -> Boxed<'_> {
+    pub fn start(&self, id: &str, variables: &[&str]) -> OciContainer<'_> {
         let bundle = self.bundle(id, variables, &["sleep", "600"]);
         self.start_bundle(id, &bundle)
     }
 
     /// Creates and starts a container from a bundle.
     #[must_use]
-    pub fn start_bundle(&self, id: &str, bundle: &Path) -> Boxed<'_> {
+    pub fn start_bundle(&self, id: &str, bundle: &Path) -> OciContainer<'_> {
         self.start_bundle_by(&|arguments| self.runtime(arguments), id, bundle)
     }
 
     /// Creates and starts a container with the OCI runtime itself.
     #[must_use]
-    pub fn start_bare(&self, id: &str, bundle: &Path) -> Boxed<'_> {
+    pub fn start_bare(&self, id: &str, bundle: &Path) -> OciContainer<'_> {
         self.start_bundle_by(&|arguments| self.bare(arguments), id, bundle)
     }
 
@@ -213,14 +213,14 @@ impl<'a> Yard<'a> {
         by: &dyn Fn(&[&str]) -> Command,
         id: &str,
         bundle: &Path,
-    ) -> Boxed<'_> {
+    ) -> OciContainer<'_> {
         // The container's process must not hold the test's pipes.
         let log = self.fixture.path(&format!("{id}.out"));
         let create = by(&["create", "--bundle", &bundle.to_string_lossy(), id]);
         Outcome::of(quietly(&create, &log)).exits_or_shows(0, &log);
-        let boxed = Boxed { yard: self, id: id.to_owned() };
+        let container = OciContainer { oci: self, id: id.to_owned() };
         Outcome::of(by(&["start", id])).exits(0);
-        boxed
+        container
     }
 
     /// Tries to create a container, which must be refused, and returns the message.
@@ -245,17 +245,17 @@ impl<'a> Yard<'a> {
             id,
         ]);
         if outcome.code() == Some(0) {
-            drop(Boxed { yard: self, id: id.to_owned() });
+            drop(OciContainer { oci: self, id: id.to_owned() });
         }
         assert_eq!(outcome.code(), Some(1), "{outcome:?}");
         let lines = fs::read_to_string(&log).unwrap_or_default();
         let last: Value = serde_json::from_str(lines.lines().next_back().unwrap_or_default())
             .expect("a line of JSON");
         assert_eq!(last["level"], "error");
-        let sentence = last["msg"].as_str().expect("a message").to_owned();
-        assert!(outcome.stderr.contains(&sentence), "{outcome:?}");
+        let message = last["msg"].as_str().expect("a message").to_owned();
+        assert!(outcome.stderr.contains(&message), "{outcome:?}");
         assert!(!self.folder(id).exists(), "the folder of {id} is left");
-        sentence
+        message
     }
 
     /// Returns the container's folder on this host.
@@ -265,13 +265,13 @@ impl<'a> Yard<'a> {
     }
 }
 
-impl Boxed<'_> {
+impl OciContainer<'_> {
     /// Runs a program in it.
     #[must_use]
     pub fn exec(&self, arguments: &[&str]) -> Outcome {
         let mut all = vec!["exec", &self.id];
         all.extend(arguments);
-        Outcome::of(self.yard.runtime(&all))
+        Outcome::of(self.oci.runtime(&all))
     }
 
     /// Starts a program in it.
@@ -279,27 +279,27 @@ impl Boxed<'_> {
     pub fn spawn(&self, arguments: &[&str]) -> Child {
         let mut all = vec!["exec", &self.id];
         all.extend(arguments);
-        Child::start(self.yard.runtime(&all))
+        Child::start(self.oci.runtime(&all))
     }
 
     /// Deletes it with all its processes.
     pub fn delete(self) {
-        Outcome::of(self.yard.runtime(&["delete", "--force", &self.id])).exits(0);
+        Outcome::of(self.oci.runtime(&["delete", "--force", &self.id])).exits(0);
         std::mem::forget(self);
     }
 }
 
-impl Drop for Boxed<'_> {
+impl Drop for OciContainer<'_> {
     fn drop(&mut self) {
         // A failed test leaves no container.
-        let _ = self.yard.runtime(&["delete", "--force", &self.id]).output();
+        let _ = self.oci.runtime(&["delete", "--force", &self.id]).output();
     }
 }
 
 impl Outcome {
     fn exits_or_shows(self, code: i32, log: &Path) {
-        let said = fs::read_to_string(log).unwrap_or_default();
-        assert!(self.code() == Some(code), "{self:#?} {said}");
+        let printed = fs::read_to_string(log).unwrap_or_default();
+        assert!(self.code() == Some(code), "{self:#?} {printed}");
     }
 }
 
@@ -366,7 +366,7 @@ pub fn configuration(variables: &[&str], arguments: &[&str]) -> Value {
             "noNewPrivileges": true
         },
         "root": {"path": "rootfs", "readonly": true},
-        "hostname": "boxed",
+        "hostname": "container",
         "mounts": [
             {"destination": "/proc", "type": "proc", "source": "proc"},
             {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755", "size=65536k"]},

@@ -119,9 +119,9 @@ impl Docker {
         Outcome::of(set).exits(0);
 
         let mut docker = Self { folder, options: options.to_vec(), daemon, setup, process: None };
-        if let Err(said) = docker.come() {
+        if let Err(printed) = docker.start_daemon() {
             let tool = if docker.setup.is_some() { "userns" } else { "docker" };
-            skip(test, tool, &format!("the Docker daemon does not start here: {said}"));
+            skip(test, tool, &format!("the Docker daemon does not start here: {printed}"));
             return None;
         }
         furnish(fixture, &folder_of_image(&docker));
@@ -137,7 +137,7 @@ impl Docker {
     }
 
     /// Starts the daemon and waits until it answers. Returns its output if it does not.
-    fn come(&mut self) -> Result<(), String> {
+    fn start_daemon(&mut self) -> Result<(), String> {
         let at = |name: &str| self.folder.path().join(name);
         let mut command = Command::new(&self.daemon);
         let path = std::env::var("PATH").unwrap_or_default();
@@ -168,7 +168,7 @@ impl Docker {
     }
 
     /// Ends the daemon with SIGTERM, as a service manager does.
-    fn go(&mut self) {
+    fn stop_daemon(&mut self) {
         let Some(mut process) = self.process.take() else { return };
         process.signal(libc::SIGTERM);
         let deadline = Instant::now() + TIMEOUT;
@@ -179,8 +179,8 @@ impl Docker {
 
     /// Restarts the daemon.
     pub fn restart(&mut self) {
-        self.go();
-        self.come().expect("the daemon comes back");
+        self.stop_daemon();
+        self.start_daemon().expect("the daemon comes back");
     }
 
     /// Returns the daemon's client, for other threads.
@@ -274,7 +274,7 @@ impl Drop for Docker {
         }
         // The daemon must unmount before the folder is removed; with live-restore one mount is
         // left.
-        self.go();
+        self.stop_daemon();
         unmount_below(self.folder.path());
     }
 }

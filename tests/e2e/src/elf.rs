@@ -42,8 +42,8 @@ impl Elf {
     /// Returns the versions of the symbols that it imports, e.g. `GLIBC_2.14`.
     #[must_use]
     pub fn versions(&self) -> BTreeSet<String> {
-        let taken = self.symbols.iter().filter(|row| row[6] == "UND");
-        taken
+        let imported = self.symbols.iter().filter(|row| row[6] == "UND");
+        imported
             .filter_map(|row| Some(row[7].split_once('@')?.1.trim_start_matches('@').to_owned()))
             .collect()
     }
@@ -52,8 +52,8 @@ impl Elf {
     /// checked before it is loaded.
     #[must_use]
     pub fn unversioned(&self) -> BTreeSet<String> {
-        let taken = self.symbols.iter().filter(|row| row[6] == "UND" && row[4] == "GLOBAL");
-        taken.map(|row| row[7].clone()).filter(|name| !name.contains('@')).collect()
+        let imported = self.symbols.iter().filter(|row| row[6] == "UND" && row[4] == "GLOBAL");
+        imported.map(|row| row[7].clone()).filter(|name| !name.contains('@')).collect()
     }
 
     /// Returns the libraries that it depends on.

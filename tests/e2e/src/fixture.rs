@@ -29,7 +29,7 @@ const LIFETIME: Duration = Duration::from_secs(300);
 
 /// A host with simulated GPUs in a temporary folder, which is removed on drop.
 pub struct Fixture {
-    folder: Ground,
+    folder: FixtureFolder,
     dist: Dist,
     gpus: String,
     driver: &'static str,
@@ -40,15 +40,15 @@ pub struct Fixture {
 
 /// The fixture's folder. It is unmounted on drop, since engines leave mounts of containers that
 /// they could not delete.
-struct Ground(TempDir);
+struct FixtureFolder(TempDir);
 
-impl Ground {
+impl FixtureFolder {
     fn path(&self) -> &Path {
         self.0.path()
     }
 }
 
-impl Drop for Ground {
+impl Drop for FixtureFolder {
     fn drop(&mut self) {
         unmount_below(&self.path().join("root/containers"));
     }
@@ -75,7 +75,7 @@ impl Fixture {
             .tempdir_in(place)
             .expect("a temporary folder");
         Self {
-            folder: Ground(folder),
+            folder: FixtureFolder(folder),
             dist: Dist::find(),
             gpus: gpus.to_owned(),
             driver: "sim",
@@ -113,7 +113,7 @@ impl Fixture {
 
     /// Adds to the deadline of monitors and workers.
     #[must_use]
-    pub fn lasting(self, more: Duration) -> Self {
+    pub fn with_extra_time(self, more: Duration) -> Self {
         Self { lifetime: LIFETIME + more, ..self }
     }
 
@@ -235,10 +235,10 @@ impl Fixture {
     }
 
     /// Polls until there is an answer.
-    pub fn eventually<T>(&self, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    pub fn eventually<T>(&self, what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
         let deadline = Instant::now() + DRAIN;
         loop {
-            if let Some(answer) = ask() {
+            if let Some(answer) = poll() {
                 return answer;
             }
             assert!(Instant::now() < deadline, "never: {what}");
@@ -247,7 +247,7 @@ impl Fixture {
     }
 
     /// Polls until the list is empty.
-    pub fn none_is_left(&self, what: &str, mut left: impl FnMut() -> Vec<String>) {
+    pub fn wait_until_none(&self, what: &str, mut left: impl FnMut() -> Vec<String>) {
         let deadline = Instant::now() + DRAIN;
         loop {
             let left = left();
@@ -265,7 +265,7 @@ impl Fixture {
         while self.used(container, 0) != 0 {
             assert!(
                 Instant::now() < deadline,
-                "{} bytes are left on the books",
+                "{} bytes are still charged",
                 self.used(container, 0)
             );
             std::thread::sleep(Duration::from_millis(100));
@@ -291,7 +291,7 @@ impl Container {
 
     /// Sets a weight.
     #[must_use]
-    pub fn weighing(self, weight: u32) -> Self {
+    pub fn with_weight(self, weight: u32) -> Self {
         let limits = format!("version 1\nname {}\nweight {weight}\n", self.name());
         fs::write(self.file("limits"), limits).expect("limits can be written");
         self.with("ALIYUN_COM_GPU_SCHD_WEIGHT", &weight.to_string())

@@ -97,7 +97,7 @@ impl Worker {
     }
 
     /// Sends a command and waits for its answer.
-    pub fn ask(&mut self, command: &str) -> Value {
+    pub fn request(&mut self, command: &str) -> Value {
         self.process.write(&format!("{command}\n"));
         self.answer()
     }

@@ -20,7 +20,9 @@ mod skip;
 mod terminal;
 
 pub use child::{Child, Outcome};
-pub use containers::{Boxed, Runtime, Yard, configuration, furnish, is_reachable, needed};
+pub use containers::{
+    OciContainer, OciHost, Runtime, configuration, furnish, is_reachable, needed,
+};
 pub use dist::Dist;
 pub use docker::{Client, Docker};
 pub use elf::Elf;

@@ -6,7 +6,7 @@ use std::process::Command;
 /// None where this user may not mount.
 #[must_use]
 pub fn mounted(command: &Command, setup: &str) -> Option<Command> {
-    apart(command, &["--mount"], setup)
+    in_namespaces(command, &["--mount"], setup)
 }
 
 /// Wraps a command to run as the first process of its own PID namespace, as in a container, with
@@ -15,10 +15,10 @@ pub fn mounted(command: &Command, setup: &str) -> Option<Command> {
 #[must_use]
 pub fn contained(command: &Command, own_proc: bool) -> Option<Command> {
     let setup = if own_proc { "mount -t proc proc /proc" } else { "true" };
-    apart(command, &["--mount", "--pid", "--fork", "--kill-child"], setup)
+    in_namespaces(command, &["--mount", "--pid", "--fork", "--kill-child"], setup)
 }
 
-fn apart(command: &Command, namespaces: &[&str], setup: &str) -> Option<Command> {
+fn in_namespaces(command: &Command, namespaces: &[&str], setup: &str) -> Option<Command> {
     let mut unshare = namespaces.to_vec();
     // SAFETY: no obligations; geteuid cannot fail.
     if unsafe { libc::geteuid() } != 0 {

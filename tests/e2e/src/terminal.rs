@@ -124,7 +124,7 @@ impl Terminal {
 
     /// Returns the screen with its colours as escape sequences.
     #[must_use]
-    pub fn colours(&self) -> String {
+    pub fn coloured_screen(&self) -> String {
         self.tmux(&["capture-pane", "-t", "test", "-p", "-e"])
     }
 
@@ -138,11 +138,11 @@ impl Terminal {
 
     /// Waits until this text is on the screen and returns the screen.
     pub fn shows(&self, what: &str) -> String {
-        self.comes_to(what, |picture| picture.contains(what))
+        self.wait_for(what, |picture| picture.contains(what))
     }
 
     /// Waits for a condition on the screen and returns the screen.
-    pub fn comes_to(&self, what: &str, mut holds: impl FnMut(&str) -> bool) -> String {
+    pub fn wait_for(&self, what: &str, mut holds: impl FnMut(&str) -> bool) -> String {
         let deadline = Instant::now() + TIMEOUT;
         loop {
             let picture = self.picture();

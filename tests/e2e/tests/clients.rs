@@ -44,13 +44,13 @@ fn alone(program: &str) -> Option<Outcome> {
 }
 
 /// Asserts that the time between two events is at least that of the kernels between them.
-fn took(outcome: &Outcome, millis: f64) {
+fn check_elapsed(outcome: &Outcome, millis: f64) {
     let elapsed = outcome.json()["elapsed_ms"].as_f64().expect("a time");
     assert!(elapsed >= millis, "{outcome:?}");
 }
 
 /// Asserts that the program saw the limit, filled it, and got all memory back in the end.
-fn filled(outcome: &Outcome) {
+fn check_filled(outcome: &Outcome) {
     assert_eq!(outcome.number("total"), LIMIT);
     assert_eq!(outcome.number("info_total"), LIMIT);
     let granted = outcome.number("granted");
@@ -65,14 +65,14 @@ fn cudarc() {
     let program = Path::new(env!("CARGO_BIN_EXE_cudarc-client"));
     let outcome =
         Outcome::of(fixture.native_in(&fixture.limited("cudarc", LIMIT / MIB), program)).silent();
-    filled(&outcome);
+    check_filled(&outcome);
     assert_eq!(outcome.number("free_after"), outcome.number("free"));
 }
 
 #[test]
 fn cuda_bindings() {
     let Some(outcome) = client("cuda_bindings") else { return };
-    filled(&outcome);
+    check_filled(&outcome);
     assert_eq!(outcome.number("managed"), 801);
     assert_eq!(outcome.number("free_after"), outcome.number("free"));
 }
@@ -80,7 +80,7 @@ fn cuda_bindings() {
 #[test]
 fn numba() {
     let Some(outcome) = client("numba_jit") else { return };
-    filled(&outcome);
+    check_filled(&outcome);
     assert_eq!(outcome.number("managed"), 801);
     assert_eq!(outcome.number("free_after"), outcome.number("free"));
 }
@@ -98,14 +98,14 @@ fn cudarc_without_shim() {
     let fixture = fixture();
     let program = Path::new(env!("CARGO_BIN_EXE_cudarc-work"));
     let outcome = Outcome::of(fixture.native(program)).silent();
-    took(&outcome, 20.0 * 0.02);
+    check_elapsed(&outcome, 20.0 * 0.02);
     assert_eq!(outcome.json()["pools"], Value::Bool(true));
 }
 
 #[test]
 fn cuda_bindings_without_shim() {
     let Some(outcome) = alone("bindings_work") else { return };
-    took(&outcome, 10.0 * 0.2);
+    check_elapsed(&outcome, 10.0 * 0.2);
     assert_eq!(outcome.number("step"), 2 * MIB);
     // A copy in, a fill, a kernel, a copy out.
     assert_eq!(outcome.number("nodes"), 4);
@@ -114,7 +114,7 @@ fn cuda_bindings_without_shim() {
 #[test]
 fn numba_without_shim() {
     let Some(outcome) = alone("numba_work") else { return };
-    took(&outcome, 10.0 * 0.02);
+    check_elapsed(&outcome, 10.0 * 0.02);
 }
 
 /// The last of each minor version from 11.7 to 13.5 (there is no 12.7): two, nine and six; and the
@@ -167,7 +167,7 @@ fn cuda_runtime_lookups_resolve_to_hooks() {
         let mut hooks = 0;
         assert_eq!(bare.len(), shimmed.len(), "{}", runtime.display());
         for (bare, shimmed) in bare.iter().zip(&shimmed) {
-            let Some((asked, symbol)) = bare.split_once(" libcuda.so.1:") else {
+            let Some((lookup, symbol)) = bare.split_once(" libcuda.so.1:") else {
                 assert_eq!(bare, shimmed, "only the last line, which is no look-up");
                 continue;
             };
@@ -175,7 +175,7 @@ fn cuda_runtime_lookups_resolve_to_hooks() {
             hooks += usize::from(hooked);
             let library = if hooked { "libcgpu.so" } else { "libcuda.so.1" };
             // The same version and flavour, and our hook if there is one.
-            assert_eq!(*shimmed, format!("{asked} {library}:{symbol}"), "{}", runtime.display());
+            assert_eq!(*shimmed, format!("{lookup} {library}:{symbol}"), "{}", runtime.display());
         }
         assert!(hooks > 30, "{hooks} hooks of {} look-ups", bare.len());
     }

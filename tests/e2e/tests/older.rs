@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use cgpu_e2e::{Child, Dist, Fixture, MIB, Outcome, Runtime, Yard, mounted, skip};
+use cgpu_e2e::{Child, Dist, Fixture, MIB, OciHost, Outcome, Runtime, mounted, skip};
 use serde_json::{Value, json};
 
 const T4: &str = "T4:15109";
@@ -89,12 +89,12 @@ fn shim_loads_and_programs_start() {
             older.run(&command)
         };
         for program in ["cgpu", "cgpu-monitor"] {
-            let told = version(program).exits(0);
-            assert!(told.stdout.starts_with(program), "{name}: {told:?}");
+            let output = version(program).exits(0);
+            assert!(output.stdout.starts_with(program), "{name}: {output:?}");
         }
         // The only thing missing is a runtime to hand over to.
-        let told = version("cgpu-runtime");
-        assert!(told.stderr.contains("no runtime to hand over to"), "{name}: {told:?}");
+        let output = version("cgpu-runtime");
+        assert!(output.stderr.contains("no runtime to hand over to"), "{name}: {output:?}");
     }
 }
 
@@ -107,7 +107,7 @@ fn limit_holds_and_monitor_reports_it() {
             "there is memory wherever containers are"
         );
         let root = fixture.root().to_string_lossy().into_owned();
-        let boxed = fixture
+        let container = fixture
             .container("old")
             .with("ALIYUN_COM_GPU_MEM_CONTAINER", "6")
             .with("ALIYUN_COM_GPU_MEM_DEV", "15");
@@ -123,14 +123,14 @@ fn limit_holds_and_monitor_reports_it() {
             assert!(Instant::now() < deadline, "the monitor does not answer");
             std::thread::sleep(Duration::from_millis(20));
         }
-        let seen = older.run(&fixture.program_in(&boxed, "meminfo")).silent();
+        let seen = older.run(&fixture.program_in(&container, "meminfo")).silent();
         assert_eq!(seen.number("total"), 6043 * MIB);
-        let mut filling = fixture.program_in(&boxed, "alloc_fill");
+        let mut filling = fixture.program_in(&container, "alloc_fill");
         filling.arg("64M");
         let filled = older.run(&filling).silent();
         assert_eq!(filled.number("error"), 2, "{filled:?}");
         assert!(filled.number("granted") <= 6043 * MIB, "{filled:?}");
-        let mut holding = fixture.program_in(&boxed, "hold");
+        let mut holding = fixture.program_in(&container, "hold");
         holding.arg("1G");
         let mut held = Child::start(older.within(&holding));
         held.line();
@@ -142,8 +142,8 @@ fn limit_holds_and_monitor_reports_it() {
     }
 }
 
-fn bundle(yard: &Yard<'_>, older: &Older, id: &str) -> PathBuf {
-    let bundle = yard.bundle(id, SIX, &["sleep", "600"]);
+fn bundle(oci: &OciHost<'_>, older: &Older, id: &str) -> PathBuf {
+    let bundle = oci.bundle(id, SIX, &["sleep", "600"]);
     let file = bundle.join("config.json");
     let mut config: Value =
         serde_json::from_slice(&std::fs::read(&file).expect("a configuration")).expect("JSON");
@@ -161,16 +161,16 @@ fn containers_with_older_images_have_slices() {
     let test = "older::containers_with_older_images_have_slices";
     for older in systems(test) {
         let fixture = Fixture::new(T4);
-        let Some(yard) = Yard::open(test, &fixture, Runtime::Runc, T4) else { return };
-        let boxed = yard.start_bundle("old", &bundle(&yard, &older, "old"));
-        let seen = boxed.exec(&["/usr/bin/env", "-i", "/mnt/meminfo"]).silent();
+        let Some(oci) = OciHost::open(test, &fixture, Runtime::Runc, T4) else { return };
+        let container = oci.start_bundle("old", &bundle(&oci, &older, "old"));
+        let seen = container.exec(&["/usr/bin/env", "-i", "/mnt/meminfo"]).silent();
         assert_eq!(seen.number("total"), 6043 * MIB);
-        let filled = boxed.exec(&["/mnt/alloc_fill", "64M"]).silent();
+        let filled = container.exec(&["/mnt/alloc_fill", "64M"]).silent();
         assert!(
             filled.number("error") == 2 && filled.number("granted") <= 6043 * MIB,
             "{filled:?}"
         );
-        boxed.delete();
+        container.delete();
     }
 }
 
@@ -189,15 +189,15 @@ fn image_too_old_for_the_shim_is_refused() {
         }
         assert!(preloaded.stderr.contains("not found"), "{preloaded:?}");
         let fixture = Fixture::new(T4);
-        let Some(yard) = Yard::open(test, &fixture, Runtime::Runc, T4) else { return };
-        let config = std::fs::read_to_string(yard.config()).expect("a configuration");
-        std::fs::write(yard.config(), format!("{config}shim = {shim:?}\n"))
+        let Some(oci) = OciHost::open(test, &fixture, Runtime::Runc, T4) else { return };
+        let config = std::fs::read_to_string(oci.config()).expect("a configuration");
+        std::fs::write(oci.config(), format!("{config}shim = {shim:?}\n"))
             .expect("a configuration");
-        let sentence = yard.refused_bundle("old", &bundle(&yard, &older, "old"));
+        let message = oci.refused_bundle("old", &bundle(&oci, &older, "old"));
         assert!(
-            sentence.contains("the image has glibc 2.")
-                && sentence.contains("and libcgpu.so needs 2."),
-            "{sentence}"
+            message.contains("the image has glibc 2.")
+                && message.contains("and libcgpu.so needs 2."),
+            "{message}"
         );
     }
 }

@@ -36,7 +36,7 @@ impl Pair {
 
     fn start_on(fixture: Fixture, weights: [u32; 2]) -> Self {
         let monitor = Monitor::start(&fixture);
-        let container = |name, weight| fixture.limited(name, 8192).weighing(weight);
+        let container = |name, weight| fixture.limited(name, 8192).with_weight(weight);
         let containers = [container("a", weights[0]), container("b", weights[1])];
         let workers =
             [Worker::start(&fixture, &containers[0]), Worker::start(&fixture, &containers[1])];
@@ -69,7 +69,7 @@ fn near(found: f64, wanted: f64, percent: f64) -> bool {
 
 /// Returns the ticks that the hypervisor stole and all ticks, of all processors (proc(5),
 /// `/proc/stat`).
-fn taken() -> [u64; 2] {
+fn stolen_ticks() -> [u64; 2] {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let ticks: Vec<u64> = text
         .lines()
@@ -86,9 +86,9 @@ fn taken() -> [u64; 2] {
 /// and then skips it with the figure.
 fn undisturbed(name: &str, test: impl Fn()) {
     for attempt in 1.. {
-        let before = taken();
+        let before = stolen_ticks();
         let Err(failure) = catch_unwind(AssertUnwindSafe(&test)) else { return };
-        let after = taken();
+        let after = stolen_ticks();
         let (lost, all) = (after[0] - before[0], (after[1] - before[1]).max(1));
         if lost * 100 < all {
             resume_unwind(failure);
@@ -174,9 +174,9 @@ fn two_docker_containers_share_one_to_two() {
                 workers.iter_mut().for_each(|worker| worker.write("run 2\n"));
                 let [one, two] = &mut workers;
                 let rate = |worker: &mut Child| {
-                    let said: Value = serde_json::from_str(&worker.line()).expect("JSON");
-                    said["launches"].as_f64().expect("launches")
-                        / said["seconds"].as_f64().expect("seconds")
+                    let printed: Value = serde_json::from_str(&worker.line()).expect("JSON");
+                    printed["launches"].as_f64().expect("launches")
+                        / printed["seconds"].as_f64().expect("seconds")
                 };
                 let (one, two) = (rate(one), rate(two));
                 two / one
@@ -216,23 +216,27 @@ fn demo_exit_code_matches_its_figures() {
         let mut command = fixture.native(&fixture.dist().file("cgpu-demo"));
         command.args(["--json", "--sim", "A10:23028", "--dist"]).arg(fixture.dist().folder());
         let outcome = Outcome::of(command);
-        let said: Value = serde_json::from_str(&outcome.stdout)
+        let printed: Value = serde_json::from_str(&outcome.stdout)
             .unwrap_or_else(|error| panic!("{error}: {outcome:?}"));
-        assert_eq!((&said["driver"], &said["build"]), (&"simulated".into(), &"unoptimized".into()));
-        assert_eq!(said["oom_enforced"], true);
-        assert_eq!(said["managed_refused"], true);
+        assert_eq!(
+            (&printed["driver"], &printed["build"]),
+            (&"simulated".into(), &"unoptimized".into())
+        );
+        assert_eq!(printed["oom_enforced"], true);
+        assert_eq!(printed["managed_refused"], true);
         let limits: Vec<u64> =
-            (0..2).filter_map(|tenant| said["tenants"][tenant]["limit_mib"].as_u64()).collect();
+            (0..2).filter_map(|tenant| printed["tenants"][tenant]["limit_mib"].as_u64()).collect();
         assert_eq!(limits, [23028 * 8 / 22, 23028 * 12 / 22]);
-        let number = |key: &str| said[key].as_f64().unwrap_or_else(|| panic!("no {key} in {said}"));
+        let number =
+            |key: &str| printed[key].as_f64().unwrap_or_else(|| panic!("no {key} in {printed}"));
         // The test checks that the exit code agrees with the figures, not how exact they are on a
         // busy machine.
-        let rounds = said["aggregate_pct_rounds"].as_array().expect("the rounds");
+        let rounds = printed["aggregate_pct_rounds"].as_array().expect("the rounds");
         let possible =
             rounds.iter().all(|round| round.as_f64().is_some_and(|percent| percent <= 100.3));
         let held = number("share_error_pct") <= 2.0 && number("aggregate_pct") >= 90.0 && possible;
         assert_eq!(number("aggregate_bound_pct"), 90.0, "of an unoptimized build");
-        assert_eq!(outcome.code(), Some(i32::from(!held)), "{said}");
+        assert_eq!(outcome.code(), Some(i32::from(!held)), "{printed}");
     });
 }
 
@@ -279,7 +283,7 @@ fn policy_1_gives_each_request_its_own_turn() {
         let before = turns(&pair);
         let [server, other] = &mut pair.workers;
         other.begin(SECONDS);
-        let served = server.ask(&format!("serve {}", SECONDS * 0.9));
+        let served = server.request(&format!("serve {}", SECONDS * 0.9));
         other.done();
         let (requests, had) =
             (served["requests"].as_f64().expect("a number"), turns(&pair) - before);
@@ -369,9 +373,9 @@ fn high_priority_takes_its_ratio_and_yields_when_idle() {
 fn policies_change_every_100_ms_under_load() {
     undisturbed("policies_change_every_100_ms_under_load", || {
         let seconds = soaking().unwrap_or(4.0 * SECONDS);
-        let fixture = Fixture::new("A10:23028").lasting(Duration::from_secs_f64(seconds));
+        let fixture = Fixture::new("A10:23028").with_extra_time(Duration::from_secs_f64(seconds));
         let mut pair = Pair::start_on(fixture, [1, 2]);
-        let programs = pair.workers.each_mut().map(|worker| worker.ask("info")["pid"].clone());
+        let programs = pair.workers.each_mut().map(|worker| worker.request("info")["pid"].clone());
         let before = programs.each_ref().map(|program| worked(&pair.fixture, program));
         pair.workers.iter_mut().for_each(|worker| worker.begin(seconds));
         let end = Instant::now() + Duration::from_secs_f64(seconds);
@@ -402,8 +406,8 @@ fn policies_change_every_100_ms_under_load() {
 fn worked(fixture: &Fixture, program: &Value) -> f64 {
     let mut status = fixture.native(&fixture.dist().file("cgpu-sim"));
     status.args(["status", "--json"]);
-    let told = Outcome::of(status).silent().json();
-    let all = told["gpus"][0]["processes"].as_array().expect("processes");
+    let reported = Outcome::of(status).silent().json();
+    let all = reported["gpus"][0]["processes"].as_array().expect("processes");
     let its = all.iter().filter(|one| one["pid"] == *program);
     its.filter_map(|one| one["busy_ns"].as_f64()).sum::<f64>() / 1e3
 }
@@ -441,10 +445,10 @@ fn tenant_without_its_monitor_runs_within_its_limit() {
             let [a, b] = pair.run(SECONDS);
             assert!(near(b / a, 1.0, 25.0), "signal {signal}: 1:{:.2}", b / a);
             for worker in &mut pair.workers {
-                let filled = worker.ask("fill");
+                let filled = worker.request("fill");
                 assert_eq!(filled["result"], 2);
                 assert!(filled["granted"].as_u64().expect("bytes") <= 8192 * MIB);
-                worker.ask("free");
+                worker.request("free");
             }
             drop(monitor);
             pair.finish();

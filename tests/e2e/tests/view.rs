@@ -49,7 +49,7 @@ impl Seen {
     }
 
     /// Returns the same without what changes from one sample to the next.
-    fn settled(mut self) -> Self {
+    fn without_utilisation(mut self) -> Self {
         self.processes.iter_mut().for_each(|process| process.busy = false);
         self
     }
@@ -117,7 +117,7 @@ fn outside(fixture: &Fixture, line: &str) -> String {
 }
 
 /// Compares an output with the page's at its mark, or writes it there with BLESS.
-fn tell(name: &str, text: &str) {
+fn check_page(name: &str, text: &str) {
     let page = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/internals/view.md");
     let old = std::fs::read_to_string(&page).expect("docs/internals/view.md");
     let mark = format!("<!-- {name} -->\n```\n");
@@ -177,29 +177,32 @@ fn views_inside_and_outside_containers_add_up() {
     assert!(pids(&host).is_disjoint(&pids(&inside)) && pids(&host).is_disjoint(&pids(&neighbour)));
 
     let texts = [notebook.run(&tools.pynvml), notebook.run(&tools.wrapper)];
-    let [python, rust] = texts.each_ref().map(|text| Seen::read(text).settled());
-    assert_eq!((&python, &rust), (&inside.clone().settled(), &inside.settled()));
-    tell("nvidia-ml-py inside", &texts[0]);
-    tell("nvml-wrapper inside", &texts[1]);
+    let [python, rust] = texts.each_ref().map(|text| Seen::read(text).without_utilisation());
+    assert_eq!(
+        (&python, &rust),
+        (&inside.clone().without_utilisation(), &inside.without_utilisation())
+    );
+    check_page("nvidia-ml-py inside", &texts[0]);
+    check_page("nvml-wrapper inside", &texts[1]);
     let texts = [outside(&fixture, &tools.pynvml), outside(&fixture, &tools.wrapper)];
     // One version of the call counts what the driver has reserved as used, the other does not.
     let [python, rust] =
-        texts.each_ref().map(|text| Seen { used: 0, ..Seen::read(text).settled() });
-    let host = Seen { used: 0, ..host.settled() };
+        texts.each_ref().map(|text| Seen { used: 0, ..Seen::read(text).without_utilisation() });
+    let host = Seen { used: 0, ..host.without_utilisation() };
     assert_eq!((&python, &rust), (&host, &host));
-    tell("nvidia-ml-py outside", &texts[0]);
-    tell("nvml-wrapper outside", &texts[1]);
-    tell("nvidia-ml-py in the other", &server.run(&tools.pynvml));
+    check_page("nvidia-ml-py outside", &texts[0]);
+    check_page("nvml-wrapper outside", &texts[1]);
+    check_page("nvidia-ml-py in the other", &server.run(&tools.pynvml));
 
     let (inside, outside_of) = (notebook.run(&tools.nvitop), outside(&fixture, &tools.nvitop));
     let names = |text: &str| ["who 1G", "who 2G", "who 5G"].map(|name| text.contains(name));
     assert_eq!(names(&inside), [true, true, false], "{inside}");
     assert_eq!(names(&outside_of), [true; 3], "{outside_of}");
     assert!(inside.contains("6144MiB") || inside.contains("6.00GiB"), "{inside}");
-    tell("nvitop inside", &inside);
-    tell("nvitop outside", &outside_of);
+    check_page("nvitop inside", &inside);
+    check_page("nvitop outside", &outside_of);
     let root = fixture.root();
     let mut smi = fixture.cgpu(&["smi", "--root", &root.to_string_lossy()]);
     smi.env("COLUMNS", "100");
-    tell("cgpu smi", &Outcome::of(smi).silent().stdout);
+    check_page("cgpu smi", &Outcome::of(smi).silent().stdout);
 }

@@ -38,8 +38,8 @@ fn main() {
     let mut connection = extender.connection();
     let (mut filters, mut binds, mut both, mut refused) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for number in 0..ROUNDS {
-        let asking = server.put("pods", waiting(PODS + number, 1 + random.below(14)));
-        let body = json!({"Pod": asking, "Nodes": null, "NodeNames": names}).to_string();
+        let pending = server.put("pods", waiting(PODS + number, 1 + random.below(14)));
+        let body = json!({"Pod": pending, "Nodes": null, "NodeNames": names}).to_string();
         let started = Instant::now();
         let reply = connection.request("POST", "/gpushare-scheduler/filter", &body);
         let filter = milliseconds(started);
@@ -52,7 +52,7 @@ fn main() {
         };
         let node = fitting[index].as_str().expect("a name");
         let started = Instant::now();
-        let reply = bind(&mut connection, &asking, node);
+        let reply = bind(&mut connection, &pending, node);
         assert_eq!(reply.status, 200, "{reply:?}");
         binds.push(milliseconds(started));
         both.extend(binds.last().map(|bind| filter + bind));

@@ -15,7 +15,7 @@ use cgpu_e2e::{Fixture, Outcome, configuration, furnish};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-use crate::kubelet::Given;
+use crate::kubelet::Admitted;
 
 /// The containers of a node.
 pub struct Engine<'a> {
@@ -79,15 +79,15 @@ impl<'a> Engine<'a> {
     ///
     /// # Errors
     /// The engine's message: that of the runtime, or that a device cannot be resolved.
-    pub fn create(&self, pod: &Value, given: &Given) -> Result<Container, String> {
-        let (id, bundle) = self.bundle(pod, given)?;
+    pub fn create(&self, pod: &Value, admitted: &Admitted) -> Result<Container, String> {
+        let (id, bundle) = self.bundle(pod, admitted)?;
         let mut command = self.runtime();
         command.args(["create", "--bundle"]).arg(&bundle).arg(&id);
         let outcome = Outcome::of(command);
         if outcome.code() != Some(0) {
-            let said = outcome.stderr.trim().to_owned();
-            assert!(!said.is_empty() && said.lines().count() == 1, "no sentence: {outcome:?}");
-            return Err(said);
+            let printed = outcome.stderr.trim().to_owned();
+            assert!(!printed.is_empty() && printed.lines().count() == 1, "no message: {outcome:?}");
+            return Err(printed);
         }
         let config = read(&bundle);
         let variables = variables(&config["process"]);
@@ -101,8 +101,8 @@ impl<'a> Engine<'a> {
     ///
     /// # Errors
     /// A hook's message.
-    pub fn create_by_another(&self, pod: &Value, given: &Given) -> Result<(), String> {
-        let (id, bundle) = self.bundle(pod, given)?;
+    pub fn create_by_another(&self, pod: &Value, admitted: &Admitted) -> Result<(), String> {
+        let (id, bundle) = self.bundle(pod, admitted)?;
         let config = read(&bundle);
         for hook in config["hooks"]["createRuntime"].as_array().into_iter().flatten() {
             let words =
@@ -127,10 +127,10 @@ impl<'a> Engine<'a> {
     pub fn exec(
         &self,
         pod: &Value,
-        given: &Given,
+        admitted: &Admitted,
         container: &Container,
     ) -> BTreeMap<String, String> {
-        let remembered = self.configuration(pod, given).expect("a configuration");
+        let remembered = self.configuration(pod, admitted).expect("a configuration");
         let file = self.folder.path().join(format!("{}-process.json", container.id));
         fs::write(&file, remembered["process"].to_string()).expect("a process");
         let mut command = self.runtime();
@@ -159,11 +159,11 @@ impl<'a> Engine<'a> {
         command
     }
 
-    fn bundle(&self, pod: &Value, given: &Given) -> Result<(String, PathBuf), String> {
+    fn bundle(&self, pod: &Value, admitted: &Admitted) -> Result<(String, PathBuf), String> {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         let name = pod["metadata"]["name"].as_str().unwrap_or_default();
-        let id = format!("{name}-{}-{number}", given.container);
-        let config = self.configuration(pod, given)?;
+        let id = format!("{name}-{}-{number}", admitted.container);
+        let config = self.configuration(pod, admitted)?;
         let bundle = self.folder.path().join(&id);
         fs::create_dir(&bundle).expect("a folder");
         fs::write(bundle.join("config.json"), config.to_string()).expect("a configuration");
@@ -174,21 +174,24 @@ impl<'a> Engine<'a> {
     ///
     /// # Errors
     /// A device cannot be resolved.
-    pub fn configuration(&self, pod: &Value, given: &Given) -> Result<Value, String> {
+    pub fn configuration(&self, pod: &Value, admitted: &Admitted) -> Result<Value, String> {
         let text = |name: &str| pod["metadata"][name].as_str().unwrap_or_default().to_owned();
         // The pod's variables override the plugin's.
         let mut variables: BTreeMap<String, String> =
             [("PATH".to_owned(), "/bin".to_owned())].into();
-        variables.extend(given.variables.clone());
+        variables.extend(admitted.variables.clone());
         let containers = ["initContainers", "containers"].map(|name| pod["spec"][name].as_array());
-        let own =
-            containers.into_iter().flatten().flatten().find(|own| own["name"] == given.container);
+        let own = containers
+            .into_iter()
+            .flatten()
+            .flatten()
+            .find(|own| own["name"] == admitted.container);
         for variable in own.into_iter().filter_map(|own| own["env"].as_array()).flatten() {
             let text = |name: &str| variable[name].as_str().unwrap_or_default().to_owned();
             variables.insert(text("name"), text("value"));
         }
         let mut hooks = Vec::new();
-        for device in given.devices.iter().filter(|_| self.resolves) {
+        for device in admitted.devices.iter().filter(|_| self.resolves) {
             let edits = self.resolve(device)?;
             for variable in edits["env"].as_array().into_iter().flatten().filter_map(Value::as_str)
             {
@@ -204,7 +207,7 @@ impl<'a> Engine<'a> {
         config["root"]["path"] = json!(self.folder.path().join("rootfs"));
         config["annotations"] = json!({
             "io.kubernetes.cri.container-type": "container",
-            "io.kubernetes.cri.container-name": given.container,
+            "io.kubernetes.cri.container-name": admitted.container,
             "io.kubernetes.cri.sandbox-id": format!("sandbox-of-{}", text("name")),
             "io.kubernetes.cri.sandbox-name": text("name"),
             "io.kubernetes.cri.sandbox-namespace": text("namespace"),

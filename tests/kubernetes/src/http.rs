@@ -52,7 +52,7 @@ impl Connection {
     /// Connects to this address.
     #[must_use]
     pub fn to(address: SocketAddr) -> Self {
-        Self::over(connect(address).expect("somebody listens"))
+        Self::over(connect(address).expect("a listener"))
     }
 
     /// Uses an open connection.
@@ -80,9 +80,9 @@ impl Connection {
         stream.write_all(&[head.as_bytes(), body.as_bytes()].concat())?;
         stream.flush()?;
         let status = self.read_line()?;
-        let strange = || std::io::Error::other(format!("not HTTP: {status:?}"));
+        let malformed = || std::io::Error::other(format!("not HTTP: {status:?}"));
         let number =
-            status.split(' ').nth(1).and_then(|text| text.parse().ok()).ok_or_else(strange)?;
+            status.split(' ').nth(1).and_then(|text| text.parse().ok()).ok_or_else(malformed)?;
         let mut length = 0;
         loop {
             let header = self.read_line()?;

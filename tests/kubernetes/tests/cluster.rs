@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use cgpu_kubernetes_tests::cluster::{Cluster, Nature, until};
+use cgpu_kubernetes_tests::cluster::{Cluster, NodeSpec, until};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -42,9 +42,9 @@ fn amount(table: &str, begins: &str) -> String {
 fn deployments_of_document_001_survive_restarts() {
     let test = "deployments_of_document_001_survive_restarts";
     let [one, other] = ["sd-cluster-04", "sd-cluster-05"];
-    let natures = [(one, "192.168.1.214"), (other, "192.168.1.215")]
-        .map(|(name, address)| Nature { name, address, gpus: "T4:15109" });
-    let Some(mut cluster) = Cluster::start(test, &natures) else { return };
+    let node_specs = [(one, "192.168.1.214"), (other, "192.168.1.215")]
+        .map(|(name, address)| NodeSpec { name, address, gpus: "T4:15109" });
+    let Some(mut cluster) = Cluster::start(test, &node_specs) else { return };
     let text = std::fs::read_to_string(example("001-four-deployments.yaml")).expect("an example");
     let deployments: Vec<&str> = text.split("\n---\n").collect();
     let mut held: BTreeMap<String, u64> = [one, other].map(|name| (name.to_owned(), 0)).into();
@@ -152,7 +152,7 @@ fn stateful_sets_of_documents_000_and_004_run() {
     let gpus = "T4:15109,T4:15109,T4:15109,T4:15109";
     let node = "gpu-node";
     let Some(mut cluster) =
-        Cluster::start(test, &[Nature { name: node, address: "192.168.1.214", gpus }])
+        Cluster::start(test, &[NodeSpec { name: node, address: "192.168.1.214", gpus }])
     else {
         return;
     };
@@ -160,9 +160,9 @@ fn stateful_sets_of_documents_000_and_004_run() {
     cluster.running("app=binpack-1", 1);
     let four = |cluster: &Cluster| {
         assert_eq!(cluster.totals("binpack-1-0"), [T4 * 2 / 14 * MIB; 4]);
-        let said = cluster.kubectl(&["exec", "binpack-1-0", "--", "env"]).exits(0).stdout;
+        let printed = cluster.kubectl(&["exec", "binpack-1-0", "--", "env"]).exits(0).stdout;
         let variables: BTreeMap<&str, &str> =
-            said.lines().filter_map(|line| line.split_once('=')).collect();
+            printed.lines().filter_map(|line| line.split_once('=')).collect();
         assert_eq!(
             variables["NVIDIA_VISIBLE_DEVICES"]
                 .split(',')
@@ -212,7 +212,7 @@ fn stateful_sets_of_documents_000_and_004_run() {
     // HAMi's names without a number of GPUs: the policy adds one, as HAMi's webhook does.
     cluster.apply(&example("hami-one-gpu.yaml"));
     let part = pod("part", "", "1", "").replace("aliyun.com/gpu-mem: 1", "nvidia.com/gpumem: 3000");
-    until("the policy asks for one GPU", || {
+    until("the policy adds one GPU", || {
         let _ = cluster.kubectl(&[
             "delete",
             "pod",
@@ -251,7 +251,7 @@ fn stateful_sets_of_documents_000_and_004_run() {
         pod(&name, ", among: sevens", "7", &spec)
     };
     cluster.apply_text(&(0..8).map(seven).collect::<Vec<_>>().join("---\n"));
-    let placed = until("all are placed or told why not", || {
+    let placed = until("all are placed or have an event", || {
         let all = cluster.pods("among=sevens");
         let (placed, waiting): (Vec<Value>, Vec<Value>) =
             all.into_iter().partition(|pod| pod["spec"]["nodeName"] == node);

@@ -350,7 +350,7 @@ fn pods(file: &str) -> Vec<Pod> {
 fn demands(file: &str, dialects: Dialects) -> Vec<ResourceRequest> {
     let resource_request = |pod: &Pod| {
         PodRequest::of(pod, dialects)
-            .expect("it asks for GPUs")
+            .expect("a request for GPUs")
             .resource_request()
             .expect("it is understood")
     };

@@ -179,7 +179,7 @@ fn rights_of_the_extender_are_those_it_uses() {
     // It requests a pod that its watch did not report. The lost event may be the lease's renewal
     // instead, so this is repeated.
     let mut number = 0;
-    until_holds("it asks for a pod", || {
+    until_holds("it requests a pod", || {
         number += 1;
         server.lose_events(1);
         let unheard = server.put("pods", objects::pod("test", &format!("unheard-{number}"), 1));
@@ -203,7 +203,7 @@ fn rights_of_the_extender_are_those_it_uses() {
     let wrong = server
         .put("pods", objects::pod_with("test", "wrong", &json!({"aliyun.com/gpu-mem": "-1"})));
     let _ = extender.filter(&wrong, &["one"]);
-    until_holds("an event is told", || requested("POST", "/events"));
+    until_holds("an event is created", || requested("POST", "/events"));
     let second = Extender::start(&server, folder.path(), &[] as &[&str]);
     let _ = second.filter(&wrong, &["one"]);
     until_holds("the event is counted on", || requested("PATCH", "/events/"));
@@ -242,13 +242,13 @@ fn rights_of_the_plugin_are_those_it_uses() {
     until_holds("it watches its node and its pods", || {
         requested("GET", "/nodes", "watch=") && requested("GET", "/pods", "watch=")
     });
-    until_holds("the GPUs are told", || {
+    until_holds("the GPUs are published", || {
         requested("PATCH", "/nodes/one", "") && requested("PATCH", "/nodes/one/status", "")
     });
     // Containers of new pods until the plugin requests a pod that its watch did not report: the
     // lost event may be another.
     let mut number = 0;
-    until_holds("it asks for a pod", || {
+    until_holds("it requests a pod", || {
         number += 1;
         server.lose_events(1);
         let mut pod = objects::pod("test", &format!("p{number}"), 1);

@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     processes.sort_by_key(|process| process.pid);
     for process in &processes {
         let UsedGpuMemory::Used(bytes) = process.used_gpu_memory else {
-            return Err("a process's memory is not told".into());
+            return Err("a process's memory is not reported".into());
         };
         let state = if busy(process.pid) { "busy" } else { "idle" };
         println!("process {}: {bytes} bytes, {state}", process.pid);

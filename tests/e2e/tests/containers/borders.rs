@@ -28,9 +28,9 @@ mod steps {
 
     pub(crate) fn container_files_are_limited_to_their_tmpfs(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
-        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
-        let (hostile, neighbour) = (yard.start("hostile", SIX), yard.start("neighbour", EIGHT));
-        let folder = yard.folder("hostile");
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
+        let (hostile, neighbour) = (oci.start("hostile", SIX), oci.start("neighbour", EIGHT));
+        let folder = oci.folder("hostile");
         if !has_own_memory(&folder) {
             // crun runs in its own mount namespace where the host has both versions of control
             // groups. The tests themselves may run in a container.
@@ -62,7 +62,7 @@ mod steps {
         hostile.delete();
         neighbour.delete();
         is_clean(&fixture);
-        yard.start("hostile", SIX).delete();
+        oci.start("hostile", SIX).delete();
         is_clean(&fixture);
     }
 
@@ -70,11 +70,11 @@ mod steps {
     /// to none.
     pub(crate) fn bundle_named_in_any_form_has_its_limit(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
-        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
-        let meant = yard.bundle("meant", SIX, &["init"]);
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
+        let meant = oci.bundle("meant", SIX, &["init"]);
         // The bundle that a runtime takes if it parses the line differently: it would start without
         // a limit and print so.
-        let decoy = yard.bundle("decoy", &[], &["sh", "-c", "echo decoy"]);
+        let decoy = oci.bundle("decoy", &[], &["sh", "-c", "echo decoy"]);
         let there = meant.to_string_lossy().into_owned();
         let beside = decoy.with_file_name("=meant");
         for odd in [&beside, &decoy.join("undle"), &decoy.join("undle=meant")] {
@@ -124,7 +124,7 @@ mod steps {
                 line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
             };
             let words: Vec<String> = [whole(before), vec!["run".to_owned()], whole(words)].concat();
-            let mut command = yard.runtime(&words.iter().map(String::as_str).collect::<Vec<_>>());
+            let mut command = oci.runtime(&words.iter().map(String::as_str).collect::<Vec<_>>());
             command.current_dir(&decoy);
             let outcome = Outcome::of(command);
             assert!(!outcome.stdout.contains("decoy"), "{words:?}: {outcome:?}");
@@ -137,7 +137,7 @@ mod steps {
         }
         assert!(started >= 10, "{started}");
         // A runtime that could not parse its line created nothing, so the ID can be used again.
-        yard.start("way", SIX).delete();
+        oci.start("way", SIX).delete();
         is_clean(&fixture);
     }
 
@@ -145,15 +145,15 @@ mod steps {
     /// start does.
     pub(crate) fn slice_is_reclaimed_when_the_next_runtime_fails(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
-        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
-        let bundle = yard.bundle("refused", EIGHT, &["true"]).to_string_lossy().into_owned();
-        let refused = yard.quiet(&["run", "--no-such-option", "--bundle", &bundle, "refused"]);
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
+        let bundle = oci.bundle("refused", EIGHT, &["true"]).to_string_lossy().into_owned();
+        let refused = oci.quiet(&["run", "--no-such-option", "--bundle", &bundle, "refused"]);
         assert!(refused.code() != Some(0), "{refused:?}");
         // The refused container's bundle still exists and is new; two of eight do not fit on the
         // GPU.
-        let boxed = yard.start("other", EIGHT);
-        assert!(!yard.folder("refused").exists());
-        boxed.delete();
+        let container = oci.start("other", EIGHT);
+        assert!(!oci.folder("refused").exists());
+        container.delete();
         is_clean(&fixture);
     }
 
@@ -164,8 +164,8 @@ mod steps {
         runtime: Runtime,
     ) {
         let fixture = Fixture::new(T4);
-        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
-        let bundle = yard.bundle("mixed", SIX, &["sleep", "600"]);
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
+        let bundle = oci.bundle("mixed", SIX, &["sleep", "600"]);
         let rootfs = bundle.join("rootfs");
         let usual = ["lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1"];
         let usual = usual
@@ -185,9 +185,9 @@ mod steps {
         let runnable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(rootfs.join("opt/loader"), runnable).expect("it is ours");
         let _monitor = Monitor::start(&fixture);
-        let boxed = yard.start_bundle("mixed", &bundle);
-        assert_eq!(sizes(&boxed, &["meminfo"]), [6043]);
-        let mut held = boxed.spawn(&["/opt/loader", "/bin/hold", "7G", "240"]);
+        let container = oci.start_bundle("mixed", &bundle);
+        assert_eq!(sizes(&container, &["meminfo"]), [6043]);
+        let mut held = container.spawn(&["/opt/loader", "/bin/hold", "7G", "240"]);
         held.line();
         let finding = fixture.eventually("it is found", || {
             let all = fixture.smi()["findings"].as_array().cloned().unwrap_or_default();
@@ -199,18 +199,18 @@ mod steps {
             "{finding}"
         );
         drop(held);
-        boxed.delete();
+        container.delete();
         // Nix's loaders are known to read another file.
         fs::create_dir_all(rootfs.join("nix/store")).expect("a folder");
-        let boxed = yard.start_bundle("mixed", &bundle);
+        let container = oci.start_bundle("mixed", &bundle);
         for file in ["/etc/ld.so.preload", "/etc/ld-nix.so.preload"] {
             assert_eq!(
-                boxed.exec(&["cat", file]).exits(0).stdout,
+                container.exec(&["cat", file]).exits(0).stdout,
                 "/run/cgpu/libcgpu.so\n",
                 "{file}"
             );
         }
-        boxed.delete();
+        container.delete();
         is_clean(&fixture);
     }
 
@@ -218,13 +218,17 @@ mod steps {
     pub(crate) fn gpu_partitioned_after_start_is_refused(test: &str, runtime: Runtime) {
         let whole = "A100:40960";
         let fixture = Fixture::new(whole);
-        let Some(yard) = Yard::open(test, &fixture, runtime, whole) else { return };
-        let boxed = yard.start("one", SIX);
-        assert_eq!(sizes(&boxed, &["meminfo"]), [40960 * 6 / 15]);
+        let Some(oci) = OciHost::open(test, &fixture, runtime, whole) else { return };
+        let container = oci.start("one", SIX);
+        assert_eq!(sizes(&container, &["meminfo"]), [40960 * 6 / 15]);
         // Processes that start later see the partitioned GPU.
-        let cut =
-            ["CGPU_SIM_GPUS=A100:40960/mig=3g.20gb,1g.5gb", "CGPU_SIM_STATE=/run/cgpu/sim/cut"];
-        let later = |program: &[&str]| boxed.exec(&[&["env", cut[0], cut[1]], program].concat());
+        let partitioned = [
+            "CGPU_SIM_GPUS=A100:40960/mig=3g.20gb,1g.5gb",
+            "CGPU_SIM_STATE=/run/cgpu/sim/partitioned",
+        ];
+        let later = |program: &[&str]| {
+            container.exec(&[&["env", partitioned[0], partitioned[1]], program].concat())
+        };
         let refused = later(&["/bin/init"]);
         assert!(
             refused.stderr.contains("whole, found it partitioned into MIG instances"),
@@ -233,7 +237,7 @@ mod steps {
         assert_eq!(refused.number("init"), 1);
         let filled = later(&["/bin/alloc_fill", "64M"]);
         assert!(!filled.stdout.contains("granted"), "{filled:?}");
-        boxed.delete();
+        container.delete();
         is_clean(&fixture);
     }
 
@@ -244,19 +248,19 @@ mod steps {
         runtime: Runtime,
     ) {
         let fixture = Fixture::new(T4);
-        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
-        let bundle = yard.bundle("idle", SIX, &["sleep", "600"]).to_string_lossy().into_owned();
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
+        let bundle = oci.bundle("idle", SIX, &["sleep", "600"]).to_string_lossy().into_owned();
         let log = fixture.path("log");
-        let inside = yard.runtime(&["run", "--bundle", &bundle, "idle"]);
+        let inside = oci.runtime(&["run", "--bundle", &bundle, "idle"]);
         let Some(engine) = contained(&inside, true) else { return };
         let engine = Child::start_for(engine, std::time::Duration::from_secs(120));
         fixture.eventually("it runs", || {
-            let record = fs::read_to_string(yard.folder("idle").join("container")).ok()?;
+            let record = fs::read_to_string(oci.folder("idle").join("container")).ok()?;
             record.contains("\"first\":{").then_some(())
         });
         let again = || {
             let state = fixture.path("other-state").to_string_lossy().into_owned();
-            yard.quiet(&[
+            oci.quiet(&[
                 "--root",
                 &state,
                 "run",
@@ -275,15 +279,15 @@ mod steps {
                 refused.code() == Some(1) && refused.stderr.contains("is there already"),
                 "{refused:?}"
             );
-            assert!(yard.folder("idle").join("limits").exists());
+            assert!(oci.folder("idle").join("limits").exists());
         }
         drop(engine);
         if of("1").is_some_and(|first| first == initial) {
             // When its namespace ends, it is gone, and its slice is reclaimed.
             fixture.eventually("its room is free", || {
-                let boxed = yard.start("other", EIGHT);
-                boxed.delete();
-                (!yard.folder("idle").exists()).then_some(())
+                let container = oci.start("other", EIGHT);
+                container.delete();
+                (!oci.folder("idle").exists()).then_some(())
             });
         }
     }

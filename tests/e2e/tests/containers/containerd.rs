@@ -199,27 +199,28 @@ fn pods_of_the_runtime_class_have_slices_and_names() {
         command.arg(&script).arg(containerd.at("sock")).args(words);
         Outcome::of(command)
     };
-    let said = |outcome: Outcome| outcome.exits(0).stdout.trim().to_owned();
+    let printed = |outcome: Outcome| outcome.exits(0).stdout.trim().to_owned();
 
-    let pod = said(cri(&["pod", "trainer", "cgpu"]));
+    let pod = printed(cri(&["pod", "trainer", "cgpu"]));
     // Its first container holds the network and requests no GPU.
     assert!(folders(&fixture).is_empty(), "{:?}", folders(&fixture));
-    let boxed = said(cri(&[&["container", &pod, "trainer", "main", IMAGE], SIX].concat()));
-    cri(&["start", &boxed]).exits(0);
+    let container_id =
+        printed(cri(&[&["container", &pod, "trainer", "main", IMAGE], SIX].concat()));
+    cri(&["start", &container_id]).exits(0);
     assert_eq!(
-        cri(&["exec", &boxed, "env", "-i", "/bin/meminfo"]).exits(0).number("total"),
+        cri(&["exec", &container_id, "env", "-i", "/bin/meminfo"]).exits(0).number("total"),
         6043 * MIB
     );
-    let filled = cri(&["exec", &boxed, "/bin/alloc_fill", "64M"]).exits(0);
+    let filled = cri(&["exec", &container_id, "/bin/alloc_fill", "64M"]).exits(0);
     assert!(filled.number("error") == 2 && filled.number("granted") <= 6043 * MIB, "{filled:?}");
     let shown = fixture.smi();
     let container = &shown["containers"][0];
     assert_eq!(container["name"], "trainer/main", "{shown:#}");
     assert_eq!(container["image"], IMAGE, "{shown:#}");
-    assert_eq!(container["id"], boxed[..12], "{shown:#}");
+    assert_eq!(container["id"], container_id[..12], "{shown:#}");
     // An invalid setting is reported to the caller.
     let bad = ["container", &pod, "trainer", "bad", IMAGE, "ALIYUN_COM_GPU_MEM_CONTAINER=six"];
-    let bad = said(cri(&bad));
+    let bad = printed(cri(&bad));
     let refused = cri(&["start", &bad]);
     assert!(
         refused.code() == Some(1) && refused.stderr.contains("is `six`, expected"),
@@ -227,8 +228,8 @@ fn pods_of_the_runtime_class_have_slices_and_names() {
     );
 
     // A pod of the same engine without the handler is started by runc alone.
-    let plain = said(cri(&["pod", "plain", ""]));
-    let native = said(cri(&[&["container", &plain, "plain", "main", IMAGE], SIX].concat()));
+    let plain = printed(cri(&["pod", "plain", ""]));
+    let native = printed(cri(&[&["container", &plain, "plain", "main", IMAGE], SIX].concat()));
     cri(&["start", &native]).exits(0);
     let maps = cri(&["exec", &native, "cat", "/proc/self/maps"]).exits(0).stdout;
     assert!(!maps.contains("cgpu"), "{maps}");

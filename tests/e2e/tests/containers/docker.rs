@@ -125,7 +125,7 @@ fn slice_ends_with_its_container() {
     let Some(docker) = Docker::start("docker::slice_ends_with_its_container", &fixture, T4) else {
         return;
     };
-    let gone = || fixture.none_is_left("folders", || folders(&fixture));
+    let gone = || fixture.wait_until_none("folders", || folders(&fixture));
     docker.line(&format!("{BOX} IMAGE")).exits(0);
     docker.run(&["kill", "box"]).exits(0);
     gone();
@@ -314,7 +314,7 @@ fn many_concurrent_containers_leave_no_slices() {
     fixture.eventually("the monitor has forgotten them", || {
         fixture.smi()["containers"].as_array().is_some_and(Vec::is_empty).then_some(())
     });
-    fixture.none_is_left("mounts", || {
+    fixture.wait_until_none("mounts", || {
         mounts_below(&daemons).into_iter().filter(|mount| !before.contains(mount)).collect()
     });
     is_clean(&fixture);

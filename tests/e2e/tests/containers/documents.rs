@@ -74,10 +74,10 @@ fn visible_device_lists_select_documented_gpus() {
         (Some("1,0,0"), None),
     ];
     for (list, sizes) in rows {
-        let asks =
+        let request =
             list.map(|list| format!("-e ALIYUN_COM_GPU_MEM_CONTAINER={list} ")).unwrap_or_default();
         let line = format!(
-            "docker run -d --name row {asks}-e ALIYUN_COM_GPU_MEM_DEV=23 -e NVIDIA_VISIBLE_DEVICES=0,1,2,3 IMAGE"
+            "docker run -d --name row {request}-e ALIYUN_COM_GPU_MEM_DEV=23 -e NVIDIA_VISIBLE_DEVICES=0,1,2,3 IMAGE"
         );
         docker.line(&line).exits(0);
         match sizes {

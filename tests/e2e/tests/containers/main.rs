@@ -6,7 +6,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use cgpu_e2e::{Boxed, Child, Docker, Fixture, MIB, Monitor, Outcome, Podman, Runtime, Yard};
+use cgpu_e2e::{
+    Child, Docker, Fixture, MIB, Monitor, OciContainer, OciHost, Outcome, Podman, Runtime,
+};
 use serde_json::{Value, json};
 
 mod containerd;
@@ -52,8 +54,8 @@ with_each_runtime! {
 }
 
 /// Returns each GPU's size in MiB as the driver reports it to a program.
-fn sizes(boxed: &Boxed<'_>, arguments: &[&str]) -> Vec<u64> {
-    let outcome = boxed.exec(arguments).exits(0);
+fn sizes(container: &OciContainer<'_>, arguments: &[&str]) -> Vec<u64> {
+    let outcome = container.exec(arguments).exits(0);
     let total = |line: &str| {
         serde_json::from_str::<Value>(line).expect("JSON")["total"].as_u64().expect("a number")
     };
@@ -67,9 +69,9 @@ fn folders(fixture: &Fixture) -> Vec<String> {
 
 /// Waits until no folder and no mount of the containers is left on this host.
 fn is_clean(fixture: &Fixture) {
-    fixture.none_is_left("folders", || folders(fixture));
+    fixture.wait_until_none("folders", || folders(fixture));
     let root = fixture.root().to_string_lossy().into_owned();
-    fixture.none_is_left("mounts", || mounts_below(&root));
+    fixture.wait_until_none("mounts", || mounts_below(&root));
 }
 
 fn change(bundle: &Path, how: impl FnOnce(&mut Value)) {
@@ -99,12 +101,12 @@ mod steps {
 
     pub(crate) fn two_containers_share_a_gpu(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
-        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
-        let (one, other) = (yard.start("one", SIX), yard.start("other", EIGHT));
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
+        let (one, other) = (oci.start("one", SIX), oci.start("other", EIGHT));
         assert_eq!(sizes(&one, &["meminfo"]), [6043]);
         assert_eq!(sizes(&other, &["meminfo"]), [8058]);
-        for (boxed, limit) in [(&one, 6043 * MIB), (&other, 8058 * MIB)] {
-            let filled = boxed.exec(&["alloc_fill", "64M"]).silent();
+        for (container, limit) in [(&one, 6043 * MIB), (&other, 8058 * MIB)] {
+            let filled = container.exec(&["alloc_fill", "64M"]).silent();
             assert_eq!(filled.number("error"), 2);
             assert!(
                 filled.number("granted") <= limit && filled.number("granted") > limit - 1088 * MIB,
@@ -114,15 +116,15 @@ mod steps {
         let variables = one.exec(&["env"]).exits(0).stdout;
         assert!(variables.contains("ALIYUN_COM_GPU_MEM_DEV=15\n"), "{variables}");
         one.delete();
-        assert!(yard.folder("other").exists());
+        assert!(oci.folder("other").exists());
         other.delete();
         is_clean(&fixture);
     }
 
     pub(crate) fn limit_holds_for_every_process_of_a_container(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
-        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
-        let boxed = yard.start("one", SIX);
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
+        let container = oci.start("one", SIX);
         for way in [
             &["meminfo"][..],
             &["env", "-i", "/bin/meminfo"],
@@ -131,9 +133,9 @@ mod steps {
             &["env", "CGPU_DIR=/dev/shm", "ALIYUN_COM_GPU_MEM_CONTAINER=15", "/bin/meminfo"],
             &["env", "LD_PRELOAD=", "/bin/meminfo"],
         ] {
-            assert_eq!(sizes(&boxed, way), [6043], "{way:?}");
+            assert_eq!(sizes(&container, way), [6043], "{way:?}");
         }
-        let anybody = Outcome::of(yard.runtime(&[
+        let other_user = Outcome::of(oci.runtime(&[
             "exec",
             "--user",
             "1000:1000",
@@ -142,26 +144,26 @@ mod steps {
             "-i",
             "/bin/init",
         ]));
-        assert_eq!(anybody.exits(0).number("total"), 6043 * MIB);
+        assert_eq!(other_user.exits(0).number("total"), 6043 * MIB);
         for attempt in [
             "echo version 1 > /run/cgpu/limits",
             "echo > /run/cgpu/grant",
             "echo > /run/cgpu/new",
             "echo > /etc/ld.so.preload",
         ] {
-            let outcome = boxed.exec(&["sh", "-c", attempt]);
+            let outcome = container.exec(&["sh", "-c", attempt]);
             assert!(
                 outcome.code() != Some(0) && outcome.stderr.contains("Read-only"),
                 "{outcome:?}"
             );
         }
-        boxed.delete();
+        container.delete();
         is_clean(&fixture);
     }
 
     pub(crate) fn container_without_enforceable_limit_is_refused(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
-        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
         for (variables, part) in [
             (
                 &["ALIYUN_COM_GPU_MEM_CONTAINER=six"][..],
@@ -173,24 +175,24 @@ mod steps {
             (&["ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_SCHD_WEIGHT=26"], "from 1 to 25"),
             (&["ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_MEM_CONTAINER=2"], "is set twice"),
         ] {
-            let sentence = yard.refused("bad", variables);
-            assert!(sentence.contains(part) && !sentence.contains('\n'), "{sentence}");
+            let message = oci.refused("bad", variables);
+            assert!(message.contains(part) && !message.contains('\n'), "{message}");
         }
         // Images that cannot load the shim.
         for (libc, part) in [("lib/ld-musl-x86_64.so.1", "musl"), ("nothing", "no glibc")] {
-            let bundle = yard.bundle("bare", SIX, &["true"]);
+            let bundle = oci.bundle("bare", SIX, &["true"]);
             let rootfs = bundle.join("rootfs");
             for folder in ["lib", "lib64", "usr/lib", "usr/lib64"] {
                 let _ = fs::remove_dir_all(rootfs.join(folder));
             }
             fs::create_dir_all(rootfs.join("lib")).expect("a folder");
             fs::write(rootfs.join(libc), "").expect("a file");
-            let sentence = yard.refused_bundle("bare", &bundle);
-            assert!(sentence.contains(part), "{sentence}");
+            let message = oci.refused_bundle("bare", &bundle);
+            assert!(message.contains(part), "{message}");
         }
         // An image whose C library is older than the shim needs: each of its versions has a digit
         // replaced.
-        let bundle = yard.bundle("aged", SIX, &["true"]);
+        let bundle = oci.bundle("aged", SIX, &["true"]);
         let library = find(&bundle.join("rootfs"), "libc.so.6").expect("a C library");
         let mut bytes = fs::read(&library).expect("a C library");
         for at in 0..bytes.len() - 10 {
@@ -200,11 +202,8 @@ mod steps {
             }
         }
         fs::write(&library, bytes).expect("a C library");
-        let sentence = yard.refused_bundle("aged", &bundle);
-        assert!(
-            sentence.contains("the image has glibc 2.9, and libcgpu.so needs 2."),
-            "{sentence}"
-        );
+        let message = oci.refused_bundle("aged", &bundle);
+        assert!(message.contains("the image has glibc 2.9, and libcgpu.so needs 2."), "{message}");
         // Configurations that would hide cgpu's files, or leave them unreadable.
         for (name, value, part) in [
             (
@@ -216,13 +215,13 @@ mod steps {
             ("maskedPaths", json!(["/run/cgpu/limits"]), "masks /run/cgpu/limits"),
             ("namespaces", json!([{"type": "pid"}]), "no mount namespace of its own"),
         ] {
-            let bundle = yard.bundle("odd", SIX, &["true"]);
+            let bundle = oci.bundle("odd", SIX, &["true"]);
             change(&bundle, |config| config["linux"][name] = value);
-            let sentence = yard.refused_bundle("odd", &bundle);
-            assert!(sentence.contains(part), "{sentence}");
+            let message = oci.refused_bundle("odd", &bundle);
+            assert!(message.contains(part), "{message}");
         }
         // A loader that is mounted from the bundle, by a path that begins there.
-        let bundle = yard.bundle("odd", SIX, &["true"]);
+        let bundle = oci.bundle("odd", SIX, &["true"]);
         fs::create_dir(bundle.join("musl")).expect("a folder");
         change(&bundle, |config| {
             let mounts = config["mounts"].as_array_mut().expect("mounts");
@@ -231,16 +230,16 @@ mod steps {
                     .push(json!({"destination": to, "type": "bind", "source": "musl", "options": ["bind"]}));
             }
         });
-        let sentence = yard.refused_bundle("odd", &bundle);
-        assert!(sentence.contains("no glibc"), "{sentence}");
-        let boxed = yard.start("one", EIGHT);
-        let sentence = yard.refused("two", EIGHT);
+        let message = oci.refused_bundle("odd", &bundle);
+        assert!(message.contains("no glibc"), "{message}");
+        let container = oci.start("one", EIGHT);
+        let message = oci.refused("two", EIGHT);
         assert!(
-            sentence.contains("GPU 0 has 15109 MiB, of which 8058 MiB are given to 1 containers"),
-            "{sentence}"
+            message.contains("GPU 0 has 15109 MiB, of which 8058 MiB are given to 1 containers"),
+            "{message}"
         );
-        boxed.delete();
-        yard.start("two", EIGHT).delete();
+        container.delete();
+        oci.start("two", EIGHT).delete();
         is_clean(&fixture);
     }
 
@@ -248,8 +247,8 @@ mod steps {
     /// image is started only where the host allows it.
     pub(crate) fn loader_without_preload_file_gets_ld_preload(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
-        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
-        let bundle = yard.bundle("changed", SIX, &["sleep", "600"]);
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
+        let bundle = oci.bundle("changed", SIX, &["sleep", "600"]);
         let (known, other) = (b"/etc/ld.so.preload", b"/etc/ld.no.preload");
         for name in ["lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1"] {
             let Ok(mut bytes) = fs::read(bundle.join("rootfs").join(name)) else { continue };
@@ -259,48 +258,48 @@ mod steps {
             found.into_iter().for_each(|at| bytes[at..at + other.len()].copy_from_slice(other));
             fs::write(bundle.join("rootfs").join(name), bytes).expect("a loader");
         }
-        let sentence = yard.refused_bundle("changed", &bundle);
-        assert!(sentence.contains("the image's loader reads no /etc/ld.so.preload"), "{sentence}");
+        let message = oci.refused_bundle("changed", &bundle);
+        assert!(message.contains("the image's loader reads no /etc/ld.so.preload"), "{message}");
 
-        let config = fs::read_to_string(yard.config()).expect("a configuration");
-        fs::write(yard.config(), format!("{config}ld_preload = true\n")).expect("a configuration");
-        let boxed = yard.start_bundle("changed", &bundle);
-        assert_eq!(sizes(&boxed, &["meminfo"]), [6043]);
+        let config = fs::read_to_string(oci.config()).expect("a configuration");
+        fs::write(oci.config(), format!("{config}ld_preload = true\n")).expect("a configuration");
+        let container = oci.start_bundle("changed", &bundle);
+        assert_eq!(sizes(&container, &["meminfo"]), [6043]);
         // Engines start further processes with their own variables.
         let process = fixture.path("process.json");
         let text = serde_json::json!({"args": ["/bin/init"], "env": ["A=1"], "cwd": "/", "user": {"uid": 0, "gid": 0}});
         fs::write(&process, text.to_string()).expect("a process");
-        let more = yard.runtime(&["exec", "--process", &process.to_string_lossy(), "changed"]);
+        let more = oci.runtime(&["exec", "--process", &process.to_string_lossy(), "changed"]);
         assert_eq!(Outcome::of(more).exits(0).number("total"), 6043 * MIB);
-        boxed.delete();
+        container.delete();
         is_clean(&fixture);
     }
 
     pub(crate) fn container_without_request_is_unchanged(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
-        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
         for variables in [
             &[][..],
             &["ALIYUN_COM_GPU_MEM_CONTAINER=0"],
             &["ALIYUN_COM_GPU_MEM_CONTAINER=6", "CGPU_DISABLE=1"],
         ] {
-            let bundle = yard.bundle("plain", variables, &["sleep", "600"]);
+            let bundle = oci.bundle("plain", variables, &["sleep", "600"]);
             let before = fs::read(bundle.join("config.json")).expect("a configuration");
-            let boxed = yard.start_bundle("plain", &bundle);
+            let container = oci.start_bundle("plain", &bundle);
             assert_eq!(fs::read(bundle.join("config.json")).expect("a configuration"), before);
-            let maps = boxed.exec(&["cat", "/proc/self/maps"]).exits(0).stdout;
+            let maps = container.exec(&["cat", "/proc/self/maps"]).exits(0).stdout;
             assert!(!maps.contains("cgpu"), "{maps}");
-            assert!(!yard.folder("plain").exists());
-            boxed.delete();
+            assert!(!oci.folder("plain").exists());
+            container.delete();
         }
     }
 
     pub(crate) fn only_named_gpus_are_visible(test: &str, runtime: Runtime) {
         let four = "V100:16130,V100:16130,V100:16130,V100:16130";
         let fixture = Fixture::new(four);
-        let Some(yard) = Yard::open(test, &fixture, runtime, four) else { return };
+        let Some(oci) = OciHost::open(test, &fixture, runtime, four) else { return };
         // What the driver reports to programs for a GPU that is not sliced.
-        let native = yard.start("native", &[]);
+        let native = oci.start("native", &[]);
         assert!(
             native.exec(&["meminfo"]).code() != Some(0),
             "without a slice no driver is brought"
@@ -330,25 +329,25 @@ mod steps {
                 [whole, whole, 3072, whole],
             ),
         ] {
-            let boxed = yard.start("one", variables);
-            let mut found = sizes(&boxed, &["env", "-i", "/bin/meminfo"]);
+            let container = oci.start("one", variables);
+            let mut found = sizes(&container, &["env", "-i", "/bin/meminfo"]);
             found.iter_mut().filter(|size| **size > 15000).for_each(|size| *size = whole);
             assert_eq!(found, expected, "{variables:?}");
-            boxed.delete();
+            container.delete();
         }
         is_clean(&fixture);
     }
 
     /// The MIG instances of a partitioned GPU are named by their own UUIDs.
     pub(crate) fn mig_instances_are_separate_devices(test: &str, runtime: Runtime) {
-        let cut = "T4:15109,A100:40960/mig=3g.20gb,1g.5gb";
-        let fixture = Fixture::new(cut);
-        let Some(yard) = Yard::open(test, &fixture, runtime, cut) else { return };
+        let partitioned = "T4:15109,A100:40960/mig=3g.20gb,1g.5gb";
+        let fixture = Fixture::new(partitioned);
+        let Some(oci) = OciHost::open(test, &fixture, runtime, partitioned) else { return };
         let memory = |value: &str| format!("ALIYUN_COM_GPU_MEM_CONTAINER={value}");
         // All devices, with their names from the accounting. A program that names none sees whole
         // GPUs only.
-        let boxed = yard.start("all", &[&memory("3,4,2")]);
-        assert_eq!(sizes(&boxed, &["meminfo"]), [3072]);
+        let container = oci.start("all", &[&memory("3,4,2")]);
+        assert_eq!(sizes(&container, &["meminfo"]), [3072]);
         let shown = fixture.smi();
         let gpus = shown["containers"][0]["gpus"].as_array().expect("gpus").clone();
         let limits: Vec<_> =
@@ -360,21 +359,21 @@ mod steps {
             .collect();
         for (name, limit) in names.iter().zip(limits).skip(1) {
             let chosen = format!("CUDA_VISIBLE_DEVICES={name}");
-            assert_eq!(sizes(&boxed, &["env", &chosen, "/bin/meminfo"]), [limit], "{name}");
+            assert_eq!(sizes(&container, &["env", &chosen, "/bin/meminfo"]), [limit], "{name}");
         }
-        boxed.delete();
+        container.delete();
         // By UUID: a whole instance, and half of one.
         let (big, small) = (&names[1], &names[2][..12]);
         let visible = |list: &str| format!("NVIDIA_VISIBLE_DEVICES={list}");
         let chosen = |name: &str| format!("CUDA_VISIBLE_DEVICES={name}");
         let half = [&memory("1")[..], "ALIYUN_COM_GPU_MEM_DEV=2", &visible(big), &chosen(big)];
-        let half = yard.start("half", &half);
+        let half = oci.start("half", &half);
         assert_eq!(sizes(&half, &["meminfo"]), [20480 / 2]);
-        let both = yard
-            .start("both", &[&memory("1,2"), &visible(&format!("{small},{big}")), &chosen(big)]);
+        let both =
+            oci.start("both", &[&memory("1,2"), &visible(&format!("{small},{big}")), &chosen(big)]);
         assert_eq!(sizes(&both, &["meminfo"]), [2048]);
         // One instance's memory is not another's.
-        let refused = yard.refused("more", &[&memory("9"), &visible(big)]);
+        let refused = oci.refused("more", &[&memory("9"), &visible(big)]);
         assert!(
             refused.contains("has 20480 MiB, of which 12288 MiB are given to 2 containers"),
             "{refused}"
@@ -384,7 +383,7 @@ mod steps {
             &visible(&format!("{small},{big}")),
             &format!("ALIYUN_COM_GPU_VISIBLE_DEVICES={small}"),
         ];
-        let native = yard.start("native", &native.map(|variable| &variable[..]));
+        let native = oci.start("native", &native.map(|variable| &variable[..]));
         // The driver reserves some of a GPU.
         let whole = sizes(&native, &["env", &chosen(big), "/bin/meminfo"]);
         assert!(whole.len() == 1 && whole[0] > 19 * 1024, "{whole:?}");
@@ -392,7 +391,7 @@ mod steps {
         for (list, part) in
             [("1", "GPU 1 is partitioned into MIG instances"), ("2", "there is no GPU 2")]
         {
-            let refused = yard.refused("bad", &[&memory("1"), &visible(list)]);
+            let refused = oci.refused("bad", &[&memory("1"), &visible(list)]);
             assert!(refused.contains(part), "{refused}");
         }
         half.delete();
@@ -403,13 +402,13 @@ mod steps {
 
     pub(crate) fn monitor_lists_containers_by_id(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
-        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
         let id = "0123456789ab0123456789ab0123456789ab0123456789ab0123456789ab0123";
-        let weighing = [SIX, &["ALIYUN_COM_GPU_SCHD_WEIGHT=2"]].concat();
-        let early = yard.start("early", EIGHT);
+        let with_weight = [SIX, &["ALIYUN_COM_GPU_SCHD_WEIGHT=2"]].concat();
+        let early = oci.start("early", EIGHT);
         let _monitor = Monitor::start(&fixture);
-        let boxed = yard.start(id, &weighing);
-        let mut held = boxed.spawn(&["hold", "1G", "60"]);
+        let container = oci.start(id, &with_weight);
+        let mut held = container.spawn(&["hold", "1G", "60"]);
         held.line();
         let seen = fixture.eventually("the monitor has seen what the container holds", || {
             let all = fixture.smi();
@@ -430,7 +429,7 @@ mod steps {
             .collect();
         assert!(ids.contains(&"early".into()), "{ids:?}");
         drop(held);
-        boxed.delete();
+        container.delete();
         early.delete();
         fixture.eventually("the monitor has forgotten them", || {
             fixture.smi()["containers"].as_array().is_some_and(Vec::is_empty).then_some(())
@@ -442,10 +441,10 @@ mod steps {
     /// that does not fit those, NVML is queried all the same.
     pub(crate) fn monitor_inventory_replaces_nvml(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
-        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
         let run = |variables: &[&str]| {
-            let bundle = yard.bundle("one", variables, &["/bin/meminfo"]);
-            let mut command = yard.runtime(&["run", "--bundle", &bundle.to_string_lossy(), "one"]);
+            let bundle = oci.bundle("one", variables, &["/bin/meminfo"]);
+            let mut command = oci.runtime(&["run", "--bundle", &bundle.to_string_lossy(), "one"]);
             command.env("CGPU_SIM_FAULT", "nvmlDeviceGetCount_v2:1+:999");
             Outcome::of(command)
         };
@@ -457,7 +456,7 @@ mod steps {
         // The monitor and the containers have the same simulated GPUs only where both are
         // configured so.
         let other = Fixture::new(T4);
-        let strange = Monitor::start(&other);
+        let foreign = Monitor::start(&other);
         fs::create_dir_all(fixture.root()).expect("a folder");
         std::os::unix::fs::symlink(
             other.root().join("monitor.sock"),
@@ -470,7 +469,7 @@ mod steps {
             "{stranger:?}"
         );
         fs::remove_file(fixture.root().join("monitor.sock")).expect("the link is ours");
-        drop(strange);
+        drop(foreign);
 
         let _monitor = Monitor::start(&fixture);
         let inside = fixture.eventually("the monitor tells the GPUs", || {
@@ -490,7 +489,7 @@ mod steps {
     /// where an engine gets the first process.
     pub(crate) fn container_refused_by_the_monitor_is_deleted(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
-        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
         fs::create_dir_all(fixture.root()).expect("a folder");
         let socket = UnixListener::bind(fixture.root().join("monitor.sock")).expect("a socket");
         std::thread::spawn(move || {
@@ -502,22 +501,23 @@ mod steps {
                 }
             }
         });
-        let bundle = yard.bundle("late", SIX, &["sleep", "600"]).to_string_lossy().into_owned();
+        let bundle = oci.bundle("late", SIX, &["sleep", "600"]).to_string_lossy().into_owned();
         let pid = fixture.path("pid").to_string_lossy().into_owned();
         for more in [&["--pid-file", &pid[..]][..], &[]] {
             let log = fixture.path("log").to_string_lossy().into_owned();
             let words = [&["--log", &log, "create", "--bundle", &bundle], more, &["late"]].concat();
-            let outcome = yard.quiet(&words);
-            let said = fs::read_to_string(&log).unwrap_or_default() + &outcome.stderr;
+            let outcome = oci.quiet(&words);
+            let printed = fs::read_to_string(&log).unwrap_or_default() + &outcome.stderr;
             assert!(outcome.code() != Some(0), "{outcome:?}");
             // crun does not pass on a hook's output.
             assert!(
-                (runtime == Runtime::Crun && more.is_empty()) || said.contains("The GPU is full."),
-                "{said}"
+                (runtime == Runtime::Crun && more.is_empty())
+                    || printed.contains("The GPU is full."),
+                "{printed}"
             );
-            let state = Outcome::of(yard.runtime(&["state", "late"]));
+            let state = Outcome::of(oci.runtime(&["state", "late"]));
             assert!(state.code() != Some(0), "it is there: {state:?}");
-            assert!(!yard.folder("late").exists());
+            assert!(!oci.folder("late").exists());
         }
         is_clean(&fixture);
     }
@@ -526,13 +526,13 @@ mod steps {
     /// knows nothing else of cgpu.
     pub(crate) fn cdi_hooks_make_the_same_slices(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
-        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
-        let config = yard.config().to_string_lossy().into_owned();
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
+        let config = oci.config().to_string_lossy().into_owned();
         let generate = ["cdi", "generate", "--gib", "6", "--config", &config];
-        let said = Outcome::of(fixture.cgpu(&generate)).silent().stdout;
-        let specification: Value = serde_json::from_str(&said).expect("JSON");
+        let printed = Outcome::of(fixture.cgpu(&generate)).silent().stdout;
+        let specification: Value = serde_json::from_str(&printed).expect("JSON");
         let with_device = |id: &str, name: &str, variables: &[&str]| {
-            let bundle = yard.bundle(id, variables, &["sleep", "600"]);
+            let bundle = oci.bundle(id, variables, &["sleep", "600"]);
             let devices = specification["devices"].as_array().expect("devices");
             let edits = &devices.iter().find(|one| one["name"] == *name).expect("the device")["containerEdits"];
             let file = bundle.join("config.json");
@@ -549,15 +549,15 @@ mod steps {
             fs::write(&file, config.to_string()).expect("a configuration");
             bundle
         };
-        let six = yard.start_bare("six", &with_device("six", "6GiB", &[]));
-        let eight = yard.start_bare("eight", &with_device("eight", "all", EIGHT));
+        let six = oci.start_bare("six", &with_device("six", "6GiB", &[]));
+        let eight = oci.start_bare("eight", &with_device("eight", "all", EIGHT));
         assert_eq!(sizes(&six, &["env", "-i", "/bin/meminfo"]), [6144]);
         assert_eq!(sizes(&eight, &["env", "-i", "/bin/meminfo"]), [8058]);
         let outcome = six.exec(&["sh", "-c", "echo > /run/cgpu/limits"]);
         assert!(outcome.stderr.contains("Read-only"), "{outcome:?}");
         // An invalid setting starts no container. crun does not pass on a hook's output.
         let bad = with_device("bad", "all", &["ALIYUN_COM_GPU_MEM_CONTAINER=six"]);
-        let refused = Outcome::of(yard.bare(&["run", "--bundle", &bad.to_string_lossy(), "bad"]));
+        let refused = Outcome::of(oci.bare(&["run", "--bundle", &bad.to_string_lossy(), "bad"]));
         assert!(refused.code() != Some(0), "{refused:?}");
         assert!(
             runtime == Runtime::Crun || refused.stderr.contains("is `six`, expected"),
@@ -565,31 +565,31 @@ mod steps {
         );
         // By both ways at once it is one slice.
         eight.delete();
-        let both = yard.start_bundle("both", &with_device("both", "all", EIGHT));
+        let both = oci.start_bundle("both", &with_device("both", "all", EIGHT));
         assert_eq!(sizes(&both, &["env", "-i", "/bin/meminfo"]), [8058]);
         both.delete();
-        let none = yard.start_bare("none", &with_device("none", "all", &[]));
+        let none = oci.start_bare("none", &with_device("none", "all", &[]));
         assert!(!none.exec(&["cat", "/proc/self/maps"]).exits(0).stdout.contains("cgpu"));
         none.delete();
-        Outcome::of(yard.bare(&["delete", "--force", "six"])).exits(0);
+        Outcome::of(oci.bare(&["delete", "--force", "six"])).exits(0);
         std::mem::drop(six);
         is_clean(&fixture);
     }
 
     pub(crate) fn concurrent_containers_leave_no_slices(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
-        let Some(yard) = Yard::open(test, &fixture, runtime, T4) else { return };
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
         let small = ["ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_MEM_DEV=15"];
         std::thread::scope(|scope| {
             for thread in 0..5 {
-                let yard = &yard;
+                let oci = &oci;
                 scope.spawn(move || {
                     for round in 0..10 {
-                        let boxed = yard.start(&format!("s{thread}-{round}"), &small);
+                        let container = oci.start(&format!("s{thread}-{round}"), &small);
                         if round % 2 == 0 {
-                            boxed.exec(&["init"]).exits(0);
+                            container.exec(&["init"]).exits(0);
                         }
-                        boxed.delete();
+                        container.delete();
                     }
                 });
             }

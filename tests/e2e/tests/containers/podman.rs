@@ -11,8 +11,8 @@ fn containers_have_their_slices_and_names() {
     else {
         return;
     };
-    let asking = EIGHT.map(|variable| ["-e", variable]).concat();
-    podman.run(&[&["--name", "trainer"], &asking[..]].concat(), &["sleep", "600"], true).exits(0);
+    let request = EIGHT.map(|variable| ["-e", variable]).concat();
+    podman.run(&[&["--name", "trainer"], &request[..]].concat(), &["sleep", "600"], true).exits(0);
     let inside = podman.command(&["exec", "trainer", "env", "-i", "/bin/init"]).exits(0);
     assert_eq!(inside.number("total"), 8058 * MIB);
     let beside = SIX.iter().flat_map(|variable| ["-e", *variable]).collect::<Vec<_>>();
@@ -34,7 +34,7 @@ fn containers_have_their_slices_and_names() {
     is_clean(&fixture);
     // A container that exits is cleaned up by a process of conmon, which does not pass on the
     // options that podman was called with.
-    podman.run(&[&["--name", "short"], &asking[..]].concat(), &["true"], true).exits(0);
+    podman.run(&[&["--name", "short"], &request[..]].concat(), &["true"], true).exits(0);
     is_clean(&fixture);
     podman.command(&["rm", "short"]).exits(0);
 }
@@ -54,9 +54,9 @@ fn cdi_devices_are_slices() {
         podman.run_with_devices(&specification, &options, &["env", "-i", "/bin/init"])
     };
     assert_eq!(run(&["cgpu.dev/slice=6GiB"]).exits(0).number("total"), 6144 * MIB);
-    let asking = EIGHT.map(|variable| ["-e", variable]).concat();
-    let all = |asking: &[&str]| run(&[&["cgpu.dev/slice=all"], asking].concat());
-    assert_eq!(all(&asking).exits(0).number("total"), 8058 * MIB);
+    let request = EIGHT.map(|variable| ["-e", variable]).concat();
+    let all = |request: &[&str]| run(&[&["cgpu.dev/slice=all"], request].concat());
+    assert_eq!(all(&request).exits(0).number("total"), 8058 * MIB);
     let refused = all(&["-e", "ALIYUN_COM_GPU_MEM_CONTAINER=six"]);
     assert!(
         refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"),
@@ -73,7 +73,7 @@ fn rootless_user_has_its_own_slices() {
     let test = "podman::rootless_user_has_its_own_slices";
     // SAFETY: no obligations; geteuid cannot fail.
     if unsafe { libc::geteuid() } != 0 {
-        return skip(test, "rootless", "only root can become somebody else");
+        return skip(test, "rootless", "only root can become another user");
     }
     let fixture = Fixture::new(T4);
     if !is_reachable(&fixture.dist().file("libcgpu.so")) {
@@ -119,19 +119,19 @@ fn rootless_user_has_its_own_slices() {
     let run = ["run", "--rm", "--network=none", "--pull=never"];
     let probe = podman("runc".as_ref(), &[&run[..], &["localhost/cuda", "true"]].concat());
     if imported.code() != Some(0) || probe.code() != Some(0) {
-        let said = probe.stderr.trim();
+        let printed = probe.stderr.trim();
         return skip(
             test,
             "rootless",
-            &format!("podman starts no containers for users without rights here: {said}"),
+            &format!("podman starts no containers for users without rights here: {printed}"),
         );
     }
     let ours = fixture.dist().file("cgpu-runtime");
     let config = format!("--runtime-flag=cgpu-config={}", at("runtime.toml").display());
-    let asking = EIGHT.map(|variable| ["-e", variable]).concat();
+    let request = EIGHT.map(|variable| ["-e", variable]).concat();
     let inside = podman(
         &ours,
-        &[&[&config[..]], &run[..], &asking, &["localhost/cuda", "env", "-i", "/bin/init"]]
+        &[&[&config[..]], &run[..], &request, &["localhost/cuda", "env", "-i", "/bin/init"]]
             .concat(),
     );
     assert_eq!(inside.exits(0).number("total"), 8058 * MIB);
@@ -149,7 +149,7 @@ fn rootless_user_has_its_own_slices() {
         "{refused:?}"
     );
     let containers = at("run/cgpu/containers");
-    fixture.none_is_left("folders", || {
+    fixture.wait_until_none("folders", || {
         let all = fs::read_dir(&containers).expect("the user's own folder").flatten();
         all.map(|one| one.file_name().to_string_lossy().into_owned()).collect()
     });

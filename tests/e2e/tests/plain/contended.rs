@@ -62,7 +62,7 @@ impl Contended {
         let mut command = self.fixture.program_in(&self.container, "launches");
         command.args(arguments).env("CGPU_SIM_DRIVER", "13020");
         let mut child = self.start_as(command);
-        let made = play(&mut child).concat().parse().expect("a number");
+        let made = run_program(&mut child).concat().parse().expect("a number");
         // The previous program may still be listed.
         let pid = child.pid();
         let measured = self.measured_of(|process| process["pid"] == pid);
@@ -104,7 +104,7 @@ fn ready(command: Command) -> Child {
 }
 
 /// Lets a program do its work and returns its lines. It stays, so that its counters can be read.
-fn play(child: &mut Child) -> Vec<String> {
+fn run_program(child: &mut Child) -> Vec<String> {
     child.write("\n");
     let mut lines = Vec::new();
     loop {
@@ -128,11 +128,11 @@ fn streams_and_captures_are_unchanged_by_the_gate() {
         let mut command = fixture.program("random_streams");
         command.args([seed, steps]);
         let mut bare = ready(command);
-        let alone = play(&mut bare);
+        let alone = run_program(&mut bare);
         bare.finish().silent();
 
         let mut child = contended.start("random_streams", &[seed, steps]);
-        let gated = play(&mut child);
+        let gated = run_program(&mut child);
         for (gated, alone) in gated.iter().zip(&alone) {
             assert_eq!(gated, alone, "seed {seed}");
         }
@@ -172,7 +172,7 @@ fn shim_makes_no_forbidden_calls_during_a_global_capture() {
     let mut command = contended.fixture.program_in(&contended.container, "waiting");
     command.arg("capture").env("CGPU_SIM_JOURNAL", &journal);
     let mut child = contended.start_as(command);
-    play(&mut child);
+    run_program(&mut child);
     child.finish().silent();
     let text = fs::read_to_string(journal).expect("a journal");
     contended.finish();
@@ -195,11 +195,11 @@ fn shim_makes_no_forbidden_calls_during_a_global_capture() {
     assert!(named(&calls, "cuEventElapsedTime").count() > 0);
     for name in FORBIDDEN {
         // One call may have begun before the capture did.
-        let asked: Vec<_> = named(&calls, name)
+        let forbidden: Vec<_> = named(&calls, name)
             .filter(|call| (begun..ended).contains(&when(call, "from")))
             .skip(1)
             .collect();
-        assert!(asked.is_empty(), "{asked:?}");
+        assert!(forbidden.is_empty(), "{forbidden:?}");
     }
 }
 
@@ -209,7 +209,7 @@ fn shim_makes_no_forbidden_calls_during_a_global_capture() {
 fn captured_launches_are_not_charged() {
     let contended = Contended::new("A10:23028").begin();
     let mut child = contended.start("captured_launches", &[]);
-    let launched: u64 = play(&mut child).concat().parse().expect("a number");
+    let launched: u64 = run_program(&mut child).concat().parse().expect("a number");
     let (measured, passed) = (contended.measured(), contended.counted("capturing"));
     child.finish().silent();
     contended.finish();
@@ -233,7 +233,7 @@ fn each_context_has_its_own_completion_page() {
     let mut command = contended.fixture.program_in(&contended.container, "context_turns");
     command.env("CGPU_SIM_JOURNAL", &journal);
     let mut child = contended.start_as(command);
-    play(&mut child);
+    run_program(&mut child);
     let failed = contended.counted("marker_failed");
     child.finish().silent();
     let text = fs::read_to_string(journal).expect("a journal");
@@ -241,10 +241,10 @@ fn each_context_has_its_own_completion_page() {
     let calls: Vec<Value> =
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let count = |name: &str| named(&calls, name).count();
-    let (pages, writes, asked) =
+    let (pages, writes, queries) =
         (count("cuMemHostRegister_v2"), count("cuStreamWriteValue64_v2"), count("cuEventQuery"));
     assert!(pages == 3 && writes > 20, "{pages} pages, {writes} writes");
-    assert_eq!((asked, failed), (0, 0), "events that were asked for, and refusals");
+    assert_eq!((queries, failed), (0, 0), "queried events, and refusals");
 }
 
 /// Every function that computes is measured and charged, in each flavour. A thread reports launches
@@ -344,7 +344,7 @@ fn launch_waiting_for_a_later_launch_completes() {
     for how in ["host", "peer", "fork", "capture"] {
         let contended = Contended::new("A10:23028").begin();
         let mut child = contended.start("waiting", &[how]);
-        play(&mut child);
+        run_program(&mut child);
         assert!(contended.measured() > 0, "{how}");
         child.finish().silent();
         contended.finish();

@@ -125,7 +125,8 @@ fn inside(fixture: &Fixture, container: &Container) -> Value {
 #[test]
 fn smi_in_a_container_shows_that_container() {
     let fixture = Fixture::new("A10:23028");
-    let (container, other) = (fixture.limited("a", 4096).weighing(2), fixture.limited("b", 4096));
+    let (container, other) =
+        (fixture.limited("a", 4096).with_weight(2), fixture.limited("b", 4096));
     let hold = |container: &Container, amount: &str| {
         let mut command = fixture.program_in(container, "hold");
         command.arg(amount);
@@ -152,7 +153,7 @@ fn smi_in_a_container_shows_that_container() {
     assert_eq!(seen["gpus"][0]["policy"], 2, "a weight above 1 selects it");
     assert_eq!(own["processes"][0]["pid"], holder.pid());
     monitor.process.kill();
-    assert_eq!(inside(&fixture, &container)["monitor"], false, "nobody's heart beats");
+    assert_eq!(inside(&fixture, &container)["monitor"], false, "there is no monitor");
     holder.finish().silent();
     neighbour.finish().silent();
 }

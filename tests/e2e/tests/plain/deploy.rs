@@ -254,7 +254,7 @@ fn service_unit_keeps_the_tree_visible_and_starts_installed_programs() {
     let unit = fs::read_to_string(deploy().join("cgpu-monitor.service")).expect("a unit");
     let lines: Vec<&str> = unit.lines().filter(|line| !line.starts_with('#')).collect();
     // Each of these gives the service its own mount namespace.
-    for apart in [
+    for setting in [
         "ProtectSystem",
         "ProtectHome",
         "PrivateTmp",
@@ -273,7 +273,10 @@ fn service_unit_keeps_the_tree_visible_and_starts_installed_programs() {
         "MountFlags",
         "ProtectHostname",
     ] {
-        assert!(!lines.iter().any(|line| line.starts_with(apart)), "{apart}= would hide the tree");
+        assert!(
+            !lines.iter().any(|line| line.starts_with(setting)),
+            "{setting}= would hide the tree"
+        );
     }
     let start = lines.iter().find_map(|line| line.strip_prefix("ExecStart=")).expect("a program");
     let program = start.split_whitespace().next().expect("a program");

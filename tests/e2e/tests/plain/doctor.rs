@@ -106,7 +106,7 @@ fn doctor_without_causes_reports_none() {
     becomes(&fixture, &["alone"], || outside(&fixture, &["--container", "a"]));
     becomes(&fixture, &[], || outside(&fixture, &["--why", "shim"]));
     becomes(&fixture, &[], || outside(&fixture, &["--pid", &held.pid().to_string()]));
-    fixture.eventually("a sentence", || {
+    fixture.eventually("the text", || {
         let text = Outcome::of(fixture.cgpu(&["doctor", "--root", &root(&fixture)])).stdout;
         text.contains("nothing is wrong; examined: the monitor of ").then_some(())
     });
@@ -120,7 +120,7 @@ fn failed_examination_exits_with_2() {
     let root = root(&fixture);
     for arguments in [
         &["--pid", "4194305"][..],
-        &["--container", "nobody"],
+        &["--container", "missing"],
         &["/no/such/program"],
         &["--why", "weather"],
         &["--pid", "1", "program"],

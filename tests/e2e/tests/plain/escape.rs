@@ -128,8 +128,9 @@ fn limits_hold_in_user_namespaces() {
 /// is the process itself.
 #[test]
 fn unmapped_owner_is_not_taken_for_the_process() {
-    let nobody = ["--reuid", "1000", "--regid", "1000", "--clear-groups", "unshare", "-U", "true"];
-    let probe = std::process::Command::new("setpriv").args(nobody).output();
+    let unmapped =
+        ["--reuid", "1000", "--regid", "1000", "--clear-groups", "unshare", "-U", "true"];
+    let probe = std::process::Command::new("setpriv").args(unmapped).output();
     if !probe.is_ok_and(|output| output.status.success()) {
         return skip(
             "escape",

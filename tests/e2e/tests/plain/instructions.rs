@@ -111,7 +111,7 @@ fn no_call_costs_more_instructions_than_its_budget() {
         return skip(
             test,
             "lto",
-            "CARGO_PROFILE_RELEASE_LTO asks for another release form than the budgets are for",
+            "CARGO_PROFILE_RELEASE_LTO sets another release profile than that of the budgets",
         );
     }
     if Command::new("valgrind").arg("--version").output().is_err() {
@@ -140,16 +140,16 @@ fn no_call_costs_more_instructions_than_its_budget() {
             kind => (kind, added(kind), *budget),
         })
         .collect();
-    let told: Vec<String> = found
+    let report: Vec<String> = found
         .iter()
         .map(|(kind, found, budget)| format!("{kind}: {found}, budget {budget}"))
         .collect();
     assert!(
         found.iter().all(|(_, found, budget)| *found <= most(*budget)),
         "instructions added to a call:\n{}",
-        told.join("\n")
+        report.join("\n")
     );
-    eprintln!("{}", told.join("\n"));
+    eprintln!("{}", report.join("\n"));
 }
 
 /// A scan of the live allocations, or a table that gets slower, would raise the count. `cargo xtask

@@ -6,9 +6,9 @@ use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor, Outcome};
 use serde_json::Value;
 
 /// A deterministic generator, so that a failure can be repeated.
-struct Draw(u64);
+struct Random(u64);
 
-impl Draw {
+impl Random {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -22,7 +22,7 @@ fn hundred_kills_leave_no_charge() {
     // The limit has room for the lingering memory of exited processes, so a new process always
     // finds enough for its context.
     let container = fixture.limited("a", 20 * 1024);
-    let mut draw = Draw(20_260_101);
+    let mut random = Random(20_260_101);
     let mut started = 0;
     let mut start = || {
         let mut command = fixture.program_in(&container, "churn");
@@ -34,12 +34,12 @@ fn hundred_kills_leave_no_charge() {
     };
     let mut children: Vec<Child> = (0..4).map(|_| start()).collect();
     for _ in 0..100 {
-        std::thread::sleep(Duration::from_micros(draw.below(20_000)));
-        let victim = usize::try_from(draw.below(4)).expect("below four");
+        std::thread::sleep(Duration::from_micros(random.below(20_000)));
+        let victim = usize::try_from(random.below(4)).expect("below four");
         let replaced = std::mem::replace(&mut children[victim], start());
         assert_eq!(replaced.kill().signal(), Some(libc::SIGKILL), "the victim had ended before");
         for child in &mut children {
-            assert!(child.runs(), "a neighbour of the dead ended");
+            assert!(child.runs(), "a surviving process ended");
         }
     }
     for child in children {
@@ -80,12 +80,12 @@ impl Sibling {
             Child::start_for(fixture.program_in(container, "take"), Duration::from_secs(280));
         child.line();
         let mut sibling = Self { child, all: 0 };
-        let free = sibling.ask("info")["free"].as_u64().expect("bytes");
+        let free = sibling.request("info")["free"].as_u64().expect("bytes");
         sibling.all = free / (2 * MIB) * (2 * MIB);
         sibling
     }
 
-    fn ask(&mut self, what: &str) -> Value {
+    fn request(&mut self, what: &str) -> Value {
         self.child.write(&format!("{what}\n"));
         serde_json::from_str(&self.child.line()).expect("an answer")
     }
@@ -93,26 +93,26 @@ impl Sibling {
     /// Allocates the whole limit as soon as it is granted, so when the exited processes' memory has
     /// been reclaimed. By then it must be free on the GPU, too, apart from what was never charged.
     /// Frees it then.
-    fn inherits(&mut self, fixture: &Fixture, unbooked: u64) {
+    fn allocates_all(&mut self, fixture: &Fixture, uncharged: u64) {
         let take = format!("take {}", self.all);
-        let answer = fixture.eventually("what the dead had can be had again", || {
-            let answer = self.ask(&take);
+        let answer = fixture.eventually("memory of exited processes can be allocated", || {
+            let answer = self.request(&take);
             if answer["result"] == 0 {
                 return Some(answer);
             }
             // A monitor reconciles memory that was passed between processes only while the charges
             // do not change. Reading changes none.
-            fixture.eventually("what the dead had is free", || {
-                (self.ask("info")["free"].as_u64() >= Some(self.all)).then_some(())
+            fixture.eventually("memory of exited processes is free", || {
+                (self.request("info")["free"].as_u64() >= Some(self.all)).then_some(())
             });
             None
         });
         let on_gpu = answer["on_gpu"].as_u64().expect("bytes");
         assert!(
-            on_gpu <= LIMIT_MIB * MIB + unbooked,
+            on_gpu <= LIMIT_MIB * MIB + uncharged,
             "{on_gpu} bytes are in use of a GPU of {LIMIT_MIB} MiB"
         );
-        assert_eq!(self.ask("give")["result"], 0);
+        assert_eq!(self.request("give")["result"], 0);
     }
 
     /// Ends without an error. Nothing is left, neither charged nor on the GPU.
@@ -130,19 +130,19 @@ const AT_ONCE: usize = 4;
 
 /// Kills processes with this kind of memory inside of each of these calls (`NAME`, or `NAME:N` for
 /// the N-th one), before the driver has done anything and after it has done everything.
-fn dying_inside(way: &str, calls: &[&str], unbooked: u64) {
-    dying_on(&Fixture::new("A10:23028"), way, calls, unbooked);
+fn kill_inside(route: &str, calls: &[&str], uncharged: u64) {
+    kill_inside_on(&Fixture::new("A10:23028"), route, calls, uncharged);
 }
 
-/// As [`dying_inside`], for memory that can be shared, with a monitor that sees when the last
+/// As [`kill_inside`], for memory that can be shared, with a monitor that sees when the last
 /// process frees it. Without one the charge stays as long as a process of the container lives.
-fn dying_inside_watched(way: &str, calls: &[&str]) {
+fn kill_inside_with_monitor(route: &str, calls: &[&str]) {
     let fixture = Fixture::new("A10:23028");
     let _monitor = Monitor::start(&fixture);
-    dying_on(&fixture, way, calls, 0);
+    kill_inside_on(&fixture, route, calls, 0);
 }
 
-fn dying_on(fixture: &Fixture, way: &str, calls: &[&str], unbooked: u64) {
+fn kill_inside_on(fixture: &Fixture, route: &str, calls: &[&str], uncharged: u64) {
     let container = fixture.limited("a", LIMIT_MIB);
     let mut sibling = Sibling::of(fixture, &container);
     for moment in ["KILL", "KILL_AFTER"] {
@@ -151,7 +151,7 @@ fn dying_on(fixture: &Fixture, way: &str, calls: &[&str], unbooked: u64) {
                 let nth = if call.contains(':') { "" } else { ":1" };
                 let fault = format!("{call}{nth}:{moment}");
                 let mut command = fixture.program_in(&container, "mortal");
-                command.arg(way).env("CGPU_SIM_DRIVER", NEWEST).env("CGPU_SIM_FAULT", &fault);
+                command.arg(route).env("CGPU_SIM_DRIVER", NEWEST).env("CGPU_SIM_FAULT", &fault);
                 (fault, Child::start(command))
             };
             let dying: Vec<_> = calls.iter().map(start).collect();
@@ -159,7 +159,7 @@ fn dying_on(fixture: &Fixture, way: &str, calls: &[&str], unbooked: u64) {
                 let outcome = child.end();
                 assert_eq!(outcome.signal(), Some(libc::SIGKILL), "{fault}: {outcome:?}");
             }
-            sibling.inherits(fixture, unbooked);
+            sibling.allocates_all(fixture, uncharged);
         }
     }
     sibling.ends(fixture, &container);
@@ -167,12 +167,12 @@ fn dying_on(fixture: &Fixture, way: &str, calls: &[&str], unbooked: u64) {
 
 #[test]
 fn kill_inside_process_start_leaves_no_charge() {
-    dying_inside("linear", &["cuInit", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"], 0);
+    kill_inside("linear", &["cuInit", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"], 0);
 }
 
 #[test]
 fn kill_inside_linear_memory_calls_leaves_no_charge() {
-    dying_inside(
+    kill_inside(
         "linear",
         &["cuMemAlloc_v2", "cuMemAlloc_v2:2", "cuMemAllocPitch_v2", "cuMemFree_v2"],
         0,
@@ -192,7 +192,7 @@ fn kill_inside_pool_calls_leaves_no_charge() {
         "cuMemPoolDestroy",
         "cuMemPoolGetAttribute",
     ];
-    dying_inside("pools", &calls, 0);
+    kill_inside("pools", &calls, 0);
 }
 
 #[test]
@@ -207,14 +207,14 @@ fn kill_inside_physical_memory_calls_leaves_no_charge() {
         "cuMemUnmap",
         "cuMemRelease",
     ];
-    dying_inside_watched("physical", &calls);
+    kill_inside_with_monitor("physical", &calls);
     let calls = [
         "cuMemGetHandleForAddressRange",
         "cuMemFree_v2",
         "cuMemGetHandleForAddressRange:2",
         "cuMemUnmap",
     ];
-    dying_inside_watched("ranges", &calls);
+    kill_inside_with_monitor("ranges", &calls);
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn kill_inside_array_calls_leaves_no_charge() {
         "cuArrayDestroy:2",
         "cuMipmappedArrayDestroy",
     ];
-    dying_inside("arrays", &calls, 0);
+    kill_inside("arrays", &calls, 0);
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn kill_inside_graph_calls_leaves_no_charge() {
         "cuMemAllocAsync",
         "cuStreamEndCapture",
     ];
-    dying_inside("graphs", &calls, 0);
+    kill_inside("graphs", &calls, 0);
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn kill_inside_module_and_library_calls_leaves_no_charge() {
     ];
     // A block of code for each, which is loaded at a first launch or look-up and charged
     // afterwards.
-    dying_inside("modules", &calls, AT_ONCE as u64 * 2 * MIB);
+    kill_inside("modules", &calls, AT_ONCE as u64 * 2 * MIB);
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn kill_inside_context_calls_leaves_no_charge() {
         "cuDevicePrimaryCtxRetain:2",
     ];
     // A green context's own memory is charged after it was created.
-    dying_inside("contexts", &calls, AT_ONCE as u64 * 8 * MIB);
+    kill_inside("contexts", &calls, AT_ONCE as u64 * 8 * MIB);
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn kill_inside_external_memory_calls_leaves_no_charge() {
         "cuMipmappedArrayDestroy",
     ];
     // Its allocation is not seen.
-    dying_inside("foreign", &calls, AT_ONCE as u64 * 16 * MIB);
+    kill_inside("foreign", &calls, AT_ONCE as u64 * 16 * MIB);
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn kill_inside_bound_memory_calls_leaves_no_charge() {
         "cuMemMapArrayAsync",
         "cuArrayDestroy",
     ];
-    dying_on(&Fixture::new("B200:23028"), "bound", &calls, 0);
+    kill_inside_on(&Fixture::new("B200:23028"), "bound", &calls, 0);
 }
 
 #[test]
@@ -330,7 +330,7 @@ fn kill_inside_export_and_import_calls_leaves_no_charge() {
         "cuMemFreeAsync",
         "cuMemPoolDestroy",
     ];
-    dying_inside_watched("lend", &lends);
+    kill_inside_with_monitor("lend", &lends);
     let borrows = [
         "cuIpcOpenMemHandle_v2",
         "cuMemImportFromShareableHandle",
@@ -341,12 +341,12 @@ fn kill_inside_export_and_import_calls_leaves_no_charge() {
         "cuMemUnmap",
         "cuMemFreeAsync",
     ];
-    dying_inside_watched("borrow", &borrows);
+    kill_inside_with_monitor("borrow", &borrows);
 }
 
 #[test]
 fn kills_at_random_times_leave_no_charge() {
-    const WAYS: [&str; 12] = [
+    const ROUTES: [&str; 12] = [
         "linear", "pools", "physical", "ranges", "arrays", "graphs", "foreign", "modules",
         "contexts", "bound", "lend", "borrow",
     ];
@@ -354,30 +354,30 @@ fn kills_at_random_times_leave_no_charge() {
     let _monitor = Monitor::start(&fixture);
     let container = fixture.limited("a", LIMIT_MIB);
     let mut sibling = Sibling::of(&fixture, &container);
-    let mut draw = Draw(20_261_123);
-    let mut ways = WAYS.into_iter().cycle();
+    let mut random = Random(20_261_123);
+    let mut routes = ROUTES.into_iter().cycle();
     let mut start = || {
-        let way = ways.next().expect("there is no end");
+        let route = routes.next().expect("there is no end");
         let mut command = fixture.program_in(&container, "mortal");
-        command.arg(way).env("CGPU_SIM_DRIVER", NEWEST);
+        command.arg(route).env("CGPU_SIM_DRIVER", NEWEST);
         let mut child = Child::start_for(command, Duration::from_secs(280));
         child.line();
-        (way, child)
+        (route, child)
     };
     let mut children: Vec<_> = (0..AT_ONCE).map(|_| start()).collect();
-    for _ in 0..4 * WAYS.len() {
-        std::thread::sleep(Duration::from_micros(draw.below(20_000)));
-        let victim = usize::try_from(draw.below(AT_ONCE as u64)).expect("below four");
-        let (way, replaced) = std::mem::replace(&mut children[victim], start());
+    for _ in 0..4 * ROUTES.len() {
+        std::thread::sleep(Duration::from_micros(random.below(20_000)));
+        let victim = usize::try_from(random.below(AT_ONCE as u64)).expect("below four");
+        let (route, replaced) = std::mem::replace(&mut children[victim], start());
         let outcome = replaced.kill();
-        assert_eq!(outcome.signal(), Some(libc::SIGKILL), "{way} had ended before: {outcome:?}");
-        assert_eq!(sibling.ask("take 2M")["result"], 0, "its sibling goes on");
-        assert_eq!(sibling.ask("give")["result"], 0);
+        assert_eq!(outcome.signal(), Some(libc::SIGKILL), "{route} had ended before: {outcome:?}");
+        assert_eq!(sibling.request("take 2M")["result"], 0, "its sibling goes on");
+        assert_eq!(sibling.request("give")["result"], 0);
     }
-    for (way, child) in children {
+    for (route, child) in children {
         let outcome = child.finish();
-        assert_eq!(outcome.code(), Some(0), "{way}: {outcome:?}");
+        assert_eq!(outcome.code(), Some(0), "{route}: {outcome:?}");
     }
-    sibling.inherits(&fixture, 0);
+    sibling.allocates_all(&fixture, 0);
     sibling.ends(&fixture, &container);
 }

@@ -107,7 +107,7 @@ impl Kit {
     /// Waits until no process of this host and no temporary folder of the kit is left.
     fn leaves_nothing(&self) {
         let host = self.fixture.path("").to_string_lossy().into_owned();
-        self.fixture.none_is_left("processes of the kit", || processes_of(&host));
+        self.fixture.wait_until_none("processes of the kit", || processes_of(&host));
         let left = fs::read_dir(self.fixture.path("tmp")).expect("a folder").count();
         assert_eq!(left, 0, "temporary folders are left");
     }
@@ -129,7 +129,7 @@ fn number(row: &Value, key: &str) -> f64 {
     row["data"][key].as_f64().unwrap_or_else(|| panic!("no number {key} in {row:#}"))
 }
 
-fn tells(row: &Value, key: &str, text: &str) -> bool {
+fn contains(row: &Value, key: &str, text: &str) -> bool {
     row[key].as_str().is_some_and(|found| found.contains(text))
 }
 
@@ -160,11 +160,11 @@ fn every_row_is_measured_or_not_possible_here() {
     }
     for (name, reason) in IMPOSSIBLE {
         assert_eq!(rows[name]["result"], "not possible", "{name}: {:#}", rows[name]);
-        assert!(tells(&rows[name], "because", reason), "{name}: {:#}", rows[name]);
+        assert!(contains(&rows[name], "because", reason), "{name}: {:#}", rows[name]);
     }
     let smi = &rows["nvidia_smi"];
     assert!(
-        smi["result"] == "held" || tells(smi, "because", "nvidia-smi is not installed"),
+        smi["result"] == "held" || contains(smi, "because", "nvidia-smi is not installed"),
         "{smi:#}"
     );
     let count = IMPOSSIBLE.len() + EXACT.len() + MEASURED.len() + 2;
@@ -287,7 +287,7 @@ fn gate_rows_are_not_possible_where_streams_cannot_wait() {
     for name in GATE {
         let reason = "streams cannot wait on memory: cuStreamWaitValue32_v2 answered 801";
         assert_eq!(rows[name]["result"], "not possible", "{name}: {:#}", rows[name]);
-        assert!(tells(&rows[name], "because", reason), "{name}: {:#}", rows[name]);
+        assert!(contains(&rows[name], "because", reason), "{name}: {:#}", rows[name]);
     }
     kit.leaves_nothing();
 }
@@ -301,7 +301,7 @@ fn waits_that_stay_closed_end_with_their_row() {
     kit.change("gate_rows.py", "one.process.write(\"open\")", "pass");
     Outcome::of(kit.run(&["--scale", "0.001", "--only", "gate_contexts", "gate_streams"])).exits(1);
     let rows = &kit.results()["rows"];
-    assert!(tells(&rows["gate_contexts"], "error", "not done within 4 s"), "{rows:#}");
+    assert!(contains(&rows["gate_contexts"], "error", "not done within 4 s"), "{rows:#}");
     assert_eq!(rows["gate_streams"]["result"], "measured", "{rows:#}");
     kit.leaves_nothing();
 }
@@ -340,7 +340,7 @@ fn hanging_program_is_ended_at_its_limit_and_other_rows_run() {
     let outcome = Outcome::of(kit.run(&["--only", "meminfo", "managed"])).exits(1);
     let rows = &kit.results()["rows"];
     assert_eq!(rows["meminfo"]["result"], "FAILED", "{outcome:#?}");
-    assert!(tells(&rows["meminfo"], "error", "not done within 1 s"), "{rows:#}");
+    assert!(contains(&rows["meminfo"], "error", "not done within 1 s"), "{rows:#}");
     assert_eq!(rows["managed"]["result"], "held", "{rows:#}");
     // Its output until then is in the archive.
     let mut tar = Command::new("tar");
@@ -375,9 +375,9 @@ fn stopped_kit_reports_unfinished_rows() {
     for name in ["meminfo", "managed", "fail_closed"] {
         let row = &all["rows"][name];
         let is_done = row["result"] == "held";
-        assert!(is_done || tells(row, "because", "stopped by SIGTERM"), "{name}: {all:#}");
+        assert!(is_done || contains(row, "because", "stopped by SIGTERM"), "{name}: {all:#}");
     }
-    assert!(tells(&all["rows"]["meminfo"], "because", "stopped by SIGTERM"), "{all:#}");
+    assert!(contains(&all["rows"]["meminfo"], "because", "stopped by SIGTERM"), "{all:#}");
     kit.leaves_nothing();
 }
 
@@ -408,7 +408,7 @@ fn driver_that_refuses_is_the_reason_of_every_row() {
     let rows = all["rows"].as_object().expect("rows");
     for (name, row) in rows.iter().filter(|(name, _)| *name != "machine") {
         let reason = "the GPU cannot be used: cuInit answered 100 (CUDA_ERROR_NO_DEVICE)";
-        assert!(tells(row, "because", reason), "{name}: {row:#}");
+        assert!(contains(row, "because", reason), "{name}: {row:#}");
         let line = format!("not possible here, because {reason}");
         assert!(outcome.stdout.contains(&line), "{outcome:#?}");
     }
@@ -423,7 +423,7 @@ fn mig_instance_has_the_rows_that_need_no_whole_gpu() {
     let rows = &kit.results()["rows"];
     assert_eq!(rows["meminfo"]["result"], "held", "{rows:#}");
     for name in ["demo", "nvidia_smi"] {
-        assert!(tells(&rows[name], "because", "the device is a MIG instance"), "{rows:#}");
+        assert!(contains(&rows[name], "because", "the device is a MIG instance"), "{rows:#}");
     }
 }
 
@@ -444,7 +444,7 @@ fn missing_nvml_is_the_reason_of_the_rows_that_need_it() {
     let rows = &kit.results()["rows"];
     assert_eq!(rows["meminfo"]["result"], "held", "{rows:#}");
     for name in ["nvml_start", "shapes", "demo"] {
-        assert!(tells(&rows[name], "because", "libnvidia-ml.so.1"), "{name}: {rows:#}");
+        assert!(contains(&rows[name], "because", "libnvidia-ml.so.1"), "{name}: {rows:#}");
     }
 }
 

@@ -13,13 +13,13 @@ impl Taker {
         Self(process)
     }
 
-    fn ask(&mut self, command: &str) -> Value {
+    fn request(&mut self, command: &str) -> Value {
         self.0.write(&format!("{command}\n"));
         serde_json::from_str(&self.0.line()).expect("JSON")
     }
 
     fn total(&mut self) -> u64 {
-        self.ask("info")["total"].as_u64().expect("a total")
+        self.request("info")["total"].as_u64().expect("a total")
     }
 }
 
@@ -45,28 +45,28 @@ fn lowered_limit_blocks_until_use_falls_and_raised_limit_applies_at_once() {
     let container = fixture.limited("a", 8192);
     let mut takers: Vec<Taker> = (0..3).map(|_| Taker::start(&fixture, &container)).collect();
     for taker in &mut takers {
-        assert_eq!(result(&taker.ask("take 1G")), 0);
+        assert_eq!(result(&taker.request("take 1G")), 0);
     }
     let node = memsize(&fixture, &container);
     limit(&fixture, &node, 2048, &mut takers);
     for taker in &mut takers {
-        let answer = taker.ask("take 2M");
+        let answer = taker.request("take 2M");
         assert_eq!((result(&answer), &answer["free"]), (2, &0.into()), "{answer}");
         // No process is killed, and its memory stays.
         assert_eq!(answer["held"], 1024 * MIB);
     }
     // Two of three GiB and three contexts still exceed the limit; freed memory is not cached.
-    assert_eq!(result(&takers[0].ask("give")), 0);
+    assert_eq!(result(&takers[0].request("give")), 0);
     for taker in &mut takers {
-        assert_eq!(result(&taker.ask("take 2M")), 2);
+        assert_eq!(result(&taker.request("take 2M")), 2);
     }
-    assert_eq!(result(&takers[1].ask("give")), 0);
-    assert_eq!(result(&takers[1].ask("take 2M")), 0, "use is under the limit again");
-    assert_eq!(result(&takers[0].ask("take 1G")), 2, "but not by so much");
+    assert_eq!(result(&takers[1].request("give")), 0);
+    assert_eq!(result(&takers[1].request("take 2M")), 0, "use is under the limit again");
+    assert_eq!(result(&takers[0].request("take 1G")), 2, "but not by so much");
     limit(&fixture, &node, 12 * 1024, &mut takers);
-    assert_eq!(result(&takers[0].ask("take 5G")), 0, "all may use what was added");
-    assert_eq!(result(&takers[2].ask("take 4G")), 0);
-    assert_eq!(result(&takers[1].ask("take 4G")), 2);
+    assert_eq!(result(&takers[0].request("take 5G")), 0, "all may use what was added");
+    assert_eq!(result(&takers[2].request("take 4G")), 0);
+    assert_eq!(result(&takers[1].request("take 4G")), 2);
     for taker in takers {
         taker.0.finish().silent();
     }

@@ -5,7 +5,7 @@ use std::fs;
 use cgpu_e2e::{Fixture, MIB, Monitor, Outcome, Worker};
 
 /// Returns the severity, module and text of a line, separated by single blanks.
-fn told(line: &str) -> String {
+fn without_time(line: &str) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [time, level, _, rest @ ..] = &words[..] else { panic!("no line of a log: {line}") };
     assert!(time.parse::<f64>().is_ok_and(|time| time > 1.7e9), "{line}");
@@ -28,7 +28,7 @@ fn debug_log_describes_an_allocation_and_a_launch() {
     Outcome::of(program).silent();
     workers.into_iter().for_each(|worker| drop(worker.process.kill()));
     let log = fs::read_to_string(log).expect("a log");
-    let lines: Vec<String> = log.lines().map(told).collect();
+    let lines: Vec<String> = log.lines().map(without_time).collect();
     let charged = format!("requested={} charged={}", 64 * MIB, 64 * MIB);
     let mut rest = lines.iter();
     for expected in [

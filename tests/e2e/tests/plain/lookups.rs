@@ -149,11 +149,11 @@ fn shim_returns_the_version_that_the_driver_chose() {
         for (shimmed, bare) in shimmed.iter().zip(&bare) {
             // The same version and flavour: in our library if there is a hook, else in the
             // driver's.
-            let (asked, symbol) = bare.rsplit_once(' ').unwrap_or(("", bare));
+            let (lookup, symbol) = bare.rsplit_once(' ').unwrap_or(("", bare));
             let expected = if hooks.contains(symbol) {
                 ours += 1;
                 exchanged.insert(symbol);
-                format!("{asked} libcgpu.so:{symbol}")
+                format!("{lookup} libcgpu.so:{symbol}")
             } else {
                 bare.clone()
             };

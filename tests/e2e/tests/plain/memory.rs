@@ -77,9 +77,9 @@ fn free_memory_query_calls_the_driver_once() {
     let names: Vec<&str> = calls.iter().filter_map(|call| call["name"].as_str()).collect();
     let last_current =
         names.iter().rposition(|name| *name == "cuCtxSetCurrent").expect("a context");
-    let asked =
+    let queries =
         names[last_current..].iter().filter(|name| name.starts_with("cuMemGetInfo")).count();
-    assert_eq!(asked, 2, "the program asks twice: {:?}", &names[last_current..]);
+    assert_eq!(queries, 2, "the program queries twice: {:?}", &names[last_current..]);
 }
 
 #[test]
@@ -289,7 +289,10 @@ fn unaccounted_allocating_calls_are_refused() {
         .flatten()
         .filter_map(|(_, count)| count.as_u64())
         .sum::<u64>();
-    let asked = names.iter().filter(|name| !answers[*name].is_null()).count();
-    assert!(counted >= u64::try_from(asked).expect("few"), "{asked} refused, counted: {counters}");
+    let refused = names.iter().filter(|name| !answers[*name].is_null()).count();
+    assert!(
+        counted >= u64::try_from(refused).expect("few"),
+        "{refused} refused, counted: {counters}"
+    );
     assert_eq!(answers["cuMemAllocManaged"], 801);
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::tree::{Tree, has_fuse};
 
-const CUT: &str = "T4:15109,A100:40960/mig=3g.20gb,1g.5gb";
+const PARTITIONED: &str = "T4:15109,A100:40960/mig=3g.20gb,1g.5gb";
 
 /// Returns UUID and size in MiB of what the program sees: one instance, or the whole GPUs.
 fn seen(fixture: &Fixture, container: &Container) -> Vec<(String, u64)> {
@@ -24,7 +24,7 @@ fn seen(fixture: &Fixture, container: &Container) -> Vec<(String, u64)> {
 
 #[test]
 fn instances_have_their_own_limits() {
-    let fixture = Fixture::new(CUT);
+    let fixture = Fixture::new(PARTITIONED);
     let container = fixture.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "3,4,2");
     // Without a UUID a program sees whole GPUs only. The accounting has the instances in their
     // GPU's place.
@@ -61,7 +61,7 @@ fn instances_have_their_own_limits() {
 
 #[test]
 fn partitioned_gpu_cannot_be_named_by_index() {
-    let fixture = Fixture::new(CUT);
+    let fixture = Fixture::new(PARTITIONED);
     let container = fixture
         .container("a")
         .with("ALIYUN_COM_GPU_MEM_CONTAINER", "3")
@@ -90,7 +90,7 @@ fn tenant(fixture: &Fixture, name: &str, instance: &str) -> (Container, Worker) 
 
 #[test]
 fn each_instance_has_its_own_folder_and_settings() {
-    let fixture = Fixture::new(CUT);
+    let fixture = Fixture::new(PARTITIONED);
     let tree = has_fuse("mig").then(|| Tree::of(&fixture));
     let start =
         || Monitor::start_with(&fixture, if tree.is_some() { "" } else { "tree = \"none\"\n" });
@@ -101,9 +101,9 @@ fn each_instance_has_its_own_folder_and_settings() {
         "version\ndefault_memsize\n0/\n1.0/\n1.1/\n"
     );
     let gpus = fixture.smi()["gpus"].clone();
-    let told =
+    let index_and_size =
         |gpu: &Value| (gpu["index"].clone(), gpu["memory_total"].as_u64().expect("a size") / MIB);
-    let gpus: Vec<_> = gpus.as_array().expect("gpus").iter().map(told).collect();
+    let gpus: Vec<_> = gpus.as_array().expect("gpus").iter().map(index_and_size).collect();
     assert_eq!(gpus, [(0.into(), 15109), ("1.0".into(), 20480), ("1.1".into(), 5120)]);
     let uuid = |at: usize| fixture.smi()["gpus"][at]["uuid"].as_str().expect("a UUID").to_owned();
     assert!(uuid(0).starts_with("GPU-") && uuid(1).starts_with("MIG-") && uuid(1) != uuid(2));
@@ -185,7 +185,7 @@ fn each_instance_has_its_own_folder_and_settings() {
 
 #[test]
 fn turns_are_taken_within_one_instance_only() {
-    let fixture = Fixture::new(CUT);
+    let fixture = Fixture::new(PARTITIONED);
     let _monitor = Monitor::start_with(&fixture, "tree = \"none\"\n[gpu.\"1.0\"]\npolicy = 2\n");
     let uuid = |at: usize| fixture.smi()["gpus"][at]["uuid"].as_str().expect("a UUID").to_owned();
     let (big, small) = (uuid(1), uuid(2));

@@ -49,8 +49,9 @@ fn record() {
     neighbour.begin(10.0);
     worker.begin(10.0);
     fixture.eventually("work in turns", || {
-        let told = fixture.smi()["containers"].clone();
-        let old = told.as_array()?.iter().find(|one| one["id"] == "old")?["processes"].clone();
+        let containers = fixture.smi()["containers"].clone();
+        let old =
+            containers.as_array()?.iter().find(|one| one["id"] == "old")?["processes"].clone();
         let launches =
             old.as_array()?.iter().filter_map(|one| one["gpus"][0]["launches"].as_u64()).max()?;
         (launches > 100).then_some(())

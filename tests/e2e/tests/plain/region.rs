@@ -114,7 +114,7 @@ fn corrupting_its_own_region_only_affects_the_writer() {
         .expect("the region's file");
     let length = file.metadata().expect("a file").len();
     let mut state = 20_261_123_u64;
-    let mut draw = |bound: u64| {
+    let mut random = |bound: u64| {
         state =
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % bound
@@ -122,13 +122,13 @@ fn corrupting_its_own_region_only_affects_the_writer() {
     for _ in 0..2000 {
         // Whole words at any offset, half of them in the first 16 KiB: most of the file are
         // unclaimed slots.
-        let within = if draw(2) == 0 { length } else { length.min(16 << 10) };
-        let place = draw(within / 8) * 8;
-        let word = match draw(4) {
+        let within = if random(2) == 0 { length } else { length.min(16 << 10) };
+        let place = random(within / 8) * 8;
+        let word = match random(4) {
             0 => 0,
             1 => u64::MAX,
-            2 => draw(1 << 31),
-            _ => draw(1 << 31) << 33 | draw(1 << 31),
+            2 => random(1 << 31),
+            _ => random(1 << 31) << 33 | random(1 << 31),
         };
         file.write_all_at(&word.to_ne_bytes(), place).expect("it can be written");
         std::thread::sleep(Duration::from_micros(500));

@@ -31,7 +31,7 @@ fn run_preloads_the_shim() {
     let line = outcome.stderr.trim_end();
     assert!(
         line.contains("no monitor") && !line.contains('\n'),
-        "one line says that nobody shares the GPU out: {line:?}"
+        "one line says that compute is not shared: {line:?}"
     );
 }
 
@@ -118,7 +118,7 @@ fn killed_run_is_removed_by_the_next() {
     // The killed program takes a while to end.
     let deadline = Instant::now() + Duration::from_secs(30);
     while folder.exists() {
-        assert!(Instant::now() < deadline, "nobody lives in it");
+        assert!(Instant::now() < deadline, "no process lives in it");
         cgpu(&fixture, &["--", "true"]).exits(0);
     }
 }

@@ -58,18 +58,21 @@ const RUNS: &[Run] = &[
 
 const LIMITED: &str = "is about what only a limit does";
 const TIME: &str = "prints times, or counts that depend on them";
-const TOLD: &str = "does what it is told on standard input, or prints its own process id";
+const COMMANDED: &str = "follows commands on standard input, or prints its own process ID";
 
 /// Programs whose output cannot be compared, and why.
 const OTHERWISE: &[(&str, &str)] = &[
-    ("accounting", "asks for what the driver has noted of the whole host; the view's tests run it"),
+    (
+        "accounting",
+        "prints what the driver has recorded of the whole host; the view's tests run it",
+    ),
     ("agree", LIMITED),
     ("among", "is run under an instruction counter"),
     ("calls", "is run under an instruction counter; with a number of calls it prints nothing"),
-    ("churn", TOLD),
+    ("churn", COMMANDED),
     ("clock", TIME),
-    ("captured_launches", TOLD),
-    ("context_turns", TOLD),
+    ("captured_launches", COMMANDED),
+    ("context_turns", COMMANDED),
     ("costs", TIME),
     ("daemon", "is compared in its own test below"),
     ("graph_alternating", LIMITED),
@@ -79,30 +82,30 @@ const OTHERWISE: &[(&str, &str)] = &[
     ("graph_serving_engine", LIMITED),
     ("graph_threads", TIME),
     ("graphs", TIME),
-    ("hold", TOLD),
-    ("implicit_code", TOLD),
+    ("hold", COMMANDED),
+    ("implicit_code", COMMANDED),
     ("launch_loop", TIME),
     ("launches", TIME),
     ("load", TIME),
     ("lookups", "takes a driver's file; its answers are compared line by line in lookups.rs"),
-    ("mortal", TOLD),
+    ("mortal", COMMANDED),
     ("nvml_start", TIME),
     ("pool_threads", TIME),
     ("race", TIME),
-    ("random_streams", TOLD),
+    ("random_streams", COMMANDED),
     ("runtime", "takes a real CUDA runtime; its look-ups are compared in clients.rs"),
     ("sharing", TIME),
     ("siblings", LIMITED),
-    ("steady", TOLD),
+    ("steady", COMMANDED),
     ("streams", TIME),
-    ("take", TOLD),
+    ("take", COMMANDED),
     (
         "visible",
-        "is told by variables what it must see; gpus.rs and escape.rs run it with and without the shim",
+        "is configured by variables; gpus.rs and escape.rs run it with and without the shim",
     ),
-    ("waiting", TOLD),
-    ("who", TOLD),
-    ("worker", TOLD),
+    ("waiting", COMMANDED),
+    ("who", COMMANDED),
+    ("worker", COMMANDED),
 ];
 
 fn compared() -> BTreeSet<String> {
@@ -174,9 +177,9 @@ fn daemon_that_closes_all_descriptors_stays_charged() {
         command.arg(&file).args(late);
         // The first parent ends at once; the daemon goes on.
         Outcome::of(command).silent();
-        let said = fixture.eventually("the daemon works", || fs::read_to_string(&file).ok());
-        let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
-        assert_eq!(said["total"], 4096 * MIB);
+        let printed = fixture.eventually("the daemon works", || fs::read_to_string(&file).ok());
+        let printed: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
+        assert_eq!(printed["total"], 4096 * MIB);
         for _ in 0..3 {
             // New processes scan for exited ones, and must not take the daemon for one.
             Outcome::of(fixture.program_in(&container, "init")).silent();
@@ -185,8 +188,8 @@ fn daemon_that_closes_all_descriptors_stays_charged() {
         let living: Vec<_> =
             accounting["processes"].as_array().expect("processes").iter().collect();
         assert!(
-            living.iter().any(|process| process["pid"] == said["pid"]),
-            "{said} in {accounting:#}"
+            living.iter().any(|process| process["pid"] == printed["pid"]),
+            "{printed} in {accounting:#}"
         );
         assert!(fixture.used(&container, 0) >= 256 * MIB);
         fs::remove_file(&file).expect("its sign to end");

@@ -61,11 +61,11 @@ fn top_shows_sorts_filters_and_changes_what_is_confirmed() {
     assert!(seen.contains("A alpha") && seen.contains("GPU 0"), "{seen}");
 
     terminal.types("/BRA");
-    terminal.comes_to("a filter", |seen| !seen.contains("A alpha"));
+    terminal.wait_for("a filter", |seen| !seen.contains("A alpha"));
     terminal.press("Escape");
     terminal.shows("A alpha");
     terminal.types("r");
-    terminal.comes_to("the other way round", |seen| seen.find("B bravo") < seen.find("A alpha"));
+    terminal.wait_for("the other way round", |seen| seen.find("B bravo") < seen.find("A alpha"));
     terminal.types("r");
 
     terminal.types("p2");
@@ -99,7 +99,7 @@ fn top_shows_sorts_filters_and_changes_what_is_confirmed() {
     terminal.resize(120, 40);
     terminal.shows("COMPUTE");
     terminal.resize(60, 12);
-    terminal.comes_to("less", |seen| !seen.contains("COMPUTE") && seen.contains("alpha"));
+    terminal.wait_for("less", |seen| !seen.contains("COMPUTE") && seen.contains("alpha"));
     terminal.types("q");
     terminal.shows("code 0");
     setup.end();
@@ -210,7 +210,7 @@ fn top_needs_no_colours_and_no_unicode() {
         let Some(setup) = Setup::set("colours", (80, 24), &[variable]) else { return };
         setup.top();
         setup.terminal.shows("A alpha");
-        assert_eq!(coloured(&setup.terminal.colours()), colours, "{variable:?}");
+        assert_eq!(coloured(&setup.terminal.coloured_screen()), colours, "{variable:?}");
         setup.terminal.types("q");
         setup.terminal.shows("code 0");
         setup.end();
@@ -253,8 +253,8 @@ fn pictures() {
     let Some(wide) = Terminal::open(&fixture, "pictures", (120, 20), &variables) else { return };
     let _monitor = Monitor::start(&fixture);
     let containers = [
-        fixture.limited("3f2a9c41d07b", 8192).weighing(1),
-        fixture.limited("b81e5507aa90", 12_288).weighing(2),
+        fixture.limited("3f2a9c41d07b", 8192).with_weight(1),
+        fixture.limited("b81e5507aa90", 12_288).with_weight(2),
     ];
     for (container, limits) in
         containers.iter().zip(["name notebook\nweight 1\n", "name trainer\nweight 2\n"])
@@ -272,25 +272,25 @@ fn pictures() {
     let strip = |seen: &str| {
         seen.lines().find(|line| line.starts_with(" turns")).unwrap_or_default().to_owned()
     };
-    wide.comes_to("turns of both", |seen| strip(seen).contains('A') && strip(seen).contains('B'));
+    wide.wait_for("turns of both", |seen| strip(seen).contains('A') && strip(seen).contains('B'));
     let settled = |seen: &str| {
         seen.lines().filter(|line| line.contains("██") || line.contains("▃▃▃▃▃▃▃▃")).count() >= 2
     };
     if std::env::var_os("CGPU_PICTURES").is_some() {
-        wide.comes_to("some history", settled);
+        wide.wait_for("some history", settled);
         std::thread::sleep(std::time::Duration::from_secs(6));
     }
-    keep("top", &wide.colours());
+    keep("top", &wide.coloured_screen());
     wide.types("q");
     wide.shows("$");
     wide.line("clear; \"$CGPU\" smi --root \"$ROOT\"");
-    let seen = wide.comes_to("both", |seen| {
+    let seen = wide.wait_for("both", |seen| {
         ["3f2a9c41d07b", "b81e5507aa90"].iter().all(|id| seen.contains(id))
     });
     for what in ["weight 1", "weight 2", "implicit", "policy 2 (weighted)", "8192"] {
         assert!(seen.contains(what), "{what}: {seen}");
     }
-    keep("smi", &wide.colours());
+    keep("smi", &wide.coloured_screen());
     assert!(fixture.used(&containers[0], 0) > 1024 * MIB);
     holders.into_iter().for_each(|holder| drop(holder.finish().silent()));
 }

@@ -70,7 +70,7 @@ impl Drop for Tree {
 /// Reads and writes at random. A value that it wrote must be read again, since no other process
 /// writes that node; invalid writes must be refused; other values must be in range. A container may
 /// be gone at any time. It uses shell builtins only, so that an access needs no process.
-const PLAYER: &str = r#"
+const CLIENT_SCRIPT: &str = r#"
 tree=$1 own=$2 lo=$3 hi=$4 least=$5 seconds=$6 r=$7 pace=$8
 start=$(date +%s) n=0 writes=0
 next() { r=$(((r * 1103515245 + 12345) % 2147483648)); pick=$((r / 65536 % $1)); }
@@ -124,7 +124,7 @@ done
 echo "$n $writes"
 "#;
 
-fn player(
+fn client(
     tree: &Path,
     own: &str,
     bounds: [u64; 2],
@@ -133,7 +133,7 @@ fn player(
     keeps_pace: bool,
 ) -> Child {
     let mut command = Command::new("sh");
-    command.args(["-c", PLAYER, "player"]).arg(tree).arg(own);
+    command.args(["-c", CLIENT_SCRIPT, "client"]).arg(tree).arg(own);
     let numbers = [bounds[0], bounds[1], least(seconds), seconds, seed, keeps_pace.into()];
     command.args(numbers.map(|number| number.to_string()));
     Child::start_for(command, Duration::from_secs(180 + 3 * seconds))
@@ -180,16 +180,16 @@ fn tree_access_is_consistent_while_tenants_start_and_end() {
     let soak = told("CGPU_SOAK_SECONDS");
     let seconds = soak.or_else(|| told("CGPU_TREE_SECONDS")).unwrap_or(SECONDS);
     let fixture = Fixture::new("A10:23028,A10:23028,A10:23028,A10:23028")
-        .lasting(Duration::from_secs(2 * seconds));
+        .with_extra_time(Duration::from_secs(2 * seconds));
     let tree = Tree::of(&fixture);
     let monitor = Monitor::start_with_tree(&fixture);
     let stay = [fixture.limited("a", 8192), fixture.limited("b", 8192)];
     let mut workers = stay.each_ref().map(|container| Worker::start(&fixture, container));
-    let guests: Vec<Container> =
+    let transient: Vec<Container> =
         (2..TENANTS).map(|n| fixture.limited(&format!("t{n}"), 1024)).collect();
-    let mut holders: Vec<Child> = guests.iter().map(|guest| holder(&fixture, guest)).collect();
+    let mut holders: Vec<Child> = transient.iter().map(|one| holder(&fixture, one)).collect();
     // The monitor has each container's files open from now on, with or without processes in it.
-    for container in stay.iter().chain(&guests) {
+    for container in stay.iter().chain(&transient) {
         let known = || {
             fixture.accounting(container)["gpus"].as_array().is_some_and(|gpus| !gpus.is_empty())
         };
@@ -202,23 +202,24 @@ fn tree_access_is_consistent_while_tenants_start_and_end() {
     // units always suffice.
     let nodes = [("prio_ratio", [20, 99]), ("max_inst", [22, 25])];
     let own = (0..4).flat_map(|gpu| nodes.map(|(node, bounds)| (format!("{gpu}/{node}"), bounds)));
-    let mut players: Vec<Child> = own
+    let mut clients: Vec<Child> = own
         .zip(1..)
         .map(|((node, bounds), seed)| {
-            player(&tree.0, &node, bounds, seconds, seed * 7919, soak.is_none())
+            client(&tree.0, &node, bounds, seconds, seed * 7919, soak.is_none())
         })
         .collect();
     #[allow(clippy::cast_precision_loss)] // some seconds
     workers.iter_mut().for_each(|worker| worker.begin(seconds as f64));
     let (mut rounds, mut highest) = (0, before.resident);
     let (start, mut told) = (Instant::now(), 0);
-    while players.iter_mut().any(Child::runs) {
+    while clients.iter_mut().any(Child::runs) {
         // One ends by itself, one is killed; others replace them.
-        let (ends, dies) = (rounds % guests.len(), (rounds + guests.len() / 2) % guests.len());
+        let (finishing, killed) =
+            (rounds % transient.len(), (rounds + transient.len() / 2) % transient.len());
         let mut replace =
-            |at: usize| std::mem::replace(&mut holders[at], holder(&fixture, &guests[at]));
-        replace(ends).finish().silent();
-        replace(dies).kill();
+            |at: usize| std::mem::replace(&mut holders[at], holder(&fixture, &transient[at]));
+        replace(finishing).finish().silent();
+        replace(killed).kill();
         rounds += 1;
         let size = Size::of(pid);
         highest = highest.max(size.resident);
@@ -232,8 +233,8 @@ fn tree_access_is_consistent_while_tenants_start_and_end() {
         std::thread::sleep(Duration::from_millis(if soak.is_none() { 200 } else { 0 }));
     }
     let mut accesses = 0;
-    for player in players {
-        let outcome = player.finish();
+    for client in clients {
+        let outcome = client.finish();
         assert!(outcome.code() == Some(0) && outcome.stderr.is_empty(), "{outcome:?}");
         let mut counts =
             outcome.stdout.split_whitespace().map(|count| count.parse::<u64>().expect("a count"));
@@ -265,7 +266,7 @@ fn tree_access_is_consistent_while_tenants_start_and_end() {
 
 /// An oracle: a value that it can read must be the one that was set. A read may fail while the
 /// monitor is down.
-const WITNESS: &str = r#"
+const READER_SCRIPT: &str = r#"
 while [ ! -e $2 ]; do
     if { read -r got < $1/0/prio_ratio; } 2> /dev/null; then [ "$got" = 77 ] || { echo "prio_ratio is $got"; exit 1; }; fi
 done
@@ -277,7 +278,7 @@ fn repeatedly_killed_monitor_loses_no_setting_and_no_tenant() {
         return;
     }
     let kills = told("CGPU_SOAK_KILLS").or_else(|| told("CGPU_TREE_KILLS")).unwrap_or(10);
-    let fixture = Fixture::new("A10:23028").lasting(Duration::from_secs(10 * kills));
+    let fixture = Fixture::new("A10:23028").with_extra_time(Duration::from_secs(10 * kills));
     let tree = Tree::of(&fixture);
     let mut monitor = Monitor::start_with_tree(&fixture);
     let stay = [fixture.limited("a", 8192), fixture.limited("b", 8192)];
@@ -290,12 +291,12 @@ fn repeatedly_killed_monitor_loses_no_setting_and_no_tenant() {
     workers.iter_mut().for_each(|worker| worker.begin(kills as f64));
     let end = fixture.path("end");
     let mut command = Command::new("sh");
-    command.args(["-c", WITNESS, "witness"]).arg(&tree.0).arg(&end);
+    command.args(["-c", READER_SCRIPT, "reader"]).arg(&tree.0).arg(&end);
     let mut oracle = Child::start_for(command, Duration::from_secs(120 + 10 * kills));
-    let mut chance = 12345u64;
+    let mut random = 12345u64;
     for kill in 0..kills {
-        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        std::thread::sleep(Duration::from_millis(chance >> 55));
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        std::thread::sleep(Duration::from_millis(random >> 55));
         let value = (20 + kill % 80).to_string();
         // It was acknowledged, so it must be kept.
         fixture.set("default_memsize", &value);

@@ -9,18 +9,18 @@ const A10: &str = "A10:23028";
 const LIMIT: u64 = 4 * 1024 * MIB;
 
 /// A process that reports what NVML returns.
-struct Who(Child);
+struct NvmlView(Child);
 
-impl Who {
+impl NvmlView {
     fn start(command: Command) -> Self {
         Self(Child::start(command))
     }
 
-    fn ask(&mut self) -> Value {
-        self.tell("")
+    fn read(&mut self) -> Value {
+        self.send("")
     }
 
-    fn tell(&mut self, line: &str) -> Value {
+    fn send(&mut self, line: &str) -> Value {
         self.0.write(&format!("{line}\n"));
         serde_json::from_str(&self.0.line()).expect("JSON")
     }
@@ -48,16 +48,16 @@ enum Naming {
     /// Those of the host, with a monitor that translates them.
     AsOnTheHost,
     /// Those of the host, without a monitor.
-    Untold,
+    AsOnTheHostUntranslated,
 }
 
 /// Two containers in PID namespaces of their own, two processes in the first, one in the second,
 /// and the host.
 struct Setup {
     fixture: Fixture,
-    a: Who,
-    b: Who,
-    host: Who,
+    a: NvmlView,
+    b: NvmlView,
+    host: NvmlView,
     _monitor: Option<Monitor>,
 }
 
@@ -70,14 +70,14 @@ impl Setup {
             command
         };
         // The first process sets the naming of the GPU's NVML.
-        let mut host = Who::start(named(fixture.program("who")));
-        host.ask();
+        let mut host = NvmlView::start(named(fixture.program("who")));
+        host.read();
         let monitor = (naming == Naming::AsOnTheHost).then(|| Monitor::start(&fixture));
         let limited = |name| fixture.limited(name, LIMIT / MIB);
         let inside = |container: &Container, script: &str| {
             let mut command = fixture.native_in(container, "/bin/sh".as_ref());
             command.args(["-c", script]).arg(fixture.dist().program("who"));
-            contained(&named(command), naming == Naming::AsHere).map(Who::start)
+            contained(&named(command), naming == Naming::AsHere).map(NvmlView::start)
         };
         let Some(mut a) = inside(&limited("a"), "(sleep 300 | \"$0\" 100M) & exec \"$0\" 200M")
         else {
@@ -87,18 +87,18 @@ impl Setup {
         // A context's cost is measured by the GPU's free memory. Until the monitor corrects it, it
         // may include a neighbour's memory.
         fixture
-            .eventually("two processes", || (list(&a.ask(), "compute").len() == 2).then_some(()));
+            .eventually("two processes", || (list(&a.read(), "compute").len() == 2).then_some(()));
         let b = inside(&limited("b"), "exec \"$0\" 300M")?;
         Some(Self { fixture, a, b, host, _monitor: monitor })
     }
 
     /// Waits until all are on the GPU and nothing changes any more, so that consecutive samples
     /// agree.
-    fn settle(&mut self) -> [Value; 3] {
+    fn wait_until_stable(&mut self) -> [Value; 3] {
         let Self { fixture, a, b, host, .. } = self;
         let mut before = None;
         fixture.eventually("three processes on the GPU", || {
-            let seen = [a.ask(), b.ask(), host.ask()];
+            let seen = [a.read(), b.read(), host.read()];
             let lengths = seen.each_ref().map(|seen| list(seen, "compute").len());
             (before.replace(seen.clone()).as_ref() == Some(&seen) && lengths == [2, 1, 3])
                 .then_some(seen)
@@ -110,7 +110,7 @@ impl Setup {
 /// that the bytes agree.
 fn lists(naming: Naming) {
     let Some(mut setup) = Setup::set(naming) else { return };
-    let [a, b, host] = setup.settle();
+    let [a, b, host] = setup.wait_until_stable();
     for (seen, count) in [(&a, 2), (&b, 1)] {
         let own = list(seen, "compute");
         assert_eq!(own.len(), count);
@@ -137,30 +137,30 @@ fn lists_have_the_containers_own_processes_by_their_own_ids() {
 
 #[test]
 fn lists_with_host_pids_are_made_from_the_ledger() {
-    lists(Naming::Untold);
+    lists(Naming::AsOnTheHostUntranslated);
 }
 
 /// Asserts that each container sees only its own utilisation, and the host both.
 fn utilisation(naming: Naming) {
     let Some(mut setup) = Setup::set(naming) else { return };
-    setup.settle();
+    setup.wait_until_stable();
     let Setup { fixture, a, b, host, .. } = &mut setup;
     let own = |seen: &Value| {
         let (busy, info) = (list(seen, "busy"), list(seen, "busy_info"));
         // A window may end between the two calls.
         let mine = |list: &[(u64, u64)]| pids(list).iter().all(|pid| *pid == seen["pid"]);
-        assert!(mine(&busy) && mine(&info), "somebody else's: {seen}");
+        assert!(mine(&busy) && mine(&info), "another container's: {seen}");
         !busy.is_empty() && !info.is_empty()
     };
     fixture.eventually("own utilisation", || {
-        let seen = [a.tell("work"), b.tell("work")];
-        let told = seen.each_ref().map(own);
-        (told == [true; 2] || naming == Naming::Untold).then_some(())
+        let seen = [a.send("work"), b.send("work")];
+        let computing = seen.each_ref().map(own);
+        (computing == [true; 2] || naming == Naming::AsOnTheHostUntranslated).then_some(())
     });
     let all = fixture.eventually("the host's utilisation", || {
-        a.tell("work");
-        b.tell("work");
-        let seen = host.ask();
+        a.send("work");
+        b.send("work");
+        let seen = host.read();
         (list(&seen, "busy").len() == 2).then_some(seen)
     });
     assert_eq!(list(&all, "compute").len(), 3);
@@ -178,7 +178,7 @@ fn utilisation_by_host_pids_is_translated_by_the_monitor() {
 
 #[test]
 fn untranslatable_utilisation_is_hidden() {
-    utilisation(Naming::Untold);
+    utilisation(Naming::AsOnTheHostUntranslated);
 }
 
 #[test]
@@ -188,16 +188,16 @@ fn exited_process_leaves_the_list_at_once() {
     let start = |bytes: &[&str]| {
         let mut command = fixture.program_in(&container, "who");
         command.args(bytes);
-        Who::start(command)
+        NvmlView::start(command)
     };
     let (mut tool, mut holder) = (start(&[]), start(&["1G"]));
-    let pid = holder.ask()["pid"].as_u64().expect("a process");
-    assert_eq!(pids(&list(&tool.ask(), "compute")), [pid], "the tool itself is not on the GPU");
+    let pid = holder.read()["pid"].as_u64().expect("a process");
+    assert_eq!(pids(&list(&tool.read(), "compute")), [pid], "the tool itself is not on the GPU");
     holder.0.kill();
-    let seen = tool.ask();
+    let seen = tool.read();
     assert!(list(&seen, "compute").is_empty(), "{seen}");
     // Its memory may still be used, but has no owner in the list.
-    fixture.eventually("all free", || (tool.ask()["used"] == 0).then_some(()));
+    fixture.eventually("all free", || (tool.read()["used"] == 0).then_some(()));
 }
 
 /// Live processes by their own IDs; the maximum use is the ledger's.
@@ -210,21 +210,21 @@ fn accounting_lists_the_containers_own_processes() {
     }
     let start = |mut command: Command, bytes: &[&str]| {
         command.args(bytes);
-        Who::start(command)
+        NvmlView::start(command)
     };
     let mut host = start(fixture.program("who"), &[]);
-    host.tell("account");
+    host.send("account");
     let (a, b) = (fixture.limited("a", LIMIT / MIB), fixture.limited("b", LIMIT / MIB));
-    let own = |who: &mut Who| {
-        let seen = who.ask();
+    let own = |view: &mut NvmlView| {
+        let seen = view.read();
         (seen["pid"].as_u64().expect("a process"), list(&seen, "accounted"))
     };
     // One after the other: without a monitor, a context is charged for what others allocate while
     // it is created (up to 1 GiB).
     let one_more = |container: &Container, bytes: &str| {
-        let mut who = start(fixture.program_in(container, "who"), &[bytes]);
-        let _ = own(&mut who);
-        who
+        let mut view = start(fixture.program_in(container, "who"), &[bytes]);
+        let _ = own(&mut view);
+        view
     };
     let (mut first, mut ended) = (one_more(&a, "1G"), one_more(&a, "2G"));
     let mut other = one_more(&b, "500M");
@@ -233,9 +233,9 @@ fn accounting_lists_the_containers_own_processes() {
     assert_eq!(pids(&accounted), [theirs]);
     ended.0.kill();
     let (mine, accounted) = own(&mut first);
-    assert_eq!(pids(&accounted), [mine], "neither a neighbour's nor a dead one's");
+    assert_eq!(pids(&accounted), [mine], "neither a neighbour's nor an exited process's");
     assert!((1024 * MIB..LIMIT).contains(&accounted[0].1), "{accounted:?}");
-    let all = pids(&list(&host.ask(), "accounted"));
+    let all = pids(&list(&host.read(), "accounted"));
     assert!([mine, theirs, gone].iter().all(|pid| all.contains(pid)), "{all:?}");
 }
 
@@ -244,7 +244,7 @@ fn vendor_limits_are_capped_at_the_limit() {
     let fixture = Fixture::new(A10);
     let mut command = fixture.program_in(&fixture.limited("a", LIMIT / MIB), "who");
     command.arg("1G").env("CGPU_SIM_DRIVER", "13050");
-    let seen = Who::start(command).ask();
+    let seen = NvmlView::start(command).read();
     let limits = &seen["limits"];
     if limits.is_null() {
         return skip("view", "cgroup", "no control groups under /sys/fs/cgroup");
@@ -254,21 +254,21 @@ fn vendor_limits_are_capped_at_the_limit() {
     // Outside of containers none is set.
     let mut command = fixture.program("who");
     command.env("CGPU_SIM_DRIVER", "13050");
-    assert!(Who::start(command).ask()["limits"].is_null());
+    assert!(NvmlView::start(command).read()["limits"].is_null());
 }
 
 /// The container's processes are unknown then, so none is listed; the GPU's own values stay.
 #[test]
 fn process_list_is_empty_after_a_refused_start() {
     let fixture = Fixture::new(A10);
-    let mut neighbour = Who::start({
+    let mut neighbour = NvmlView::start({
         let mut command = fixture.program("who");
         command.arg("1G");
         command
     });
-    assert_eq!(list(&neighbour.ask(), "compute").len(), 1);
+    assert_eq!(list(&neighbour.read(), "compute").len(), 1);
     let refused = fixture.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "lots");
-    let seen = Who::start(fixture.program_in(&refused, "who")).ask();
+    let seen = NvmlView::start(fixture.program_in(&refused, "who")).read();
     assert!(seen["compute"].is_null() && seen["mps"].is_null(), "{seen}");
     assert_eq!(seen["total"], 23_028 * MIB);
 }
@@ -278,12 +278,12 @@ fn all_processes_are_shown_without_a_limit() {
     let fixture = Fixture::new(A10);
     let mut command = fixture.program("who");
     command.arg("1G");
-    let mut neighbour = Who::start(command);
-    let pid = neighbour.ask()["pid"].as_u64().expect("a process");
+    let mut neighbour = NvmlView::start(command);
+    let pid = neighbour.read()["pid"].as_u64().expect("a process");
     for off in
         [fixture.container("a"), fixture.container("b").with("ALIYUN_COM_GPU_MEM_CONTAINER", "0")]
     {
-        let seen = Who::start(fixture.program_in(&off, "who")).ask();
+        let seen = NvmlView::start(fixture.program_in(&off, "who")).read();
         assert_eq!(pids(&list(&seen, "compute")), [pid], "{seen}");
     }
 }
@@ -305,12 +305,12 @@ fn instances_are_as_large_as_their_limits() {
         command.arg(bytes);
         command
     };
-    let pid = |who: &mut Who| who.ask()["pid"].as_u64().expect("a process");
-    let mut first = Who::start(command(&uuids[0], "500M"));
+    let pid = |view: &mut NvmlView| view.read()["pid"].as_u64().expect("a process");
+    let mut first = NvmlView::start(command(&uuids[0], "500M"));
     let one = pid(&mut first);
-    let mut second = Who::start(command(&uuids[1], "700M"));
+    let mut second = NvmlView::start(command(&uuids[1], "700M"));
     let other = pid(&mut second);
-    let seen = first.ask();
+    let seen = first.read();
     assert_eq!(pids(&list(&seen, "compute")), [one, other]);
     let instances = seen["instances"].as_array().expect("instances");
     for (instance, (gib, pid)) in instances.iter().zip([(4, one), (2, other)]) {

@@ -8,9 +8,9 @@ pub enum FaultAction {
     /// It is refused with this status and reason, and not executed.
     Refuse(u16, &'static str),
     /// The connection breaks, and it is not executed.
-    Cut,
+    Disconnect,
     /// It is executed, and then the connection breaks, so that the client does not know the result.
-    DoAndCut,
+    DoAndDisconnect,
     /// It is executed after this delay.
     Wait(Duration),
 }

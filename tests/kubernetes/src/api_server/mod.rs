@@ -141,8 +141,8 @@ impl ApiServer {
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: fake\n\
              clusters:\n- name: fake\n  cluster:\n    server: {}\n\
-             users:\n- name: somebody\n  user:\n    token: secret\n\
-             contexts:\n- name: fake\n  context:\n    cluster: fake\n    user: somebody\n    namespace: kube-system\n",
+             users:\n- name: tester\n  user:\n    token: secret\n\
+             contexts:\n- name: fake\n  context:\n    cluster: fake\n    user: tester\n    namespace: kube-system\n",
             self.url()
         );
         std::fs::write(&path, text).expect("a kubeconfig");
@@ -188,7 +188,7 @@ impl ApiServer {
     }
 
     /// Removes all faults.
-    pub fn mend(&self) {
+    pub fn clear_faults(&self) {
         *self.state.faults() = Faults::default();
     }
 

@@ -66,9 +66,9 @@ async fn answer(
     };
     let action = state.faults().of(method.as_str(), &whole);
     let result = match &action {
-        Some(FaultAction::Cut) => return cut(),
+        Some(FaultAction::Disconnect) => return disconnect(),
         Some(FaultAction::Refuse(code, reason)) => {
-            Err(Refusal { code: *code, reason, message: format!("{reason}, as was asked for") })
+            Err(Refusal { code: *code, reason, message: format!("{reason}, as requested") })
         }
         other => {
             if let Some(FaultAction::Wait(time)) = other {
@@ -85,8 +85,8 @@ async fn answer(
             }
         }
     };
-    if action == Some(FaultAction::DoAndCut) {
-        return cut();
+    if action == Some(FaultAction::DoAndDisconnect) {
+        return disconnect();
     }
     let (code, object) = result.unwrap_or_else(|refusal| {
         let Refusal { code, reason, message } = refusal;
@@ -108,8 +108,8 @@ fn reply(code: u16, body: Body) -> Response {
 }
 
 /// Returns a body that breaks the connection.
-fn cut() -> Response {
-    let error = std::io::Error::other("the line is cut");
+fn disconnect() -> Response {
+    let error = std::io::Error::other("the connection broke");
     reply(200, Body::from_stream(futures_util::stream::iter([Err::<Bytes, _>(error)])))
 }
 

@@ -75,7 +75,7 @@ impl WatchStream {
                 changed = self.latest_version.changed() => if changed.is_err() { return None },
                 _ = self.broken.changed() => {
                     self.over = true;
-                    return Some(Err(std::io::Error::other("the line is cut")));
+                    return Some(Err(std::io::Error::other("the connection broke")));
                 }
                 () = tokio::time::sleep(BOOKMARK_INTERVAL), if self.watch.bookmarks => self.bookmark(),
                 () = tokio::time::sleep_until(self.watch.until) => {

@@ -15,7 +15,7 @@ pub(super) struct Authority {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Papers {
+pub(super) struct CertificateFiles {
     pub(super) certificate: PathBuf,
     pub(super) key: PathBuf,
 }
@@ -43,7 +43,7 @@ impl Authority {
         user: &str,
         group: Option<&str>,
         names: &[&str],
-    ) -> Papers {
+    ) -> CertificateFiles {
         let names = names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let mut parameters = CertificateParams::new(names).expect("names");
         parameters.distinguished_name.push(DnType::CommonName, user);
@@ -54,12 +54,12 @@ impl Authority {
             vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
         let key = KeyPair::generate().expect("a key");
         let certificate = parameters.signed_by(&key, &self.issuer).expect("a certificate");
-        let papers = Papers {
+        let files = CertificateFiles {
             certificate: self.folder.join(format!("{file}.crt")),
             key: self.key(file, &key),
         };
-        fs::write(&papers.certificate, certificate.pem()).expect("a file");
-        papers
+        fs::write(&files.certificate, certificate.pem()).expect("a file");
+        files
     }
 
     fn key(&self, file: &str, key: &KeyPair) -> PathBuf {
@@ -75,15 +75,15 @@ impl Authority {
         group: Option<&str>,
         server: &str,
     ) -> PathBuf {
-        let papers = self.sign(file, user, group, &[]);
+        let files = self.sign(file, user, group, &[]);
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: it\n\
              clusters: [{{name: it, cluster: {{server: {server:?}, certificate-authority: {:?}}}}}]\n\
              users: [{{name: it, user: {{client-certificate: {:?}, client-key: {:?}}}}}]\n\
              contexts: [{{name: it, context: {{cluster: it, user: it}}}}]\n",
             self.certificate(),
-            papers.certificate,
-            papers.key
+            files.certificate,
+            files.key
         );
         let path = self.folder.join(format!("{file}.conf"));
         fs::write(&path, text).expect("a file");

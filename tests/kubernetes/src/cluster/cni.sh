@@ -1,5 +1,6 @@
 #!/bin/sh
-# The network of pods: each has a line to the bridge of the machine, and an address. Under the name loopback it is that plugin.
+# CNI plugin: a veth pair to the bridge of the machine and an address for each pod. As `loopback` it
+# sets up the loopback device.
 set -eu
 version='"cniVersion":"1.0.0"'
 case $CNI_COMMAND in

@@ -154,9 +154,9 @@ impl ControlPlane {
         folder: &Path,
     ) {
         let user = "system:serviceaccount:kube-system:cgpu-scheduler";
-        let papers = self.authority.kubeconfig("second-scheduler", user, None, SERVER);
+        let files = self.authority.kubeconfig("second-scheduler", user, None, SERVER);
         let configuration = folder.join("second-scheduler.yaml");
-        fs::write(&configuration, second_scheduling(&papers)).expect("a configuration");
+        fs::write(&configuration, second_scheduling(&files)).expect("a configuration");
         let arguments =
             [format!("--config={}", configuration.display()), "--secure-port=10260".to_owned()];
         self.second = Some(machine.start("second-scheduler", &assets.scheduler, &arguments));

@@ -100,7 +100,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn lives(&mut self) -> bool {
+    pub(super) fn is_running(&mut self) -> bool {
         self.init_process.runs()
     }
 }

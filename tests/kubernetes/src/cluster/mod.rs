@@ -32,7 +32,7 @@ use tempfile::TempDir;
 use assets::Assets;
 use control_plane::{ControlPlane, EXTENDER};
 use machine::{Daemon, Machine};
-pub use node::{Nature, Node};
+pub use node::{Node, NodeSpec};
 
 /// Timeout of waits: containers and Go programs start slowly on a busy machine.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(240);
@@ -48,7 +48,7 @@ pub fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = condition() {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        assert!(Instant::now() < deadline, "timed out: {what}");
         std::thread::sleep(Duration::from_millis(200));
     }
 }
@@ -67,33 +67,33 @@ impl Cluster {
     /// Starts a cluster with these nodes and our manifests, and waits until they offer their GPUs.
     /// Returns None, after recording the skip, where the programs are missing.
     #[must_use]
-    pub fn start(test: &str, natures: &[Nature]) -> Option<Self> {
+    pub fn start(test: &str, node_specs: &[NodeSpec]) -> Option<Self> {
         let assets = Assets::find(test)?;
         // Not in memory, because containers' files are in it, and not on an overlay, because
         // containers' own overlays are made from it.
         let folder =
             tempfile::Builder::new().prefix("cgpu-cluster-").tempdir().expect("a temporary folder");
-        let addresses: Vec<&str> = natures.iter().map(|nature| nature.address).collect();
+        let addresses: Vec<&str> = node_specs.iter().map(|node_spec| node_spec.address).collect();
         let machine = Machine::new(folder.path(), &control_plane::network(&addresses));
-        let images = image::archive(&Fixture::new(natures[0].gpus), folder.path());
+        let images = image::archive(&Fixture::new(node_specs[0].gpus), folder.path());
         let plane = ControlPlane::start(&machine, &assets, folder.path());
         let mut cluster = Self { nodes: Vec::new(), forward: None, plane, machine, assets, folder };
-        for (index, nature) in natures.iter().enumerate() {
-            let path = cluster.folder.path().join(nature.name);
+        for (index, node_spec) in node_specs.iter().enumerate() {
+            let path = cluster.folder.path().join(node_spec.name);
             let node = Node::start(
                 &cluster.machine,
                 &cluster.assets,
                 &cluster.plane,
-                *nature,
+                *node_spec,
                 &path,
                 &images,
                 2 + 60 * index,
             );
             cluster.nodes.push(node);
         }
-        for nature in natures {
+        for node_spec in node_specs {
             until("the node is ready", || {
-                let node = cluster.object("node", "", nature.name)?;
+                let node = cluster.object("node", "", node_spec.name)?;
                 let conditions = node["status"]["conditions"].as_array()?;
                 conditions
                     .iter()
@@ -101,7 +101,7 @@ impl Cluster {
                     .then_some(())
                     .filter(|()| node["spec"]["taints"].is_null())
             });
-            cluster.kubectl(&["label", "node", nature.name, "gpushare=true"]).exits(0);
+            cluster.kubectl(&["label", "node", node_spec.name, "gpushare=true"]).exits(0);
         }
         cluster.install("GiB");
         cluster.forward();
@@ -130,7 +130,7 @@ impl Cluster {
                 "kube-system",
                 "--timeout=110s",
             ]);
-            assert!(rolled.code() == Some(0), "{rolled:?}\n{}", self.story());
+            assert!(rolled.code() == Some(0), "{rolled:?}\n{}", self.diagnostics());
         }
     }
 
@@ -201,15 +201,15 @@ impl Cluster {
         if !namespace.is_empty() {
             words.extend(["-n", namespace]);
         }
-        let said = self.kubectl(&words);
-        (said.code() == Some(0)).then(|| serde_json::from_str(&said.stdout).expect("JSON"))
+        let printed = self.kubectl(&words);
+        (printed.code() == Some(0)).then(|| serde_json::from_str(&printed.stdout).expect("JSON"))
     }
 
     /// Returns the pods of the default namespace with this label that are not being deleted.
     #[must_use]
     pub fn pods(&self, label: &str) -> Vec<Value> {
-        let said = self.kubectl(&["get", "pods", "-l", label, "-o", "json"]).exits(0);
-        let list: Value = serde_json::from_str(&said.stdout).expect("JSON");
+        let printed = self.kubectl(&["get", "pods", "-l", label, "-o", "json"]).exits(0);
+        let list: Value = serde_json::from_str(&printed.stdout).expect("JSON");
         let pods = list["items"].as_array().cloned().unwrap_or_default();
         pods.into_iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).collect()
     }
@@ -231,9 +231,9 @@ impl Cluster {
     /// Returns the size of each GPU in bytes, as the driver reports it in a pod.
     #[must_use]
     pub fn totals(&self, pod: &str) -> Vec<u64> {
-        let said = self.kubectl(&["exec", pod, "--", "meminfo"]).exits(0);
+        let printed = self.kubectl(&["exec", pod, "--", "meminfo"]).exits(0);
         let lines =
-            said.stdout.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+            printed.stdout.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
         lines.map(|gpu| gpu["total"].as_u64().expect("a total")).collect()
     }
 
@@ -242,10 +242,10 @@ impl Cluster {
     pub fn reported(&self, pod: &str, part: &str) -> String {
         let selector = format!("involvedObject.name={pod}");
         until(&format!("an event of {pod} says {part}"), || {
-            let said = self
+            let printed = self
                 .kubectl(&["get", "events", "--field-selector", &selector, "-o", "json"])
                 .exits(0);
-            let list: Value = serde_json::from_str(&said.stdout).expect("JSON");
+            let list: Value = serde_json::from_str(&printed.stdout).expect("JSON");
             let mut events = list["items"].as_array().into_iter().flatten();
             events.find_map(|event| {
                 let message = event["message"].as_str()?;
@@ -259,8 +259,8 @@ impl Cluster {
     /// Runs `kubectl-inspect-gpushare` with the rights of its ClusterRole.
     #[must_use]
     pub fn inspect(&self, arguments: &[&str]) -> Outcome {
-        let papers = self.folder.path().join("authority/inspector.conf");
-        if !papers.exists() {
+        let config = self.folder.path().join("authority/inspector.conf");
+        if !config.exists() {
             self.plane.authority.kubeconfig("inspector", "inspector", None, control_plane::SERVER);
             let bind = [
                 "create",
@@ -272,13 +272,13 @@ impl Cluster {
             self.kubectl(&bind).exits(0);
         }
         let mut command = self.machine.inside(Dist::find().file("kubectl-inspect-gpushare"));
-        command.arg("--kubeconfig").arg(papers).args(arguments);
+        command.arg("--kubeconfig").arg(config).args(arguments);
         Outcome::of(command)
     }
 
     /// Returns a node.
     pub fn node(&mut self, name: &str) -> &mut Node {
-        self.nodes.iter_mut().find(|node| node.nature.name == name).expect("a node of this name")
+        self.nodes.iter_mut().find(|node| node.node_spec.name == name).expect("a node of this name")
     }
 
     /// Restarts kube-scheduler.
@@ -315,7 +315,7 @@ impl Cluster {
 
     /// Returns the cluster's state and logs, for the analysis of a failure.
     #[must_use]
-    pub fn story(&self) -> String {
+    pub fn diagnostics(&self) -> String {
         let mut reported = String::new();
         for words in [
             &["get", "pods,nodes", "-A", "-o", "wide"][..],
@@ -339,12 +339,12 @@ impl Cluster {
                 "--prefix",
             ],
         ] {
-            let said = self.kubectl(words);
+            let printed = self.kubectl(words);
             reported.push_str(&format!(
                 "--- kubectl {}\n{}{}\n",
                 words.join(" "),
-                said.stdout,
-                said.stderr
+                printed.stdout,
+                printed.stderr
             ));
         }
         reported
@@ -353,14 +353,14 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        if std::thread::panicking() && self.machine.lives() {
-            eprintln!("{}", self.story());
+        if std::thread::panicking() && self.machine.is_running() {
+            eprintln!("{}", self.diagnostics());
         }
         let groups: Vec<String> = self.nodes.iter().map(|node| node.group().to_owned()).collect();
         // Its first process ends everything in it, mounts and networks too.
         self.nodes.clear();
         self.machine.end();
-        until("nobody is left in the nodes' control groups", || {
+        until("no process is left in the nodes' control groups", || {
             groups.iter().all(|group| Node::clean(group)).then_some(())
         });
     }

@@ -14,7 +14,7 @@ use super::until;
 
 /// The description of a node.
 #[derive(Clone, Copy, Debug)]
-pub struct Nature {
+pub struct NodeSpec {
     /// Its name.
     pub name: &'static str,
     /// An address in 192.168.1.0/24, between 210 and 254.
@@ -26,7 +26,7 @@ pub struct Nature {
 /// A running node.
 pub struct Node {
     /// Its description.
-    pub nature: Nature,
+    pub node_spec: NodeSpec,
     machine: Machine,
     assets: Assets,
     containerd: Option<Daemon>,
@@ -70,32 +70,32 @@ impl Node {
         machine: &Machine,
         assets: &Assets,
         plane: &ControlPlane,
-        nature: Nature,
+        node_spec: NodeSpec,
         folder: &Path,
         images: &Path,
         first: usize,
     ) -> Self {
         fs::create_dir_all(folder).expect("a folder");
-        let identity = format!("cgpu-test-{}-{}", std::process::id(), nature.name);
+        let identity = format!("cgpu-test-{}-{}", std::process::id(), node_spec.name);
         let part = machine.part(folder, SETUP, &[] as &[&OsStr]);
         let group = make_groups(&identity);
         let kubeconfig = plane.authority.kubeconfig(
-            nature.name,
-            &format!("system:node:{}", nature.name),
+            node_spec.name,
+            &format!("system:node:{}", node_spec.name),
             Some("system:nodes"),
             SERVER,
         );
         let configuration = folder.join("kubelet.yaml");
-        let text = kubelet(nature, &group, &plane.authority.certificate());
+        let text = kubelet(node_spec, &group, &plane.authority.certificate());
         fs::write(&configuration, text).expect("a configuration");
         let arguments = vec![
             format!("--config={}", configuration.display()),
             format!("--kubeconfig={}", kubeconfig.display()),
-            format!("--hostname-override={}", nature.name),
-            format!("--node-ip={}", nature.address),
+            format!("--hostname-override={}", node_spec.name),
+            format!("--node-ip={}", node_spec.address),
         ];
         let mut node = Self {
-            nature,
+            node_spec,
             machine: part,
             assets: assets.clone(),
             containerd: None,
@@ -128,9 +128,9 @@ impl Node {
              [plugins.'io.containerd.cri.v1.runtime'.containerd]\n  default_runtime_name = 'runc'\n\
              [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n  runtime_type = 'io.containerd.runc.v2'\n"
         );
-        let runtime = format!("sim = {:?}\n", self.nature.gpus);
+        let runtime = format!("sim = {:?}\n", self.node_spec.gpus);
         // All nodes share the network namespace.
-        let monitor = format!("metrics = \"{}:9445\"\n", self.nature.address);
+        let monitor = format!("metrics = \"{}:9445\"\n", self.node_spec.address);
         for (file, text) in [
             ("/opt/cni/bin/test", cni),
             ("/opt/cni/bin/loopback", cni),
@@ -200,7 +200,7 @@ impl Node {
 
     /// Starts the monitor on the node's simulated GPUs.
     pub fn start_monitor(&mut self) {
-        let gpus = self.nature.gpus;
+        let gpus = self.node_spec.gpus;
         let state = format!("/run/cgpu/gpus/{}", gpus.replace('/', "+"));
         self.machine.run("mkdir", &["-p", "/run/cgpu/gpus"]).exits(0);
         let arguments = [
@@ -256,8 +256,8 @@ fn make_groups(name: &str) -> String {
     name.to_owned()
 }
 
-fn kubelet(nature: Nature, group: &str, authority: &Path) -> String {
-    let Nature { address, .. } = nature;
+fn kubelet(node_spec: NodeSpec, group: &str, authority: &Path) -> String {
+    let NodeSpec { address, .. } = node_spec;
     format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

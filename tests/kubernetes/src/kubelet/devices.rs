@@ -11,7 +11,7 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use super::registration::client;
-use super::{Given, Offer, Shared, locked};
+use super::{Admitted, Offer, Shared, locked};
 
 struct Plugin {
     channel: Channel,
@@ -36,7 +36,7 @@ type AllocationKey = (String, String, String);
 pub(crate) struct Manager {
     plugins: BTreeMap<String, Plugin>,
     registrations: BTreeMap<String, usize>,
-    given: BTreeMap<AllocationKey, Share>,
+    allocations: BTreeMap<AllocationKey, Share>,
     ended: BTreeSet<String>,
     pub(crate) complaints: Vec<String>,
 }
@@ -66,7 +66,7 @@ impl Manager {
                 return Err(Status::internal(format!("the device {id:?} is {health:?}")));
             }
             if known.insert(id.clone(), health == "Healthy").is_some() {
-                return Err(Status::internal(format!("the device {id:?} is told twice")));
+                return Err(Status::internal(format!("the device {id:?} is listed twice")));
             }
         }
         plugin.devices = Some(known);
@@ -104,23 +104,23 @@ impl Manager {
     /// Returns the IDs that a container may have, and those of its pod's init containers, which it
     /// gets first.
     fn candidates(&mut self, key: &AllocationKey) -> (BTreeSet<String>, BTreeSet<String>) {
-        let Self { given, ended, plugins, .. } = self;
-        given.retain(|(uid, ..), _| !ended.contains(uid));
+        let Self { allocations, ended, plugins, .. } = self;
+        allocations.retain(|(uid, ..), _| !ended.contains(uid));
         let of_resource = |other: &AllocationKey| other.2 == key.2;
-        let reusable: BTreeSet<String> = given
+        let reusable: BTreeSet<String> = allocations
             .iter()
             .filter(|(other, share)| of_resource(other) && other.0 == key.0 && share.is_init)
             .flat_map(|(_, share)| share.ids.clone())
             .collect();
         // IDs of the pod's other containers are not given twice.
-        let kept: BTreeSet<&String> = given
+        let kept: BTreeSet<&String> = allocations
             .iter()
             .filter(|(other, share)| of_resource(other) && other.0 == key.0 && !share.is_init)
             .flat_map(|(_, share)| &share.ids)
             .collect();
         let reusable: BTreeSet<String> =
             reusable.into_iter().filter(|id| !kept.contains(id)).collect();
-        let used: BTreeSet<&String> = given
+        let used: BTreeSet<&String> = allocations
             .iter()
             .filter(|(other, _)| of_resource(other))
             .flat_map(|(_, share)| &share.ids)
@@ -137,7 +137,7 @@ impl Manager {
 }
 
 /// Allocates the devices of a pod's containers, one after the other.
-pub(crate) async fn admit(shared: &Shared, pod: &Value) -> Result<Vec<Given>, String> {
+pub(crate) async fn admit(shared: &Shared, pod: &Value) -> Result<Vec<Admitted>, String> {
     let uid = pod["metadata"]["uid"].as_str().expect("a uid").to_owned();
     let listed = |name: &str| pod["spec"][name].as_array().cloned().unwrap_or_default();
     let first = listed("initContainers").into_iter().map(|container| {
@@ -149,7 +149,7 @@ pub(crate) async fn admit(shared: &Shared, pod: &Value) -> Result<Vec<Given>, St
     let mut started = Vec::new();
     for (container, is_init) in all {
         let name = container["name"].as_str().expect("a name").to_owned();
-        let mut given = Given { container: name.clone(), ..Given::default() };
+        let mut allocations = Admitted { container: name.clone(), ..Admitted::default() };
         for (resource, amount) in container["resources"]["limits"].as_object().into_iter().flatten()
         {
             if !locked(shared).plugins.contains_key(resource) {
@@ -159,11 +159,13 @@ pub(crate) async fn admit(shared: &Shared, pod: &Value) -> Result<Vec<Given>, St
                 amount.as_str().and_then(|text| text.parse().ok()).expect("a whole number");
             let key = (uid.clone(), name.clone(), resource.clone());
             let share = allocate(shared, &key, amount, is_init).await?;
-            given.ids.insert(resource.clone(), share.ids.iter().cloned().collect());
-            given.variables.extend(share.answer.envs);
-            given.devices.extend(share.answer.cdi_devices.into_iter().map(|device| device.name));
+            allocations.ids.insert(resource.clone(), share.ids.iter().cloned().collect());
+            allocations.variables.extend(share.answer.envs);
+            allocations
+                .devices
+                .extend(share.answer.cdi_devices.into_iter().map(|device| device.name));
         }
-        started.push(given);
+        started.push(allocations);
     }
     Ok(started)
 }
@@ -174,7 +176,7 @@ async fn allocate(
     amount: usize,
     is_init: bool,
 ) -> Result<Share, String> {
-    if let Some(known) = locked(shared).given.get(key).cloned() {
+    if let Some(known) = locked(shared).allocations.get(key).cloned() {
         return Ok(known);
     }
     let (reusable, free) = locked(shared).candidates(key);
@@ -212,7 +214,7 @@ async fn allocate(
     let [answer] = <[ContainerAllocateResponse; 1]>::try_from(answer.container_responses)
         .map_err(|all| format!("{} answers for one container", all.len()))?;
     let share = Share { ids, is_init, answer };
-    locked(shared).given.insert(key.clone(), share.clone());
+    locked(shared).allocations.insert(key.clone(), share.clone());
     Ok(share)
 }
 

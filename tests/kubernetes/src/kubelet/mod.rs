@@ -47,7 +47,7 @@ pub struct Offer {
 
 /// What a container is started with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Given {
+pub struct Admitted {
     /// Its name in the pod.
     pub container: String,
     /// Device IDs by resource.
@@ -136,7 +136,7 @@ impl Kubelet {
     ///
     /// # Errors
     /// The message of the pod's status.
-    pub fn admit(&self, pod: &Value) -> Result<Vec<Given>, String> {
+    pub fn admit(&self, pod: &Value) -> Result<Vec<Admitted>, String> {
         self.runtime
             .as_ref()
             .expect("a kubelet that runs")

@@ -15,13 +15,13 @@ fn two_gpus() -> Fixture {
 fn binding_claims_confirms_and_binds_on_condition() {
     let fixture = two_gpus();
     fixture.pod(running(pod("test", "a", 2), "n1", 1, 2));
-    let asking = fixture.pod(pod("test", "b", 8));
+    let pending = fixture.pod(pod("test", "b", 8));
     let extender = fixture.extender();
-    let reply = extender.bind(&asking, "n1");
+    let reply = extender.bind(&pending, "n1");
     assert_eq!((reply.status, reply.text.as_str()), (200, r#"{"Error":""}"#));
 
     // The fullest GPU that fits.
-    let bound = fixture.now(&asking);
+    let bound = fixture.now(&pending);
     assert_eq!(bound["spec"]["nodeName"], "n1");
     let annotations = &bound["metadata"]["annotations"];
     assert_eq!(annotations["scheduler.framework.gpushare.allocation"], r#"{"0":{"1":8}}"#);
@@ -33,7 +33,7 @@ fn binding_claims_confirms_and_binds_on_condition() {
 
     let journal = fixture.server.journal();
     let at = |is: &dyn Fn(&cgpu_kubernetes_tests::api_server::Request) -> bool| {
-        journal.iter().position(is).expect("asked")
+        journal.iter().position(is).expect("a request")
     };
     let claim = at(&|request| request.is("PATCH", "/namespaces/test/pods/b"));
     let nowhere = at(&|request| {
@@ -44,11 +44,11 @@ fn binding_claims_confirms_and_binds_on_condition() {
     let binding = at(&|request| request.is("POST", "/namespaces/test/pods/b/binding"));
     assert!(claim < nowhere && nowhere < there && there < binding);
     let condition = &journal[claim].body["metadata"];
-    assert_eq!(condition["uid"], asking["metadata"]["uid"]);
-    assert_eq!(condition["resourceVersion"], asking["metadata"]["resourceVersion"]);
+    assert_eq!(condition["uid"], pending["metadata"]["uid"]);
+    assert_eq!(condition["resourceVersion"], pending["metadata"]["resourceVersion"]);
     let body = &journal[binding].body;
-    assert_eq!(body["metadata"]["uid"], asking["metadata"]["uid"]);
-    assert_ne!(body["metadata"]["resourceVersion"], asking["metadata"]["resourceVersion"]);
+    assert_eq!(body["metadata"]["uid"], pending["metadata"]["uid"]);
+    assert_ne!(body["metadata"]["resourceVersion"], pending["metadata"]["resourceVersion"]);
     assert_eq!(body["target"], json!({"apiVersion": "v1", "kind": "Node", "name": "n1"}));
     fixture.wait_for_units(&extender, "n1", 10);
 }
@@ -56,20 +56,20 @@ fn binding_claims_confirms_and_binds_on_condition() {
 #[test]
 fn pod_of_several_gpus_and_containers_gets_its_request() {
     let fixture = Fixture::with(&[node("n1", &[15109, 23028, 15109])]);
-    let mut asking = pod_with(
+    let mut pending = pod_with(
         "test",
         "m",
         &json!({"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-core.percentage": "40"}),
     );
-    asking["metadata"]["labels"]["aliyun.com/gpu-count"] = json!("2");
-    asking["spec"]["containers"]
+    pending["metadata"]["labels"]["aliyun.com/gpu-count"] = json!("2");
+    pending["spec"]["containers"]
         .as_array_mut()
         .unwrap()
         .push(json!({"name": "side", "resources": {"limits": {"aliyun.com/gpu-mem": 2}}}));
-    let asking = fixture.pod(asking);
+    let pending = fixture.pod(pending);
     let extender = fixture.extender();
-    assert_eq!(extender.bind(&asking, "n1").status, 200);
-    let annotations = fixture.now(&asking)["metadata"]["annotations"].clone();
+    assert_eq!(extender.bind(&pending, "n1").status, 200);
+    let annotations = fixture.now(&pending)["metadata"]["annotations"].clone();
     let allocation: Value = serde_json::from_str(
         annotations["scheduler.framework.gpushare.allocation"].as_str().unwrap(),
     )
@@ -84,18 +84,18 @@ fn pod_that_does_not_fit_is_not_bound() {
     let fixture = two_gpus();
     fixture.pod(running(pod("test", "a", 10), "n1", 0, 10));
     fixture.pod(running(pod("test", "b", 8), "n1", 1, 8));
-    let asking = fixture.pod(pod("test", "c", 8));
+    let pending = fixture.pod(pod("test", "c", 8));
     let extender = fixture.extender();
-    let reply = extender.bind(&asking, "n1");
+    let reply = extender.bind(&pending, "n1");
     assert_eq!(reply.status, 500);
     let error = reply.json()["Error"].as_str().unwrap().to_owned();
     assert_eq!(
         error,
         "test/c does not fit on node `n1`: 2/2 GPUs: 6 of 8 units free, 10 on all GPUs together"
     );
-    assert_eq!(fixture.event(&asking, "GpuNotBound"), format!("on node `n1`: {error}"));
-    assert_eq!(fixture.claim(&asking), [""; 0]);
-    let reply = extender.bind(&asking, "n9").json();
+    assert_eq!(fixture.event(&pending, "GpuNotBound"), format!("on node `n1`: {error}"));
+    assert_eq!(fixture.claim(&pending), [""; 0]);
+    let reply = extender.bind(&pending, "n9").json();
     assert_eq!(reply["Error"], "the node `n9` is not known");
 }
 
@@ -193,7 +193,7 @@ fn pod_deleted_during_a_binding_leaves_nothing() {
     .into_iter()
     .enumerate()
     {
-        let asking = fixture.pod(pod("test", &format!("p-{number}"), 8));
+        let pending = fixture.pod(pod("test", &format!("p-{number}"), 8));
         let before = fixture.server.journal().len();
         fixture.server.fault(Fault::next(
             method,
@@ -203,21 +203,21 @@ fn pod_deleted_during_a_binding_leaves_nothing() {
         let mut connection = extender.connection();
         let reply = std::thread::scope(|scope| {
             let requested = scope
-                .spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &asking, "n1"));
+                .spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &pending, "n1"));
             until_holds("it is under way", || {
                 fixture.server.journal()[before..].iter().any(|request| {
                     request.method == method
                         && format!("{}?{}", request.path, request.query).contains(contains)
                 })
             });
-            fixture.server.remove(&key(&asking));
+            fixture.server.remove(&key(&pending));
             requested.join().unwrap()
         });
         assert_eq!(reply.status, 500, "{method} {contains}: {reply:?}");
         // Another pod of the same name has another UID.
         let again = fixture.pod(pod("test", &format!("p-{number}"), 8));
-        assert_ne!(again["metadata"]["uid"], asking["metadata"]["uid"]);
-        let reply = extender.bind(&asking, "n1");
+        assert_ne!(again["metadata"]["uid"], pending["metadata"]["uid"]);
+        let reply = extender.bind(&pending, "n1");
         assert_eq!(reply.status, 500, "{method} {contains}: {reply:?}");
         assert_eq!(fixture.claim(&again), [""; 0]);
         fixture.wait_for_units(&extender, "n1", 0);
@@ -234,12 +234,12 @@ fn bound_pod_is_bound_once() {
     let fixture = two_gpus();
     fixture.server.put("nodes", node("n2", &[15109]));
     let extender = fixture.extender();
-    let asking = fixture.pod(pod("test", "a", 8));
-    assert_eq!(extender.bind(&asking, "n1").status, 200);
+    let pending = fixture.pod(pod("test", "a", 8));
+    assert_eq!(extender.bind(&pending, "n1").status, 200);
     // A client that missed the answer may repeat the request; another node is refused.
-    assert_eq!(extender.bind(&asking, "n1").status, 200);
+    assert_eq!(extender.bind(&pending, "n1").status, 200);
     until_holds("it is seen to be bound", || {
-        extender.bind(&asking, "n2").json()["Error"] == "test/a is already bound to node `n1`"
+        extender.bind(&pending, "n2").json()["Error"] == "test/a is already bound to node `n1`"
     });
     let bindings =
         fixture.server.journal().iter().filter(|request| request.is("POST", "/binding")).count();

@@ -42,7 +42,7 @@ fn broken_watch_continues_from_its_version() {
         "watch=true",
         FaultAction::Refuse(500, "InternalError"),
     ));
-    fixture.server.fault(Fault::times(2, "GET", "watch=true", FaultAction::Cut));
+    fixture.server.fault(Fault::times(2, "GET", "watch=true", FaultAction::Disconnect));
     fixture.server.break_watches();
     let now = next(&fixture);
     fixture.wait_for_units(&extender, "n1", now);
@@ -77,7 +77,7 @@ fn broken_watch_continues_from_its_version() {
     fixture.server.remove(&Key::pod("test", "p-1"));
     let now = next(&fixture);
     fixture.server.compact();
-    fixture.server.mend();
+    fixture.server.clear_faults();
     fixture.wait_for_units(&extender, "n1", now - 1);
     assert!(lists(&fixture) > 1);
 }
@@ -99,7 +99,7 @@ fn lost_answers_leave_correct_claims() {
     let extender = fixture.extender();
     // The claim was written, but the answer is lost.
     let one = fixture.pod(pod("test", "one", 8));
-    fixture.server.fault(Fault::next("PATCH", "/pods/one", FaultAction::DoAndCut));
+    fixture.server.fault(Fault::next("PATCH", "/pods/one", FaultAction::DoAndDisconnect));
     let reply = extender.bind(&one, "n1");
     assert_eq!(reply.status, 500);
     assert!(
@@ -113,12 +113,12 @@ fn lost_answers_leave_correct_claims() {
     assert_eq!(extender.bind(&one, "n1").status, 200);
     // It was bound, but the answer is lost.
     let two = fixture.pod(pod("test", "two", 8));
-    fixture.server.fault(Fault::next("POST", "/binding", FaultAction::DoAndCut));
+    fixture.server.fault(Fault::next("POST", "/binding", FaultAction::DoAndDisconnect));
     assert_eq!(extender.bind(&two, "n1").status, 200);
     assert_eq!(fixture.node_of(&two).as_deref(), Some("n1"));
     // It was not bound, and the answer is lost.
     let three = fixture.pod(pod("test", "three", 6));
-    fixture.server.fault(Fault::next("POST", "/binding", FaultAction::Cut));
+    fixture.server.fault(Fault::next("POST", "/binding", FaultAction::Disconnect));
     assert_eq!(extender.bind(&three, "n1").status, 500);
     assert_eq!(extender.bind(&three, "n1").status, 200);
     fixture.wait_for_units(&extender, "n1", 22);
@@ -131,18 +131,18 @@ fn lost_answers_leave_correct_claims() {
 fn claim_that_cannot_be_confirmed_is_withdrawn() {
     let fixture = one_node();
     let extender = fixture.extender();
-    let asking = fixture.pod(pod("test", "a", 8));
+    let pending = fixture.pod(pod("test", "a", 8));
     fixture.server.fault(Fault::next(
         "GET",
         "fieldSelector=spec.nodeName",
         FaultAction::Refuse(500, "InternalError"),
     ));
-    let reply = extender.bind(&asking, "n1");
+    let reply = extender.bind(&pending, "n1");
     assert_eq!(
         reply.json()["Error"],
-        "the node's pods cannot be listed: the API server answers 500: InternalError, as was asked for"
+        "the node's pods cannot be listed: the API server answers 500: InternalError, as requested"
     );
-    assert_eq!(fixture.claim(&asking), [""; 0]);
+    assert_eq!(fixture.claim(&pending), [""; 0]);
     // Too many requests: it retries by itself.
     fixture.server.fault(Fault::times(
         2,
@@ -150,7 +150,7 @@ fn claim_that_cannot_be_confirmed_is_withdrawn() {
         "fieldSelector=spec.nodeName",
         FaultAction::Refuse(429, "TooManyRequests"),
     ));
-    assert_eq!(extender.bind(&asking, "n1").status, 200);
+    assert_eq!(extender.bind(&pending, "n1").status, 200);
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn restart_during_a_binding_loses_nothing() {
     .into_iter()
     .enumerate()
     {
-        let asking = fixture.pod(pod("test", &format!("p-{number}"), 7));
+        let pending = fixture.pod(pod("test", &format!("p-{number}"), 7));
         let before = fixture.server.journal().len();
         fixture.server.fault(Fault::next(
             method,
@@ -174,7 +174,7 @@ fn restart_during_a_binding_loses_nothing() {
             FaultAction::Wait(Duration::from_millis(300)),
         ));
         let mut connection = extender.connection();
-        let body = json!({"PodName": asking["metadata"]["name"], "PodNamespace": "test", "PodUID": asking["metadata"]["uid"], "Node": "n1"}).to_string();
+        let body = json!({"PodName": pending["metadata"]["name"], "PodNamespace": "test", "PodUID": pending["metadata"]["uid"], "Node": "n1"}).to_string();
         let requested = std::thread::spawn(move || {
             connection.try_request("POST", "/gpushare-scheduler/bind", &body).is_err()
         });
@@ -186,10 +186,10 @@ fn restart_during_a_binding_loses_nothing() {
             })
         });
         extender.kill();
-        assert!(requested.join().unwrap(), "nobody answered");
+        assert!(requested.join().unwrap(), "no answer");
         extender = fixture.extender();
         // kube-scheduler sends the request to the successor.
-        assert_eq!(extender.bind(&asking, "n1").status, 200, "{method} {contains}");
+        assert_eq!(extender.bind(&pending, "n1").status, 200, "{method} {contains}");
     }
     fixture.wait_for_units(&extender, "n1", 28);
     assert_eq!(
@@ -234,10 +234,10 @@ fn concurrent_bindings_under_faults_give_no_gpu_twice() {
         (0..24).map(|number| fixture.pod(pod("test", &format!("p-{number}"), 4))).collect();
     for (every, method, contains, action) in [
         (5, "PATCH", "/pods/", FaultAction::Refuse(409, "Conflict")),
-        (7, "PATCH", "/pods/", FaultAction::DoAndCut),
-        (6, "POST", "/binding", FaultAction::DoAndCut),
+        (7, "PATCH", "/pods/", FaultAction::DoAndDisconnect),
+        (6, "POST", "/binding", FaultAction::DoAndDisconnect),
         (9, "POST", "/binding", FaultAction::Refuse(500, "InternalError")),
-        (11, "GET", "spec.nodeName", FaultAction::Cut),
+        (11, "GET", "spec.nodeName", FaultAction::Disconnect),
     ] {
         for times in 1..4 {
             let after = every * times;
@@ -259,7 +259,7 @@ fn concurrent_bindings_under_faults_give_no_gpu_twice() {
             });
         }
     });
-    fixture.server.mend();
+    fixture.server.clear_faults();
     // Three pods of four units fit on each GPU of 14: nine in all.
     let mut connection = extender.connection();
     for pod in pods.iter().filter(|pod| fixture.node_of(pod).is_none()) {

@@ -49,21 +49,21 @@ fn invalid_request_fits_no_node_and_has_an_event() {
         ("memoryless", json!({CORE: "50"}), none.clone(), "expected memory as well"),
         ("percent", json!({MEMORY: "2", CORE: "150"}), none, "at most 100"),
     ] {
-        let asking = fixture.pod(labelled(name, &limits, &labels));
-        let answer = extender.filter(&asking, &["n1", "n2"]);
+        let pending = fixture.pod(labelled(name, &limits, &labels));
+        let answer = extender.filter(&pending, &["n1", "n2"]);
         assert_eq!(answer["NodeNames"], json!([]), "{name}");
         let reason =
             answer["FailedAndUnresolvableNodes"]["n1"].as_str().unwrap_or_default().to_owned();
-        let event = fixture.event(&asking, "GpuRequestRefused");
+        let event = fixture.event(&pending, "GpuRequestRefused");
         assert!(event.contains(words), "{name}: {event}");
         assert_eq!(reason, counted(&event), "{name}");
-        let reply = extender.bind(&asking, "n1");
+        let reply = extender.bind(&pending, "n1");
         assert_eq!(
             (reply.status, reply.json()["Error"].as_str()),
             (500, Some(event.as_str())),
             "{name}"
         );
-        assert_eq!(fixture.claim(&asking), [""; 0]);
+        assert_eq!(fixture.claim(&pending), [""; 0]);
     }
     // Reported once, however often kube-scheduler repeats the request.
     let events = fixture.server.objects("events");
@@ -75,10 +75,10 @@ fn invalid_request_fits_no_node_and_has_an_event() {
             })
             .count()
     };
-    let asking =
+    let pending =
         fixture.server.object(&key(&labelled("undivided", &json!({}), &json!({})))).unwrap();
     for _ in 0..20 {
-        let _ = extender.filter(&asking, &["n1"]);
+        let _ = extender.filter(&pending, &["n1"]);
     }
     assert_eq!(of("undivided"), 1);
 }
@@ -101,11 +101,11 @@ fn request_larger_than_any_gpu_is_unresolvable() {
 fn unknown_label_of_a_pod_has_an_event() {
     let fixture = Fixture::with(&[node("n1", &[15109])]);
     let extender = fixture.extender();
-    let asking =
+    let pending =
         fixture.pod(labelled("odd", &json!({MEMORY: "2"}), &json!({"aliyun.com/gpu-cuont": "2"})));
-    assert_eq!(extender.filter(&asking, &["n1"])["NodeNames"], json!(["n1"]));
+    assert_eq!(extender.filter(&pending, &["n1"])["NodeNames"], json!(["n1"]));
     assert_eq!(
-        fixture.event(&asking, "GpuLabelIgnored"),
+        fixture.event(&pending, "GpuLabelIgnored"),
         "the label `aliyun.com/gpu-cuont` is not known; expected aliyun.com/gpu-count"
     );
 }
@@ -138,8 +138,8 @@ fn edited_annotations_count_on_every_gpu_and_have_an_event() {
     let edited = fixture.pod(running(pod("test", "edited", 8), "n1", 0, 8));
     let extender = fixture.extender();
     fixture.wait_for_units(&extender, "n1", 8);
-    let asking = fixture.pod(pod("test", "asking", 8));
-    assert_eq!(extender.filter(&asking, &["n1"])["NodeNames"], json!(["n1"]));
+    let pending = fixture.pod(pod("test", "pending", 8));
+    assert_eq!(extender.filter(&pending, &["n1"])["NodeNames"], json!(["n1"]));
     let name = "scheduler.framework.gpushare.allocation";
     fixture.server.edit(&key(&edited), |pod| {
         pod["metadata"]["annotations"][name] = json!(r#"{"0":{"0":1}}"#)
@@ -149,12 +149,12 @@ fn edited_annotations_count_on_every_gpu_and_have_an_event() {
         reported,
         "container `main` was given 1 units, but requests 8; until this is corrected or the pod is deleted, it counts on every GPU of its node"
     );
-    assert_eq!(extender.filter(&asking, &["n1"])["NodeNames"], json!([]));
+    assert_eq!(extender.filter(&pending, &["n1"])["NodeNames"], json!([]));
     fixture.server.edit(&key(&edited), |pod| {
         pod["metadata"]["annotations"][name] = json!(r#"{"0":{"0":8}}"#)
     });
     until_holds("it is put right", || {
-        extender.filter(&asking, &["n1"])["NodeNames"] == json!(["n1"])
+        extender.filter(&pending, &["n1"])["NodeNames"] == json!(["n1"])
     });
 }
 
@@ -178,20 +178,20 @@ fn pod_that_bypassed_the_extender_has_an_event() {
 #[test]
 fn hami_resources_are_read_when_enabled() {
     let fixture = Fixture::with(&[node("n1", &[15109, 15109])]);
-    let asking = fixture.pod(pod_with(
+    let pending = fixture.pod(pod_with(
         "test",
         "hami",
         &json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4096"}),
     ));
     let plain = fixture.extender();
-    assert_eq!(plain.filter(&asking, &["else"])["NodeNames"], json!(["else"]));
+    assert_eq!(plain.filter(&pending, &["else"])["NodeNames"], json!(["else"]));
     let extender = cgpu_kubernetes_tests::extender::Extender::start(
         &fixture.server,
         fixture.folder(),
         &["--hami"],
     );
-    assert_eq!(extender.filter(&asking, &["n1", "else"])["NodeNames"], json!(["n1"]));
-    assert_eq!(extender.bind(&asking, "n1").status, 200);
+    assert_eq!(extender.filter(&pending, &["n1", "else"])["NodeNames"], json!(["n1"]));
+    assert_eq!(extender.bind(&pending, "n1").status, 200);
     // Without HAMi's webhook the number of GPUs is missing.
     let part = fixture.pod(pod_with("test", "part", &json!({"nvidia.com/gpumem": "4096"})));
     assert_eq!(extender.filter(&part, &["n1"])["NodeNames"], json!([]));

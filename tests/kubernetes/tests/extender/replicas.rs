@@ -12,7 +12,7 @@ use crate::{Fixture, key, running};
 
 /// Asserts that the bound pods of each GPU do not exceed its units.
 pub(crate) fn check(fixture: &Fixture, pods: &[Value], gpus: &[(&str, usize)], units: u64) {
-    let mut given: BTreeMap<(String, String), u64> = BTreeMap::new();
+    let mut allocated: BTreeMap<(String, String), u64> = BTreeMap::new();
     for pod in pods {
         let Some(node) = fixture.node_of(pod) else { continue };
         let now = fixture.now(pod);
@@ -22,14 +22,14 @@ pub(crate) fn check(fixture: &Fixture, pods: &[Value], gpus: &[(&str, usize)], u
         let split: BTreeMap<String, BTreeMap<String, u64>> =
             serde_json::from_str(text).expect("a claim");
         for (gpu, units) in split.into_values().flatten() {
-            *given.entry((node.clone(), gpu)).or_default() += units;
+            *allocated.entry((node.clone(), gpu)).or_default() += units;
         }
     }
-    for ((node, gpu), given) in &given {
+    for ((node, gpu), allocated) in &allocated {
         let known = gpus.iter().find(|(name, _)| name == node).expect("a node");
         assert!(
-            gpu.parse::<usize>().unwrap() < known.1 && *given <= units,
-            "{given} units of GPU {gpu} of {node}"
+            gpu.parse::<usize>().unwrap() < known.1 && *allocated <= units,
+            "{allocated} units of GPU {gpu} of {node}"
         );
     }
 }
@@ -96,8 +96,8 @@ fn leader_is_replaced_when_its_lease_expires() {
     assert_eq!(holder(&fixture).as_deref(), Some("one"));
     assert!(!leads(&two));
     // Both answer all the time.
-    let asking = fixture.pod(pod("test", "a", 2));
-    assert_eq!(two.bind(&asking, "n1").status, 200);
+    let pending = fixture.pod(pod("test", "a", 2));
+    assert_eq!(two.bind(&pending, "n1").status, 200);
     // It is killed, and the other takes over when the lease has expired.
     one.kill();
     until_holds("two leads", || leads(&two));
@@ -119,7 +119,7 @@ fn leader_is_replaced_when_its_lease_expires() {
         FaultAction::Refuse(500, "InternalError"),
     ));
     until_holds("two leads no more", || !leads(&two));
-    fixture.server.mend();
+    fixture.server.clear_faults();
     until_holds("two leads again", || leads(&two));
     // It ends and releases the lease, so that the next one leads at once.
     two.end().exits(0);

@@ -122,7 +122,7 @@ fn extender_without_a_list_is_not_ready_and_rejects_no_pod() {
     let reply = connection.request("POST", "/gpushare-scheduler/filter", FILTER).json();
     assert_eq!(reply["Error"], "the cluster has not been listed yet; try again");
     assert_eq!(reply["FailedAndUnresolvableNodes"], json!({}));
-    fixture.server.mend();
+    fixture.server.clear_faults();
     extender.wait_until_ready();
     assert_eq!(
         connection.request("POST", "/gpushare-scheduler/filter", FILTER).text,
@@ -160,8 +160,8 @@ fn lists_never_come_from_a_cache() {
 fn created_and_deleted_objects_are_seen() {
     let fixture = golden_setup();
     let extender = fixture.extender();
-    let asking = fixture.pod(pod("test", "b", 8));
-    let fits = |nodes: &[&str]| extender.filter(&asking, nodes)["NodeNames"].clone();
+    let pending = fixture.pod(pod("test", "b", 8));
+    let fits = |nodes: &[&str]| extender.filter(&pending, nodes)["NodeNames"].clone();
     assert_eq!(fits(&["n2", "n4"]), json!([]));
     // A GPU more, a node more, a pod less.
     fixture.server.put("nodes", node("n2", &[15109, 15109]));
@@ -184,13 +184,13 @@ fn created_and_deleted_objects_are_seen() {
 fn sigterm_ends_after_pending_requests() {
     let fixture = golden_setup();
     let extender = fixture.extender();
-    let asking = fixture.pod(pod("test", "b", 8));
+    let pending = fixture.pod(pod("test", "b", 8));
     let wait = FaultAction::Wait(std::time::Duration::from_millis(700));
     fixture.server.fault(Fault::next("POST", "/binding", wait));
     let mut connection = extender.connection();
     let bound = std::thread::scope(|scope| {
         let requested =
-            scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &asking, "n1"));
+            scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &pending, "n1"));
         until_holds("the binding is under way", || {
             fixture.server.journal().iter().any(|request| request.is("POST", "/binding"))
         });
@@ -200,7 +200,7 @@ fn sigterm_ends_after_pending_requests() {
     assert_eq!((bound.status, bound.text.as_str()), (200, r#"{"Error":""}"#));
     let outcome = extender.end().exits(0);
     assert!(outcome.stdout.contains(r#""message":"ended""#), "{outcome:?}");
-    assert_eq!(fixture.node_of(&asking).as_deref(), Some("n1"));
+    assert_eq!(fixture.node_of(&pending).as_deref(), Some("n1"));
     // It releases the lease.
     let lease = fixture
         .server
@@ -275,8 +275,8 @@ fn recorded_calls_of_a_scheduler_are_answered() {
             || connection.request("POST", &format!("/gpushare-scheduler/{verb}"), body);
         match verb {
             "filter" => {
-                let asking = fixture.pod(sent["Pod"].clone());
-                if asking["metadata"]["name"] == "late" {
+                let pending = fixture.pod(sent["Pod"].clone());
+                if pending["metadata"]["name"] == "late" {
                     let fourth = fixture
                         .server
                         .objects("pods")

@@ -16,7 +16,7 @@ fn gpu_with_an_error_is_unhealthy_until_it_is_quiet() {
     host.report("1", "48");
     host.kubelet.offers(MEMORY, 14, 36);
     host.kubelet.offers(CORE, 100, 200);
-    host.stands([true, false]);
+    host.wait_for_health([true, false]);
     // The next plugin takes over the recorded errors, and clears them when the GPU was quiet.
     plugin.kill();
     let registrations = host.kubelet.registrations(MEMORY);
@@ -28,7 +28,7 @@ fn gpu_with_an_error_is_unhealthy_until_it_is_quiet() {
     plugin.kill();
     let _plugin = host.plugin(&["--recovery", "1"]);
     host.kubelet.offers(MEMORY, 36, 36);
-    host.stands([true, true]);
+    host.wait_for_health([true, true]);
 }
 
 #[test]

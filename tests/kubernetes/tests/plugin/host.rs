@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cgpu_e2e::{Child, Fixture, Outcome};
 use cgpu_kubernetes_tests::api_server::{ApiServer, Key};
 use cgpu_kubernetes_tests::engine::{Container, Engine};
-use cgpu_kubernetes_tests::kubelet::{Given, Kubelet};
+use cgpu_kubernetes_tests::kubelet::{Admitted, Kubelet};
 use serde_json::{Value, json};
 
 pub(crate) const MEMORY: &str = "aliyun.com/gpu-mem";
@@ -70,7 +70,7 @@ impl<'a> Host<'a> {
     }
 
     /// Waits for this health of two GPUs in the node's annotation.
-    pub(crate) fn stands(&self, healthy: [bool; 2]) {
+    pub(crate) fn wait_for_health(&self, healthy: [bool; 2]) {
         self.fixture.eventually("what stands on the node", || {
             let gpus = self.gpus();
             (gpus[0]["healthy"] == healthy[0] && gpus[1]["healthy"] == healthy[1]).then_some(())
@@ -120,15 +120,15 @@ impl<'a> Host<'a> {
         )
     }
 
-    pub(crate) fn admit(&self, pod: &Value) -> Vec<Given> {
+    pub(crate) fn admit(&self, pod: &Value) -> Vec<Admitted> {
         self.kubelet.admit(pod).expect("devices for the pod")
     }
 
-    pub(crate) fn create(&self, pod: &Value, given: &Given) -> Container {
-        self.engine.create(pod, given).expect("a container")
+    pub(crate) fn create(&self, pod: &Value, admitted: &Admitted) -> Container {
+        self.engine.create(pod, admitted).expect("a container")
     }
 
-    pub(crate) fn annotated(&self, pod: &str, name: &str, text: &str) {
+    pub(crate) fn wait_for_annotation(&self, pod: &str, name: &str, text: &str) {
         self.fixture.eventually(&format!("{name} of {pod} is {text}"), || {
             let pod = self.server.object(&Key::pod("test", pod))?;
             (pod["metadata"]["annotations"][name] == text).then_some(())

@@ -69,15 +69,15 @@ fn health_without_nvml_comes_from_the_monitor() {
     host.report("0", "31");
     host.report("1", "48");
     host.kubelet.offers(MEMORY, 14, 36);
-    host.stands([true, false]);
+    host.wait_for_health([true, false]);
     plugin.kill();
     // The monitor records errors while there is no plugin.
     host.report("0", "79");
     let plugin = contained_plugin(&host, &["--recovery", "3600"]);
-    host.stands([false, false]);
+    host.wait_for_health([false, false]);
     host.kubelet.offers(MEMORY, 0, 36);
     plugin.kill();
     let _plugin = contained_plugin(&host, &["--recovery", "1"]);
-    host.stands([true, true]);
+    host.wait_for_health([true, true]);
     host.kubelet.offers(MEMORY, 36, 36);
 }

@@ -47,13 +47,13 @@ fn containers_start_while_the_api_server_is_down() {
     let _plugin = host.plugin(&[]);
     host.kubelet.offers(MEMORY, 14, 14);
     let pod = host.pod("p", &[("main", &[(MEMORY, "2")])], &json!({"0": {"0": 2}}));
-    let given = host.admit(&pod);
-    host.create(&pod, &given[0]);
-    host.annotated("p", "ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
+    let admitted = host.admit(&pod);
+    host.create(&pod, &admitted[0]);
+    host.wait_for_annotation("p", "ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
     host.server.close();
-    host.create(&pod, &given[0]);
+    host.create(&pod, &admitted[0]);
     host.server.reopen();
     let other = host.pod("q", &[("main", &[(MEMORY, "2")])], &json!({"0": {"0": 2}}));
     host.create(&other, &host.admit(&other)[0]);
-    host.annotated("q", "ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
+    host.wait_for_annotation("q", "ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cgpu_e2e::{Fixture, Runtime, Yard};
+use cgpu_e2e::{Fixture, OciHost, Runtime};
 use cgpu_kubernetes_tests::api_server::Key;
 use cgpu_kubernetes_tests::extender::Extender;
 use cgpu_kubernetes_tests::objects;
@@ -54,7 +54,7 @@ fn program_sees_its_slice() {
     const GPUS: &str = "T4:15109";
     let fixture = Fixture::new(GPUS);
     let host = Host::new(&fixture, GPUS);
-    let Some(yard) = Yard::open("program_sees_its_slice", &fixture, Runtime::Runc, GPUS) else {
+    let Some(oci) = OciHost::open("program_sees_its_slice", &fixture, Runtime::Runc, GPUS) else {
         return;
     };
     let _plugin = host.plugin(&[]);
@@ -62,7 +62,7 @@ fn program_sees_its_slice() {
     let pod = host.pod("p", &[("main", &[(MEMORY, "6")])], &json!({"0": {"0": 6}}));
     let reported =
         host.engine.configuration(&pod, &host.admit(&pod)[0]).expect("devices that are there");
-    let bundle = yard.bundle("p", &[], &["sleep", "600"]);
+    let bundle = oci.bundle("p", &[], &["sleep", "600"]);
     let file = bundle.join("config.json");
     let mut config: Value =
         serde_json::from_slice(&std::fs::read(&file).expect("a file")).expect("JSON");
@@ -71,7 +71,7 @@ fn program_sees_its_slice() {
     }
     config["process"]["env"] = reported["process"]["env"].clone();
     std::fs::write(&file, config.to_string()).expect("a file");
-    let boxed = yard.start_bundle("p", &bundle);
-    assert_eq!(boxed.exec(&["meminfo"]).silent().number("total"), 15109 * 6 / 14 * MIB);
-    boxed.delete();
+    let container = oci.start_bundle("p", &bundle);
+    assert_eq!(container.exec(&["meminfo"]).silent().number("total"), 15109 * 6 / 14 * MIB);
+    container.delete();
 }

@@ -1,7 +1,7 @@
 //! Containers that must not start.
 
 use cgpu_e2e::Fixture;
-use cgpu_kubernetes_tests::kubelet::Given;
+use cgpu_kubernetes_tests::kubelet::Admitted;
 use serde_json::{Value, json};
 
 use crate::host::{Host, MEMORY, MIB, NODE, container, limits};
@@ -13,8 +13,8 @@ fn pod_without_a_valid_claim_is_not_started() {
     let _plugin = host.plugin(&[]);
     host.kubelet.offers(MEMORY, 14, 14);
     let main: &[(&str, &[(&str, &str)])] = &[("main", &[(MEMORY, "2")])];
-    let refused = |pod: &Value, given: &Given, why: &str| {
-        let refusal = host.engine.create(pod, given).unwrap_err();
+    let refused = |pod: &Value, admitted: &Admitted, why: &str| {
+        let refusal = host.engine.create(pod, admitted).unwrap_err();
         assert!(refusal.contains(why), "{refusal}");
     };
     let bypassed = host.pod("bypassed", main, &Value::Null);
@@ -27,12 +27,12 @@ fn pod_without_a_valid_claim_is_not_started() {
     let edited = host.pod("edited", main, &json!({"0": {"0": 3}}));
     refused(&edited, &host.admit(&edited)[0], "was given 3 units, but requests 2");
     let small = host.pod("small", main, &json!({"0": {"0": 2}}));
-    let mut given = host.admit(&small)[0].clone();
+    let mut admitted = host.admit(&small)[0].clone();
     let larger = host.pod("larger", &[("main", &[(MEMORY, "3")])], &json!({"0": {"0": 3}}));
     let of_larger = host.admit(&larger);
-    given.variables.clone_from(&of_larger[0].variables);
-    given.devices.clone_from(&of_larger[0].devices);
-    refused(&small, &given, "requests 2 units, but the kubelet counted 3 for it");
+    admitted.variables.clone_from(&of_larger[0].variables);
+    admitted.devices.clone_from(&of_larger[0].devices);
+    refused(&small, &admitted, "requests 2 units, but the kubelet counted 3 for it");
     let mut other = small.clone();
     other["metadata"]["uid"] = json!("00000000-0000-0000-0000-000000000000");
     refused(&other, &host.admit(&small)[0], "which was deleted");
@@ -46,11 +46,11 @@ fn pod_without_a_valid_claim_is_not_started() {
     let made = host.create(&willing, &host.admit(&willing)[0]);
     assert_eq!(limits(&made), [(host.uuid(0), 15109 * 2 / 14 * MIB)].into());
     // Variables alone are no claim on a node where claims are kept.
-    let mut asking = json!({"nodeName": NODE, "containers": [container("main", &[])]});
-    asking["containers"][0]["env"] =
+    let mut pending = json!({"nodeName": NODE, "containers": [container("main", &[])]});
+    pending["containers"][0]["env"] =
         json!([{"name": "ALIYUN_COM_GPU_MEM_CONTAINER", "value": "2"}]);
-    let asking = host.put("asking", &asking, &Value::Null);
-    refused(&asking, &host.admit(&asking)[0], "set aliyun.com/gpu-mem");
+    let pending = host.put("pending", &pending, &Value::Null);
+    refused(&pending, &host.admit(&pending)[0], "set aliyun.com/gpu-mem");
     // An engine that starts containers by another runtime.
     let elsewhere = host.pod("elsewhere", main, &json!({"0": {"0": 2}}));
     let refusal =

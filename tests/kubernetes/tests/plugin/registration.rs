@@ -58,7 +58,7 @@ fn restart_of_kubelet_or_plugin_keeps_slices() {
     host.kubelet.offers(MEMORY, 14, 14);
 
     // The next plugin reads the allocations from the pods.
-    host.annotated("old", "ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
+    host.wait_for_annotation("old", "ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
     plugin.kill();
     host.fixture.eventually("the kubelet's knowledge", || {
         (host.kubelet.offer(MEMORY)?.healthy == 0).then_some(())

@@ -2,7 +2,7 @@
 
 use cgpu_e2e::Fixture;
 use cgpu_kubernetes_tests::api_server::Key;
-use cgpu_kubernetes_tests::kubelet::Given;
+use cgpu_kubernetes_tests::kubelet::Admitted;
 use serde_json::json;
 
 use crate::host::{CORE, COUNT, Host, MEMORY, MIB, NODE, container, limits};
@@ -31,11 +31,11 @@ fn equal_containers_of_a_pod_get_their_own_slices() {
         ],
         &json!({"0": {"1": 2}, "1": {"0": 2}, "2": {"1": 2}}),
     );
-    let given = host.admit(&pod);
+    let admitted = host.admit(&pod);
     // Containers are created in another order than they were admitted.
     for index in [2, 1, 0] {
         let gpu = usize::from(index != 1);
-        let made = host.create(&pod, &given[index]);
+        let made = host.create(&pod, &admitted[index]);
         let expected = [
             ("NVIDIA_VISIBLE_DEVICES", host.uuid(gpu)),
             ("ALIYUN_COM_GPU_MEM_IDX", gpu.to_string()),
@@ -50,12 +50,12 @@ fn equal_containers_of_a_pod_get_their_own_slices() {
         assert_eq!(percent, (index == 1).then_some("30"));
         assert_eq!(limits(&made), [(host.uuid(gpu), 15109 * 2 / 14 * MIB)].into());
         // `kubectl exec ... env`, as in the documents, shows the same.
-        assert_eq!(host.engine.exec(&pod, &given[index], &made), made.variables);
+        assert_eq!(host.engine.exec(&pod, &admitted[index], &made), made.variables);
     }
-    host.annotated("p", "ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
+    host.wait_for_annotation("p", "ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
     // A container that restarts gets the same slice and variables.
     let again = host.admit(&pod);
-    assert_eq!(again, given);
+    assert_eq!(again, admitted);
     assert_eq!(
         limits(&host.create(&pod, &again[1])),
         [(host.uuid(0), 15109 * 2 / 14 * MIB)].into()
@@ -131,14 +131,14 @@ fn ids_are_reused_within_a_pod_and_after_it() {
         "containers": [container("main", &[(MEMORY, "6")]), container("other", &[(MEMORY, "4")])],
     });
     let pod = host.put("p", &spec, &json!({"0": {"0": 6}, "1": {"0": 4}, "2": {"0": 10}}));
-    let given = host.admit(&pod);
-    let ids = |given: &Given| given.ids[MEMORY].clone();
+    let admitted = host.admit(&pod);
+    let ids = |admitted: &Admitted| admitted.ids[MEMORY].clone();
     assert!(
-        ids(&given[1]).iter().chain(&ids(&given[2])).all(|id| ids(&given[0]).contains(id)),
-        "{given:?}"
+        ids(&admitted[1]).iter().chain(&ids(&admitted[2])).all(|id| ids(&admitted[0]).contains(id)),
+        "{admitted:?}"
     );
-    for (given, units) in given.iter().zip([10, 6, 4]) {
-        let made = host.create(&pod, given);
+    for (admitted, units) in admitted.iter().zip([10, 6, 4]) {
+        let made = host.create(&pod, admitted);
         assert_eq!(limits(&made), [(host.uuid(0), 15109 * units / 14 * MIB)].into());
         if units == 10 {
             host.engine.delete(&made);
@@ -149,8 +149,8 @@ fn ids_are_reused_within_a_pod_and_after_it() {
     host.server.remove(&Key::pod("test", "p"));
     host.kubelet.end(&pod);
     let next = host.pod("next", &[("main", &[(MEMORY, "14")])], &json!({"0": {"0": 14}}));
-    let given = host.admit(&next);
-    assert_eq!(ids(&given[0]).len(), 14);
+    let admitted = host.admit(&next);
+    assert_eq!(ids(&admitted[0]).len(), 14);
     // The engine has deleted its containers as well.
     for folder in std::fs::read_dir(fixture.root().join("containers")).expect("a folder") {
         let folder = folder.expect("a folder").path();
@@ -158,7 +158,7 @@ fn ids_are_reused_within_a_pod_and_after_it() {
         let _ = std::process::Command::new("umount").arg("--quiet").arg(&folder).status();
         std::fs::remove_dir_all(folder).expect("a folder");
     }
-    assert_eq!(limits(&host.create(&next, &given[0])), [(host.uuid(0), 15109 * MIB)].into());
+    assert_eq!(limits(&host.create(&next, &admitted[0])), [(host.uuid(0), 15109 * MIB)].into());
 }
 
 #[test]
@@ -180,9 +180,9 @@ fn hami_resources_are_served_when_enabled() {
         )],
         &json!({"0": {"0": 3, "1": 3}}),
     );
-    let given = host.admit(&pod);
-    assert_eq!(given[0].ids["nvidia.com/gpu"].len(), 2);
-    let made = host.create(&pod, &given[0]);
+    let admitted = host.admit(&pod);
+    assert_eq!(admitted[0].ids["nvidia.com/gpu"].len(), 2);
+    let made = host.create(&pod, &admitted[0]);
     assert_eq!(made.variables["ALIYUN_COM_GPU_CORE_PERCENTAGE"], "30");
     assert_eq!(limits(&made), [(host.uuid(0), 3000 * MIB), (host.uuid(1), 3000 * MIB)].into());
     // Each resource numbers its own IDs.
@@ -201,10 +201,10 @@ fn engine_without_cdi_gets_the_same_limits() {
     let _plugin = host.plugin(&["--no-cdi"]);
     host.kubelet.offers(MEMORY, 14, 14);
     let pod = host.pod("p", &[("main", &[(MEMORY, "2")])], &json!({"0": {"0": 2}}));
-    let given = host.admit(&pod);
-    assert_eq!(given[0].devices, Vec::<String>::new());
+    let admitted = host.admit(&pod);
+    assert_eq!(admitted[0].devices, Vec::<String>::new());
     assert_eq!(
-        limits(&host.create(&pod, &given[0])),
+        limits(&host.create(&pod, &admitted[0])),
         [(host.uuid(0), 15109 * 2 / 14 * MIB)].into()
     );
     assert!(!fixture.path("cdi").exists());
